@@ -1,0 +1,64 @@
+# What there is to do: make help.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+TOOLCHAIN := testdata/toolchain
+LINT := go tool -modfile=tools/go.mod
+
+go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+
+# Packages whose tests talk to a Docker engine. All others need nothing but Go.
+ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker)
+UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
+
+SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
+
+.PHONY: help build test check demo bench vet lint fmt cover toolchain clean
+
+help: ## Tell what there is to do.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Put cmwa, cmwa-cloud and workflow-runner, also for Linux, into bin.
+	$(go_build) -o bin/ ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
+	GOOS=linux GOARCH=amd64 $(go_build) -o bin/workflow-runner-linux-amd64 ./cmd/workflow-runner
+	GOOS=linux GOARCH=arm64 $(go_build) -o bin/workflow-runner-linux-arm64 ./cmd/workflow-runner
+
+test: toolchain ## Set up what the tests need and run all of them, with the race detector.
+	@echo "== running all tests with the race detector"
+	@eval "$$($(TOOLCHAIN)/environment)"; time go test -race -timeout 40m ./...
+
+check: build vet lint ## Build, vet, lint, and run the tests that need no engine.
+	go test -timeout 5m $(UNIT)
+
+demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up.
+	@examples/demo/run
+
+bench: toolchain ## Compare a job with docker run of the same command.
+	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
+
+vet: ## Let the compiler's friend look.
+	go vet ./...
+
+lint: ## Report what gofmt, staticcheck and their like find.
+	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "gofmt would change:" $$files; exit 1; }
+	$(LINT) staticcheck ./...
+	$(LINT) go-errorlint ./...
+	$(LINT) sloglint -no-global=all -msg-style=lowercased ./...
+	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); else echo "shellcheck is not installed: the scripts are not looked at"; fi
+
+fmt: ## Format every Go file.
+	gofmt -w .
+
+cover: ## Tell how much of each package the tests without an engine reach.
+	@mkdir -p bin
+	go test -coverprofile=bin/cover.out -coverpkg=./... $(UNIT)
+	@go tool cover -func=bin/cover.out | tail -n 1
+
+toolchain: ## Set up what the tests need: Docker, job images, pulumi.
+	@$(TOOLCHAIN)/up
+
+clean: ## Remove bin; what toolchain made stays in the cache.
+	rm -rf bin
