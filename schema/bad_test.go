@@ -1,0 +1,75 @@
+package schema_test
+
+import (
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+var update = flag.Bool("update", false, "write what Load says into the golden files")
+
+// files stands for the disk that a configuration names files of.
+func files(content map[string]string) func(string) ([]byte, error) {
+	return func(name string) ([]byte, error) {
+		text, ok := content[name]
+		if !ok {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}
+		return []byte(text), nil
+	}
+}
+
+// source is a file of this content and nothing else.
+func source(content string) schema.Source {
+	return schema.Source{Path: "agent.yaml", Content: []byte(content), Executable: "/opt/cmwa/cmwa"}
+}
+
+func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {
+	paths, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(paths) < 40 {
+		t.Fatalf("found %d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			src := source(string(content))
+			src.Path = filepath.Base(path)
+			src.Environ = map[string]string{"HOME": "/home/agent"}
+			src.ReadFile = files(map[string]string{"two-lines": "pul-a\npul-b\n", "empty": "\n", "token": "pul-a\n"})
+			config, problems := schema.Load(src)
+			if (config == nil) != (len(problems.Errors()) > 0) {
+				t.Errorf("a configuration: %t, errors: %d", config != nil, len(problems.Errors()))
+			}
+			var got strings.Builder
+			for _, p := range problems {
+				got.WriteString(p.Severity.String() + " " + string(p.Rule) + "\n" + p.String() + "\n")
+			}
+			golden := strings.TrimSuffix(path, ".yaml") + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(problems) == 0 {
+				t.Error("no problem is told")
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("run with -update if this is right:\n%s", diff)
+			}
+		})
+	}
+}

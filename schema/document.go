@@ -1,0 +1,195 @@
+package schema
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// maxValues bounds what a document holds and unfolds to through its aliases;
+	// the time that CUE takes to refuse wrong ones grows with their square.
+	maxValues = 5_000
+	// maxDepth bounds the nesting of values; the schema itself needs three levels.
+	maxDepth = 64
+)
+
+// document turns YAML nodes into values.
+type document struct {
+	file     string
+	problems Problems
+	values   int
+	full     bool // maxValues was met, and said
+}
+
+// parse reads a file as one mapping. ok is false if it is none, and then the
+// problems say why.
+func parse(file string, content []byte) (t table, problems Problems, ok bool) {
+	content, broken := unreadable(file, content)
+	if broken != nil {
+		return nil, Problems{*broken}, false
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var first, second yaml.Node
+	switch err := decoder.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return table{}, nil, true
+	case err != nil:
+		return nil, Problems{explainSyntax(file, content, err)}, false
+	}
+	d := &document{file: file}
+	switch err := decoder.Decode(&second); {
+	case err == nil:
+		d.report(RuleSyntax, &second, "", "the file must be one document", "remove the line --- and what follows it")
+		return nil, d.problems, false
+	case !errors.Is(err, io.EOF):
+		return nil, Problems{explainSyntax(file, content, err)}, false
+	}
+	root := d.convert(first.Content[0], "", 0)
+	whole := !slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Rule != RuleDuplicateKey })
+	switch data := root.data.(type) {
+	case nil:
+		return table{}, d.problems, whole
+	case table:
+		return data, d.problems, whole
+	default:
+		d.report(RuleSyntax, first.Content[0], "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
+		return nil, d.problems, false
+	}
+}
+
+func (d *document) report(rule Rule, n *yaml.Node, path, message, hint string) {
+	d.problems = append(d.problems, Problem{Rule: rule, File: d.file, Line: n.Line, Column: n.Column, Path: path, Message: message, Hint: hint})
+}
+
+func (d *document) origin(n *yaml.Node) Origin {
+	return Origin{File: d.file, Line: n.Line, Column: n.Column}
+}
+
+// convert returns the value of a node. What an alias stands for is placed where
+// the alias is, but the entries of a mapping or a list where they were written.
+func (d *document) convert(n *yaml.Node, path string, depth int) value {
+	v := value{at: d.origin(n)}
+	if d.values++; d.values > maxValues || depth > maxDepth {
+		if !d.full {
+			d.full = true
+			d.report(RuleSize, n, "", fmt.Sprintf("the file holds, or unfolds to, more than %d values or %d levels", maxValues, maxDepth), "shorten lists, and write values out where aliases multiply them")
+		}
+		return v
+	}
+	switch n.Kind {
+	case yaml.AliasNode:
+		v.data = d.convert(n.Alias, path, depth+1).data
+	case yaml.SequenceNode:
+		list := make([]value, 0, len(n.Content))
+		for i, entry := range n.Content {
+			list = append(list, d.convert(entry, fmt.Sprintf("%s.%d", path, i), depth+1))
+		}
+		v.data = list
+	case yaml.MappingNode:
+		v.data = d.mapping(n, path, depth)
+	default:
+		v.data = d.scalar(n, path)
+	}
+	return v
+}
+
+// mapping reads keys in order; those that merge keys bring do not replace what
+// is written out.
+func (d *document) mapping(n *yaml.Node, path string, depth int) table {
+	t := table{}
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content) && !d.full; i += 2 {
+		key, content := n.Content[i], n.Content[i+1]
+		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
+			merged = append(merged, content)
+			continue
+		}
+		if key.Kind != yaml.ScalarNode {
+			d.report(RuleSyntax, key, path, "a key must be one plain word", "")
+			continue
+		}
+		inner := join(path, shown(key.Value))
+		if earlier, ok := t[key.Value]; ok {
+			d.report(RuleDuplicateKey, key, inner, fmt.Sprintf("duplicate key; first set on line %d", earlier.key.Line), "keep one of the two")
+			continue
+		}
+		v := d.convert(content, inner, depth+1)
+		v.key = d.origin(key)
+		t[key.Value] = v
+	}
+	for _, content := range merged {
+		d.merge(t, content, path, depth)
+	}
+	return t
+}
+
+func (d *document) merge(t table, n *yaml.Node, path string, depth int) {
+	v := d.convert(n, path, depth+1)
+	sources := []value{v}
+	if list, ok := v.data.([]value); ok {
+		sources = list
+	}
+	for _, source := range sources {
+		more, ok := source.data.(table)
+		if !ok {
+			d.report(RuleSyntax, n, join(path, "<<"), "must be a mapping or a list of mappings", "")
+			return
+		}
+		for key, v := range more {
+			if _, ok := t[key]; !ok {
+				t[key] = v
+			}
+		}
+	}
+}
+
+// coreTags are the types of scalars; the last two are read as text.
+var coreTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!timestamp"}
+
+func (d *document) scalar(n *yaml.Node, path string) any {
+	tag := n.ShortTag()
+	if !slices.Contains(coreTags, tag) {
+		d.report(RuleSyntax, n, path, "a tag cannot stand before a value", "remove the word that begins with !")
+		return nil
+	}
+	if tag == "!!str" || tag == "!!timestamp" {
+		return n.Value
+	}
+	var data any
+	if err := n.Decode(&data); err != nil {
+		d.report(RuleSyntax, n, path, "the value is not what its tag says", "remove the word that begins with !")
+		return nil
+	}
+	if f, ok := data.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		return n.Value
+	}
+	return data
+}
+
+// join appends a key to a path.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// shown returns a name as it may stand in a message: whatever does not look like
+// a key or a variable may be a secret at the wrong place.
+func shown(name string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' || r == '$'
+	}
+	long := len(name) > 64 || len(name) > 32 && !strings.Contains(name, "_")
+	if name == "" || long || strings.Contains(name, "pul-") || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return "(a key)"
+	}
+	return name
+}

@@ -1,0 +1,85 @@
+package schema
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// prefix is that of the variables that belong to the agent.
+const prefix = "PULUMI_AGENT_"
+
+// defaultImage is a setting of the self-hosted service that people also give to
+// agents.
+const defaultImage = "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE"
+
+// fromVariable reads the text of a field's variable. Blanks around it do not
+// count: they come with secrets that were made from files. ok is false if the
+// text is not of the field's kind; whether it is within bounds is not judged here.
+func (f *Field) fromVariable(text string) (v value, ok bool) {
+	v.at = Origin{Variable: f.Variable}
+	switch f.Kind {
+	case KindBool:
+		data, err := strconv.ParseBool(text)
+		v.data = data
+		return v, err == nil
+	case KindInt:
+		data, err := strconv.Atoi(text)
+		v.data = data
+		return v, err == nil
+	case KindList:
+		entries := []value{}
+		for part := range strings.SplitSeq(text, f.Separator) {
+			if part = strings.TrimSpace(part); part != "" {
+				entries = append(entries, value{at: v.at, data: part})
+			}
+		}
+		v.data = entries
+		return v, true
+	case KindDuration:
+		if seconds, err := strconv.Atoi(text); err == nil && f.Seconds {
+			v.data = seconds
+			return v, true
+		}
+	}
+	v.data = text
+	return v, true
+}
+
+// strangers finds the variables that look as if they were for the agent and have
+// no effect.
+func (d *definition) strangers(environ map[string]string) Problems {
+	var problems Problems
+	for _, name := range slices.Sorted(maps.Keys(environ)) {
+		p := Problem{Severity: Warning, Path: shown(name)}
+		switch {
+		case strings.TrimSpace(environ[name]) == "" || d.byVariable[name] != nil:
+			continue
+		case name == defaultImage:
+			p.Rule = RuleUnused
+			p.Message = "has no effect on an agent; it belongs to the service"
+			p.Hint = "to replace the image of every job, set " + d.variableOf("override_image")
+		case strings.HasPrefix(name, prefix):
+			p.Rule = RuleUnknownVariable
+			p.Message = "no key has this variable"
+			if best := closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
+				p.Hint = "did you mean " + best + "?"
+			}
+		default:
+			continue
+		}
+		problems = append(problems, p)
+	}
+	return problems
+}
+
+// variableOf returns the variable of a key.
+func (d *definition) variableOf(key string) string {
+	for _, f := range d.fields {
+		if f.Key == key {
+			return f.Variable
+		}
+	}
+	return ""
+}

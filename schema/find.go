@@ -1,0 +1,133 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// The name of a configuration file, and that of the deployment agent's time.
+const (
+	FileName    = "pulumi-workflow-agent.yaml"
+	OldFileName = "pulumi-deployment-agent.yaml"
+)
+
+// Source is everything that a load depends on. It is a value; Load does not
+// change it.
+type Source struct {
+	Path       string            // of the file, as it stands in messages; empty is no file
+	Content    []byte            // of the file
+	Environ    map[string]string // as it was when the process started
+	Executable string            // path of the program; empty is unknown
+	Searched   []string          // directories without a file, for the message that says so
+
+	// ReadFile reads a file that the configuration names. Nil reads regular
+	// files of at most MaxFile bytes from disk.
+	ReadFile func(name string) ([]byte, error)
+}
+
+func (s Source) read(name string) ([]byte, error) {
+	if s.ReadFile != nil {
+		return s.ReadFile(name)
+	}
+	return readRegular(name)
+}
+
+// Places is where [Find] looks.
+type Places struct {
+	Config           string            // the file that the command line names; empty is none
+	WorkingDirectory string            // of the process; empty is "."
+	Home             string            // empty is none
+	Executable       string            // path of the program; empty is unknown
+	Environ          map[string]string // of the process
+}
+
+// Find reads the configuration file. A file that the command line or
+// PULUMI_AGENT_CONFIG names must be there. Otherwise the first one counts of the
+// current directory, the home directory, /etc and the directory of the
+// executable; files are not merged. The present name is looked for in all of them
+// before the old one is. No file at all is no error, as the environment may say
+// enough; a file that is there and cannot be read is one.
+func Find(places Places) (Source, error) {
+	source := Source{Environ: places.Environ, Executable: places.Executable}
+	if named, by := places.named(); named != "" {
+		content, err := readRegular(named)
+		if err != nil {
+			return Source{}, fmt.Errorf("read the configuration that %s names: %w", by, err)
+		}
+		source.Path, source.Content = named, content
+		return source, nil
+	}
+	source.Searched = places.directories()
+	for _, name := range []string{FileName, OldFileName} {
+		for _, directory := range source.Searched {
+			path := filepath.Join(directory, name)
+			content, err := readRegular(path)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+				continue
+			}
+			if err != nil {
+				return Source{}, fmt.Errorf("read the configuration: %w: make it readable, or name another with --config", err)
+			}
+			source.Path, source.Content, source.Searched = path, content, nil
+			return source, nil
+		}
+	}
+	return source, nil
+}
+
+// named returns the file that is named outright, and what names it.
+func (p Places) named() (path, by string) {
+	if p.Config != "" {
+		return p.Config, "--config"
+	}
+	return strings.TrimSpace(p.Environ[prefix+"CONFIG"]), prefix + "CONFIG"
+}
+
+// directories returns the folders to look in, each once, in order.
+func (p Places) directories() []string {
+	directories := []string{p.WorkingDirectory, p.Home, "/etc", directoryOf(p.Executable)}
+	if p.WorkingDirectory == "" {
+		directories[0] = "."
+	}
+	var unique []string
+	for _, directory := range directories {
+		if directory != "" && !slices.Contains(unique, directory) {
+			unique = append(unique, directory)
+		}
+	}
+	return unique
+}
+
+// directoryOf returns the folder of a file, and nothing for no file.
+func directoryOf(path string) string {
+	if path == "" {
+		return ""
+	}
+	return filepath.Dir(path)
+}
+
+// readRegular reads a regular file. It stops one byte after [MaxFile], which
+// Load then refuses, so that no file fills the memory; and it does not open
+// devices and pipes, which may never end.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, MaxFile+1))
+}

@@ -1,0 +1,135 @@
+package schema_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// house is a file system with the documented folders in it.
+type house struct {
+	t    *testing.T
+	root string
+}
+
+func (h house) put(path, content string) string {
+	h.t.Helper()
+	path = filepath.Join(h.root, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
+func (h house) places(environ map[string]string) schema.Places {
+	return schema.Places{
+		WorkingDirectory: filepath.Join(h.root, "here"), Home: filepath.Join(h.root, "home"),
+		Executable: filepath.Join(h.root, "bin", "cmwa"), Environ: environ,
+	}
+}
+
+func TestTheFirstFileInTheDocumentedOrderCounts(t *testing.T) {
+	h := house{t, t.TempDir()}
+	// From the least to the most wanted: each one hides all before it.
+	for _, path := range []string{
+		"bin/" + schema.OldFileName, "home/" + schema.OldFileName, "here/" + schema.OldFileName,
+		"bin/" + schema.FileName, "home/" + schema.FileName, "here/" + schema.FileName,
+	} {
+		want := h.put(path, "token: "+path)
+		source, err := schema.Find(h.places(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if source.Path != want || string(source.Content) != "token: "+path {
+			t.Errorf("found %s, want %s", source.Path, want)
+		}
+	}
+	variable, flag := h.put("elsewhere/variable.yaml", "v"), h.put("elsewhere/flag.yaml", "f")
+	places := h.places(map[string]string{"PULUMI_AGENT_CONFIG": variable})
+	if source, err := schema.Find(places); err != nil || source.Path != variable {
+		t.Errorf("found %s, %v, want what the variable names", source.Path, err)
+	}
+	places.Config = flag
+	if source, err := schema.Find(places); err != nil || source.Path != flag {
+		t.Errorf("found %s, %v, want what the flag names", source.Path, err)
+	}
+}
+
+func TestNoFileIsNoErrorIfTheEnvironmentSaysEnough(t *testing.T) {
+	h := house{t, t.TempDir()}
+	source, err := schema.Find(h.places(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), "/etc", filepath.Join(h.root, "bin")}
+	if diff := cmp.Diff(want, source.Searched); diff != "" {
+		t.Error(diff)
+	}
+	_, problems := schema.Load(source)
+	if len(problems) != 1 || problems[0].Rule != schema.RuleMissingToken || !strings.Contains(problems[0].Hint, strings.Join(want, ", ")) {
+		t.Errorf("without a token: %v", problems)
+	}
+	source.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
+	if config, problems := schema.Load(source); config == nil {
+		t.Errorf("with a token: %v", problems)
+	}
+}
+
+func TestAFileThatIsThereAndCannotBeReadIsAnError(t *testing.T) {
+	h := house{t, t.TempDir()}
+	h.put("home/"+schema.FileName, "token: pul-x")
+	if err := os.MkdirAll(filepath.Join(h.root, "here", schema.FileName), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := schema.Find(h.places(nil)); err == nil || !strings.Contains(err.Error(), "here/"+schema.FileName) {
+		t.Errorf("a folder of the file's name: %v", err)
+	}
+	places := h.places(nil)
+	places.Config = filepath.Join(h.root, "none.yaml")
+	if _, err := schema.Find(places); err == nil || !strings.Contains(err.Error(), "--config") || !strings.Contains(err.Error(), "none.yaml") {
+		t.Errorf("a named file that is not there: %v", err)
+	}
+	places.Config = "/dev/zero"
+	if _, err := schema.Find(places); err == nil {
+		t.Error("an endless device is read")
+	}
+}
+
+func TestAHugeFileIsRefusedAfterItsFirstMebibyte(t *testing.T) {
+	h := house{t, t.TempDir()}
+	path := h.put("here/"+schema.FileName, "token: pul-x\n")
+	if err := os.Truncate(path, 100<<20); err != nil {
+		t.Fatal(err)
+	}
+	source, err := schema.Find(h.places(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(source.Content) > schema.MaxFile+1 {
+		t.Errorf("read %d bytes", len(source.Content))
+	}
+	config, problems := schema.Load(source)
+	if want := path + ": the file is larger than 1024 KiB\n  hint: name a configuration file; no configuration is that long"; config != nil || problems.Error() != want {
+		t.Errorf("%v, want %s", problems, want)
+	}
+}
+
+func TestATokenFileIsReadFromDisk(t *testing.T) {
+	h := house{t, t.TempDir()}
+	src := source("token_file: " + h.put("token", "pul-disk\n"))
+	if got := must(t, src).Token.Reveal(); got != "pul-disk" {
+		t.Errorf("the token is %q", got)
+	}
+	_, problems := schema.Load(source("token_file: " + h.root))
+	if want := "agent.yaml:1:13: token_file: the file cannot be read\n  hint: name a regular file"; problems.Error() != want {
+		t.Errorf("%v, want %s", problems, want)
+	}
+}

@@ -1,0 +1,221 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// canary is a token that no output may show, whole or in part.
+const canary = "pul-c4n4ryc4n4ryc4n4ryc4n4ry"
+
+// output is everything that a load can put before a person.
+func output(config *schema.Config, problems schema.Problems) string {
+	text, err := json.Marshal(config)
+	return fmt.Sprint(problems) + fmt.Sprintf("%v %+v %#v %+v %#v %s %v", problems, problems, problems, config, config, text, err)
+}
+
+func TestNoOutputShowsAToken(t *testing.T) {
+	for _, file := range []string{
+		"token: %s",
+		"token: %s\ntoken: %s",
+		"token: [%s, %s]",
+		"token: {a: %s}",
+		"token: '%s '",
+		"token: %s %s",
+		"token: \"%s",
+		"token: *%s",
+		"token: &%s",
+		"token: &%s [*%s]",
+		"token: !%s",
+		"token: !!int %s",
+		"token %s",
+		"token:%s\nlog_level: info",
+		"- token: %s",
+		"%s",
+		"--- %s",
+		"token: a\n---\ntoken: %s",
+		"%s: token",
+		"? [%s]\n: a",
+		"<<: %s",
+		"tokn: %s",
+		"token: x\nlog_level: %s",
+		"token: x\nhttp_server_port: %s",
+		"token: x\npolling_interval: %s",
+		"token: x\nenabled_workflow_types: [%s]",
+		"token: x\nenv_forward_allowlist: ['%s=']",
+		"token: x\ndocker: %s",
+		"token: x\ndocker: {%s: %s}",
+		"token: x\ndocker: {volumes: [%s]}",
+		"token: x\nservice_url: https://u:%s@api.pulumi.com",
+		"token: x\nservice_url: https://api.pulumi.com:%s",
+		"token_file: %s",
+		"token_file: x\ntoken: %s",
+		"token: %s\norganization_name: {a: [b, c",
+		"token: x\nversion: %s",
+		"token: x\nworkflow_runners_embeddable: %s",
+	} {
+		file = strings.ReplaceAll(file, "%s", canary)
+		config, problems := schema.Load(source(file))
+		if got := output(config, problems); strings.Contains(got, canary[4:12]) {
+			t.Errorf("%q shows the token:\n%s", file, got)
+		}
+	}
+	for _, f := range fields(t) {
+		// A name, a path or a reference is shown by Config, as it must be. What
+		// is refused is not.
+		config, problems := schema.Load(schema.Source{Environ: map[string]string{f.Variable: canary + " \x00"}})
+		if f.Kind == schema.KindText && !f.Secret {
+			config = nil
+		}
+		if got := output(config, problems); strings.Contains(got, canary[4:12]) {
+			t.Errorf("%s shows the token:\n%s", f.Variable, got)
+		}
+	}
+	config, problems := schema.Load(schema.Source{Environ: map[string]string{"PULUMI_AGENT_" + canary: "x", "PULUMI_AGENT_TOKEN": canary}})
+	if got := output(config, problems); config == nil || strings.Contains(got, canary[4:12]) {
+		t.Errorf("a variable's name shows the token:\n%s", got)
+	}
+}
+
+func TestHostileFilesAreRefusedInTime(t *testing.T) {
+	repeat := func(text string) string { return strings.Repeat(text, schema.MaxFile/len(text)) }
+	bomb := "a0: &a0 [x]\n"
+	for i := range 40 {
+		bomb += fmt.Sprintf("a%d: &a%d [*a%d, *a%d]\n", i+1, i+1, i, i)
+	}
+	merges := "m0: &m0 {k: v}\n"
+	for i := range 40 {
+		merges += fmt.Sprintf("m%d: &m%d {<<: [*m%d, *m%d]}\n", i+1, i+1, i, i)
+	}
+	for name, file := range map[string]string{
+		"brackets": repeat("["), "braces": repeat("{"), "pairs": repeat("[]"), "dashes": repeat("- "), "questions": repeat("? "),
+		"colons": repeat(": "), "nested keys": repeat("a: {"), "lines": repeat("a\n"), "keys": repeat("a: b\n"), "blanks": repeat(" "),
+		"comments": repeat("#\n"), "quotes": repeat("\""), "anchors": repeat("&a "), "stars": repeat("*a "), "documents": repeat("---\n"),
+		"one word": repeat("x"), "tags": repeat("! "), "pipes": repeat("|\n"), "percents": repeat("%a\n"), "list": "env_forward_allowlist: [" + repeat("a,") + "]",
+		"short list": "env_forward_allowlist: [" + strings.Repeat("\" \",", 4_900) + "]", "aliases": bomb, "merges": merges, "NUL": repeat("\x00"),
+		"deep indents": func() string {
+			var b strings.Builder
+			for i := 0; b.Len()+i < schema.MaxFile; i++ {
+				b.WriteString(strings.Repeat(" ", i) + "a:\n")
+			}
+			return b.String()
+		}(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			config, problems := schema.Load(source(file))
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("the load took %v", took)
+			}
+			if config != nil || len(problems.Errors()) == 0 {
+				t.Errorf("the file is taken: %v", problems)
+			}
+			if len(problems) > 0 && problems[0].Rule == schema.RuleInternal {
+				t.Errorf("the schema is at fault: %v", problems)
+			}
+		})
+	}
+}
+
+func TestManyLoadsLeaveNothingBehind(t *testing.T) {
+	src := source(everyKey)
+	heap := func() int64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	load := func(times int) int64 {
+		for range times {
+			must(t, src)
+		}
+		return heap()
+	}
+	before := load(20)
+	if grown := load(200) - before; grown > 512<<10 {
+		t.Errorf("200 loads hold %d KiB", grown>>10)
+	}
+}
+
+// check loads a source and holds what must be true of any load at all.
+func check(t *testing.T, src schema.Source) {
+	config, problems := schema.Load(src)
+	if (config == nil) != (len(problems.Errors()) > 0) {
+		t.Errorf("a configuration: %t, problems: %v", config != nil, problems)
+	}
+	for _, p := range problems {
+		if p.Rule == schema.RuleInternal || p.Message == "" || p.Rule == "" {
+			t.Errorf("the schema is at fault: %#v", p)
+		}
+		lines := 1
+		for _, r := range string(src.Content) {
+			if strings.ContainsRune("\n\r\u0085\u2028\u2029", r) { // each ends a line of YAML
+				lines++
+			}
+		}
+		if p.Line > lines || p.Line < 0 || p.Column < 0 {
+			t.Errorf("%v is not in the file, which has %d lines", p, lines)
+		}
+	}
+}
+
+func FuzzAnyBytes(f *testing.F) {
+	for _, file := range []string{
+		everyKey, "token: " + canary, "- a", "a: &a [*a]", "? [a]\n: b", "<<: {a: b}", "---\n---\n", "\r-\n---", "token: !!binary aaaa",
+		"docker:\n\tx", "\ufeffa", "polling_interval: 1e3", "http_server_port: 0x1F", "token: |\n  x\n", "ecs: {subnets: [~]}",
+	} {
+		f.Add([]byte(file))
+	}
+	bad, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range bad {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(content)
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		src := source(string(content))
+		src.ReadFile = files(nil)
+		check(t, src)
+	})
+}
+
+func FuzzAnyEnvironment(f *testing.F) {
+	all, err := schema.Fields()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for i := range all {
+		f.Add(uint8(i), "x", uint8(i+1), "1")
+	}
+	f.Fuzz(func(t *testing.T, first uint8, one string, second uint8, two string) {
+		environ := map[string]string{all[int(first)%len(all)].Variable: one, all[int(second)%len(all)].Variable: two}
+		check(t, schema.Source{Environ: environ, ReadFile: files(nil)})
+	})
+}
+
+func FuzzNoTokenIsShown(f *testing.F) {
+	f.Add("token: ", "\n")
+	f.Add("token: [", "]")
+	f.Add("a: &", " b")
+	f.Fuzz(func(t *testing.T, before, after string) {
+		src := source(before + canary + after)
+		src.ReadFile = files(nil)
+		_, problems := schema.Load(src)
+		if got := fmt.Sprintf("%v %#v", problems, problems); strings.Contains(got, canary[4:12]) {
+			t.Errorf("the token is shown:\n%s", got)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+)
+
+// Load makes a configuration of a source. The configuration is nil exactly if
+// the problems hold an error; warnings come beside a configuration.
+//
+// Load never panics, whatever the source holds; it reads the token file that the
+// configuration names, and nothing else. It is safe for concurrent use.
+func Load(source Source) (*Config, Problems) {
+	l := &load{source: source, bad: map[string]bool{}, digest: sha256.New()}
+	l.digest.Write(source.Content)
+	config := l.guarded()
+	l.problems.sort()
+	if len(l.problems.Errors()) > 0 {
+		return nil, l.problems
+	}
+	return config, l.problems
+}
+
+// load is one load under way.
+type load struct {
+	*definition
+	source   Source
+	problems Problems
+	bad      map[string]bool // keys whose value is out, so that no rule speaks of them again
+	files    []string
+	digest   hash.Hash
+}
+
+// guarded is the load behind a net. Parser and CUE are large, and are fed what
+// others write; a fault in them must not end an agent that has jobs to finish
+// and is merely told of an edit. What it says of the panic is nothing, since its
+// text may hold a value.
+func (l *load) guarded() (config *Config) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			config = nil
+			l.report(Problem{Rule: RuleInternal, File: l.source.Path, Message: "the configuration cannot be checked, through a fault of the program", Hint: "undo the last change, and report this"})
+		}
+	}()
+	return l.run()
+}
+
+func (l *load) report(problems ...Problem) { l.problems = append(l.problems, problems...) }
+
+// run goes through the steps in the order that the package's comment tells.
+func (l *load) run() *Config {
+	var err error
+	if l.definition, err = define(); err != nil {
+		l.report(Problem{Rule: RuleInternal, Message: err.Error()})
+		return nil
+	}
+	if filepath.Base(l.source.Path) == OldFileName {
+		l.report(warning(RuleOldName, Origin{File: l.source.Path}, "", "the name of the file is an old one", "rename it to "+FileName))
+	}
+	file, problems, ok := parse(l.source.Path, l.source.Content)
+	l.report(problems...)
+	if !ok {
+		return nil
+	}
+	l.report(l.known(file, "")...)
+	l.report(l.renamed(file, l.source.Environ)...)
+
+	keys, alone := l.variables()
+	l.report(l.strangers(l.source.Environ)...)
+	merged := keys.over(file)
+	l.judge(merged)
+	alone = l.judgeAlone(alone)
+
+	plain := map[string]any{}
+	if err := l.defaults.Decode(&plain); err != nil {
+		l.report(Problem{Rule: RuleInternal, Message: "the defaults do not decode"})
+		return nil
+	}
+	config := configOf(merged.over(written(plain)))
+	config.Path = l.source.Path
+	config.OverrideImage = reader{alone}.text("override_image")
+	config.origins = map[string]Origin{}
+	merged.origins("", config.origins)
+
+	l.rules(config)
+	config.Files = l.files
+	config.Digest = hex.EncodeToString(l.digest.Sum(nil))
+	return config
+}
+
+// variables reads the variables that overlay keys, and those that stand alone.
+// One that is empty, but for blanks, counts as not set.
+func (l *load) variables() (keys, alone table) {
+	keys, alone = table{}, table{}
+	for i := range l.fields {
+		f := &l.fields[i]
+		text := strings.TrimSpace(l.source.Environ[f.Variable])
+		if f.Variable == "" || text == "" {
+			continue
+		}
+		fmt.Fprintf(l.digest, "\x00%s=%s", f.Variable, text)
+		v, ok := f.fromVariable(text)
+		if !ok || !utf8.ValidString(text) {
+			l.refuse(f, v, f.Key, "must be "+f.sentence())
+			l.bad[f.Key] = true
+			continue
+		}
+		if f.OnlyVariable {
+			alone[f.Key] = v
+		} else {
+			keys.set(v, strings.Split(f.Key, ".")...)
+		}
+	}
+	return keys, alone
+}

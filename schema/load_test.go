@@ -1,0 +1,433 @@
+package schema_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// must loads a source that is without problems.
+func must(t *testing.T, src schema.Source) *schema.Config {
+	t.Helper()
+	config, problems := schema.Load(src)
+	if len(problems) > 0 {
+		t.Fatalf("unexpected problems:\n%v", problems)
+	}
+	return config
+}
+
+func TestATokenAloneIsAWholeConfiguration(t *testing.T) {
+	got := must(t, schema.Source{Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0123"}, Executable: "/opt/cmwa/cmwa"})
+	want := &schema.Config{
+		Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com", WorkingDirectory: "/opt/cmwa",
+		DeployTarget: "docker", PullImage: true,
+		EnabledWorkflowTypes: []string{"deployment", "insights_scan", "policy_evaluation"},
+		PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
+		RequestTimeout: 30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
+		CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute,
+		HTTPServerPort: 8080, HealthThreshold: 2 * time.Minute,
+		LogLevel: "info", LogFormat: "text", MaxConcurrentWorkflows: 1, ShutdownTimeout: time.Hour,
+		ECS: schema.ECS{LaunchType: "FARGATE"},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+const everyKey = `
+token: pul-file
+service_url: https://pulumi.example.com/api//
+working_directory: /w
+shared_volume_directory: /s
+deploy_target: ecs
+single_run: true
+pull_image: false
+enabled_workflow_types: [policy_evaluation, deployment, deployment]
+env_forward_allowlist: [A, B]
+organization_name: acme
+runner_pool_id: pool
+token_expiration: 3600
+polling_interval: 1s
+polling_interval_override: true
+job_status_loop_interval: 2s
+request_timeout: 3s
+request_retry_count: 4
+request_retry_wait: 5s
+request_retry_max_wait: 6s
+circuit_breaker_failures: 7
+circuit_breaker_timeout: 8s
+http_server_port: 9
+health_threshold: 10s
+syslog: true
+log_level: debug
+log_format: json
+max_concurrent_workflows: 11
+shutdown_timeout: 0s
+docker:
+  network: n
+  volumes: [c:/c, "/d:/d:ro"]
+  extra_hosts: ["h:10.0.0.1", "v6:fe80::1"]
+ecs:
+  cluster: c
+  subnets: [s]
+  security_groups: [g]
+  launch_type: EC2
+  assign_public_ip: true
+  task_definition_template_file: f
+`
+
+var everyValue = schema.Config{
+	Path: "agent.yaml", Token: secret.New("pul-file"), ServiceURL: "https://pulumi.example.com/api", WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
+	DeployTarget: "ecs", SingleRun: true, EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
+	EnvForwardAllowlist: []string{"A", "B"}, OrganizationName: "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
+	PollingInterval: time.Second, PollingOverride: true, JobStatusLoopInterval: 2 * time.Second, RequestTimeout: 3 * time.Second,
+	RequestRetryCount: 4, RequestRetryWait: 5 * time.Second, RequestRetryMaxWait: 6 * time.Second,
+	CircuitBreakerFailures: 7, CircuitBreakerTimeout: 8 * time.Second, HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
+	Syslog: true, LogLevel: "debug", LogFormat: "json", MaxConcurrentWorkflows: 11,
+	Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"}},
+	ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
+		TaskDefinitionTemplateFile: "f"},
+}
+
+func TestEveryKeyOfTheFileIsRead(t *testing.T) {
+	got := must(t, source(everyKey))
+	if diff := cmp.Diff(&everyValue, got, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEveryVariableIsRead(t *testing.T) {
+	got := must(t, schema.Source{Environ: map[string]string{
+		"PULUMI_AGENT_TOKEN": "pul-file\n", "PULUMI_AGENT_SERVICE_URL": "https://pulumi.example.com/api//", "PULUMI_AGENT_WORKING_DIRECTORY": "/w",
+		"PULUMI_AGENT_SHARED_VOLUME_DIRECTORY": "/s", "PULUMI_AGENT_DEPLOY_TARGET": "ecs", "PULUMI_AGENT_SINGLE_RUN": "true",
+		"PULUMI_AGENT_PULL_IMAGE": "0", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
+		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": " A  B ", "PULUMI_AGENT_ORGANIZATION_NAME": "acme", "PULUMI_AGENT_RUNNER_POOL_ID": "pool",
+		"PULUMI_AGENT_TOKEN_EXPIRATION": "3600", "PULUMI_AGENT_POLLING_INTERVAL": "1s", "PULUMI_AGENT_POLLING_INTERVAL_OVERRIDE": "TRUE",
+		"PULUMI_AGENT_JOB_STATUS_LOOP_INTERVAL": "2s", "PULUMI_AGENT_REQUEST_TIMEOUT": "3s", "PULUMI_AGENT_REQUEST_RETRY_COUNT": "4",
+		"PULUMI_AGENT_REQUEST_RETRY_WAIT": "5s", "PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "6s", "PULUMI_AGENT_CIRCUIT_BREAKER_FAILURES": "7",
+		"PULUMI_AGENT_CIRCUIT_BREAKER_TIMEOUT": "8s", "PULUMI_AGENT_HTTP_SERVER_PORT": "9", "PULUMI_AGENT_HEALTH_THRESHOLD": "10s",
+		"PULUMI_AGENT_SYSLOG": "1", "PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_LOG_FORMAT": "json",
+		"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "11", "PULUMI_AGENT_SHUTDOWN_TIMEOUT": "0s",
+		"PULUMI_AGENT_DOCKER_NETWORK": "n", "PULUMI_AGENT_DOCKER_VOLUMES": "c:/c /d:/d:ro", "PULUMI_AGENT_DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
+		"PULUMI_AGENT_ECS_CLUSTER": "c", "PULUMI_AGENT_ECS_SUBNETS": "s", "PULUMI_AGENT_ECS_SECURITY_GROUPS": "g", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
+		"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
+		"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": "registry.example.com/job:1",
+		// Known, though they say nothing to this configuration.
+		"PULUMI_AGENT_CONFIG": "x", "PULUMI_AGENT_IMAGE": "x", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always", "PULUMI_AGENT_NUM_CPUS": "1",
+		"PULUMI_AGENT_MEM_QUANTITY": "4", "PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "x", "PULUMI_AGENT_DEBUG_POD": "true", "PULUMI_ENV": "x",
+	}})
+	want := everyValue
+	want.Path, want.OverrideImage = "", "registry.example.com/job:1"
+	if diff := cmp.Diff(&want, got, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEveryValueKnowsItsOrigin(t *testing.T) {
+	src := source("token: pul-a\nlog_level: warn\necs:\n  cluster: c\n")
+	src.Environ = map[string]string{"PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2", "PULUMI_AGENT_SYSLOG": ""}
+	config := must(t, src)
+	got := map[string]string{}
+	for _, key := range append(config.Written(), "syslog") {
+		got[key] = config.Origin(key).String()
+	}
+	want := map[string]string{
+		"token": "agent.yaml:1", "log_level": "PULUMI_AGENT_LOG_LEVEL", "ecs.cluster": "agent.yaml:4",
+		"ecs.launch_type": "PULUMI_AGENT_ECS_LAUNCH_TYPE", "syslog": "default",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if config.ECS.Cluster != "c" || config.ECS.LaunchType != "EC2" {
+		t.Errorf("a variable for one key of a mapping must leave its other keys: %+v", config.ECS)
+	}
+}
+
+// setting is a key with two values that differ, as the file and as its variable
+// write them.
+type setting struct{ key, file, variable string }
+
+func drawSetting(t *rapid.T, f schema.Field) setting {
+	s := setting{key: f.Key}
+	switch f.Kind {
+	case schema.KindBool:
+		s.file = fmt.Sprint(rapid.Bool().Draw(t, f.Key))
+		s.variable = fmt.Sprint(s.file == "false")
+	case schema.KindInt:
+		low, high := int(*f.Min), int(*f.Max)
+		n := rapid.IntRange(low, high-1).Draw(t, f.Key)
+		s.file, s.variable = fmt.Sprint(n), fmt.Sprint(n+1)
+	case schema.KindDuration:
+		low, high := int(f.Shortest/time.Second)+2, int(f.Longest/time.Second)-1
+		n := rapid.IntRange(low, high).Draw(t, f.Key)
+		s.file, s.variable = fmt.Sprintf("%ds", n), fmt.Sprintf("%ds", n+1)
+	case schema.KindList:
+		s.file, s.variable = "[x:/y]", "z:/y"
+		if len(f.Choices) > 0 {
+			s.file, s.variable = "["+f.Choices[0]+"]", f.Choices[1]
+		}
+	default:
+		s.file, s.variable = "/file", "/variable"
+		switch {
+		case f.Key == "service_url":
+			s.file, s.variable = "https://file", "https://variable"
+		case len(f.Choices) > 0:
+			s.file, s.variable = f.Choices[0], f.Choices[1]
+		}
+	}
+	return s
+}
+
+// yaml writes settings as a file.
+func yaml(settings []setting) string {
+	top, nested := "", map[string]string{}
+	for _, s := range settings {
+		if mapping, key, ok := strings.Cut(s.key, "."); ok {
+			nested[mapping] += "  " + key + ": " + s.file + "\n"
+		} else {
+			top += s.key + ": " + s.file + "\n"
+		}
+	}
+	for mapping, lines := range nested {
+		top += mapping + ":\n" + lines
+	}
+	return top
+}
+
+func TestTheEnvironmentWinsOverTheFileAndNothingElseChanges(t *testing.T) {
+	fields, err := schema.Fields()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		variables := map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h"}
+		var below, alone []setting
+		for _, f := range fields {
+			if f.Variable == "" || f.OnlyVariable || f.Key == "request_retry_max_wait" || strings.Contains(f.Key, "token_file") || !rapid.Bool().Draw(t, "with "+f.Key) {
+				continue
+			}
+			s := drawSetting(t, f)
+			below = append(below, s)
+			if rapid.Bool().Draw(t, "variable for "+f.Key) {
+				variables[f.Variable] = s.variable
+				s.file = s.variable
+				if f.Kind == schema.KindList {
+					s.file = "[" + s.variable + "]"
+				}
+			}
+			alone = append(alone, s)
+		}
+		if !strings.Contains(yaml(alone), "token: ") {
+			variables["PULUMI_AGENT_TOKEN"] = "pul-x"
+		}
+		src := source(yaml(below))
+		src.Environ = variables
+		both, problems := schema.Load(src)
+		if err := problems.Err(); err != nil {
+			t.Fatalf("%v\n%s", err, src.Content)
+		}
+		src.Content = []byte(yaml(alone))
+		src.Environ = map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h", "PULUMI_AGENT_TOKEN": variables["PULUMI_AGENT_TOKEN"]}
+		written, problems := schema.Load(src)
+		if err := problems.Err(); err != nil {
+			t.Fatalf("%v\n%s", err, src.Content)
+		}
+		if diff := cmp.Diff(written, both, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+			t.Fatalf("a variable is not the same as its value in the file:\n%s", diff)
+		}
+	})
+}
+
+func TestMistakesInVariablesAreToldUnderTheirNames(t *testing.T) {
+	for variable, test := range map[string]struct{ value, want string }{
+		"PULUMI_AGENT_HTTP_SERVER_PORT":       {"http", "PULUMI_AGENT_HTTP_SERVER_PORT: must be a whole number from 0 to 65535"},
+		"PULUMI_AGENT_REQUEST_RETRY_COUNT":    {"1000", "PULUMI_AGENT_REQUEST_RETRY_COUNT: must be a whole number from 0 to 100"},
+		"PULUMI_AGENT_SYSLOG":                 {"yes", "PULUMI_AGENT_SYSLOG: must be true or false"},
+		"PULUMI_AGENT_POLLING_INTERVAL":       {"30", "PULUMI_AGENT_POLLING_INTERVAL: must be a duration such as 30s, 5m or 1h\n  hint: write the unit after the number, such as s for seconds"},
+		"PULUMI_AGENT_REQUEST_TIMEOUT":        {"1ms", "PULUMI_AGENT_REQUEST_TIMEOUT: must be at least 100ms"},
+		"PULUMI_AGENT_REQUEST_RETRY_WAIT":     {"1h", "PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, which is 2m"},
+		"PULUMI_AGENT_DEPLOY_TARGET":          {"Docker!", "PULUMI_AGENT_DEPLOY_TARGET: must be one of docker, kubernetes, ecs, process\n  hint: did you mean docker?"},
+		"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES: must be one of deployment, insights_scan, policy_evaluation\n  hint: put commas between the entries"},
+		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST":  {"A,B", "PULUMI_AGENT_ENV_FORWARD_ALLOWLIST: must be the name of a variable, without a value\n  hint: put blanks between the entries"},
+		"PULUMI_AGENT_ECS_LAUNCH_TYPE":        {"SPOT", "PULUMI_AGENT_ECS_LAUNCH_TYPE: must be one of FARGATE, EC2"},
+		"PULUMI_AGENT_SERVICE_URL":            {"ftp://x", "PULUMI_AGENT_SERVICE_URL: must be a URL such as https://api.pulumi.com, without user, query or fragment"},
+		"PULUMI_AGENT_ORGANIZATION_NAME":      {"\xff", "PULUMI_AGENT_ORGANIZATION_NAME: must be one word, without blanks"},
+		"PULUMI_AGENT_OIDC_TOKEN_FILE": {"/o", "organization_name: must be set beside oidc_token_file\n  hint: add it, or set PULUMI_AGENT_ORGANIZATION_NAME\n" +
+			"runner_pool_id: must be set beside oidc_token_file\n  hint: add it, or set PULUMI_AGENT_RUNNER_POOL_ID"},
+		"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": {"a b", "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE: must be one image reference, without blanks"},
+	} {
+		t.Run(variable, func(t *testing.T) {
+			token := "PULUMI_AGENT_TOKEN"
+			if variable == "PULUMI_AGENT_OIDC_TOKEN_FILE" {
+				token = "UNUSED"
+			}
+			config, problems := schema.Load(schema.Source{Environ: map[string]string{token: "pul-x", variable: test.value}})
+			if config != nil {
+				t.Error("the configuration is taken")
+			}
+			if diff := cmp.Diff(test.want, problems.Error()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestVariablesThatSayNothingAreWarnedOf(t *testing.T) {
+	config, problems := schema.Load(schema.Source{Environ: map[string]string{
+		"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_POLING_INTERVAL": "1s", "PULUMI_AGENT_ECS_SUBNET": "x", "PULUMI_AGENT_WHATEVER": "x",
+		"PULUMI_AGENT_EMPTY": "", "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE": "x", "OTHER": "x",
+	}})
+	if config == nil {
+		t.Fatalf("a warning is not an error:\n%v", problems)
+	}
+	want := `PULUMI_AGENT_ECS_SUBNET: no key has this variable
+  hint: did you mean PULUMI_AGENT_ECS_SUBNETS?
+PULUMI_AGENT_POLING_INTERVAL: no key has this variable
+  hint: did you mean PULUMI_AGENT_POLLING_INTERVAL?
+PULUMI_AGENT_WHATEVER: no key has this variable
+PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE: has no effect on an agent; it belongs to the service
+  hint: to replace the image of every job, set PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE`
+	if diff := cmp.Diff(want, problems.Warnings().Error()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheTokenComesFromWhereTheEnvironmentSays(t *testing.T) {
+	tokens := files(map[string]string{"a": " pul-a\n", "b": "pul-b"})
+	for name, test := range map[string]struct {
+		file    string
+		environ map[string]string
+		want    string
+	}{
+		"file":                               {"token: pul-f", nil, "pul-f"},
+		"token file":                         {"token_file: a", nil, "pul-a"},
+		"variable over file":                 {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v"},
+		"variable over token file":           {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v"},
+		"token file of a variable over file": {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b"},
+		"token file over token file":         {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b"},
+		"empty variable":                     {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": " "}, "pul-a"},
+		"exchange":                           {"{oidc_token_file: /o, organization_name: acme, runner_pool_id: p}", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := source(test.file)
+			src.Environ, src.ReadFile = test.environ, tokens
+			if got := must(t, src).Token.Reveal(); got != test.want {
+				t.Errorf("the token is %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestTheDigestFollowsEverythingThatCounts(t *testing.T) {
+	digest := func(file, token string, environ map[string]string) string {
+		src := source(file)
+		src.Environ, src.ReadFile = environ, files(map[string]string{"t": token})
+		config := must(t, src)
+		if !reflect.DeepEqual(config.Files, []string{"t"}) {
+			t.Errorf("files are %v", config.Files)
+		}
+		return config.Digest
+	}
+	one := digest("token_file: t", "pul-a", nil)
+	if same := digest("token_file: t", "pul-a", map[string]string{"PATH": "/bin", "PULUMI_AGENT_SYSLOG": ""}); same != one {
+		t.Error("a variable without meaning changes the digest")
+	}
+	for name, other := range map[string]string{
+		"file":       digest("token_file: t\nsyslog: true", "pul-a", nil),
+		"token file": digest("token_file: t", "pul-b", nil),
+		"variable":   digest("token_file: t", "pul-a", map[string]string{"PULUMI_AGENT_SYSLOG": "true"}),
+	} {
+		if other == one {
+			t.Errorf("a change of the %s does not change the digest", name)
+		}
+	}
+}
+
+func TestYAMLIsReadAsItsWritersExpect(t *testing.T) {
+	for name, test := range map[string]struct{ file, environ string }{
+		"byte order mark": {"\ufefftoken: pul-x\nlog_level: debug\n", ""},
+		"other line ends": {"token: pul-x\r\nlog_level: debug\r\n", ""},
+		"document marks":  {"---\ntoken: pul-x\nlog_level: debug\n...\n", ""},
+		"JSON":            {`{"token": "pul-x", "log_level": "debug"}`, ""},
+		"aliases":         {"token: pul-x\norganization_name: &d debug\nlog_level: *d\n", ""},
+		"legacy version":  {"version: [1, {a: b}]\ntoken: pul-x\nlog_level: debug\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := must(t, source(test.file)); got.LogLevel != "debug" || got.Token.Reveal() != "pul-x" {
+				t.Errorf("read %+v", got)
+			}
+		})
+	}
+}
+
+func TestMergeKeysGiveWayToWhatIsWrittenOut(t *testing.T) {
+	config, problems := schema.Load(source("token: pul-x\nbase: &base {network: a, volumes: [a:/a]}\ndocker:\n  network: b\n  <<: *base\n"))
+	if want := "agent.yaml:2:1: base: unknown key"; problems.Error() != want {
+		t.Errorf("problems %q, want %q", problems.Error(), want)
+	}
+	if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}}); config == nil || !reflect.DeepEqual(config.Docker, want) {
+		t.Errorf("read %+v, want %+v", config, want)
+	}
+}
+
+func TestAnOldNameFillsInForTheNewOne(t *testing.T) {
+	src := source("token: pul-x\nworkflow_runners_directory: $PWD/bin\n")
+	src.Path, src.Environ = "/etc/pulumi-deployment-agent.yaml", map[string]string{"PWD": "/srv"}
+	config, problems := schema.Load(src)
+	if config == nil || config.WorkingDirectory != "/srv/bin" {
+		t.Errorf("read %+v", config)
+	}
+	want := `/etc/pulumi-deployment-agent.yaml: the name of the file is an old one
+  hint: rename it to pulumi-workflow-agent.yaml
+/etc/pulumi-deployment-agent.yaml:2:1: workflow_runners_directory: an old name
+  hint: write working_directory`
+	if diff := cmp.Diff(want, problems.Error()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAStrictReaderRefusesUnknownKeysAndForgivesALackOfToken(t *testing.T) {
+	_, problems := schema.Load(source("reties: 3\n"))
+	if n := len(problems.Strict().Errors()); n != 1 || problems.Strict().Errors()[0].Rule != schema.RuleUnknownKey {
+		t.Errorf("strict errors: %v", problems.Strict().Errors())
+	}
+	if n := len(problems.Errors()); n != 1 || problems.Errors()[0].Rule != schema.RuleMissingToken {
+		t.Errorf("errors: %v", problems.Errors())
+	}
+}
+
+func TestEveryExampleLoads(t *testing.T) {
+	paths, err := filepath.Glob("../examples/*.yaml")
+	if err != nil || len(paths) < 2 {
+		t.Fatalf("found %v, %v", paths, err)
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, schema.Source{Path: path, Content: content, ReadFile: files(map[string]string{"/etc/cmwa/token": "pul-x\n"})})
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	src := source(everyKey)
+	src.Environ = map[string]string{"PULUMI_AGENT_LOG_LEVEL": "warn"}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, problems := schema.Load(src); len(problems) > 0 {
+			b.Fatal(problems)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package schema
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// known removes what the schema has no key for from a table, and says so. CUE
+// would be silent about such keys as long as another value is wrong.
+func (d *definition) known(t table, at string) Problems {
+	var problems Problems
+	for key, v := range t {
+		path := join(at, key)
+		f := d.byKey[path]
+		if f == nil || strings.Contains(key, ".") {
+			delete(t, key)
+			problems = append(problems, warning(RuleUnknownKey, v.key, join(at, shown(key)), "unknown key", d.suggestion(at, key)))
+			continue
+		}
+		if inner, ok := v.data.(table); ok && f.Kind == KindMapping {
+			problems = append(problems, d.known(inner, path)...)
+		}
+	}
+	return problems
+}
+
+// renamed moves the values of old names to the keys that took their place, and
+// removes keys that have no effect. A new name wins over its old one.
+func (d *definition) renamed(t table, environ map[string]string) Problems {
+	var problems Problems
+	for _, f := range d.fields {
+		v, ok := t[f.Key]
+		switch {
+		case !ok:
+		case f.Ignored:
+			delete(t, f.Key)
+		case f.Unused != "":
+			delete(t, f.Key)
+			problems = append(problems, warning(RuleUnused, v.key, f.Key, "has no effect", f.Unused))
+		case f.Old != "":
+			delete(t, f.Key)
+			if _, both := t[f.Old]; both {
+				problems = append(problems, warning(RuleOldName, v.key, f.Key, fmt.Sprintf("an old name, without effect beside %s", f.Old), "remove it"))
+				continue
+			}
+			problems = append(problems, warning(RuleOldName, v.key, f.Key, "an old name", "write "+f.Old))
+			if text, ok := v.data.(string); ok {
+				v.data = os.Expand(text, func(name string) string { return environ[name] })
+			}
+			t[f.Old] = v
+		}
+	}
+	return problems
+}
+
+func warning(rule Rule, at Origin, path, message, hint string) Problem {
+	return Problem{Severity: Warning, Rule: rule, File: at.File, Line: at.Line, Column: at.Column, Path: path, Message: message, Hint: hint}
+}
+
+// suggestion finds the key that a writer may have meant: one of the same mapping
+// that is spelt alike, or one of the same name elsewhere.
+func (d *definition) suggestion(at, key string) string {
+	path := join(at, key)
+	if end := strings.LastIndexByte(path, '.'); end > 0 && d.byKey[path] != nil {
+		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end])
+	}
+	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
+		return "only the variable " + variable + " sets it"
+	}
+	siblings := map[string]string{}
+	elsewhere := map[string]string{}
+	for _, path := range slices.Sorted(maps.Keys(d.byKey)) {
+		if f := d.byKey[path]; f.Old != "" || f.Unused != "" || f.Ignored {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(path, prefixOf(at)); ok && !strings.Contains(rest, ".") {
+			siblings[rest] = path
+		} else {
+			elsewhere[path[strings.LastIndexByte(path, '.')+1:]] = path
+		}
+	}
+	best := siblings[closest(key, slices.Collect(maps.Keys(siblings)))]
+	if best == "" {
+		best = elsewhere[strings.ToLower(key)]
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("did you mean %q?", best)
+}
+
+func prefixOf(at string) string {
+	if at == "" {
+		return ""
+	}
+	return at + "."
+}
+
+// closest returns the word that is spelt most like a name, or nothing if none is
+// near: one slip in four letters is near, and one slip always is. Case, dashes,
+// underscores and the variables' prefix are no slips. Failing that, it returns
+// the only word of which one is the beginning of the other.
+func closest(name string, words []string) string {
+	const longest = 64
+	if len(name) > longest {
+		return ""
+	}
+	best, least := "", max(1, len(squashed(name))/4)+1
+	slices.Sort(words)
+	for _, word := range words {
+		if n := slips(squashed(name), squashed(word)); n < least {
+			best, least = word, n
+		}
+	}
+	if best != "" {
+		return best
+	}
+	return begun(squashed(name), words)
+}
+
+// begun returns the only word that a name begins, or that begins with a name.
+func begun(name string, words []string) string {
+	const shortest = 4
+	found := ""
+	for _, word := range words {
+		plain := squashed(word)
+		if min(len(name), len(plain)) < shortest || !strings.HasPrefix(name, plain) && !strings.HasPrefix(plain, name) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = word
+	}
+	return found
+}
+
+func squashed(name string) string {
+	plain := strings.NewReplacer("_", "", "-", "", ".", "").Replace(strings.ToLower(name))
+	return strings.TrimPrefix(plain, "pulumiagent")
+}
+
+// slips counts the letters that are wrong, missing, too many or swapped with
+// their neighbour.
+func slips(a, b string) int {
+	var before, last []int
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		before, last, row = last, row, make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			other := 1
+			if a[i-1] == b[j-1] {
+				other = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+other)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,151 @@
+package schema
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Severity says whether a configuration can be used in spite of a problem.
+type Severity int
+
+const (
+	Error   Severity = iota // the configuration cannot be used
+	Warning                 // it can, though perhaps not as its writer thinks
+)
+
+// String returns error or warning.
+func (s Severity) String() string {
+	if s == Warning {
+		return "warning"
+	}
+	return "error"
+}
+
+// Rule is the stable name of what a problem breaks.
+type Rule string
+
+// The rules.
+const (
+	RuleSyntax          Rule = "syntax"           // not YAML, or not one mapping
+	RuleSize            Rule = "size"             // larger than MaxFile, or unfolds to too much
+	RuleDuplicateKey    Rule = "duplicate-key"    // a key set twice in one mapping
+	RuleUnknownKey      Rule = "unknown-key"      // a key that the schema does not know
+	RuleUnknownVariable Rule = "unknown-variable" // a PULUMI_AGENT_ variable that the schema does not know
+	RuleOldName         Rule = "old-name"         // a name of earlier releases, of a key or a file
+	RuleUnused          Rule = "unused"           // a setting without effect
+	RuleValue           Rule = "value"            // a value of the wrong kind or out of bounds
+	RuleMissingToken    Rule = "missing-token"    // no credentials at all
+	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
+	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
+	RuleTimes           Rule = "times"            // durations that do not fit together
+	RuleInternal        Rule = "internal"         // a fault of the schema itself
+)
+
+// Problem is one thing that a person should change. No part of it holds a value
+// of the configuration.
+type Problem struct {
+	Severity Severity
+	Rule     Rule
+	File     string // as it was named; empty for a variable, and where there is no file
+	Line     int    // from 1; 0 is unknown
+	Column   int    // from 1, in bytes; 0 is unknown
+	Path     string // of the key, with dots; or the variable's name
+	Message  string // completes "path: "
+	Hint     string // what to write instead, if that is not the message itself
+}
+
+// String returns the problem in one line, and its hint in a second one.
+func (p Problem) String() string {
+	var b strings.Builder
+	if p.File != "" {
+		b.WriteString(p.File)
+		for _, n := range []int{p.Line, p.Column} {
+			if n > 0 {
+				b.WriteString(":" + strconv.Itoa(n))
+			}
+		}
+		b.WriteString(": ")
+	}
+	if p.Path != "" {
+		b.WriteString(p.Path + ": ")
+	}
+	b.WriteString(p.Message)
+	if p.Hint != "" {
+		b.WriteString("\n  hint: " + p.Hint)
+	}
+	return b.String()
+}
+
+// Problems is what is wrong with one configuration, sorted: those of the file as
+// a whole, then by position, then variables by name.
+type Problems []Problem
+
+// Error returns every problem, one after another.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, problem := range p {
+		lines[i] = problem.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Errors returns the problems that keep the configuration from use.
+func (p Problems) Errors() Problems { return p.of(Error) }
+
+// Warnings returns the problems in spite of which it can be used.
+func (p Problems) Warnings() Problems { return p.of(Warning) }
+
+// Err returns [Problems.Errors] as an error, and nil when there are none.
+func (p Problems) Err() error {
+	if errs := p.Errors(); len(errs) > 0 {
+		return errs
+	}
+	return nil
+}
+
+// Strict returns the problems as they weigh where a file is checked and nothing
+// runs: a key that nobody knows is an error, because it is most likely a slip;
+// and the lack of a token is a warning, because it may come from the environment
+// that the agent will run in.
+func (p Problems) Strict() Problems {
+	strict := slices.Clone(p)
+	for i := range strict {
+		switch strict[i].Rule {
+		case RuleUnknownKey:
+			strict[i].Severity = Error
+		case RuleMissingToken:
+			strict[i].Severity = Warning
+		}
+	}
+	return strict
+}
+
+func (p Problems) of(s Severity) Problems {
+	var some Problems
+	for _, problem := range p {
+		if problem.Severity == s {
+			some = append(some, problem)
+		}
+	}
+	return some
+}
+
+func (p Problems) sort() {
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(rank(a), rank(b)),
+			cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
+			cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message),
+		)
+	})
+}
+
+// rank puts the file before the environment.
+func rank(p Problem) int {
+	if p.File == "" {
+		return 1
+	}
+	return 0
+}
