@@ -1,0 +1,63 @@
+package docker
+
+import (
+	"context"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// containerOf says what a job's container is to be. It holds nothing secret:
+// whoever may ask the engine may read all of it.
+func containerOf(job *runtime.Job, img image, name, folder string, runner mount.Mount) client.ContainerCreateOptions {
+	place := job.Tuning.Place.Docker
+	return client.ContainerCreateOptions{
+		Name:     name,
+		Platform: img.platform,
+		Config: &container.Config{
+			Image:       img.name,
+			Entrypoint:  []string{mountPoint + "/" + runnerName},
+			Cmd:         []string{"run"},
+			AttachStdin: true,
+			OpenStdin:   true,
+			StdinOnce:   true,
+			StopSignal:  "SIGTERM",
+			Labels:      labels(job, folder),
+			// The image's own check is of a service, and a job is none.
+			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+		},
+		HostConfig: &container.HostConfig{
+			Mounts:        []mount.Mount{runner},
+			Binds:         place.Volumes,
+			ExtraHosts:    place.ExtraHosts,
+			NetworkMode:   container.NetworkMode(place.Network),
+			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+			// The agent reads this log to its end, whatever the engine's default is.
+			// Only the runner's progress is in it: some hundred bytes for each step.
+			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"}},
+		},
+	}
+}
+
+// folderMount mounts a job's own folder.
+func folderMount(folder string) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: folder, Target: mountPoint, ReadOnly: true}
+}
+
+// create makes a container and starts nothing. The engine is not interrupted:
+// it might finish, and nobody would know.
+func (e *Executor) create(ctx context.Context, options client.ContainerCreateOptions) (string, error) {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), longLimit)
+	defer cancel()
+	made, err := e.engine.ContainerCreate(limit, options)
+	if err != nil {
+		return "", refused("create the container", e.host, err)
+	}
+	for _, warning := range made.Warnings {
+		e.log.Debug("the engine warns", "container", short(made.ID), "warning", warning)
+	}
+	return made.ID, nil
+}

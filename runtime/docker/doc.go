@@ -1,0 +1,38 @@
+// Package docker knows how a job is a container: how it is made on a Docker
+// engine, found by its labels, followed and removed. It will never know what a
+// job is for, which service it came from, or how a step is run.
+//
+// # How the runner gets in
+//
+// The engine may be on another machine, or the agent in a container itself, so
+// no path of the agent means anything to the engine. The runner therefore
+// travels through the engine's API into a named volume, one for each digest of
+// the program, which every job mounts read-only at /mnt/pulumi/workflow. A
+// container that is created and never started serves as the door: it mounts the
+// volume for writing, takes the program, and is removed. Its name is fixed for
+// each digest, so that the engine lets only one agent through at a time; the
+// last file that it takes, the mark, says that all others are whole.
+//
+// The mark is looked for after the job's container was created and before it is
+// started: a created container holds its volumes, so what was seen then cannot
+// be pruned any more. Nothing is remembered from one job to the next, and
+// nothing that was remembered can be wrong.
+//
+// With shared_volume_directory the runner lies in a folder for each job below
+// it instead, which agent and engine must see under the same path.
+//
+// # What a container shows
+//
+// Labels name agent, pool, job, subject and generation, and are the only record
+// of a job. No token is in labels, command or environment: the job's handover
+// goes to the runner's standard input, over a connection attached before the
+// start. The container's log holds what the runner says of its progress and no
+// output of steps.
+//
+// # Limits
+//
+// Every call to the engine has a limit of its own, but for those that wait on
+// purpose (the end of a job, its output). A pull is limited by the time in which
+// nothing happens. What changes the engine's state is not cancelled half-way: an
+// engine may finish what nobody waits for any more.
+package docker

@@ -1,0 +1,367 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// daemon is an engine that does what a test tells it to, and else what an
+// engine does that has one image and is quick.
+type daemon struct {
+	host     string
+	api, os  string
+	override map[string]http.HandlerFunc // by method and end of the path, such as "POST /start"
+
+	mu    sync.Mutex
+	calls []string
+}
+
+const containerID = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00"
+
+func newDaemon(t *testing.T) *daemon {
+	t.Helper()
+	d := &daemon{api: "1.41", os: "linux", override: map[string]http.HandlerFunc{}}
+	socket := filepath.Join(t.TempDir(), "engine.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: d}}
+	server.Start()
+	t.Cleanup(server.Close)
+	d.host = "unix://" + socket
+	return d
+}
+
+func (d *daemon) open(ctx context.Context) (*Executor, error) {
+	return New(ctx, Options{Environ: environ("DOCKER_HOST="+d.host, "DOCKER_API_VERSION="), Log: slog.New(slog.DiscardHandler)})
+}
+
+func (d *daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	d.calls = append(d.calls, r.Method+" "+r.URL.Path)
+	d.mu.Unlock()
+	if d.api != "" {
+		w.Header().Set("Api-Version", d.api)
+	}
+	w.Header().Set("Ostype", d.os)
+	w.Header().Set("Content-Type", "application/json")
+	for end, handle := range d.override {
+		method, path, _ := strings.Cut(end, " ")
+		if r.Method == method && strings.HasSuffix(r.URL.Path, path) {
+			handle(w, r)
+			return
+		}
+	}
+	switch path := r.URL.Path; {
+	case strings.HasSuffix(path, "/version"):
+		fmt.Fprintf(w, `{"ApiVersion":"1.41","Os":"linux","Arch":"amd64"}`)
+	case strings.HasPrefix(path, "/v1.41/images/"):
+		fmt.Fprintf(w, `{"Id":"sha256:abc","Os":"linux","Architecture":"amd64"}`)
+	case strings.HasSuffix(path, "/create"):
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, `{"Id":%q}`, containerID)
+	case strings.HasSuffix(path, "/attach"):
+		hijack(w, func(conn net.Conn) {
+			buffer := make([]byte, 1<<16)
+			for {
+				if _, err := conn.Read(buffer); err != nil {
+					return
+				}
+			}
+		})
+	case strings.HasSuffix(path, "/archive"):
+		w.Header().Set("X-Docker-Container-Path-Stat", "e30=")
+	case strings.HasSuffix(path, "/start"), r.Method == http.MethodDelete:
+		w.WriteHeader(http.StatusNoContent)
+	case strings.HasSuffix(path, "/wait"):
+		fmt.Fprint(w, `{"StatusCode":0}`)
+	case strings.HasSuffix(path, "/"+containerID+"/json"):
+		fmt.Fprintf(w, `{"Id":%q,"State":{"Status":"exited","ExitCode":0},"Config":{}}`, containerID)
+	default:
+		fmt.Fprint(w, "{}")
+	}
+}
+
+// hijack turns a request into a raw connection, as engines do for attachments.
+func hijack(w http.ResponseWriter, talk func(net.Conn)) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+	talk(conn)
+}
+
+func fail(code int, message string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"message":%q}`, message)
+	}
+}
+
+// count tells how many calls contained the text.
+func (d *daemon) count(part string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, call := range d.calls {
+		if strings.Contains(call, part) {
+			n++
+		}
+	}
+	return n
+}
+
+// fakeJob makes a job for an engine that runs nothing.
+func fakeJob(t *testing.T, raw string) *runtime.Job {
+	t.Helper()
+	return &runtime.Job{
+		ID:         "job-of-a-story",
+		Definition: runtime.Definition{Image: runtime.Image{Reference: "story:latest"}, Raw: []byte(raw)},
+		Tuning:     runtime.Tuning{Place: runtime.Place{WorkingDirectory: amd64(t)}},
+	}
+}
+
+func TestAnEngineThatCannotRunJobsIsRefusedInOneLineThatSaysWhatToDo(t *testing.T) {
+	silent := newDaemon(t)
+	silent.override["HEAD /_ping"] = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	silent.override["GET /_ping"] = silent.override["HEAD /_ping"]
+	old, windows, stranger := newDaemon(t), newDaemon(t), newDaemon(t)
+	old.api, windows.os, stranger.api = "1.39", "windows", ""
+	forbidden := newDaemon(t)
+	forbidden.override["GET /version"] = fail(http.StatusForbidden, "access is\nnot granted")
+
+	gone := "unix://" + filepath.Join(t.TempDir(), "no.sock")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusing := "tcp://" + listener.Addr().String()
+	_ = listener.Close()
+
+	for _, c := range []struct{ name, host, says string }{
+		{"NoSocket", gone, "cannot reach the Docker engine at " + gone + ": is it running? start it, or set DOCKER_HOST or deploy_target"},
+		{"NobodyListens", refusing, "cannot reach the Docker engine at " + refusing + ": is it running? start it, or set DOCKER_HOST or deploy_target"},
+		{"Silent", silent.host, "does not answer: restart it"},
+		{"Old", old.host, "speaks API 1.39, and 1.40 is needed: upgrade it"},
+		{"Windows", windows.host, "runs windows containers"},
+		{"NoEngine", stranger.host, "is not a Docker engine"},
+		{"Forbidden", forbidden.host, "access is not granted"},
+		{"SSH", "ssh://somewhere", "ssh is not supported"},
+		{"NotAHost", "nonsense", "nonsense"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, err := (&daemon{host: c.host}).open(ctx)
+			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("opening gives %q, want one line with %q", err, c.says)
+			}
+		})
+	}
+}
+
+func TestAStartThatAnEngineBreaksOffLeavesNoContainer(t *testing.T) {
+	for _, c := range []struct {
+		name, call string
+		handle     http.HandlerFunc
+		says       string
+		hopeless   bool
+	}{
+		{"CreateFails", "POST /create", fail(500, "the store is broken"), "create the container: the store is broken", false},
+		{"NoRoom", "POST /create", fail(500, "mkdir x: no space left on device"), "disk is full", false},
+		{"BadRequest", "POST /create", fail(400, "invalid something"), "invalid something", true},
+		{"StartFails", "POST /start", fail(500, "OCI runtime create failed: broken"), "OCI runtime create failed", false},
+		{"NoNetwork", "POST /start", fail(404, "network story not found"), "docker.network", true},
+		{"AttachFails", "POST /attach", fail(500, "no streams left"), "attach to the container", false},
+		{"AttachDrops", "POST /attach", func(w http.ResponseWriter, _ *http.Request) { hijack(w, func(net.Conn) {}) }, "hand the job over to the runner", false},
+		{"Disconnects", "POST /start", func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			_ = conn.Close()
+		}, "is gone", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDaemon(t)
+			d.override[c.call] = c.handle
+			e, err := d.open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			job := fakeJob(t, `{"padding":"`+strings.Repeat("x", 5_000_000)+`"}`)
+			_, err = e.Start(t.Context(), job, newSetup(job, &teller{}))
+			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, runtime.ErrHopeless) != c.hopeless {
+				t.Errorf("starting gives %v, want %q, hopeless %v", err, c.says, c.hopeless)
+			}
+			if d.count("DELETE /v1.41/containers/"+namePrefix) != 1 {
+				t.Errorf("the container was not removed: %q", d.calls)
+			}
+		})
+	}
+}
+
+func TestAJobThatIsGivenUpWhileItsContainerIsMadeIsNotStarted(t *testing.T) {
+	d := newDaemon(t)
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	cause := errors.New("the service no longer wants it")
+	d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
+		giveUp(cause)
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, `{"Id":%q}`, containerID)
+		if r.Context().Err() != nil {
+			t.Error("the engine was interrupted while it made a container")
+		}
+	}
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := fakeJob(t, `{}`)
+	if _, err := e.Start(ctx, job, newSetup(job, &teller{})); !errors.Is(err, cause) {
+		t.Errorf("starting gives %v, want %v", err, cause)
+	}
+	if d.count("/start") != 0 || d.count("DELETE ") != 1 {
+		t.Errorf("the engine was asked for %q, want a removal and no start", d.calls)
+	}
+}
+
+func TestAnEngineThatGoesAwayWhileAJobRunsIsWaitedFor(t *testing.T) {
+	d := newDaemon(t)
+	var mu sync.Mutex
+	asked := 0
+	d.override["POST /wait"] = func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked++; asked == 1 {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			_ = conn.Close()
+			return
+		}
+		fmt.Fprint(w, `{"StatusCode":10}`)
+	}
+	d.override["GET /"+containerID+"/json"] = func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, `{"State":{"Status":"exited","ExitCode":137,"OOMKilled":true}}`)
+	}
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, e, containerID); exit.Code != 137 || exit.Reason != "out of memory" {
+		t.Errorf("the runner ended with %+v", exit)
+	}
+}
+
+func TestAContainerThatIsRemovedJustAfterItsEndStillTellsItsCode(t *testing.T) {
+	d := newDaemon(t)
+	d.override["POST /wait"] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"StatusCode":10}`) }
+	d.override["GET /"+containerID+"/json"] = fail(404, "No such container")
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, e, containerID); exit.Code != 10 {
+		t.Errorf("the runner ended with %+v", exit)
+	}
+}
+
+func TestAnAbandonedDoorIsRemoved(t *testing.T) {
+	d := newDaemon(t)
+	var mu sync.Mutex
+	abandoned := true
+	d.override["HEAD /archive"] = fail(404, "")
+	d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if abandoned && strings.HasSuffix(r.URL.Query().Get("name"), "-door") {
+			fail(409, "Conflict. The container name is already in use")(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, `{"Id":%q}`, containerID)
+	}
+	d.override["GET -door/json"] = func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"Id":"abandoned","Created":%q}`, time.Now().Add(-2*doorPatience).Format(time.RFC3339Nano))
+	}
+	d.override["DELETE /abandoned"] = func(http.ResponseWriter, *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		abandoned = false
+	}
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := fakeJob(t, `{}`)
+	if _, err := e.Start(t.Context(), job, newSetup(job, &teller{})); err != nil {
+		t.Fatal(err)
+	}
+	if d.count("PUT ") != 1 {
+		t.Errorf("the engine was asked for %q, want the runner to be put in", d.calls)
+	}
+}
+
+func TestVolumesOfEarlierRunnersAreRemovedWhenNobodyUsesThemForLong(t *testing.T) {
+	d := newDaemon(t)
+	d.override["HEAD /archive"] = fail(404, "")
+	d.override["GET /volumes"] = func(w http.ResponseWriter, r *http.Request) {
+		if filters := r.URL.Query().Get("filters"); !strings.Contains(filters, "dangling") || !strings.Contains(filters, labelRunner) {
+			t.Errorf("it asks for the volumes with %s, want those of runners that nobody uses", filters)
+		}
+		fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
+			time.Now().Add(-2*oldVolume).Format(time.RFC3339), time.Now().Format(time.RFC3339))
+	}
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := fakeJob(t, `{}`)
+	if _, err := e.Start(t.Context(), job, newSetup(job, &teller{})); err != nil {
+		t.Fatal(err)
+	}
+	if d.count("DELETE /v1.41/volumes/cmwa-runner-old") != 1 || d.count("DELETE /v1.41/volumes/") != 1 {
+		t.Errorf("the engine was asked for %q, want the old volume to be removed and no other", d.calls)
+	}
+}
+
+func TestAStreamThatIsClosedEndsItsReaderAtOnce(t *testing.T) {
+	d := newDaemon(t)
+	d.override["GET /logs"] = func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := e.Follow(t.Context(), containerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := stream.Read(make([]byte, 10))
+		ended <- err
+	}()
+	_ = stream.Close()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("reading a closed stream gives no error")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the reader still waits")
+	}
+}

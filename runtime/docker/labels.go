@@ -1,0 +1,65 @@
+package docker
+
+import (
+	"crypto/rand"
+	"strconv"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Labels of what an agent makes. Those of a job's container are all that is
+// known of the job after a restart.
+const (
+	labelAgent      = "cmwa.agent"
+	labelPool       = "cmwa.pool"
+	labelPoolName   = "cmwa.pool-name"
+	labelJob        = "cmwa.job"
+	labelSubject    = "cmwa.subject"
+	labelGeneration = "cmwa.generation"
+	labelFolder     = "cmwa.folder" // the job's folder below shared_volume_directory
+	labelRunner     = "cmwa.runner" // on volumes and their doors: digest of the program
+)
+
+func labels(job *runtime.Job, folder string) map[string]string {
+	all := map[string]string{
+		labelAgent:      job.Agent,
+		labelPool:       job.Pool,
+		labelPoolName:   job.PoolName,
+		labelJob:        job.ID,
+		labelSubject:    job.Subject,
+		labelGeneration: strconv.FormatUint(job.Generation, 10),
+	}
+	if folder != "" {
+		all[labelFolder] = folder
+	}
+	return all
+}
+
+// namePrefix begins the names of containers and folders of jobs, so that a
+// person finds them.
+const namePrefix = "pulumi-workflow-"
+
+// newName names a job's container, and its folder if it has one. The job's id
+// is only there for people, and as much of it as a name can hold.
+func newName(job string) string {
+	readable := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return -1
+	}, job)
+	return namePrefix + readable[:min(len(readable), 12)] + "-" + strings.ToLower(rand.Text()[:8])
+}
+
+// isID tells whether the text can be the id of a container. Ids become parts of
+// URLs, where anything else would name something else.
+func isID(id string) bool {
+	return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// short is an id as people write it.
+func short(id string) string {
+	id = strings.TrimPrefix(id, "sha256:")
+	return id[:min(len(id), 12)]
+}

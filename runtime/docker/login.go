@@ -1,0 +1,144 @@
+package docker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/types/registry"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// hub is the name under which logins at docker.io are kept.
+const hub = "https://index.docker.io/v1/"
+
+// maxConfig limits a Docker configuration in bytes.
+const maxConfig = 4 << 20
+
+// login finds the login for an image's registry: the job's own, or else that of
+// the Docker configuration, which is read anew each time. No login is an empty
+// one. Its errors never show a secret; the empty login stands beside them.
+func (e *Executor) login(ctx context.Context, job *runtime.Job, image reference.Named) (registry.AuthConfig, error) {
+	server := reference.Domain(image)
+	if own := job.Definition.Image; own.Username != "" || !own.Password.Empty() {
+		return registry.AuthConfig{Username: own.Username, Password: own.Password.Reveal(), ServerAddress: server}, nil
+	}
+	config, err := e.readConfig()
+	if err != nil {
+		return registry.AuthConfig{}, err
+	}
+	key := server
+	if server == "docker.io" {
+		key = hub
+	}
+	if helper := config.helper(server, key); helper != "" {
+		login, err := askHelper(ctx, helper, key)
+		if err != nil || login != (registry.AuthConfig{}) {
+			return login, err
+		}
+	}
+	return config.auth(key)
+}
+
+// dockerConfig is the part of a Docker configuration that is about logins.
+type dockerConfig struct {
+	Auths map[string]struct {
+		Auth          string `json:"auth"` // user:password in base64
+		Username      string `json:"username"`
+		Password      string `json:"password"`
+		IdentityToken string `json:"identitytoken"`
+		RegistryToken string `json:"registrytoken"`
+	} `json:"auths"`
+	CredsStore  string            `json:"credsStore"`
+	CredHelpers map[string]string `json:"credHelpers"`
+}
+
+// readConfig reads the configuration of the docker command. None is an empty
+// one.
+func (e *Executor) readConfig() (dockerConfig, error) {
+	var config dockerConfig
+	folder, _ := e.environ("DOCKER_CONFIG")
+	if folder == "" {
+		home, _ := e.environ("HOME")
+		if home == "" {
+			return config, nil
+		}
+		folder = filepath.Join(home, ".docker")
+	}
+	path := filepath.Join(folder, "config.json")
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return config, nil
+	case err != nil:
+		return config, fmt.Errorf("read the Docker configuration: %w", err)
+	case !info.Mode().IsRegular() || info.Size() > maxConfig:
+		return config, fmt.Errorf("read the Docker configuration: %s is not a file of reasonable size", path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return config, fmt.Errorf("read the Docker configuration: %w", err)
+	}
+	if json.Unmarshal(text, &config) != nil { // the cause could show what was read
+		return dockerConfig{}, fmt.Errorf("read the Docker configuration: %s is not the JSON that it should be", path)
+	}
+	return config, nil
+}
+
+// helper names the credential helper for a registry: its own, or that of all.
+func (c dockerConfig) helper(server, key string) string {
+	for _, name := range []string{server, key} {
+		if helper, ok := c.CredHelpers[name]; ok {
+			return helper
+		}
+	}
+	return c.CredsStore
+}
+
+// auth is the login that stands in the configuration itself. Its keys are host
+// names, or URLs of them.
+func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
+	entry, ok := c.Auths[key]
+	if !ok {
+		for name, candidate := range c.Auths {
+			if hostOf(name) == hostOf(key) {
+				entry, ok = candidate, true
+				break
+			}
+		}
+	}
+	if !ok {
+		return registry.AuthConfig{}, nil
+	}
+	login := registry.AuthConfig{
+		Username:      entry.Username,
+		Password:      entry.Password,
+		IdentityToken: entry.IdentityToken,
+		RegistryToken: entry.RegistryToken,
+		ServerAddress: key,
+	}
+	if entry.Auth == "" {
+		return login, nil
+	}
+	pair, err := base64.StdEncoding.DecodeString(entry.Auth)
+	user, password, found := strings.Cut(string(pair), ":")
+	if err != nil || !found {
+		return registry.AuthConfig{}, fmt.Errorf("the login for %s in the Docker configuration is damaged: log in again with docker login", key)
+	}
+	login.Username, login.Password = user, strings.TrimRight(password, "\x00")
+	return login, nil
+}
+
+func hostOf(name string) string {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
+	host, _, _ := strings.Cut(name, "/")
+	return host
+}

@@ -1,0 +1,137 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/moby/moby/client"
+)
+
+const manifestType = "application/vnd.docker.distribution.manifest.v2+json"
+
+// imageServer is a registry of images with one image in it, on an address that
+// engines of this machine take without TLS.
+type imageServer struct {
+	host           string
+	user, password string // asked for if not empty
+	manifest       []byte
+	blobs          map[string][]byte
+	onManifest     func()        // called before the image is told of; may be nil
+	hold           chan struct{} // layers are held back until it is closed; may be nil
+	pulls          atomic.Int32  // manifests handed out
+}
+
+// newImageServer serves an image of an architecture, for as long as the test runs.
+func newImageServer(t *testing.T, arch string) *imageServer {
+	t.Helper()
+	var layer bytes.Buffer
+	zipped := gzip.NewWriter(&layer)
+	files := tar.NewWriter(zipped)
+	noise := make([]byte, 1<<20)
+	_, _ = rand.Read(noise)
+	_ = files.WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: int64(len(noise))})
+	_, _ = files.Write(noise)
+	_ = files.Close()
+	raw := sha256.New()
+	_ = zipped.Close()
+	unzipped, err := gzip.NewReader(bytes.NewReader(layer.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plain bytes.Buffer
+	if _, err := plain.ReadFrom(unzipped); err != nil {
+		t.Fatal(err)
+	}
+	raw.Write(plain.Bytes())
+
+	r := &imageServer{blobs: map[string][]byte{}}
+	config := r.add(mustJSON(t, map[string]any{
+		"architecture": arch, "os": "linux", "config": map[string]any{},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(raw.Sum(nil))}},
+	}))
+	blob := r.add(layer.Bytes())
+	r.manifest = mustJSON(t, map[string]any{
+		"schemaVersion": 2, "mediaType": manifestType,
+		"config": map[string]any{"mediaType": "application/vnd.docker.container.image.v1+json", "digest": config, "size": len(r.blobs[config])},
+		"layers": []any{map[string]any{"mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip", "digest": blob, "size": layer.Len()}},
+	})
+	server := httptest.NewServer(r)
+	t.Cleanup(server.Close)
+	r.host = strings.TrimPrefix(server.URL, "http://")
+	t.Cleanup(func() { r.forget(t) })
+	return r
+}
+
+func (r *imageServer) image() string { return r.host + "/story:latest" }
+
+// forget removes what the engine has pulled.
+func (r *imageServer) forget(t *testing.T) {
+	engine, err := client.New(client.FromEnv)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer engine.Close()
+	_, _ = engine.ImageRemove(context.Background(), r.image(), client.ImageRemoveOptions{Force: true})
+}
+
+func (r *imageServer) add(content []byte) (digest string) {
+	sum := sha256.Sum256(content)
+	digest = "sha256:" + hex.EncodeToString(sum[:])
+	r.blobs[digest] = content
+	return digest
+}
+
+func (r *imageServer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	user, password, _ := q.BasicAuth()
+	if user != r.user || password != r.password {
+		w.Header().Set("WWW-Authenticate", `Basic realm="story"`)
+		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
+		return
+	}
+	w.Header().Set("Docker-Distribution-API-Version", "registry/2.0")
+	sum := sha256.Sum256(r.manifest)
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	switch path := q.URL.Path; {
+	case path == "/v2/":
+	case path == "/v2/story/manifests/latest", path == "/v2/story/manifests/"+digest:
+		if r.onManifest != nil {
+			r.onManifest()
+		}
+		r.pulls.Add(1)
+		w.Header().Set("Content-Type", manifestType)
+		w.Header().Set("Docker-Content-Digest", digest)
+		_, _ = w.Write(r.manifest)
+	case r.blobs[path[strings.LastIndex(path, "/")+1:]] != nil:
+		if r.hold != nil {
+			select {
+			case <-r.hold:
+			case <-q.Context().Done():
+				return
+			}
+		}
+		_, _ = w.Write(r.blobs[path[strings.LastIndex(path, "/")+1:]])
+	default:
+		http.Error(w, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`, http.StatusNotFound)
+	}
+}
+
+func mustJSON(t *testing.T, value any) []byte {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,158 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+const (
+	discardLimit = time.Minute // for removing what a failed start has made
+	emulatedTime = time.Second // in which a program for another machine fails, if it does
+)
+
+// Start makes the job's container and starts the runner in it. The start of a
+// job whose image and runner are at hand costs the engine an inspection of the
+// image, a look for the runner's mark and the attachment, beyond what
+// docker run does; the latter two run beside the report to the service.
+func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
+	setup.Say("Preparing the environment of this job on the Docker engine at %s", e.host)
+	img, err := e.image(ctx, job, setup)
+	if err != nil {
+		return "", err
+	}
+	place := job.Tuning.Place
+	runner, err := e.programs.find(place.WorkingDirectory, img.architecture)
+	if err != nil {
+		return "", err
+	}
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+
+	name, folder, door := newName(job.ID), "", mount.Mount{}
+	if place.SharedVolumeDirectory == "" {
+		door = volumeMount(runner, true)
+	} else {
+		if folder, err = makeFolder(place.SharedVolumeDirectory, name, runner); err != nil {
+			return "", err
+		}
+		door = folderMount(folder)
+	}
+	id := ""
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.discard(ctx, name, folder))
+			return
+		}
+		e.remember(id, folder)
+	}()
+	id, err = e.create(ctx, containerOf(job, img, name, folder, door))
+	if err != nil {
+		return "", err
+	}
+	setup.Say("Container created: %s", short(id))
+	setup.Say("Starting the container")
+
+	input, handover, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
+		if folder != "" {
+			return nil
+		}
+		return e.fill(ctx, id, img, runner)
+	})
+	if input != nil {
+		defer input.Close()
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := e.launch(ctx, id); err != nil {
+		return "", err
+	}
+	if err := deliver(ctx, input, handover); err != nil {
+		return "", e.undelivered(ctx, id, err)
+	}
+	if img.architecture != e.architecture {
+		if err := e.emulated(ctx, id); err != nil {
+			return "", err
+		}
+	}
+	return id, nil
+}
+
+// prepare does at once what needs the created container: it attaches to the
+// runner's standard input, puts the runner in, and asks the set-up for the
+// handover. The input is to be closed whatever the error.
+func (e *Executor) prepare(ctx context.Context, id string, setup *runtime.Setup, fill func(context.Context) error) (input *client.HijackedResponse, handover []byte, err error) {
+	group, beside := errgroup.WithContext(ctx)
+	group.Go(func() error { return fill(beside) })
+	group.Go(func() (err error) {
+		input, err = e.attach(beside, id)
+		return err
+	})
+	handover, err = setup.Handover(ctx, "/") // of this goroutine alone
+	if done := group.Wait(); done != nil {
+		err = errors.Join(done, err)
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return input, handover, err
+}
+
+// launch starts the container. The engine is not interrupted.
+func (e *Executor) launch(ctx context.Context, id string) error {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), longLimit)
+	defer cancel()
+	if _, err := e.engine.ContainerStart(limit, id, client.ContainerStartOptions{}); err != nil {
+		return refused("start the container", e.host, err)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// emulated gives a program for another machine the time to fail. An engine
+// without emulation starts it all the same, and it is the program's own start
+// that fails then.
+func (e *Executor) emulated(ctx context.Context, id string) error {
+	limit, cancel := context.WithTimeout(ctx, emulatedTime)
+	defer cancel()
+	if _, err := e.ended(limit, id); err != nil {
+		return nil // it runs, or its end is for Wait to tell
+	}
+	if message := e.lastWords(ctx, id); strings.Contains(message, "exec format error") {
+		return refused("start the container", e.host, errors.New(message))
+	}
+	return nil
+}
+
+// discard removes what a failed start has made.
+func (e *Executor) discard(ctx context.Context, name, folder string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardLimit)
+	defer cancel()
+	err := e.erase(ctx, name)
+	if folder != "" {
+		err = errors.Join(err, removeFolder(folder))
+	}
+	return err
+}
+
+// remember keeps a job's folder for the case that somebody else removes the
+// container, and with it the label that tells.
+func (e *Executor) remember(id, folder string) {
+	if folder == "" {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.folders[id] = folder
+}

@@ -1,0 +1,214 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+)
+
+const (
+	mountPoint = "/mnt/pulumi/workflow" // of the runner in the job's environment
+	markName   = "complete"             // the last file to come into a volume
+
+	doorPatience = time.Minute            // after which a door has been abandoned
+	doorRetry    = 100 * time.Millisecond // between two knocks at a door that another holds
+	fillLimit    = 3 * time.Minute        // for getting the runner into the volume, waiting included
+	oldVolume    = time.Hour              // age from which an unused volume of another runner is removed
+)
+
+// volumeName names the volume that holds a runner.
+func volumeName(runner program) string { return "cmwa-runner-" + runner.digest[:12] }
+
+// volumeMount mounts a runner's volume. The engine makes the volume if it is
+// not there.
+func volumeMount(runner program, readOnly bool) mount.Mount {
+	return mount.Mount{
+		Type:          mount.TypeVolume,
+		Source:        volumeName(runner),
+		Target:        mountPoint,
+		ReadOnly:      readOnly,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: map[string]string{labelRunner: runner.digest}},
+	}
+}
+
+// fill sees to it that the volume of a container that is created, and not yet
+// started, holds the runner:
+//
+//  1. If the mark is there, that is all.
+//  2. Make the door, whose name only one can have at a time. While another has
+//     it, look for the mark again; a door that was abandoned is removed.
+//  3. Look for the mark once more, now that nobody else writes.
+//  4. Put in the runner and then the mark, and remove the door.
+func (e *Executor) fill(ctx context.Context, id string, img image, runner program) error {
+	ctx, cancel := context.WithTimeout(ctx, fillLimit)
+	defer cancel()
+	for begin := time.Now(); ; {
+		if full, err := e.marked(ctx, id); full || err != nil {
+			return err
+		}
+		door, err := e.openDoor(ctx, img, runner)
+		switch {
+		case err == nil:
+			return e.carryIn(ctx, door, runner)
+		case !errdefs.IsConflict(err):
+			return refused("make room for the runner", e.host, err)
+		}
+		if err := e.clearDoor(ctx, runner, begin); err != nil {
+			return err
+		}
+		timer := time.NewTimer(doorRetry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("wait for another agent to put the runner into the volume %s: %w", volumeName(runner), context.Cause(ctx))
+		}
+	}
+}
+
+// marked tells whether the volume of a container bears the mark.
+func (e *Executor) marked(ctx context.Context, id string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	_, err := e.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: mountPoint + "/" + markName})
+	switch {
+	case err == nil:
+		return true, nil
+	case errdefs.IsNotFound(err):
+		return false, nil
+	default:
+		return false, refused("look for the runner in the volume", e.host, because(ctx, err))
+	}
+}
+
+func doorName(runner program) string { return volumeName(runner) + "-door" }
+
+// openDoor makes the container through which the volume is filled. The engine
+// is not interrupted: it might finish, and nobody would know.
+func (e *Executor) openDoor(ctx context.Context, img image, runner program) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longLimit)
+	defer cancel()
+	made, err := e.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Name:     doorName(runner),
+		Platform: img.platform,
+		Config: &container.Config{
+			Image:      img.name,
+			Entrypoint: []string{mountPoint + "/" + runnerName},
+			Labels:     map[string]string{labelRunner: runner.digest},
+		},
+		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{volumeMount(runner, false)}},
+	})
+	return made.ID, err
+}
+
+// clearDoor removes a door that whoever made it must have abandoned: it is old
+// by the engine's clock, or has been there for as long as we have been waiting.
+func (e *Executor) clearDoor(ctx context.Context, runner program, begin time.Time) error {
+	asked, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	door, err := e.engine.ContainerInspect(asked, doorName(runner), client.ContainerInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return refused("look who puts the runner into the volume", e.host, because(ctx, err))
+	}
+	if time.Since(instant(door.Container.Created)) < doorPatience && time.Since(begin) < doorPatience {
+		return nil
+	}
+	e.log.Warn("removing a container that an agent has abandoned while it placed the runner", "container", doorName(runner))
+	return e.erase(ctx, door.Container.ID)
+}
+
+// carryIn brings the runner through the door and removes the door.
+func (e *Executor) carryIn(ctx context.Context, door string, runner program) (err error) {
+	defer func() {
+		err = errors.Join(err, e.erase(context.WithoutCancel(ctx), door))
+	}()
+	if full, err := e.marked(ctx, door); full || err != nil {
+		return err
+	}
+	archive, err := pack(runner)
+	if err != nil {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, longLimit)
+	defer cancel()
+	_, err = e.engine.CopyToContainer(limit, door, client.CopyToContainerOptions{DestinationPath: mountPoint, Content: bytes.NewReader(archive)})
+	if err != nil {
+		return refused("put the runner into the volume "+volumeName(runner), e.host, because(limit, err))
+	}
+	e.log.Info("placed the runner in a volume of the Docker engine", "volume", volumeName(runner), "program", runner.path)
+	e.dropOldVolumes(ctx, runner)
+	return nil
+}
+
+// pack makes the archive that fills a volume. The mark comes last.
+func pack(runner program) ([]byte, error) {
+	text, err := os.ReadFile(runner.path)
+	if err != nil {
+		return nil, fmt.Errorf("read the runner: %w", err)
+	}
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != runner.digest {
+		return nil, fmt.Errorf("%s was changed while a job was being started with it", runner.path)
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, file := range []struct {
+		name    string
+		mode    int64
+		content []byte
+	}{{runnerName, 0o755, text}, {markName, 0o644, []byte(runner.digest + "\n")}} {
+		if err := w.WriteHeader(&tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content)), ModTime: time.Now()}); err != nil {
+			return nil, fmt.Errorf("pack the runner: %w", err)
+		}
+		if _, err := w.Write(file.content); err != nil {
+			return nil, fmt.Errorf("pack the runner: %w", err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("pack the runner: %w", err)
+	}
+	return archive.Bytes(), nil
+}
+
+// dropOldVolumes removes the volumes of runners that nobody has used for long.
+// An agent that still needs one fills it again.
+func (e *Executor) dropOldVolumes(ctx context.Context, runner program) {
+	ctx, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	unused, err := e.engine.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("label", labelRunner).Add("dangling", "true")})
+	if err != nil {
+		e.log.Debug("look for volumes of earlier runners", "error", err)
+		return
+	}
+	for _, volume := range unused.Items {
+		if volume.Name == volumeName(runner) || time.Since(instant(volume.CreatedAt)) < oldVolume {
+			continue
+		}
+		if _, err := e.engine.VolumeRemove(ctx, volume.Name, client.VolumeRemoveOptions{}); err != nil {
+			e.log.Debug("remove the volume of an earlier runner", "volume", volume.Name, "error", err)
+		}
+	}
+}
+
+// instant reads a time as engines write it. What cannot be read, and the
+// engine's own zero, is the zero time.
+func instant(text string) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || at.Year() <= 1 {
+		return time.Time{}
+	}
+	return at
+}

@@ -1,0 +1,120 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Time between two tries to reach an engine that has gone away while a job runs.
+const (
+	firstPause = time.Second
+	lastPause  = 30 * time.Second
+)
+
+// never is the exit code of a container that has none.
+const never = -1
+
+// Wait blocks until the container has ended. An engine that goes away is waited
+// for as well: with live restore the container outlives it.
+func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
+	if !isID(id) {
+		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoEnvironment)
+	}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		exit, err := e.ended(ctx, id)
+		switch {
+		case err == nil, errors.Is(err, runtime.ErrNoEnvironment):
+			return exit, err
+		case ctx.Err() != nil:
+			return exit, fmt.Errorf("wait for the container: %w", context.Cause(ctx))
+		case pause == firstPause:
+			e.log.Warn("lost sight of a container; looking again", "container", short(id), "error", err)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return exit, fmt.Errorf("wait for the container: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// ended waits for a container's end, and asks how it was. The container may be
+// removed between the two.
+func (e *Executor) ended(ctx context.Context, id string) (runtime.Exit, error) {
+	waited := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	var code int
+	select { // one of them comes, with the end of ctx at the latest
+	case response := <-waited.Result:
+		code = int(response.StatusCode)
+	case err := <-waited.Error:
+		if errdefs.IsNotFound(err) {
+			return runtime.Exit{}, fmt.Errorf("wait for %s: %w", short(id), runtime.ErrNoEnvironment)
+		}
+		return runtime.Exit{}, err
+	}
+	asked, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	found, err := e.engine.ContainerInspect(asked, id, client.ContainerInspectOptions{})
+	switch {
+	case errdefs.IsNotFound(err):
+		return runtime.Exit{Code: code, Reason: reason(container.State{ExitCode: code})}, nil
+	case err != nil:
+		return runtime.Exit{}, err
+	case found.Container.State == nil:
+		return runtime.Exit{}, errors.New("the engine does not say how it ended")
+	}
+	state := *found.Container.State
+	switch {
+	case state.Status == container.StateCreated:
+		return runtime.Exit{Code: never, Reason: "it was never started"}, nil
+	case state.Running:
+		return runtime.Exit{}, errors.New("somebody has started it again")
+	}
+	exit := runtime.Exit{Code: state.ExitCode, Reason: reason(state)}
+	if exit.Reason == "" && !told(exit.Code) {
+		exit.Reason = e.lastWords(ctx, id)
+	}
+	return exit, nil
+}
+
+// reason says in words why a container ended, if that was not the runner's
+// choice.
+func reason(state container.State) string {
+	signal := syscall.Signal(state.ExitCode - 128)
+	switch {
+	case told(state.ExitCode):
+		return ""
+	case state.OOMKilled:
+		return "out of memory"
+	case state.Error != "":
+		return words(errors.New(state.Error))
+	case signal == syscall.SIGKILL:
+		return "killed"
+	case signal == syscall.SIGTERM:
+		return "terminated"
+	case signal > 0 && signal < 65:
+		return fmt.Sprintf("ended by signal %d (%v)", int(signal), signal)
+	default:
+		return ""
+	}
+}
+
+// told tells whether an exit code is one that the runner chooses.
+func told(code int) bool {
+	switch code {
+	case runtime.CodeSucceeded, runtime.CodeFailed, runtime.CodeGone, runtime.CodeUntold:
+		return true
+	}
+	return false
+}

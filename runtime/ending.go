@@ -1,0 +1,75 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// close says how the job ended, and says it to the service too when the runner
+// could not.
+func (l *life) close(ctx context.Context, exit Exit, err error) {
+	took := time.Since(l.since).Round(time.Millisecond)
+	switch {
+	case err == nil && exit.Code == CodeSucceeded:
+		l.log.Info("job succeeded", "took", took)
+		return
+	case err == nil && exit.Code == CodeFailed:
+		l.log.Info("job failed", "step", l.seen().Step, "took", took)
+		return
+	case err == nil && exit.Code == CodeGone, errors.Is(context.Cause(ctx), errCancelled):
+		l.log.Info("job cancelled by the service", "took", took)
+		return
+	case l.job.Token.Empty():
+		l.log.Warn("a job of an earlier run ended without a word; the service declares it failed after ten minutes of silence", "took", took)
+		return
+	}
+	reason := epitaph(exit, err)
+	l.log.Warn("the runner could not tell how the job ended", "reason", reason, "took", took)
+	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellLimit)
+	defer cancel()
+	for _, report := range lastWords(l.seen(), l.job.Definition.Steps, reason) {
+		if err := l.pool.parts.Cloud.Report(farewell, l.job, report); err != nil {
+			l.log.Error("a failed job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
+			return
+		}
+	}
+}
+
+// epitaph says in one line how a job ended whose runner said nothing.
+func epitaph(exit Exit, err error) string {
+	switch {
+	case errors.Is(err, ErrNoEnvironment):
+		return "the environment of this job was removed from outside"
+	case err != nil:
+		return fmt.Sprintf("the environment of this job was lost: %v", err)
+	case exit.Code == CodeUntold:
+		return "the runner could not reach the service to say how this job ended"
+	case exit.Code == CodeUsage:
+		return "the runner refused to start: agent and runner must be of one release"
+	case exit.Reason != "":
+		return fmt.Sprintf("the environment of this job ended without a word: %s (exit code %d)", exit.Reason, exit.Code)
+	default:
+		return fmt.Sprintf("the environment of this job ended without a word (exit code %d)", exit.Code)
+	}
+}
+
+// lastWords are the reports that end a job whose runner got as far as last and
+// then died: the step that ran, or the one that was next, has failed.
+func lastWords(last Progress, steps int, reason string) []Report {
+	line := []Line{{Time: time.Now(), Text: "Error: " + reason + "\n"}}
+	switch {
+	case last.Status == Failed:
+		return nil
+	case last.Status != Succeeded:
+		return []Report{{Step: last.Step, Offset: last.Lines, Lines: line, Status: Failed}}
+	case last.Step+1 >= steps:
+		return nil // the last step's success is the job's
+	default:
+		return []Report{
+			{Step: last.Step + 1, Status: Running},
+			{Step: last.Step + 1, Lines: line, Status: Failed},
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// Executor makes, finds, follows and removes the environments that jobs run in:
+// containers, Pods or process groups. What it makes bears labels for agent,
+// pool, job and generation, and these labels are the only record: List is
+// recovery. Ids are the executor's own. All methods are safe for concurrent
+// use, and safe to repeat.
+type Executor interface {
+	// Start makes the job's environment and starts the runner in it. It says what
+	// it does to setup as it goes (the log of step 0), asks setup for the
+	// handover at the last moment before the runner starts, and gives the runner
+	// those bytes on its standard input. Job.Definition is filled in.
+	//
+	// An error that wraps [ErrHopeless] is the job's own failure: no such image,
+	// a platform that cannot run here. After an error nothing is left that runs.
+	Start(ctx context.Context, job *Job, setup *Setup) (id string, err error)
+
+	// Follow streams what the runner says, from its beginning: lines of
+	// [Progress]. The stream ends when the runner has ended, or with ctx.
+	Follow(ctx context.Context, id string) (io.ReadCloser, error)
+
+	// Wait blocks until the environment has ended, or ctx. An environment that is
+	// not there any more has ended: [ErrNoEnvironment].
+	Wait(ctx context.Context, id string) (Exit, error)
+
+	// Remove ends what runs, giving it up to grace after the first request (a
+	// TERM), and then removes every trace. Removing what is not there is success.
+	Remove(ctx context.Context, id string, grace time.Duration) error
+
+	// List finds what this agent has made for the pool, running or ended.
+	List(ctx context.Context, agent, pool string) ([]Found, error)
+}
+
+// Found is one environment that an executor found by its labels.
+type Found struct {
+	ID         string
+	Job        string
+	Subject    string
+	Generation uint64
+	Running    bool
+	Started    time.Time
+	Ended      time.Time // zero while it runs, or when it is not known
+}
+
+// Exit is how an environment ended.
+type Exit struct {
+	Code   int    // of the runner: see the Code constants
+	Reason string // the engine's own words for an end that was not the runner's choice, such as "out of memory"; may be empty
+}
+
+// Exit codes of the runner. Any other code, and any death by signal, means that
+// the runner could not tell how the job ended.
+const (
+	CodeSucceeded = 0  // every step succeeded, and the service knows
+	CodeFailed    = 10 // a step failed, and the service knows
+	CodeGone      = 11 // the service wanted to hear no more
+	CodeUntold    = 12 // the job has ended, and the service could not be told how
+	CodeUsage     = 13 // the runner was started wrongly: no handover, or one of another release
+)
+
+// Sentinels that an Executor's errors may wrap.
+var (
+	// ErrHopeless says that trying again would change nothing.
+	ErrHopeless = errors.New("cannot be started")
+	// ErrNoEnvironment says that there is nothing by that id.
+	ErrNoEnvironment = errors.New("no such environment")
+)

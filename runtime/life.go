@@ -1,0 +1,304 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Limits of a job's life that nobody has asked to set.
+const (
+	stopGrace     = 30 * time.Second // from TERM to KILL
+	failGrace     = 30 * time.Second // for a runner that has just reported a failure, to end
+	finishGrace   = time.Minute      // for a runner that has reported the last success, to end
+	beatInterval  = 30 * time.Second // of the sign of life while the environment is made
+	farewellLimit = 5 * time.Minute  // for the last report of a job
+	removeLimit   = 2 * time.Minute  // for removing an environment, on top of its grace
+	overtime      = 5 * time.Minute  // after the job's own limit, which the runner keeps
+)
+
+// Causes for which a job's life is cut short.
+var (
+	errCancelled = errors.New("the service no longer wants it")
+	errOverdue   = errors.New("it is long past its time limit")
+	errLingers   = errors.New("its last step is reported, but the runner does not end")
+)
+
+// life is one job from its claim to its removal. It owns three children: its
+// output, the question whether it is wanted, and the wait for its end.
+type life struct {
+	pool *Pool
+	log  *slog.Logger
+	job  *Job
+	id   string // of its environment; set before run only for an adopted job
+
+	since time.Time
+	mu    sync.Mutex
+	phase Phase
+	last  Progress // what the service has accepted, as the runner told it
+}
+
+// run leads the job through its life. When ctx ends, the job is stopped in
+// order; the farewells are said all the same.
+func (l *life) run(ctx context.Context) {
+	ctx, stop := context.WithCancelCause(ctx)
+	var children sync.WaitGroup
+	defer func() {
+		stop(nil)
+		children.Wait()
+	}()
+
+	if l.id == "" {
+		id, err := l.start(ctx, stop, &children)
+		if err != nil {
+			return
+		}
+		l.id = id
+	} else {
+		children.Go(func() { l.ask(ctx, stop) })
+	}
+	l.enter(Started)
+	if limit := l.job.Definition.Timeout; limit > 0 { // which the runner keeps, from its own start
+		overdue := time.AfterFunc(limit+overtime, func() { stop(errOverdue) })
+		defer overdue.Stop()
+	}
+
+	exit, err := l.attend(ctx, &children)
+	l.enter(Done)
+	l.close(ctx, exit, err)
+	l.remove(ctx, 0)
+}
+
+// start fetches the definition and makes the environment. What goes wrong here
+// is the job's own failure, told in the log of its step 0. An error is only for
+// the caller to stop at.
+func (l *life) start(ctx context.Context, stop context.CancelCauseFunc, children *sync.WaitGroup) (id string, err error) {
+	l.enter(Starting)
+	job, cloud := l.job, l.pool.parts.Cloud
+	definition, err := cloud.Definition(ctx, job)
+	if errors.Is(err, ErrGone) {
+		l.log.Warn("the service no longer has the job that it handed out", "error", err)
+		return "", err
+	}
+	if err == nil {
+		job.Definition = definition
+	}
+	setup := NewSetup(job, cloud, l.handover())
+	children.Go(func() { l.ask(ctx, stop) })
+	if err != nil {
+		return "", l.fail(ctx, setup, fmt.Errorf("fetch the job's definition: %w", err))
+	}
+	beating, rest := context.WithCancel(ctx)
+	defer rest()
+	children.Go(func() { l.beat(beating) })
+	id, err = l.pool.parts.Executor.Start(ctx, job, setup)
+	if err != nil {
+		if !errors.Is(err, ErrHopeless) && ctx.Err() == nil {
+			l.pool.hold("the last job's environment could not be made")
+		}
+		return "", l.fail(ctx, setup, err)
+	}
+	l.saw(Progress{Step: 0, Lines: setup.told, Status: Running})
+	l.log.Info("job started", "environment", id)
+	return id, nil
+}
+
+// fail ends a job whose environment could not be made. It returns the reason.
+func (l *life) fail(ctx context.Context, setup *Setup, reason error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		reason = cause
+	}
+	l.log.Warn("job failed before its first step", "error", reason)
+	if errors.Is(reason, errCancelled) {
+		return reason
+	}
+	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellLimit)
+	defer cancel()
+	if err := setup.Fail(farewell, reason); err != nil {
+		l.log.Error("a failed job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
+	}
+	return reason
+}
+
+// handover is what the runner needs, but for what the set-up adds.
+func (l *life) handover() Handover {
+	job := l.job
+	h := Handover{
+		Version:    HandoverVersion,
+		Service:    job.Service,
+		JobID:      job.ID,
+		Token:      job.Token.Reveal(),
+		OIDC:       job.OIDC.Reveal(),
+		UserAgent:  l.pool.parts.UserAgent,
+		Grace:      Seconds((stopGrace - 5*time.Second).Seconds()), // inside the agent's own
+		Forward:    map[string]string{},
+		Definition: job.Definition.Raw,
+	}
+	for _, name := range append([]string{"DOCKER_HOST"}, job.Tuning.Place.Forward...) {
+		if value, ok := l.pool.parts.Environ(name); ok {
+			h.Forward[name] = value
+		}
+	}
+	if password := job.Definition.Image.Password; !password.Empty() {
+		h.Redact = append(h.Redact, password.Reveal())
+	}
+	return h
+}
+
+// attend waits for the job's end, or brings it about when ctx ends first.
+func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (Exit, error) {
+	type end struct {
+		exit Exit
+		err  error
+	}
+	ended := make(chan end, 1)
+	waiting, enough := context.WithCancel(context.WithoutCancel(ctx))
+	defer enough()
+	children.Go(func() {
+		exit, err := l.pool.parts.Executor.Wait(waiting, l.id)
+		ended <- end{exit, err}
+	})
+	heard := make(chan struct{})
+	children.Go(func() {
+		defer close(heard)
+		l.follow(waiting)
+	})
+
+	var e end
+	select {
+	case e = <-ended:
+	case <-ctx.Done():
+		l.enter(Stopping)
+		l.log.Info("stopping the job", "reason", context.Cause(ctx))
+		l.remove(ctx, stopGrace)
+		select {
+		case e = <-ended:
+		case <-time.After(removeLimit):
+			e.err = errors.New("the engine does not say how it ended")
+		}
+	}
+	select { // the last words are in the stream already
+	case <-heard:
+	case <-time.After(5 * time.Second):
+	}
+	return e.exit, e.err
+}
+
+// follow reads what the runner tells of its progress, to the end of the stream.
+func (l *life) follow(ctx context.Context) {
+	stream, err := l.pool.parts.Executor.Follow(ctx, l.id)
+	if err != nil {
+		l.log.Warn("follow the runner", "error", err)
+		return
+	}
+	defer stream.Close()
+	decoder := json.NewDecoder(stream)
+	for {
+		var progress Progress
+		if err := decoder.Decode(&progress); err != nil {
+			return // the end, or nothing that a runner of ours says
+		}
+		l.saw(progress)
+		l.pool.mark()
+	}
+}
+
+// ask asks, every status interval, whether the job is still wanted, and stops
+// it when it is not. Doubt never stops a job.
+func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
+	patience := never() // with a runner that is about to end by itself
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-patience:
+			stop(errLingers)
+			return
+		case <-time.After(l.pool.tuning().StatusInterval):
+		}
+		verdict, err := l.pool.parts.Cloud.Wanted(ctx, l.job)
+		if err != nil {
+			l.log.Debug("ask whether the job is still wanted", "error", err)
+			continue
+		}
+		l.pool.mark()
+		var grace time.Duration
+		switch {
+		case verdict == Finishing:
+			grace = finishGrace
+		case verdict == Ended && l.told() == Failed:
+			grace = failGrace
+		case verdict == Ended, verdict == Gone:
+			stop(errCancelled)
+			return
+		}
+		if grace > 0 && patience == nil {
+			patience = time.After(grace)
+		}
+	}
+}
+
+// never is a channel on which nothing comes.
+func never() <-chan time.Time { return nil }
+
+// beat gives signs of life while the agent itself works on the job: an image
+// can take longer to pull than the ten minutes a service waits for a heartbeat.
+func (l *life) beat(ctx context.Context) {
+	ticker := time.NewTicker(beatInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := l.pool.parts.Cloud.Report(ctx, l.job, Report{}); err != nil {
+				l.log.Debug("give a sign of life", "error", err)
+			}
+			l.pool.mark()
+		}
+	}
+}
+
+// remove removes the environment. What cannot be removed now is left to a later
+// sweep, which finds it by its labels.
+func (l *life) remove(ctx context.Context, grace time.Duration) {
+	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace+removeLimit)
+	defer cancel()
+	if err := l.pool.parts.Executor.Remove(farewell, l.id, grace); err != nil {
+		l.log.Warn("remove the job's environment", "environment", l.id, "error", err)
+	}
+}
+
+func (l *life) enter(phase Phase) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.phase = phase
+}
+
+// saw notes progress. Lines of the same step without a status keep its status.
+func (l *life) saw(p Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.Status == "" && p.Step == l.last.Step {
+		p.Status = l.last.Status
+	}
+	l.last = p
+}
+
+func (l *life) seen() Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+func (l *life) told() Status { return l.seen().Status }
+
+func (l *life) state() JobState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return JobState{ID: l.job.ID, Subject: l.job.Subject, Phase: l.phase, Since: l.since}
+}

@@ -1,0 +1,284 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// claimLimit bounds one claim. It is longer than any sensible request_timeout,
+// because it only guards against a Cloud that keeps no limit of its own.
+const claimLimit = 10 * time.Minute
+
+// holdTime is the pause after a job whose environment could not be made for a
+// reason that is not the job's own.
+const holdTime = 30 * time.Second
+
+// Parts is what a pool works with.
+type Parts struct {
+	Cloud     Cloud
+	Executor  Executor
+	Agent     string                      // labels what the executor makes
+	UserAgent string                      // of the runner's calls
+	Environ   func(string) (string, bool) // the agent's environment
+	Log       *slog.Logger
+}
+
+// Tunable is what a [Cloud] may also be: one that takes new settings while it
+// is in use.
+type Tunable interface {
+	Tune(Tuning)
+}
+
+// Pool claims jobs and runs each in an environment of its own, up to
+// Tuning.MaxJobs at a time. Its methods are safe for concurrent use.
+type Pool struct {
+	parts   Parts
+	log     *slog.Logger
+	changed chan struct{} // holds one empty token: something below is new
+	jobs    sync.WaitGroup
+
+	mu      sync.Mutex
+	spec    PoolSpec
+	lives   map[string]*life // by job id
+	running bool             // the loop has begun
+	stopped bool             // Run has returned
+	drain   bool             // claim nothing more
+	done    int              // jobs that have ended
+	err     error            // why Run returned
+
+	polled    time.Time // last question for work
+	pollAt    time.Time // next one
+	notBefore time.Time // no question before this, whatever happens
+	why       string    // for a wait until notBefore
+	progress  time.Time // last time that anything went forward
+	failing   bool      // the last question failed, and this was said
+}
+
+// NewPool makes a pool that does nothing until [Pool.Run].
+func NewPool(spec PoolSpec, parts Parts) *Pool {
+	return &Pool{
+		parts:    parts,
+		log:      parts.Log.With("component", "pool", "pool", spec.Name),
+		changed:  make(chan struct{}, 1),
+		spec:     spec,
+		lives:    map[string]*life{},
+		progress: time.Now(),
+	}
+}
+
+// Run adopts what an earlier run of this agent left behind, then claims and
+// runs jobs. It returns nil when the pool is drained or its single run is over,
+// and an error when it cannot work. When ctx ends, the jobs are stopped in
+// order first. It returns only after every job has been reported and removed.
+// Run is called once.
+func (p *Pool) Run(ctx context.Context) error {
+	err := p.adopt(ctx)
+	if err == nil {
+		p.loop(ctx)
+	}
+	p.jobs.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped, p.err = true, err
+	return err
+}
+
+// loop is one turn after the other: wait for whatever comes first, ask for work
+// when that is due and there is room, and sweep now and then.
+func (p *Pool) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	broom := time.NewTicker(sweepInterval)
+	defer broom.Stop()
+	sweeping, enough := context.WithCancel(ctx)
+	defer enough()
+	for {
+		room, wait := p.turn()
+		if room < 0 {
+			return
+		}
+		timer.Reset(wait)
+		due := timer.C
+		if room == 0 {
+			due = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.changed:
+		case <-broom.C:
+			p.jobs.Go(func() { p.sweepAgain(sweeping) })
+		case <-due:
+			p.claim(ctx)
+		}
+	}
+}
+
+// turn says how many jobs there is room for, and how long to wait before the
+// next question. Room is negative when the loop is over.
+func (p *Pool) turn() (room int, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = true
+	p.drain = p.drain || p.spec.Tuning.SingleRun && p.done > 0
+	now := time.Now()
+	switch {
+	case p.drain && len(p.lives) == 0:
+		return -1, 0
+	case p.drain:
+		return 0, 0
+	}
+	most := p.spec.Tuning.MaxJobs
+	if p.spec.Tuning.SingleRun {
+		most = 1
+	}
+	return max(0, most-len(p.lives)), max(0, p.pollAt.Sub(now), p.notBefore.Sub(now))
+}
+
+// claim asks for work once and, if there is some, starts the job's life. The
+// question is not cancelled by ctx: its answer may be a job that is ours.
+func (p *Pool) claim(ctx context.Context) {
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimLimit)
+	defer cancel()
+	claim, err := p.parts.Cloud.Claim(asking)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.polled = time.Now()
+	if !p.notBefore.After(p.polled) {
+		p.notBefore, p.why = time.Time{}, ""
+	}
+	p.pollAt = p.polled.Add(jitter(p.spec.Tuning.PollingInterval))
+	if err != nil {
+		p.failed(err)
+		return
+	}
+	if p.failing {
+		p.failing = false
+		p.log.Info("the service answers again")
+	}
+	p.progress = p.polled
+	if claim.RetryAfter > 0 && !p.spec.Tuning.PollingOverride {
+		p.notBefore, p.why = p.polled.Add(claim.RetryAfter), "the service asked for a longer wait"
+		p.pollAt = p.notBefore
+	}
+	if claim.Job == nil {
+		return
+	}
+	if p.lives[claim.Job.ID] != nil {
+		p.log.Warn("the service handed out a job that runs here already; ignored", "job", claim.Job.ID)
+		return
+	}
+	p.pollAt = p.polled // there may be more
+	job := claim.Job
+	job.Claimed = p.polled
+	job.Pool, job.PoolName = p.spec.Key(), p.spec.Name
+	job.Agent = p.parts.Agent
+	job.Generation = p.spec.Generation
+	job.Service = p.spec.Identity.Service
+	job.Tuning = p.spec.Tuning
+	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
+	p.begin(ctx, job, "")
+}
+
+// failed notes a question for work that failed. The caller holds the lock.
+func (p *Pool) failed(err error) {
+	level := slog.LevelWarn
+	switch {
+	case p.failing:
+		level = slog.LevelDebug
+	case errors.Is(err, ErrUnauthorized):
+		level = slog.LevelError
+	}
+	p.failing = true
+	var pause *Pause
+	if errors.As(err, &pause) {
+		p.notBefore, p.why = pause.Until, pause.Reason
+		p.pollAt = pause.Until
+	}
+	p.log.Log(context.Background(), level, "ask for work", "error", err)
+}
+
+// begin starts the life of a job, in an environment that exists already if id
+// is not empty. The caller holds the lock.
+func (p *Pool) begin(ctx context.Context, job *Job, id string) {
+	l := &life{pool: p, job: job, id: id, since: time.Now(), phase: Claimed, log: p.log.With("job", job.ID, "generation", job.Generation)}
+	p.lives[job.ID] = l
+	p.jobs.Go(func() {
+		l.run(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.lives, job.ID)
+		if id == "" {
+			p.done++ // an adopted job is not what a single run was started for
+		}
+		p.progress = time.Now()
+		p.pollAt = p.progress // the next job may be waiting
+		p.poke()
+	})
+}
+
+// Tune gives the pool new settings. They are used from the next turn on; a job
+// keeps what it was claimed under.
+func (p *Pool) Tune(spec PoolSpec) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spec = spec
+	p.drain = false
+	if !p.polled.IsZero() {
+		p.pollAt = p.polled.Add(jitter(spec.Tuning.PollingInterval))
+	}
+	if cloud, ok := p.parts.Cloud.(Tunable); ok {
+		cloud.Tune(spec.Tuning)
+	}
+	p.poke()
+}
+
+// Drain makes the pool claim nothing more; Run returns when the last job has
+// ended. A [Pool.Tune] before that revives it.
+func (p *Pool) Drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drain = true
+	p.poke()
+}
+
+// hold keeps the pool from claiming for a while: an engine that cannot make one
+// job's environment would fail every job of the queue, one after the other.
+func (p *Pool) hold(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notBefore, p.why = time.Now().Add(holdTime), why
+}
+
+// mark notes progress.
+func (p *Pool) mark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress = time.Now()
+}
+
+// tuning returns the settings in force now.
+func (p *Pool) tuning() Tuning {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spec.Tuning
+}
+
+// poke wakes the loop. The caller holds the lock.
+func (p *Pool) poke() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// jitter spreads an interval by a tenth to either side, so that many agents
+// that started together do not ask together.
+func jitter(interval time.Duration) time.Duration {
+	return interval - interval/10 + rand.N(interval/5+1)
+}

@@ -1,0 +1,645 @@
+package runtime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// stage is one pool between a fake service and a fake engine, in a bubble of
+// virtual time.
+type stage struct {
+	t      testing.TB
+	cloud  *runtimetest.Cloud
+	engine *runtimetest.Executor
+	pool   *runtime.Pool
+	log    *strings.Builder
+	stop   context.CancelCauseFunc
+	ended  chan error
+}
+
+// spec is a pool with the documented defaults.
+func spec(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
+	s := runtime.PoolSpec{
+		Name:       "default",
+		Identity:   runtime.Identity{Service: "http://service", Target: "pretended"},
+		Generation: 7,
+		Tuning: runtime.Tuning{
+			Kinds: []runtime.Kind{runtime.Deployment}, MaxJobs: 1,
+			PollingInterval: time.Minute, StatusInterval: 30 * time.Second,
+			RequestTimeout: 30 * time.Second,
+		},
+	}
+	for _, edit := range edits {
+		edit(&s.Tuning)
+	}
+	return s
+}
+
+func most(n int) func(*runtime.Tuning) { return func(t *runtime.Tuning) { t.MaxJobs = n } }
+
+// play runs a story in a bubble. The pool is made, and runs once the story says
+// start; at the story's end it must end when it is stopped.
+func play(t *testing.T, s runtime.PoolSpec, story func(t *testing.T, st *stage)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		st := newStage(t, s)
+		story(t, st)
+		st.stop(errors.New("the story is over"))
+		st.end()
+	})
+}
+
+func newStage(t testing.TB, s runtime.PoolSpec) *stage {
+	st := &stage{t: t, cloud: runtimetest.NewCloud(), engine: runtimetest.NewExecutor(), log: &strings.Builder{}, ended: make(chan error, 1)}
+	st.pool = runtime.NewPool(s, runtime.Parts{
+		Cloud: st.cloud, Executor: st.engine, Agent: "agent-1", UserAgent: "test",
+		Environ: func(name string) (string, bool) {
+			value, ok := map[string]string{"DOCKER_HOST": "unix:///engine", "AWS_REGION": "mars", "HIDDEN": "x"}[name]
+			return value, ok
+		},
+		Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	return st
+}
+
+func (st *stage) start() {
+	ctx, stop := context.WithCancelCause(context.Background())
+	st.stop = stop
+	go func() { st.ended <- st.pool.Run(ctx) }()
+	synctest.Wait()
+}
+
+// wait lets virtual time pass, and everything that it brings happen.
+func wait(span time.Duration) {
+	time.Sleep(span) // in a bubble: virtual
+	synctest.Wait()
+}
+
+// end waits for Run to return, with a limit far beyond any that is kept.
+func (st *stage) end() error {
+	st.t.Helper()
+	select {
+	case err := <-st.ended:
+		st.ended <- err
+		return err
+	case <-time.After(24 * time.Hour):
+		st.t.Fatal("the pool does not end")
+		return nil
+	}
+}
+
+func (st *stage) wantDeeds(job string, want ...runtimetest.Deed) {
+	st.t.Helper()
+	if got := st.engine.Deeds(job); !slices.Equal(got, want) {
+		st.t.Errorf("what was done to job %s: %v, want %v", job, got, want)
+	}
+}
+
+func (st *stage) wantStep(job string, step int, status runtime.Status, log string) {
+	st.t.Helper()
+	got, text := st.cloud.Step(job, step)
+	if got != status || !strings.Contains(text, log) {
+		st.t.Errorf("step %d of job %s is %s with the log %q; want %s and %q in the log", step, job, got, text, status, log)
+	}
+}
+
+func TestAJobIsClaimedStartedRemovedAndTheNextAskedForAtOnce(t *testing.T) {
+	play(t, spec(func(t *runtime.Tuning) { t.Place.Forward = []string{"AWS_REGION", "NOT_SET"} }), func(t *testing.T, st *stage) {
+		st.cloud.Queue("a", "b")
+		st.start()
+		wait(2500 * time.Millisecond) // each takes a second
+		for _, job := range []string{"a", "b"} {
+			st.wantDeeds(job, "start", "started", "remove", "removed")
+			st.wantStep(job, 0, runtime.Running, "pretended environment") // the runner reports the rest
+		}
+		if calls := st.cloud.Calls(runtimetest.Claim); len(calls) != 3 || calls[2].Sub(calls[0]) > 2*time.Second {
+			t.Errorf("the service was asked at %v; want a question right after each job", calls)
+		}
+		h := st.engine.Handover("a")
+		if h.Token != "token-of-a" || h.Forward["AWS_REGION"] != "mars" || h.Forward["DOCKER_HOST"] != "unix:///engine" || len(h.Forward) != 2 {
+			t.Errorf("the runner is handed %+v forward; want AWS_REGION and DOCKER_HOST only", h.Forward)
+		}
+		if strings.Contains(st.log.String(), "token-of-") {
+			t.Error("the log shows a job's token")
+		}
+	})
+}
+
+func TestNoMoreJobsRunThanThePoolMayHold(t *testing.T) {
+	play(t, spec(most(4)), func(t *testing.T, st *stage) {
+		for i := range 20 {
+			st.cloud.Queue(fmt.Sprint("job-", i))
+		}
+		st.start()
+		if running := len(st.engine.Present()); running != 4 {
+			t.Errorf("%d jobs run at once, want 4", running)
+		}
+		wait(6 * time.Second)
+		if st.engine.Peak() != 4 || len(st.cloud.Queued()) != 0 || len(st.engine.Present()) != 0 {
+			t.Errorf("peak %d, %d queued, %v left; want 4, none, none", st.engine.Peak(), len(st.cloud.Queued()), st.engine.Present())
+		}
+	})
+}
+
+func TestADrainedPoolFinishesWhatItHoldsAndClaimsNothing(t *testing.T) {
+	play(t, spec(most(2)), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		st.cloud.Queue("a", "b", "c")
+		st.start()
+		st.pool.Drain()
+		wait(time.Minute)
+		if state := st.pool.State(); state.Phase != runtime.PoolDraining || len(state.Jobs) != 2 {
+			t.Errorf("the pool is %s with %d jobs, want draining with 2", state.Phase, len(state.Jobs))
+		}
+		if err := st.end(); err != nil {
+			t.Errorf("a drained pool ended with %v", err)
+		}
+		if left := st.cloud.Queued(); !slices.Equal(left, []string{"c"}) {
+			t.Errorf("still queued: %v, want c", left)
+		}
+		st.wantDeeds("a", "start", "started", "remove", "removed")
+	})
+}
+
+func TestADrainingPoolThatIsTunedIsRevived(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		st.cloud.Queue("a", "b")
+		st.start()
+		st.pool.Drain()
+		wait(time.Minute)
+		st.pool.Tune(spec())
+		wait(2 * time.Hour)
+		st.wantDeeds("b", "start", "started", "remove", "removed")
+	})
+}
+
+func TestAClaimInFlightWhenThePoolIsDrainedIsCarriedOut(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		release := st.cloud.Hang(runtimetest.Claim)
+		st.cloud.Queue("a")
+		st.start()
+		st.pool.Drain()
+		wait(10 * time.Second)
+		release()
+		if err := st.end(); err != nil {
+			t.Error(err)
+		}
+		st.wantDeeds("a", "start", "started", "remove", "removed")
+		if lost := st.cloud.Lost(); len(lost) > 0 {
+			t.Errorf("lost: %v", lost)
+		}
+	})
+}
+
+func TestAClaimInFlightWhenThePoolIsStoppedIsReported(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		release := st.cloud.Hang(runtimetest.Claim)
+		st.cloud.Queue("a")
+		st.start()
+		st.stop(errors.New("the agent is stopping"))
+		wait(time.Second)
+		release()
+		_ = st.end()
+		st.wantStep("a", 0, runtime.Failed, "Error: the agent is stopping")
+		if lost := st.cloud.Lost(); len(lost) > 0 {
+			t.Errorf("lost: %v", lost)
+		}
+	})
+}
+
+func TestAStoppedPoolStopsItsJobsInOrder(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: runtimetest.Forever, Ending: 5 * time.Second, OnTerm: runtime.Exit{Code: runtime.CodeFailed}})
+		st.cloud.Queue("a")
+		st.start()
+		st.stop(errors.New("the agent is stopping"))
+		_ = st.end()
+		if deeds := st.engine.Deeds("a"); !slices.Contains(deeds, "term") || slices.Contains(deeds, "kill") || len(st.engine.Present()) > 0 {
+			t.Errorf("done to the job: %v, left: %v; want a TERM, no KILL, nothing left", deeds, st.engine.Present())
+		}
+		st.wantStep("a", 1, runtime.NotStarted, "") // the runner has the word
+	})
+}
+
+func TestAJobThatIgnoresTermIsKilledAndItsStepReported(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: runtimetest.Forever, Ending: runtimetest.Forever})
+		st.cloud.Queue("a")
+		st.start()
+		st.stop(errors.New("the agent is stopping"))
+		_ = st.end()
+		if deeds := st.engine.Deeds("a"); !slices.Contains(deeds, "kill") {
+			t.Errorf("done to the job: %v, want a KILL", deeds)
+		}
+		st.wantStep("a", 1, runtime.Failed, "ended without a word")
+	})
+}
+
+func TestACancelledJobIsStoppedAndNotReported(t *testing.T) {
+	for _, verdict := range []runtime.Verdict{runtime.Ended, runtime.Gone} {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: runtimetest.Forever, OnTerm: runtime.Exit{Code: 143}})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.cloud.Answer("a", verdict)
+			wait(31 * time.Second)
+			if present := st.engine.Present(); len(present) > 0 {
+				t.Errorf("%s: still there one status interval later: %v", verdict, present)
+			}
+			if reports := st.cloud.Reports("a"); len(reports) != 1 || reports[0].Step != 0 {
+				t.Errorf("%s: the agent reported %+v, want nothing after the set-up", verdict, reports)
+			}
+		})
+	}
+}
+
+func TestAJobThatIsCancelledWhileItsImageIsPulledIsStopped(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Starting: time.Hour})
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		st.cloud.Answer("a", runtime.Ended)
+		wait(31 * time.Second)
+		st.wantDeeds("a", "start", "no start")
+		if state := st.pool.State(); len(state.Jobs) > 0 {
+			t.Errorf("the pool still holds %v", state.Jobs)
+		}
+	})
+}
+
+func TestARunnerThatHasJustToldAFailureMayEndByItself(t *testing.T) {
+	play(t, spec(func(t *runtime.Tuning) { t.StatusInterval = 5 * time.Second }), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{
+			Running: 45 * time.Second, Exit: runtime.Exit{Code: runtime.CodeFailed},
+			Progress: []runtimetest.Beat{{After: 20 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Failed}}},
+		})
+		st.cloud.Queue("a")
+		st.start()
+		wait(25 * time.Second)
+		st.cloud.Answer("a", runtime.Ended) // because of that failure
+		wait(time.Minute)
+		st.wantDeeds("a", "start", "started", "remove", "removed") // and no term
+	})
+}
+
+func TestARunnerThatDoesNotEndAfterItsLastSuccessIsStopped(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: runtimetest.Forever})
+		st.cloud.Queue("a")
+		st.start()
+		st.cloud.Answer("a", runtime.Finishing)
+		wait(80 * time.Second)
+		if len(st.engine.Present()) != 1 {
+			t.Error("the runner did not get a minute to end")
+		}
+		wait(30 * time.Second)
+		if len(st.engine.Present()) != 0 {
+			t.Error("the runner was left to linger")
+		}
+	})
+}
+
+func TestDoubtNeverStopsAJob(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		st.cloud.Queue("a")
+		st.cloud.Fail(runtimetest.Wanted, 1000, errors.New("connection refused"))
+		st.start()
+		wait(2 * time.Hour)
+		st.wantDeeds("a", "start", "started", "remove", "removed")
+	})
+}
+
+func TestAnEnvironmentThatCannotBeMadeIsTheJobsFailure(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Script("a", runtimetest.Script{Fail: fmt.Errorf("%w: no such image: example/none", runtime.ErrHopeless)})
+		st.cloud.Queue("a", "b")
+		st.start()
+		wait(2 * time.Second)
+		st.wantStep("a", 0, runtime.Failed, "Error: cannot be started: no such image: example/none\n")
+		st.wantDeeds("b", "start", "started", "remove", "removed")
+	})
+}
+
+func TestAnEngineThatIsGoneDoesNotFailTheWholeQueue(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Fail: errors.New("the engine is gone")})
+		for i := range 50 {
+			st.cloud.Queue(fmt.Sprint("job-", i))
+		}
+		st.start()
+		wait(time.Minute)
+		if failed := 50 - len(st.cloud.Queued()); failed < 1 || failed > 3 {
+			t.Errorf("%d jobs were claimed and failed in a minute, want one each half minute", failed)
+		}
+		if state := st.pool.State(); state.Phase != runtime.PoolPaused || state.Why == "" {
+			t.Errorf("the pool is %s (%s), want paused with a reason", state.Phase, state.Why)
+		}
+	})
+}
+
+func TestADefinitionThatCannotBeFetchedIsTheJobsFailure(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.cloud.Fail(runtimetest.Define, 1, errors.New("500 internal server error"))
+		st.cloud.Queue("a")
+		st.start()
+		st.wantStep("a", 0, runtime.Failed, "Error: fetch the job's definition: 500 internal server error")
+		st.wantDeeds("a")
+	})
+}
+
+func TestARunnerThatDiesWithoutAWordIsSpokenForByTheAgent(t *testing.T) {
+	died := runtime.Exit{Code: 137, Reason: "out of memory"}
+	for name, c := range map[string]struct {
+		progress []runtimetest.Beat
+		step     int
+		offset   int
+		reports  int
+	}{
+		"in its first step": {[]runtimetest.Beat{
+			{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+			{Progress: runtime.Progress{Step: 1, Status: runtime.Running}}, {Progress: runtime.Progress{Step: 1, Lines: 12}},
+		}, 1, 12, 2},
+		"between two steps": {[]runtimetest.Beat{{Progress: runtime.Progress{Step: 0, Lines: 3, Status: runtime.Succeeded}}}, 1, 0, 3},
+		"before a word":     {nil, 0, 1, 2},
+		"after its last":    {[]runtimetest.Beat{{Progress: runtime.Progress{Step: 1, Status: runtime.Succeeded}}}, 1, 0, 1},
+		"after a failure":   {[]runtimetest.Beat{{Progress: runtime.Progress{Step: 1, Status: runtime.Failed}}}, 1, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, spec(), func(t *testing.T, st *stage) {
+				st.engine.Otherwise(runtimetest.Script{Running: time.Second, Exit: died, Progress: c.progress, Mute: c.progress == nil})
+				st.cloud.Queue("a")
+				st.start()
+				wait(2 * time.Second)
+				reports := st.cloud.Reports("a")
+				if len(reports) != c.reports {
+					t.Fatalf("the agent reported %+v, want %d reports", reports, c.reports)
+				}
+				if c.reports == 1 {
+					return
+				}
+				last := reports[len(reports)-1]
+				if last.Step != c.step || last.Offset != c.offset || last.Status != runtime.Failed || !strings.Contains(last.Lines[0].Text, "out of memory (exit code 137)") {
+					t.Errorf("the last report is %+v, want step %d failed at line %d for lack of memory", last, c.step, c.offset)
+				}
+			})
+		})
+	}
+}
+
+func TestALongSetUpGivesSignsOfLife(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Starting: 20 * time.Minute, Running: time.Second})
+		st.cloud.Queue("a")
+		st.start()
+		wait(21 * time.Minute)
+		if reports := st.cloud.Reports("a"); len(reports) < 20*2-1 {
+			t.Errorf("%d signs of life in 20 minutes of set-up, want one every 30 s", len(reports))
+		}
+		before := len(st.cloud.Reports("a"))
+		wait(time.Hour)
+		if after := len(st.cloud.Reports("a")); after != before {
+			t.Errorf("%d more signs of life after the set-up was over", after-before)
+		}
+	})
+}
+
+func TestRetryAfterSetsTheNextQuestionUnlessOverridden(t *testing.T) {
+	for _, override := range []bool{false, true} {
+		play(t, spec(func(t *runtime.Tuning) { t.PollingOverride = override }), func(t *testing.T, st *stage) {
+			st.cloud.RetryAfter(10 * time.Minute)
+			st.start()
+			state := st.pool.State()
+			wait(9 * time.Minute)
+			calls := len(st.cloud.Calls(runtimetest.Claim))
+			switch {
+			case override && calls < 8:
+				t.Errorf("overridden: %d questions in 9 minutes, want one a minute", calls)
+			case !override && calls != 1:
+				t.Errorf("%d questions in 9 minutes, want 1", calls)
+			case !override && (state.Phase != runtime.PoolPaused || state.Why == ""):
+				t.Errorf("the pool is %s (%s), want paused with a reason", state.Phase, state.Why)
+			}
+			wait(2 * time.Minute)
+			if calls := len(st.cloud.Calls(runtimetest.Claim)); !override && calls != 2 {
+				t.Errorf("%d questions in 11 minutes, want 2", calls)
+			}
+		})
+	}
+}
+
+func TestAPauseIsKeptAlsoWhenAJobEnds(t *testing.T) {
+	play(t, spec(most(3)), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: 30 * time.Second})
+		st.engine.Script("long", runtimetest.Script{Running: 5 * time.Minute})
+		st.cloud.Queue("a", "long")
+		st.start()
+		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(10 * time.Minute), Reason: "circuit breaker open"})
+		wait(70 * time.Second)
+		calls := len(st.cloud.Calls(runtimetest.Claim))
+		st.cloud.Queue("b")
+		wait(8 * time.Minute)
+		if now := len(st.cloud.Calls(runtimetest.Claim)); now != calls {
+			t.Errorf("%d questions during the pause", now-calls)
+		}
+		if state := st.pool.State(); time.Since(state.Progress) > time.Minute {
+			t.Errorf("a pause on purpose counts as %s without progress", time.Since(state.Progress))
+		}
+		wait(3 * time.Minute)
+		st.wantDeeds("b", "start", "started", "remove", "removed")
+	})
+}
+
+func TestFailedQuestionsAreRepeatedAtTheIntervalAndSaidOnce(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.cloud.Fail(runtimetest.Claim, 5, errors.New("connection refused"))
+		st.start()
+		wait(4 * time.Minute)
+		if loud := strings.Count(st.log.String(), "level=WARN"); loud != 1 {
+			t.Errorf("%d warnings for one row of failures:\n%s", loud, st.log)
+		}
+		if progress := st.pool.State().Progress; time.Since(progress) < 3*time.Minute {
+			t.Error("failures count as progress")
+		}
+		wait(2 * time.Minute)
+		if !strings.Contains(st.log.String(), "the service answers again") {
+			t.Errorf("the recovery was not said:\n%s", st.log)
+		}
+	})
+}
+
+func TestASingleRunEndsAfterOneJob(t *testing.T) {
+	play(t, spec(most(3), func(t *runtime.Tuning) { t.SingleRun = true }), func(t *testing.T, st *stage) {
+		st.start()
+		wait(time.Hour)
+		st.cloud.Queue("a", "b")
+		if err := st.end(); err != nil {
+			t.Error(err)
+		}
+		if left := st.cloud.Queued(); !slices.Equal(left, []string{"b"}) {
+			t.Errorf("still queued: %v, want b", left)
+		}
+		if state := st.pool.State(); !state.Finished || state.Phase != runtime.PoolStopped {
+			t.Errorf("the pool is %s, finished %v", state.Phase, state.Finished)
+		}
+	})
+}
+
+func TestARestartedAgentAttendsWhatStillRunsAndStartsNothingTwice(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		old := runtime.Job{ID: "old", Subject: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}
+		st.cloud.Know(old, runtimetest.Definition("sleep 60"))
+		st.engine.Script("old", runtimetest.Script{Running: 10 * time.Minute})
+		st.engine.Script("ended", runtimetest.Script{Running: time.Second})
+		st.engine.Script("young", runtimetest.Script{Running: time.Second})
+		now := time.Now()
+		st.engine.Adopt(&old, now.Add(-time.Minute))
+		st.engine.Adopt(&runtime.Job{ID: "ended", Pool: spec().Key(), Agent: "agent-1"}, now.Add(-time.Hour))
+		st.engine.Adopt(&runtime.Job{ID: "young", Pool: spec().Key(), Agent: "agent-1"}, now.Add(-3*time.Second))
+		st.engine.Adopt(&runtime.Job{ID: "other", Pool: spec().Key(), Agent: "agent-2"}, now.Add(-time.Hour))
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		if queued := st.cloud.Queued(); len(queued) != 1 {
+			t.Error("the adopted job takes no slot")
+		}
+		st.wantDeeds("ended", "was adopted", "remove", "removed")
+		st.wantDeeds("young", "was adopted")
+		st.wantDeeds("other", "was adopted")
+		wait(10 * time.Minute)
+		st.wantDeeds("old", "was adopted", "remove", "removed")
+		st.wantDeeds("young", "was adopted", "remove", "removed") // by a later sweep
+		st.wantDeeds("other", "was adopted")
+		st.wantDeeds("a", "start", "started", "remove", "removed")
+	})
+}
+
+func TestWhatCouldNotBeRemovedIsSweptLater(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Second, RemoveErrors: []error{errors.New("the engine is busy")}})
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		if present := st.engine.Present(); len(present) != 1 {
+			t.Fatalf("the story needs a leftover, there is %v", present)
+		}
+		wait(20 * time.Minute)
+		st.wantDeeds("a", "start", "started", "remove", "not ended", "remove", "removed")
+	})
+}
+
+func TestAnAdoptedJobThatIsCancelledIsStopped(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		old := runtime.Job{ID: "old", Subject: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}
+		st.cloud.Know(old, runtimetest.Definition("sleep 60"))
+		st.engine.Script("old", runtimetest.Script{Running: runtimetest.Forever})
+		st.engine.Adopt(&old, time.Now())
+		st.start()
+		st.cloud.Answer("old", runtime.Ended)
+		wait(31 * time.Second)
+		if present := st.engine.Present(); len(present) > 0 {
+			t.Errorf("left: %v", present)
+		}
+	})
+}
+
+func TestTuningReachesTheLoopAtOnceAndRunningJobsNotAtAll(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		st.cloud.Queue("a", "b", "c")
+		st.start()
+		next := spec(most(3), func(t *runtime.Tuning) { t.PollingInterval = 10 * time.Second })
+		next.Generation = 8
+		st.pool.Tune(next)
+		wait(11 * time.Second)
+		if present := st.engine.Present(); len(present) != 3 {
+			t.Errorf("after the limit was raised to 3, %v run", present)
+		}
+		st.pool.Tune(spec(most(1))) // lowering it ends nothing
+		wait(10 * time.Minute)
+		if present := st.engine.Present(); len(present) != 3 {
+			t.Errorf("after the limit was lowered to 1, %v run", present)
+		}
+	})
+}
+
+func TestEveryJobEndsOnceWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(*testing.T) {
+			st := newStage(t, spec(most(rapid.IntRange(1, 4).Draw(rt, "most"))))
+			jobs := rapid.IntRange(1, 8).Draw(rt, "jobs")
+			for i := range jobs {
+				id := fmt.Sprint("job-", i)
+				script := runtimetest.Script{
+					Starting: time.Duration(rapid.IntRange(0, 90).Draw(rt, "starting")) * time.Second,
+					Running:  time.Duration(rapid.IntRange(0, 300).Draw(rt, "running")) * time.Second,
+					Ending:   time.Duration(rapid.IntRange(0, 60).Draw(rt, "ending")) * time.Second,
+					Exit:     runtime.Exit{Code: rapid.SampledFrom([]int{0, 10, 11, 12, 1, 137}).Draw(rt, "code")},
+					OnTerm:   runtime.Exit{Code: runtime.CodeFailed},
+					Mute:     rapid.Bool().Draw(rt, "mute"),
+				}
+				if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
+					script.Fail = errors.New("no such image")
+				}
+				st.engine.Script(id, script)
+				st.cloud.Queue(id)
+			}
+			for _, call := range []runtimetest.Call{runtimetest.Claim, runtimetest.Define, runtimetest.Wanted} {
+				st.cloud.Fail(call, rapid.IntRange(0, 2).Draw(rt, string(call)), errors.New("500"))
+			}
+			st.start()
+			for range rapid.IntRange(0, 6).Draw(rt, "events") {
+				wait(time.Duration(rapid.IntRange(1, 200).Draw(rt, "wait")) * time.Second)
+				job := fmt.Sprint("job-", rapid.IntRange(0, jobs-1).Draw(rt, "which"))
+				switch rapid.IntRange(0, 3).Draw(rt, "event") {
+				case 0:
+					st.cloud.Answer(job, runtime.Ended)
+				case 1:
+					st.cloud.Answer(job, runtime.Gone)
+				case 2:
+					st.pool.Tune(spec(most(rapid.IntRange(1, 4).Draw(rt, "new most"))))
+				}
+			}
+			if rapid.Bool().Draw(rt, "stopped") {
+				st.stop(errors.New("the agent is stopping"))
+			} else {
+				st.pool.Drain()
+			}
+			if err := st.end(); err != nil {
+				rt.Fatalf("the pool ended with %v", err)
+			}
+			st.stop(nil)
+			queued := st.cloud.Queued()
+			for i := range jobs {
+				id := fmt.Sprint("job-", i)
+				starts := 0
+				for _, deed := range st.engine.Deeds(id) {
+					if deed == runtimetest.Start {
+						starts++
+					}
+				}
+				if starts > 1 || starts > 0 && slices.Contains(queued, id) {
+					rt.Fatalf("job %s was started %d times: %v", id, starts, st.engine.Deeds(id))
+				}
+			}
+			if len(st.engine.Present()) > 0 || len(st.cloud.Lost()) > 0 || len(st.pool.State().Jobs) > 0 {
+				rt.Fatalf("left: %v, lost: %v, held: %v", st.engine.Present(), st.cloud.Lost(), st.pool.State().Jobs)
+			}
+		})
+	})
+}

@@ -1,0 +1,103 @@
+//go:build linux || darwin
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+const (
+	lookAgain  = 20 * time.Millisecond // between two looks at a job's files
+	killLimit  = 5 * time.Second       // for the kernel to end what was killed
+	staleAfter = 10 * time.Minute      // for a folder that is half made or half removed
+)
+
+// Options is what an [Executor] is made of.
+type Options struct {
+	Agent   string   // names the agent in the log; jobs bear its name themselves
+	Folder  string   // parent of the jobs' folders, made if need be; empty is cmwa-process-<uid> in the directory for temporary files
+	Environ []string // the agent's environment, of which a job sees little: see environ
+	Log     *slog.Logger
+}
+
+// Executor runs jobs as process groups. It keeps nothing that a restarted agent
+// would miss, and no goroutine. Several may share one folder.
+type Executor struct {
+	folder  string
+	environ []string
+
+	mu       sync.Mutex
+	children map[string]*exec.Cmd                      // own supervisors that are not yet reaped, by id
+	waiting  map[string]map[chan runtime.Exit]struct{} // those in Wait, by id
+}
+
+// New makes an executor, and clears away what others that died in the middle of
+// making or removing a folder have left. It warns that jobs are not isolated.
+func New(options Options) (*Executor, error) {
+	folder, err := parent(options.Folder)
+	if err != nil {
+		return nil, err
+	}
+	if err := sweep(folder, time.Now().Add(-staleAfter)); err != nil {
+		return nil, err
+	}
+	options.Log.Warn("jobs run as processes of this machine: nothing isolates them from it or from each other", "agent", options.Agent, "folder", folder)
+	return &Executor{
+		folder:   folder,
+		environ:  slices.Clone(options.Environ),
+		children: map[string]*exec.Cmd{},
+		waiting:  map[string]map[chan runtime.Exit]struct{}{},
+	}, nil
+}
+
+// List finds the folders whose labels name agent and pool.
+func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Found, error) {
+	entries, err := os.ReadDir(e.folder)
+	if err != nil {
+		return nil, fmt.Errorf("look for jobs: %w", err)
+	}
+	var all []runtime.Found
+	for _, entry := range entries {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		id := entry.Name()
+		if !strings.HasPrefix(id, jobPrefix) {
+			continue
+		}
+		labels, err := readLabels(filepath.Join(e.folder, id))
+		if err != nil || labels.Agent != agent || labels.Pool != pool {
+			continue // being removed this moment, or another's
+		}
+		v, err := e.open(id)
+		if err != nil {
+			continue
+		}
+		found := runtime.Found{
+			ID:         id,
+			Job:        labels.Job,
+			Subject:    labels.Subject,
+			Generation: labels.Generation,
+			Started:    labels.Started,
+		}
+		if _, err := v.ended(); errors.Is(err, errRunning) {
+			found.Running = true
+		} else {
+			found.Ended = v.endedAt()
+		}
+		all = append(all, found)
+	}
+	return all, nil
+}

@@ -1,0 +1,215 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// forever is a script that goes on until it gets a signal that it heeds.
+const forever = `while :; do sleep 1 & wait $!; done`
+
+func TestAStepThatTakesTooLongIsAskedToEnd(t *testing.T) {
+	definition := steps(`trap 'echo asked to end; exit 0' TERM; echo begun; `+forever, "echo never")
+	definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
+	w := newWorld(t, definition)
+	w.run(runtime.CodeFailed)
+	w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
+	w.wantLog(1, "begun\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
+}
+
+func TestAJobThatTakesTooLongIsAskedToEnd(t *testing.T) {
+	definition := steps("echo quick", "echo begun; sleep 600")
+	definition.Timeout = cloud.Duration(500 * time.Millisecond)
+	w := newWorld(t, definition)
+	w.run(runtime.CodeFailed)
+	w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
+	w.wantLog(2, "begun\nError: the job took longer than its time limit of 500ms and was stopped\n")
+}
+
+func TestTheWholeProcessGroupIsAskedAndThenKilled(t *testing.T) {
+	definition := steps(`
+		sh -c 'trap "echo child was asked; exit 0" TERM; ` + forever + `' &
+		sh -c 'trap "" TERM; echo $$ > stubborn; ` + forever + `' &
+		trap 'echo parent was asked; exit 0' TERM
+		while [ ! -s stubborn ]; do sleep 0.01; done
+		echo begun; ` + forever)
+	definition.Steps[1].Timeout = cloud.Duration(time.Second)
+	w := newWorld(t, definition)
+	w.handover.Grace = 0.5
+	begin := time.Now()
+	w.run(runtime.CodeFailed)
+	if took := time.Since(begin); took < 1500*time.Millisecond || took > 10*time.Second {
+		t.Errorf("it took %s, want the limit of 1s and the grace of 0.5s", took)
+	}
+	w.wantLog(1, "begun\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
+	wantDead(t, filepath.Join(w.handover.Root, "stubborn"))
+}
+
+// wantDead checks that the process whose id a file holds is no more.
+func wantDead(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || err == nil && strings.Contains(string(stat), ") Z ") {
+			return
+		}
+	}
+	t.Errorf("process %d still runs", pid)
+}
+
+func TestAStepLeadersQuickEndDoesNotCutItsChildrensLastWords(t *testing.T) {
+	definition := steps(`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; ` + forever + `' & echo begun; ` + forever)
+	definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
+	w := newWorld(t, definition)
+	w.run(runtime.CodeFailed)
+	w.wantLog(1, "begun\n", "tidied up\n", "Error: the step took longer")
+}
+
+func TestAnAgentsRequestToStopIsToldAndReported(t *testing.T) {
+	w := newWorld(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		w.begun(1, "\nbegun\n")
+		stop()
+	}()
+	w.runIn(ctx, runtime.CodeFailed)
+	w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
+	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by the agent\n")
+}
+
+func TestAnAgentInAHurryKillsAtOnce(t *testing.T) {
+	w := newWorld(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo begun; `+forever))
+	ctx, stop := context.WithCancel(t.Context())
+	hurry := make(chan struct{})
+	w.options.Hurry = hurry
+	go func() {
+		w.begun(1, "\nbegun\n")
+		stop()
+		w.begun(1, "\nnot yet\n")
+		close(hurry)
+	}()
+	begin := time.Now()
+	w.runIn(ctx, runtime.CodeFailed)
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	w.wantLog(1, "begun\nnot yet\nError: the job was stopped by the agent\n")
+	wantDead(t, filepath.Join(w.handover.Root, "id"))
+}
+
+func TestAJobThatWasStoppedBeforeItBeganRunsNothing(t *testing.T) {
+	w := newWorld(t, steps("echo it ran > ran"))
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	w.runIn(ctx, runtime.CodeFailed)
+	w.wantSteps(runtime.Succeeded, runtime.Failed)
+	w.wantLog(1, "Error: the job was stopped by the agent\n")
+	if _, err := os.Stat(filepath.Join(w.handover.Root, "ran")); err == nil {
+		t.Error("the step was run")
+	}
+}
+
+func TestADeathBySignalIsNamed(t *testing.T) {
+	for script, want := range map[string]string{
+		"kill -9 $$":                  "Error: the script was killed by signal 9 (killed), which is what happens when memory runs out\n",
+		"kill -11 $$":                 "Error: the script was killed by signal 11 (segmentation fault)\n",
+		"sh -c 'kill -9 $$'; exit $?": "Error: the script ended with exit code 137, which is what happens when memory runs out\n",
+		"no-such-program":             "Error: the script ended with exit code 127\n",
+	} {
+		w := newWorld(t, steps("echo begun\n"+script))
+		w.run(runtime.CodeFailed)
+		w.wantLog(1, "begun\n", want)
+		if !strings.HasSuffix(w.record().Text(1), want) {
+			t.Errorf("the last line of %q is not the reason:\n%s", script, w.record().Text(1))
+		}
+	}
+}
+
+func TestWhatIsLeftInTheBackgroundDoesNotHoldTheStep(t *testing.T) {
+	for name, background := range map[string]string{
+		"silent":    "sleep 600 &",
+		"talkative": "(while :; do echo still here; sleep 0.02; done) &",
+		"flooding":  "yes 'flood flood flood flood flood flood' &",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, steps(background+"\necho $! > id\necho done", "kill -0 $(cat id) && echo it lives; kill -9 $(cat id)"))
+			begin := time.Now()
+			w.run(runtime.CodeSucceeded)
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			w.wantLog(1, "done\n")
+			w.wantLog(2, "it lives\n")
+		})
+	}
+}
+
+func TestNothingWrittenBeforeTheEndIsMissed(t *testing.T) {
+	// The shell ends while the pipe is full and something holds it.
+	w := newWorld(t, steps("sleep 600 & echo $! > id\nhead -c 60000 /dev/zero | tr '\\0' '\\n'; echo last", "kill $(cat id)"))
+	w.run(runtime.CodeSucceeded)
+	if lines := len(w.record().Steps[1].Lines); lines != 60_003 {
+		t.Errorf("%d lines have arrived", lines)
+	}
+	w.wantLog(1, "\nlast\n")
+}
+
+func TestAJobThatIsGoneIsStoppedAndNotReported(t *testing.T) {
+	for _, status := range []int{404, 409, 410, 412, 401} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			gate := &gate{}
+			w := newWorld(t, steps(`trap 'echo asked > asked; exit 0' TERM
+				echo begun
+				while [ ! -e speak ]; do sleep 0.02; done
+				echo this line meets the refusal
+				`+forever, "echo never"), gate.filter)
+			go func() {
+				w.begun(1, "\nbegun\n")
+				gate.refuse(status)
+				if err := os.WriteFile(filepath.Join(w.handover.Root, "speak"), nil, 0o600); err != nil {
+					t.Error(err)
+				}
+			}()
+			w.run(runtime.CodeGone)
+			w.wantSteps(runtime.Succeeded, runtime.Running, runtime.NotStarted)
+			if _, err := os.Stat(filepath.Join(w.handover.Root, "asked")); err != nil {
+				t.Error("the step was not asked to end")
+			}
+			if calls := gate.refused(); calls != 1 {
+				t.Errorf("the service was asked %d times more after it had refused, want none", calls-1)
+			}
+		})
+	}
+}
+
+func TestARefusalAfterARequestToStopEndsTheJobQuietly(t *testing.T) {
+	gate := &gate{}
+	w := newWorld(t, steps("echo begun; "+forever), gate.filter)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		w.begun(1, "\nbegun\n")
+		gate.refuse(400)
+		stop()
+	}()
+	w.runIn(ctx, runtime.CodeGone)
+	w.wantSteps(runtime.Succeeded, runtime.Running)
+}

@@ -1,0 +1,186 @@
+package runner_test
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// gate lets calls through until it is told to refuse them.
+type gate struct {
+	mu     sync.Mutex
+	status int
+	count  int
+}
+
+func (g *gate) refuse(status int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.status = status
+}
+
+func (g *gate) refused() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.count
+}
+
+func (g *gate) filter(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		status := g.status
+		if status != 0 {
+			g.count++
+		}
+		g.mu.Unlock()
+		if status != 0 {
+			http.Error(w, `{"code":`+http.StatusText(status)+`}`, status)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// every lets fault answer every n-th call, the first included.
+func every(n int64, fault http.HandlerFunc) func(http.Handler) http.Handler {
+	var calls atomic.Int64
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if (calls.Add(1)-1)%n == 0 {
+				fault(w, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// reset breaks the connection instead of answering.
+func reset(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// lost lets the service take the call and loses the answer.
+func lost(next http.Handler) func(http.Handler) http.Handler {
+	return every(3, func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(discard{}, r)
+		reset(w, r)
+	})
+}
+
+type discard struct{}
+
+func (discard) Header() http.Header            { return http.Header{} }
+func (discard) Write(text []byte) (int, error) { return len(text), nil }
+func (discard) WriteHeader(int)                {}
+
+func TestAJobSurvivesAServiceThatFailsNowAndThen(t *testing.T) {
+	for name, filter := range map[string]func(http.Handler) http.Handler{
+		"500":         every(3, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }),
+		"429":         every(3, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "0"); w.WriteHeader(429) }),
+		"resets":      every(3, reset),
+		"lost answer": func(next http.Handler) http.Handler { return lost(next)(next) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, steps("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.3; done", "exit 5"), filter)
+			w.strict = true
+			w.run(runtime.CodeFailed)
+			w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
+			want := "\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\n"
+			if got := w.record().Text(1); !strings.HasSuffix(got, want) {
+				t.Errorf("the log is\n%s", got)
+			}
+		})
+	}
+}
+
+func TestAServiceThatWantsNoContentTypeGetsNone(t *testing.T) {
+	for name, c := range map[string]struct{ refuse func(contentType string) bool }{
+		"none": {func(contentType string) bool { return contentType != "" }},
+		"JSON": {func(contentType string) bool { return contentType != "application/json" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var refusals atomic.Int64
+			w := newWorld(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if c.refuse(r.Header.Get("Content-Type")) {
+						refusals.Add(1)
+						w.WriteHeader(http.StatusUnsupportedMediaType)
+						return
+					}
+					next.ServeHTTP(w, r)
+				})
+			})
+			w.run(runtime.CodeSucceeded)
+			w.wantLog(2, "two\n")
+			if n := refusals.Load(); n > 2 { // heartbeat and log begin at the same time
+				t.Errorf("%d calls were refused; the choice is not remembered", n)
+			}
+		})
+	}
+}
+
+func TestAServiceWithoutHeartbeatsIsServedAllTheSame(t *testing.T) {
+	w := newWorld(t, steps("echo one; sleep 0.3"), func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+				http.NotFound(w, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	w.run(runtime.CodeSucceeded)
+	w.wantLog(1, "one\n")
+}
+
+func TestLogTroubleFailsNoJob(t *testing.T) {
+	w := newWorld(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/logs") {
+				http.Error(w, "no room for logs", http.StatusForbidden)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	w.run(runtime.CodeSucceeded)
+	w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+}
+
+func TestAHangingCallHoldsOnlyItself(t *testing.T) {
+	release := make(chan struct{})
+	var once sync.Once
+	w := newWorld(t, steps("echo one"), func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	t.Cleanup(func() { once.Do(func() { close(release) }) })
+	begin := time.Now()
+	w.run(runtime.CodeSucceeded)
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a heartbeat without an answer held the job for %s", took)
+	}
+}

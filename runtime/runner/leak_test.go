@@ -1,0 +1,22 @@
+package runner_test
+
+import (
+	"net/http"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+func TestAJobThatHasEndedLeavesNothingRunningHere(t *testing.T) {
+	w := newWorld(t, steps("echo one; sleep 600 & echo $! > id", "kill $(cat id); exit 3"))
+	before := goleak.IgnoreCurrent()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableKeepAlives = true // connections are not what this is about
+	w.options.Transport = transport
+	w.run(runtime.CodeFailed)
+	goleak.VerifyNone(t, before,
+		goleak.IgnoreAnyFunction("net/http.(*conn).serve"), // of the service
+	)
+}

@@ -1,0 +1,92 @@
+package runner
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/cloud"
+)
+
+// split cuts a stream that comes in pieces.
+func split(pieces ...string) []cloud.LogLine {
+	var s splitter
+	var lines []cloud.LogLine
+	for _, piece := range pieces {
+		lines = s.write(lines, []byte(piece), time.Unix(1, 0))
+	}
+	return s.close(lines, time.Unix(2, 0))
+}
+
+func join(lines []cloud.LogLine) string {
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString(line.Text)
+	}
+	return b.String()
+}
+
+func TestLinesPutTogetherAreTheStream(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		piece := rapid.Custom(func(t *rapid.T) string {
+			text := rapid.StringOfN(rapid.SampledFrom([]rune{'a', '\n', '\r', 'é', '字', '🙂'}), 0, 6, -1).Draw(t, "text")
+			return strings.Repeat(text, rapid.SampledFrom([]int{1, 1, 1, 100, 20_000}).Draw(t, "times"))
+		})
+		text := strings.Join(rapid.SliceOfN(piece, 0, 6).Draw(t, "parts"), "")
+		var pieces []string
+		for rest := text; rest != ""; {
+			n := rapid.IntRange(1, min(len(rest), 70_000)).Draw(t, "cut") // also through characters
+			pieces = append(pieces, rest[:n])
+			rest = rest[n:]
+		}
+		lines := split(pieces...)
+		if join(lines) != text {
+			t.Fatal("the lines are not the stream")
+		}
+		for i, line := range lines {
+			body, ended := strings.CutSuffix(line.Text, "\n")
+			switch {
+			case len(line.Text) > maxLine:
+				t.Fatalf("line %d has %d bytes", i, len(line.Text))
+			case strings.Contains(body, "\n") || !utf8.ValidString(line.Text) || line.Text == "":
+				t.Fatalf("line %d is not one line of text", i)
+			case !ended && i < len(lines)-1 && len(line.Text) < maxLine-utf8.UTFMax:
+				t.Fatalf("line %d was cut after %d bytes", i, len(line.Text))
+			}
+		}
+	})
+}
+
+func TestBytesThatAreNoTextAreReplaced(t *testing.T) {
+	for in, want := range map[string]string{
+		"no \xff\xfe text\n":             "no \ufffd text\n",
+		"\xc3":                           "\ufffd",
+		"\xc3\n\xa9\n":                   "\ufffd\n\ufffd\n",
+		strings.Repeat("a\xff", maxLine): strings.Repeat("a\ufffd", maxLine),
+	} {
+		lines := split(in)
+		if got := join(lines); got != want {
+			t.Errorf("%.40q becomes %.40q", in, got)
+		}
+		for _, line := range lines {
+			if len(line.Text) > maxLine || !utf8.ValidString(line.Text) {
+				t.Errorf("%.40q makes a line of %d bytes", in, len(line.Text))
+			}
+		}
+	}
+}
+
+func TestALineHasTheTimeAtWhichItsEndWasRead(t *testing.T) {
+	var s splitter
+	lines := s.write(nil, []byte("one\ntw"), time.Unix(1, 0))
+	lines = s.write(lines, []byte("o\nthr"), time.Unix(2, 0))
+	lines = s.close(lines, time.Unix(3, 0))
+	for i, want := range []int64{1, 2, 3} {
+		if got := lines[i].Time.Unix(); got != want {
+			t.Errorf("line %d has the time %d, want %d", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package runner
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// oidcFile is where a job finds its OIDC token, below its root (Pulumi
+// documentation, OIDC in Deployments).
+const oidcFile = "mnt/pulumi/pulumi.oidc"
+
+// writeOIDC writes the token's file and returns what removes it again.
+func writeOIDC(root, token string) (remove func(), err error) {
+	path := filepath.Join(root, oidcFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), ".pulumi.oidc-*") // mode 0600
+	if err != nil {
+		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
+	}
+	defer os.Remove(file.Name())
+	if _, err := file.WriteString(token); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
+	}
+	if err := file.Close(); err != nil {
+		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
+	}
+	if err := os.Rename(file.Name(), path); err != nil {
+		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
+	}
+	return func() { _ = os.Remove(path) }, nil
+}

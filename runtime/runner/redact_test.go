@@ -1,0 +1,202 @@
+package runner
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// naive marks secrets as one would say it: at each place the longest that
+// starts there.
+func naive(secrets []string, text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); {
+		longest := 0
+		for _, s := range secrets {
+			if strings.HasPrefix(text[i:], s) {
+				longest = max(longest, len(s))
+			}
+		}
+		if longest > 0 {
+			b.WriteString(secret.Mark)
+			i += longest
+			continue
+		}
+		b.WriteByte(text[i])
+		i++
+	}
+	return b.String()
+}
+
+// stream marks secrets piece by piece.
+func stream(secrets []string, pieces ...string) string {
+	r := redactor{matcher: newMatcher(secrets)}
+	var b strings.Builder
+	for _, piece := range pieces {
+		b.Write(r.write([]byte(piece)))
+	}
+	b.Write(r.close())
+	return b.String()
+}
+
+func TestAStreamShowsWhatTheWholeWouldShowWhereverItIsCut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		letters := rapid.SampledFrom([]rune{'x', 'y', 'z', '\n'}) // few, so that secrets overlap, repeat and nearly match
+		secrets := rapid.SliceOfN(rapid.StringOfN(letters, leastSecret, 14, -1), 0, 6).Draw(t, "secrets")
+		parts := rapid.SliceOfN(rapid.OneOf(
+			rapid.StringOfN(letters, 0, 12, -1),
+			rapid.SampledFrom(append(slices.Clone(secrets), "w")),
+		), 0, 12).Draw(t, "parts")
+		text := strings.Join(parts, "")
+		var pieces []string
+		for rest := text; rest != ""; {
+			n := rapid.IntRange(0, min(len(rest), 9)).Draw(t, "cut")
+			pieces = append(pieces, rest[:n])
+			rest = rest[n:]
+		}
+
+		got := stream(secrets, pieces...)
+		if want := naive(secrets, text); got != want {
+			t.Fatalf("%q in pieces %q shows\n%q, want\n%q", secrets, pieces, got, want)
+		}
+		for _, s := range secrets {
+			if strings.Contains(got, s) {
+				t.Fatalf("%q is shown in %q", s, got)
+			}
+		}
+	})
+}
+
+func TestOnlyWhatMayBeASecretIsHeldBack(t *testing.T) {
+	r := redactor{matcher: newMatcher([]string{"abcdefgh", "abcdefghijkl"})}
+	for _, c := range []struct{ piece, want string }{
+		{"nothing here", "nothing here"},
+		{"then abc", "then "},
+		{"x and abcdefgh", "abcx and "},
+		{"ij", ""},
+		{"?", secret.Mark + "ij?"},
+		{"abcdefghijkl", secret.Mark},
+	} {
+		if got := string(r.write([]byte(c.piece))); got != c.want {
+			t.Errorf("after %q comes %q, want %q", c.piece, got, c.want)
+		}
+	}
+}
+
+func TestEveryFormOfASecretIsMarked(t *testing.T) {
+	const password = `p"ss<w>rd/with & 100% all of it`
+	key := "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\nshort\nq83vEjRWeJq83vEjRW\n-----END KEY-----\n"
+	m := newMatcher(patterns([]string{password, key, "short", "      ", ""}))
+	inJSON, err := json.Marshal(map[string]string{"key": key, "password": password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string]string{
+		"itself":                  "is " + password + ".",
+		"JSON":                    string(inJSON),
+		"a line of it":            "line MIIEpAIBAAKCAQEA7\r\n",
+		"base64":                  base64.StdEncoding.EncodeToString([]byte(password)),
+		"base64 of a key":         base64.StdEncoding.EncodeToString([]byte(key)),
+		"base64 behind a name":    base64.StdEncoding.EncodeToString([]byte("user:" + password)),
+		"base64 behind another":   base64.StdEncoding.EncodeToString([]byte("users:" + password + "!")),
+		"base64 for URLs":         base64.RawURLEncoding.EncodeToString([]byte("me??" + password)),
+		"a URL's query":           "https://host/?p=p%22ss%3Cw%3Erd%2Fwith+%26+100%25+all+of+it",
+		"the whole key":           key,
+		"the key with CRLF lines": strings.ReplaceAll(key, "\n", "\r\n"),
+	} {
+		got := m.redact(text)
+		if !strings.Contains(got, secret.Mark) {
+			t.Errorf("%s: %q shows %q", what, text, got)
+		}
+		for _, part := range []string{password, "MIIEpAIBAAKCAQEA7", "q83vEjRWeJq83vEjRW", base64.StdEncoding.EncodeToString([]byte(password))[4:32]} {
+			if strings.Contains(got, part) {
+				t.Errorf("%s: %q is still in %q", what, part, got)
+			}
+		}
+	}
+	if got := m.redact("a short text\n"); got != "a short text\n" {
+		t.Errorf("a text without secrets becomes %q", got)
+	}
+	if got := m.redact(key + "next\n"); !strings.HasSuffix(got, "\nnext\n") {
+		t.Errorf("the line behind a secret is joined to it: %q", got)
+	}
+}
+
+func TestNamesTellWhatIsSecret(t *testing.T) {
+	for _, name := range []string{
+		"PULUMI_ACCESS_TOKEN", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "ARM_CLIENT_SECRET", "DB_PASSWORD", "dbPassword",
+		"PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CREDENTIALS", "API_KEY", "APIKEY", "MYSQL_PWD", "SSH_KEY", "private-key", "npm.auth", "GITHUB_PAT",
+	} {
+		if !looksSecret(name) {
+			t.Errorf("%s is not taken for a secret", name)
+		}
+	}
+	for _, name := range []string{
+		"PWD", "OLDPWD", "PATH", "HOME", "PULUMI_CI_STACK", "AWS_REGION", "AUTHOR", "KEYBOARD", "MONKEY", "PULUMI_CONFIG_PASSPHRASE_FILE",
+		"AWS_WEB_IDENTITY_TOKEN_FILE", "GIT_ASKPASS_PATH", "", "_",
+	} {
+		if looksSecret(name) {
+			t.Errorf("%s is taken for a secret", name)
+		}
+	}
+}
+
+// benchmarkText is a log of ordinary lines, with a secret in one of a hundred.
+func benchmarkText(size int, secrets []string) []byte {
+	var b bytes.Buffer
+	for i := 0; b.Len() < size; i++ {
+		fmt.Fprintf(&b, "2026-01-02T03:04:05Z INFO resource %06d updated: https://service.example.com/stacks/organization/project", i)
+		if i%100 == 0 {
+			b.WriteString(" " + secrets[i/100%len(secrets)])
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+// benchmarkSecrets are 20 secrets of common lengths.
+func benchmarkSecrets() []string {
+	random := rand.New(rand.NewPCG(1, 2))
+	var secrets []string
+	for i := range 20 {
+		value := make([]byte, 12+i*i)
+		for k := range value {
+			value[k] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"[random.IntN(64)]
+		}
+		secrets = append(secrets, string(value))
+	}
+	return secrets
+}
+
+func BenchmarkRedactor(b *testing.B) {
+	secrets := benchmarkSecrets()
+	text := benchmarkText(1<<20, secrets)
+	r := redactor{matcher: newMatcher(patterns(secrets))}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		for piece := range slices.Chunk(text, readSize) {
+			r.write(piece)
+		}
+	}
+}
+
+func BenchmarkNearlySecretText(b *testing.B) {
+	value := strings.Repeat("a", 4000) + "b"
+	text := bytes.Repeat([]byte("a"), 1<<20)
+	r := redactor{matcher: newMatcher(patterns([]string{value}))}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		for piece := range slices.Chunk(text, readSize) {
+			r.write(piece)
+		}
+	}
+}

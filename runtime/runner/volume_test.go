@@ -1,0 +1,129 @@
+package runner_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	goruntime "runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runner"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// flood is a script that writes lines of a hundred bytes, numbered.
+func flood(lines int) string {
+	return fmt.Sprintf(`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "of a log that is long for its own sake, with a hundred bytes per line, newline and all......" }'`, lines)
+}
+
+func TestALogOf50MBArrivesWhole(t *testing.T) {
+	const lines = 500_000
+	w := newWorld(t, steps(flood(lines)))
+	w.run(runtime.CodeSucceeded)
+	got := w.record().Steps[1].Lines[1:] // behind the echo
+	if len(got) != lines {
+		t.Fatalf("%d of %d lines have arrived", len(got), lines)
+	}
+	for i, line := range got {
+		if want := fmt.Sprintf("line %07d ", i); !strings.HasPrefix(line.Text, want) || !strings.HasSuffix(line.Text, "......\n") {
+			t.Fatalf("line %d is %q", i, line.Text)
+		}
+		if i > 0 && line.Time.Before(got[i-1].Time) {
+			t.Fatalf("line %d is older than the one before it", i)
+		}
+	}
+}
+
+func TestALineOf5MBArrivesInPieces(t *testing.T) {
+	w := newWorld(t, steps(`awk 'BEGIN { for (i = 0; i < 500000; i++) printf "%s", "0123456789"; print "" }'; echo last`))
+	w.run(runtime.CodeSucceeded)
+	w.wantLog(1, "\n"+strings.Repeat("0123456789", 500_000)+"\nlast\n")
+	for _, line := range w.record().Steps[1].Lines {
+		if len(line.Text) > 64<<10 {
+			t.Errorf("a line has %d bytes", len(line.Text))
+		}
+	}
+}
+
+// counter takes every call and counts the lines of logs, at a cost so small that
+// what is measured is the runner.
+type counter struct{ lines, calls atomic.Int64 }
+
+func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	c.calls.Add(1)
+	c.lines.Add(int64(bytes.Count(text, []byte(`"l":`))))
+	_, _ = w.Write([]byte("{}"))
+}
+
+// measure runs a job with 20 secrets and returns how long it took.
+func measure(tb testing.TB, c *counter, script string) time.Duration {
+	tb.Helper()
+	server := httptest.NewServer(c)
+	defer server.Close()
+	definition := steps(script)
+	definition.Env = map[string]cloud.SecretValue{}
+	for i := range 20 {
+		definition.Env[fmt.Sprint("SECRET_", i)] = cloud.SecretValue{Value: secret.New(strings.Repeat(fmt.Sprint("part", i), 3+i)), Secret: true}
+	}
+	job := &runtime.Job{ID: "job", Service: server.URL, Token: secret.New("job-token"), Definition: runtimetest.DefinitionOf(definition)}
+	h := runtimetest.Offer(job)
+	h.Root = tb.TempDir()
+	begin := time.Now()
+	code := runner.Run(context.Background(), &h, runner.Options{
+		Environ: []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + h.Root}, Progress: io.Discard,
+	})
+	if code != runtime.CodeSucceeded {
+		tb.Fatalf("the runner ends with code %d", code)
+	}
+	return time.Since(begin)
+}
+
+// BenchmarkA50MBLog measures a whole job whose only step writes 50 MB.
+func BenchmarkA50MBLog(b *testing.B) {
+	path := b.TempDir() + "/log"
+	file, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 500_000 {
+		fmt.Fprintf(file, "line %07d of a log that is long for its own sake, with a hundred bytes per line, newline and all......\n", i)
+	}
+	if err := file.Close(); err != nil {
+		b.Fatal(err)
+	}
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	b.SetBytes(50_000_000)
+	var c counter
+	for b.Loop() {
+		c = counter{}
+		measure(b, &c, "cat "+path)
+		if c.lines.Load() < 500_000 {
+			b.Fatalf("%d lines have arrived", c.lines.Load())
+		}
+	}
+	goruntime.ReadMemStats(&after)
+	b.ReportMetric(float64(c.calls.Load()), "calls/op")
+	b.ReportMetric(float64(after.HeapSys)/1e6, "MB-heap")
+}
+
+// BenchmarkAQuickJob measures what a job costs that does nothing.
+func BenchmarkAQuickJob(b *testing.B) {
+	for b.Loop() {
+		measure(b, &counter{}, "true")
+	}
+}

@@ -1,0 +1,78 @@
+package runtimetest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Names of the runner programs in a working directory: the host's, and its
+// twins for containers, which bear an architecture behind their name.
+const (
+	hostRunner  = "workflow-runner"
+	linuxRunner = "workflow-runner-linux-"
+)
+
+// Runner builds the runner program, once in a test process, and returns a
+// folder that serves as a working directory: it holds the program for this
+// machine and its twin for Linux containers of the same architecture, which is
+// what an engine on this machine runs.
+//
+// The folder is kept from one run of the tests to the next, since a process
+// cannot know which test is its last; it is one for each copy of the
+// repository, and of constant size.
+func Runner(t testing.TB) string {
+	t.Helper()
+	folder, err := buildRunner()
+	if err != nil {
+		t.Fatalf("build the runner: %v", err)
+	}
+	return folder
+}
+
+var buildRunner = sync.OnceValues(func() (string, error) {
+	module, err := goTool(nil, "list", "-m", "-f", "{{.Dir}}")
+	if err != nil {
+		return "", err
+	}
+	folder := filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-test-runner-%d%s", os.Getuid(), strings.ReplaceAll(module, string(filepath.Separator), "-")))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	if err := build(module, goruntime.GOOS, filepath.Join(folder, hostRunner)); err != nil {
+		return "", err
+	}
+	if err := build(module, "linux", filepath.Join(folder, linuxRunner+goruntime.GOARCH)); err != nil {
+		return "", err
+	}
+	return folder, nil
+})
+
+// build puts a program into its place in one move: other tests may be running
+// the one that is there.
+func build(module, system, target string) error {
+	part := fmt.Sprintf("%s.%d", target, os.Getpid())
+	defer os.Remove(part)
+	environ := append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system)
+	if _, err := goTool(environ, "build", "-C", module, "-buildvcs=false", "-trimpath", "-o", part, "./cmd/workflow-runner"); err != nil {
+		return err
+	}
+	return os.Rename(part, target)
+}
+
+func goTool(environ []string, args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Env = environ
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, problems.String())
+	}
+	return strings.TrimSpace(out.String()), nil
+}

@@ -1,0 +1,99 @@
+package runtimetest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+var _ runtime.Cloud = (*runtimetest.Cloud)(nil)
+var _ runtime.Cloud = (*runtimetest.Service)(nil)
+
+func TestTheFakeCloudGivesEachJobOnce(t *testing.T) {
+	c := runtimetest.NewCloud()
+	c.Queue("a", "b")
+	c.RetryAfter(time.Minute)
+	for _, want := range []string{"a", "b", ""} {
+		claim, err := c.Claim(t.Context())
+		if err != nil || claim.RetryAfter != time.Minute {
+			t.Fatalf("claim: %+v, %v", claim, err)
+		}
+		if (claim.Job == nil) != (want == "") || claim.Job != nil && claim.Job.ID != want {
+			t.Errorf("got %+v, want %q", claim.Job, want)
+		}
+	}
+}
+
+func TestTheFakeCloudFailsAndHangsAsArranged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := runtimetest.NewCloud()
+		c.Queue("a")
+		c.Fail(runtimetest.Claim, 2, &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "circuit breaker open"})
+		for range 2 {
+			var pause *runtime.Pause
+			if _, err := c.Claim(t.Context()); !errors.As(err, &pause) {
+				t.Fatalf("got %v, want a pause", err)
+			}
+		}
+		release := c.Hang(runtimetest.Claim)
+		begin := time.Now()
+		time.AfterFunc(time.Minute, release)
+		claim, err := c.Claim(t.Context())
+		if err != nil || claim.Job == nil || time.Since(begin) != time.Minute {
+			t.Errorf("after %v: %+v, %v; want the job after a minute", time.Since(begin), claim.Job, err)
+		}
+		if calls := c.Calls(runtimetest.Claim); len(calls) != 3 {
+			t.Errorf("counted %d claims, want 3", len(calls))
+		}
+	})
+}
+
+func TestTheFakeCloudTellsOfAClaimThatWasGivenUp(t *testing.T) {
+	c := runtimetest.NewCloud()
+	c.Queue("a")
+	c.Hang(runtimetest.Claim)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Claim(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if lost := c.Lost(); len(lost) != 1 || lost[0] != "a" {
+		t.Errorf("lost %q, want a", lost)
+	}
+}
+
+func TestTheFakeCloudKeepsWhatIsReported(t *testing.T) {
+	c := runtimetest.NewCloud()
+	c.Queue("a")
+	claim, err := c.Claim(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(offset int, status runtime.Status, lines ...string) error {
+		report := runtime.Report{Offset: offset, Status: status}
+		for _, line := range lines {
+			report.Lines = append(report.Lines, runtime.Line{Text: line})
+		}
+		return c.Report(t.Context(), claim.Job, report)
+	}
+	for _, err := range []error{say(0, runtime.Running, "1", "2"), say(1, "", "2", "3"), say(3, runtime.Failed, "4")} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if status, log := c.Step("a", 0); status != runtime.Failed || log != "1234" {
+		t.Errorf("step 0 is %s with %q, want failed with 1234", status, log)
+	}
+	c.Answer("a", runtime.Gone)
+	if err := say(4, runtime.Failed); !errors.Is(err, runtime.ErrGone) {
+		t.Errorf("reporting a job that is gone gives %v, want %v", err, runtime.ErrGone)
+	}
+	if verdict, err := c.Wanted(t.Context(), claim.Job); verdict != runtime.Gone || err != nil {
+		t.Errorf("the verdict is %s (%v), want gone", verdict, err)
+	}
+}

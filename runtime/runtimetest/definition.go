@@ -1,0 +1,62 @@
+package runtimetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Definition makes the definition of a job whose steps run the given scripts
+// with sh, behind the step 0 that every job has. The image is left to the
+// agent.
+func Definition(scripts ...string) runtime.Definition {
+	wire := cloud.Definition{
+		Image: cloud.Image{Reference: "runtimetest", IsDefault: true},
+		Shell: "sh",
+		Steps: []cloud.Step{{Name: "Setup"}},
+	}
+	for i, script := range scripts {
+		wire.Steps = append(wire.Steps, cloud.Step{Name: fmt.Sprintf("step %d", i+1), Run: script})
+	}
+	return DefinitionOf(wire)
+}
+
+// DefinitionOf makes of a definition on the wire what an agent makes of it.
+func DefinitionOf(wire cloud.Definition) runtime.Definition {
+	raw, err := json.Marshal(wire)
+	if err != nil {
+		panic(err) // wire types always marshal
+	}
+	definition := runtime.Definition{
+		Image:        runtime.Image{Reference: wire.Image.Reference, Default: wire.Image.IsDefault},
+		OS:           wire.OS,
+		Architecture: wire.Architecture,
+		Timeout:      time.Duration(wire.Timeout),
+		Steps:        len(wire.Steps),
+		Raw:          raw,
+	}
+	if definition.OS == "" {
+		definition.OS = "linux"
+	}
+	if login := wire.Image.Credentials; login != nil {
+		definition.Image.Username = login.Username
+		definition.Image.Password = login.Password.Value
+	}
+	return definition
+}
+
+// Offer makes the handover that an agent would offer for the job.
+func Offer(job *runtime.Job) runtime.Handover {
+	return runtime.Handover{
+		Version:    runtime.HandoverVersion,
+		Service:    job.Service,
+		JobID:      job.ID,
+		Token:      job.Token.Reveal(),
+		OIDC:       job.OIDC.Reveal(),
+		UserAgent:  "runtimetest",
+		Definition: job.Definition.Raw,
+	}
+}

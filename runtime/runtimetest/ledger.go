@@ -1,0 +1,124 @@
+package runtimetest
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// Record is what a [Service] has heard of one job.
+type Record struct {
+	Steps      []StepRecord
+	Heartbeats int
+}
+
+// StepRecord is what was heard of one step.
+type StepRecord struct {
+	Status runtime.Status
+	Lines  []cloud.LogLine
+}
+
+// Text returns the log of a step as one text, or nothing for a step that is not
+// there.
+func (r Record) Text(step int) string {
+	if step >= len(r.Steps) {
+		return ""
+	}
+	var text strings.Builder
+	for _, line := range r.Steps[step].Lines {
+		text.WriteString(line.Text)
+	}
+	return text.String()
+}
+
+// Statuses returns the state of each step in order.
+func (r Record) Statuses() []runtime.Status {
+	var states []runtime.Status
+	for _, step := range r.Steps {
+		states = append(states, step.Status)
+	}
+	return states
+}
+
+// ledger is the record of one job, and the rules by which it is written.
+type ledger struct {
+	token      secret.String
+	steps      []StepRecord
+	heartbeats int
+}
+
+func newLedger(job *runtime.Job) *ledger {
+	l := &ledger{token: job.Token, steps: make([]StepRecord, job.Definition.Steps)}
+	for i := range l.steps {
+		l.steps[i].Status = runtime.NotStarted
+	}
+	return l
+}
+
+func (l *ledger) snapshot() Record {
+	record := Record{Heartbeats: l.heartbeats}
+	for _, step := range l.steps {
+		record.Steps = append(record.Steps, StepRecord{Status: step.Status, Lines: slices.Clone(step.Lines)})
+	}
+	return record
+}
+
+// status moves a step on. Repeating the last word is accepted; a step starts
+// when all before it have succeeded, and ends once.
+func (l *ledger) status(step int, to runtime.Status) *refusal {
+	if step < 0 || step >= len(l.steps) {
+		return &refusal{http.StatusNotFound, "there is no such step"}
+	}
+	from := l.steps[step].Status
+	switch {
+	case from == to:
+		return nil
+	case from == runtime.NotStarted && to == runtime.Running:
+		for _, earlier := range l.steps[:step] {
+			if earlier.Status != runtime.Succeeded {
+				return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d cannot run before the steps in front of it have succeeded", step)}
+			}
+		}
+	case from == runtime.Running && (to == runtime.Succeeded || to == runtime.Failed):
+	default:
+		return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d cannot go from %q to %q", step, from, to)}
+	}
+	l.steps[step].Status = to
+	return nil
+}
+
+// log takes lines of a running step. What is there already must come again
+// unchanged, and nothing may be left out.
+func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
+	if step < 0 || step >= len(l.steps) {
+		return &refusal{http.StatusNotFound, "there is no such step"}
+	}
+	lines := l.steps[step].Lines
+	if batch.Offset < 0 || batch.Offset > len(lines) {
+		return &refusal{http.StatusBadRequest, fmt.Sprintf("the batch starts at line %d of step %d, which has %d", batch.Offset, step, len(lines))}
+	}
+	for i, line := range batch.Lines {
+		switch at := batch.Offset + i; {
+		case at < len(lines):
+			if lines[at].Text != line.Text || !lines[at].Time.Equal(line.Time) {
+				return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d is told a second time, and differs", at, step)}
+			}
+		case l.steps[step].Status != runtime.Running:
+			return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d is %s and takes no more lines", step, l.steps[step].Status)}
+		case line.Time.IsZero():
+			return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d has no time", at, step)}
+		case !utf8.ValidString(line.Text) || strings.Contains(strings.TrimSuffix(line.Text, "\n"), "\n"):
+			return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d is not one line of UTF-8", at, step)}
+		default:
+			lines = append(lines, line)
+		}
+	}
+	l.steps[step].Lines = lines
+	return nil
+}

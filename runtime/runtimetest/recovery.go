@@ -1,0 +1,160 @@
+package runtimetest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+func listed(t *testing.T, s *stage) {
+	before := time.Now()
+	quick, lasting, other := s.job(t, Quick), s.job(t, Lasting), s.job(t, Lasting)
+	other.Pool = s.pool + "-other"
+	ended := s.start(t, quick)
+	running := s.start(t, lasting)
+	s.start(t, other)
+	s.wait(t, ended)
+	s.ready(t, running)
+
+	found := s.list(t, s.pool)
+	if len(found) != 2 {
+		t.Fatalf("found %+v, want the ended and the running job of this pool", found)
+	}
+	for _, f := range found {
+		want := lasting
+		if f.ID == ended {
+			want = quick
+		}
+		if f.Job != want.ID || f.Subject != want.Subject || f.Generation != want.Generation || f.Running != (want == lasting) {
+			t.Errorf("found %+v, want job %s of %s, generation %d, running %v", f, want.ID, want.Subject, want.Generation, want == lasting)
+		}
+		// Engines tell times in whole seconds or less, by clocks of their own.
+		if f.Started.Before(before.Add(-5*time.Second)) || f.Started.After(time.Now().Add(5*time.Second)) {
+			t.Errorf("%s started at %v, which is not when it was started", f.Job, f.Started)
+		}
+		if f.Running && !f.Ended.IsZero() {
+			t.Errorf("%s is running and has ended at %v", f.Job, f.Ended)
+		}
+	}
+	strangers, err := s.executor.List(t.Context(), s.agent+"-other", s.pool)
+	if err != nil || len(strangers) != 0 {
+		t.Errorf("another agent finds %+v (%v), want nothing", strangers, err)
+	}
+}
+
+func restarted(t *testing.T, s *stage) {
+	job := s.job(t, Lasting)
+	id := s.start(t, job)
+	s.ready(t, id)
+	quick := s.start(t, s.job(t, Quick))
+	s.wait(t, quick)
+	first := s.follow(t, quick)
+
+	s.executor = s.harness.New(t)
+	found := s.list(t, s.pool)
+	if len(found) != 2 {
+		t.Fatalf("a restarted agent finds %+v, want both jobs", found)
+	}
+	s.ready(t, id)
+	if again := s.follow(t, quick); len(again) != len(first) {
+		t.Errorf("a restarted agent reads the progress %v, and its predecessor %v", again, first)
+	}
+	if exit := s.wait(t, quick); exit.Code != runtime.CodeSucceeded {
+		t.Errorf("a restarted agent is told %+v of a job that succeeded", exit)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := s.executor.Wait(t.Context(), id)
+		waiting <- err
+	}()
+	s.remove(t, id, 30*time.Second)
+	if err := within(t, waiting, "Wait to return after Remove"); err != nil && !errors.Is(err, runtime.ErrNoEnvironment) {
+		t.Errorf("waiting for what is being removed gives %v", err)
+	}
+	s.told(t, job, 1, "asked to end")
+	s.gone(t, job)
+}
+
+func crowd(t *testing.T, s *stage) {
+	var jobs []*runtime.Job
+	for i := range 8 {
+		job := s.job(t, Quick)
+		if !s.harness.Virtual {
+			job.Definition.Raw = Definition(fmt.Sprintf("echo I am %s; pwd; echo mine > mine-%d; ls", job.ID, i)).Raw
+		}
+		jobs = append(jobs, job)
+	}
+	var group sync.WaitGroup
+	for _, job := range jobs {
+		group.Go(func() {
+			id, err := s.tryStart(t.Context(), job)
+			if err != nil {
+				t.Errorf("start %s: %v", job.ID, err)
+				return
+			}
+			exit, err := s.executor.Wait(t.Context(), id)
+			if err != nil || exit.Code != runtime.CodeSucceeded {
+				t.Errorf("%s ended with %+v (%v)", job.ID, exit, err)
+			}
+			if err := s.executor.Remove(t.Context(), id, 0); err != nil {
+				t.Errorf("remove %s: %v", job.ID, err)
+			}
+		})
+	}
+	group.Wait()
+	for i, job := range jobs {
+		s.told(t, job, 1, "I am "+job.ID)
+		s.gone(t, job)
+		text := s.service.Record(job.ID).Text(1)
+		for j := range jobs {
+			if j != i && strings.Contains(text, fmt.Sprintf("mine-%d\n", j)) {
+				t.Errorf("%s sees a file of %s:\n%s", job.ID, jobs[j].ID, text)
+			}
+		}
+	}
+}
+
+// padded is a definition with something in front that no runner knows: 5 MB
+// that have to arrive before the steps do.
+type padded struct {
+	Padding string `json:"padding"`
+	cloud.Definition
+}
+
+func handedOver(t *testing.T, s *stage) {
+	job := s.job(t, Lasting)
+	var definition padded
+	if err := json.Unmarshal(job.Definition.Raw, &definition); err != nil {
+		t.Fatal(err)
+	}
+	const end = "the-end-of-the-padding"
+	definition.Padding = strings.Repeat("0123456789", 500_000) + end
+	raw, err := json.Marshal(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job.Definition.Raw = raw
+	id := s.start(t, job)
+	s.ready(t, id)
+	if s.harness.Exposed == nil {
+		return
+	}
+	exposed := s.harness.Exposed(t, job, id)
+	if !strings.Contains(exposed, job.ID) {
+		t.Fatalf("the harness shows nothing that names the job, and so cannot show what else can be seen:\n%.2000s", exposed)
+	}
+	for _, hidden := range []string{job.Token.Reveal(), end} {
+		if strings.Contains(exposed, hidden) {
+			t.Errorf("%q can be seen from outside", hidden)
+		}
+	}
+}
+
+func contains(r Record, step int, text string) bool { return strings.Contains(r.Text(step), text) }

@@ -1,0 +1,236 @@
+package runtimetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// maxBody is the size in bytes of the largest request that the service reads.
+const maxBody = 4 << 20
+
+// Service is the runner's side of a job service, in memory and strict: it
+// serves the calls of a runner (step status, logs, heartbeat) and nothing else,
+// takes them in the documented order only, and remembers every call that a real
+// service might have refused ([Service.Violations]). It is also the agent's
+// side as far as a Setup needs one ([Service.Report]).
+//
+// The zero value is not ready for use. Methods are safe for concurrent use.
+type Service struct {
+	mux  *http.ServeMux
+	mu   sync.Mutex
+	jobs map[string]*ledger
+	news chan struct{} // closed and replaced whenever something was recorded
+	bad  []string
+}
+
+// NewService makes a service without jobs.
+func NewService() *Service {
+	s := &Service{mux: http.NewServeMux(), jobs: map[string]*ledger{}, news: make(chan struct{})}
+	s.mux.HandleFunc("PATCH /api/workflow/jobs/{job}/{step}/status", s.serveStatus)
+	s.mux.HandleFunc("POST /api/workflow/jobs/{job}/{step}/logs", s.serveLogs)
+	s.mux.HandleFunc("POST /api/workflow/jobs/{job}/heartbeat", s.serveHeartbeat)
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, r, &refusal{http.StatusNotFound, "there is no such call"})
+	})
+	return s
+}
+
+// Add makes the job known: from now on its calls are served to whoever has its
+// token.
+func (s *Service) Add(job *runtime.Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[job.ID] = newLedger(job)
+}
+
+// Record returns what has been recorded of a job so far. It is the zero Record
+// for a job that was never added.
+func (s *Service) Record(jobID string) Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if job, ok := s.jobs[jobID]; ok {
+		return job.snapshot()
+	}
+	return Record{}
+}
+
+// Violations returns a sentence for each call that was refused, in order.
+func (s *Service) Violations() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.bad...)
+}
+
+// Await blocks until what is recorded of the job satisfies ready, and returns
+// it. After a minute it fails the test, with what it waited for.
+func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) bool) Record {
+	t.Helper()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		s.mu.Lock()
+		news := s.news
+		s.mu.Unlock()
+		record := s.Record(jobID)
+		if ready(record) {
+			return record
+		}
+		select {
+		case <-news:
+		case <-limit.C:
+			t.Fatalf("waited a minute for the service to hear: %s; it has heard %+v", what, record)
+		}
+	}
+}
+
+// Report takes the agent's own word, as [runtime.Cloud] has it.
+func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Report) error {
+	batch := cloud.LogBatch{Offset: report.Offset}
+	for _, line := range report.Lines {
+		batch.Lines = append(batch.Lines, cloud.LogLine{Time: line.Time, Text: line.Text})
+	}
+	return s.record("the agent's report of job "+job.ID, job.ID, func(l *ledger) *refusal {
+		if report.Status == runtime.Running {
+			if no := l.status(report.Step, report.Status); no != nil {
+				return no
+			}
+		}
+		if len(batch.Lines) > 0 {
+			if no := l.log(report.Step, batch); no != nil {
+				return no
+			}
+		}
+		if report.Status == "" || report.Status == runtime.Running {
+			return nil
+		}
+		return l.status(report.Step, report.Status)
+	})
+}
+
+// Claim, Definition and Wanted make the service a [runtime.Cloud]: one that has
+// no work, and wants what is there.
+func (s *Service) Claim(context.Context) (runtime.Claim, error) { return runtime.Claim{}, nil }
+
+// Definition returns the definition that the job was added with.
+func (s *Service) Definition(_ context.Context, job *runtime.Job) (runtime.Definition, error) {
+	return job.Definition, nil
+}
+
+// Wanted always answers that the job shall go on.
+func (s *Service) Wanted(context.Context, *runtime.Job) (runtime.Verdict, error) {
+	return runtime.CarryOn, nil
+}
+
+// ServeHTTP serves the calls of runners.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+func (s *Service) serveStatus(w http.ResponseWriter, r *http.Request) {
+	var body cloud.StepStatus
+	s.serve(w, r, &body, func(l *ledger) *refusal {
+		return atStep(r, func(step int) *refusal { return l.status(step, runtime.Status(body.Status)) })
+	})
+}
+
+func (s *Service) serveLogs(w http.ResponseWriter, r *http.Request) {
+	var body cloud.LogBatch
+	s.serve(w, r, &body, func(l *ledger) *refusal {
+		return atStep(r, func(step int) *refusal { return l.log(step, body) })
+	})
+}
+
+func (s *Service) serveHeartbeat(w http.ResponseWriter, r *http.Request) {
+	var body map[string]any
+	s.serve(w, r, &body, func(l *ledger) *refusal {
+		l.heartbeats++
+		return nil
+	})
+}
+
+// atStep reads the step out of the path.
+func atStep(r *http.Request, act func(step int) *refusal) *refusal {
+	step, err := strconv.Atoi(r.PathValue("step"))
+	if err != nil {
+		return &refusal{http.StatusNotFound, "the step is not a number"}
+	}
+	return act(step)
+}
+
+// serve reads a call's body, asks for the job's token, and applies act.
+func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act func(*ledger) *refusal) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		s.answer(w, r, &refusal{http.StatusRequestEntityTooLarge, "the body is larger than 4 MiB"})
+		return
+	case err != nil:
+		return // the caller has gone away in the middle, which is his right
+	}
+	if err := json.Unmarshal(text, body); err != nil {
+		s.answer(w, r, &refusal{http.StatusBadRequest, fmt.Sprintf("the body: %v", err)})
+		return
+	}
+	err = s.record(r.Method+" "+r.URL.Path, r.PathValue("job"), func(l *ledger) *refusal {
+		if r.Header.Get("Authorization") != cloud.AuthScheme+" "+l.token.Reveal() {
+			return &refusal{http.StatusUnauthorized, "this is not the job's token"}
+		}
+		return act(l)
+	})
+	var no *refusal
+	if errors.As(err, &no) {
+		writeError(w, no)
+		return
+	}
+	_, _ = w.Write([]byte("{}"))
+}
+
+// record applies act to a job's ledger, wakes those who wait, and remembers a
+// refusal.
+func (s *Service) record(call, jobID string, act func(*ledger) *refusal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	no := &refusal{http.StatusNotFound, "there is no such job"}
+	if l, ok := s.jobs[jobID]; ok {
+		no = act(l)
+	}
+	close(s.news)
+	s.news = make(chan struct{})
+	if no != nil {
+		s.bad = append(s.bad, call+": "+no.Error())
+		return no
+	}
+	return nil
+}
+
+// answer refuses a call that reached no job.
+func (s *Service) answer(w http.ResponseWriter, r *http.Request, no *refusal) {
+	s.mu.Lock()
+	s.bad = append(s.bad, r.Method+" "+r.URL.Path+": "+no.Error())
+	s.mu.Unlock()
+	writeError(w, no)
+}
+
+func writeError(w http.ResponseWriter, no *refusal) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(no.code)
+	_ = json.NewEncoder(w).Encode(cloud.ErrorBody{Code: no.code, Message: no.message})
+}
+
+// refusal is an answer that is an error.
+type refusal struct {
+	code    int // HTTP status
+	message string
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.code, r.message) }

@@ -1,0 +1,82 @@
+package runtime
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// PoolSpec is one pool as it is wanted. It is a value: pools are given new ones.
+type PoolSpec struct {
+	Name       string
+	Identity   Identity
+	Tuning     Tuning
+	Generation uint64 // of the configuration it comes from
+}
+
+// Key names the pool among all that run: its name and a digest of its identity.
+// So a changed identity is one key gone and one key new, and a changed tuning
+// is the same key with a new value.
+func (s PoolSpec) Key() string {
+	text, err := json.Marshal(s.Identity)
+	if err != nil {
+		panic(err) // strings only
+	}
+	sum := sha256.Sum256(text)
+	return s.Name + "-" + hex.EncodeToString(sum[:4])
+}
+
+// Identity is what makes a pool this pool and no other. A change of it is never
+// applied to a running pool: the old one drains and a new one starts.
+type Identity struct {
+	Service      string // base URL without a trailing slash
+	Organization string
+	PoolID       string
+	Credentials  string // kind: "token" or "oidc"
+	Target       string // deploy_target
+}
+
+// Tuning is everything that can change under a running pool. Fields are used
+// from the next turn of the loop, except those under Place, which a job keeps
+// as they were at its claim.
+type Tuning struct {
+	Token           secret.String // static pool token; empty with OIDC
+	OIDCTokenFile   string
+	TokenExpiration time.Duration // asked for at an exchange; 0 lets the service decide
+
+	Kinds           []Kind        // that may be claimed
+	MaxJobs         int           // at a time, at least 1
+	SingleRun       bool          // end after one finished job
+	PollingInterval time.Duration //
+	PollingOverride bool          // ignore Retry-After on polls
+	StatusInterval  time.Duration // between two questions whether a job is wanted
+
+	RequestTimeout  time.Duration // of one attempt of one call
+	RetryCount      int           // attempts after the first
+	RetryWait       time.Duration // before the first repetition
+	RetryMaxWait    time.Duration // ceiling of all later ones
+	BreakerFailures int           // polls that failed in a row, repetitions included, until polling pauses
+	BreakerTimeout  time.Duration // length of that pause
+
+	Place Place
+}
+
+// Place is how a job's environment is made.
+type Place struct {
+	WorkingDirectory      string   // where the runner programs lie
+	SharedVolumeDirectory string   // parent of the directories that are mounted into jobs; empty is none
+	PullImage             bool     // pull the image for each job
+	OverrideImage         string   // used in place of the image the service asks for
+	Forward               []string // names of the agent's variables that go along
+	Docker                Docker
+}
+
+// Docker is how a container is made.
+type Docker struct {
+	Network    string   // empty is the engine's default
+	Volumes    []string // in the engine's notation, source:target[:options]
+	ExtraHosts []string // name:address
+}

@@ -1,0 +1,81 @@
+package runtime
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// PoolPhase is what a pool is doing.
+type PoolPhase string
+
+// The phases of a pool.
+const (
+	PoolStarting PoolPhase = "starting"
+	PoolPolling  PoolPhase = "polling"
+	PoolPaused   PoolPhase = "paused" // waits on purpose: see Until and Why
+	PoolDraining PoolPhase = "draining"
+	PoolStopped  PoolPhase = "stopped"
+)
+
+// PoolState is a snapshot of a pool.
+type PoolState struct {
+	Spec     PoolSpec // in force
+	Phase    PoolPhase
+	Until    time.Time // end of a pause
+	Why      string    // reason of a pause
+	Jobs     []JobState
+	Progress time.Time // last progress; while the pool waits on purpose, now
+	Finished bool      // its single run is over: it stops, or has stopped, of its own will
+	Err      error     // why it stopped, when it should not have
+}
+
+// JobState is a snapshot of a job.
+type JobState struct {
+	ID      string
+	Subject string
+	Phase   Phase
+	Since   time.Time // of the claim, or of the adoption
+}
+
+// State returns a snapshot.
+func (p *Pool) State() PoolState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := PoolState{
+		Spec:     p.spec,
+		Phase:    p.phase(),
+		Progress: p.progress,
+		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
+		Err:      p.err,
+	}
+	if state.Phase == PoolPaused {
+		state.Until, state.Why = p.notBefore, p.why
+	}
+	if p.notBefore.After(p.progress) {
+		state.Progress = time.Now()
+		if p.notBefore.Before(state.Progress) {
+			state.Progress = p.notBefore
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.lives)) {
+		state.Jobs = append(state.Jobs, p.lives[id].state())
+	}
+	return state
+}
+
+// phase says what the pool is doing. The caller holds the lock.
+func (p *Pool) phase() PoolPhase {
+	switch {
+	case p.stopped:
+		return PoolStopped
+	case p.drain:
+		return PoolDraining
+	case !p.running:
+		return PoolStarting
+	case time.Now().Before(p.notBefore):
+		return PoolPaused
+	default:
+		return PoolPolling
+	}
+}
