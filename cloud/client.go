@@ -1,0 +1,278 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// Repetition of the agent's own reports. It does not follow the configuration:
+// the end of a job must be told if it can be told at all, and the caller's
+// context says for how long to try.
+const (
+	reportTries   = 1000
+	reportWait    = time.Second
+	reportMaxWait = 15 * time.Second
+	linesLimit    = 30 * time.Second // for lines, which matter less than what became of the job
+)
+
+// Options is what a Client is made of.
+type Options struct {
+	Identity  runtime.Identity
+	Tuning    runtime.Tuning
+	UserAgent string
+	Transport *http.Transport // nil is a copy of the default one
+	Log       *slog.Logger
+}
+
+// Client speaks for one pool. It is a [runtime.Cloud] and a [runtime.Tunable],
+// safe for concurrent use.
+type Client struct {
+	service string
+	agent   string
+	log     *slog.Logger
+
+	transport   *http.Transport
+	calls       *caller // everything but the poll
+	polls       *caller // see New
+	credentials *credentials
+	pace        *pace
+	asks        atomic.Int32 // which call tells whether a job is wanted: see Wanted
+
+	mu     sync.Mutex
+	tuning runtime.Tuning
+}
+
+// New makes a client. It sends nothing.
+//
+// Polls have connections of their own that serve one request each: on one that
+// is used again, Go's transport repeats a GET by itself when the connection
+// breaks, and a poll that is repeated may claim twice.
+func New(o Options) *Client {
+	transport := o.Transport
+	if transport == nil {
+		transport = http.DefaultTransport.(*http.Transport).Clone()
+	}
+	single := transport.Clone()
+	single.DisableKeepAlives = true
+	caller := func(transport *http.Transport) *caller { // repeating is for pace to decide
+		return newCaller(callerOptions{service: o.Identity.Service, userAgent: o.UserAgent, transport: transport, log: o.Log})
+	}
+	calls := caller(transport)
+	return &Client{
+		service:     o.Identity.Service,
+		agent:       o.UserAgent,
+		log:         o.Log,
+		transport:   transport,
+		calls:       calls,
+		polls:       caller(single),
+		credentials: &credentials{identity: o.Identity, caller: calls, tuning: o.Tuning},
+		pace:        newPace(o.Tuning),
+		tuning:      o.Tuning,
+	}
+}
+
+// Tune takes new settings over; calls that are under way keep theirs.
+func (c *Client) Tune(tuning runtime.Tuning) {
+	c.mu.Lock()
+	c.tuning = tuning
+	c.mu.Unlock()
+	c.credentials.tune(tuning)
+	c.pace.tune(tuning)
+}
+
+func (c *Client) settings() runtime.Tuning {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tuning
+}
+
+// Claim implements [runtime.Cloud] with GET /api/deployments/poll, which has
+// the claim as its side effect.
+func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
+	if !slices.Contains(c.settings().Kinds, runtime.Deployment) {
+		return runtime.Claim{}, nil
+	}
+	if err := c.pace.begin(); err != nil {
+		return runtime.Claim{}, err
+	}
+	var claim runtime.Claim
+	var sent bool
+	err := c.authorized(ctx, func(token secret.String) (err error) {
+		claim, sent, err = c.poll(ctx, token)
+		return err
+	})
+	var status *StatusError
+	switch {
+	case err == nil:
+		c.pace.succeeded()
+		return claim, nil
+	case errors.Is(err, runtime.ErrUnauthorized):
+		c.pace.succeeded() // the service works; an operator may be changing the token
+		return claim, fmt.Errorf("%w: %w: check token (PULUMI_AGENT_TOKEN): it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)
+	case errors.As(err, &status) && status.Code == http.StatusBadRequest:
+		c.pace.succeeded()
+		return claim, err
+	case errors.As(err, &status):
+		again := status.Code == http.StatusTooManyRequests || status.Code >= 500 && status.Code != http.StatusNotImplemented
+		return claim, c.pace.failed(err, again, status.RetryAfter)
+	case sent:
+		return claim, c.pace.failed(fmt.Errorf("%w: an answer was lost; if it was a job, the service declares it failed after ten minutes without a heartbeat", err), false, 0)
+	default:
+		return claim, c.pace.failed(fmt.Errorf("cannot reach %s: %w: check service_url and the network", c.service, err), true, 0)
+	}
+}
+
+// poll asks once. Sent reports whether the service may have understood the
+// question although there is an error.
+func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.Claim, sent bool, err error) {
+	var wrote atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { wrote.Store(true) },
+	})
+	status, header, text, err := c.ask(ctx, c.polls, call{method: http.MethodGet, path: "/api/deployments/poll", token: token})
+	if err != nil {
+		return claim, wrote.Load(), err
+	}
+	claim.RetryAfter, _ = retryAfter(header, time.Now())
+	if status == http.StatusNoContent {
+		return claim, true, nil
+	}
+	var answer Poll
+	if json.Unmarshal(text, &answer) != nil {
+		return claim, true, fmt.Errorf("the answer to the poll (%d bytes, status %d) is not the JSON that is documented", len(text), status)
+	}
+	subject := answer.TypeSpecificID
+	if subject == "" {
+		subject = answer.DeploymentID
+	}
+	if answer.JobID == "" || answer.JobToken == "" {
+		return claim, true, fmt.Errorf("the answer to the poll names no job and no token (deployment %q, status %d)", words([]byte(subject)), status)
+	}
+	claim.Job = &runtime.Job{
+		ID: answer.JobID, RunID: answer.RunID, Kind: runtime.Deployment, Subject: subject,
+		Token: secret.New(answer.JobToken), OIDC: secret.New(answer.OIDCToken),
+	}
+	return claim, true, nil
+}
+
+// Definition implements [runtime.Cloud].
+func (c *Client) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
+	tuning := c.settings()
+	definition, raw, err := c.jobs(job, tuning.RetryCount, tuning.RetryWait, tuning.RetryMaxWait).Definition(ctx)
+	if err != nil {
+		return runtime.Definition{}, err
+	}
+	if len(definition.Steps) == 0 {
+		return runtime.Definition{}, errors.New("the job's definition has no steps")
+	}
+	out := runtime.Definition{
+		Image:        runtime.Image{Reference: definition.Image.Reference, Default: definition.Image.IsDefault},
+		OS:           definition.OS,
+		Architecture: definition.Architecture,
+		Timeout:      time.Duration(definition.Timeout),
+		Steps:        len(definition.Steps),
+		Raw:          raw,
+	}
+	if login := definition.Image.Credentials; login != nil {
+		out.Image.Username, out.Image.Password = login.Username, login.Password.Value
+	}
+	return out, nil
+}
+
+// Report implements [runtime.Cloud].
+func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Report) error {
+	jobs := c.jobs(job, reportTries, reportWait, reportMaxWait)
+	if report.Status == "" && len(report.Lines) == 0 {
+		return jobs.Heartbeat(ctx)
+	}
+	if report.Status == runtime.Running {
+		if err := jobs.Status(ctx, report.Step, runtime.Running); err != nil {
+			return err
+		}
+		if err := jobs.Heartbeat(ctx); err != nil {
+			c.log.Debug("heartbeat for a job that is being set up", "job", job.ID, "error", err)
+		}
+	}
+	if len(report.Lines) > 0 {
+		batch := LogBatch{Offset: report.Offset}
+		for _, line := range report.Lines {
+			batch.Lines = append(batch.Lines, LogLine{Time: line.Time, Text: line.Text})
+		}
+		telling, cancel := context.WithTimeout(ctx, linesLimit)
+		err := jobs.Logs(telling, report.Step, batch)
+		cancel()
+		switch {
+		case errors.Is(err, runtime.ErrGone), err != nil && ctx.Err() != nil:
+			return err
+		case err != nil: // log trouble never fails a job
+			c.log.Warn("lines of a job's log could not be sent", "job", job.ID, "step", report.Step, "error", err)
+			if report.Status != runtime.Failed && report.Status != runtime.Succeeded {
+				return fmt.Errorf("%w: %w", runtime.ErrUntold, err)
+			}
+		}
+	}
+	if report.Status == runtime.Failed || report.Status == runtime.Succeeded {
+		return jobs.Status(ctx, report.Step, report.Status)
+	}
+	return nil
+}
+
+// jobs is the client for the calls about one job.
+func (c *Client) jobs(job *runtime.Job, tries int, wait, most time.Duration) *Jobs {
+	return NewJobs(JobsOptions{
+		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: c.transport,
+		RequestTimeout: c.settings().RequestTimeout, RetryCount: tries, RetryWait: wait, RetryMaxWait: most, Log: c.log,
+	})
+}
+
+// authorized makes a call with the pool's token, and once more with a new one
+// if the token can be renewed and was refused.
+func (c *Client) authorized(ctx context.Context, call func(token secret.String) error) error {
+	token, err := c.credentials.current(ctx, false)
+	if err != nil {
+		return err
+	}
+	err = call(token)
+	if !errors.Is(err, runtime.ErrUnauthorized) || !c.credentials.renewable() {
+		return err
+	}
+	token, err = c.credentials.current(ctx, true)
+	if err != nil {
+		return err
+	}
+	return call(token)
+}
+
+// ask makes one call within request_timeout, its answer included.
+func (c *Client) ask(ctx context.Context, by *caller, q call) (int, http.Header, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.settings().RequestTimeout)
+	defer cancel()
+	status, header, text, err := by.do(ctx, q)
+	return status, header, text, plain(err)
+}
+
+// plain takes the URL off an error of net/http, which names the call and not
+// what to do about it.
+func plain(err error) error {
+	var inner *url.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return errors.New("no answer within request_timeout")
+	case errors.As(err, &inner):
+		return inner.Err
+	}
+	return err
+}

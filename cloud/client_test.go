@@ -1,0 +1,367 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// scene is a client before a service that a test writes by hand.
+type scene struct {
+	client *Client
+	url    string
+	log    *strings.Builder
+
+	mu    sync.Mutex
+	calls []string // method, path and token
+}
+
+func newScene(t *testing.T, edit func(*Options), handler http.HandlerFunc) *scene {
+	s := &scene{log: &strings.Builder{}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.calls = append(s.calls, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization"))
+		s.mu.Unlock()
+		handler(w, r)
+	}))
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	tuning := documented()
+	tuning.Token, tuning.RequestTimeout, tuning.Kinds = secret.New("pul-pool"), 10*time.Second, []runtime.Kind{runtime.Deployment}
+	tuning.RetryWait, tuning.RetryMaxWait = time.Millisecond, time.Millisecond
+	o := Options{Identity: runtime.Identity{Service: server.URL}, Tuning: tuning, UserAgent: "test/1", Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	if edit != nil {
+		edit(&o)
+	}
+	s.client = New(o)
+	return s
+}
+
+func (s *scene) wantCalls(t *testing.T, want ...string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got := strings.Join(s.calls, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("the service was asked\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+func TestAClaimedJobCarriesWhatTheServiceSaid(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != AcceptV8 || r.Header.Get("User-Agent") != "test/1" {
+			t.Errorf("the poll has the headers %v", r.Header)
+		}
+		w.Header().Set("Retry-After", "7")
+		fmt.Fprint(w, `{"jobID":"j","runID":"r","deploymentID":"d","jobToken":"job-secret","oidcToken":"","new":true}`)
+	})
+	claim, err := s.client.Claim(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := claim.Job
+	if job.ID != "j" || job.RunID != "r" || job.Subject != "d" || job.Token.Reveal() != "job-secret" || !job.OIDC.Empty() || claim.RetryAfter != 7*time.Second {
+		t.Errorf("claimed %+v, retry after %s", job, claim.RetryAfter)
+	}
+	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+}
+
+func TestAnEmptyQueueIsNoJobAndNoError(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	if claim, err := s.client.Claim(t.Context()); err != nil || claim.Job != nil {
+		t.Errorf("claimed %v, %v", claim.Job, err)
+	}
+}
+
+func TestAPoolWithoutDeploymentsDoesNotAsk(t *testing.T) {
+	s := newScene(t, func(o *Options) { o.Tuning.Kinds = []runtime.Kind{runtime.InsightsScan} }, func(http.ResponseWriter, *http.Request) {})
+	if claim, err := s.client.Claim(t.Context()); err != nil || claim.Job != nil {
+		t.Errorf("claimed %v, %v", claim.Job, err)
+	}
+	s.wantCalls(t)
+}
+
+func TestAPollWhoseAnswerBrokeOffIsNeverRepeated(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"before the answer": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_ = conn.Close()
+			}
+		},
+		"within the answer": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, `{"jobID":"j","jobToken":"job-secret"`)
+		},
+		"with an answer that is no JSON": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>job-secret</html>`) },
+		"with an answer without a job":   func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"runID":"job-secret"}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, nil, answer)
+			_, err := s.client.Claim(t.Context())
+			var pause *runtime.Pause
+			switch {
+			case err == nil || !strings.Contains(err.Error(), "an answer was lost") || strings.Contains(err.Error(), "job-secret"):
+				t.Errorf("the error is %v", err)
+			case errors.As(err, &pause):
+				t.Errorf("it would be repeated: %v", err)
+			}
+			s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+		})
+	}
+}
+
+func TestABusyServiceIsAskedAgainLaterAndNotByTheCall(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "90")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"code":503,"message":"down for a while"}`)
+	})
+	_, err := s.client.Claim(t.Context())
+	var pause *runtime.Pause
+	if !errors.As(err, &pause) || time.Until(pause.Until) < 80*time.Second || !strings.Contains(err.Error(), "down for a while") {
+		t.Errorf("the error is %v, want a pause of 90 s with the service's words", err)
+	}
+	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+}
+
+func TestAServiceThatIsDownIsNamedWithTheCure(t *testing.T) {
+	s := newScene(t, func(o *Options) { o.Identity.Service = "http://127.0.0.1:1" }, func(http.ResponseWriter, *http.Request) {})
+	_, err := s.client.Claim(t.Context())
+	var pause *runtime.Pause
+	if !errors.As(err, &pause) || !strings.Contains(err.Error(), "cannot reach http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "service_url") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestARefusedTokenIsSaidAndDoesNotOpenTheBreaker(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	for range 10 {
+		_, err := s.client.Claim(t.Context())
+		var pause *runtime.Pause
+		if !errors.Is(err, runtime.ErrUnauthorized) || errors.As(err, &pause) || !strings.Contains(err.Error(), "PULUMI_AGENT_TOKEN") || strings.Contains(err.Error(), "pul-pool") {
+			t.Fatalf("the error is %v", err)
+		}
+	}
+}
+
+// issuer is a service that exchanges OIDC tokens: the n-th exchange gives pool
+// token n.
+func issuer(t *testing.T, valid func(token string) bool) http.HandlerFunc {
+	count := 0
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/oauth/token" {
+			if r.Header.Get("Authorization") != "" || r.FormValue("audience") != "urn:pulumi:org:acme" || r.FormValue("scope") != "runner:pool-1" ||
+				r.FormValue("subject_token") != "subject" || r.FormValue("expiration") != "7200" {
+				t.Errorf("the exchange says %v", r.Form)
+			}
+			count++
+			fmt.Fprintf(w, `{"access_token":"pool-%d","expires_in":3600}`, count)
+			return
+		}
+		if !valid(strings.TrimPrefix(r.Header.Get("Authorization"), "token ")) {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+func withOIDC(t *testing.T) func(*Options) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(" subject\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(o *Options) {
+		o.Identity.Organization, o.Identity.PoolID = "acme", "pool-1"
+		o.Tuning.OIDCTokenFile, o.Tuning.TokenExpiration, o.Tuning.Token = file, 2*time.Hour, secret.String{}
+	}
+}
+
+func TestAnOIDCTokenIsExchangedOnceAndAgainWhenItIsRefused(t *testing.T) {
+	var revoked sync.Map
+	s := newScene(t, withOIDC(t), issuer(t, func(token string) bool { _, gone := revoked.Load(token); return !gone }))
+	for range 3 {
+		if _, err := s.client.Claim(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revoked.Store("pool-1", true)
+	if _, err := s.client.Claim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wantCalls(t,
+		"POST /api/oauth/token ", "GET /api/deployments/poll token pool-1", "GET /api/deployments/poll token pool-1", "GET /api/deployments/poll token pool-1",
+		"GET /api/deployments/poll token pool-1", "POST /api/oauth/token ", "GET /api/deployments/poll token pool-2")
+}
+
+func TestAnOIDCFileThatCannotBeReadIsNamed(t *testing.T) {
+	edit := withOIDC(t)
+	s := newScene(t, func(o *Options) { edit(o); o.Tuning.OIDCTokenFile += "-gone" }, func(http.ResponseWriter, *http.Request) {})
+	if _, err := s.client.Claim(t.Context()); err == nil || !strings.Contains(err.Error(), "oidc_token_file") || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+var someJob = &runtime.Job{ID: "j", Kind: runtime.Deployment, Subject: "d/1"}
+
+func TestTheStatusCallTellsWhetherAJobIsWanted(t *testing.T) {
+	answer, code := "", http.StatusOK
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); fmt.Fprint(w, answer) })
+	for text, want := range map[string]runtime.Verdict{
+		`"running"`: runtime.CarryOn, `"accepted"`: runtime.CarryOn, `"brand-new"`: runtime.CarryOn, `{}`: runtime.CarryOn, `[1]`: runtime.CarryOn, ``: runtime.CarryOn,
+		`"failed"`: runtime.Ended, `"skipped"`: runtime.Ended, `"succeeded"`: runtime.Finishing,
+		`{"status":"failed","complete":true}`: runtime.Ended, `{"complete":true}`: runtime.Finishing, `{"status":"running","complete":null}`: runtime.CarryOn,
+	} {
+		answer = text
+		if verdict, err := s.client.Wanted(t.Context(), someJob); err != nil || verdict != want {
+			t.Errorf("%s means %q, %v; want %q", text, verdict, err, want)
+		}
+	}
+	code = http.StatusNotFound
+	if verdict, err := s.client.Wanted(t.Context(), someJob); err != nil || verdict != runtime.Gone {
+		t.Errorf("a 404 after answers means %q, %v; want gone", verdict, err)
+	}
+	code = http.StatusInternalServerError
+	if verdict, err := s.client.Wanted(t.Context(), someJob); err == nil || verdict != runtime.CarryOn {
+		t.Errorf("a 500 means %q, %v; want carry on, with the error", verdict, err)
+	}
+}
+
+func TestWhereTheStatusCallIsMissingTheCheckCallIsUsed(t *testing.T) {
+	for _, missing := range []int{404, 405, 500, 501} {
+		s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/check") {
+				fmt.Fprint(w, `{"id":"d","status":"failed","complete":true}`)
+				return
+			}
+			w.WriteHeader(missing)
+		})
+		for range 2 {
+			if verdict, err := s.client.Wanted(t.Context(), someJob); err != nil || verdict != runtime.Ended {
+				t.Errorf("%d: %q, %v; want ended", missing, verdict, err)
+			}
+		}
+		s.wantCalls(t, "GET /api/deployments/d/1/status token pul-pool",
+			"POST /api/agent-workflows/deployment:d/1/check token pul-pool", "POST /api/agent-workflows/deployment:d/1/check token pul-pool")
+	}
+}
+
+func TestAStatusCallThatIsBusyIsNotTakenForMissing(t *testing.T) {
+	for _, busy := range []int{403, 429, 502, 503} {
+		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(busy) })
+		if verdict, err := s.client.Wanted(t.Context(), someJob); err == nil || verdict != runtime.CarryOn {
+			t.Errorf("%d: %q, %v; want carry on, with the error", busy, verdict, err)
+		}
+		s.wantCalls(t, "GET /api/deployments/d/1/status token pul-pool")
+	}
+}
+
+func TestAFailureIsToldAlsoWhenItsLinesAreRefused(t *testing.T) {
+	told := false
+	s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/logs") {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		told = told || strings.HasSuffix(r.URL.Path, "/status")
+		fmt.Fprint(w, "{}")
+	})
+	lines := []runtime.Line{{Text: "a"}}
+	if err := s.client.Report(t.Context(), someJob, runtime.Report{Lines: lines, Status: runtime.Failed}); err != nil || !told {
+		t.Errorf("told: %v, %v", told, err)
+	}
+	if err := s.client.Report(t.Context(), someJob, runtime.Report{Lines: lines, Status: runtime.Running}); !errors.Is(err, runtime.ErrUntold) {
+		t.Errorf("lines that did not arrive give %v, want ErrUntold", err)
+	}
+}
+
+func TestAReportOfNothingIsASignOfLife(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
+	if err := s.client.Report(t.Context(), someJob, runtime.Report{}); err != nil {
+		t.Fatal(err)
+	}
+	s.wantCalls(t, "POST /api/workflow/jobs/j/heartbeat ")
+}
+
+func TestWhereNeitherCallExistsEveryJobIsWanted(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	for range 3 {
+		if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.CarryOn {
+			t.Errorf("the job is %q", verdict)
+		}
+	}
+}
+
+func TestAReportIsToldInTheOrderThatAStrictServiceNeeds(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
+	job := &runtime.Job{ID: "j", Token: secret.New("job-token")}
+	lines := []runtime.Line{{Time: time.Now(), Text: "a\n"}}
+	for _, report := range []runtime.Report{
+		{Step: 0, Lines: lines, Status: runtime.Running}, {Step: 0, Offset: 1, Lines: lines, Status: runtime.Failed}, {Step: 2, Status: runtime.Failed},
+	} {
+		if err := s.client.Report(t.Context(), job, report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const by = " token job-token"
+	s.wantCalls(t,
+		"PATCH /api/workflow/jobs/j/0/status"+by, "POST /api/workflow/jobs/j/heartbeat"+by, "POST /api/workflow/jobs/j/0/logs"+by,
+		"POST /api/workflow/jobs/j/0/logs"+by, "PATCH /api/workflow/jobs/j/0/status"+by, "PATCH /api/workflow/jobs/j/2/status"+by)
+}
+
+func TestAJobThatIsGoneIsReportedNoFurther(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) })
+	err := s.client.Report(t.Context(), someJob, runtime.Report{Lines: []runtime.Line{{Text: "a"}}, Status: runtime.Failed})
+	if !errors.Is(err, runtime.ErrGone) {
+		t.Errorf("the error is %v, want ErrGone", err)
+	}
+	if len(s.calls) != 1 {
+		t.Errorf("the service was asked %v", s.calls)
+	}
+}
+
+func TestADefinitionWithoutStepsIsRefused(t *testing.T) {
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"image":{"reference":"r"}}`) })
+	if _, err := s.client.Definition(t.Context(), someJob); err == nil || !strings.Contains(err.Error(), "no steps") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestADefinitionIsReadAndKeptAsItCame(t *testing.T) {
+	const text = `{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"p"}}},"timeout":"1h","architecture":"arm64","steps":[{"name":"Setup"},{"name":"a","run":"x"}],"future":[1,2]}`
+	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) })
+	d, err := s.client.Definition(t.Context(), someJob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Image.Reference != "r" || d.Image.Username != "u" || d.Image.Password.Reveal() != "p" || d.Timeout != time.Hour || d.Steps != 2 || d.Architecture != "arm64" || string(d.Raw) != text {
+		t.Errorf("read %+v", d)
+	}
+}
+
+func TestAServiceThatHangsIsLeftAfterTheTimeout(t *testing.T) {
+	release := make(chan struct{})
+	s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond }, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(release)
+	_, err := s.client.Claim(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "no answer within request_timeout") {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,156 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// JobsOptions is what [NewJobs] makes a client of.
+type JobsOptions struct {
+	Service        string            // base URL
+	JobID          string            //
+	Token          secret.String     // the job's
+	UserAgent      string            //
+	Transport      http.RoundTripper // nil is a pool of connections of its own
+	RequestTimeout time.Duration     // of one attempt; 0 is none
+	RetryCount     int               // attempts after the first
+	RetryWait      time.Duration     // before the first repetition; doubles with each
+	RetryMaxWait   time.Duration     // ceiling of all waits, a Retry-After included
+	Log            *slog.Logger      // nil is silence
+}
+
+// Jobs is one job's side of the wire, spoken with the job's own token: by the
+// runner, and by the agent while it makes the job's environment. A context
+// bounds the whole of a call, its repetitions included. Errors wrap a
+// *[StatusError] when the service has answered: [runtime.ErrGone] when it wants
+// to hear no more of the job, [runtime.ErrUnauthorized] when it refuses the
+// token. Methods are safe for concurrent use.
+//
+// All calls are safe to repeat: a status is a level, and lines are addressed by
+// their offset.
+type Jobs struct {
+	caller *caller
+	path   string
+	token  secret.String
+	bare   atomic.Bool // the service wants bodies without a Content-Type
+}
+
+// NewJobs makes a client. It talks to nobody yet.
+func NewJobs(o JobsOptions) *Jobs {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Jobs{
+		path:  "/api/workflow/jobs/" + url.PathEscape(o.JobID),
+		token: o.Token,
+		caller: newCaller(callerOptions{
+			service:   o.Service,
+			userAgent: o.UserAgent,
+			transport: o.Transport,
+			timeout:   o.RequestTimeout,
+			retry:     retry{count: o.RetryCount, wait: o.RetryWait, maxWait: o.RetryMaxWait},
+			log:       o.Log,
+		}),
+	}
+}
+
+// Definition fetches what the job is made of, also as the service wrote it: the
+// runner may know fields that this release of the agent does not. A definition
+// that makes no sense is an error that names what is wrong.
+func (j *Jobs) Definition(ctx context.Context) (*Definition, json.RawMessage, error) {
+	_, _, text, err := j.caller.do(ctx, call{method: http.MethodGet, path: j.path, token: j.token, limit: maxDefinition})
+	if err != nil {
+		return nil, nil, fmt.Errorf("fetch the definition: %w", err)
+	}
+	definition, err := ParseDefinition(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	return definition, text, nil
+}
+
+// ParseDefinition reads a job's definition. Its errors do not show values.
+func ParseDefinition(text []byte) (*Definition, error) {
+	var definition Definition
+	if err := json.Unmarshal(text, &definition); err != nil {
+		return nil, fmt.Errorf("the definition of the job cannot be read: %w", err)
+	}
+	if len(definition.Steps) == 0 {
+		return nil, errors.New("the definition of the job has no steps")
+	}
+	return &definition, nil
+}
+
+// Status reports the state of a step.
+func (j *Jobs) Status(ctx context.Context, step int, status runtime.Status) error {
+	body, err := json.Marshal(StepStatus{Status: string(status)})
+	if err != nil {
+		return fmt.Errorf("write a status: %w", err)
+	}
+	if err := j.send(ctx, http.MethodPatch, "/"+strconv.Itoa(step)+"/status", body); err != nil {
+		return fmt.Errorf("report step %d as %s: %w", step, status, err)
+	}
+	return nil
+}
+
+// Logs sends lines of a step. A *[StatusError] with code 413 says that the batch
+// is too large for the service.
+func (j *Jobs) Logs(ctx context.Context, step int, batch LogBatch) error {
+	body, err := json.Marshal(batch)
+	if err != nil {
+		return fmt.Errorf("write lines: %w", err)
+	}
+	if err := j.send(ctx, http.MethodPost, "/"+strconv.Itoa(step)+"/logs", body); err != nil {
+		return fmt.Errorf("send %d lines of step %d: %w", len(batch.Lines), step, err)
+	}
+	return nil
+}
+
+// Heartbeat gives a sign of life of the job.
+func (j *Jobs) Heartbeat(ctx context.Context) error {
+	if err := j.send(ctx, http.MethodPost, "/heartbeat", []byte("{}")); err != nil {
+		return fmt.Errorf("give a sign of life: %w", err)
+	}
+	return nil
+}
+
+// send makes a call whose answer says nothing. Pulumi documents a Content-Type
+// for bodies and its own runner was observed to send none, so a service that
+// refuses the one gets the other.
+func (j *Jobs) send(ctx context.Context, method, path string, body []byte) error {
+	q := call{method: method, path: j.path + path, token: j.token, body: body}
+	bare := j.bare.Load()
+	err := j.sendAs(ctx, q, bare)
+	if !unsupported(err) {
+		return err
+	}
+	if other := j.sendAs(ctx, q, !bare); !unsupported(other) {
+		j.bare.Store(!bare)
+		return other
+	}
+	return err
+}
+
+func (j *Jobs) sendAs(ctx context.Context, q call, bare bool) error {
+	if !bare {
+		q.contentType = "application/json"
+	}
+	_, _, _, err := j.caller.do(ctx, q)
+	return err
+}
+
+func unsupported(err error) bool {
+	var status *StatusError
+	return errors.As(err, &status) && status.Code == http.StatusUnsupportedMediaType
+}

@@ -1,0 +1,334 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// script is a transport that plays one answer after the other, the last one
+// again and again, and notes what it was asked.
+type script struct {
+	answers []answer
+	asked   []*http.Request
+	bodies  []string
+	at      []time.Time
+}
+
+type answer struct {
+	status int
+	header http.Header
+	text   string
+	err    error
+	broken bool // the text breaks off
+	hangs  bool // until the request ends
+}
+
+func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := ""
+	if r.Body != nil {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		body = string(text)
+	}
+	s.asked, s.bodies, s.at = append(s.asked, r), append(s.bodies, body), append(s.at, time.Now())
+	a := s.answers[min(len(s.asked), len(s.answers))-1]
+	if a.hangs {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	if a.err != nil {
+		return nil, a.err
+	}
+	if a.header == nil {
+		a.header = http.Header{}
+	}
+	var text io.Reader = strings.NewReader(a.text)
+	if a.broken {
+		text = io.MultiReader(text, failing{})
+	}
+	return &http.Response{StatusCode: a.status, Header: a.header, Body: io.NopCloser(text), Request: r}, nil
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// jobs is a client that is answered by a script.
+func (s *script) jobs(words io.Writer) *Jobs {
+	return NewJobs(JobsOptions{
+		Service: "https://service.example/", JobID: "a/b c", Token: secret.New("job-token"), UserAgent: "tests/1 (linux/amd64)", Transport: s,
+		RequestTimeout: 30 * time.Second, RetryCount: 3, RetryWait: time.Second, RetryMaxWait: 10 * time.Second,
+		Log: slog.New(slog.NewTextHandler(words, nil)),
+	})
+}
+
+func play(answers ...answer) *script { return &script{answers: answers} }
+
+func TestEveryCallOfAJobIsAsDocumented(t *testing.T) {
+	s := play(answer{status: 200, text: `{"steps":[{"name":"Setup"}]}`})
+	j := s.jobs(io.Discard)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)
+	if _, raw, err := j.Definition(t.Context()); err != nil || string(raw) != s.answers[0].text {
+		t.Errorf("the definition is %s (%v)", raw, err)
+	}
+	for _, err := range []error{
+		j.Status(t.Context(), 2, runtime.Succeeded),
+		j.Logs(t.Context(), 3, LogBatch{Offset: 7, Lines: []LogLine{{Time: at, Text: "a\r\n"}}}),
+		j.Heartbeat(t.Context()),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for i, want := range []struct{ call, body string }{
+		{"GET /api/workflow/jobs/a%2Fb%20c", ""},
+		{"PATCH /api/workflow/jobs/a%2Fb%20c/2/status", `{"status":"succeeded"}`},
+		{"POST /api/workflow/jobs/a%2Fb%20c/3/logs", `{"offset":7,"lines":[{"t":"2026-01-02T03:04:05.00000006Z","l":"a\r\n"}]}`},
+		{"POST /api/workflow/jobs/a%2Fb%20c/heartbeat", `{}`},
+	} {
+		r := s.asked[i]
+		if got := r.Method + " " + r.URL.EscapedPath(); got != want.call || s.bodies[i] != want.body {
+			t.Errorf("call %d is %s with %s, want %s with %s", i, got, s.bodies[i], want.call, want.body)
+		}
+		contentType := ""
+		if want.body != "" {
+			contentType = "application/json"
+		}
+		for name, value := range map[string]string{
+			"Authorization": "token job-token", "Accept": "application/vnd.pulumi+8", "User-Agent": "tests/1 (linux/amd64)", "Content-Type": contentType,
+		} {
+			if got := r.Header.Get(name); got != value {
+				t.Errorf("call %d has %s %q, want %q", i, name, got, value)
+			}
+		}
+	}
+}
+
+func TestAnswersMeanWhatTheyAreDocumentedToMean(t *testing.T) {
+	type meaning struct{ gone, unauthorized bool }
+	for status, want := range map[int]meaning{
+		401: {unauthorized: true}, 404: {gone: true}, 409: {gone: true}, 410: {gone: true}, 412: {gone: true},
+		400: {}, 403: {}, 413: {}, 422: {}, 501: {}, 302: {},
+	} {
+		s := play(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}}, text: `{"code":7,"message":"because\nof this"}`})
+		err := s.jobs(io.Discard).Heartbeat(t.Context())
+		var answer *StatusError
+		if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" || answer.RequestID != "r-1" {
+			t.Errorf("%d gives %v", status, err)
+		}
+		if got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)}); got != want {
+			t.Errorf("%d means %+v, want %+v", status, got, want)
+		}
+		if len(s.asked) != 1 {
+			t.Errorf("%d was asked for %d times", status, len(s.asked))
+		}
+	}
+}
+
+func TestWhatFailsForTheMomentIsRepeated(t *testing.T) {
+	for name, a := range map[string]answer{
+		"408": {status: 408}, "425": {status: 425}, "429": {status: 429}, "500": {status: 500}, "503": {status: 503},
+		"reset": {err: errors.New("connection reset")}, "broken": {status: 200, text: "{", broken: true}, "hangs": {hangs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := play(a, a, answer{status: 200})
+				if err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Running); err != nil {
+					t.Error(err)
+				}
+				if len(s.asked) != 3 || s.bodies[2] != `{"status":"running"}` {
+					t.Fatalf("asked with %q", s.bodies)
+				}
+				for i, wait := range []time.Duration{time.Second, 2 * time.Second} {
+					gap := s.at[i+1].Sub(s.at[i])
+					if a.hangs {
+						gap -= 30 * time.Second
+					}
+					if gap < wait*8/10 || gap > wait*12/10 {
+						t.Errorf("repetition %d comes after %s, want %s", i+1, gap, wait)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestTheLastOfAllAnswersIsTheError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := play(answer{status: 503, text: "<html>\n out of order </html>"})
+		err := s.jobs(io.Discard).Heartbeat(t.Context())
+		var status *StatusError
+		if !errors.As(err, &status) || status.Code != 503 || status.Message != "<html> out of order </html>" || len(s.asked) != 4 {
+			t.Errorf("after %d calls: %v", len(s.asked), err)
+		}
+	})
+}
+
+func TestRetryAfterIsHonouredOnAnyStatusUpToTheLongestWait(t *testing.T) {
+	for wish, want := range map[string]time.Duration{
+		"4": 4 * time.Second, "0": 0, "3600": 10 * time.Second, "99999999999999999999999": 10 * time.Second,
+		"Sat, 01 Jan 2000 00:00:07 GMT": 7 * time.Second, // virtual time begins at that midnight
+		"Fri, 31 Dec 1999 00:00:00 GMT": 0, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := play(answer{status: 500, header: http.Header{"Retry-After": {wish}}}, answer{status: 200})
+			if err := s.jobs(io.Discard).Heartbeat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if gap := s.at[1].Sub(s.at[0]); gap < want*8/10 || gap > want*12/10 {
+				t.Errorf("Retry-After %q waits %s, want %s", wish, gap, want)
+			}
+		})
+	}
+}
+
+func TestNoWaitIsLongerThanTheLongest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		least := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "least"))
+		most := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "most"))
+		var response *http.Response
+		if rapid.Bool().Draw(t, "answered") {
+			response = &http.Response{Header: http.Header{"Retry-After": {rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringMatching(`[0-9]{1,30}`)).Draw(t, "wish")}}}
+		}
+		if wait := pause(least, most, rapid.IntRange(0, 1<<40).Draw(t, "attempt"), response); wait < 0 || wait > most {
+			t.Fatalf("waits %s", wait)
+		}
+	})
+}
+
+func TestAnEndedContextEndsACallAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, a := range []answer{{hangs: true}, {status: 503, header: http.Header{"Retry-After": {"9"}}}} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			begin := time.Now()
+			err := play(a).jobs(io.Discard).Heartbeat(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
+				t.Errorf("after %s: %v", time.Since(begin), err)
+			}
+		}
+	})
+}
+
+func TestTheOtherContentTypeIsTriedAndRemembered(t *testing.T) {
+	bare := func(s *script) string {
+		kinds := ""
+		for _, r := range s.asked {
+			if r.Header.Get("Content-Type") == "" {
+				kinds += "-"
+			} else {
+				kinds += "+"
+			}
+		}
+		return kinds
+	}
+	t.Run("the other is taken", func(t *testing.T) {
+		s := play(answer{status: 415}, answer{status: 200})
+		j := s.jobs(io.Discard)
+		for range 3 {
+			if err := j.Heartbeat(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := bare(s); got != "+---" {
+			t.Errorf("the calls were %s", got)
+		}
+	})
+	t.Run("neither is taken", func(t *testing.T) {
+		s := play(answer{status: 415})
+		j := s.jobs(io.Discard)
+		for range 2 {
+			var status *StatusError
+			if err := j.Heartbeat(t.Context()); !errors.As(err, &status) || status.Code != 415 {
+				t.Error(err)
+			}
+		}
+		if got := bare(s); got != "+-+-" {
+			t.Errorf("the calls were %s", got)
+		}
+	})
+}
+
+func TestADefinitionIsReadLenientlyAndWithinLimits(t *testing.T) {
+	for text, says := range map[string]string{
+		`{"image":"debian","steps":[{"name":"a","run":"true","new":1}],"new":{},"env":null,"timeout":null,"shell":null}`: "",
+		`{"steps":[]}`:        "no steps",
+		`null`:                "no steps",
+		`[]`:                  "cannot be read",
+		``:                    "cannot be read",
+		`{"steps":[{"name":1`: "cannot be read",
+		`{"steps":[{}],"env":{"A":{"secret":7}}}`: "cannot be read",
+	} {
+		definition, _, err := play(answer{status: 200, text: text}).jobs(io.Discard).Definition(t.Context())
+		switch {
+		case says == "" && err != nil:
+			t.Errorf("%s: %v", text, err)
+		case says == "" && (definition.Image.Reference != "debian" || definition.Steps[0].Run != "true"):
+			t.Errorf("%s is read as %+v", text, definition)
+		case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
+			t.Errorf("%s: %v, want %q", text, err, says)
+		}
+	}
+	huge := play(answer{status: 200, text: strings.Repeat(" ", maxAnswer+1)})
+	if err := huge.jobs(io.Discard).Heartbeat(t.Context()); err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") || len(huge.asked) != 1 {
+		t.Errorf("after %d calls: %v", len(huge.asked), err)
+	}
+}
+
+func TestARedirectedReportIsNoSuccess(t *testing.T) {
+	s := play(answer{status: 302, header: http.Header{"Location": {"https://elsewhere.example/login"}}}, answer{status: 200})
+	err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Succeeded)
+	var status *StatusError
+	if !errors.As(err, &status) || status.Code != 302 || len(s.asked) != 1 {
+		t.Errorf("after %d calls: %v", len(s.asked), err)
+	}
+}
+
+func TestAWarningIsPassedOnOnce(t *testing.T) {
+	var words strings.Builder
+	s := play(answer{status: 200, header: http.Header{"X-Pulumi-Warning": {"this agent is old"}}})
+	j := s.jobs(&words)
+	for range 3 {
+		if err := j.Heartbeat(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(words.String(), "this agent is old"); n != 1 {
+		t.Errorf("the warning is said %d times:\n%s", n, words.String())
+	}
+}
+
+func TestNoErrorOfAJobShowsItsToken(t *testing.T) {
+	for _, a := range []answer{{status: 400, text: "no"}, {err: errors.New("no route")}, {status: 200, text: "no JSON"}} {
+		synctest.Test(t, func(t *testing.T) {
+			_, _, err := play(a).jobs(io.Discard).Definition(t.Context())
+			if err == nil || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), "job-token") {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatAStrangerSaysIsOneShortLine(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		line := words(rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "text"))
+		if len(line) > maxMessage+len(" …") || strings.ContainsAny(line, "\n\r\x1b\x00") {
+			t.Fatalf("%q", line)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestNoSequenceOfCallsReachesAnIllegalState throws random calls at a job and
+// checks, after each, what must hold of any job at any time.
+func TestNoSequenceOfCallsReachesAnIllegalState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := jobState{status: notStarted, steps: make([]stepState, rapid.IntRange(1, 5).Draw(t, "steps"))}
+		for i := range j.steps {
+			j.steps[i].status = notStarted
+		}
+		words := []string{notStarted, running, succeeded, failed, skipped, accepted, ""}
+		t.Repeat(map[string]func(*rapid.T){
+			"claim": func(t *rapid.T) {
+				if j.status == notStarted {
+					j.status = accepted
+				}
+			},
+			"report": func(t *rapid.T) {
+				before := jobState{j.status, j.ended, slices.Clone(j.steps)}
+				step, to := rapid.IntRange(-1, len(j.steps)).Draw(t, "step"), rapid.SampledFrom(words).Draw(t, "to")
+				changed, err := j.report(step, to)
+				if (err != nil || !changed) && !same(before, j) {
+					t.Fatalf("a report that changes nothing (%v) made %+v of %+v", err, j, before)
+				}
+				if err == nil && j.steps[step].status != to {
+					t.Fatalf("%s of step %d was taken, and it is %s", to, step, j.steps[step].status)
+				}
+				if changed && before.ended != "" {
+					t.Fatalf("a job that ended by %s changed to %+v", before.ended, j)
+				}
+			},
+			"honest": func(t *rapid.T) { // the next report of a runner that keeps to the rules
+				for i, s := range j.steps {
+					if s.status == succeeded {
+						continue
+					}
+					to := running
+					if s.status == running {
+						to = rapid.SampledFrom([]string{succeeded, succeeded, failed}).Draw(t, "end")
+					}
+					_, err := j.report(i, to)
+					if wanted := j.status == accepted || j.status == running; err != nil && wanted && j.ended == "" {
+						t.Fatalf("step %d %s is refused: %v", i, to, err)
+					}
+					return
+				}
+			},
+			"lines": func(t *rapid.T) {
+				step, offset := rapid.IntRange(-1, len(j.steps)).Draw(t, "step"), rapid.IntRange(0, 5).Draw(t, "offset")
+				place, err := j.place(step, offset)
+				if err != nil || place == compareBatch {
+					return
+				}
+				if s := j.steps[step]; s.status != running || offset != s.lines || j.status != running {
+					t.Fatalf("lines at %d are taken for step %d of %+v", offset, step, j)
+				}
+				j.steps[step].lines++
+			},
+			"stop": func(t *rapid.T) {
+				_ = j.stop(rapid.SampledFrom([]string{endedByCancel, endedBySilent}).Draw(t, "by"))
+			},
+			"": func(t *rapid.T) { lawful(t, j) },
+		})
+	})
+}
+
+func same(a, b jobState) bool {
+	return a.status == b.status && a.ended == b.ended && slices.Equal(a.steps, b.steps)
+}
+
+// lawful checks a state against the rules, written the other way round.
+func lawful(t *rapid.T, j jobState) {
+	fail := func(why string) { t.Fatalf("%s: %+v", why, j) }
+	first := slices.IndexFunc(j.steps, func(s stepState) bool { return s.status != succeeded })
+	for i, s := range j.steps {
+		if s.lines > 0 && s.status == notStarted {
+			fail("a step that never ran has lines")
+		}
+		if first >= 0 && i > first && s.status != notStarted {
+			fail("a step began before the one ahead had succeeded")
+		}
+	}
+	begun := j.steps[0].status != notStarted
+	switch j.status {
+	case notStarted, accepted, skipped:
+		if begun {
+			fail("a job that has not begun has a step that has")
+		}
+	case running:
+		if !begun || first < 0 || j.steps[first].status == failed {
+			fail("a running job has ended steps only")
+		}
+	case succeeded:
+		if first >= 0 {
+			fail("a job succeeded and not all of its steps")
+		}
+	case failed:
+		if first < 0 {
+			fail("a job failed and all its steps succeeded")
+		}
+		if j.steps[first].status == running {
+			fail("a step of an ended job runs")
+		}
+	default:
+		fail("no such status")
+	}
+	if ended := j.status == succeeded || j.status == failed || j.status == skipped; ended != (j.ended != "") {
+		fail("status and end do not fit")
+	}
+}

@@ -1,0 +1,71 @@
+package server
+
+import "net/http"
+
+// routes is the whole API, with who may call what.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	route := func(pattern string, handle handler, allowed ...kind) {
+		mux.Handle(pattern, s.serve(handle, allowed...))
+	}
+	const stack = "/api/stacks/{org}/{project}/{stack}"
+	const pools = "/api/orgs/{org}/agent-pools"
+
+	// for people, and what jobs may ask in their place
+	route("GET /api/capabilities", s.capabilities)
+	route("GET /api/user", s.user, userToken, stackToken)
+	route("GET /api/user/organizations/default", s.defaultOrganization, userToken, stackToken)
+	route("GET /api/user/stacks", s.listStacks, userToken)
+	route("PATCH /api/orgs/{org}", s.editOrganization, userToken)
+
+	route("GET "+pools, s.listPools, userToken)
+	route("POST "+pools, s.createPool, userToken)
+	route("GET "+pools+"/{pool}", s.getPool, userToken)
+	route("PATCH "+pools+"/{pool}", s.editPool, userToken)
+	route("DELETE "+pools+"/{pool}", s.deletePool, userToken)
+
+	route("POST /api/stacks/{org}/{project}", s.createStack, userToken)
+	route("GET /api/stacks/{org}/{project}", s.projectExists, userToken)
+	route("GET "+stack, s.getStack, userToken, stackToken)
+	route("DELETE "+stack, s.deleteStack, userToken)
+
+	route("GET "+stack+"/deployments/settings", s.getSettings, userToken)
+	route("POST "+stack+"/deployments/settings", s.patchSettings, userToken)
+	route("PUT "+stack+"/deployments/settings", s.putSettings, userToken)
+	route("DELETE "+stack+"/deployments/settings", s.deleteSettings, userToken)
+	route("POST "+stack+"/deployments/settings/encrypt", s.encryptSetting, userToken)
+
+	route("POST "+stack+"/deployments", s.createDeployment, userToken)
+	route("GET "+stack+"/deployments", s.listDeployments, userToken)
+	route("GET "+stack+"/deployments/{id}", s.getDeployment, userToken)
+	route("GET "+stack+"/deployments/{id}/{part}", s.getDeploymentPart, userToken)
+	route("POST "+stack+"/deployments/{id}/cancel", s.cancelDeployment, userToken)
+
+	// for agents
+	route("GET /api/deployments/poll", s.poll, poolToken)
+	route("GET /api/deployments/{id}/status", s.deploymentStatus, poolToken)
+	route("POST /api/agent-workflows/{type}", s.acknowledge, poolToken)
+	route("POST /api/agent-workflows/{subject}/check", s.check, poolToken)
+	route("GET /api/background-activities/token", s.workerToken, poolToken)
+	route("POST /api/background-activities/configuration", s.workerConfiguration, poolToken)
+	route("POST /api/background-activities/worker/lease/acquire", s.acquireLease, poolToken)
+	route("POST /api/oauth/token", s.exchangeToken)
+
+	// for runners, and for what runs in their jobs
+	route("GET /api/workflow/jobs/{job}", s.definition, jobToken)
+	route("PATCH /api/workflow/jobs/{job}/{step}/status", s.reportStatus, jobToken)
+	route("POST /api/workflow/jobs/{job}/{step}/logs", s.reportLogs, jobToken)
+	route("POST /api/workflow/jobs/{job}/heartbeat", s.heartbeat, jobToken)
+	route("GET /api/deployments/executor", s.executor, stackToken, userToken)
+
+	route("/", func(c *call) (reply, error) {
+		return reply{}, notFound("there is no %s %s here", c.Method, c.URL.Path)
+	})
+	return mux
+}
+
+// executor: there is none. This service puts whole scripts into the steps of a
+// job, and no job of it asks for one.
+func (s *Server) executor(*call) (reply, error) {
+	return reply{}, notFound("this service has no deployment executor: the steps of its jobs are complete scripts")
+}

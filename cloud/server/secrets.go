@@ -1,0 +1,118 @@
+package server
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	keySize     = 32
+	sealVersion = 1 // first byte of everything sealed: AES-256-GCM, a random nonce, then the ciphertext
+)
+
+// key seals and opens with AES-256-GCM. It is safe for concurrent use.
+type key struct{ aead cipher.AEAD }
+
+func newKey(raw []byte) (key, error) {
+	block, err := aes.NewCipher(raw)
+	if err != nil {
+		return key{}, fmt.Errorf("make a key: %w", err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return key{}, fmt.Errorf("make a key: %w", err)
+	}
+	return key{aead}, nil
+}
+
+// seal encrypts. Purpose is authenticated and not stored: what is sealed for
+// one purpose does not open for another.
+func (k key) seal(plain []byte, purpose string) []byte {
+	return k.aead.Seal([]byte{sealVersion}, nil, plain, []byte(purpose))
+}
+
+// errSealed is all that may be known of a ciphertext that does not open.
+var errSealed = errors.New("the ciphertext was not made by this service for this stack")
+
+func (k key) open(sealed []byte, purpose string) ([]byte, error) {
+	if len(sealed) == 0 || sealed[0] != sealVersion {
+		return nil, errSealed
+	}
+	plain, err := k.aead.Open(nil, nil, sealed[1:], []byte(purpose))
+	if err != nil {
+		return nil, errSealed
+	}
+	return plain, nil
+}
+
+// Purposes of what is sealed.
+const (
+	forValue      = "value"      // of deployment settings; leaves the service as a ciphertext
+	forDefinition = "definition" // of a job
+	forStack      = "stack "     // and the stack's id: its key, under the master key
+)
+
+// openMaster reads the master key of a data folder, or makes it. A folder that
+// has a database but no key is refused: a new key would open nothing in it.
+func openMaster(folder string) (key, error) {
+	path := filepath.Join(folder, "master.key")
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(folder, "cloud.db")); err == nil {
+			return key{}, fmt.Errorf("%s is missing, and without it nothing secret in the database can be read: put it back, or start with an empty folder", path)
+		}
+		raw = make([]byte, keySize)
+		rand.Read(raw)
+		err = writePrivate(path, raw)
+	}
+	switch {
+	case err != nil:
+		return key{}, fmt.Errorf("open the master key: %w", err)
+	case len(raw) != keySize:
+		return key{}, fmt.Errorf("open the master key: %s has %d bytes and not %d", path, len(raw), keySize)
+	}
+	return newKey(raw)
+}
+
+// writePrivate writes a new file that its owner alone can read, durably and
+// whole: under its name there is either nothing or all of it.
+func writePrivate(path string, content []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// newStackKey makes a key for a stack, as it is stored.
+func (s *Server) newStackKey(stack string) []byte {
+	raw := make([]byte, keySize)
+	rand.Read(raw)
+	return s.master.seal(raw, forStack+stack)
+}
+
+// stackKey unwraps a stack's key.
+func (s *Server) stackKey(stack string, wrapped []byte) (key, error) {
+	raw, err := s.master.open(wrapped, forStack+stack)
+	if err != nil {
+		return key{}, fmt.Errorf("unwrap the key of stack %s: is master.key the one that this folder was made with? %w", stack, err)
+	}
+	return newKey(raw)
+}

@@ -1,0 +1,192 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/cmwa-project/cmwa/cloud"
+)
+
+// settings are deployment settings as far as this service acts on them (Pulumi
+// Cloud REST API documentation, DeploymentSettings).
+type settings struct {
+	Pool      string           `json:"agentPoolID"`
+	Executor  executorContext  `json:"executorContext"`
+	Source    *sourceContext   `json:"sourceContext"`
+	Operation operationContext `json:"operationContext"`
+}
+
+type executorContext struct {
+	Image *cloud.Image `json:"executorImage"`
+	Root  string       `json:"executorRootPath"`
+}
+
+type sourceContext struct {
+	Git      *gitSource `json:"git"`
+	Hg       *struct{}  `json:"hg"`
+	Template *struct{}  `json:"template"`
+}
+
+type gitSource struct {
+	URL    string  `json:"repoUrl"`
+	Branch string  `json:"branch"`
+	Commit string  `json:"commit"`
+	Tag    string  `json:"tag"`
+	Dir    string  `json:"repoDir"`
+	Auth   gitAuth `json:"gitAuth"`
+}
+
+// gitAuth is a login at a git server. Of several, the first in this order is
+// used.
+type gitAuth struct {
+	SSH *struct {
+		Key      cloud.SecretValue `json:"sshPrivateKey"`
+		Password cloud.SecretValue `json:"password"`
+	} `json:"sshAuth"`
+	Token *cloud.SecretValue `json:"accessToken"`
+	Basic *struct {
+		User     cloud.SecretValue `json:"userName"`
+		Password cloud.SecretValue `json:"password"`
+	} `json:"basicAuth"`
+}
+
+type operationContext struct {
+	PreRun  []string                     `json:"preRunCommands"`
+	Env     map[string]cloud.SecretValue `json:"environmentVariables"`
+	OIDC    map[string]any               `json:"oidc"`
+	Options operationOptions             `json:"options"`
+}
+
+type operationOptions struct {
+	SkipInstall       bool   `json:"skipInstallDependencies"`
+	SkipIntermediate  bool   `json:"skipIntermediateDeployments"`
+	Shell             string `json:"shell"`
+	DeleteAfter       bool   `json:"deleteAfterDestroy"`
+	RemediateIfDrifts bool   `json:"remediateIfDriftDetected"`
+}
+
+// readSettings gives a tree its meaning. Its secrets must be open.
+func readSettings(plain tree) (settings, error) {
+	var read settings
+	text, err := json.Marshal(plain)
+	if err != nil {
+		return read, fmt.Errorf("write settings: %w", err)
+	}
+	return read, decode(text, &read)
+}
+
+// checkSettings sees whether sealed settings mean anything.
+func checkSettings(sealed tree, k key) (settings, error) {
+	plain, err := openSecrets(sealed, k)
+	if err != nil {
+		return settings{}, err
+	}
+	return readSettings(plain)
+}
+
+func (s *Server) getSettings(c *call) (reply, error) {
+	var st stack
+	err := s.store.read(c.Context(), func(t *tx) (err error) {
+		st, err = s.stackOf(t, c)
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if st.settings == "" {
+		return reply{}, notFound("stack %s has no deployment settings", st.path())
+	}
+	return reply{body: json.RawMessage(st.settings)}, nil
+}
+
+// patchSettings merges what is sent into what is there.
+func (s *Server) patchSettings(c *call) (reply, error) { return s.writeSettings(c, merge) }
+
+// putSettings replaces what is there.
+func (s *Server) putSettings(c *call) (reply, error) {
+	return s.writeSettings(c, func(_, sent tree) tree { return merge(nil, sent) })
+}
+
+func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (reply, error) {
+	text, err := c.text(maxBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sent, err := decodeTree(text)
+	if err != nil {
+		return reply{}, err
+	}
+	var stored json.RawMessage
+	err = s.store.write(c.Context(), func(t *tx) error {
+		st, err := s.stackOf(t, c)
+		if err != nil {
+			return err
+		}
+		sealed, err := sealSecrets(sent, st.key)
+		if err != nil {
+			return err
+		}
+		have, err := st.settingsTree()
+		if err != nil {
+			return err
+		}
+		merged := combine(have, sealed)
+		meaning, err := checkSettings(merged, st.key)
+		if err != nil {
+			return err
+		}
+		if err := knownPool(t, st.organization, meaning.Pool); err != nil {
+			return err
+		}
+		if stored, err = json.Marshal(merged); err != nil {
+			return fmt.Errorf("write settings: %w", err)
+		}
+		_, err = t.exec(`UPDATE stacks SET settings = ?, pool = ? WHERE id = ?`, string(stored), meaning.Pool, st.id)
+		return err
+	})
+	return reply{body: stored}, err
+}
+
+// settingsTree is what is stored; empty when there is nothing.
+func (st stack) settingsTree() (tree, error) {
+	if st.settings == "" {
+		return tree{}, nil
+	}
+	return decodeTree([]byte(st.settings))
+}
+
+func (s *Server) deleteSettings(c *call) (reply, error) {
+	return reply{}, s.store.write(c.Context(), func(t *tx) error {
+		st, err := s.stackOf(t, c)
+		if err != nil {
+			return err
+		}
+		if st.settings == "" {
+			return notFound("stack %s has no deployment settings", st.path())
+		}
+		_, err = t.exec(`UPDATE stacks SET settings = NULL, pool = '' WHERE id = ?`, st.id)
+		return err
+	})
+}
+
+// encryptSetting makes a secret value that may be put into settings as it is.
+func (s *Server) encryptSetting(c *call) (reply, error) {
+	var body struct {
+		Plain *string `json:"plaintext"`
+	}
+	if err := c.decode(maxBody, &body); err != nil {
+		return reply{}, err
+	}
+	if body.Plain == nil {
+		return reply{}, badRequest("plaintext is missing")
+	}
+	var st stack
+	err := s.store.read(c.Context(), func(t *tx) (err error) {
+		st, err = s.stackOf(t, c)
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: sealed(*body.Plain, st.key)}, nil
+}

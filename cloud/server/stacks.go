@@ -1,0 +1,207 @@
+package server
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+)
+
+// stack is one row.
+type stack struct {
+	id, organization, project, name string
+	created                         int64
+	tags                            string // JSON
+	key                             key
+	settings                        string // JSON with ciphertexts; empty when there are none
+}
+
+// path is the stack's whole name.
+func (st stack) path() string { return st.organization + "/" + st.project + "/" + st.name }
+
+// nameForm is what Pulumi accepts as the name of a project or a stack. The first
+// character is narrower here, so that no name looks like a flag or a folder.
+func nameForm() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$`)
+}
+
+// newID is a random id in the form of a UUID of version 4.
+func newID() string {
+	raw := make([]byte, 16)
+	rand.Read(raw)
+	raw[6], raw[8] = raw[6]&0x0f|0x40, raw[8]&0x3f|0x80
+	text := hex.EncodeToString(raw)
+	return fmt.Sprintf("%s-%s-%s-%s-%s", text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+}
+
+// stackView is a stack as Pulumi's clients read one.
+type stackView struct {
+	ID           string            `json:"id"`
+	Organization string            `json:"orgName"`
+	Project      string            `json:"projectName"`
+	Name         string            `json:"stackName"`
+	ActiveUpdate string            `json:"activeUpdate"`
+	Version      int               `json:"version"`
+	Tags         map[string]string `json:"tags"`
+}
+
+func (s *Server) createStack(c *call) (reply, error) {
+	var body struct {
+		Name string            `json:"stackName"`
+		Tags map[string]string `json:"tags"`
+	}
+	if err := c.decode(maxBody, &body); err != nil {
+		return reply{}, err
+	}
+	form := nameForm()
+	if !form.MatchString(body.Name) || !form.MatchString(c.PathValue("project")) {
+		return reply{}, badRequest("names of stacks and projects are made of 1 to 100 letters, digits, underscores, dots and hyphens, and begin with one of the first three")
+	}
+	if body.Tags == nil {
+		body.Tags = map[string]string{}
+	}
+	tags, err := json.Marshal(body.Tags)
+	if err != nil {
+		return reply{}, fmt.Errorf("write tags: %w", err)
+	}
+	id := newID()
+	err = s.store.write(c.Context(), func(t *tx) error {
+		organization, err := s.organization(t, c)
+		if err != nil {
+			return err
+		}
+		made, err := t.exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			id, organization, c.PathValue("project"), body.Name, stamp(c.now), string(tags), s.newStackKey(id))
+		if err == nil && made == 0 {
+			return conflict("there is a stack %s/%s/%s already", organization, c.PathValue("project"), body.Name)
+		}
+		return err
+	})
+	return reply{body: empty{}}, err
+}
+
+// stackOf finds the stack in a path.
+func (s *Server) stackOf(t *tx, c *call) (stack, error) {
+	st := stack{organization: c.PathValue("org"), project: c.PathValue("project"), name: c.PathValue("stack")}
+	var wrapped []byte
+	var settings *string
+	found, err := t.get([]any{&st.id, &st.created, &st.tags, &wrapped, &settings},
+		`SELECT id, created, tags, secret_key, settings FROM stacks WHERE organization = ? AND project = ? AND name = ?`,
+		st.organization, st.project, st.name)
+	if err != nil {
+		return st, err
+	}
+	if !found {
+		return st, notFound("there is no stack %s", st.path())
+	}
+	if settings != nil {
+		st.settings = *settings
+	}
+	st.key, err = s.stackKey(st.id, wrapped)
+	return st, err
+}
+
+func (s *Server) getStack(c *call) (reply, error) {
+	var view stackView
+	err := s.store.read(c.Context(), func(t *tx) error {
+		st, err := s.stackOf(t, c)
+		if err != nil {
+			return err
+		}
+		if c.who.kind == stackToken {
+			found, err := t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, c.who.subject, st.id)
+			if err != nil {
+				return err
+			}
+			if !found {
+				return refuse(http.StatusForbidden, "the token of a job is good for the job's own stack alone")
+			}
+		}
+		view = stackView{ID: st.id, Organization: st.organization, Project: st.project, Name: st.name}
+		return json.Unmarshal([]byte(st.tags), &view.Tags)
+	})
+	return reply{body: view}, err
+}
+
+// projectExists answers 200 when the project has a stack: projects are made by
+// their first one.
+func (s *Server) projectExists(c *call) (reply, error) {
+	err := s.store.read(c.Context(), func(t *tx) error {
+		found, err := t.get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`, c.PathValue("org"), c.PathValue("project"))
+		if err == nil && !found {
+			return notFound("there is no project %s/%s", c.PathValue("org"), c.PathValue("project"))
+		}
+		return err
+	})
+	return reply{body: empty{}}, err
+}
+
+// deleteStack deletes a stack with its history, unless something of it runs.
+func (s *Server) deleteStack(c *call) (reply, error) {
+	return reply{}, s.store.write(c.Context(), func(t *tx) error {
+		st, err := s.stackOf(t, c)
+		if err != nil {
+			return err
+		}
+		busy, err := t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.id)
+		if err != nil {
+			return err
+		}
+		if busy {
+			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
+		}
+		if _, err := t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack') AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, st.id); err != nil {
+			return err
+		}
+		_, err = t.exec(`DELETE FROM stacks WHERE id = ?`, st.id)
+		return err
+	})
+}
+
+// summary is a stack in a list.
+type summary struct {
+	ID           string            `json:"id"`
+	Organization string            `json:"orgName"`
+	Project      string            `json:"projectName"`
+	Name         string            `json:"stackName"`
+	Links        map[string]string `json:"links"`
+}
+
+func (s *Server) listStacks(c *call) (reply, error) {
+	query := c.URL.Query()
+	tag, value := query.Get("tagName"), query.Get("tagValue")
+	found := []summary{}
+	err := s.store.read(c.Context(), func(t *tx) error {
+		_, err := rows(t, func(scan func(...any) error) (one summary, err error) {
+			var tags string
+			if err := scan(&one.ID, &one.Organization, &one.Project, &one.Name, &tags); err != nil {
+				return one, err
+			}
+			if has, err := tagged(tags, tag, value); err != nil || !has {
+				return one, err
+			}
+			one.Links = map[string]string{"self": ""}
+			found = append(found, one)
+			return one, nil
+		}, `SELECT id, organization, project, name, tags FROM stacks WHERE (?1 = '' OR organization = ?1) AND (?2 = '' OR project = ?2)
+			ORDER BY organization, project, name`, query.Get("organization"), query.Get("project"))
+		return err
+	})
+	return reply{body: map[string]any{"stacks": found}}, err
+}
+
+// tagged tells whether a stack with these tags is one that was asked for. An
+// empty name asks for all, an empty value for any.
+func tagged(tags, name, value string) (bool, error) {
+	if name == "" {
+		return true, nil
+	}
+	var all map[string]string
+	if err := json.Unmarshal([]byte(tags), &all); err != nil {
+		return false, fmt.Errorf("read tags: %w", err)
+	}
+	got, found := all[name]
+	return found && (value == "" || got == value), nil
+}

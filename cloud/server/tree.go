@@ -1,0 +1,169 @@
+package server
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"strings"
+)
+
+// tree is a JSON object as data: deployment settings are kept as people send
+// them, whatever this service knows of their meaning.
+type tree = map[string]any
+
+// decodeTree reads one JSON object, and nothing after it.
+func decodeTree(text []byte) (tree, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var object tree
+	if err := decoder.Decode(&object); err != nil || object == nil {
+		return nil, badRequest("the body is not a JSON object")
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, badRequest("the body has something after its JSON object")
+	}
+	return object, nil
+}
+
+// merge lays a patch over a base, by the rules of RFC 7396: objects are merged,
+// null removes, everything else replaces. Neither is changed.
+func merge(base, patch tree) tree {
+	merged := maps.Clone(base)
+	if merged == nil {
+		merged = tree{}
+	}
+	for name, value := range patch {
+		switch value := value.(type) {
+		case nil:
+			delete(merged, name)
+		case tree:
+			below, _ := merged[name].(tree)
+			merged[name] = merge(below, value)
+		default:
+			merged[name] = value
+		}
+	}
+	return merged
+}
+
+// secretPlaces are the paths of secret values in deployment settings; a star
+// stands for every name.
+func secretPlaces() [][]string {
+	places := [][]string{
+		{"executorContext", "executorImage", "credentials", "password"},
+		{"operationContext", "environmentVariables", "*"},
+	}
+	for _, source := range [][]string{{"git", "gitAuth"}, {"hg", "hgAuth"}, {"template", "gitAuth"}} {
+		for _, value := range [][]string{{"sshAuth", "sshPrivateKey"}, {"sshAuth", "password"}, {"accessToken"}, {"basicAuth", "userName"}, {"basicAuth", "password"}} {
+			path := append([]string{"sourceContext"}, source...)
+			places = append(places, append(path, value...))
+		}
+	}
+	return places
+}
+
+// eachSecret returns a copy of settings in which every value at a secret place
+// has gone through a function. Nulls, which remove, are left alone.
+func eachSecret(settings tree, change func(any) (any, error)) (tree, error) {
+	var err error
+	for _, path := range secretPlaces() {
+		if settings, err = changeAt(settings, path, change); err != nil {
+			return nil, err
+		}
+	}
+	return settings, nil
+}
+
+// changeAt matches names as the decoder of settings does, whatever their case:
+// otherwise a secret under another spelling would be used and not sealed.
+func changeAt(at tree, path []string, change func(any) (any, error)) (tree, error) {
+	var names []string
+	for name := range at {
+		if path[0] == "*" || strings.EqualFold(name, path[0]) {
+			names = append(names, name)
+		}
+	}
+	copied := maps.Clone(at)
+	for _, name := range names {
+		value := at[name]
+		if value == nil {
+			continue
+		}
+		var err error
+		if len(path) == 1 {
+			copied[name], err = change(value)
+		} else if below, ok := value.(tree); ok {
+			copied[name], err = changeAt(below, path[1:], change)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return copied, nil
+}
+
+// sealSecrets returns settings whose secrets are ciphertexts of the key, which
+// is the only form in which they are stored and given back. It accepts every
+// form in which a value may be sent, and refuses ciphertexts of others.
+func sealSecrets(settings tree, k key) (tree, error) {
+	return eachSecret(settings, func(value any) (any, error) {
+		object, ok := value.(tree)
+		if !ok {
+			if _, ok := value.(string); ok {
+				return value, nil
+			}
+			return nil, errSecretForm()
+		}
+		if plain, ok := object["secret"].(string); ok {
+			return sealed(plain, k), nil
+		}
+		if plain, ok := object["value"].(string); ok {
+			if secret, _ := object["isSecret"].(bool); secret {
+				return sealed(plain, k), nil
+			}
+			return plain, nil
+		}
+		if text, ok := object["ciphertext"].(string); ok {
+			if _, err := unseal(text, k); err != nil {
+				return nil, err
+			}
+			return tree{"ciphertext": text}, nil
+		}
+		return nil, errSecretForm()
+	})
+}
+
+func errSecretForm() error {
+	return badRequest(`a value that may be secret must be a string, {"secret": …}, {"ciphertext": …} or {"isSecret": …, "value": …}`)
+}
+
+func sealed(plain string, k key) tree {
+	return tree{"ciphertext": base64.StdEncoding.EncodeToString(k.seal([]byte(plain), forValue))}
+}
+
+func unseal(text string, k key) (string, error) {
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err == nil {
+		raw, err = k.open(raw, forValue)
+	}
+	if err != nil {
+		return "", badRequest("%v", errSealed)
+	}
+	return string(raw), nil
+}
+
+// openSecrets is the way back, for a job.
+func openSecrets(settings tree, k key) (tree, error) {
+	return eachSecret(settings, func(value any) (any, error) {
+		object, _ := value.(tree)
+		text, ok := object["ciphertext"].(string)
+		if !ok {
+			return value, nil
+		}
+		plain, err := unseal(text, k)
+		return tree{"secret": plain}, err
+	})
+}

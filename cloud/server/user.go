@@ -1,0 +1,77 @@
+package server
+
+// organizationView is an organisation as Pulumi's clients read it.
+type organizationView struct {
+	GitHubLogin string `json:"githubLogin"`
+	Name        string `json:"name"`
+	AvatarURL   string `json:"avatarUrl"`
+}
+
+// userView is a user as Pulumi's clients read one. The CLI refuses an empty
+// login.
+type userView struct {
+	ID            string             `json:"id,omitempty"`
+	GitHubLogin   string             `json:"githubLogin"`
+	Name          string             `json:"name"`
+	Email         string             `json:"email,omitempty"`
+	AvatarURL     string             `json:"avatarUrl"`
+	Organizations []organizationView `json:"organizations,omitempty"`
+	Identities    []string           `json:"identities,omitempty"`
+}
+
+// person is the short form of a user, in what he asked for.
+func person(name string) userView { return userView{GitHubLogin: name, Name: name} }
+
+func (s *Server) user(c *call) (reply, error) {
+	name := c.who.subject
+	if c.who.kind == stackToken {
+		name = s.options.User
+	}
+	view := person(name)
+	view.ID = name
+	view.Organizations = []organizationView{
+		{GitHubLogin: name, Name: name},
+		{GitHubLogin: s.options.Organization, Name: s.options.Organization},
+	}
+	return reply{body: view}, nil
+}
+
+func (s *Server) defaultOrganization(*call) (reply, error) {
+	return reply{body: map[string]any{"GitHubLogin": s.options.Organization, "Messages": []string{}}}, nil
+}
+
+// capabilities: the plain protocol, which every CLI speaks.
+func (s *Server) capabilities(*call) (reply, error) {
+	return reply{body: map[string]any{"capabilities": []string{}}}, nil
+}
+
+// organization checks the organisation in a path. There is one.
+func (s *Server) organization(t *tx, c *call) (name string, err error) {
+	found, err := t.get([]any{&name}, `SELECT name FROM organizations WHERE name = ?`, c.PathValue("org"))
+	if err == nil && !found {
+		return "", notFound("there is no organization %q", c.PathValue("org"))
+	}
+	return name, err
+}
+
+// editOrganization sets the default pool; an empty one means none.
+func (s *Server) editOrganization(c *call) (reply, error) {
+	var body struct {
+		Pool *string `json:"setDefaultAgentPoolID"`
+	}
+	if err := c.decode(maxBody, &body); err != nil {
+		return reply{}, err
+	}
+	err := s.store.write(c.Context(), func(t *tx) error {
+		name, err := s.organization(t, c)
+		if err != nil || body.Pool == nil {
+			return err
+		}
+		if err := knownPool(t, name, *body.Pool); err != nil {
+			return err
+		}
+		_, err = t.exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, *body.Pool, name)
+		return err
+	})
+	return reply{body: empty{}}, err
+}

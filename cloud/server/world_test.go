@@ -1,0 +1,275 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+)
+
+// world is a service in a folder of its own, with its user.
+type world struct {
+	t       testing.TB
+	server  *Server
+	handler http.Handler
+	folder  string
+	user    string // access token
+}
+
+func newWorld(t testing.TB, change ...func(*Options)) *world {
+	t.Helper()
+	w := &world{t: t, folder: filepath.Join(t.TempDir(), "data")}
+	w.open(change...)
+	t.Cleanup(w.close)
+	return w
+}
+
+func (w *world) open(change ...func(*Options)) {
+	w.t.Helper()
+	options := Options{Folder: w.folder}
+	for _, c := range change {
+		c(&options)
+	}
+	s, err := Open(context.Background(), options)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	token, err := os.ReadFile(filepath.Join(w.folder, AccessTokenFile))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.server, w.handler, w.user = s, s.Handler(), strings.TrimSpace(string(token))
+}
+
+func (w *world) close() {
+	if w.server == nil {
+		return
+	}
+	if err := w.server.Close(); err != nil {
+		w.t.Error(err)
+	}
+	w.server = nil
+}
+
+// restart is what a crash and a new start look like to callers.
+func (w *world) restart() {
+	w.t.Helper()
+	w.close()
+	w.open()
+}
+
+// answer is what came back.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+// ask makes one call. Body may be nil, a string that is sent as it is, or what
+// is written as JSON.
+func (w *world) ask(token, method, path string, body any) answer {
+	w.t.Helper()
+	var content io.Reader
+	switch body := body.(type) {
+	case nil:
+	case string:
+		content = strings.NewReader(body)
+	default:
+		text, err := json.Marshal(body)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		content = bytes.NewReader(text)
+	}
+	r := httptest.NewRequest(method, path, content)
+	r.Header.Set("User-Agent", "cmwa/1.2.3 (linux/amd64; host=box; pid=42)")
+	if token != "" {
+		r.Header.Set("Authorization", "token "+token)
+	}
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, r)
+	return answer{rec.Code, rec.Header(), rec.Body.String()}
+}
+
+// want makes a call that must be answered with a code, and reads the answer.
+func (w *world) want(code int, token, method, path string, body, into any) answer {
+	w.t.Helper()
+	got := w.ask(token, method, path, body)
+	if got.code != code {
+		w.t.Fatalf("%s %s: %d %s, want %d", method, path, got.code, got.body, code)
+	}
+	if into != nil {
+		if err := json.Unmarshal([]byte(got.body), into); err != nil {
+			w.t.Fatalf("%s %s: %v: %s", method, path, err, got.body)
+		}
+	}
+	return got
+}
+
+// pool is an agent pool, and the token of its agents.
+type pool struct {
+	ID    string
+	Token string `json:"tokenValue"`
+}
+
+func (w *world) pool(name string) (p pool) {
+	w.t.Helper()
+	w.want(200, w.user, "POST", "/api/orgs/organization/agent-pools", map[string]string{"name": name, "description": "d"}, &p)
+	return p
+}
+
+const deployments = "/api/stacks/organization/project/%s/deployments"
+
+func (w *world) stack(name string) string {
+	w.t.Helper()
+	w.want(200, w.user, "POST", "/api/stacks/organization/project", map[string]string{"stackName": name}, nil)
+	return fmt.Sprintf(deployments, name)
+}
+
+type object = map[string]any
+
+// steps is a request with so many steps beside Setup.
+func steps(n int, more ...object) object {
+	var all []object
+	for i := range n {
+		all = append(all, object{"name": fmt.Sprintf("step %d", i+1), "run": "true"})
+	}
+	request := object{"cmwaSteps": all}
+	for _, m := range more {
+		for k, v := range m {
+			request[k] = v
+		}
+	}
+	return request
+}
+
+func (w *world) deploy(at string, request object) (id string) {
+	w.t.Helper()
+	var queued struct {
+		ID      string
+		Version int
+		Console string `json:"consoleUrl"`
+	}
+	w.want(202, w.user, "POST", at, request, &queued)
+	if queued.ID == "" || queued.Version < 1 || queued.Console == "" {
+		w.t.Fatalf("queued as %+v", queued)
+	}
+	return queued.ID
+}
+
+// claimed is a job in the hands of an agent.
+type claimed struct {
+	w   *world
+	job pollView
+}
+
+// claim polls, and returns nil when there is nothing.
+func (w *world) claim(p pool) *claimed {
+	w.t.Helper()
+	got := w.ask(p.Token, "GET", "/api/deployments/poll", nil)
+	if got.code == 204 && got.body == "" {
+		return nil
+	}
+	c := &claimed{w: w}
+	if got.code != 200 || json.Unmarshal([]byte(got.body), &c.job) != nil {
+		w.t.Fatalf("poll: %d %s", got.code, got.body)
+	}
+	return c
+}
+
+func (w *world) mustClaim(p pool) *claimed {
+	w.t.Helper()
+	c := w.claim(p)
+	if c == nil {
+		w.t.Fatal("there is no job to claim")
+	}
+	return c
+}
+
+func (c *claimed) ask(method, path string, body any) int {
+	c.w.t.Helper()
+	return c.w.ask(c.job.JobToken, method, "/api/workflow/jobs/"+c.job.JobID+path, body).code
+}
+
+func (c *claimed) status(step int, status string) int {
+	c.w.t.Helper()
+	return c.ask("PATCH", fmt.Sprintf("/%d/status", step), cloud.StepStatus{Status: status})
+}
+
+func (c *claimed) logs(step, offset int, lines ...string) int {
+	c.w.t.Helper()
+	batch := cloud.LogBatch{Offset: offset, Lines: []cloud.LogLine{}}
+	for i, line := range lines {
+		batch.Lines = append(batch.Lines, cloud.LogLine{Time: time.Unix(1_700_000_000, int64(i)), Text: line})
+	}
+	return c.ask("POST", fmt.Sprintf("/%d/logs", step), batch)
+}
+
+func (c *claimed) heartbeat() int { c.w.t.Helper(); return c.ask("POST", "/heartbeat", nil) }
+
+func (c *claimed) definition() (d cloud.Definition) {
+	c.w.t.Helper()
+	c.w.want(200, c.job.JobToken, "GET", "/api/workflow/jobs/"+c.job.JobID, nil, &d)
+	return d
+}
+
+// runs leads steps through to success, with one line each.
+func (c *claimed) runs(from, to int) {
+	c.w.t.Helper()
+	for i := from; i <= to; i++ {
+		if got := c.status(i, running); got != 200 {
+			c.w.t.Fatalf("step %d, running: %d", i, got)
+		}
+		if got := c.logs(i, 0, fmt.Sprintf("line of %d\n", i)); got != 200 {
+			c.w.t.Fatalf("step %d, its line: %d", i, got)
+		}
+		if got := c.status(i, succeeded); got != 200 {
+			c.w.t.Fatalf("step %d, succeeded: %d", i, got)
+		}
+	}
+}
+
+// shows checks a deployment and its steps as people see them.
+func (w *world) shows(at, id, status string, steps ...string) {
+	w.t.Helper()
+	var view deploymentView
+	w.want(200, w.user, "GET", at+"/"+id, nil, &view)
+	var got []string
+	for _, s := range view.Jobs[0].Steps {
+		got = append(got, s.Status)
+	}
+	if view.Status != status || strings.Join(got, " ") != strings.Join(steps, " ") {
+		w.t.Errorf("deployment shows %s %v, want %s %v", view.Status, got, status, steps)
+	}
+}
+
+// log is the whole log as it is now, headers in brackets, and whether it is at
+// its end.
+func (w *world) log(at, id string) (text string, over bool) {
+	w.t.Helper()
+	var b strings.Builder
+	for token := ""; ; {
+		var page logPage
+		w.want(200, w.user, "GET", at+"/"+id+"/logs?continuationToken="+token, nil, &page)
+		for _, line := range page.Lines {
+			if line.Header != "" {
+				b.WriteString("[" + line.Header + "]")
+			}
+			b.WriteString(line.Line)
+		}
+		if page.NextToken == "" || page.NextToken == token {
+			return b.String(), page.NextToken == ""
+		}
+		token = page.NextToken
+	}
+}

@@ -1,0 +1,92 @@
+package cloud
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAllFormsOfASecretValueAreRead(t *testing.T) {
+	for text, want := range map[string]struct {
+		value      string
+		secret     bool
+		ciphertext string
+	}{
+		`"plain"`:                               {value: "plain"},
+		`null`:                                  {},
+		`{"secret":"s"}`:                        {value: "s", secret: true},
+		`{"secret":""}`:                         {secret: true},
+		`{"ciphertext":"c"}`:                    {secret: true, ciphertext: "c"},
+		`{"isSecret":true,"value":"v"}`:         {value: "v", secret: true},
+		`{"isSecret":false,"value":"v"}`:        {value: "v"},
+		`{"secret":"s","ciphertext":"c","x":1}`: {value: "s", secret: true},
+	} {
+		var v SecretValue
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if v.Value.Reveal() != want.value || v.Secret != want.secret || v.Ciphertext != want.ciphertext {
+			t.Errorf("%s is read as %q, secret %v, ciphertext %q", text, v.Value.Reveal(), v.Secret, v.Ciphertext)
+		}
+	}
+}
+
+func TestAllFormsOfDurationsAndImagesAreRead(t *testing.T) {
+	var d Definition
+	text := `{"image":"ref","timeout":3600000000000,"steps":[{"name":"Setup","run":"","timeout":null},{"name":"a","run":"x","timeout":"1h30m"}],"more":[1]}`
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Image.Reference != "ref" || time.Duration(d.Timeout) != time.Hour || time.Duration(d.Steps[1].Timeout) != 90*time.Minute {
+		t.Errorf("read %+v", d)
+	}
+	for _, bad := range []string{`{"timeout":"-1s"}`, `{"timeout":-5}`, `{"timeout":"soon"}`, `{"timeout":1.5}`, `{"timeout":{}}`} {
+		if err := json.Unmarshal([]byte(bad), &Definition{}); err == nil {
+			t.Errorf("%s is accepted", bad)
+		}
+	}
+}
+
+func FuzzDefinition(f *testing.F) {
+	f.Add([]byte(`{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"hunter2hunter2"}}},"env":{"A":{"isSecret":true,"value":"hunter2hunter2"}},"steps":[{"run":"x","timeout":"1s"}]}`))
+	f.Add([]byte(`{"image":null,"env":null,"steps":null,"timeout":""}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var d Definition
+		if err := json.Unmarshal(text, &d); err != nil {
+			if strings.Contains(err.Error(), "hunter2hunter2") {
+				t.Fatalf("the error shows a secret: %v", err)
+			}
+			return
+		}
+		again, err := json.Marshal(d)
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v", err)
+		}
+		if err := json.Unmarshal(again, &Definition{}); err != nil {
+			t.Fatalf("what was written cannot be read: %v\n%s", err, again)
+		}
+	})
+}
+
+func FuzzSecretValue(f *testing.F) {
+	for _, seed := range []string{`"x"`, `{"secret":"hunter2hunter2"}`, `{"isSecret":1,"value":"hunter2hunter2"}`, `{"secret":{"secret":"hunter2hunter2"}}`, `[]`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var v SecretValue
+		if err := v.UnmarshalJSON(text); err != nil && strings.Contains(err.Error(), "hunter2hunter2") {
+			t.Fatalf("the error shows a secret: %v", err)
+		}
+	})
+}
+
+func TestAClaimDoesNotPrintItsTokens(t *testing.T) {
+	poll := Poll{JobID: "job-1", JobToken: "tok-123456789", OIDCToken: "jwt-123456789"}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
+		if got := fmt.Sprintf(verb, poll) + fmt.Sprintf(verb, &poll); strings.Contains(got, "123456789") {
+			t.Errorf("Sprintf(%q) shows a token: %s", verb, got)
+		}
+	}
+}
