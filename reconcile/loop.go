@@ -1,0 +1,278 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+const (
+	lookInterval = 10 * time.Second // the net under the wake-ups
+	buildLimit   = time.Minute      // for building one pool
+	firstRetry   = time.Second      // of what could not be built, doubling
+	lastRetry    = time.Minute
+)
+
+// errStopping is the cause with which jobs are stopped.
+var errStopping = errors.New("the agent is stopping")
+
+// Loop converges what runs onto what is wanted. Its methods are safe for
+// concurrent use; Run is called once.
+type Loop struct {
+	build Build
+	log   *slog.Logger
+	set   *Set
+	woken chan struct{} // holds one empty token: something is new
+
+	mu       sync.Mutex
+	desired  Desired
+	applied  Desired
+	since    time.Time // of applied
+	failures map[string]failure
+	stopping bool
+}
+
+// failure is a pool that could not be built, or did not live.
+type failure struct {
+	err   error
+	times int // in a row
+	until time.Time
+}
+
+// New makes a loop that wants nothing yet.
+func New(build Build, log *slog.Logger) *Loop {
+	return &Loop{
+		build:    build,
+		log:      log.With("component", "reconcile"),
+		set:      newSet(),
+		woken:    make(chan struct{}, 1),
+		failures: map[string]failure{},
+	}
+}
+
+// Want replaces what is wanted. The latest wins.
+func (l *Loop) Want(desired Desired) {
+	l.mu.Lock()
+	l.desired = desired
+	clear(l.failures) // a new wish is a new try
+	l.mu.Unlock()
+	select {
+	case l.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Run converges until ctx ends, and then drains: nothing new is claimed, jobs
+// that run may finish until the shutdown timeout is over or hurry ends, and are
+// then stopped in order. It returns nil, after everything has ended. It also
+// returns when every pool was wanted for a single run, and that is over.
+func (l *Loop) Run(ctx, hurry context.Context) error {
+	pools := context.WithoutCancel(ctx)
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for !l.over() {
+		wake := l.turn(ctx, pools)
+		select {
+		case <-ctx.Done():
+			l.stop(hurry)
+			return nil
+		case <-l.woken:
+		case <-l.set.ended:
+		case <-wake:
+		case <-ticker.C:
+		}
+	}
+	l.stop(hurry)
+	return nil
+}
+
+// stop ends every pool in order.
+func (l *Loop) stop(hurry context.Context) {
+	l.mu.Lock()
+	l.stopping = true
+	limit := l.desired.Process.ShutdownTimeout
+	l.mu.Unlock()
+	if jobs := l.running(); jobs > 0 {
+		l.log.Info("stopping: nothing new is claimed, and running jobs may finish", "jobs", jobs, "limit", limit)
+	}
+	l.set.empty(hurry, limit, errStopping)
+}
+
+// turn is one look: observe, diff, prepare all that is new, commit each. The
+// channel it returns says when to look again for what is blocked until then.
+func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
+	for {
+		desired, observed := l.observe()
+		plan := Diff(desired, observed)
+		if len(plan) == 0 {
+			l.converged(desired, observed)
+			break
+		}
+		built, whole := l.prepare(ctx, plan)
+		if !l.commit(pools, plan, built, whole) {
+			break
+		}
+	}
+	return l.next()
+}
+
+// observe returns what is wanted and what is there.
+func (l *Loop) observe() (Desired, Observed) {
+	states := l.set.snapshot()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	blocked := map[string]time.Time{}
+	for key, f := range l.failures {
+		if states[key].Phase == runtime.PoolPolling {
+			delete(l.failures, key) // it works again
+			continue
+		}
+		blocked[key] = f.until
+	}
+	return l.desired, Observed{Now: time.Now(), Pools: states, Blocked: blocked}
+}
+
+// prepare builds every pool that the plan starts, before anything is touched.
+// Whole reports whether all could be built.
+func (l *Loop) prepare(ctx context.Context, plan Plan) (built map[string]Pool, whole bool) {
+	built, whole = map[string]Pool{}, true
+	for _, action := range plan {
+		start, ok := action.(StartPool)
+		if !ok {
+			continue
+		}
+		building, cancel := context.WithTimeout(ctx, buildLimit)
+		pool, err := l.build(building, start.Spec)
+		cancel()
+		if err != nil {
+			whole = false
+			l.failed(start.key(), start.Spec.Name, err)
+			continue
+		}
+		built[start.key()] = pool
+	}
+	return built, whole
+}
+
+// commit carries out the plan with what was built, and reports whether it did
+// anything. Drains wait until everything new is there. A pool that died by
+// itself is removed and noted as a failure, so that it comes back with back-off.
+func (l *Loop) commit(pools context.Context, plan Plan, built map[string]Pool, whole bool) (acted bool) {
+	for _, action := range plan {
+		switch a := action.(type) {
+		case StartPool:
+			if built[a.key()] == nil {
+				continue
+			}
+			l.set.start(pools, a.key(), built[a.key()])
+		case TunePool:
+			l.set.tune(a.Spec)
+		case DrainPool:
+			if !whole {
+				continue
+			}
+			l.set.drain(a.Key)
+		case RemovePool:
+			if err := l.set.remove(a.Key); err != nil {
+				l.failed(a.Key, a.Name, err)
+			}
+		}
+		acted = true
+		l.log.Info(action.String())
+	}
+	return acted
+}
+
+// failed notes that a pool could not be built or did not live. The first
+// failure of a row is a warning, the others are for those who look closely.
+func (l *Loop) failed(key, name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.failures[key]
+	wait := min(lastRetry, firstRetry<<min(f.times, 10))
+	level := slog.LevelWarn
+	if f.times > 0 {
+		level = slog.LevelDebug
+	}
+	l.failures[key] = failure{err: err, times: f.times + 1, until: time.Now().Add(wait)}
+	l.log.Log(context.Background(), level, "pool cannot work; trying again", "pool", name, "error", err, "in", wait)
+}
+
+// converged notes that what is wanted is what runs, unless something still
+// drains or is blocked.
+func (l *Loop) converged(desired Desired, observed Observed) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.failures) > 0 || len(observed.Pools) != len(desired.Pools) || l.applied.Generation == desired.Generation {
+		return
+	}
+	l.applied, l.since = desired, observed.Now
+	l.log.Info("converged", "generation", desired.Generation, "pools", len(desired.Pools))
+}
+
+// next says when the first of what is blocked may be tried again.
+func (l *Loop) next() <-chan time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var first time.Time
+	now := time.Now()
+	for _, f := range l.failures {
+		if f.until.Before(now) {
+			continue // tried again already: its pool is about to work, or to end
+		}
+		if first.IsZero() || f.until.Before(first) {
+			first = f.until
+		}
+	}
+	if first.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(first))
+}
+
+// over reports whether all that was wanted was wanted once, and is done.
+func (l *Loop) over() bool {
+	states := l.set.snapshot()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.desired.Pools) == 0 {
+		return false
+	}
+	for key := range l.desired.Pools {
+		state, there := states[key]
+		if !there || !state.Finished || state.Phase != runtime.PoolStopped {
+			return false
+		}
+	}
+	return true
+}
+
+// running counts the jobs in flight.
+func (l *Loop) running() (jobs int) {
+	for _, state := range l.set.snapshot() {
+		jobs += len(state.Jobs)
+	}
+	return jobs
+}
+
+// Status returns a snapshot of how far we got.
+func (l *Loop) Status() Status {
+	states := l.set.snapshot()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	status := Status{
+		Desired: l.desired.Generation, Applied: l.applied.Generation, AppliedAt: l.since,
+		Problems: map[string]string{}, Stopping: l.stopping, Process: l.desired.Process,
+	}
+	for _, key := range sorted(states) {
+		status.Pools = append(status.Pools, states[key])
+	}
+	for key, f := range l.failures {
+		status.Problems[key] = f.err.Error()
+	}
+	return status
+}

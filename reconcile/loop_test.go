@@ -1,0 +1,325 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// fakePool is a pool with state: it runs until it is drained of its jobs, dies,
+// or is cancelled.
+type fakePool struct {
+	mu      sync.Mutex
+	spec    runtime.PoolSpec
+	jobs    int
+	drained bool
+	stopped bool
+	begins  bool // has not begun to poll yet
+	looks   int  // calls of State
+	cause   error
+	err     error
+	changed chan struct{}
+}
+
+func newFakePool(spec runtime.PoolSpec) *fakePool {
+	return &fakePool{spec: spec, changed: make(chan struct{}, 1)}
+}
+
+func (p *fakePool) set(edit func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	edit()
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (p *fakePool) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err != nil || p.drained && p.jobs == 0
+}
+
+func (p *fakePool) Run(ctx context.Context) error {
+	for !p.over() {
+		select {
+		case <-p.changed:
+		case <-ctx.Done():
+			p.set(func() { p.jobs, p.drained, p.cause = 0, true, context.Cause(ctx) })
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	return p.err
+}
+
+func (p *fakePool) Tune(spec runtime.PoolSpec) {
+	p.set(func() { p.spec, p.drained = spec, false })
+}
+func (p *fakePool) Drain() { p.set(func() { p.drained = true }) }
+
+func (p *fakePool) State() runtime.PoolState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looks++
+	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err}
+	switch {
+	case p.stopped:
+		state.Phase = runtime.PoolStopped
+	case p.drained:
+		state.Phase = runtime.PoolDraining
+	case p.begins:
+		state.Phase = runtime.PoolStarting
+	}
+	return state
+}
+
+// house is a loop whose pools are fakes.
+type house struct {
+	t     *testing.T
+	loop  *reconcile.Loop
+	log   strings.Builder
+	stop  context.CancelFunc
+	hurry context.CancelFunc
+	ended chan error
+
+	mu    sync.Mutex
+	built map[string][]*fakePool // by name
+	fails map[string]error       // of the next builds, by name
+	tries map[string]int
+}
+
+func inHouse(t *testing.T, story func(t *testing.T, h *house)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		h := &house{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, tries: map[string]int{}, ended: make(chan error, 1)}
+		h.loop = reconcile.New(h.build, slog.New(slog.NewTextHandler(&h.log, nil)))
+		soft, stop := context.WithCancel(context.Background())
+		hard, hurry := context.WithCancel(context.Background())
+		h.stop, h.hurry = stop, hurry
+		go func() { h.ended <- h.loop.Run(soft, hard) }()
+		story(t, h)
+		hurry()
+		stop()
+		if err := <-h.ended; err != nil {
+			t.Errorf("the loop ended with %v", err)
+		}
+	})
+}
+
+func (h *house) build(_ context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tries[spec.Name]++
+	if err := h.fails[spec.Name]; err != nil {
+		return nil, err
+	}
+	p := newFakePool(spec)
+	h.built[spec.Name] = append(h.built[spec.Name], p)
+	return p, nil
+}
+
+func (h *house) fail(name string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fails[name] = err
+}
+
+// pool is the newest that was built under the name, or nil.
+func (h *house) pool(name string) *fakePool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if all := h.built[name]; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return nil
+}
+
+func (h *house) want(generation uint64, specs ...runtime.PoolSpec) {
+	d := reconcile.Desired{Generation: generation, Pools: map[string]runtime.PoolSpec{}, Process: reconcile.ProcessSpec{ShutdownTimeout: time.Hour}}
+	for _, spec := range specs {
+		spec.Generation = generation
+		d.Pools[spec.Key()] = spec
+	}
+	h.loop.Want(d)
+	synctest.Wait()
+}
+
+func pass(span time.Duration) {
+	time.Sleep(span) // in a bubble: virtual
+	synctest.Wait()
+}
+
+func pool(name, service string, most int) runtime.PoolSpec {
+	return runtime.PoolSpec{Name: name, Identity: runtime.Identity{Service: service}, Tuning: runtime.Tuning{MaxJobs: most}}
+}
+
+func TestAnEditStartsTunesAndDrains(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 || !s.Ready() {
+			t.Fatalf("after the first wish: %+v", s)
+		}
+		h.pool("b").set(func() { h.pool("b").jobs = 1 })
+		h.want(2, pool("a", "one", 5))
+		if got := h.pool("a").State().Spec.Tuning.MaxJobs; got != 5 {
+			t.Errorf("pool a is tuned to %d, want 5", got)
+		}
+		if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 {
+			t.Errorf("with a pool that drains, generation %d counts as applied", s.Applied)
+		}
+		b := h.pool("b")
+		b.set(func() { b.jobs = 0 })
+		pass(time.Second)
+		if s := h.loop.Status(); s.Applied != 2 || len(s.Pools) != 1 {
+			t.Errorf("after the last job: applied %d with %d pools, want 2 with 1", s.Applied, len(s.Pools))
+		}
+	})
+}
+
+func TestAPoolThatDiesComesBackWithBackOff(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1))
+		for range 3 {
+			p := h.pool("a")
+			p.set(func() { p.err = errors.New("the engine is gone") })
+			pass(10 * time.Second)
+			if h.pool("a") == p {
+				t.Fatal("the pool did not come back")
+			}
+		}
+		if count := strings.Count(h.log.String(), "pool cannot work"); count != 3 {
+			t.Errorf("said %d times:\n%s", count, h.log.String())
+		}
+	})
+}
+
+func TestWhatCannotBeBuiltIsTriedEverMoreSeldomAndSaidOnce(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.fail("a", errors.New("cannot reach the engine"))
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		if h.pool("b") == nil {
+			t.Error("a pool that cannot be built keeps its neighbour from work")
+		}
+		pass(10 * time.Minute)
+		if tries := h.tries["a"]; tries < 10 || tries > 20 {
+			t.Errorf("%d tries in ten minutes, want about 16", tries)
+		}
+		if loud := strings.Count(h.log.String(), "level=WARN"); loud != 1 {
+			t.Errorf("%d warnings:\n%s", loud, h.log.String())
+		}
+		if s := h.loop.Status(); s.Ready() || len(s.Problems) != 1 {
+			t.Errorf("ready with a problem: %+v", s)
+		}
+		h.fail("a", nil)
+		pass(2 * time.Minute)
+		if s := h.loop.Status(); !s.Ready() || len(s.Problems) != 0 {
+			t.Errorf("not ready after the engine is back: %+v", s)
+		}
+	})
+}
+
+func TestAPoolThatTakesLongToBeginIsWaitedForInPeace(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.fail("a", errors.New("cannot reach the engine"))
+		h.want(1, pool("a", "one", 1))
+		h.fail("a", nil)
+		pass(1500 * time.Millisecond)
+		p := h.pool("a")
+		p.set(func() { p.begins = true })
+		pass(30 * time.Second)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.looks > 100 {
+			t.Errorf("the loop looked %d times in half a minute", p.looks)
+		}
+	})
+}
+
+func TestAPoolIsNotLetGoUntilItsReplacementIsThere(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1))
+		old := h.pool("a")
+		h.fail("a", errors.New("no such engine"))
+		h.want(2, pool("a", "two", 1))
+		pass(5 * time.Minute)
+		if phase := old.State().Phase; phase != runtime.PoolPolling {
+			t.Fatalf("the old pool is %s although the new one cannot be built", phase)
+		}
+		h.fail("a", nil)
+		pass(2 * time.Minute)
+		if phase := old.State().Phase; phase != runtime.PoolStopped {
+			t.Errorf("the old pool is %s although the new one is there", phase)
+		}
+		if s := h.loop.Status(); s.Applied != 2 || len(s.Pools) != 1 {
+			t.Errorf("applied %d with %d pools, want 2 with 1", s.Applied, len(s.Pools))
+		}
+	})
+}
+
+func TestAShutdownWaitsForJobsUpToItsLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		jobEnds time.Duration // 0 is never
+		hurry   time.Duration // 0 is never
+		took    time.Duration
+		cause   string
+	}{
+		"the job ends":  {jobEnds: 10 * time.Minute, took: 10 * time.Minute},
+		"the limit":     {took: time.Hour, cause: "the agent is stopping"},
+		"in a hurry":    {hurry: time.Minute, took: time.Minute, cause: "the agent is stopping"},
+		"without a job": {jobEnds: -1, took: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inHouse(t, func(t *testing.T, h *house) {
+				h.want(1, pool("a", "one", 1))
+				p := h.pool("a")
+				if c.jobEnds >= 0 {
+					p.set(func() { p.jobs = 1 })
+				}
+				began := time.Now()
+				h.stop()
+				synctest.Wait()
+				if c.jobEnds > 0 {
+					time.AfterFunc(c.jobEnds, func() { p.set(func() { p.jobs = 0 }) })
+				}
+				if c.hurry > 0 {
+					time.AfterFunc(c.hurry, h.hurry)
+				}
+				err := <-h.ended
+				h.ended <- err
+				if took := time.Since(began); took != c.took {
+					t.Errorf("the shutdown took %s, want %s", took, c.took)
+				}
+				cause := ""
+				if p.cause != nil {
+					cause = p.cause.Error()
+				}
+				if cause != c.cause {
+					t.Errorf("the pool was stopped because of %q, want %q", cause, c.cause)
+				}
+			})
+		})
+	}
+}
+
+func TestTheLatestWishWins(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		for generation := range uint64(50) {
+			h.loop.Want(reconcile.Desired{Generation: generation + 1, Pools: map[string]runtime.PoolSpec{}})
+		}
+		h.want(51, pool("a", "one", 3))
+		if s := h.loop.Status(); s.Applied != 51 || len(s.Pools) != 1 {
+			t.Errorf("applied %d with %d pools, want 51 with 1", s.Applied, len(s.Pools))
+		}
+	})
+}

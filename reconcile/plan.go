@@ -1,0 +1,146 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Observed is what is there.
+type Observed struct {
+	Now     time.Time
+	Pools   map[string]runtime.PoolState // by key
+	Blocked map[string]time.Time         // keys that failed, and when to try them again
+}
+
+// Action is one thing to do. The set is closed: [StartPool], [TunePool],
+// [DrainPool], [RemovePool].
+type Action interface {
+	fmt.Stringer
+	rank() int
+	key() string
+}
+
+// StartPool builds a pool and runs it.
+type StartPool struct{ Spec runtime.PoolSpec }
+
+// TunePool gives a running pool new settings; a draining one is revived by it.
+type TunePool struct {
+	Spec   runtime.PoolSpec
+	Revive bool
+}
+
+// DrainPool makes a pool claim nothing more. It ends when its jobs have.
+type DrainPool struct {
+	Key, Name string
+	Jobs      int // in flight
+}
+
+// RemovePool forgets a pool that has stopped.
+type RemovePool struct{ Key, Name string }
+
+// Plan is an ordered list of actions. It prints as one line per action.
+type Plan []Action
+
+// String lists the actions, a line each.
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, action := range p {
+		fmt.Fprintln(&b, action)
+	}
+	return b.String()
+}
+
+// Diff says what to do next so that what is there becomes what is wanted. The
+// same values give the same plan. An empty plan is the normal case.
+//
+//  1. What is wanted and not there is started, unless it failed a short while
+//     ago.
+//  2. What is wanted and there with other settings is tuned; if it drains, it is
+//     revived, never doubled.
+//  3. What is wanted and has stopped is removed, so that the next look starts it
+//     again; a single run that is over stays over.
+//  4. What is not wanted is drained, whatever it holds, once everything that is
+//     wanted is there.
+//  5. What is not wanted and has stopped is removed.
+//
+// No action ends a job.
+func Diff(desired Desired, observed Observed) Plan {
+	var plan Plan
+	missing := false
+	for key, spec := range desired.Pools {
+		state, there := observed.Pools[key]
+		switch {
+		case !there && !observed.Now.Before(observed.Blocked[key]):
+			plan = append(plan, StartPool{spec})
+		case !there:
+			missing = true
+		case state.Phase == runtime.PoolStopped && !state.Finished:
+			plan = append(plan, RemovePool{key, spec.Name})
+		case state.Phase == runtime.PoolStopped:
+		case state.Phase == runtime.PoolDraining && !state.Finished:
+			plan = append(plan, TunePool{spec, true})
+		case !same(spec, state.Spec):
+			plan = append(plan, TunePool{spec, false})
+		}
+	}
+	for key, state := range observed.Pools {
+		if _, wanted := desired.Pools[key]; wanted {
+			continue
+		}
+		switch {
+		case state.Phase == runtime.PoolStopped:
+			plan = append(plan, RemovePool{key, state.Spec.Name})
+		case state.Phase != runtime.PoolDraining && !missing:
+			plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
+		}
+	}
+	slices.SortFunc(plan, func(a, b Action) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.key(), b.key()))
+	})
+	return plan
+}
+
+// same reports whether two specs of one key mean the same to a pool. Another
+// generation alone does not make a difference.
+func same(a, b runtime.PoolSpec) bool {
+	a.Generation = b.Generation
+	return reflect.DeepEqual(a, b)
+}
+
+func (a StartPool) rank() int  { return 0 }
+func (a TunePool) rank() int   { return 1 }
+func (a DrainPool) rank() int  { return 2 }
+func (a RemovePool) rank() int { return 3 }
+
+func (a StartPool) key() string  { return a.Spec.Key() }
+func (a TunePool) key() string   { return a.Spec.Key() }
+func (a DrainPool) key() string  { return a.Key }
+func (a RemovePool) key() string { return a.Key }
+
+func (a StartPool) String() string { return fmt.Sprintf("start pool %s", a.Spec.Name) }
+
+func (a TunePool) String() string {
+	if a.Revive {
+		return fmt.Sprintf("revive pool %s", a.Spec.Name)
+	}
+	return fmt.Sprintf("tune pool %s", a.Spec.Name)
+}
+
+func (a DrainPool) String() string {
+	if a.Jobs == 0 {
+		return fmt.Sprintf("drain pool %s", a.Name)
+	}
+	return fmt.Sprintf("drain pool %s (%d running, left to finish)", a.Name, a.Jobs)
+}
+
+func (a RemovePool) String() string { return fmt.Sprintf("remove pool %s", a.Name) }
+
+// sorted returns the keys of a map in order, so that order never shows.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
