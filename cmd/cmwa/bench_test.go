@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+)
+
+// The limits that the benchmarks print beside what they measured.
+const (
+	jobExtraLimit   = 150 * time.Millisecond // of a job over docker run
+	burstLimit      = 1.2                    // of a burst, as a ratio to docker run
+	firstLineLimit  = 300 * time.Millisecond
+	residentLimitMB = 30
+)
+
+// witness stands between agents and the service, and notes when a job was
+// handed out, when its end was accepted, and how old its lines were on arrival.
+type witness struct {
+	url string
+
+	mu      sync.Mutex
+	claimed map[string]time.Time // by job id
+	ended   map[string]time.Time // by job id: the last accepted status
+	over    map[string]bool      // by job id and step: succeeded or failed was sent
+	late    bool                 // a line came after the end of its step
+	ages    []time.Duration      // of the first line of each batch that began a step's log
+}
+
+// watch starts a witness before the world's service, and makes it the world's
+// URL.
+func (w *world) watch() *witness {
+	w.t.Helper()
+	target, err := url.Parse(w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(target.Hostname(), "0"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	v := &witness{url: "http://" + listener.Addr().String(), claimed: map[string]time.Time{}, ended: map[string]time.Time{}, over: map[string]bool{}}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ModifyResponse = v.answered
+	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		v.asked(r)
+		proxy.ServeHTTP(rw, r)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	w.t.Cleanup(func() { _ = server.Close(); <-done })
+	w.url = v.url
+	return v
+}
+
+// parts splits /api/workflow/jobs/{job}/{step}/{what}.
+func parts(path string) (job, step, what string) {
+	fields := strings.Split(strings.TrimPrefix(path, "/api/workflow/jobs/"), "/")
+	if len(fields) != 3 {
+		return "", "", ""
+	}
+	return fields[0], fields[1], fields[2]
+}
+
+func (v *witness) asked(r *http.Request) {
+	job, step, what := parts(r.URL.Path)
+	if what == "" {
+		return
+	}
+	text, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(text))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var status cloud.StepStatus
+	if what == "status" && json.Unmarshal(text, &status) == nil && (status.Status == "succeeded" || status.Status == "failed") {
+		v.over[job+"/"+step] = true
+	}
+	var batch cloud.LogBatch
+	if what != "logs" || json.Unmarshal(text, &batch) != nil || len(batch.Lines) == 0 {
+		return
+	}
+	v.late = v.late || v.over[job+"/"+step]
+	if step != "0" && batch.Offset <= 1 {
+		v.ages = append(v.ages, time.Since(batch.Lines[len(batch.Lines)-1].Time))
+	}
+}
+
+func (v *witness) answered(r *http.Response) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if r.Request.URL.Path == "/api/deployments/poll" && r.StatusCode == http.StatusOK {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(text))
+		var poll cloud.Poll
+		if json.Unmarshal(text, &poll) == nil {
+			v.claimed[poll.JobID] = time.Now()
+		}
+	}
+	if job, _, what := parts(r.Request.URL.Path); what == "status" && r.StatusCode/100 == 2 {
+		v.ended[job] = time.Now() // the last one counts
+	}
+	return nil
+}
+
+// spans are the times from claim to accepted end, of all jobs, and from the
+// first claim to the last end.
+func (v *witness) spans() (each []time.Duration, whole time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var first, last time.Time
+	for job, began := range v.claimed {
+		each = append(each, v.ended[job].Sub(began))
+		if first.IsZero() || began.Before(first) {
+			first = began
+		}
+		if v.ended[job].After(last) {
+			last = v.ended[job]
+		}
+	}
+	return each, last.Sub(first)
+}
+
+func median(spans []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(spans))
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[len(sorted)/2]
+}
+
+func dockerRun(tb testing.TB) time.Duration {
+	began := time.Now()
+	if out, err := exec.Command("docker", "run", "--rm", baseImage, "sh", "-c", "true").CombinedOutput(); err != nil {
+		tb.Fatalf("docker run: %v: %s", err, out)
+	}
+	return time.Since(began)
+}
+
+// BenchmarkJobBesideDockerRun compares one job, from its claim to its accepted
+// end, with docker run --rm of the same image and command, pair by pair.
+func BenchmarkJobBesideDockerRun(b *testing.B) {
+	const pairs = 24
+	for b.Loop() {
+		w := newWorld(b, "docker")
+		v := w.watch()
+		w.agent("polling_interval: 100ms")
+		one := func(i int) {
+			name := fmt.Sprint("pair-", i)
+			w.queue(name, order{Steps: []step{{Name: "a", Run: "true"}}})
+			w.await(name, "succeeded")
+			w.eventually("the container is removed", func() bool { return len(w.containers(name)) == 0 })
+		}
+		one(-1) // the program is placed, once per release
+		dockerRun(b)
+		v.mu.Lock()
+		clear(v.claimed)
+		v.mu.Unlock()
+		var peer []time.Duration
+		for i := range pairs {
+			peer = append(peer, dockerRun(b))
+			one(i)
+		}
+		ours, _ := v.spans()
+		mine, its := median(ours), median(peer)
+		b.ReportMetric(float64(mine.Milliseconds()), "ms/job")
+		b.ReportMetric(float64(its.Milliseconds()), "ms/docker-run")
+		b.ReportMetric(float64((mine - its).Milliseconds()), "ms-more")
+		b.ReportMetric(float64(mine)/float64(its), "ratio")
+		b.Logf("%d pairs: median job %s, median docker run %s, difference %s (limit %s), ratio %.2f", len(ours), mine, its, mine-its, jobExtraLimit, float64(mine)/float64(its))
+		v.mu.Lock()
+		b.Logf("first lines reached the service %s old at the median, %s at most (limit %s); lines after the end: %v", median(v.ages), slices.Max(v.ages), firstLineLimit, v.late)
+		v.mu.Unlock()
+	}
+}
+
+// BenchmarkBurst compares 24 jobs, 4 at a time, with docker run at 4 at a time.
+func BenchmarkBurst(b *testing.B) {
+	const jobs, atOnce = 24, 4
+	for b.Loop() {
+		w := newWorld(b, "docker")
+		v := w.watch()
+		agent := w.agent("max_concurrent_workflows: 1")
+		w.queue("first", order{Steps: []step{{Name: "a", Run: "true"}}})
+		w.await("first", "succeeded")
+		agent.signal(os.Interrupt)
+		agent.exit(exitOK)
+		v.mu.Lock()
+		clear(v.claimed)
+		v.mu.Unlock()
+
+		began := time.Now()
+		tickets := make(chan struct{}, jobs)
+		for range jobs {
+			tickets <- struct{}{}
+		}
+		close(tickets)
+		var all sync.WaitGroup
+		for range atOnce {
+			all.Go(func() {
+				for range tickets {
+					dockerRun(b)
+				}
+			})
+		}
+		all.Wait()
+		its := time.Since(began)
+
+		for i := range jobs {
+			w.queue(fmt.Sprint("burst-", i), order{Steps: []step{{Name: "a", Run: "true"}}})
+		}
+		w.agent("max_concurrent_workflows: 4")
+		for i := range jobs {
+			w.await(fmt.Sprint("burst-", i), "succeeded")
+		}
+		_, mine := v.spans()
+		b.ReportMetric(mine.Seconds(), "s/burst")
+		b.ReportMetric(its.Seconds(), "s/docker-run")
+		b.ReportMetric(float64(mine)/float64(its), "ratio")
+		b.Logf("%d jobs, %d at a time: %s, docker run %s, ratio %.2f (limit %.1f)", jobs, atOnce, mine, its, float64(mine)/float64(its), burstLimit)
+	}
+}
+
+// BenchmarkIdle shows what an agent costs that waits for work.
+func BenchmarkIdle(b *testing.B) {
+	for b.Loop() {
+		w := newWorld(b, "docker")
+		agent := w.agent("polling_interval: 1h", "log_level: info")
+		agent.says("converged")
+		agent.ends(3 * time.Second) // let it settle: this is a measurement
+		before := cpu(b, agent)
+		agent.ends(5 * time.Second)
+		used := cpu(b, agent) - before
+		resident := residentMB(b, agent)
+		b.ReportMetric(resident, "MB-resident")
+		b.ReportMetric(float64(used), "cpu-ticks/5s")
+		b.Logf("one idle pool: %.1f MB resident (limit %d), %d CPU ticks of 10 ms in 5 s between two polls", resident, residentLimitMB, used)
+	}
+}
+
+// cpu is the time that a program has used, in ticks of 10 ms (proc(5)).
+func cpu(tb testing.TB, p *program) int {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):]))
+	user, _ := strconv.Atoi(fields[12])
+	system, _ := strconv.Atoi(fields[13])
+	return user + system
+}
+
+func residentMB(tb testing.TB, p *program) float64 {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "status"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return kb / 1024
+		}
+	}
+	tb.Fatal("no VmRSS")
+	return 0
+}

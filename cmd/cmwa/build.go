@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	goruntime "runtime"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/docker"
+	"github.com/cmwa-project/cmwa/runtime/process"
+)
+
+// targets are the values of deploy_target that this release can carry out.
+var targets = []string{"docker", "process"}
+
+// supported says, before anything starts, what this release cannot carry out.
+func supported(spec runtime.PoolSpec) error {
+	if !slices.Contains(targets, spec.Identity.Target) {
+		return fmt.Errorf("pool %s: deploy_target %s is not in this release; it has %s", spec.Name, spec.Identity.Target, strings.Join(targets, " and "))
+	}
+	if !slices.Contains(spec.Tuning.Kinds, runtime.Deployment) {
+		return fmt.Errorf("pool %s: enabled_workflow_types must contain deployment, the only kind that this release claims", spec.Name)
+	}
+	return nil
+}
+
+// builder returns what makes pools: a client, an executor, and the pool over
+// both.
+func builder(environ environment, log *slog.Logger) reconcile.Build {
+	host := hostname()
+	instances := newInstances(host)
+	userAgent := func(program string) string {
+		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)", program, release(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
+	}
+	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
+		parts := func(component string) *slog.Logger { return log.With("component", component, "pool", spec.Name) }
+		agent, err := instances.name(spec.Key())
+		if err != nil {
+			return nil, err
+		}
+		var executor runtime.Executor
+		switch spec.Identity.Target {
+		case "docker":
+			executor, err = docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent, Log: parts("docker")})
+		case "process":
+			executor, err = process.New(process.Options{Agent: agent, Environ: environ.list(), Log: parts("process")})
+		default:
+			err = supported(spec)
+		}
+		if err != nil {
+			return nil, err
+		}
+		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: parts("cloud")})
+		return runtime.NewPool(spec, runtime.Parts{
+			Cloud: client, Executor: executor, Agent: agent, UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log,
+		}), nil
+	}
+}
+
+// hostname is how this agent labels what it makes. It has no character that a
+// label or a header could not carry.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "unknown"
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '.', r == '_':
+			return r
+		}
+		return '-'
+	}, name)
+}
+
+// environment is the process environment as it was at the start. Values that
+// came from it never reload.
+type environment map[string]string
+
+func readEnvironment(list []string) environment {
+	e := environment{}
+	for _, entry := range list {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			e[name] = value
+		}
+	}
+	return e
+}
+
+func (e environment) lookup(name string) (string, bool) {
+	value, ok := e[name]
+	return value, ok
+}
+
+func (e environment) list() []string {
+	list := make([]string, 0, len(e))
+	for name, value := range e {
+		list = append(list, name+"="+value)
+	}
+	slices.Sort(list)
+	return list
+}

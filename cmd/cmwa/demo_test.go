@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTheDemo runs what make demo runs: it ends well, shows the stack's outputs,
+// and leaves nothing behind but caches.
+func TestTheDemo(t *testing.T) {
+	for _, target := range []string{"docker", "process"} {
+		t.Run(target, func(t *testing.T) { // one after the other: both build into bin
+			folder := t.TempDir()
+			volumes := func() string {
+				out, err := exec.Command("docker", "volume", "ls", "--quiet", "--filter", "name=cmwa-demo").CombinedOutput()
+				if err != nil {
+					t.Fatalf("docker volume ls: %v: %s", err, out)
+				}
+				return string(out)
+			}
+			before := volumes()
+			cmd := exec.Command("../../examples/demo/run")
+			cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+folder)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("the demo fails: %v\n%s", err, out)
+			}
+			for _, want := range []string{"== the deployment succeeded", "Current stack outputs", "Hello, cmwa!"} {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("the demo does not show %q:\n%s", want, out)
+				}
+			}
+			if left, _ := filepath.Glob(filepath.Join(folder, "cmwa*")); len(left) > 0 {
+				t.Errorf("the demo leaves %v", left)
+			}
+			if after := volumes(); after != before {
+				t.Errorf("the demo leaves volumes: before %q, after %q", before, after)
+			}
+		})
+	}
+}

@@ -1,0 +1,153 @@
+// Command cmwa is a workflow agent for Pulumi Cloud and for services that speak
+// like it: it claims workflow jobs and runs each in an environment of its own,
+// as a configuration file says.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/peterbourgon/ff/v3/ffcli"
+)
+
+// version is set when a release is built.
+var version = ""
+
+// Exit codes, as the README lists them.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2 // the command line or the configuration is wrong
+)
+
+// usageError is an error that only an edit can cure.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// streams is what a command works on beside its arguments.
+type streams struct {
+	environ []string
+	stdout  io.Writer
+	stderr  io.Writer
+}
+
+func main() {
+	soft, hard, stop := signals()
+	code := execute(soft, hard, os.Args[1:], streams{os.Environ(), os.Stdout, os.Stderr})
+	stop()
+	os.Exit(code)
+}
+
+// signals returns a context that ends with the first TERM or INT, and one that
+// ends with the second.
+func signals() (soft, hard context.Context, stop func()) {
+	soft, cancelSoft := context.WithCancel(context.Background())
+	hard, cancelHard := context.WithCancel(context.Background())
+	ch := make(chan os.Signal, 2)
+	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range ch {
+			if soft.Err() != nil {
+				cancelHard()
+			}
+			cancelSoft()
+		}
+	}()
+	return soft, hard, func() {
+		signal.Stop(ch)
+		close(ch)
+		<-done
+		cancelHard()
+		cancelSoft()
+	}
+}
+
+// execute runs one command line and returns its exit code.
+func execute(soft, hard context.Context, args []string, s streams) int {
+	root := commands(hard, s)
+	err := root.Parse(args)
+	switch {
+	case err == nil:
+		err = root.Run(soft)
+	case !errors.Is(err, flag.ErrHelp):
+		err = usageError{err}
+	}
+	var usage usageError
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+		return exitFailure
+	}
+}
+
+// commands makes the tree of commands anew: it holds the state of one parse.
+func commands(hard context.Context, s streams) *ffcli.Command {
+	flags := func(name string) *flag.FlagSet {
+		set := flag.NewFlagSet(name, flag.ContinueOnError)
+		set.SetOutput(s.stderr)
+		return set
+	}
+	runFlags := flags("cmwa run")
+	config := runFlags.String("config", "", "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")
+	run := &ffcli.Command{
+		Name: "run", ShortUsage: "cmwa run [--config FILE]",
+		ShortHelp: "claim jobs and run them, until a TERM or INT",
+		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
+			"The second one stops running jobs in order.",
+		FlagSet: runFlags,
+		Exec: func(ctx context.Context, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("run takes no argument %q", args[0])}
+			}
+			return runAgent(ctx, hard, *config, s)
+		},
+	}
+	show := &ffcli.Command{
+		Name: "version", ShortUsage: "cmwa version", ShortHelp: "print the version",
+		FlagSet: flags("cmwa version"),
+		Exec: func(context.Context, []string) error {
+			_, err := fmt.Fprintln(s.stdout, release())
+			return err
+		},
+	}
+	root := &ffcli.Command{
+		Name: "cmwa", ShortUsage: "cmwa COMMAND [FLAGS]",
+		ShortHelp: "a workflow agent for Pulumi Cloud", FlagSet: flags("cmwa"),
+		Subcommands: []*ffcli.Command{run, show},
+	}
+	root.Exec = func(_ context.Context, args []string) error {
+		if len(args) > 0 {
+			return usageError{fmt.Errorf("there is no command %q: the commands are run and version", args[0])}
+		}
+		fmt.Fprintln(s.stderr, ffcli.DefaultUsageFunc(root))
+		return usageError{errors.New("name a command")}
+	}
+	return root
+}
+
+// release is the version of this build: as set at a release, or as the Go
+// toolchain knows it.
+func release() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "dev"
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// pulumiProgram is a program with what deployments are about: configuration, a
+// secret, and resources of a provider.
+const pulumiProgram = `name: tests
+runtime: yaml
+resources:
+  file:
+    type: cmwatest:File
+    properties: { path: %PLACE%/written-by-pulumi, content: "for %{GREETED}" }
+  secret:
+    type: cmwatest:Secret
+    properties: { prefix: never-to-be-shown- }
+outputs:
+  size: ${file.size}
+  secret: ${secret.value}
+`
+
+// TestARealPulumiUp deploys a program from a git repository with the real
+// pulumi, changes it, deploys it again, and takes it down.
+func TestARealPulumiUp(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
+		for _, folder := range []string{filepath.Join(source, "infra"), state} {
+			if err := os.MkdirAll(folder, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		commit := func(greeted string) {
+			t.Helper()
+			text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", greeted).Replace(pulumiProgram)
+			if err := os.WriteFile(filepath.Join(source, "infra", "Pulumi.yaml"), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "For " + greeted}} {
+				cmd := exec.Command("git", append([]string{"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("git %v: %v: %s", args, err, out)
+				}
+			}
+		}
+		settings := []string{}
+		if w.target == "docker" {
+			settings = append(settings, `docker: {volumes: ["`+source+":"+source+`:ro", "`+state+":"+state+`"]}`)
+		}
+		home := readHome(t)
+		w.agent(settings...)
+		deploy := func(operation string) string {
+			t.Helper()
+			w.queue("dev", order{
+				Image: "cmwa/job:local",
+				Env: map[string]any{
+					"PULUMI_BACKEND_URL":       "file://" + state,
+					"PULUMI_CONFIG_PASSPHRASE": map[string]string{"secret": "the passphrase of this test"},
+				},
+				Request: map[string]any{
+					"operation": operation,
+					"sourceContext": map[string]any{"git": map[string]any{
+						"repoUrl": "file://" + source, "branch": "refs/heads/main", "repoDir": "infra",
+					}},
+				},
+			})
+			if status := w.await("dev", "succeeded", "failed"); status != "succeeded" {
+				t.Fatalf("%s has %s:\n%s", operation, status, w.log("dev"))
+			}
+			log := w.log("dev")
+			if strings.Contains(log, "never-to-be-shown-") && regexp.MustCompile(`never-to-be-shown-[0-9a-f]{6}`).MatchString(log) {
+				t.Errorf("the log shows the secret output:\n%s", log)
+			}
+			return log
+		}
+		written := filepath.Join(state, "written-by-pulumi")
+		content := func() string {
+			text, err := os.ReadFile(written)
+			if err != nil {
+				return err.Error()
+			}
+			return string(text)
+		}
+
+		commit("the world")
+		if log := deploy("preview"); !strings.Contains(log, "+ 3 to create") {
+			t.Errorf("the preview does not plan three resources:\n%s", log)
+		}
+		if log := deploy("update"); !strings.Contains(log, "+ 3 created") || content() != "for the world" {
+			t.Errorf("the file says %q, the log:\n%s", content(), log)
+		}
+		commit("everyone")
+		if log := deploy("update"); !strings.Contains(log, "~ 1 updated") || content() != "for everyone" {
+			t.Errorf("the file says %q, the log:\n%s", content(), log)
+		}
+		deploy("refresh")
+		deploy("destroy")
+		if _, err := os.Stat(written); !os.IsNotExist(err) {
+			t.Errorf("the file is still there after the destroy: %v", err)
+		}
+		if now := readHome(t); now != home {
+			t.Errorf("the job has written to this user's own ~/.pulumi: it was\n%s\nand is\n%s", home, now)
+		}
+	})
+}
+
+// readHome lists this user's own pulumi folder, with what would change if a job
+// used it.
+func readHome(t *testing.T) string {
+	t.Helper()
+	user, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, name := range []string{"", "credentials.json", "workspaces"} {
+		info, err := os.Stat(filepath.Join(user.HomeDir, ".pulumi", name))
+		if err != nil {
+			fmt.Fprintf(&b, "%s: not there\n", name)
+			continue
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, info.ModTime())
+	}
+	return b.String()
+}

@@ -1,0 +1,494 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The stories of the whole program are told in Go and not as scripts: they wait
+// for conditions at the service and look at engines and processes, for which a
+// script would need a language of its own.
+
+// everywhere tells a story once for each place that jobs can run in.
+func everywhere(t *testing.T, story func(t *testing.T, w *world)) {
+	t.Helper()
+	for _, target := range []string{"docker", "process"} {
+		t.Run(target, func(t *testing.T) {
+			t.Parallel()
+			story(t, newWorld(t, target))
+		})
+	}
+}
+
+func TestADeploymentSucceeds(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		w.queue("one", order{
+			Steps: []step{
+				{Name: "write", Run: "echo hello $GREETED\necho to stderr >&2\necho later=1 >> \"$PULUMI_ENV_FILE\"\necho kept > kept"},
+				{Name: "read", Run: "echo later is $later; cat kept"},
+			},
+			Env: map[string]any{"GREETED": "world"},
+		})
+		w.await("one", "succeeded")
+		w.wantSteps("one", "succeeded", "succeeded", "succeeded")
+		log := w.log("one")
+		for _, line := range []string{"hello world\nto stderr\n", "$ echo later is $later; cat kept\n", "later is 1\nkept\n"} {
+			if !strings.Contains(log, line) {
+				t.Errorf("the log lacks %q:\n%s", line, log)
+			}
+		}
+		if w.target == "docker" {
+			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
+		}
+	})
+}
+
+func TestAFailingStepEndsTheJob(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo before; exit 3"}, {Name: "b", Run: "echo never"}}})
+		w.await("one", "failed")
+		w.wantSteps("one", "succeeded", "failed", "not-started")
+		if log := w.log("one"); !strings.Contains(log, "exit code 3") || strings.Contains(log, "never") {
+			t.Errorf("the log must name exit code 3 and not run the second step:\n%s", log)
+		}
+		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the pool goes on
+		w.await("two", "succeeded")
+	})
+}
+
+func TestAnImageThatIsNotThereFailsTheSetUpAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	w.agent()
+	began := time.Now()
+	w.queue("one", order{Image: "cmwa-test/there-is-none:1", Steps: []step{{Name: "a", Run: "true"}}})
+	w.await("one", "failed")
+	w.wantSteps("one", "failed", "not-started")
+	if log := w.log("one"); !strings.Contains(log, "cmwa-test/there-is-none:1") || !strings.Contains(log, "pull_image") {
+		t.Errorf("the log must name the image and the setting to look at:\n%s", log)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %s until the failure was told", took)
+	}
+}
+
+func TestAStepThatTakesTooLongIsStopped(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho begun\nsleep 600 & wait", Timeout: "1s"}, {Name: "b", Run: "true"}}})
+		w.await("one", "failed")
+		w.wantSteps("one", "succeeded", "failed", "not-started")
+		log := w.log("one")
+		if !strings.Contains(log, "asked to stop") || !regexp.MustCompile(`time limit of 1s|1s`).MatchString(log[strings.Index(log, "begun"):]) {
+			t.Errorf("the log must show the TERM and name the limit:\n%s", log)
+		}
+	})
+}
+
+func TestACancelReachesAStepThatSleeps(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		witness := filepath.Join(t.TempDir(), "ended")
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo cancelled > " + witness + "; exit 1' TERM\necho begun\nsleep 600 & wait"}, {Name: "b", Run: "true"}}})
+		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+		w.call(http.MethodPost, w.path("one")+"/cancel", nil, nil)
+		if status, _ := w.status("one"); status != "failed" {
+			t.Errorf("a cancelled deployment is %s at once, want failed", status)
+		}
+		if w.target == "docker" {
+			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
+		} else {
+			w.eventually("the step was asked to end", func() bool { _, err := os.Stat(witness); return err == nil })
+		}
+		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
+		w.await("two", "succeeded")
+		if _, steps := w.status("one"); steps[2] != "not-started" {
+			t.Errorf("the steps of the cancelled job are %v", steps)
+		}
+	})
+}
+
+func TestFourJobsRunAtOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		agent := w.agent("max_concurrent_workflows: 4")
+		var names []string
+		for i := range 6 {
+			name := fmt.Sprint("job-", i)
+			names = append(names, name)
+			w.queue(name, order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"}}})
+		}
+		peak := 0
+		w.eventually("all have succeeded", func() bool {
+			running, done := 0, 0
+			for _, name := range names {
+				switch status, _ := w.status(name); status {
+				case "accepted", "running":
+					running++
+				case "succeeded":
+					done++
+				case "failed":
+					t.Fatalf("%s has failed:\n%s", name, w.log(name))
+				}
+			}
+			peak = max(peak, running)
+			return done == len(names)
+		})
+		if peak < 4 {
+			t.Errorf("the service saw at most %d at once, want 4", peak)
+		}
+		// The statuses are read one after the other, so a job that ends and one that
+		// begins meanwhile are both counted. The agent's log is in order, and a slot
+		// is free only after its job's end was logged.
+		held, most := 0, 0
+		for line := range strings.Lines(agent.output()) {
+			switch {
+			case strings.Contains(line, "job claimed"):
+				held++
+			case strings.Contains(line, "job succeeded"):
+				held--
+			}
+			most = max(most, held)
+		}
+		if most != 4 {
+			t.Errorf("the agent held at most %d at once, want 4", most)
+		}
+	})
+}
+
+func TestASingleRunEndsWithCode0(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		agent := w.agent("single_run: true")
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
+		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
+		agent.exit(exitOK)
+		if status, _ := w.status("one"); status != "succeeded" {
+			t.Errorf("the first job is %s", status)
+		}
+		if status, _ := w.status("two"); status != "not-started" {
+			t.Errorf("the second job is %s, want it left in the queue", status)
+		}
+	})
+}
+
+func TestATermLetsTheRunningJobFinishAndClaimsNothing(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		agent := w.agent()
+		gate := filepath.Join(w.folder, "gate")
+		settings := order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}}
+		_ = gate
+		w.queue("one", settings)
+		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+		agent.signal(syscall.SIGTERM)
+		agent.says("nothing new is claimed")
+		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
+		agent.exit(exitOK)
+		w.await("one", "succeeded")
+		if status, _ := w.status("two"); status != "not-started" {
+			t.Errorf("the second job is %s, want it left in the queue", status)
+		}
+	})
+}
+
+func TestASecondTermStopsTheJobInOrder(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		agent := w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo unlocking; exit 1' TERM\necho begun\nsleep 600 & wait"}}})
+		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+		agent.signal(syscall.SIGTERM)
+		agent.says("nothing new is claimed")
+		agent.signal(syscall.SIGTERM)
+		agent.exit(exitOK)
+		w.await("one", "failed")
+		if log := w.log("one"); !strings.Contains(log, "unlocking") || !strings.Contains(log, "stopped by the agent") {
+			t.Errorf("the log must show the step's last words and the reason:\n%s", log)
+		}
+	})
+}
+
+func TestAnAgentThatIsKilledFindsItsJobAgain(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		agent := w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
+		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+		agent.signal(syscall.SIGKILL)
+		agent.ends(storyLimit)
+		again := w.agent()
+		again.says("attending it")
+		w.await("one", "succeeded")
+		if count := strings.Count(w.log("one"), "\nbegun\n"); count != 1 {
+			t.Errorf("the step has begun %d times", count)
+		}
+		again.says("job succeeded")
+		if w.target == "docker" {
+			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
+		}
+	})
+}
+
+func TestTwoAgentsOfOneHostLeaveEachOthersJobsAlone(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 250 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
+		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+		second := w.agent()
+		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
+		w.await("two", "succeeded") // by the second: its slot is free
+		if strings.Contains(second.output(), "attending it") {
+			t.Errorf("the second agent has taken the job of the first over:\n%s", second.output())
+		}
+		second.signal(syscall.SIGTERM)
+		second.signal(syscall.SIGTERM)
+		second.exit(exitOK)
+		w.await("one", "succeeded")
+	})
+}
+
+func TestALogOf50MBArrivesWhole(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		const lines = 500_000
+		w.queue("one", order{Steps: []step{{Name: "a", Run: fmt.Sprintf(
+			`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "of a log that is long for its own sake, with a hundred bytes per line, newline and all......" }'`, lines)}}})
+		w.await("one", "succeeded")
+		log := w.log("one")
+		next := 0
+		for line := range strings.Lines(log) {
+			if strings.HasPrefix(line, fmt.Sprintf("line %07d ", next)) {
+				next++
+			}
+		}
+		if next != lines {
+			t.Errorf("%d of %d lines have arrived in order; the log has %d bytes", next, lines, len(log))
+		}
+		if len(log) < 50_000_000 {
+			t.Errorf("the log has %d bytes, want 50 MB", len(log))
+		}
+	})
+}
+
+func TestALineOf5MBAndBytesThatAreNoTextArrive(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: `awk 'BEGIN { for (i = 0; i < 50000; i++) printf "%s", "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-+0123456789abcdefghijklmnopqrstuvwxyz"; print "" }'
+printf 'no \377\376 text\n'
+printf 'progress 1\rprogress 2\n'
+echo last`}}})
+		w.await("one", "succeeded")
+		log := w.log("one")
+		letters := 0
+		for line := range strings.Lines(log) {
+			if strings.HasPrefix(line, "$ ") {
+				continue
+			}
+			for _, r := range line {
+				if r == 'k' {
+					letters++
+				}
+			}
+		}
+		if letters < 2*50_000 {
+			t.Errorf("%d of the long line's 100,000 letters k have arrived", letters)
+		}
+		for _, want := range []string{"no \ufffd", " text\n", "progress 1\rprogress 2\n", "\nlast\n"} {
+			if !strings.Contains(log, want) {
+				t.Errorf("the log lacks %q; it ends with %q", want, log[max(0, len(log)-200):])
+			}
+		}
+	})
+}
+
+func TestSecretsAreNowhereToBeSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	const setting, password, forwarded = "hunter2-setting-secret", "hunter2-registry-password", "hunter2-forwarded-secret"
+	const plain = "hunter2-under-a-name-that-tells-nothing"
+	agent := w.agentWith([]string{"CLOUD_KEY=" + forwarded}, "env_forward_allowlist: [CLOUD_KEY]")
+	w.queue("one", order{
+		Env:   map[string]any{"DB_PASSWORD": map[string]string{"secret": setting}, "FLAVOUR": map[string]string{"secret": plain}},
+		Login: map[string]any{"username": "user", "password": map[string]string{"secret": password}},
+		Steps: []step{{Name: "a", Run: "echo begun\necho $DB_PASSWORD $FLAVOUR $CLOUD_KEY $PULUMI_ACCESS_TOKEN\nprintf hunter2-set; sleep 0.2; echo ting-secret\nn=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"}},
+	})
+	w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+	secrets := map[string]string{"setting": setting, "setting of a plain name": plain, "registry password": password, "forwarded variable": forwarded, "pool token": w.pool}
+	look := func(where, text string) {
+		t.Helper()
+		for what, value := range secrets {
+			if strings.Contains(text, value) {
+				t.Errorf("the %s shows in %s", what, where)
+			}
+		}
+	}
+	ids := strings.Fields(w.engine("ps", "--all", "--quiet"))
+	look("docker inspect", w.engine(append([]string{"inspect"}, ids...)...))
+	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil || len(processes) < 3 {
+		t.Fatalf("only %d processes can be seen: %v", len(processes), err)
+	}
+	for _, file := range processes {
+		if text, err := os.ReadFile(file); err == nil && !strings.Contains(string(text), "cmwa.test") {
+			look(file, strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+	w.await("one", "succeeded")
+	log := w.log("one")
+	look("the job's log", log)
+	look("the agent's log", agent.output())
+	look("what the programs said", w.logs())
+	if !strings.Contains(log, "[secret]") {
+		t.Errorf("the log shows no mark where the secrets were:\n%s", log)
+	}
+	err = filepath.WalkDir(filepath.Join(w.folder, "service"), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Base(path) == "access-token" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		look("the service's "+filepath.Base(path), string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheFirstLineArrivesWhileTheStepRuns(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo first; sleep 2; echo second"}}})
+		var first, second time.Time
+		w.eventually("both lines are there", func() bool {
+			log := w.log("one")
+			if first.IsZero() && strings.Contains(log, "\nfirst\n") {
+				first = time.Now()
+			}
+			if second.IsZero() && strings.Contains(log, "\nsecond\n") {
+				second = time.Now()
+			}
+			return !second.IsZero()
+		})
+		if gap := second.Sub(first); gap < 1500*time.Millisecond {
+			t.Errorf("the lines were written 2 s apart and arrived %s apart", gap)
+		}
+	})
+}
+
+func TestAJobThatTheEngineKillsIsReported(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	w.agent()
+	w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; sleep 600"}, {Name: "b", Run: "true"}}})
+	w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+	ids := w.containers("one")
+	if len(ids) != 1 {
+		t.Fatalf("the job has the containers %v", ids)
+	}
+	w.engine("kill", "--signal", "KILL", ids[0])
+	w.await("one", "failed")
+	w.wantSteps("one", "succeeded", "failed", "not-started")
+	if log := w.log("one"); !strings.Contains(log, "Error: the environment of this job ended without a word") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+}
+
+func TestHealthFollowsThePool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	port := freePort(t)
+	w.agent(fmt.Sprint("http_server_port: ", port))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	w.eventually("healthy and ready", func() bool { return probe(url+"/healthz") == 200 && probe(url+"/readyz") == 200 })
+}
+
+func TestBadInputIsOneLineThatSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	file := func(text string, mode os.FileMode) string {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	elsewhere := t.TempDir()
+	for name, c := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"no configuration":     {[]string{"run"}, []string{"pulumi-workflow-agent.yaml", "PULUMI_AGENT_TOKEN"}},
+		"no such file":         {[]string{"run", "--config", filepath.Join(elsewhere, "none.yaml")}, []string{"none.yaml"}},
+		"a folder":             {[]string{"run", "--config", elsewhere}, []string{elsewhere}},
+		"a wrong value":        {[]string{"run", "--config", file("token: pul-x\ndeploy_target: dcker\n", 0o600)}, []string{":2:", "deploy_target", "docker"}},
+		"no token":             {[]string{"run", "--config", file("deploy_target: process\n", 0o600)}, []string{"token", "PULUMI_AGENT_TOKEN"}},
+		"a target of later":    {[]string{"run", "--config", file("token: pul-x\ndeploy_target: kubernetes\n", 0o600)}, []string{"kubernetes", "docker and process"}},
+		"no such command":      {[]string{"rnu"}, []string{"rnu", "run"}},
+		"a flag that is not":   {[]string{"run", "--confg", "x"}, []string{"confg"}},
+		"an argument too many": {[]string{"run", "now"}, []string{"now"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := w.start("bad", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=0"}, "cmwa", c.args...)
+			p.exit(exitUsage)
+			for _, want := range c.says {
+				if !strings.Contains(p.output(), want) {
+					t.Errorf("it does not say %q:\n%s", want, p.output())
+				}
+			}
+		})
+	}
+}
+
+func TestAWrongTokenIsSaidAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	good := w.pool
+	w.pool = "pul-wrong"
+	agent := w.agent()
+	agent.says("the service refuses the token")
+	agent.says("PULUMI_AGENT_TOKEN")
+	if agent.ends(time.Second) {
+		t.Errorf("the agent has given up:\n%s", agent.output())
+	}
+	if strings.Contains(agent.output(), "pul-wrong") {
+		t.Error("the message shows the token")
+	}
+	w.pool = good
+}
+
+func TestAServiceThatIsDownIsSaidAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	up := w.url
+	w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	agent := w.agent("circuit_breaker_timeout: 1s")
+	agent.says("cannot reach " + w.url)
+	agent.says("service_url")
+	proxy := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
+	defer proxy()
+	agent.says("the service answers again")
+	w.url = up
+}
+
+func TestAnEngineThatIsDownIsSaidAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	socket := filepath.Join(t.TempDir(), "engine.sock")
+	agent := w.agentWith([]string{"DOCKER_HOST=unix://" + socket})
+	agent.says("cannot reach the Docker engine at unix://" + socket)
+	lines := slices.DeleteFunc(strings.Split(agent.output(), "\n"), func(line string) bool { return !strings.Contains(line, "cannot reach the Docker engine") })
+	if len(lines) == 0 || !strings.Contains(lines[0], "start it") {
+		t.Errorf("the message does not say what to do: %v", lines)
+	}
+	if err := os.Symlink("/var/run/docker.sock", socket); err != nil {
+		t.Fatal(err)
+	}
+	w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
+	w.await("one", "succeeded")
+}

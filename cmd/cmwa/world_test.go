@@ -1,0 +1,518 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Limits of the whole-program tests: far beyond what anything takes, so that
+// only a fault reaches them.
+const (
+	storyLimit = 2 * time.Minute
+	lookEvery  = 20 * time.Millisecond
+)
+
+// programs is the folder of the real programs, built once per test run.
+var programs = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "cmwa-programs-")
+	if err != nil {
+		return "", err
+	}
+	build := func(env []string, args ...string) error {
+		cmd := exec.Command("go", append([]string{"build", "-buildvcs=false"}, args...)...)
+		cmd.Env = append(os.Environ(), env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build: %w\n%s", err, out)
+		}
+		return nil
+	}
+	flags := []string{"-o", folder + "/", module + "cmd/cmwa", module + "cmd/cmwa-cloud"}
+	if raceEnabled {
+		flags = append([]string{"-race"}, flags...)
+	}
+	static := []string{"CGO_ENABLED=0"}
+	return folder, errors.Join(
+		build(nil, flags...),
+		build(static, "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(folder, "workflow-runner"), module+"cmd/workflow-runner"),
+		build(append(static, "GOOS=linux", "GOARCH="+goruntime.GOARCH), "-trimpath", "-ldflags", "-s -w", "-o",
+			filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), module+"cmd/workflow-runner"),
+	)
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if folder, err := programs(); err == nil {
+		_ = os.RemoveAll(folder)
+	}
+	os.Exit(code)
+}
+
+// world is one local service with its agents and jobs, made of the real
+// programs. Each test has one of its own.
+type world struct {
+	t      testing.TB
+	folder string
+	bin    string
+	url    string
+	user   string // access token
+	pool   string // pool token
+	poolID string
+	target string
+
+	mu  sync.Mutex
+	ids map[string]string // deployment ids by stack
+}
+
+// newWorld starts a service that both this machine and its containers reach by
+// one URL, with one pool.
+func newWorld(t testing.TB, target string, serve ...string) *world {
+	t.Helper()
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, folder: t.TempDir(), bin: bin, target: target, ids: map[string]string{}}
+	address := "127.0.0.1"
+	if target == "docker" {
+		address = gateway(t)
+	}
+	data := filepath.Join(w.folder, "service")
+	service := w.start("service", nil, "cmwa-cloud", append([]string{"serve", "--listen", address + ":0", "--data", data}, serve...)...)
+	w.url = service.find(regexp.MustCompile(`http://[0-9.]+:[0-9]+`))
+	token, err := os.ReadFile(filepath.Join(data, "access-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.user = strings.TrimSpace(string(token))
+	var pool struct{ ID, TokenValue string }
+	w.call(http.MethodPost, "/api/orgs/organization/agent-pools", map[string]string{"name": "tests", "description": "of the whole-program tests"}, &pool)
+	w.pool, w.poolID = pool.TokenValue, pool.ID
+	return w
+}
+
+// gateway is the address at which containers of the default network reach this
+// machine.
+func gateway(t testing.TB) string {
+	t.Helper()
+	out, err := exec.Command("../../testdata/toolchain/address").CombinedOutput()
+	if address := strings.TrimSpace(string(out)); err == nil && net.ParseIP(address) != nil {
+		return address
+	}
+	t.Fatalf("no Docker engine can be used (run testdata/toolchain/up): %v: %s", err, out)
+	return ""
+}
+
+// call asks the service as a user, and fails the test on any answer but 2xx.
+func (w *world) call(method, path string, body, answer any) {
+	w.t.Helper()
+	if code, text := w.ask(method, path, body, answer); code/100 != 2 {
+		w.t.Fatalf("%s %s: %d %s", method, path, code, text)
+	}
+}
+
+func (w *world) ask(method, path string, body, answer any) (int, string) {
+	w.t.Helper()
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		content = bytes.NewReader(text)
+	}
+	request, err := http.NewRequest(method, w.url+path, content)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "token "+w.user)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if answer != nil && response.StatusCode/100 == 2 {
+		if err := json.Unmarshal(text, answer); err != nil {
+			w.t.Fatalf("%s %s: %v: %s", method, path, err, text)
+		}
+	}
+	return response.StatusCode, string(text)
+}
+
+// step is one step of a job that a test queues.
+type step struct {
+	Name    string `json:"name"`
+	Run     string `json:"run"`
+	Timeout string `json:"timeout,omitempty"`
+}
+
+// order is what a test asks for in a deployment.
+type order struct {
+	Image   string
+	Steps   []step
+	Env     map[string]any
+	Timeout string
+	Login   map[string]any // credentials of the image
+	Request map[string]any // further fields of the request
+}
+
+const baseImage = "cmwa-test/base:latest"
+
+// queue queues a job of the given steps on a stack of its own.
+func (w *world) queue(stack string, o order) {
+	w.t.Helper()
+	if o.Image == "" {
+		o.Image = baseImage
+	}
+	image := map[string]any{"reference": o.Image}
+	if o.Login != nil {
+		image["credentials"] = o.Login
+	}
+	request := map[string]any{
+		"inheritSettings": false, "agentPoolID": w.poolID,
+		"executorContext":  map[string]any{"executorImage": image},
+		"operationContext": map[string]any{"environmentVariables": o.Env, "options": map[string]any{"shell": "sh"}},
+	}
+	if o.Steps != nil {
+		request["cmwaSteps"] = o.Steps
+	}
+	if o.Timeout != "" {
+		request["cmwaTimeout"] = o.Timeout
+	}
+	for key, value := range o.Request {
+		request[key] = value
+	}
+	if code, text := w.ask(http.MethodPost, "/api/stacks/organization/tests", map[string]string{"stackName": stack}, nil); code/100 != 2 && code != http.StatusConflict {
+		w.t.Fatalf("create stack %s: %d %s", stack, code, text)
+	}
+	var answer struct{ ID string }
+	w.call(http.MethodPost, "/api/stacks/organization/tests/"+stack+"/deployments", request, &answer)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids[stack] = answer.ID
+}
+
+func (w *world) path(stack string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return "/api/stacks/organization/tests/" + stack + "/deployments/" + w.ids[stack]
+}
+
+// status is a deployment's own, and its steps'.
+func (w *world) status(stack string) (status string, steps []string) {
+	w.t.Helper()
+	var answer struct {
+		Status string
+		Jobs   []struct{ Steps []struct{ Status string } }
+	}
+	w.call(http.MethodGet, w.path(stack), nil, &answer)
+	for _, job := range answer.Jobs {
+		for _, step := range job.Steps {
+			steps = append(steps, step.Status)
+		}
+	}
+	return answer.Status, steps
+}
+
+// await waits until a deployment has one of the states, and returns it.
+func (w *world) await(stack string, states ...string) string {
+	w.t.Helper()
+	var last string
+	w.eventually(fmt.Sprintf("%s is %v", stack, states), func() bool {
+		last, _ = w.status(stack)
+		for _, state := range states {
+			if last == state {
+				return true
+			}
+		}
+		return false
+	})
+	return last
+}
+
+// wantSteps checks the states of the steps, step 0 first.
+func (w *world) wantSteps(stack string, want ...string) {
+	w.t.Helper()
+	if _, got := w.status(stack); strings.Join(got, " ") != strings.Join(want, " ") {
+		w.t.Errorf("the steps of %s are %v, want %v; the log:\n%s", stack, got, want, w.log(stack))
+	}
+}
+
+// log is the whole log of a deployment, as a client reads it.
+func (w *world) log(stack string) string {
+	w.t.Helper()
+	var b strings.Builder
+	token := ""
+	for {
+		var page struct {
+			Lines     []struct{ Header, Line string }
+			NextToken string
+		}
+		path := w.path(stack) + "/logs"
+		if token != "" {
+			path += "?continuationToken=" + token
+		}
+		w.call(http.MethodGet, path, nil, &page)
+		for _, line := range page.Lines {
+			b.WriteString(line.Line)
+		}
+		if page.NextToken == "" || page.NextToken == token {
+			return b.String()
+		}
+		token = page.NextToken
+	}
+}
+
+// eventually waits for a condition, by looking.
+func (w *world) eventually(what string, condition func() bool) {
+	w.t.Helper()
+	limit := time.After(storyLimit)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for !condition() {
+		select {
+		case <-limit:
+			w.t.Fatalf("still not so after %s: %s\n%s", storyLimit, what, w.logs())
+		case <-look.C:
+		}
+	}
+}
+
+// agent starts an agent with these settings on top of the tests' own.
+func (w *world) agent(settings ...string) *program {
+	w.t.Helper()
+	return w.agentWith(nil, settings...)
+}
+
+func (w *world) agentWith(env []string, settings ...string) *program {
+	w.t.Helper()
+	config := filepath.Join(w.folder, "agent.yaml")
+	lines := slices.Clone(settings)
+	for _, ours := range []string{
+		"token: " + w.pool, "service_url: " + w.url, "deploy_target: " + w.target, "working_directory: " + w.bin,
+		"pull_image: false", "polling_interval: 200ms", "job_status_loop_interval: 500ms", "http_server_port: 0",
+		"request_retry_wait: 200ms", "log_level: debug",
+	} {
+		key, _, _ := strings.Cut(ours, ":")
+		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key+":") }) {
+			lines = append(lines, ours)
+		}
+	}
+	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.start("agent", env, "cmwa", "run", "--config", config)
+}
+
+// program is one that runs.
+type program struct {
+	w    *world
+	cmd  *exec.Cmd
+	path string // of its output
+	done chan struct{}
+	code int
+}
+
+// start starts a program of ours; at the test's end it is stopped, and its
+// output shown if the test has failed.
+func (w *world) start(name string, env []string, command string, args ...string) *program {
+	w.t.Helper()
+	output, err := os.CreateTemp(w.folder, name+"-*.log")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p := &program{w: w, cmd: exec.Command(filepath.Join(w.bin, command), args...), path: output.Name(), done: make(chan struct{})}
+	p.cmd.Dir = w.folder
+	p.cmd.Env = append(os.Environ(), append([]string{"HOME=" + w.folder, "TMPDIR=" + w.folder}, env...)...)
+	p.cmd.Stdout, p.cmd.Stderr = output, output
+	if err := p.cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		p.code = p.cmd.ProcessState.ExitCode()
+		_ = output.Close()
+		close(p.done)
+	}()
+	w.t.Cleanup(func() {
+		p.signal(syscall.SIGTERM)
+		if !p.ends(20 * time.Second) {
+			p.signal(syscall.SIGTERM) // in a hurry
+			if !p.ends(time.Minute) {
+				w.t.Errorf("%s did not end on TERM:\n%s", name, p.output())
+				p.signal(syscall.SIGKILL)
+				<-p.done
+			}
+		}
+		if strings.Contains(p.output(), "DATA RACE") {
+			w.t.Errorf("%s has a data race:\n%s", name, p.output())
+		}
+		if w.t.Failed() {
+			w.t.Logf("-- what %s said:\n%s", name, p.output())
+		}
+	})
+	return p
+}
+
+func (p *program) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// ends reports whether the program has ended within the limit.
+func (p *program) ends(limit time.Duration) bool {
+	select {
+	case <-p.done:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// exit waits for the program's end and checks its code.
+func (p *program) exit(want int) {
+	p.w.t.Helper()
+	if !p.ends(storyLimit) {
+		p.w.t.Fatalf("the program does not end:\n%s", p.output())
+	}
+	if p.code != want {
+		p.w.t.Errorf("the program ended with code %d, want %d:\n%s", p.code, want, p.output())
+	}
+}
+
+func (p *program) output() string {
+	text, err := os.ReadFile(p.path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// find waits until the program has said something.
+func (p *program) find(what *regexp.Regexp) (found string) {
+	p.w.t.Helper()
+	p.w.eventually("the program says "+what.String(), func() bool {
+		found = what.FindString(p.output())
+		if found == "" && p.ends(0) {
+			p.w.t.Fatalf("the program ended before it said %s:\n%s", what, p.output())
+		}
+		return found != ""
+	})
+	return found
+}
+
+func (p *program) says(text string) {
+	p.w.t.Helper()
+	p.find(regexp.MustCompile(regexp.QuoteMeta(text)))
+}
+
+// logs is what every program has said, for the message of a failed test.
+func (w *world) logs() string {
+	files, _ := filepath.Glob(filepath.Join(w.folder, "*.log"))
+	var b strings.Builder
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		fmt.Fprintf(&b, "-- %s\n%s\n", filepath.Base(file), text)
+	}
+	return b.String()
+}
+
+// engine asks the Docker engine, as a user would.
+func (w *world) engine(args ...string) string {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
+	defer cancel()
+	var stderr strings.Builder
+	cmd := exec.CommandContext(ctx, "docker", args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		w.t.Fatalf("docker %s: %v: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// containers are the ids of the containers that stand for a stack's job.
+func (w *world) containers(stack string) []string {
+	w.t.Helper()
+	w.mu.Lock()
+	id := w.ids[stack]
+	w.mu.Unlock()
+	var ids []string
+	for scanner := bufio.NewScanner(strings.NewReader(w.engine("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=cmwa.subject="+id))); scanner.Scan(); {
+		ids = append(ids, scanner.Text())
+	}
+	return ids
+}
+
+// freePort is a port of this machine on which nothing listens.
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// probe is the status of a GET, or 0.
+func probe(url string) int {
+	response, err := http.Get(url)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+// forward passes connections to one address on to another, until it is ended.
+func forward(t testing.TB, from, to string) (end func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer in.Close()
+				out, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				done := make(chan struct{}, 2)
+				for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+					go func() { _, _ = io.Copy(pair[0], pair[1]); done <- struct{}{} }()
+				}
+				<-done
+			})
+		}
+	})
+	return func() { _ = listener.Close(); all.Wait() }
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// image has busybox and nothing else.
+const image = "cmwa-test/base:latest"
+
+// docker asks the Docker engine.
+func docker(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("docker %s: %v: %s\nthese tests need a Docker engine and the image %s: testdata/toolchain/up makes both", args[0], err, out, image)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// container makes a container whose first process is the program, and starts
+// it with a job.
+func container(t *testing.T, scripts ...string) (s *story, p *process, id string) {
+	t.Helper()
+	address, err := exec.Command("../../testdata/toolchain/address").Output()
+	if err != nil {
+		t.Fatalf("ask where containers reach this machine: %v", err)
+	}
+	s = newStory(t, strings.TrimSpace(string(address)), "/", scripts...)
+	id = docker(t, "create", "--interactive", "--entrypoint", "/workflow-runner", image, "run")
+	t.Cleanup(func() { docker(t, "rm", "--force", id) })
+	docker(t, "cp", program(t), id+":/workflow-runner")
+	return s, s.start("docker", "start", "--attach", "--interactive", id), id
+}
+
+func TestAsProcess1ItReapsOrphansAndPassesTheCodeOn(t *testing.T) {
+	t.Parallel()
+	s, p, _ := container(t,
+		`n=0; while [ $n -lt 20 ]; do (sleep 0.05 &); n=$((n+1)); done; sleep 0.5
+zombies=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l)
+echo "first: $(tr '\0' ' ' < /proc/1/cmdline)"
+echo "zombies: $zombies"`,
+		`echo "my parent is $PPID"; exit 9`)
+	p.exit(runtime.CodeFailed)
+	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
+	s.await("first: /workflow-runner run \nzombies: 0\n")
+	if text := s.service.Record(s.job.ID).Text(2); strings.Contains(text, "my parent is 1\n") {
+		t.Errorf("process 1 runs the steps itself:\n%s", text)
+	}
+}
+
+func TestAsProcess1ItPassesATermOn(t *testing.T) {
+	t.Parallel()
+	s, p, id := container(t, `trap 'echo asked to end; exit 0' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
+	s.await("\nbegun\n")
+	docker(t, "kill", "--signal", "TERM", id)
+	p.exit(runtime.CodeFailed)
+	s.want(runtime.Succeeded, runtime.Failed)
+	s.await("\nasked to end\nError: the job was stopped by the agent\n")
+}
+
+func TestInAContainerStepsCannotLookIntoTheRunner(t *testing.T) {
+	t.Parallel()
+	s, p, _ := container(t, `id -u
+sleep 60 & neighbour=$!
+for file in environ maps; do
+  head -c 1 "/proc/$neighbour/$file" >/dev/null && echo "neighbour shows $file"
+  head -c 1 "/proc/$PPID/$file" >/dev/null 2>&1 && echo "runner shows $file"
+done
+readlink "/proc/$PPID/fd/0" && echo "runner shows its input"
+kill $neighbour
+echo looked`)
+	p.exit(runtime.CodeSucceeded)
+	text := s.service.Record(s.job.ID).Text(1)
+	if strings.Contains(text, "\nrunner shows") || !strings.Contains(text, "\nneighbour shows environ\n") || !strings.HasSuffix(text, "\nlooked\n") {
+		t.Errorf("a step that looks around sees\n%s", text)
+	}
+}
+
+func TestWhatAStepLeavesBehindEndsWithTheContainer(t *testing.T) {
+	t.Parallel()
+	s, p, id := container(t, "nohup sleep 600 >/dev/null 2>&1 & sleep 600 & echo done")
+	p.exit(runtime.CodeSucceeded)
+	s.want(runtime.Succeeded, runtime.Succeeded)
+	if state := docker(t, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", id); state != "exited 0" {
+		t.Errorf("the container is %s", state)
+	}
+}

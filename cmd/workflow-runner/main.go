@@ -1,0 +1,141 @@
+// Command workflow-runner stands in the environment of one workflow job and
+// runs its steps. The agent starts it and writes a handover to its standard
+// input; people have no use for it but to ask for its version.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runner"
+)
+
+// version is set when a release is built.
+var version = ""
+
+// handoverLimit is the time in which the agent must have handed the job over.
+const handoverLimit = 30 * time.Second
+
+const usage = `workflow-runner runs the steps of one workflow job. It is started by the agent.
+
+  workflow-runner run        reads a handover from standard input and runs the job
+  workflow-runner version    prints the version
+`
+
+func main() {
+	os.Exit(execute(os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and returns its exit code.
+func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) int {
+	log := slog.New(slog.NewTextHandler(stderr, nil)).With("component", "runner")
+	switch {
+	case len(args) == 1 && args[0] == "run" && os.Getpid() == 1:
+		code, err := runner.Init()
+		if err != nil {
+			log.Error("the runner does not work as process 1", "error", err)
+			return runtime.CodeUsage
+		}
+		return code
+	case len(args) == 1 && args[0] == "run":
+		return run(environ, stdin, stdout, log)
+	case len(args) == 1 && args[0] == "version":
+		fmt.Fprintln(stdout, release())
+		return 0
+	case len(args) == 1 && (args[0] == "help" || args[0] == "-h" || args[0] == "--help"):
+		fmt.Fprint(stdout, usage)
+		return 0
+	}
+	fmt.Fprint(stderr, usage)
+	return runtime.CodeUsage
+}
+
+// run runs the job that stands on standard input.
+func run(environ []string, stdin *os.File, stdout io.Writer, log *slog.Logger) int {
+	ctx, hurry, done := signals()
+	defer done()
+	if err := runner.Hide(); err != nil {
+		log.Warn("the runner's memory is open to other processes of this user", "error", err)
+	}
+	handover, err := receive(ctx, stdin)
+	if err != nil {
+		log.Error(err.Error())
+		return runtime.CodeUsage
+	}
+	return runner.Run(ctx, handover, runner.Options{
+		Version: release(), Environ: environ, Progress: stdout, Hurry: hurry, Log: log,
+	})
+}
+
+// receive reads the handover, for as long as an agent may take to write it. The
+// read itself cannot be ended on every kind of input; the program ends instead.
+func receive(ctx context.Context, stdin io.Reader) (*runtime.Handover, error) {
+	type result struct {
+		handover *runtime.Handover
+		err      error
+	}
+	received := make(chan result, 1)
+	go func() {
+		h, err := runtime.ReadHandover(stdin)
+		received <- result{h, err}
+	}()
+	select {
+	case r := <-received:
+		return r.handover, r.err
+	case <-ctx.Done():
+		return nil, errors.New("asked to stop before the agent has handed a job over")
+	case <-time.After(handoverLimit):
+		return nil, fmt.Errorf("the agent has handed no job over within %s", handoverLimit)
+	}
+}
+
+// signals returns a context that ends with the first TERM, INT or HUP, and a
+// channel that is closed with the second. A SIGPIPE is taken and dropped, so that
+// an agent that no longer listens does not end the job; ignoring it would be
+// handed on to the steps.
+func signals() (ctx context.Context, hurry <-chan struct{}, release func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	second := make(chan struct{})
+	asked, pipe := make(chan os.Signal, 2), make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		hurried := false
+		for range asked {
+			if ctx.Err() != nil && !hurried {
+				hurried = true
+				close(second)
+			}
+			stop()
+		}
+	}()
+	return ctx, second, func() {
+		signal.Stop(asked)
+		close(asked)
+		<-done
+		stop()
+	}
+}
+
+// release is the version of this build: as set at a release, or as the Go
+// toolchain knows it.
+func release() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "dev"
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// maxSize is the largest that the stripped program may be, in bytes: it is
+// copied into every job.
+const maxSize = 9 << 20
+
+// storyLimit is far beyond what anything takes here.
+const storyLimit = time.Minute
+
+// build builds the program once, as a release does.
+var build = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "workflow-runner-test-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "workflow-runner")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := build(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// story is one job at a strict service that listens on an address.
+type story struct {
+	t       *testing.T
+	service *runtimetest.Service
+	job     *runtime.Job
+	root    string
+}
+
+func newStory(t *testing.T, address, root string, scripts ...string) *story {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := runtimetest.NewService()
+	server := &http.Server{Handler: service, ReadHeaderTimeout: storyLimit}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = server.Serve(listener) }()
+	s := &story{t: t, service: service, root: root, job: &runtime.Job{
+		ID: "job-1", Service: "http://" + listener.Addr().String(), Token: secret.New("job-token-" + rand.Text()),
+		Definition: runtimetest.Definition(scripts...),
+	}}
+	service.Add(s.job)
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+		for _, violation := range service.Violations() {
+			t.Errorf("the service refused %s", violation)
+		}
+		if t.Failed() {
+			t.Logf("what the service has: %+v", service.Record("job-1"))
+		}
+	})
+	if err := service.Report(t.Context(), s.job, runtime.Report{Status: runtime.Running}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// handover is what the agent would write.
+func (s *story) handover() *bytes.Reader {
+	h := runtimetest.Offer(s.job)
+	h.Root = s.root
+	text, err := json.Marshal(h)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return bytes.NewReader(text)
+}
+
+// process is a program that was started.
+type process struct {
+	*exec.Cmd
+	t              *testing.T
+	stdout, stderr bytes.Buffer
+}
+
+func (s *story) start(name string, args ...string) *process {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
+	p := &process{Cmd: exec.CommandContext(ctx, name, args...), t: s.t}
+	p.Stdin, p.Stdout, p.Stderr = s.handover(), &p.stdout, &p.stderr
+	s.t.Cleanup(cancel)
+	if err := p.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// exit waits for the end and checks the code.
+func (p *process) exit(want int) {
+	p.t.Helper()
+	err := p.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		p.t.Fatal(err)
+	}
+	if code := p.ProcessState.ExitCode(); code != want {
+		p.t.Errorf("exit code %d, want %d; it said\n%s%s", code, want, p.stdout.String(), p.stderr.String())
+	}
+}
+
+func (s *story) await(text string) {
+	s.t.Helper()
+	s.service.Await(s.t, s.job.ID, text, func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), text) })
+}
+
+func (s *story) want(statuses ...runtime.Status) {
+	s.t.Helper()
+	if got := s.service.Record(s.job.ID).Statuses(); !slices.Equal(got, statuses) {
+		s.t.Errorf("the steps are %v, want %v", got, statuses)
+	}
+}
+
+func TestTheProgramIsSmallAndKnowsItsVersion(t *testing.T) {
+	path := program(t)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > maxSize {
+		t.Errorf("the program has %d bytes, at most %d are allowed", info.Size(), maxSize)
+	}
+	out, err := exec.Command(path, "version").Output()
+	if err != nil || string(out) != "v1.2.3\n" {
+		t.Errorf("version says %q (%v)", out, err)
+	}
+}
+
+func TestAJobThatIsHandedOverRuns(t *testing.T) {
+	s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello", "exit 7")
+	p := s.start(program(t), "run")
+	p.exit(runtime.CodeFailed)
+	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
+	var last runtime.Progress
+	for line := range strings.Lines(p.stdout.String()) {
+		if err := json.Unmarshal([]byte(line), &last); err != nil {
+			t.Errorf("standard output has %q: %v", line, err)
+		}
+	}
+	if last.Step != 2 || last.Status != runtime.Failed {
+		t.Errorf("the agent was told %+v last", last)
+	}
+	if setup := s.service.Record(s.job.ID).Text(0); !strings.Contains(setup, "Workflow runner v1.2.3") {
+		t.Errorf("the set-up says\n%s", setup)
+	}
+}
+
+func TestWithoutAHandoverItSaysWhatItIs(t *testing.T) {
+	for name, c := range map[string]struct{ args, stdin, says string }{
+		"nothing":         {"run", "", "started by the agent, not by hand"},
+		"no JSON":         {"run", "hello", "not in the form"},
+		"another release": {"run", `{"version":999}`, "one release"},
+		"no job":          {"run", `{"version":1}`, "names no service"},
+		"no command":      {"", "", "workflow-runner run"},
+		"wrong command":   {"walk", "", "workflow-runner run"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(program(t), strings.Fields(c.args)...)
+			cmd.Stdin = strings.NewReader(c.stdin)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != runtime.CodeUsage || !strings.Contains(string(out), c.says) {
+				t.Errorf("it ends with %v and says %q, want code %d and %q", err, out, runtime.CodeUsage, c.says)
+			}
+		})
+	}
+}
+
+func TestATermStopsTheJobAndASecondOneKillsIt(t *testing.T) {
+	s := newStory(t, "127.0.0.1", t.TempDir(), `trap 'echo not yet' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
+	p := s.start(program(t), "run")
+	s.await("\nbegun\n")
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.await("\nnot yet\n")
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.exit(runtime.CodeFailed)
+	s.want(runtime.Succeeded, runtime.Failed)
+	s.await("\nnot yet\nError: the job was stopped by the agent\n")
+}
+
+func TestAnAgentThatNoLongerListensDoesNotEndTheJob(t *testing.T) {
+	s := newStory(t, "127.0.0.1", t.TempDir(), "echo one", "yes | head -n 1; echo two")
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reader.Close()
+	cmd := exec.Command(program(t), "run")
+	cmd.Stdin, cmd.Stdout = s.handover(), writer
+	err = cmd.Run()
+	_ = writer.Close()
+	if err != nil {
+		t.Errorf("the runner ends with %v", err)
+	}
+	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	if text := s.service.Record(s.job.ID).Text(2); !strings.HasSuffix(text, "\ny\ntwo\n") {
+		t.Errorf("a broken pipe does not end a step's program as it should:\n%s", text)
+	}
+}
