@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package tools names the programs that build makes, so that go.mod pins them.
+package tools
+
+import (
+	_ "github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml"
+	_ "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"
+)
