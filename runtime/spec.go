@@ -46,6 +46,7 @@ type Tuning struct {
 	Token           secret.String // static pool token; empty with OIDC
 	OIDCTokenFile   string
 	TokenExpiration time.Duration // asked for at an exchange; 0 lets the service decide
+	CA              string        // PEM certificates that are trusted beside the system's, by the agent and in jobs; empty is none
 
 	Kinds           []Kind        // that may be claimed
 	MaxJobs         int           // at a time, at least 1
@@ -79,4 +80,8 @@ type Docker struct {
 	Network    string   // empty is the engine's default
 	Volumes    []string // in the engine's notation, source:target[:options]
 	ExtraHosts []string // name:address
+	Memory     int64    // limit in bytes; 0 is none
+	CPUs       float64  // limit in cores; 0 is none
+	User       string   // user[:group], names or numbers; empty is the image's
+	Labels     []string // name=value, beside the agent's own
 }
