@@ -63,7 +63,7 @@ func (d *definition) strangers(environ map[string]string) Problems {
 		case strings.HasPrefix(name, prefix):
 			p.Rule = RuleUnknownVariable
 			p.Message = "no key has this variable"
-			if best := closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
+			if best := Closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
 				p.Hint = "did you mean " + best + "?"
 			}
 		default:

@@ -131,7 +131,7 @@ func (f *Field) hintForText(text string) string {
 			return "write the unit after the number, such as s for seconds"
 		}
 	case KindText, KindList:
-		if best := closest(text, slices.Clone(f.Choices)); best != "" {
+		if best := Closest(text, slices.Clone(f.Choices)); best != "" {
 			return fmt.Sprintf("did you mean %s?", best)
 		}
 	}

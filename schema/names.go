@@ -82,7 +82,7 @@ func (d *definition) suggestion(at, key string) string {
 			elsewhere[path[strings.LastIndexByte(path, '.')+1:]] = path
 		}
 	}
-	best := siblings[closest(key, slices.Collect(maps.Keys(siblings)))]
+	best := siblings[Closest(key, slices.Collect(maps.Keys(siblings)))]
 	if best == "" {
 		best = elsewhere[strings.ToLower(key)]
 	}
@@ -99,11 +99,11 @@ func prefixOf(at string) string {
 	return at + "."
 }
 
-// closest returns the word that is spelt most like a name, or nothing if none is
+// Closest returns the word that is spelt most like a name, or nothing if none is
 // near: one slip in four letters is near, and one slip always is. Case, dashes,
 // underscores and the variables' prefix are no slips. Failing that, it returns
 // the only word of which one is the beginning of the other.
-func closest(name string, words []string) string {
+func Closest(name string, words []string) string {
 	const longest = 64
 	if len(name) > longest {
 		return ""

@@ -12,9 +12,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
+
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // version is set when a release is built.
@@ -32,16 +35,23 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// exitError ends a command with a code of its own. Everything there is to say has
+// been said.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
 // streams is what a command works on beside its arguments.
 type streams struct {
 	environ []string
+	stdin   io.Reader
 	stdout  io.Writer
 	stderr  io.Writer
 }
 
 func main() {
 	soft, hard, stop := signals()
-	code := execute(soft, hard, os.Args[1:], streams{os.Environ(), os.Stdout, os.Stderr})
+	code := execute(soft, hard, os.Args[1:], streams{os.Environ(), os.Stdin, os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
 }
@@ -83,9 +93,12 @@ func execute(soft, hard context.Context, args []string, s streams) int {
 		err = usageError{err}
 	}
 	var usage usageError
+	var code exitError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
+	case errors.As(err, &code):
+		return int(code)
 	case errors.As(err, &usage):
 		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
 		return exitUsage
@@ -97,47 +110,51 @@ func execute(soft, hard context.Context, args []string, s streams) int {
 
 // commands makes the tree of commands anew: it holds the state of one parse.
 func commands(hard context.Context, s streams) *ffcli.Command {
-	flags := func(name string) *flag.FlagSet {
-		set := flag.NewFlagSet(name, flag.ContinueOnError)
-		set.SetOutput(s.stderr)
-		return set
-	}
-	runFlags := flags("cmwa run")
-	config := runFlags.String("config", "", "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")
-	run := &ffcli.Command{
-		Name: "run", ShortUsage: "cmwa run [--config FILE]",
-		ShortHelp: "claim jobs and run them, until a TERM or INT",
-		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
-			"The second one stops running jobs in order.",
-		FlagSet: runFlags,
-		Exec: func(ctx context.Context, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("run takes no argument %q", args[0])}
-			}
-			return runAgent(ctx, hard, *config, s)
-		},
-	}
-	show := &ffcli.Command{
-		Name: "version", ShortUsage: "cmwa version", ShortHelp: "print the version",
-		FlagSet: flags("cmwa version"),
-		Exec: func(context.Context, []string) error {
-			_, err := fmt.Fprintln(s.stdout, release())
-			return err
-		},
-	}
 	root := &ffcli.Command{
 		Name: "cmwa", ShortUsage: "cmwa COMMAND [FLAGS]",
-		ShortHelp: "a workflow agent for Pulumi Cloud", FlagSet: flags("cmwa"),
-		Subcommands: []*ffcli.Command{run, show},
+		ShortHelp: "a workflow agent for Pulumi Cloud", FlagSet: s.flags("cmwa"),
+		Subcommands: []*ffcli.Command{
+			runCommand(hard, s),
+			versionCommand(s),
+		},
 	}
 	root.Exec = func(_ context.Context, args []string) error {
 		if len(args) > 0 {
-			return usageError{fmt.Errorf("there is no command %q: the commands are run and version", args[0])}
+			return usageError{unknownCommand(args[0], root.Subcommands)}
 		}
 		fmt.Fprintln(s.stderr, ffcli.DefaultUsageFunc(root))
 		return usageError{errors.New("name a command")}
 	}
 	return root
+}
+
+func unknownCommand(word string, commands []*ffcli.Command) error {
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.Name)
+	}
+	if best := schema.Closest(word, names); best != "" {
+		return fmt.Errorf("there is no command %q: did you mean %s?", word, best)
+	}
+	return fmt.Errorf("there is no command %q: the commands are %s", word, strings.Join(names, ", "))
+}
+
+// flags makes an empty set of flags for one command.
+func (s streams) flags(name string) *flag.FlagSet {
+	set := flag.NewFlagSet(name, flag.ContinueOnError)
+	set.SetOutput(s.stderr)
+	return set
+}
+
+func versionCommand(s streams) *ffcli.Command {
+	return &ffcli.Command{
+		Name: "version", ShortUsage: "cmwa version", ShortHelp: "print the version",
+		FlagSet: s.flags("cmwa version"),
+		Exec: func(context.Context, []string) error {
+			_, err := fmt.Fprintln(s.stdout, release())
+			return err
+		},
+	}
 }
 
 // release is the version of this build: as set at a release, or as the Go

@@ -5,11 +5,30 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
 )
+
+func runCommand(hard context.Context, s streams) *ffcli.Command {
+	flags := s.flags("cmwa run")
+	config := flags.String("config", "", "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")
+	return &ffcli.Command{
+		Name: "run", ShortUsage: "cmwa run [--config FILE]",
+		ShortHelp: "claim jobs and run them, until a TERM or INT",
+		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
+			"The second one stops running jobs in order.",
+		FlagSet: flags,
+		Exec: func(ctx context.Context, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("run takes no argument %q", args[0])}
+			}
+			return runAgent(ctx, hard, *config, s)
+		},
+	}
+}
 
 // runAgent is cmwa run. It returns after the first signal when all is done,
 // after a single run, or when it cannot begin.
