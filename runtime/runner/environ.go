@@ -29,7 +29,7 @@ type environ map[string]string
 // process's own (the image's), what the runner adds, the job's, what the agent
 // forwards. Its errors name variables and never values.
 func newEnviron(process []string, h *runtime.Handover, definition *cloud.Definition) (environ, error) {
-	env := environ{"PATH": defaultPath, "HOME": h.Root}
+	env := environ{"PATH": defaultPath, homeVariable: h.Root}
 	for _, entry := range process {
 		if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
 			env[name] = value

@@ -64,6 +64,7 @@ type job struct {
 	env     environ
 	envFile *envFile
 	private string // folder of our own
+	root    string // what stands for "/": the handover's, or one that can be written to
 
 	undo   []func()       // in reverse order, at the end
 	drains sync.WaitGroup // of outputs that outlive their steps
@@ -90,7 +91,7 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	work, stop := context.WithCancelCause(life)
 	j := &job{
-		handover: h, options: o, log: log, leave: leave,
+		handover: h, options: o, log: log, leave: leave, root: h.Root,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   &progress{out: json.NewEncoder(o.Progress), log: log},
@@ -193,7 +194,7 @@ func (j *job) keep(o *output) {
 // makePrivate makes a folder that nobody else can look into.
 func (j *job) makePrivate() error {
 	var errs []error
-	for _, parent := range []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.handover.Root, j.env["HOME"], "/dev/shm"} {
+	for _, parent := range []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], "/dev/shm"} {
 		if parent == "" {
 			continue
 		}

@@ -19,7 +19,7 @@ func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
 	if err != nil {
 		return err
 	}
-	directory, err := findDirectory(j.handover.Root, j.definition.Steps[step].WorkingDir)
+	directory, err := findDirectory(j.root, j.definition.Steps[step].WorkingDir)
 	if err != nil {
 		return err
 	}

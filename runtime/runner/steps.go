@@ -42,13 +42,22 @@ func (j *job) prepare(log *stepLog) (err error) {
 	if err := j.makePrivate(); err != nil {
 		return err
 	}
-	j.envFile, err = newEnvFile(j.env[envFileVariable], j.handover.Root, j.private)
+	documented := j.root
+	says, err := j.settle()
+	if err != nil {
+		return err
+	}
+	j.say(log, says...)
+	j.envFile, err = newEnvFile(j.env[envFileVariable], j.root, j.private)
 	if err != nil {
 		return err
 	}
 	j.env[envFileVariable] = j.envFile.path
 	if j.handover.OIDC != "" {
-		remove, err := writeOIDC(j.handover.Root, j.handover.OIDC)
+		remove, err := writeOIDC(documented, j.handover.OIDC)
+		if err != nil && documented != j.root {
+			remove, err = writeOIDC(j.root, j.handover.OIDC)
+		}
 		if err != nil {
 			j.say(log, fmt.Sprintf("Warning: %v; the token is in %s alone", err, oidcVariable))
 		} else {
@@ -59,7 +68,7 @@ func (j *job) prepare(log *stepLog) (err error) {
 	if err != nil {
 		return err
 	}
-	j.say(log, fmt.Sprintf("Steps run in %s with %s", j.handover.Root, shell))
+	j.say(log, fmt.Sprintf("Steps run in %s with %s", j.root, shell))
 	return nil
 }
 

@@ -1,0 +1,51 @@
+package runner_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+const whereAmI = `cd "$HOME" && touch file && echo "home $HOME"; cd - >/dev/null; touch file && echo "works in $(pwd) $PULUMI_WORKFLOW_ROOT"; echo "pulumi: $PULUMI_HOME"; echo A=1 >"$PULUMI_ENV_FILE"`
+
+func TestWhereAUserCannotWriteTheJobHasFoldersOfItsOwn(t *testing.T) {
+	w := newWorld(t, steps(whereAmI, `echo "A is $A"`))
+	w.handover.Root = "/nowhere/at/all"
+	w.options.Environ = append(w.options.Environ, "HOME=/nowhere", "PULUMI_HOME=/nowhere/too")
+	w.run(runtime.CodeSucceeded)
+	w.wantLog(0, "cannot write to /nowhere/at/all; steps run in ", `cannot write to the home folder "/nowhere"; HOME is `)
+	log := w.record().Text(1)
+	var home, root string
+	for line := range strings.Lines(log) {
+		if rest, ok := strings.CutPrefix(line, "home "); ok {
+			home = strings.TrimSpace(rest)
+		}
+		if rest, ok := strings.CutPrefix(line, "works in "); ok {
+			root = strings.Fields(rest)[0]
+		}
+	}
+	if home == "" || root == "" || home == root || !strings.Contains(log, "works in "+root+" "+root+"\n") || !strings.Contains(log, "pulumi: "+home+"/.pulumi\n") {
+		t.Errorf("the step says\n%s", log)
+	}
+	w.wantLog(2, "A is 1\n")
+	for _, folder := range []string{home, root} {
+		if _, err := os.Stat(folder); err == nil {
+			t.Errorf("%s is left", folder)
+		}
+	}
+}
+
+func TestAHomeThatTheJobNamesIsLeftAlone(t *testing.T) {
+	definition := steps(`echo "home $HOME pulumi $PULUMI_HOME"`)
+	definition.Env = map[string]cloud.SecretValue{
+		"HOME":        {Value: secret.New("/nowhere")},
+		"PULUMI_HOME": {Value: secret.New("/neither")},
+	}
+	w := newWorld(t, definition)
+	w.run(runtime.CodeSucceeded)
+	w.wantLog(1, "home /nowhere pulumi /neither\n")
+}
