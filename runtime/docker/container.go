@@ -1,7 +1,16 @@
 package docker
 
 import (
+	"archive/tar"
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"strings"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -19,6 +28,7 @@ func containerOf(job *runtime.Job, img image, name, folder string, runner mount.
 		Platform: img.platform,
 		Config: &container.Config{
 			Image:       img.name,
+			User:        place.User,
 			Entrypoint:  []string{mountPoint + "/" + runnerName},
 			Cmd:         []string{"run"},
 			AttachStdin: true,
@@ -31,6 +41,7 @@ func containerOf(job *runtime.Job, img image, name, folder string, runner mount.
 		},
 		HostConfig: &container.HostConfig{
 			Mounts:        []mount.Mount{runner},
+			Resources:     container.Resources{Memory: place.Memory, NanoCPUs: int64(math.Round(place.CPUs * 1e9))},
 			Binds:         place.Volumes,
 			ExtraHosts:    place.ExtraHosts,
 			NetworkMode:   container.NetworkMode(place.Network),
@@ -40,6 +51,33 @@ func containerOf(job *runtime.Job, img image, name, folder string, runner mount.
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"}},
 		},
 	}
+}
+
+// asRoot tells whether a container's processes are root's, given the user that
+// the configuration names, or else the image.
+func asRoot(configured, image string) bool {
+	user, _, _ := strings.Cut(cmp.Or(configured, image), ":")
+	return user == "" || user == "root" || user == "0"
+}
+
+// admit lets every user of a created container write where Pulumi documents the
+// OIDC token's file to be (OIDC in Deployments): beside the runner, in a
+// directory that the engine makes for root alone. A tmpfs would not do, since it
+// takes over the mode of the directory that it covers.
+func (e *Executor) admit(ctx context.Context, id string) error {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: strings.TrimPrefix(path.Dir(mountPoint), "/") + "/", Mode: 0o1777, ModTime: time.Now()})
+	if err := errors.Join(err, w.Close()); err != nil {
+		return fmt.Errorf("pack a directory: %w", err)
+	}
+	limit, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	_, err = e.engine.CopyToContainer(limit, id, client.CopyToContainerOptions{DestinationPath: "/", Content: &archive})
+	if err != nil {
+		return refused("make a directory in the container", e.host, because(limit, err))
+	}
+	return nil
 }
 
 // folderMount mounts a job's own folder.

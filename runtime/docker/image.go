@@ -21,6 +21,7 @@ const platformAPI = "1.49"
 type image struct {
 	name         string            // as the job or the configuration has it
 	architecture string            // as Go names it
+	user         string            // whom its processes run as; empty is root
 	platform     *ocispec.Platform // asked for by the job; nil leaves the choice to the engine
 }
 
@@ -63,6 +64,9 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	}
 	if !place.PullImage {
 		setup.Say("Using the image %s as the engine has it (pull_image is false): %s", img.name, short(found.ID))
+	}
+	if found.Config != nil {
+		img.user = found.Config.User
 	}
 	img.architecture = architecture(found.Architecture)
 	switch {

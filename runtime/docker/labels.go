@@ -2,11 +2,15 @@ package docker
 
 import (
 	"crypto/rand"
+	"maps"
 	"strconv"
 	"strings"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
+
+// reserved begins the names of the agent's own labels.
+const reserved = "cmwa."
 
 // Labels of what an agent makes. Those of a job's container are all that is
 // known of the job after a restart.
@@ -21,15 +25,24 @@ const (
 	labelRunner     = "cmwa.runner" // on volumes and their doors: digest of the program
 )
 
+// labels are the configured ones and the agent's own. A configured one never
+// has the name of an own one, also not of one that this job has not.
 func labels(job *runtime.Job, folder string) map[string]string {
-	all := map[string]string{
+	all := map[string]string{}
+	for _, label := range job.Tuning.Place.Docker.Labels {
+		name, value, _ := strings.Cut(label, "=")
+		if name != "" && !strings.HasPrefix(name, reserved) {
+			all[name] = value
+		}
+	}
+	maps.Copy(all, map[string]string{
 		labelAgent:      job.Agent,
 		labelPool:       job.Pool,
 		labelPoolName:   job.PoolName,
 		labelJob:        job.ID,
 		labelSubject:    job.Subject,
 		labelGeneration: strconv.FormatUint(job.Generation, 10),
-	}
+	})
 	if folder != "" {
 		all[labelFolder] = folder
 	}

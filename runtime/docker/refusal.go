@@ -60,6 +60,13 @@ var refusals = []struct {
 	{"duplicate mount point", "docker.volumes has an entry for a place that is mounted already", false},
 	{"bad format for add-host", "docker.extra_hosts has an entry that is not in the form name:address", false},
 	{"invalid IP address in add-host", "docker.extra_hosts has an entry without a valid address", false},
+	{"minimum memory limit", "docker.memory is less than the engine allows", false},
+	{"range of cpus is from", "docker.cpus is more than the engine's machine has, or next to nothing", false},
+	{"nanocpus can not be set", "the engine's machine cannot limit docker.cpus", false},
+	{"unable to find user", "the image has no such user: change docker.user, or use a number", false},
+	{"unable to find group", "the image has no such group: change docker.user, or use a number", false},
+	{"uids and gids must be in range", "docker.user names a number that no user can have", false},
+	{"no matching entries in", "the image has no such user or group: change docker.user, or use numbers", false},
 	{"is not supported on the detected host platform", "the image is for another kind of machine than the engine's", false},
 	{"cannot allocate memory", "the engine's machine has no memory left", true},
 }

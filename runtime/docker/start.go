@@ -62,10 +62,15 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	setup.Say("Starting the container")
 
 	input, handover, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
-		if folder != "" {
+		if folder == "" {
+			if err := e.fill(ctx, id, img, runner); err != nil {
+				return err
+			}
+		}
+		if asRoot(place.Docker.User, img.user) {
 			return nil
 		}
-		return e.fill(ctx, id, img, runner)
+		return e.admit(ctx, id)
 	})
 	if input != nil {
 		defer input.Close()

@@ -16,7 +16,7 @@ import (
 // wish is what a test's definition asks for.
 type wish struct {
 	Code  int    `json:"code"`
-	Until string `json:"until"` // "", "term" or "kill"
+	Until string `json:"until"` // "", "term", "kill" or "memory", which takes all there is
 	Note  string `json:"note"`  // written to standard error
 }
 
@@ -42,6 +42,15 @@ func main() {
 	case "term":
 		<-terms
 		say(runtime.Progress{Step: 1, Lines: 1, Status: runtime.Failed})
+	case "memory":
+		var all [][]byte
+		for {
+			more := make([]byte, 1<<20)
+			for i := range more {
+				more[i] = 1
+			}
+			all = append(all, more)
+		}
 	case "kill":
 		for {
 			time.Sleep(time.Hour)
