@@ -7,9 +7,6 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// defaultPool is the name of the pool that the top level of a file describes.
-const defaultPool = "default"
-
 // Desired is what should run: one generation of the configuration.
 type Desired struct {
 	Generation uint64
@@ -26,49 +23,58 @@ type ProcessSpec struct {
 	HTTPPort        int           // 0 is no HTTP server
 	HealthThreshold time.Duration // longest time without progress that is healthy
 	ShutdownTimeout time.Duration // for running jobs to finish after the first signal
+	MaxJobs         int           // of all pools together; 0 is no limit but the pools' own
 }
 
 // Want translates a configuration into what should run: the only place where
 // the words of a file meet the words of what is run.
 func Want(c *schema.Config, generation uint64) Desired {
-	spec := poolSpec(c, generation)
-	return Desired{
+	desired := Desired{
 		Generation: generation,
 		Digest:     c.Digest,
-		Pools:      map[string]runtime.PoolSpec{spec.Key(): spec},
+		Pools:      make(map[string]runtime.PoolSpec, len(c.Pools)),
 		Process: ProcessSpec{
 			LogLevel: c.LogLevel, LogFormat: c.LogFormat, Syslog: c.Syslog,
 			HTTPPort: c.HTTPServerPort, HealthThreshold: c.HealthThreshold, ShutdownTimeout: c.ShutdownTimeout,
+			MaxJobs: c.MaxConcurrentWorkflows,
 		},
 	}
+	for i := range c.Pools {
+		spec := poolSpec(&c.Pools[i], c.OverrideImage, generation)
+		desired.Pools[spec.Key()] = spec
+	}
+	return desired
 }
 
-func poolSpec(c *schema.Config, generation uint64) runtime.PoolSpec {
+func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.PoolSpec {
 	credentials := "token"
-	if c.OIDCTokenFile != "" {
+	if p.OIDCTokenFile != "" {
 		credentials = "oidc"
 	}
 	var kinds []runtime.Kind
-	for _, kind := range c.EnabledWorkflowTypes {
+	for _, kind := range p.EnabledWorkflowTypes {
 		kinds = append(kinds, runtime.Kind(kind))
 	}
 	return runtime.PoolSpec{
-		Name:       defaultPool,
+		Name:       p.Name,
 		Generation: generation,
 		Identity: runtime.Identity{
-			Service: c.ServiceURL, Organization: c.OrganizationName, PoolID: c.RunnerPoolID,
-			Credentials: credentials, Target: c.DeployTarget,
+			Service: p.ServiceURL, Organization: p.OrganizationName, PoolID: p.RunnerPoolID,
+			Credentials: credentials, Target: p.DeployTarget,
 		},
 		Tuning: runtime.Tuning{
-			Token: c.Token, OIDCTokenFile: c.OIDCTokenFile, TokenExpiration: c.TokenExpiration,
-			Kinds: kinds, MaxJobs: c.MaxConcurrentWorkflows, SingleRun: c.SingleRun,
-			PollingInterval: c.PollingInterval, PollingOverride: c.PollingOverride, StatusInterval: c.JobStatusLoopInterval,
-			RequestTimeout: c.RequestTimeout, RetryCount: c.RequestRetryCount, RetryWait: c.RequestRetryWait, RetryMaxWait: c.RequestRetryMaxWait,
-			BreakerFailures: c.CircuitBreakerFailures, BreakerTimeout: c.CircuitBreakerTimeout,
+			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, TokenExpiration: p.TokenExpiration, CA: p.CA,
+			Kinds: kinds, MaxJobs: p.MaxConcurrentWorkflows, SingleRun: p.SingleRun,
+			PollingInterval: p.PollingInterval, PollingOverride: p.PollingOverride, StatusInterval: p.JobStatusLoopInterval,
+			RequestTimeout: p.RequestTimeout, RetryCount: p.RequestRetryCount, RetryWait: p.RequestRetryWait, RetryMaxWait: p.RequestRetryMaxWait,
+			BreakerFailures: p.CircuitBreakerFailures, BreakerTimeout: p.CircuitBreakerTimeout,
 			Place: runtime.Place{
-				WorkingDirectory: c.WorkingDirectory, SharedVolumeDirectory: c.SharedVolumeDirectory,
-				PullImage: c.PullImage, OverrideImage: c.OverrideImage, Forward: c.EnvForwardAllowlist,
-				Docker: runtime.Docker{Network: c.Docker.Network, Volumes: c.Docker.Volumes, ExtraHosts: c.Docker.ExtraHosts},
+				WorkingDirectory: p.WorkingDirectory, SharedVolumeDirectory: p.SharedVolumeDirectory,
+				PullImage: p.PullImage, OverrideImage: overrideImage, Forward: p.EnvForwardAllowlist,
+				Docker: runtime.Docker{
+					Network: p.Docker.Network, Volumes: p.Docker.Volumes, ExtraHosts: p.Docker.ExtraHosts,
+					Memory: p.Docker.Memory, CPUs: p.Docker.CPUs, User: p.Docker.User, Labels: p.Docker.Labels,
+				},
 			},
 		},
 	}

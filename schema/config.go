@@ -1,8 +1,7 @@
 package schema
 
 import (
-	"maps"
-	"slices"
+	"fmt"
 	"time"
 
 	"github.com/cmwa-project/cmwa/secret"
@@ -16,9 +15,30 @@ type Config struct {
 	Digest string   // of everything that it was made from, in hexadecimal
 	Files  []string // that the file names and that were read for it
 
+	Pools []Pool // at least one; names are unique
+
+	HTTPServerPort         int           // 0 is no HTTP server
+	HealthThreshold        time.Duration // never 0
+	Syslog                 bool
+	LogLevel               string
+	LogFormat              string
+	MaxConcurrentWorkflows int // of all pools together; 0 is no limit but the pools' own
+	ShutdownTimeout        time.Duration
+	OverrideImage          string // in place of the image that the service asks for; only a variable sets it
+	DebugPod               bool   // keep every worker Pod; only a variable sets it
+
+	settings []Setting
+}
+
+// Pool is one pool in force: what it sets itself, over what the top level sets
+// for all pools, over the environment and the defaults there.
+type Pool struct {
+	Name                   string        // "default" where the file has no pools
 	Token                  secret.String // from token or token_file; empty with OIDC
 	TokenFile              string
 	ServiceURL             string // without a slash at its end
+	CAFile                 string
+	CA                     string // content of CAFile: certificates in PEM form; empty is none
 	WorkingDirectory       string // never empty if the executable is known
 	SharedVolumeDirectory  string
 	DeployTarget           string
@@ -39,26 +59,41 @@ type Config struct {
 	RequestRetryMaxWait    time.Duration
 	CircuitBreakerFailures int
 	CircuitBreakerTimeout  time.Duration
-	HTTPServerPort         int           // 0 is no HTTP server
-	HealthThreshold        time.Duration // never 0
-	Syslog                 bool
-	LogLevel               string
-	LogFormat              string
 	MaxConcurrentWorkflows int
-	ShutdownTimeout        time.Duration
 	Docker                 Docker
+	Kubernetes             Kubernetes
 	ECS                    ECS
-
-	OverrideImage string // in place of the image that the service asks for; only a variable sets it
-
-	origins map[string]Origin
+	PodTemplate            map[string]any // from pod_template or pod_template_file; nil is none. Not to be changed
+	PodTemplateFile        string
 }
+
+// DefaultPool is the name of the only pool of a file without pools.
+const DefaultPool = "default"
+
+// DefaultPodTemplateFile is read for deploy_target kubernetes if it is there and
+// no other template is set. The public packaging mounts it.
+const DefaultPodTemplateFile = "/mnt/worker-pod.json"
 
 // Docker is how containers are made.
 type Docker struct {
 	Network    string
 	Volumes    []string // source:target[:options]
 	ExtraHosts []string // name:address
+	Memory     int64    // in bytes; 0 is no limit
+	CPUs       float64  // in cores; 0 is no limit
+	User       string   // user[:group]; empty is the image's
+	Labels     []string // name=value
+}
+
+// Kubernetes is how Pods are made.
+type Kubernetes struct {
+	Namespace       string // empty is the agent's own
+	Image           string // with the runner programs; empty is the agent's own release
+	ImagePullPolicy string
+	ServiceAccount  string // empty is the namespace's default
+	CPU             string // quantity; empty is none
+	Memory          string // quantity; empty is none
+	KeepFailedPods  bool
 }
 
 // ECS is how tasks are made.
@@ -71,21 +106,32 @@ type ECS struct {
 	TaskDefinitionTemplateFile string
 }
 
-// Origin returns where the value of a key comes from: the file, a variable, or
-// the defaults.
-func (c *Config) Origin(key string) Origin { return c.origins[key] }
-
-// Written returns the keys that the file or a variable sets, sorted.
-func (c *Config) Written() []string { return slices.Sorted(maps.Keys(c.origins)) }
-
-// configOf reads the settings out of a table that holds every key and has been
-// judged.
-func configOf(t table) *Config {
+// processOf reads the settings of the whole agent out of a table that holds every
+// key and has been judged.
+func processOf(t, alone table) *Config {
 	r := reader{t}
 	return &Config{
+		HTTPServerPort:  r.int("http_server_port"),
+		HealthThreshold: r.duration("health_threshold"),
+		Syslog:          r.bool("syslog"),
+		LogLevel:        r.text("log_level"),
+		LogFormat:       r.text("log_format"),
+		ShutdownTimeout: r.duration("shutdown_timeout"),
+		OverrideImage:   reader{alone}.text("override_image"),
+		DebugPod:        reader{alone}.bool("debug_pod"),
+	}
+}
+
+// poolOf reads the settings of a pool.
+func poolOf(t table) *Pool {
+	r := reader{t}
+	memory, _ := size(r.text("docker", "memory"))
+	return &Pool{
+		Name:                   r.text("name"),
 		Token:                  secret.New(r.text("token")),
 		TokenFile:              r.text("token_file"),
 		ServiceURL:             r.text("service_url"),
+		CAFile:                 r.text("ca_file"),
 		WorkingDirectory:       r.text("working_directory"),
 		SharedVolumeDirectory:  r.text("shared_volume_directory"),
 		DeployTarget:           r.text("deploy_target"),
@@ -106,17 +152,24 @@ func configOf(t table) *Config {
 		RequestRetryMaxWait:    r.duration("request_retry_max_wait"),
 		CircuitBreakerFailures: r.int("circuit_breaker_failures"),
 		CircuitBreakerTimeout:  r.duration("circuit_breaker_timeout"),
-		HTTPServerPort:         r.int("http_server_port"),
-		HealthThreshold:        r.duration("health_threshold"),
-		Syslog:                 r.bool("syslog"),
-		LogLevel:               r.text("log_level"),
-		LogFormat:              r.text("log_format"),
 		MaxConcurrentWorkflows: r.int("max_concurrent_workflows"),
-		ShutdownTimeout:        r.duration("shutdown_timeout"),
 		Docker: Docker{
 			Network:    r.text("docker", "network"),
 			Volumes:    r.list("docker", "volumes"),
 			ExtraHosts: r.list("docker", "extra_hosts"),
+			Memory:     memory,
+			CPUs:       r.cores("docker", "cpus"),
+			User:       r.text("docker", "user"),
+			Labels:     r.list("docker", "labels"),
+		},
+		Kubernetes: Kubernetes{
+			Namespace:       r.text("kubernetes", "namespace"),
+			Image:           r.text("kubernetes", "image"),
+			ImagePullPolicy: r.text("kubernetes", "image_pull_policy"),
+			ServiceAccount:  r.text("kubernetes", "service_account"),
+			CPU:             r.text("kubernetes", "cpu"),
+			Memory:          r.text("kubernetes", "memory"),
+			KeepFailedPods:  r.bool("kubernetes", "keep_failed_pods"),
 		},
 		ECS: ECS{
 			Cluster:                    r.text("ecs", "cluster"),
@@ -126,6 +179,7 @@ func configOf(t table) *Config {
 			AssignPublicIP:             r.bool("ecs", "assign_public_ip"),
 			TaskDefinitionTemplateFile: r.text("ecs", "task_definition_template_file"),
 		},
+		PodTemplateFile: r.text("pod_template_file"),
 	}
 }
 
@@ -134,8 +188,20 @@ type reader struct{ table table }
 
 func (r reader) text(path ...string) string {
 	v, _ := r.table.get(path...)
-	text, _ := v.data.(string)
-	return text
+	switch data := v.data.(type) {
+	case string:
+		return data
+	case int, float64: // of a quantity
+		return fmt.Sprint(data)
+	default:
+		return ""
+	}
+}
+
+func (r reader) cores(path ...string) float64 {
+	v, _ := r.table.get(path...)
+	n, _ := cores(v.data)
+	return n
 }
 
 func (r reader) bool(path ...string) bool {

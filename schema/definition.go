@@ -3,6 +3,8 @@ package schema
 import (
 	_ "embed"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -52,6 +54,9 @@ func define() (*definition, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the keys: %w", err)
 	}
+	if keys, err = d.ofPools(root, keys); err != nil {
+		return nil, fmt.Errorf("read the keys of pools: %w", err)
+	}
 	variables, err := fieldsOf(d.environment, "")
 	if err != nil {
 		return nil, fmt.Errorf("read the variables: %w", err)
@@ -72,15 +77,69 @@ func define() (*definition, error) {
 	return d, nil
 }
 
-// field returns the field of a path, which may go on to an entry of a list.
-func (d *definition) field(path string) (f *Field, entry bool) {
-	if f := d.byKey[path]; f != nil {
-		return f, false
+// ofPools marks the keys that a pool may set, puts them first, and adds those that
+// only a pool has.
+func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
+	pool, err := fieldsOf(root.LookupPath(cue.ParsePath("#Pool")), "")
+	if err != nil {
+		return nil, err
 	}
-	if end := strings.LastIndexByte(path, '.'); end > 0 {
-		if f := d.byKey[path[:end]]; f != nil && f.Kind == KindList {
-			return f, true
+	settable := map[string]bool{}
+	for _, f := range pool {
+		settable[f.Key] = true
+	}
+	var all, process []Field
+	for _, f := range keys {
+		if settable[f.Key] {
+			f.Pool = true
+			all = append(all, f)
+			continue
+		}
+		process = append(process, f)
+		if f.Kind != KindMappings {
+			continue
+		}
+		for _, own := range pool {
+			if !slices.ContainsFunc(keys, func(k Field) bool { return k.Key == own.Key }) {
+				own.Key, own.Pool = f.Key+"."+own.Key, true
+				process = append(process, own)
+			}
 		}
 	}
-	return nil, false
+	return append(all, process...), nil
+}
+
+// field returns the field of a path, and the path of its value: the same, or
+// less the last step if that names an entry of a list. It returns nil for a path
+// that the schema does not know.
+func (d *definition) field(path string) (f *Field, at string) {
+	inner, ofPool := path, false
+	if rest, ok := strings.CutPrefix(path, "pools."); ok {
+		index, key, deeper := strings.Cut(rest, ".")
+		if _, err := strconv.Atoi(index); err == nil {
+			if !deeper {
+				return d.byKey["pools"], "pools"
+			}
+			inner, ofPool = key, true
+		}
+	}
+	known := func(key string) *Field {
+		f := d.byKey[key]
+		if !ofPool {
+			return f
+		}
+		if f == nil || !f.Pool {
+			return d.byKey["pools."+key]
+		}
+		return f
+	}
+	if f := known(inner); f != nil {
+		return f, path
+	}
+	if end := strings.LastIndexByte(inner, '.'); end > 0 {
+		if f := known(inner[:end]); f != nil && f.Kind == KindList {
+			return f, path[:strings.LastIndexByte(path, '.')]
+		}
+	}
+	return nil, ""
 }

@@ -43,6 +43,9 @@ func (f *Field) fromVariable(text string) (v value, ok bool) {
 			return v, true
 		}
 	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil && f.Unit != "" {
+		text += f.Unit
+	}
 	v.data = text
 	return v, true
 }

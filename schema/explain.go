@@ -23,7 +23,7 @@ func (f *Field) sentence() string {
 		return "a whole number" + between(f.Min, f.Max)
 	case f.Kind == KindList:
 		return "a list"
-	case f.Kind == KindMapping:
+	case f.Kind == KindMapping, f.Kind == KindTree:
 		return "a mapping of keys to values"
 	case len(f.Choices) > 0:
 		return "one of " + strings.Join(f.Choices, ", ")
@@ -57,8 +57,15 @@ func (f *Field) entrySentence() string {
 	}
 }
 
-// outOfBounds says what is wrong with a duration, if anything is.
+// outOfBounds says what is wrong with a duration or a quantity, if anything is.
 func (f *Field) outOfBounds(data any) string {
+	if f.Kind == KindQuantity {
+		const most = 1024
+		if n, ok := cores(data); !ok || n < 0 || n == 0 && data != "" || n > most {
+			return "must be " + f.sentence()
+		}
+		return ""
+	}
 	length, ok := duration(data)
 	switch {
 	case !ok:

@@ -18,8 +18,11 @@ const (
 	KindBool     Kind = "bool"
 	KindInt      Kind = "int"
 	KindDuration Kind = "duration"
-	KindList     Kind = "list" // of text
+	KindQuantity Kind = "quantity" // a number, or a text such as 500m
+	KindList     Kind = "list"     // of text
 	KindMapping  Kind = "mapping"
+	KindMappings Kind = "mappings" // a list of mappings
+	KindTree     Kind = "tree"     // a mapping that is checked by another schema
 	KindAny      Kind = "any"
 )
 
@@ -38,10 +41,13 @@ const (
 
 // Field is what the schema says about one key.
 type Field struct {
-	Key          string        // with dots: ecs.cluster
+	Key          string        // with dots: ecs.cluster; of a pool itself, pools.name
 	Kind         Kind          //
 	Choices      []string      // of a text, or of each entry of a list; nil is anything
+	Pattern      string        // regular expression that a text, or each entry of a list, matches; empty is none
 	Min, Max     *int64        // of an int; nil is no bound
+	Required     bool          // the key must be there
+	Pool         bool          // a pool may set it for itself
 	Shortest     time.Duration // of a duration
 	Longest      time.Duration //
 	Seconds      bool          // a duration may be a bare number of seconds
@@ -50,6 +56,7 @@ type Field struct {
 	Reload       Class         //
 	Variable     string        // that overlays the key; empty is none
 	Separator    string        // of a list in that variable: "," or " "
+	Unit         string        // of a bare number in that variable
 	OnlyVariable bool          // there is no key of this name
 	Doc          string        // sentences
 	Default      string        // as JSON; empty is none
@@ -61,7 +68,7 @@ type Field struct {
 }
 
 // Fields returns every key of the schema and every setting that only a variable
-// has, in the order of schema.cue.
+// has, in the order of schema.cue, those that a pool may set first.
 func Fields() ([]Field, error) {
 	d, err := define()
 	if err != nil {
@@ -69,7 +76,10 @@ func Fields() ([]Field, error) {
 	}
 	fields := slices.Clone(d.fields)
 	for i, f := range fields {
-		if v := d.defaults.LookupPath(cue.ParsePath(f.Key)); !f.OnlyVariable && f.Kind != KindMapping && v.Exists() {
+		if f.OnlyVariable || f.Kind == KindMapping {
+			continue
+		}
+		if v := d.defaults.LookupPath(cue.ParsePath(f.Key)); v.Exists() {
 			text, err := v.MarshalJSON()
 			if err != nil {
 				return nil, fmt.Errorf("read the default of %s: %w", f.Key, err)
@@ -89,7 +99,7 @@ func fieldsOf(definition cue.Value, prefix string) ([]Field, error) {
 	}
 	for keys.Next() {
 		v := keys.Value()
-		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v)}
+		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v), Required: keys.Selector().ConstraintType() == cue.RequiredConstraint}
 		f.shape(v)
 		if err := f.attributes(v); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Key, err)
@@ -116,7 +126,13 @@ func (f *Field) shape(v cue.Value) {
 		f.bounds(v)
 	case cue.ListKind:
 		f.Kind = KindList
-		f.Choices, _ = choices(v.LookupPath(cue.MakePath(cue.AnyIndex)))
+		entry := v.LookupPath(cue.MakePath(cue.AnyIndex))
+		if entry.IncompleteKind() == cue.StructKind {
+			f.Kind = KindMappings
+			return
+		}
+		f.Choices, _ = choices(entry)
+		f.Pattern = pattern(entry)
 	case cue.StructKind:
 		f.Kind = KindMapping
 	case cue.TopKind:
@@ -124,6 +140,7 @@ func (f *Field) shape(v cue.Value) {
 	default:
 		f.Kind = KindText
 		f.Choices, f.Empty = choices(v)
+		f.Pattern = pattern(v)
 	}
 }
 
@@ -143,6 +160,19 @@ func (f *Field) bounds(v cue.Value) {
 			f.Max = &n
 		}
 	}
+}
+
+// pattern returns the one regular expression of a text.
+func pattern(v cue.Value) string {
+	op, args := cue.Dereference(v).Expr()
+	if op != cue.RegexMatchOp {
+		return ""
+	}
+	text, err := args[len(args)-1].String()
+	if err != nil {
+		return ""
+	}
+	return text
 }
 
 // choices returns the alternatives of an enumeration of texts, and whether the
@@ -182,12 +212,19 @@ func (f *Field) attributes(v cue.Value) error {
 				return err
 			}
 			f.Separator = map[string]string{"comma": ",", "space": " "}[name]
+			if f.Unit, _, err = a.Lookup(1, "unit"); err != nil {
+				return err
+			}
 		case "reload":
 			f.Reload = Class(first)
 		case "secret":
 			f.Secret = true
 		case "seconds":
 			f.Seconds = true
+		case "quantity":
+			f.Kind = KindQuantity
+		case "tree":
+			f.Kind = KindTree
 		case "duration":
 			f.Kind = KindDuration
 			for name, bound := range map[string]*time.Duration{"min": &f.Shortest, "max": &f.Longest} {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // The name of a configuration file, and that of the deployment agent's time.
@@ -26,15 +27,21 @@ type Source struct {
 	Environ    map[string]string // as it was when the process started
 	Executable string            // path of the program; empty is unknown
 	Searched   []string          // directories without a file, for the message that says so
+	Mode       fs.FileMode       // permissions of the file; 0 is unknown
+
+	// TerminationGrace is how long the agent's own Pod may take to end; 0 is
+	// unknown.
+	TerminationGrace time.Duration
 
 	// ReadFile reads a file that the configuration names. Nil reads regular
 	// files of at most MaxFile bytes from disk.
 	ReadFile func(name string) ([]byte, error)
 }
 
-func (s Source) read(name string) ([]byte, error) {
+func (s Source) read(name string) ([]byte, fs.FileMode, error) {
 	if s.ReadFile != nil {
-		return s.ReadFile(name)
+		content, err := s.ReadFile(name)
+		return content, 0, err
 	}
 	return readRegular(name)
 }
@@ -57,25 +64,25 @@ type Places struct {
 func Find(places Places) (Source, error) {
 	source := Source{Environ: places.Environ, Executable: places.Executable}
 	if named, by := places.named(); named != "" {
-		content, err := readRegular(named)
+		content, mode, err := readRegular(named)
 		if err != nil {
 			return Source{}, fmt.Errorf("read the configuration that %s names: %w", by, err)
 		}
-		source.Path, source.Content = named, content
+		source.Path, source.Content, source.Mode = named, content, mode
 		return source, nil
 	}
 	source.Searched = places.directories()
 	for _, name := range []string{FileName, OldFileName} {
 		for _, directory := range source.Searched {
 			path := filepath.Join(directory, name)
-			content, err := readRegular(path)
+			content, mode, err := readRegular(path)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 				continue
 			}
 			if err != nil {
 				return Source{}, fmt.Errorf("read the configuration: %w: make it readable, or name another with --config", err)
 			}
-			source.Path, source.Content, source.Searched = path, content, nil
+			source.Path, source.Content, source.Mode, source.Searched = path, content, mode, nil
 			return source, nil
 		}
 	}
@@ -113,21 +120,24 @@ func directoryOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// readRegular reads a regular file. It stops one byte after [MaxFile], which
+// readRegular reads a regular file, and tells its permissions. It stops one byte after [MaxFile], which
 // Load then refuses, so that no file fills the memory; and it does not open
 // devices and pipes, which may never end.
-func readRegular(path string) ([]byte, error) {
+func readRegular(path string) ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, MaxFile+1))
+	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
+	return content, info.Mode().Perm(), err
 }
+
+var errNotRegular = errors.New("not a regular file")

@@ -125,7 +125,7 @@ func TestAHugeFileIsRefusedAfterItsFirstMebibyte(t *testing.T) {
 func TestATokenFileIsReadFromDisk(t *testing.T) {
 	h := house{t, t.TempDir()}
 	src := source("token_file: " + h.put("token", "pul-disk\n"))
-	if got := must(t, src).Token.Reveal(); got != "pul-disk" {
+	if got := must(t, src).Pools[0].Token.Reveal(); got != "pul-disk" {
 		t.Errorf("the token is %q", got)
 	}
 	_, problems := schema.Load(source("token_file: " + h.root))

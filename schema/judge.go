@@ -1,9 +1,9 @@
 package schema
 
 import (
+	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -11,40 +11,56 @@ import (
 )
 
 // judge asks CUE about every value, and the fields about the bounds of their
-// durations. It takes what is out from the table.
+// durations and quantities. It takes what is out from the table.
 func (l *load) judge(t table) {
 	for _, path := range l.failures(l.config, t) {
-		f, entry := l.field(path)
+		f, at := l.field(path)
 		if f == nil {
 			l.report(Problem{Rule: RuleInternal, File: l.source.Path, Path: shown(path), Message: "is refused, and the program cannot tell why"})
 			continue
 		}
-		v, _ := t.get(strings.Split(f.Key, ".")...)
-		if entry {
-			index, err := strconv.Atoi(path[len(f.Key)+1:])
-			if list, ok := v.data.([]value); ok && err == nil && index < len(list) {
-				l.refuse(f, list[index], path, "must be "+f.entrySentence())
-			}
-		} else {
+		l.bad[at] = true
+		v, there := t.get(strings.Split(path, ".")...)
+		switch {
+		case !there:
+			l.missing(t, path)
+		case at != path:
+			l.refuse(f, v, path, "must be "+f.entrySentence())
+		default:
 			l.refuse(f, v, path, "must be "+f.sentence())
 		}
-		l.bad[f.Key] = true
+	}
+	scopes := []string{""}
+	for i := range t.pools() {
+		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
 	}
 	for i := range l.fields {
 		f := &l.fields[i]
-		path := strings.Split(f.Key, ".")
-		v, ok := t.get(path...)
-		if !ok || f.OnlyVariable || l.bad[f.Key] || f.Kind != KindDuration {
+		if f.OnlyVariable || f.Kind != KindDuration && f.Kind != KindQuantity {
 			continue
 		}
-		if wrong := f.outOfBounds(v.data); wrong != "" {
-			l.refuse(f, v, f.Key, wrong)
-			l.bad[f.Key] = true
+		for _, scope := range scopes {
+			path := scope + f.Key
+			v, ok := t.get(strings.Split(path, ".")...)
+			if !ok || l.bad[path] || scope != "" && !f.Pool {
+				continue
+			}
+			if wrong := f.outOfBounds(v.data); wrong != "" {
+				l.refuse(f, v, path, wrong)
+				l.bad[path] = true
+			}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(l.bad)) {
-		t.remove(strings.Split(key, ".")...)
+	for _, path := range slices.Sorted(maps.Keys(l.bad)) {
+		t.remove(strings.Split(path, ".")...)
 	}
+}
+
+// missing reports a key that must be there, at the mapping that lacks it.
+func (l *load) missing(t table, path string) {
+	end := strings.LastIndexByte(path, '.')
+	outer, _ := t.get(strings.Split(path[:max(end, 0)], ".")...)
+	l.report(Problem{Rule: RuleValue, File: outer.at.File, Line: outer.at.Line, Column: outer.at.Column, Path: path, Message: "must be set"})
 }
 
 // judgeAlone does the same for what only variables say.
@@ -73,7 +89,7 @@ func (l *load) refuse(f *Field, v value, path, message string) {
 // failures returns the paths at which CUE refuses a table, sorted, each once. A
 // path of a list or mapping is left out if one within it is there.
 func (d *definition) failures(constraints cue.Value, t table) []string {
-	err := constraints.Unify(d.context.Encode(t.plain())).Validate(cue.Concrete(true))
+	err := constraints.Unify(d.context.Encode(d.judged(t))).Validate(cue.Concrete(true))
 	var paths []string
 	outer := map[string]bool{}
 	for _, e := range errors.Errors(err) {
@@ -88,4 +104,26 @@ func (d *definition) failures(constraints cue.Value, t table) []string {
 	}
 	slices.Sort(paths)
 	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return outer[path] })
+}
+
+// judged is what CUE sees of a table. A tree is only seen to be one: another
+// schema checks it.
+func (d *definition) judged(t table) map[string]any {
+	plain := make(map[string]any, len(t))
+	for key, v := range t {
+		if f := d.byKey[key]; f != nil && f.Kind == KindTree {
+			if _, ok := v.data.(table); ok {
+				v.data = table{}
+			}
+		}
+		plain[key] = v.plain()
+	}
+	if list, ok := plain["pools"].([]any); ok {
+		for i, entry := range t["pools"].data.([]value) {
+			if pool, ok := entry.data.(table); ok {
+				list[i] = d.judged(pool)
+			}
+		}
+	}
+	return plain
 }

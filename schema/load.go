@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -13,13 +14,14 @@ import (
 // Load makes a configuration of a source. The configuration is nil exactly if
 // the problems hold an error; warnings come beside a configuration.
 //
-// Load never panics, whatever the source holds; it reads the token file that the
-// configuration names, and nothing else. It is safe for concurrent use.
+// Load never panics, whatever the source holds; it reads the files of tokens,
+// certificates and Pod templates that the configuration names, and nothing else. It is safe for concurrent use.
 func Load(source Source) (*Config, Problems) {
 	l := &load{source: source, bad: map[string]bool{}, digest: sha256.New()}
 	l.digest.Write(source.Content)
 	config := l.guarded()
 	l.problems.sort()
+	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
 	if len(l.problems.Errors()) > 0 {
 		return nil, l.problems
 	}
@@ -31,7 +33,7 @@ type load struct {
 	*definition
 	source   Source
 	problems Problems
-	bad      map[string]bool // keys whose value is out, so that no rule speaks of them again
+	bad      map[string]bool // paths whose value is out, so that no rule speaks of them again
 	files    []string
 	digest   hash.Hash
 }
@@ -77,17 +79,22 @@ func (l *load) run() *Config {
 	alone = l.judgeAlone(alone)
 
 	plain := map[string]any{}
-	if err := l.defaults.Decode(&plain); err != nil {
+	if err := l.definition.defaults.Decode(&plain); err != nil {
 		l.report(Problem{Rule: RuleInternal, Message: "the defaults do not decode"})
 		return nil
 	}
-	config := configOf(merged.over(written(plain)))
+	defaults := written(plain)
+	config := processOf(merged.over(defaults), alone)
 	config.Path = l.source.Path
-	config.OverrideImage = reader{alone}.text("override_image")
-	config.origins = map[string]Origin{}
-	merged.origins("", config.origins)
-
-	l.rules(config)
+	scopes := l.scopes(merged, defaults)
+	for _, s := range scopes {
+		s.check()
+		config.Pools = append(config.Pools, *s.pool)
+	}
+	l.check(config, merged, scopes)
+	if len(l.problems.Errors()) == 0 {
+		config.settings = l.settings(config, merged.over(defaults), scopes)
+	}
 	config.Files = l.files
 	config.Digest = hex.EncodeToString(l.digest.Sum(nil))
 	return config

@@ -27,20 +27,27 @@ func must(t *testing.T, src schema.Source) *schema.Config {
 	return config
 }
 
+// unseen leaves out of a comparison what is no setting.
+func unseen() cmp.Option {
+	return cmp.Options{cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")}
+}
+
 func TestATokenAloneIsAWholeConfiguration(t *testing.T) {
 	got := must(t, schema.Source{Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0123"}, Executable: "/opt/cmwa/cmwa"})
 	want := &schema.Config{
-		Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com", WorkingDirectory: "/opt/cmwa",
-		DeployTarget: "docker", PullImage: true,
-		EnabledWorkflowTypes: []string{"deployment", "insights_scan", "policy_evaluation"},
-		PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
-		RequestTimeout: 30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
-		CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute,
+		Pools: []schema.Pool{{
+			Name: "default", Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com", WorkingDirectory: "/opt/cmwa",
+			DeployTarget: "docker", PullImage: true,
+			EnabledWorkflowTypes: []string{"deployment", "insights_scan", "policy_evaluation"},
+			PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
+			RequestTimeout: 30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
+			CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute, MaxConcurrentWorkflows: 1,
+			Kubernetes: schema.Kubernetes{ImagePullPolicy: "IfNotPresent"}, ECS: schema.ECS{LaunchType: "FARGATE"},
+		}},
 		HTTPServerPort: 8080, HealthThreshold: 2 * time.Minute,
 		LogLevel: "info", LogFormat: "text", MaxConcurrentWorkflows: 1, ShutdownTimeout: time.Hour,
-		ECS: schema.ECS{LaunchType: "FARGATE"},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+	if diff := cmp.Diff(want, got, unseen()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -78,6 +85,19 @@ docker:
   network: n
   volumes: [c:/c, "/d:/d:ro"]
   extra_hosts: ["h:10.0.0.1", "v6:fe80::1"]
+  memory: 1.5g
+  cpus: 500m
+  user: "1000:1000"
+  labels: [team=platform, "cost-centre=4 2"]
+kubernetes:
+  namespace: jobs
+  image: registry.example.com/cmwa:1
+  image_pull_policy: Always
+  service_account: worker
+  cpu: 2
+  memory: 4Gi
+  keep_failed_pods: true
+pod_template: {metadata: {labels: {team: platform}}}
 ecs:
   cluster: c
   subnets: [s]
@@ -87,22 +107,32 @@ ecs:
   task_definition_template_file: f
 `
 
-var everyValue = schema.Config{
-	Path: "agent.yaml", Token: secret.New("pul-file"), ServiceURL: "https://pulumi.example.com/api", WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
-	DeployTarget: "ecs", SingleRun: true, EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
-	EnvForwardAllowlist: []string{"A", "B"}, OrganizationName: "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
-	PollingInterval: time.Second, PollingOverride: true, JobStatusLoopInterval: 2 * time.Second, RequestTimeout: 3 * time.Second,
-	RequestRetryCount: 4, RequestRetryWait: 5 * time.Second, RequestRetryMaxWait: 6 * time.Second,
-	CircuitBreakerFailures: 7, CircuitBreakerTimeout: 8 * time.Second, HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
-	Syslog: true, LogLevel: "debug", LogFormat: "json", MaxConcurrentWorkflows: 11,
-	Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"}},
-	ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
-		TaskDefinitionTemplateFile: "f"},
+func everyValue() *schema.Config {
+	return &schema.Config{
+		Path: "agent.yaml",
+		Pools: []schema.Pool{{
+			Name: "default", Token: secret.New("pul-file"), ServiceURL: "https://pulumi.example.com/api", WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
+			DeployTarget: "ecs", SingleRun: true, EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
+			EnvForwardAllowlist: []string{"A", "B"}, OrganizationName: "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
+			PollingInterval: time.Second, PollingOverride: true, JobStatusLoopInterval: 2 * time.Second, RequestTimeout: 3 * time.Second,
+			RequestRetryCount: 4, RequestRetryWait: 5 * time.Second, RequestRetryMaxWait: 6 * time.Second,
+			CircuitBreakerFailures: 7, CircuitBreakerTimeout: 8 * time.Second, MaxConcurrentWorkflows: 11,
+			Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
+				Memory: 1536 << 20, CPUs: 0.5, User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"}},
+			Kubernetes: schema.Kubernetes{Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always", ServiceAccount: "worker",
+				CPU: "2", Memory: "4Gi", KeepFailedPods: true},
+			ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
+				TaskDefinitionTemplateFile: "f"},
+			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
+		}},
+		HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
+		Syslog: true, LogLevel: "debug", LogFormat: "json", MaxConcurrentWorkflows: 11,
+	}
 }
 
 func TestEveryKeyOfTheFileIsRead(t *testing.T) {
 	got := must(t, source(everyKey))
-	if diff := cmp.Diff(&everyValue, got, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+	if diff := cmp.Diff(everyValue(), got, unseen()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -123,13 +153,19 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"PULUMI_AGENT_ECS_CLUSTER": "c", "PULUMI_AGENT_ECS_SUBNETS": "s", "PULUMI_AGENT_ECS_SECURITY_GROUPS": "g", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
 		"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
 		"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": "registry.example.com/job:1",
+		"PULUMI_AGENT_DOCKER_MEMORY":             "1536m", "PULUMI_AGENT_DOCKER_CPUS": "0.5", "PULUMI_AGENT_DOCKER_USER": "1000:1000",
+		"PULUMI_AGENT_DOCKER_LABELS":        "team=platform cost-centre=42",
+		"PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PULUMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
+		"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2", "PULUMI_AGENT_MEM_QUANTITY": "4",
+		"PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
 		// Known, though they say nothing to this configuration.
-		"PULUMI_AGENT_CONFIG": "x", "PULUMI_AGENT_IMAGE": "x", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always", "PULUMI_AGENT_NUM_CPUS": "1",
-		"PULUMI_AGENT_MEM_QUANTITY": "4", "PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "x", "PULUMI_AGENT_DEBUG_POD": "true", "PULUMI_ENV": "x",
+		"PULUMI_AGENT_CONFIG": "x", "PULUMI_ENV": "x",
 	}})
-	want := everyValue
-	want.Path, want.OverrideImage = "", "registry.example.com/job:1"
-	if diff := cmp.Diff(&want, got, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+	want := everyValue()
+	want.Path, want.OverrideImage, want.DebugPod = "", "registry.example.com/job:1", true
+	want.Pools[0].PodTemplate = nil // a mapping has no variable
+	want.Pools[0].Docker.Labels[1] = "cost-centre=42"
+	if diff := cmp.Diff(want, got, unseen()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -139,8 +175,10 @@ func TestEveryValueKnowsItsOrigin(t *testing.T) {
 	src.Environ = map[string]string{"PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2", "PULUMI_AGENT_SYSLOG": ""}
 	config := must(t, src)
 	got := map[string]string{}
-	for _, key := range append(config.Written(), "syslog") {
-		got[key] = config.Origin(key).String()
+	for _, setting := range config.Settings() {
+		if setting.Origin != (schema.Origin{}) || setting.Key == "syslog" {
+			got[setting.Key] = setting.Origin.String()
+		}
 	}
 	want := map[string]string{
 		"token": "agent.yaml:1", "log_level": "PULUMI_AGENT_LOG_LEVEL", "ecs.cluster": "agent.yaml:4",
@@ -149,8 +187,8 @@ func TestEveryValueKnowsItsOrigin(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if config.ECS.Cluster != "c" || config.ECS.LaunchType != "EC2" {
-		t.Errorf("a variable for one key of a mapping must leave its other keys: %+v", config.ECS)
+	if ecs := config.Pools[0].ECS; ecs.Cluster != "c" || ecs.LaunchType != "EC2" {
+		t.Errorf("a variable for one key of a mapping must leave its other keys: %+v", ecs)
 	}
 }
 
@@ -174,16 +212,26 @@ func drawSetting(t *rapid.T, f schema.Field) setting {
 		s.file, s.variable = fmt.Sprintf("%ds", n), fmt.Sprintf("%ds", n+1)
 	case schema.KindList:
 		s.file, s.variable = "[x:/y]", "z:/y"
-		if len(f.Choices) > 0 {
+		switch {
+		case len(f.Choices) > 0:
 			s.file, s.variable = "["+f.Choices[0]+"]", f.Choices[1]
+		case f.Key == "docker.labels":
+			s.file, s.variable = "[a=b]", "c=d"
 		}
 	default:
 		s.file, s.variable = "/file", "/variable"
 		switch {
 		case f.Key == "service_url":
 			s.file, s.variable = "https://file", "https://variable"
+		case f.Kind == schema.KindQuantity || f.Unit != "" || f.Key == "docker.memory":
+			s.file, s.variable = "4Gi", "3Gi"
+			if f.Kind == schema.KindQuantity {
+				s.file, s.variable = "1.5", "500m"
+			}
 		case len(f.Choices) > 0:
 			s.file, s.variable = f.Choices[0], f.Choices[1]
+		case strings.HasPrefix(f.Key, "kubernetes."), f.Key == "docker.user":
+			s.file, s.variable = "file", "variable"
 		}
 	}
 	return s
@@ -214,7 +262,7 @@ func TestTheEnvironmentWinsOverTheFileAndNothingElseChanges(t *testing.T) {
 		variables := map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h"}
 		var below, alone []setting
 		for _, f := range fields {
-			if f.Variable == "" || f.OnlyVariable || f.Key == "request_retry_max_wait" || strings.Contains(f.Key, "token_file") || !rapid.Bool().Draw(t, "with "+f.Key) {
+			if f.Variable == "" || f.OnlyVariable || f.Key == "request_retry_max_wait" || strings.HasSuffix(f.Key, "_file") || !rapid.Bool().Draw(t, "with "+f.Key) {
 				continue
 			}
 			s := drawSetting(t, f)
@@ -243,7 +291,7 @@ func TestTheEnvironmentWinsOverTheFileAndNothingElseChanges(t *testing.T) {
 		if err := problems.Err(); err != nil {
 			t.Fatalf("%v\n%s", err, src.Content)
 		}
-		if diff := cmp.Diff(written, both, cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")); diff != "" {
+		if diff := cmp.Diff(written, both, unseen()); diff != "" {
 			t.Fatalf("a variable is not the same as its value in the file:\n%s", diff)
 		}
 	})
@@ -322,7 +370,7 @@ func TestTheTokenComesFromWhereTheEnvironmentSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src := source(test.file)
 			src.Environ, src.ReadFile = test.environ, tokens
-			if got := must(t, src).Token.Reveal(); got != test.want {
+			if got := must(t, src).Pools[0].Token.Reveal(); got != test.want {
 				t.Errorf("the token is %q, want %q", got, test.want)
 			}
 		})
@@ -364,7 +412,7 @@ func TestYAMLIsReadAsItsWritersExpect(t *testing.T) {
 		"legacy version":  {"version: [1, {a: b}]\ntoken: pul-x\nlog_level: debug\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := must(t, source(test.file)); got.LogLevel != "debug" || got.Token.Reveal() != "pul-x" {
+			if got := must(t, source(test.file)); got.LogLevel != "debug" || got.Pools[0].Token.Reveal() != "pul-x" {
 				t.Errorf("read %+v", got)
 			}
 		})
@@ -376,7 +424,7 @@ func TestMergeKeysGiveWayToWhatIsWrittenOut(t *testing.T) {
 	if want := "agent.yaml:2:1: base: unknown key"; problems.Error() != want {
 		t.Errorf("problems %q, want %q", problems.Error(), want)
 	}
-	if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}}); config == nil || !reflect.DeepEqual(config.Docker, want) {
+	if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}}); config == nil || !reflect.DeepEqual(config.Pools[0].Docker, want) {
 		t.Errorf("read %+v, want %+v", config, want)
 	}
 }
@@ -385,7 +433,7 @@ func TestAnOldNameFillsInForTheNewOne(t *testing.T) {
 	src := source("token: pul-x\nworkflow_runners_directory: $PWD/bin\n")
 	src.Path, src.Environ = "/etc/pulumi-deployment-agent.yaml", map[string]string{"PWD": "/srv"}
 	config, problems := schema.Load(src)
-	if config == nil || config.WorkingDirectory != "/srv/bin" {
+	if config == nil || config.Pools[0].WorkingDirectory != "/srv/bin" {
 		t.Errorf("read %+v", config)
 	}
 	want := `/etc/pulumi-deployment-agent.yaml: the name of the file is an old one

@@ -14,14 +14,23 @@ func (d *definition) known(t table, at string) Problems {
 	var problems Problems
 	for key, v := range t {
 		path := join(at, key)
-		f := d.byKey[path]
-		if f == nil || strings.Contains(key, ".") {
+		f, whole := d.field(path)
+		if f == nil || whole != path || strings.Contains(key, ".") {
 			delete(t, key)
 			problems = append(problems, warning(RuleUnknownKey, v.key, join(at, shown(key)), "unknown key", d.suggestion(at, key)))
 			continue
 		}
-		if inner, ok := v.data.(table); ok && f.Kind == KindMapping {
-			problems = append(problems, d.known(inner, path)...)
+		switch data := v.data.(type) {
+		case table:
+			if f.Kind == KindMapping {
+				problems = append(problems, d.known(data, path)...)
+			}
+		case []value:
+			for i, entry := range data {
+				if inner, ok := entry.data.(table); ok && f.Kind == KindMappings {
+					problems = append(problems, d.known(inner, fmt.Sprintf("%s.%d", path, i))...)
+				}
+			}
 		}
 	}
 	return problems
@@ -63,6 +72,11 @@ func warning(rule Rule, at Origin, path, message, hint string) Problem {
 // suggestion finds the key that a writer may have meant: one of the same mapping
 // that is spelt alike, or one of the same name elsewhere.
 func (d *definition) suggestion(at, key string) string {
+	scope := "" // of the pool that at is in
+	if rest, ok := strings.CutPrefix(at, "pools."); ok {
+		index, inner, _ := strings.Cut(rest, ".")
+		scope, at = "pools."+index, inner
+	}
 	path := join(at, key)
 	if end := strings.LastIndexByte(path, '.'); end > 0 && d.byKey[path] != nil {
 		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end])
@@ -70,21 +84,33 @@ func (d *definition) suggestion(at, key string) string {
 	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
 		return "only the variable " + variable + " sets it"
 	}
+	if f := d.byKey[path]; f != nil && scope != "" {
+		return "it is for the whole agent: write it at the top level"
+	}
 	siblings := map[string]string{}
 	elsewhere := map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(d.byKey)) {
-		if f := d.byKey[path]; f.Old != "" || f.Unused != "" || f.Ignored {
+		f := d.byKey[path]
+		if f.Old != "" || f.Unused != "" || f.Ignored {
 			continue
 		}
-		if rest, ok := strings.CutPrefix(path, prefixOf(at)); ok && !strings.Contains(rest, ".") {
-			siblings[rest] = path
-		} else {
-			elsewhere[path[strings.LastIndexByte(path, '.')+1:]] = path
+		inner, own := strings.CutPrefix(path, "pools.")
+		last := inner[strings.LastIndexByte(inner, '.')+1:]
+		switch rest, ok := strings.CutPrefix(inner, prefixOf(at)); {
+		case ok && !strings.Contains(rest, ".") && (scope == "" && !own || scope != "" && f.Pool):
+			siblings[rest] = join(scope, inner)
+		case f.Pool && !own:
+			elsewhere[last] = join(scope, path)
+		default:
+			elsewhere[last] = path
 		}
 	}
 	best := siblings[Closest(key, slices.Collect(maps.Keys(siblings)))]
 	if best == "" {
 		best = elsewhere[strings.ToLower(key)]
+	}
+	if best == "" {
+		best = elsewhere[Closest(key, slices.Collect(maps.Keys(elsewhere)))]
 	}
 	if best == "" {
 		return ""

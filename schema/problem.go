@@ -39,6 +39,10 @@ const (
 	RuleMissingToken    Rule = "missing-token"    // no credentials at all
 	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
 	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
+	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names is not there
+	RuleReadableToken   Rule = "readable-token"   // a token in a file that others may read
+	RulePools           Rule = "pools"            // pools that do not go together
+	RulePollRate        Rule = "poll-rate"        // all pools together ask the service very often
 	RuleTimes           Rule = "times"            // durations that do not fit together
 	RuleInternal        Rule = "internal"         // a fault of the schema itself
 )
@@ -107,17 +111,27 @@ func (p Problems) Err() error {
 
 // Strict returns the problems as they weigh where a file is checked and nothing
 // runs: a key that nobody knows is an error, because it is most likely a slip;
-// and the lack of a token is a warning, because it may come from the environment
-// that the agent will run in.
+// the lack of a token at the top level is a warning, because it may come from the
+// environment that the agent will run in; so is the lack of a file that the
+// configuration names, and no word is lost on the lack of a token file, which
+// should lie on the agent's machine only.
 func (p Problems) Strict() Problems {
-	strict := slices.Clone(p)
-	for i := range strict {
-		switch strict[i].Rule {
+	var strict Problems
+	for _, problem := range p {
+		switch problem.Rule {
 		case RuleUnknownKey:
-			strict[i].Severity = Error
+			problem.Severity = Error
 		case RuleMissingToken:
-			strict[i].Severity = Warning
+			if !strings.HasPrefix(problem.Path, "pools.") {
+				problem.Severity = Warning
+			}
+		case RuleMissingFile:
+			if strings.HasSuffix(problem.Path, "token_file") {
+				continue
+			}
+			problem.Severity = Warning
 		}
+		strict = append(strict, problem)
 	}
 	return strict
 }

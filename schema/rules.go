@@ -2,127 +2,149 @@ package schema
 
 import (
 	"bytes"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cmwa-project/cmwa/secret"
 )
 
-// rules checks what no key can say alone, and fills in what follows from other
-// keys. A rule is silent if a value that it needs is out already.
-func (l *load) rules(c *Config) {
-	l.service(c)
-	l.credentials(c)
-	l.times(c)
-	if c.WorkingDirectory == "" {
-		c.WorkingDirectory = directoryOf(l.source.Executable)
+// check applies the rules across the keys of one pool, and fills in what follows
+// from other keys. A rule is silent if a value that it needs is out already.
+func (s *scope) check() {
+	s.service()
+	s.credentials()
+	s.certificates()
+	s.template()
+	s.retries()
+	if s.pool.WorkingDirectory == "" {
+		s.pool.WorkingDirectory = directoryOf(s.source.Executable)
 	}
-	slices.Sort(c.EnabledWorkflowTypes)
-	c.EnabledWorkflowTypes = slices.Compact(c.EnabledWorkflowTypes)
+	slices.Sort(s.pool.EnabledWorkflowTypes)
+	s.pool.EnabledWorkflowTypes = slices.Compact(s.pool.EnabledWorkflowTypes)
 }
 
-// about places a problem at the first of the keys that is set.
-func (l *load) about(c *Config, severity Severity, rule Rule, message, hint string, keys ...string) {
-	p := Problem{Severity: severity, Rule: rule, File: l.source.Path, Path: keys[0], Message: message, Hint: hint}
-	for _, key := range keys {
-		if at, ok := c.origins[key]; ok {
-			p.File, p.Line, p.Column = at.File, at.Line, at.Column
-			if at.Variable != "" && key == keys[0] {
-				p.Path = at.Variable
-			}
-			break
+// check applies the rules across pools and the whole agent.
+func (l *load) check(c *Config, t table, scopes []*scope) {
+	l.together(scopes)
+	top := &scope{load: l, places: map[string]Origin{}}
+	t.origins("", top.places)
+	l.times(c, top, scopes)
+	if _, set := t["max_concurrent_workflows"]; set || len(t.pools()) == 0 {
+		limit := scopes[0].pool.MaxConcurrentWorkflows
+		if v, ok := t["max_concurrent_workflows"].data.(int); ok {
+			limit = v
+		}
+		c.MaxConcurrentWorkflows = limit
+	}
+}
+
+func (s *scope) service() {
+	if s.good("service_url") {
+		if u, err := url.Parse(s.pool.ServiceURL); err != nil || u.Hostname() == "" {
+			s.about(Error, RuleValue, "must be "+s.byKey["service_url"].sentence(), "", "service_url")
 		}
 	}
-	l.report(p)
-}
-
-// good reports whether none of the keys is out.
-func (l *load) good(keys ...string) bool {
-	return !slices.ContainsFunc(keys, func(key string) bool { return l.bad[key] })
-}
-
-func (l *load) service(c *Config) {
-	if l.good("service_url") {
-		if u, err := url.Parse(c.ServiceURL); err != nil || u.Hostname() == "" {
-			l.about(c, Error, RuleValue, "must be "+l.byKey["service_url"].sentence(), "", "service_url")
-		}
-	}
-	c.ServiceURL = strings.TrimRight(c.ServiceURL, "/")
+	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
 }
 
 // credentials settles which of token, token_file and OIDC is used. OIDC wins
 // over both; of the two others the environment's wins over the file's.
-func (l *load) credentials(c *Config) {
-	if !l.good("token", "token_file", "oidc_token_file") {
+func (s *scope) credentials() {
+	if !s.good("token", "token_file", "oidc_token_file") {
 		return
+	}
+	c := s.pool
+	if at := s.places["token"]; !c.Token.Empty() && at.Line > 0 && s.source.Mode&0o044 != 0 {
+		s.about(Warning, RuleReadableToken, "the token is in a file that others may read", "chmod 600 the file, or put the token into one of its own and name that in token_file", "token")
 	}
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""
 	switch {
 	case c.OIDCTokenFile != "":
-		l.exchange(c, map[string]bool{"token": hasToken, "token_file": hasFile})
+		s.exchange(map[string]bool{"token": hasToken, "token_file": hasFile})
 		c.Token = secret.String{}
-	case hasToken && hasFile && l.above(c, "token") == l.above(c, "token_file"):
-		l.about(c, Error, RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
-	case hasFile && (!hasToken || l.above(c, "token_file")):
-		c.Token = l.tokenFrom(c)
+	case hasToken && hasFile && s.above("token") == s.above("token_file"):
+		s.about(Error, RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
+	case hasFile && (!hasToken || s.above("token_file")):
+		c.Token = s.token()
+	case !hasToken && s.at != "":
+		s.report(Problem{Rule: RuleMissingToken, File: s.entry.at.File, Line: s.entry.at.Line, Column: s.entry.at.Column, Path: s.at,
+			Message: "the pool has no access token", Hint: "set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"})
 	case !hasToken:
-		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", l.variableOf("token"))
-		if l.source.Path == "" && len(l.source.Searched) > 0 {
-			hint += "; there is no " + FileName + " in " + strings.Join(l.source.Searched, ", ")
+		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", s.variableOf("token"))
+		if s.source.Path == "" && len(s.source.Searched) > 0 {
+			hint += "; there is no " + FileName + " in " + strings.Join(s.source.Searched, ", ")
 		}
-		l.about(c, Error, RuleMissingToken, "there is no pool access token", hint, "token")
+		s.about(Error, RuleMissingToken, "there is no pool access token", hint, "token")
 	}
 }
 
 // above reports whether a variable sets the key.
-func (l *load) above(c *Config, key string) bool { return c.origins[key].Variable != "" }
+func (s *scope) above(key string) bool { return s.places[key].Variable != "" }
 
 // exchange checks the set of keys that an exchange of an OIDC token needs, and
 // the keys that it makes useless.
-func (l *load) exchange(c *Config, others map[string]bool) {
-	for key, value := range map[string]string{"organization_name": c.OrganizationName, "runner_pool_id": c.RunnerPoolID} {
-		if value == "" && l.good(key) {
-			l.about(c, Error, RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+l.variableOf(key), key, "oidc_token_file")
+func (s *scope) exchange(others map[string]bool) {
+	for key, value := range map[string]string{"organization_name": s.pool.OrganizationName, "runner_pool_id": s.pool.RunnerPoolID} {
+		if value == "" && s.good(key) {
+			s.about(Error, RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+s.variableOf(key), key, "oidc_token_file")
 		}
 	}
 	for key, set := range others {
 		if set {
-			l.about(c, Warning, RuleCredentials, "has no effect beside oidc_token_file", "remove one of the two", key)
+			s.about(Warning, RuleCredentials, "has no effect beside oidc_token_file", "remove one of the two", key)
 		}
 	}
 }
 
-// tokenFrom reads the token file. Its name stays out of messages: people put the
-// token itself there.
-func (l *load) tokenFrom(c *Config) secret.String {
-	refuse := func(message, hint string) secret.String {
-		if strings.HasPrefix(c.TokenFile, "pul-") {
-			hint = "the value looks like a token; give the name of a file that holds it"
-		}
-		l.about(c, Error, RuleFile, message, hint, "token_file")
+// file reads a file that a key names. Its name stays out of messages: people put
+// a secret itself there.
+func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+	content, mode, err := s.source.read(name)
+	rule, message, hint := RuleFile, "", ""
+	switch {
+	case err == nil && len(content) > MaxFile:
+		message, hint = fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10), "name another"
+	case err == nil:
+		s.files = append(s.files, name)
+		fmt.Fprintf(s.digest, "\x00%s\x00%s", key, content)
+		return content, mode, true
+	case errors.Is(err, fs.ErrNotExist):
+		rule, message, hint = RuleMissingFile, "there is no such file", cure+", or correct the name"
+	case errors.Is(err, fs.ErrPermission):
+		message, hint = "the file must not be read by this user", "give the agent's user the right to read it"
+	default:
+		message, hint = "the file cannot be read", "name a regular file"
+	}
+	if strings.HasPrefix(name, "pul-") {
+		rule, hint = RuleFile, "the value looks like a token; give the name of a file that holds it"
+	}
+	s.about(Error, rule, message, hint, key)
+	return nil, 0, false
+}
+
+// token reads the token file.
+func (s *scope) token() secret.String {
+	content, mode, ok := s.file("token_file", s.pool.TokenFile, "put the token into it")
+	if !ok {
 		return secret.String{}
 	}
-	content, err := l.source.read(c.TokenFile)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return refuse("there is no such file", "put the token into it, or correct the name")
-	case errors.Is(err, fs.ErrPermission):
-		return refuse("the file must not be read by this user", "give the agent's user the right to read it")
-	case err != nil:
-		return refuse("the file cannot be read", "name a regular file")
-	}
-	l.files = append(l.files, c.TokenFile)
-	fmt.Fprintf(l.digest, "\x00token_file\x00%s", content)
 	token := string(bytes.TrimSpace(content))
-	if token == "" {
-		return refuse("the file is empty", "put the token into it")
-	}
-	if len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return refuse("the file must hold one token and nothing else", "")
+	switch {
+	case token == "":
+		s.about(Error, RuleFile, "the file is empty", "put the token into it", "token_file")
+		return secret.String{}
+	case len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		s.about(Error, RuleFile, "the file must hold one token and nothing else", "", "token_file")
+		return secret.String{}
+	case mode&0o004 != 0:
+		s.about(Warning, RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
 	}
 	return secret.New(token)
 }
@@ -130,17 +152,125 @@ func (l *load) tokenFrom(c *Config) secret.String {
 // maxToken is the length of the longest token, in bytes.
 const maxToken = 4096
 
-func (l *load) times(c *Config) {
-	longer := max(c.PollingInterval, c.JobStatusLoopInterval)
+// certificates reads the CA file.
+func (s *scope) certificates() {
+	if s.pool.CAFile == "" || !s.good("ca_file") {
+		return
+	}
+	content, _, ok := s.file("ca_file", s.pool.CAFile, "put the certificates into it")
+	if !ok {
+		return
+	}
+	var good []byte
+	for rest := content; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			s.about(Error, RuleFile, "the file must hold certificates and nothing else", "remove the block that is none; a private key must not lie there", "ca_file")
+			return
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			s.about(Error, RuleFile, "the file holds a certificate that cannot be read", "export it anew, in PEM form", "ca_file")
+			return
+		}
+		good = append(good, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+	}
+	if len(good) == 0 {
+		s.about(Error, RuleFile, "the file holds no certificate in PEM form", "a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
+		return
+	}
+	s.pool.CA = string(good)
+}
+
+// template settles the Pod template: written inline, in a file, or in the file
+// that the public packaging mounts.
+func (s *scope) template() {
+	if !s.good("pod_template", "pod_template_file") {
+		return
+	}
+	inline, isInline := s.table["pod_template"]
+	name := s.pool.PodTemplateFile
+	switch {
+	case isInline && name != "":
+		s.about(Error, RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
+	case isInline:
+		problems := podTemplate(inline, s.path("pod_template"))
+		s.report(problems...)
+		s.use(inline, problems)
+	case name != "":
+		s.templateFile("pod_template_file", name, false)
+	case s.pool.DeployTarget == "kubernetes":
+		s.templateFile("pod_template_file", DefaultPodTemplateFile, true)
+	}
+}
+
+// templateFile reads a template from a file of its own. A folder in its place
+// counts as empty: it is what a mount of a key that is not there leaves.
+func (s *scope) templateFile(key, name string, unasked bool) {
+	content, _, err := s.source.read(name)
+	switch {
+	case errors.Is(err, errNotRegular), unasked && errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		if !unasked {
+			s.file(key, name, "put the template into it")
+		}
+		return
+	}
+	s.files = append(s.files, name)
+	fmt.Fprintf(s.digest, "\x00%s\x00%s", key, content)
+	v, problems, ok := parsePod(name, content)
+	if ok {
+		problems = append(problems, podTemplate(v, "")...)
+		s.use(v, problems)
+	}
+	s.report(problems...)
+}
+
+func (s *scope) use(v value, problems Problems) {
+	if t, ok := v.data.(table); ok && len(t) > 0 && len(problems.Errors()) == 0 {
+		s.pool.PodTemplate = t.plain()
+	}
+}
+
+func (s *scope) retries() {
+	c := s.pool
+	if c.RequestRetryWait > c.RequestRetryMaxWait && s.good("request_retry_wait", "request_retry_max_wait") {
+		s.about(Error, RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
+			"", "request_retry_wait", "request_retry_max_wait")
+	}
+}
+
+// StopGrace is how long a job that is asked to stop has to do so, before it is
+// killed.
+const StopGrace = 30 * time.Second
+
+// times checks that the time budgets of the agent fit into each other.
+func (l *load) times(c *Config, top *scope, scopes []*scope) {
+	var longer time.Duration
+	good := top.good("health_threshold")
+	for _, s := range scopes {
+		longer = max(longer, s.pool.PollingInterval, s.pool.JobStatusLoopInterval)
+		good = good && s.good("polling_interval", "job_status_loop_interval")
+	}
 	switch {
 	case c.HealthThreshold == 0:
 		c.HealthThreshold = 2 * longer
-	case c.HealthThreshold <= longer && l.good("health_threshold", "polling_interval", "job_status_loop_interval"):
-		l.about(c, Warning, RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a healthy agent looks stuck", short(longer)),
+	case c.HealthThreshold <= longer && good:
+		top.about(Warning, RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a healthy agent looks stuck", short(longer)),
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
-	if c.RequestRetryWait > c.RequestRetryMaxWait && l.good("request_retry_wait", "request_retry_max_wait") {
-		l.about(c, Error, RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
-			"", "request_retry_wait", "request_retry_max_wait")
+	if !top.good("shutdown_timeout") {
+		return
+	}
+	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < StopGrace {
+		top.about(Warning, RuleTimes, fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(StopGrace)),
+			"make it longer, or 0s to ask running jobs to stop at once", "shutdown_timeout")
+	}
+	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+StopGrace > grace {
+		top.about(Warning, RuleTimes, fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(StopGrace), short(grace)),
+			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }

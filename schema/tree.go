@@ -1,7 +1,10 @@
 package schema
 
 import (
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -35,17 +38,27 @@ type value struct {
 // table is a mapping.
 type table map[string]value
 
-// get returns the value at a path of keys.
+// get returns the value at a path of keys. A number is also the index of an
+// entry of a list, from 0.
 func (t table) get(path ...string) (value, bool) {
 	v, ok := t[path[0]]
-	if !ok || len(path) == 1 {
-		return v, ok
+	for _, step := range path[1:] {
+		switch data := v.data.(type) {
+		case table:
+			v, ok = data[step]
+		case []value:
+			i, err := strconv.Atoi(step)
+			if ok = err == nil && 0 <= i && i < len(data); ok {
+				v = data[i]
+			}
+		default:
+			ok = false
+		}
+		if !ok {
+			return value{}, false
+		}
 	}
-	inner, ok := v.data.(table)
-	if !ok {
-		return value{}, false
-	}
-	return inner.get(path[1:]...)
+	return v, ok
 }
 
 // set puts a value at a path, over whatever is in its way.
@@ -64,15 +77,29 @@ func (t table) set(v value, path ...string) {
 	inner.set(v, path[1:]...)
 }
 
-// remove takes away the value at a path.
+// remove takes away the value at a path, if it is in a mapping.
 func (t table) remove(path ...string) {
-	if len(path) == 1 {
-		delete(t, path[0])
-		return
+	last := len(path) - 1
+	if last > 0 {
+		v, _ := t.get(path[:last]...)
+		t, _ = v.data.(table)
 	}
-	if inner, ok := t[path[0]].data.(table); ok {
-		inner.remove(path[1:]...)
+	delete(t, path[last])
+}
+
+// pools returns the entries of the list of pools.
+func (t table) pools() []value {
+	list, _ := t["pools"].data.([]value)
+	return list
+}
+
+// without returns the table less some keys.
+func (t table) without(keys ...string) table {
+	less := maps.Clone(t)
+	for _, key := range keys {
+		delete(less, key)
 	}
+	return less
 }
 
 // written returns plain data as a table without places, which are those of the
@@ -156,6 +183,46 @@ func (t table) plain() map[string]any {
 	return plain
 }
 
+// cores reads a number of CPU cores: 2, 0.5, or 500m for half of one. Nothing is
+// zero.
+func cores(data any) (float64, bool) {
+	switch data := data.(type) {
+	case int:
+		return float64(data), true
+	case float64:
+		return data, true
+	case string:
+		if data == "" {
+			return 0, true
+		}
+		text, milli := strings.CutSuffix(data, "m")
+		n, err := strconv.ParseFloat(text, 64)
+		if milli {
+			n /= 1000
+		}
+		return n, err == nil
+	default:
+		return 0, false
+	}
+}
+
+// size reads an amount of memory in bytes, in Docker's notation or that of
+// Kubernetes, with units that are powers of two. Nothing is zero.
+func size(text string) (int64, bool) {
+	if text == "" {
+		return 0, true
+	}
+	number := strings.TrimRight(text, "kKmMgGtTiIbB")
+	unit := strings.ToLower(text[len(number):])
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || unit == "" {
+		return 0, false
+	}
+	shift := 10 * (1 + strings.IndexByte("kmgt", unit[0]))
+	n *= float64(int64(1) << shift)
+	return int64(n), n < 1<<62
+}
+
 // duration reads a duration as the schema writes them: Go's notation, or a whole
 // number of seconds where the field takes one. Empty text is zero.
 func duration(data any) (time.Duration, bool) {
@@ -173,3 +240,6 @@ func duration(data any) (time.Duration, bool) {
 		return 0, false
 	}
 }
+
+// sortedKeys returns the keys in order, so that the order of maps never shows.
+func sortedKeys(t table) []string { return slices.Sorted(maps.Keys(t)) }

@@ -63,7 +63,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		return err
 	}
 	loop := reconcile.New(builder(environ, log), log)
-	log.Info("agent starts", "version", release(), "config", c.Path, "service", c.ServiceURL, "target", c.DeployTarget)
+	log.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
 	loop.Want(desired)
 
 	group, groupCtx := errgroup.WithContext(ctx)

@@ -1,0 +1,166 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// scope is one pool under check.
+type scope struct {
+	*load
+	pool   *Pool
+	at     string            // path of its entry in the list of pools; empty where there is none
+	entry  value             // that entry
+	table  table             // what is in force for it, without defaults
+	places map[string]Origin // of every key that is set
+
+	defaulted table // what holds for the keys that are not
+}
+
+// groups are keys of which a pool inherits none if it sets one.
+func groups() [][]string {
+	return [][]string{
+		{"token", "token_file", "oidc_token_file"},
+		{"pod_template", "pod_template_file"},
+	}
+}
+
+// scopes makes the pools of a judged table. There is always one.
+func (l *load) scopes(t, defaults table) []*scope {
+	shared := table{}
+	for i := range l.fields {
+		if f := &l.fields[i]; f.Pool && !strings.Contains(f.Key, ".") {
+			if v, ok := t[f.Key]; ok {
+				shared[f.Key] = v
+			}
+		}
+	}
+	var scopes []*scope
+	for i, entry := range t.pools() {
+		own, ok := entry.data.(table)
+		if !ok {
+			continue
+		}
+		inherited := shared
+		for _, group := range groups() {
+			if slices.ContainsFunc(group, func(key string) bool { _, set := own[key]; return set }) {
+				inherited = inherited.without(group...)
+			}
+		}
+		scopes = append(scopes, &scope{at: fmt.Sprintf("pools.%d", i), entry: entry, table: own.over(inherited)})
+	}
+	if len(scopes) == 0 {
+		scopes = []*scope{{table: shared}}
+	}
+	for _, s := range scopes {
+		s.load, s.pool, s.places, s.defaulted = l, poolOf(s.table.over(defaults)), map[string]Origin{}, defaults
+		s.table.origins("", s.places)
+		if s.at == "" {
+			s.pool.Name = DefaultPool
+		}
+	}
+	return scopes
+}
+
+// path returns the path of a key: that of the pool's own entry if the pool sets
+// it, or of the top level.
+func (s *scope) path(key string) string {
+	if s.own(key) {
+		return join(s.at, key)
+	}
+	return key
+}
+
+// own reports whether the pool's entry sets a key.
+func (s *scope) own(key string) bool {
+	entry, _ := s.entry.data.(table)
+	_, ok := entry.get(strings.Split(key, ".")...)
+	return ok
+}
+
+// good reports whether the values of none of the keys is out.
+func (s *scope) good(keys ...string) bool {
+	return !slices.ContainsFunc(keys, func(key string) bool {
+		return s.bad[join(s.at, key)] || s.bad[key] && !s.own(key)
+	})
+}
+
+// about places a problem at the first of the keys that is set, or at the pool's
+// entry.
+func (s *scope) about(severity Severity, rule Rule, message, hint string, keys ...string) {
+	p := Problem{Severity: severity, Rule: rule, File: s.source.Path, Path: s.path(keys[0]), Message: message, Hint: hint}
+	at, ok := s.entry.at, s.at != ""
+	if _, set := s.places[keys[0]]; !set && ok {
+		p.Path = join(s.at, keys[0])
+	}
+	for _, key := range keys {
+		if place, set := s.places[key]; set {
+			at, ok = place, true
+			if at.Variable != "" && key == keys[0] {
+				p.Path = at.Variable
+			}
+			break
+		}
+	}
+	if ok {
+		p.File, p.Line, p.Column = at.File, at.Line, at.Column
+	}
+	s.report(p)
+}
+
+// together checks what pools cannot say alone.
+func (l *load) together(scopes []*scope) {
+	names := map[string]*scope{}
+	for i, s := range scopes {
+		if first := names[s.pool.Name]; first != nil && s.pool.Name != "" {
+			s.about(Error, RulePools, fmt.Sprintf("another pool has this name, on line %d", first.entry.at.Line), "give each pool a name of its own", "name")
+		} else {
+			names[s.pool.Name] = s
+		}
+		for _, other := range scopes[:i] {
+			l.twins(s, other)
+		}
+	}
+	l.rate(scopes)
+}
+
+// twins refuses two pools that would claim the same jobs: the first to ask would
+// get them, with settings that nobody chose.
+func (l *load) twins(s, other *scope) {
+	a, b := s.pool, other.pool
+	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes, func(kind string) bool { return slices.Contains(b.EnabledWorkflowTypes, kind) })
+	if a.ServiceURL != b.ServiceURL || !overlap {
+		return
+	}
+	hint := "give each pool a token of its own, or kinds of jobs of its own in enabled_workflow_types"
+	switch {
+	case a.OIDCTokenFile != "" && b.OIDCTokenFile != "":
+		if a.RunnerPoolID != "" && a.RunnerPoolID == b.RunnerPoolID && a.OrganizationName == b.OrganizationName {
+			s.about(Error, RulePools, fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.at.Line), "give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types", "runner_pool_id", "name")
+		}
+	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" && a.Token != (secret.String{}) && a.Token == b.Token:
+		key := "token"
+		if _, set := s.places["token"]; !set {
+			key = "token_file"
+		}
+		s.about(Error, RulePools, fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.at.Line), hint, key, "name")
+	}
+}
+
+// rate warns of pools that ask more often, together, than a service likes.
+func (l *load) rate(scopes []*scope) {
+	const most = 10.0
+	perSecond := 0.0
+	for _, s := range scopes {
+		if s.pool.PollingInterval > 0 {
+			perSecond += 1 / s.pool.PollingInterval.Seconds()
+		}
+	}
+	if perSecond > most {
+		scopes[0].about(Warning, RulePollRate, fmt.Sprintf("all pools together ask the service %.0f times a second", perSecond),
+			fmt.Sprintf("make it longer, so that they ask at most %.0f times; services answer such rates with 429", most), "polling_interval")
+	}
+}

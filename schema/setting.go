@@ -1,0 +1,164 @@
+package schema
+
+import (
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// Setting is one key of a configuration in force.
+type Setting struct {
+	Pool   string // name; empty for what concerns the whole agent
+	Key    string // with dots: ecs.cluster
+	Value  string // as it would stand in the file, in YAML's flow form; [secret] for a secret; empty is unset
+	Origin Origin
+	Reload Class
+
+	same secret.String // the value itself, and what it names
+}
+
+// Same reports whether two settings mean the same, also where they name files of
+// other content, and where they are secret.
+func (s Setting) Same(other Setting) bool { return s.same == other.same }
+
+// Settings returns every key in force, in the order of the schema: those of the
+// whole agent, then pool by pool.
+func (c *Config) Settings() []Setting { return c.settings }
+
+func (l *load) settings(c *Config, process table, scopes []*scope) []Setting {
+	var settings []Setting
+	process.set(value{data: short(c.HealthThreshold)}.unless(process, "health_threshold"), "health_threshold")
+	for i := range l.fields {
+		f := &l.fields[i]
+		if f.plainKey() && (!f.Pool || f.Key == "max_concurrent_workflows" && len(process.pools()) > 0) {
+			settings = append(settings, f.setting("", process, ""))
+		}
+	}
+	for _, s := range scopes {
+		settings = append(settings, s.settings()...)
+	}
+	return settings
+}
+
+func (s *scope) settings() []Setting {
+	t := s.table.over(s.defaulted)
+	t["working_directory"] = value{data: s.pool.WorkingDirectory}.unless(t, "working_directory")
+	t["token"] = value{at: t["token"].at, data: ""}
+	named := map[string]string{"token_file": "", "ca_file": s.pool.CA}
+	if !s.pool.Token.Empty() {
+		if _, inline := s.places["token"]; inline && (s.pool.TokenFile == "" || !s.above("token_file") || s.above("token")) {
+			t["token"] = value{at: s.places["token"], data: s.pool.Token.Reveal()}
+		} else {
+			named["token_file"] = s.pool.Token.Reveal()
+		}
+	}
+	if s.pool.PodTemplate != nil && s.pool.PodTemplateFile != "" {
+		content, _ := json.Marshal(s.pool.PodTemplate)
+		named["pod_template_file"] = string(content)
+	}
+	var settings []Setting
+	for i := range s.fields {
+		if f := &s.fields[i]; f.plainKey() && f.Pool && f.Key != "pools.name" {
+			settings = append(settings, f.setting(s.pool.Name, t, named[f.Key]))
+		}
+	}
+	return settings
+}
+
+// unless returns the value that t has for the key, if that says anything.
+func (v value) unless(t table, key string) value {
+	if there := t[key]; there.data != nil && there.data != "" {
+		return there
+	}
+	return v
+}
+
+// plainKey reports whether the field is a key of a file that holds one value and
+// has an effect.
+func (f *Field) plainKey() bool {
+	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != KindMapping && f.Kind != KindMappings
+}
+
+func (f *Field) setting(pool string, t table, named string) Setting {
+	v, _ := t.get(strings.Split(f.Key, ".")...)
+	text, _ := json.Marshal(v.plain())
+	s := Setting{Pool: pool, Key: f.Key, Origin: v.at, Reload: f.Reload, same: secret.New(string(text) + "\x00" + named)}
+	switch {
+	case v.data == nil || v.data == "":
+	case f.Secret:
+		s.Value = secret.Mark
+	default:
+		s.Value = flow(masked(v.data))
+	}
+	return s
+}
+
+// masked hides the values of environment variables in a Pod template: people
+// write passwords there.
+func masked(data any) any {
+	switch data := data.(type) {
+	case table:
+		shown := table{}
+		_, named := data["name"]
+		for key, v := range data {
+			if text, ok := v.data.(string); ok && named && key == "value" && text != "" {
+				v.data = secret.Mark
+			} else {
+				v.data = masked(v.data)
+			}
+			shown[key] = v
+		}
+		return shown
+	case []value:
+		shown := make([]value, len(data))
+		for i, v := range data {
+			shown[i] = value{data: masked(v.data)}
+		}
+		return shown
+	default:
+		return data
+	}
+}
+
+// flow writes a value in YAML's flow form, on one line. Mappings are in order of
+// their keys.
+func flow(data any) string {
+	switch data := data.(type) {
+	case nil:
+		return "null"
+	case string:
+		return quoted(data)
+	case []value:
+		parts := make([]string, len(data))
+		for i, v := range data {
+			parts[i] = flow(v.data)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case table:
+		parts := make([]string, 0, len(data))
+		for _, key := range sortedKeys(data) {
+			parts = append(parts, quoted(key)+": "+flow(data[key].data))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	default:
+		text, _ := json.Marshal(data)
+		return string(text)
+	}
+}
+
+// quoted writes a text so that YAML reads the same text: as it is where no reader
+// could take it for anything else, in double quotes otherwise.
+func quoted(text string) string {
+	plain := regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./@=:+-]*$`)
+	words := map[string]bool{"true": true, "false": true, "null": true, "yes": true, "no": true, "on": true, "off": true, "y": true, "n": true}
+	if plain.MatchString(text) && !words[strings.ToLower(text)] && !strings.HasSuffix(text, ":") {
+		return text
+	}
+	if duration := regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h|Mi|Gi|Ti|Ki|g|k|t)$`); duration.MatchString(text) {
+		return text
+	}
+	return strconv.Quote(text)
+}
