@@ -130,7 +130,7 @@ func flow(data any) string {
 	case nil:
 		return "null"
 	case string:
-		return quoted(data)
+		return flowText(data)
 	case []value:
 		parts := make([]string, len(data))
 		for i, v := range data {
@@ -140,7 +140,7 @@ func flow(data any) string {
 	case table:
 		parts := make([]string, 0, len(data))
 		for _, key := range sortedKeys(data) {
-			parts = append(parts, quoted(key)+": "+flow(data[key].data))
+			parts = append(parts, flowText(key)+": "+flow(data[key].data))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	default:
@@ -149,9 +149,9 @@ func flow(data any) string {
 	}
 }
 
-// quoted writes a text so that YAML reads the same text: as it is where no reader
+// flowText writes a text so that YAML reads the same text: as it is where no reader
 // could take it for anything else, in double quotes otherwise.
-func quoted(text string) string {
+func flowText(text string) string {
 	plain := regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./@=:+-]*$`)
 	words := map[string]bool{"true": true, "false": true, "null": true, "yes": true, "no": true, "on": true, "off": true, "y": true, "n": true}
 	if plain.MatchString(text) && !words[strings.ToLower(text)] && !strings.HasSuffix(text, ":") {
