@@ -33,7 +33,7 @@ type Options struct {
 	Identity  runtime.Identity
 	Tuning    runtime.Tuning
 	UserAgent string
-	Transport *http.Transport // nil is a copy of the default one
+	Transport *http.Transport // copied; nil is the default one
 	Log       *slog.Logger
 }
 
@@ -44,15 +44,24 @@ type Client struct {
 	agent   string
 	log     *slog.Logger
 
-	transport   *http.Transport
-	calls       *caller // everything but the poll
-	polls       *caller // see New
+	transport   *http.Transport // of which all others are copies
 	credentials *credentials
 	pace        *pace
 	asks        atomic.Int32 // which call tells whether a job is wanted: see Wanted
 
 	mu     sync.Mutex
 	tuning runtime.Tuning
+	wires  wires
+}
+
+// wires are the connections to the service, which trust the certificates of
+// one ca_file.
+type wires struct {
+	certificates string
+	transport    *http.Transport
+	single       *http.Transport
+	calls        *caller // everything but the poll
+	polls        *caller // see New
 }
 
 // New makes a client. It sends nothing.
@@ -63,34 +72,56 @@ type Client struct {
 func New(o Options) *Client {
 	transport := o.Transport
 	if transport == nil {
-		transport = http.DefaultTransport.(*http.Transport).Clone()
+		transport = http.DefaultTransport.(*http.Transport)
+	}
+	c := &Client{
+		service:   o.Identity.Service,
+		agent:     o.UserAgent,
+		log:       o.Log,
+		transport: transport.Clone(),
+		pace:      newPace(o.Tuning),
+		tuning:    o.Tuning,
+	}
+	c.wires = c.lay(o.Tuning.CA)
+	c.credentials = &credentials{identity: o.Identity, caller: c.wires.calls, tuning: o.Tuning}
+	return c
+}
+
+// lay makes connections that trust the system's certificates and these.
+func (c *Client) lay(certificates string) wires {
+	transport := c.transport.Clone()
+	if err := trust(transport, certificates); err != nil {
+		c.log.Error("trusting the system's certificates alone", "error", err)
 	}
 	single := transport.Clone()
 	single.DisableKeepAlives = true
 	caller := func(transport *http.Transport) *caller { // repeating is for pace to decide
-		return newCaller(callerOptions{service: o.Identity.Service, userAgent: o.UserAgent, transport: transport, log: o.Log})
+		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log})
 	}
-	calls := caller(transport)
-	return &Client{
-		service:     o.Identity.Service,
-		agent:       o.UserAgent,
-		log:         o.Log,
-		transport:   transport,
-		calls:       calls,
-		polls:       caller(single),
-		credentials: &credentials{identity: o.Identity, caller: calls, tuning: o.Tuning},
-		pace:        newPace(o.Tuning),
-		tuning:      o.Tuning,
-	}
+	return wires{certificates: certificates, transport: transport, single: single, calls: caller(transport), polls: caller(single)}
 }
 
-// Tune takes new settings over; calls that are under way keep theirs.
+// Tune takes new settings over; calls that are under way keep theirs, and the
+// calls about a job trust what was trusted at its claim.
 func (c *Client) Tune(tuning runtime.Tuning) {
 	c.mu.Lock()
 	c.tuning = tuning
+	old := c.wires
+	if tuning.CA != old.certificates {
+		c.wires = c.lay(tuning.CA)
+		old.transport.CloseIdleConnections()
+	}
+	calls := c.wires.calls
 	c.mu.Unlock()
-	c.credentials.tune(tuning)
+	c.credentials.tune(tuning, calls)
 	c.pace.tune(tuning)
+}
+
+// now returns the connections to use.
+func (c *Client) now() wires {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wires
 }
 
 func (c *Client) settings() runtime.Tuning {
@@ -130,6 +161,8 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		return claim, c.pace.failed(err, again, status.RetryAfter)
 	case sent:
 		return claim, c.pace.failed(fmt.Errorf("%w: an answer was lost; if it was a job, the service declares it failed after ten minutes without a heartbeat", err), false, 0)
+	case untrusted(err):
+		return claim, c.pace.failed(fmt.Errorf("%s shows a certificate that is not trusted: %w: check service_url, or name the certificates of its authority in ca_file", c.service, err), true, 0)
 	default:
 		return claim, c.pace.failed(fmt.Errorf("cannot reach %s: %w: check service_url and the network", c.service, err), true, 0)
 	}
@@ -142,7 +175,7 @@ func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.C
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		WroteHeaders: func() { wrote.Store(true) },
 	})
-	status, header, text, err := c.ask(ctx, c.polls, call{method: http.MethodGet, path: "/api/deployments/poll", token: token})
+	status, header, text, err := c.ask(ctx, c.now().polls, call{method: http.MethodGet, path: "/api/deployments/poll", token: token})
 	if err != nil {
 		return claim, wrote.Load(), err
 	}
@@ -230,10 +263,16 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 	return nil
 }
 
-// jobs is the client for the calls about one job.
+// jobs is the client for the calls about one job. One that was claimed under
+// another ca_file is served by connections that are not kept.
 func (c *Client) jobs(job *runtime.Job, tries int, wait, most time.Duration) *Jobs {
+	w := c.now()
+	transport := w.transport
+	if job.Tuning.CA != w.certificates {
+		transport = c.lay(job.Tuning.CA).single
+	}
 	return NewJobs(JobsOptions{
-		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: c.transport,
+		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: transport,
 		RequestTimeout: c.settings().RequestTimeout, RetryCount: tries, RetryWait: wait, RetryMaxWait: most, Log: c.log,
 	})
 }

@@ -61,9 +61,10 @@ func (c *credentials) renewable() bool {
 	return c.tuning.OIDCTokenFile != ""
 }
 
-func (c *credentials) tune(tuning runtime.Tuning) {
+func (c *credentials) tune(tuning runtime.Tuning, by *caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.caller = by
 	if tuning.OIDCTokenFile != c.tuning.OIDCTokenFile {
 		c.token = secret.String{}
 	}

@@ -29,7 +29,7 @@ func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict,
 	if asks != askCheck {
 		var answer []byte
 		err = c.authorized(ctx, func(token secret.String) (err error) {
-			_, _, answer, err = c.ask(ctx, c.calls, call{method: http.MethodGet, path: "/api/deployments/" + url.PathEscape(job.Subject) + "/status", token: token})
+			_, _, answer, err = c.ask(ctx, c.now().calls, call{method: http.MethodGet, path: "/api/deployments/" + url.PathEscape(job.Subject) + "/status", token: token})
 			return err
 		})
 		if err == nil {
@@ -51,7 +51,7 @@ func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict,
 	var answer []byte
 	path := "/api/agent-workflows/" + string(job.Kind) + ":" + url.PathEscape(job.Subject) + "/check"
 	err = c.authorized(ctx, func(token secret.String) (err error) {
-		_, _, answer, err = c.ask(ctx, c.calls, call{method: http.MethodPost, path: path, token: token, body: []byte("{}"), contentType: "application/json"})
+		_, _, answer, err = c.ask(ctx, c.now().calls, call{method: http.MethodPost, path: path, token: token, body: []byte("{}"), contentType: "application/json"})
 		return err
 	})
 	switch {

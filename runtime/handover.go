@@ -32,6 +32,7 @@ type Handover struct {
 	Forward    map[string]string `json:"forward,omitempty"`   // the agent's own variables that go along
 	Redact     []string          `json:"redact,omitempty"`    // further texts that must not be shown
 	UserAgent  string            `json:"userAgent,omitempty"` //
+	CA         string            `json:"ca,omitempty"`        // certificates in PEM form to trust beside the system's
 	Grace      Seconds           `json:"grace,omitempty"`     // between TERM and KILL of a step; 0 is the runner's default
 	Definition json.RawMessage   `json:"definition"`          // as the service sent it
 }

@@ -134,6 +134,7 @@ func (l *life) handover() Handover {
 		Token:      job.Token.Reveal(),
 		OIDC:       job.OIDC.Reveal(),
 		UserAgent:  l.pool.parts.UserAgent,
+		CA:         job.Tuning.CA,
 		Grace:      Seconds((stopGrace - 5*time.Second).Seconds()), // inside the agent's own
 		Forward:    map[string]string{},
 		Definition: job.Definition.Raw,

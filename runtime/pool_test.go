@@ -137,6 +137,21 @@ func TestAJobIsClaimedStartedRemovedAndTheNextAskedForAtOnce(t *testing.T) {
 	})
 }
 
+func TestAJobIsHandedTheCertificatesOfItsClaim(t *testing.T) {
+	trusting := func(ca string) runtime.PoolSpec { return spec(most(2), func(t *runtime.Tuning) { t.CA = ca }) }
+	play(t, trusting("first"), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		st.cloud.Queue("a")
+		st.start()
+		st.pool.Tune(trusting("second"))
+		st.cloud.Queue("b")
+		wait(2 * time.Minute)
+		if a, b := st.engine.Handover("a"), st.engine.Handover("b"); a.CA != "first" || b.CA != "second" {
+			t.Errorf("the jobs are handed %q and %q", a.CA, b.CA)
+		}
+	})
+}
+
 func TestNoMoreJobsRunThanThePoolMayHold(t *testing.T) {
 	play(t, spec(most(4)), func(t *testing.T, st *stage) {
 		for i := range 20 {

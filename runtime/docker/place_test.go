@@ -152,3 +152,20 @@ func TestAStepThatIsKilledForMemoryIsToldAsSuch(t *testing.T) {
 		t.Errorf("the log of the step does not tell why it failed:\n%s", log)
 	}
 }
+
+func TestAJobTrustsTheAgentsCertificates(t *testing.T) {
+	e := open(t)
+	service, job := world(t, e, `grep -c BEGIN "$NODE_EXTRA_CA_CERTS"; grep -c BEGIN "$SSL_CERT_FILE"`)
+	job.Service, job.Tuning.CA = runtimetest.ServeTLS(t, reachable(t), service)
+	id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.Offer(job)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, e, id); exit.Code != runtime.CodeSucceeded {
+		t.Errorf("the runner ended with %+v", exit)
+	}
+	record := service.Record(job.ID)
+	if !strings.Contains(record.Text(0), "no certificates of its own") || !strings.Contains(record.Text(1), "\n1\n1\n") { // busybox has none
+		t.Errorf("the job says\n%s%s", record.Text(0), record.Text(1))
+	}
+}

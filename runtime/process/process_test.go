@@ -381,3 +381,25 @@ func TestHalfMadeFoldersAreSweptWhenTheyAreOld(t *testing.T) {
 		t.Errorf("left are %v (%v), want new-3, which is young, and other, which is not ours", entries, err)
 	}
 }
+
+func TestAJobTrustsTheAgentsCertificates(t *testing.T) {
+	service := runtimetest.NewService()
+	job := jobIn(runtimetest.Runner(t))
+	job.Service, job.Tuning.CA = runtimetest.ServeTLS(t, "127.0.0.1", service)
+	job.Definition = runtimetest.Definition(`grep -c BEGIN "$NODE_EXTRA_CA_CERTS"; echo "in $SSL_CERT_FILE"`)
+	service.Add(job)
+	e := open(t, t.TempDir())
+	id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.Offer(job)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, e, id); exit.Code != runtime.CodeSucceeded {
+		t.Errorf("the runner ended with %+v", exit)
+	}
+	if log := service.Record(job.ID).Text(1); !strings.Contains(log, "\n1\nin ") || !strings.Contains(log, id) {
+		t.Errorf("the step says\n%s", log)
+	}
+	if err := e.Remove(t.Context(), id, 0); err != nil {
+		t.Error(err)
+	}
+}

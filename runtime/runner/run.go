@@ -88,6 +88,15 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 	if h.Root == "" {
 		h.Root = "/"
 	}
+	transport := o.Transport
+	if transport == nil {
+		own, err := cloud.Transport(h.CA)
+		if err != nil {
+			log.Error("trusting the system's certificates alone", "error", err)
+		}
+		defer own.CloseIdleConnections()
+		transport = own
+	}
 	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	work, stop := context.WithCancelCause(life)
 	j := &job{
@@ -96,7 +105,7 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   &progress{out: json.NewEncoder(o.Progress), log: log},
 		client: cloud.NewJobs(cloud.JobsOptions{
-			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent, Transport: o.Transport,
+			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent, Transport: transport,
 			RequestTimeout: requestTimeout, RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
 		}),
 	}

@@ -48,6 +48,10 @@ func (j *job) prepare(log *stepLog) (err error) {
 		return err
 	}
 	j.say(log, says...)
+	if says, err = j.trust(); err != nil {
+		return err
+	}
+	j.say(log, says...)
 	j.envFile, err = newEnvFile(j.env[envFileVariable], j.root, j.private)
 	if err != nil {
 		return err

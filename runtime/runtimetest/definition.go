@@ -57,6 +57,7 @@ func Offer(job *runtime.Job) runtime.Handover {
 		Token:      job.Token.Reveal(),
 		OIDC:       job.OIDC.Reveal(),
 		UserAgent:  "runtimetest",
+		CA:         job.Tuning.CA,
 		Definition: job.Definition.Raw,
 	}
 }

@@ -1,0 +1,42 @@
+package cloud
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http"
+)
+
+// Transport returns Go's default transport, in a copy of its own, that trusts
+// the system's certificates and those of a text in PEM form. With a text that
+// holds no certificate it trusts the system's alone, and there is an error
+// beside it; with an empty text there is none.
+func Transport(certificates string) (*http.Transport, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	return transport, trust(transport, certificates)
+}
+
+// trust makes a transport that has not been used trust further certificates.
+func trust(transport *http.Transport, certificates string) error {
+	if certificates == "" {
+		return nil
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM([]byte(certificates)) {
+		return errors.New("ca_file holds no certificate in PEM form")
+	}
+	if transport.TLSClientConfig == nil {
+		transport.TLSClientConfig = &tls.Config{}
+	}
+	transport.TLSClientConfig.RootCAs = pool
+	return nil
+}
+
+// untrusted reports whether an error is about the service's certificate.
+func untrusted(err error) bool {
+	var verification *tls.CertificateVerificationError
+	return errors.As(err, &verification)
+}

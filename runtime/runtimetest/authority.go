@@ -1,0 +1,73 @@
+package runtimetest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// ServeTLS serves, at a host of this machine and until the test ends, behind a
+// certificate that only the authority vouches for whose own certificate it
+// returns in PEM form.
+func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatalf("listen at %s: %v", host, err)
+	}
+	authority, certificate := certify(t, host)
+	server := httptest.NewUnstartedServer(handler)
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL, authority
+}
+
+// certify makes an authority, and a certificate for a host by it.
+func certify(t testing.TB, host string) (authority string, certificate tls.Certificate) {
+	t.Helper()
+	key := func() *ecdsa.PrivateKey {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	sign := func(template, parent *x509.Certificate, key, by *ecdsa.PrivateKey) []byte {
+		signed, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return signed
+	}
+	begin, end := time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	name := pkix.Name{CommonName: "authority " + rand.Text()}
+	root := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: name, NotBefore: begin, NotAfter: end,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: host}, NotBefore: begin, NotAfter: end,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{host},
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		leaf.DNSNames, leaf.IPAddresses = nil, []net.IP{ip}
+	}
+	rootKey, leafKey := key(), key()
+	signed := sign(root, root, rootKey, rootKey)
+	certificate = tls.Certificate{Certificate: [][]byte{sign(leaf, root, leafKey, rootKey)}, PrivateKey: leafKey}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})), certificate
+}
