@@ -33,7 +33,7 @@ func source(content string) schema.Source {
 
 func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {
 	paths, err := filepath.Glob("testdata/bad/*.yaml")
-	if err != nil || len(paths) < 40 {
+	if err != nil || len(paths) < 120 {
 		t.Fatalf("found %d files, %v", len(paths), err)
 	}
 	for _, path := range paths {
@@ -45,7 +45,9 @@ func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {
 			src := source(string(content))
 			src.Path = filepath.Base(path)
 			src.Environ = map[string]string{"HOME": "/home/agent"}
-			src.ReadFile = files(map[string]string{"two-lines": "pul-a\npul-b\n", "empty": "\n", "token": "pul-a\n"})
+			src.ReadFile = files(map[string]string{"two-lines": "pul-a\npul-b\n", "empty": "\n", "token": "pul-a\n",
+				"key.pem":    "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+				"broken.pem": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"})
 			config, problems := schema.Load(src)
 			if (config == nil) != (len(problems.Errors()) > 0) {
 				t.Errorf("a configuration: %t, errors: %d", config != nil, len(problems.Errors()))

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,22 +106,35 @@ func (f *Field) hint(v value) string {
 	case string:
 		return f.hintForText(data)
 	case bool, float64:
-		if (f.Kind == KindText || f.Kind == KindList) && len(f.Choices) == 0 {
+		if f.quotesHelp(data) {
 			return "put the value in quotes"
 		}
 	case int:
 		switch {
 		case f.Kind == KindDuration && !f.Seconds && data > 0:
 			return fmt.Sprintf("write the unit: %ds", data)
-		case (f.Kind == KindText || f.Kind == KindList) && len(f.Choices) == 0:
+		case f.quotesHelp(data):
 			return "put the value in quotes"
 		}
 	case []value:
 		if f.Kind == KindText {
 			return "write one value, without brackets or dashes"
 		}
+	case table:
+		if f.Kind == KindMappings {
+			return "begin each pool with a dash and its name, such as - name: prod"
+		}
 	}
 	return ""
+}
+
+// quotesHelp reports whether a number or a boolean would be right as a text.
+func (f *Field) quotesHelp(data any) bool {
+	if f.Kind != KindText && f.Kind != KindList || len(f.Choices) > 0 {
+		return false
+	}
+	right, err := regexp.MatchString(f.Pattern, fmt.Sprint(data))
+	return err == nil && right
 }
 
 func (f *Field) hintForText(text string) string {

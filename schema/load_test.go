@@ -237,8 +237,8 @@ func drawSetting(t *rapid.T, f schema.Field) setting {
 	return s
 }
 
-// yaml writes settings as a file.
-func yaml(settings []setting) string {
+// fileOf writes settings as a file.
+func fileOf(settings []setting) string {
 	top, nested := "", map[string]string{}
 	for _, s := range settings {
 		if mapping, key, ok := strings.Cut(s.key, "."); ok {
@@ -276,16 +276,16 @@ func TestTheEnvironmentWinsOverTheFileAndNothingElseChanges(t *testing.T) {
 			}
 			alone = append(alone, s)
 		}
-		if !strings.Contains(yaml(alone), "token: ") {
+		if !strings.Contains(fileOf(alone), "token: ") {
 			variables["PULUMI_AGENT_TOKEN"] = "pul-x"
 		}
-		src := source(yaml(below))
+		src := source(fileOf(below))
 		src.Environ = variables
 		both, problems := schema.Load(src)
 		if err := problems.Err(); err != nil {
 			t.Fatalf("%v\n%s", err, src.Content)
 		}
-		src.Content = []byte(yaml(alone))
+		src.Content = []byte(fileOf(alone))
 		src.Environ = map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h", "PULUMI_AGENT_TOKEN": variables["PULUMI_AGENT_TOKEN"]}
 		written, problems := schema.Load(src)
 		if err := problems.Err(); err != nil {

@@ -57,7 +57,7 @@ func (s *scope) service() {
 // credentials settles which of token, token_file and OIDC is used. OIDC wins
 // over both; of the two others the environment's wins over the file's.
 func (s *scope) credentials() {
-	if !s.good("token", "token_file", "oidc_token_file") {
+	if !s.good("token", "token_file", "oidc_token_file") || s.bad["pools"] {
 		return
 	}
 	c := s.pool

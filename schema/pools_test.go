@@ -1,0 +1,343 @@
+package schema_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+func TestAPoolHasFromTheTopLevelWhatItDoesNotSet(t *testing.T) {
+	src := source(`
+token: pul-top
+service_url: https://one.example.com
+polling_interval: 40s
+max_concurrent_workflows: 6
+docker: {network: n, memory: 2g}
+pools:
+  - name: prod
+    token: pul-prod
+    docker: {memory: 4g}
+  - name: staging
+    max_concurrent_workflows: 2
+    service_url: https://two.example.com/
+    enabled_workflow_types: [deployment]
+`)
+	src.Environ = map[string]string{"PULUMI_AGENT_POLLING_INTERVAL": "50s", "PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "7"}
+	config := must(t, src)
+	var got []string
+	for _, p := range config.Pools {
+		got = append(got, fmt.Sprint(p.Name, " ", p.Token.Reveal(), " ", p.ServiceURL, " ", p.PollingInterval, " ", p.MaxConcurrentWorkflows, " ", p.Docker.Network, " ", p.Docker.Memory>>30, " ", len(p.EnabledWorkflowTypes)))
+	}
+	want := []string{
+		"prod pul-prod https://one.example.com 50s 7 n 4 3",
+		"staging pul-top https://two.example.com 50s 2 n 2 1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if config.MaxConcurrentWorkflows != 7 {
+		t.Errorf("all pools together may run %d jobs, want 7", config.MaxConcurrentWorkflows)
+	}
+}
+
+func TestPoolsWithoutALimitAtTheTopLevelHaveOnlyTheirOwn(t *testing.T) {
+	config := must(t, source("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: 3}\n- {name: b, token: pul-b}\n"))
+	if config.MaxConcurrentWorkflows != 0 || config.Pools[0].MaxConcurrentWorkflows != 3 || config.Pools[1].MaxConcurrentWorkflows != 1 {
+		t.Errorf("limits are %d, %d and %d", config.MaxConcurrentWorkflows, config.Pools[0].MaxConcurrentWorkflows, config.Pools[1].MaxConcurrentWorkflows)
+	}
+}
+
+func TestOneCredentialOfItsOwnKeepsOutAllInheritedOnes(t *testing.T) {
+	src := source(`
+oidc_token_file: /o
+organization_name: acme
+runner_pool_id: top
+pools:
+  - {name: exchange}
+  - {name: own-token, token: pul-a}
+  - {name: own-file, token_file: b}
+`)
+	src.ReadFile = files(map[string]string{"b": "pul-b\n"})
+	config := must(t, src)
+	var got []string
+	for _, p := range config.Pools {
+		got = append(got, p.Name+" "+p.Token.Reveal()+" "+p.OIDCTokenFile+" "+p.RunnerPoolID)
+	}
+	if diff := cmp.Diff([]string{"exchange  /o top", "own-token pul-a  top", "own-file pul-b  top"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAPodTemplateOfItsOwnTakesThePlaceOfTheInheritedOne(t *testing.T) {
+	src := source(`
+deploy_target: kubernetes
+pod_template: {spec: {nodeSelector: {disk: ssd}}}
+pools:
+  - {name: a, token: pul-a}
+  - {name: b, token: pul-b, pod_template: {metadata: {labels: {team: b}}}}
+  - {name: c, token: pul-c, pod_template_file: pod.json}
+  - {name: d, token: pul-d, pod_template_file: empty}
+`)
+	src.ReadFile = files(map[string]string{"pod.json": `{"metadata": {"labels": {"team": "c"}}}`, "empty": ""})
+	config := must(t, src)
+	label := func(team string) map[string]any {
+		return map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": team}}}
+	}
+	want := []map[string]any{{"spec": map[string]any{"nodeSelector": map[string]any{"disk": "ssd"}}}, label("b"), label("c"), nil}
+	for i, p := range config.Pools {
+		if diff := cmp.Diff(want[i], p.PodTemplate); diff != "" {
+			t.Errorf("pool %s: %s", p.Name, diff)
+		}
+	}
+	if !slices.Equal(config.Files, []string{"pod.json", "empty"}) {
+		t.Errorf("files are %v", config.Files)
+	}
+}
+
+func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
+	read := func(target, content string) (*schema.Config, schema.Problems) {
+		src := source("token: pul-a\ndeploy_target: " + target + "\n")
+		src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: content})
+		return schema.Load(src)
+	}
+	template := `{"spec": {"nodeSelector": {"disk": "ssd"}}}`
+	if config, problems := read("kubernetes", template); len(problems) > 0 || config.Pools[0].PodTemplate == nil {
+		t.Errorf("it is not read: %v", problems)
+	}
+	if config, problems := read("docker", "["); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
+		t.Errorf("it is read for Docker: %v", problems)
+	}
+	for _, content := range []string{"", "{}", "\n"} {
+		if config, problems := read("kubernetes", content); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
+			t.Errorf("%q is no empty template: %v", content, problems)
+		}
+	}
+	if _, problems := read("kubernetes", `{"spec": {"nodeSelecter": {}}}`); len(problems) == 0 || problems[0].File != schema.DefaultPodTemplateFile || problems[0].Line != 1 {
+		t.Errorf("a wrong template is taken: %v", problems)
+	}
+	src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
+	if _, problems := schema.Load(src); len(problems) > 0 {
+		t.Errorf("a folder, which a mount of nothing leaves, is no empty template: %v", problems)
+	}
+}
+
+// newCertificate makes a certificate in PEM form.
+func newCertificate(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func TestCertificatesAreReadWithoutTheWordsAroundThem(t *testing.T) {
+	one, two := newCertificate(t), newCertificate(t)
+	src := source("token: pul-a\nca_file: ca.pem\n")
+	src.ReadFile = files(map[string]string{"ca.pem": "# of the gateway\n" + one + "\nof the service\n" + two})
+	if got := must(t, src).Pools[0].CA; got != one+two {
+		t.Errorf("read %q", got)
+	}
+}
+
+func TestKindsOfJobsOfTheirOwnLetTwoPoolsShareAToken(t *testing.T) {
+	must(t, source("token: pul-a\npools:\n- {name: a, enabled_workflow_types: [deployment]}\n- {name: b, enabled_workflow_types: [insights_scan]}\n"))
+}
+
+func TestATokenThatOthersMayReadIsWarnedOf(t *testing.T) {
+	for _, test := range []struct {
+		file string
+		mode fs.FileMode
+		want int
+	}{
+		{"token: pul-a", 0o644, 1}, {"token: pul-a", 0o640, 1}, {"token: pul-a", 0o600, 0}, {"token: pul-a", 0, 0}, {"token_file: t", 0o644, 0},
+		{"pools: [{name: a, token: pul-a}]", 0o604, 1},
+	} {
+		src := source(test.file)
+		src.Mode, src.ReadFile = test.mode, files(map[string]string{"t": "pul-a"})
+		config, problems := schema.Load(src)
+		if config == nil || len(problems) != test.want || test.want > 0 && problems[0].Rule != schema.RuleReadableToken {
+			t.Errorf("%s with mode %o: %v", test.file, test.mode, problems)
+		}
+	}
+	src := source("token: pul-a")
+	src.Mode, src.Environ = 0o644, map[string]string{"PULUMI_AGENT_TOKEN": "pul-b"}
+	must(t, src)
+}
+
+func TestTheAgentsPodMustGiveItTheTimeThatItWants(t *testing.T) {
+	src := source("token: pul-a\nshutdown_timeout: 10m\n")
+	src.TerminationGrace = 10*time.Minute + 30*time.Second
+	must(t, src)
+	src.TerminationGrace -= time.Second
+	_, problems := schema.Load(src)
+	if len(problems) != 1 || problems[0].Rule != schema.RuleTimes || problems[0].Line != 2 {
+		t.Errorf("problems: %v", problems)
+	}
+}
+
+func TestSettingsTellEveryKeyWithItsOriginAndNoSecret(t *testing.T) {
+	src := source(`
+http_server_port: 9090
+ca_file: ca.pem
+pools:
+  - name: prod
+    token: pul-s3cr3t
+    docker: {labels: ["a=b c"], cpus: 1.5}
+    pod_template: {spec: {containers: [{name: pulumi-workflow, env: [{name: PASSWORD, value: hunter2}]}]}}
+`)
+	src.Environ = map[string]string{"PULUMI_AGENT_POLLING_INTERVAL": "20s"}
+	src.ReadFile = files(map[string]string{"ca.pem": newCertificate(t)})
+	config := must(t, src)
+	got := map[string]string{}
+	count := map[string]int{}
+	for _, s := range config.Settings() {
+		count[s.Pool]++
+		if s.Origin != (schema.Origin{}) || s.Key == "health_threshold" || s.Key == "working_directory" || s.Key == "request_timeout" {
+			got[s.Pool+"/"+s.Key] = s.Value + " from " + s.Origin.String()
+		}
+	}
+	want := map[string]string{
+		"/http_server_port": "9090 from agent.yaml:2", "/health_threshold": "1m from default",
+		"prod/ca_file": "ca.pem from agent.yaml:3", "prod/token": "[secret] from agent.yaml:6", "prod/request_timeout": "30s from default",
+		"prod/docker.labels": `["a=b c"] from agent.yaml:7`, "prod/docker.cpus": "1.5 from agent.yaml:7",
+		"prod/pod_template":     `{spec: {containers: [{env: [{name: PASSWORD, value: "[secret]"}], name: pulumi-workflow}]}} from agent.yaml:8`,
+		"prod/polling_interval": "20s from PULUMI_AGENT_POLLING_INTERVAL", "prod/working_directory": "/opt/cmwa from default",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	keys := map[string]int{}
+	for _, f := range fields(t) {
+		switch {
+		case !effective(f) && f.Kind != schema.KindTree, f.OnlyVariable, f.Key == "pools.name":
+		case f.Pool:
+			keys["prod"]++
+		default:
+			keys[""]++
+		}
+	}
+	keys[""]++ // max_concurrent_workflows of all pools
+	if diff := cmp.Diff(keys, count); diff != "" {
+		t.Errorf("settings of the agent and the pool: %s", diff)
+	}
+}
+
+func TestSettingsDifferWhereWhatTheyNameDiffers(t *testing.T) {
+	load := func(file, token, pod string) map[string]schema.Setting {
+		src := source(file)
+		src.ReadFile = files(map[string]string{"t": token, "pod": pod})
+		settings := map[string]schema.Setting{}
+		for _, s := range must(t, src).Settings() {
+			settings[s.Key] = s
+		}
+		return settings
+	}
+	changed := func(a, b map[string]schema.Setting) string {
+		var keys []string
+		for key := range a {
+			if !a[key].Same(b[key]) {
+				keys = append(keys, key)
+			}
+		}
+		slices.Sort(keys)
+		return strings.Join(keys, " ")
+	}
+	before := load("token_file: t\npod_template_file: pod", "pul-a", "{}")
+	for name, test := range map[string]struct {
+		after map[string]schema.Setting
+		want  string
+	}{
+		"nothing":      {load("# x\npod_template_file: pod\ntoken_file: 't'", "pul-a\n", ""), ""},
+		"the token":    {load("token_file: t\npod_template_file: pod", "pul-b", "{}"), "token_file"},
+		"the template": {load("token_file: t\npod_template_file: pod", "pul-a", "{spec: {priority: 3}}"), "pod_template_file"},
+		"the kind":     {load("token: pul-a\npod_template_file: pod", "", "{}"), "token token_file"},
+		"two":          {load("token_file: t\npod_template_file: pod\npull_image: false\ndocker: {network: x}", "pul-a", "{}"), "docker.network pull_image"},
+	} {
+		if got := changed(before, test.after); got != test.want {
+			t.Errorf("%s: changed are %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// A file with pools means what each pool would mean in a file of its own, with the
+// keys of the top level beside it.
+func TestAPoolIsTheSameInAFileOfItsOwn(t *testing.T) {
+	all := fields(t)
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) []setting {
+			var some []setting
+			for _, f := range all {
+				if f.Pool && effective(f) && !strings.HasSuffix(f.Key, "_file") && !strings.HasPrefix(f.Key, "request_retry") && f.Key != "token" && rapid.IntRange(0, 3).Draw(t, label+f.Key) == 0 {
+					some = append(some, drawSetting(t, f))
+				}
+			}
+			return some
+		}
+		top := draw("top ")
+		file := fileOf(top) + "pools:\n"
+		var alone []string
+		for i := range rapid.IntRange(1, 3).Draw(t, "pools") {
+			own := append(draw("own "), setting{key: "token", file: fmt.Sprintf("pul-%d", i)})
+			merged := slices.Clone(own)
+			for _, s := range top {
+				if !slices.ContainsFunc(own, func(o setting) bool { return o.key == s.key }) {
+					merged = append(merged, s)
+				}
+			}
+			alone = append(alone, fileOf(merged))
+			file += fmt.Sprintf("- name: p%d\n  ", i) + strings.ReplaceAll(strings.TrimSuffix(fileOf(own), "\n"), "\n", "\n  ") + "\n"
+		}
+		together, problems := schema.Load(source(file))
+		if together == nil {
+			t.Fatalf("%v\n%s", problems, file)
+		}
+		for i, text := range alone {
+			one, problems := schema.Load(source(text))
+			if one == nil {
+				t.Fatalf("%v\n%s", problems, text)
+			}
+			got := together.Pools[i]
+			got.Name = schema.DefaultPool
+			if diff := cmp.Diff(one.Pools[0], got); diff != "" {
+				t.Fatalf("pool %d of\n%s\n%s", i, file, diff)
+			}
+		}
+	})
+}
+
+func FuzzPools(f *testing.F) {
+	f.Add([]byte("- {name: a, token: pul-a}\n- {name: b}"))
+	f.Add([]byte("- name: a\n  pools: [{name: x}]\n  docker: [1]"))
+	f.Add([]byte("0: {1: 2}"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		content = bytes.ReplaceAll(content, []byte("\n"), []byte("\n  "))
+		src := source("token: " + canary + "\npools:\n  " + string(content))
+		src.ReadFile = files(nil)
+		check(t, src)
+		config, problems := schema.Load(src)
+		if got := output(config, problems); strings.Contains(got, canary[4:12]) {
+			t.Errorf("the token is shown:\n%s", got)
+		}
+	})
+}
