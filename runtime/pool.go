@@ -21,6 +21,7 @@ const holdTime = 30 * time.Second
 type Parts struct {
 	Cloud     Cloud
 	Executor  Executor
+	Slots     *Slots                      // that all pools of the process share; nil is no limit
 	Agent     string                      // labels what the executor makes
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
@@ -56,6 +57,7 @@ type Pool struct {
 	why       string    // for a wait until notBefore
 	progress  time.Time // last time that anything went forward
 	failing   bool      // the last question failed, and this was said
+	waiting   bool      // for one of the process's slots
 }
 
 // NewPool makes a pool that does nothing until [Pool.Run].
@@ -96,15 +98,30 @@ func (p *Pool) loop(ctx context.Context) {
 	defer broom.Stop()
 	sweeping, enough := context.WithCancel(ctx)
 	defer enough()
+	var place *slot // while the pool waits for one
+	defer func() { p.wait(place, nil) }()
 	for {
 		room, wait := p.turn()
 		if room < 0 {
 			return
 		}
+		switch {
+		case room == 0 || wait > 0:
+			place = p.wait(place, nil) // not any more
+		case place != nil && place.has():
+			mine := place
+			place = p.wait(nil, nil)
+			p.claim(ctx, mine)
+			continue
+		}
 		timer.Reset(wait)
-		due := timer.C
-		if room == 0 {
-			due = nil
+		var due <-chan time.Time
+		var granted <-chan struct{}
+		switch {
+		case place != nil:
+			granted = place.granted
+		case room > 0:
+			due = timer.C
 		}
 		select {
 		case <-ctx.Done():
@@ -113,9 +130,29 @@ func (p *Pool) loop(ctx context.Context) {
 		case <-broom.C:
 			p.jobs.Go(func() { p.sweepAgain(sweeping) })
 		case <-due:
-			p.claim(ctx)
+			if mine := p.parts.Slots.join(); mine.has() {
+				p.claim(ctx, mine)
+			} else {
+				place = p.wait(nil, mine)
+			}
+		case <-granted: // if it is still wanted
 		}
 	}
+}
+
+// wait gives up one place in the queue for a slot, if it is not nil, and notes
+// whether the pool waits at another, which it returns.
+func (p *Pool) wait(old, place *slot) *slot {
+	if old != nil {
+		old.leave()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting {
+		p.progress = time.Now() // it has waited on purpose until now
+	}
+	p.waiting = place != nil
+	return place
 }
 
 // turn says how many jobs there is room for, and how long to wait before the
@@ -140,8 +177,15 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 }
 
 // claim asks for work once and, if there is some, starts the job's life. The
-// question is not cancelled by ctx: its answer may be a job that is ours.
-func (p *Pool) claim(ctx context.Context) {
+// question is not cancelled by ctx: its answer may be a job that is ours. The
+// slot becomes the job's, or is given back.
+func (p *Pool) claim(ctx context.Context, mine *slot) {
+	begun := false
+	defer func() {
+		if !begun {
+			mine.leave()
+		}
+	}()
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimLimit)
 	defer cancel()
 	claim, err := p.parts.Cloud.Claim(asking)
@@ -182,7 +226,8 @@ func (p *Pool) claim(ctx context.Context) {
 	job.Service = p.spec.Identity.Service
 	job.Tuning = p.spec.Tuning
 	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
-	p.begin(ctx, job, "")
+	p.begin(ctx, job, "", mine)
+	begun = true
 }
 
 // failed notes a question for work that failed. The caller holds the lock.
@@ -204,12 +249,13 @@ func (p *Pool) failed(err error) {
 }
 
 // begin starts the life of a job, in an environment that exists already if id
-// is not empty. The caller holds the lock.
-func (p *Pool) begin(ctx context.Context, job *Job, id string) {
+// is not empty, and gives its slot back afterwards. The caller holds the lock.
+func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 	l := &life{pool: p, job: job, id: id, since: time.Now(), phase: Claimed, log: p.log.With("job", job.ID, "generation", job.Generation)}
 	p.lives[job.ID] = l
 	p.jobs.Go(func() {
 		l.run(ctx)
+		mine.leave()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.lives, job.ID)

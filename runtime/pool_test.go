@@ -23,6 +23,7 @@ type stage struct {
 	t      testing.TB
 	cloud  *runtimetest.Cloud
 	engine *runtimetest.Executor
+	slots  *runtime.Slots
 	pool   *runtime.Pool
 	log    *strings.Builder
 	stop   context.CancelCauseFunc
@@ -61,10 +62,13 @@ func play(t *testing.T, s runtime.PoolSpec, story func(t *testing.T, st *stage))
 	})
 }
 
-func newStage(t testing.TB, s runtime.PoolSpec) *stage {
-	st := &stage{t: t, cloud: runtimetest.NewCloud(), engine: runtimetest.NewExecutor(), log: &strings.Builder{}, ended: make(chan error, 1)}
+func newStage(t testing.TB, s runtime.PoolSpec) *stage { return newStageWith(t, s, nil) }
+
+// newStageWith makes a stage whose pool shares slots with others.
+func newStageWith(t testing.TB, s runtime.PoolSpec, slots *runtime.Slots) *stage {
+	st := &stage{t: t, cloud: runtimetest.NewCloud(), engine: runtimetest.NewExecutor(), slots: slots, log: &strings.Builder{}, ended: make(chan error, 1)}
 	st.pool = runtime.NewPool(s, runtime.Parts{
-		Cloud: st.cloud, Executor: st.engine, Agent: "agent-1", UserAgent: "test",
+		Cloud: st.cloud, Executor: st.engine, Slots: slots, Agent: "agent-1", UserAgent: "test",
 		Environ: func(name string) (string, bool) {
 			value, ok := map[string]string{"DOCKER_HOST": "unix:///engine", "AWS_REGION": "mars", "HIDDEN": "x"}[name]
 			return value, ok

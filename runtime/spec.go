@@ -37,6 +37,7 @@ type Identity struct {
 	PoolID       string
 	Credentials  string // kind: "token" or "oidc"
 	Target       string // deploy_target
+	Namespace    string `json:",omitempty"` // of Pods; empty is the agent's own, and for other targets
 }
 
 // Tuning is everything that can change under a running pool. Fields are used

@@ -13,7 +13,8 @@ type PoolPhase string
 const (
 	PoolStarting PoolPhase = "starting"
 	PoolPolling  PoolPhase = "polling"
-	PoolPaused   PoolPhase = "paused" // waits on purpose: see Until and Why
+	PoolPaused   PoolPhase = "paused"  // waits on purpose: see Until and Why
+	PoolWaiting  PoolPhase = "waiting" // for one of the process's slots: see Why
 	PoolDraining PoolPhase = "draining"
 	PoolStopped  PoolPhase = "stopped"
 )
@@ -23,7 +24,7 @@ type PoolState struct {
 	Spec     PoolSpec // in force
 	Phase    PoolPhase
 	Until    time.Time // end of a pause
-	Why      string    // reason of a pause
+	Why      string    // reason of a pause, or of the waiting
 	Jobs     []JobState
 	Progress time.Time // last progress; while the pool waits on purpose, now
 	Finished bool      // its single run is over: it stops, or has stopped, of its own will
@@ -52,6 +53,12 @@ func (p *Pool) State() PoolState {
 	if state.Phase == PoolPaused {
 		state.Until, state.Why = p.notBefore, p.why
 	}
+	if state.Phase == PoolWaiting {
+		state.Why = "all jobs that the agent may run at a time are running"
+	}
+	if p.waiting {
+		state.Progress = time.Now()
+	}
 	if p.notBefore.After(p.progress) {
 		state.Progress = time.Now()
 		if p.notBefore.Before(state.Progress) {
@@ -75,6 +82,8 @@ func (p *Pool) phase() PoolPhase {
 		return PoolStarting
 	case time.Now().Before(p.notBefore):
 		return PoolPaused
+	case p.waiting:
+		return PoolWaiting
 	default:
 		return PoolPolling
 	}

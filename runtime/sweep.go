@@ -15,7 +15,8 @@ const (
 // adopt takes over what an earlier run of this agent left behind, before the
 // first claim:
 //
-//  1. What still runs is attended like any job, and takes its slot: the runner
+//  1. What still runs is attended like any job, and takes its slot even when
+//     there are no more: the runner
 //     in it holds the job's token and reports by itself. It is never started
 //     again.
 //  2. What has ended is swept.
@@ -35,7 +36,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 			Pool: spec.Key(), PoolName: spec.Name, Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
 		}
 		p.mu.Lock()
-		p.begin(ctx, job, f.ID)
+		p.begin(ctx, job, f.ID, p.parts.Slots.seize())
 		p.mu.Unlock()
 	}
 	p.sweep(ctx, found)
