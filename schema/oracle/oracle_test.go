@@ -1,0 +1,108 @@
+package oracle_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/oracle"
+)
+
+// stricter are the templates that the check refuses and the API server takes.
+var stricter = map[string]string{
+	"metadata/bad-name.yaml":                "the label, or the field, is the agent's",
+	"metadata/bad-generate-name.yaml":       "the label, or the field, is the agent's",
+	"metadata/bad-own-labels.yaml":          "the label, or the field, is the agent's",
+	"metadata/bad-labels-removed.yaml":      "the label, or the field, is the agent's",
+	"metadata/bad-labels-replaced.yaml":     "the label, or the field, is the agent's",
+	"metadata/bad-server-set.yaml":          "the cluster sets it, and overwrites what a Pod says",
+	"metadata/bad-status.yaml":              "the cluster sets it, and overwrites what a Pod says",
+	"metadata/bad-kind.yaml":                "the merge works, but the agent asks for a Pod of v1",
+	"metadata/bad-api-version.yaml":         "the merge works, but the agent asks for a Pod of v1",
+	"metadata/bad-two-documents.yaml":       "a reader of one document passes over the second",
+	"patch/bad-main-env-replaced.yaml":      "it would take away or replace what the agent needs to run a job",
+	"patch/bad-mount-below.yaml":            "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-mount-deleted.yaml":     "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-mounts-removed.yaml":    "it would take away or replace what the agent needs to run a job",
+	"patch/bad-containers-replaced.yaml":    "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-command.yaml":           "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-command-null.yaml":      "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-command-trimmed.yaml":   "it would take away or replace what the agent needs to run a job",
+	"patch/bad-restart-policy.yaml":         "a job runs once",
+	"patch/bad-restart-policy-removed.yaml": "a job runs once",
+	"patch/bad-main-restart.yaml":           "a job runs once",
+	"patch/bad-mount-of-ours.yaml":          "the volume is the agent's, or its name is kept for the agent",
+	"patch/bad-reserved-volume.yaml":        "the volume is the agent's, or its name is kept for the agent",
+	"patch/bad-directive-in-list.yaml":      "the merge drops the directive in silence, or not, depending on the Pod below it",
+	"patch/bad-primitive-list.yaml":         "the merge drops the directive in silence, or not, depending on the Pod below it",
+	"containers/bad-same-init-name.yaml":    "the merge lays the second entry over the first in silence",
+	"scheduling/bad-grace-negative.yaml":    "the API server puts 1 second in place of a negative time",
+	"volumes/bad-medium.yaml":               "the API server does not look, and the node refuses to start the Pod",
+}
+
+// looser are the templates that the API server refuses and the check takes.
+var looser = map[string]string{}
+
+func TestTheCheckAgreesWithTheAPIServer(t *testing.T) {
+	archives, err := filepath.Glob("../testdata/pod/*.txtar")
+	if err != nil || len(archives) < 5 {
+		t.Fatalf("found %d archives, %v", len(archives), err)
+	}
+	met := map[string]bool{}
+	count := 0
+	for _, archive := range archives {
+		for name, content := range templates(t, archive) {
+			count++
+			met[name] = true
+			t.Run(name, func(t *testing.T) {
+				problems := schema.CheckPod(name, []byte(content)).Errors()
+				refusal := oracle.Judge([]byte(content))
+				ours, theirs := len(problems) == 0, refusal == nil
+				_, isStricter := stricter[name]
+				_, isLooser := looser[name]
+				switch {
+				case !ours && theirs && !isStricter:
+					t.Errorf("the API server takes it, and the check says\n%v", problems)
+				case ours && !theirs && !isLooser:
+					t.Errorf("the check takes it, and the API server says\n%v", refusal)
+				case isStricter && (ours || !theirs):
+					t.Errorf("is no exception any more: %v, %v", problems, refusal)
+				case isLooser && (!ours || theirs):
+					t.Errorf("is no exception any more: %v, %v", problems, refusal)
+				}
+			})
+		}
+	}
+	for _, list := range []map[string]string{stricter, looser} {
+		for name, reason := range list {
+			if !met[name] || reason == "" {
+				t.Errorf("the exception %s is no template, or has no reason", name)
+			}
+		}
+	}
+	t.Logf("%d templates, %d exceptions", count, len(stricter)+len(looser))
+}
+
+// templates reads an archive of files, each after a line such as -- name.yaml --.
+func templates(t *testing.T, archive string) map[string]string {
+	content, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theme := strings.TrimSuffix(filepath.Base(archive), ".txtar")
+	files := map[string]string{}
+	current := ""
+	for line := range strings.Lines(string(content)) {
+		name, ok := strings.CutPrefix(line, "-- ")
+		switch {
+		case ok:
+			current = theme + "/" + strings.TrimSuffix(name, " --\n")
+			files[current] = ""
+		case current != "":
+			files[current] += line
+		}
+	}
+	return files
+}
