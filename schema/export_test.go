@@ -1,0 +1,506 @@
+package schema_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/cuecontext"
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// vet is what a check of one file says, with the files at hand that the corpus
+// names.
+func vet(content []byte) schema.Problems {
+	src := source(string(content))
+	src.Environ = map[string]string{"HOME": "/home/agent"}
+	src.ReadFile = files(map[string]string{
+		"two-lines": "pul-a\npul-b\n", "empty": "\n", "token": "pul-a\n",
+	})
+	_, problems := schema.Load(src)
+	return problems.Strict()
+}
+
+// corpus returns the files of a folder by name.
+func corpus(t *testing.T, pattern string, least int) map[string][]byte {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) < least {
+		t.Fatalf("%s finds %d files, %v", pattern, len(paths), err)
+	}
+	all := map[string][]byte{}
+	for _, path := range paths {
+		if all[path], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// instance reads YAML as other programs do: not with the reader of the package.
+func instance(content []byte) (any, error) {
+	var node yaml.Node
+	if err := yaml.Unmarshal(content, &node); err != nil {
+		return nil, err
+	}
+	if len(node.Content) == 0 {
+		return nil, nil
+	}
+	return plain(node.Content[0], 0)
+}
+
+func plain(n *yaml.Node, depth int) (any, error) {
+	if depth++; depth > 100 {
+		return nil, errors.New("too deep, or without an end")
+	}
+	switch n.Kind {
+	case yaml.AliasNode:
+		return plain(n.Alias, depth)
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, entry := range n.Content {
+			v, err := plain(entry, depth)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		return list, nil
+	case yaml.MappingNode:
+		mapping := map[string]any{}
+		for i := 0; i < len(n.Content); i += 2 {
+			key := n.Content[i]
+			v, err := plain(n.Content[i+1], depth)
+			if err != nil {
+				return nil, err
+			}
+			if inner, ok := v.(map[string]any); ok && key.ShortTag() == "!!merge" {
+				for k, v := range inner {
+					if _, ok := mapping[k]; !ok {
+						mapping[k] = v
+					}
+				}
+				continue
+			}
+			if _, ok := mapping[key.Value]; !ok {
+				mapping[key.Value] = v
+			}
+		}
+		return mapping, nil
+	}
+	if tag := n.ShortTag(); tag == "!!timestamp" || tag == "!!str" {
+		return n.Value, nil
+	}
+	var v any
+	err := n.Decode(&v)
+	return v, err
+}
+
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	text, err := schema.JSONSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource(schema.SchemaID, document); err != nil {
+		t.Fatal(err)
+	}
+	compiled, err := compiler.Compile(schema.SchemaID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compiled
+}
+
+// refusedPaths returns where the JSON Schema refuses, sorted. Alternatives count
+// where they begin, and so does everything within a pod template.
+func refusedPaths(err error) []string {
+	var failure *jsonschema.ValidationError
+	if !errors.As(err, &failure) {
+		return []string{}
+	}
+	seen := map[string]bool{}
+	var walk func(e *jsonschema.ValidationError)
+	walk = func(e *jsonschema.ValidationError) {
+		at := e.InstanceLocation
+		switch k := e.ErrorKind.(type) {
+		case *kind.AdditionalProperties:
+			for _, name := range k.Properties {
+				seen[place(append(slices.Clone(at), name))] = true
+			}
+			return
+		case *kind.Required:
+			for _, name := range k.Missing {
+				seen[place(append(slices.Clone(at), name))] = true
+			}
+			return
+		case *kind.AnyOf:
+			seen[place(at)] = true
+			return
+		}
+		if len(e.Causes) == 0 {
+			seen[place(at)] = true
+		}
+		for _, cause := range e.Causes {
+			walk(cause)
+		}
+	}
+	walk(failure)
+	return sorted(seen)
+}
+
+// place writes a path as far as two judges can agree on it.
+func place(steps []string) string {
+	if i := slices.Index(steps, "pod_template"); i >= 0 {
+		steps = steps[:i+1]
+	}
+	return strings.Join(steps, ".")
+}
+
+func sorted(set map[string]bool) []string {
+	list := []string{}
+	for text := range set {
+		list = append(list, text)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// beyond tells why a problem, found at a value, is not one that a schema of single
+// values can see; empty means that it is.
+func beyond(p schema.Problem, f schema.Field, v any) string {
+	switch p.Rule {
+	case schema.RuleSyntax, schema.RuleSize, schema.RuleDuplicateKey:
+		return "it is about the text, of which a reader of YAML makes something else or nothing"
+	case schema.RuleMissingToken, schema.RuleCredentials, schema.RuleTimes:
+		return "it is about several keys"
+	case schema.RulePools:
+		return "it is about several pools"
+	case schema.RuleFile:
+		return "it is about another file"
+	case schema.RuleProtectedField:
+		return "it is about what the agent itself does with a Pod"
+	case schema.RulePodTemplate:
+		return "it may be about several parts of a Pod"
+	case schema.RuleValue:
+		text, _ := v.(string)
+		_, err := time.ParseDuration(text)
+		number, isFloat := v.(float64)
+		switch {
+		case f.Kind == schema.KindDuration && (err == nil || len(text) > 12):
+			return "a pattern cannot compare lengths of time"
+		case f.Kind == schema.KindInt && isFloat && number == math.Trunc(number):
+			return "4.0 is a whole number to JSON"
+		case f.Key == "service_url" && strings.HasPrefix(text, "http"):
+			return "whether a URL has a host and a port that exist takes more than a pattern"
+		}
+	}
+	return ""
+}
+
+// unreadable reports whether a file is no tree of values at all.
+func unreadable(problems schema.Problems) bool {
+	return slices.ContainsFunc(problems, func(p schema.Problem) bool { return p.Rule == schema.RuleSyntax || p.Rule == schema.RuleSize })
+}
+
+// within returns the value at a path, and nil where there is none.
+func within(v any, steps []string) any {
+	for _, step := range steps {
+		switch inner := v.(type) {
+		case map[string]any:
+			v = inner[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(inner) {
+				return nil
+			}
+			v = inner[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// keyOf takes the pool out of a path.
+func keyOf(path string) string {
+	if steps := strings.SplitN(path, ".", 3); len(steps) == 3 && steps[0] == "pools" {
+		return steps[2]
+	}
+	return path
+}
+
+func byKey(t *testing.T) map[string]schema.Field {
+	all := map[string]schema.Field{}
+	for _, f := range fields(t) {
+		all[f.Key] = f
+	}
+	return all
+}
+
+func TestTheJSONSchemaIsOneByItsOwnRules(t *testing.T) {
+	compiled(t) // the compiler holds it against the schema of schemas
+	text, _ := schema.JSONSchema()
+	if strings.Contains(string(text), "%23") || strings.Contains(string(text), `"#/$defs/#`) {
+		t.Error("a definition is called by a name that editors cannot follow")
+	}
+}
+
+func TestTheJSONSchemaAcceptsWhatIsGood(t *testing.T) {
+	accepts := compiled(t)
+	good := corpus(t, "testdata/good/*.yaml", 30)
+	for path, content := range corpus(t, "../examples/*.yaml", 2) {
+		good[path] = content
+	}
+	for path, content := range good {
+		if problems := vet(content).Errors(); len(problems) > 0 && !strings.Contains(path, "examples") {
+			t.Errorf("%s: vet refuses it:\n%v", path, problems)
+		}
+		v, err := instance(content)
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		if err := accepts.Validate(v); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestTheJSONSchemaRefusesWhatIsBadWhereVetDoes(t *testing.T) {
+	accepts, byKey := compiled(t), byKey(t)
+	compared := 0
+	for path, content := range corpus(t, "testdata/bad/*.yaml", 90) {
+		problems := vet(content).Errors()
+		if unreadable(problems) {
+			continue
+		}
+		v, err := instance(content)
+		if err != nil {
+			continue
+		}
+		want, perhaps := map[string]bool{}, map[string]bool{}
+		for _, p := range problems {
+			steps := strings.Split(p.Path, ".")
+			if f := byKey[keyOf(p.Path)]; beyond(p, f, within(v, steps)) != "" {
+				perhaps[place(steps)] = true
+			} else {
+				want[place(steps)] = true
+			}
+		}
+		compared++
+		got := refusedPaths(accepts.Validate(v))
+		for i, path := range got {
+			if masked := regexp.MustCompile(`[^.]*$`).ReplaceAllString(path, "(a key)"); want[masked] && !want[path] {
+				got[i] = masked // it might be a secret at the wrong place
+			}
+		}
+		got = slices.DeleteFunc(got, func(path string) bool { return perhaps[path] && !want[path] })
+		if diff := cmp.Diff(sorted(want), got); diff != "" {
+			t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", path, diff)
+		}
+	}
+	if compared < 50 {
+		t.Errorf("only %d files were compared", compared)
+	}
+}
+
+func TestDefaultsAndChoicesOfTheJSONSchemaAreAccepted(t *testing.T) {
+	accepts := compiled(t)
+	for _, f := range fields(t) {
+		if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || strings.HasPrefix(f.Key, "pools") {
+			continue
+		}
+		var values []any
+		if f.Default != "" {
+			var v any
+			if err := json.Unmarshal([]byte(f.Default), &v); err != nil {
+				t.Fatal(f.Key, err)
+			}
+			values = append(values, v)
+		}
+		for _, choice := range f.Choices {
+			var v any = choice
+			if f.Kind == schema.KindList {
+				v = []any{choice}
+			}
+			values = append(values, v)
+		}
+		for _, v := range values {
+			if err := accepts.Validate(at(f.Key, v)); err != nil {
+				t.Errorf("%s: %v", f.Key, err)
+			}
+		}
+	}
+}
+
+// at puts a value under a key with dots.
+func at(key string, v any) any {
+	steps := strings.Split(key, ".")
+	slices.Reverse(steps)
+	for _, step := range steps {
+		v = map[string]any{step: v}
+	}
+	return v
+}
+
+func TestTheJSONSchemaSaysWhatTheFieldsSay(t *testing.T) {
+	text, err := schema.JSONSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root map[string]any
+	if err := json.Unmarshal(text, &root); err != nil {
+		t.Fatal(err)
+	}
+	definitions := root["$defs"].(map[string]any)
+	find := func(from any, key string) map[string]any {
+		found, _ := from.(map[string]any)
+		for step := range strings.SplitSeq(key, ".") {
+			properties, _ := found["properties"].(map[string]any)
+			found, _ = properties[step].(map[string]any)
+		}
+		return found
+	}
+	for _, f := range fields(t) {
+		if f.OnlyVariable {
+			continue
+		}
+		in := find(root, f.Key)
+		if own, ok := strings.CutPrefix(f.Key, "pools."); ok {
+			in = find(definitions["Pool"], own)
+		}
+		if in == nil {
+			t.Errorf("%s is missing", f.Key)
+			continue
+		}
+		if description, _ := in["description"].(string); !strings.Contains(description, f.Doc) {
+			t.Errorf("%s is described as %q", f.Key, description)
+		}
+		if deprecated, _ := in["deprecated"].(bool); deprecated != (f.Old != "" || f.Unused != "" || f.Ignored) {
+			t.Errorf("%s: deprecated is %t", f.Key, deprecated)
+		}
+		if _, ok := in["default"]; ok != (f.Default != "") {
+			t.Errorf("%s: a default is there: %t", f.Key, ok)
+		}
+		if f.Min != nil && in["minimum"] != float64(*f.Min) || f.Max != nil && in["maximum"] != float64(*f.Max) {
+			t.Errorf("%s: bounds %v to %v", f.Key, in["minimum"], in["maximum"])
+		}
+		inPool := find(definitions["Pool"], strings.TrimPrefix(f.Key, "pools."))
+		if (inPool != nil) != f.Pool {
+			t.Errorf("%s: a pool has it: %t", f.Key, inPool != nil)
+		}
+		if _, ok := inPool["default"]; ok {
+			t.Errorf("%s: a pool has it from the top level, and not from a default", f.Key)
+		}
+	}
+}
+
+func TestTheJSONSchemaIsTheSameEachTime(t *testing.T) {
+	first, err := schema.JSONSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if again, err := schema.JSONSchema(); err != nil || !bytes.Equal(first, again) {
+			t.Fatalf("it differs, %v", err)
+		}
+	}
+}
+
+// cueConfig compiles the exported CUE alone, as cue vet would.
+func cueConfig(t *testing.T) (*cue.Context, cue.Value) {
+	t.Helper()
+	text, err := schema.CUE()
+	if err != nil {
+		t.Fatal(err)
+	}
+	context := cuecontext.New()
+	root := context.CompileBytes(text, cue.Filename("schema.cue"))
+	config := root.LookupPath(cue.ParsePath("#Config"))
+	if err := errors.Join(root.Err(), config.Err()); err != nil {
+		t.Fatal(err)
+	}
+	return context, config
+}
+
+func TestTheCUESchemaJudgesAsTheJSONSchemaDoes(t *testing.T) {
+	accepts := compiled(t)
+	context, config := cueConfig(t)
+	all := corpus(t, "testdata/bad/*.yaml", 90)
+	for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
+		all[path] = content
+	}
+	verdicts := map[bool]int{}
+	for path, content := range all {
+		if unreadable(vet(content)) {
+			continue
+		}
+		v, err := instance(content)
+		if err != nil || v == nil {
+			continue
+		}
+		if strings.Contains(path, "duration") && strings.Contains(path, "/bad/") {
+			continue // CUE reads durations, where JSON Schema knows only what they look like
+		}
+		byJSON := accepts.Validate(v) == nil
+		byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
+		if byJSON != (byCUE == nil) {
+			t.Errorf("%s: the JSON Schema accepts it: %t; CUE says %v", path, byJSON, byCUE)
+		}
+		verdicts[byJSON]++
+	}
+	if verdicts[true] < 30 || verdicts[false] < 40 {
+		t.Errorf("compared: %v", verdicts)
+	}
+}
+
+func TestTheCorpusOfGoodFilesSetsEveryKey(t *testing.T) {
+	set := map[string]bool{}
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for key, inner := range v {
+				path := strings.TrimPrefix(at+"."+key, ".")
+				set[path] = true
+				walk(path, inner)
+			}
+		case []any:
+			for _, inner := range v {
+				walk(at, inner)
+			}
+		}
+	}
+	for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
+		v, err := instance(content)
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		walk("", v)
+	}
+	for _, f := range fields(t) {
+		if !f.OnlyVariable && !set[f.Key] {
+			t.Errorf("no file sets %s", f.Key)
+		}
+	}
+}
