@@ -51,6 +51,10 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 	if p.OIDCTokenFile != "" {
 		credentials = "oidc"
 	}
+	namespace := ""
+	if p.DeployTarget == "kubernetes" {
+		namespace = p.Kubernetes.Namespace
+	}
 	var kinds []runtime.Kind
 	for _, kind := range p.EnabledWorkflowTypes {
 		kinds = append(kinds, runtime.Kind(kind))
@@ -60,7 +64,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 		Generation: generation,
 		Identity: runtime.Identity{
 			Service: p.ServiceURL, Organization: p.OrganizationName, PoolID: p.RunnerPoolID,
-			Credentials: credentials, Target: p.DeployTarget,
+			Credentials: credentials, Target: p.DeployTarget, Namespace: namespace,
 		},
 		Tuning: runtime.Tuning{
 			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, TokenExpiration: p.TokenExpiration, CA: p.CA,

@@ -29,6 +29,10 @@ type Source struct {
 	Searched   []string          // directories without a file, for the message that says so
 	Mode       fs.FileMode       // permissions of the file; 0 is unknown
 
+	// Elsewhere says that the agent runs on another machine: a token or a file
+	// that is not here is no error.
+	Elsewhere bool
+
 	// TerminationGrace is how long the agent's own Pod may take to end; 0 is
 	// unknown.
 	TerminationGrace time.Duration

@@ -22,9 +22,13 @@ func Load(source Source) (*Config, Problems) {
 	config := l.guarded()
 	l.problems.sort()
 	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
-	if len(l.problems.Errors()) > 0 {
+	if source.Elsewhere {
+		l.problems = l.problems.elsewhere()
+	}
+	if config == nil || len(l.problems.Errors()) > 0 {
 		return nil, l.problems
 	}
+	config.settings = l.settings(config)
 	return config, l.problems
 }
 
@@ -36,6 +40,9 @@ type load struct {
 	bad      map[string]bool // paths whose value is out, so that no rule speaks of them again
 	files    []string
 	digest   hash.Hash
+
+	process table // what is in force at the top level
+	pools   []*scope
 }
 
 // guarded is the load behind a net. Parser and CUE are large, and are fed what
@@ -86,15 +93,12 @@ func (l *load) run() *Config {
 	defaults := written(plain)
 	config := processOf(merged.over(defaults), alone)
 	config.Path = l.source.Path
-	scopes := l.scopes(merged, defaults)
-	for _, s := range scopes {
+	l.process, l.pools = merged.over(defaults), l.scopes(merged, defaults)
+	for _, s := range l.pools {
 		s.check()
 		config.Pools = append(config.Pools, *s.pool)
 	}
-	l.check(config, merged, scopes)
-	if len(l.problems.Errors()) == 0 {
-		config.settings = l.settings(config, merged.over(defaults), scopes)
-	}
+	l.check(config, merged, l.pools)
 	config.Files = l.files
 	config.Digest = hex.EncodeToString(l.digest.Sum(nil))
 	return config

@@ -111,16 +111,26 @@ func (p Problems) Err() error {
 
 // Strict returns the problems as they weigh where a file is checked and nothing
 // runs: a key that nobody knows is an error, because it is most likely a slip;
-// the lack of a token at the top level is a warning, because it may come from the
-// environment that the agent will run in; so is the lack of a file that the
-// configuration names, and no word is lost on the lack of a token file, which
-// should lie on the agent's machine only.
+// and what the machine of the agent may have, and this one need not, is none.
 func (p Problems) Strict() Problems {
-	var strict Problems
+	strict := p.elsewhere()
+	for i := range strict {
+		if strict[i].Rule == RuleUnknownKey {
+			strict[i].Severity = Error
+		}
+	}
+	return strict
+}
+
+// elsewhere returns the problems as they weigh on a machine that is not the
+// agent's. The lack of a token at the top level is a warning, because it may come
+// from the environment that the agent will run in; so is the lack of a file that
+// the configuration names, and no word is lost on the lack of a token file, which
+// should lie on the agent's machine only.
+func (p Problems) elsewhere() Problems {
+	var rest Problems
 	for _, problem := range p {
 		switch problem.Rule {
-		case RuleUnknownKey:
-			problem.Severity = Error
 		case RuleMissingToken:
 			if !strings.HasPrefix(problem.Path, "pools.") {
 				problem.Severity = Warning
@@ -131,9 +141,9 @@ func (p Problems) Strict() Problems {
 			}
 			problem.Severity = Warning
 		}
-		strict = append(strict, problem)
+		rest = append(rest, problem)
 	}
-	return strict
+	return rest
 }
 
 func (p Problems) of(s Severity) Problems {

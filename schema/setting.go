@@ -28,8 +28,9 @@ func (s Setting) Same(other Setting) bool { return s.same == other.same }
 // whole agent, then pool by pool.
 func (c *Config) Settings() []Setting { return c.settings }
 
-func (l *load) settings(c *Config, process table, scopes []*scope) []Setting {
+func (l *load) settings(c *Config) []Setting {
 	var settings []Setting
+	process := l.process
 	process.set(value{data: short(c.HealthThreshold)}.unless(process, "health_threshold"), "health_threshold")
 	for i := range l.fields {
 		f := &l.fields[i]
@@ -37,7 +38,7 @@ func (l *load) settings(c *Config, process table, scopes []*scope) []Setting {
 			settings = append(settings, f.setting("", process, ""))
 		}
 	}
-	for _, s := range scopes {
+	for _, s := range l.pools {
 		settings = append(settings, s.settings()...)
 	}
 	return settings

@@ -115,6 +115,8 @@ func commands(hard context.Context, s streams) *ffcli.Command {
 		ShortHelp: "a workflow agent for Pulumi Cloud", FlagSet: s.flags("cmwa"),
 		Subcommands: []*ffcli.Command{
 			runCommand(hard, s),
+			planCommand(s),
+			schemaCommand(s),
 			versionCommand(s),
 		},
 	}

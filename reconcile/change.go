@@ -1,0 +1,181 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// Fate is what a reload does to a pool.
+type Fate string
+
+// The fates.
+const (
+	Started  Fate = "started"
+	Tuned    Fate = "tuned"    // goes on, with new settings
+	Replaced Fate = "replaced" // drains, and a new one starts
+	Drained  Fate = "drained"  // claims nothing more, and is removed when its jobs have ended
+)
+
+// Change is one key that a reload changes.
+type Change struct {
+	Key      string
+	From, To string       // as they stand in a file; a mark for secrets; empty is unset
+	Effect   schema.Class // when it takes effect
+}
+
+// Reload is what a reload does to one pool, or to the agent as a whole.
+type Reload struct {
+	Pool    string // empty is the agent as a whole
+	Fate    Fate   // empty for the agent as a whole
+	Changes []Change
+}
+
+// Preview says what a reload from one configuration to another does: what the
+// loop would do if the first were in force and nothing ran, and when each changed
+// key takes effect. It is pure and in order: first the agent, then pools by name.
+// Nothing is an empty list.
+func Preview(before, after *schema.Config) []Reload {
+	reloads := fates(before, after)
+	old := map[[2]string]schema.Setting{}
+	for _, s := range before.Settings() {
+		old[[2]string{s.Pool, s.Key}] = s
+	}
+	for _, s := range after.Settings() {
+		was, there := old[[2]string{s.Pool, s.Key}]
+		if there && s.Same(was) {
+			continue
+		}
+		r := reloads[s.Pool]
+		if r == nil {
+			r = &Reload{Pool: s.Pool}
+			if s.Pool != "" {
+				r.Fate = Tuned
+			}
+			reloads[s.Pool] = r
+		}
+		effect := s.Reload
+		switch {
+		case r.Fate == Started:
+			continue // all of its keys are new
+		case r.Fate == Replaced:
+			effect = schema.ReloadDrain // with the new pool
+		}
+		r.Changes = append(r.Changes, Change{Key: s.Key, From: was.Value, To: s.Value, Effect: effect})
+	}
+	var list []Reload
+	for _, name := range sorted(reloads) {
+		list = append(list, *reloads[name])
+	}
+	return list
+}
+
+// fates asks Diff what becomes of the pools.
+func fates(before, after *schema.Config) map[string]*Reload {
+	observed := Observed{Pools: map[string]runtime.PoolState{}}
+	for key, spec := range Want(before, 1).Pools {
+		observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling}
+	}
+	reloads := map[string]*Reload{}
+	for _, action := range Diff(Want(after, 2), observed) {
+		switch a := action.(type) {
+		case StartPool:
+			reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Started}
+		case TunePool:
+			reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Tuned}
+		case DrainPool: // comes after the starts
+			if r := reloads[a.Name]; r != nil {
+				r.Fate = Replaced
+			} else {
+				reloads[a.Name] = &Reload{Pool: a.Name, Fate: Drained}
+			}
+		}
+	}
+	return reloads
+}
+
+// Describe writes a preview for people. Pools to which the same happens are told
+// of together. No reload is one line that says so.
+func Describe(reloads []Reload) string {
+	if len(reloads) == 0 {
+		return "no change\n"
+	}
+	var b strings.Builder
+	for i := 0; i < len(reloads); {
+		names := []string{reloads[i].Pool}
+		next := i + 1
+		for ; next < len(reloads) && reloads[i].like(reloads[next]); next++ {
+			names = append(names, reloads[next].Pool)
+		}
+		b.WriteString(reloads[i].heading(names) + "\n")
+		writeChanges(&b, reloads[i].Changes)
+		i = next
+	}
+	return b.String()
+}
+
+func (r Reload) like(other Reload) bool {
+	return r.Pool != "" && r.Fate == other.Fate && slices.Equal(r.Changes, other.Changes)
+}
+
+func (r Reload) heading(names []string) string {
+	who := "pool " + names[0]
+	if len(names) > 1 {
+		who = "pools " + strings.Join(names, ", ")
+	}
+	switch r.Fate {
+	case Started:
+		return who + ": started"
+	case Tuned:
+		return who + ": tuned, running jobs go on"
+	case Replaced:
+		return who + ": drained and replaced, running jobs finish first"
+	case Drained:
+		return who + ": drained and removed, running jobs finish first"
+	default:
+		return "agent:"
+	}
+}
+
+// writeChanges writes a line for each change, those that take effect first before
+// the others.
+func writeChanges(b *strings.Builder, changes []Change) {
+	words := map[schema.Class]string{
+		schema.ReloadLive: "now", schema.ReloadJob: "next job", schema.ReloadDrain: "new pool", schema.ReloadRebind: "rebind", schema.ReloadRestart: "needs restart",
+	}
+	order := []schema.Class{schema.ReloadLive, schema.ReloadRebind, schema.ReloadJob, schema.ReloadDrain, schema.ReloadRestart}
+	changes = slices.Clone(changes)
+	slices.SortStableFunc(changes, func(a, b Change) int {
+		return cmp.Compare(slices.Index(order, a.Effect), slices.Index(order, b.Effect))
+	})
+	wide := 0
+	for _, c := range changes {
+		wide = max(wide, len(c.Key))
+	}
+	for _, c := range changes {
+		fmt.Fprintf(b, "  %-13s  %-*s  %s\n", words[c.Effect], wide, c.Key, c.difference())
+	}
+}
+
+func (c Change) difference() string {
+	shown := func(value string) string {
+		const longest = 60
+		switch {
+		case value == "":
+			return "(unset)"
+		case len(value) > longest:
+			return strings.ToValidUTF8(value[:longest-3], "") + "..."
+		default:
+			return value
+		}
+	}
+	from, to := shown(c.From), shown(c.To)
+	if from == to {
+		return from + " (changed)"
+	}
+	return from + " -> " + to
+}

@@ -1,0 +1,258 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+type fataler interface {
+	Helper()
+	Fatalf(string, ...any)
+}
+
+// config loads a file that is without errors.
+func config(t fataler, file string) *schema.Config {
+	t.Helper()
+	c, problems := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), Executable: "/opt/cmwa/cmwa",
+		ReadFile: func(name string) ([]byte, error) {
+			if name == "a" {
+				return []byte("pul-a"), nil
+			}
+			return nil, fs.ErrNotExist
+		}})
+	if c == nil {
+		t.Fatalf("%v\n%s", problems, file)
+	}
+	return c
+}
+
+func TestAPreviewTellsPoolByPoolWhatHappensWhen(t *testing.T) {
+	before := config(t, `
+log_level: info
+http_server_port: 8080
+polling_interval: 1m
+pools:
+  - {name: a, token: pul-a}
+  - {name: b, token: pul-b}
+  - {name: moved, token: pul-c, docker: {memory: 1g}}
+  - {name: gone, token: pul-d}
+  - {name: same, token: pul-e, polling_interval: 5s}
+  - {name: retoken, token: pul-f, polling_interval: 5s}
+`)
+	after := config(t, `
+log_level: debug
+http_server_port: 9090
+polling_interval: 30s
+docker: {volumes: [cache:/cache]}
+pools:
+  - {name: new, token: pul-n}
+  - {name: same, token: pul-e, polling_interval: 5s, docker: {volumes: []}}
+  - {name: retoken, token: pul-g, polling_interval: 5s, docker: {volumes: []}}
+  - {name: moved, token: pul-c, service_url: "https://pulumi.example.com", docker: {memory: 2g, volumes: []}}
+  - {name: b, token: pul-b}
+  - {name: a, token: pul-a}
+`)
+	want := `agent:
+  now            health_threshold  2m -> 1m
+  now            log_level         info -> debug
+  rebind         http_server_port  8080 -> 9090
+pools a, b: tuned, running jobs go on
+  now            polling_interval  1m -> 30s
+  next job       docker.volumes    [] -> [cache:/cache]
+pool gone: drained and removed, running jobs finish first
+pool moved: drained and replaced, running jobs finish first
+  new pool       service_url       https://api.pulumi.com -> https://pulumi.example.com
+  new pool       polling_interval  1m -> 30s
+  new pool       docker.memory     1g -> 2g
+pool new: started
+pool retoken: tuned, running jobs go on
+  now            token  [secret] (changed)
+`
+	if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
+		t.Error(diff)
+	}
+	if got := reconcile.Describe(reconcile.Preview(after, after)); got != "no change\n" {
+		t.Errorf("the preview of no change is %q", got)
+	}
+}
+
+// notYetRun are keys of targets that this release reads and does not carry out.
+func notYetRun(key string) bool {
+	return strings.HasPrefix(key, "kubernetes.") && key != "kubernetes.namespace" || strings.HasPrefix(key, "ecs.") || strings.HasPrefix(key, "pod_template")
+}
+
+// Each key of the schema says when a change of it takes effect. What the loop
+// does must be that, or vet and plan would promise what does not happen.
+func TestEveryKeyTakesEffectAsTheSchemaSays(t *testing.T) {
+	fields, err := schema.Fields()
+	if err != nil {
+		t.Fatal(err)
+	}
+	walked := 0
+	for _, f := range fields {
+		if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || f.Default == "" || notYetRun(f.Key) || f.Key == "token_file" || f.Key == "oidc_token_file" || f.Key == "ca_file" {
+			continue
+		}
+		walked++
+		value := another(f)
+		file := value
+		if mapping, _, nested := strings.Cut(f.Key, "."); nested {
+			file = mapping + ":\n  " + value
+		}
+		base := "token: pul-a\nrequest_retry_max_wait: 1h\n"
+		if f.Key == "token" || f.Key == "request_retry_max_wait" {
+			base = "token_file: a\n"
+		}
+		if f.Key == "token" {
+			base = ""
+		}
+		if f.Key == "kubernetes.namespace" {
+			base += "deploy_target: kubernetes\n"
+		}
+		before := config(t, base+first(f.Key == "token", "token: pul-a\n"))
+		after := config(t, base+file+"\n")
+		old, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
+		observed := reconcile.Observed{Pools: map[string]runtime.PoolState{}}
+		for key, spec := range old.Pools {
+			observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling}
+		}
+		plan := reconcile.Diff(now, observed)
+		var got schema.Class
+		switch {
+		case len(plan) == 2:
+			got = schema.ReloadDrain
+		case len(plan) == 1 && placed(old) != placed(now):
+			got = schema.ReloadJob
+		case len(plan) == 1:
+			got = schema.ReloadLive
+		case old.Process.HTTPPort != now.Process.HTTPPort:
+			got = schema.ReloadRebind
+		case old.Process != now.Process:
+			got = schema.ReloadLive
+		}
+		if got != f.Reload {
+			t.Errorf("%s takes effect %q, and the schema says %q; the plan is %v", f.Key, got, f.Reload, plan)
+		}
+		reloads := reconcile.Preview(before, after)
+		if !slices.ContainsFunc(reloads, func(r reconcile.Reload) bool {
+			return slices.ContainsFunc(r.Changes, func(c reconcile.Change) bool { return c.Key == f.Key && c.Effect == f.Reload })
+		}) {
+			t.Errorf("%s does not stand in the preview with %q: %v", f.Key, f.Reload, reloads)
+		}
+	}
+	if walked < 35 {
+		t.Errorf("only %d keys were walked", walked)
+	}
+}
+
+func first(yes bool, text string) string {
+	if yes {
+		return text
+	}
+	return ""
+}
+
+// placed is the part of the tuning that a job keeps.
+func placed(d reconcile.Desired) string {
+	for _, spec := range d.Pools {
+		return fmt.Sprintf("%+v", spec.Tuning.Place)
+	}
+	return ""
+}
+
+// another writes the last part of a key with a value that is not its default.
+func another(f schema.Field) string {
+	key := f.Key[strings.LastIndexByte(f.Key, '.')+1:]
+	value := "other"
+	switch {
+	case f.Key == "service_url":
+		value = "https://pulumi.example.com"
+	case f.Key == "shared_volume_directory":
+		value = "/other"
+	case f.Key == "docker.memory":
+		value = "1g"
+	case f.Key == "docker.volumes":
+		value = "[a:/a]"
+	case f.Key == "docker.extra_hosts":
+		value = "[a:b]"
+	case f.Key == "docker.labels":
+		value = "[a=b]"
+	case f.Kind == schema.KindBool:
+		value = map[string]string{"true": "false", "false": "true"}[f.Default]
+	case f.Kind == schema.KindInt:
+		value = "17"
+	case f.Kind == schema.KindDuration:
+		value = "17m"
+	case f.Kind == schema.KindQuantity:
+		value = "3"
+	case f.Kind == schema.KindList && len(f.Choices) > 0:
+		value = "[" + f.Choices[0] + "]"
+	case f.Kind == schema.KindList:
+		value = "[OTHER]"
+	case len(f.Choices) > 0:
+		value = f.Choices[len(f.Choices)-1]
+	}
+	return key + ": " + value
+}
+
+func TestWhatIsPreviewedIsWhatTheLoopDoes(t *testing.T) {
+	draw := func(t *rapid.T, label string) string {
+		file := fmt.Sprintf("polling_interval: %ds\npools:\n", rapid.IntRange(1, 2).Draw(t, label))
+		count := 0
+		for _, name := range []string{"a", "b", "c"} {
+			if rapid.Bool().Draw(t, name) || name == "c" && count == 0 {
+				count++
+				file += fmt.Sprintf("- {name: %s, token: pul-%s%d, service_url: 'https://%d', docker: {memory: %dg}}\n", name, name,
+					rapid.IntRange(1, 2).Draw(t, "token"), rapid.IntRange(1, 2).Draw(t, "service"), rapid.IntRange(1, 2).Draw(t, "memory"))
+			}
+		}
+		return file
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		before, after := config(t, draw(t, "before")), config(t, draw(t, "after"))
+		told := map[string]reconcile.Fate{}
+		for _, r := range reconcile.Preview(before, after) {
+			told[r.Pool] = r.Fate
+			if r.Fate == reconcile.Tuned && len(r.Changes) == 0 {
+				t.Fatalf("pool %s is tuned for nothing", r.Pool)
+			}
+		}
+		old, now := byName(reconcile.Want(before, 1)), byName(reconcile.Want(after, 2))
+		for _, name := range []string{"a", "b", "c"} {
+			was, is := old[name], now[name]
+			want := reconcile.Fate("")
+			switch {
+			case was.Name == "" && is.Name == "":
+			case was.Name == "":
+				want = reconcile.Started
+			case is.Name == "":
+				want = reconcile.Drained
+			case was.Identity != is.Identity:
+				want = reconcile.Replaced
+			case !cmp.Equal(was.Tuning, is.Tuning):
+				want = reconcile.Tuned
+			}
+			if told[name] != want {
+				t.Fatalf("pool %s is %q, and told to be %q", name, want, told[name])
+			}
+		}
+	})
+}
+
+func byName(d reconcile.Desired) map[string]runtime.PoolSpec {
+	pools := map[string]runtime.PoolSpec{}
+	for _, spec := range d.Pools {
+		pools[spec.Name] = spec
+	}
+	return pools
+}
