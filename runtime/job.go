@@ -67,6 +67,9 @@ const (
 	Failed     Status = "failed"
 )
 
+// final reports whether nothing can follow.
+func (s Status) final() bool { return s == Succeeded || s == Failed }
+
 // Phase is where a job is in its life here.
 type Phase string
 

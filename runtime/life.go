@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -19,6 +20,11 @@ const (
 	farewellLimit = 5 * time.Minute  // for the last report of a job
 	removeLimit   = 2 * time.Minute  // for removing an environment, on top of its grace
 	overtime      = 5 * time.Minute  // after the job's own limit, which the runner keeps
+
+	endLimit   = time.Second      // from the end of a job's stream to its own, or it was no end
+	hearLimit  = 5 * time.Second  // from a job's end to that of its stream
+	firstPause = time.Second      // before a stream that broke off is taken up again; doubles
+	lastPause  = 30 * time.Second // ceiling of these
 )
 
 // Causes for which a job's life is cut short.
@@ -27,6 +33,9 @@ var (
 	errOverdue   = errors.New("it is long past its time limit")
 	errLingers   = errors.New("its last step is reported, but the runner does not end")
 )
+
+// errBabble ends the reading of a stream.
+var errBabble = errors.New("not the words of a runner of this release")
 
 // life is one job from its claim to its removal. It owns three children: its
 // output, the question whether it is wanted, and the wait for its end.
@@ -159,14 +168,16 @@ func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (Exit, erro
 	ended := make(chan end, 1)
 	waiting, enough := context.WithCancel(context.WithoutCancel(ctx))
 	defer enough()
+	over := make(chan struct{})
 	children.Go(func() {
+		defer close(over)
 		exit, err := l.pool.parts.Executor.Wait(waiting, l.id)
 		ended <- end{exit, err}
 	})
 	heard := make(chan struct{})
 	children.Go(func() {
 		defer close(heard)
-		l.follow(waiting)
+		l.follow(waiting, over)
 	})
 
 	var e end
@@ -184,27 +195,74 @@ func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (Exit, erro
 	}
 	select { // the last words are in the stream already
 	case <-heard:
-	case <-time.After(5 * time.Second):
+	case <-time.After(hearLimit):
 	}
 	return e.exit, e.err
 }
 
-// follow reads what the runner tells of its progress, to the end of the stream.
-func (l *life) follow(ctx context.Context) {
+// follow reads what the runner tells of its progress. A stream that an engine
+// breaks off while the job runs is taken up again, from its beginning: an engine
+// may be restarted under its containers. Over is closed when the job has ended.
+func (l *life) follow(ctx context.Context, over <-chan struct{}) {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		last := closed(over) // then all there is to say is in the stream
+		err := l.listen(ctx)
+		switch {
+		case last, ctx.Err() != nil, errors.Is(err, ErrNoEnvironment), errors.Is(err, errBabble):
+			return
+		case err == nil: // the end, or what looks like it
+			select {
+			case <-over:
+				return
+			case <-ctx.Done():
+				return
+			case <-time.After(endLimit):
+			}
+		case pause == firstPause:
+			l.log.Warn("follow the runner", "error", err)
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// listen reads one stream of progress to its end.
+func (l *life) listen(ctx context.Context) error {
 	stream, err := l.pool.parts.Executor.Follow(ctx, l.id)
 	if err != nil {
-		l.log.Warn("follow the runner", "error", err)
-		return
+		return err
 	}
 	defer stream.Close()
 	decoder := json.NewDecoder(stream)
 	for {
 		var progress Progress
-		if err := decoder.Decode(&progress); err != nil {
-			return // the end, or nothing that a runner of ours says
+		var syntax *json.SyntaxError
+		var kind *json.UnmarshalTypeError
+		err := decoder.Decode(&progress)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.As(err, &syntax), errors.As(err, &kind):
+			return errBabble
+		case err != nil:
+			return err
 		}
-		l.saw(progress)
-		l.pool.mark()
+		if l.saw(progress) {
+			l.pool.mark()
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -280,14 +338,21 @@ func (l *life) enter(phase Phase) {
 	l.phase = phase
 }
 
-// saw notes progress. Lines of the same step without a status keep its status.
-func (l *life) saw(p Progress) {
+// saw notes progress, and reports whether it is any: a stream that is taken up
+// again tells what is known. Lines of the same step without a status keep its
+// status.
+func (l *life) saw(p Progress) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if p.Step < l.last.Step || p.Step == l.last.Step && (l.last.Status.final() || p.Lines < l.last.Lines && !p.Status.final()) {
+		return false
+	}
 	if p.Status == "" && p.Step == l.last.Step {
 		p.Status = l.last.Status
 	}
+	news := p != l.last
 	l.last = p
+	return news
 }
 
 func (l *life) seen() Progress {

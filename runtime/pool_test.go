@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/secret"
 )
 
 // stage is one pool between a fake service and a fake engine, in a bubble of
@@ -46,6 +48,11 @@ func spec(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 		edit(&s.Tuning)
 	}
 	return s
+}
+
+// job is a deployment as the service hands it out.
+func job(id string) runtime.Job {
+	return runtime.Job{ID: id, Kind: runtime.Deployment, Subject: "deployment-of-" + id, Token: secret.New("token-of-" + id)}
 }
 
 func most(n int) func(*runtime.Tuning) { return func(t *runtime.Tuning) { t.MaxJobs = n } }
@@ -419,6 +426,57 @@ func TestARunnerThatDiesWithoutAWordIsSpokenForByTheAgent(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAStreamThatBreaksOffIsTakenUpAgain(t *testing.T) {
+	progress := []runtimetest.Beat{
+		{After: 0, Progress: runtime.Progress{Step: 0, Lines: 1, Status: runtime.Succeeded}},
+		{After: time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+		{After: time.Hour, Progress: runtime.Progress{Step: 1, Lines: 8, Status: runtime.Succeeded}},
+		{After: time.Hour, Progress: runtime.Progress{Step: 2, Status: runtime.Running}},
+		{After: 2 * time.Hour, Progress: runtime.Progress{Step: 2, Lines: 5}},
+	}
+	for name, script := range map[string]runtimetest.Script{
+		"with an error":             {Breaks: []time.Duration{10 * time.Minute, 90 * time.Minute}, BreakErr: io.ErrUnexpectedEOF},
+		"as if it were at its end":  {Breaks: []time.Duration{10 * time.Minute, 90 * time.Minute}},
+		"just before the job's end": {Breaks: []time.Duration{3*time.Hour - 10*time.Millisecond}, BreakErr: io.ErrUnexpectedEOF},
+		"before it begins":          {Breaks: []time.Duration{70 * time.Minute}, FollowErr: errors.New("the engine is gone")},
+	} {
+		script.Running, script.Exit, script.Progress = 3*time.Hour, runtime.Exit{Code: 137, Reason: "killed"}, progress
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Script("a", script)
+			st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
+			st.start()
+			wait(4 * time.Hour)
+			st.wantStep("a", 1, runtime.NotStarted, "") // the runner has told it
+			st.wantStep("a", 2, runtime.Failed, "killed")
+			st.wantStep("a", 3, runtime.NotStarted, "")
+			if reports := st.cloud.Reports("a"); reports[len(reports)-1].Offset != 5 {
+				t.Errorf("%s: the last line is put at %d, want it behind the five that the service has", name, reports[len(reports)-1].Offset)
+			}
+			if warnings := strings.Count(st.log.String(), "follow the runner"); warnings > 3 {
+				t.Errorf("%s: the log says %d times that the runner cannot be followed", name, warnings)
+			}
+		})
+	}
+}
+
+func TestAStreamThatIsTakenUpAgainNeverTurnsTheClockBack(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Script("a", runtimetest.Script{
+			Running: time.Hour, Exit: runtime.Exit{Code: 137},
+			Progress: []runtimetest.Beat{
+				{After: 0, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+				{After: 0, Progress: runtime.Progress{Step: 2, Lines: 4, Status: runtime.Running}},
+				{After: 0, Progress: runtime.Progress{Step: 1, Lines: 9, Status: runtime.Failed}},
+				{After: 0, Progress: runtime.Progress{Step: 2, Lines: 3}},
+			},
+		})
+		st.cloud.Add(job("a"), runtimetest.Definition("one", "two"))
+		st.start()
+		wait(2 * time.Hour)
+		st.wantStep("a", 2, runtime.Failed, "ended without a word")
+	})
 }
 
 func TestALongSetUpGivesSignsOfLife(t *testing.T) {

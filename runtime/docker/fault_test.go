@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -363,5 +364,27 @@ func TestAStreamThatIsClosedEndsItsReaderAtOnce(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the reader still waits")
+	}
+}
+
+func TestAStreamThatAnEngineBreaksOffDoesNotLookLikeItsEnd(t *testing.T) {
+	d := newDaemon(t)
+	d.override["GET /logs"] = func(w http.ResponseWriter, _ *http.Request) {
+		line := `{"step":1,"lines":0,"status":"running"}` + "\n"
+		_, _ = w.Write(append([]byte{1, 0, 0, 0, 0, 0, 0, byte(len(line))}, line...))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := e.Follow(t.Context(), containerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if text, err := io.ReadAll(stream); err == nil || !strings.Contains(string(text), "running") {
+		t.Errorf("the stream is %q and ends with %v, want an error", text, err)
 	}
 }

@@ -127,6 +127,7 @@ func (v *environment) wait(ctx context.Context) (runtime.Exit, error) {
 type stream struct {
 	ctx    context.Context // of Follow: it is the life of the stream
 	env    *environment
+	opened time.Time
 	next   int    // of the beats
 	rest   []byte // of the line that is being read
 	once   sync.Once
@@ -146,6 +147,13 @@ func (s *stream) Read(p []byte) (int, error) {
 		}
 		ends, changed := s.env.end()
 		now, due := time.Now(), ends
+		breaks := s.breaks()
+		if !breaks.After(now) {
+			if s.env.script.BreakErr != nil {
+				return 0, s.env.script.BreakErr
+			}
+			return 0, io.EOF
+		}
 		if s.next < len(s.env.beats) {
 			due = after(s.env.started, s.env.beats[s.next].After)
 			if !due.After(now) && !due.After(ends) {
@@ -164,6 +172,9 @@ func (s *stream) Read(p []byte) (int, error) {
 		if ends.Before(due) {
 			due = ends
 		}
+		if breaks.Before(due) {
+			due = breaks
+		}
 		timer := time.NewTimer(due.Sub(now))
 		select {
 		case <-timer.C:
@@ -176,6 +187,16 @@ func (s *stream) Read(p []byte) (int, error) {
 	n := copy(p, s.rest)
 	s.rest = s.rest[n:]
 	return n, nil
+}
+
+// breaks is when the stream breaks off.
+func (s *stream) breaks() time.Time {
+	for _, span := range s.env.script.Breaks {
+		if at := after(s.env.started, span); at.After(s.opened) {
+			return at
+		}
+	}
+	return after(s.env.started, Forever)
 }
 
 // Close ends a Read that is under way.

@@ -158,7 +158,10 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	if err != nil {
 		return nil, err
 	}
-	return &stream{ctx: ctx, env: env, closed: make(chan struct{})}, nil
+	if breaks := env.script.Breaks; env.script.FollowErr != nil && (len(breaks) == 0 || time.Now().Before(after(env.started, breaks[0]))) {
+		return nil, env.script.FollowErr
+	}
+	return &stream{ctx: ctx, env: env, opened: time.Now(), closed: make(chan struct{})}, nil
 }
 
 // Wait blocks until the job's script has come to its end.

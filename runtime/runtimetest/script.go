@@ -21,6 +21,10 @@ type Script struct {
 	Progress []Beat        // what the runner says; nil is the progress that fits Exit
 	Mute     bool          // the runner says nothing at all
 
+	Breaks    []time.Duration // after the start, when every open stream of progress breaks off; sorted
+	BreakErr  error           // that it breaks off with; nil looks like the end
+	FollowErr error           // that Follow ends with until the first of Breaks
+
 	Ending       time.Duration // from a TERM to the end; Forever takes no notice of it
 	OnTerm       runtime.Exit  // when it ended because of a TERM
 	RemoveErrors []error       // what the first calls of Remove end with, instead of removing
