@@ -52,6 +52,7 @@ type Client struct {
 	mu     sync.Mutex
 	tuning runtime.Tuning
 	wires  wires
+	hushed map[string]time.Time // until when not to ask whether a subject's job is wanted
 }
 
 // wires are the connections to the service, which trust the certificates of
@@ -81,6 +82,7 @@ func New(o Options) *Client {
 		transport: transport.Clone(),
 		pace:      newPace(o.Tuning),
 		tuning:    o.Tuning,
+		hushed:    map[string]time.Time{},
 	}
 	c.wires = c.lay(o.Tuning.CA)
 	c.credentials = &credentials{identity: o.Identity, caller: c.wires.calls, tuning: o.Tuning}

@@ -295,12 +295,57 @@ func TestAReportOfNothingIsASignOfLife(t *testing.T) {
 	s.wantCalls(t, "POST /api/workflow/jobs/j/heartbeat ")
 }
 
-func TestWhereNeitherCallExistsEveryJobIsWanted(t *testing.T) {
-	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
-	for range 3 {
-		if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.CarryOn {
-			t.Errorf("the job is %q", verdict)
+func TestWhereNeitherCallExistsEveryJobIsWantedAndAnHourLaterAskedAboutAgain(t *testing.T) {
+	for _, missing := range []int{404, 405, 501} {
+		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(missing) })
+		wanted := func(job *runtime.Job) {
+			t.Helper()
+			if verdict, err := s.client.Wanted(t.Context(), job); err != nil || verdict != runtime.CarryOn {
+				t.Errorf("%d: the job is %q, %v; want it to carry on", missing, verdict, err)
+			}
 		}
+		for range 3 {
+			wanted(someJob)
+		}
+		both := []string{"GET /api/deployments/d/1/status token pul-pool", "POST /api/agent-workflows/deployment:d/1/check token pul-pool"}
+		s.wantCalls(t, both...)
+		wanted(&runtime.Job{ID: "other", Subject: "other", Kind: runtime.Deployment})
+		if len(s.calls) != 4 {
+			t.Errorf("about another job was asked %q", s.calls[2:])
+		}
+		for subject := range s.client.hushed { // an hour later
+			s.client.hushed[subject] = time.Now().Add(-time.Second)
+		}
+		wanted(someJob)
+		if len(s.calls) != 6 || len(s.client.hushed) != 1 {
+			t.Errorf("an hour later was asked %q, and %d jobs are kept in mind", s.calls[4:], len(s.client.hushed))
+		}
+		if n := strings.Count(s.log.String(), "does not say whether"); n != 2 {
+			t.Errorf("it is said %d times", n)
+		}
+	}
+}
+
+func TestAServiceThatGetsTheCallLaterIsBelieved(t *testing.T) {
+	there := false
+	s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if !there || !strings.HasSuffix(r.URL.Path, "/status") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, `{"status":"failed"}`)
+	})
+	_, _ = s.client.Wanted(t.Context(), someJob)
+	there = true
+	if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.CarryOn {
+		t.Errorf("within the hour the job is %q", verdict)
+	}
+	clear(s.client.hushed)
+	for _, want := range []runtime.Verdict{runtime.Ended, runtime.Gone} {
+		if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != want {
+			t.Errorf("the job is %q, want %q", verdict, want)
+		}
+		there = false
 	}
 }
 

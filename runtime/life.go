@@ -280,11 +280,11 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 		case <-time.After(l.pool.tuning().StatusInterval):
 		}
 		verdict, err := l.pool.parts.Cloud.Wanted(ctx, l.job)
+		l.pool.mark() // whatever the answer: the job goes on, and so does its pool
 		if err != nil {
 			l.log.Debug("ask whether the job is still wanted", "error", err)
 			continue
 		}
-		l.pool.mark()
 		var grace time.Duration
 		switch {
 		case verdict == Finishing:

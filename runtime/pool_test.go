@@ -351,6 +351,22 @@ func TestDoubtNeverStopsAJob(t *testing.T) {
 	})
 }
 
+func TestALongJobIsNoStandstillWhileTheServiceGivesNoAnswerAboutIt(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: 3 * time.Hour})
+		st.cloud.Queue("a")
+		st.cloud.Fail(runtimetest.Wanted, 1000, errors.New("the service is broken"))
+		st.start()
+		for range 100 {
+			wait(time.Minute)
+			if still := time.Since(st.pool.State().Progress); still > time.Minute {
+				t.Errorf("the pool counts as standing still for %s while its job runs", still)
+				return
+			}
+		}
+	})
+}
+
 func TestAnEnvironmentThatCannotBeMadeIsTheJobsFailure(t *testing.T) {
 	play(t, spec(), func(t *testing.T, st *stage) {
 		st.engine.Script("a", runtimetest.Script{Fail: fmt.Errorf("%w: no such image: example/none", runtime.ErrHopeless)})
