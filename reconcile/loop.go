@@ -182,9 +182,18 @@ func (l *Loop) commit(pools context.Context, plan Plan, built map[string]Pool, w
 			}
 		}
 		acted = true
-		l.log.Info(action.String())
+		l.log.Info(action.String(), about(action)...)
 	}
 	return acted
+}
+
+// about is what a log line tells of an action beside its words.
+func about(action Action) []any {
+	start, ok := action.(StartPool)
+	if !ok {
+		return nil
+	}
+	return []any{"service", start.Spec.Identity.Service, "target", start.Spec.Identity.Target}
 }
 
 // failed notes that a pool could not be built or did not live. The first

@@ -31,8 +31,8 @@ func supported(spec runtime.PoolSpec) error {
 }
 
 // builder returns what makes pools: a client, an executor, and the pool over
-// both.
-func builder(environ environment, log *slog.Logger) reconcile.Build {
+// both. All of them share the slots.
+func builder(environ environment, slots *runtime.Slots, log *slog.Logger) reconcile.Build {
 	host := hostname()
 	instances := newInstances(host)
 	userAgent := func(program string) string {
@@ -58,7 +58,7 @@ func builder(environ environment, log *slog.Logger) reconcile.Build {
 		}
 		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: parts("cloud")})
 		return runtime.NewPool(spec, runtime.Parts{
-			Cloud: client, Executor: executor, Agent: agent, UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log,
+			Cloud: client, Executor: executor, Agent: agent, UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Slots: slots, Log: log,
 		}), nil
 	}
 }

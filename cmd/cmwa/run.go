@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -62,7 +63,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	if err != nil {
 		return err
 	}
-	loop := reconcile.New(builder(environ, log), log)
+	loop := reconcile.New(builder(environ, runtime.NewSlots(desired.Process.MaxJobs), log), log)
 	log.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
 	loop.Want(desired)
 
