@@ -28,6 +28,14 @@ const (
 	linesLimit    = 30 * time.Second // for lines, which matter less than what became of the job
 )
 
+// Limits of a poll. What is being read may be a job that nobody else will get,
+// so request_timeout bounds the wait for the answer, in no case to less than
+// leastPoll, and its arrival has a limit of its own.
+const (
+	leastPoll   = 10 * time.Second
+	arrivalTime = 2 * time.Minute
+)
+
 // Options is what a Client is made of.
 type Options struct {
 	Identity  runtime.Identity
@@ -47,7 +55,9 @@ type Client struct {
 	transport   *http.Transport // of which all others are copies
 	credentials *credentials
 	pace        *pace
-	asks        atomic.Int32 // which call tells whether a job is wanted: see Wanted
+	asks        atomic.Int32  // which call tells whether a job is wanted: see Wanted
+	leastPoll   time.Duration // see there
+	arrival     time.Duration // of a poll's answer
 
 	mu     sync.Mutex
 	tuning runtime.Tuning
@@ -83,6 +93,8 @@ func New(o Options) *Client {
 		pace:      newPace(o.Tuning),
 		tuning:    o.Tuning,
 		hushed:    map[string]time.Time{},
+		leastPoll: leastPoll,
+		arrival:   arrivalTime,
 	}
 	c.wires = c.lay(o.Tuning.CA)
 	c.credentials = &credentials{identity: o.Identity, caller: c.wires.calls, tuning: o.Tuning}
@@ -173,13 +185,35 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 // poll asks once. Sent reports whether the service may have understood the
 // question although there is an error.
 func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.Claim, sent bool, err error) {
-	var wrote atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaders: func() { wrote.Store(true) },
+	var wrote, answered atomic.Bool
+	wait := max(c.settings().RequestTimeout, c.leastPoll)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(wait, func() {
+		if answered.Load() {
+			cancel(fmt.Errorf("the answer did not arrive within %s", c.arrival))
+		} else {
+			cancel(fmt.Errorf("no answer within %s (request_timeout)", wait))
+		}
 	})
-	status, header, text, err := c.ask(ctx, c.now().polls, call{method: http.MethodGet, path: "/api/deployments/poll", token: token})
+	defer timer.Stop()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { // also when a redirect is followed
+			answered.Store(false)
+			timer.Reset(wait)
+		},
+		WroteHeaders: func() { wrote.Store(true) },
+		GotFirstResponseByte: func() {
+			answered.Store(true)
+			timer.Reset(c.arrival)
+		},
+	})
+	status, header, text, err := c.now().polls.do(ctx, call{method: http.MethodGet, path: "/api/deployments/poll", token: token})
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
-		return claim, wrote.Load(), err
+		return claim, wrote.Load(), plain(err)
 	}
 	claim.RetryAfter, _ = retryAfter(header, time.Now())
 	if status == http.StatusNoContent {

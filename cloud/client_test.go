@@ -397,16 +397,51 @@ func TestADefinitionIsReadAndKeptAsItCame(t *testing.T) {
 }
 
 func TestAServiceThatHangsIsLeftAfterTheTimeout(t *testing.T) {
-	release := make(chan struct{})
-	s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond }, func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-release:
-		case <-r.Context().Done():
+	for _, c := range []struct {
+		first, says string
+	}{
+		{"", "no answer within 50ms (request_timeout)"},
+		{`{"jobID":`, "the answer did not arrive within 70ms"},
+	} {
+		release := make(chan struct{})
+		s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond }, func(w http.ResponseWriter, r *http.Request) {
+			if c.first != "" {
+				fmt.Fprint(w, c.first)
+				_ = http.NewResponseController(w).Flush()
+			}
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		})
+		s.client.leastPoll, s.client.arrival = time.Millisecond, 70*time.Millisecond
+		_, err := s.client.Claim(context.Background())
+		var pause *runtime.Pause
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "an answer was lost") || errors.As(err, &pause) {
+			t.Errorf("the error is %v, want %q, and no repetition", err, c.says)
 		}
+		close(release)
+	}
+}
+
+func TestAPollsTimerStopsWhenTheAnswerBegins(t *testing.T) {
+	s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond }, func(w http.ResponseWriter, _ *http.Request) {
+		pause := func() { <-time.After(200 * time.Millisecond) } // longer than request_timeout
+		pause()
+		fmt.Fprint(w, `{"jobID":"j",`)
+		_ = http.NewResponseController(w).Flush()
+		pause()
+		fmt.Fprint(w, `"deploymentID":"d","jobToken":"job-secret"}`)
 	})
-	defer close(release)
-	_, err := s.client.Claim(context.Background())
-	if err == nil || !strings.Contains(err.Error(), "no answer within request_timeout") {
-		t.Errorf("the error is %v", err)
+	claim, err := s.client.Claim(t.Context())
+	if err != nil || claim.Job == nil {
+		t.Errorf("claimed %v, %v: a job was lost", claim.Job, err)
+	}
+}
+
+func TestAPollIsGivenTenSecondsAtLeast(t *testing.T) {
+	c := New(Options{Log: slog.New(slog.DiscardHandler)})
+	if c.leastPoll != 10*time.Second || c.arrival < time.Minute {
+		t.Errorf("a poll has %s for its answer, and %s for the arrival", c.leastPoll, c.arrival)
 	}
 }
