@@ -457,7 +457,7 @@ func TestAStrictReaderRefusesUnknownKeysAndForgivesALackOfToken(t *testing.T) {
 
 func TestEveryExampleLoads(t *testing.T) {
 	paths, err := filepath.Glob("../examples/*.yaml")
-	if err != nil || len(paths) < 2 {
+	if err != nil || len(paths) < 5 {
 		t.Fatalf("found %v, %v", paths, err)
 	}
 	for _, path := range paths {
@@ -465,7 +465,10 @@ func TestEveryExampleLoads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		must(t, schema.Source{Path: path, Content: content, ReadFile: files(map[string]string{"/etc/cmwa/token": "pul-x\n"})})
+		must(t, schema.Source{Path: path, Content: content, ReadFile: files(map[string]string{
+			"/etc/cmwa/token": "pul-x\n", "/var/run/secrets/cmwa/token": "pul-x", "/etc/cmwa/ca.pem": newCertificate(t),
+			"/etc/cmwa/production.token": "pul-p", "/etc/cmwa/teams.token": "pul-t", "/etc/cmwa/inside.token": "pul-i",
+		})})
 	}
 }
 
@@ -477,5 +480,24 @@ func BenchmarkLoad(b *testing.B) {
 		if _, problems := schema.Load(src); len(problems) > 0 {
 			b.Fatal(problems)
 		}
+	}
+}
+
+func TestAFileMayLieOnTheAgentsMachineOnly(t *testing.T) {
+	file := "token_file: a\nca_file: b\npod_template_file: c\n"
+	config, problems := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil), Elsewhere: true})
+	if config == nil || len(problems) != 1 || problems[0].Severity != schema.Warning || problems[0].Path != "pod_template_file" {
+		t.Errorf("on another machine: %v", problems)
+	}
+	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil)})
+	if config != nil || len(problems.Errors()) != 3 {
+		t.Errorf("on the agent's machine: %v", problems)
+	}
+	if strict := problems.Strict(); len(strict) != 1 || len(strict.Errors()) > 0 {
+		t.Errorf("in vet: %v", strict)
+	}
+	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("pools: [{name: a}]"), Elsewhere: true})
+	if config != nil || len(problems.Errors()) != 1 {
+		t.Errorf("a named pool has its token in the file: %v", problems)
 	}
 }

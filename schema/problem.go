@@ -124,9 +124,9 @@ func (p Problems) Strict() Problems {
 
 // elsewhere returns the problems as they weigh on a machine that is not the
 // agent's. The lack of a token at the top level is a warning, because it may come
-// from the environment that the agent will run in; so is the lack of a file that
-// the configuration names, and no word is lost on the lack of a token file, which
-// should lie on the agent's machine only.
+// from the environment that the agent will run in; so is the lack of the Pod
+// template; and no word is lost on the lack of files of tokens and certificates,
+// which lie on the agent's machine only.
 func (p Problems) elsewhere() Problems {
 	var rest Problems
 	for _, problem := range p {
@@ -136,7 +136,7 @@ func (p Problems) elsewhere() Problems {
 				problem.Severity = Warning
 			}
 		case RuleMissingFile:
-			if strings.HasSuffix(problem.Path, "token_file") {
+			if !strings.HasSuffix(problem.Path, "pod_template_file") {
 				continue
 			}
 			problem.Severity = Warning
