@@ -55,6 +55,11 @@ func parsePod(file string, content []byte) (value, Problems, bool) {
 		})
 	}
 	t, problems, ok := parse(file, content)
+	for i := range problems {
+		if problems[i].Rule == RuleSyntax && problems[i].Line == 1 && t == nil && strings.HasPrefix(problems[i].Hint, "write lines such as") {
+			problems[i].Hint = "write a Pod, or the part of one that is to change"
+		}
+	}
 	return value{at: Origin{File: file, Line: 1, Column: 1}, data: t}, problems, ok
 }
 
@@ -124,7 +129,15 @@ type podStep struct {
 	plain bool     // within what is taken over as it is, where directives mean nothing
 }
 
+// to goes on to a word of the schema or to an entry of a list.
 func (s podStep) to(key string) podStep {
+	s.path = join(s.path, key)
+	s.steps = append(slices.Clone(s.steps), key)
+	return s
+}
+
+// into goes on to a key that the template chose.
+func (s podStep) into(key string) podStep {
 	s.path = join(s.path, shown(key))
 	s.steps = append(slices.Clone(s.steps), key)
 	return s
@@ -242,7 +255,7 @@ func (c *podCheck) entries(t table, f *podField, s podStep) table {
 		if v.data == nil {
 			continue
 		}
-		clean[key] = c.value(v, f.entry, s.to(key))
+		clean[key] = c.value(v, f.entry, s.into(key))
 	}
 	return clean
 }
@@ -288,27 +301,51 @@ func (c *podCheck) mergeKey(t table, v value, f *podField, s podStep) {
 
 // unknown reports a key that no Pod has.
 func (c *podCheck) unknown(key string, v value, ref string, s podStep) {
-	hint := ""
+	c.report(RuleUnknownKey, v.key, join(s.path, shown(key)), "unknown key", c.suggestion(key, ref))
+}
+
+// podSynonyms are what people call a key, if it is not spelt like it.
+var podSynonyms = map[string]string{
+	"environment": "env", "enviroment": "env", "variables": "env", "mounts": "volumeMounts", "pvc": "persistentVolumeClaim", "secretRef": "secretKeyRef",
+	"configMapRef": "configMapKeyRef", "user": "runAsUser", "group": "runAsGroup", "grace": "terminationGracePeriodSeconds", "secrets": "secret", "http": "httpGet", "tcp": "tcpSocket",
+}
+
+// suggestion says where an unknown key belongs, or what it may stand for.
+func (c *podCheck) suggestion(key, ref string) string {
 	fields := c.types.fields(ref)
-	if best := Closest(key, slices.Collect(maps.Keys(fields))); best != "" {
-		hint = fmt.Sprintf("did you mean %q?", best)
-	} else if strings.HasPrefix(key, "$") {
-		hint = "a directive is one of $patch, $retainKeys, $setElementOrder/KEY, $deleteFromPrimitiveList/KEY, and stands in no list that is replaced as a whole"
-	} else if ref == "#Pod" && (key == "template" || key == "pod_template" || key == "podTemplate") {
-		hint = "write what stands under it, and not the key itself"
-	} else {
-		for _, outer := range slices.Sorted(maps.Keys(fields)) {
-			f := fields[outer]
-			if f.kind == podMapping && c.types.fields(f.ref)[key] != nil {
-				hint = fmt.Sprintf("write %s: within %s:", key, outer)
-				break
-			}
-			if f.kind == podList && f.entry.kind == podMapping && outer == "containers" && c.types.fields(f.entry.ref)[key] != nil {
-				hint = fmt.Sprintf("write %s: in an entry of %s:", key, outer)
-			}
+	mean := func(word string) string { return fmt.Sprintf("did you mean %q?", word) }
+	switch {
+	case strings.HasPrefix(key, "$"):
+		return "$patch, $retainKeys, $setElementOrder/KEY and $deleteFromPrimitiveList/KEY direct the merge, but not within what is new or replaced as a whole"
+	case ref == "#Pod" && (key == "template" || key == "pod_template" || key == "podTemplate"):
+		return "write what stands under it, and not the key itself"
+	case ref == "#PodSecurityContext" && c.types.fields("#SecurityContext")[key] != nil:
+		return "write " + key + ": within securityContext: of a container"
+	case ref == "#PodSpec" && c.types.fields("#Container")[key] != nil:
+		return "write " + key + ": in an entry of containers:"
+	case fields[podSynonyms[key]] != nil:
+		return mean(podSynonyms[key])
+	}
+	words := slices.Sorted(maps.Keys(fields))
+	for _, outer := range words {
+		if f := fields[outer]; f.kind == podMapping && c.types.fields(f.ref)[key] != nil {
+			return "write " + key + ": within " + outer + ":"
 		}
 	}
-	c.report(RuleUnknownKey, v.key, join(s.path, shown(key)), "unknown key", hint)
+	if best := Closest(key, slices.Clone(words)); best != "" {
+		return mean(best)
+	}
+	var ends []string
+	for _, word := range words {
+		long, short := strings.ToLower(word), strings.ToLower(key)
+		if len(short) >= 4 && strings.HasSuffix(long, short) || len(long) >= 4 && strings.HasSuffix(short, long) {
+			ends = append(ends, word)
+		}
+	}
+	if len(ends) == 1 {
+		return mean(ends[0])
+	}
+	return ""
 }
 
 // judge asks CUE about the values. It compiles no more of the schema than the
@@ -345,9 +382,16 @@ func (c *podCheck) judge(clean table) {
 			c.problems = append(c.problems, Problem{Rule: RuleInternal, Message: "a value of the template is refused, and the program cannot tell why"})
 			continue
 		}
-		c.report(RulePodTemplate, place.v.at, place.path, "must be "+c.types.sentence(place.f), c.hint(place))
+		if !slices.ContainsFunc(c.problems, func(p Problem) bool {
+			return p.Path == place.path && p.Line == place.v.at.Line && p.Column == place.v.at.Column
+		}) {
+			c.report(RulePodTemplate, place.v.at, place.path, "must be "+c.types.sentence(place.f), c.hint(place))
+		}
 	}
 }
+
+// byteUnit is how people write an amount of memory outside of Kubernetes.
+var byteUnit = regexp.MustCompile(`^[0-9.]+ ?([kKMGTPE]i?)?[bB]?$`)
 
 // hint says what to write instead, where the kind of the value tells.
 func (c *podCheck) hint(place podPlace) string {
@@ -359,6 +403,9 @@ func (c *podCheck) hint(place podPlace) string {
 		}
 		if must == "true or false" && slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(data)) {
 			return "write true or false, in small letters and without quotes"
+		}
+		if strings.Contains(must, "quantity") && byteUnit.MatchString(data) {
+			return "leave out the blank and the B: 4Gi, 512Mi or 4G"
 		}
 		if _, err := strconv.Atoi(data); err == nil && strings.HasPrefix(must, "a whole number") {
 			return "remove the quotes"
@@ -374,7 +421,7 @@ func (c *podCheck) hint(place podPlace) string {
 			return "write each entry in a line of its own, after a dash"
 		}
 	case []value:
-		if place.f.kind != podList {
+		if place.f.kind == podLeaf {
 			return "write one value, without brackets or dashes"
 		}
 	case table:

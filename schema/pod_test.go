@@ -82,3 +82,86 @@ func TestEveryMistakeOfATemplateIsToldWithItsPlaceAndItsCure(t *testing.T) {
 		t.Errorf("%d templates are too few to trust", count)
 	}
 }
+
+// typical is a template as the documentation of the service shows one.
+const typical = `apiVersion: v1
+kind: Pod
+metadata:
+  labels: {team: infrastructure}
+spec:
+  nodeSelector: {kubernetes.io/os: linux, node-type: worker}
+  tolerations:
+  - {key: dedicated, operator: Equal, value: pulumi-workload, effect: NoSchedule}
+  initContainers:
+  - name: init-setup
+    image: busybox:1.35
+    command: [sh, -c, echo ready]
+  containers:
+  - name: pulumi-workflow
+    env:
+    - {name: HELLO, value: world}
+    - name: CLOUD_TOKEN
+      valueFrom: {secretKeyRef: {name: cloud, key: token}}
+    resources:
+      requests: {cpu: 100m, memory: 256Mi}
+      limits: {memory: 2Gi}
+    volumeMounts:
+    - {name: cache, mountPath: /cache}
+  volumes:
+  - {name: cache, emptyDir: {sizeLimit: 10Gi}}
+`
+
+func BenchmarkPodTemplate(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if problems := schema.CheckPod("pod.yaml", []byte(typical)); len(problems) > 0 {
+			b.Fatal(problems)
+		}
+	}
+}
+
+func TestATemplateFullOfMistakesIsJudgedInBoundedTime(t *testing.T) {
+	entry := "    - {name: A, value: 1}\n"
+	content := "spec:\n  containers:\n  - name: pulumi-workflow\n    env:\n" + strings.Repeat(entry, 1_600)
+	if problems := schema.CheckPod("pod.yaml", []byte(content)); len(problems.Errors()) != 1_600 {
+		t.Errorf("%d errors", len(problems.Errors()))
+	}
+}
+
+func TestNoTemplateShowsWhatItHolds(t *testing.T) {
+	const secret = "pul-0123456789abcdef"
+	for _, archive := range archives(t) {
+		for _, file := range templates(t, archive) {
+			for _, spoiled := range []string{
+				strings.ReplaceAll(file.content, ": ", ": "+secret),
+				strings.ReplaceAll(file.content, "name", secret),
+				strings.ReplaceAll(file.content, "- ", "- "+secret),
+				strings.ReplaceAll(file.content, "{", "{"+secret+": "),
+			} {
+				for _, p := range schema.CheckPod("pod.yaml", []byte(spoiled)) {
+					if strings.Contains(p.String(), secret) {
+						t.Fatalf("%s: %s", file.name, p)
+					}
+				}
+			}
+		}
+	}
+}
+
+func FuzzPod(f *testing.F) {
+	for _, archive := range archives(f) {
+		for _, file := range templates(f, archive) {
+			f.Add([]byte(file.content))
+		}
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		const secret = "pul-5ecre7"
+		for _, tried := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
+			for _, p := range schema.CheckPod("pod.yaml", tried) {
+				if strings.Contains(p.String(), secret) || p.Rule == schema.RuleInternal || p.Message == "" {
+					t.Errorf("%+v", p)
+				}
+			}
+		}
+	})
+}

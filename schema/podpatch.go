@@ -137,7 +137,7 @@ func (c *podCheck) entryDirective(t table, v value, f *podField, s podStep) bool
 	switch {
 	case verb.data == "delete" && t[f.mergeKey].data == nil:
 		c.report(RulePodTemplate, v.at, s.path, "needs "+f.mergeKey, "it tells which entry is to be deleted")
-	case verb.data == "replace" && len(t) > 1:
+	case verb.data == "replace" && len(t) > 1 && text(t, "name") != mainContainer:
 		c.warn(v.at, s.path, "what stands beside $patch: replace in one entry is ignored", "write it as an entry of its own")
 	}
 	return true
@@ -191,7 +191,7 @@ func (c *podCheck) whole(n podNode, what string) {
 	list, _ := n.v.data.([]value)
 	for i := range list {
 		entry := n.entry(i)
-		if inner, ok := list[i].data.(table); ok && text(inner, "$patch") == "replace" {
+		if inner, ok := list[i].data.(table); ok && text(inner, "$patch") == "replace" && text(inner, "name") != mainContainer {
 			c.own(podNode{v: inner["$patch"], path: join(entry.path, "$patch")}, "must not stand here: it would remove what the agent needs of "+what, "delete single entries with $patch: delete")
 		}
 	}

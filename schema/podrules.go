@@ -18,10 +18,18 @@ type podNode struct {
 	path string
 }
 
+// at goes on to a word of the schema.
 func (n podNode) at(key string) (podNode, bool) {
 	t, _ := n.v.data.(table)
 	v, ok := t[key]
-	return podNode{v: v, path: join(n.path, shown(key))}, ok
+	return podNode{v: v, path: join(n.path, key)}, ok
+}
+
+// into goes on to a key that the template chose.
+func (n podNode) into(key string) podNode {
+	inner, _ := n.at(key)
+	inner.path = join(n.path, shown(key))
+	return inner
 }
 
 // get follows keys as far as there are any.
@@ -35,6 +43,12 @@ func (n podNode) get(keys ...string) podNode {
 func (n podNode) has(key string) bool {
 	_, ok := n.at(key)
 	return ok
+}
+
+// blank reports what is no mapping, or one without content.
+func (n podNode) blank() bool {
+	t, _ := n.v.data.(table)
+	return len(t) == 0
 }
 
 // hollow reports an empty mapping or list.
@@ -172,7 +186,7 @@ func (r podRules) volumeRules() {
 	list := r.spec.get("volumes").entries()
 	r.unique(list, "name", map[string]bool{})
 	for _, volume := range list {
-		if volume.hollow() {
+		if volume.blank() {
 			continue
 		}
 		r.volumes[volume.get("name").text()] = volume
@@ -258,19 +272,23 @@ func (r podRules) claimRules() {
 	list := r.spec.get("resourceClaims").entries()
 	r.unique(list, "name", r.claims)
 	for _, claim := range list {
-		if !claim.hollow() {
+		if !claim.blank() {
 			r.exactlyOne(claim, "a source", "resourceClaimName", "resourceClaimTemplateName")
 		}
 	}
 }
 
 func (r podRules) container(n podNode, isInit bool) {
-	if n.hollow() {
+	if n.blank() {
 		return
 	}
 	isMain := !isInit && n.get("name").text() == mainContainer
 	if image := n.get("image"); !isMain && image.text() == "" && (image.v.data == nil || image.v.data == "") {
-		r.wrong(n, "needs an image", "only the container "+mainContainer+" has one already")
+		hint := "only the container " + mainContainer + " has one already"
+		if !isInit && Closest(n.get("name").text(), []string{mainContainer}) != "" {
+			hint = "did you mean the container " + mainContainer + "?"
+		}
+		r.wrong(n, "needs an image", hint)
 	}
 	r.ports(n, isInit)
 	for _, env := range n.get("env").entries() {
@@ -413,7 +431,7 @@ func (r podRules) mounts(n podNode) {
 	paths := map[string]bool{}
 	names := map[string]bool{}
 	for _, mount := range n.get("volumeMounts").entries() {
-		if mount.hollow() {
+		if mount.blank() {
 			continue
 		}
 		where, name := mount.get("mountPath"), mount.get("name")
@@ -597,7 +615,7 @@ func (r podRules) resources(n podNode, ofPod bool) {
 	asked, _ := requests.v.data.(table)
 	limited, _ := limits.v.data.(table)
 	for name, v := range asked {
-		request := podNode{v: v, path: join(requests.path, shown(name))}
+		request := requests.into(name)
 		most, ok := limited[name]
 		wanted, known := quantity(v.data)
 		limit, alsoKnown := quantity(most.data)
@@ -628,20 +646,16 @@ func (r podRules) resources(n podNode, ofPod bool) {
 
 // huge reports huge pages without any of the resources that they come from.
 func (r podRules) huge(limits, requests podNode) {
-	var pages *podNode
-	for _, n := range []podNode{requests, limits} {
-		if n.has("cpu") || n.has("memory") {
+	for _, n := range []podNode{limits, requests} {
+		if len(limits.keys("cpu", "memory"))+len(requests.keys("cpu", "memory")) > 0 {
 			return
 		}
 		t, _ := n.v.data.(table)
-		for name, v := range t {
+		for name := range t {
 			if strings.HasPrefix(name, "hugepages-") {
-				pages = &podNode{v: v, path: join(n.path, shown(name))}
+				r.wrong(n.into(name), "needs cpu or memory beside it", "")
 			}
 		}
-	}
-	if pages != nil {
-		r.wrong(*pages, "needs cpu or memory beside it", "")
 	}
 }
 
@@ -657,10 +671,10 @@ func (r podRules) withinPod(pod podNode) {
 			}
 			sum := new(big.Rat)
 			for _, container := range r.spec.get("containers").entries() {
-				amount := container.get("resources", kind, name)
+				amount := container.get("resources", kind).into(name)
 				n, ok := quantity(amount.v.data)
 				if !ok && kind == "requests" { // what is not requested is the limit
-					n, ok = quantity(container.get("resources", "limits", name).v.data)
+					n, ok = quantity(container.get("resources", "limits").into(name).v.data)
 				}
 				if !ok {
 					continue
@@ -671,7 +685,7 @@ func (r podRules) withinPod(pod podNode) {
 				sum.Add(sum, n)
 			}
 			if kind == "requests" && sum.Cmp(bound) > 0 {
-				r.wrong(podNode{v: v, path: join(pod.get(kind).path, shown(name))}, "must not be less than the containers request together", "")
+				r.wrong(pod.get(kind).into(name), "must not be less than the containers request together", "")
 			}
 		}
 	}
@@ -681,7 +695,7 @@ func (r podRules) withinPod(pod podNode) {
 func (r podRules) amounts(n podNode, ofPod bool) {
 	t, _ := n.v.data.(table)
 	for name, v := range t {
-		entry := podNode{v: v, path: join(n.path, shown(name))}
+		entry := n.into(name)
 		amount, known := quantity(v.data)
 		own := strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
 		switch {
@@ -691,7 +705,9 @@ func (r podRules) amounts(n podNode, ofPod bool) {
 		case name == "ephemeral-storage":
 		case !strings.Contains(name, "/"):
 			hint := ""
-			if best := Closest(name, []string{"cpu", "memory", "ephemeral-storage"}); best != "" {
+			if best := Closest(name, []string{"cpu", "memory", "ephemeral-storage"}); name == "mem" {
+				hint = "did you mean \"memory\"?"
+			} else if best != "" && name != "gpu" {
 				hint = fmt.Sprintf("did you mean %q?", best)
 			}
 			r.report(RulePodTemplate, v.key, entry.path, "must be cpu, memory, ephemeral-storage, hugepages- with a size, or a name such as nvidia.com/gpu", hint)
