@@ -97,7 +97,7 @@ func New(o Options) *Client {
 		arrival:   arrivalTime,
 	}
 	c.wires = c.lay(o.Tuning.CA)
-	c.credentials = &credentials{identity: o.Identity, caller: c.wires.calls, tuning: o.Tuning}
+	c.credentials = &credentials{identity: o.Identity, log: o.Log, caller: c.wires.calls, tuning: o.Tuning}
 	return c
 }
 
@@ -160,10 +160,23 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		return err
 	})
 	var status *StatusError
+	var exchange *exchangeError
 	switch {
 	case err == nil:
 		c.pace.succeeded()
 		return claim, nil
+	case errors.As(err, &exchange) && (exchange.local || exchange.refused()):
+		c.pace.succeeded() // the service works, or was not asked
+		return claim, err
+	case errors.As(err, &exchange):
+		least := time.Duration(0)
+		if errors.As(err, &status) {
+			least = status.RetryAfter
+		}
+		return claim, c.pace.failed(err, true, least)
+	case errors.Is(err, runtime.ErrUnauthorized) && c.credentials.renewable():
+		c.pace.succeeded()
+		return claim, fmt.Errorf("%w: %w: the token that oidc_token_file was just exchanged for: check organization_name and runner_pool_id", runtime.ErrUnauthorized, err)
 	case errors.Is(err, runtime.ErrUnauthorized):
 		c.pace.succeeded() // the service works; an operator may be changing the token
 		return claim, fmt.Errorf("%w: %w: check token (PULUMI_AGENT_TOKEN): it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)
@@ -316,7 +329,7 @@ func (c *Client) jobs(job *runtime.Job, tries int, wait, most time.Duration) *Jo
 // authorized makes a call with the pool's token, and once more with a new one
 // if the token can be renewed and was refused.
 func (c *Client) authorized(ctx context.Context, call func(token secret.String) error) error {
-	token, err := c.credentials.current(ctx, false)
+	token, err := c.credentials.current(ctx, secret.String{})
 	if err != nil {
 		return err
 	}
@@ -324,7 +337,7 @@ func (c *Client) authorized(ctx context.Context, call func(token secret.String) 
 	if !errors.Is(err, runtime.ErrUnauthorized) || !c.credentials.renewable() {
 		return err
 	}
-	token, err = c.credentials.current(ctx, true)
+	token, err = c.credentials.current(ctx, token)
 	if err != nil {
 		return err
 	}

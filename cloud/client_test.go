@@ -214,6 +214,123 @@ func TestAnOIDCFileThatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
+func TestAnExchangeThatFailsIsNamedWithWhatToCheck(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer  http.HandlerFunc
+		says    []string
+		again   bool // soon, and counted
+		refused bool
+	}{
+		"refused": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"message":"no policy for this issuer"}`)
+		}, []string{"no policy for this issuer", "runner_pool_id", "organization_name"}, false, true},
+		"unauthorized": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, []string{"401", "oidc_token_file"}, false, true},
+		"no such call": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, []string{"404", "service_url"}, false, true},
+		"busy":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, []string{"502", "health"}, true, false},
+		"nonsense":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) }, []string{"no access_token", "service_url"}, true, false},
+		"gone": {func(w http.ResponseWriter, _ *http.Request) {
+			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				_ = conn.Close()
+			}
+		}, []string{"network"}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, withOIDC(t), c.answer)
+			_, err := s.client.Claim(t.Context())
+			if err == nil {
+				t.Fatal("there is no error")
+			}
+			var pause *runtime.Pause
+			if errors.As(err, &pause) != c.again || errors.Is(err, runtime.ErrUnauthorized) != c.refused {
+				t.Errorf("again: %v, refused: %v; want %v, %v", errors.As(err, &pause), errors.Is(err, runtime.ErrUnauthorized), c.again, c.refused)
+			}
+			for _, part := range append(c.says, "exchange the OIDC token") {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not have %q", err, part)
+				}
+			}
+			for _, wrong := range []string{"PULUMI_AGENT_TOKEN", "an answer was lost", "subject"} {
+				if strings.Contains(err.Error(), wrong) {
+					t.Errorf("%q has %q", err, wrong)
+				}
+			}
+		})
+	}
+}
+
+func TestAnOldTokenIsUsedToItsEndWhileItCannotBeRenewed(t *testing.T) {
+	down := false
+	s := newScene(t, withOIDC(t), func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != "/api/oauth/token":
+			w.WriteHeader(http.StatusNoContent)
+		case down:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			fmt.Fprint(w, `{"access_token":"pool-1","expires_in":3600}`)
+		}
+	})
+	claim := func() error { _, err := s.client.Claim(t.Context()); return err }
+	due := func() { // the time has come to renew
+		s.client.credentials.renew = time.Now().Add(-time.Second)
+	}
+	if err := claim(); err != nil {
+		t.Fatal(err)
+	}
+	down = true
+	for range 2 {
+		due()
+		for range 3 {
+			if err := claim(); err != nil {
+				t.Fatalf("a token that is good for most of an hour is not used: %v", err)
+			}
+		}
+	}
+	exchanges := 0
+	for _, call := range s.calls {
+		if strings.Contains(call, "/oauth/") {
+			exchanges++
+		}
+	}
+	if exchanges != 3 || strings.Count(s.log.String(), "cannot be renewed") != 1 {
+		t.Errorf("%d exchanges, want one for each time that one was due; the log says\n%s", exchanges, s.log)
+	}
+	down = false
+	due()
+	if err := claim(); err != nil || !strings.Contains(s.log.String(), "renewed again") {
+		t.Errorf("%v, and the log says\n%s", err, s.log)
+	}
+	down = true
+	due()
+	s.client.credentials.ends = time.Now().Add(-time.Second)
+	if err := claim(); err == nil || !strings.Contains(err.Error(), "exchange the OIDC token") {
+		t.Errorf("after the token's end the error is %v", err)
+	}
+}
+
+func TestNewSettingsDoNotWaitForAnExchange(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{})
+	s := newScene(t, withOIDC(t), func(w http.ResponseWriter, _ *http.Request) {
+		close(asked)
+		<-release
+		w.WriteHeader(http.StatusForbidden)
+	})
+	done := make(chan struct{})
+	go func() { defer close(done); _, _ = s.client.Claim(t.Context()) }()
+	<-asked
+	tuned := make(chan struct{})
+	go func() { defer close(tuned); s.client.Tune(s.client.settings()) }()
+	select {
+	case <-tuned:
+	case <-time.After(5 * time.Second):
+		t.Error("they wait")
+	}
+	close(release)
+	<-done
+	<-tuned
+}
+
 var someJob = &runtime.Job{ID: "j", Kind: runtime.Deployment, Subject: "d/1"}
 
 func TestTheStatusCallTellsWhetherAJobIsWanted(t *testing.T) {
