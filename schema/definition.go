@@ -3,7 +3,6 @@ package schema
 import (
 	_ "embed"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -50,14 +49,15 @@ func define() (*definition, error) {
 			return nil, fmt.Errorf("build %s: %w", name, err)
 		}
 	}
-	keys, err := fieldsOf(d.config, "")
+	everything := func(string) bool { return true }
+	keys, err := fieldsOf(d.config, "", everything)
 	if err != nil {
 		return nil, fmt.Errorf("read the keys: %w", err)
 	}
 	if keys, err = d.ofPools(root, keys); err != nil {
 		return nil, fmt.Errorf("read the keys of pools: %w", err)
 	}
-	variables, err := fieldsOf(d.environment, "")
+	variables, err := fieldsOf(d.environment, "", everything)
 	if err != nil {
 		return nil, fmt.Errorf("read the variables: %w", err)
 	}
@@ -80,29 +80,31 @@ func define() (*definition, error) {
 // ofPools marks the keys that a pool may set, puts them first, and adds those that
 // only a pool has.
 func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
-	pool, err := fieldsOf(root.LookupPath(cue.ParsePath("#Pool")), "")
+	pool := root.LookupPath(cue.ParsePath("#Pool"))
+	own, err := fieldsOf(pool, "pools.", func(key string) bool { return !d.config.LookupPath(cue.MakePath(cue.Str(key).Optional())).Exists() })
 	if err != nil {
 		return nil, err
 	}
 	settable := map[string]bool{}
-	for _, f := range pool {
-		settable[f.Key] = true
+	settings, err := pool.Fields(cue.Optional(true))
+	if err != nil {
+		return nil, err
+	}
+	for settings.Next() {
+		settable[settings.Selector().Unquoted()] = true
 	}
 	var all, process []Field
 	for _, f := range keys {
-		if settable[f.Key] {
+		if top, _, _ := strings.Cut(f.Key, "."); settable[top] {
 			f.Pool = true
 			all = append(all, f)
 			continue
 		}
 		process = append(process, f)
-		if f.Kind != KindMappings {
-			continue
-		}
-		for _, own := range pool {
-			if !slices.ContainsFunc(keys, func(k Field) bool { return k.Key == own.Key }) {
-				own.Key, own.Pool = f.Key+"."+own.Key, true
-				process = append(process, own)
+		if f.Kind == KindMappings {
+			for _, f := range own {
+				f.Pool = true
+				process = append(process, f)
 			}
 		}
 	}

@@ -90,14 +90,18 @@ func Fields() ([]Field, error) {
 	return fields, nil
 }
 
-// fieldsOf reads the fields of a definition, those of mappings in it included.
-func fieldsOf(definition cue.Value, prefix string) ([]Field, error) {
+// fieldsOf reads the fields of a definition, those of mappings in it included, but
+// only those of the keys that are wanted.
+func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool) ([]Field, error) {
 	var fields []Field
 	keys, err := definition.Fields(cue.Optional(true))
 	if err != nil {
 		return nil, err
 	}
 	for keys.Next() {
+		if !wanted(keys.Selector().Unquoted()) {
+			continue
+		}
 		v := keys.Value()
 		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v), Required: keys.Selector().ConstraintType() == cue.RequiredConstraint}
 		f.shape(v)
@@ -106,7 +110,7 @@ func fieldsOf(definition cue.Value, prefix string) ([]Field, error) {
 		}
 		fields = append(fields, f)
 		if f.Kind == KindMapping {
-			inner, err := fieldsOf(v, f.Key+".")
+			inner, err := fieldsOf(v, f.Key+".", wanted)
 			if err != nil {
 				return nil, err
 			}

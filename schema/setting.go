@@ -2,7 +2,7 @@ package schema
 
 import (
 	"encoding/json"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -153,13 +153,17 @@ func flow(data any) string {
 // flowText writes a text so that YAML reads the same text: as it is where no reader
 // could take it for anything else, in double quotes otherwise.
 func flowText(text string) string {
-	plain := regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./@=:+-]*$`)
-	words := map[string]bool{"true": true, "false": true, "null": true, "yes": true, "no": true, "on": true, "off": true, "y": true, "n": true}
-	if plain.MatchString(text) && !words[strings.ToLower(text)] && !strings.HasSuffix(text, ":") {
-		return text
-	}
-	if duration := regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h|Mi|Gi|Ti|Ki|g|k|t)$`); duration.MatchString(text) {
-		return text
+	first := func(r byte) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '/' }
+	digit := func(r rune) bool { return r >= '0' && r <= '9' }
+	other := func(r rune) bool { return r < 0x80 && first(byte(r)) || digit(r) || strings.ContainsRune("_.@=:+-", r) }
+	if text != "" && strings.TrimFunc(text, other) == "" && !strings.HasSuffix(text, ":") {
+		unit := strings.TrimLeft(text, "0123456789.")
+		switch {
+		case first(text[0]) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(text)):
+			return text
+		case digit(rune(text[0])) && slices.Contains([]string{"ms", "s", "m", "h", "k", "g", "t", "Ki", "Mi", "Gi", "Ti"}, unit):
+			return text
+		}
 	}
 	return strconv.Quote(text)
 }
