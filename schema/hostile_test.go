@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -216,6 +218,67 @@ func FuzzNoTokenIsShown(f *testing.F) {
 		_, problems := schema.Load(src)
 		if got := fmt.Sprintf("%v %#v", problems, problems); strings.Contains(got, canary[4:12]) {
 			t.Errorf("the token is shown:\n%s", got)
+		}
+	})
+}
+
+// tree draws any value that YAML can hold. Its keys are often those of the schema,
+// and its texts often hold a token.
+func tree(all []schema.Field, depth int) *rapid.Generator[any] {
+	return rapid.Custom(func(t *rapid.T) any {
+		kind := rapid.IntRange(0, 9).Draw(t, "kind")
+		if depth == 0 {
+			kind %= 6
+		}
+		switch kind {
+		case 0:
+			return nil
+		case 1:
+			return rapid.Bool().Draw(t, "bool")
+		case 2:
+			return rapid.SampledFrom([]any{0, -1, 1, 17, 8080, 1 << 40, 0.5, -1e300}).Draw(t, "number")
+		case 3:
+			return rapid.SampledFrom([]any{"", "x", "1m", "docker", "a:/b", "a=b", "500m", "2Gi", "pulumi-workflow", "\x00"}).Draw(t, "word")
+		case 4:
+			return canary
+		case 5:
+			return rapid.String().Draw(t, "text") + canary
+		case 6:
+			return rapid.SliceOfN(tree(all, depth-1), 0, 4).Draw(t, "list")
+		default:
+			mapping := map[string]any{}
+			for range rapid.IntRange(0, 5).Draw(t, "size") {
+				key := rapid.SampledFrom([]string{"name", "spec", "metadata", "containers", "env", "value", "volumes", "$patch", "x", canary}).Draw(t, "word")
+				if rapid.Bool().Draw(t, "known") {
+					key = rapid.SampledFrom(all).Draw(t, "key").Key
+					key = key[strings.LastIndexByte(key, '.')+1:]
+				}
+				mapping[key] = tree(all, depth-1).Draw(t, key)
+			}
+			return mapping
+		}
+	})
+}
+
+func TestAnyTreeIsAnsweredWithoutShowingAToken(t *testing.T) {
+	all := fields(t)
+	rapid.Check(t, func(r *rapid.T) {
+		root := map[string]any{}
+		for range rapid.IntRange(0, 8).Draw(r, "keys") {
+			f := rapid.SampledFrom(all).Draw(r, "key")
+			top, _, _ := strings.Cut(f.Key, ".")
+			root[top] = tree(all, 4).Draw(r, top)
+		}
+		content, err := json.Marshal(root)
+		if err != nil {
+			r.Fatal(err)
+		}
+		src := source(string(content))
+		src.ReadFile = files(nil)
+		check(t, src)
+		_, problems := schema.Load(src)
+		if got := fmt.Sprintf("%v %#v", problems, problems); strings.Contains(got, canary[4:12]) {
+			r.Fatalf("the token is shown:\n%s\n%s", content, got)
 		}
 	})
 }
