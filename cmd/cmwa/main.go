@@ -57,7 +57,8 @@ func main() {
 }
 
 // signals returns a context that ends with the first TERM or INT, and one that
-// ends with the second.
+// ends with the second. The third ends the process at once, as it would any other:
+// what is left then is found by the next start.
 func signals() (soft, hard context.Context, stop func()) {
 	soft, cancelSoft := context.WithCancel(context.Background())
 	hard, cancelHard := context.WithCancel(context.Background())
@@ -69,6 +70,7 @@ func signals() (soft, hard context.Context, stop func()) {
 		for range ch {
 			if soft.Err() != nil {
 				cancelHard()
+				signal.Reset(syscall.SIGTERM, syscall.SIGINT)
 			}
 			cancelSoft()
 		}
@@ -116,6 +118,9 @@ func commands(hard context.Context, s streams) *ffcli.Command {
 		Subcommands: []*ffcli.Command{
 			runCommand(hard, s),
 			planCommand(s),
+			configureCommand(s),
+			configCommand(s),
+			explainCommand(s),
 			schemaCommand(s),
 			versionCommand(s),
 		},
