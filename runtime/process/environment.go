@@ -23,8 +23,15 @@ import (
 // unknownCode is the exit code of a runner whose code is lost.
 const unknownCode = -1
 
-// errRunning says that there is no exit yet.
-var errRunning = errors.New("still running")
+// errRunning says that there is no exit yet, errUnclear that the system does not
+// tell: most often the agent has too many files open. Neither is an end.
+var (
+	errRunning = errors.New("still running")
+	errUnclear = errors.New("the system does not say whether the job runs")
+)
+
+// unended reports whether an error of ended says that it may go on.
+func unended(err error) bool { return errors.Is(err, errRunning) || errors.Is(err, errUnclear) }
 
 // environment is one job's folder and who leads its session.
 type environment struct {
@@ -63,22 +70,26 @@ func (v *environment) there() bool {
 
 // ours reports whether the supervisor's process id still stands for the
 // supervisor, ended or not, and whether it is alive.
-func (v *environment) ours() (ours, alive bool) {
-	p, ok := look(v.leader.PID)
-	ours = ok && v.leader.is(p)
-	return ours, ours && !p.ended
+func (v *environment) ours() (ours, alive bool, err error) {
+	p, there, err := look(v.leader.PID)
+	ours = there && v.leader.is(p)
+	return ours, ours && !p.ended, err
 }
 
-// ended returns how the runner ended; errRunning if it has not.
+// ended returns how the runner ended; errRunning if it has not, errUnclear if
+// that cannot be told.
 func (v *environment) ended() (runtime.Exit, error) {
-	if exit, ok := v.exit(); ok {
-		return exit, nil
+	if exit, ok, err := v.exit(); ok || err != nil {
+		return exit, err
 	}
-	if _, alive := v.ours(); alive {
+	switch _, alive, err := v.ours(); {
+	case err != nil:
+		return runtime.Exit{}, fmt.Errorf("%w: %w", errUnclear, err)
+	case alive:
 		return runtime.Exit{}, errRunning
 	}
-	if exit, ok := v.exit(); ok { // it came between the two looks
-		return exit, nil
+	if exit, ok, err := v.exit(); ok || err != nil { // it came between the two looks
+		return exit, err
 	}
 	if !v.there() {
 		return runtime.Exit{}, fmt.Errorf("%s: %w", v.id, runtime.ErrNoEnvironment)
@@ -87,17 +98,22 @@ func (v *environment) ended() (runtime.Exit, error) {
 }
 
 // exit reads what the supervisor has written down. Without its newline the line
-// is not finished.
-func (v *environment) exit() (runtime.Exit, bool) {
+// is not finished. An error is errUnclear.
+func (v *environment) exit() (exit runtime.Exit, there bool, err error) {
 	text, err := os.ReadFile(v.path(exitFile))
-	if err != nil || !bytes.HasSuffix(text, []byte("\n")) {
-		return runtime.Exit{}, false
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return exit, false, nil
+	case err != nil:
+		return exit, false, fmt.Errorf("%w: %w", errUnclear, err)
+	case !bytes.HasSuffix(text, []byte("\n")):
+		return exit, false, nil
 	}
 	code, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return runtime.Exit{}, false
+		return exit, false, nil
 	}
-	return runtime.Exit{Code: code, Reason: v.reason(code)}, true
+	return runtime.Exit{Code: code, Reason: v.reason(code)}, true, nil
 }
 
 // reason explains the codes that a shell gives to an end that was not the

@@ -160,6 +160,13 @@ func readJSON(folder, file string, value any) error {
 	return json.Unmarshal(text, value)
 }
 
+// mangled reports whether an error says that a file is not what was written.
+func mangled(err error) bool {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	return errors.As(err, &syntax) || errors.As(err, &kind)
+}
+
 // writeJSON writes a file that is there whole or not at all.
 func writeJSON(folder, file string, value any) error {
 	text, err := json.Marshal(value)

@@ -52,7 +52,7 @@ func (t *tail) Read(p []byte) (int, error) {
 		}
 		_, state := t.v.ended() // before the read: what is said until the end is read
 		n, err := t.file.Read(p)
-		if n > 0 || !errors.Is(err, io.EOF) || !errors.Is(state, errRunning) {
+		if n > 0 || !errors.Is(err, io.EOF) || !unended(state) {
 			return n, err
 		}
 		timer := time.NewTimer(lookAgain)

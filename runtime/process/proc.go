@@ -3,7 +3,10 @@
 package process
 
 import (
+	"errors"
+	"io/fs"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -47,6 +50,13 @@ func (l leader) leads(p, now proc, there bool) bool {
 	}
 }
 
+// gone reports whether an error says that there is no such process or file, or
+// that it is another user's and so none of ours. Any other error, such as too
+// many open files (EMFILE), says nothing.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrPermission)
+}
+
 // kill kills this process and no other: the handle is taken first, and what it
 // is a handle of is compared then. On Linux the handle pins the process; where
 // it is only a number, the time between the two is all that is left to chance.
@@ -56,7 +66,7 @@ func (p proc) kill() {
 		return
 	}
 	defer func() { _ = handle.Release() }()
-	if now, ok := look(p.pid); ok && now.stamp == p.stamp {
+	if now, there, err := look(p.pid); err == nil && there && now.stamp == p.stamp {
 		_ = handle.Kill() // one that cannot be killed is found again
 	}
 }

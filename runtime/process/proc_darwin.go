@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,16 +12,21 @@ import (
 // zombie is SZOMB of <sys/proc.h>.
 const zombie = 5
 
-// look looks at one process.
-func look(pid int) (proc, bool) {
+// look looks at one process. An error means that the system does not say whether
+// it is there. Of a process that is not there, the answer is of the wrong length
+// (EIO).
+func look(pid int) (p proc, there bool, err error) {
 	if pid <= 0 {
-		return proc{}, false
+		return proc{}, false, nil
 	}
 	info, err := unix.SysctlKinfoProc("kern.proc.pid", pid)
-	if err != nil {
-		return proc{}, false
+	switch {
+	case gone(err), errors.Is(err, unix.EIO):
+		return proc{}, false, nil
+	case err != nil:
+		return proc{}, false, err
 	}
-	return read(info), true
+	return read(info), true, nil
 }
 
 // everyone looks at all processes.
@@ -55,7 +61,10 @@ func read(info *unix.KinfoProc) proc {
 // carries reports whether the process was started with an entry in its
 // environment, which stands behind its arguments. Of other users' processes
 // that cannot be told.
-func (p proc) carries(entry string) bool {
+func (p proc) carries(entry string) (bool, error) {
 	text, err := unix.SysctlRaw("kern.procargs2", p.pid)
-	return err == nil && bytes.Contains(text, []byte("\x00"+entry+"\x00"))
+	if gone(err) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO) { // how it refuses to tell of others, and of zombies
+		return false, nil
+	}
+	return bytes.Contains(text, []byte("\x00"+entry+"\x00")), err
 }

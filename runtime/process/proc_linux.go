@@ -9,18 +9,29 @@ import (
 	"time"
 )
 
-// look looks at one process.
-func look(pid int) (proc, bool) { return lookIn(pid, boot()) }
+// look looks at one process. An error means that the system does not say whether
+// it is there.
+func look(pid int) (p proc, there bool, err error) {
+	this, err := boot()
+	if err != nil {
+		return proc{}, false, err
+	}
+	return lookIn(pid, this)
+}
 
-func lookIn(pid int, boot string) (proc, bool) {
+func lookIn(pid int, boot string) (p proc, there bool, err error) {
 	if pid <= 0 {
-		return proc{}, false
+		return proc{}, false, nil
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return proc{}, false
+	switch {
+	case gone(err):
+		return proc{}, false, nil
+	case err != nil:
+		return proc{}, false, err
 	}
-	return parseStat(pid, string(text), boot)
+	p, there = parseStat(pid, string(text), boot)
+	return p, there, nil
 }
 
 // parseStat reads a line of /proc/PID/stat (proc_pid_stat(5)). The name of the
@@ -53,12 +64,15 @@ func parseStat(pid int, line, boot string) (proc, bool) {
 // boot tells one run of the system from the next, where the same process id and
 // the same start may come again. Systems that hide it are as safe as the start
 // alone.
-func boot() string {
+func boot() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
+	switch {
+	case gone(err):
+		return "", nil
+	case err != nil:
+		return "", err
 	}
-	return "@" + strings.TrimSpace(string(id))
+	return "@" + strings.TrimSpace(string(id)), nil
 }
 
 // everyone looks at all processes.
@@ -73,13 +87,20 @@ func everyone() ([]proc, error) {
 		return nil, err
 	}
 	var all []proc
-	this := boot()
+	this, err := boot()
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		if p, ok := lookIn(pid, this); ok {
+		p, there, err := lookIn(pid, this)
+		if err != nil {
+			return nil, err
+		}
+		if there {
 			all = append(all, p)
 		}
 	}
@@ -88,7 +109,10 @@ func everyone() ([]proc, error) {
 
 // carries reports whether the process was started with an entry in its
 // environment. Of other users' processes that cannot be told.
-func (p proc) carries(entry string) bool {
+func (p proc) carries(entry string) (bool, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
-	return err == nil && bytes.Contains(append([]byte{0}, text...), []byte("\x00"+entry+"\x00"))
+	if gone(err) {
+		return false, nil
+	}
+	return bytes.Contains(append([]byte{0}, text...), []byte("\x00"+entry+"\x00")), err
 }

@@ -16,8 +16,8 @@ func TestAProgramsNameCannotForgeItsStat(t *testing.T) {
 }
 
 func TestThisProcessIsFoundAmongAll(t *testing.T) {
-	self, ok := look(os.Getpid())
-	if !ok || self.ended || self.stamp == "" {
+	self, ok, err := look(os.Getpid())
+	if err != nil || !ok || self.ended || self.stamp == "" {
 		t.Fatalf("this process looks like %+v (%v)", self, ok)
 	}
 	all, err := everyone()

@@ -37,6 +37,7 @@ type Options struct {
 type Executor struct {
 	folder  string
 	environ []string
+	log     *slog.Logger
 
 	mu       sync.Mutex
 	children map[string]*exec.Cmd                      // own supervisors that are not yet reaped, by id
@@ -57,6 +58,7 @@ func New(options Options) (*Executor, error) {
 	return &Executor{
 		folder:   folder,
 		environ:  slices.Clone(options.Environ),
+		log:      options.Log,
 		children: map[string]*exec.Cmd{},
 		waiting:  map[string]map[chan runtime.Exit]struct{}{},
 	}, nil
@@ -78,12 +80,20 @@ func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Foun
 			continue
 		}
 		labels, err := readLabels(filepath.Join(e.folder, id))
-		if err != nil || labels.Agent != agent || labels.Pool != pool {
+		switch {
+		case gone(err), mangled(err):
 			continue // being removed this moment, or another's
+		case err != nil:
+			return nil, fmt.Errorf("look for jobs: %w", err)
+		case labels.Agent != agent || labels.Pool != pool:
+			continue
 		}
 		v, err := e.open(id)
-		if err != nil {
+		switch {
+		case errors.Is(err, runtime.ErrNoEnvironment), mangled(err):
 			continue
+		case err != nil:
+			return nil, fmt.Errorf("look for jobs: %w", err)
 		}
 		found := runtime.Found{
 			ID:         id,
@@ -92,9 +102,12 @@ func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Foun
 			Generation: labels.Generation,
 			Started:    labels.Started,
 		}
-		if _, err := v.ended(); errors.Is(err, errRunning) {
+		switch _, err := v.ended(); {
+		case errors.Is(err, errRunning):
 			found.Running = true
-		} else {
+		case errors.Is(err, errUnclear):
+			return nil, fmt.Errorf("look for jobs: %w", err)
+		default:
 			found.Ended = v.endedAt()
 		}
 		all = append(all, found)

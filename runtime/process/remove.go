@@ -50,7 +50,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 func (v *environment) end(ctx context.Context, grace time.Duration) (runtime.Exit, error) {
 	exit, err := v.ended()
 	if errors.Is(err, errRunning) {
-		if ours, _ := v.ours(); ours {
+		if ours, _, err := v.ours(); err == nil && ours {
 			_ = syscall.Kill(-v.leader.PID, syscall.SIGTERM)
 		}
 		exit, err = v.within(ctx, grace)
@@ -72,7 +72,7 @@ func (v *environment) within(ctx context.Context, grace time.Duration) (runtime.
 	defer ticker.Stop()
 	for {
 		exit, err := v.ended()
-		if !errors.Is(err, errRunning) {
+		if !unended(err) {
 			return exit, err
 		}
 		select {
@@ -115,14 +115,23 @@ func (v *environment) kin() ([]proc, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for the job's processes: %w", err)
 	}
-	now, there := look(v.leader.PID)
+	now, there, err := look(v.leader.PID)
+	if err != nil {
+		return nil, fmt.Errorf("look for the job's leader: %w", err)
+	}
 	mark := marker + "=" + v.folder
 	var kin []proc
 	for _, p := range all {
 		if p.ended || p.pid == os.Getpid() {
 			continue
 		}
-		if v.leader.leads(p, now, there) || p.carries(mark) {
+		ours := v.leader.leads(p, now, there)
+		if !ours {
+			if ours, err = p.carries(mark); err != nil {
+				return nil, fmt.Errorf("look for the job's processes: %w", err)
+			}
+		}
+		if ours {
 			kin = append(kin, p)
 		}
 	}

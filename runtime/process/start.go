@@ -121,8 +121,11 @@ func (e *Executor) launch(v *environment, runner string) (_ *os.File, err error)
 	e.mu.Lock()
 	e.children[v.id] = cmd
 	e.mu.Unlock()
-	p, ok := look(cmd.Process.Pid)
-	if !ok {
+	p, there, err := look(cmd.Process.Pid)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("start the runner: look at its process: %w", err)
+	case !there:
 		return nil, errors.New("start the runner: the system does not know the process that was just started")
 	}
 	v.leader = leader{PID: p.pid, Began: p.began, Stamp: p.stamp}

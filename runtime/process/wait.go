@@ -15,24 +15,32 @@ import (
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	farewell, stop := e.await(id)
 	defer stop()
-	v, err := e.open(id)
-	if err != nil {
-		return runtime.Exit{}, err
-	}
+	var v *environment
+	said := false
 	ticker := time.NewTicker(lookAgain)
 	defer ticker.Stop()
 	for {
-		exit, err := v.ended()
-		if !errors.Is(err, errRunning) && !errors.Is(err, runtime.ErrNoEnvironment) {
-			return exit, err
+		exit, err := runtime.Exit{}, error(nil)
+		if v == nil {
+			v, err = e.open(id)
+		}
+		if err == nil {
+			exit, err = v.ended()
+		}
+		if err == nil {
+			return exit, nil
 		}
 		select { // what Remove has seen is better than what it has left
 		case exit := <-farewell:
 			return exit, nil
 		default:
 		}
-		if err != nil && !errors.Is(err, errRunning) {
+		switch {
+		case errors.Is(err, runtime.ErrNoEnvironment), mangled(err):
 			return exit, err
+		case !errors.Is(err, errRunning) && !said:
+			said = true
+			e.log.Warn("lost sight of a job; looking again", "environment", id, "error", err)
 		}
 		select {
 		case exit := <-farewell:
