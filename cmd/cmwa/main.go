@@ -117,6 +117,7 @@ func commands(hard context.Context, s streams) *ffcli.Command {
 		ShortHelp: "a workflow agent for Pulumi Cloud", FlagSet: s.flags("cmwa"),
 		Subcommands: []*ffcli.Command{
 			runCommand(hard, s),
+			vetCommand(s),
 			planCommand(s),
 			configureCommand(s),
 			configCommand(s),

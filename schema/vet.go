@@ -1,0 +1,184 @@
+package schema
+
+import (
+	"bytes"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// The rules that only a check of files has.
+const (
+	RuleManifest   Rule = "manifest"   // a Kubernetes manifest that does not hold what is looked for
+	RuleUnreadable Rule = "unreadable" // a file to check that cannot be read
+)
+
+// RuleInfo describes a rule.
+type RuleInfo struct {
+	Rule        Rule
+	Description string // one sentence, without a full stop
+}
+
+// Rules returns every rule that [Vet] and its callers report, in an order that
+// stays. A name, once here, does not change its meaning.
+func Rules() []RuleInfo {
+	return []RuleInfo{
+		{RuleUnreadable, "A file to check cannot be read"},
+		{RuleSyntax, "A file is not YAML, or not one mapping"},
+		{RuleSize, "A file is too large, or unfolds to too much"},
+		{RuleDuplicateKey, "A key is set twice in one mapping"},
+		{RuleUnknownKey, "A key is not known"},
+		{RuleUnknownVariable, "A variable of the agent is not known"},
+		{RuleOldName, "A name is one of earlier releases"},
+		{RuleUnused, "A setting has no effect"},
+		{RuleValue, "A value is of the wrong kind or out of bounds"},
+		{RuleMissingToken, "There are no credentials"},
+		{RuleCredentials, "Credentials contradict each other or are incomplete"},
+		{RuleReadableToken, "A token lies where others may read it"},
+		{RuleFile, "A file that a key names cannot be used"},
+		{RuleMissingFile, "A file that a key names is not there"},
+		{RulePools, "Pools do not go together"},
+		{RulePollRate, "All pools together ask the service very often"},
+		{RuleTimes, "Durations do not fit together"},
+		{RulePodTemplate, "A Pod template would be refused"},
+		{RuleProtectedField, "A Pod template sets what belongs to the agent"},
+		{RuleManifest, "A Kubernetes manifest does not hold what is looked for"},
+		{RuleInternal, "The program itself is at fault"},
+	}
+}
+
+// Vet checks one file as it lies on disk: a configuration, a Pod template, or
+// Kubernetes manifests that hold either. It knows by content which one it has,
+// and only where the content says nothing, by name. Problems weigh as
+// [Problems.Strict] says, and are sorted.
+//
+// A configuration in a file of its own is checked as [Load] would take it here
+// and now, variables included. One in a manifest runs elsewhere: neither the
+// variables nor the files of this machine count for it.
+//
+// Vet never panics, whatever the source holds, and is safe for concurrent use.
+func Vet(source Source) (problems Problems) {
+	defer func() {
+		if recover() != nil { // for the reason that Load has
+			problems = Problems{{Rule: RuleInternal, File: source.Path, Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
+		}
+	}()
+	problems = vet(source).Strict()
+	problems.sort()
+	return slices.Compact(problems)
+}
+
+// podNames are the names of Pod templates, in a folder and in a manifest.
+var podNames = []string{"worker-pod.json", "worker-pod.yaml"}
+
+func vet(source Source) Problems {
+	if content, broken := unreadable(source.Path, source.Content); broken == nil {
+		if problems, ok := vetManifests(source, content); ok {
+			return problems
+		}
+		v, _, _ := parsePod(source.Path, source.Content)
+		t, _ := v.data.(table)
+		if isPod(t) || slices.Contains(podNames, filepath.Base(source.Path)) {
+			return CheckPod(source.Path, source.Content)
+		}
+	}
+	_, problems := Load(source)
+	return problems
+}
+
+// Excerpt is the line of a file that a problem is about, as far as it may be
+// shown. The zero value shows nothing.
+type Excerpt struct {
+	Text  string
+	Caret string // as wide as what stands before the place in Text
+}
+
+// Excerpts returns what may be shown of the line of each problem.
+//
+// A line may hold a secret: a token at the wrong place, a password in a URL, the
+// variables of a container. A person who vets a file in front of others, or into
+// a log, does not think of that. So nothing is shown that is not known to be
+// harmless. The indent and the key are, if the problem's own path, which a
+// message shows too, ends in that key. The value is only if the schema says that
+// it is one of a few words, a number, a duration or the like, so that no secret
+// belongs there, and if it does not look like one that stands there all the same.
+// In place of any other value stands a mark. Lines of other shapes are not shown:
+// entries of lists, continued text, mappings in brackets, broken YAML; and no
+// line that holds the beginning of a token.
+func Excerpts(content []byte, problems Problems) []Excerpt {
+	excerpts := make([]Excerpt, len(problems))
+	d, err := define()
+	if err != nil {
+		return excerpts
+	}
+	lines := bytes.Split(bytes.TrimPrefix(content, []byte("\uFEFF")), []byte("\n"))
+	for i, p := range problems {
+		if p.Line > 0 && p.Line <= len(lines) && p.Column > 0 {
+			excerpts[i] = d.excerpt(string(lines[p.Line-1]), p)
+		}
+	}
+	return excerpts
+}
+
+var (
+	keyLine  = regexp.MustCompile(`^([ \t]*(?:- +)*)(["']?)([A-Za-z0-9_.$/-]+)(["']?)([ \t]*:)(?:([ \t]+)(.*))?$`)
+	poolPath = regexp.MustCompile(`^pools\.[0-9]+\.`)
+	harmless = regexp.MustCompile(`^[A-Za-z0-9_.:%+'" -]{1,40}$`)
+)
+
+// hidden stands in place of a value.
+const hidden = "…"
+
+func (d *definition) excerpt(line string, p Problem) Excerpt {
+	line = strings.TrimRight(line, "\r")
+	m := keyLine.FindStringSubmatch(line)
+	if m == nil || strings.Contains(line, "pul-") {
+		return Excerpt{}
+	}
+	before, key, blanks, rest := m[1]+m[2]+m[3]+m[4]+m[5], m[3], m[6], m[7]
+	if shown(key) != key || p.Path != key && !strings.HasSuffix(p.Path, "."+key) {
+		return Excerpt{}
+	}
+	text := before
+	if rest, _, _ = strings.Cut(rest, " #"); rest != "" {
+		rest = strings.TrimRight(rest, " \t")
+		if !harmlessFor(d.byKey[poolPath.ReplaceAllString(p.Path, "")], rest) {
+			rest = hidden
+		}
+		text += blanks + rest
+	}
+	caret := min(p.Column-1, len(before+blanks))
+	if caret > 0 && caret < p.Column-1 && p.Column-1 < len(text) && rest != hidden {
+		caret = p.Column - 1
+	}
+	return Excerpt{Text: text, Caret: strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}, text[:min(caret, len(text))])}
+}
+
+// harmlessFor reports whether a value may be shown that stands where the field's
+// belongs.
+func harmlessFor(f *Field, text string) bool {
+	if f == nil || f.Secret || !harmless.MatchString(text) {
+		return false
+	}
+	switch {
+	case f.Kind == KindBool, f.Kind == KindInt, f.Kind == KindDuration, f.Kind == KindQuantity:
+	case f.Kind == KindText && len(f.Choices) > 0:
+	default:
+		return false
+	}
+	for word := range strings.FieldsSeq(text) {
+		letters := strings.ContainsFunc(word, unicode.IsLetter)
+		digits := strings.ContainsFunc(word, unicode.IsDigit)
+		if len(word) > 16 || letters && digits && len(word) > 8 {
+			return false
+		}
+	}
+	return true
+}
