@@ -45,7 +45,7 @@ func JSONSchema() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	root := object{
+	root := ordered{
 		{"$schema", "https://json-schema.org/draft/2020-12/schema"},
 		{"$id", SchemaID},
 		{"title", FileName},
@@ -187,8 +187,8 @@ func hasAttribute(field *ast.Field, name string) bool {
 	})
 }
 
-// object is a JSON object that keeps its order: a person reads it, too.
-type object []member
+// ordered is a JSON object that keeps its order: a person reads it, too.
+type ordered []member
 
 type member struct {
 	key   string
@@ -196,7 +196,7 @@ type member struct {
 }
 
 // MarshalJSON writes the members in their order.
-func (o object) MarshalJSON() ([]byte, error) {
+func (o ordered) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
 	encoder := json.NewEncoder(&b)
@@ -217,7 +217,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func (o object) get(key string) any {
+func (o ordered) get(key string) any {
 	for _, m := range o {
 		if m.key == key {
 			return m.value
@@ -228,7 +228,7 @@ func (o object) get(key string) any {
 
 // mapping translates a definition whose keys are described by fields. Those of a
 // pool alone stand under the key that holds the pools.
-func (x *export) mapping(name, prefix string) (object, error) {
+func (x *export) mapping(name, prefix string) (ordered, error) {
 	definition := x.named[name]
 	if definition == nil {
 		return nil, fmt.Errorf("there is no definition %s", name)
@@ -236,7 +236,7 @@ func (x *export) mapping(name, prefix string) (object, error) {
 	return x.structure(definition.Value, prefix)
 }
 
-func (x *export) structure(expr ast.Expr, prefix string) (object, error) {
+func (x *export) structure(expr ast.Expr, prefix string) (ordered, error) {
 	body, ok := expr.(*ast.StructLit)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping of keys", prefix)
@@ -245,14 +245,14 @@ func (x *export) structure(expr ast.Expr, prefix string) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := object{{"type", "object"}}
+	o := ordered{{"type", "object"}}
 	if len(required) > 0 {
 		o = append(o, member{"required", required})
 	}
 	return append(o, member{"properties", properties}, member{"additionalProperties", false}), nil
 }
 
-func (x *export) properties(body *ast.StructLit, prefix string) (properties object, required []string, err error) {
+func (x *export) properties(body *ast.StructLit, prefix string) (properties ordered, required []string, err error) {
 	for _, element := range body.Elts {
 		switch e := element.(type) {
 		case *ast.EmbedDecl:
@@ -299,9 +299,9 @@ const poolsPrefix = "pools."
 
 // key translates one key with all that is known about it. In a pool it has no
 // default but what the top level says, and no variable.
-func (x *export) key(f Field, expr ast.Expr, path string) (object, error) {
+func (x *export) key(f Field, expr ast.Expr, path string) (ordered, error) {
 	inPool := strings.HasPrefix(path, poolsPrefix)
-	o := object{{"title", path}, {"description", x.description(f, inPool)}}
+	o := ordered{{"title", path}, {"description", x.description(f, inPool)}}
 	if f.Old != "" {
 		current, definition := x.fields[f.Old], x.declaration(f.Old)
 		if definition == nil {
@@ -363,13 +363,13 @@ func (x *export) description(f Field, inPool bool) string {
 }
 
 // value translates the constraint of a key.
-func (x *export) value(f Field, expr ast.Expr, path string) (object, error) {
+func (x *export) value(f Field, expr ast.Expr, path string) (ordered, error) {
 	switch f.Kind {
 	case KindMapping:
 		return x.structure(expr, path+".")
 	case KindMappings:
 		x.wanted["#Pool"] = true
-		return object{{"type", "array"}, {"minItems", 1}, {"items", object{{"$ref", "#/$defs/Pool"}}}}, nil
+		return ordered{{"type", "array"}, {"minItems", 1}, {"items", ordered{{"$ref", "#/$defs/Pool"}}}}, nil
 	}
 	o, err := x.of(expr)
 	if err != nil {
@@ -382,7 +382,7 @@ func (x *export) value(f Field, expr ast.Expr, path string) (object, error) {
 const durationPattern = `^[+]?(0|(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 
 // of translates an expression.
-func (x *export) of(expr ast.Expr) (object, error) {
+func (x *export) of(expr ast.Expr) (ordered, error) {
 	switch e := expr.(type) {
 	case *ast.ParenExpr:
 		return x.of(e.X)
@@ -390,7 +390,7 @@ func (x *export) of(expr ast.Expr) (object, error) {
 		return x.name(e.Name)
 	case *ast.SelectorExpr:
 		if text, _ := format.Node(e); string(text) == "time.Duration" {
-			return object{{"type", "string"}, {"pattern", durationPattern}}, nil
+			return ordered{{"type", "string"}, {"pattern", durationPattern}}, nil
 		}
 	case *ast.CallExpr:
 		return x.call(e)
@@ -413,51 +413,51 @@ func (x *export) of(expr ast.Expr) (object, error) {
 	return nil, fmt.Errorf("%T has no translation", expr)
 }
 
-func (x *export) name(name string) (object, error) {
+func (x *export) name(name string) (ordered, error) {
 	if strings.HasPrefix(name, "#") {
 		x.wanted[name] = true
-		return object{{"$ref", "#/$defs/" + name[1:]}}, nil
+		return ordered{{"$ref", "#/$defs/" + name[1:]}}, nil
 	}
 	switch name {
 	case "_":
-		return object{}, nil
+		return ordered{}, nil
 	case "string", "number":
-		return object{{"type", name}}, nil
+		return ordered{{"type", name}}, nil
 	case "bool":
-		return object{{"type", "boolean"}}, nil
+		return ordered{{"type", "boolean"}}, nil
 	case "int", "int64": // JSON's readers disagree about numbers near the bounds of int64
-		return object{{"type", "integer"}}, nil
+		return ordered{{"type", "integer"}}, nil
 	case "int32":
-		return object{{"type", "integer"}, {"minimum", -1 << 31}, {"maximum", 1<<31 - 1}}, nil
+		return ordered{{"type", "integer"}, {"minimum", -1 << 31}, {"maximum", 1<<31 - 1}}, nil
 	}
 	return nil, fmt.Errorf("%s has no translation", name)
 }
 
-func (x *export) call(e *ast.CallExpr) (object, error) {
+func (x *export) call(e *ast.CallExpr) (ordered, error) {
 	text, err := format.Node(e.Fun)
 	if err == nil && string(text) == "strings.MaxRunes" && len(e.Args) == 1 {
 		if number, ok := e.Args[0].(*ast.BasicLit); ok {
-			return object{{"type", "string"}, {"maxLength", json.Number(number.Value)}}, nil
+			return ordered{{"type", "string"}, {"maxLength", json.Number(number.Value)}}, nil
 		}
 	}
 	return nil, fmt.Errorf("the call of %s has no translation", text)
 }
 
-func literalOf(e *ast.BasicLit) (object, error) {
+func literalOf(e *ast.BasicLit) (ordered, error) {
 	switch e.Kind {
 	case token.STRING:
 		word, err := literal.Unquote(e.Value)
 		if err != nil {
 			return nil, err
 		}
-		return object{{"type", "string"}, {"enum", []any{word}}}, nil
+		return ordered{{"type", "string"}, {"enum", []any{word}}}, nil
 	case token.NULL:
-		return object{{"type", "null"}}, nil
+		return ordered{{"type", "null"}}, nil
 	}
 	return nil, fmt.Errorf("the literal %s has no translation", e.Value)
 }
 
-func (x *export) bound(e *ast.UnaryExpr) (object, error) {
+func (x *export) bound(e *ast.UnaryExpr) (ordered, error) {
 	l, ok := e.X.(*ast.BasicLit)
 	if !ok {
 		return nil, fmt.Errorf("%s before what is no literal has no translation", e.Op)
@@ -469,19 +469,19 @@ func (x *export) bound(e *ast.UnaryExpr) (object, error) {
 			return nil, err
 		}
 		if e.Op == token.NMAT {
-			return object{{"type", "string"}, {"not", object{{"pattern", pattern}}}}, nil
+			return ordered{{"type", "string"}, {"not", ordered{{"pattern", pattern}}}}, nil
 		}
-		return object{{"type", "string"}, {"pattern", pattern}}, nil
+		return ordered{{"type", "string"}, {"pattern", pattern}}, nil
 	}
 	keyword := map[token.Token]string{token.GEQ: "minimum", token.LEQ: "maximum", token.GTR: "exclusiveMinimum", token.LSS: "exclusiveMaximum"}[e.Op]
 	if _, err := strconv.ParseFloat(l.Value, 64); err != nil || keyword == "" {
 		return nil, fmt.Errorf("%s has no translation", e.Op)
 	}
-	return object{{"type", "number"}, {keyword, json.Number(l.Value)}}, nil
+	return ordered{{"type", "number"}, {keyword, json.Number(l.Value)}}, nil
 }
 
 // either translates alternatives; words among them make one enumeration.
-func (x *export) either(e *ast.BinaryExpr) (object, error) {
+func (x *export) either(e *ast.BinaryExpr) (ordered, error) {
 	var words, others []any
 	for _, expr := range alternatives(e) {
 		o, err := x.of(expr)
@@ -494,14 +494,14 @@ func (x *export) either(e *ast.BinaryExpr) (object, error) {
 		}
 		others = append(others, o)
 	}
-	enumeration := object{{"type", "string"}, {"enum", words}}
+	enumeration := ordered{{"type", "string"}, {"enum", words}}
 	switch {
 	case len(others) == 0:
 		return enumeration, nil
 	case len(words) > 0:
 		others = append([]any{enumeration}, others...)
 	}
-	return object{{"anyOf", others}}, nil
+	return ordered{{"anyOf", others}}, nil
 }
 
 func alternatives(expr ast.Expr) []ast.Expr {
@@ -517,8 +517,8 @@ func alternatives(expr ast.Expr) []ast.Expr {
 }
 
 // both translates what must hold at once.
-func (x *export) both(exprs ...ast.Expr) (object, error) {
-	var all object
+func (x *export) both(exprs ...ast.Expr) (ordered, error) {
+	var all ordered
 	var apart []any
 	for _, expr := range exprs {
 		o, err := x.of(expr)
@@ -540,7 +540,7 @@ func (x *export) both(exprs ...ast.Expr) (object, error) {
 
 // merge makes one object of two that must hold at once, if no key of theirs is in
 // the way of another. A whole number is a number.
-func merge(a, b object) (object, bool) {
+func merge(a, b ordered) (ordered, bool) {
 	merged := slices.Clone(a)
 	for _, m := range b {
 		i := slices.IndexFunc(merged, func(other member) bool { return other.key == m.key })
@@ -560,8 +560,8 @@ func merge(a, b object) (object, bool) {
 	return merged, true
 }
 
-func (x *export) list(e *ast.ListLit) (object, error) {
-	o := object{{"type", "array"}}
+func (x *export) list(e *ast.ListLit) (ordered, error) {
+	o := ordered{{"type", "array"}}
 	if least := len(e.Elts) - 1; least > 0 {
 		o = append(o, member{"minItems", least})
 	}
@@ -576,12 +576,12 @@ func (x *export) list(e *ast.ListLit) (object, error) {
 	return append(o, member{"items", items}), err
 }
 
-func (x *export) open(e *ast.StructLit) (object, error) {
+func (x *export) open(e *ast.StructLit) (ordered, error) {
 	if len(e.Elts) == 1 {
 		if field, ok := e.Elts[0].(*ast.Field); ok {
 			if _, ok := field.Label.(*ast.ListLit); ok {
 				values, err := x.of(field.Value)
-				return object{{"type", "object"}, {"additionalProperties", values}}, err
+				return ordered{{"type", "object"}, {"additionalProperties", values}}, err
 			}
 		}
 	}
@@ -590,8 +590,8 @@ func (x *export) open(e *ast.StructLit) (object, error) {
 
 // definitions translates everything that was referred to, and what that refers
 // to.
-func (x *export) definitions() (object, error) {
-	done := map[string]object{}
+func (x *export) definitions() (ordered, error) {
+	done := map[string]ordered{}
 	for {
 		before := len(done)
 		for _, name := range slices.Sorted(maps.Keys(x.wanted)) {
@@ -608,14 +608,14 @@ func (x *export) definitions() (object, error) {
 			break
 		}
 	}
-	var all object
+	var all ordered
 	for _, name := range slices.Sorted(maps.Keys(done)) {
 		all = append(all, member{name[1:], done[name]})
 	}
 	return all, nil
 }
 
-func (x *export) definition(name string) (object, error) {
+func (x *export) definition(name string) (ordered, error) {
 	if name == "#Pool" {
 		return x.mapping(name, poolsPrefix)
 	}
@@ -638,8 +638,8 @@ const directives = `^[$]`
 
 // podMapping translates a mapping of a Pod. It is part of a patch, and so nothing
 // is required but what a new entry of a list must have.
-func (x *export) podMapping(name string, t *podType) (object, error) {
-	var properties object
+func (x *export) podMapping(name string, t *podType) (ordered, error) {
+	var properties ordered
 	var needed []string
 	for _, key := range slices.Sorted(maps.Keys(t.fields)) {
 		o, err := x.podValue(t.fields[key])
@@ -651,9 +651,9 @@ func (x *export) podMapping(name string, t *podType) (object, error) {
 			needed = append(needed, key)
 		}
 	}
-	o := object{{"type", "object"}, {"properties", properties}, {"patternProperties", object{{directives, true}}}, {"additionalProperties", false}}
+	o := ordered{{"type", "object"}, {"properties", properties}, {"patternProperties", ordered{{directives, true}}}, {"additionalProperties", false}}
 	if !slices.Contains(laidOver(), name) && len(needed) > 0 {
-		o = append(o, member{"anyOf", []any{object{{"required", []string{"$patch"}}}, object{{"required", needed}}}})
+		o = append(o, member{"anyOf", []any{ordered{{"required", []string{"$patch"}}}, ordered{{"required", needed}}}})
 	}
 	return o, nil
 }
@@ -662,22 +662,22 @@ func (x *export) podMapping(name string, t *podType) (object, error) {
 func laidOver() []string { return []string{podDefinition, "#ObjectMeta", "#PodSpec"} }
 
 // podValue translates one value of a Pod: every declaration of it must hold.
-func (x *export) podValue(f *podField) (object, error) {
+func (x *export) podValue(f *podField) (ordered, error) {
 	switch f.kind {
 	case podOpen:
-		return object{}, nil
+		return ordered{}, nil
 	case podMapping:
 		return x.name(f.ref)
 	case podList:
 		items, err := x.podValue(f.entry)
-		return object{{"type", "array"}, {"items", items}}, err
+		return ordered{{"type", "array"}, {"items", items}}, err
 	case podMap:
 		values, err := x.podValue(f.entry)
-		o := object{{"type", "object"}, {"patternProperties", object{{directives, true}, {"^[^$]|^$", nullable(values)}}}}
+		o := ordered{{"type", "object"}, {"patternProperties", ordered{{directives, true}, {"^[^$]|^$", nullable(values)}}}}
 		if err == nil && f.keys != "" {
-			var key object
+			var key ordered
 			if key, err = x.name(f.keys); err == nil {
-				o = append(o, member{"propertyNames", object{{"anyOf", []any{object{{"pattern", directives}}, key}}}})
+				o = append(o, member{"propertyNames", ordered{{"anyOf", []any{ordered{{"pattern", directives}}, key}}}})
 			}
 		}
 		return o, err
@@ -694,7 +694,7 @@ func (x *export) podValue(f *podField) (object, error) {
 }
 
 // nullable lets null stand for the value: a null takes a key away.
-func nullable(o object) object {
+func nullable(o ordered) ordered {
 	if len(o) == 0 {
 		return o
 	}
@@ -705,7 +705,7 @@ func nullable(o object) object {
 		}
 	}
 	if !plain {
-		return object{{"anyOf", []any{o, object{{"type", "null"}}}}}
+		return ordered{{"anyOf", []any{o, ordered{{"type", "null"}}}}}
 	}
 	either := slices.Clone(o)
 	either[slices.IndexFunc(o, func(m member) bool { return m.key == "type" })] = member{"type", []string{kind, "null"}}

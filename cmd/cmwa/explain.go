@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/peterbourgon/ff/v3/ffcli"
+	"golang.org/x/term"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+func explainCommand(s streams) *ffcli.Command {
+	flags := s.flags("cmwa explain")
+	names := flags.Bool("names", false, "print only the names that can be explained, one in each line")
+	return &ffcli.Command{
+		Name: "explain", ShortUsage: "cmwa explain [--names] [KEY]",
+		ShortHelp: "tell what a key of the configuration means",
+		LongHelp: "KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or a rule that cmwa vet names.\n" +
+			"Without one, all keys are listed with their defaults and what a change of them does.",
+		FlagSet: flags,
+		Exec: func(_ context.Context, args []string) error {
+			switch {
+			case *names:
+				return printNames(s)
+			case len(args) == 0:
+				text, err := schema.Overview(columns(s.stdout))
+				if err != nil {
+					return err
+				}
+				_, err = io.WriteString(s.stdout, text)
+				return err
+			case len(args) > 1:
+				return usageError{fmt.Errorf("explain takes one key, and not %d", len(args))}
+			}
+			text, err := schema.Explain(args[0], columns(s.stdout))
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = io.WriteString(s.stdout, text)
+			return err
+		},
+	}
+}
+
+func printNames(s streams) error {
+	names, err := schema.Names()
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(s.stdout, strings.Join(names, "\n")+"\n")
+	return err
+}
+
+// columns is the width to which text is wrapped: that of the terminal, or 100
+// where there is none.
+func columns(w io.Writer) int {
+	const usual, least = 100, 40
+	file, ok := w.(*os.File)
+	if !ok {
+		return usual
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil || width <= 0 {
+		return usual
+	}
+	return max(width, least)
+}
