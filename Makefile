@@ -6,6 +6,7 @@ SHELL := bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOLCHAIN := testdata/toolchain
+ORACLE := schema/oracle
 LINT := go tool -modfile=tools/go.mod
 
 go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
@@ -16,7 +17,7 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
-.PHONY: help build test check demo bench vet lint fmt cover toolchain clean
+.PHONY: help build test check oracle demo bench reference vet lint fmt cover toolchain clean
 
 help: ## Tell what there is to do.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,14 +30,22 @@ build: ## Put cmwa, cmwa-cloud and workflow-runner, also for Linux, into bin.
 test: toolchain ## Set up what the tests need and run all of them, with the race detector.
 	@echo "== running all tests with the race detector"
 	@eval "$$($(TOOLCHAIN)/environment)"; time go test -race -timeout 40m ./...
+	@echo "== holding the check of Pod templates against the API server's own"
+	@cd $(ORACLE) && time go test -timeout 20m ./...
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine.
 	go test -timeout 5m $(UNIT)
 
+oracle: ## Hold the check of Pod templates against the API server's own.
+	cd $(ORACLE) && go test -timeout 20m ./...
+
+reference: ## Write what is generated from the schema anew.
+	go generate ./schema
+
 demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up.
 	@examples/demo/run
 
-bench: toolchain ## Compare a job with docker run of the same command.
+bench: toolchain ## Compare jobs with docker run, and cmwa vet with cue vet.
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
 
 vet: ## Let the compiler's friend look.
