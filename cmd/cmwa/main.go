@@ -123,6 +123,7 @@ func commands(hard context.Context, s streams) *ffcli.Command {
 			configCommand(s),
 			explainCommand(s),
 			schemaCommand(s),
+			completionCommand(hard, s),
 			versionCommand(s),
 		},
 	}
