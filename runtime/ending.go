@@ -27,7 +27,7 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 	}
 	reason := epitaph(exit, err)
 	l.log.Warn("the runner could not tell how the job ended", "reason", reason, "took", took)
-	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellLimit)
+	farewell, cancel := context.WithTimeout(l.pool.final, farewellLimit)
 	defer cancel()
 	for _, report := range lastWords(l.seen(), l.job.Definition.Steps, reason) {
 		if err := l.pool.parts.Cloud.Report(farewell, l.job, report); err != nil {

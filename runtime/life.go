@@ -23,6 +23,7 @@ const (
 
 	endLimit   = time.Second      // from the end of a job's stream to its own, or it was no end
 	hearLimit  = 5 * time.Second  // from a job's end to that of its stream
+	wordLimit  = 10 * time.Second // between the removal of an environment and the engine's word how it ended
 	firstPause = time.Second      // before a stream that broke off is taken up again; doubles
 	lastPause  = 30 * time.Second // ceiling of these
 )
@@ -30,6 +31,7 @@ const (
 // Causes for which a job's life is cut short.
 var (
 	errCancelled = errors.New("the service no longer wants it")
+	errNoTime    = errors.New("there is no time left")
 	errOverdue   = errors.New("it is long past its time limit")
 	errLingers   = errors.New("its last step is reported, but the runner does not end")
 )
@@ -76,10 +78,16 @@ func (l *life) run(ctx context.Context) {
 		defer overdue.Stop()
 	}
 
-	exit, err := l.attend(ctx, &children)
+	e, ended := l.attend(ctx, &children)
+	if !ended {
+		l.log.Error("the job could not be ended in time and is left running; the next agent attends it", "environment", l.id)
+		return
+	}
 	l.enter(Done)
-	l.close(ctx, exit, err)
-	l.remove(ctx, 0)
+	l.close(ctx, e.exit, e.err)
+	if err := l.remove(0); err != nil { // a later sweep finds it by its labels
+		l.log.Warn("remove the job's environment", "environment", l.id, "error", err)
+	}
 }
 
 // start fetches the definition and makes the environment. What goes wrong here
@@ -125,7 +133,7 @@ func (l *life) fail(ctx context.Context, setup *Setup, reason error) error {
 	if errors.Is(reason, errCancelled) {
 		return reason
 	}
-	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellLimit)
+	farewell, cancel := context.WithTimeout(l.pool.final, farewellLimit)
 	defer cancel()
 	if err := setup.Fail(farewell, reason); err != nil {
 		l.log.Error("a failed job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
@@ -159,12 +167,15 @@ func (l *life) handover() Handover {
 	return h
 }
 
-// attend waits for the job's end, or brings it about when ctx ends first.
-func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (Exit, error) {
-	type end struct {
-		exit Exit
-		err  error
-	}
+// end is how a job's environment ended.
+type end struct {
+	exit Exit
+	err  error
+}
+
+// attend waits for the job's end, or brings it about when ctx ends first. Ok is
+// false when neither is known to have come.
+func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (e end, ok bool) {
 	ended := make(chan end, 1)
 	waiting, enough := context.WithCancel(context.WithoutCancel(ctx))
 	defer enough()
@@ -180,24 +191,62 @@ func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (Exit, erro
 		l.follow(waiting, over)
 	})
 
-	var e end
 	select {
 	case e = <-ended:
 	case <-ctx.Done():
 		l.enter(Stopping)
 		l.log.Info("stopping the job", "reason", context.Cause(ctx))
-		l.remove(ctx, stopGrace)
-		select {
-		case e = <-ended:
-		case <-time.After(removeLimit):
-			e.err = errors.New("the engine does not say how it ended")
+		if e, ok = l.halt(ended, children); !ok {
+			return e, false
 		}
 	}
 	select { // the last words are in the stream already
 	case <-heard:
 	case <-time.After(hearLimit):
 	}
-	return e.exit, e.err
+	return e, true
+}
+
+// halt ends the environment, in order if it can be. A job that an engine does
+// not end is tried again, and holds its place as it may still run; only when the
+// pool has no time left is it given up, and then nothing is known of it.
+func (l *life) halt(ended <-chan end, children *sync.WaitGroup) (e end, ok bool) {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		removed := make(chan error, 1)
+		children.Go(func() { removed <- l.remove(stopGrace) })
+		select {
+		case e = <-ended:
+			select { // it may be about to remove what has ended
+			case <-removed:
+			case <-time.After(wordLimit):
+			}
+			return e, true
+		case err := <-removed:
+			switch {
+			case err == nil:
+				select {
+				case e = <-ended:
+				case <-time.After(wordLimit):
+					e.err = errors.New("the engine does not say how it ended")
+				}
+				return e, true
+			case pause == firstPause:
+				l.log.Warn("the job cannot be ended; trying again", "environment", l.id, "error", err)
+			}
+		}
+		select {
+		case e = <-ended:
+			return e, true
+		case <-l.pool.final.Done():
+			select {
+			case e = <-ended:
+				return e, true
+			default:
+				return e, false
+			}
+		case <-time.After(pause):
+		}
+	}
 }
 
 // follow reads what the runner tells of its progress. A stream that an engine
@@ -322,14 +371,11 @@ func (l *life) beat(ctx context.Context) {
 	}
 }
 
-// remove removes the environment. What cannot be removed now is left to a later
-// sweep, which finds it by its labels.
-func (l *life) remove(ctx context.Context, grace time.Duration) {
-	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace+removeLimit)
+// remove removes the environment.
+func (l *life) remove(grace time.Duration) error {
+	farewell, cancel := context.WithTimeout(l.pool.final, grace+removeLimit)
 	defer cancel()
-	if err := l.pool.parts.Executor.Remove(farewell, l.id, grace); err != nil {
-		l.log.Warn("remove the job's environment", "environment", l.id, "error", err)
-	}
+	return l.pool.parts.Executor.Remove(farewell, l.id, grace)
 }
 
 func (l *life) enter(phase Phase) {

@@ -13,6 +13,10 @@ import (
 // because it only guards against a Cloud that keeps no limit of its own.
 const claimLimit = 10 * time.Minute
 
+// lastLimit bounds everything that is still to be done for jobs once a pool has
+// been told to stop: ending them, the last words, and removing what is left.
+const lastLimit = 2 * time.Minute
+
 // holdTime is the pause after a job whose environment could not be made for a
 // reason that is not the job's own.
 const holdTime = 30 * time.Second
@@ -41,6 +45,7 @@ type Pool struct {
 	log     *slog.Logger
 	changed chan struct{} // holds one empty token: something below is new
 	jobs    sync.WaitGroup
+	final   context.Context // of Run, for what is done after its end: it ends lastLimit later
 
 	mu      sync.Mutex
 	spec    PoolSpec
@@ -75,9 +80,24 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 // Run adopts what an earlier run of this agent left behind, then claims and
 // runs jobs. It returns nil when the pool is drained or its single run is over,
 // and an error when it cannot work. When ctx ends, the jobs are stopped in
-// order first. It returns only after every job has been reported and removed.
+// order first. It returns only after every job has been reported and removed,
+// or two minutes after the end of ctx: a job that an engine could not end until
+// then is left to the next agent, and nothing is said of it.
 // Run is called once.
 func (p *Pool) Run(ctx context.Context) error {
+	final, over := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer over(nil)
+	p.final = final
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(lastLimit)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			over(errNoTime)
+		case <-final.Done():
+		}
+	})
+	defer stop()
 	err := p.adopt(ctx)
 	if err == nil {
 		p.loop(ctx)
@@ -186,7 +206,7 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 			mine.leave()
 		}
 	}()
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimLimit)
+	asking, cancel := context.WithTimeout(p.final, claimLimit)
 	defer cancel()
 	claim, err := p.parts.Cloud.Claim(asking)
 

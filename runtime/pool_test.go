@@ -274,6 +274,79 @@ func TestAJobThatIgnoresTermIsKilledAndItsStepReported(t *testing.T) {
 	})
 }
 
+func TestAHungEngineDoesNotHoldAStoppedPoolForLong(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: runtimetest.Forever, Hung: true})
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Hour)
+		begin := time.Now()
+		st.stop(errors.New("the agent is stopping"))
+		_ = st.end()
+		if took := time.Since(begin); took > 2*time.Minute+5*time.Second {
+			t.Errorf("the pool took %s to stop", took)
+		}
+		if reports := st.cloud.Reports("a"); len(reports) != 1 {
+			t.Errorf("of a job that may still run was reported %+v", reports[1:])
+		}
+		if !strings.Contains(st.log.String(), "left running") {
+			t.Errorf("the log does not say what became of the job:\n%s", st.log)
+		}
+	})
+}
+
+func TestAnEngineThatHelpsInTheEndStopsTheJobInOrder(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		busy := errors.New("the engine is busy")
+		st.engine.Otherwise(runtimetest.Script{Running: runtimetest.Forever, Ending: runtimetest.Forever, RemoveErrors: []error{busy, busy, busy}})
+		st.cloud.Queue("a")
+		st.start()
+		st.stop(errors.New("the agent is stopping"))
+		_ = st.end()
+		st.wantStep("a", 1, runtime.Failed, "ended without a word")
+		if present := st.engine.Present(); len(present) > 0 {
+			t.Errorf("left: %v", present)
+		}
+	})
+}
+
+func TestAJobThatCannotBeEndedKeepsItsPlace(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		var busy []error
+		for range 20 {
+			busy = append(busy, errors.New("the engine is busy"))
+		}
+		st.engine.Script("a", runtimetest.Script{Running: runtimetest.Forever, RemoveErrors: busy, OnTerm: runtime.Exit{Code: 143}})
+		st.cloud.Queue("a", "b")
+		st.start()
+		st.cloud.Answer("a", runtime.Ended)
+		wait(5 * time.Minute)
+		if state := st.pool.State(); len(state.Jobs) != 1 || state.Jobs[0].Phase != runtime.Stopping {
+			t.Errorf("the pool holds %+v, want the job that still runs", state.Jobs)
+		}
+		if calls := st.cloud.Calls(runtimetest.Claim); len(calls) != 1 {
+			t.Errorf("the service was asked for another job at %v", calls[1:])
+		}
+		wait(30 * time.Minute)
+		st.wantDeeds("b", "start", "started", "remove", "removed")
+		if warnings := strings.Count(st.log.String(), "the job cannot be ended"); warnings != 1 {
+			t.Errorf("it is said %d times that the job cannot be ended", warnings)
+		}
+	})
+}
+
+func TestAnEndThatIsKnownIsReportedEvenWhenNothingCanBeRemoved(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Minute, Exit: runtime.Exit{Code: 137, Reason: "killed"}, Hung: true})
+		st.cloud.Queue("a")
+		st.start()
+		wait(50 * time.Second)
+		st.stop(errors.New("the agent is stopping"))
+		_ = st.end()
+		st.wantStep("a", 1, runtime.Failed, "killed")
+	})
+}
+
 func TestACancelledJobIsStoppedAndNotReported(t *testing.T) {
 	for _, verdict := range []runtime.Verdict{runtime.Ended, runtime.Gone} {
 		play(t, spec(), func(t *testing.T, st *stage) {

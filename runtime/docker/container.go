@@ -88,7 +88,7 @@ func folderMount(folder string) mount.Mount {
 // create makes a container and starts nothing. The engine is not interrupted:
 // it might finish, and nobody would know.
 func (e *Executor) create(ctx context.Context, options client.ContainerCreateOptions) (string, error) {
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), longLimit)
+	limit, cancel := patient(ctx, longLimit)
 	defer cancel()
 	made, err := e.engine.ContainerCreate(limit, options)
 	if err != nil {

@@ -19,6 +19,30 @@ const (
 	longLimit  = 2 * time.Minute  // for what can be slow on a busy machine: create, start, remove, copy
 )
 
+// patience is how much longer than its caller's context a call may take that is
+// not cancelled half-way.
+const patience = 30 * time.Second
+
+// patient returns a context for what changes the engine's state: it has a limit,
+// and outlives ctx by no more than patience, so that an engine that hangs holds
+// nobody who is asked to stop.
+func patient(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	outlives, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-outlives.Done():
+		}
+	})
+	return outlives, func() {
+		stop()
+		cancel()
+	}
+}
+
 // oldestAPI is the oldest version of the engine's API that the client library
 // speaks, that of Docker 19.03. Towards older ones it would go on in silence
 // with a version that they do not know.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -387,4 +388,27 @@ func TestAStreamThatAnEngineBreaksOffDoesNotLookLikeItsEnd(t *testing.T) {
 	if text, err := io.ReadAll(stream); err == nil || !strings.Contains(string(text), "running") {
 		t.Errorf("the stream is %q and ends with %v, want an error", text, err)
 	}
+}
+
+func TestWhatIsNotCancelledOutlivesItsCallerButNotForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ given, after, want time.Duration }{
+			{time.Hour, 10 * time.Second, 40 * time.Second}, {time.Minute, 50 * time.Second, time.Minute}, {time.Minute, 0, 30 * time.Second}, {time.Second, 0, time.Second},
+		} {
+			begin := time.Now()
+			ctx, giveUp := context.WithTimeout(t.Context(), c.after)
+			limited, done := patient(ctx, c.given)
+			<-limited.Done()
+			if took := time.Since(begin); took != c.want {
+				t.Errorf("with a limit of %s and a caller who gives up after %s it took %s, want %s", c.given, c.after, took, c.want)
+			}
+			done()
+			giveUp()
+		}
+		limited, done := patient(t.Context(), time.Hour)
+		done()
+		if limited.Err() == nil {
+			t.Error("what is done goes on")
+		}
+	})
 }

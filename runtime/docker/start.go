@@ -114,7 +114,7 @@ func (e *Executor) prepare(ctx context.Context, id string, setup *runtime.Setup,
 
 // launch starts the container. The engine is not interrupted.
 func (e *Executor) launch(ctx context.Context, id string) error {
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), longLimit)
+	limit, cancel := patient(ctx, longLimit)
 	defer cancel()
 	if _, err := e.engine.ContainerStart(limit, id, client.ContainerStartOptions{}); err != nil {
 		return refused("start the container", e.host, err)
@@ -142,7 +142,7 @@ func (e *Executor) emulated(ctx context.Context, id string) error {
 
 // discard removes what a failed start has made.
 func (e *Executor) discard(ctx context.Context, name, folder string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardLimit)
+	ctx, cancel := patient(ctx, discardLimit)
 	defer cancel()
 	err := e.erase(ctx, name)
 	if folder != "" {

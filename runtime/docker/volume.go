@@ -97,7 +97,7 @@ func doorName(runner program) string { return volumeName(runner) + "-door" }
 // openDoor makes the container through which the volume is filled. The engine
 // is not interrupted: it might finish, and nobody would know.
 func (e *Executor) openDoor(ctx context.Context, img image, runner program) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longLimit)
+	ctx, cancel := patient(ctx, longLimit)
 	defer cancel()
 	made, err := e.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name:     doorName(runner),
@@ -134,7 +134,9 @@ func (e *Executor) clearDoor(ctx context.Context, runner program, begin time.Tim
 // carryIn brings the runner through the door and removes the door.
 func (e *Executor) carryIn(ctx context.Context, door string, runner program) (err error) {
 	defer func() {
-		err = errors.Join(err, e.erase(context.WithoutCancel(ctx), door))
+		closing, cancel := patient(ctx, longLimit)
+		defer cancel()
+		err = errors.Join(err, e.erase(closing, door))
 	}()
 	if full, err := e.marked(ctx, door); full || err != nil {
 		return err

@@ -189,6 +189,11 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		return fault
 	}
 	e.mu.Unlock()
+	if env.script.Hung {
+		err := pause(ctx, Forever)
+		e.write(NotEnded, env.job.ID)
+		return err
+	}
 	if env.term() {
 		e.write(Term, env.job.ID)
 	}

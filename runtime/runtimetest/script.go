@@ -29,6 +29,7 @@ type Script struct {
 	OnTerm       runtime.Exit  // when it ended because of a TERM
 	RemoveErrors []error       // what the first calls of Remove end with, instead of removing
 	Removal      time.Duration // that Remove takes besides
+	Hung         bool          // Remove does nothing until its context ends
 }
 
 // Beat is one line of progress and when it is said, counted from the start.
