@@ -131,6 +131,14 @@ func (c *Client) Tune(tuning runtime.Tuning) {
 	c.pace.tune(tuning)
 }
 
+// Close lets connections go that are not in use. A client that is used all the
+// same makes new ones.
+func (c *Client) Close() {
+	w := c.now()
+	w.transport.CloseIdleConnections()
+	w.single.CloseIdleConnections()
+}
+
 // now returns the connections to use.
 func (c *Client) now() wires {
 	c.mu.Lock()

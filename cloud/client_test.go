@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -561,4 +562,46 @@ func TestAPollIsGivenTenSecondsAtLeast(t *testing.T) {
 	if c.leastPoll != 10*time.Second || c.arrival < time.Minute {
 		t.Errorf("a poll has %s for its answer, and %s for the arrival", c.leastPoll, c.arrival)
 	}
+}
+
+func TestAClosedClientHoldsNoConnection(t *testing.T) {
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	changed := make(chan struct{}, 100)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		if state == http.StateClosed {
+			delete(open, conn)
+		} else {
+			open[conn] = true
+		}
+		changed <- struct{}{}
+	}
+	server.Start()
+	defer server.Close()
+	c := New(Options{Identity: runtime.Identity{Service: server.URL}, Tuning: runtime.Tuning{RequestTimeout: time.Minute}, Log: slog.New(slog.DiscardHandler)})
+	if err := c.Report(t.Context(), someJob, runtime.Report{}); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	limit := time.After(10 * time.Second)
+	for {
+		mu.Lock()
+		n := len(open)
+		mu.Unlock()
+		if n == 0 {
+			break
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("%d connections are open", n)
+		}
+	}
+	if err := c.Report(t.Context(), someJob, runtime.Report{}); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+	c.Close()
 }

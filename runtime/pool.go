@@ -26,6 +26,7 @@ type Parts struct {
 	Cloud     Cloud
 	Executor  Executor
 	Slots     *Slots                      // that all pools of the process share; nil is no limit
+	Close     func()                      // called once, when Run is about to return and needs nothing any more; may be nil
 	Agent     string                      // labels what the executor makes
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
@@ -103,6 +104,9 @@ func (p *Pool) Run(ctx context.Context) error {
 		p.loop(ctx)
 	}
 	p.jobs.Wait()
+	if p.parts.Close != nil {
+		p.parts.Close()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped, p.err = true, err

@@ -26,6 +26,7 @@ type stage struct {
 	cloud  *runtimetest.Cloud
 	engine *runtimetest.Executor
 	slots  *runtime.Slots
+	closed int // times that the pool let its parts go
 	pool   *runtime.Pool
 	log    *strings.Builder
 	stop   context.CancelCauseFunc
@@ -75,7 +76,7 @@ func newStage(t testing.TB, s runtime.PoolSpec) *stage { return newStageWith(t, 
 func newStageWith(t testing.TB, s runtime.PoolSpec, slots *runtime.Slots) *stage {
 	st := &stage{t: t, cloud: runtimetest.NewCloud(), engine: runtimetest.NewExecutor(), slots: slots, log: &strings.Builder{}, ended: make(chan error, 1)}
 	st.pool = runtime.NewPool(s, runtime.Parts{
-		Cloud: st.cloud, Executor: st.engine, Slots: slots, Agent: "agent-1", UserAgent: "test",
+		Cloud: st.cloud, Executor: st.engine, Slots: slots, Close: func() { st.closed++ }, Agent: "agent-1", UserAgent: "test",
 		Environ: func(name string) (string, bool) {
 			value, ok := map[string]string{"DOCKER_HOST": "unix:///engine", "AWS_REGION": "mars", "HIDDEN": "x"}[name]
 			return value, ok
@@ -144,6 +145,24 @@ func TestAJobIsClaimedStartedRemovedAndTheNextAskedForAtOnce(t *testing.T) {
 		}
 		if strings.Contains(st.log.String(), "token-of-") {
 			t.Error("the log shows a job's token")
+		}
+	})
+}
+
+func TestAPoolLetsItsPartsGoOnceWhenNothingNeedsThemAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStage(t, spec())
+		st.engine.Otherwise(runtimetest.Script{Running: time.Hour, OnTerm: runtime.Exit{Code: 143}})
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		if st.closed != 0 {
+			t.Error("they were let go while a job runs")
+		}
+		st.stop(errors.New("the agent is stopping"))
+		_ = st.end()
+		if present := st.engine.Present(); st.closed != 1 || len(present) > 0 {
+			t.Errorf("they were let go %d times, with %v left", st.closed, present)
 		}
 	})
 }

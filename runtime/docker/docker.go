@@ -100,6 +100,10 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 	return e, nil
 }
 
+// Close lets connections to the engine go that are not in use. An executor that is
+// used all the same makes new ones.
+func (e *Executor) Close() { _ = e.engine.Close() }
+
 // greet sees to it that the engine is one that can run jobs.
 func (e *Executor) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
