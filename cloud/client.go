@@ -252,7 +252,7 @@ func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.C
 		return claim, true, fmt.Errorf("the answer to the poll names no job and no token (deployment %q, status %d)", words([]byte(subject)), status)
 	}
 	claim.Job = &runtime.Job{
-		ID: answer.JobID, RunID: answer.RunID, Kind: runtime.Deployment, Subject: subject,
+		ID: answer.JobID, Kind: runtime.Deployment, Subject: subject,
 		Token: secret.New(answer.JobToken), OIDC: secret.New(answer.OIDCToken),
 	}
 	return claim, true, nil
@@ -264,9 +264,6 @@ func (c *Client) Definition(ctx context.Context, job *runtime.Job) (runtime.Defi
 	definition, raw, err := c.jobs(job, tuning.RetryCount, tuning.RetryWait, tuning.RetryMaxWait).Definition(ctx)
 	if err != nil {
 		return runtime.Definition{}, err
-	}
-	if len(definition.Steps) == 0 {
-		return runtime.Definition{}, errors.New("the job's definition has no steps")
 	}
 	out := runtime.Definition{
 		Image:        runtime.Image{Reference: definition.Image.Reference, Default: definition.Image.IsDefault},

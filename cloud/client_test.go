@@ -72,7 +72,7 @@ func TestAClaimedJobCarriesWhatTheServiceSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := claim.Job
-	if job.ID != "j" || job.RunID != "r" || job.Subject != "d" || job.Token.Reveal() != "job-secret" || !job.OIDC.Empty() || claim.RetryAfter != 7*time.Second {
+	if job.ID != "j" || job.Subject != "d" || job.Token.Reveal() != "job-secret" || !job.OIDC.Empty() || claim.RetryAfter != 7*time.Second {
 		t.Errorf("claimed %+v, retry after %s", job, claim.RetryAfter)
 	}
 	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")

@@ -22,12 +22,10 @@ const (
 // Only Definition is filled in afterwards, once.
 type Job struct {
 	ID         string        // names the job in every call about it
-	RunID      string        // the run it belongs to
 	Kind       Kind          //
 	Subject    string        // what it works on: for a deployment, the deployment's id
 	Token      secret.String // good for this job's calls only
 	OIDC       secret.String // for cloud providers; often empty
-	Claimed    time.Time     //
 	Pool       string        // key of the pool that claimed it
 	PoolName   string        // its name, for people
 	Agent      string        // the agent that claimed it

@@ -243,7 +243,6 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	}
 	p.pollAt = p.polled // there may be more
 	job := claim.Job
-	job.Claimed = p.polled
 	job.Pool, job.PoolName = p.spec.Key(), p.spec.Name
 	job.Agent = p.parts.Agent
 	job.Generation = p.spec.Generation

@@ -32,7 +32,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 		}
 		p.log.Info("a job of an earlier run still runs; attending it", "job", f.Job)
 		job := &Job{
-			ID: f.Job, Subject: f.Subject, Kind: Deployment, Claimed: f.Started, Generation: f.Generation,
+			ID: f.Job, Subject: f.Subject, Kind: Deployment, Generation: f.Generation,
 			Pool: spec.Key(), PoolName: spec.Name, Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
 		}
 		p.mu.Lock()

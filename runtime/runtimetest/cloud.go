@@ -65,7 +65,6 @@ func (c *Cloud) Queue(jobIDs ...string) {
 	for _, id := range jobIDs {
 		c.Add(runtime.Job{
 			ID:      id,
-			RunID:   "run-of-" + id,
 			Kind:    runtime.Deployment,
 			Subject: "deployment-of-" + id,
 			Token:   secret.New("token-of-" + id),
@@ -201,7 +200,6 @@ func (c *Cloud) Claim(ctx context.Context) (runtime.Claim, error) {
 		return runtime.Claim{}, context.Cause(ctx)
 	}
 	job := o.job
-	job.Claimed = time.Now()
 	answer.Job = &job
 	return answer, nil
 }

@@ -179,11 +179,9 @@ func (s *stage) job(t *testing.T, work Work) *runtime.Job {
 	id := rand.Text()[:12]
 	job := &runtime.Job{
 		ID:         "job-" + id,
-		RunID:      "run-" + id,
 		Kind:       runtime.Deployment,
 		Subject:    "deployment-" + id,
 		Token:      secret.New("token-" + rand.Text()),
-		Claimed:    time.Now(),
 		Pool:       s.pool,
 		PoolName:   s.pool,
 		Agent:      s.agent,
