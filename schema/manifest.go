@@ -438,13 +438,13 @@ func (e *embedded) folded(lines []string) {
 //
 // The text is handed on below as many blank lines as stand before it in the
 // manifest, so that lines are right by themselves, also those that a message
-// names; the indent is added afterwards. Where the text is no YAML it is handed
+// names; the indent is added afterwards. Text that is no mapping at all is handed
 // on alone, because the search for the place of such a mistake is only for short
 // files.
 func (e *embedded) vet(source Source) Problems {
 	before, lift := max(e.line-1, 0), 0
-	var node yaml.Node
-	if yaml.Unmarshal([]byte(e.text), &node) != nil {
+	v, _, _ := parsePod(source.Path, []byte(e.text))
+	if t, _ := v.data.(table); t == nil {
 		before, lift = 0, before
 	}
 	source.Content = []byte(strings.Repeat("\n", before) + e.text)

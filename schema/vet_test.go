@@ -1,0 +1,450 @@
+package schema_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// vetCorpus is the files of every kind that vet knows.
+func vetCorpus(t testing.TB) map[string][]byte {
+	found := map[string][]byte{}
+	err := filepath.WalkDir("testdata/vet", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) == ".golden" {
+			return err
+		}
+		found[path], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil || len(found) < 15 {
+		t.Fatalf("found %d files, %v", len(found), err)
+	}
+	return found
+}
+
+func TestEveryMistakeOfAFileIsToldWithItsPlaceAndItsCure(t *testing.T) {
+	for path, content := range vetCorpus(t) {
+		t.Run(strings.TrimPrefix(path, "testdata/vet/"), func(t *testing.T) {
+			var got strings.Builder
+			for _, p := range schema.Vet(schema.Source{Path: filepath.Base(path), Content: content, ReadFile: files(nil)}) {
+				got.WriteString(p.Severity.String() + " " + string(p.Rule) + "\n" + p.String() + "\n")
+			}
+			if *update {
+				if err := os.WriteFile(path+".golden", []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path + ".golden")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Len() == 0 {
+				t.Error("no problem is told")
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("run with -update if this is right:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAFileOfItsOwnIsVettedAsItIsLoaded(t *testing.T) {
+	paths, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(paths) < 40 {
+		t.Fatalf("found %d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src := source(string(content))
+		src.Environ = map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud", "PULUMI_AGENT_LOG_LEVEL": "debug"}
+		src.ReadFile = files(map[string]string{"token": "pul-a\n"})
+		_, problems := schema.Load(src)
+		if diff := cmp.Diff(problems.Strict(), schema.Vet(src), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s:\n%s", path, diff)
+		}
+	}
+}
+
+func TestEveryRuleHasADescription(t *testing.T) {
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[schema.Rule]bool{}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Rule" && len(spec.Values) == 1 {
+				text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				declared[schema.Rule(text)] = true
+			}
+			return true
+		})
+	}
+	described := map[schema.Rule]bool{}
+	for _, info := range schema.Rules() {
+		if described[info.Rule] {
+			t.Errorf("%s is described twice", info.Rule)
+		}
+		described[info.Rule] = true
+		if info.Description == "" || strings.HasSuffix(info.Description, ".") || !unicode.IsUpper(rune(info.Description[0])) {
+			t.Errorf("%s: %q is no sentence without a full stop", info.Rule, info.Description)
+		}
+		if !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(string(info.Rule)) {
+			t.Errorf("%s is not made of small words", info.Rule)
+		}
+	}
+	if len(declared) < 15 {
+		t.Fatalf("only %d rules found", len(declared))
+	}
+	if diff := cmp.Diff(declared, described); diff != "" {
+		t.Errorf("declared and described differ:\n%s", diff)
+	}
+}
+
+// indented puts text behind an indent, but for lines that are empty.
+func indented(text string, indent int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line != "\n" {
+			b.WriteString(strings.Repeat(" ", indent))
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// moved is what problems of a text become where it stands further down and
+// behind an indent. Those of the whole text go to its key.
+func moved(problems schema.Problems, lines, indent int, keyColumn int) schema.Problems {
+	number := regexp.MustCompile(`on line ([0-9]+)`)
+	var all schema.Problems
+	for _, p := range problems {
+		if p.Rule == schema.RuleMissingFile {
+			continue
+		}
+		if p.Line == 0 {
+			p.Line, p.Column = lines, keyColumn
+		} else {
+			p.Line += lines
+			if p.Column > 0 {
+				p.Column += indent
+			}
+		}
+		p.Message = number.ReplaceAllStringFunc(p.Message, func(text string) string {
+			n, _ := strconv.Atoi(strings.TrimPrefix(text, "on line "))
+			return fmt.Sprintf("on line %d", n+lines)
+		})
+		all = append(all, p)
+	}
+	return all
+}
+
+// blockable reports whether a block of YAML can hold the text as it is.
+func blockable(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '\n' && r != '\t' && !unicode.IsPrint(r) || r == unicode.ReplacementChar || r == '\uFEFF'
+	})
+}
+
+// embeddedAlike fails unless the problems of a text in a manifest are those of
+// the text alone, further down and to the right.
+func embeddedAlike(t interface {
+	Errorf(string, ...any)
+}, key, text string, before, section, inner int) {
+	manifest := strings.Repeat("# above\n", before) + "apiVersion: v1\nkind: Secret\nstringData:\n" +
+		strings.Repeat(" ", section) + key + ": |" + strconv.Itoa(inner) + "+\n" + indented(text, section+inner)
+	source := schema.Source{Path: "file.yaml", ReadFile: files(nil)}
+	source.Content = []byte(text)
+	var want schema.Problems
+	if key == schema.FileName {
+		_, want = schema.Load(source)
+	} else {
+		want = schema.CheckPod(source.Path, source.Content)
+	}
+	want = moved(want.Strict(), before+4, section+inner, section+1)
+	source.Content = []byte(manifest)
+	sorted := cmpopts.SortSlices(func(a, b schema.Problem) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
+	if diff := cmp.Diff(want, schema.Vet(source), cmpopts.EquateEmpty(), sorted); diff != "" {
+		t.Errorf("alone and in a manifest differ:\n%s\nin:\n%s", diff, manifest)
+	}
+}
+
+func TestAConfigurationInAManifestIsVettedAtItsRealLines(t *testing.T) {
+	paths, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, path := range append(paths, "../examples/reference.yaml", "../examples/pools.yaml") {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !blockable(string(content)) || len(content) > 64<<10 {
+			continue
+		}
+		count++
+		embeddedAlike(t, schema.FileName, string(content), count%7, 1+count%4, 1+count%8)
+	}
+	if count < 80 {
+		t.Errorf("only %d files", count)
+	}
+}
+
+func TestATemplateInAManifestIsVettedAtItsRealLines(t *testing.T) {
+	count := 0
+	for _, archive := range archives(t) {
+		for _, file := range templates(t, archive) {
+			if blockable(file.content) {
+				count++
+				embeddedAlike(t, "worker-pod.json", file.content, count%7, 1+count%4, 1+count%8)
+			}
+		}
+	}
+	if count < 50 {
+		t.Errorf("only %d templates", count)
+	}
+}
+
+func TestAnyLinesInAManifestAreVettedAtTheirPlace(t *testing.T) {
+	lines := rapid.SampledFrom([]string{
+		"", "# é", "token: pul-x", "log_level: loud", "log_level: info", "docker:", "  network: 5", "  volumes: [a, b]", "  - x", "---", "...", "%YAML 1.1",
+		"pools:", "- name: a", "  token: pul-a", "  polling_interval: 5", "polling_interval: 1", "ecs: {subnets: [a b, {x: y}]", "}", "\tx: y", "a: b: c",
+		"  ", "é: ü", "token_file: |", "    text", "pod_template: {spec: {é: a, restartPolicy: Always}}", "x: &a [*a]", "<<: *b", "shutdown_timeout: 1s",
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.Join(rapid.SliceOfN(lines, 1, 8).Draw(t, "lines"), "\n") + "\n"
+		embeddedAlike(t, schema.FileName, text, rapid.IntRange(0, 5).Draw(t, "before"), rapid.IntRange(1, 4).Draw(t, "section"), rapid.IntRange(1, 8).Draw(t, "inner"))
+	})
+}
+
+func TestAManifestIsNotJudgedByTheMachineThatVetsIt(t *testing.T) {
+	manifest := "apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token_file: /nowhere/token\n    ca_file: /nowhere/ca\n    pod_template_file: /nowhere/pod\n"
+	read := 0
+	problems := schema.Vet(schema.Source{
+		Path: "configmap.yaml", Content: []byte(manifest), Environ: map[string]string{"PULUMI_AGENT_LOG_LEVEL": "loud", "PULUMI_AGENT_TOKN": "x"},
+		ReadFile: func(string) ([]byte, error) { read++; return nil, fs.ErrPermission },
+	})
+	if len(problems) > 0 || read > 0 {
+		t.Errorf("%d files were read: %v", read, problems)
+	}
+}
+
+func TestATokenInAManifestIsToldWhereOthersMayReadIt(t *testing.T) {
+	manifest := "apiVersion: v1\nkind: %s\n%s:\n  pulumi-workflow-agent.yaml: |\n    token: " + canary + "\n"
+	for _, c := range []struct {
+		kind, section string
+		mode          fs.FileMode
+		warned        bool
+	}{
+		{"ConfigMap", "data", 0o600, true}, {"ConfigMap", "data", 0, true},
+		{"Secret", "stringData", 0o600, false}, {"Secret", "stringData", 0o644, true}, {"Secret", "stringData", 0, false},
+	} {
+		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: fmt.Appendf(nil, manifest, c.kind, c.section), Mode: c.mode})
+		warned := len(problems) == 1 && problems[0].Rule == schema.RuleReadableToken && problems[0].Line == 5
+		if warned != c.warned || len(problems) > 1 {
+			t.Errorf("%+v: %v", c, problems)
+		}
+	}
+}
+
+func TestEveryExampleVetsClean(t *testing.T) {
+	count := 0
+	for _, pattern := range []string{"../examples/*.yaml", "../examples/manifests/*.yaml"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			count++
+			certificate := newCertificate(t)
+			if problems := schema.Vet(schema.Source{Path: path, Content: content, ReadFile: files(map[string]string{"/etc/cmwa/ca.pem": certificate})}); len(problems) > 0 {
+				t.Errorf("%s: %v", path, problems)
+			}
+		}
+	}
+	if count < 6 {
+		t.Errorf("only %d examples", count)
+	}
+}
+
+func TestHostileManifestsAreRefusedInTime(t *testing.T) {
+	head := "apiVersion: v1\nkind: ConfigMap\n"
+	list := "apiVersion: v1\nkind: List\n"
+	bomb := list + "items: [&a0 {apiVersion: v1, kind: List, items: []}"
+	for i := range 40 {
+		bomb += fmt.Sprintf(", &a%d {apiVersion: v1, kind: List, items: [*a%d, *a%d, *a%d]}", i+1, i, i, i)
+	}
+	full := func(text string) string { return head + strings.Repeat(text, (schema.MaxFile-len(head))/len(text)) }
+	for name, content := range map[string]string{
+		"documents":        full("---\n"),
+		"manifests":        full("---\n" + head),
+		"configurations":   full("---\n" + head + "data:\n  pulumi-workflow-agent.yaml: |\n    log_level: x\n"),
+		"below blanks":     strings.Repeat("\n", schema.MaxFile-40_000) + strings.Repeat(head+"data: {pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
+		"broken documents": full("---\na: [\n"),
+		"one long key":     head + "data:\n  pulumi-workflow-agent.yaml: " + strings.Repeat("x", schema.MaxFile-100),
+		"long lines":       head + "data:\n  pulumi-workflow-agent.yaml: |\n" + strings.Repeat("    a: "+strings.Repeat("b", 1000)+"\n", 900),
+		"blanks":           head + "data:\n  pulumi-workflow-agent.yaml: >\n" + strings.Repeat(strings.Repeat(" ", 1000)+"\n", 900) + "    x",
+		"lists":            bomb + "]",
+		"list of itself":   list + "items: &a [{apiVersion: v1, kind: List, items: *a}]",
+		"itself":           "&a {apiVersion: v1, kind: List, items: [*a]}",
+		"data of itself":   head + "data: &a {pulumi-workflow-agent.yaml: *a}",
+		"key of an alias":  head + "metadata: {name: &pulumi-workflow-agent.yaml x}\ndata: {*pulumi-workflow-agent.yaml : y}",
+		"carriage returns": strings.ReplaceAll(full("---\n"+head), "\n", "\r"),
+		"NUL in quotes":    head + "data: {pulumi-workflow-agent.yaml: \"\\0\"}",
+		"NUL in base64":    head + "binaryData: {pulumi-workflow-agent.yaml: " + base64.StdEncoding.EncodeToString([]byte{0, 0xFF}) + "}",
+		"numbers":          head + "data: 5\nmetadata: 7",
+		"too large":        full("#\n") + "##########################################################\n",
+		"grace":            head + "data: {worker-pod.json: x}\n---\napiVersion: v1\nkind: Pod\nspec: {terminationGracePeriodSeconds: 99999999999999999999}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			problems := schema.Vet(schema.Source{Path: "file.yaml", Content: []byte(content), ReadFile: files(nil)})
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if len(problems.Errors()) == 0 || problems[0].Rule == schema.RuleInternal {
+				t.Errorf("the file is taken, or the program is at fault: %v", problems)
+			}
+			if len(problems) > 1500 {
+				t.Errorf("%d problems are told", len(problems))
+			}
+		})
+	}
+}
+
+func TestAnExcerptShowsNothingThatMayBeASecret(t *testing.T) {
+	const caret = "^"
+	for _, c := range []struct{ content, want string }{
+		// words of the schema, numbers and durations, and what was meant to be one
+		{"log_level: verbose", "log_level: verbose\n           ^"},
+		{"  log_level:   'verbose' # loud", "  log_level:   'verbose'\n               ^"},
+		{"polling_interval: 5 minutes\n", "polling_interval: 5 minutes\n                  ^"},
+		{"http_server_port: 99999\r\n", "http_server_port: 99999\n                  ^"},
+		{"kubernetes:\n  cpu: many", "  cpu: many\n       ^"},
+		{"pools:\n- name: a\n  token: x\n- token: y\n  name: b\n  single_run: maybe", "  single_run: maybe\n              ^"},
+		// a secret where such a word belongs
+		{"log_level: Tr0ub4dor3", "log_level: …\n           ^"},
+		{"log_level: correcthorsebatterystaple", "log_level: …\n           ^"},
+		{"log_level: pul-abc", ""},
+		{"log_level: \"a\\\"b\"", "log_level: …\n           ^"},
+		{"log_level: x # the token is abc", "log_level: x\n           ^"},
+		// values that may be anything
+		{"token: two words", "token: …\n       ^"},
+		{"tokn: hunter2", "tokn: …\n^"},
+		{"service_url: ftp://user:secret@host", "service_url: …\n             ^"},
+		{"docker:\n  network: [secret]", "  network: …\n           ^"},
+		{"docker:\n  labels:\n  - secret", ""},
+		{"docker: {network: [secret]}", ""},
+		{"pod_template: {spec: {hostname: 5}}", ""},
+		{"spec:\n  containers:\n  - name: a\n    image: b\n    env:\n    - name: A\n      valu: secret", "      valu: …\n      ^"},
+		// lines without a key, or with another one
+		{"secret words", ""},
+		{"a b c: 5", ""},
+		{"token: x\ndocker: >\n  secret: secret\n", "docker: …\n        ^"},
+		{"hunter2hunter2hunter2hunter2hunter2hunter2: x", ""},
+	} {
+		content := []byte(c.content)
+		problems := schema.Vet(schema.Source{Path: "agent.yaml", Content: content, ReadFile: files(nil)}).Errors()
+		if len(problems) == 0 {
+			t.Errorf("%q: no error", c.content)
+			continue
+		}
+		got := ""
+		if e := schema.Excerpts(content, problems[:1])[0]; e.Text != "" {
+			got = e.Text + "\n" + e.Caret + caret
+		}
+		if got != c.want {
+			t.Errorf("%q at %v shows\n%s\nand not\n%s", c.content, problems[0], got, c.want)
+		}
+	}
+}
+
+func TestExcerptsOfAnyPlaceKeepWithinTheFile(t *testing.T) {
+	content := []byte("log_level: loud\n\ttoken: x\n")
+	for _, p := range []schema.Problem{
+		{Line: 1, Column: 99, Path: "log_level"}, {Line: 99, Column: 1}, {Line: -1, Column: -1}, {}, {Line: 1, Column: 0, Path: "log_level"},
+		{Line: 2, Column: 1, Path: "token"}, {Line: 2, Column: 99, Path: "token"}, {Line: 3, Column: 1},
+	} {
+		for _, e := range schema.Excerpts(content, schema.Problems{p}) {
+			if len(e.Caret) > len(e.Text) || strings.Contains(e.Text, "x") {
+				t.Errorf("%+v: %+v", p, e)
+			}
+		}
+	}
+	if got := schema.Excerpts(nil, schema.Problems{{Line: 1, Column: 1}}); !slices.Equal(got, make([]schema.Excerpt, 1)) {
+		t.Errorf("an excerpt of nothing: %v", got)
+	}
+}
+
+func FuzzVet(f *testing.F) {
+	f.Add("token: ", "")
+	f.Add("apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token: ", "\n    log_level: loud")
+	f.Add("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, env: [{name: A, value: ", "}]}]}")
+	for _, content := range vetCorpus(f) {
+		f.Add(string(content), "")
+		f.Add(string(content[:len(content)/2]), string(content[len(content)/2:]))
+	}
+	f.Fuzz(func(t *testing.T, before, after string) {
+		content := []byte(before + canary + after)
+		start := time.Now()
+		problems := schema.Vet(schema.Source{Path: "file.yaml", Content: content, ReadFile: files(nil)})
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		excerpts := schema.Excerpts(content, problems)
+		if got := fmt.Sprintf("%v %#v %v", problems, problems, excerpts); strings.Contains(got, canary[4:12]) {
+			t.Errorf("the token is shown:\n%s", got)
+		}
+		for _, p := range problems {
+			if p.Rule == schema.RuleInternal || p.Message == "" || p.Rule == "" || p.File != "file.yaml" {
+				t.Errorf("%#v", p)
+			}
+			lines := 1
+			for _, r := range string(content) {
+				if strings.ContainsRune("\n\r\u0085\u2028\u2029", r) { // each ends a line of YAML
+					lines++
+				}
+			}
+			if p.Line > lines || p.Line < 0 || p.Column < 0 {
+				t.Errorf("%v is not in the file, which has %d lines", p, lines)
+			}
+		}
+	})
+}
