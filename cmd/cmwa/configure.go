@@ -306,7 +306,7 @@ func (c *configuring) way() (string, error) {
 		if had == "" {
 			had = "token"
 		}
-		return c.prompt.ask(question{text: "Authenticate with a pool access token or by OIDC (token or oidc)", shown: had, empty: had, check: oneOf("token", "oidc")})
+		return c.prompt.ask(question{text: "Authenticate by pool access token or OIDC (token or oidc)", shown: had, empty: had, check: oneOf("token", "oidc")})
 	case had != "":
 		return "", nil
 	default:
@@ -381,7 +381,7 @@ func (c *configuring) accessToken() error {
 		return err
 	}
 	if c.prompt != nil {
-		place, err = c.prompt.ask(question{text: "Put the token into the configuration, or into a file of its own beside it (config or file)", shown: place, empty: place, check: oneOf("config", "file")})
+		place, err = c.prompt.ask(question{text: "Token in the configuration or in a file of its own (config or file)", shown: place, empty: place, check: oneOf("config", "file")})
 		if err != nil {
 			return err
 		}
@@ -439,6 +439,9 @@ func (c *configuring) tokenAt(token, name string) error {
 	file, err := open(name, known)
 	if err != nil {
 		return err
+	}
+	if same, err := filepath.Abs(c.file.place); err != nil || same == file.place {
+		return usageError{errors.New("the token file cannot be the configuration itself: name another with --token-file")}
 	}
 	c.token, c.secrets = token, &file
 	return c.mayChange(file, "Put the new token into it?")
