@@ -1,0 +1,72 @@
+package main
+
+import (
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+func TestWhatTheConfigurationSaysOfContainersIsSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	release := t.TempDir()
+	w.agent("docker:", "  memory: 64m", "  cpus: 0.5", "  user: \"1234:4321\"", "  labels: [team=infra, cmwa.agent=nobody]", "  volumes: ["+release+":/release]")
+	w.queue("one", order{Steps: []step{
+		{Name: "who", Run: `echo "I am $(id -u):$(id -g)"; touch "$HOME/file" file && echo "and can write"; echo later=so >>"$PULUMI_ENV_FILE"`},
+		{Name: "wait", Run: `echo "later is $later"; while ! [ -e /release/now ]; do sleep 0.1; done`},
+	}})
+	w.eventually("the second step waits", func() bool { return strings.Contains(w.log("one"), "later is so") })
+	ids := w.containers("one")
+	if len(ids) != 1 {
+		t.Fatalf("the containers are %v", ids)
+	}
+	got := w.engine("inspect", "--format", `{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.Config.User}} {{index .Config.Labels "team"}} {{ne (index .Config.Labels "cmwa.agent") "nobody"}}`, ids[0])
+	if want := "67108864 500000000 1234:4321 infra true"; got != want {
+		t.Errorf("the container has %s, want %s", got, want)
+	}
+	if err := os.WriteFile(filepath.Join(release, "now"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.await("one", "succeeded")
+	if log := w.log("one"); !strings.Contains(log, "I am 1234:4321\nand can write\n") {
+		t.Errorf("the log is\n%s", log)
+	}
+	w.queue("two", order{Steps: []step{{Name: "grow", Run: "tail /dev/zero"}}})
+	w.await("two", "failed")
+	if log := w.log("two"); !strings.Contains(log, "memory runs out") {
+		t.Errorf("the log does not say that memory ran out:\n%s", log)
+	}
+}
+
+func TestAServiceBehindACompanysOwnAuthorityIsServed(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		service, err := url.Parse(w.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secure, authority := runtimetest.ServeTLS(t, service.Hostname(), httputil.NewSingleHostReverseProxy(service))
+		file := filepath.Join(w.folder, "authority.pem")
+		if err := os.WriteFile(file, []byte(authority), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ignorant := w.agent("service_url: " + secure)
+		ignorant.says("ca_file")
+		ignorant.signal(os.Interrupt)
+		ignorant.exit(exitOK)
+
+		w.agent("service_url: "+secure, "ca_file: "+file)
+		w.queue("one", order{Steps: []step{{Name: "look", Run: `cat "$NODE_EXTRA_CA_CERTS"; grep -q "$(sed -n 2p "$NODE_EXTRA_CA_CERTS")" "$SSL_CERT_FILE" && echo "in the bundle too"`}}})
+		w.await("one", "succeeded")
+		log := w.log("one")
+		for _, want := range []string{authority, "in the bundle too"} {
+			if !strings.Contains(log, want) {
+				t.Errorf("the log lacks %q:\n%s", want, log)
+			}
+		}
+	})
+}
