@@ -134,17 +134,22 @@ func Closest(name string, words []string) string {
 	if len(name) > longest {
 		return ""
 	}
-	best, least := "", max(1, len(squashed(name))/4)+1
+	plain := squashed(name)
+	best, least := "", max(1, len(plain)/4)+1
 	slices.Sort(words)
 	for _, word := range words {
-		if n := slips(squashed(name), squashed(word)); n < least {
+		other := squashed(word)
+		if max(len(plain)-len(other), len(other)-len(plain)) >= least {
+			continue // no fewer slips than that
+		}
+		if n := slips(plain, other); n < least {
 			best, least = word, n
 		}
 	}
 	if best != "" {
 		return best
 	}
-	return begun(squashed(name), words)
+	return begun(plain, words)
 }
 
 // begun returns the only word that a name begins, or that begins with a name.
@@ -165,20 +170,24 @@ func begun(name string, words []string) string {
 }
 
 func squashed(name string) string {
-	plain := strings.NewReplacer("_", "", "-", "", ".", "").Replace(strings.ToLower(name))
+	plain := strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == '.' {
+			return -1
+		}
+		return r
+	}, strings.ToLower(name))
 	return strings.TrimPrefix(plain, "pulumiagent")
 }
 
 // slips counts the letters that are wrong, missing, too many or swapped with
 // their neighbour.
 func slips(a, b string) int {
-	var before, last []int
-	row := make([]int, len(b)+1)
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		before, last, row = last, row, make([]int, len(b)+1)
+		before, last, row = last, row, before
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
 			other := 1
