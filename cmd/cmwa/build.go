@@ -45,12 +45,12 @@ func builder(environ environment, slots *runtime.Slots, log *slog.Logger) reconc
 			return nil, err
 		}
 		var executor runtime.Executor
-		release := func() {}
+		letGo := func() {}
 		switch spec.Identity.Target {
 		case "docker":
 			var engine *docker.Executor
 			if engine, err = docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent, Log: parts("docker")}); err == nil {
-				executor, release = engine, engine.Close
+				executor, letGo = engine, engine.Close
 			}
 		case "process":
 			executor, err = process.New(process.Options{Agent: agent, Environ: environ.list(), Log: parts("process")})
@@ -63,7 +63,7 @@ func builder(environ environment, slots *runtime.Slots, log *slog.Logger) reconc
 		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: parts("cloud")})
 		return runtime.NewPool(spec, runtime.Parts{
 			Cloud: client, Executor: executor, Agent: agent, UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Slots: slots, Log: log,
-			Close: func() { client.Close(); release() },
+			Close: func() { client.Close(); letGo() },
 		}), nil
 	}
 }
