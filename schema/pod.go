@@ -90,7 +90,7 @@ func podTemplate(v value, at string) Problems {
 	if err != nil {
 		return Problems{{Rule: RuleInternal, File: v.at.File, Line: v.at.Line, Path: at, Message: "cannot be checked: the schema is at fault"}}
 	}
-	c := &podCheck{types: types, places: map[string]podPlace{}, said: map[Problem]bool{}}
+	c := &podCheck{types: types, places: map[string]podPlace{}, used: map[*podField]bool{}, said: map[Problem]bool{}}
 	switch data := v.data.(type) {
 	case nil:
 		return nil
@@ -112,6 +112,7 @@ type podCheck struct {
 	problems Problems
 	said     map[Problem]bool
 	places   map[string]podPlace // what CUE is asked about, by the steps to it
+	used     map[*podField]bool
 }
 
 // podPlace is a value that CUE may refuse.
@@ -177,7 +178,7 @@ func (c *podCheck) mapping(t table, v value, ref string, s podStep) table {
 		if inner.data == nil {
 			continue
 		}
-		f.used = true
+		c.used[f] = true
 		clean[key] = c.value(inner, f, c.below(s, ref, key))
 	}
 	if !s.loose {
@@ -352,7 +353,7 @@ func (c *podCheck) suggestion(key, ref string) string {
 // template makes use of, in a context that is then thrown away.
 func (c *podCheck) judge(clean table) {
 	context := cuecontext.New()
-	root := context.CompileString(c.types.compiled())
+	root := context.CompileString(c.types.source(c.used))
 	pod := root.LookupPath(cue.ParsePath("#Pod"))
 	if pod.Err() != nil {
 		c.problems = append(c.problems, Problem{Rule: RuleInternal, Message: "cannot be checked: the schema is at fault"})

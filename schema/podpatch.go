@@ -156,7 +156,7 @@ func (c *podCheck) protect(n podNode) {
 		}
 		c.report(RulePodTemplate, v.v.at, v.path, "must be Pod", hint)
 	}
-	if v, ok := n.at("status"); ok && v.v.data != nil && !v.hollow() {
+	if v, ok := n.at("status"); ok && v.v.data != nil && !v.empty() {
 		c.own(v, "is what the cluster reports", "remove it")
 	}
 	if metadata, ok := n.at("metadata"); ok {

@@ -51,6 +51,12 @@ func (n podNode) blank() bool {
 	return len(t) == 0
 }
 
+// empty reports a mapping without content.
+func (n podNode) empty() bool {
+	_, ok := n.v.data.(table)
+	return ok && n.blank()
+}
+
 // hollow reports an empty mapping or list.
 func (n podNode) hollow() bool {
 	t, isTable := n.v.data.(table)
@@ -159,7 +165,7 @@ func (c *podCheck) metadata(n podNode) {
 			c.wrong(v, "must be a name such as example.com/name", "")
 		}
 	}
-	if v := n.get("annotations", "controller.kubernetes.io/pod-deletion-cost"); v.text() != "" {
+	if v := n.get("annotations").into("controller.kubernetes.io/pod-deletion-cost"); v.v.data != nil {
 		if _, err := strconv.ParseInt(v.text(), 10, 32); err != nil {
 			c.wrong(v, "must be a whole number in quotes", "")
 		}
@@ -230,6 +236,15 @@ func (r podRules) projected(n podNode) {
 				}
 			}
 		}
+		if certificate, ok := source.at("podCertificate"); ok {
+			files := []string{"certificateChainPath", "credentialBundlePath", "keyPath"}
+			if !slices.ContainsFunc(files, func(key string) bool { return certificate.get(key).text() != "" }) {
+				r.wrong(certificate, "needs a path", "write one of "+strings.Join(files, ", "))
+			}
+			for _, key := range files {
+				once(certificate.get(key))
+			}
+		}
 		if bundle, ok := source.at("clusterTrustBundle"); ok {
 			r.exactlyOne(bundle, "a name", "name", "signerName")
 			once(bundle.get("path"))
@@ -239,18 +254,38 @@ func (r podRules) projected(n podNode) {
 
 func (r podRules) rareVolume(volume podNode) {
 	if fc, ok := volume.at("fc"); ok {
-		r.exactlyOne(fc, "a disk", "targetWWNs", "wwids")
+		if (len(fc.get("targetWWNs").entries()) == 0) == (len(fc.get("wwids").entries()) == 0) {
+			r.wrong(fc, "must have one of targetWWNs and wwids", "")
+		}
 		if fc.has("targetWWNs") && !fc.has("lun") {
 			r.wrong(fc, "needs lun beside targetWWNs", "")
 		}
 	}
 	if flocker, ok := volume.at("flocker"); ok {
-		r.exactlyOne(flocker, "a data set", "datasetName", "datasetUUID")
+		if (flocker.get("datasetName").text() == "") == (flocker.get("datasetUUID").text() == "") {
+			r.wrong(flocker, "must have one of datasetName and datasetUUID", "")
+		}
 	}
 	if iscsi, ok := volume.at("iscsi"); ok && (iscsi.get("chapAuthDiscovery").yes() || iscsi.get("chapAuthSession").yes()) && !iscsi.has("secretRef") {
 		r.wrong(iscsi, "needs secretRef for CHAP", "")
 	}
+	if disk, ok := volume.at("azureDisk"); ok {
+		beginning := "https://"
+		if disk.get("kind").text() == "Managed" {
+			beginning = "/subscriptions/"
+		}
+		if v := disk.get("diskURI"); v.text() != "" && !strings.HasPrefix(v.text(), beginning) {
+			r.wrong(v, "must begin with "+beginning+" for a disk of this kind", "")
+		}
+	}
 	if claim, ok := volume.get("ephemeral").at("volumeClaimTemplate"); ok {
+		r.selector(claim.get("spec", "selector"))
+		for _, key := range []string{"dataSource", "dataSourceRef"} {
+			source := claim.get("spec", key)
+			if kind := source.get("kind"); source.get("apiGroup").text() == "" && kind.text() != "" && kind.text() != "PersistentVolumeClaim" {
+				r.wrong(kind, "must be PersistentVolumeClaim where there is no apiGroup", "")
+			}
+		}
 		storage := claim.get("spec", "resources", "requests", "storage")
 		switch amount, known := quantity(storage.v.data); {
 		case storage.v.data == nil:
@@ -362,7 +397,7 @@ func (r podRules) env(n podNode) {
 		volume, known := r.volumes[name.text()]
 		if name.text() != "" && !known {
 			r.wrong(name, "must name a volume of the template", "")
-		} else if known && !volume.has("emptyDir") {
+		} else if known && !volume.has("emptyDir") && len(volume.keys(volumeSources...)) > 0 {
 			r.wrong(name, "must name a volume of the kind emptyDir", "")
 		}
 	}
@@ -718,6 +753,9 @@ func (r podRules) amounts(n podNode, ofPod bool) {
 			continue
 		}
 		r.notNegative(entry)
+		if size, ok := quantity(strings.TrimPrefix(name, "hugepages-")); ok && strings.HasPrefix(name, "hugepages-") && size.Sign() > 0 && !new(big.Rat).Quo(amount, size).IsInt() {
+			r.wrong(entry, "must be a multiple of the size of a page", "")
+		}
 		if own && !amount.IsInt() {
 			r.wrong(entry, "must be a whole number", "")
 		}
@@ -737,7 +775,7 @@ func (c *podCheck) security(n podNode) {
 		}
 		local, set := profile.at("localhostProfile")
 		switch kind := profile.get("type").text(); {
-		case kind == "Localhost" && local.text() == "":
+		case kind == "Localhost" && !set, kind == "Localhost" && key == "appArmorProfile" && local.v.data == "":
 			c.wrong(profile, "needs localhostProfile beside type: Localhost", "")
 		case kind != "Localhost" && kind != "" && set:
 			c.wrong(local, "must not be set unless type is Localhost", "")
@@ -937,8 +975,15 @@ func (r podRules) nodeTerm(n podNode, strict bool) {
 		} else if len(requirement.get("values").entries()) != 1 {
 			r.wrong(requirement, "needs exactly one of values", "")
 		}
+		for _, v := range requirement.get("values").entries() {
+			if !nodeName.MatchString(v.text()) {
+				r.wrong(v, "must be the name of a node", "")
+			}
+		}
 	}
 }
+
+var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 // requirement checks that an operator has the values that it works on.
 func (r podRules) requirement(n podNode) {

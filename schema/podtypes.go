@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/literal"
@@ -60,11 +61,11 @@ type podField struct {
 	must     string
 	from     []string // the declarations, as they are written
 	expr     ast.Expr // the narrowest of them
-	used     bool     // by the template at hand
 }
 
-// readPodTypes fails only if the schema is at fault.
-func readPodTypes() (podTypes, error) {
+// readPodTypes reads the types once for all templates; nobody changes them
+// afterwards. It fails only if the schema is at fault.
+var readPodTypes = sync.OnceValues(func() (podTypes, error) {
 	types := podTypes{}
 	for _, source := range []struct{ name, text string }{{"pod.cue", podText}, {"podoverlay.cue", podOverlayText}} {
 		file, err := parser.ParseFile(source.name, source.text)
@@ -85,7 +86,7 @@ func readPodTypes() (podTypes, error) {
 		}
 	}
 	return types, nil
-}
+})
 
 // fields returns the keys of a mapping, and none for what is no mapping.
 func (types podTypes) fields(ref string) map[string]*podField {
@@ -313,23 +314,37 @@ func (b *podBounds) read(expr ast.Expr) {
 	}
 }
 
-// compiled writes the keys that were marked as used, and what they need, as CUE.
-func (types podTypes) compiled() string {
+// definitionNames finds what an expression refers to.
+var definitionNames = regexp.MustCompile(`#[A-Z]\w*`)
+
+// source writes #Pod with some of the keys, and what these need, as CUE. A small
+// schema takes CUE a quarter of the time that the whole one takes it.
+func (types podTypes) source(used map[*podField]bool) string {
 	var b strings.Builder
-	b.WriteString("import \"strings\"\n\n")
-	for _, name := range slices.Sorted(maps.Keys(types)) {
+	b.WriteString("import \"strings\"\n\n#Runes: strings.MaxRunes(253)\n")
+	done := map[string]bool{}
+	todo := []string{"#Pod"}
+	for len(todo) > 0 {
+		name := todo[0]
+		todo = todo[1:]
 		t := types[name]
+		if t == nil || done[name] {
+			continue
+		}
+		done[name] = true
+		for _, source := range t.leaf.from {
+			b.WriteString(name + ": " + source + "\n")
+			todo = append(todo, definitionNames.FindAllString(source, -1)...)
+		}
 		if len(t.fields) == 0 {
-			for _, source := range t.leaf.from {
-				b.WriteString(name + ": " + source + "\n")
-			}
 			continue
 		}
 		b.WriteString(name + ": {\n")
 		for _, key := range slices.Sorted(maps.Keys(t.fields)) {
-			if f := t.fields[key]; f.used {
+			if f := t.fields[key]; used[f] {
 				for _, source := range f.from {
 					b.WriteString("\t" + key + "?: " + source + "\n")
+					todo = append(todo, definitionNames.FindAllString(source, -1)...)
 				}
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -59,9 +60,22 @@ spec:
     emptyDir: {}
 `
 
+// types knows the defaults and how the API server sees a Pod within.
+var types = sync.OnceValue(func() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	return scheme
+})
+
 // Judge says why the API server would refuse the Pod that a template makes, or
-// nil if it would take it.
-func Judge(template []byte) error {
+// nil if it would take it. The merge panics at some values, such as a list for a
+// name, which counts as a refusal.
+func Judge(template []byte) (refusal error) {
+	defer func() {
+		if r := recover(); r != nil {
+			refusal = fmt.Errorf("panic: %v", r)
+		}
+	}()
 	base, err := yaml.YAMLToJSON([]byte(Base))
 	if err != nil {
 		return fmt.Errorf("read the base: %w", err)
@@ -85,8 +99,7 @@ func Judge(template []byte) error {
 		return fmt.Errorf("decode: %w", err)
 	}
 	capabilities.Setup(true, 0) // as clusters do that allow privileged containers
-	scheme := runtime.NewScheme()
-	install.Install(scheme)
+	scheme := types()
 	scheme.Default(&pod)
 	var internal core.Pod
 	if err := scheme.Convert(&pod, &internal, nil); err != nil {
