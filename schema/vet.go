@@ -105,17 +105,20 @@ type Excerpt struct {
 // it is one of a few words, a number, a duration or the like, so that no secret
 // belongs there, and if it does not look like one that stands there all the same.
 // In place of any other value stands a mark. Lines of other shapes are not shown:
-// entries of lists, continued text, mappings in brackets, broken YAML; and no
-// line that holds the beginning of a token.
+// entries of lists, continued text, mappings in brackets, broken YAML, and what no
+// screen holds; and no line with the beginning of a token.
 func Excerpts(content []byte, problems Problems) []Excerpt {
 	excerpts := make([]Excerpt, len(problems))
+	if len(problems) == 0 {
+		return excerpts
+	}
 	d, err := define()
 	if err != nil {
 		return excerpts
 	}
 	lines := bytes.Split(bytes.TrimPrefix(content, []byte("\uFEFF")), []byte("\n"))
 	for i, p := range problems {
-		if p.Line > 0 && p.Line <= len(lines) && p.Column > 0 {
+		if p.Line > 0 && p.Line <= len(lines) && p.Column > 0 && len(lines[p.Line-1]) <= longestShown {
 			excerpts[i] = d.excerpt(string(lines[p.Line-1]), p)
 		}
 	}
@@ -128,8 +131,10 @@ var (
 	harmless = regexp.MustCompile(`^[A-Za-z0-9_.:%+'" -]{1,40}$`)
 )
 
-// hidden stands in place of a value.
-const hidden = "…"
+const (
+	hidden       = "…" // in place of a value
+	longestShown = 200 // bytes of a line
+)
 
 func (d *definition) excerpt(line string, p Problem) Excerpt {
 	line = strings.TrimRight(line, "\r")

@@ -108,7 +108,11 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 		if problems == nil {
 			problems = schema.Vet(source)
 		}
-		findings = append(findings, found(source, problems, said)...)
+		more := found(source, problems, said)
+		if isTerminal(s.stdout) {
+			excerpt(source, more)
+		}
+		findings = append(findings, more...)
 	}
 	if err := write(findings); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
@@ -142,23 +146,32 @@ func several(n int, what string) string {
 // found makes findings of the problems of one file.
 func found(source schema.Source, problems schema.Problems, said map[schema.Problem]bool) []finding {
 	var findings []finding
-	excerpts := schema.Excerpts(source.Content, problems)
 	lines := bytes.Split(bytes.TrimPrefix(source.Content, []byte("\uFEFF")), []byte("\n"))
-	for i, p := range problems {
+	for _, p := range problems {
 		if p.File == "" && said[p] {
 			continue
 		}
 		said[p] = true
 		f := finding{Problem: p, vetted: source.Path, column: p.Column}
-		if p.File == source.Path {
-			f.excerpt = excerpts[i]
-			if p.Line > 0 && p.Line <= len(lines) && p.Column > 0 && p.Column <= len(lines[p.Line-1]) {
-				f.column = 1 + utf8.RuneCount(lines[p.Line-1][:p.Column-1])
-			}
+		if p.File == source.Path && p.Line > 0 && p.Line <= len(lines) && p.Column > 0 && p.Column <= len(lines[p.Line-1]) {
+			f.column = 1 + utf8.RuneCount(lines[p.Line-1][:p.Column-1])
 		}
 		findings = append(findings, f)
 	}
 	return findings
+}
+
+// excerpt adds what may be shown of the lines of one file.
+func excerpt(source schema.Source, findings []finding) {
+	problems := make(schema.Problems, len(findings))
+	for i, f := range findings {
+		if f.File == source.Path { // and not a file that it names
+			problems[i] = f.Problem
+		}
+	}
+	for i, e := range schema.Excerpts(source.Content, problems) {
+		findings[i].excerpt = e
+	}
 }
 
 // sources reads the files, and says by index which cannot be. Without files it

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// seen is what a person sees of the real cmwa vet at a terminal.
+func seen(t *testing.T, folder string, environ []string, args ...string) string {
+	t.Helper()
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(bin, "cmwa"), append([]string{"vet"}, args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, terminal, terminal
+	cmd.Env = append([]string{"HOME=/nowhere", "TERM=xterm"}, environ...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.Close()
+	limit := time.AfterFunc(storyLimit, func() { _ = cmd.Process.Kill() })
+	defer limit.Stop()
+	screen, _ := io.ReadAll(master) // a terminal ends with an error
+	_ = cmd.Wait()                  // the screen tells
+	return strings.ReplaceAll(string(screen), "\r\n", "\n")
+}
+
+func TestAPersonSeesTheLineAndWhereInItButNoSecret(t *testing.T) {
+	folder := folderOf(t, map[string]string{
+		"agent.yaml":  "token: " + canary + "\nlog_level: loud\ntokn: " + canary[4:] + "\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",
+		"second.yaml": "token: x y\n",
+	})
+	want := `agent.yaml:2:12: log_level: must be one of debug, info, warn, error
+    log_level: loud
+               ^
+agent.yaml:3:1: tokn: unknown key
+    tokn: …
+    ^
+  hint: did you mean "token"?
+agent.yaml:4:14: service_url: must be a URL such as https://api.pulumi.com, without user, query or fragment
+    service_url: …
+                 ^
+agent.yaml:5:1: warning: workflow_runners_embeddable: has no effect
+    workflow_runners_embeddable: …
+    ^
+  hint: the runner programs are looked up in working_directory
+second.yaml:1:8: token: must be one word of printable ASCII, without blanks
+    token: …
+           ^
+4 errors, 1 warning in 2 files
+`
+	plain := seen(t, folder, []string{"NO_COLOR=1"}, "agent.yaml", "second.yaml")
+	if plain != want {
+		t.Errorf("the screen shows\n%s", plain)
+	}
+	if dumb := seen(t, folder, []string{"TERM=dumb"}, "agent.yaml", "second.yaml"); dumb != want {
+		t.Errorf("a terminal without colours shows\n%s", dumb)
+	}
+	colours := seen(t, folder, nil, "agent.yaml", "second.yaml")
+	if !strings.Contains(colours, "\x1b[1magent.yaml:2:12:\x1b[0m log_level") || !strings.Contains(colours, "\x1b[33mwarning:\x1b[0m") {
+		t.Errorf("the screen shows %q", colours)
+	}
+	for _, code := range []string{"\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[33m"} {
+		colours = strings.ReplaceAll(colours, code, "")
+	}
+	if colours != want {
+		t.Errorf("without its colours, the screen shows\n%s", colours)
+	}
+	if clean := seen(t, folderOf(t, map[string]string{"a.yaml": "token: pul-x"}), nil, "a.yaml"); clean != "" {
+		t.Errorf("of a clean file, the screen shows %q", clean)
+	}
+	if document := seen(t, folder, nil, "--format", "github", "second.yaml"); strings.Contains(document, "\x1b") || strings.Contains(document, "^") {
+		t.Errorf("in another format, the screen shows %q", document)
+	}
+}
