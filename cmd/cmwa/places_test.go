@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -69,4 +71,43 @@ func TestAServiceBehindACompanysOwnAuthorityIsServed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The image has no name and no home for this user, who may write to /tmp alone.
+func TestARealPulumiRunsAsAUserWhomTheImageDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
+	if err := errors.Join(os.Mkdir(source, 0o755), os.Mkdir(state, 0o755), os.Chmod(state, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", "a stranger").Replace(pulumiProgram)
+	if err := os.WriteFile(filepath.Join(source, "Pulumi.yaml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "All"}} {
+		cmd := exec.Command("git", append([]string{"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+	}
+	w.agent(`docker: {user: "1234:4321", volumes: ["` + source + ":" + source + `:ro", "` + state + ":" + state + `"]}`)
+	w.queue("dev", order{
+		Image: "cmwa/job:local",
+		Env: map[string]any{
+			"PULUMI_BACKEND_URL": "file://" + state, "PULUMI_CONFIG_PASSPHRASE": "a passphrase",
+			"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*", // the repository is another user's
+		},
+		Request: map[string]any{
+			"operation":     "update",
+			"sourceContext": map[string]any{"git": map[string]any{"repoUrl": "file://" + source, "branch": "refs/heads/main"}},
+		},
+	})
+	w.await("dev", "succeeded", "failed")
+	if log := w.log("dev"); !strings.Contains(log, "+ 3 created") || !strings.Contains(log, "HOME is ") {
+		t.Errorf("the log is\n%s", log)
+	}
+	if text, err := os.ReadFile(filepath.Join(state, "written-by-pulumi")); err != nil || string(text) != "for a stranger" {
+		t.Errorf("the file says %q (%v)", text, err)
+	}
 }
