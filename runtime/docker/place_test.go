@@ -139,7 +139,7 @@ touch "$HOME/a" b && mkdir -p "$HOME/.pulumi" && echo "can write"; echo "token $
 
 func TestAStepThatIsKilledForMemoryIsToldAsSuch(t *testing.T) {
 	e := open(t)
-	service, job := world(t, e, `echo begun; tail /dev/zero`)
+	service, job := world(t, e, `echo begun; (tail /dev/zero; exit 0); echo going on; exit 3`)
 	job.Tuning.Place.Docker.Memory = 64 << 20
 	id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.Offer(job)))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestAStepThatIsKilledForMemoryIsToldAsSuch(t *testing.T) {
 	if exit := wait(t, e, id); exit != (runtime.Exit{Code: runtime.CodeFailed}) {
 		t.Errorf("the runner ended with %+v", exit)
 	}
-	if log := service.Record(job.ID).Text(1); !strings.Contains(log, "begun") || !strings.Contains(log, "memory") {
+	if log := service.Record(job.ID).Text(1); !strings.Contains(log, "going on") || !strings.Contains(log, "killed a process of this step because memory ran out") {
 		t.Errorf("the log of the step does not tell why it failed:\n%s", log)
 	}
 }

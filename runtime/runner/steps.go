@@ -109,7 +109,12 @@ func (j *job) script(work context.Context, step int, log *stepLog) error {
 		defer release()
 		work = limited
 	}
-	return j.execute(work, step, log)
+	before := j.killedForMemory()
+	reason := j.execute(work, step, log)
+	if killed := j.killedForMemory() - before; killed > 0 {
+		j.say(log, memoryNote(killed))
+	}
+	return reason
 }
 
 // conclude tells how a step ended, after everything else was told of it. Its
