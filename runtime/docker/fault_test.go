@@ -26,25 +26,49 @@ type daemon struct {
 	api, os  string
 	override map[string]http.HandlerFunc // by method and end of the path, such as "POST /start"
 
-	mu    sync.Mutex
-	calls []string
+	mu     sync.Mutex
+	calls  []string
+	conns  map[net.Conn]bool
+	closed chan struct{} // holds a token: a connection has ended
 }
 
 const containerID = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00"
 
 func newDaemon(t *testing.T) *daemon {
 	t.Helper()
-	d := &daemon{api: "1.41", os: "linux", override: map[string]http.HandlerFunc{}}
+	d := &daemon{api: "1.41", os: "linux", override: map[string]http.HandlerFunc{}, conns: map[net.Conn]bool{}, closed: make(chan struct{}, 1)}
 	socket := filepath.Join(t.TempDir(), "engine.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: d}}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: d, ConnState: d.note}}
 	server.Start()
 	t.Cleanup(server.Close)
 	d.host = "unix://" + socket
 	return d
+}
+
+// note keeps count of connections.
+func (d *daemon) note(conn net.Conn, state http.ConnState) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if state != http.StateClosed && state != http.StateHijacked {
+		d.conns[conn] = true
+		return
+	}
+	delete(d.conns, conn)
+	select {
+	case d.closed <- struct{}{}:
+	default:
+	}
+}
+
+// connections counts the open ones, and tells when one of them has ended.
+func (d *daemon) connections() (open int, closed <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.conns), d.closed
 }
 
 func (d *daemon) open(ctx context.Context) (*Executor, error) {
@@ -411,4 +435,29 @@ func TestWhatIsNotCancelledOutlivesItsCallerButNotForLong(t *testing.T) {
 			t.Error("what is done goes on")
 		}
 	})
+}
+
+func TestAClosedExecutorHoldsNoConnection(t *testing.T) {
+	d := newDaemon(t)
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, closed := d.connections()
+	if open == 0 {
+		t.Fatal("there is no connection to let go")
+	}
+	e.Close()
+	limit := time.After(10 * time.Second)
+	for open > 0 {
+		select {
+		case <-closed:
+		case <-limit:
+			t.Fatalf("%d connections are open", open)
+		}
+		open, closed = d.connections()
+	}
+	if _, err := e.List(t.Context(), "agent", "pool"); err == nil {
+		e.Close()
+	}
 }
