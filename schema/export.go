@@ -65,7 +65,8 @@ func JSONSchema() ([]byte, error) {
 }
 
 // CUE returns constraints, defaults and the types of a pod template as one CUE
-// file, for cue vet -d '#Config'. It judges as the JSON Schema does.
+// file, for cue vet -d '#Config'. It judges as the JSON Schema does, but for what
+// a Pod must leave to the agent and what new entries of its lists need.
 func CUE() ([]byte, error) {
 	x, err := newExport()
 	if err != nil {
@@ -629,12 +630,89 @@ func (x *export) definition(name string) (ordered, error) {
 	case len(t.fields) == 0:
 		return x.podValue(&t.leaf)
 	default:
-		return x.podMapping(name, t)
+		o, err := x.podMapping(name, t)
+		if name == podDefinition {
+			o = append(o, member{"allOf", []any{json.RawMessage(ofTheAgent)}})
+		}
+		return o, err
 	}
 }
 
-// directives are the keys that say how to merge; see [CUE].
-const directives = `^[$]`
+// ofTheAgent is what a template must leave to the agent, and what a container
+// beside the agent's needs, as far as JSON Schema can say it.
+const ofTheAgent = `{
+	"$comment": "What belongs to the agent.",
+	"properties": {
+		"apiVersion": {"const": "v1"},
+		"kind": {"const": "Pod"},
+		"status": {"maxProperties": 0},
+		"$patch": false,
+		"$retainKeys": false,
+		"metadata": {
+			"type": "object",
+			"properties": {
+				"name": false, "generateName": false, "namespace": false,
+				"uid": {"type": "null"}, "resourceVersion": {"type": "null"}, "generation": {"type": "null"}, "creationTimestamp": {"type": "null"},
+				"deletionTimestamp": {"type": "null"}, "deletionGracePeriodSeconds": {"type": "null"}, "selfLink": {"type": "null"}, "managedFields": {"type": "null"},
+				"labels": {
+					"type": "object",
+					"properties": {"app.kubernetes.io/component": false, "app.kubernetes.io/name": false, "$patch": false, "$retainKeys": false},
+					"patternProperties": {"^cmwa": false}
+				},
+				"annotations": {
+					"type": "object",
+					"properties": {"$patch": false, "$retainKeys": false},
+					"patternProperties": {"^cmwa": false}
+				},
+				"$patch": false,
+				"$retainKeys": false
+			}
+		},
+		"spec": {
+			"type": "object",
+			"properties": {
+				"restartPolicy": {"const": "Never"},
+				"ephemeralContainers": {"maxItems": 0},
+				"$patch": false,
+				"$retainKeys": false,
+				"containers": {
+					"type": "array",
+					"items": {
+						"if": {"properties": {"name": {"const": "pulumi-workflow"}}},
+						"then": {"properties": {"command": false, "args": false, "$patch": false, "$retainKeys": false, "restartPolicy": {"const": null}, "image": {"type": "string", "minLength": 1}}},
+						"else": {"properties": {"name": {"not": {"pattern": "^pulumi-workflow-"}}}, "anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]}
+					}
+				},
+				"initContainers": {
+					"type": "array",
+					"items": {
+						"properties": {"name": {"not": {"pattern": "^pulumi-workflow(-|$)"}}},
+						"anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]
+					}
+				},
+				"volumes": {
+					"type": "array",
+					"items": {"properties": {"name": {"not": {"pattern": "^pulumi-workflow(-|$)"}}}}
+				}
+			}
+		}
+	}
+}`
+
+// steering is what the keys may be that say how a mapping is merged, by pattern.
+func steering() []member {
+	return []member{
+		{"^[$]patch$", ordered{{"enum", []any{"replace", "delete"}}}},
+		{"^[$]retainKeys$", ordered{{"type", "array"}, {"items", ordered{{"type", "string"}}}}},
+		{"^[$](setElementOrder|deleteFromPrimitiveList)/", ordered{{"type", "array"}}},
+	}
+}
+
+// steeringCUE is the same in CUE.
+const steeringCUE = `"$patch"?: "replace" | "delete"
+	"$retainKeys"?: [...string]
+	[=~"^[$](setElementOrder|deleteFromPrimitiveList)/"]: [...]
+`
 
 // podMapping translates a mapping of a Pod. It is part of a patch, and so nothing
 // is required but what a new entry of a list must have.
@@ -651,7 +729,7 @@ func (x *export) podMapping(name string, t *podType) (ordered, error) {
 			needed = append(needed, key)
 		}
 	}
-	o := ordered{{"type", "object"}, {"properties", properties}, {"patternProperties", ordered{{directives, true}}}, {"additionalProperties", false}}
+	o := ordered{{"type", "object"}, {"properties", properties}, {"patternProperties", ordered(steering())}, {"additionalProperties", false}}
 	if !slices.Contains(laidOver(), name) && len(needed) > 0 {
 		o = append(o, member{"anyOf", []any{ordered{{"required", []string{"$patch"}}}, ordered{{"required", needed}}}})
 	}
@@ -673,11 +751,11 @@ func (x *export) podValue(f *podField) (ordered, error) {
 		return ordered{{"type", "array"}, {"items", items}}, err
 	case podMap:
 		values, err := x.podValue(f.entry)
-		o := ordered{{"type", "object"}, {"patternProperties", ordered{{directives, true}, {"^[^$]|^$", nullable(values)}}}}
+		o := ordered{{"type", "object"}, {"patternProperties", append(ordered(steering()), member{"^[^$]|^$", nullable(values)})}, {"additionalProperties", false}}
 		if err == nil && f.keys != "" {
 			var key ordered
 			if key, err = x.name(f.keys); err == nil {
-				o = append(o, member{"propertyNames", ordered{{"anyOf", []any{ordered{{"pattern", directives}}, key}}}})
+				o = append(o, member{"propertyNames", ordered{{"anyOf", []any{ordered{{"pattern", "^[$]"}}, key}}}})
 			}
 		}
 		return o, err
@@ -719,7 +797,7 @@ func (x *export) writePodType(b *bytes.Buffer, name string) {
 		fmt.Fprintf(b, "%s: %s\n\n", name, podExpression(&t.leaf))
 		return
 	}
-	fmt.Fprintf(b, "%s: {\n\t[=~%q]: _\n", name, directives)
+	fmt.Fprintf(b, "%s: {\n\t%s", name, steeringCUE)
 	for _, key := range slices.Sorted(maps.Keys(t.fields)) {
 		fmt.Fprintf(b, "\t%s?: %s\n", key, orNull(t.fields[key]))
 	}
@@ -742,7 +820,11 @@ func podExpression(f *podField) string {
 	case podList:
 		return "[..." + podExpression(f.entry) + "]"
 	case podMap:
-		return "{[string]: " + orNull(f.entry) + "}"
+		keys := `=~"^[^$]|^$"`
+		if f.keys != "" {
+			keys = f.keys
+		}
+		return "{\n\t[" + keys + "]: " + orNull(f.entry) + "\n\t" + steeringCUE + "}"
 	default:
 		return "(" + strings.Join(f.from, ") & (") + ")"
 	}

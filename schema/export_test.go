@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -209,7 +210,9 @@ func beyond(p schema.Problem, f schema.Field, v any) string {
 		switch {
 		case f.Kind == schema.KindDuration && (err == nil || len(text) > 12):
 			return "a pattern cannot compare lengths of time"
-		case f.Kind == schema.KindInt && isFloat && number == math.Trunc(number):
+		case f.Kind == schema.KindQuantity && text != "":
+			return "a pattern cannot compare numbers"
+		case (f.Kind == schema.KindInt || f.Seconds) && isFloat && number == math.Trunc(number):
 			return "4.0 is a whole number to JSON"
 		case f.Key == "service_url" && strings.HasPrefix(text, "http"):
 			return "whether a URL has a host and a port that exist takes more than a pattern"
@@ -322,6 +325,83 @@ func TestTheJSONSchemaRefusesWhatIsBadWhereVetDoes(t *testing.T) {
 	if compared < 50 {
 		t.Errorf("only %d files were compared", compared)
 	}
+}
+
+// oddValues are values of all kinds as YAML writes them, right for some keys and
+// wrong for others.
+var oddValues = []string{
+	`""`, `" "`, `a`, `a b`, `"a\tb"`, `a:b`, `a:/b`, `a:/b:ro`, `a=b`, `a=`, `=b`, `a,b`, `A_B`, `UPPER`, `ümlaut`, `"1"`, `"0"`, `"-1"`, `"0.5"`,
+	`0`, `1`, `-1`, `2`, `65535`, `65536`, `1000`, `1001`, `1024`, `1025`, `31536000`, `31536001`, `99999999999`, `0.5`, `-0.5`, `1e3`, `0x10`,
+	`true`, `false`, `yes`, `"true"`, `null`, `~`, `[]`, `[a]`, `["a:/b"]`, `[a=b]`, `["a:b"]`, `[""]`, `[1]`, `[null]`, `[[a]]`, `[a, a]`, `[a b]`, `{}`, `{a: b}`,
+	`1m`, `1h30m`, `0s`, `-1m`, `+1m`, `1`, `1.5h`, `.5m`, `1d`, `1m `, `1m1`, `m`, `1ms`, `99999h`, `5 m`, `1µs`, `100ms`, `30s`,
+	`docker`, `Docker`, `kubernetes`, `ecs`, `process`, `deployment`, `[deployment]`, `[deployment, x]`, `FARGATE`, `EC2`, `Always`, `IfNotPresent`, `debug`, `trace`, `text`, `json`,
+	`512m`, `500m`, `4Gi`, `4GiB`, `1.5g`, `4`, `0m`, `4K`, `4k`, `4Ki`, `4Mi`, `1e3Mi`, `2000`, `"2000"`, `"1024"`,
+	`https://a.example`, `https://a.example/`, `http://a:1/b`, `https://u@a.example`, `https://a.example?q`, `https://a.example#f`, `ftp://a`, `https://`, `/a`, `a/b`, `/`, `./a`,
+	`1000:1000`, `root`, `"a:"`, `:a`, `-a`, `a-`, `a.b`, `a..b`, `a_b`, `2026-01-02`, `aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, `[{name: a, token: b}]`, `[{name: A}]`,
+}
+
+func TestOddValuesAreRefusedAtTheSameKeysByBoth(t *testing.T) {
+	accepts, byKey := compiled(t), byKey(t)
+	refused, accepted := 0, 0
+	for _, odd := range oddValues {
+		for _, inPool := range []bool{false, true} {
+			content := everyKeyAt(byKey, odd, inPool)
+			v, err := instance([]byte(content))
+			if err != nil {
+				t.Fatalf("%s: %v", odd, err)
+			}
+			want, perhaps := map[string]bool{}, map[string]bool{}
+			for _, p := range vet([]byte(content)).Errors() {
+				steps := strings.Split(p.Path, ".")
+				if beyond(p, byKey[keyOf(p.Path)], within(v, steps)) != "" {
+					perhaps[place(steps)] = true
+				} else {
+					want[place(steps)] = true
+				}
+			}
+			got := slices.DeleteFunc(refusedPaths(accepts.Validate(v)), func(path string) bool { return perhaps[path] && !want[path] })
+			if diff := cmp.Diff(sorted(want), got); diff != "" {
+				t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", odd, diff)
+			}
+			refused += len(got)
+			accepted += len(byKey) - len(got)
+		}
+	}
+	if refused < 3000 || accepted < 3000 {
+		t.Errorf("%d times refused, %d times accepted", refused, accepted)
+	}
+}
+
+// everyKeyAt writes a file in which every key has the same value, but for Pod
+// templates, which have a corpus of their own.
+func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string {
+	var flat, nested strings.Builder
+	indent, before := "", ""
+	if inPool {
+		indent, before = "  ", "pools:\n- token: pul-x\n"
+	}
+	outer := ""
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		f := byKey[key]
+		own, ofPool := strings.CutPrefix(key, "pools.")
+		switch {
+		case f.OnlyVariable || f.Kind == schema.KindMapping || f.Kind == schema.KindTree || f.Old != "" || f.Unused != "" || f.Ignored, inPool && !f.Pool, !inPool && ofPool, inPool && key == "token":
+			continue
+		case ofPool:
+			key = own
+		}
+		mapping, inner, isNested := strings.Cut(key, ".")
+		if !isNested {
+			flat.WriteString(indent + key + ": " + value + "\n")
+			continue
+		}
+		if mapping != outer {
+			nested.WriteString(indent + mapping + ":\n")
+			outer = mapping
+		}
+		nested.WriteString(indent + "  " + inner + ": " + value + "\n")
+	}
+	return before + flat.String() + nested.String()
 }
 
 func TestDefaultsAndChoicesOfTheJSONSchemaAreAccepted(t *testing.T) {
@@ -502,5 +582,56 @@ func TestTheCorpusOfGoodFilesSetsEveryKey(t *testing.T) {
 		if !f.OnlyVariable && !set[f.Key] {
 			t.Errorf("no file sets %s", f.Key)
 		}
+	}
+}
+
+func podCorpus(t *testing.T) (all []template) {
+	t.Helper()
+	for _, archive := range archives(t) {
+		all = append(all, templates(t, archive)...)
+	}
+	return all
+}
+
+// TestBothSchemasJudgePodTemplatesAsFarAsTheyCan holds them against the corpus of
+// templates: they accept everything that vet accepts, and refuse every unknown key
+// and most of the rest. What they let pass is about several parts of a Pod.
+func TestBothSchemasJudgePodTemplatesAsFarAsTheyCan(t *testing.T) {
+	accepts := compiled(t)
+	context, config := cueConfig(t)
+	compared, refused, passed := 0, 0, map[string]int{}
+	for _, file := range podCorpus(t) {
+		problems := schema.CheckPod(file.name, []byte(file.content)).Errors()
+		v, err := instance([]byte(file.content))
+		if err != nil || v == nil || unreadable(problems) {
+			continue
+		}
+		compared++
+		if len(problems) > 0 {
+			refused++
+		}
+		unknown := slices.ContainsFunc(problems, func(p schema.Problem) bool {
+			return p.Rule == schema.RuleUnknownKey && !strings.Contains(p.Path, ".$") // where a directive means nothing depends on the list around it
+		})
+		v = map[string]any{"pod_template": v}
+		byJSON := accepts.Validate(v)
+		byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
+		if byCUE != nil && len(problems) == 0 { // a context that has seen much errs at times
+			context, config = cueConfig(t)
+			byCUE = config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
+		}
+		for schema, err := range map[string]error{"the JSON Schema": byJSON, "CUE": byCUE} {
+			switch {
+			case err != nil && len(problems) == 0:
+				t.Errorf("%s: %s refuses what vet accepts: %v", file.name, schema, err)
+			case err == nil && unknown:
+				t.Errorf("%s: %s does not see an unknown key", file.name, schema)
+			case err == nil && len(problems) > 0:
+				passed[schema]++
+			}
+		}
+	}
+	if refused < 150 || 3*passed["the JSON Schema"] > refused || 2*passed["CUE"] > refused {
+		t.Errorf("%d templates, of which vet refuses %d; let pass: %v", compared, refused, passed)
 	}
 }
