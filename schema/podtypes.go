@@ -56,7 +56,6 @@ type podField struct {
 	merges   bool      // a list whose entries are laid over those of the Pod
 	mergeKey string    // what entries are told apart by; none for plain values
 	need     bool      // a whole object must have it
-	empty    bool      // the empty text counts as having it
 	keys     string    // the definition of the keys of a map
 	must     string
 	from     []string // the declarations, as they are written
@@ -141,8 +140,6 @@ func (f *podField) read(field *ast.Field, text string) {
 			f.keys = "#" + body
 		case "need":
 			f.need = body != "no"
-		case "empty":
-			f.empty = true
 		case "merge":
 			f.merges, f.mergeKey = true, body
 		}

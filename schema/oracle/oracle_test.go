@@ -3,6 +3,7 @@ package oracle_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,4 +106,28 @@ func templates(t *testing.T, archive string) map[string]string {
 		}
 	}
 	return files
+}
+
+func TestQuantitiesAreReadAlike(t *testing.T) {
+	written := []string{
+		"0", "1", "-1", "+1", "1.5", ".5", "5.", "1e3", "1E3", "1E", "1e", "1e+3", "1e-3", "1Ki", "1k", "1K", "1M", "1Mi", "1m", "1u", "1n", "1p", "1 Gi", "1GB", "Gi", "", " 1", "0x10",
+		"1_000", "1,5", "1e3Mi", "1.5Gi", "100m", "0.1", "1000m", "1024", "1e60", "1E61", "999999999999999999999", "0.0000000001", "1PiB", "2Ei", "NaN", "Inf", "½", "1.2.3", "--1", "1+", "00001",
+	}
+	// The API server takes a unit without a number for nothing, and cuts blanks.
+	slips := []string{"Gi", " 1"}
+	for _, limit := range written {
+		for _, request := range written {
+			content := []byte(`{"spec": {"containers": [{"name": "pulumi-workflow", "resources": {"limits": {"cpu": "` + limit + `"}, "requests": {"cpu": "` + request + `"}}}]}}`)
+			problems := schema.CheckPod("pod.json", content).Errors()
+			if slices.Contains(slips, limit) || slices.Contains(slips, request) {
+				if len(problems) == 0 {
+					t.Errorf("limit %q, request %q: the check says nothing", limit, request)
+				}
+				continue
+			}
+			if refusal := oracle.Judge(content); (len(problems) == 0) != (refusal == nil) {
+				t.Errorf("limit %q, request %q: the check says %v, the API server %v", limit, request, problems, refusal)
+			}
+		}
+	}
 }

@@ -1,0 +1,98 @@
+package schema
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/errors"
+)
+
+// judge asks CUE about the values. It compiles no more of the schema than the
+// template makes use of, in a context that is then thrown away.
+func (c *podCheck) judge(clean table) {
+	context := cuecontext.New()
+	root := context.CompileString(c.types.source(c.used))
+	pod := root.LookupPath(cue.ParsePath("#Pod"))
+	if pod.Err() != nil {
+		c.report(RuleInternal, c.at, "", "cannot be checked: the schema is at fault", "")
+		return
+	}
+	refused := map[string]bool{}
+	outer := map[string]bool{}
+	for _, e := range errors.Errors(pod.Unify(context.Encode(clean.plain())).Validate(cue.Concrete(true))) {
+		steps := slices.Clone(e.Path())
+		if len(steps) > 0 && steps[0] == "#Pod" {
+			steps = steps[1:]
+		}
+		for i, step := range steps {
+			if text, err := strconv.Unquote(step); err == nil {
+				steps[i] = text
+			}
+			outer[strings.Join(steps[:i], "\x00")] = true
+		}
+		refused[strings.Join(steps, "\x00")] = true
+	}
+	for _, steps := range slices.Sorted(maps.Keys(refused)) {
+		if outer[steps] {
+			continue
+		}
+		place, ok := c.places[steps]
+		if !ok {
+			c.report(RuleInternal, c.at, "", "a value of the template is refused, and the program cannot tell why", "")
+			continue
+		}
+		if !slices.ContainsFunc(c.problems, func(p Problem) bool {
+			return p.Path == place.path && p.Line == place.v.at.Line && p.Column == place.v.at.Column
+		}) {
+			c.report(RulePodTemplate, place.v.at, place.path, "must be "+c.types.sentence(place.f), c.hint(place))
+		}
+	}
+}
+
+// byteUnit is how people write an amount of memory outside of Kubernetes.
+var byteUnit = regexp.MustCompile(`^[0-9.]+ ?([kKMGTPE]i?)?[bB]?$`)
+
+// hint says what to write instead, where the kind of the value tells.
+func (c *podCheck) hint(place podPlace) string {
+	must := c.types.sentence(place.f)
+	switch data := place.v.data.(type) {
+	case string:
+		if best := Closest(data, c.types.choices(place.f)); best != "" {
+			return fmt.Sprintf("did you mean %s?", best)
+		}
+		if must == "true or false" && slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(data)) {
+			return "write true or false, in small letters and without quotes"
+		}
+		if strings.Contains(must, "quantity") && byteUnit.MatchString(data) {
+			return "leave out the blank and the B: 4Gi, 512Mi or 4G"
+		}
+		if _, err := strconv.Atoi(data); err == nil && strings.HasPrefix(must, "a whole number") {
+			return "remove the quotes"
+		}
+		if place.f.kind == podList {
+			return "write each entry in a line of its own, after a dash"
+		}
+	case bool, int, int64, uint64, float64:
+		if must == "text" || strings.HasPrefix(must, "at most 63") {
+			return "put the value in quotes"
+		}
+		if place.f.kind == podList {
+			return "write each entry in a line of its own, after a dash"
+		}
+	case []value:
+		if place.f.kind == podLeaf {
+			return "write one value, without brackets or dashes"
+		}
+	case table:
+		if place.f.kind == podList {
+			return "put a dash before each entry"
+		}
+	}
+	return ""
+}

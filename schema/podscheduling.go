@@ -1,0 +1,141 @@
+package schema
+
+import (
+	"regexp"
+)
+
+// scheduling checks where a Pod may run.
+func (r podRules) scheduling() {
+	for _, toleration := range r.spec.get("tolerations").entries() {
+		r.toleration(toleration)
+	}
+	gates := r.spec.get("schedulingGates").entries()
+	r.unique(gates, "name", map[string]bool{})
+	if v := r.spec.get("nodeName"); v.text() != "" && len(gates) > 0 {
+		r.wrong(v, "must not be set together with schedulingGates", "")
+	}
+	seen := map[string]bool{}
+	for _, spread := range r.spec.get("topologySpreadConstraints").entries() {
+		key, when := spread.get("topologyKey"), spread.get("whenUnsatisfiable").text()
+		if seen[key.text()+" "+when] {
+			r.wrong(key, "is used twice with the same whenUnsatisfiable", "use each once")
+		}
+		seen[key.text()+" "+when] = true
+		if v, ok := spread.at("minDomains"); ok && when != "DoNotSchedule" {
+			r.wrong(v, "needs whenUnsatisfiable: DoNotSchedule", "")
+		}
+		r.selector(spread.get("labelSelector"))
+		r.labelKeys(spread, "matchLabelKeys")
+	}
+	node := r.spec.get("affinity", "nodeAffinity")
+	if must, ok := node.at("requiredDuringSchedulingIgnoredDuringExecution"); ok {
+		for _, term := range must.get("nodeSelectorTerms").entries() {
+			r.nodeTerm(term, true)
+		}
+	}
+	for _, term := range node.get("preferredDuringSchedulingIgnoredDuringExecution").entries() {
+		r.nodeTerm(term.get("preference"), false)
+	}
+	for _, kind := range []string{"podAffinity", "podAntiAffinity"} {
+		pods := r.spec.get("affinity", kind)
+		for _, term := range pods.get("requiredDuringSchedulingIgnoredDuringExecution").entries() {
+			r.podTerm(term)
+		}
+		for _, term := range pods.get("preferredDuringSchedulingIgnoredDuringExecution").entries() {
+			r.podTerm(term.get("podAffinityTerm"))
+		}
+	}
+}
+
+func (r podRules) toleration(n podNode) {
+	key, operator, effect := n.get("key").text(), n.get("operator"), n.get("effect").text()
+	switch {
+	case key == "" && operator.text() != "Exists":
+		r.wrong(n, "needs a key, or operator: Exists", "")
+	case operator.text() == "Exists" && n.get("value").text() != "":
+		r.wrong(n.get("value"), "must not be set with operator: Exists", "remove it")
+	case operator.text() != "Exists" && !labelValue.MatchString(n.get("value").text()):
+		r.wrong(n.get("value"), "must be at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends", "")
+	}
+	if v, ok := n.at("tolerationSeconds"); ok && effect != "NoExecute" {
+		r.wrong(v, "needs effect: NoExecute", "")
+	}
+}
+
+var labelValue = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?$`)
+
+// nodeTerm checks one term of a node affinity.
+func (r podRules) nodeTerm(n podNode, strict bool) {
+	for _, requirement := range n.get("matchExpressions").entries() {
+		r.requirement(requirement)
+		if operator := requirement.get("operator").text(); (operator == "Gt" || operator == "Lt") && len(requirement.get("values").entries()) != 1 {
+			r.wrong(requirement, "needs exactly one of values for Gt and Lt", "")
+		}
+		for _, v := range requirement.get("values").entries() {
+			if strict && !labelValue.MatchString(v.text()) {
+				r.wrong(v, "must be at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends", "")
+			}
+		}
+	}
+	for _, requirement := range n.get("matchFields").entries() {
+		if v := requirement.get("key"); v.text() != "" && v.text() != "metadata.name" {
+			r.wrong(v, "must be metadata.name", "use matchExpressions for labels")
+		}
+		if v := requirement.get("operator"); v.text() != "" && v.text() != "In" && v.text() != "NotIn" {
+			r.wrong(v, "must be one of In, NotIn", "")
+		} else if len(requirement.get("values").entries()) != 1 {
+			r.wrong(requirement, "needs exactly one of values", "")
+		}
+		for _, v := range requirement.get("values").entries() {
+			if !nodeName.MatchString(v.text()) {
+				r.wrong(v, "must be the name of a node", "")
+			}
+		}
+	}
+}
+
+var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func (r podRules) podTerm(n podNode) {
+	r.selector(n.get("labelSelector"))
+	r.selector(n.get("namespaceSelector"))
+	r.labelKeys(n, "matchLabelKeys")
+	r.labelKeys(n, "mismatchLabelKeys")
+	first := map[string]bool{}
+	for _, v := range n.get("matchLabelKeys").entries() {
+		first[v.text()] = true
+	}
+	for _, v := range n.get("mismatchLabelKeys").entries() {
+		if first[v.text()] {
+			r.wrong(v, "must not stand in matchLabelKeys too", "")
+		}
+	}
+}
+
+func (r podRules) labelKeys(n podNode, key string) {
+	v, ok := n.at(key)
+	if ok && len(v.entries()) > 0 && !n.has("labelSelector") {
+		r.wrong(v, "needs labelSelector beside it", "")
+	}
+}
+
+// requirement checks that an operator has the values that it works on.
+func (r podRules) requirement(n podNode) {
+	count := len(n.get("values").entries())
+	switch n.get("operator").text() {
+	case "In", "NotIn":
+		if count == 0 {
+			r.wrong(n, "needs values for In and NotIn", "")
+		}
+	case "Exists", "DoesNotExist":
+		if count > 0 {
+			r.wrong(n.get("values"), "must be empty for Exists and DoesNotExist", "remove it")
+		}
+	}
+}
+
+func (r podRules) selector(n podNode) {
+	for _, requirement := range n.get("matchExpressions").entries() {
+		r.requirement(requirement)
+	}
+}
