@@ -29,10 +29,19 @@
 // start. The container's log holds what the runner says of its progress and no
 // output of steps.
 //
+// # Users
+//
+// A job runs as whom the configuration names, or else the image. Nothing of the
+// runner's way in needs root: the volume and the folder are for every user to
+// read, and whatever the job must write lies where the runner finds a place for
+// it. Only /mnt/pulumi is opened to other users before the start, since the path
+// of the OIDC token's file is documented.
+//
 // # Limits
 //
 // Every call to the engine has a limit of its own, but for those that wait on
 // purpose (the end of a job, its output). A pull is limited by the time in which
-// nothing happens. What changes the engine's state is not cancelled half-way: an
-// engine may finish what nobody waits for any more.
+// nothing happens. What changes the engine's state is not cancelled half-way, as an
+// engine may finish what nobody waits for any more; it outlives its caller by
+// half a minute at most, so that an engine that hangs holds no shutdown.
 package docker

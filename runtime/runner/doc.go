@@ -24,6 +24,14 @@
 // than [lingerTime] or [lingerBytes], and from then on throws away what comes, so
 // that nobody dies of a broken pipe.
 //
+// # Surroundings
+//
+// An image was made for some user and for some certificates, and the job may have
+// others. What its user cannot write to is replaced by folders of the job's own
+// (the root, HOME, PULUMI_HOME), and what it must trust besides stands in a
+// bundle there that the usual variables name. What the job sets itself is left
+// alone, and all of it ends with the job.
+//
 // # Ends
 //
 // The step's process group gets a TERM and, a grace later, a KILL: when a time
