@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// The limits of the CPU time of cmwa vet, as ratios to cue vet.
+const (
+	vetLimit         = 2.0 // of a typical file
+	vetTemplateLimit = 3.0 // of one with a Pod template
+)
+
+// vetRounds is how often each program runs, one after another in turn, so that
+// what else goes on is the same for all.
+const vetRounds = 31
+
+// BenchmarkVetBesideCUE compares the CPU time of cmwa vet with that of cue vet of
+// the same file, and with that of a Go program that does nothing. The limit holds
+// beside the least that cue can be given: the files of the schema that concern
+// this configuration, without defaults and documentation of the rest. The schema
+// as cmwa schema exports it is shown as well; against that one, cue judges Pod
+// templates too.
+func BenchmarkVetBesideCUE(b *testing.B) {
+	bin, err := programs()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cue := built(b, "go", "tool", "-modfile=../../tools/go.mod", "-n", "cue")
+	folder := b.TempDir()
+	nothing := filepath.Join(folder, "nothing")
+	source := filepath.Join(folder, "nothing.go")
+	text, err := schema.CUE()
+	if err != nil {
+		b.Fatal(err)
+	}
+	definition := filepath.Join(folder, "schema.cue")
+	for name, content := range map[string][]byte{source: []byte("package main\n\nfunc main() {}\n"), definition: text} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	built(b, "go", "build", "-o", nothing, source)
+
+	for _, c := range []struct {
+		name, file string
+		least      []string // of the schema
+		limit      float64
+	}{
+		{"typical", "../../examples/docker.yaml", []string{"../../schema/schema.cue"}, vetLimit},
+		{"pools", "../../examples/pools.yaml", []string{"../../schema/schema.cue"}, vetLimit},
+		{"template", "../../examples/kubernetes.yaml", []string{"../../schema/schema.cue", "../../schema/pod.cue", "../../schema/podoverlay.cue"}, vetTemplateLimit},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			commands := [][]string{
+				{filepath.Join(bin, "cmwa"), "vet", c.file},
+				append(append([]string{cue, "vet", "-d", "#Config"}, c.least...), c.file),
+				{cue, "vet", "-d", "#Config", definition, c.file},
+				{nothing},
+			}
+			spent := make([][]time.Duration, len(commands))
+			for b.Loop() {
+				for range vetRounds {
+					for i, command := range commands {
+						spent[i] = append(spent[i], cpuOf(b, command...))
+					}
+				}
+			}
+			ours, its := median(spent[0]), median(spent[1])
+			ratio := float64(ours) / float64(its)
+			b.ReportMetric(milliseconds(ours), "ms/cmwa-vet")
+			b.ReportMetric(milliseconds(its), "ms/cue-vet")
+			b.ReportMetric(milliseconds(median(spent[3])), "ms/nothing")
+			b.ReportMetric(ratio, "ratio")
+			var table strings.Builder
+			fmt.Fprintf(&table, "CPU time, user and system, of %d runs each: %s\n", len(spent[0]), filepath.Base(c.file))
+			for i, name := range []string{"cmwa vet", "cue vet", "cue vet of the exported schema", "an empty program"} {
+				fmt.Fprintf(&table, "  %-30s  median %6.1f ms  least %6.1f ms\n", name, milliseconds(median(spent[i])), milliseconds(slices.Min(spent[i])))
+			}
+			b.Logf("%s  ratio %.2f (limit %.1f)", table.String(), ratio, c.limit)
+			if ratio > c.limit {
+				b.Errorf("cmwa vet takes %.2f times the CPU time of cue vet", ratio)
+			}
+		})
+	}
+}
+
+// built runs a command of the Go toolchain and returns what it prints.
+func built(b *testing.B, command ...string) string {
+	b.Helper()
+	out, err := exec.Command(command[0], command[1:]...).Output()
+	if err != nil {
+		b.Fatalf("%s: %v", strings.Join(command, " "), err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// cpuOf is the CPU time of one run of a program, which must find nothing wrong.
+func cpuOf(b *testing.B, command ...string) time.Duration {
+	b.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		b.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
