@@ -438,13 +438,12 @@ func (e *embedded) folded(lines []string) {
 //
 // The text is handed on below as many blank lines as stand before it in the
 // manifest, so that lines are right by themselves, also those that a message
-// names; the indent is added afterwards. Text that is no mapping at all is handed
-// on alone, because the search for the place of such a mistake is only for short
+// names; the indent is added afterwards. Text that is not YAML, or no template, is
+// handed on alone: the search for the place of such a mistake is only for short
 // files.
 func (e *embedded) vet(source Source) Problems {
 	before, lift := max(e.line-1, 0), 0
-	v, _, _ := parsePod(source.Path, []byte(e.text))
-	if t, _ := v.data.(table); t == nil {
+	if e.broken() {
 		before, lift = 0, before
 	}
 	source.Content = []byte(strings.Repeat("\n", before) + e.text)
@@ -482,4 +481,15 @@ func (e *embedded) vet(source Source) Problems {
 		problems = append(problems, p)
 	}
 	return problems
+}
+
+// broken reports whether the text cannot be read.
+func (e *embedded) broken() bool {
+	if e.template {
+		v, _, _ := parsePod("", []byte(e.text))
+		t, _ := v.data.(table)
+		return t == nil
+	}
+	var node yaml.Node
+	return yaml.Unmarshal([]byte(e.text), &node) != nil
 }
