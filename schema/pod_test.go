@@ -3,6 +3,7 @@ package schema_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,5 +164,83 @@ func FuzzPod(f *testing.F) {
 				}
 			}
 		}
+	})
+}
+
+// podKeys returns the keys of one definition of pod.cue.
+func podKeys(t *testing.T, definition string) []string {
+	content, err := os.ReadFile("pod.cue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(content), "\n"+definition+": {\n")
+	body, _, closed := strings.Cut(rest, "\n}")
+	if !found || !closed {
+		t.Fatalf("%s is not in pod.cue", definition)
+	}
+	var keys []string
+	for line := range strings.Lines(body) {
+		if key, _, ok := strings.Cut(strings.TrimSpace(line), "?:"); ok {
+			keys = append(keys, strings.Trim(key, `"`))
+		}
+	}
+	return keys
+}
+
+func TestASlipInAKeyOfAPodIsAnsweredWithTheKey(t *testing.T) {
+	count := 0
+	for definition, form := range map[string]string{
+		"#PodSpec":   "spec: {KEY: a}\n",
+		"#Container": "spec: {containers: [{name: pulumi-workflow, KEY: a}]}\n",
+		"#Volume":    "spec: {volumes: [{name: a, emptyDir: {}, KEY: a}]}\n",
+		"#EnvVar":    "spec: {containers: [{name: pulumi-workflow, env: [{name: a, KEY: a}]}]}\n",
+		"#Probe":     "spec: {containers: [{name: pulumi-workflow, livenessProbe: {KEY: a}}]}\n",
+	} {
+		keys := podKeys(t, definition)
+		for _, key := range keys {
+			for _, slip := range slips(key) {
+				if slices.Contains(keys, slip) || len(slip) < 3 {
+					continue
+				}
+				count++
+				answer := schema.CheckPod("pod.yaml", []byte(strings.Replace(form, "KEY", slip, 1))).Error()
+				if !strings.Contains(answer, `"`+key+`"`) && !nearAnother(slip, key, keys) {
+					t.Errorf("%s for %s: %s", slip, key, answer)
+				}
+			}
+		}
+	}
+	if count < 1_000 {
+		t.Errorf("%d slips", count)
+	}
+}
+
+// slips are a key with one letter lost, doubled or swapped with the next, and in
+// other spellings.
+func slips(key string) []string {
+	found := []string{strings.ToUpper(key[:1]) + key[1:], strings.ToLower(key)}
+	for i := range key {
+		found = append(found, key[:i]+key[i+1:], key[:i+1]+key[i:])
+		if i+1 < len(key) && key[i] != key[i+1] {
+			found = append(found, key[:i]+key[i+1:i+2]+key[i:i+1]+key[i+2:])
+		}
+	}
+	return slices.DeleteFunc(slices.Compact(found), func(slip string) bool { return slip == key })
+}
+
+// nearAnother reports a slip that is one letter away from another key too.
+func nearAnother(slip, key string, keys []string) bool {
+	return slices.ContainsFunc(keys, func(other string) bool {
+		if other == key {
+			return false
+		}
+		start, end := 0, 0
+		for start < min(len(slip), len(other)) && slip[start] == other[start] {
+			start++
+		}
+		for end < min(len(slip), len(other))-start && slip[len(slip)-1-end] == other[len(other)-1-end] {
+			end++
+		}
+		return max(len(slip), len(other))-start-end <= 1
 	})
 }
