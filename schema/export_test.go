@@ -269,6 +269,28 @@ func TestTheJSONSchemaIsOneByItsOwnRules(t *testing.T) {
 	}
 }
 
+// TestThePatternsMeanTheSameElsewhere keeps to what Go's regular expressions and
+// those of editors, which are JavaScript's, have in common.
+func TestThePatternsMeanTheSameElsewhere(t *testing.T) {
+	text, err := schema.JSONSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	patterns := regexp.MustCompile(`"pattern": ("(?:[^"\\]|\\.)*")`).FindAllSubmatch(text, -1)
+	if len(patterns) < 50 {
+		t.Fatalf("found %d patterns", len(patterns))
+	}
+	for _, found := range patterns {
+		var pattern string
+		if err := json.Unmarshal(found[1], &pattern); err != nil {
+			t.Fatal(err)
+		}
+		if own := regexp.MustCompile(`\(\?|\\[^.sSx]|\\x[^0-9a-f]|[*+?}][+]|\[\[:|\$.*\^`).FindString(pattern); own != "" {
+			t.Errorf("%s has %s, which not everyone reads alike", pattern, own)
+		}
+	}
+}
+
 func TestTheJSONSchemaAcceptsWhatIsGood(t *testing.T) {
 	accepts := compiled(t)
 	good := corpus(t, "testdata/good/*.yaml", 30)

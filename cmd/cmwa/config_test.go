@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -198,4 +199,46 @@ func TestANameOfAFileCannotEndAComment(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(said.stdout), &v); err != nil || v["log_level"] != "info" {
 		t.Errorf("%v, %v:\n%s", v["log_level"], err, said.stdout)
 	}
+}
+
+// FuzzConfig holds whatever can be loaded against the promise that what config
+// prints is YAML, means the same to a reader of YAML, and shows no token.
+func FuzzConfig(f *testing.F) {
+	f.Add("token: pul-c4n4ry\nworking_directory: \"\\t: # \\u2028 \\x7f\"\ndocker: {labels: [\"a=: # - {\"]}")
+	f.Add("token: pul-x\npod_template: {spec: {nodeSelector: {\"a/b\": \"yes\"}}, metadata: {annotations: {a: \"1e3\", b: \"0x1\", c: \"2001-01-01\"}}}")
+	paths, err := filepath.Glob("../../schema/testdata/*/*.yaml")
+	if err != nil || len(paths) < 100 {
+		f.Fatalf("found %d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(content))
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		c, _ := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(content), Executable: "/opt/cmwa/cmwa",
+			ReadFile: func(string) ([]byte, error) { return nil, os.ErrNotExist }})
+		if c == nil {
+			return
+		}
+		e := effectiveOf(c.Settings())
+		text, err := e.yaml(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v map[string]any
+		if err := yaml.Unmarshal(text, &v); err != nil {
+			t.Fatalf("%v:\n%s", err, text)
+		}
+		if a, b := mustJSON(t, v), mustJSON(t, e.json(false)); a != b {
+			t.Errorf("YAML says\n%s\nand JSON\n%s", a, b)
+		}
+		for _, pool := range c.Pools {
+			if token := pool.Token.Reveal(); strings.HasPrefix(token, "pul-") && len(token) > len("pul-x") && strings.Contains(string(text), token) {
+				t.Errorf("a token is shown:\n%s", text)
+			}
+		}
+	})
 }
