@@ -23,6 +23,7 @@ func (s *scope) check() {
 	s.certificates()
 	s.template()
 	s.retries()
+	s.labels()
 	if s.pool.WorkingDirectory == "" {
 		s.pool.WorkingDirectory = directoryOf(s.source.Executable)
 	}
@@ -232,6 +233,25 @@ func (s *scope) templateFile(key, name string, unasked bool) {
 func (s *scope) use(v value, problems Problems) {
 	if t, ok := v.data.(table); ok && len(t) > 0 && len(problems.Errors()) == 0 {
 		s.pool.PodTemplate = t.plain()
+	}
+}
+
+// labels refuses labels of containers that the agent would take for its own.
+func (s *scope) labels() {
+	v, ok := s.table.get("docker", "labels")
+	if !ok || !s.good("docker.labels") {
+		return
+	}
+	entries, _ := v.data.([]value)
+	for i, entry := range entries {
+		if label, ok := entry.data.(string); ok && strings.HasPrefix(label, "cmwa.") {
+			p := Problem{Rule: RuleValue, File: entry.at.File, Line: entry.at.Line, Column: entry.at.Column, Path: fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
+				Message: "must not begin with cmwa., which the agent keeps for its own labels"}
+			if entry.at.Variable != "" {
+				p.Path = entry.at.Variable
+			}
+			s.report(p)
+		}
 	}
 }
 
