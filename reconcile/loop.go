@@ -127,7 +127,7 @@ func (l *Loop) observe() (Desired, Observed) {
 	defer l.mu.Unlock()
 	blocked := map[string]time.Time{}
 	for key, f := range l.failures {
-		if states[key].Phase == runtime.PoolPolling {
+		if phase := states[key].Phase; phase == runtime.PoolPolling || phase == runtime.PoolWaiting {
 			delete(l.failures, key) // it works again
 			continue
 		}
