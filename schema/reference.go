@@ -300,6 +300,11 @@ func (r *reference) key(f Field) {
 		return
 	}
 	r.prose("", f.facts())
+	for _, inner := range r.fields {
+		if key, ok := strings.CutPrefix(inner.Key, f.Key+"."); ok {
+			r.prose("", key+": "+lowerFirst(inner.Doc)+" "+inner.facts())
+		}
+	}
 	if f.Key == "token_file" {
 		r.prose("", "It is set here because a configuration without any credentials is none.")
 		r.setting("", f.Key, f)
@@ -327,6 +332,9 @@ func (r *reference) setting(prefix, key string, f Field) {
 // facts is everything but the meaning, in brackets.
 func (f Field) facts() string {
 	facts := []string{f.Takes()}
+	if f.Required {
+		facts = append(facts, "required")
+	}
 	if usual := f.Usually(); usual != "" {
 		facts = append(facts, "default "+usual)
 	}
@@ -502,6 +510,9 @@ func explained(f Field, fields []Field, width int) string {
 	}
 	fact("takes", f.Takes())
 	fact("default", f.Usually())
+	if f.Required {
+		fact("default", "none: it must be set")
+	}
 	if how := f.InVariable(); how != "" {
 		fact("variable", f.Variable+", with "+how)
 	} else {
