@@ -135,16 +135,14 @@ func (f *Field) shape(v cue.Value) {
 			f.Kind = KindMappings
 			return
 		}
-		f.Choices, _ = choices(entry)
-		f.Pattern = pattern(entry)
+		f.Choices, _, f.Pattern = texts(entry)
 	case cue.StructKind:
 		f.Kind = KindMapping
 	case cue.TopKind:
 		f.Kind = KindAny
 	default:
 		f.Kind = KindText
-		f.Choices, f.Empty = choices(v)
-		f.Pattern = pattern(v)
+		f.Choices, f.Empty, f.Pattern = texts(v)
 	}
 }
 
@@ -166,36 +164,28 @@ func (f *Field) bounds(v cue.Value) {
 	}
 }
 
-// pattern returns the one regular expression of a text.
-func pattern(v cue.Value) string {
+// texts returns what a text may be: the alternatives of an enumeration, and
+// whether the empty text is among them; or the one regular expression. To take an
+// expression apart is the most costly question to CUE, so it is asked once.
+func texts(v cue.Value) (choices []string, empty bool, pattern string) {
 	op, args := cue.Dereference(v).Expr()
-	if op != cue.RegexMatchOp {
-		return ""
-	}
-	text, err := args[len(args)-1].String()
-	if err != nil {
-		return ""
-	}
-	return text
-}
-
-// choices returns the alternatives of an enumeration of texts, and whether the
-// empty text is among them.
-func choices(v cue.Value) (words []string, empty bool) {
-	op, args := cue.Dereference(v).Expr()
-	if op != cue.OrOp {
-		return nil, false
-	}
-	for _, arg := range args {
-		switch word, err := arg.String(); {
-		case err != nil:
-		case word == "":
-			empty = true
-		default:
-			words = append(words, word)
+	switch op {
+	case cue.RegexMatchOp:
+		if text, err := args[len(args)-1].String(); err == nil {
+			pattern = text
+		}
+	case cue.OrOp:
+		for _, arg := range args {
+			switch word, err := arg.String(); {
+			case err != nil:
+			case word == "":
+				empty = true
+			default:
+				choices = append(choices, word)
+			}
 		}
 	}
-	return words, empty
+	return choices, empty, pattern
 }
 
 // attributes reads what CUE has no word for.
