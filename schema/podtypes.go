@@ -259,17 +259,18 @@ func podChoices(expr ast.Expr) []string {
 	return nil
 }
 
-// patterns returns the expressions that the keys of a map must match.
-func (f *podField) patterns() []*regexp.Regexp {
+// pattern returns the expression that the keys of a map must match, or nil if
+// the definition of keys is of another form, which a test would notice.
+func (f *podField) pattern() *regexp.Regexp {
 	e, ok := f.expr.(*ast.UnaryExpr)
 	if !ok || e.Op != token.MAT {
 		return nil
 	}
-	lit, ok := e.X.(*ast.BasicLit)
+	written, ok := e.X.(*ast.BasicLit)
 	if !ok {
 		return nil
 	}
-	text, err := literal.Unquote(lit.Value)
+	text, err := literal.Unquote(written.Value)
 	if err != nil {
 		return nil
 	}
@@ -277,7 +278,7 @@ func (f *podField) patterns() []*regexp.Regexp {
 	if err != nil {
 		return nil
 	}
-	return []*regexp.Regexp{pattern}
+	return pattern
 }
 
 // podBounds is what an expression says about a number.
@@ -318,6 +319,7 @@ var definitionNames = regexp.MustCompile(`#[A-Z]\w*`)
 // schema takes CUE a quarter of the time that the whole one takes it.
 func (types podTypes) source(used map[*podField]bool) string {
 	var b strings.Builder
+	// An import must have a use, and not every template needs one.
 	b.WriteString("import \"strings\"\n\n#Runes: strings.MaxRunes(253)\n")
 	done := map[string]bool{}
 	todo := []string{"#Pod"}

@@ -88,12 +88,16 @@ func (c *podCheck) value(v value, f *podField, s podStep) value {
 	return v
 }
 
+// longestPrefix is how long what stands before the slash of a key may be.
+const longestPrefix = 253
+
 // entries checks a mapping of any keys, such as labels.
 func (c *podCheck) entries(t table, f *podField, s podStep) table {
 	clean := table{}
-	var pattern []*regexp.Regexp
-	if f.keys != "" {
-		pattern = c.types[f.keys].leaf.patterns()
+	var pattern *regexp.Regexp
+	words := ""
+	if name := c.types[f.keys]; name != nil {
+		pattern, words = name.leaf.pattern(), c.types.sentence(&name.leaf)
 	}
 	for _, key := range slices.Sorted(maps.Keys(t)) {
 		v := t[key]
@@ -102,8 +106,8 @@ func (c *podCheck) entries(t table, f *podField, s podStep) table {
 			continue
 		}
 		prefix, _, _ := strings.Cut(key, "/")
-		if len(prefix) > 253 || slices.ContainsFunc(pattern, func(p *regexp.Regexp) bool { return !p.MatchString(key) }) {
-			c.report(RulePodTemplate, v.key, join(s.path, shown(key)), "the key must be "+c.types.sentence(&c.types[f.keys].leaf), "")
+		if pattern != nil && (len(prefix) > longestPrefix && strings.Contains(key, "/") || !pattern.MatchString(key)) {
+			c.report(RulePodTemplate, v.key, join(s.path, shown(key)), "the key must be "+words, "")
 			continue
 		}
 		if v.data == nil {
