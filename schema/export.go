@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -150,12 +151,21 @@ func newExport() (*export, error) {
 	return x, err
 }
 
-// settle writes into a constraint what [Load] knows from attributes alone.
+// settle writes into a constraint what [Load] knows from attributes or checks by
+// itself, as far as a single value shows it.
 func (x *export) settle(field *ast.Field) error {
 	f := x.fields[labelOf(field)]
 	switch {
 	case hasAttribute(field, "tree"):
 		field.Value = ast.NewIdent(podDefinition)
+	case hasAttribute(field, "env") && labelOf(field) == "labels":
+		list, ok := field.Value.(*ast.ListLit)
+		if !ok || len(list.Elts) == 0 {
+			return errors.New("labels is no list")
+		}
+		if entries, ok := list.Elts[0].(*ast.Ellipsis); ok {
+			entries.Type = ast.NewBinExpr(token.AND, entries.Type, &ast.UnaryExpr{Op: token.NMAT, X: ast.NewString("^cmwa[.]")})
+		}
 	case hasAttribute(field, "unused"):
 		field.Value = ast.NewIdent("_")
 	case hasAttribute(field, "seconds"):
@@ -568,7 +578,7 @@ func (x *export) list(e *ast.ListLit) (ordered, error) {
 	}
 	rest, ok := e.Elts[len(e.Elts)-1].(*ast.Ellipsis)
 	if !ok {
-		return nil, fmt.Errorf("a closed list has no translation")
+		return nil, errors.New("a closed list has no translation")
 	}
 	if rest.Type == nil {
 		return o, nil
@@ -586,7 +596,7 @@ func (x *export) open(e *ast.StructLit) (ordered, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("a mapping without a name has no translation")
+	return nil, errors.New("a mapping without a name has no translation")
 }
 
 // definitions translates everything that was referred to, and what that refers
@@ -626,7 +636,7 @@ func (x *export) definition(name string) (ordered, error) {
 	t := x.pod[name]
 	switch {
 	case t == nil:
-		return nil, fmt.Errorf("there is no such definition")
+		return nil, errors.New("there is no such definition")
 	case len(t.fields) == 0:
 		return x.podValue(&t.leaf)
 	default:
