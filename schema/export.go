@@ -106,13 +106,12 @@ type export struct {
 	files  []*ast.File           // schema.cue and defaults.cue
 	named  map[string]*ast.Field // their definitions
 	fields map[string]Field      // by key
-	olds   map[string][]string   // old names by key
-	pod    podTypes              //
-	wanted map[string]bool       // definitions that something refers to
+	pod    podTypes
+	wanted map[string]bool // definitions that something refers to
 }
 
 func newExport() (*export, error) {
-	x := &export{named: map[string]*ast.Field{}, fields: map[string]Field{}, olds: map[string][]string{}, wanted: map[string]bool{}}
+	x := &export{named: map[string]*ast.Field{}, fields: map[string]Field{}, wanted: map[string]bool{}}
 	for _, source := range []struct{ name, text string }{{"schema.cue", schemaText}, {"defaults.cue", defaultsText}} {
 		file, err := parser.ParseFile(source.name, source.text, parser.ParseComments)
 		if err != nil {
@@ -132,9 +131,6 @@ func newExport() (*export, error) {
 	for _, f := range fields {
 		if !f.OnlyVariable {
 			x.fields[f.Key] = f
-		}
-		if f.Old != "" {
-			x.olds[f.Old] = append(x.olds[f.Old], f.Key)
 		}
 	}
 	if x.pod, err = readPodTypes(); err != nil {
