@@ -501,3 +501,16 @@ func TestAFileMayLieOnTheAgentsMachineOnly(t *testing.T) {
 		t.Errorf("a named pool has its token in the file: %v", problems)
 	}
 }
+
+func TestColumnsCountCharacters(t *testing.T) {
+	for file, want := range map[string]int{
+		"docker: {labels: [\"é=日本\"], network: [x]}":         37,
+		"docker: {labels: [\"é=日本\"], network: x}\ue000\x00": 40,
+		"日本: é: 1": 5,
+	} {
+		_, problems := schema.Load(source(file))
+		if columns := fmt.Sprint(problems); !strings.Contains(columns, fmt.Sprintf("agent.yaml:1:%d: ", want)) {
+			t.Errorf("%q is not said to be wrong in column %d:\n%v", file, want, problems)
+		}
+	}
+}

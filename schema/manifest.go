@@ -314,7 +314,8 @@ func (m *manifests) sourceOf(o resource) Source {
 
 // grace returns how long the Pod may take to end that mounts a ConfigMap or
 // Secret of this name: the one workload of the file, or of several the one that
-// names it among its volumes. It is 0 where nothing says so.
+// names it among its volumes. It is 0 where there is none, and the API's default
+// where it does not say.
 func (m *manifests) grace(name string) time.Duration {
 	var all, mounting []*yaml.Node
 	for _, o := range m.objects {
@@ -345,8 +346,12 @@ func (m *manifests) grace(name string) time.Duration {
 	if len(all) != 1 {
 		return 0
 	}
-	const year = 365 * 24 * 3600
-	seconds, err := strconv.Atoi(m.text(all[0], "terminationGracePeriodSeconds"))
+	const usual, year = 30, 365 * 24 * 3600
+	text := m.text(all[0], "terminationGracePeriodSeconds")
+	if text == "" {
+		return usual * time.Second
+	}
+	seconds, err := strconv.Atoi(text)
 	if err != nil || seconds < 0 || seconds > year {
 		return 0
 	}

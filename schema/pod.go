@@ -13,7 +13,7 @@ import (
 // The rules of pod templates.
 const (
 	RulePodTemplate    Rule = "pod-template"    // what the API server, or the merge before it, would refuse
-	RuleProtectedField Rule = "protected-field" // a part of the Pod that belongs to the agent
+	RuleProtectedField Rule = "protected-field" // a part of a Pod or a container that belongs to the agent
 )
 
 // CheckPod checks a file that holds a pod template, YAML or JSON. The problems
@@ -51,7 +51,7 @@ func parsePod(file string, content []byte) (value, Problems, bool) {
 	}
 	t, problems, ok := parse(file, content)
 	for i := range problems {
-		if problems[i].Rule == RuleSyntax && problems[i].Line == 1 && t == nil && strings.HasPrefix(problems[i].Hint, "write lines such as") {
+		if problems[i].Rule == RuleSyntax && t == nil && strings.HasPrefix(problems[i].Hint, "write lines such as") {
 			problems[i].Hint = "write a Pod, or the part of one that is to change"
 		}
 	}

@@ -54,7 +54,7 @@ type Problem struct {
 	Rule     Rule
 	File     string // as it was named; empty for a variable, and where there is no file
 	Line     int    // from 1; 0 is unknown
-	Column   int    // from 1, in bytes; 0 is unknown
+	Column   int    // from 1, in characters; 0 is unknown
 	Path     string // of the key, with dots; or the variable's name
 	Message  string // completes "path: "
 	Hint     string // what to write instead, if that is not the message itself

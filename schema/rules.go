@@ -245,7 +245,7 @@ func (s *scope) labels() {
 	entries, _ := v.data.([]value)
 	for i, entry := range entries {
 		if label, ok := entry.data.(string); ok && strings.HasPrefix(label, "cmwa.") {
-			p := Problem{Rule: RuleValue, File: entry.at.File, Line: entry.at.Line, Column: entry.at.Column, Path: fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
+			p := Problem{Rule: RuleProtectedField, File: entry.at.File, Line: entry.at.Line, Column: entry.at.Column, Path: fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
 				Message: "must not begin with cmwa., which the agent keeps for its own labels"}
 			if entry.at.Variable != "" {
 				p.Path = entry.at.Variable

@@ -44,10 +44,12 @@ func unreadable(file string, content []byte) ([]byte, *Problem) {
 	return content, nil
 }
 
-// position returns the line and column of an offset, both from 1.
+// position returns the line and column of an offset, both from 1, the column in
+// characters.
 func position(content []byte, offset int) (line, column int) {
 	before := content[:offset]
-	return 1 + bytes.Count(before, []byte("\n")), offset - bytes.LastIndexByte(before, '\n')
+	begin := bytes.LastIndexByte(before, '\n') + 1
+	return 1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(before[begin:])
 }
 
 type sentence struct{ theirs, message, hint string }
@@ -87,7 +89,7 @@ func explainSyntax(file string, content []byte, err error) Problem {
 	indent := len(line) - len(bytes.TrimLeft(line, " \t"))
 	p.Column = indent + 1
 	if colon := bytes.Index(line, []byte(": ")); colon >= 0 && strings.Contains(p.Hint, "quotes") {
-		p.Column = colon + 3
+		p.Column = utf8.RuneCount(line[:colon]) + 3
 	}
 	if tab := bytes.IndexByte(line[:indent], '\t'); tab >= 0 {
 		p.Column, p.Message, p.Hint = tab+1, "a tab cannot indent", "use blanks"

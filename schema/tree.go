@@ -12,7 +12,7 @@ import (
 type Origin struct {
 	File     string
 	Line     int // from 1
-	Column   int // from 1, in bytes
+	Column   int // from 1, in characters
 	Variable string
 }
 

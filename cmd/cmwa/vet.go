@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -45,7 +44,7 @@ func vetCommand(s streams) *ffcli.Command {
 			"there is one; and 2 if a FILE cannot be read or the command line is wrong. No format shows what a key is set to,\n" +
 			"but for harmless words and numbers that text shows on a terminal.\n" +
 			"\n" +
-			"Columns count bytes; in the formats sarif and github they count characters.",
+			"Columns count characters.",
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			files, err := interspersed(flags, args)
@@ -87,7 +86,6 @@ func interspersed(flags *flag.FlagSet, args []string) (files []string, err error
 type finding struct {
 	schema.Problem
 	vetted  string // the file that was vetted when it came up; a variable has no other
-	column  int    // in characters
 	excerpt schema.Excerpt
 }
 
@@ -146,17 +144,12 @@ func several(n int, what string) string {
 // found makes findings of the problems of one file.
 func found(source schema.Source, problems schema.Problems, said map[schema.Problem]bool) []finding {
 	var findings []finding
-	lines := bytes.Split(bytes.TrimPrefix(source.Content, []byte("\uFEFF")), []byte("\n"))
 	for _, p := range problems {
 		if p.File == "" && said[p] {
 			continue
 		}
 		said[p] = true
-		f := finding{Problem: p, vetted: source.Path, column: p.Column}
-		if p.File == source.Path && p.Line > 0 && p.Line <= len(lines) && p.Column > 0 && p.Column <= len(lines[p.Line-1]) {
-			f.column = 1 + utf8.RuneCount(lines[p.Line-1][:p.Column-1])
-		}
-		findings = append(findings, f)
+		findings = append(findings, finding{Problem: p, vetted: source.Path})
 	}
 	return findings
 }
@@ -478,7 +471,7 @@ func sarifOf(all []finding) sarifLog {
 		}
 		var location sarifLocation
 		location.PhysicalLocation.ArtifactLocation.URI = relativeURI(cmp.Or(f.File, f.vetted, schema.FileName))
-		location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.column}
+		location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.Column}
 		result.Locations = []sarifLocation{location}
 		// An alert stays the same while its line moves.
 		sum := sha256.Sum256([]byte(f.File + "\x00" + string(f.Rule) + "\x00" + what))
@@ -539,8 +532,8 @@ func writeGitHub(w io.Writer, all []finding) error {
 		}
 		if f.Line > 0 {
 			fmt.Fprintf(&b, "line=%d,", f.Line)
-			if f.column > 0 {
-				fmt.Fprintf(&b, "col=%d,", f.column)
+			if f.Column > 0 {
+				fmt.Fprintf(&b, "col=%d,", f.Column)
 			}
 		}
 		what := schema.Problem{Path: f.Path, Message: f.Message, Hint: f.Hint}.String()

@@ -288,8 +288,7 @@ func TestAnyFindingIsOneWorkflowCommandAndOneLineOfText(t *testing.T) {
 			Severity: rapid.SampledFrom([]schema.Severity{schema.Error, schema.Warning}).Draw(t, "severity"), Rule: schema.RuleValue,
 			File: "dir/" + rapid.StringN(1, 9, 30).Draw(t, "file"), Line: rapid.IntRange(0, 9).Draw(t, "line"), Message: "must be: 100%, or so",
 		}}
-		f.column = rapid.IntRange(0, 9).Draw(t, "column")
-		f.Column = f.column
+		f.Column = rapid.IntRange(0, 9).Draw(t, "column")
 		var github, text bytes.Buffer
 		if err := errors.Join(writeGitHub(&github, []finding{f}), writeText(&text, []finding{f}, true, false)); err != nil {
 			t.Fatalf("%v", err)
@@ -381,24 +380,6 @@ func TestTheReportForCodeScanningIsOneThatGitHubTakes(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, places); diff != "" {
 		t.Errorf("places:\n%s", diff)
-	}
-}
-
-func TestColumnsAreCountedInCharactersForMachinesThatDo(t *testing.T) {
-	source := schema.Source{Path: "a.yaml", Content: []byte("\uFEFFx: 1\r\ny: [é, 日本, x]\n")}
-	problem := func(file string, line, column int) schema.Problem {
-		return schema.Problem{Rule: schema.RuleValue, File: file, Line: line, Column: column}
-	}
-	problems := schema.Problems{
-		problem("a.yaml", 1, 1), problem("a.yaml", 1, 4), problem("a.yaml", 2, 5), problem("a.yaml", 2, 9), problem("a.yaml", 2, 17),
-		problem("a.yaml", 2, 99), problem("a.yaml", 9, 9), problem("a.yaml", 0, 0), problem("another.yaml", 2, 17),
-	}
-	var got []int
-	for _, f := range found(source, problems, map[schema.Problem]bool{}) {
-		got = append(got, f.column)
-	}
-	if diff := cmp.Diff([]int{1, 4, 5, 8, 12, 99, 9, 0, 17}, got); diff != "" {
-		t.Error(diff)
 	}
 }
 
