@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 )
 
 // The rules that only a check of files has.
@@ -103,8 +102,8 @@ type Excerpt struct {
 // harmless. The indent and the key are, if the problem's own path, which a
 // message shows too, ends in that key. The value is only if the schema says that
 // it is one of a few words, a number, a duration or the like, so that no secret
-// belongs there, and if it does not look like one that stands there all the same.
-// In place of any other value stands a mark. Lines of other shapes are not shown:
+// belongs there, and if what stands there is close to one, since people slip by a
+// line. In place of any other value stands a mark. Lines of other shapes are not shown:
 // entries of lists, continued text, mappings in brackets, broken YAML, and what no
 // screen holds; and no line with the beginning of a token.
 func Excerpts(content []byte, problems Problems) []Excerpt {
@@ -128,7 +127,12 @@ func Excerpts(content []byte, problems Problems) []Excerpt {
 var (
 	keyLine  = regexp.MustCompile(`^([ \t]*(?:- +)*)(["']?)([A-Za-z0-9_.$/-]+)(["']?)([ \t]*:)(?:([ \t]+)(.*))?$`)
 	poolPath = regexp.MustCompile(`^pools\.[0-9]+\.`)
-	harmless = regexp.MustCompile(`^[A-Za-z0-9_.:%+'" -]{1,40}$`)
+
+	// What a value may look like that is shown although it is refused. A number of
+	// more digits may be one that opens something.
+	number    = regexp.MustCompile(`^[+-]?([0-9]{1,8}(\.[0-9]{1,4})?|\.[0-9]{1,4}) ?(?i:[num]?s|m|h|d|w|secs?|mins?|seconds?|minutes?|hours?|days?|weeks?|[kmgtpe]|[kmgt]?i?b|[kmgtpe]i|%)?$`)
+	plainWord = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|null)$`)
+	letters   = regexp.MustCompile(`^[A-Za-z_-]+$`)
 )
 
 const (
@@ -167,9 +171,10 @@ func (d *definition) excerpt(line string, p Problem) Excerpt {
 }
 
 // harmlessFor reports whether a value may be shown that stands where the field's
-// belongs.
+// belongs and is refused there. It must be a number, with a unit or without, a word
+// for true, false or nothing, or a slip in one of the field's choices.
 func harmlessFor(f *Field, text string) bool {
-	if f == nil || f.Secret || !harmless.MatchString(text) {
+	if f == nil || f.Secret {
 		return false
 	}
 	switch {
@@ -178,12 +183,14 @@ func harmlessFor(f *Field, text string) bool {
 	default:
 		return false
 	}
-	for word := range strings.FieldsSeq(text) {
-		letters := strings.ContainsFunc(word, unicode.IsLetter)
-		digits := strings.ContainsFunc(word, unicode.IsDigit)
-		if len(word) > 16 || letters && digits && len(word) > 8 {
-			return false
-		}
+	if last := len(text) - 1; last > 0 && strings.ContainsRune(`"'`, rune(text[0])) && text[0] == text[last] {
+		text = text[1:last]
 	}
-	return true
+	if number.MatchString(text) || plainWord.MatchString(text) {
+		return true
+	}
+	// A word that merely begins like a choice may end like a password.
+	const longer = len("warning") - len("warn")
+	best := Closest(text, slices.Clone(f.Choices))
+	return best != "" && letters.MatchString(text) && len(text) <= len(best)+longer
 }
