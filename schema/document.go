@@ -187,9 +187,46 @@ func shown(name string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' || r == '$'
 	}
-	long := len(name) > 64 || len(name) > 32 && !strings.Contains(name, "_")
-	if name == "" || long || strings.Contains(name, "pul-") || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+	switch {
+	case name == "", len(name) > 64, strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }), secretLike(name):
 		return "(a key)"
+	case len(name) > 32 && !strings.Contains(name, "_") && !ofPod(name):
+		return "(a key)"
+	default:
+		return name
 	}
-	return name
+}
+
+// secretLike reports whether a name looks as tokens and keys of well-known services
+// do, or is as long as a secret and more mixed than a word.
+func secretLike(name string) bool {
+	for _, beginning := range []string{"ghp_", "gho_", "glpat-", "xox", "AKIA", "eyJ"} {
+		if strings.HasPrefix(name, beginning) {
+			return true
+		}
+	}
+	const long, many = 16, 3
+	small, digits := strings.Contains(name, "_"), 0
+	for _, r := range name {
+		small = small || r >= 'a' && r <= 'z'
+		if r >= '0' && r <= '9' {
+			digits++
+		}
+	}
+	return strings.Contains(name, "pul-") || len(name) >= long && (digits >= many || !small)
+}
+
+// ofPod reports whether a Pod has a key of this name somewhere. Some are longer
+// than what passes for a word otherwise.
+func ofPod(name string) bool {
+	types, err := readPodTypes()
+	if err != nil {
+		return false
+	}
+	for _, t := range types {
+		if _, ok := t.fields[name]; ok {
+			return true
+		}
+	}
+	return false
 }
