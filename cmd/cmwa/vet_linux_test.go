@@ -52,11 +52,11 @@ func seen(t *testing.T, folder string, environ []string, args ...string) string 
 
 func TestAPersonSeesTheLineAndWhereInItButNoSecret(t *testing.T) {
 	folder := folderOf(t, map[string]string{
-		"agent.yaml":  "token: " + canary + "\nlog_level: loud\ntokn: " + canary[4:] + "\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",
+		"agent.yaml":  "token: " + canary + "\nlog_level: 7\ntokn: " + canary[4:] + "\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",
 		"second.yaml": "token: x y\n",
 	})
 	want := `agent.yaml:2:12: log_level: must be one of debug, info, warn, error
-    log_level: loud
+    log_level: 7
                ^
 agent.yaml:3:1: tokn: unknown key
     tokn: …
