@@ -154,7 +154,7 @@ func (p *Pool) loop(ctx context.Context) {
 		case <-broom.C:
 			p.jobs.Go(func() { p.sweepAgain(sweeping) })
 		case <-due:
-			if mine := p.parts.Slots.join(); mine.has() {
+			if mine := p.parts.Slots.join(p); mine.has() {
 				p.claim(ctx, mine)
 			} else {
 				place = p.wait(nil, mine)
@@ -202,7 +202,8 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 
 // claim asks for work once and, if there is some, starts the job's life. The
 // question is not cancelled by ctx: its answer may be a job that is ours. The
-// slot becomes the job's, or is given back.
+// slot becomes the job's, or is given back; until the answer is there it makes
+// room for another pool after a while.
 func (p *Pool) claim(ctx context.Context, mine *slot) {
 	begun := false
 	defer func() {
@@ -212,7 +213,9 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	}()
 	asking, cancel := context.WithTimeout(p.final, claimLimit)
 	defer cancel()
+	late := time.AfterFunc(patience, mine.lend)
 	claim, err := p.parts.Cloud.Claim(asking)
+	late.Stop()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,6 +252,9 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	job.Service = p.spec.Identity.Service
 	job.Tuning = p.spec.Tuning
 	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
+	if mine.keep() {
+		p.log.Info("the service's answer came late, and other jobs run in its place; the job runs beyond the limit of all pools", "job", job.ID)
+	}
 	p.begin(ctx, job, "", mine)
 	begun = true
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,11 +31,13 @@ func share(t *testing.T, limit int, story func(t *testing.T, slots *runtime.Slot
 		for _, st := range stages {
 			st.start()
 		}
+		defer func() { // also of a story that breaks off
+			for _, st := range stages {
+				st.stop(errors.New("the story is over"))
+				_ = st.end()
+			}
+		}()
 		story(t, slots, stages)
-		for _, st := range stages {
-			st.stop(errors.New("the story is over"))
-			_ = st.end()
-		}
 	})
 }
 
@@ -96,7 +99,7 @@ func TestNoPoolStarvesForSlots(t *testing.T) {
 func TestAPoolWithoutWorkDoesNotHoldItsSlot(t *testing.T) {
 	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
 		wait(10 * time.Hour)
-		if polls := len(stages[0].cloud.Calls(runtimetest.Claim)); polls < 5 {
+		if polls := len(stages[0].cloud.Calls(runtimetest.Claim)); polls < 10 {
 			t.Errorf("the pool without work has asked %d times in ten hours, want once between two jobs of the other", polls)
 		}
 		if each := ended(stages); each[1] < 9 { // it lost no time
@@ -141,12 +144,140 @@ func TestWaitingForASlotIsShownAndIsNoStandstill(t *testing.T) {
 		if polls := stages[1].cloud.Calls(runtimetest.Claim); len(polls) > 0 {
 			t.Errorf("it has asked for work at %v without a place for a job", polls)
 		}
-		wait(75 * time.Minute) // the other one was first in the queue, too
+		wait(15 * time.Minute)
 		state = stages[1].pool.State()
 		if len(state.Jobs) != 1 {
-			t.Errorf("after the other's jobs it is %+v, want one job", state)
+			t.Errorf("after the other's job it is %+v, want one job", state)
 		}
 	}, 10, 10)
+}
+
+func TestTheReasonOfAWaitForASlotIsTrueWhetherJobsRunOrAnotherPoolAsks(t *testing.T) {
+	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+		defer stages[0].cloud.Hang(runtimetest.Claim)()
+		stages[1].pool.Drain() // its job is the only one, and runs for an hour
+		stages[2].pool.Tune(spec(most(1000), func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
+		wait(time.Hour - time.Second)
+		behindAJob := stages[2].pool.State()
+		for range 100 { // until the pool waits behind a question
+			wait(100 * time.Millisecond)
+			_, sum := running(stages)
+			if now := stages[2].pool.State(); sum == 0 && now.Phase == runtime.PoolWaiting {
+				if now.Why != behindAJob.Why || !strings.Contains(now.Why, "asks for work") {
+					t.Errorf("behind a question it says %q, and behind a job %q", now.Why, behindAJob.Why)
+				}
+				return
+			}
+		}
+		t.Error("the pool has never waited behind a question")
+	}, 0, 1, 0)
+}
+
+func TestAServiceThatDoesNotAnswerHoldsUpNoOtherPool(t *testing.T) {
+	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+		defer stages[0].cloud.Hang(runtimetest.Claim)()
+		wait(9 * time.Minute)
+		if asked := stages[0].cloud.Calls(runtimetest.Claim); len(asked) != 2 {
+			t.Fatalf("the silent service was asked at %v, want one question that is still open", asked)
+		}
+		asked := stages[1].cloud.Calls(runtimetest.Claim)
+		last := asked[0]
+		for _, at := range append(asked[1:], time.Now()) {
+			if gap := at.Sub(last); gap > 69*time.Second { // the interval with its jitter, and the patience
+				t.Errorf("the other pool did not ask for %v", gap)
+			}
+			last = at
+		}
+	}, 0, 0)
+}
+
+func TestAnyNumberOfSilentServicesCostOnePoolSecondsAndNotMinutes(t *testing.T) {
+	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+		for _, st := range stages[:5] {
+			defer st.cloud.Hang(runtimetest.Claim)()
+		}
+		wait(70 * time.Second) // all of them ask
+		stages[5].cloud.Queue("x", "y")
+		wait(80 * time.Second)
+		if now := stages[5].engine.Present(); len(now) != 1 {
+			t.Errorf("%v run beside five silent services, want one job", now)
+		}
+	}, 0, 0, 0, 0, 0, 0)
+}
+
+func TestALateAnswerThatIsAJobIsCarriedOutBeyondTheLimit(t *testing.T) {
+	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+		release := stages[0].cloud.Hang(runtimetest.Claim)
+		defer release()
+		stages[0].cloud.Queue("late", "later")
+		wait(70 * time.Second) // the first pool asks
+		stages[1].cloud.Queue("x", "y")
+		wait(80 * time.Second)
+		if each, _ := running(stages); !slices.Equal(each, []int{0, 1}) {
+			t.Fatalf("%v jobs run while the first service is silent", each)
+		}
+		release()
+		synctest.Wait()
+		if each, _ := running(stages); !slices.Equal(each, []int{1, 1}) {
+			t.Errorf("%v jobs run after the late answer, want it carried out", each)
+		}
+		wait(61 * time.Minute) // the end of the first one makes no room, as there was one too many
+		for range 60 {
+			wait(7 * time.Minute)
+			if each, sum := running(stages); sum > 1 {
+				t.Errorf("%v jobs run in one slot", each)
+			}
+		}
+		if each := ended(stages); !slices.Equal(each, []int{2, 2}) {
+			t.Errorf("the pools have ended %v jobs, want two each", each)
+		}
+		if log := stages[0].log.String(); !strings.Contains(log, "beyond the limit") {
+			t.Errorf("the log does not say why two jobs ran:\n%s", log)
+		}
+	}, 0, 0)
+}
+
+func TestALateAnswerWithoutAJobLeavesTheSlotToWhoeverHasItNow(t *testing.T) {
+	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+		release := stages[0].cloud.Hang(runtimetest.Claim)
+		defer release()
+		wait(70 * time.Second)
+		stages[1].cloud.Queue("x", "y")
+		wait(80 * time.Second)
+		release()
+		for range 40 {
+			wait(time.Minute)
+			if each, _ := running(stages); !slices.Equal(each, []int{0, 1}) {
+				t.Fatalf("%v jobs run in one slot", each)
+			}
+		}
+	}, 0, 0)
+}
+
+func TestAnIdlePoolAsksAfterEachJobOfABusyOneAndNotAfterTwo(t *testing.T) {
+	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+		for n := range 5 {
+			asked := len(stages[1].cloud.Calls(runtimetest.Claim))
+			wait(time.Hour + time.Second)
+			if now := len(stages[1].cloud.Calls(runtimetest.Claim)); now == asked {
+				t.Errorf("the idle pool has not asked within job %d of the other", n+1)
+			}
+		}
+	}, 100, 0)
+}
+
+func TestAFreeSlotGoesToThePoolThatHoldsTheFewest(t *testing.T) {
+	share(t, 4, func(t *testing.T, slots *runtime.Slots, stages []*stage) {
+		stages[1].cloud.Queue("x", "y", "z", "w") // the first pool has all slots, and is first in the queue
+		wait(50 * time.Minute)
+		for limit := 5; limit <= 6; limit++ {
+			slots.SetLimit(limit)
+			synctest.Wait()
+		}
+		if each, _ := running(stages); !slices.Equal(each, []int{4, 2}) {
+			t.Errorf("%v jobs run, want both new slots with the second pool", each)
+		}
+	}, 100, 0)
 }
 
 func TestAPoolThatWaitsForASlotCanBeDrainedAndStopped(t *testing.T) {

@@ -54,7 +54,7 @@ func (p *Pool) State() PoolState {
 		state.Until, state.Why = p.notBefore, p.why
 	}
 	if state.Phase == PoolWaiting {
-		state.Why = "all jobs that the agent may run at a time are running"
+		state.Why = "each of the agent's places for a job is taken, by a job or by a pool that asks for work"
 	}
 	if p.waiting {
 		state.Progress = time.Now()

@@ -36,7 +36,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 			Pool: spec.Key(), PoolName: spec.Name, Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
 		}
 		p.mu.Lock()
-		p.begin(ctx, job, f.ID, p.parts.Slots.seize())
+		p.begin(ctx, job, f.ID, p.parts.Slots.seize(p))
 		p.mu.Unlock()
 	}
 	p.sweep(ctx, found)
