@@ -2,12 +2,16 @@ package schema
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -35,6 +39,7 @@ func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 	if broken != nil {
 		return nil, Problems{*broken}, false
 	}
+	content = withoutEscapesOfJSON(content)
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var first, second yaml.Node
 	switch err := decoder.Decode(&first); {
@@ -44,7 +49,11 @@ func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 		return nil, Problems{explainSyntax(file, content, err)}, false
 	}
 	d := &document{file: file}
-	switch err := decoder.Decode(&second); {
+	err := decoder.Decode(&second)
+	if err == nil && isEmpty(&second) { // a line --- that ends the first
+		err = decoder.Decode(&second)
+	}
+	switch {
 	case err == nil:
 		d.report(RuleSyntax, &second, "", "the file must be one document", "remove the line --- and what follows it")
 		return nil, d.problems, false
@@ -62,6 +71,36 @@ func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 		d.report(RuleSyntax, first.Content[0], "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
 		return nil, d.problems, false
 	}
+}
+
+// isEmpty reports whether nothing is written in a document.
+func isEmpty(document *yaml.Node) bool {
+	n := document.Content[0]
+	return n.Kind == yaml.ScalarNode && n.Value == "" && n.Anchor == "" && n.Style == 0
+}
+
+// escapes are what a backslash begins in JSON, two halves of one character taken
+// together.
+var escapes = regexp.MustCompile(`\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u])`)
+
+// withoutEscapesOfJSON puts two escapes of JSON that the YAML library does not
+// know in its words, which may move what follows in the same line by some columns.
+// What is not JSON stays as it is.
+func withoutEscapesOfJSON(content []byte) []byte {
+	if !json.Valid(content) {
+		return content
+	}
+	return escapes.ReplaceAllFunc(content, func(escape []byte) []byte {
+		switch {
+		case string(escape) == `\/`:
+			return []byte("/")
+		case len(escape) == 2:
+			return escape
+		}
+		high, _ := strconv.ParseUint(string(escape[2:6]), 16, 16)
+		low, _ := strconv.ParseUint(string(escape[8:12]), 16, 16)
+		return fmt.Appendf(nil, `\U%08X`, utf16.DecodeRune(rune(high), rune(low)))
+	})
 }
 
 func (d *document) report(rule Rule, n *yaml.Node, path, message, hint string) {
@@ -112,7 +151,11 @@ func (d *document) mapping(n *yaml.Node, path string, depth int) table {
 			continue
 		}
 		if key.Kind != yaml.ScalarNode {
-			d.report(RuleSyntax, key, path, "a key must be one plain word", "")
+			hint := ""
+			if key.Kind == yaml.MappingNode && key.Style&yaml.FlowStyle != 0 {
+				hint = "if this is a template of Helm or the like, vet what it renders"
+			}
+			d.report(RuleSyntax, key, path, "a key must be one plain word", hint)
 			continue
 		}
 		inner := join(path, shown(key.Value))

@@ -81,3 +81,64 @@ func TestMessagesNameEveryKeyAndVariableOfTheSchema(t *testing.T) {
 		t.Errorf("%d of %d names are in messages: %v", len(got), len(names), got)
 	}
 }
+
+func TestATemplateOfHelmIsToldWhatItIs(t *testing.T) {
+	const hint = "if this is a template of Helm or the like, vet what it renders"
+	for _, c := range []struct{ content, want string }{
+		{"token: {{ .Values.token }}\n", "agent.yaml:1:9: token: a key must be one plain word\n  hint: " + hint},
+		{"log_level: {{ .Values.level }}\nsyslog: {{ .Values.syslog }}\n", "agent.yaml:2:10: syslog: a key must be one plain word\n  hint: " + hint},
+		{"{{ .Values.all }}\n", "agent.yaml:1:2: a key must be one plain word\n  hint: " + hint},
+	} {
+		if _, problems := schema.Load(source(c.content)); !strings.Contains(problems.Error(), c.want) {
+			t.Errorf("%q: %v", c.content, problems)
+		}
+	}
+	if _, problems := schema.Load(source("? [a]\n: b\n")); strings.Contains(problems.Error(), "Helm") || problems.Err() == nil {
+		t.Errorf("a list as a key: %v", problems)
+	}
+	if problems := schema.CheckPod("pod.yaml", []byte("spec: {{ .Values.spec }}\n")); !strings.Contains(problems.Error(), hint) {
+		t.Errorf("a Pod: %v", problems)
+	}
+}
+
+func TestAnEmptyDocumentBehindTheFirstIsNone(t *testing.T) {
+	for _, end := range []string{"---", "---\n", "---\n\n# end\n", "--- # end\n", "...\n---\n...\n"} {
+		for name, problems := range map[string]schema.Problems{
+			"configuration": schema.Vet(source("token: a\n" + end)),
+			"template":      schema.CheckPod("pod.yaml", []byte("spec: {hostname: a}\n"+end)),
+		} {
+			if len(problems) > 0 {
+				t.Errorf("%s that ends in %q: %v", name, end, problems)
+			}
+		}
+	}
+	for _, end := range []string{"---\nlog_level: info\n", "---\n~\n", "--- null\n", "---\n''\n", "--- !!null\n", "--- &a\n", "---\n[]\n", "---\n---\n", "---\n---\nlog_level: info\n"} {
+		if _, problems := schema.Load(source("token: a\n" + end)); !strings.Contains(problems.Error(), "the file must be one document") {
+			t.Errorf("%q is taken: %v", end, problems)
+		}
+	}
+	if _, problems := schema.Load(source("token: a\n---\n[")); problems.Err() == nil {
+		t.Error("a broken document is none")
+	}
+}
+
+func TestAConfigurationMayHaveEveryEscapeOfJSON(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"token": "a", "service_url": "https:\/\/pulumi.example.com"}`:           "https://pulumi.example.com",
+		`{"token": "a", "working_directory": "\/a\\\/\ud83d\ude00\uD83D\uDE00b"}`: `/a\/😀😀b`,
+		"\uFEFF" + `{"token": "a", "working_directory": "\/a"}`:                   "/a",
+	} {
+		c, problems := schema.Load(source(content))
+		if c == nil {
+			t.Errorf("%s: %v", content, problems)
+			continue
+		}
+		if p := c.Pools[0]; p.ServiceURL != want && p.WorkingDirectory != want {
+			t.Errorf("%s: %q, %q", content, p.ServiceURL, p.WorkingDirectory)
+		}
+	}
+	problems := schema.Vet(source("apiVersion: v1\nkind: Secret\nstringData:\n  pulumi-workflow-agent.yaml: |\n    {\"token\": \"a\", \"working_directory\": \"\\/\\ud83d\\ude00\",\n     \"log_level\": 7}\n"))
+	if len(problems) != 1 || problems[0].Line != 6 || problems[0].Column != 19 {
+		t.Errorf("in a manifest: %v", problems)
+	}
+}

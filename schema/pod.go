@@ -1,13 +1,8 @@
 package schema
 
 import (
-	"encoding/json"
-	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf16"
 )
 
 // The rules of pod templates.
@@ -28,27 +23,9 @@ func CheckPod(file string, content []byte) Problems {
 	return problems
 }
 
-// escapes are what a backslash begins in JSON, two halves of one character taken
-// together.
-var escapes = regexp.MustCompile(`\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u])`)
-
 // parsePod reads a template file, YAML or JSON. An empty file and {} are an empty
-// template. Two escapes of JSON that the YAML library does not know are put in
-// its words, which may move what follows in the same line by some columns.
+// template.
 func parsePod(file string, content []byte) (value, Problems, bool) {
-	if json.Valid(content) {
-		content = escapes.ReplaceAllFunc(content, func(escape []byte) []byte {
-			switch {
-			case string(escape) == `\/`:
-				return []byte("/")
-			case len(escape) == 2:
-				return escape
-			}
-			high, _ := strconv.ParseUint(string(escape[2:6]), 16, 16)
-			low, _ := strconv.ParseUint(string(escape[8:12]), 16, 16)
-			return fmt.Appendf(nil, `\U%08X`, utf16.DecodeRune(rune(high), rune(low)))
-		})
-	}
 	t, problems, ok := parse(file, content)
 	for i := range problems {
 		if problems[i].Rule == RuleSyntax && t == nil && strings.HasPrefix(problems[i].Hint, "write lines such as") {
