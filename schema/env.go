@@ -2,6 +2,7 @@ package schema
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,11 @@ func (f *Field) fromVariable(text string) (v value, ok bool) {
 		return v, err == nil
 	case KindList:
 		entries := []value{}
-		for part := range strings.SplitSeq(text, f.Separator) {
+		parts := strings.Split(text, f.Separator)
+		if f.Separator == " " {
+			parts = strings.Fields(text) // line ends separate too
+		}
+		for _, part := range parts {
 			if part = strings.TrimSpace(part); part != "" {
 				entries = append(entries, value{at: v.at, data: part})
 			}
@@ -54,6 +59,7 @@ func (f *Field) fromVariable(text string) (v value, ok bool) {
 // no effect.
 func (d *definition) strangers(environ map[string]string) Problems {
 	var problems Problems
+	linked := regexp.MustCompile(`^` + prefix + `(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		p := Problem{Severity: Warning, Path: shown(name)}
 		switch {
@@ -63,6 +69,9 @@ func (d *definition) strangers(environ map[string]string) Problems {
 			p.Rule = RuleUnused
 			p.Message = "has no effect on an agent; it belongs to the service"
 			p.Hint = "to replace the image of every job, set " + d.variableOf("override_image")
+		case linked.MatchString(name + "=" + environ[name]):
+			// Kubernetes sets it in every Pod beside a Service named pulumi-agent.
+			continue
 		case strings.HasPrefix(name, prefix):
 			p.Rule = RuleUnknownVariable
 			p.Message = "no key has this variable"

@@ -96,7 +96,7 @@ func short(d time.Duration) string {
 
 // hint guesses from a wrong value what its writer tried. It may only quote words
 // of the schema and numbers.
-func (f *Field) hint(v value) string {
+func (f *Field) hint(v value, entry bool) string {
 	if v.at.Variable != "" && f.Kind == KindList {
 		return map[string]string{",": "put commas between the entries", " ": "put blanks between the entries"}[f.Separator]
 	}
@@ -104,6 +104,9 @@ func (f *Field) hint(v value) string {
 	case nil:
 		return "give it a value, or remove it"
 	case string:
+		if f.Kind == KindList && !entry {
+			return "write a list, such as [" + f.example() + "]"
+		}
 		return f.hintForText(data)
 	case bool, float64:
 		if f.quotesHelp(data) {
@@ -126,6 +129,14 @@ func (f *Field) hint(v value) string {
 		}
 	}
 	return ""
+}
+
+// example is one entry of the list.
+func (f *Field) example() string {
+	if len(f.Choices) > 0 {
+		return f.Choices[0]
+	}
+	return "entry"
 }
 
 // quotesHelp reports whether a number or a boolean would be right as a text.

@@ -152,6 +152,8 @@ func newExport() (*export, error) {
 func (x *export) settle(field *ast.Field) error {
 	f := x.fields[labelOf(field)]
 	switch {
+	case f.Kind == KindMapping: // without keys it may also be without a value
+		field.Value = ast.NewBinExpr(token.OR, ast.NewNull(), field.Value)
 	case hasAttribute(field, "tree"):
 		field.Value = ast.NewIdent(podDefinition)
 	case hasAttribute(field, "env") && labelOf(field) == "labels":
@@ -244,6 +246,10 @@ func (x *export) mapping(name, prefix string) (ordered, error) {
 }
 
 func (x *export) structure(expr ast.Expr, prefix string) (ordered, error) {
+	var kind any = "object"
+	if choice, ok := expr.(*ast.BinaryExpr); ok && choice.Op == token.OR {
+		kind, expr = []string{"object", "null"}, choice.Y
+	}
 	body, ok := expr.(*ast.StructLit)
 	if !ok {
 		return nil, fmt.Errorf("%s is no mapping of keys", prefix)
@@ -252,7 +258,7 @@ func (x *export) structure(expr ast.Expr, prefix string) (ordered, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := ordered{{"type", "object"}}
+	o := ordered{{"type", kind}}
 	if len(required) > 0 {
 		o = append(o, member{"required", required})
 	}

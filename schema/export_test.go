@@ -210,7 +210,7 @@ func beyond(p schema.Problem, f schema.Field, v any) string {
 		switch {
 		case f.Kind == schema.KindDuration && (err == nil || len(text) > 12):
 			return "a pattern cannot compare lengths of time"
-		case f.Kind == schema.KindQuantity && text != "":
+		case f.Kind == schema.KindQuantity && text != "", f.Key == "docker.memory", f.Key == "docker.cpus":
 			return "a pattern cannot compare numbers"
 		case (f.Kind == schema.KindInt || f.Seconds) && isFloat && number == math.Trunc(number):
 			return "4.0 is a whole number to JSON"

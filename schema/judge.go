@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -19,20 +20,29 @@ func (l *load) judge(t table) {
 			l.report(Problem{Rule: RuleInternal, File: l.source.Path, Path: shown(path), Message: "is refused, and the program cannot tell why"})
 			continue
 		}
+		if f.Kind == KindMappings {
+			at = path // one entry that is out leaves the others
+		}
 		l.bad[at] = true
 		v, there := t.get(strings.Split(path, ".")...)
 		switch {
 		case !there:
 			l.missing(t, path)
-		case at != path:
+		case at != path, f.Kind == KindMappings && path != f.Key:
 			l.refuse(f, v, path, "must be "+f.entrySentence())
 		default:
 			l.refuse(f, v, path, "must be "+f.sentence())
 		}
 	}
 	scopes := []string{""}
-	for i := range t.pools() {
+	for i, entry := range t.pools() {
 		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
+		if own, ok := entry.data.(table); ok { // CUE is silent about it while another value is wrong
+			if path := fmt.Sprintf("pools.%d.name", i); own["name"].key == (Origin{}) && !l.bad[path] {
+				l.missing(t, path)
+				l.bad[path] = true
+			}
+		}
 	}
 	for i := range l.fields {
 		f := &l.fields[i]
@@ -79,11 +89,17 @@ func (l *load) judgeAlone(t table) table {
 // refuse reports a wrong value of a field. A variable has no paths: its name
 // stands in place of one.
 func (l *load) refuse(f *Field, v value, path, message string) {
-	p := Problem{Rule: RuleValue, File: v.at.File, Line: v.at.Line, Column: v.at.Column, Path: path, Message: message, Hint: f.hint(v)}
+	p := Problem{Rule: RuleValue, File: v.at.File, Line: v.at.Line, Column: v.at.Column, Path: path, Message: message, Hint: f.hint(v, entryPath(path))}
 	if v.at.Variable != "" {
 		p.Path = v.at.Variable
 	}
 	l.report(p)
+}
+
+// entryPath reports whether a path names an entry of a list.
+func entryPath(path string) bool {
+	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '.')+1:])
+	return err == nil
 }
 
 // failures returns the paths at which CUE refuses a table, sorted, each once. A

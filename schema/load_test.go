@@ -45,7 +45,7 @@ func TestATokenAloneIsAWholeConfiguration(t *testing.T) {
 			Kubernetes: schema.Kubernetes{ImagePullPolicy: "IfNotPresent"}, ECS: schema.ECS{LaunchType: "FARGATE"},
 		}},
 		HTTPServerPort: 8080, HealthThreshold: 2 * time.Minute,
-		LogLevel: "info", LogFormat: "text", MaxConcurrentWorkflows: 1, ShutdownTimeout: time.Hour,
+		LogLevel: "info", LogFormat: "text", ShutdownTimeout: time.Hour,
 	}
 	if diff := cmp.Diff(want, got, unseen()); diff != "" {
 		t.Error(diff)
@@ -126,7 +126,7 @@ func everyValue() *schema.Config {
 			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
 		}},
 		HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
-		Syslog: true, LogLevel: "debug", LogFormat: "json", MaxConcurrentWorkflows: 11,
+		Syslog: true, LogLevel: "debug", LogFormat: "json",
 	}
 }
 
@@ -142,7 +142,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"PULUMI_AGENT_TOKEN": "pul-file\n", "PULUMI_AGENT_SERVICE_URL": "https://pulumi.example.com/api//", "PULUMI_AGENT_WORKING_DIRECTORY": "/w",
 		"PULUMI_AGENT_SHARED_VOLUME_DIRECTORY": "/s", "PULUMI_AGENT_DEPLOY_TARGET": "ecs", "PULUMI_AGENT_SINGLE_RUN": "true",
 		"PULUMI_AGENT_PULL_IMAGE": "0", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
-		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": " A  B ", "PULUMI_AGENT_ORGANIZATION_NAME": "acme", "PULUMI_AGENT_RUNNER_POOL_ID": "pool",
+		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": " A\n  B\t", "PULUMI_AGENT_ORGANIZATION_NAME": "acme", "PULUMI_AGENT_RUNNER_POOL_ID": "pool",
 		"PULUMI_AGENT_TOKEN_EXPIRATION": "3600", "PULUMI_AGENT_POLLING_INTERVAL": "1s", "PULUMI_AGENT_POLLING_INTERVAL_OVERRIDE": "TRUE",
 		"PULUMI_AGENT_JOB_STATUS_LOOP_INTERVAL": "2s", "PULUMI_AGENT_REQUEST_TIMEOUT": "3s", "PULUMI_AGENT_REQUEST_RETRY_COUNT": "4",
 		"PULUMI_AGENT_REQUEST_RETRY_WAIT": "5s", "PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "6s", "PULUMI_AGENT_CIRCUIT_BREAKER_FAILURES": "7",
@@ -307,7 +307,7 @@ func TestMistakesInVariablesAreToldUnderTheirNames(t *testing.T) {
 		"PULUMI_AGENT_REQUEST_RETRY_WAIT":     {"1h", "PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, which is 2m"},
 		"PULUMI_AGENT_DEPLOY_TARGET":          {"Docker!", "PULUMI_AGENT_DEPLOY_TARGET: must be one of docker, kubernetes, ecs, process\n  hint: did you mean docker?"},
 		"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES: must be one of deployment, insights_scan, policy_evaluation\n  hint: put commas between the entries"},
-		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST":  {"A,B", "PULUMI_AGENT_ENV_FORWARD_ALLOWLIST: must be the name of a variable, without a value\n  hint: put blanks between the entries"},
+		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST":  {"A,B", "PULUMI_AGENT_ENV_FORWARD_ALLOWLIST: must be the name of one variable, without a value\n  hint: put blanks between the entries"},
 		"PULUMI_AGENT_ECS_LAUNCH_TYPE":        {"SPOT", "PULUMI_AGENT_ECS_LAUNCH_TYPE: must be one of FARGATE, EC2"},
 		"PULUMI_AGENT_SERVICE_URL":            {"ftp://x", "PULUMI_AGENT_SERVICE_URL: must be a URL such as https://api.pulumi.com, without user, query or fragment"},
 		"PULUMI_AGENT_ORGANIZATION_NAME":      {"\xff", "PULUMI_AGENT_ORGANIZATION_NAME: must be one word, without blanks"},
@@ -334,7 +334,8 @@ func TestMistakesInVariablesAreToldUnderTheirNames(t *testing.T) {
 func TestVariablesThatSayNothingAreWarnedOf(t *testing.T) {
 	config, problems := schema.Load(schema.Source{Environ: map[string]string{
 		"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_POLING_INTERVAL": "1s", "PULUMI_AGENT_ECS_SUBNET": "x", "PULUMI_AGENT_WHATEVER": "x",
-		"PULUMI_AGENT_EMPTY": "", "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE": "x", "OTHER": "x",
+		"PULUMI_AGENT_EMPTY": "", "PULUMI_AGENT_SERVICE_HOST": "10.0.0.1", "PULUMI_AGENT_PORT": "tcp://10.0.0.1:80", "PULUMI_AGENT_POOL_SERVICE_PORT_HTTP": "80",
+		"PULUMI_AGENT_PORT_80_TCP_ADDR": "10.0.0.1", "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE": "x", "OTHER": "x",
 	}})
 	if config == nil {
 		t.Fatalf("a warning is not an error:\n%v", problems)

@@ -15,6 +15,10 @@ func (d *definition) known(t table, at string) Problems {
 	for key, v := range t {
 		path := join(at, key)
 		f, whole := d.field(path)
+		if f != nil && f.Kind == KindMapping && v.data == nil {
+			delete(t, key) // all of its keys are commented out
+			continue
+		}
 		if f == nil || whole != path || strings.Contains(key, ".") {
 			delete(t, key)
 			problems = append(problems, warning(RuleUnknownKey, v.key, join(at, shown(key)), "unknown key", d.suggestion(at, key)))
@@ -57,7 +61,12 @@ func (d *definition) renamed(t table, environ map[string]string) Problems {
 			}
 			problems = append(problems, warning(RuleOldName, v.key, f.Key, "an old name", "write "+f.Old))
 			if text, ok := v.data.(string); ok {
-				v.data = os.Expand(text, func(name string) string { return environ[name] })
+				v.data = os.Expand(text, func(name string) string {
+					if f := d.byVariable[name]; f != nil && f.Secret {
+						return "" // the value is shown
+					}
+					return environ[name]
+				})
 			}
 			t[f.Old] = v
 		}
@@ -84,7 +93,7 @@ func (d *definition) suggestion(at, key string) string {
 	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
 		return "only the variable " + variable + " sets it"
 	}
-	if f := d.byKey[path]; f != nil && scope != "" {
+	if f := d.byKey[path]; f != nil && scope != "" && f.Old == "" && f.Unused == "" && !f.Ignored {
 		return "it is for the whole agent: write it at the top level"
 	}
 	siblings := map[string]string{}

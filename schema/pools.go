@@ -2,10 +2,9 @@ package schema
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/cmwa-project/cmwa/secret"
 )
 
 // scope is one pool under check.
@@ -54,6 +53,9 @@ func (l *load) scopes(t, defaults table) []*scope {
 	}
 	if len(scopes) == 0 {
 		scopes = []*scope{{table: shared}}
+		if len(t.pools()) > 0 {
+			l.bad["pools"] = true // none of them is one
+		}
 	}
 	for _, s := range scopes {
 		s.load, s.pool, s.places, s.defaulted = l, poolOf(s.table.over(defaults)), map[string]Origin{}, defaults
@@ -121,33 +123,40 @@ func (l *load) together(scopes []*scope) {
 			names[s.pool.Name] = s
 		}
 		for _, other := range scopes[:i] {
-			l.twins(s, other)
+			if l.twins(s, other) {
+				break
+			}
 		}
 	}
 	l.rate(scopes)
 }
 
-// twins refuses two pools that would claim the same jobs: the first to ask would
-// get them, with settings that nobody chose.
-func (l *load) twins(s, other *scope) {
+// twins refuses two pools that would claim the same jobs, and reports whether they
+// would: the first to ask would get them, with settings that nobody chose. A token
+// file is the same also where it cannot be read.
+func (l *load) twins(s, other *scope) bool {
 	a, b := s.pool, other.pool
 	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes, func(kind string) bool { return slices.Contains(b.EnabledWorkflowTypes, kind) })
 	if a.ServiceURL != b.ServiceURL || !overlap {
-		return
+		return false
 	}
+	sameFile := a.TokenFile != "" && filepath.Clean(a.TokenFile) == filepath.Clean(b.TokenFile)
 	hint := "give each pool a token of its own, or kinds of jobs of its own in enabled_workflow_types"
 	switch {
 	case a.OIDCTokenFile != "" && b.OIDCTokenFile != "":
 		if a.RunnerPoolID != "" && a.RunnerPoolID == b.RunnerPoolID && a.OrganizationName == b.OrganizationName {
 			s.about(Error, RulePools, fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.at.Line), "give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types", "runner_pool_id", "name")
+			return true
 		}
-	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" && a.Token != (secret.String{}) && a.Token == b.Token:
+	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" && (a.Token == b.Token && !a.Token.Empty() || a.Token == b.Token && sameFile):
 		key := "token"
 		if _, set := s.places["token"]; !set {
 			key = "token_file"
 		}
 		s.about(Error, RulePools, fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.at.Line), hint, key, "name")
+		return true
 	}
+	return false
 }
 
 // rate warns of pools that ask more often, together, than a service likes.

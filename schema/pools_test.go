@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -131,8 +132,8 @@ func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
 		t.Errorf("a wrong template is taken: %v", problems)
 	}
 	src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
-	if _, problems := schema.Load(src); len(problems) > 0 {
-		t.Errorf("a folder, which a mount of nothing leaves, is no empty template: %v", problems)
+	if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != schema.RuleFile {
+		t.Errorf("a folder that is named outright is taken: %v", problems)
 	}
 }
 
@@ -237,7 +238,7 @@ pools:
 			keys[""]++
 		}
 	}
-	keys[""]++ // max_concurrent_workflows of all pools
+	keys[""]++ // max_concurrent_workflows of all pools, beside that of each
 	if diff := cmp.Diff(keys, count); diff != "" {
 		t.Errorf("settings of the agent and the pool: %s", diff)
 	}
@@ -340,4 +341,75 @@ func FuzzPools(f *testing.F) {
 			t.Errorf("the token is shown:\n%s", got)
 		}
 	})
+}
+
+func TestTwoPoolsWithOneTokenFileAreRefusedWhereTheFileIsNot(t *testing.T) {
+	src := source("pools: [{name: a, token_file: /run/x}, {name: b, token_file: /run//x}]")
+	src.ReadFile, src.Elsewhere = files(nil), true
+	if config, problems := schema.Load(src); config != nil || len(problems) != 1 || problems[0].Rule != schema.RulePools {
+		t.Errorf("problems: %v", problems)
+	}
+}
+
+func TestAFileThatThisUserMayNotReadIsOneOfTheAgentsMachine(t *testing.T) {
+	for _, fault := range []error{fs.ErrPermission, syscall.ENOTDIR} {
+		src := source("token_file: /root/token\nca_file: /root/ca.pem\n")
+		src.ReadFile = func(string) ([]byte, error) { return nil, fault }
+		if _, problems := schema.Load(src); len(problems.Errors()) != 2 || len(problems.Strict()) != 0 {
+			t.Errorf("%v: %v", fault, problems)
+		}
+	}
+}
+
+func TestATokenInPlaceOfAFileNameIsNeverShown(t *testing.T) {
+	for _, key := range []string{"token_file", "oidc_token_file", "ca_file", "pod_template_file"} {
+		for _, token := range []string{canary, "eyJhbGciOi" + canary} {
+			config, problems := schema.Load(source("organization_name: a\nrunner_pool_id: p\n" + key + ": " + token))
+			if got := output(config, problems); config != nil || strings.Contains(got, canary[4:12]) {
+				t.Errorf("%s: %s", key, got)
+			}
+		}
+	}
+	src := source("token: pul-x\nworkflow_runners_directory: $PULUMI_AGENT_TOKEN/bin\n")
+	src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": canary}
+	config, problems := schema.Load(src)
+	if got := output(config, problems) + fmt.Sprint(config.Settings()); strings.Contains(got, canary[4:12]) {
+		t.Error(got)
+	}
+}
+
+func TestSecretsInOddPlacesAreMaskedInSettings(t *testing.T) {
+	for _, file := range []string{
+		"pod_template: {spec: {initContainers: [{name: a, image: b, args: [--password, %s]}]}}",
+		"pod_template: {spec: {initContainers: [{name: a, image: b, command: [sh, -c, 'X=%s run']}]}}",
+		"pod_template: {spec: {containers: [{name: pulumi-workflow, env: [{name: A, value: %s}]}]}}",
+		"pod_template: {metadata: {annotations: {a: %s}}}",
+		"docker: {labels: [apikey=%s]}", "docker: {volumes: ['/%s:/x']}", "organization_name: %s", "env_forward_allowlist: [%s]", "working_directory: /x/%s",
+	} {
+		config := must(t, source("token: pul-x\n"+strings.ReplaceAll(file, "%s", canary)))
+		if got := fmt.Sprintf("%v %+v", config.Settings(), config.Settings()); strings.Contains(got, canary[4:12]) {
+			t.Errorf("%s shows the token:\n%s", file, got)
+		}
+	}
+}
+
+func TestAMappingWithoutKeysIsNone(t *testing.T) {
+	must(t, source("token: pul-x\ndocker:\n  # network: n\npools:\n- name: a\n  ecs:\n"))
+}
+
+func TestAVariableThatHandsTheTokenToJobsIsWarnedOf(t *testing.T) {
+	_, problems := schema.Load(source("token: pul-x\nenv_forward_allowlist: [HOME, PULUMI_AGENT_TOKEN]\n"))
+	if len(problems) != 1 || problems[0].Severity != schema.Warning || problems[0].Line != 2 {
+		t.Errorf("problems: %v", problems)
+	}
+}
+
+func TestAnotherSpellingOfAValueIsNoChange(t *testing.T) {
+	one := must(t, source("token: pul-a\nservice_url: https://a/\npolling_interval: 1m\ndocker: {memory: 1g, cpus: 2}\nenabled_workflow_types: [deployment, insights_scan]\n")).Settings()
+	two := must(t, source("token: pul-a\nservice_url: https://a\npolling_interval: 60s\ndocker: {memory: 1024m, cpus: '2.0'}\nenabled_workflow_types: [insights_scan, deployment, deployment]\nmax_concurrent_workflows: 1\n")).Settings()
+	for i := range one {
+		if !one[i].Same(two[i]) {
+			t.Errorf("%s differs: %s and %s", one[i].Key, one[i].Value, two[i].Value)
+		}
+	}
 }

@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cmwa-project/cmwa/secret"
@@ -18,12 +20,15 @@ import (
 // check applies the rules across the keys of one pool, and fills in what follows
 // from other keys. A rule is silent if a value that it needs is out already.
 func (s *scope) check() {
+	s.names()
 	s.service()
 	s.credentials()
 	s.certificates()
 	s.template()
 	s.retries()
 	s.labels()
+	s.sizes()
+	s.forwarded()
 	if s.pool.WorkingDirectory == "" {
 		s.pool.WorkingDirectory = directoryOf(s.source.Executable)
 	}
@@ -37,28 +42,47 @@ func (l *load) check(c *Config, t table, scopes []*scope) {
 	top := &scope{load: l, places: map[string]Origin{}}
 	t.origins("", top.places)
 	l.times(c, top, scopes)
-	if _, set := t["max_concurrent_workflows"]; set || len(t.pools()) == 0 {
-		limit := scopes[0].pool.MaxConcurrentWorkflows
-		if v, ok := t["max_concurrent_workflows"].data.(int); ok {
-			limit = v
-		}
-		c.MaxConcurrentWorkflows = limit
+	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(t.pools()) > 0 {
+		c.MaxConcurrentWorkflows = limit // a pool alone has its own
 	}
 }
 
 func (s *scope) service() {
 	if s.good("service_url") {
-		if u, err := url.Parse(s.pool.ServiceURL); err != nil || u.Hostname() == "" {
+		u, err := url.Parse(s.pool.ServiceURL)
+		if err == nil && u.Port() != "" {
+			_, err = strconv.ParseUint(u.Port(), 10, 16)
+		}
+		if err != nil || u.Hostname() == "" {
 			s.about(Error, RuleValue, "must be "+s.byKey["service_url"].sentence(), "", "service_url")
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
 }
 
+// names refuses tokens in place of the names of files that hold them. A name is
+// shown in logs and by cmwa config, so it must not come to that.
+func (s *scope) names() {
+	for i := range s.fields {
+		f := &s.fields[i]
+		v, ok := s.table.get(strings.Split(f.Key, ".")...)
+		if name, isText := v.data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && tokenLike(name) && s.good(f.Key) {
+			s.about(Error, RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
+			s.bad[join(s.at, f.Key)] = true
+			s.bad[s.path(f.Key)] = true
+		}
+	}
+}
+
+// tokenLike reports whether a text begins as access tokens or JSON Web Tokens do.
+func tokenLike(text string) bool {
+	return strings.HasPrefix(text, "pul-") || strings.HasPrefix(text, "eyJ")
+}
+
 // credentials settles which of token, token_file and OIDC is used. OIDC wins
 // over both; of the two others the environment's wins over the file's.
 func (s *scope) credentials() {
-	if !s.good("token", "token_file", "oidc_token_file") || s.bad["pools"] {
+	if !s.good("token", "token_file", "oidc_token_file") || s.at == "" && s.bad["pools"] {
 		return
 	}
 	c := s.pool
@@ -116,15 +140,12 @@ func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, 
 		s.files = append(s.files, name)
 		fmt.Fprintf(s.digest, "\x00%s\x00%s", key, content)
 		return content, mode, true
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		rule, message, hint = RuleMissingFile, "there is no such file", cure+", or correct the name"
 	case errors.Is(err, fs.ErrPermission):
-		message, hint = "the file must not be read by this user", "give the agent's user the right to read it"
+		rule, message, hint = RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it"
 	default:
 		message, hint = "the file cannot be read", "name a regular file"
-	}
-	if strings.HasPrefix(name, "pul-") {
-		rule, hint = RuleFile, "the value looks like a token; give the name of a file that holds it"
 	}
 	s.about(Error, rule, message, hint, key)
 	return nil, 0, false
@@ -207,12 +228,13 @@ func (s *scope) template() {
 	}
 }
 
-// templateFile reads a template from a file of its own. A folder in its place
-// counts as empty: it is what a mount of a key that is not there leaves.
+// templateFile reads a template from a file of its own. One that nobody asked for
+// need not be there, and may be a folder: that is what a mount of a key that is
+// not there leaves.
 func (s *scope) templateFile(key, name string, unasked bool) {
 	content, _, err := s.source.read(name)
 	switch {
-	case errors.Is(err, errNotRegular), unasked && errors.Is(err, fs.ErrNotExist):
+	case unasked && (errors.Is(err, errNotRegular) || errors.Is(err, fs.ErrNotExist)):
 		return
 	case err != nil:
 		if !unasked {
@@ -233,6 +255,29 @@ func (s *scope) templateFile(key, name string, unasked bool) {
 func (s *scope) use(v value, problems Problems) {
 	if t, ok := v.data.(table); ok && len(t) > 0 && len(problems.Errors()) == 0 {
 		s.pool.PodTemplate = t.plain()
+	}
+}
+
+// sizes refuses limits that no engine takes.
+func (s *scope) sizes() {
+	const least, most = 6 << 20, 1 << 50 // bytes; the least is Docker's
+	if v, ok := s.table.get("docker", "memory"); ok && s.good("docker.memory") {
+		text, _ := v.data.(string)
+		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
+			s.about(Error, RuleValue, "must be from 6m to 1024t", "", "docker.memory")
+		}
+	}
+	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.good("docker.cpus") {
+		s.about(Error, RuleValue, "must be at least 0.01", "", "docker.cpus")
+	}
+}
+
+// forwarded warns of the agent's own secrets among what jobs get.
+func (s *scope) forwarded() {
+	for _, name := range s.pool.EnvForwardAllowlist {
+		if f := s.byVariable[name]; f != nil && f.Secret {
+			s.about(Warning, RuleCredentials, "hands the agent's own token to every job", "remove "+name+"; a job has a token of its own", "env_forward_allowlist")
+		}
 	}
 }
 

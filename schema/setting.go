@@ -32,9 +32,12 @@ func (l *load) settings(c *Config) []Setting {
 	var settings []Setting
 	process := l.process
 	process.set(value{data: short(c.HealthThreshold)}.unless(process, "health_threshold"), "health_threshold")
+	if c.MaxConcurrentWorkflows == 0 {
+		process.set(value{data: ""}, "max_concurrent_workflows")
+	}
 	for i := range l.fields {
 		f := &l.fields[i]
-		if f.plainKey() && (!f.Pool || f.Key == "max_concurrent_workflows" && len(process.pools()) > 0) {
+		if f.plainKey() && (!f.Pool || f.Key == "max_concurrent_workflows") {
 			settings = append(settings, f.setting("", process, ""))
 		}
 	}
@@ -85,7 +88,7 @@ func (f *Field) plainKey() bool {
 
 func (f *Field) setting(pool string, t table, named string) Setting {
 	v, _ := t.get(strings.Split(f.Key, ".")...)
-	text, _ := json.Marshal(v.plain())
+	text, _ := json.Marshal(f.meaning(v))
 	s := Setting{Pool: pool, Key: f.Key, Origin: v.at, Reload: f.Reload, same: secret.New(string(text) + "\x00" + named)}
 	switch {
 	case v.data == nil || v.data == "":
@@ -97,17 +100,45 @@ func (f *Field) setting(pool string, t table, named string) Setting {
 	return s
 }
 
-// masked hides the values of environment variables in a Pod template: people
-// write passwords there.
+// meaning is the value as it is used, so that two spellings of one value are the
+// same.
+func (f *Field) meaning(v value) any {
+	switch text, _ := v.data.(string); {
+	case f.Kind == KindDuration && v.data != "":
+		d, _ := duration(v.data)
+		return d
+	case f.Kind == KindQuantity && v.data != "":
+		n, _ := cores(v.data)
+		return n
+	case f.Key == "docker.memory":
+		n, _ := size(text)
+		return n
+	case f.Key == "service_url":
+		return strings.TrimRight(text, "/")
+	case f.Key == "enabled_workflow_types":
+		kinds := reader{table{f.Key: v}}.list(f.Key)
+		slices.Sort(kinds)
+		return slices.Compact(kinds)
+	default:
+		return v.plain()
+	}
+}
+
+// masked hides where people write secrets: the values of environment variables
+// and the command lines in a Pod template, and whatever looks like a token.
 func masked(data any) any {
 	switch data := data.(type) {
 	case table:
 		shown := table{}
 		_, named := data["name"]
 		for key, v := range data {
-			if text, ok := v.data.(string); ok && named && key == "value" && text != "" {
+			text, isText := v.data.(string)
+			switch {
+			case isText && named && key == "value" && text != "":
 				v.data = secret.Mark
-			} else {
+			case key == "command" || key == "args":
+				v.data = []value{{data: secret.Mark}}
+			default:
 				v.data = masked(v.data)
 			}
 			shown[key] = v
@@ -119,6 +150,11 @@ func masked(data any) any {
 			shown[i] = value{data: masked(v.data)}
 		}
 		return shown
+	case string:
+		if strings.Contains(data, "pul-") || strings.Contains(data, "eyJ") {
+			return secret.Mark
+		}
+		return data
 	default:
 		return data
 	}
