@@ -16,6 +16,7 @@ type Fate string
 // The fates.
 const (
 	Started  Fate = "started"
+	Kept     Fate = "kept"     // goes on as it is: what changes is for another deploy_target
 	Tuned    Fate = "tuned"    // goes on, with new settings
 	Replaced Fate = "replaced" // drains, and a new one starts
 	Drained  Fate = "drained"  // claims nothing more, and is removed when its jobs have ended
@@ -25,7 +26,7 @@ const (
 type Change struct {
 	Key      string
 	From, To string       // as they stand in a file; a mark for secrets; empty is unset
-	Effect   schema.Class // when it takes effect
+	Effect   schema.Class // when it takes effect; empty is never, as it is for another deploy_target
 }
 
 // Reload is what a reload does to one pool, or to the agent as a whole.
@@ -41,6 +42,10 @@ type Reload struct {
 // Nothing is an empty list.
 func Preview(before, after *schema.Config) []Reload {
 	reloads := fates(before, after)
+	targets := map[string]string{}
+	for _, p := range after.Pools {
+		targets[p.Name] = p.DeployTarget
+	}
 	old := map[[2]string]schema.Setting{}
 	for _, s := range before.Settings() {
 		old[[2]string{s.Pool, s.Key}] = s
@@ -54,15 +59,21 @@ func Preview(before, after *schema.Config) []Reload {
 		if r == nil {
 			r = &Reload{Pool: s.Pool}
 			if s.Pool != "" {
-				r.Fate = Tuned
+				r.Fate = Kept
 			}
 			reloads[s.Pool] = r
 		}
 		effect := s.Reload
 		switch {
+		case s.Pool != "" && !concerns(s.Key, targets[s.Pool]):
+			effect = ""
+		case r.Fate == Kept:
+			r.Fate = Tuned
+		}
+		switch {
 		case r.Fate == Started:
 			continue // all of its keys are new
-		case r.Fate == Replaced:
+		case r.Fate == Replaced && effect != "":
 			effect = schema.ReloadDrain // with the new pool
 		}
 		r.Changes = append(r.Changes, Change{Key: s.Key, From: was.Value, To: s.Value, Effect: effect})
@@ -72,6 +83,19 @@ func Preview(before, after *schema.Config) []Reload {
 		list = append(list, *reloads[name])
 	}
 	return list
+}
+
+// concerns reports whether a key has a meaning for a target.
+func concerns(key, target string) bool {
+	section, _, nested := strings.Cut(key, ".")
+	switch {
+	case nested:
+		return section == target
+	case strings.HasPrefix(key, "pod_template"):
+		return target == "kubernetes"
+	default:
+		return true
+	}
 }
 
 // fates asks Diff what becomes of the pools.
@@ -130,6 +154,8 @@ func (r Reload) heading(names []string) string {
 	switch r.Fate {
 	case Started:
 		return who + ": started"
+	case Kept:
+		return who + ": goes on as before"
 	case Tuned:
 		return who + ": tuned, running jobs go on"
 	case Replaced:
@@ -145,9 +171,9 @@ func (r Reload) heading(names []string) string {
 // the others.
 func writeChanges(b *strings.Builder, changes []Change) {
 	words := map[schema.Class]string{
-		schema.ReloadLive: "now", schema.ReloadJob: "next job", schema.ReloadDrain: "new pool", schema.ReloadRebind: "rebind", schema.ReloadRestart: "needs restart",
+		schema.ReloadLive: "now", schema.ReloadJob: "next job", schema.ReloadDrain: "new pool", schema.ReloadRebind: "rebind", schema.ReloadRestart: "needs restart", "": "no effect",
 	}
-	order := []schema.Class{schema.ReloadLive, schema.ReloadRebind, schema.ReloadJob, schema.ReloadDrain, schema.ReloadRestart}
+	order := []schema.Class{schema.ReloadLive, schema.ReloadRebind, schema.ReloadJob, schema.ReloadDrain, schema.ReloadRestart, ""}
 	changes = slices.Clone(changes)
 	slices.SortStableFunc(changes, func(a, b Change) int {
 		return cmp.Compare(slices.Index(order, a.Effect), slices.Index(order, b.Effect))
