@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -207,11 +209,53 @@ func TestAnOIDCTokenIsExchangedOnceAndAgainWhenItIsRefused(t *testing.T) {
 		"GET /api/deployments/poll token pool-1", "POST /api/oauth/token ", "GET /api/deployments/poll token pool-2")
 }
 
-func TestAnOIDCFileThatCannotBeReadIsNamed(t *testing.T) {
-	edit := withOIDC(t)
-	s := newScene(t, func(o *Options) { edit(o); o.Tuning.OIDCTokenFile += "-gone" }, func(http.ResponseWriter, *http.Request) {})
-	if _, err := s.client.Claim(t.Context()); err == nil || !strings.Contains(err.Error(), "oidc_token_file") || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("the error is %v", err)
+func TestAnOIDCFileThatCannotBeReadIsToldByItsKeyAndNotByItsPath(t *testing.T) {
+	const canary = "pul-c4n4ry"
+	folder := t.TempDir()
+	file := func(name, text string) string {
+		name = filepath.Join(folder, canary+name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	pipe := filepath.Join(folder, canary+"pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ path, says string }{
+		"the token itself":      {canary, "the file is not there"},
+		"a file that is gone":   {filepath.Join(folder, canary), "the file is not there"},
+		"below a file":          {filepath.Join(file("file", "x"), "token"), "the file is not there"},
+		"a long token itself":   {canary + strings.Repeat("x", 5000), "the value is too long for a file's name"},
+		"what is no path":       {canary + "\x00", "the file cannot be read"},
+		"a folder":              {folder, "it is not a regular file"},
+		"a pipe":                {pipe, "it is not a regular file"},
+		"an empty file":         {file("empty", ""), "the file is empty"},
+		"a file of white space": {file("white", " \n"), "the file is empty"},
+		"a large file":          {file("large", strings.Repeat("x", maxTokenFile+1)), "the file is larger than 64 KiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edit := withOIDC(t)
+			s := newScene(t, func(o *Options) { edit(o); o.Tuning.OIDCTokenFile = c.path }, func(http.ResponseWriter, *http.Request) {})
+			_, err := s.client.Claim(t.Context())
+			if err == nil {
+				t.Fatal("there is no error")
+			}
+			for _, part := range []string{"read oidc_token_file: " + c.says, "not the token itself"} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not have %q", err, part)
+				}
+			}
+			var path *fs.PathError
+			if text := fmt.Sprintf("%v %+v %#v", err, err, err); strings.Contains(text, canary) || strings.Contains(text, folder) || errors.As(err, &path) {
+				t.Errorf("the path shows in %s", text)
+			}
+			s.wantCalls(t)
+		})
+	}
+	if err := tokenFileError(&fs.PathError{Op: "open", Path: canary, Err: syscall.EACCES}); err.Error() != "this user is not allowed to read the file" {
+		t.Errorf("of a file that belongs to others it says %q", err)
 	}
 }
 

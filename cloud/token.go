@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -146,7 +148,7 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 	}
 	subject, err := readTokenFile(tuning.OIDCTokenFile)
 	if err != nil {
-		return secret.String{}, 0, &exchangeError{err: fmt.Errorf("read oidc_token_file: %w", err), check: "that the file is there, and that this user may read it", local: true}
+		return secret.String{}, 0, &exchangeError{err: fmt.Errorf("read oidc_token_file: %w", err), check: "that oidc_token_file names the file that holds the token, and is not the token itself", local: true}
 	}
 	form := url.Values{
 		"grant_type":           {"urn:ietf:params:oauth:grant-type:token-exchange"},
@@ -195,23 +197,46 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 // maxLife is the longest life of a token that is believed.
 const maxLife = 366 * 24 * time.Hour
 
-// readTokenFile reads a token, without the white space around it.
+// readTokenFile reads a token, without the white space around it. It does not
+// open devices and pipes, which may never end. An error does not hold the path:
+// people put the token itself there.
 func readTokenFile(path string) (secret.String, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return secret.String{}, tokenFileError(err)
+	}
+	if !info.Mode().IsRegular() {
+		return secret.String{}, errors.New("it is not a regular file")
+	}
 	file, err := os.Open(path)
 	if err != nil {
-		return secret.String{}, err
+		return secret.String{}, tokenFileError(err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
 	if err != nil {
-		return secret.String{}, err
+		return secret.String{}, tokenFileError(err)
 	}
 	token := strings.TrimSpace(string(text))
 	switch {
 	case len(text) > maxTokenFile:
-		return secret.String{}, fmt.Errorf("%s is larger than %d KiB, so it is no token", path, maxTokenFile>>10)
+		return secret.String{}, fmt.Errorf("the file is larger than %d KiB, so it is no token", maxTokenFile>>10)
 	case token == "":
-		return secret.String{}, fmt.Errorf("%s is empty", path)
+		return secret.String{}, errors.New("the file is empty")
 	}
 	return secret.New(token), nil
+}
+
+// tokenFileError says what is wrong with a token file in words of its own, and
+// wraps nothing, since what the system says holds the path.
+func tokenFileError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return errors.New("the file is not there")
+	case errors.Is(err, fs.ErrPermission):
+		return errors.New("this user is not allowed to read the file")
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		return errors.New("the value is too long for a file's name")
+	}
+	return errors.New("the file cannot be read")
 }
