@@ -1,0 +1,272 @@
+package watch
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Mode is how a watcher learns of changes.
+type Mode string
+
+// The modes.
+const (
+	Events  Mode = "events"  // the kernel tells
+	Polling Mode = "polling" // files are read again and again
+)
+
+const (
+	quiet    = 50 * time.Millisecond // after the last event, so that a writer can finish
+	ceiling  = time.Second           // after the first event, in a folder that is never quiet
+	net      = 15 * time.Second      // between two comparisons without any event
+	poll     = 2 * time.Second       // between two comparisons in mode Polling
+	rearm    = 10 * time.Second      // between two attempts to get back to mode Events
+	maxBytes = 2 << 20               // of a file that are compared
+)
+
+// Watcher says when the content of files may have changed. Its methods are safe
+// for concurrent use; Run is called once.
+type Watcher struct {
+	changed chan struct{} // holds one empty token
+	nudged  chan struct{} // holds one empty token: compare now
+
+	mu     sync.Mutex
+	paths  []string
+	mode   Mode
+	prints map[string]print
+}
+
+// print is what tells one state of a path from another.
+type print struct {
+	sum   [sha256.Size]byte
+	fault string // why it cannot be read; empty if it can
+}
+
+// New makes a watcher of some paths. What they hold now is what later content is
+// compared with.
+func New(paths ...string) *Watcher {
+	w := &Watcher{changed: make(chan struct{}, 1), nudged: make(chan struct{}, 1), mode: Events, prints: map[string]print{}}
+	w.Watch(paths...)
+	return w
+}
+
+// Watch replaces the paths that are watched. A path that is new is compared with
+// what it holds at this moment.
+func (w *Watcher) Watch(paths ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	paths = slices.Compact(slices.Sorted(slices.Values(paths)))
+	if slices.Equal(paths, w.paths) {
+		return
+	}
+	prints := map[string]print{}
+	for _, path := range paths {
+		known, ok := w.prints[path]
+		if !ok {
+			known = printOf(path)
+		}
+		prints[path] = known
+	}
+	w.paths, w.prints = paths, prints
+	w.Look()
+}
+
+// Changed returns a channel that gives an empty token when something may have
+// changed since the last one. It carries no meaning but "look again".
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// Look compares soon, without an event: for a signal that asks for it.
+func (w *Watcher) Look() {
+	select {
+	case w.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// Mode returns how changes are learnt of at present.
+func (w *Watcher) Mode() Mode {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mode
+}
+
+// compare reads the paths and gives a token if one of them differs.
+func (w *Watcher) compare() {
+	w.mu.Lock()
+	paths := w.paths
+	w.mu.Unlock()
+	now := make(map[string]print, len(paths))
+	for _, path := range paths {
+		now[path] = printOf(path)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	differs := false
+	for path, p := range now {
+		if known, ok := w.prints[path]; ok && known != p {
+			w.prints[path] = p
+			differs = true
+		}
+	}
+	if differs {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// printOf reads a path. Only regular files are opened, since a pipe or a device
+// may never end.
+func printOf(path string) print {
+	info, err := os.Stat(path)
+	if err != nil {
+		return print{fault: faultOf(err)}
+	}
+	if !info.Mode().IsRegular() {
+		return print{fault: "not a regular file"}
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return print{fault: faultOf(err)}
+	}
+	defer file.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.LimitReader(file, maxBytes)); err != nil {
+		return print{fault: faultOf(err)}
+	}
+	var p print
+	copy(p.sum[:], sum.Sum(nil))
+	return p
+}
+
+func faultOf(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "not there"
+	case errors.Is(err, fs.ErrPermission):
+		return "not allowed"
+	default:
+		return "not readable"
+	}
+}
+
+// Run watches until ctx ends, and then returns nil.
+func (w *Watcher) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		notify, err := fsnotify.NewBufferedWatcher(64)
+		if err == nil {
+			err = w.listen(ctx, notify)
+			_ = notify.Close()
+		}
+		if err == nil {
+			return nil
+		}
+		w.pollFor(ctx, rearm)
+	}
+	return nil
+}
+
+// pollFor compares without any help of the kernel for a while.
+func (w *Watcher) pollFor(ctx context.Context, length time.Duration) {
+	w.setMode(Polling)
+	over := time.NewTimer(length)
+	defer over.Stop()
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over.C:
+			return
+		case <-ticker.C:
+		case <-w.nudged:
+		}
+		w.compare()
+	}
+}
+
+func (w *Watcher) setMode(mode Mode) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mode = mode
+}
+
+// listen waits for events. It returns nil when ctx ends, and an error when the
+// kernel cannot serve the watches.
+func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
+	if err := w.arm(notify); err != nil {
+		return err
+	}
+	w.compare() // what changed before the watches were there
+	w.setMode(Events)
+	slow := time.NewTicker(net)
+	defer slow.Stop()
+	settle := time.NewTimer(0) // fires when it is quiet
+	settle.Stop()
+	var since time.Time // of the first event that was not yet followed up; zero is none
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-notify.Events:
+			if !ok {
+				return errors.New("the watch has ended")
+			}
+			if since.IsZero() {
+				since = time.Now()
+			}
+			settle.Reset(min(quiet, max(0, ceiling-time.Since(since))))
+			continue
+		case err, ok := <-notify.Errors:
+			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return errors.Join(errors.New("the watch has failed"), err)
+			}
+		case <-settle.C:
+		case <-slow.C:
+		case <-w.nudged:
+		}
+		since = time.Time{}
+		settle.Stop()
+		if err := w.arm(notify); err != nil {
+			return err
+		}
+		w.compare()
+	}
+}
+
+// arm makes the kernel's watches those of the folders that matter now.
+func (w *Watcher) arm(notify *fsnotify.Watcher) error {
+	w.mu.Lock()
+	paths := w.paths
+	w.mu.Unlock()
+	wanted := map[string]bool{}
+	for _, path := range paths {
+		for _, folder := range folders(path) {
+			wanted[folder] = true
+		}
+	}
+	for _, folder := range notify.WatchList() {
+		if !wanted[folder] {
+			_ = notify.Remove(folder) // it may be gone
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(wanted)) {
+		switch err := notify.Add(folder); {
+		case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		default:
+			return err
+		}
+	}
+	return nil
+}
