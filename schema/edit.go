@@ -23,9 +23,9 @@ type Change struct {
 
 // Edit sets keys in the text of a configuration file, one after another, and
 // returns the new text. Whatever it does not have to touch stays byte for byte:
-// comments, order, indents, line ends, a byte order mark. A value takes the place
-// of the one before it; a new key goes to the end. A key that has the value
-// already is left as it is, so that a second edit changes nothing.
+// comments, order, indents, line ends, a byte order mark. JSON stays JSON. A value
+// takes the place of the one before it; a new key goes to the end. A key that has
+// the value already is left as it is, so that a second edit changes nothing.
 //
 // Content may be empty. It must be one YAML document that holds a mapping; the
 // values in it are not judged. The error is of type [Problems], with no file in
@@ -149,6 +149,8 @@ func (p *page) set(change Change) ([]byte, error) {
 		return p.whole, nil
 	case old.Kind == yaml.SequenceNode || old.Kind == yaml.MappingNode:
 		return nil, notEdited(old, change.Key, "is a list or a mapping, which is not replaced", "remove it, and begin again")
+	case p.flow() && key.Style&yaml.DoubleQuotedStyle != 0:
+		ways = p.replace(old, asJSON(want))
 	default:
 		ways = p.replace(old, written)
 	}
@@ -226,11 +228,7 @@ func (p *page) intoFlow(key string, want *yaml.Node) [][]edit {
 	if at > len(p.text) || p.text[at-1] != '{' {
 		return nil
 	}
-	value := want.Value
-	if want.ShortTag() == "!!str" {
-		value = inQuotes(value)
-	}
-	entry := inQuotes(key) + ": " + value
+	entry := inQuotes(key) + ": " + asJSON(want)
 	switch {
 	case len(p.root.Content) == 0:
 	case p.root.Content[0].Line > p.root.Line:
@@ -476,6 +474,14 @@ func asScalar(value any) (string, *yaml.Node, error) {
 	default:
 		return "", nil, fmt.Errorf("set a value of type %T: only text, true and false, and whole numbers can be set", value)
 	}
+}
+
+// asJSON returns how a value is written in JSON.
+func asJSON(n *yaml.Node) string {
+	if n.ShortTag() == "!!str" {
+		return inQuotes(n.Value)
+	}
+	return n.Value
 }
 
 // inQuotes returns a text in double quotes, as JSON and YAML both read it.

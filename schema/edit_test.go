@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,6 +37,10 @@ func TestAnEditTouchesNothingButTheValue(t *testing.T) {
 		{"an indented mapping", "  syslog: true\n  log_level: info\n", "  syslog: true\n  log_level: debug\n"},
 		{"brackets", "{syslog: true, log_level: info, log_format: json}\n", "{syslog: true, log_level: debug, log_format: json}\n"},
 		{"brackets without a value", "{syslog: true, log_level: , log_format: json}\n", "{syslog: true, log_level: debug, log_format: json}\n"},
+		{"JSON", "{\"syslog\": true, \"log_level\": \"info\"}\n", "{\"syslog\": true, \"log_level\": \"debug\"}\n"},
+		{"JSON with null", "{\"log_level\": null}", "{\"log_level\": \"debug\"}"},
+		{"JSON with a number", "{\n  \"log_level\": 7,\n  \"syslog\": true\n}\n", "{\n  \"log_level\": \"debug\",\n  \"syslog\": true\n}\n"},
+		{"brackets with a quoted key", "{\"log_level\": 'info'}", "{\"log_level\": \"debug\"}"},
 		{"CRLF", "log_level: info\r\nsyslog: true\r\n", "log_level: debug\r\nsyslog: true\r\n"},
 		{"a mark and letters of more bytes", "\uFEFFlog_format: 'é' # é\nlog_level: 'é' # é\n", "\uFEFFlog_format: 'é' # é\nlog_level: debug # é\n"},
 		{"lines that only YAML ends", "log_format: \"a\u2028b\u0085c\"\nlog_level: info\n", "log_format: \"a\u2028b\u0085c\"\nlog_level: debug\n"},
@@ -64,6 +69,37 @@ func TestAnEditTouchesNothingButTheValue(t *testing.T) {
 			t.Errorf("%s: %s", c.name, diff)
 		}
 	}
+}
+
+func TestAnEditLeavesJSONBe(t *testing.T) {
+	words := rapid.SampledFrom([]string{"pul-new", "pul-a", "info", "https://example.com", "", "null", "7", "a\"b\\c", "é\u2028😀<", "/x: y"})
+	text := rapid.OneOf(words, rapid.String(), rapid.Just("\u0085\uFEFF\x7f"))
+	rapid.Check(t, func(t *rapid.T) {
+		before := rapid.MapOf(rapid.SampledFrom([]string{"token", "log_level", "x", "syslog"}), rapid.OneOf(
+			rapid.Map(words, func(s string) any { return s }), rapid.Map(rapid.IntRange(0, 9), func(n int) any { return n }),
+			rapid.SampledFrom([]any{nil, true, false}),
+		)).Draw(t, "before")
+		content, err := json.MarshalIndent(before, "", strings.Repeat(" ", rapid.IntRange(0, 2).Draw(t, "indent")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := rapid.OneOf(rapid.Map(text, func(s string) any { return s }), rapid.SampledFrom([]any{true, false, 5})).Draw(t, "value")
+		key := rapid.SampledFrom([]string{"token", "x", "new"}).Draw(t, "key")
+		after, err := schema.Edit(content, []schema.Change{{Key: key, Value: value}})
+		if err != nil {
+			t.Fatalf("%s: %v", content, err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(after, &got); err != nil {
+			t.Fatalf("%s became %s: %v", content, after, err)
+		}
+		if n, ok := value.(int); ok {
+			value = float64(n)
+		}
+		if diff := cmp.Diff(value, got[key]); diff != "" {
+			t.Fatalf("%s became %s: %s", content, after, diff)
+		}
+	})
 }
 
 func TestAnEditQuotesWhatYAMLWouldReadDifferently(t *testing.T) {
