@@ -67,7 +67,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			Credentials: credentials, Target: p.DeployTarget, Namespace: namespace,
 		},
 		Tuning: runtime.Tuning{
-			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, TokenExpiration: p.TokenExpiration, CA: p.CA,
+			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, OIDCSum: p.OIDCSum, TokenExpiration: p.TokenExpiration, CA: p.CA,
 			Kinds: kinds, MaxJobs: p.MaxConcurrentWorkflows, SingleRun: p.SingleRun,
 			PollingInterval: p.PollingInterval, PollingOverride: p.PollingOverride, StatusInterval: p.JobStatusLoopInterval,
 			RequestTimeout: p.RequestTimeout, RetryCount: p.RequestRetryCount, RetryWait: p.RequestRetryWait, RetryMaxWait: p.RequestRetryMaxWait,

@@ -46,6 +46,7 @@ type Identity struct {
 type Tuning struct {
 	Token           secret.String // static pool token; empty with OIDC
 	OIDCTokenFile   string
+	OIDCSum         string        // changes with the content of that file, so that it is exchanged anew
 	TokenExpiration time.Duration // asked for at an exchange; 0 lets the service decide
 	CA              string        // PEM certificates that are trusted beside the system's, by the agent and in jobs; empty is none
 

@@ -13,7 +13,7 @@ import (
 type Config struct {
 	Path   string   // of the file; empty if there is none
 	Digest string   // of everything that it was made from, in hexadecimal
-	Files  []string // that the file names and that were read for it
+	Files  []string // that it names, sorted
 
 	Pools []Pool // at least one; names are unique
 
@@ -47,6 +47,7 @@ type Pool struct {
 	EnabledWorkflowTypes   []string // at least one, each once
 	EnvForwardAllowlist    []string
 	OIDCTokenFile          string // empty is no OIDC
+	OIDCSum                string // of that file's content as it was, in hexadecimal; empty if it could not be read
 	OrganizationName       string
 	RunnerPoolID           string
 	TokenExpiration        time.Duration // 0 lets the service decide

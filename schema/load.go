@@ -17,19 +17,39 @@ import (
 // Load never panics, whatever the source holds; it reads the files of tokens,
 // certificates and Pod templates that the configuration names, and nothing else. It is safe for concurrent use.
 func Load(source Source) (*Config, Problems) {
+	outcome := Evaluate(source)
+	return outcome.Config, outcome.Problems
+}
+
+// Outcome is what a load comes to.
+type Outcome struct {
+	Config   *Config // nil exactly if the problems hold an error
+	Problems Problems
+	Digest   string   // of everything that was looked at, in hexadecimal, also where that is refused
+	Files    []string // that the configuration names, sorted, also those that are not there
+}
+
+// Evaluate is [Load] for a reader that looks again: it also tells what was looked
+// at, whether that is good or not.
+func Evaluate(source Source) Outcome {
 	l := &load{source: source, bad: map[string]bool{}, digest: sha256.New()}
 	l.digest.Write(source.Content)
 	config := l.guarded()
+	slices.Sort(l.files)
+	outcome := Outcome{Digest: hex.EncodeToString(l.digest.Sum(nil)), Files: slices.Compact(l.files)}
 	l.problems.sort()
 	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
 	if source.Elsewhere {
 		l.problems = l.problems.elsewhere()
 	}
+	outcome.Problems = l.problems
 	if config == nil || len(l.problems.Errors()) > 0 {
-		return nil, l.problems
+		return outcome
 	}
 	config.settings = l.settings(config)
-	return config, l.problems
+	config.Files, config.Digest = outcome.Files, outcome.Digest
+	outcome.Config = config
+	return outcome
 }
 
 // load is one load under way.
@@ -99,8 +119,6 @@ func (l *load) run() *Config {
 		config.Pools = append(config.Pools, *s.pool)
 	}
 	l.check(config, merged, l.pools)
-	config.Files = l.files
-	config.Digest = hex.EncodeToString(l.digest.Sum(nil))
 	return config
 }
 

@@ -105,7 +105,7 @@ pools:
 			t.Errorf("pool %s: %s", p.Name, diff)
 		}
 	}
-	if !slices.Equal(config.Files, []string{"pod.json", "empty"}) {
+	if !slices.Equal(config.Files, []string{"empty", "pod.json"}) {
 		t.Errorf("files are %v", config.Files)
 	}
 }

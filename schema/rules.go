@@ -2,7 +2,9 @@ package schema
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -92,6 +94,7 @@ func (s *scope) credentials() {
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""
 	switch {
 	case c.OIDCTokenFile != "":
+		s.identity()
 		s.exchange(map[string]bool{"token": hasToken, "token_file": hasFile})
 		c.Token = secret.String{}
 	case hasToken && hasFile && s.above("token") == s.above("token_file"):
@@ -128,17 +131,33 @@ func (s *scope) exchange(others map[string]bool) {
 	}
 }
 
+// identity notes what the file of the OIDC token holds. It is read anew for each
+// exchange, and need not be there yet.
+func (s *scope) identity() {
+	s.files = append(s.files, s.pool.OIDCTokenFile)
+	if content, _, err := s.source.read(s.pool.OIDCTokenFile); err == nil {
+		s.saw("oidc_token_file", content)
+		sum := sha256.Sum256(content)
+		s.pool.OIDCSum = hex.EncodeToString(sum[:])
+	}
+}
+
+// saw takes the content of a file into the digest.
+func (s *scope) saw(key string, content []byte) {
+	fmt.Fprintf(s.digest, "\x00%s\x00%d\x00%s", key, len(content), content)
+}
+
 // file reads a file that a key names. Its name stays out of messages: people put
 // a secret itself there.
 func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+	s.files = append(s.files, name)
 	content, mode, err := s.source.read(name)
 	rule, message, hint := RuleFile, "", ""
 	switch {
 	case err == nil && len(content) > MaxFile:
 		message, hint = fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10), "name another"
 	case err == nil:
-		s.files = append(s.files, name)
-		fmt.Fprintf(s.digest, "\x00%s\x00%s", key, content)
+		s.saw(key, content)
 		return content, mode, true
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		rule, message, hint = RuleMissingFile, "there is no such file", cure+", or correct the name"
@@ -232,6 +251,7 @@ func (s *scope) template() {
 // need not be there, and may be a folder: that is what a mount of a key that is
 // not there leaves.
 func (s *scope) templateFile(key, name string, unasked bool) {
+	s.files = append(s.files, name)
 	content, _, err := s.source.read(name)
 	switch {
 	case unasked && (errors.Is(err, errNotRegular) || errors.Is(err, fs.ErrNotExist)):
@@ -242,8 +262,7 @@ func (s *scope) templateFile(key, name string, unasked bool) {
 		}
 		return
 	}
-	s.files = append(s.files, name)
-	fmt.Fprintf(s.digest, "\x00%s\x00%s", key, content)
+	s.saw(key, content)
 	v, problems, ok := parsePod(name, content)
 	if ok {
 		problems = append(problems, podTemplate(v, "")...)

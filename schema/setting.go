@@ -51,7 +51,7 @@ func (s *scope) settings() []Setting {
 	t := s.table.over(s.defaulted)
 	t["working_directory"] = value{data: s.pool.WorkingDirectory}.unless(t, "working_directory")
 	t["token"] = value{at: t["token"].at, data: ""}
-	named := map[string]string{"token_file": "", "ca_file": s.pool.CA}
+	named := map[string]string{"token_file": "", "ca_file": s.pool.CA, "oidc_token_file": s.pool.OIDCSum}
 	if !s.pool.Token.Empty() {
 		if _, inline := s.places["token"]; inline && (s.pool.TokenFile == "" || !s.above("token_file") || s.above("token")) {
 			t["token"] = value{at: s.places["token"], data: s.pool.Token.Reveal()}
