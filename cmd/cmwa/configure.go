@@ -90,7 +90,7 @@ func (c *configuring) run(ctx context.Context) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	for _, step := range []func() error{c.overwrite, c.credentials, c.service} {
+	for _, step := range []func() error{c.overwrite, func() error { return c.credentials(ctx) }, c.service} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func (c *configuring) set(key, value string) {
 }
 
 // credentials settles how the agent authenticates.
-func (c *configuring) credentials() error {
+func (c *configuring) credentials(ctx context.Context) error {
 	way, err := c.way()
 	switch {
 	case err != nil || way == "":
@@ -283,7 +283,7 @@ func (c *configuring) credentials() error {
 	case way == "oidc":
 		return c.exchange()
 	default:
-		return c.accessToken()
+		return c.accessToken(ctx)
 	}
 }
 
@@ -349,7 +349,7 @@ func (c *configuring) absolute(key, name string) (string, error) {
 }
 
 // accessToken settles the token and where it stands.
-func (c *configuring) accessToken() error {
+func (c *configuring) accessToken(ctx context.Context) error {
 	if c.o.tokenFile != "" && !c.o.tokenStdin {
 		name, err := filepath.Abs(c.o.tokenFile)
 		if err != nil {
@@ -358,7 +358,7 @@ func (c *configuring) accessToken() error {
 		return c.tokenAt("", name)
 	}
 	had := c.present["token"] != "" || c.present["token_file"] != ""
-	token, err := c.readToken(had)
+	token, err := c.readToken(ctx, had)
 	if err != nil {
 		return err
 	}
@@ -396,15 +396,23 @@ func (c *configuring) accessToken() error {
 }
 
 // readToken returns the token, or nothing if the one that the file has is kept.
-func (c *configuring) readToken(had bool) (string, error) {
+func (c *configuring) readToken(ctx context.Context, had bool) (string, error) {
 	check := c.valid("token")
+	person := c.prompt
 	if c.o.tokenStdin {
+		person, had = newKeyboard(ctx, c.s.stdin, c.s.stderr), false
+		defer person.close()
+	}
+	if person == nil {
 		const most = 64 << 10 // whatever is longer is no token
-		content, err := io.ReadAll(io.LimitReader(c.s.stdin, most))
-		if err != nil {
+		content, _, err := c.s.read(ctx, "-")
+		switch {
+		case ctx.Err() != nil:
+			return "", errNoAnswer
+		case err != nil:
 			return "", errors.New("read the token from standard input: it cannot be read")
 		}
-		token := strings.TrimSpace(string(content))
+		token := strings.TrimSpace(string(content[:min(len(content), most)]))
 		if err := check(token); err != nil {
 			return "", usageError{fmt.Errorf("the token on standard input %w", err)}
 		}
@@ -420,7 +428,7 @@ func (c *configuring) readToken(had bool) (string, error) {
 			return check(answer)
 		}
 	}
-	return c.prompt.ask(q)
+	return person.ask(q)
 }
 
 // tokenAt puts the token, unless it is empty, into a file of its own, which the

@@ -168,6 +168,26 @@ func TestConfigureWithoutATerminalNamesTheFlagThatIsMissing(t *testing.T) {
 	}
 }
 
+func TestConfigureDoesNotWaitForATokenOnceItIsToldToStop(t *testing.T) {
+	emptyFolder(t)
+	ctx, stop := context.WithCancel(t.Context())
+	reading := &held{reached: stop}
+	var stdout, stderr bytes.Buffer
+	code := execute(ctx, ctx, []string{"configure", "--token-stdin"}, streams{nil, reading, &stdout, &stderr})
+	if code != exitFailure || !strings.Contains(stderr.String(), "nothing has been changed") || stdout.Len() > 0 {
+		t.Errorf("exit code %d, %s", code, &stderr)
+	}
+	holds(t)
+}
+
+// held is a pipe that nobody writes to, and nobody closes.
+type held struct{ reached func() }
+
+func (h *held) Read([]byte) (int, error) {
+	h.reached()
+	select {}
+}
+
 func TestConfigureRefusesTokensThatAreNone(t *testing.T) {
 	for _, token := range []string{"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff", strings.Repeat("\n", 1<<20) + canary} {
 		emptyFolder(t)

@@ -29,16 +29,24 @@ type prompt struct {
 // newPrompt returns nil if there is no person to ask: if one of the two streams
 // is not a terminal. The questions end with ctx.
 func newPrompt(ctx context.Context, in io.Reader, out io.Writer) *prompt {
-	stdin, ok := in.(*os.File)
-	if !ok || !term.IsTerminal(int(stdin.Fd())) {
+	if !isTerminal(out) {
 		return nil
 	}
-	stderr, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(stderr.Fd())) {
+	return newKeyboard(ctx, in, out)
+}
+
+// newKeyboard returns nil if nobody types what comes from in. Somebody who does not
+// see out, because it is no terminal, is asked in silence.
+func newKeyboard(ctx context.Context, in io.Reader, out io.Writer) *prompt {
+	if !isTerminal(in) {
 		return nil
 	}
-	p := &prompt{in: stdin, terminal: term.NewTerminal(dialogue{ctx, stdin, stderr}, "")}
-	if width, height, err := term.GetSize(int(stderr.Fd())); err == nil && width > 0 && height > 0 {
+	stdin := in.(*os.File)
+	if !isTerminal(out) {
+		return &prompt{in: stdin, terminal: term.NewTerminal(dialogue{ctx, stdin, io.Discard}, "")}
+	}
+	p := &prompt{in: stdin, terminal: term.NewTerminal(dialogue{ctx, stdin, out}, "")}
+	if width, height, err := term.GetSize(int(out.(*os.File).Fd())); err == nil && width > 0 && height > 0 {
 		_ = p.terminal.SetSize(width, height) // a terminal that is drawn for 80 columns works too
 	}
 	return p
@@ -111,7 +119,7 @@ func (p *prompt) line(text string, hidden bool) (string, error) {
 type dialogue struct {
 	ctx context.Context
 	in  *os.File
-	out *os.File
+	out io.Writer
 }
 
 // lookForSignal is how long, in milliseconds, a read may not notice that ctx has

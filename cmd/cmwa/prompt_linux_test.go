@@ -327,3 +327,40 @@ func TestATokenTypedAheadIsNotShown(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+func TestATokenForStandardInputIsNotShownAtATerminal(t *testing.T) {
+	for name, keys := range map[string]string{"Enter": canary + "\r", "Enter and Ctrl-D": canary + "\r\x04", "blanks": " " + canary + " \r"} {
+		t.Run(name, func(t *testing.T) {
+			desk(t)
+			p := sit(t, "--token-stdin")
+			p.expect("Pool access token, which is not shown: ")
+			p.press(keys)
+			p.expect("wrote " + schema.FileName)
+			if code := p.end(); code != exitOK || settings(t, schema.FileName).Token.Reveal() != canary {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+func TestATokenForStandardInputCanBeBrokenOff(t *testing.T) {
+	for name, leave := range map[string]func(p *person) error{
+		"Ctrl-C":         func(p *person) error { p.press("\x03"); return nil },
+		"TERM":           func(p *person) error { return p.cmd.Process.Signal(syscall.SIGTERM) },
+		"half an answer": func(p *person) error { p.press(canary + "\x03"); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			desk(t)
+			p := sit(t, "--token-stdin")
+			p.expect("Pool access token, which is not shown: ")
+			if err := leave(p); err != nil {
+				t.Fatal(err)
+			}
+			p.expect("nothing has been changed")
+			if code := p.end(); code != exitFailure {
+				t.Errorf("exit code %d", code)
+			}
+			holds(t)
+		})
+	}
+}

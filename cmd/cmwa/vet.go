@@ -279,9 +279,9 @@ func unreadable(name string, err error) (message, hint string) {
 	}
 }
 
-// isTerminal reports whether a person sees what is written.
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
+// isTerminal reports whether a person is at the other side of a stream.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
