@@ -100,8 +100,9 @@ func concerns(key, target string) bool {
 
 // fates asks Diff what becomes of the pools.
 func fates(before, after *schema.Config) map[string]*Reload {
-	observed := Observed{Pools: map[string]runtime.PoolState{}}
-	for key, spec := range Want(before, 1).Pools {
+	was := Want(before, 1)
+	observed := Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
+	for key, spec := range was.Pools {
 		observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling}
 	}
 	reloads := map[string]*Reload{}

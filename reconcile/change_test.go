@@ -153,23 +153,29 @@ func TestEveryKeyTakesEffectAsTheSchemaSays(t *testing.T) {
 		before := config(t, base+first(f.Key == "token", "token: pul-a\n"))
 		after := config(t, base+file+"\n")
 		old, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
-		observed := reconcile.Observed{Pools: map[string]runtime.PoolState{}}
+		observed := reconcile.Observed{Process: old.Process, Pools: map[string]runtime.PoolState{}}
 		for key, spec := range old.Pools {
 			observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling}
 		}
 		plan := reconcile.Diff(now, observed)
 		var got schema.Class
-		switch {
-		case len(plan) == 2:
-			got = schema.ReloadDrain
-		case len(plan) == 1 && placed(old) != placed(now):
-			got = schema.ReloadJob
-		case len(plan) == 1:
-			got = schema.ReloadLive
-		case old.Process.HTTPPort != now.Process.HTTPPort:
-			got = schema.ReloadRebind
-		case old.Process != now.Process:
-			got = schema.ReloadLive
+		for _, action := range plan {
+			switch a := action.(type) {
+			case reconcile.DrainPool:
+				got = schema.ReloadDrain
+			case reconcile.TunePool:
+				got = schema.ReloadLive
+				if placed(old) != placed(now) {
+					got = schema.ReloadJob
+				}
+			case reconcile.SetProcess:
+				if got == "" {
+					got = schema.ReloadLive
+				}
+				if a.From.HTTPPort != a.To.HTTPPort {
+					got = schema.ReloadRebind
+				}
+			}
 		}
 		if got != f.Reload {
 			t.Errorf("%s takes effect %q, and the schema says %q; the plan is %v", f.Key, got, f.Reload, plan)

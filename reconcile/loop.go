@@ -23,14 +23,16 @@ var errStopping = errors.New("the agent is stopping")
 // Loop converges what runs onto what is wanted. Its methods are safe for
 // concurrent use; Run is called once.
 type Loop struct {
-	build Build
-	log   *slog.Logger
-	set   *Set
-	woken chan struct{} // holds one empty token: something is new
+	build   Build
+	process Process
+	log     *slog.Logger
+	set     *Set
+	woken   chan struct{} // holds one empty token: something is new
 
 	mu       sync.Mutex
 	desired  Desired
 	applied  Desired
+	inForce  ProcessSpec
 	since    time.Time // of applied
 	failures map[string]failure
 	stopping bool
@@ -43,10 +45,16 @@ type failure struct {
 	until time.Time
 }
 
-// New makes a loop that wants nothing yet.
-func New(build Build, log *slog.Logger) *Loop {
+// Process prepares a change of the process as a whole, opens what is new, and
+// touches nothing that is in use. Commit then makes the change, and cannot fail.
+type Process func(ctx context.Context, from, to ProcessSpec) (commit func(), err error)
+
+// New makes a loop that wants nothing yet. The process is as inForce says.
+func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *Loop {
 	return &Loop{
 		build:    build,
+		process:  process,
+		inForce:  inForce,
 		log:      log.With("component", "reconcile"),
 		set:      newSet(),
 		woken:    make(chan struct{}, 1),
@@ -112,8 +120,8 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 			l.converged(desired, observed)
 			break
 		}
-		built, whole := l.prepare(ctx, plan)
-		if !l.commit(pools, plan, built, whole) {
+		ready := l.prepare(ctx, plan)
+		if !l.commit(pools, plan, ready) {
 			break
 		}
 	}
@@ -133,52 +141,76 @@ func (l *Loop) observe() (Desired, Observed) {
 		}
 		blocked[key] = f.until
 	}
-	return l.desired, Observed{Now: time.Now(), Pools: states, Blocked: blocked}
+	return l.desired, Observed{Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked}
 }
 
-// prepare builds every pool that the plan starts, before anything is touched.
-// Whole reports whether all could be built.
-func (l *Loop) prepare(ctx context.Context, plan Plan) (built map[string]Pool, whole bool) {
-	built, whole = map[string]Pool{}, true
-	for _, action := range plan {
-		start, ok := action.(StartPool)
-		if !ok {
-			continue
-		}
-		building, cancel := context.WithTimeout(ctx, buildLimit)
-		pool, err := l.build(building, start.Spec)
-		cancel()
-		if err != nil {
-			whole = false
-			l.failed(start.key(), start.Spec.Name, err)
-			continue
-		}
-		built[start.key()] = pool
-	}
-	return built, whole
+// prepared is what a plan needs that is new.
+type prepared struct {
+	process func()          // commits the change of the process; nil if it could not be prepared
+	pools   map[string]Pool // by key
+	whole   bool            // everything could be built
 }
+
+// prepare builds everything that the plan needs, before anything is touched.
+func (l *Loop) prepare(ctx context.Context, plan Plan) prepared {
+	ready := prepared{pools: map[string]Pool{}, whole: true}
+	for _, action := range plan {
+		building, cancel := context.WithTimeout(ctx, buildLimit)
+		switch a := action.(type) {
+		case SetProcess:
+			commit, err := l.process(building, a.From, a.To)
+			if err != nil {
+				l.failed(a.key(), "agent cannot be set; trying again", "", err)
+				break
+			}
+			ready.process = commit
+		case StartPool:
+			pool, err := l.build(building, a.Spec)
+			if err != nil {
+				ready.whole = false
+				l.failed(a.key(), poolFails, a.Spec.Name, err)
+				break
+			}
+			ready.pools[a.key()] = pool
+		}
+		cancel()
+	}
+	return ready
+}
+
+// poolFails is the word of a pool that cannot be built, or does not live.
+const poolFails = "pool cannot work; trying again"
 
 // commit carries out the plan with what was built, and reports whether it did
 // anything. Drains wait until everything new is there. A pool that died by
 // itself is removed and noted as a failure, so that it comes back with back-off.
-func (l *Loop) commit(pools context.Context, plan Plan, built map[string]Pool, whole bool) (acted bool) {
+func (l *Loop) commit(pools context.Context, plan Plan, ready prepared) (acted bool) {
 	for _, action := range plan {
 		switch a := action.(type) {
-		case StartPool:
-			if built[a.key()] == nil {
+		case SetProcess:
+			if ready.process == nil {
 				continue
 			}
-			l.set.start(pools, a.key(), built[a.key()])
+			ready.process()
+			l.mu.Lock()
+			l.inForce = a.To
+			delete(l.failures, ProcessKey)
+			l.mu.Unlock()
+		case StartPool:
+			if ready.pools[a.key()] == nil {
+				continue
+			}
+			l.set.start(pools, a.key(), ready.pools[a.key()])
 		case TunePool:
 			l.set.tune(a.Spec)
 		case DrainPool:
-			if !whole {
+			if !ready.whole {
 				continue
 			}
 			l.set.drain(a.Key)
 		case RemovePool:
 			if err := l.set.remove(a.Key); err != nil {
-				l.failed(a.Key, a.Name, err)
+				l.failed(a.Key, poolFails, a.Name, err)
 			}
 		}
 		acted = true
@@ -196,9 +228,9 @@ func about(action Action) []any {
 	return []any{"service", start.Spec.Identity.Service, "target", start.Spec.Identity.Target}
 }
 
-// failed notes that a pool could not be built or did not live. The first
+// failed notes that something could not be built or did not live. The first
 // failure of a row is a warning, the others are for those who look closely.
-func (l *Loop) failed(key, name string, err error) {
+func (l *Loop) failed(key, what, pool string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.failures[key]
@@ -208,7 +240,7 @@ func (l *Loop) failed(key, name string, err error) {
 		level = slog.LevelDebug
 	}
 	l.failures[key] = failure{err: err, times: f.times + 1, until: time.Now().Add(wait)}
-	l.log.Log(context.Background(), level, "pool cannot work; trying again", "pool", name, "error", err, "in", wait)
+	l.log.Log(context.Background(), level, what, "pool", pool, "error", err, "in", wait)
 }
 
 // converged notes that what is wanted is what runs, unless something still

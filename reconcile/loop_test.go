@@ -97,13 +97,14 @@ type house struct {
 	built map[string][]*fakePool // by name
 	fails map[string]error       // of the next builds, by name
 	tries map[string]int
+	sets  []reconcile.ProcessSpec // in order
 }
 
 func inHouse(t *testing.T, story func(t *testing.T, h *house)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		h := &house{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, tries: map[string]int{}, ended: make(chan error, 1)}
-		h.loop = reconcile.New(h.build, slog.New(slog.NewTextHandler(&h.log, nil)))
+		h.loop = reconcile.New(h.build, h.process, reconcile.ProcessSpec{}, slog.New(slog.NewTextHandler(&h.log, nil)))
 		soft, stop := context.WithCancel(context.Background())
 		hard, hurry := context.WithCancel(context.Background())
 		h.stop, h.hurry = stop, hurry
@@ -320,6 +321,39 @@ func TestTheLatestWishWins(t *testing.T) {
 		h.want(51, pool("a", "one", 3))
 		if s := h.loop.Status(); s.Applied != 51 || len(s.Pools) != 1 {
 			t.Errorf("applied %d with %d pools, want 51 with 1", s.Applied, len(s.Pools))
+		}
+	})
+}
+
+// process stands for the process around the loop.
+func (h *house) process(_ context.Context, _, to reconcile.ProcessSpec) (func(), error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.fails[reconcile.ProcessKey]; err != nil {
+		return nil, err
+	}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.sets = append(h.sets, to)
+	}, nil
+}
+
+func TestTheProcessIsSetOnceAndTriedAgainWhereItCannotBe(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.fail(reconcile.ProcessKey, errors.New("the port is taken"))
+		spec := reconcile.ProcessSpec{HTTPPort: 9090, LogLevel: "debug"}
+		h.loop.Want(reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{}, Process: spec})
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if status := h.loop.Status(); len(h.sets) > 0 || status.Applied == 2 || status.Problems[reconcile.ProcessKey] != "the port is taken" {
+			t.Errorf("set %v; the status is %+v", h.sets, status)
+		}
+		h.fail(reconcile.ProcessKey, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if status := h.loop.Status(); len(h.sets) != 1 || h.sets[0] != spec || status.Applied != 2 || len(status.Problems) > 0 {
+			t.Errorf("set %v; the status is %+v", h.sets, status)
 		}
 	})
 }

@@ -16,16 +16,24 @@ import (
 type Observed struct {
 	Now     time.Time
 	Pools   map[string]runtime.PoolState // by key
-	Blocked map[string]time.Time         // keys that failed, and when to try them again
+	Process ProcessSpec                  // in force
+	Blocked map[string]time.Time         // keys that failed, and when to try them again; the process has ProcessKey
 }
 
-// Action is one thing to do. The set is closed: [StartPool], [TunePool],
-// [DrainPool], [RemovePool].
+// ProcessKey is the key under which the process as a whole fails.
+const ProcessKey = "process"
+
+// Action is one thing to do. The set is closed: [SetProcess], [StartPool],
+// [TunePool], [DrainPool], [RemovePool].
 type Action interface {
 	fmt.Stringer
 	rank() int
 	key() string
 }
+
+// SetProcess changes what the process as a whole is: its log, its listener, its
+// limits. The new listener and log are there before the old ones go.
+type SetProcess struct{ From, To ProcessSpec }
 
 // StartPool builds a pool and runs it.
 type StartPool struct{ Spec runtime.PoolSpec }
@@ -69,11 +77,16 @@ func (p Plan) String() string {
 //  4. What is not wanted is drained, whatever it holds, once everything that is
 //     wanted is there.
 //  5. What is not wanted and has stopped is removed.
+//  6. The process is made what is wanted of it, unless that failed a short while
+//     ago.
 //
 // No action ends a job.
 func Diff(desired Desired, observed Observed) Plan {
 	var plan Plan
 	missing := false
+	if desired.Process != observed.Process && !observed.Now.Before(observed.Blocked[ProcessKey]) {
+		plan = append(plan, SetProcess{observed.Process, desired.Process})
+	}
 	for key, spec := range desired.Pools {
 		state, there := observed.Pools[key]
 		switch {
@@ -114,15 +127,35 @@ func same(a, b runtime.PoolSpec) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-func (a StartPool) rank() int  { return 0 }
-func (a TunePool) rank() int   { return 1 }
-func (a DrainPool) rank() int  { return 2 }
-func (a RemovePool) rank() int { return 3 }
+func (a SetProcess) rank() int { return 0 }
+func (a StartPool) rank() int  { return 1 }
+func (a TunePool) rank() int   { return 2 }
+func (a DrainPool) rank() int  { return 3 }
+func (a RemovePool) rank() int { return 4 }
 
+func (a SetProcess) key() string { return ProcessKey }
 func (a StartPool) key() string  { return a.Spec.Key() }
 func (a TunePool) key() string   { return a.Spec.Key() }
 func (a DrainPool) key() string  { return a.Key }
 func (a RemovePool) key() string { return a.Key }
+
+// String names what changes.
+func (a SetProcess) String() string {
+	var parts []string
+	if a.From.HTTPPort != a.To.HTTPPort {
+		parts = append(parts, fmt.Sprintf("HTTP port %d -> %d", a.From.HTTPPort, a.To.HTTPPort))
+	}
+	if a.From.LogLevel != a.To.LogLevel || a.From.LogFormat != a.To.LogFormat || a.From.Syslog != a.To.Syslog {
+		parts = append(parts, "log")
+	}
+	if a.From.MaxJobs != a.To.MaxJobs {
+		parts = append(parts, fmt.Sprintf("jobs of all pools %d -> %d", a.From.MaxJobs, a.To.MaxJobs))
+	}
+	if a.From.HealthThreshold != a.To.HealthThreshold || a.From.ShutdownTimeout != a.To.ShutdownTimeout {
+		parts = append(parts, "time limits")
+	}
+	return "set the agent's " + strings.Join(parts, ", ")
+}
 
 func (a StartPool) String() string { return fmt.Sprintf("start pool %s", a.Spec.Name) }
 

@@ -3,13 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
+	"os/signal"
+	"slices"
+	"syscall"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -36,65 +41,110 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	environ := readEnvironment(s.environ)
 
-	// the configuration
-	c, warnings, err := load(config, environ)
-	if err != nil {
+	// the configuration, as it is now
+	var first reconcile.Desired
+	want := func(d reconcile.Desired) { first = d } // until there is a loop
+	watcher := watch.New()
+	log := newSwitch(s.stderr)
+	follower := reconcile.NewFollower(reconcile.FollowerParts{
+		Find:  func() (schema.Source, error) { return find(config, environ) },
+		Check: check, Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Log: log.logger,
+	})
+	if err := follower.Look(); err != nil {
 		return usageError{err}
 	}
-	desired := reconcile.Want(c, 1)
-	for _, spec := range desired.Pools {
-		if err := supported(spec); err != nil {
-			return usageError{err}
-		}
-	}
 
-	// the log
-	log, closeLog, err := openLog(desired.Process, s.stderr)
+	// the process: log, listener, limits
+	process, err := newShell(ctx, log, first.Process)
 	if err != nil {
 		return err
 	}
-	defer closeLog()
-	for _, warning := range warnings {
-		log.Warn(warning.String(), "component", "schema")
-	}
+	defer process.close()
 
 	// the loop, and what tells of it
-	listener, err := listen(desired.Process.HTTPPort)
-	if err != nil {
-		return err
-	}
-	loop := reconcile.New(builder(environ, runtime.NewSlots(desired.Process.MaxJobs), log), log)
-	log.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
-	loop.Want(desired)
+	loop := reconcile.New(builder(environ, process.slots, log.logger), process.prepare, first.Process, log.logger)
+	process.handle(health(loop.Status))
+	c := follower.View().Config
+	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
+	want = loop.Want
+	loop.Want(first)
+	tellFrozen(c, log.logger)
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	serving, closeServer := context.WithCancel(context.WithoutCancel(groupCtx))
+	looking, lookAway := context.WithCancel(groupCtx)
 	group.Go(func() error {
 		defer closeServer() // health is told until the last job is
+		defer lookAway()
 		return loop.Run(groupCtx, hurry)
 	})
-	group.Go(func() error { return serve(serving, listener, loop.Status) })
+	group.Go(func() error { return process.serve(serving) })
+	group.Go(func() error { return watcher.Run(looking) })
+	group.Go(func() error { return follow(looking, watcher, follower) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	log.Info("agent has stopped")
+	log.logger.Info("agent has stopped")
 	return nil
+}
+
+// check says what this release cannot carry out.
+func check(desired reconcile.Desired) error {
+	for _, key := range slices.Sorted(maps.Keys(desired.Pools)) {
+		if err := supported(desired.Pools[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow looks at the configuration whenever it may have changed, or a HUP asks
+// for it, until ctx ends.
+func follow(ctx context.Context, watcher *watch.Watcher, follower *reconcile.Follower) error {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGHUP)
+	defer signal.Stop(asked)
+	for {
+		_ = follower.Look() // it has told
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-watcher.Changed():
+		case <-asked:
+			watcher.Look()
+		}
+	}
+}
+
+// tellFrozen warns of files that can never change as they are mounted.
+func tellFrozen(c *schema.Config, log *slog.Logger) {
+	for _, path := range append([]string{c.Path}, c.Files...) {
+		if path != "" && watch.Frozen(path) {
+			log.Warn("a change of this file is never seen: it is mounted by itself, or with subPath; mount the folder that holds it", "file", path)
+		}
+	}
 }
 
 // load finds and reads the configuration.
 func load(config string, environ environment) (*schema.Config, schema.Problems, error) {
-	home, _ := os.UserHomeDir()
-	executable, _ := os.Executable()
-	working, err := os.Getwd()
-	if err != nil {
-		return nil, nil, fmt.Errorf("find the working directory: %w", err)
-	}
-	source, err := schema.Find(schema.Places{
-		Config: config, WorkingDirectory: working, Home: home, Executable: executable, Environ: environ,
-	})
+	source, err := find(config, environ)
 	if err != nil {
 		return nil, nil, err
 	}
 	c, problems := schema.Load(source)
 	return c, problems.Warnings(), problems.Err()
+}
+
+// find reads the file that the command line names, or that lies in one of the
+// documented places.
+func find(config string, environ environment) (schema.Source, error) {
+	home, _ := os.UserHomeDir()
+	executable, _ := os.Executable()
+	working, err := os.Getwd()
+	if err != nil {
+		return schema.Source{}, fmt.Errorf("find the working directory: %w", err)
+	}
+	return schema.Find(schema.Places{
+		Config: config, WorkingDirectory: working, Home: home, Executable: executable, Environ: environ,
+	})
 }

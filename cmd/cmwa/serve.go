@@ -1,59 +1,12 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 )
-
-// closeLimit bounds the end of the HTTP server: its answers are short.
-const closeLimit = 5 * time.Second
-
-// listen opens the health server's port. Port 0 is no server: nil, nil.
-func listen(port int) (net.Listener, error) {
-	if port == 0 {
-		return nil, nil
-	}
-	listener, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
-	if err != nil {
-		return nil, fmt.Errorf("open the health port: %w: set http_server_port to a free port, or to 0 for none", err)
-	}
-	return listener, nil
-}
-
-// serve answers on the listener until ctx ends. A nil listener waits only.
-func serve(ctx context.Context, listener net.Listener, status func() reconcile.Status) error {
-	if listener == nil {
-		<-ctx.Done()
-		return nil
-	}
-	server := &http.Server{
-		Handler:           health(status),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10,
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve health: %w", err)
-	case <-ctx.Done():
-	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
-	defer cancel()
-	err := server.Shutdown(closing)
-	if served := <-failed; err == nil && !errors.Is(served, http.ErrServerClosed) {
-		err = served
-	}
-	return err
-}
 
 // health answers GET /healthz, with the three fields that the original has and
 // a few more, and GET /readyz. An unhealthy agent answers 503.

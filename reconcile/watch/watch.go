@@ -59,8 +59,8 @@ func New(paths ...string) *Watcher {
 	return w
 }
 
-// Watch replaces the paths that are watched. A path that is new is compared with
-// what it holds at this moment.
+// Watch replaces the paths that are watched. A path that is new may have changed
+// since its reader read it, and so gives a token once.
 func (w *Watcher) Watch(paths ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,6 +73,7 @@ func (w *Watcher) Watch(paths ...string) {
 		known, ok := w.prints[path]
 		if !ok {
 			known = printOf(path)
+			w.say()
 		}
 		prints[path] = known
 	}
@@ -118,10 +119,14 @@ func (w *Watcher) compare() {
 		}
 	}
 	if differs {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
+		w.say()
+	}
+}
+
+func (w *Watcher) say() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
 	}
 }
 

@@ -40,6 +40,7 @@ func watched(t *testing.T) *file {
 func (f *file) start() {
 	f.t.Helper()
 	f.w = watch.New(f.path)
+	f.seen("a path that is new")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.w.Run(ctx) }()
@@ -168,6 +169,7 @@ func TestFiveHundredSwapsOfAConfigMapAreSeenOneByOne(t *testing.T) {
 	f.path = filepath.Join(f.folder, "agent.yaml")
 	f.must(os.Symlink("..data/agent.yaml", f.path))
 	f.w = watch.New(f.path)
+	f.seen("a path that is new")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.w.Run(ctx) }()
@@ -204,6 +206,7 @@ func TestFilesThatAreNamedLaterAreWatchedToo(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "token")
 	f.start()
 	f.w.Watch(f.path, other)
+	f.seen("a path that is new")
 	f.write(other, "a") // it was not there
 	f.seen("the other file has come")
 	f.write(other, "b")

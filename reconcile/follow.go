@@ -1,0 +1,204 @@
+package reconcile
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// Follower makes what a configuration file says what the loop wants, again and
+// again: read, check, compare, and either replace what is wanted or leave it and
+// say why. It is level, not edge: [Follower.Look] may be called at any time and
+// as often as one likes.
+type Follower struct {
+	parts FollowerParts
+	log   *slog.Logger
+
+	look sync.Mutex // one look at a time; it guards the next two
+	seen string     // digest of the last outcome, good or bad
+	full bool       // the file has had content
+
+	mu   sync.Mutex
+	view View
+}
+
+// FollowerParts is what a follower works with.
+type FollowerParts struct {
+	Find  func() (schema.Source, error) // reads the file
+	Check func(Desired) error           // says what this release cannot carry out
+	Want  func(Desired)                 // takes what is wanted; the latest wins
+	Watch func(paths ...string)         // takes the files that matter now
+	Log   *slog.Logger
+}
+
+// View is what a follower knows: a snapshot.
+type View struct {
+	Config     *schema.Config // the last good one; nil before the first
+	Generation uint64         // of it, from 1
+	AcceptedAt time.Time
+	Accepted   uint64     // reloads that were taken since the start, the first load included
+	Rejected   uint64     // reloads that were refused
+	Rejection  *Rejection // of what the file says now; nil if that is in force
+	LastReload []Reload   // what the last reload changed
+	Seconds    float64    // that the last load, check and comparison took
+}
+
+// Rejection is a state of the file that is not used.
+type Rejection struct {
+	At       time.Time
+	Digest   string          // of what was refused; empty if it could not be read
+	Problems schema.Problems // why; empty if Reason says it
+	Reason   string
+}
+
+// NewFollower makes a follower that has seen nothing.
+func NewFollower(parts FollowerParts) *Follower {
+	return &Follower{parts: parts, log: parts.Log.With("component", "config")}
+}
+
+// View returns a snapshot.
+func (f *Follower) View() View {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.view
+}
+
+// Look reads the file and does what follows from it. It returns an error if the
+// file is refused; what was in force before is in force then. The first look
+// decides whether a process can begin; who looks again may ignore the error,
+// because it has been logged and stands in the view.
+//
+//  1. What cannot be read is refused.
+//  2. An empty file that had content is a writer in mid-air: wait.
+//  3. What was seen last is not looked at twice.
+//  4. What is in force already, after a bad edit was undone, only ends the
+//     rejection.
+//  5. What holds an error, or what this release cannot carry out, is refused.
+//  6. Everything else is the next generation.
+func (f *Follower) Look() error {
+	f.look.Lock()
+	defer f.look.Unlock()
+	begun := time.Now()
+	source, err := f.parts.Find()
+	if err != nil {
+		f.seen = ""
+		return f.refuse(Rejection{At: begun, Reason: err.Error()}, err)
+	}
+	empty := len(bytes.TrimSpace(source.Content)) == 0
+	if empty && f.full {
+		return nil
+	}
+	f.full = f.full || !empty
+	outcome := schema.Evaluate(source)
+	f.parts.Watch(append([]string{source.Path}, outcome.Files...)...)
+	if outcome.Digest == f.seen {
+		return nil
+	}
+	f.seen = outcome.Digest
+	before := f.View().Config
+	if before != nil && before.Digest == outcome.Digest {
+		f.restored()
+		return nil
+	}
+	if err := outcome.Problems.Err(); err != nil {
+		return f.refuse(Rejection{At: begun, Digest: outcome.Digest, Problems: outcome.Problems}, err)
+	}
+	generation := f.View().Generation + 1
+	desired := Want(outcome.Config, generation)
+	if err := f.parts.Check(desired); err != nil {
+		return f.refuse(Rejection{At: begun, Digest: outcome.Digest, Reason: err.Error()}, err)
+	}
+	f.accept(outcome, desired, begun)
+	return nil
+}
+
+// accept makes an outcome what is wanted.
+func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Time) {
+	for _, warning := range outcome.Problems {
+		f.log.Warn(warning.String())
+	}
+	f.mu.Lock()
+	before := f.view.Config
+	var reloads []Reload
+	if before != nil {
+		reloads = Preview(before, outcome.Config)
+	}
+	f.view.Config, f.view.Generation, f.view.AcceptedAt = outcome.Config, desired.Generation, time.Now()
+	f.view.Accepted++
+	f.view.Rejection, f.view.LastReload = nil, reloads
+	f.view.Seconds = time.Since(begun).Seconds()
+	f.mu.Unlock()
+	if before != nil {
+		now, next, drained, restart := byEffect(reloads)
+		f.log.Info("configuration changed", "generation", desired.Generation, "now", now, "next_job", next, "drained_and_replaced", drained, "needs_restart", restart)
+	}
+	f.parts.Want(desired)
+}
+
+// refuse notes that the file is not used, and says so once.
+func (f *Follower) refuse(rejection Rejection, err error) error {
+	f.mu.Lock()
+	first := f.view.Config == nil
+	known := f.view.Rejection != nil && f.view.Rejection.Reason == rejection.Reason && f.view.Rejection.Digest == rejection.Digest
+	if !known {
+		f.view.Rejected++
+		f.view.Rejection = &rejection
+	}
+	generation := f.view.Generation
+	f.mu.Unlock()
+	if first || known {
+		return err // who began tells why it did not
+	}
+	if len(rejection.Problems) == 0 {
+		f.log.Error("configuration refused: the one before stays in force", "generation", generation, "problem", rejection.Reason)
+	}
+	for _, problem := range rejection.Problems.Errors() {
+		f.log.Error("configuration refused: the one before stays in force", "generation", generation, "problem", problem.String())
+	}
+	return err
+}
+
+// restored notes that the file says again what is in force.
+func (f *Follower) restored() {
+	f.mu.Lock()
+	refused := f.view.Rejection != nil
+	f.view.Rejection = nil
+	generation := f.view.Generation
+	f.mu.Unlock()
+	if refused {
+		f.log.Info("configuration is again the one in force", "generation", generation)
+	}
+}
+
+// byEffect sorts what a reload changes by when it takes effect, as names of pools
+// and keys in words.
+func byEffect(reloads []Reload) (now, next, drained, restart string) {
+	lists := map[schema.Class][]string{}
+	for _, r := range reloads {
+		who := ""
+		if r.Pool != "" {
+			who = r.Pool + ": "
+		}
+		switch r.Fate {
+		case Started, Drained:
+			lists[schema.ReloadLive] = append(lists[schema.ReloadLive], who+string(r.Fate))
+		case Replaced:
+			lists[schema.ReloadDrain] = append(lists[schema.ReloadDrain], r.Pool)
+		}
+		for _, c := range r.Changes {
+			effect := c.Effect
+			if effect == schema.ReloadRebind {
+				effect = schema.ReloadLive
+			}
+			if effect != schema.ReloadDrain {
+				lists[effect] = append(lists[effect], who+c.Key)
+			}
+		}
+	}
+	words := func(class schema.Class) string { return strings.Join(lists[class], ", ") }
+	return words(schema.ReloadLive), words(schema.ReloadJob), words(schema.ReloadDrain), words(schema.ReloadRestart)
+}
