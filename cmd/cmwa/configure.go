@@ -355,6 +355,13 @@ func (c *configuring) accessToken(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		file, err := open(name, "--token-file")
+		if err == nil && file.info == nil {
+			err = errors.New("--token-file: there is no such file: put the token into it, or add --token-stdin")
+		}
+		if err != nil {
+			return usageError{err}
+		}
 		return c.tokenAt("", name)
 	}
 	had := c.present["token"] != "" || c.present["token_file"] != ""
@@ -508,13 +515,21 @@ func (c *configuring) content() ([]byte, error) {
 			return []byte(c.token), nil
 		}
 		file, err := open(name, name)
-		if err == nil && file.info == nil {
+		if err == nil && file.info == nil || errors.Is(err, errNoFolder) {
 			err = fs.ErrNotExist
 		}
 		return file.content, err
 	}}
 	_, problems := schema.Load(source)
-	if err := problems.Err(); err != nil {
+	errs := problems.Errors()
+	if c.file.info == nil { // there is no line to look at
+		for i := range errs {
+			if errs[i].File == c.file.path {
+				errs[i].File, errs[i].Line, errs[i].Column = "", 0, 0
+			}
+		}
+	}
+	if err := errs.Err(); err != nil {
 		return nil, usageError{fmt.Errorf("nothing has been changed, because the result could not be used:\n%w", err)}
 	}
 	return content, nil
@@ -601,6 +616,8 @@ type onDisk struct {
 	info    fs.FileInfo // nil if there is none
 }
 
+var errNoFolder = errors.New("its folder is not there: make it, or name another")
+
 // open finds a file and reads it, where there is one. Its folder must be there.
 // Errors call it by the name for people.
 func open(path, name string) (onDisk, error) {
@@ -611,8 +628,11 @@ func open(path, name string) (onDisk, error) {
 		info, err := os.Lstat(f.place)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			if _, err := os.Stat(filepath.Dir(f.place)); err != nil {
-				return refuse(errors.New("its folder cannot be used: make it, or name another"))
+			switch _, err := os.Stat(filepath.Dir(f.place)); {
+			case errors.Is(err, fs.ErrNotExist):
+				return refuse(errNoFolder)
+			case err != nil:
+				return refuse(errors.New("its folder cannot be used: name another"))
 			}
 			return f, nil
 		case err != nil:

@@ -149,19 +149,25 @@ func TestConfigureWithoutATerminalNamesTheFlagThatIsMissing(t *testing.T) {
 		{[]string{canary}, "flags only"},
 		{[]string{"--token=" + canary}, "not defined: -token"},
 		{[]string{"--token", canary}, "not defined: -token"},
-		{[]string{"--token-file", "none", "--service-url", "pulumi.example.com"}, "--service-url: must be a URL such as"},
-		{[]string{"--token-file", "none", "--service-url", "https://u:" + canary + "@x"}, "--service-url: must be a URL such as"},
-		{[]string{"--token-file", "none", "--target", "dokcer"}, "--target: must be one of"},
-		{[]string{"--token-file", "none", "--target", "x\x00\n\u2028\xff"}, "--target: must be"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url", "pulumi.example.com"}, "--service-url: must be a URL such as"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url", "https://u:" + canary + "@x"}, "--service-url: must be a URL such as"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "dokcer"}, "--target: must be one of"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "x\x00\n\u2028\xff"}, "--target: must be"},
 		{[]string{"--config", ".", "--token-file", "none"}, "not a regular file"},
-		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "its folder cannot be used"},
+		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its folder is not there"},
+		{[]string{"--token-file", "none/token"}, "--token-file: its folder is not there"},
+		{[]string{"--token-file", "none"}, "--token-file: there is no such file"},
+		{[]string{"--token-file", "."}, "--token-file: is not a regular file"},
 	} {
 		emptyFolder(t)
 		got := configure(t, "", nil, c.args...)
+		if strings.Contains(got.stderr, schema.FileName+":") {
+			t.Errorf("%q: a place in a file that is not there: %s", c.args, got.stderr)
+		}
 		if got.code == exitOK || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
 			t.Errorf("%q: %+v", c.args, got)
 		}
-		if usage := !strings.Contains(c.want, "folder") && !strings.Contains(c.want, "regular"); usage && got.code != exitUsage {
+		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") && !strings.Contains(c.want, "regular"); usage && got.code != exitUsage {
 			t.Errorf("%q: exit code %d", c.args, got.code)
 		}
 		holds(t)
