@@ -276,6 +276,12 @@ func (c *configuring) set(key, value string) {
 
 // credentials settles how the agent authenticates.
 func (c *configuring) credentials(ctx context.Context) error {
+	if c.unused() {
+		set, err := c.setUnused()
+		if err != nil || !set {
+			return err
+		}
+	}
 	way, err := c.way()
 	switch {
 	case err != nil || way == "":
@@ -285,6 +291,41 @@ func (c *configuring) credentials(ctx context.Context) error {
 	default:
 		return c.accessToken(ctx)
 	}
+}
+
+// unused reports whether every pool of the file has credentials of its own, so that
+// none inherits those at the top level. A configuration that cannot be used has no
+// such pools.
+func (c *configuring) unused() bool {
+	const mark = "inherited"
+	changes := []schema.Change{{Key: "token", Value: mark}, {Key: "token_file", Value: ""}, {Key: "oidc_token_file", Value: ""}}
+	content, err := schema.Edit(c.file.content, changes)
+	if err != nil {
+		return false
+	}
+	nothing := func(string) ([]byte, error) { return nil, fs.ErrNotExist }
+	config, _ := schema.Load(schema.Source{Content: content, Elsewhere: true, ReadFile: nothing})
+	return config != nil && !slices.ContainsFunc(config.Pools, func(p schema.Pool) bool { return p.Token.Reveal() == mark })
+}
+
+// setUnused settles whether credentials that no pool uses are set all the same.
+func (c *configuring) setUnused() (bool, error) {
+	state := fmt.Sprintf("every pool of %s has credentials of its own, so that none would use those at the top level", c.file.name)
+	said := c.o.tokenStdin || c.o.tokenFile+c.o.oidcTokenFile+c.o.organization+c.o.poolID != ""
+	switch {
+	case said && c.o.yes:
+		fmt.Fprintf(c.s.stderr, "cmwa: %s\n", state)
+		return true, nil
+	case c.prompt == nil && said:
+		return false, usageError{fmt.Errorf("%s: to set these all the same, add --yes", state)}
+	case c.prompt == nil:
+		return false, nil
+	}
+	answer, err := c.prompt.ask(question{text: state + ". Set these all the same?", shown: "no", empty: "no", check: oneOf("yes", "no", "y", "n")})
+	if err == nil && answer[0] == 'n' && said {
+		err = errors.New("nothing has been changed")
+	}
+	return err == nil && answer[0] == 'y', err
 }
 
 // way returns token or oidc; or nothing, if the file says it all and nobody says

@@ -194,6 +194,38 @@ func (h *held) Read([]byte) (int, error) {
 	select {}
 }
 
+const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
+
+func TestConfigureSaysThatNoPoolWouldUseATokenAtTheTop(t *testing.T) {
+	const said = "every pool of x.yaml has credentials of its own"
+	emptyFolder(t)
+	put(t, "x.yaml", ownTokens, 0o600)
+	put(t, "token", "pul-0", 0o600)
+	for name, args := range map[string][]string{
+		"a token":         {"--token-stdin"},
+		"a token file":    {"--token-file", "token"},
+		"an exchange":     {"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "q"},
+		"only the target": {"--target", "docker"},
+	} {
+		put(t, "x.yaml", ownTokens, 0o600)
+		got := configure(t, canary, nil, append(args, "--config", "x.yaml", "--yes")...)
+		switch name {
+		case "only the target":
+			if got.code != exitOK || strings.Contains(got.stderr, said) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		default:
+			if got.code != exitOK || strings.Count(got.stderr, said) != 1 {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	}
+	put(t, "x.yaml", ownTokens+"- name: c\n", 0o600)
+	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != exitOK || got.stderr != "" {
+		t.Errorf("one pool inherits: %+v", got)
+	}
+}
+
 func TestConfigureRefusesTokensThatAreNone(t *testing.T) {
 	for _, token := range []string{"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff", strings.Repeat("\n", 1<<20) + canary} {
 		emptyFolder(t)

@@ -364,3 +364,35 @@ func TestATokenForStandardInputCanBeBrokenOff(t *testing.T) {
 		})
 	}
 }
+
+func TestAPersonIsAskedBeforeATokenIsAddedThatNoPoolUses(t *testing.T) {
+	const question = "every pool of x.yaml has credentials of its own, so that none would use those at the top level. Set these all the same? [no]"
+	for _, answer := range []string{"", "no", "yes"} {
+		desk(t)
+		put(t, "x.yaml", ownTokens, 0o600)
+		p := sit(t, "--config", "x.yaml")
+		p.answer("Change it", "yes")
+		p.answer(question, answer)
+		if answer == "yes" {
+			p.answer("(token or oidc) [token]", "token")
+			p.answer("Pool access token", canary)
+			p.answer("(config or file)", "config")
+		}
+		p.answer("URL of the service", "")
+		p.answer("Where jobs run", "process")
+		p.expect("wrote x.yaml")
+		if code, text := p.end(), content(t, "x.yaml"); code != exitOK || strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
+			t.Errorf("exit code %d, %q", code, text)
+		}
+	}
+	desk(t)
+	put(t, "x.yaml", ownTokens, 0o600)
+	put(t, "token", "pul-0", 0o600)
+	p := sit(t, "--config", "x.yaml", "--token-file", "token")
+	p.answer("Change it", "yes")
+	p.answer(question, "no")
+	p.expect("nothing has been changed")
+	if code := p.end(); code != exitFailure || content(t, "x.yaml") != ownTokens {
+		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
+	}
+}
