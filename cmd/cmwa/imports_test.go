@@ -38,6 +38,8 @@ var never = []arrow{
 	{"reconcile", "github.com/fsnotify/*", "only reconcile/watch watches"},
 	{"reconcile", "github.com/moby/*", "the loop never meets an executor"},
 
+	{"reconcile/watch", module + "*", "it compares bytes and never reads meaning"},
+
 	{"runtime", module + "schema*", "what is run does not know what is written"},
 	{"runtime", module + "reconcile*", "what is run does not know what is wanted"},
 	{"runtime", module + "cloud*", "runtime says what it asks of a service; it does not know one"},
