@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,11 +43,96 @@ type resource struct {
 	node *yaml.Node
 }
 
-// vetManifests checks what the manifests of a file hold. ok is false if the file
-// holds none: if no document has apiVersion and kind, or the only one is a Pod,
-// which is a template then.
+// Configurations returns the configurations that the manifests of a file hold, in
+// its order, each as [Load] takes it. ok is false if the file holds no manifests, in
+// the sense of [Vet], which also says what is wrong with them; what cannot be read
+// is left out here.
+//
+// A configuration runs elsewhere: it has no variables, and of the files that it
+// names those Pod templates are there that the manifests hold, in the same object
+// or in only one other. Its lines are those of the manifest wherever the manifest
+// holds it line by line; its columns begin behind the indent there.
+//
+// Configurations never panics, whatever the source holds, and is safe for
+// concurrent use.
+func Configurations(source Source) (configurations []Source, ok bool) {
+	defer func() {
+		if recover() != nil { // for the reason that Load has
+			configurations, ok = nil, false
+		}
+	}()
+	content, broken := unreadable(source.Path, source.Content)
+	if broken != nil {
+		return nil, false
+	}
+	m, ok := readManifests(source, content)
+	if !ok {
+		return nil, false
+	}
+	type held struct {
+		template bool
+		object   int
+		name     string // of the file that the key becomes where it is mounted
+		source   Source
+	}
+	var all []held
+	for i, o := range m.objects {
+		m.check(o, func(e *embedded) {
+			one := held{e.template, i, e.key.Value, m.sourceOf(o)}
+			one.source.Content, _ = e.inPlace()
+			all = append(all, one)
+		})
+	}
+	for _, c := range all {
+		if c.template {
+			continue
+		}
+		c.source.Elsewhere = true
+		c.source.ReadFile = func(name string) ([]byte, error) {
+			var own, others [][]byte
+			for _, t := range all {
+				switch {
+				case !t.template || t.name != filepath.Base(name):
+				case t.object == c.object:
+					own = append(own, t.source.Content)
+				default:
+					others = append(others, t.source.Content)
+				}
+			}
+			switch {
+			case len(own) == 1:
+				return own[0], nil
+			case len(own) == 0 && len(others) == 1:
+				return others[0], nil
+			default:
+				return nil, fs.ErrNotExist
+			}
+		}
+		configurations = append(configurations, c.source)
+	}
+	return configurations, true
+}
+
+// vetManifests checks what the manifests of a file hold.
 func vetManifests(source Source, content []byte) (problems Problems, ok bool) {
-	m := &manifests{source: source}
+	m, ok := readManifests(source, content)
+	if !ok {
+		return nil, false
+	}
+	for _, o := range m.objects {
+		m.check(o, func(e *embedded) { m.problems = append(m.problems, e.vet(m.sourceOf(o))...) })
+	}
+	if m.checked == 0 && len(m.problems) == 0 {
+		m.report(RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template", m.wanted())
+	}
+	return m.problems, true
+}
+
+// readManifests finds the objects of a file. ok is false if there are none: if no
+// document has apiVersion and kind, or the only one is a Pod, which is a template
+// then.
+func readManifests(source Source, content []byte) (m *manifests, ok bool) {
+	m = &manifests{source: source}
 	parts, more := split(content)
 	var documents []*yaml.Node
 	for _, part := range parts {
@@ -72,13 +158,7 @@ func vetManifests(source Source, content []byte) (problems Problems, ok bool) {
 			m.report(RuleManifest, document, "", "is no Kubernetes manifest, as the other documents of the file are", "add apiVersion and kind, or move it to a file of its own")
 		}
 	}
-	for _, o := range m.objects {
-		m.check(o)
-	}
-	if m.checked == 0 && len(m.problems) == 0 {
-		m.report(RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template", m.wanted())
-	}
-	return m.problems, true
+	return m, true
 }
 
 func isManifest(n *yaml.Node) bool {
@@ -260,8 +340,8 @@ func (o resource) sections() []section {
 	}
 }
 
-// check vets what a ConfigMap or a Secret holds.
-func (m *manifests) check(o resource) {
+// check goes through what a ConfigMap or a Secret holds, and hands on what is read.
+func (m *manifests) check(o resource, take func(*embedded)) {
 	for _, section := range o.sections() {
 		_, files := m.get(o.node, section.name)
 		if files == nil || files.Kind != yaml.MappingNode {
@@ -295,7 +375,7 @@ func (m *manifests) check(o resource) {
 				m.report(RuleValue, e.at, path, message, hint)
 				continue
 			}
-			m.problems = append(m.problems, e.vet(m.sourceOf(o))...)
+			take(&e)
 		}
 	}
 }
@@ -439,19 +519,22 @@ func (e *embedded) folded(lines []string) {
 	}
 }
 
-// vet checks the text, and places what is wrong in the manifest.
-//
-// The text is handed on below as many blank lines as stand before it in the
-// manifest, so that lines are right by themselves, also those that a message
-// names; the indent is added afterwards. Text that is not YAML, or no template, is
-// handed on alone: the search for the place of such a mistake is only for short
-// files.
-func (e *embedded) vet(source Source) Problems {
-	before, lift := max(e.line-1, 0), 0
+// inPlace returns the text below as many blank lines as stand before it in the
+// manifest, so that lines are right by themselves, also those that a message names.
+// Text that is not YAML, or no template, is alone, and lift is how many lines are
+// missing: the search for the place of such a mistake is only for short files.
+func (e *embedded) inPlace() (content []byte, lift int) {
+	before := max(e.line-1, 0)
 	if e.broken() {
-		before, lift = 0, before
+		return []byte(e.text), before
 	}
-	source.Content = []byte(strings.Repeat("\n", before) + e.text)
+	return []byte(strings.Repeat("\n", before) + e.text), 0
+}
+
+// vet checks the text, and places what is wrong in the manifest.
+func (e *embedded) vet(source Source) Problems {
+	var lift int
+	source.Content, lift = e.inPlace()
 	var found Problems
 	if e.template {
 		found = CheckPod(source.Path, source.Content)

@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
-	"os"
+	"slices"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 
@@ -28,37 +29,95 @@ func planCommand(s streams) *ffcli.Command {
 		ShortHelp: "say what a reload from one file to another would do",
 		LongHelp: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
 			"by draining the pool and starting a new one, or needs a restart. Tokens and files that are not on this machine do not matter.\n" +
-			"Exit code 0: no change; 2: changes; 1: a file cannot be read or used.",
+			"\n" +
+			"OLD and NEW are read as cmwa vet reads a FILE: pipes too, and - is standard input. Either may also be Kubernetes manifests\n" +
+			"that hold one configuration; then neither is laid under the variables of this machine.\n" +
+			"\n" +
+			"Problems go to standard error. Exit code 0: no change; 2: changes; 1: a file cannot be read or used.",
 		FlagSet: flags,
-		Exec: func(_ context.Context, args []string) error {
-			if len(args) != 2 || *format != "text" && *format != "json" {
+		Exec: func(ctx context.Context, args []string) error {
+			files, err := interspersed(flags, args)
+			switch {
+			case errors.Is(err, flag.ErrHelp):
+				return err
+			case err != nil, len(files) != 2, *format != "text" && *format != "json":
 				fmt.Fprintln(s.stderr, "cmwa: write: cmwa plan [--format text|json] OLD NEW")
 				return exitError(exitInvalid)
 			}
-			before, first := s.planned(args[0])
-			after, second := s.planned(args[1])
-			if err := errors.Join(first, second); err != nil {
-				fmt.Fprintln(s.stderr, err)
-				return exitError(exitInvalid)
+			configs, err := s.planned(ctx, files)
+			if err != nil {
+				return err
 			}
-			return s.printPlan(reconcile.Preview(before, after), *format)
+			return s.printPlan(reconcile.Preview(configs[0], configs[1]), *format)
 		},
 	}
 }
 
-// planned loads one side of a plan.
-func (s streams) planned(path string) (*schema.Config, error) {
-	executable, _ := os.Executable()
-	source, err := schema.Find(schema.Places{Config: path, Executable: executable, Environ: readEnvironment(s.environ)})
+// planned loads the two sides of a plan, and tells what is wrong with them.
+func (s streams) planned(ctx context.Context, files []string) (configs []*schema.Config, err error) {
+	sources, unread, err := s.sources(ctx, files)
 	if err != nil {
-		return nil, fmt.Errorf("cmwa: %w", err)
+		var code exitError
+		if !errors.As(err, &code) {
+			fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+		}
+		return nil, exitError(exitInvalid)
 	}
-	source.Elsewhere = true
-	c, problems := schema.Load(source)
-	if err := problems.Err(); err != nil {
-		return nil, err
+	embedded := make([][]schema.Source, len(sources))
+	packed := make([]bool, len(sources))
+	for i, source := range sources {
+		embedded[i], packed[i] = schema.Configurations(source)
 	}
-	return c, nil
+	var findings []finding
+	said := map[schema.Problem]bool{}
+	for i, source := range sources {
+		source.Elsewhere = true
+		if slices.Contains(packed, true) { // what differs must not come from this machine
+			source.Environ, source.Executable = nil, ""
+		}
+		var config *schema.Config
+		problems := unread[i]
+		switch {
+		case problems != nil:
+		case packed[i]:
+			config, problems = unpacked(source, embedded[i])
+		default:
+			config, problems = schema.Load(source)
+			problems = problems.Strict()
+		}
+		if problems.Err() != nil {
+			err = exitError(exitInvalid)
+		}
+		findings = append(findings, found(source, problems, said)...)
+		configs = append(configs, config)
+	}
+	coloured := isTerminal(s.stderr) && readEnvironment(s.environ)["NO_COLOR"] == ""
+	if wrong := writeText(s.stderr, findings, false, coloured); wrong != nil {
+		return nil, fmt.Errorf("write what was found: %w", wrong)
+	}
+	return configs, err
+}
+
+// unpacked loads the one configuration of manifests. It is nil if the problems hold
+// an error.
+func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, schema.Problems) {
+	problems := schema.Vet(source)
+	wrong := schema.Problem{Rule: schema.RuleManifest, File: source.Path, Hint: "name a file with one configuration"}
+	switch {
+	case problems.Err() != nil:
+		return nil, problems
+	case len(embedded) == 0:
+		wrong.Message = "no ConfigMap or Secret of this file holds a configuration"
+		return nil, append(problems, wrong)
+	case len(embedded) > 1:
+		wrong.Message = fmt.Sprintf("the file holds %d configurations", len(embedded))
+		return nil, append(problems, wrong)
+	}
+	config, more := schema.Load(embedded[0])
+	if config == nil {
+		return nil, append(problems, more.Errors()...)
+	}
+	return config, problems
 }
 
 func (s streams) printPlan(reloads []reconcile.Reload, format string) error {

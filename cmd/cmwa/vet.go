@@ -271,7 +271,7 @@ func unreadable(name string, err error) (message, hint string) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such file", ""
 	case errors.Is(err, fs.ErrPermission):
-		return "this user may not read the file", "run vet as its owner, or let this user read it"
+		return "this user may not read the file", "begin again as its owner, or let this user read it"
 	case errors.As(err, &number):
 		return "the file cannot be read: " + number.Error(), ""
 	default:
