@@ -58,12 +58,17 @@ func builder(environ environment, slots *runtime.Slots, log *slog.Logger) reconc
 			err = supported(spec)
 		}
 		if err != nil {
+			instances.release(spec.Key())
 			return nil, err
 		}
 		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: parts("cloud")})
 		return runtime.NewPool(spec, runtime.Parts{
 			Cloud: client, Executor: executor, Agent: agent, UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Slots: slots, Log: log,
-			Close: func() { client.Close(); letGo() },
+			Close: func() {
+				client.Close()
+				letGo()
+				instances.release(spec.Key())
+			},
 		}), nil
 	}
 }

@@ -16,22 +16,21 @@ const maxInstances = 1000
 // agent makes bears that name, so no agent takes over, or stops, the job of a
 // neighbour that lives, and an agent that is started again finds its own.
 //
-// A name is held by a lock on a file, which the kernel lets go of when the
-// process ends, however it ends. The files are empty and stay.
+// A name is held by a lock on an empty file, which the kernel lets go of when the
+// process ends, however it ends. The file goes when the pool does.
 type instances struct {
 	host, folder string
 
 	mu    sync.Mutex
 	names map[string]string   // by pool key
-	locks map[string]*os.File // held until the process ends
+	locks map[string]*os.File // held until release, or the end of the process
 }
 
 func newInstances(host string) *instances {
 	return &instances{host: host, folder: os.TempDir(), names: map[string]string{}, locks: map[string]*os.File{}}
 }
 
-// name returns this agent's name for a pool, the same for as long as the process
-// lives.
+// name returns this agent's name for a pool, the same until it is released.
 func (i *instances) name(key string) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -51,6 +50,11 @@ func (i *instances) name(key string) (string, error) {
 			_ = file.Close()
 			continue
 		}
+		if !lies(file, path) { // another agent has released it meanwhile
+			_ = file.Close()
+			n--
+			continue
+		}
 		name := i.host
 		if n > 1 {
 			name = fmt.Sprintf("%s-%d", i.host, n)
@@ -59,4 +63,28 @@ func (i *instances) name(key string) (string, error) {
 		return name, nil
 	}
 	return "", fmt.Errorf("take a name for this agent among those of this host: %w: make %s writable, or set TMPDIR", last, i.folder)
+}
+
+// release lets go of the name for a pool that has ended.
+func (i *instances) release(key string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	file := i.locks[key]
+	if file == nil {
+		return
+	}
+	delete(i.names, key)
+	delete(i.locks, key)
+	_ = os.Remove(file.Name()) // before the lock is let go of
+	_ = file.Close()
+}
+
+// lies reports whether an open file is the one that lies at a path.
+func lies(file *os.File, path string) bool {
+	open, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(open, there)
 }
