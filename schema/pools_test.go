@@ -123,6 +123,20 @@ func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
 	if config, problems := read("docker", "["); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
 		t.Errorf("it is read for Docker: %v", problems)
 	}
+	one, _ := read("kubernetes", template)
+	two, _ := read("kubernetes", `{"spec": {"nodeSelector": {"disk": "hdd"}}}`)
+	changed := 0
+	for i, setting := range one.Settings() {
+		if !setting.Same(two.Settings()[i]) {
+			changed++
+			if setting.Key != "pod_template_file" || setting.Value != schema.DefaultPodTemplateFile {
+				t.Errorf("a change of it shows as one of %s: %s", setting.Key, setting.Value)
+			}
+		}
+	}
+	if changed != 1 {
+		t.Errorf("a change of it shows %d times", changed)
+	}
 	for _, content := range []string{"", "{}", "\n"} {
 		if config, problems := read("kubernetes", content); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
 			t.Errorf("%q is no empty template: %v", content, problems)

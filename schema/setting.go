@@ -59,7 +59,10 @@ func (s *scope) settings() []Setting {
 			named["token_file"] = s.pool.Token.Reveal()
 		}
 	}
-	if s.pool.PodTemplate != nil && s.pool.PodTemplateFile != "" {
+	if _, inline := s.places["pod_template"]; s.pool.PodTemplate != nil && t["pod_template"].data == nil && !inline {
+		if s.pool.PodTemplateFile == "" {
+			t["pod_template_file"] = value{data: DefaultPodTemplateFile}
+		}
 		content, _ := json.Marshal(s.pool.PodTemplate)
 		named["pod_template_file"] = string(content)
 	}

@@ -103,6 +103,9 @@ func execute(soft, hard context.Context, args []string, s streams) int {
 		return int(code)
 	case errors.As(err, &usage):
 		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+		if len(args) > 0 && args[0] == "plan" {
+			return exitInvalid // 2 says that there are changes
+		}
 		return exitUsage
 	default:
 		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)

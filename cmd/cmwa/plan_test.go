@@ -68,6 +68,7 @@ func TestPlanRefusesWhatItCannotUse(t *testing.T) {
 		"two wrong files":  {[]string{wrong, wrong}, strings.Repeat(wrong+":2:19: http_server_port: must be a whole number from 0 to 65535\n", 2)},
 		"no such file":     {[]string{good, good + "x"}, "no such file"},
 		"one file":         {[]string{good}, "write: cmwa plan"},
+		"an unknown flag":  {[]string{"--nope", good, good}, "-nope"},
 		"another format":   {[]string{"--format", "xml", good, good}, "write: cmwa plan"},
 	} {
 		t.Run(name, func(t *testing.T) {
