@@ -42,6 +42,7 @@ type View struct {
 	AcceptedAt time.Time
 	Accepted   uint64     // reloads that were taken since the start, the first load included
 	Rejected   uint64     // reloads that were refused
+	RejectedAt time.Time  // the last of them, also if it was undone since
 	Rejection  *Rejection // of what the file says now; nil if that is in force
 	LastReload []Reload   // what the last reload changed
 	Seconds    float64    // that the last load, check and comparison took
@@ -146,7 +147,7 @@ func (f *Follower) refuse(rejection Rejection, err error) error {
 	known := f.view.Rejection != nil && f.view.Rejection.Reason == rejection.Reason && f.view.Rejection.Digest == rejection.Digest
 	if !known {
 		f.view.Rejected++
-		f.view.Rejection = &rejection
+		f.view.Rejection, f.view.RejectedAt = &rejection, rejection.At
 	}
 	generation := f.view.Generation
 	f.mu.Unlock()
