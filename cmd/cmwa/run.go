@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/sync/errgroup"
@@ -63,7 +64,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 
 	// the loop, and what tells of it
 	loop := reconcile.New(builder(environ, process.slots, log.logger), process.prepare, first.Process, log.logger)
-	process.handle(health(loop.Status))
+	process.handle((&account{started: time.Now(), config: follower.View, loop: loop.Status, mode: watcher.Mode}).answers())
 	c := follower.View().Config
 	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
 	want = loop.Want

@@ -2,11 +2,48 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/reconcile/watch"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
 )
+
+// account is what the agent's HTTP server tells of. Everything it tells comes
+// from these snapshots at the time of the question; it keeps nothing but what of
+// the configuration's files is known to be frozen.
+type account struct {
+	started time.Time
+	config  func() reconcile.View
+	loop    func() reconcile.Status
+	mode    func() watch.Mode
+
+	mu     sync.Mutex
+	looked uint64   // generation of which frozen is known
+	frozen []string // files
+}
+
+// answers is the handler of the agent's HTTP server: GET /healthz, /readyz,
+// /status and /metrics. Who can reach the port can read them all, so none holds
+// what a key is set to, but for what a pool is called and where it belongs.
+func (a *account) answers() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", health(a.loop))
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_ = json.NewEncoder(w).Encode(a.document(time.Now()))
+	})
+	mux.Handle("GET /metrics", metricsOf(a))
+	return mux
+}
 
 // health answers GET /healthz, with the three fields that the original has and
 // a few more, and GET /readyz. An unhealthy agent answers 503.
@@ -48,4 +85,228 @@ func health(status func() reconcile.Status) http.Handler {
 		answer(w, s.Ready(), [2]string{"ready", "not ready"}, s, now)
 	})
 	return mux
+}
+
+// statusVersion grows when a reader of an earlier status would go wrong.
+const statusVersion = 1
+
+// statusDocument is the answer of GET /status. Times are those of the agent's
+// clock, in UTC; what is not so, or not known, is left out.
+type statusDocument struct {
+	Version   int           `json:"version"`
+	Now       time.Time     `json:"now"`
+	Agent     statusAgent   `json:"agent"`
+	Healthy   bool          `json:"healthy"`
+	Converged bool          `json:"converged"` // what the file says is what runs, in full
+	Stopping  bool          `json:"stopping,omitempty"`
+	Config    statusConfig  `json:"config"`
+	Pools     []statusPool  `json:"pools"`             // those that run, and those that should
+	Problem   string        `json:"problem,omitempty"` // of the agent as a whole: why it cannot be what it should
+	Reload    *statusReload `json:"lastReload,omitempty"`
+}
+
+type statusAgent struct {
+	Version   string    `json:"version"`
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"startedAt"`
+	Directory string    `json:"directory,omitempty"` // working directory, from which relative names count
+}
+
+// statusConfig tells of the configuration that is in force, and of a refused one.
+type statusConfig struct {
+	Path       string           `json:"path,omitempty"` // absolute; none is an agent without a file
+	Digest     string           `json:"digest"`         // of the generation that is wanted
+	Desired    uint64           `json:"desired"`        // generation that is wanted: the last good one
+	Applied    uint64           `json:"applied"`        // last generation that was reached in full
+	AcceptedAt time.Time        `json:"acceptedAt"`     // when the last good one was taken
+	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
+	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // when one was refused last, though it may have been undone
+	Accepted   uint64           `json:"accepted"`            // how many since the start
+	Rejected   uint64           `json:"rejected"`            // how many since the start
+	Seconds    float64          `json:"loadSeconds"`         // that reading and checking the last good one took
+	Rejection  *statusRejection `json:"rejection,omitempty"` // of what the file says now
+	Watch      string           `json:"watch"`               // events or polling
+	Frozen     []string         `json:"frozen,omitempty"`    // files of which a change is never seen
+}
+
+type statusRejection struct {
+	At       time.Time    `json:"at"`
+	Reason   string       `json:"reason,omitempty"`
+	Problems []vetProblem `json:"problems"`
+}
+
+// statusReload is what the last accepted change did, by when it takes effect.
+type statusReload struct {
+	At           time.Time   `json:"at"`
+	Now          []statusKey `json:"now"`
+	NextJob      []statusKey `json:"nextJob"`
+	NeedsRestart []statusKey `json:"needsRestart"`
+	Started      []string    `json:"started"` // names of pools
+	Drained      []string    `json:"drained"`
+	Replaced     []string    `json:"replaced"`
+}
+
+type statusKey struct {
+	Pool string `json:"pool,omitempty"` // none is the agent as a whole
+	Key  string `json:"key"`
+}
+
+type statusPool struct {
+	Name       string      `json:"name"`
+	Key        string      `json:"key"`   // tells a pool from one of the same name that it replaces
+	Phase      string      `json:"phase"` // missing is a pool that should run and cannot
+	Until      time.Time   `json:"until,omitzero"`
+	Why        string      `json:"why,omitempty"`
+	Problem    string      `json:"problem,omitempty"`
+	Generation uint64      `json:"generation"`
+	Target     string      `json:"target"`
+	Service    string      `json:"service"`
+	MaxJobs    int         `json:"maxJobs"`
+	ProgressAt time.Time   `json:"progressAt,omitzero"`
+	Jobs       []statusJob `json:"jobs"`
+}
+
+type statusJob struct {
+	ID      string    `json:"id"`
+	Subject string    `json:"subject"`
+	Phase   string    `json:"phase"`
+	Since   time.Time `json:"since"`
+}
+
+// missing is the phase of a pool that should run and cannot.
+const missing = "missing"
+
+// document takes a snapshot of everything. The configuration is looked at last:
+// a generation that the loop has not heard of yet is told as not reached.
+func (a *account) document(now time.Time) statusDocument {
+	loop := a.loop()
+	view := a.config()
+	directory, _ := os.Getwd()
+	document := statusDocument{
+		Version: statusVersion, Now: now.UTC(),
+		Agent:   statusAgent{Version: release(), PID: os.Getpid(), StartedAt: a.started.UTC(), Directory: directory},
+		Healthy: loop.Healthy(now), Converged: loop.Ready() && loop.Applied == view.Generation, Stopping: loop.Stopping,
+		Config: statusConfig{
+			Desired: view.Generation, Applied: loop.Applied, AcceptedAt: view.AcceptedAt.UTC(), AppliedAt: loop.AppliedAt.UTC(),
+			RejectedAt: view.RejectedAt.UTC(), Accepted: view.Accepted, Rejected: view.Rejected, Seconds: view.Seconds,
+			Watch: string(a.mode()), Frozen: a.frozenFiles(view),
+		},
+		Pools:   pools(view, loop),
+		Problem: loop.Problems[reconcile.ProcessKey],
+	}
+	if view.Config != nil {
+		document.Config.Digest = view.Config.Digest
+		if view.Config.Path != "" {
+			document.Config.Path = absolute(view.Config.Path)
+		}
+	}
+	if r := view.Rejection; r != nil {
+		document.Config.Rejection = &statusRejection{At: r.At.UTC(), Reason: r.Reason, Problems: problemsOf(r.Problems.Errors())}
+	}
+	if view.LastReload != nil {
+		document.Reload = reloadOf(view)
+	}
+	return document
+}
+
+// problemsOf shapes problems as cmwa vet does.
+func problemsOf(problems schema.Problems) []vetProblem {
+	var findings []finding
+	for _, p := range problems {
+		findings = append(findings, finding{Problem: p})
+	}
+	return jsonOf(findings).Problems
+}
+
+// pools tells of the pools that run, and of those that should.
+func pools(view reconcile.View, loop reconcile.Status) []statusPool {
+	list := []statusPool{}
+	there := map[string]bool{}
+	of := func(spec runtime.PoolSpec, phase string) statusPool {
+		key := spec.Key()
+		there[key] = true
+		return statusPool{
+			Name: spec.Name, Key: key, Phase: phase, Problem: loop.Problems[key], Generation: spec.Generation,
+			Target: spec.Identity.Target, Service: spec.Identity.Service, MaxJobs: spec.Tuning.MaxJobs, Jobs: []statusJob{},
+		}
+	}
+	for _, state := range loop.Pools {
+		p := of(state.Spec, string(state.Phase))
+		p.Until, p.Why, p.ProgressAt = state.Until.UTC(), state.Why, state.Progress.UTC()
+		if p.Problem == "" && state.Err != nil {
+			p.Problem = state.Err.Error()
+		}
+		for _, j := range state.Jobs {
+			p.Jobs = append(p.Jobs, statusJob{j.ID, j.Subject, string(j.Phase), j.Since.UTC()})
+		}
+		list = append(list, p)
+	}
+	if view.Config == nil || loop.Stopping {
+		return list
+	}
+	wanted := reconcile.Want(view.Config, view.Generation)
+	for _, key := range slices.Sorted(maps.Keys(wanted.Pools)) {
+		if !there[key] {
+			list = append(list, of(wanted.Pools[key], missing))
+		}
+	}
+	return list
+}
+
+// reloadOf sorts what the last reload changed by when it takes effect.
+func reloadOf(view reconcile.View) *statusReload {
+	r := &statusReload{
+		At: view.AcceptedAt.UTC(), Now: []statusKey{}, NextJob: []statusKey{}, NeedsRestart: []statusKey{},
+		Started: []string{}, Drained: []string{}, Replaced: []string{},
+	}
+	for _, reload := range view.LastReload {
+		switch reload.Fate {
+		case reconcile.Started:
+			r.Started = append(r.Started, reload.Pool)
+		case reconcile.Drained:
+			r.Drained = append(r.Drained, reload.Pool)
+		case reconcile.Replaced:
+			r.Replaced = append(r.Replaced, reload.Pool)
+		}
+		for _, change := range reload.Changes {
+			key := statusKey{reload.Pool, change.Key}
+			switch change.Effect {
+			case schema.ReloadLive, schema.ReloadRebind:
+				r.Now = append(r.Now, key)
+			case schema.ReloadJob:
+				r.NextJob = append(r.NextJob, key)
+			case schema.ReloadRestart:
+				r.NeedsRestart = append(r.NeedsRestart, key)
+			}
+		}
+	}
+	return r
+}
+
+// frozenFiles are the files of the generation in force that can never change as
+// they are mounted. The table of mounts is read once for each generation.
+func (a *account) frozenFiles(view reconcile.View) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if view.Config != nil && a.looked != view.Generation {
+		a.looked, a.frozen = view.Generation, frozenOf(view.Config)
+	}
+	return a.frozen
+}
+
+// frozenOf are the files of a configuration that can never change.
+func frozenOf(c *schema.Config) (frozen []string) {
+	for _, path := range append([]string{c.Path}, c.Files...) {
+		if path != "" && watch.Frozen(path) {
+			frozen = append(frozen, absolute(path))
+		}
+	}
+	return frozen
+}
+
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return path
 }

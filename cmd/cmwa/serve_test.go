@@ -1,0 +1,211 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/reconcile/watch"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// quietToken is a token that must not be told anywhere.
+const quietToken = "pul-canary-0123456789"
+
+// loaded makes a configuration of a text, under a name in no folder.
+func loaded(t *testing.T, text string) *schema.Config {
+	t.Helper()
+	c, problems := schema.Load(schema.Source{Path: "/etc/cmwa/agent.yaml", Content: []byte(text)})
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// busyAccount is of an agent with two pools, of which one runs a job and one cannot be built; a
+// change that was taken, and one that was refused.
+func busyAccount(t *testing.T) *account {
+	t.Helper()
+	before := loaded(t, "token: "+quietToken+"-a\ndeploy_target: process\npools:\n- {name: one}\n- {name: old, token: "+quietToken+"-b}\n")
+	after := loaded(t, "token: "+quietToken+"-c\ndeploy_target: process\nlog_level: debug\npull_image: false\npools:\n- {name: one, polling_interval: 20s, env_forward_allowlist: [A]}\n- {name: two, token: "+quietToken+"-d}\n")
+	_, problems := schema.Load(schema.Source{Path: "/etc/cmwa/agent.yaml", Content: []byte("token: " + quietToken + "-e\nhttp_server_port: many\n")})
+	now := time.Now()
+	view := reconcile.View{
+		Config: after, Generation: 2, AcceptedAt: now.Add(-5 * time.Minute), Accepted: 2, Rejected: 3, RejectedAt: now.Add(-time.Minute),
+		Rejection:  &reconcile.Rejection{At: now.Add(-time.Minute), Digest: "abc", Problems: problems},
+		LastReload: reconcile.Preview(before, after), Seconds: 0.0125,
+	}
+	desired := reconcile.Want(after, 2)
+	status := reconcile.Status{Desired: 2, Applied: 1, AppliedAt: now.Add(-time.Hour), Problems: map[string]string{}, Process: desired.Process}
+	for key, spec := range desired.Pools {
+		if spec.Name == "two" {
+			status.Problems[key] = "reach the engine: connection refused"
+			continue
+		}
+		status.Pools = append(status.Pools, runtime.PoolState{
+			Spec: spec, Phase: runtime.PoolPaused, Until: now.Add(time.Minute), Why: "the service asks for it", Progress: now,
+			Jobs: []runtime.JobState{{ID: "job-1", Subject: "deployment-1", Phase: runtime.Started, Since: now.Add(-90 * time.Second)}},
+		})
+	}
+	return newAccount(view, status)
+}
+
+func newAccount(view reconcile.View, status reconcile.Status) *account {
+	return &account{
+		started: time.Now().Add(-3 * time.Hour),
+		config:  func() reconcile.View { return view },
+		loop:    func() reconcile.Status { return status },
+		mode:    func() watch.Mode { return watch.Events },
+	}
+}
+
+// calmAccount is of an agent of which all is well.
+func calmAccount(t *testing.T) *account {
+	t.Helper()
+	c := loaded(t, "token: "+quietToken+"\ndeploy_target: process\n")
+	desired := reconcile.Want(c, 1)
+	now := time.Now()
+	status := reconcile.Status{Desired: 1, Applied: 1, AppliedAt: now, Problems: map[string]string{}, Process: desired.Process}
+	for _, spec := range desired.Pools {
+		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Progress: now})
+	}
+	return newAccount(reconcile.View{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second), Accepted: 1}, status)
+}
+
+// get asks a handler as a client would.
+func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	return answer
+}
+
+func TestStatusTellsWhatTheAgentDoesAndWhatItRefuses(t *testing.T) {
+	answer := get(t, busyAccount(t).answers(), "/status")
+	var d statusDocument
+	if err := json.Unmarshal(answer.Body.Bytes(), &d); err != nil || answer.Code != http.StatusOK {
+		t.Fatal(answer.Code, err)
+	}
+	c := d.Config
+	if d.Version != 1 || d.Agent.PID != os.Getpid() || d.Converged || !d.Healthy || c.Desired != 2 || c.Applied != 1 || c.Path != "/etc/cmwa/agent.yaml" || len(c.Digest) != 64 || c.Watch != "events" || c.Rejected != 3 {
+		t.Errorf("%+v", d)
+	}
+	if c.Rejection == nil || len(c.Rejection.Problems) != 1 {
+		t.Fatalf("the rejection is %+v", c.Rejection)
+	}
+	if p := c.Rejection.Problems[0]; p.Line != 2 || p.Column != 19 || p.Path != "http_server_port" || p.Message == "" {
+		t.Errorf("the problem is %+v", p)
+	}
+	if len(d.Pools) != 2 || d.Pools[0].Name != "one" || d.Pools[0].Phase != "paused" || len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Subject != "deployment-1" {
+		t.Fatalf("the pools are %+v", d.Pools)
+	}
+	if p := d.Pools[1]; p.Name != "two" || p.Phase != missing || !strings.Contains(p.Problem, "engine") || p.Target != "process" {
+		t.Errorf("the pool that cannot be built is %+v", p)
+	}
+	r := d.Reload
+	if r == nil || !has(r.Now, "", "log_level") || !has(r.Now, "one", "polling_interval") || !has(r.NextJob, "one", "env_forward_allowlist") ||
+		strings.Join(r.Started, " ") != "two" || strings.Join(r.Drained, " ") != "old" || len(r.Replaced) != 0 {
+		t.Errorf("the last reload is %+v", r)
+	}
+}
+
+func has(keys []statusKey, pool, key string) bool {
+	for _, k := range keys {
+		if k.Pool == pool && k.Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+func TestAPoolWhoseSuccessorIsNotThereIsToldBesideIt(t *testing.T) {
+	a := calmAccount(t)
+	next := loaded(t, "token: "+quietToken+"\ndeploy_target: docker\n")
+	view := a.config()
+	view.Config, view.Generation = next, 2
+	a.config = func() reconcile.View { return view }
+	d := a.document(time.Now())
+	if d.Converged || len(d.Pools) != 2 || d.Pools[0].Name != d.Pools[1].Name || d.Pools[0].Key == d.Pools[1].Key || d.Pools[1].Phase != missing {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestAPoolThatDiedTellsOfWhat(t *testing.T) {
+	a := calmAccount(t)
+	status := a.loop()
+	status.Pools[0].Phase, status.Pools[0].Err = runtime.PoolStopped, errors.New("the engine is gone")
+	if d := a.document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
+		t.Errorf("%+v", d.Pools[0])
+	}
+}
+
+func TestTheServerTellsNoSecretAndNoSetting(t *testing.T) {
+	for name, a := range map[string]*account{"busy": busyAccount(t), "calm": calmAccount(t)} {
+		for _, path := range []string{"/status", "/metrics", "/healthz", "/readyz"} {
+			answer := get(t, a.answers(), path)
+			if body := answer.Body.String(); strings.Contains(body, "canary") || strings.Contains(body, "20s") || len(body) < 50 {
+				t.Errorf("%s, %s tells\n%s", name, path, body)
+			}
+		}
+	}
+}
+
+func TestTheServerAnswersQuestionsOnly(t *testing.T) {
+	h := calmAccount(t).answers()
+	for _, path := range []string{"/status", "/metrics", "/healthz"} {
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, strings.NewReader("x")))
+		if answer.Code/100 != 4 {
+			t.Errorf("POST %s is answered with %d", path, answer.Code)
+		}
+	}
+	if code := get(t, h, "/nothing").Code; code != http.StatusNotFound {
+		t.Errorf("/nothing is answered with %d", code)
+	}
+}
+
+func TestMetricsFollowTheConventions(t *testing.T) {
+	for name, a := range map[string]*account{"busy": busyAccount(t), "calm": calmAccount(t)} {
+		answer := get(t, a.answers(), "/metrics")
+		problems, err := promlint.New(answer.Body).Lint()
+		if err != nil || answer.Code != http.StatusOK {
+			t.Fatal(name, answer.Code, err)
+		}
+		for _, p := range problems {
+			if strings.HasPrefix(p.Metric, "cmwa_") {
+				t.Errorf("%s: %s: %s", name, p.Metric, p.Text)
+			}
+		}
+	}
+}
+
+func TestMetricsTellOfEachPoolAndOfTheConfiguration(t *testing.T) {
+	text := get(t, busyAccount(t).answers(), "/metrics").Body.String()
+	for _, line := range []string{
+		"cmwa_config_generation_desired 2\n", "cmwa_config_generation_applied 1\n", "cmwa_config_rejected_total 3\n", "cmwa_config_accepted_total 2\n",
+		"cmwa_config_problems 1\n", "cmwa_config_load_seconds 0.0125\n", `cmwa_config_watch_mode{mode="events"} 1`, `cmwa_config_watch_mode{mode="polling"} 0`,
+		"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_config_last_success_timestamp_seconds ", "cmwa_config_last_rejection_timestamp_seconds ",
+		`pool="one"} 1`, `cmwa_config_info{digest="`, "\ngo_goroutines ", "\nprocess_open_fds ",
+		`phase="paused",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`, "cmwa_pool_progress_age_seconds{",
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("there is no %q", line)
+		}
+	}
+	if strings.Contains(text, "cmwa_config_apply_seconds ") {
+		t.Error("what is not applied has taken a time")
+	}
+	calm := get(t, calmAccount(t).answers(), "/metrics").Body.String()
+	if !strings.Contains(calm, "cmwa_config_apply_seconds 1\n") || strings.Contains(calm, "last_rejection") || !strings.Contains(calm, "cmwa_config_problems 0\n") {
+		t.Errorf("%s", calm)
+	}
+}
