@@ -73,7 +73,7 @@ func (p Plan) String() string {
 //  2. What is wanted and there with other settings is tuned; if it drains, it is
 //     revived, never doubled.
 //  3. What is wanted and has stopped is removed, so that the next look starts it
-//     again; a single run that is over stays over.
+//     again; a single run that is over stays over for as long as one is wanted.
 //  4. What is not wanted is drained, whatever it holds, once everything that is
 //     wanted is there.
 //  5. What is not wanted and has stopped is removed.
@@ -94,7 +94,7 @@ func Diff(desired Desired, observed Observed) Plan {
 			plan = append(plan, StartPool{spec})
 		case !there:
 			missing = true
-		case state.Phase == runtime.PoolStopped && !state.Finished:
+		case state.Phase == runtime.PoolStopped && !(state.Finished && spec.Tuning.SingleRun):
 			plan = append(plan, RemovePool{key, spec.Name})
 		case state.Phase == runtime.PoolStopped:
 		case state.Phase == runtime.PoolDraining && !state.Finished:

@@ -1,0 +1,510 @@
+package reconcile_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// sequences is how many histories each run tries; -short tries a fifth.
+const sequences = 100_000
+
+// Any history of edits, jobs, deaths, failures and clock steps: each plan on the
+// way is safe, and once edits stop, a few plans reach what a fresh start with the
+// last file would.
+func TestAHundredThousandHistories(t *testing.T) {
+	const shards = 4
+	checks := flag.Lookup("rapid.checks")
+	before := checks.Value.String()
+	if asked, _ := strconv.Atoi(before); asked < sequences/shards {
+		if err := checks.Value.Set(strconv.Itoa(sequences / shards)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = checks.Value.Set(before) })
+	}
+	for shard := range shards {
+		t.Run(fmt.Sprint(shard), func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, history)
+		})
+	}
+}
+
+// page is a configuration file in small: all of it that plans depend on.
+type page struct {
+	pools   [3]entry // a, b and c
+	process reconcile.ProcessSpec
+}
+
+// entry is one pool of a page. It is there if most is not 0.
+type entry struct {
+	most, service, target, token int
+	single                       bool
+}
+
+var targets = [2]string{"docker", "process"}
+
+func (e entry) spec(name int, generation uint64) runtime.PoolSpec {
+	return runtime.PoolSpec{
+		Name:     string(rune('a' + name)),
+		Identity: runtime.Identity{Service: "https://" + strconv.Itoa(e.service), Target: targets[e.target]},
+		Tuning: runtime.Tuning{
+			MaxJobs: e.most, SingleRun: e.single, Token: secret.New("pul-" + strconv.Itoa(e.token)), Kinds: []runtime.Kind{runtime.Deployment},
+		},
+		Generation: generation,
+	}
+}
+
+func (p page) desired(generation uint64) reconcile.Desired {
+	d := reconcile.Desired{Generation: generation, Pools: map[string]runtime.PoolSpec{}, Process: p.process}
+	for name, e := range p.pools {
+		if e.most > 0 {
+			spec := e.spec(name, generation)
+			d.Pools[spec.Key()] = spec
+		}
+	}
+	return d
+}
+
+// dice are the choices of one step.
+type dice uint64
+
+func (d *dice) pick(sides int) int {
+	picked := int(*d % dice(sides))
+	*d /= dice(sides)
+	return picked
+}
+
+// edited is the page after one edit, as people make them.
+func (p page) edited(d dice) page {
+	name := d.pick(len(p.pools))
+	e := &p.pools[name]
+	was := *e
+	switch d.pick(12) {
+	case 0:
+		e.most = 0
+	case 1, 2:
+		e.most = 1 + d.pick(3)
+	case 3, 4:
+		e.service = d.pick(2)
+	case 5:
+		e.target = d.pick(2)
+	case 6:
+		e.token = d.pick(3)
+	case 7:
+		e.single = !e.single
+	case 8: // renamed, perhaps onto another
+		e.most = 0
+		p.pools[d.pick(len(p.pools))] = was
+	case 9:
+		p.process.HTTPPort = 8080 * d.pick(3)
+	case 10:
+		p.process.LogLevel, p.process.MaxJobs = []string{"info", "debug"}[d.pick(2)], d.pick(3)
+	case 11: // all of it
+		for i := range p.pools {
+			p.pools[i] = entry{most: d.pick(3), service: d.pick(2), target: d.pick(2), token: d.pick(2)}
+		}
+	}
+	return p
+}
+
+// model is a loop and its pools as values: what the real ones do, without
+// goroutines and clocks.
+type model struct {
+	t          *rapid.T
+	now        time.Time
+	page       page
+	earlier    []page
+	generation uint64
+	desired    reconcile.Desired
+	pools      map[string]member
+	inForce    reconcile.ProcessSpec
+	failures   map[string]failure
+	down       [len(targets)]bool // engines
+	taken      bool               // the HTTP port
+	jobs       int                // started so far
+}
+
+type member struct {
+	state runtime.PoolState
+	done  int // jobs
+}
+
+type failure struct {
+	times int
+	until time.Time
+}
+
+func newModel(t *rapid.T) *model {
+	return &model{t: t, now: time.Unix(1e9, 0), pools: map[string]member{}, failures: map[string]failure{}}
+}
+
+func history(t *rapid.T) {
+	m := newModel(t)
+	m.want(page{}.edited(dice(rapid.Uint64().Draw(t, "first")) * 0x9E3779B97F4A7C15).edited(11 * 3))
+	for _, step := range rapid.SliceOfN(rapid.Uint64(), 10, 60).Draw(t, "steps") {
+		m.step(dice(step*0x9E3779B97F4A7C15) >> 8) // small numbers are drawn often, and must not be one choice
+	}
+	m.comesToRest()
+}
+
+// step is a thing that happens, among them half of the time a look.
+func (m *model) step(d dice) {
+	if d.pick(2) == 0 {
+		plan := m.plan()
+		if d.pick(3) == 0 { // something happens while the plan is prepared
+			m.event(d)
+		}
+		m.apply(plan)
+		return
+	}
+	m.event(d)
+}
+
+func (m *model) event(d dice) {
+	switch d.pick(12) {
+	case 0, 1, 2:
+		m.earlier = append(m.earlier, m.page)
+		m.want(m.page.edited(d))
+	case 3:
+		if len(m.earlier) > 0 { // back to how it was
+			m.want(m.earlier[d.pick(len(m.earlier))])
+		}
+	case 4, 5:
+		m.one(d, m.jobStarts)
+	case 6, 7:
+		m.one(d, m.jobEnds)
+	case 8:
+		m.one(d, func(p *member) {
+			*p = member{state: runtime.PoolState{Spec: p.state.Spec, Phase: runtime.PoolStopped, Err: errors.New("died")}, done: p.done}
+		})
+	case 9:
+		m.one(d, func(p *member) {
+			if phase := p.state.Phase; phase != runtime.PoolDraining && phase != runtime.PoolStopped {
+				p.state.Phase = []runtime.PoolPhase{runtime.PoolPolling, runtime.PoolPaused, runtime.PoolWaiting}[d.pick(3)]
+			}
+		})
+	case 10:
+		if engine := d.pick(3); engine < len(m.down) {
+			m.down[engine] = !m.down[engine]
+		} else {
+			m.taken = !m.taken
+		}
+	case 11:
+		m.now = m.now.Add([]time.Duration{300 * time.Millisecond, time.Second, time.Minute, 24 * time.Hour, -5 * time.Second}[d.pick(5)])
+	}
+}
+
+func (m *model) want(p page) {
+	m.generation++
+	m.page, m.desired = p, p.desired(m.generation)
+	clear(m.failures)
+}
+
+// one lets something happen to one of the pools.
+func (m *model) one(d dice, happens func(*member)) {
+	if len(m.pools) == 0 {
+		return
+	}
+	keys := slices.Sorted(maps.Keys(m.pools)) // so that a history can be replayed
+	key := keys[d.pick(len(keys))]
+	p := m.pools[key]
+	happens(&p)
+	m.pools[key] = p
+}
+
+func (m *model) jobStarts(p *member) {
+	if p.state.Phase == runtime.PoolPolling && len(p.state.Jobs) < p.state.Spec.Tuning.MaxJobs {
+		m.jobs++
+		p.state.Jobs = append(slices.Clone(p.state.Jobs), runtime.JobState{ID: strconv.Itoa(m.jobs)})
+	}
+}
+
+func (m *model) jobEnds(p *member) {
+	if len(p.state.Jobs) > 0 {
+		p.state.Jobs = p.state.Jobs[1:]
+		p.done++
+		p.settle()
+	}
+}
+
+// settle lets a pool that has nothing more to do end.
+func (p *member) settle() {
+	if p.state.Phase == runtime.PoolStopped {
+		return
+	}
+	p.state.Finished = p.state.Spec.Tuning.SingleRun && p.done > 0
+	if p.state.Finished {
+		p.state.Phase = runtime.PoolDraining
+	}
+	if p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) == 0 {
+		p.state.Phase = runtime.PoolStopped
+	}
+}
+
+func (m *model) observed() reconcile.Observed {
+	o := reconcile.Observed{Now: m.now, Process: m.inForce, Pools: map[string]runtime.PoolState{}, Blocked: map[string]time.Time{}}
+	for key, p := range m.pools {
+		o.Pools[key] = p.state
+	}
+	for key, f := range m.failures {
+		_, wanted := m.desired.Pools[key]
+		phase := m.pools[key].state.Phase
+		if phase == runtime.PoolPolling || phase == runtime.PoolWaiting || !wanted && key != reconcile.ProcessKey {
+			delete(m.failures, key)
+			continue
+		}
+		o.Blocked[key] = f.until
+	}
+	return o
+}
+
+// plan is a look, and checks what no plan may hold.
+func (m *model) plan() reconcile.Plan {
+	o := m.observed()
+	plan := reconcile.Diff(m.desired, o)
+	if len(plan) == 0 {
+		return nil
+	}
+	text := plan.String()
+	again := o // with maps that were filled in another order
+	again.Pools = maps.Collect(reversed(o.Pools))
+	again.Blocked = maps.Collect(reversed(o.Blocked))
+	desired := m.desired
+	desired.Pools = maps.Collect(reversed(m.desired.Pools))
+	if other := reconcile.Diff(desired, again).String(); other != text {
+		m.t.Fatalf("the same values give two plans:\n%s\n%s", text, other)
+	}
+	m.check(plan, o)
+	return plan
+}
+
+func reversed[V any](values map[string]V) func(yield func(string, V) bool) {
+	return func(yield func(string, V) bool) {
+		for _, key := range slices.Backward(slices.Sorted(maps.Keys(values))) {
+			if !yield(key, values[key]) {
+				return
+			}
+		}
+	}
+}
+
+// check says what every plan must be, from what is wanted and what is there.
+func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
+	wrong := func(action reconcile.Action, why string) {
+		m.t.Fatalf("%v: %s; the plan is\n%s", action, why, plan)
+	}
+	touched := map[string]bool{}
+	order := 0
+	for _, action := range plan {
+		var rank int
+		var key string
+		switch a := action.(type) {
+		case reconcile.SetProcess:
+			rank, key = 1, reconcile.ProcessKey
+			if a.To != m.desired.Process || a.From != m.inForce || a.To == a.From {
+				wrong(action, "sets what is not wanted, or is so already")
+			}
+		case reconcile.StartPool:
+			rank, key = 2, a.Spec.Key()
+			_, there := o.Pools[key]
+			if there {
+				wrong(action, "doubles a pool that is there")
+			}
+			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
+				wrong(action, "starts what is not wanted")
+			}
+		case reconcile.TunePool:
+			rank, key = 3, a.Spec.Key()
+			state, there := o.Pools[key]
+			if !there || state.Phase == runtime.PoolStopped {
+				wrong(action, "tunes what is not there")
+			}
+			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
+				wrong(action, "tunes to what is not wanted")
+			}
+			if a.Revive != (state.Phase == runtime.PoolDraining && !state.Finished) {
+				wrong(action, "does not tell whether it revives")
+			}
+			if same := a.Spec; !a.Revive {
+				same.Generation = state.Spec.Generation
+				if reflect.DeepEqual(same, state.Spec) {
+					wrong(action, "changes nothing")
+				}
+			}
+		case reconcile.DrainPool:
+			rank, key = 4, a.Key
+			if _, wanted := m.desired.Pools[key]; wanted {
+				wrong(action, "drains what is wanted")
+			}
+			if phase := o.Pools[key].Phase; phase == runtime.PoolDraining || phase == runtime.PoolStopped {
+				wrong(action, "drains what drains already")
+			}
+			if a.Jobs != len(o.Pools[key].Jobs) {
+				wrong(action, "counts the jobs wrongly")
+			}
+			for other := range m.desired.Pools {
+				if _, there := o.Pools[other]; !there && m.now.Before(o.Blocked[other]) {
+					wrong(action, "lets go although "+other+" cannot be started yet")
+				}
+			}
+		case reconcile.RemovePool:
+			rank, key = 5, a.Key
+			state := o.Pools[key]
+			if state.Phase != runtime.PoolStopped || len(state.Jobs) > 0 {
+				wrong(action, "removes a pool that works")
+			}
+			if state.Finished && m.desired.Pools[key].Tuning.SingleRun {
+				wrong(action, "would run a single run twice")
+			}
+		default:
+			wrong(action, "is an action nobody knows")
+		}
+		if m.now.Before(o.Blocked[key]) && rank <= 2 {
+			wrong(action, "tries again too soon")
+		}
+		if touched[key] {
+			wrong(action, "is the second for one pool")
+		}
+		if rank < order {
+			wrong(action, "comes after what should follow it")
+		}
+		touched[key], order = true, rank
+	}
+}
+
+// apply carries a plan out as the loop does: build everything first, then commit
+// each.
+func (m *model) apply(plan reconcile.Plan) {
+	whole, built := true, map[string]bool{}
+	for _, action := range plan {
+		switch a := action.(type) {
+		case reconcile.SetProcess:
+			if built[reconcile.ProcessKey] = !m.taken; m.taken {
+				m.failed(reconcile.ProcessKey)
+			}
+		case reconcile.StartPool:
+			key := a.Spec.Key()
+			if built[key] = !m.down[slices.Index(targets[:], a.Spec.Identity.Target)]; !built[key] {
+				whole = false
+				m.failed(key)
+			}
+		}
+	}
+	running := m.running()
+	for _, action := range plan {
+		switch a := action.(type) {
+		case reconcile.SetProcess:
+			if built[reconcile.ProcessKey] {
+				m.inForce = a.To
+				delete(m.failures, reconcile.ProcessKey)
+			}
+		case reconcile.StartPool:
+			if key := a.Spec.Key(); built[key] {
+				m.pools[key] = member{state: runtime.PoolState{Spec: a.Spec, Phase: runtime.PoolStarting}}
+			}
+		case reconcile.TunePool:
+			p := m.pools[a.Spec.Key()]
+			p.state.Spec = a.Spec
+			if p.state.Phase == runtime.PoolDraining {
+				p.state.Phase = runtime.PoolPolling
+			}
+			p.settle()
+			m.pools[a.Spec.Key()] = p
+		case reconcile.DrainPool:
+			if p := m.pools[a.Key]; whole && p.state.Phase != runtime.PoolStopped {
+				p.state.Phase = runtime.PoolDraining
+				p.settle()
+				m.pools[a.Key] = p
+			}
+		case reconcile.RemovePool:
+			if m.pools[a.Key].state.Err != nil {
+				m.failed(a.Key)
+			}
+			delete(m.pools, a.Key)
+		}
+	}
+	if after := m.running(); after != running {
+		m.t.Fatalf("a plan ends jobs: %d before, %d after:\n%s", running, after, plan)
+	}
+}
+
+func (m *model) failed(key string) {
+	f := m.failures[key]
+	m.failures[key] = failure{times: f.times + 1, until: m.now.Add(min(time.Minute, time.Second<<min(f.times, 10)))}
+}
+
+func (m *model) running() (jobs int) {
+	for _, p := range m.pools {
+		jobs += len(p.state.Jobs)
+	}
+	return jobs
+}
+
+// comesToRest lets nothing happen any more but jobs that end, and time, and holds
+// the end against a fresh start.
+func (m *model) comesToRest() {
+	const rounds = 5 // remove what died, start and drain, wait, remove, nothing
+	m.down, m.taken = [len(targets)]bool{}, false
+	for round := 1; ; round++ {
+		m.now = m.now.Add(2 * time.Minute)
+		plan := m.plan()
+		if len(plan) == 0 && len(m.pools) == len(m.desired.Pools) {
+			break
+		}
+		if round > rounds {
+			m.t.Fatalf("not at rest after %d rounds; %d pools of %d wanted; the plan is still\n%s", rounds, len(m.pools), len(m.desired.Pools), plan)
+		}
+		m.apply(plan)
+		for key, p := range m.pools {
+			for p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) > 0 {
+				m.jobEnds(&p)
+			}
+			m.pools[key] = p
+		}
+	}
+	fresh := newModel(m.t)
+	fresh.want(m.page)
+	for range 2 {
+		fresh.apply(fresh.plan())
+	}
+	over := map[string]bool{} // single runs, whose settings do not matter any more
+	for key, p := range m.pools {
+		over[key] = p.state.Finished
+	}
+	if here, there := m.settled(over), fresh.settled(over); here != there {
+		m.t.Fatalf("the end differs from a fresh start with the last file; here\n%s\nfresh\n%s", here, there)
+	}
+	m.want(m.page) // the same again, as another generation
+	if plan := m.plan(); len(plan) > 0 {
+		m.t.Fatalf("a generation without a change gives the plan\n%s", plan)
+	}
+}
+
+// settled writes down what is in force in all pools but some.
+func (m *model) settled(but map[string]bool) string {
+	text := fmt.Sprintln(m.inForce)
+	for _, key := range slices.Sorted(maps.Keys(m.pools)) {
+		state := m.pools[key].state
+		if but[key] {
+			text += key + " is over\n"
+			continue
+		}
+		tuning := state.Spec.Tuning
+		idle := state.Phase == runtime.PoolDraining || state.Phase == runtime.PoolStopped
+		text += fmt.Sprintln(key, tuning.MaxJobs, tuning.SingleRun, tuning.Token.Reveal(), idle)
+	}
+	return text
+}
