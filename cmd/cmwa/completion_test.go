@@ -73,6 +73,7 @@ func TestBashCompletesCommandLines(t *testing.T) {
 	for line, want := range map[string][]string{
 		"cmwa ex":                          {noFiles, "explain"},
 		"cmwa conf":                        {noFiles, "configure", "config"},
+		"cmwa stat":                        {noFiles, "status"},
 		"cmwa schema --":                   {noFiles, "--format"},
 		"cmwa schema --format ":            {noFiles, "json", "cue"},
 		"cmwa schema --format = c":         {noFiles, "cue"},
@@ -122,7 +123,7 @@ func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
 // TestWhatAFlagTakesIsKnown reminds who adds a flag with few values to name them
 // in the usage line. Those of which nothing can be known are listed here.
 func TestWhatAFlagTakesIsKnown(t *testing.T) {
-	free := []string{"configure --organization", "configure --pool-id", "configure --service-url"}
+	free := []string{"configure --organization", "configure --pool-id", "configure --service-url", "status --url"}
 	for _, command := range completed(commands(context.Background(), streams{stderr: io.Discard})) {
 		for _, f := range command.flags {
 			known := f.bool || f.value.file || f.value.key || len(f.value.words) > 0

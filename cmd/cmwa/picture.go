@@ -1,0 +1,191 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// statusColumns is the width of the picture, whatever the terminal's.
+const statusColumns = 80
+
+// clock tells a time in full.
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// age tells a time as seen from the agent's clock.
+func (d statusDocument) age(t time.Time) string {
+	if ahead := t.Sub(d.Now); ahead > 0 {
+		return "in " + length(ahead)
+	}
+	return length(d.Now.Sub(t)) + " ago"
+}
+
+// length tells a duration with the two units that matter.
+func length(d time.Duration) string {
+	d = max(0, d)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+}
+
+// line is one line of the picture. Those that stand for one thing have the same
+// name for it.
+type line struct{ of, text string }
+
+// lines draws the status, no line longer than statusColumns. When tells a time.
+func (d statusDocument) lines(when func(time.Time) string) []line {
+	var all []line
+	word := map[bool]string{true: "healthy", false: "UNHEALTHY"}[d.Healthy]
+	if d.Stopping {
+		word += ", stopping"
+	}
+	all = append(all, paragraph("agent", "agent", fmt.Sprintf("%s, started %s, pid %d, version %s", word, when(d.Agent.StartedAt), d.Agent.PID, d.Agent.Version))...)
+	if d.Problem != "" {
+		all = append(all, paragraph("agent", "", "problem: "+d.Problem)...)
+	}
+	c := d.Config
+	all = append(all, paragraph("config", "config", cmp.Or(c.Path, "none: the environment says all"))...)
+	force := fmt.Sprintf("generation %d, in force since %s", c.Desired, when(c.AppliedAt))
+	switch {
+	case !d.Converged && c.Applied == 0:
+		force = fmt.Sprintf("generation %d wanted since %s, not in force in full yet", c.Desired, when(c.AcceptedAt))
+	case c.Applied != c.Desired:
+		force = fmt.Sprintf("generation %d wanted since %s, last in force in full: %d", c.Desired, when(c.AcceptedAt), c.Applied)
+	}
+	all = append(all, paragraph("config", "", force)...)
+	all = append(all, paragraph("config", "", fmt.Sprintf("digest %.12s, changes seen by %s", c.Digest, c.Watch))...)
+	for _, file := range c.Frozen {
+		all = append(all, paragraph("config", "", "never changes as it is mounted; mount its folder: "+file)...)
+	}
+	if r := c.Rejection; r != nil {
+		all = append(all, paragraph("refused", "REFUSED", fmt.Sprintf("the file as it is now, %s; generation %d stays", when(r.At), c.Desired))...)
+		if r.Reason != "" {
+			all = append(all, paragraph("refused", "", r.Reason)...)
+		}
+		for _, p := range r.Problems {
+			said := schema.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message, Hint: p.Hint}
+			for text := range strings.Lines(said.String()) {
+				all = append(all, paragraph("refused", "", text)...)
+			}
+		}
+	}
+	return append(append(all, d.reloadLines(when)...), d.poolLines(when)...)
+}
+
+// reloadLines tell what the last change did.
+func (d statusDocument) reloadLines(when func(time.Time) string) []line {
+	r := d.Reload
+	if r == nil {
+		return nil
+	}
+	lines := paragraph("reload", "reload", when(r.At))
+	keys := func(list []statusKey) (words []string) {
+		for _, k := range list {
+			words = append(words, strings.TrimPrefix(k.Pool+": "+k.Key, ": "))
+		}
+		return words
+	}
+	for _, part := range []struct {
+		what  string
+		words []string
+	}{
+		{"now", keys(r.Now)},
+		{"next job", keys(r.NextJob)},
+		{"NEEDS RESTART", keys(r.NeedsRestart)},
+		{"pools started", r.Started},
+		{"pools drained", r.Drained},
+		{"pools replaced", r.Replaced},
+	} {
+		if len(part.words) > 0 {
+			lines = append(lines, paragraph("reload", "", part.what+": "+strings.Join(part.words, ", "))...)
+		}
+	}
+	return lines
+}
+
+// poolLines are the table of pools, with the jobs of each below it.
+func (d statusDocument) poolLines(when func(time.Time) string) []line {
+	rows := [][]string{{"POOL", "PHASE", "JOBS", "TARGET", "SERVICE"}}
+	for _, p := range d.Pools {
+		service := strings.TrimPrefix(p.Service, "https://")
+		rows = append(rows, []string{p.Name, p.Phase, fmt.Sprintf("%d/%d", len(p.Jobs), p.MaxJobs), p.Target, service})
+	}
+	lines := []line{{"pools", ""}, {"pools", tableRow(rows[0])}}
+	for i, p := range d.Pools {
+		of := "pool " + printable(p.Name) + ", " + printable(p.Key)
+		lines = append(lines, line{of, tableRow(rows[i+1])})
+		if !p.Until.IsZero() {
+			lines = append(lines, indented(of, "goes on "+when(p.Until)+": "+p.Why)...)
+		} else if p.Why != "" {
+			lines = append(lines, indented(of, p.Why)...)
+		}
+		if p.Problem != "" {
+			lines = append(lines, indented(of, "problem: "+p.Problem)...)
+		}
+		for _, j := range p.Jobs {
+			lines = append(lines, line{of, cut(fmt.Sprintf("  %-8s %s  %s", printable(j.Phase), when(j.Since), printable(cmp.Or(j.Subject, j.ID))), statusColumns)})
+		}
+	}
+	return lines
+}
+
+// tableRow writes the cells below each other from row to row. The columns are as
+// wide for every status, so that no row changes with its neighbours.
+func tableRow(cells []string) string {
+	var b strings.Builder
+	for i, width := range []int{24, 8, 7, 10, 23} {
+		fmt.Fprintf(&b, "%-*s  ", width, cut(printable(cells[i]), width))
+	}
+	return cut(strings.TrimRight(b.String(), " "), statusColumns)
+}
+
+// margin is the column at which what belongs to a word in front begins.
+const margin = 9
+
+// paragraph breaks a text into lines behind a word in front.
+func paragraph(of, front, text string) []line {
+	return broken(of, fmt.Sprintf("%-*s", margin, front), strings.Repeat(" ", margin), text)
+}
+
+func indented(of, text string) []line { return broken(of, "  ", "  ", text) }
+
+// broken breaks a text at blanks, and a word that is longer than a line within.
+func broken(of, first, others, text string) []line {
+	var lines []line
+	at := first
+	room := statusColumns - len(others)
+	rest := []rune(printable(strings.Join(strings.Fields(text), " ")))
+	for {
+		if len(rest) <= room {
+			return append(lines, line{of, strings.TrimRight(at+string(rest), " ")})
+		}
+		end := room
+		for i := room; i > room/2; i-- {
+			if rest[i] == ' ' {
+				end = i
+				break
+			}
+		}
+		lines = append(lines, line{of, strings.TrimRight(at+string(rest[:end]), " ")})
+		rest = []rune(strings.TrimLeft(string(rest[end:]), " "))
+		at = others
+	}
+}
+
+// cut shortens a text to a number of characters.
+func cut(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:max(0, most-3)]) + "..."
+	}
+	return text
+}

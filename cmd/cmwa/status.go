@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/peterbourgon/ff/v3/ffcli"
+	"golang.org/x/term"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+const (
+	statusLimit = 5 * time.Second // of one question
+	statusBytes = 8 << 20         // of one answer: some ten thousand jobs
+	statusEvery = time.Second     // between two looks of --watch
+	defaultPort = 8080            // of http_server_port, for a file of which nothing can be read
+)
+
+func statusCommand(s streams) *ffcli.Command {
+	flags := s.flags("cmwa status")
+	q := inquiry{environ: readEnvironment(s.environ)}
+	flags.StringVar(&q.config, "config", "", "configuration file of the agent; otherwise the one that cmwa run would find")
+	flags.StringVar(&q.url, "url", "", "where the agent's HTTP server is; otherwise http_server_port of the configuration on this machine")
+	asJSON := flags.Bool("json", false, "print the whole answer in JSON; with --watch, one line for each look")
+	watched := flags.Bool("watch", false, "look again each second, until an INT or TERM")
+	return &ffcli.Command{
+		Name: "status", ShortUsage: "cmwa status [--config FILE | --url URL] [--json] [--watch]",
+		ShortHelp: "tell what the running agent does, and what it thinks of its configuration",
+		LongHelp: "Asks the agent on this machine, at the http_server_port of its configuration; or the one at --url.\n" +
+			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
+			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
+			"Exit code 0: healthy, and what the file says is what runs; 1: not so; 2: the agent cannot be reached, or the\n" +
+			"command line is wrong. With --watch it is the code of the last answer.",
+		FlagSet: flags,
+		Exec: func(ctx context.Context, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("status takes no argument %q: name a file with --config", args[0])}
+			}
+			show := s.shower(*asJSON, *watched)
+			d, err := q.ask(ctx)
+			if err != nil {
+				return usageError{err}
+			}
+			if err := show(d, nil); err != nil {
+				return err
+			}
+			if *watched {
+				if d, err = s.follow(ctx, &q, d, show); err != nil {
+					return err
+				}
+			}
+			if !d.good() {
+				return exitError(exitFailure)
+			}
+			return nil
+		},
+	}
+}
+
+// good reports whether nobody need look at the agent.
+func (d statusDocument) good() bool {
+	return d.Healthy && d.Converged && d.Config.Rejection == nil
+}
+
+// follow shows the status again and again until ctx ends, and returns the last
+// one. An agent that cannot be reached any more may come back.
+func (s streams) follow(ctx context.Context, q *inquiry, last statusDocument, show func(statusDocument, error) error) (statusDocument, error) {
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return last, nil
+		case <-tick.C:
+		}
+		d, err := q.ask(ctx)
+		if ctx.Err() != nil {
+			return last, nil
+		}
+		if err == nil {
+			last = d
+		}
+		if err := show(last, err); err != nil {
+			return last, err
+		}
+	}
+}
+
+// inquiry is how to ask an agent for its status.
+type inquiry struct {
+	config, url string
+	environ     environment
+	asked       string // the URL that was asked last
+}
+
+// ask asks once. Errors are for people, and quote nothing that was answered.
+func (q *inquiry) ask(ctx context.Context) (statusDocument, error) {
+	where, err := q.where()
+	if err != nil {
+		return statusDocument{}, err
+	}
+	q.asked = where
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	if err != nil {
+		return statusDocument{}, errNoURL
+	}
+	request.Header.Set("Accept", "application/json")
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		return statusDocument{}, fmt.Errorf("no agent answers at %s: %s: is it running, and is this its http_server_port?", where, whyNoAnswer(err))
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return statusDocument{}, fmt.Errorf("what listens at %s answers with code %d: it is no agent, or one of an earlier release", where, response.StatusCode)
+	}
+	content, err := io.ReadAll(io.LimitReader(response.Body, statusBytes+1))
+	switch {
+	case err != nil:
+		return statusDocument{}, fmt.Errorf("the answer of %s broke off: %s", where, whyNoAnswer(err))
+	case len(content) > statusBytes:
+		return statusDocument{}, fmt.Errorf("the answer of %s is larger than %d MiB: it is no agent", where, statusBytes>>20)
+	}
+	var version struct{ Version int }
+	var d statusDocument
+	if json.Unmarshal(content, &version) != nil || version.Version <= 0 {
+		return statusDocument{}, fmt.Errorf("the answer of %s is not that of an agent", where)
+	}
+	if version.Version != statusVersion {
+		return statusDocument{}, fmt.Errorf("the agent at %s tells its status in version %d and this program knows version %d: use the cmwa of the agent", where, version.Version, statusVersion)
+	}
+	if json.Unmarshal(content, &d) != nil {
+		return statusDocument{}, fmt.Errorf("the answer of %s is not that of an agent", where)
+	}
+	return d, nil
+}
+
+// whyNoAnswer says in words why a call failed.
+func whyNoAnswer(err error) string {
+	var name *net.DNSError
+	var late net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there"
+	case errors.As(err, &name):
+		return "there is no such host"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
+		return fmt.Sprintf("nothing within %s", statusLimit)
+	default:
+		return "it cannot be talked to"
+	}
+}
+
+var errNoURL = errors.New("--url must be a URL such as http://127.0.0.1:8080, without user, query or fragment")
+
+// where is the URL to ask.
+func (q *inquiry) where() (string, error) {
+	if q.url != "" && q.config != "" {
+		return "", errors.New("name either --config or --url")
+	}
+	if q.url != "" {
+		u, err := url.Parse(q.url)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return "", errNoURL
+		}
+		if path.Base(u.Path) != "status" {
+			u = u.JoinPath("status")
+		}
+		return u.String(), nil
+	}
+	port, err := q.port()
+	if err != nil {
+		return "", err
+	}
+	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/status", nil
+}
+
+// port is the port of the agent's HTTP server. A refused file is a reason to ask,
+// so what can be read of it must do.
+func (q *inquiry) port() (int, error) {
+	source, err := find(q.config, q.environ)
+	if err != nil {
+		return 0, err
+	}
+	source.Elsewhere = true
+	port := 0
+	if c, _ := schema.Load(source); c != nil {
+		port = c.HTTPServerPort
+	} else {
+		port = portIn(source)
+	}
+	if port == 0 {
+		return 0, errors.New("the agent of this configuration has no HTTP server: set http_server_port, or name another agent with --url")
+	}
+	return port, nil
+}
+
+// portLine is the line of a file that sets the port.
+var portLine = regexp.MustCompile(`(?m)^["']?http_server_port["']?[ \t]*:[ \t]*["']?([0-9]{1,5})["']?[ \t]*(?:#.*)?\r?$`)
+
+// portIn reads the port of a file that cannot be used as a whole.
+func portIn(source schema.Source) int {
+	text := strings.TrimSpace(source.Environ["PULUMI_AGENT_HTTP_SERVER_PORT"])
+	if found := portLine.FindSubmatch(source.Content); text == "" && found != nil {
+		text = string(found[1])
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return defaultPort
+	}
+	return int(port)
+}
+
+// shower returns what shows a status, or why there is none at present.
+func (s streams) shower(asJSON, watched bool) func(statusDocument, error) error {
+	switch {
+	case asJSON && watched:
+		encoder := json.NewEncoder(s.stdout)
+		return func(d statusDocument, err error) error {
+			if err != nil {
+				return s.sayLost(err)
+			}
+			return encoder.Encode(d)
+		}
+	case asJSON:
+		return func(d statusDocument, _ error) error { return writeJSON(s.stdout, d) }
+	case watched && isTerminal(s.stdout) && readEnvironment(s.environ)["TERM"] != "dumb":
+		return s.redraw
+	case watched:
+		return s.changes()
+	default:
+		return func(d statusDocument, _ error) error {
+			for _, l := range d.lines(d.age) {
+				if _, err := fmt.Fprintln(s.stdout, l.text); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+}
+
+func (s streams) sayLost(err error) error {
+	_, err = fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+	return err
+}
+
+// redraw draws the picture over the one before, as much of it as the terminal
+// has room for.
+func (s streams) redraw(d statusDocument, lost error) error {
+	lines := d.lines(d.age)
+	if lost != nil {
+		lines = append(paragraph("lost", "lost", lost.Error()), lines...)
+	}
+	if file, ok := s.stdout.(*os.File); ok {
+		if _, height, err := term.GetSize(int(file.Fd())); err == nil && height > 2 && len(lines) >= height {
+			hidden := len(lines) - height + 2
+			lines = append(lines[:height-2], line{"more", fmt.Sprintf("... and %s", several(hidden, "line"))})
+		}
+	}
+	var b strings.Builder
+	b.WriteString("\x1b[H") // top left
+	for _, l := range lines {
+		b.WriteString(l.text + "\x1b[K\n") // and nothing of the line before
+	}
+	b.WriteString("\x1b[J") // and nothing below
+	_, err := io.WriteString(s.stdout, b.String())
+	return err
+}
+
+// changes returns what prints the parts of the picture that were not so the last
+// time, and what has gone. Times are told in full, since ages would change with
+// each look.
+func (s streams) changes() func(statusDocument, error) error {
+	var known []line
+	said := "" // of an agent that is lost
+	return func(d statusDocument, lost error) error {
+		if lost != nil {
+			if said == lost.Error() {
+				return nil
+			}
+			said = lost.Error()
+			return s.sayLost(lost)
+		}
+		said = ""
+		var b strings.Builder
+		now := together(d.lines(clock))
+		for _, part := range now {
+			if !slices.Contains(known, part) {
+				b.WriteString(part.text)
+			}
+		}
+		for _, part := range known {
+			if !slices.ContainsFunc(now, func(other line) bool { return other.of == part.of }) {
+				b.WriteString("gone: " + part.of + "\n")
+			}
+		}
+		known = now
+		_, err := io.WriteString(s.stdout, b.String())
+		return err
+	}
+}
+
+// together joins the lines that stand for one thing.
+func together(lines []line) (joined []line) {
+	for _, l := range lines {
+		if last := len(joined) - 1; last >= 0 && joined[last].of == l.of {
+			joined[last].text += l.text + "\n"
+		} else {
+			joined = append(joined, line{l.of, l.text + "\n"})
+		}
+	}
+	return joined
+}
