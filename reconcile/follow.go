@@ -3,6 +3,7 @@ package reconcile
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +19,11 @@ type Follower struct {
 	parts FollowerParts
 	log   *slog.Logger
 
-	look sync.Mutex // one look at a time; it guards the next two
-	seen string     // digest of the last outcome, good or bad
-	full bool       // the file has had content
+	look sync.Mutex      // one look at a time; it guards the next four
+	seen string          // digest of the last outcome, good or bad
+	said schema.Problems // of that outcome
+	last error           // what came of it
+	full bool            // the file has had content
 
 	mu   sync.Mutex
 	view View
@@ -75,7 +78,7 @@ func (f *Follower) View() View {
 //
 //  1. What cannot be read is refused.
 //  2. An empty file that had content is a writer in mid-air: wait.
-//  3. What was seen last is not looked at twice.
+//  3. What was seen last, with the same problems, is not looked at twice.
 //  4. What is in force already, after a bad edit was undone, only ends the
 //     rejection.
 //  5. What holds an error, or what this release cannot carry out, is refused.
@@ -96,12 +99,17 @@ func (f *Follower) Look() error {
 	f.full = f.full || !empty
 	outcome := schema.Evaluate(source)
 	f.parts.Watch(append([]string{source.Path}, outcome.Files...)...)
-	if outcome.Digest == f.seen {
-		return nil
+	if outcome.Digest != f.seen || !slices.Equal(outcome.Problems, f.said) {
+		f.seen, f.said = outcome.Digest, outcome.Problems
+		f.last = f.judge(outcome, begun)
 	}
-	f.seen = outcome.Digest
+	return f.last
+}
+
+// judge does what follows from an outcome that is new.
+func (f *Follower) judge(outcome schema.Outcome, begun time.Time) error {
 	before := f.View().Config
-	if before != nil && before.Digest == outcome.Digest {
+	if before != nil && before.Digest == outcome.Digest && outcome.Config != nil {
 		f.restored()
 		return nil
 	}
@@ -144,7 +152,8 @@ func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Ti
 func (f *Follower) refuse(rejection Rejection, err error) error {
 	f.mu.Lock()
 	first := f.view.Config == nil
-	known := f.view.Rejection != nil && f.view.Rejection.Reason == rejection.Reason && f.view.Rejection.Digest == rejection.Digest
+	was := f.view.Rejection
+	known := was != nil && was.Reason == rejection.Reason && was.Digest == rejection.Digest && slices.Equal(was.Problems, rejection.Problems)
 	if !known {
 		f.view.Rejected++
 		f.view.Rejection, f.view.RejectedAt = &rejection, rejection.At

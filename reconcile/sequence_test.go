@@ -275,8 +275,9 @@ func (m *model) observed() reconcile.Observed {
 func (m *model) plan() reconcile.Plan {
 	o := m.observed()
 	plan := reconcile.Diff(m.desired, o)
+	m.check(plan, o)
 	if len(plan) == 0 {
-		return nil
+		return plan
 	}
 	text := plan.String()
 	again := o // with maps that were filled in another order
@@ -287,7 +288,6 @@ func (m *model) plan() reconcile.Plan {
 	if other := reconcile.Diff(desired, again).String(); other != text {
 		m.t.Fatalf("the same values give two plans:\n%s\n%s", text, other)
 	}
-	m.check(plan, o)
 	return plan
 }
 
@@ -382,6 +382,11 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 			wrong(action, "comes after what should follow it")
 		}
 		touched[key], order = true, rank
+	}
+	for key := range m.desired.Pools {
+		if state := o.Pools[key]; state.Phase == runtime.PoolDraining && !state.Finished && !touched[key] {
+			m.t.Fatalf("pool %s is wanted again while it drains, and not revived; the plan is\n%s", key, plan)
+		}
 	}
 }
 
@@ -482,7 +487,7 @@ func (m *model) comesToRest() {
 	}
 	over := map[string]bool{} // single runs, whose settings do not matter any more
 	for key, p := range m.pools {
-		over[key] = p.state.Finished
+		over[key] = p.state.Finished && m.desired.Pools[key].Tuning.SingleRun
 	}
 	if here, there := m.settled(over), fresh.settled(over); here != there {
 		m.t.Fatalf("the end differs from a fresh start with the last file; here\n%s\nfresh\n%s", here, there)
