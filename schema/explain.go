@@ -2,170 +2,215 @@ package schema
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 )
 
-// sentence says what a value of the field must be.
-func (f *Field) sentence() string {
+// Overview returns a table of all keys and of the settings that only variables
+// say, one line each, no longer than width columns.
+func Overview(width int) (string, error) {
+	fields, err := Fields()
+	if err != nil {
+		return "", err
+	}
+	const defaults, gap = 12, "  "
+	keys := 0
+	for _, f := range fields {
+		if !f.OnlyVariable {
+			keys = max(keys, len(f.Key))
+		}
+	}
+	var b strings.Builder
+	row := func(key, usual, class, meaning string) {
+		room := max(20, width-keys-defaults-len("restart")-3*len(gap))
+		line := fmt.Sprintf("%-*s%s%s%s%-7s%s%s", keys, key, gap, padded(cut(usual, defaults), defaults), gap, class, gap, cut(meaning, room))
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	row("KEY", "DEFAULT", "CHANGES", "MEANING")
+	for _, f := range fields {
+		if !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored {
+			row(f.Key, f.Usually(), string(f.Reload), f.headline())
+		}
+	}
+	b.WriteString("\nVARIABLES WITHOUT A KEY\n")
+	for _, f := range fields {
+		if f.OnlyVariable {
+			b.WriteString(cut(f.Variable+gap+f.headline(), width) + "\n")
+		}
+	}
+	b.WriteString("\nCHANGES TAKE EFFECT\n")
+	for _, c := range classes() {
+		for i, line := range wrap(c.Meaning(), width-9) {
+			name := ""
+			if i == 0 {
+				name = string(c)
+			}
+			fmt.Fprintf(&b, "%-9s%s\n", name, line)
+		}
+	}
+	return b.String(), nil
+}
+
+// Names returns what [Explain] knows: keys, old ones too, in the order of the
+// schema, then variables, then the rules of [Vet].
+func Names() ([]string, error) {
+	fields, err := Fields()
+	if err != nil {
+		return nil, err
+	}
+	var keys, variables, rules []string
+	for _, f := range fields {
+		if !f.OnlyVariable {
+			keys = append(keys, f.Key)
+		}
+		if f.Variable != "" {
+			variables = append(variables, f.Variable)
+		}
+	}
+	for _, info := range Rules() {
+		rules = append(rules, string(info.Rule))
+	}
+	return slices.Concat(keys, variables, rules), nil
+}
+
+// Explain returns everything about the key, the variable or the rule of a name,
+// in lines of at most width columns where words allow. The error says what the name may be
+// meant to be.
+func Explain(name string, width int) (string, error) {
+	fields, err := Fields()
+	if err != nil {
+		return "", err
+	}
+	name = strings.TrimSuffix(name, ":")
+	for _, f := range fields {
+		if f.Key == name || f.Variable == name && name != "" {
+			return explained(f, fields, width), nil
+		}
+	}
+	for _, info := range Rules() {
+		if string(info.Rule) == name {
+			return strings.Join([]string{name, "", "  " + info.Description + ".", "", "  a rule of cmwa vet", ""}, "\n"), nil
+		}
+	}
+	names, err := Names()
+	if err != nil {
+		return "", err
+	}
+	var within []string
+	for _, key := range names {
+		if strings.HasSuffix(key, "."+name) {
+			within = append(within, key)
+		}
+	}
+	best := Closest(name, slices.DeleteFunc(slices.Clone(names), func(known string) bool {
+		return strings.HasPrefix(known, prefix) != strings.HasPrefix(strings.ToUpper(name), prefix)
+	}))
 	switch {
-	case f.must != "":
-		return f.must
-	case f.Kind == KindDuration && f.Seconds:
-		return "a duration such as 30s, 5m or 1h, or a whole number of seconds"
-	case f.Kind == KindDuration:
-		return "a duration such as 30s, 5m or 1h"
-	case f.Kind == KindBool:
-		return "true or false"
-	case f.Kind == KindInt:
-		return "a whole number" + between(f.Min, f.Max)
-	case f.Kind == KindList:
-		return "a list"
-	case f.Kind == KindMapping, f.Kind == KindTree:
-		return "a mapping of keys to values"
-	case len(f.Choices) > 0:
-		return "one of " + strings.Join(f.Choices, ", ")
+	case len(within) > 0:
+		return "", fmt.Errorf("there is no key %q: did you mean %s?", name, strings.Join(within, " or "))
+	case best != "":
+		return "", fmt.Errorf("there is no key %q: did you mean %s?", name, best)
 	default:
-		return "text"
+		return "", fmt.Errorf("there is no key %q: cmwa explain lists all of them", name)
 	}
 }
 
-func between(lowest, highest *int64) string {
+func explained(f Field, fields []Field, width int) string {
+	var b strings.Builder
+	b.WriteString(f.listed() + "\n\n")
+	for _, line := range wrap(f.Doc, width-2) {
+		b.WriteString("  " + line + "\n")
+	}
+	b.WriteString("\n")
+	fact := func(name, text string) {
+		const indent = 14
+		for i, line := range wrap(text, width-indent) {
+			if i > 0 {
+				name = ""
+			}
+			fmt.Fprintf(&b, "  %-12s%s\n", name, line)
+		}
+	}
 	switch {
-	case lowest != nil && highest != nil:
-		return fmt.Sprintf(" from %d to %d", *lowest, *highest)
-	case lowest != nil:
-		return fmt.Sprintf(", at least %d", *lowest)
-	case highest != nil:
-		return fmt.Sprintf(", at most %d", *highest)
+	case f.Old != "":
+		fact("old name of", f.Old)
+		return b.String()
+	case f.Unused != "":
+		fact("no effect", f.Unused)
+		return b.String()
+	case f.Ignored:
+		fact("no effect", "it may stay")
+		return b.String()
+	}
+	fact("takes", f.Takes())
+	fact("default", f.Usually())
+	if f.Required {
+		fact("default", "none: it must be set")
+	}
+	if how := f.InVariable(); how != "" {
+		fact("variable", f.Variable+", with "+how)
+	} else {
+		fact("variable", f.Variable)
+	}
+	if f.Secret {
+		fact("secret", "the value is never shown")
+	}
+	if f.Reload != "" {
+		fact("changes", string(f.Reload)+": "+f.Reload.Meaning())
+	}
+	switch {
+	case f.OnlyVariable:
+		fact("where", "only in the variable")
+	case strings.HasPrefix(f.Key, "pools."):
+		fact("where", "in an entry of pools")
+	case f.Pool:
+		fact("where", "at the top level for all pools, or in an entry of pools")
 	default:
+		fact("where", "at the top level")
+	}
+	for _, other := range fields {
+		if other.Old == f.Key {
+			fact("old name", other.Key)
+		}
+	}
+	b.WriteString(inner(f, fields, width))
+	if example := f.Example(); example != "" {
+		b.WriteString("\n")
+		for line := range strings.Lines(example) {
+			b.WriteString("    " + line)
+		}
+	}
+	return b.String()
+}
+
+// inner lists the keys within a mapping.
+func inner(f Field, fields []Field, width int) string {
+	var b strings.Builder
+	longest := 0
+	for _, in := range fields {
+		if strings.HasPrefix(in.Key, f.Key+".") {
+			longest = max(longest, len(in.Key))
+		}
+	}
+	for _, in := range fields {
+		if strings.HasPrefix(in.Key, f.Key+".") {
+			b.WriteString("  " + cut(fmt.Sprintf("%-*s  %s", longest, in.Key, in.headline()), width-2) + "\n")
+		}
+	}
+	if f.Kind == KindMappings {
+		var own []string
+		for _, in := range fields {
+			if in.Pool && in.plainTop() {
+				own = append(own, in.Key)
+			}
+		}
+		b.WriteString("\n")
+		for _, line := range wrap("An entry may also set, for itself: "+strings.Join(own, ", ")+".", width-2) {
+			b.WriteString("  " + line + "\n")
+		}
+	}
+	if b.Len() == 0 {
 		return ""
 	}
-}
-
-// entrySentence says what one entry of the list must be.
-func (f *Field) entrySentence() string {
-	switch {
-	case f.each != "":
-		return f.each
-	case len(f.Choices) > 0:
-		return "one of " + strings.Join(f.Choices, ", ")
-	default:
-		return "text"
-	}
-}
-
-// outOfBounds says what is wrong with a duration or a quantity, if anything is.
-func (f *Field) outOfBounds(data any) string {
-	if f.Kind == KindQuantity {
-		const most = 1024
-		if n, ok := cores(data); !ok || n < 0 || n == 0 && data != "" || n > most {
-			return "must be " + f.sentence()
-		}
-		return ""
-	}
-	length, ok := duration(data)
-	switch {
-	case !ok:
-		return "must be " + f.sentence()
-	case data == "":
-		return ""
-	case length < f.Shortest:
-		return "must be at least " + short(f.Shortest)
-	case length > f.Longest:
-		return "must be at most " + short(f.Longest)
-	default:
-		return ""
-	}
-}
-
-// short writes a duration as a person would: 1h, not 1h0m0s.
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
-// hint guesses from a wrong value what its writer tried. It may only quote words
-// of the schema and numbers.
-func (f *Field) hint(v value, entry bool) string {
-	if v.at.Variable != "" && f.Kind == KindList {
-		return map[string]string{",": "put commas between the entries", " ": "put blanks between the entries"}[f.Separator]
-	}
-	switch data := v.data.(type) {
-	case nil:
-		return "give it a value, or remove it"
-	case string:
-		if f.Kind == KindList && !entry {
-			return "write a list, such as [" + f.example() + "]"
-		}
-		return f.hintForText(data)
-	case bool, float64:
-		if f.quotesHelp(data) {
-			return "put the value in quotes"
-		}
-	case int:
-		switch {
-		case f.Kind == KindDuration && !f.Seconds && data > 0:
-			return fmt.Sprintf("write the unit: %ds", data)
-		case f.quotesHelp(data):
-			return "put the value in quotes"
-		}
-	case []value:
-		if f.Kind == KindText {
-			return "write one value, without brackets or dashes"
-		}
-	case table:
-		if f.Kind == KindMappings {
-			return "begin each pool with a dash and its name, such as - name: prod"
-		}
-	}
-	return ""
-}
-
-// example is one entry of the list.
-func (f *Field) example() string {
-	if len(f.Choices) > 0 {
-		return f.Choices[0]
-	}
-	return "entry"
-}
-
-// quotesHelp reports whether a number or a boolean would be right as a text.
-func (f *Field) quotesHelp(data any) bool {
-	if f.Kind != KindText && f.Kind != KindList || len(f.Choices) > 0 {
-		return false
-	}
-	right, err := regexp.MatchString(f.Pattern, fmt.Sprint(data))
-	return err == nil && right
-}
-
-func (f *Field) hintForText(text string) string {
-	switch f.Kind {
-	case KindBool:
-		if slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(text)) {
-			return "write true or false, in small letters and without quotes"
-		}
-	case KindInt:
-		if _, err := strconv.Atoi(text); err == nil {
-			return "remove the quotes"
-		}
-	case KindDuration:
-		if _, err := strconv.Atoi(text); err == nil {
-			return "write the unit after the number, such as s for seconds"
-		}
-	case KindText, KindList:
-		if best := Closest(text, slices.Clone(f.Choices)); best != "" {
-			return fmt.Sprintf("did you mean %s?", best)
-		}
-	}
-	return ""
+	return "\n" + b.String()
 }
