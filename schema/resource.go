@@ -1,0 +1,188 @@
+package schema
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// resource is one object of the API.
+type resource struct {
+	kind string
+	node *yaml.Node
+}
+
+// get returns a value of a mapping and its key, and nil if there is none.
+func (m *manifests) get(n *yaml.Node, name string) (key, value *yaml.Node) {
+	if n = target(n); n == nil || n.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Kind != yaml.ScalarNode || n.Content[i].Value != name {
+			continue
+		}
+		if key == nil {
+			key, value = n.Content[i], target(n.Content[i+1])
+			continue
+		}
+		m.report(RuleDuplicateKey, n.Content[i], name, fmt.Sprintf("duplicate key; first set on line %d", key.Line), "keep one of the two")
+	}
+	return key, value
+}
+
+// target returns what an alias stands for.
+func target(n *yaml.Node) *yaml.Node {
+	if n != nil && n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+func (m *manifests) text(n *yaml.Node, path ...string) string {
+	for _, name := range path {
+		_, n = m.get(n, name)
+	}
+	if n == nil || n.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return n.Value
+}
+
+// collect gathers the objects of a document, those of lists one by one.
+func (m *manifests) collect(n *yaml.Node) {
+	if len(m.objects) >= maxObjects {
+		if !m.full {
+			m.full = true
+			m.report(RuleSize, n, "", fmt.Sprintf("the file holds, or unfolds to, more than %d objects", maxObjects), "split it")
+		}
+		return
+	}
+	n = target(n)
+	o := resource{m.text(n, "kind"), n}
+	m.objects = append(m.objects, o)
+	if _, items := m.get(n, "items"); strings.HasSuffix(o.kind, "List") && items != nil && items.Kind == yaml.SequenceNode {
+		for _, item := range items.Content {
+			m.collect(item)
+		}
+	}
+}
+
+// section is a mapping of an object that holds files.
+type section struct {
+	name    string
+	encoded bool // in base64
+}
+
+func (o resource) sections() []section {
+	switch o.kind {
+	case "ConfigMap":
+		return []section{{"data", false}, {"binaryData", true}}
+	case "Secret":
+		return []section{{"stringData", false}, {"data", true}}
+	default:
+		return nil
+	}
+}
+
+// check goes through what a ConfigMap or a Secret holds, and hands on what is read.
+func (m *manifests) check(o resource, take func(*embedded)) {
+	for _, section := range o.sections() {
+		_, files := m.get(o.node, section.name)
+		if files == nil || files.Kind != yaml.MappingNode {
+			continue
+		}
+		seen := map[string]int{}
+		for i := 0; i+1 < len(files.Content); i += 2 {
+			key := files.Content[i]
+			e := embedded{key: key, at: target(files.Content[i+1]), template: slices.Contains(podNames, key.Value), public: o.kind == "ConfigMap"}
+			if key.Kind != yaml.ScalarNode || !e.template && key.Value != FileName && key.Value != OldFileName {
+				m.others = append(m.others, key.Value)
+				continue
+			}
+			path := join(section.name, key.Value)
+			if line, twice := seen[key.Value]; twice {
+				m.report(RuleDuplicateKey, key, path, fmt.Sprintf("duplicate key; first set on line %d", line), "keep one of the two")
+				continue
+			}
+			seen[key.Value] = key.Line
+			if m.checked++; m.checked > maxEmbedded {
+				if !m.full {
+					m.full = true
+					m.report(RuleSize, key, path, fmt.Sprintf("the file holds more than %d configurations and Pod templates", maxEmbedded), "split it")
+				}
+				return
+			}
+			if key.Value == OldFileName {
+				m.problems = append(m.problems, warning(RuleOldName, Origin{File: m.source.Path, Line: key.Line, Column: key.Column}, path, "an old name", "rename it to "+FileName))
+			}
+			if message, hint := e.read(m.lines, section.encoded); message != "" {
+				m.report(RuleValue, e.at, path, message, hint)
+				continue
+			}
+			take(&e)
+		}
+	}
+}
+
+// sourceOf is what a configuration in an object is loaded with.
+func (m *manifests) sourceOf(o resource) Source {
+	source := Source{
+		Path: m.source.Path, Mode: m.source.Mode, TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
+		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
+	}
+	if o.kind == "ConfigMap" {
+		source.Mode |= 0o044 // a token in it is one that others may read
+	}
+	return source
+}
+
+// grace returns how long the Pod may take to end that mounts a ConfigMap or
+// Secret of this name: the one workload of the file, or of several the one that
+// names it among its volumes. It is 0 where there is none, and the API's default
+// where it does not say.
+func (m *manifests) grace(name string) time.Duration {
+	var all, mounting []*yaml.Node
+	for _, o := range m.objects {
+		_, spec := m.get(o.node, "spec")
+		switch o.kind {
+		case "Deployment", "StatefulSet", "DaemonSet":
+			_, template := m.get(spec, "template")
+			_, spec = m.get(template, "spec")
+		case "Pod":
+		default:
+			continue
+		}
+		all = append(all, spec)
+		_, volumes := m.get(spec, "volumes")
+		if volumes == nil || volumes.Kind != yaml.SequenceNode {
+			continue
+		}
+		for _, volume := range volumes.Content {
+			if name != "" && (m.text(volume, "configMap", "name") == name || m.text(volume, "secret", "secretName") == name) {
+				mounting = append(mounting, spec)
+				break
+			}
+		}
+	}
+	if len(all) > 1 {
+		all = mounting
+	}
+	if len(all) != 1 {
+		return 0
+	}
+	const usual, year = 30, 365 * 24 * 3600
+	text := m.text(all[0], "terminationGracePeriodSeconds")
+	if text == "" {
+		return usual * time.Second
+	}
+	seconds, err := strconv.Atoi(text)
+	if err != nil || seconds < 0 || seconds > year {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
