@@ -1,0 +1,133 @@
+package schema
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// page is the text of a file beside what the parser makes of it.
+type page struct {
+	whole []byte     // with its byte order mark
+	text  []byte     // without
+	root  *yaml.Node // a mapping; nil if the document is empty
+	lines []int      // offsets in text at which lines begin, as the parser counts them
+}
+
+func readPage(content []byte) (*page, error) {
+	text, broken := unreadable("", content)
+	if broken != nil {
+		return nil, Problems{*broken}
+	}
+	p := &page{whole: content, text: text}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var first, second yaml.Node
+	switch err := decoder.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return p, nil
+	case err != nil:
+		return nil, Problems{explainSyntax("", text, err)}
+	}
+	switch err := decoder.Decode(&second); {
+	case err == nil:
+		return nil, notEdited(&second, "", "the file must be one document", "remove the line --- and what follows it")
+	case !errors.Is(err, io.EOF):
+		return nil, Problems{explainSyntax("", text, err)}
+	}
+	root := first.Content[0]
+	switch {
+	case root.Kind == yaml.MappingNode:
+		p.root = root
+	case root.Kind != yaml.ScalarNode || root.Value != "" || root.ShortTag() != "!!null":
+		return nil, notEdited(root, "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
+	}
+	return p, nil
+}
+
+// pairs goes through the top level.
+func (p *page) pairs() func(yield func(key, value *yaml.Node) bool) {
+	return func(yield func(key, value *yaml.Node) bool) {
+		if p.root == nil {
+			return
+		}
+		for i := 0; i+1 < len(p.root.Content); i += 2 {
+			if !yield(p.root.Content[i], p.root.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// flow reports whether the top level is written in brackets.
+func (p *page) flow() bool { return p.root != nil && p.root.Style&yaml.FlowStyle != 0 }
+
+// indent returns the blanks before each key. A key may have a question mark
+// before it, and the whole mapping an anchor.
+func (p *page) indent() int { return min(p.root.Column, p.root.Content[0].Column) - 1 }
+
+// end returns the offset behind the last line of the document: the end of the
+// text, or the line of three dots.
+func (p *page) end() int {
+	p.findLines()
+	for i, from := range p.lines {
+		to := len(p.text)
+		if i+1 < len(p.lines) {
+			to = p.lines[i+1]
+		}
+		if rest, ok := bytes.CutPrefix(p.text[from:to], []byte("...")); ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+			return from
+		}
+	}
+	return len(p.text)
+}
+
+func endsLine(text []byte) bool {
+	return len(text) > 0 && (text[len(text)-1] == '\n' || text[len(text)-1] == '\r')
+}
+
+// newline returns how lines of the text end.
+func (p *page) newline() string {
+	at := bytes.IndexByte(p.text, '\n')
+	switch {
+	case at > 0 && p.text[at-1] == '\r':
+		return "\r\n"
+	case at < 0 && bytes.IndexByte(p.text, '\r') >= 0:
+		return "\r"
+	default:
+		return "\n"
+	}
+}
+
+// findLines notes where lines begin. The parser takes more than a line feed for
+// the end of one.
+func (p *page) findLines() {
+	if p.lines != nil {
+		return
+	}
+	p.lines = []int{0}
+	for i, r := range string(p.text) {
+		ends := r == '\n' || r == '\u0085' || r == '\u2028' || r == '\u2029' ||
+			r == '\r' && !bytes.HasPrefix(p.text[i+1:], []byte("\n"))
+		if ends {
+			p.lines = append(p.lines, i+utf8.RuneLen(r))
+		}
+	}
+}
+
+// offset returns where a node begins in the text. The parser counts columns in
+// characters.
+func (p *page) offset(n *yaml.Node) int {
+	p.findLines()
+	if n.Line < 1 || n.Line > len(p.lines) {
+		return len(p.text)
+	}
+	at := p.lines[n.Line-1]
+	for range n.Column - 1 {
+		_, size := utf8.DecodeRune(p.text[at:])
+		at += size
+	}
+	return at
+}
