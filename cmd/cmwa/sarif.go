@@ -1,0 +1,123 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// The format sarif is version 2.1.0 of the Static Analysis Results Interchange
+// Format (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), of
+// which GitHub's code scanning reads what stands here. Results are there also if
+// there are none: that closes old alerts.
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool        sarifTool         `json:"tool"`
+		Invocations []sarifInvocation `json:"invocations"`
+		ColumnKind  string            `json:"columnKind"`
+		Results     []sarifResult     `json:"results"`
+	}
+	sarifTool struct {
+		Driver sarifDriver `json:"driver"`
+	}
+	sarifDriver struct {
+		Name    string      `json:"name"`
+		Version string      `json:"version"`
+		Rules   []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID               string    `json:"id"`
+		ShortDescription sarifText `json:"shortDescription"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifInvocation struct {
+		ExecutionSuccessful bool `json:"executionSuccessful"`
+	}
+	sarifResult struct {
+		RuleID              string            `json:"ruleId"`
+		RuleIndex           int               `json:"ruleIndex"`
+		Level               string            `json:"level"`
+		Message             sarifText         `json:"message"`
+		Locations           []sarifLocation   `json:"locations"`
+		PartialFingerprints map[string]string `json:"partialFingerprints"`
+	}
+	sarifLocation struct {
+		PhysicalLocation struct {
+			ArtifactLocation sarifArtifact `json:"artifactLocation"`
+			Region           sarifRegion   `json:"region"`
+		} `json:"physicalLocation"`
+	}
+	sarifArtifact struct {
+		URI string `json:"uri"`
+	}
+	sarifRegion struct {
+		StartLine   int `json:"startLine"`
+		StartColumn int `json:"startColumn,omitempty"`
+	}
+)
+
+func sarifOf(all []finding) sarifLog {
+	rules := schema.Rules()
+	run := sarifRun{
+		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: release()}},
+		ColumnKind: "unicodeCodePoints", Results: []sarifResult{},
+	}
+	for _, rule := range rules {
+		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{string(rule.Rule), sarifText{rule.Description}})
+	}
+	read := true
+	alike := map[string]int{}
+	for _, f := range all {
+		read = read && f.Rule != schema.RuleUnreadable
+		what := schema.Problem{Path: f.Path, Message: f.Message}.String()
+		result := sarifResult{
+			RuleID: string(f.Rule), Level: f.Severity.String(), Message: sarifText{what},
+			RuleIndex: slices.IndexFunc(rules, func(rule schema.RuleInfo) bool { return rule.Rule == f.Rule }),
+		}
+		if f.Hint != "" {
+			result.Message.Text += "\n" + f.Hint
+		}
+		var location sarifLocation
+		location.PhysicalLocation.ArtifactLocation.URI = relativeURI(cmp.Or(f.File, f.vetted, schema.FileName))
+		location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.Column}
+		result.Locations = []sarifLocation{location}
+		// An alert stays the same while its line moves.
+		sum := sha256.Sum256([]byte(f.File + "\x00" + string(f.Rule) + "\x00" + what))
+		print := hex.EncodeToString(sum[:8])
+		alike[print]++
+		result.PartialFingerprints = map[string]string{"primaryLocationLineHash": fmt.Sprintf("%s:%d", print, alike[print])}
+		run.Results = append(run.Results, result)
+	}
+	run.Invocations = []sarifInvocation{{read}}
+	return sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
+}
+
+// relativeURI returns the URI of a file relative to the working directory, and an
+// absolute one of a file outside of it.
+func relativeURI(path string) string {
+	path = inside(path)
+	segments := strings.Split(filepath.ToSlash(path), "/")
+	for i, segment := range segments {
+		// A colon in the first segment would end a scheme.
+		segments[i] = strings.ReplaceAll(url.PathEscape(segment), ":", "%3A")
+	}
+	uri := strings.Join(segments, "/")
+	if strings.HasPrefix(uri, "/") {
+		return "file://" + uri
+	}
+	return uri
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// sources reads the files, and says by index which cannot be. Without files it
+// reads the one that cmwa run would.
+func (s streams) sources(ctx context.Context, files []string) (sources []schema.Source, unread map[int]schema.Problems, err error) {
+	environ := readEnvironment(s.environ)
+	executable, _ := os.Executable()
+	if len(files) == 0 {
+		source, err := s.usual(environ, executable)
+		if err != nil {
+			return nil, nil, usageError{err}
+		}
+		return []schema.Source{source}, nil, nil
+	}
+	if first := slices.Index(files, "-"); first >= 0 && slices.Contains(files[first+1:], "-") {
+		return nil, nil, usageError{errors.New("standard input can be read once only: name - once")}
+	}
+	unread = map[int]schema.Problems{}
+	for i, name := range files {
+		source := schema.Source{Path: name, Environ: environ, Executable: executable}
+		if name == "-" {
+			source.Path = "<stdin>"
+		}
+		if source.Content, source.Mode, err = s.read(ctx, name); err != nil {
+			if ctx.Err() != nil {
+				return nil, nil, exitError(exitUnread)
+			}
+			message, hint := unreadable(name, err)
+			unread[i] = schema.Problems{{Rule: schema.RuleUnreadable, File: source.Path, Message: message, Hint: hint}}
+		}
+		sources = append(sources, source)
+	}
+	return sources, unread, nil
+}
+
+// usual is what cmwa run would read.
+func (s streams) usual(environ environment, executable string) (schema.Source, error) {
+	home, _ := os.UserHomeDir()
+	source, err := schema.Find(schema.Places{Home: home, Executable: executable, Environ: environ})
+	if err != nil {
+		return source, err
+	}
+	isOurs := func(entry string) bool { return strings.HasPrefix(entry, "PULUMI_AGENT_") }
+	if source.Path == "" && !slices.ContainsFunc(s.environ, isOurs) {
+		return source, fmt.Errorf("there is no %s in %s: name a file", schema.FileName, strings.Join(source.Searched, ", "))
+	}
+	return source, nil
+}
+
+var errDirectory = errors.New("it is a directory")
+
+// read reads one file, and no more of it than shows that it is too long. Pipes
+// are taken too, for the shell's <(command). A pipe may never end, so a signal
+// does not wait for it; the goroutine then ends with the process.
+func (s streams) read(ctx context.Context, name string) ([]byte, fs.FileMode, error) {
+	type result struct {
+		content []byte
+		mode    fs.FileMode
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		defer func() { done <- r }()
+		in := s.stdin
+		if name != "-" {
+			info, err := os.Stat(name)
+			if err != nil {
+				r.err = err
+				return
+			}
+			if info.IsDir() {
+				r.err = errDirectory
+				return
+			}
+			if info.Mode().IsRegular() {
+				r.mode = info.Mode().Perm()
+			}
+			file, err := os.Open(name)
+			if err != nil {
+				r.err = err
+				return
+			}
+			defer file.Close()
+			in = file
+		}
+		r.content, r.err = io.ReadAll(io.LimitReader(in, schema.MaxFile+1))
+	}()
+	select {
+	case r := <-done:
+		return r.content, r.mode, r.err
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+}
+
+// unreadable says why a file cannot be read. Of what the system says only the
+// number's own words are taken.
+func unreadable(name string, err error) (message, hint string) {
+	var number syscall.Errno
+	switch {
+	case errors.Is(err, errDirectory):
+		return "this is a directory", "name the files in it, such as " + quotedName(filepath.Join(name, "*.yaml"))
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no such file", ""
+	case errors.Is(err, fs.ErrPermission):
+		return "this user may not read the file", "begin again as its owner, or let this user read it"
+	case errors.As(err, &number):
+		return "the file cannot be read: " + number.Error(), ""
+	default:
+		return "the file cannot be read", ""
+	}
+}
