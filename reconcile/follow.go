@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -19,11 +20,12 @@ type Follower struct {
 	parts FollowerParts
 	log   *slog.Logger
 
-	look sync.Mutex      // one look at a time; it guards the next four
-	seen string          // digest of the last outcome, good or bad
-	said schema.Problems // of that outcome
-	last error           // what came of it
-	full bool            // the file has had content
+	look       sync.Mutex      // one look at a time; it guards the next four
+	seen       string          // digest of the last outcome, good or bad
+	said       schema.Problems // of that outcome
+	last       error           // what came of it
+	emptySince time.Time       // since when it has none; zero is not
+	full       bool            // the file has had content
 
 	mu   sync.Mutex
 	view View
@@ -77,7 +79,8 @@ func (f *Follower) View() View {
 // because it has been logged and stands in the view.
 //
 //  1. What cannot be read is refused.
-//  2. An empty file that had content is a writer in mid-air: wait.
+//  2. An empty file that had content is a writer in mid-air: wait, but not for
+//     ever.
 //  3. What was seen last, with the same problems, is not looked at twice.
 //  4. What is in force already, after a bad edit was undone, only ends the
 //     rejection.
@@ -94,9 +97,9 @@ func (f *Follower) Look() error {
 	}
 	empty := len(bytes.TrimSpace(source.Content)) == 0
 	if empty && f.full {
-		return nil
+		return f.emptied(begun)
 	}
-	f.full = f.full || !empty
+	f.full, f.emptySince = f.full || !empty, time.Time{}
 	outcome := schema.Evaluate(source)
 	f.parts.Watch(append([]string{source.Path}, outcome.Files...)...)
 	if outcome.Digest != f.seen || !slices.Equal(outcome.Problems, f.said) {
@@ -104,6 +107,37 @@ func (f *Follower) Look() error {
 		f.last = f.judge(outcome, begun)
 	}
 	return f.last
+}
+
+// emptyLimit is how long a writer may be in mid-air.
+const emptyLimit = 2 * time.Second
+
+// errEmpty is why a file that had content and has none any more is refused.
+var errEmpty = errors.New("the configuration file is gone, or empty: restore it; to go on without one, restart the agent")
+
+// emptied deals with a file that had content and has none: at first that is a
+// writer in mid-air, and later a refusal.
+func (f *Follower) emptied(now time.Time) error {
+	if f.emptySince.IsZero() {
+		f.emptySince = now
+	}
+	if now.Sub(f.emptySince) < emptyLimit {
+		return nil
+	}
+	f.seen, f.said = "", nil
+	f.last = f.refuse(Rejection{At: now, Reason: errEmpty.Error()}, errEmpty)
+	return f.last
+}
+
+// Again returns after which time to look again although nothing may have changed:
+// 0 is never.
+func (f *Follower) Again() time.Duration {
+	f.look.Lock()
+	defer f.look.Unlock()
+	if f.emptySince.IsZero() || time.Since(f.emptySince) > 2*emptyLimit {
+		return 0
+	}
+	return emptyLimit
 }
 
 // judge does what follows from an outcome that is new.
