@@ -123,7 +123,7 @@ func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
 // TestWhatAFlagTakesIsKnown reminds who adds a flag with few values to name them
 // in the usage line. Those of which nothing can be known are listed here.
 func TestWhatAFlagTakesIsKnown(t *testing.T) {
-	free := []string{"configure --organization", "configure --pool-id", "configure --service-url", "status --url"}
+	free := []string{"configure --organization", "configure --pool-id", "configure --service-url", "plan --url", "status --url"}
 	for _, command := range completed(commands(context.Background(), streams{stderr: io.Discard})) {
 		for _, f := range command.flags {
 			known := f.bool || f.value.file || f.value.key || len(f.value.words) > 0

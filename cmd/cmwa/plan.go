@@ -24,14 +24,21 @@ const (
 func planCommand(s streams) *ffcli.Command {
 	flags := s.flags("cmwa plan")
 	format := flags.String("format", "text", "text or json")
+	live := flags.Bool("live", false, "compare with what the running agent has in force, in place of OLD")
+	running := inquiry{environ: readEnvironment(s.environ)}
+	flags.StringVar(&running.config, "config", "", "with --live: configuration file of the agent; otherwise the one that cmwa run would find")
+	flags.StringVar(&running.url, "url", "", "with --live: where the agent's HTTP server is")
 	return &ffcli.Command{
-		Name: "plan", ShortUsage: "cmwa plan [--format text|json] OLD NEW",
+		Name: "plan", ShortUsage: "cmwa plan [--format text|json] OLD NEW | cmwa plan --live [--config FILE | --url URL] NEW",
 		ShortHelp: "say what a reload from one file to another would do",
 		LongHelp: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
 			"by draining the pool and starting a new one, or needs a restart. Tokens and files that are not on this machine do not matter.\n" +
 			"\n" +
 			"OLD and NEW are read as cmwa vet reads a FILE: pipes too, and - is standard input. Either may also be Kubernetes manifests\n" +
 			"that hold one configuration; then neither is laid under the variables of this machine.\n" +
+			"\n" +
+			"With --live, NEW is compared with what the running agent has in force: what saving it in place of the agent's file\n" +
+			"would do. It must be run where the agent runs, as its user and with its variables, and reads NEW as the agent would.\n" +
 			"\n" +
 			"Problems go to standard error. Exit code 0: no change; 2: changes; 1: a file cannot be read or used.",
 		FlagSet: flags,
@@ -40,8 +47,10 @@ func planCommand(s streams) *ffcli.Command {
 			switch {
 			case errors.Is(err, flag.ErrHelp):
 				return err
-			case err != nil, len(files) != 2, *format != "text" && *format != "json":
-				fmt.Fprintln(s.stderr, "cmwa: write: cmwa plan [--format text|json] OLD NEW")
+			case err == nil && *live && len(files) == 1 && (*format == "text" || *format == "json"):
+				return s.planLive(ctx, &running, files[0], *format)
+			case err != nil, *live, running.config+running.url != "", len(files) != 2, *format != "text" && *format != "json":
+				fmt.Fprintln(s.stderr, "cmwa: write: cmwa plan [--format text|json] OLD NEW, or cmwa plan --live [--config FILE | --url URL] NEW")
 				return exitError(exitInvalid)
 			}
 			configs, err := s.planned(ctx, files)

@@ -22,8 +22,9 @@ import (
 func runCommand(hard context.Context, s streams) *ffcli.Command {
 	flags := s.flags("cmwa run")
 	config := flags.String("config", "", "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")
+	dry := flags.Bool("dry-run", false, "check the configuration, print what would be done first, and do nothing")
 	return &ffcli.Command{
-		Name: "run", ShortUsage: "cmwa run [--config FILE]",
+		Name: "run", ShortUsage: "cmwa run [--config FILE] [--dry-run]",
 		ShortHelp: "claim jobs and run them, until a TERM or INT",
 		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
 			"The second one stops running jobs in order.",
@@ -31,6 +32,9 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
 				return usageError{fmt.Errorf("run takes no argument %q", args[0])}
+			}
+			if *dry {
+				return dryRun(*config, s)
 			}
 			return runAgent(ctx, hard, *config, s)
 		},
@@ -107,7 +111,12 @@ func follow(ctx context.Context, watcher *watch.Watcher, follower *reconcile.Fol
 	defer signal.Stop(asked)
 	for {
 		_ = follower.Look() // it has told
+		var again <-chan time.Time
+		if wait := follower.Again(); wait > 0 {
+			again = time.After(wait)
+		}
 		select {
+		case <-again:
 		case <-ctx.Done():
 			return nil
 		case <-watcher.Changed():

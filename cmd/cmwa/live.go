@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// planLive is cmwa plan --live: what the running agent would do if its file said
+// what another file says. Tokens must not travel to find that out. So the agent
+// only names its file and the digest of what it has in force; the file is read
+// here, and counts if it comes to that digest. The digest covers the variables
+// and the files of tokens too, so nothing that differs can go unnoticed.
+func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) error {
+	d, err := q.ask(ctx)
+	if err != nil {
+		return s.noPlan(err)
+	}
+	if d.Agent.Version != release() {
+		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", printable(d.Agent.Version), release())
+	}
+	before, err := inForceHere(d, q.environ)
+	if err != nil {
+		return s.noPlan(err)
+	}
+	sources, unread, err := s.sources(ctx, []string{name})
+	if err != nil {
+		return s.noPlan(err)
+	}
+	after, problems := (*schema.Config)(nil), unread[0]
+	if problems == nil {
+		after, problems = schema.Load(sources[0])
+	}
+	if err := writeText(s.stderr, found(sources[0], problems, map[schema.Problem]bool{}), false, false); err != nil {
+		return fmt.Errorf("write what was found: %w", err)
+	}
+	if after == nil {
+		return exitError(exitInvalid)
+	}
+	if err := check(reconcile.Want(after, d.Config.Desired+1)); err != nil {
+		return s.noPlan(err)
+	}
+	return s.printPlan(reconcile.Preview(before, after), format)
+}
+
+// noPlan says why there is no plan.
+func (s streams) noPlan(err error) error {
+	var code exitError
+	if !errors.As(err, &code) {
+		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+	}
+	return exitError(exitInvalid)
+}
+
+// inForceHere loads what an agent has in force from the files of this machine.
+func inForceHere(d statusDocument, environ environment) (*schema.Config, error) {
+	executable, _ := os.Executable()
+	source := schema.Source{Environ: environ, Executable: executable}
+	if path := d.Config.Path; path != "" {
+		if !filepath.IsAbs(path) {
+			return nil, errors.New("the agent does not tell where its file is: it is no agent")
+		}
+		var err error
+		if source, err = schema.Find(schema.Places{Config: path, Executable: executable, Environ: environ}); err != nil {
+			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: run this where the agent runs, as its user", quotedName(path))
+		}
+	}
+	outcome := schema.Evaluate(source)
+	switch here, _ := os.Getwd(); {
+	case outcome.Config != nil && outcome.Digest == d.Config.Digest:
+		return outcome.Config, nil
+	case d.Config.Rejection != nil:
+		return nil, errors.New("the agent refuses its file as it is now, so that what it has in force is in no file: cmwa status tells why; undo that edit first, or compare two files with cmwa plan OLD NEW")
+	case d.Agent.Directory != "" && d.Agent.Directory != here:
+		return nil, fmt.Errorf("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s", quotedName(d.Agent.Directory))
+	default:
+		return nil, errors.New("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, wait a second")
+	}
+}
+
+// dryRun is cmwa run --dry-run: the start of an agent up to the point where it
+// would begin to act.
+func dryRun(config string, s streams) error {
+	c, warnings, err := load(config, readEnvironment(s.environ))
+	if err != nil {
+		return usageError{err}
+	}
+	for _, warning := range warnings {
+		fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
+	}
+	desired := reconcile.Want(c, 1)
+	if err := check(desired); err != nil {
+		return usageError{err}
+	}
+	_, err = io.WriteString(s.stdout, reconcile.Diff(desired, reconcile.Observed{}).String())
+	return err
+}
