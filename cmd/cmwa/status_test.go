@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,7 +23,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// told by the agent of a test: always the same.
+// fixedStatus is what the agent of a test tells: always the same.
 func fixedStatus() statusDocument {
 	now := time.Date(2026, 11, 21, 13, 30, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -316,5 +318,108 @@ func TestATerminalSeesThePictureDrawnOver(t *testing.T) {
 	out.Reset()
 	if err := s.redraw(fixedStatus(), errors.New("nobody there")); err != nil || !strings.HasPrefix(out.String(), "\x1b[Hlost     nobody there\x1b[K\nagent ") {
 		t.Errorf("%v: %q", err, out.String())
+	}
+}
+
+// once runs a program of the world to its end.
+func (w *world) once(args ...string) told {
+	w.t.Helper()
+	var out, wrong bytes.Buffer
+	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = w.folder, &out, &wrong
+	cmd.Env = append(os.Environ(), "HOME="+w.folder, "TMPDIR="+w.folder)
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		w.t.Fatal(err)
+	}
+	return told{cmd.ProcessState.ExitCode(), out.String(), wrong.String()}
+}
+
+func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	port, next := freePort(t), freePort(t)
+	w.agent(fmt.Sprintf("http_server_port: %d", port))
+	config := filepath.Join(w.folder, "agent.yaml")
+	good, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name, content string) string {
+		path := filepath.Join(w.folder, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	save := func(content string) {
+		if err := os.Rename(file("agent.yaml.new", content), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var d statusDocument
+	status := func(what string, code int, so func() bool) {
+		t.Helper()
+		w.eventually(what, func() bool {
+			said := w.once("status", "--json", "--config", config)
+			d = statusDocument{}
+			return said.code == code && json.Unmarshal([]byte(said.stdout), &d) == nil && so()
+		})
+	}
+	metric := func(line string) bool {
+		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return err == nil && strings.Contains(string(text), "\n"+line+"\n")
+	}
+
+	status("the first generation is in force", exitOK, func() bool { return d.Config.Applied == 1 && d.Config.Path == config && len(d.Pools) == 1 })
+	watching := w.start("status", nil, "cmwa", "status", "--watch", "--config", config)
+	watching.says("generation 1, in force")
+	witness := filepath.Join(w.folder, "go-on")
+	w.queue("long", order{Steps: []step{{Name: "a", Run: "until [ -e " + witness + " ]; do sleep 0.05; done"}}})
+	status("the job is told", exitOK, func() bool { return len(d.Pools[0].Jobs) == 1 && d.Pools[0].Jobs[0].Phase == "running" })
+
+	second := strings.Replace(string(good), "polling_interval: 200ms", "polling_interval: 300ms", 1)
+	if said := w.once("plan", "--live", "--config", config, file("candidate.yaml", second)); said.code != exitChanges || !strings.Contains(said.stdout, "200ms -> 300ms") {
+		t.Errorf("the plan before the edit: %+v", said)
+	}
+	save(second)
+	status("the second generation is in force", exitOK, func() bool {
+		return d.Config.Applied == 2 && d.Reload != nil && has(d.Reload.Now, "default", "polling_interval")
+	})
+
+	save(second + "poling_interval: 1s\nlog_level: loud\n")
+	status("the bad edit is refused", exitFailure, func() bool {
+		r := d.Config.Rejection
+		return d.Config.Applied == 2 && d.Healthy && r != nil && len(r.Problems) > 0 && r.Problems[0].File == config && r.Problems[0].Line > 0
+	})
+	w.eventually("the metrics tell of it", func() bool { return metric("cmwa_config_rejected_total 1") && !metric("cmwa_config_problems 0") })
+	if said := w.once("plan", "--live", "--config", config, file("candidate.yaml", second)); said.code != exitInvalid || !strings.Contains(said.stderr, "the agent refuses its file") {
+		t.Errorf("the plan beside a refused file: %+v", said)
+	}
+	if said := w.once("status", "--config", config); said.code != exitFailure || !strings.Contains(said.stdout, "REFUSED") || !strings.Contains(said.stdout, "log_level") {
+		t.Errorf("%+v", said)
+	}
+	watching.says("REFUSED")
+	save(second)
+	status("the edit is undone", exitOK, func() bool { return d.Config.Applied == 2 && d.Config.Rejection == nil && d.Config.Rejected == 1 })
+	watching.says("gone: refused")
+
+	save(strings.Replace(second, fmt.Sprintf("http_server_port: %d", port), fmt.Sprintf("http_server_port: %d", next), 1))
+	status("the agent answers at its new port", exitOK, func() bool { return d.Config.Applied == 3 && len(d.Pools[0].Jobs) == 1 })
+	watching.says("generation 3, in force")
+	if err := os.WriteFile(witness, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.await("long", "succeeded")
+	watching.signal(os.Interrupt)
+	watching.exit(exitOK)
+	if output := watching.output(); strings.Contains(output, "\x1b") || strings.Contains(output, w.pool) {
+		t.Errorf("what stands in a file steers a terminal, or is a secret:\n%s", output)
 	}
 }
