@@ -43,7 +43,7 @@ func configCommand(s streams) *ffcli.Command {
 			}
 			e := effectiveOf(c.Settings())
 			if *format == "json" {
-				return s.printJSON(e.json(*origin))
+				return writeJSON(s.stdout, e.json(*origin))
 			}
 			text, err := e.yaml(*origin)
 			if err != nil {

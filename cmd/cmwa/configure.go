@@ -275,5 +275,5 @@ func inShell(name string) string {
 	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
 		return name
 	}
-	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+	return quoted(name)
 }

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 
 	"github.com/lmittmann/tint"
-	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 )
@@ -110,6 +109,5 @@ func (h switchHandler) and(with func(slog.Handler) slog.Handler) slog.Handler {
 
 // terminal reports whether w is a terminal that may be coloured.
 func terminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("NO_COLOR") == ""
+	return isTerminal(w) && os.Getenv("NO_COLOR") == ""
 }

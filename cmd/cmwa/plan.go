@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -132,7 +131,7 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, s
 func (s streams) printPlan(reloads []reconcile.Reload, format string) error {
 	var err error
 	if format == "json" {
-		err = s.printJSON(planJSON(reloads))
+		err = writeJSON(s.stdout, planJSON(reloads))
 	} else {
 		_, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads))
 	}
@@ -176,10 +175,4 @@ func planJSON(reloads []reconcile.Reload) planDocument {
 		document.Reloads = append(document.Reloads, out)
 	}
 	return document
-}
-
-func (s streams) printJSON(document any) error {
-	encoder := json.NewEncoder(s.stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(document)
 }
