@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/cuecontext"
 	"cuelang.org/go/cue/parser"
@@ -29,14 +30,27 @@ type definition struct {
 	byVariable  map[string]*Field
 }
 
-// define compiles the schema. It fails only if the schema is at fault.
-func define() (*definition, error) {
-	instance := build.NewContext().NewInstance("", nil)
+// schemaFiles reads the syntax of schema.cue and of defaults.cue.
+func schemaFiles() ([]*ast.File, error) {
+	var files []*ast.File
 	for _, source := range []struct{ name, text string }{{"schema.cue", schemaText}, {"defaults.cue", defaultsText}} {
 		file, err := parser.ParseFile(source.name, source.text, parser.ParseComments)
 		if err != nil {
 			return nil, fmt.Errorf("read the schema: %w", err)
 		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// define compiles the schema. It fails only if the schema is at fault.
+func define() (*definition, error) {
+	instance := build.NewContext().NewInstance("", nil)
+	files, err := schemaFiles()
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
 		if err := instance.AddSyntax(file); err != nil {
 			return nil, fmt.Errorf("read the schema: %w", err)
 		}

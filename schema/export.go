@@ -23,13 +23,12 @@ type export struct {
 }
 
 func newExport() (*export, error) {
-	x := &export{named: map[string]*ast.Field{}, fields: map[string]Field{}, wanted: map[string]bool{}}
-	for _, source := range []struct{ name, text string }{{"schema.cue", schemaText}, {"defaults.cue", defaultsText}} {
-		file, err := parser.ParseFile(source.name, source.text, parser.ParseComments)
-		if err != nil {
-			return nil, fmt.Errorf("read the schema: %w", err)
-		}
-		x.files = append(x.files, file)
+	files, err := schemaFiles()
+	if err != nil {
+		return nil, err
+	}
+	x := &export{files: files, named: map[string]*ast.Field{}, fields: map[string]Field{}, wanted: map[string]bool{}}
+	for _, file := range files {
 		for _, declaration := range file.Decls {
 			if field, ok := declaration.(*ast.Field); ok {
 				x.named[labelOf(field)] = field
