@@ -108,6 +108,9 @@ func (f Field) facts() string {
 	return "[" + strings.Join(facts, "; ") + "]"
 }
 
+// classColumn is how many columns a list gives to the names of classes.
+const classColumn = 9
+
 func classes() []Class {
 	return []Class{ReloadLive, ReloadJob, ReloadDrain, ReloadRebind, ReloadRestart}
 }

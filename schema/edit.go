@@ -3,8 +3,6 @@ package schema
 import (
 	"fmt"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -140,19 +138,4 @@ func alike(a, b *yaml.Node) bool {
 func sameNode(a, b *yaml.Node) bool {
 	return a.Kind == b.Kind && a.Anchor == b.Anchor && a.Value == b.Value && a.ShortTag() == b.ShortTag() &&
 		slices.EqualFunc(a.Content, b.Content, sameNode)
-}
-
-// wrapped breaks sentences into lines of at most so many characters. A word that is
-// longer has a line of its own.
-func wrapped(text string, width int) []string {
-	var lines []string
-	for _, word := range strings.Fields(text) {
-		last := len(lines) - 1
-		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= width {
-			lines[last] += " " + word
-			continue
-		}
-		lines = append(lines, word)
-	}
-	return lines
 }

@@ -26,13 +26,20 @@ func (f Field) Example() string {
 	if nested {
 		b.WriteString(outer + ":\n")
 	}
+	b.WriteString(entry(indent, key, value))
+	return b.String()
+}
+
+// entry writes a key and its value, which may be lines that each end in a line
+// feed, with a prefix before all lines.
+func entry(prefix, key, value string) string {
 	if !strings.Contains(value, "\n") {
-		b.WriteString(indent + key + ": " + value + "\n")
-		return b.String()
+		return prefix + key + ": " + value + "\n"
 	}
-	b.WriteString(indent + key + ":\n")
+	var b strings.Builder
+	b.WriteString(prefix + key + ":\n")
 	for line := range strings.Lines(value) {
-		b.WriteString(indent + "  " + line)
+		b.WriteString(prefix + "  " + line)
 	}
 	return b.String()
 }

@@ -40,12 +40,8 @@ func Overview(width int) (string, error) {
 	}
 	b.WriteString("\nCHANGES TAKE EFFECT\n")
 	for _, c := range classes() {
-		for i, line := range wrap(c.Meaning(), width-9) {
-			name := ""
-			if i == 0 {
-				name = string(c)
-			}
-			fmt.Fprintf(&b, "%-9s%s\n", name, line)
+		for _, line := range beside(string(c), c.Meaning(), classColumn, width) {
+			b.WriteString(line + "\n")
 		}
 	}
 	return b.String(), nil
@@ -123,12 +119,8 @@ func explained(f Field, fields []Field, width int) string {
 	}
 	b.WriteString("\n")
 	fact := func(name, text string) {
-		const indent = 14
-		for i, line := range wrap(text, width-indent) {
-			if i > 0 {
-				name = ""
-			}
-			fmt.Fprintf(&b, "  %-12s%s\n", name, line)
+		for _, line := range beside(name, text, 12, width-2) {
+			b.WriteString("  " + line + "\n")
 		}
 	}
 	switch {

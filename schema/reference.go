@@ -2,7 +2,6 @@ package schema
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 )
 
@@ -26,13 +25,8 @@ func Reference() ([]byte, error) {
 	r.line("")
 	r.prose("", "In brackets stands what a key takes, its default, its variable, and when a change takes effect in a running agent:")
 	for _, c := range classes() {
-		lines := wrap(c.Meaning(), referenceWidth-13)
-		for i, line := range lines {
-			name := ""
-			if i == 0 {
-				name = string(c)
-			}
-			r.line(fmt.Sprintf("#   %-9s%s", name, line))
+		for _, line := range beside(string(c), c.Meaning(), classColumn, referenceWidth-len("#   ")) {
+			r.line("#   " + line)
 		}
 	}
 	r.prose("", "A variable that is set and not empty wins over the file, and stays as it was when the agent started. Blanks around it do not count. "+
@@ -136,12 +130,5 @@ func (r *reference) setting(prefix, key string, f Field) {
 	if usual := f.Usually(); usual == "" || usual == "unset" || usual == "none" {
 		value = examples()[f.Key]
 	}
-	if !strings.Contains(value, "\n") {
-		r.line(prefix + key + ": " + value)
-		return
-	}
-	r.line(prefix + key + ":")
-	for line := range strings.Lines(value) {
-		r.line(prefix + "  " + strings.TrimSuffix(line, "\n"))
-	}
+	r.WriteString(entry(prefix, key, value))
 }

@@ -56,7 +56,7 @@ func (p *page) append(change Change, written string) [][]edit {
 	}
 	newline := p.newline()
 	var b strings.Builder
-	for _, line := range wrapped(change.Comment, 100-len(indent)-len("# ")) {
+	for _, line := range wrap(change.Comment, 100-len(indent)-len("# ")) {
 		b.WriteString(indent + "# " + line + newline)
 	}
 	name, _, _ := asScalar(change.Key)

@@ -17,6 +17,17 @@ func cut(text string, width int) string {
 	return strings.TrimRight(short, " ,;:") + "…"
 }
 
+// beside puts a text to the right of a name, in lines of at most width columns of
+// which the first has the name in it.
+func beside(name, text string, column, width int) []string {
+	lines := wrap(text, width-column)
+	for i, line := range lines {
+		lines[i] = padded(name, column) + line
+		name = ""
+	}
+	return lines
+}
+
 func padded(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
