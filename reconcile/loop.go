@@ -17,6 +17,10 @@ const (
 	lastRetry    = time.Minute
 )
 
+// errNewer is the cause with which the preparation of a plan ends when something
+// else is wanted.
+var errNewer = errors.New("there is a newer wish")
+
 // errStopping is the cause with which jobs are stopped.
 var errStopping = errors.New("the agent is stopping")
 
@@ -36,6 +40,7 @@ type Loop struct {
 	since    time.Time // of applied
 	failures map[string]failure
 	stopping bool
+	giveUp   context.CancelCauseFunc // ends the preparation that is under way
 }
 
 // failure is a pool that could not be built, or did not live.
@@ -59,14 +64,17 @@ func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *L
 		set:      newSet(),
 		woken:    make(chan struct{}, 1),
 		failures: map[string]failure{},
+		giveUp:   func(error) {},
 	}
 }
 
-// Want replaces what is wanted. The latest wins.
+// Want replaces what is wanted. The latest wins: it does not wait for what is
+// being prepared for the one before.
 func (l *Loop) Want(desired Desired) {
 	l.mu.Lock()
 	l.desired = desired
 	clear(l.failures) // a new wish is a new try
+	l.giveUp(errNewer)
 	l.mu.Unlock()
 	select {
 	case l.woken <- struct{}{}:
@@ -114,13 +122,16 @@ func (l *Loop) stop(hurry context.Context) {
 // channel it returns says when to look again for what is blocked until then.
 func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	for {
+		current, done := l.untilNewer(ctx)
 		desired, observed := l.observe()
 		plan := Diff(desired, observed)
 		if len(plan) == 0 {
+			done(nil)
 			l.converged(desired, observed)
 			break
 		}
-		ready := l.prepare(ctx, plan)
+		ready := l.prepare(current, plan)
+		done(nil)
 		if !l.commit(pools, plan, ready) {
 			break
 		}
@@ -128,15 +139,38 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	return l.next()
 }
 
-// observe returns what is wanted and what is there.
+// untilNewer returns a context that ends when something else is wanted from now
+// on.
+func (l *Loop) untilNewer(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.giveUp = giveUp
+	return ctx, giveUp
+}
+
+// observe returns what is wanted and what is there. A failure of what is not
+// wanted any more is forgotten.
 func (l *Loop) observe() (Desired, Observed) {
 	states := l.set.snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	blocked := map[string]time.Time{}
 	for key, f := range l.failures {
+		_, wanted := l.desired.Pools[key]
+		if key == ProcessKey {
+			wanted = l.desired.Process != l.inForce
+		}
+		if !wanted {
+			delete(l.failures, key)
+			continue
+		}
 		if phase := states[key].Phase; phase == runtime.PoolPolling || phase == runtime.PoolWaiting {
 			delete(l.failures, key) // it works again
+			continue
+		}
+		if _, wanted := l.desired.Pools[key]; !wanted && key != ProcessKey {
+			delete(l.failures, key) // it was being built when an edit took it away
 			continue
 		}
 		blocked[key] = f.until
@@ -151,29 +185,32 @@ type prepared struct {
 	whole   bool            // everything could be built
 }
 
-// prepare builds everything that the plan needs, before anything is touched.
+// prepare builds everything that the plan needs, before anything is touched. What
+// is not built when ctx ends is left, and that is no failure.
 func (l *Loop) prepare(ctx context.Context, plan Plan) prepared {
 	ready := prepared{pools: map[string]Pool{}, whole: true}
 	for _, action := range plan {
 		building, cancel := context.WithTimeout(ctx, buildLimit)
+		what, name, err := "", "", error(nil)
 		switch a := action.(type) {
 		case SetProcess:
-			commit, err := l.process(building, a.From, a.To)
-			if err != nil {
-				l.failed(a.key(), "agent cannot be set; trying again", "", err)
-				break
-			}
-			ready.process = commit
+			what = "agent cannot be set; trying again"
+			ready.process, err = l.process(building, a.From, a.To)
 		case StartPool:
-			pool, err := l.build(building, a.Spec)
-			if err != nil {
-				ready.whole = false
-				l.failed(a.key(), poolFails, a.Spec.Name, err)
-				break
+			what, name = poolFails, a.Spec.Name
+			var pool Pool
+			if err = context.Cause(ctx); err == nil {
+				pool, err = l.build(building, a.Spec)
 			}
-			ready.pools[a.key()] = pool
+			if err == nil {
+				ready.pools[a.key()] = pool
+			}
+			ready.whole = ready.whole && err == nil
 		}
 		cancel()
+		if err != nil && ctx.Err() == nil {
+			l.failed(action.key(), what, name, err)
+		}
 	}
 	return ready
 }
