@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -351,6 +352,109 @@ func TestAnOldTokenIsUsedToItsEndWhileItCannotBeRenewed(t *testing.T) {
 	s.client.credentials.ends = time.Now().Add(-time.Second)
 	if err := claim(); err == nil || !strings.Contains(err.Error(), "exchange the OIDC token") {
 		t.Errorf("after the token's end the error is %v", err)
+	}
+}
+
+// exchanger is a service that gives pool-X for the subject X, unless it refuses
+// that subject, and lets a test wait within an exchange.
+type exchanger struct {
+	*scene
+	refuses atomic.Value // a subject
+	within  atomic.Value // a func(), called during each exchange
+}
+
+func newExchanger(t *testing.T) *exchanger {
+	e := &exchanger{}
+	e.refuses.Store("")
+	e.within.Store(func() {})
+	e.scene = newScene(t, withOIDC(t), func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/oauth/token" {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		subject := r.FormValue("subject_token")
+		e.within.Load().(func())()
+		if subject == e.refuses.Load() {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		fmt.Fprintf(w, `{"access_token":"pool-%s","expires_in":3600}`, subject)
+	})
+	return e
+}
+
+// lay puts a token into the file, and tells the client as a reload does.
+func (e *exchanger) lay(t *testing.T, subject string) {
+	tuning := e.client.settings()
+	if err := os.WriteFile(tuning.OIDCTokenFile, []byte(subject), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tuning.OIDCSum = "sum of " + subject
+	e.client.Tune(tuning)
+}
+
+func (e *exchanger) claim(t *testing.T) {
+	t.Helper()
+	if _, err := e.client.Claim(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+const (
+	exchanged = "POST /api/oauth/token "
+	polledBy  = "GET /api/deployments/poll token pool-"
+)
+
+func TestAnOIDCTokenThatChangesIsExchangedAtTheNextCall(t *testing.T) {
+	e := newExchanger(t)
+	e.lay(t, "one")
+	e.claim(t)
+	e.claim(t)
+	e.lay(t, "two")
+	e.claim(t)
+	e.lay(t, "two") // another setting has changed
+	e.claim(t)
+	e.lay(t, "one")
+	e.claim(t)
+	e.wantCalls(t, exchanged, polledBy+"one", polledBy+"one", exchanged, polledBy+"two", polledBy+"two", exchanged, polledBy+"one")
+}
+
+func TestAnOIDCTokenThatIsRefusedLeavesTheTokenBeforeInUse(t *testing.T) {
+	e := newExchanger(t)
+	e.lay(t, "one")
+	e.claim(t)
+	e.refuses.Store("two")
+	e.lay(t, "two")
+	e.claim(t)
+	e.claim(t) // and does not ask for each call
+	if text := e.log.String(); strings.Count(text, "cannot be renewed") != 1 || strings.Contains(text, "pool-") {
+		t.Errorf("the log says\n%s", text)
+	}
+	e.lay(t, "three") // which is not waited for
+	e.claim(t)
+	e.wantCalls(t, exchanged, polledBy+"one", exchanged, polledBy+"one", polledBy+"one", exchanged, polledBy+"three")
+	if text := e.log.String(); !strings.Contains(text, "renewed again") {
+		t.Errorf("the log says\n%s", text)
+	}
+}
+
+func TestAnOIDCTokenThatChangesDuringAnExchangeIsExchangedToo(t *testing.T) {
+	for name, refused := range map[string]string{"that is good": "", "that is refused": "old"} {
+		t.Run(name, func(t *testing.T) {
+			e := newExchanger(t)
+			e.lay(t, "one")
+			e.claim(t)
+			e.lay(t, "old")
+			e.refuses.Store(refused)
+			e.within.Store(func() {
+				e.within.Store(func() {})
+				e.lay(t, "new")
+			})
+			e.claim(t)
+			e.claim(t)
+			first := map[string]string{"": "old", "old": "one"}[refused]
+			e.wantCalls(t, exchanged, polledBy+"one", exchanged, polledBy+first, exchanged, polledBy+"new")
+		})
 	}
 }
 

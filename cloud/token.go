@@ -75,6 +75,9 @@ func (c *credentials) current(ctx context.Context, refused secret.String) (secre
 			c.log.Info("the pool's token is renewed again")
 		}
 		c.token, c.renew, c.ends, c.failing = token, now.Add(life*4/5), now.Add(life), false
+		if c.tuning.OIDCSum != tuning.OIDCSum {
+			c.renew = now // for the content that came meanwhile
+		}
 		return token, nil
 	case !c.token.Empty() && c.token != refused && now.Before(c.ends):
 		level := slog.LevelDebug
@@ -83,6 +86,9 @@ func (c *credentials) current(ctx context.Context, refused secret.String) (secre
 		}
 		c.log.Log(ctx, level, "the pool's token cannot be renewed; using the old one until its end", "end", c.ends, "error", err)
 		c.renew, c.failing = now.Add(renewAgain), true
+		if c.tuning.OIDCSum != tuning.OIDCSum {
+			c.renew = now // the content that came meanwhile has not been tried
+		}
 		return c.token, nil
 	}
 	return secret.String{}, err
@@ -109,8 +115,11 @@ func (c *credentials) tune(tuning runtime.Tuning, by *caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.caller = by
-	if tuning.OIDCTokenFile != c.tuning.OIDCTokenFile {
+	switch {
+	case tuning.OIDCTokenFile != c.tuning.OIDCTokenFile:
 		c.token = secret.String{}
+	case tuning.OIDCSum != c.tuning.OIDCSum:
+		c.renew = time.Time{} // at the next call; until then, and if that fails, the token is good
 	}
 	c.tuning = tuning
 }
