@@ -23,6 +23,8 @@ type fakePool struct {
 	drained bool
 	stopped bool
 	begins  bool // has not begun to poll yet
+	paused  bool // waits on purpose
+	done    bool // a job has ended, or is about to
 	looks   int  // calls of State
 	cause   error
 	err     error
@@ -46,8 +48,11 @@ func (p *fakePool) set(edit func()) {
 func (p *fakePool) over() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.err != nil || p.drained && p.jobs == 0
+	return p.err != nil || (p.drained || p.finished()) && p.jobs == 0
 }
+
+// finished reports whether a single run is over. The caller holds the lock.
+func (p *fakePool) finished() bool { return p.spec.Tuning.SingleRun && p.done }
 
 func (p *fakePool) Run(ctx context.Context) error {
 	for !p.over() {
@@ -72,14 +77,16 @@ func (p *fakePool) State() runtime.PoolState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.looks++
-	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err}
+	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err, Finished: p.finished()}
 	switch {
 	case p.stopped:
 		state.Phase = runtime.PoolStopped
-	case p.drained:
+	case p.drained, p.finished():
 		state.Phase = runtime.PoolDraining
 	case p.begins:
 		state.Phase = runtime.PoolStarting
+	case p.paused:
+		state.Phase = runtime.PoolPaused
 	}
 	return state
 }
@@ -96,14 +103,18 @@ type house struct {
 	mu    sync.Mutex
 	built map[string][]*fakePool // by name
 	fails map[string]error       // of the next builds, by name
+	hangs map[string]bool        // builds that end only with their context, by name
 	tries map[string]int
 	sets  []reconcile.ProcessSpec // in order
+
+	begin     func(*fakePool) // is done to each pool that is built; nil is nothing
+	meanwhile func()          // happens once, during the next build
 }
 
 func inHouse(t *testing.T, story func(t *testing.T, h *house)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := &house{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, tries: map[string]int{}, ended: make(chan error, 1)}
+		h := &house{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, hangs: map[string]bool{}, tries: map[string]int{}, ended: make(chan error, 1)}
 		h.loop = reconcile.New(h.build, h.process, reconcile.ProcessSpec{}, slog.New(slog.NewTextHandler(&h.log, nil)))
 		soft, stop := context.WithCancel(context.Background())
 		hard, hurry := context.WithCancel(context.Background())
@@ -118,14 +129,27 @@ func inHouse(t *testing.T, story func(t *testing.T, h *house)) {
 	})
 }
 
-func (h *house) build(_ context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
+func (h *house) build(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tries[spec.Name]++
+	if h.hangs[spec.Name] {
+		h.mu.Unlock()
+		<-ctx.Done()
+		h.mu.Lock()
+		return nil, ctx.Err()
+	}
 	if err := h.fails[spec.Name]; err != nil {
 		return nil, err
 	}
+	if h.meanwhile != nil {
+		h.meanwhile()
+		h.meanwhile = nil
+	}
 	p := newFakePool(spec)
+	if h.begin != nil {
+		h.begin(p)
+	}
 	h.built[spec.Name] = append(h.built[spec.Name], p)
 	return p, nil
 }
@@ -147,13 +171,17 @@ func (h *house) pool(name string) *fakePool {
 }
 
 func (h *house) want(generation uint64, specs ...runtime.PoolSpec) {
+	h.loop.Want(wish(generation, specs...))
+	synctest.Wait()
+}
+
+func wish(generation uint64, specs ...runtime.PoolSpec) reconcile.Desired {
 	d := reconcile.Desired{Generation: generation, Pools: map[string]runtime.PoolSpec{}, Process: reconcile.ProcessSpec{ShutdownTimeout: time.Hour}}
 	for _, spec := range specs {
 		spec.Generation = generation
 		d.Pools[spec.Key()] = spec
 	}
-	h.loop.Want(d)
-	synctest.Wait()
+	return d
 }
 
 func pass(span time.Duration) {
@@ -226,6 +254,59 @@ func TestWhatCannotBeBuiltIsTriedEverMoreSeldomAndSaidOnce(t *testing.T) {
 		pass(2 * time.Minute)
 		if s := h.loop.Status(); !s.Ready() || len(s.Problems) != 0 {
 			t.Errorf("not ready after the engine is back: %+v", s)
+		}
+	})
+}
+
+func TestANewWishDoesNotWaitForWhatIsBeingBuilt(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1))
+		h.mu.Lock()
+		h.hangs["b"] = true
+		h.mu.Unlock()
+		h.want(2, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
+		if h.tries["b"] != 1 {
+			t.Fatalf("%d tries of the pool that hangs", h.tries["b"])
+		}
+		h.want(3, pool("a", "one", 2), pool("d", "one", 1))
+		if s := h.loop.Status(); s.Applied != 3 || len(s.Pools) != 2 || len(s.Problems) != 0 {
+			t.Errorf("at once after the new wish: %+v", s)
+		}
+		if h.pool("c") != nil {
+			t.Error("a pool of the wish before was still built")
+		}
+		if strings.Contains(h.log.String(), "pool cannot work") {
+			t.Errorf("what nobody wants any more is said to fail:\n%s", h.log.String())
+		}
+	})
+}
+
+func TestTheEndOfTheAgentDoesNotWaitForWhatIsBeingBuilt(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.hangs["a"] = true
+		h.want(1, pool("a", "one", 1))
+		began := time.Now()
+		h.stop()
+		if err := <-h.ended; err != nil || time.Since(began) > 0 {
+			t.Errorf("the loop ended with %v after %s", err, time.Since(began))
+		}
+		if strings.Contains(h.log.String(), "pool cannot work") {
+			t.Errorf("a pool is said to fail since the agent ends:\n%s", h.log.String())
+		}
+		h.ended <- nil
+	})
+}
+
+func TestWhatFailedAndIsNotWantedAnyMoreIsNoProblem(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		b := h.pool("b")
+		b.set(func() { b.jobs = 1 })
+		h.want(2, pool("a", "one", 1))
+		b.set(func() { b.err = errors.New("the engine is gone") })
+		pass(time.Minute)
+		if s := h.loop.Status(); s.Applied != 2 || len(s.Problems) != 0 || !s.Ready() {
+			t.Errorf("after a pool that nobody wants has died: %+v", s)
 		}
 	})
 }
