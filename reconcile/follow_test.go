@@ -416,7 +416,7 @@ func TestManyMayLookAtOnce(t *testing.T) {
 func TestTheLastGoodFileIsWhatIsWanted(t *testing.T) {
 	line := rapid.SampledFrom([]string{"polling_interval: 7s\n", "log_level: debug\n", "docker: {memory: 1g}\n", "token_file: beside\n", "token: pul-c4n4ry\n",
 		"polling_interval: c4n4ry\n", "unknown: c4n4ry\n", "- c4n4ry\n", "\n", "# c4n4ry\n", "pools: [{name: a}, {name: b}]\n", "max_concurrent_workflows: 3\n"})
-	rapid.Check(t, func(rt *rapid.T) { // each load costs milliseconds
+	rapid.Check(t, func(rt *rapid.T) {
 		d := newDesk()
 		var good func(*desk) // what lay there when the loop was told last
 		for range rapid.IntRange(1, 7).Draw(rt, "edits") {

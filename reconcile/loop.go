@@ -165,12 +165,8 @@ func (l *Loop) observe() (Desired, Observed) {
 			delete(l.failures, key)
 			continue
 		}
-		if phase := states[key].Phase; phase == runtime.PoolPolling || phase == runtime.PoolWaiting {
-			delete(l.failures, key) // it works again
-			continue
-		}
-		if _, wanted := l.desired.Pools[key]; !wanted && key != ProcessKey {
-			delete(l.failures, key) // it was being built when an edit took it away
+		if state, there := states[key]; there && state.Phase != runtime.PoolStarting && state.Err == nil {
+			delete(l.failures, key) // it works again, or has worked
 			continue
 		}
 		blocked[key] = f.until
@@ -265,11 +261,16 @@ func about(action Action) []any {
 	return []any{"service", start.Spec.Identity.Service, "target", start.Spec.Identity.Target}
 }
 
-// failed notes that something could not be built or did not live. The first
-// failure of a row is a warning, the others are for those who look closely.
+// failed notes that something could not be built or did not live, so that it is
+// tried again if it is wanted. The first failure of a row is a warning, the others
+// are for those who look closely.
 func (l *Loop) failed(key, what, pool string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if _, wanted := l.desired.Pools[key]; !wanted && key != ProcessKey {
+		l.log.Warn("pool that is not wanted any more ended with an error", "pool", pool, "error", err)
+		return
+	}
 	f := l.failures[key]
 	wait := min(lastRetry, firstRetry<<min(f.times, 10))
 	level := slog.LevelWarn
@@ -299,7 +300,7 @@ func (l *Loop) next() <-chan time.Time {
 	var first time.Time
 	now := time.Now()
 	for _, f := range l.failures {
-		if f.until.Before(now) {
+		if !f.until.After(now) {
 			continue // tried again already: its pool is about to work, or to end
 		}
 		if first.IsZero() || f.until.Before(first) {
@@ -320,9 +321,9 @@ func (l *Loop) over() bool {
 	if len(l.desired.Pools) == 0 {
 		return false
 	}
-	for key := range l.desired.Pools {
+	for key, spec := range l.desired.Pools {
 		state, there := states[key]
-		if !there || !state.Finished || state.Phase != runtime.PoolStopped {
+		if !there || !spec.Tuning.SingleRun || !state.Finished || state.Phase != runtime.PoolStopped {
 			return false
 		}
 	}

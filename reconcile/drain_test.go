@@ -1,0 +1,184 @@
+package reconcile_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// claiming is the pools that may take work, by service and number of jobs at a
+// time, in order.
+func (h *house) claiming() string {
+	var names []string
+	for _, state := range h.loop.Status().Pools {
+		if state.Phase == runtime.PoolPolling {
+			names = append(names, fmt.Sprint(state.Spec.Name, " ", state.Spec.Identity.Service, " ", state.Spec.Tuning.MaxJobs))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func (p *fakePool) has(jobs int) { p.set(func() { p.jobs = jobs }) }
+
+func TestAPoolThatDrainsForLongIsRevivedWithWhatIsWantedThen(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		a := h.pool("a")
+		a.has(1)
+		h.want(2, pool("b", "one", 1))
+		pass(5 * time.Hour)
+		if phase := a.State().Phase; phase != runtime.PoolDraining {
+			t.Fatalf("after hours with a job the pool is %s", phase)
+		}
+		h.want(3, pool("a", "one", 4), pool("b", "one", 1))
+		if h.pool("a") != a || h.claiming() != "a one 4, b one 1" || a.State().Spec.Generation != 3 || len(a.State().Jobs) != 1 {
+			t.Errorf("claiming are %s; pool a was built %d times", h.claiming(), len(h.built["a"]))
+		}
+		if s := h.loop.Status(); s.Applied != 3 || !s.Ready() {
+			t.Errorf("generation %d is applied, want 3", s.Applied)
+		}
+		a.has(0)
+		pass(time.Minute)
+		if h.claiming() != "a one 4, b one 1" {
+			t.Errorf("after the job claiming are %s", h.claiming())
+		}
+	})
+}
+
+func TestAnIdentityThatChangesAgainDuringADrainIsNeverDoubled(t *testing.T) {
+	for name, c := range map[string]struct {
+		last   runtime.PoolSpec
+		builds int
+		during []string // services of the pools, while the first job runs
+	}{
+		"back to the first": {pool("a", "one", 2), 2, []string{"one"}},
+		"on to a third":     {pool("a", "three", 2), 3, []string{"one", "three"}},
+		"the same again":    {pool("a", "two", 2), 2, []string{"one", "two"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inHouse(t, func(t *testing.T, h *house) {
+				h.want(1, pool("a", "one", 1))
+				first := h.pool("a")
+				first.has(1)
+				h.want(2, pool("a", "two", 1))
+				if h.claiming() != "a two 1" || first.State().Phase != runtime.PoolDraining {
+					t.Fatalf("claiming are %s", h.claiming())
+				}
+				h.want(3, c.last)
+				pass(time.Minute)
+				var services []string
+				for _, state := range h.loop.Status().Pools {
+					services = append(services, state.Spec.Identity.Service)
+				}
+				slices.Sort(services)
+				if !slices.Equal(services, c.during) || len(first.State().Jobs) != 1 || first.cause != nil {
+					t.Errorf("while the first job runs, pools are there for %v, want %v", services, c.during)
+				}
+				if want := "a " + c.last.Identity.Service + " 2"; h.claiming() != want {
+					t.Errorf("claiming are %s, want %s", h.claiming(), want)
+				}
+				first.has(0)
+				pass(time.Minute)
+				s := h.loop.Status()
+				if h.claiming() != "a "+c.last.Identity.Service+" 2" || len(s.Pools) != 1 || s.Applied != 3 || len(h.built["a"]) != c.builds {
+					t.Errorf("at last claiming are %s of %d pools, generation %d is applied, %d were built; want 1, 3 and %d", h.claiming(), len(s.Pools), s.Applied, len(h.built["a"]), c.builds)
+				}
+			})
+		})
+	}
+}
+
+func TestAnEditWhilePoolsAreBuiltIsWhatCounts(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1))
+		h.meanwhile = func() { h.loop.Want(wish(3, pool("a", "one", 1), pool("c", "one", 1))) }
+		h.want(2, pool("a", "two", 1), pool("b", "one", 1))
+		pass(time.Minute)
+		if s := h.loop.Status(); h.claiming() != "a one 1, c one 1" || s.Applied != 3 || len(s.Pools) != 2 {
+			t.Errorf("claiming are %s of %d pools, and generation %d is applied", h.claiming(), len(s.Pools), s.Applied)
+		}
+	})
+}
+
+func TestAnAgentThatCannotBeSetDoesNotHoldBackItsPools(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
+		h.fail(reconcile.ProcessKey, errors.New("the port is taken"))
+		next := wish(2, pool("a", "one", 2), pool("b", "two", 1))
+		next.Process.HTTPPort = 9090
+		h.loop.Want(next)
+		pass(time.Second)
+		if want := "a one 2, b two 1"; h.claiming() != want || len(h.loop.Status().Pools) != 2 {
+			t.Errorf("claiming are %s of %d pools, want %s", h.claiming(), len(h.loop.Status().Pools), want)
+		}
+		if s := h.loop.Status(); s.Ready() || s.Applied != 1 || len(s.Problems) != 1 {
+			t.Errorf("it counts as done: %+v", s)
+		}
+		h.fail(reconcile.ProcessKey, nil)
+		pass(time.Minute)
+		if s := h.loop.Status(); !s.Ready() || s.Applied != 2 || len(s.Problems) != 0 {
+			t.Errorf("after the port is free: %+v", s)
+		}
+	})
+}
+
+func TestAPoolThatDiesWhileItDrainsIsToldOfAndNotMissed(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		a := h.pool("a")
+		a.has(1)
+		h.want(2, pool("b", "one", 1))
+		a.set(func() { a.err = errors.New("the engine is gone") })
+		pass(time.Minute)
+		if s := h.loop.Status(); s.Applied != 2 || !s.Ready() || len(h.built["a"]) != 1 {
+			t.Errorf("a pool that nobody wants keeps generation 2 from being applied: %+v", s)
+		}
+		if text := h.log.String(); !strings.Contains(text, "the engine is gone") || strings.Contains(text, "trying again") {
+			t.Errorf("the log says\n%s", text)
+		}
+	})
+}
+
+func TestAPoolThatIsPausedWorksAgain(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.begin = func(p *fakePool) { p.paused = true } // the service wants to be left alone
+		h.fail("a", errors.New("cannot reach the engine"))
+		h.want(1, pool("a", "one", 1))
+		h.fail("a", nil)
+		pass(time.Minute)
+		if s := h.loop.Status(); len(s.Problems) != 0 || s.Applied != 1 {
+			t.Errorf("a pool that was built at last, and waits for its service, is told to fail: %+v", s)
+		}
+	})
+}
+
+func TestAnAgentGoesOnWhenItsSingleRunIsOverAndNoLongerOne(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		once := pool("a", "one", 1)
+		once.Tuning.SingleRun = true
+		h.want(1, once, pool("b", "one", 1))
+		a := h.pool("a")
+		a.set(func() { a.done = true })
+		pass(time.Minute)
+		if phase := a.State().Phase; phase != runtime.PoolStopped || h.claiming() != "b one 1" {
+			t.Fatalf("the single run is %s, and claiming are %s", phase, h.claiming())
+		}
+		h.want(2, pool("a", "one", 1))
+		select {
+		case err := <-h.ended:
+			h.ended <- err
+			t.Fatal("the agent has ended, although no single run is wanted any more")
+		default:
+		}
+		if h.claiming() != "a one 1" {
+			t.Errorf("claiming are %s", h.claiming())
+		}
+	})
+}
