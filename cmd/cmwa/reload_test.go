@@ -1,0 +1,527 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// turnstile stands between agents and the service, and notes which tokens ask
+// for work, and which jobs are handed out.
+type turnstile struct {
+	mu     sync.Mutex
+	polls  map[string]int       // by token
+	first  map[string]time.Time // poll, by token
+	last   map[string]time.Time // poll, by token
+	claims map[string]int       // by deployment
+}
+
+// turnstile starts one before the world's service, and makes it the world's URL.
+func (w *world) turnstile() *turnstile {
+	w.t.Helper()
+	target, err := url.Parse(w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(target.Hostname(), "0"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	v := &turnstile{polls: map[string]int{}, first: map[string]time.Time{}, last: map[string]time.Time{}, claims: map[string]int{}}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport = transport
+	proxy.ModifyResponse = v.answered
+	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if isPoll(r) {
+			v.asked(strings.TrimPrefix(r.Header.Get("Authorization"), "token "))
+		}
+		proxy.ServeHTTP(rw, r)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	w.t.Cleanup(func() { _ = server.Close(); <-done; transport.CloseIdleConnections() })
+	w.url = "http://" + listener.Addr().String()
+	return v
+}
+
+func isPoll(r *http.Request) bool { return r.URL.Path == "/api/deployments/poll" }
+
+func (v *turnstile) asked(token string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	v.polls[token]++
+	v.last[token] = now
+	if v.polls[token] == 1 {
+		v.first[token] = now
+	}
+}
+
+func (v *turnstile) answered(r *http.Response) error {
+	if !isPoll(r.Request) || r.StatusCode != http.StatusOK {
+		return nil
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(text))
+	var poll struct{ DeploymentID string }
+	if err := json.Unmarshal(text, &poll); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.claims[poll.DeploymentID]++
+	return nil
+}
+
+// count is how often a token has asked for work.
+func (v *turnstile) count(token string) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.polls[token]
+}
+
+// claimed is how often a stack's job was handed out.
+func (v *turnstile) claimed(w *world, stack string) int {
+	w.mu.Lock()
+	id := w.ids[stack]
+	w.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.claims[id]
+}
+
+// polls waits until a token asks for work, from now on.
+func (w *world) polls(v *turnstile, token string) {
+	w.t.Helper()
+	before := v.count(token)
+	w.eventually("the pool asks for work", func() bool { return v.count(token) > before })
+}
+
+// silent checks that one token does not ask for work while another one does so
+// five times.
+func (w *world) silent(v *turnstile, token, other string) {
+	w.t.Helper()
+	before, from := v.count(token), v.count(other)
+	w.eventually("the other pool asks for work", func() bool { return v.count(other) >= from+5 })
+	if more := v.count(token) - before; more > 0 {
+		w.t.Errorf("a pool that must be silent asked for work %d times", more)
+	}
+}
+
+// pool is one at the service.
+type pool struct{ id, token string }
+
+// pools makes further pools at the service.
+func (w *world) pools(count int) []pool {
+	w.t.Helper()
+	made := make([]pool, count)
+	for i := range made {
+		var answer struct{ ID, TokenValue string }
+		w.call(http.MethodPost, "/api/orgs/organization/agent-pools", map[string]string{"name": fmt.Sprint("pool-", i)}, &answer)
+		made[i] = pool{answer.ID, answer.TokenValue}
+	}
+	return made
+}
+
+// file is the path of the configuration, in a folder of its own.
+func (w *world) file() string { return filepath.Join(w.folder, "config", "agent.yaml") }
+
+// content is a configuration with these lines on top of the tests' own.
+func (w *world) content(lines ...string) string {
+	lines = slices.Clone(lines)
+	own := len(lines)
+	for _, ours := range []string{
+		"service_url: " + w.url, "deploy_target: " + w.target, "working_directory: " + w.bin, "pull_image: false",
+		"polling_interval: 100ms", "job_status_loop_interval: 1s", "http_server_port: 0", "request_retry_wait: 200ms",
+	} {
+		key, _, _ := strings.Cut(ours, ":")
+		if !slices.ContainsFunc(lines[:own], func(line string) bool { return strings.HasPrefix(line, key+":") }) {
+			lines = append(lines, ours)
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// save makes the configuration say these lines, by a rename.
+func (w *world) save(lines ...string) {
+	w.t.Helper()
+	w.replace(w.file(), w.content(lines...))
+}
+
+// replace gives a file new content, by a rename.
+func (w *world) replace(path, content string) {
+	w.t.Helper()
+	w.must(os.WriteFile(path+".new", []byte(content), 0o600))
+	w.must(os.Rename(path+".new", path))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// follow starts an agent whose configuration says these lines at first, and waits
+// until it has converged.
+func (w *world) follow(env []string, lines ...string) *program {
+	w.t.Helper()
+	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
+	w.save(lines...)
+	agent := w.start("agent", env, "cmwa", "run", "--config", w.file())
+	agent.says("converged")
+	return agent
+}
+
+// hold queues a job that runs as a process until it is released, and waits until
+// it runs.
+func (w *world) hold(stack, poolID string) {
+	w.t.Helper()
+	w.queueHeld(stack, poolID)
+	w.begun(stack)
+}
+
+func (w *world) queueHeld(stack, poolID string) {
+	w.t.Helper()
+	pipe := filepath.Join(w.folder, stack+".pipe")
+	w.must(syscall.Mkfifo(pipe, 0o600))
+	w.queue(stack, order{
+		Steps:   []step{{Name: "wait", Run: "echo begun; read word < " + pipe + "; echo finished"}},
+		Request: map[string]any{"agentPoolID": poolID},
+	})
+}
+
+func (w *world) begun(stack string) {
+	w.t.Helper()
+	w.eventually(stack+" has begun", func() bool { return strings.Contains(w.log(stack), "\nbegun\n") })
+}
+
+// release lets a job that was held go on, and waits until it has succeeded.
+func (w *world) release(stack string) {
+	w.t.Helper()
+	pipe, err := os.OpenFile(filepath.Join(w.folder, stack+".pipe"), os.O_RDWR, 0)
+	w.must(err)
+	defer pipe.Close()
+	_, err = pipe.WriteString("go\n")
+	w.must(err)
+	w.finished(stack)
+}
+
+// finished waits until a job that was held has succeeded, and checks that it ran
+// once.
+func (w *world) finished(stack string) {
+	w.t.Helper()
+	if status := w.await(stack, "succeeded", "failed", "skipped"); status != "succeeded" {
+		w.t.Errorf("%s is %s:\n%s", stack, status, w.log(stack))
+	}
+	log := w.log(stack)
+	if begun, finished := strings.Count(log, "\nbegun\n"), strings.Count(log, "\nfinished\n"); begun != 1 || finished != 1 {
+		w.t.Errorf("%s has begun %d times and finished %d times:\n%s", stack, begun, finished, log)
+	}
+}
+
+// short queues a job that ends at once.
+func (w *world) short(stack, poolID string) {
+	w.t.Helper()
+	w.queue(stack, order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": poolID}})
+}
+
+func TestOfTwoEditsInTheQuietTimeOnlyTheLastCounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(3)
+	agent := w.follow(nil, "token: "+p[0].token)
+	w.polls(v, p[0].token)
+	began := time.Now()
+	w.save("token: " + p[1].token)
+	w.save("token: " + p[2].token)
+	within := time.Since(began) < 40*time.Millisecond
+	w.polls(v, p[2].token)
+	w.silent(v, p[0].token, p[2].token)
+	w.silent(v, p[1].token, p[2].token)
+	if count := v.count(p[1].token); within && count > 0 {
+		t.Errorf("the first of two edits was in force for %d polls", count)
+	}
+	agent.says("tune pool default")
+}
+
+func TestAnEditGoesAheadOfAPlanThatIsBeingPrepared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(3)
+	socket := filepath.Join(t.TempDir(), "engine.sock") // answers nothing until the end
+	listener, err := net.Listen("unix", socket)
+	w.must(err)
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	engine := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+		http.Error(rw, "too late", http.StatusServiceUnavailable)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = engine.Serve(listener) }()
+	t.Cleanup(func() { close(answer); _ = engine.Close(); <-done })
+	steady := fmt.Sprintf("{name: steady, token: %s}", p[0].token)
+	agent := w.follow([]string{"DOCKER_HOST=unix://" + socket}, "pools: ["+steady+"]")
+
+	w.save(fmt.Sprintf("pools: [%s, {name: slow, token: %s, deploy_target: docker}]", steady, p[1].token))
+	select {
+	case <-asked:
+	case <-time.After(storyLimit):
+		t.Fatal("the engine is not asked")
+	}
+	w.polls(v, p[0].token)
+	began := time.Now()
+	w.save(fmt.Sprintf("pools: [%s, {name: quick, token: %s}]", steady, p[2].token))
+	w.polls(v, p[2].token)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("an engine that does not answer kept the next edit waiting for %s", took)
+	}
+	if count := v.count(p[1].token); count > 0 {
+		t.Errorf("a pool whose engine does not answer asked for work %d times", count)
+	}
+	agent.find(regexp.MustCompile(`converged.*generation=3`))
+}
+
+func TestAnEditBackAfterABadOneOnlyEndsTheRejection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(1)
+	agent := w.follow(nil, "token: "+p[0].token)
+	w.save("token: "+p[0].token, "log_level: loud")
+	agent.says("configuration refused")
+	w.save("token: " + p[0].token)
+	agent.find(regexp.MustCompile(`configuration is again the one in force.*generation=1`))
+	w.polls(v, p[0].token)
+	for _, never := range []string{"tune pool", "drain pool", "set the agent", "generation=2"} {
+		if strings.Contains(agent.output(), never) {
+			t.Errorf("an edit that was undone says %q:\n%s", never, agent.output())
+		}
+	}
+}
+
+func TestARenamedPoolLetsItsJobFinishAndTheNewOnePolls(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(1)
+	agent := w.follow(nil, fmt.Sprintf("pools: [{name: old, token: %s}]", p[0].token))
+	w.hold("held", p[0].id)
+	w.save(fmt.Sprintf("pools: [{name: new, token: %s}]", p[0].token))
+	agent.says("start pool new")
+	agent.says("drain pool old (1 running, left to finish)")
+	w.short("next", p[0].id)
+	w.await("next", "succeeded")
+	w.release("held")
+	agent.says("remove pool old")
+	agent.find(regexp.MustCompile(`converged.*generation=2`))
+	for _, stack := range []string{"held", "next"} {
+		if claims := v.claimed(w, stack); claims != 1 {
+			t.Errorf("%s was handed out %d times", stack, claims)
+		}
+	}
+}
+
+func TestAPoolThatComesBackWhileItDrainsIsTheSameOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	v, p := w.turnstile(), w.pools(2)
+	other := fmt.Sprintf("{name: other, token: %s}", p[1].token)
+	both := fmt.Sprintf("pools: [%s, {name: back, token: %s, max_concurrent_workflows: 2}]", other, p[0].token)
+	agent := w.follow(nil, both)
+	held := order{Steps: []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read word < /tmp/pipe; echo finished"}}, Request: map[string]any{"agentPoolID": p[0].id}}
+	w.queue("first", held)
+	w.begun("first")
+	w.save("pools: [" + other + "]")
+	agent.says("drain pool back (1 running, left to finish)")
+	w.polls(v, p[1].token) // a question that was under way has its answer
+	w.silent(v, p[0].token, p[1].token)
+	w.save(both)
+	agent.says("revive pool back")
+	w.queue("second", held)
+	w.begun("second")
+	var named []string
+	for _, stack := range []string{"first", "second"} {
+		ids := w.containers(stack)
+		if len(ids) != 1 {
+			t.Fatalf("%s has %d containers", stack, len(ids))
+		}
+		named = append(named, w.engine("inspect", "--format", `{{index .Config.Labels "cmwa.agent"}} {{index .Config.Labels "cmwa.pool"}}`, ids[0]))
+	}
+	if named[0] != named[1] {
+		t.Errorf("the agent and pool of the two jobs are %q and %q", named[0], named[1])
+	}
+	for _, stack := range []string{"first", "second"} {
+		w.engine("exec", w.containers(stack)[0], "sh", "-c", "echo go > /tmp/pipe")
+		w.finished(stack)
+		if claims := v.claimed(w, stack); claims != 1 {
+			t.Errorf("%s was handed out %d times", stack, claims)
+		}
+	}
+	if starts := strings.Count(agent.output(), "start pool back"); starts != 1 {
+		t.Errorf("the pool was started %d times:\n%s", starts, agent.output())
+	}
+}
+
+func TestTheLimitOfJobsIsRaisedAndLowered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(1)
+	agent := w.follow(nil, "token: "+p[0].token, "max_concurrent_workflows: 1")
+	w.hold("a", p[0].id)
+	w.queueHeld("b", p[0].id)
+	w.queueHeld("c", p[0].id)
+	if claims := v.claimed(w, "b") + v.claimed(w, "c"); claims > 0 {
+		t.Errorf("%d jobs were claimed beyond the limit", claims)
+	}
+	w.save("token: "+p[0].token, "max_concurrent_workflows: 3")
+	w.begun("b")
+	w.begun("c")
+	w.save("token: "+p[0].token, "max_concurrent_workflows: 1")
+	agent.find(regexp.MustCompile(`converged.*generation=3`))
+	w.short("d", p[0].id)
+	w.release("a")
+	w.release("b")
+	if status, _ := w.status("d"); status != "not-started" {
+		t.Errorf("a job was claimed beyond the lowered limit: it is %s", status)
+	}
+	w.release("c")
+	w.await("d", "succeeded")
+	held, lowered := 0, false
+	for line := range strings.Lines(agent.output()) {
+		switch {
+		case strings.Contains(line, "job claimed"):
+			held++
+			if lowered && held > 1 {
+				t.Errorf("the agent holds %d jobs after the limit was lowered to 1:\n%s", held, agent.output())
+			}
+		case strings.Contains(line, "job succeeded"):
+			held--
+		case regexp.MustCompile(`converged.*generation=3`).MatchString(line):
+			lowered = true
+		}
+	}
+}
+
+func TestTheLogIsSwitchedWhileTheAgentRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(2)
+	agent := w.follow(nil, "token: "+p[0].token)
+	if strings.Contains(agent.output(), "DBG") {
+		t.Errorf("details are logged at level info:\n%s", agent.output())
+	}
+	w.save("token: of-no-pool", "log_level: debug", "log_format: json")
+	agent.find(regexp.MustCompile(`(?m)^\{.*"msg":"converged".*"generation":2`))
+	agent.find(regexp.MustCompile(`(?m)^\{.*"level":"DEBUG".*"msg":"ask for work"`)) // from the second failure on
+	w.save("token: "+p[1].token, "log_level: error")
+	w.polls(v, p[1].token)
+	before := len(agent.output())
+	w.short("two", p[1].id)
+	w.await("two", "succeeded")
+	w.save("token: "+p[1].token, "log_level: loud")
+	agent.find(regexp.MustCompile(`(?m)^[^{\n]*configuration refused.*log_level`))
+	if after := agent.output()[before:]; strings.Count(after, "\n") != 1 {
+		t.Errorf("at level error more is logged than one error:\n%s", after)
+	}
+}
+
+func TestTheHealthServerMovesAndStaysWhereItCannot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(1)
+	port := func(n int) string { return fmt.Sprint("http_server_port: ", n) }
+	health := func(n int) int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", n)) }
+	from, to := freePort(t), freePort(t)
+	agent := w.follow(nil, "token: "+p[0].token, port(from))
+	w.eventually("the first port answers", func() bool { return health(from) == http.StatusOK })
+	w.save("token: "+p[0].token, port(to))
+	w.eventually("the new port answers", func() bool { return health(to) == http.StatusOK })
+	w.eventually("the old port is closed", func() bool { return health(from) == 0 })
+
+	taken, err := net.Listen("tcp", ":0")
+	w.must(err)
+	number := taken.Addr().(*net.TCPAddr).Port
+	w.save("token: "+p[0].token, port(number))
+	agent.find(regexp.MustCompile(`agent cannot be set; trying again.*set http_server_port to a free port`))
+	if got := health(to); got != http.StatusOK {
+		t.Errorf("the port from before answers %d while the new one is taken", got)
+	}
+	w.polls(v, p[0].token)
+	w.must(taken.Close())
+	w.eventually("the port that is free now answers", func() bool { return health(number) == http.StatusOK })
+	w.eventually("the one before is closed", func() bool { return health(to) == 0 })
+}
+
+func TestATokenFileThatChangesIsUsedFromTheNextPollOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(2)
+	secret := filepath.Join(t.TempDir(), "token")
+	w.replace(secret, p[0].token)
+	w.follow(nil, "token_file: "+secret)
+	w.polls(v, p[0].token)
+	w.replace(secret, p[1].token+"\n")
+	w.polls(v, p[1].token)
+	w.silent(v, p[0].token, p[1].token)
+}
+
+func TestABadEditIsSaidOnceAndEverythingGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(1)
+	good := []string{"token: " + p[0].token, "max_concurrent_workflows: 2"}
+	bad := append(slices.Clone(good), "log_level: loud")
+	agent := w.follow(nil, good...)
+	w.hold("held", p[0].id)
+	w.save(bad...)
+	place := regexp.MustCompile(`configuration refused.*agent\.yaml:3:12: log_level`)
+	agent.find(place)
+	w.save(bad...) // no news
+	agent.signal(syscall.SIGHUP)
+	w.polls(v, p[0].token)
+	w.short("next", p[0].id)
+	w.await("next", "succeeded")
+	w.release("held")
+	if said := len(place.FindAllString(agent.output(), -1)); said != 1 {
+		t.Errorf("a bad edit was said %d times:\n%s", said, agent.output())
+	}
+}
+
+func TestAHangUpLooksForAChangeThatMadeNoEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(2)
+	agent := w.follow(nil, "token: "+p[0].token)
+	w.polls(v, p[0].token)
+	aside := filepath.Join(w.folder, "aside.yaml") // another name of the same file, in a folder that nobody watches
+	w.must(os.Link(w.file(), aside))
+	w.must(os.WriteFile(aside, []byte(w.content("token: "+p[1].token)), 0o600))
+	began := time.Now()
+	agent.signal(syscall.SIGHUP)
+	w.polls(v, p[1].token)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s until a change that was asked for was in force", took)
+	}
+}
