@@ -92,7 +92,7 @@ func (p page) edited(d dice) page {
 	name := d.pick(len(p.pools))
 	e := &p.pools[name]
 	was := *e
-	switch d.pick(12) {
+	switch d.pick(13) {
 	case 0:
 		e.most = 0
 	case 1, 2:
@@ -103,7 +103,7 @@ func (p page) edited(d dice) page {
 		e.target = d.pick(2)
 	case 6:
 		e.token = d.pick(3)
-	case 7:
+	case 7, 12:
 		e.single = !e.single
 	case 8: // renamed, perhaps onto another
 		e.most = 0
@@ -114,7 +114,7 @@ func (p page) edited(d dice) page {
 		p.process.LogLevel, p.process.MaxJobs = []string{"info", "debug"}[d.pick(2)], d.pick(3)
 	case 11: // all of it
 		for i := range p.pools {
-			p.pools[i] = entry{most: d.pick(3), service: d.pick(2), target: d.pick(2), token: d.pick(2)}
+			p.pools[i] = entry{most: d.pick(3), service: d.pick(2), target: d.pick(2), token: d.pick(2), single: d.pick(2) == 0}
 		}
 	}
 	return p
@@ -154,7 +154,7 @@ func newModel(t *rapid.T) *model {
 func history(t *rapid.T) {
 	m := newModel(t)
 	m.want(page{}.edited(dice(rapid.Uint64().Draw(t, "first")) * 0x9E3779B97F4A7C15).edited(11 * 3))
-	for _, step := range rapid.SliceOfN(rapid.Uint64(), 10, 60).Draw(t, "steps") {
+	for _, step := range rapid.SliceOfN(rapid.Uint64(), 8, 60).Draw(t, "steps") {
 		m.step(dice(step*0x9E3779B97F4A7C15) >> 8) // small numbers are drawn often, and must not be one choice
 	}
 	m.comesToRest()
@@ -226,7 +226,8 @@ func (m *model) one(d dice, happens func(*member)) {
 }
 
 func (m *model) jobStarts(p *member) {
-	if p.state.Phase == runtime.PoolPolling && len(p.state.Jobs) < p.state.Spec.Tuning.MaxJobs {
+	begun := p.state.Phase == runtime.PoolStarting || p.state.Phase == runtime.PoolPolling // a job of an earlier agent may be adopted
+	if begun && len(p.state.Jobs) < p.state.Spec.Tuning.MaxJobs {
 		m.jobs++
 		p.state.Jobs = append(slices.Clone(p.state.Jobs), runtime.JobState{ID: strconv.Itoa(m.jobs)})
 	}
