@@ -108,6 +108,13 @@ func (v *turnstile) count(token string) int {
 	return v.polls[token]
 }
 
+// firstOf is when a token asked for work first.
+func (v *turnstile) firstOf(token string) time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.first[token]
+}
+
 // claimed is how often a stack's job was handed out.
 func (v *turnstile) claimed(w *world, stack string) int {
 	w.mu.Lock()
@@ -194,8 +201,14 @@ func (w *world) must(err error) {
 // until it has converged.
 func (w *world) follow(env []string, lines ...string) *program {
 	w.t.Helper()
+	return w.followText(env, w.content(lines...))
+}
+
+// followText is follow with the whole text of the configuration.
+func (w *world) followText(env []string, text string) *program {
+	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
-	w.save(lines...)
+	w.replace(w.file(), text)
 	agent := w.start("agent", env, "cmwa", "run", "--config", w.file())
 	agent.says("converged")
 	return agent
@@ -836,10 +849,7 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 			t.Fatalf("file %d is to be refused, and is not", i)
 		}
 	}
-	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
-	w.replace(w.file(), content(everything()))
-	agent := w.start("agent", nil, "cmwa", "run", "--config", w.file())
-	agent.says("converged")
+	agent := w.followText(nil, content(everything()))
 
 	var contained, free, others []string
 	for i, p := range pools {
