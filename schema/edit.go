@@ -27,11 +27,13 @@ type Change struct {
 // result is read again before it is handed out, and an edit that would change
 // anything else is refused in the same way.
 func Edit(content []byte, changes []Change) ([]byte, error) {
+	newline := newlineOf(content) // the first change may take away the only one
 	for _, change := range changes {
 		p, err := readPage(content)
 		if err != nil {
 			return nil, err
 		}
+		p.newline = newline
 		if content, err = p.set(change); err != nil {
 			return nil, err
 		}

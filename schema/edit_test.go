@@ -239,6 +239,13 @@ func blocks(t *rapid.T) []block {
 	return all
 }
 
+func TestAnEditKeepsLineEndsAlsoWhereItRemovesTheOnlyOne(t *testing.T) {
+	after, err := schema.Edit([]byte("log_format: text\r\n  plain"), []schema.Change{{Key: "log_format", Value: "text"}, {Key: "log_level", Value: "debug"}})
+	if want := "log_format: text\r\nlog_level: debug\r\n"; err != nil || string(after) != want {
+		t.Errorf("got %q and %v, want %q", after, err, want)
+	}
+}
+
 func TestAnEditKeepsTheRestOfAnyFile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := blocks(t)

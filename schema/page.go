@@ -15,6 +15,8 @@ type page struct {
 	text  []byte     // without
 	root  *yaml.Node // a mapping; nil if the document is empty
 	lines []int      // offsets in text at which lines begin, as the parser counts them
+
+	newline string // how lines end
 }
 
 func readPage(content []byte) (*page, error) {
@@ -22,7 +24,7 @@ func readPage(content []byte) (*page, error) {
 	if broken != nil {
 		return nil, Problems{*broken}
 	}
-	p := &page{whole: content, text: text}
+	p := &page{whole: content, text: text, newline: newlineOf(text)}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var first, second yaml.Node
 	switch err := decoder.Decode(&first); {
@@ -88,13 +90,13 @@ func endsLine(text []byte) bool {
 	return len(text) > 0 && (text[len(text)-1] == '\n' || text[len(text)-1] == '\r')
 }
 
-// newline returns how lines of the text end.
-func (p *page) newline() string {
-	at := bytes.IndexByte(p.text, '\n')
+// newlineOf returns how lines of a text end.
+func newlineOf(text []byte) string {
+	at := bytes.IndexByte(text, '\n')
 	switch {
-	case at > 0 && p.text[at-1] == '\r':
+	case at > 0 && text[at-1] == '\r':
 		return "\r\n"
-	case at < 0 && bytes.IndexByte(p.text, '\r') >= 0:
+	case at < 0 && bytes.IndexByte(text, '\r') >= 0:
 		return "\r"
 	default:
 		return "\n"

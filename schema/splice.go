@@ -38,7 +38,7 @@ func (p *page) intoFlow(key string, want *yaml.Node) [][]edit {
 	switch {
 	case len(p.root.Content) == 0:
 	case p.root.Content[0].Line > p.root.Line:
-		entry = p.newline() + strings.Repeat(" ", p.root.Content[0].Column-1) + entry + ","
+		entry = p.newline + strings.Repeat(" ", p.root.Content[0].Column-1) + entry + ","
 	default:
 		entry += ", "
 	}
@@ -54,7 +54,7 @@ func (p *page) append(change Change, written string) [][]edit {
 		indent = strings.Repeat(" ", p.indent())
 		first = p.offset(p.root.Content[0]) - (p.root.Content[0].Column - 1)
 	}
-	newline := p.newline()
+	newline := p.newline
 	var b strings.Builder
 	for _, line := range wrap(change.Comment, 100-len(indent)-len("# ")) {
 		b.WriteString(indent + "# " + line + newline)
