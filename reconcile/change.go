@@ -46,43 +46,59 @@ func Preview(before, after *schema.Config) []Reload {
 	for _, p := range after.Pools {
 		targets[p.Name] = p.DeployTarget
 	}
-	old := map[[2]string]schema.Setting{}
-	for _, s := range before.Settings() {
-		old[[2]string{s.Pool, s.Key}] = s
-	}
-	for _, s := range after.Settings() {
-		was, there := old[[2]string{s.Pool, s.Key}]
-		if there && s.Same(was) {
-			continue
-		}
-		r := reloads[s.Pool]
-		if r == nil {
-			r = &Reload{Pool: s.Pool}
-			if s.Pool != "" {
-				r.Fate = Kept
+	old := byPool(before.Settings())
+	for pool, settings := range byPool(after.Settings()) {
+		for i, s := range settings {
+			var was schema.Setting
+			if former := old[pool]; former != nil {
+				was = former[i]
+				if s.Same(was) {
+					continue
+				}
 			}
-			reloads[s.Pool] = r
+			r := reloads[pool]
+			if r == nil {
+				r = &Reload{Pool: pool}
+				if pool != "" {
+					r.Fate = Kept
+				}
+				reloads[pool] = r
+			}
+			effect := s.Reload
+			switch {
+			case pool != "" && !concerns(s.Key, targets[pool]):
+				effect = ""
+			case r.Fate == Kept:
+				r.Fate = Tuned
+			}
+			switch {
+			case r.Fate == Started:
+				continue // all of its keys are new
+			case r.Fate == Replaced && effect != "":
+				effect = schema.ReloadDrain // with the new pool
+			}
+			r.Changes = append(r.Changes, Change{Key: s.Key, From: was.Value, To: s.Value, Effect: effect})
 		}
-		effect := s.Reload
-		switch {
-		case s.Pool != "" && !concerns(s.Key, targets[s.Pool]):
-			effect = ""
-		case r.Fate == Kept:
-			r.Fate = Tuned
-		}
-		switch {
-		case r.Fate == Started:
-			continue // all of its keys are new
-		case r.Fate == Replaced && effect != "":
-			effect = schema.ReloadDrain // with the new pool
-		}
-		r.Changes = append(r.Changes, Change{Key: s.Key, From: was.Value, To: s.Value, Effect: effect})
 	}
 	var list []Reload
 	for _, name := range sorted(reloads) {
 		list = append(list, *reloads[name])
 	}
 	return list
+}
+
+// byPool is the settings of each pool, and under no name those of the agent. All
+// pools of all configurations have the same keys in the same order.
+func byPool(settings []schema.Setting) map[string][]schema.Setting {
+	parts := map[string][]schema.Setting{}
+	for i := 0; i < len(settings); {
+		from, name := i, settings[i].Pool
+		for i < len(settings) && settings[i].Pool == name {
+			i++
+		}
+		parts[name] = settings[from:i]
+	}
+	return parts
 }
 
 // concerns reports whether a key has a meaning for a target.

@@ -103,43 +103,98 @@ func entryPath(path string) bool {
 }
 
 // failures returns the paths at which CUE refuses a table, sorted, each once. A
-// path of a list or mapping is left out if one within it is there.
+// path of a list is left out if one within it is there. Keys that the schema does
+// not know are out of the table already, see [definition.known].
+//
+// CUE is asked about each value by itself, and about equal values of one key once:
+// no constraint looks at two keys, and to unify whole pools costs ten times as
+// much, nearly all of it for the keys that they do not set.
 func (d *definition) failures(constraints cue.Value, t table) []string {
-	err := constraints.Unify(d.context.Encode(d.judged(t))).Validate(cue.Concrete(true))
+	asked := verdicts{definition: d, known: map[string][]string{}}
+	paths := asked.mapping(constraints, t, "", "")
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// verdicts are what CUE said: by key and value, what is out, as ".3" for an entry
+// of a list, or as "" for the value itself.
+type verdicts struct {
+	*definition
+	known map[string][]string
+}
+
+// mapping returns the paths that are out in a mapping. Its own path is at, and
+// keys in it begin with prefix in the schema.
+func (a verdicts) mapping(constraints cue.Value, t table, prefix, at string) []string {
 	var paths []string
-	outer := map[string]bool{}
-	for _, e := range errors.Errors(err) {
+	for key, v := range t {
+		constraint, path := within(constraints, key), join(at, key)
+		inner, isMapping := v.data.(table)
+		list, isList := v.data.([]value)
+		switch kind := a.kind(prefix + key); {
+		case kind == KindMapping && isMapping:
+			paths = append(paths, a.mapping(constraint, inner, prefix+key+".", path)...)
+		case kind == KindMappings && isList && len(list) > 0:
+			entries := constraint.LookupPath(cue.MakePath(cue.AnyIndex))
+			for i, entry := range list {
+				path := fmt.Sprintf("%s.%d", path, i)
+				if inner, ok := entry.data.(table); ok {
+					paths = append(paths, a.mapping(entries, inner, "", path)...)
+				} else {
+					paths = append(paths, path)
+				}
+			}
+		default:
+			if kind == KindTree && isMapping {
+				v.data = table{} // another schema checks it
+			}
+			for _, below := range a.value(constraint, v, prefix+key) {
+				paths = append(paths, path+below)
+			}
+		}
+	}
+	return paths
+}
+
+// kind returns the kind of a key, none for one that only pools have.
+func (a verdicts) kind(key string) Kind {
+	if f := a.byKey[key]; f != nil {
+		return f.Kind
+	}
+	return ""
+}
+
+// within returns the constraint of a key of a mapping.
+func within(constraints cue.Value, key string) cue.Value {
+	if v := constraints.LookupPath(cue.MakePath(cue.Str(key).Optional())); v.Exists() {
+		return v
+	}
+	return constraints.LookupPath(cue.MakePath(cue.Str(key).Required()))
+}
+
+// value returns what is out in a value.
+func (a verdicts) value(constraint cue.Value, v value, key string) []string {
+	plain := v.plain()
+	id := fmt.Sprintf("%s\x00%#v", key, plain)
+	below, known := a.known[id]
+	if known {
+		return below
+	}
+	depth := strings.Count(key, ".") + 1
+	for _, e := range errors.Errors(constraint.Unify(a.context.Encode(plain)).Validate(cue.Concrete(true))) {
 		steps := e.Path()
 		if len(steps) > 0 && strings.HasPrefix(steps[0], "#") {
 			steps = steps[1:]
 		}
-		paths = append(paths, strings.Join(steps, "."))
-		for n := 1; n < len(steps); n++ {
-			outer[strings.Join(steps[:n], ".")] = true
+		path := ""
+		for _, step := range steps[min(depth, len(steps)):] {
+			path += "." + step
 		}
+		below = append(below, path)
 	}
-	slices.Sort(paths)
-	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return outer[path] })
-}
-
-// judged is what CUE sees of a table. A tree is only seen to be one: another
-// schema checks it.
-func (d *definition) judged(t table) map[string]any {
-	plain := make(map[string]any, len(t))
-	for key, v := range t {
-		if f := d.byKey[key]; f != nil && f.Kind == KindTree {
-			if _, ok := v.data.(table); ok {
-				v.data = table{}
-			}
-		}
-		plain[key] = v.plain()
+	if slices.ContainsFunc(below, func(path string) bool { return path != "" }) {
+		below = slices.DeleteFunc(below, func(path string) bool { return path == "" })
 	}
-	if list, ok := plain["pools"].([]any); ok {
-		for i, entry := range t["pools"].data.([]value) {
-			if pool, ok := entry.data.(table); ok {
-				list[i] = d.judged(pool)
-			}
-		}
-	}
-	return plain
+	a.known[id] = below
+	return below
 }

@@ -337,8 +337,48 @@ func TestAPoolIsTheSameInAFileOfItsOwn(t *testing.T) {
 			if diff := cmp.Diff(one.Pools[0], got); diff != "" {
 				t.Fatalf("pool %d of\n%s\n%s", i, file, diff)
 			}
+			if diff := cmp.Diff(settingsOf(one, schema.DefaultPool), settingsOf(together, together.Pools[i].Name)); diff != "" {
+				t.Fatalf("settings of pool %d of\n%s\n%s", i, file, diff)
+			}
 		}
 	})
+}
+
+// settingsOf is what the settings of a pool say, less where.
+func settingsOf(config *schema.Config, pool string) (lines []string) {
+	for _, s := range config.Settings() {
+		if s.Pool == pool {
+			lines = append(lines, s.Key+": "+s.Value)
+		}
+	}
+	return lines
+}
+
+func TestAValueThatSeveralPoolsSetIsWrongInEach(t *testing.T) {
+	_, problems := schema.Load(source(`
+polling_interval: 1 s
+pools:
+  - {name: a, token: pul-a, polling_interval: 1 s, docker: {labels: [good=1, bad]}}
+  - {name: b, token: pul-b, polling_interval: 1s, docker: {labels: [bad]}}
+  - {name: c, token: pul-c, polling_interval: 1 s, docker: {labels: [good=1, bad]}, pull_image: "yes"}
+  - {name: d, token: pul-d, polling_interval: 1, pull_image: yes please}
+  - nothing
+`))
+	var got []string
+	for _, p := range problems {
+		got = append(got, fmt.Sprintf("%d:%d %s", p.Line, p.Column, p.Path))
+	}
+	want := []string{
+		"2:19 polling_interval",
+		"4:47 pools.0.polling_interval", "4:78 pools.0.docker.labels.1",
+		"5:69 pools.1.docker.labels.0",
+		"6:47 pools.2.polling_interval", "6:78 pools.2.docker.labels.1", "6:97 pools.2.pull_image",
+		"7:47 pools.3.polling_interval", "7:62 pools.3.pull_image",
+		"8:5 pools.4",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func FuzzPools(f *testing.F) {

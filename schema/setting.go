@@ -25,11 +25,11 @@ type Setting struct {
 func (s Setting) Same(other Setting) bool { return s.same == other.same }
 
 // Settings returns every key in force, in the order of the schema: those of the
-// whole agent, then pool by pool.
+// whole agent, then pool by pool, the same keys for each.
 func (c *Config) Settings() []Setting { return c.settings }
 
 func (l *load) settings(c *Config) []Setting {
-	var settings []Setting
+	settings := make([]Setting, 0, len(l.fields)*(1+len(l.pools)))
 	process := l.process
 	process.set(value{data: short(c.HealthThreshold)}.unless(process, "health_threshold"), "health_threshold")
 	if c.MaxConcurrentWorkflows == 0 {
@@ -41,13 +41,16 @@ func (l *load) settings(c *Config) []Setting {
 			settings = append(settings, f.setting("", process, ""))
 		}
 	}
+	inherited := map[string]Setting{}
 	for _, s := range l.pools {
-		settings = append(settings, s.settings()...)
+		settings = append(settings, s.settings(inherited)...)
 	}
 	return settings
 }
 
-func (s *scope) settings() []Setting {
+// settings returns those of one pool. What pools inherit is the same for all of
+// them, and is made once.
+func (s *scope) settings(inherited map[string]Setting) []Setting {
 	t := s.table.over(s.defaulted)
 	t["working_directory"] = value{data: s.pool.WorkingDirectory}.unless(t, "working_directory")
 	t["token"] = value{at: t["token"].at, data: ""}
@@ -66,11 +69,24 @@ func (s *scope) settings() []Setting {
 		content, _ := json.Marshal(s.pool.PodTemplate)
 		named["pod_template_file"] = string(content)
 	}
-	var settings []Setting
+	exclusive := slices.Concat(groups()...)
+	settings := make([]Setting, 0, len(s.fields))
 	for i := range s.fields {
-		if f := &s.fields[i]; f.plainKey() && f.Pool && f.Key != "pools.name" {
-			settings = append(settings, f.setting(s.pool.Name, t, named[f.Key]))
+		f := &s.fields[i]
+		if !f.plainKey() || !f.Pool || f.Key == "pools.name" {
+			continue
 		}
+		if s.own(f.Key) || slices.Contains(exclusive, f.Key) || named[f.Key] != "" {
+			settings = append(settings, f.setting(s.pool.Name, t, named[f.Key]))
+			continue
+		}
+		setting, made := inherited[f.Key]
+		if !made {
+			setting = f.setting("", t, "")
+			inherited[f.Key] = setting
+		}
+		setting.Pool = s.pool.Name
+		settings = append(settings, setting)
 	}
 	return settings
 }
