@@ -5,19 +5,27 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // turnstile stands between agents and the service, and notes which tokens ask
@@ -46,6 +54,7 @@ func (w *world) turnstile() *turnstile {
 	transport.MaxIdleConnsPerHost = 64
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.Transport = transport
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // of questions that agents break off
 	proxy.ModifyResponse = v.answered
 	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if isPoll(r) {
@@ -97,6 +106,13 @@ func (v *turnstile) count(token string) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.polls[token]
+}
+
+// firstOf is when a token asked for work first.
+func (v *turnstile) firstOf(token string) time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.first[token]
 }
 
 // claimed is how often a stack's job was handed out.
@@ -185,8 +201,14 @@ func (w *world) must(err error) {
 // until it has converged.
 func (w *world) follow(env []string, lines ...string) *program {
 	w.t.Helper()
+	return w.followText(env, w.content(lines...))
+}
+
+// followText is follow with the whole text of the configuration.
+func (w *world) followText(env []string, text string) *program {
+	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
-	w.save(lines...)
+	w.replace(w.file(), text)
 	agent := w.start("agent", env, "cmwa", "run", "--config", w.file())
 	agent.says("converged")
 	return agent
@@ -523,5 +545,442 @@ func TestAHangUpLooksForAChangeThatMadeNoEvent(t *testing.T) {
 	w.polls(v, p[1].token)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s until a change that was asked for was in force", took)
+	}
+}
+
+// within is the tokens that have asked for work in the time before now, in order.
+func (v *turnstile) within(span time.Duration) []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var tokens []string
+	for token, last := range v.last {
+		if time.Since(last) <= span {
+			tokens = append(tokens, token)
+		}
+	}
+	slices.Sort(tokens)
+	return tokens
+}
+
+// writers are the ways in which people and programs write files, by name. Each
+// leaves the content at the path of the configuration.
+func (w *world) writers() map[string]func(content []byte) {
+	path, count := w.file(), 0
+	folder := filepath.Dir(path)
+	next := func(form string) string { count++; return fmt.Sprintf(form, count) }
+	write := func(path string, content []byte) { w.must(os.WriteFile(path, content, 0o600)) }
+	link := func(target, name string) {
+		w.must(os.Symlink(target, name+".tmp"))
+		w.must(os.Rename(name+".tmp", name))
+	}
+	return map[string]func([]byte){
+		"in place": func(content []byte) { write(path, content) },
+		"append": func(content []byte) {
+			write(path, content[:len(content)/2])
+			file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+			w.must(err)
+			_, err = file.Write(content[len(content)/2:])
+			w.must(err)
+			w.must(file.Close())
+		},
+		"rename over": func(content []byte) { w.replace(path, string(content)) },
+		"backup, then new": func(content []byte) {
+			w.must(os.Rename(path, path+"~"))
+			write(path, content)
+		},
+		"sed": func(content []byte) {
+			write(path, []byte("line\n")) // without a line, sed has nothing to replace
+			source := filepath.Join(w.folder, "sed-source")
+			write(source, content)
+			if out, err := exec.Command("sed", "-i", "-n", "1r "+source, path).CombinedOutput(); err != nil {
+				w.t.Fatalf("sed: %v: %s", err, out)
+			}
+		},
+		"delete and return": func(content []byte) {
+			w.must(os.Remove(path))
+			write(path, content)
+		},
+		"swap of ..data": func(content []byte) {
+			volume := next("..2026_11_21_%d")
+			w.must(os.Mkdir(filepath.Join(folder, volume), 0o700))
+			write(filepath.Join(folder, volume, "agent.yaml"), content)
+			before, _ := os.Readlink(filepath.Join(folder, "..data"))
+			link(volume, filepath.Join(folder, "..data"))
+			if target, _ := os.Readlink(path); target != "..data/agent.yaml" {
+				link("..data/agent.yaml", path)
+			}
+			if before != "" {
+				w.must(os.RemoveAll(filepath.Join(folder, before)))
+			}
+		},
+		"swap of a link": func(content []byte) {
+			name := next("version-%d.yaml")
+			write(filepath.Join(folder, name), content)
+			before, _ := os.Readlink(path)
+			link(name, path)
+			if strings.HasPrefix(before, "version-") {
+				w.must(os.Remove(filepath.Join(folder, before)))
+			}
+		},
+		"another folder": func(content []byte) {
+			w.must(os.Mkdir(folder+".new", 0o700))
+			write(filepath.Join(folder+".new", "agent.yaml"), content)
+			w.must(os.Rename(folder, folder+".old"))
+			w.must(os.Rename(folder+".new", folder))
+			w.must(os.RemoveAll(folder + ".old"))
+		},
+	}
+}
+
+// setting is what a file says of one of the pools of the long test.
+type setting struct {
+	absent  bool
+	renamed bool
+	most    int // jobs at a time
+}
+
+// edition is what a file of the long test says.
+type edition struct {
+	pools [poolCount]setting
+	most  int      // jobs of all pools
+	lines []string // what changes nothing that the test looks at
+}
+
+const (
+	poolCount   = 8
+	dockerPools = 7 // the first ones
+	heldOfEach  = 3 // jobs that run all the time
+	heldOfAll   = poolCount * heldOfEach
+	plenty      = 1000
+)
+
+func name(i int, renamed bool) string {
+	if renamed {
+		return fmt.Sprintf("pool-%d-renamed", i)
+	}
+	return fmt.Sprint("pool-", i)
+}
+
+// everything is a file with all pools under their first names, and room for more
+// jobs than run all the time.
+func everything() (f edition) {
+	f.most = plenty
+	for i := range f.pools {
+		f.pools[i].most = heldOfEach + 2
+	}
+	return f
+}
+
+// anything is a file that says something else, with at least one pool.
+func anything(random *rand.Rand) (f edition) {
+	f.most = plenty
+	if random.IntN(8) == 0 {
+		f.most = 1 + random.IntN(heldOfAll-1)
+	}
+	for i := range f.pools {
+		f.pools[i] = setting{absent: random.IntN(3) == 0, renamed: random.IntN(4) == 0, most: 1 + random.IntN(2*heldOfEach)}
+	}
+	f.pools[random.IntN(poolCount)].absent = false
+	pick := func(values ...string) { f.lines = append(f.lines, values[random.IntN(len(values))]) }
+	pick("polling_interval: 100ms", "polling_interval: 150ms", "polling_interval: 0.2s")
+	pick("log_level: info", "log_level: debug")
+	pick("request_retry_count: 2", "request_retry_count: 5")
+	pick("circuit_breaker_timeout: 5s", "circuit_breaker_failures: 7")
+	pick("docker: {memory: 64m}", "docker: {labels: [team=one]}", "env_forward_allowlist: [LANG]")
+	pick("shutdown_timeout: 30s", "health_threshold: 5m")
+	return f
+}
+
+// text is the file. The pools come last, in block style.
+func (f edition) text(w *world, pools []pool, port int) string {
+	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most), fmt.Sprint("http_server_port: ", port))
+	var b strings.Builder
+	b.WriteString(w.content(lines...) + "pools:\n")
+	for i, p := range f.pools {
+		if p.absent {
+			continue
+		}
+		fmt.Fprintf(&b, "  - name: %s\n    token: %s\n    max_concurrent_workflows: %d\n", name(i, p.renamed), pools[i].token, p.most)
+		if i >= dockerPools {
+			b.WriteString("    deploy_target: process\n")
+		}
+	}
+	return b.String()
+}
+
+// spoilers turn a good file into one that must be refused, each in its own way.
+var spoilers = []func(good string) string{
+	func(good string) string { return "log_format: loud\n" + good },
+	func(good string) string { return good + "pools: [\n" },
+	func(good string) string { return "\tindented: by a tab\n" + good },
+	func(good string) string { return good + "---\n" + good },
+	func(good string) string { return good + "  - name: without-token\n" },
+	func(good string) string { return good + "  - {name: twice, token: a}\n  - {name: twice, token: b}\n" },
+	func(good string) string { return good + "  - {name: later, token: a, deploy_target: ecs}\n" },
+	func(good string) string { return good + "\x00" },
+	func(good string) string { return good[:len(good)/2] + "\n]]\n" },
+	func(good string) string { return "shutdown_timeout: -1s\n" + good },
+	func(good string) string { return strings.Repeat("[", 20_000) },
+	func(good string) string { return "max_concurrent_workflows: 0.5\n" + good },
+}
+
+// asking is the tokens of the pools that ask for work when this file is in force
+// and nothing runs but what runs all the time.
+func (f edition) asking(pools []pool) []string {
+	var tokens []string
+	for i, p := range f.pools {
+		if !p.absent && f.most > heldOfAll && (p.renamed || p.most > heldOfEach) {
+			tokens = append(tokens, pools[i].token)
+		}
+	}
+	slices.Sort(tokens)
+	return tokens
+}
+
+// states is what the agent must tell of its pools then: for each its jobs, and
+// whether it drains.
+func (f edition) states() map[string]string {
+	states := map[string]string{}
+	for i, p := range f.pools {
+		working := fmt.Sprint(heldOfEach, " jobs")
+		if p.absent || p.renamed {
+			working += ", draining"
+		}
+		states[name(i, false)] = working
+		if p.renamed && !p.absent {
+			states[name(i, true)] = "0 jobs"
+		}
+	}
+	return states
+}
+
+// statesOf is what an agent tells of its pools.
+func statesOf(port int) map[string]string {
+	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
+	if err != nil {
+		return nil
+	}
+	defer response.Body.Close()
+	var body struct {
+		Pools []struct {
+			Name, Phase string
+			Jobs        int
+		}
+	}
+	if json.NewDecoder(response.Body).Decode(&body) != nil {
+		return nil
+	}
+	states := map[string]string{}
+	for _, p := range body.Pools {
+		states[p.Name] = fmt.Sprint(p.Jobs, " jobs")
+		if p.Phase == "draining" {
+			states[p.Name] += ", draining"
+		}
+	}
+	return states
+}
+
+// footprint is what a program holds.
+type footprint struct {
+	files, threads, goroutines int
+	megabytes                  float64
+}
+
+// footprint is the least of what a program holds, of several looks: a question
+// that is under way has a connection and goroutines of its own.
+func (p *program) footprint(port int) footprint {
+	p.w.t.Helper()
+	least := footprint{files: 1 << 30, threads: 1 << 30, goroutines: 1 << 30, megabytes: 1 << 30}
+	for range 20 {
+		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+		p.w.must(err)
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
+		p.w.must(err)
+		least.files, least.threads = min(least.files, len(files)), min(least.threads, len(threads))
+		least.goroutines = min(least.goroutines, p.w.goroutines(port))
+		least.megabytes = min(least.megabytes, residentMB(p.w.t, p))
+		if p.ends(lookEvery) {
+			p.w.t.Fatalf("the program has ended:\n%s", p.output())
+		}
+	}
+	return least
+}
+
+// goroutines is how many of them an agent tells of in its metrics.
+func (w *world) goroutines(port int) int {
+	w.t.Helper()
+	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	w.must(err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	w.must(err)
+	found := regexp.MustCompile(`(?m)^go_goroutines (\d+)$`).FindSubmatch(text)
+	if found == nil {
+		w.t.Fatalf("the metrics tell of no goroutines:\n%s", text)
+	}
+	count, err := strconv.Atoi(string(found[1]))
+	w.must(err)
+	return count
+}
+
+// The tolerances of the long test: what a program may hold more after a thousand
+// edits than after the first hundred. Goroutines and files vary with the
+// connections that are kept for a while, threads with the load of the machine, and
+// memory with when it was last collected.
+const (
+	moreGoroutines = 20
+	moreFiles      = 10
+	moreThreads    = 8
+	moreMemory     = 1.4 // as a ratio
+)
+
+func TestAThousandEditsTouchNoJob(t *testing.T) {
+	const edits, block, calm = 1000, 50, 500 * time.Millisecond
+	began := time.Now()
+	w := newWorld(t, "docker")
+	v, pools, port := w.turnstile(), w.pools(poolCount), freePort(t)
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Log("the seed is", seed)
+	content := func(f edition) string { return f.text(w, pools, port) }
+	for i, spoil := range spoilers {
+		c, problems := schema.Load(schema.Source{Path: w.file(), Content: []byte(spoil(content(everything())))})
+		if problems.Err() == nil && check(reconcile.Want(c, 1)) == nil {
+			t.Fatalf("file %d is to be refused, and is not", i)
+		}
+	}
+	agent := w.followText(nil, content(everything()))
+
+	var contained, free, others []string
+	for i, p := range pools {
+		for j := range heldOfEach {
+			stack := fmt.Sprintf("held-%d-%d", i, j)
+			if i >= dockerPools {
+				w.queueHeld(stack, p.id)
+				free = append(free, stack)
+				continue
+			}
+			w.queue(stack, order{
+				Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read word < /tmp/pipe; echo finished"}},
+				Request: map[string]any{"agentPoolID": p.id},
+			})
+			contained = append(contained, stack)
+		}
+	}
+	held := slices.Concat(contained, free)
+	for _, stack := range held {
+		w.begun(stack)
+	}
+
+	t.Logf("%d jobs run after %s", len(held), time.Since(began).Round(time.Second))
+
+	writers := w.writers()
+	ways := slices.Sorted(maps.Keys(writers))
+	save := func(text string) { writers[ways[random.IntN(len(ways))]]([]byte(text)) }
+	settled := func(f edition, what string) {
+		t.Helper()
+		asking, states := f.asking(pools), f.states()
+		since := time.Now()
+		var polled []string
+		var told map[string]string
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s\nthe file in force must be\n%s\nthe pools are %v, want %v\nthose that ask for work are %v, want %v", what, content(f), told, states, polled, asking)
+			}
+		}()
+		w.eventually(what, func() bool {
+			polled, told = v.within(calm), statesOf(port)
+			return time.Since(since) > calm && slices.Equal(polled, asking) && maps.Equal(told, states)
+		})
+	}
+	refused := func() int { return strings.Count(agent.output(), "configuration refused") }
+	changed := func() int { return strings.Count(agent.output(), "configuration changed") }
+
+	settled(everything(), "all pools work at first")
+	var start footprint
+	last := content(everything())
+	for edit := 1; edit <= edits; edit++ {
+		switch chance := random.IntN(20); {
+		case chance < 7:
+			save(spoilers[random.IntN(len(spoilers))](content(anything(random))))
+		case chance == 7:
+			save("") // a writer in mid-air
+		case chance == 8:
+			save(last)
+		default:
+			last = content(anything(random))
+			save(last)
+		}
+		switch random.IntN(16) {
+		case 0, 1: // about as long as it takes to be seen
+			agent.ends(time.Duration(30+random.IntN(90)) * time.Millisecond)
+		case 2, 3: // until it is seen, if it is news
+			for seen, limit := refused()+changed(), time.Now().Add(300*time.Millisecond); refused()+changed() == seen && time.Now().Before(limit); {
+				agent.ends(lookEvery)
+			}
+		}
+		if edit%(block/2) == 0 {
+			stack, p := fmt.Sprint("short-", edit), random.IntN(poolCount)
+			w.short(stack, pools[p].id)
+			others = append(others, stack)
+		}
+		if edit%block != 0 {
+			continue
+		}
+		f := anything(random)
+		if edit == 2*block || edit == edits {
+			f = everything()
+		}
+		last = content(f)
+		save(last)
+		settled(f, fmt.Sprintf("edit %d is in force", edit))
+		if random.IntN(3) == 0 {
+			before := refused()
+			save(spoilers[random.IntN(len(spoilers))](last))
+			w.eventually("a bad edit is refused", func() bool { return refused() > before })
+			settled(f, fmt.Sprintf("edit %d is still in force after a bad one", edit))
+		}
+		if edit == 2*block {
+			start = agent.footprint(port)
+		}
+	}
+	end := agent.footprint(port)
+	t.Logf("all edits are made after %s; after %d edits: %+v; after %d edits: %+v", time.Since(began).Round(time.Second), 2*block, start, edits, end)
+	if end.goroutines > start.goroutines+moreGoroutines || end.files > start.files+moreFiles || end.threads > start.threads+moreThreads || end.megabytes > moreMemory*start.megabytes {
+		t.Errorf("the agent holds more after a thousand edits than at first")
+	}
+
+	for _, stack := range others {
+		w.await(stack, "succeeded")
+	}
+	for _, stack := range held {
+		if status, _ := w.status(stack); status != "running" {
+			t.Errorf("%s is %s after all edits, want it to run on", stack, status)
+		}
+	}
+	for _, stack := range contained {
+		w.engine("exec", w.containers(stack)[0], "sh", "-c", "echo go > /tmp/pipe")
+		w.finished(stack)
+	}
+	for _, stack := range free {
+		w.release(stack)
+	}
+	w.eventually("all containers are removed", func() bool {
+		return !slices.ContainsFunc(contained, func(stack string) bool { return len(w.containers(stack)) > 0 })
+	})
+	for _, stack := range slices.Concat(held, others) {
+		if claims := v.claimed(w, stack); claims != 1 {
+			t.Errorf("%s was handed out %d times", stack, claims)
+		}
+	}
+	output := agent.output()
+	ended, failed := strings.Count(output, "job succeeded"), strings.Count(output, "job failed")
+	if ended != len(held)+len(others) || failed > 0 {
+		t.Errorf("the agent tells of %d jobs that succeeded and %d that failed, want %d and 0", ended, failed, len(held)+len(others))
+	}
+	drained, revived := strings.Count(output, "left to finish"), strings.Count(output, "revive pool")
+	t.Logf("of %d edits %d came into force and %d problems were refused; pools with jobs were drained %d times and revived %d times", edits, changed(), refused(), drained, revived)
+	if changed() < edits/20 || refused() < edits/40 || drained < edits/40 || revived < edits/40 {
+		t.Errorf("too few edits came to anything for this test to mean something")
 	}
 }
