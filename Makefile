@@ -45,9 +45,10 @@ reference: ## Write what is generated from the schema anew.
 demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up.
 	@examples/demo/run
 
-bench: toolchain ## Compare jobs with docker run, and cmwa vet with cue vet; load ten thousand times.
+bench: toolchain ## Compare jobs with docker run, and cmwa vet with cue vet; time reloads; load ten thousand times.
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
 	go test -run '^$$' -bench TenThousand -benchtime 1x ./schema
+	go test -run '^$$' -bench HundredPools -benchtime 1x ./reconcile
 
 vet: ## Let the compiler's friend look.
 	go vet ./...

@@ -1,0 +1,90 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// hundredLimit is the limit of the time in which a file of a hundred pools is
+// loaded, checked and planned, of 99 in 100.
+const hundredLimit = 60 * time.Millisecond
+
+// BenchmarkHundredPools measures everything between a look at a file of a hundred
+// pools, of which one differs each time, and the plan that follows from it.
+func BenchmarkHundredPools(b *testing.B) {
+	const pools, rounds = 100, 100
+	content, round := "", 0
+	write := func() {
+		round++
+		var text strings.Builder
+		text.WriteString("polling_interval: 1h\nmax_concurrent_workflows: 40\nlog_level: warn\npools:\n")
+		for i := range pools {
+			service := "one"
+			if i == round%pools {
+				service = fmt.Sprint("of-round-", round)
+			}
+			fmt.Fprintf(&text, "  - name: pool-%d\n    token: token-%d\n    service_url: https://%s.example.com\n    max_concurrent_workflows: %d\n    env_forward_allowlist: [HTTPS_PROXY, NO_PROXY]\n    docker:\n      memory: 4g\n      cpus: 2\n      labels: [team=number-%d]\n",
+				i, i, service, 1+i%20, i)
+		}
+		content = text.String()
+	}
+	var plan reconcile.Plan
+	observed := reconcile.Observed{Pools: map[string]runtime.PoolState{}}
+	follower := reconcile.NewFollower(reconcile.FollowerParts{
+		Find: func() (schema.Source, error) {
+			return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil
+		},
+		Check: func(reconcile.Desired) error { return nil },
+		Watch: func(...string) {},
+		Want:  func(desired reconcile.Desired) { plan = reconcile.Diff(desired, observed) },
+		Log:   slog.New(slog.DiscardHandler),
+	})
+	var spans []time.Duration
+	for b.Loop() {
+		for range rounds {
+			write()
+			began := time.Now()
+			if err := follower.Look(); err != nil {
+				b.Fatal(err)
+			}
+			spans = append(spans, time.Since(began))
+			apply(&observed, plan)
+		}
+	}
+	if len(observed.Pools) != pools || len(plan) > 4 {
+		b.Fatalf("%d pools after a plan of %d actions", len(observed.Pools), len(plan))
+	}
+	slices.Sort(spans)
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	middle, late := spans[len(spans)/2], spans[(len(spans)*99+99)/100-1]
+	b.ReportMetric(ms(middle), "ms-p50")
+	b.ReportMetric(ms(late), "ms-p99")
+	b.Logf("a file of %d pools (%d bytes) is loaded, checked and planned, %d times:\n  p50 %6.1f ms\n  p99 %6.1f ms (limit %s)", pools, len(content), len(spans), ms(middle), ms(late), hundredLimit)
+	if late > hundredLimit {
+		b.Errorf("a file of %d pools takes %s", pools, late)
+	}
+}
+
+// apply carries out a plan at once.
+func apply(observed *reconcile.Observed, plan reconcile.Plan) {
+	for _, action := range plan {
+		switch a := action.(type) {
+		case reconcile.SetProcess:
+			observed.Process = a.To
+		case reconcile.StartPool:
+			observed.Pools[a.Spec.Key()] = runtime.PoolState{Spec: a.Spec, Phase: runtime.PoolPolling}
+		case reconcile.TunePool:
+			observed.Pools[a.Spec.Key()] = runtime.PoolState{Spec: a.Spec, Phase: runtime.PoolPolling}
+		case reconcile.DrainPool:
+			delete(observed.Pools, a.Key)
+		}
+	}
+}
