@@ -548,6 +548,34 @@ func TestAHangUpLooksForAChangeThatMadeNoEvent(t *testing.T) {
 	}
 }
 
+func TestAnEditAmongMoreEventsThanTheKernelKeepsIsNotMissed(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(2)
+	agent := w.follow(nil, "token: "+p[0].token)
+	agent.signal(syscall.SIGSTOP)
+	noise := filepath.Join(filepath.Dir(w.file()), "noise")
+	for range most/2 + 1000 {
+		w.must(os.WriteFile(noise, nil, 0o600))
+		w.must(os.Remove(noise))
+	}
+	w.save("token: " + p[1].token)
+	agent.signal(syscall.SIGCONT)
+	began := time.Now()
+	w.polls(v, p[1].token)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s, as if nobody had told of the change", took)
+	}
+}
+
 // within is the tokens that have asked for work in the time before now, in order.
 func (v *turnstile) within(span time.Duration) []string {
 	v.mu.Lock()
