@@ -110,7 +110,7 @@ func entryPath(path string) bool {
 // no constraint looks at two keys, and to unify whole pools costs ten times as
 // much, nearly all of it for the keys that they do not set.
 func (d *definition) failures(constraints cue.Value, t table) []string {
-	asked := verdicts{definition: d, known: map[string][]string{}}
+	asked := verdicts{definition: d, known: map[string][]string{}, constraints: map[string]cue.Value{}}
 	paths := asked.mapping(constraints, t, "", "")
 	slices.Sort(paths)
 	return slices.Compact(paths)
@@ -120,7 +120,8 @@ func (d *definition) failures(constraints cue.Value, t table) []string {
 // of a list, or as "" for the value itself.
 type verdicts struct {
 	*definition
-	known map[string][]string
+	known       map[string][]string
+	constraints map[string]cue.Value // by key
 }
 
 // mapping returns the paths that are out in a mapping. Its own path is at, and
@@ -128,7 +129,7 @@ type verdicts struct {
 func (a verdicts) mapping(constraints cue.Value, t table, prefix, at string) []string {
 	var paths []string
 	for key, v := range t {
-		constraint, path := within(constraints, key), join(at, key)
+		constraint, path := a.within(constraints, key, prefix+key), join(at, key)
 		inner, isMapping := v.data.(table)
 		list, isList := v.data.([]value)
 		switch kind := a.kind(prefix + key); {
@@ -164,12 +165,18 @@ func (a verdicts) kind(key string) Kind {
 	return ""
 }
 
-// within returns the constraint of a key of a mapping.
-func within(constraints cue.Value, key string) cue.Value {
-	if v := constraints.LookupPath(cue.MakePath(cue.Str(key).Optional())); v.Exists() {
-		return v
+// within returns the constraint of a key of a mapping. A key means the same at the
+// top level and in every pool, so the first mapping that has it is asked.
+func (a verdicts) within(mapping cue.Value, last, key string) cue.Value {
+	v, known := a.constraints[key]
+	if !known {
+		v = mapping.LookupPath(cue.MakePath(cue.Str(last).Optional()))
+		if !v.Exists() {
+			v = mapping.LookupPath(cue.MakePath(cue.Str(last).Required()))
+		}
+		a.constraints[key] = v
 	}
-	return constraints.LookupPath(cue.MakePath(cue.Str(key).Required()))
+	return v
 }
 
 // value returns what is out in a value.

@@ -16,7 +16,7 @@ type scope struct {
 	table  table             // what is in force for it, without defaults
 	places map[string]Origin // of every key that is set
 
-	defaulted table // what holds for the keys that are not
+	whole table // what is in force for it, defaults included
 }
 
 // groups are keys of which a pool inherits none if it sets one.
@@ -58,7 +58,8 @@ func (l *load) scopes(t, defaults table) []*scope {
 		}
 	}
 	for _, s := range scopes {
-		s.load, s.pool, s.places, s.defaulted = l, poolOf(s.table.over(defaults)), map[string]Origin{}, defaults
+		s.load, s.places, s.whole = l, map[string]Origin{}, s.table.over(defaults)
+		s.pool = poolOf(s.whole)
 		s.table.origins("", s.places)
 		if s.at == "" {
 			s.pool.Name = DefaultPool

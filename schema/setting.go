@@ -43,15 +43,15 @@ func (l *load) settings(c *Config) []Setting {
 	}
 	inherited := map[string]Setting{}
 	for _, s := range l.pools {
-		settings = append(settings, s.settings(inherited)...)
+		settings = s.settings(settings, inherited)
 	}
 	return settings
 }
 
-// settings returns those of one pool. What pools inherit is the same for all of
-// them, and is made once.
-func (s *scope) settings(inherited map[string]Setting) []Setting {
-	t := s.table.over(s.defaulted)
+// settings adds those of one pool. What pools inherit is the same for all of them,
+// and is made once.
+func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Setting {
+	t := s.whole
 	t["working_directory"] = value{data: s.pool.WorkingDirectory}.unless(t, "working_directory")
 	t["token"] = value{at: t["token"].at, data: ""}
 	named := map[string]string{"token_file": "", "ca_file": s.pool.CA, "oidc_token_file": s.pool.OIDCSum}
@@ -70,7 +70,6 @@ func (s *scope) settings(inherited map[string]Setting) []Setting {
 		named["pod_template_file"] = string(content)
 	}
 	exclusive := slices.Concat(groups()...)
-	settings := make([]Setting, 0, len(s.fields))
 	for i := range s.fields {
 		f := &s.fields[i]
 		if !f.plainKey() || !f.Pool || f.Key == "pools.name" {
