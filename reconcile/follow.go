@@ -20,12 +20,13 @@ type Follower struct {
 	parts FollowerParts
 	log   *slog.Logger
 
-	look       sync.Mutex      // one look at a time; it guards the next four
-	seen       string          // digest of the last outcome, good or bad
-	said       schema.Problems // of that outcome
-	last       error           // what came of it
-	emptySince time.Time       // since when it has none; zero is not
-	full       bool            // the file has had content
+	look  sync.Mutex      // one look at a time; it guards the rest of this group
+	seen  string          // digest of the last outcome, good or bad
+	said  schema.Problems // of that outcome
+	last  error           // what came of it
+	path  string          // of the file that it came from
+	full  bool            // a file has had content
+	since time.Time       // since when a writer may be in mid-air; zero is not
 
 	mu   sync.Mutex
 	view View
@@ -79,8 +80,8 @@ func (f *Follower) View() View {
 // because it has been logged and stands in the view.
 //
 //  1. What cannot be read is refused.
-//  2. An empty file that had content is a writer in mid-air: wait, but not for
-//     ever.
+//  2. A file that had content and is empty, or is gone while another would be read
+//     in its place, is a writer in mid-air: wait, but not for ever.
 //  3. What was seen last, with the same problems, is not looked at twice.
 //  4. What is in force already, after a bad edit was undone, only ends the
 //     rejection.
@@ -95,13 +96,24 @@ func (f *Follower) Look() error {
 		f.seen = ""
 		return f.refuse(Rejection{At: begun, Reason: err.Error()}, err)
 	}
-	empty := len(bytes.TrimSpace(source.Content)) == 0
-	if empty && f.full {
-		return f.emptied(begun)
+	empty := len(bytes.TrimSpace(source.Content)) == 0 && f.full
+	if empty || slices.Contains(source.Before, f.path) {
+		if f.since.IsZero() {
+			f.since = begun
+		}
+		switch {
+		case begun.Sub(f.since) < airLimit:
+			return nil
+		case empty:
+			f.seen, f.said = "", nil
+			f.last = f.refuse(Rejection{At: begun, Reason: errEmpty.Error()}, errEmpty)
+			return f.last
+		}
 	}
-	f.full, f.emptySince = f.full || !empty, time.Time{}
+	f.full = f.full || len(bytes.TrimSpace(source.Content)) > 0
+	f.path, f.since = source.Path, time.Time{}
 	outcome := schema.Evaluate(source)
-	f.parts.Watch(append([]string{source.Path}, outcome.Files...)...)
+	f.parts.Watch(slices.Concat(source.Before, []string{source.Path}, outcome.Files)...)
 	if outcome.Digest != f.seen || !slices.Equal(outcome.Problems, f.said) {
 		f.seen, f.said = outcome.Digest, outcome.Problems
 		f.last = f.judge(outcome, begun)
@@ -109,35 +121,21 @@ func (f *Follower) Look() error {
 	return f.last
 }
 
-// emptyLimit is how long a writer may be in mid-air.
-const emptyLimit = 2 * time.Second
+// airLimit is how long a writer may be in mid-air.
+const airLimit = 2 * time.Second
 
 // errEmpty is why a file that had content and has none any more is refused.
 var errEmpty = errors.New("the configuration file is gone, or empty: restore it; to go on without one, restart the agent")
-
-// emptied deals with a file that had content and has none: at first that is a
-// writer in mid-air, and later a refusal.
-func (f *Follower) emptied(now time.Time) error {
-	if f.emptySince.IsZero() {
-		f.emptySince = now
-	}
-	if now.Sub(f.emptySince) < emptyLimit {
-		return nil
-	}
-	f.seen, f.said = "", nil
-	f.last = f.refuse(Rejection{At: now, Reason: errEmpty.Error()}, errEmpty)
-	return f.last
-}
 
 // Again returns after which time to look again although nothing may have changed:
 // 0 is never.
 func (f *Follower) Again() time.Duration {
 	f.look.Lock()
 	defer f.look.Unlock()
-	if f.emptySince.IsZero() || time.Since(f.emptySince) > 2*emptyLimit {
+	if f.since.IsZero() || time.Since(f.since) > 2*airLimit {
 		return 0
 	}
-	return emptyLimit
+	return airLimit
 }
 
 // judge does what follows from an outcome that is new.
@@ -176,8 +174,7 @@ func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Ti
 	f.view.Seconds = time.Since(begun).Seconds()
 	f.mu.Unlock()
 	if before != nil {
-		now, next, drained, restart := byEffect(reloads)
-		f.log.Info("configuration changed", "generation", desired.Generation, "now", now, "next_job", next, "drained_and_replaced", drained, "needs_restart", restart)
+		f.log.Info("configuration changed", append([]any{"generation", desired.Generation}, byEffect(reloads)...)...)
 	}
 	f.parts.Want(desired)
 }
@@ -219,8 +216,8 @@ func (f *Follower) restored() {
 }
 
 // byEffect sorts what a reload changes by when it takes effect, as names of pools
-// and keys in words.
-func byEffect(reloads []Reload) (now, next, drained, restart string) {
+// and keys for a line of the log. Lists with nothing in them are left out.
+func byEffect(reloads []Reload) (attributes []any) {
 	lists := map[schema.Class][]string{}
 	for _, r := range reloads {
 		who := ""
@@ -243,6 +240,13 @@ func byEffect(reloads []Reload) (now, next, drained, restart string) {
 			}
 		}
 	}
-	words := func(class schema.Class) string { return strings.Join(lists[class], ", ") }
-	return words(schema.ReloadLive), words(schema.ReloadJob), words(schema.ReloadDrain), words(schema.ReloadRestart)
+	for _, list := range []struct {
+		name  string
+		class schema.Class
+	}{{"now", schema.ReloadLive}, {"next_job", schema.ReloadJob}, {"drained_and_replaced", schema.ReloadDrain}, {"needs_restart", schema.ReloadRestart}} {
+		if words := lists[list.class]; len(words) > 0 {
+			attributes = append(attributes, list.name, strings.Join(words, ", "))
+		}
+	}
+	return attributes
 }

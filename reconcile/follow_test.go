@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -32,6 +33,8 @@ type desk struct {
 
 	mu      sync.Mutex
 	file    string
+	path    string            // of the file
+	before  []string          // files that would be read in its place, and are not there
 	gone    error             // of reading the file
 	beside  map[string]string // files that the file names; one that is "denied" must not be read
 	refuses error             // what Check says
@@ -41,7 +44,7 @@ type desk struct {
 }
 
 func newDesk() *desk {
-	d := &desk{beside: map[string]string{}}
+	d := &desk{path: "agent.yaml", beside: map[string]string{}}
 	d.follower = reconcile.NewFollower(reconcile.FollowerParts{
 		Find: d.find,
 		Check: func(reconcile.Desired) error {
@@ -76,7 +79,7 @@ func (d *desk) find() (schema.Source, error) {
 		return schema.Source{}, d.gone
 	}
 	beside := maps.Clone(d.beside)
-	return schema.Source{Path: "agent.yaml", Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", ReadFile: func(name string) ([]byte, error) {
+	return schema.Source{Path: d.path, Before: d.before, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", ReadFile: func(name string) ([]byte, error) {
 		content, there := beside[name]
 		switch {
 		case !there:
@@ -189,7 +192,7 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"a good file", d.write(fileA), 1, true, "", nil},
 			{"a bad one", d.write(wrong), 1, false, "polling_interval", []string{stays + `1 problem="agent.yaml:2:19: polling_interval: `}},
 			{"another good one", d.write(fileB), 2, true, "", []string{
-				`msg="configuration changed" component=config generation=2 now="http_server_port, health_threshold, default: polling_interval" next_job="default: docker.memory" drained_and_replaced="" needs_restart=""`}},
+				`msg="configuration changed" component=config generation=2 now="http_server_port, health_threshold, default: polling_interval" next_job="default: docker.memory"`}},
 			{"the first again", d.write(fileA), 3, true, "", []string{"generation=3"}},
 			{"no YAML", d.write("token: [" + canary), 3, false, "agent.yaml", []string{stays + "3"}},
 			{"the first again after that", d.write(fileA), 3, false, "", []string{undone + "3"}},
@@ -205,7 +208,7 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"from bad to bad", d.write(wrong), 4, false, "polling_interval", []string{stays + "4"}},
 			{"what this release cannot do", func(d *desk) { d.file, d.refuses = fileA, errors.New("kubernetes is not carried out") }, 4, false, "not carried out", []string{stays + `4 problem="kubernetes is not carried out"`}},
 			{"something that it can", func(d *desk) { d.file, d.refuses = fileA+"log_level: debug\n", nil }, 5, true, "", []string{`log_level, default: polling_interval" next_job="default: docker.memory"`}},
-			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`generation=6 now="" next_job="" drained_and_replaced="" needs_restart=""`}},
+			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`generation=6`}},
 		})
 		view := d.follower.View()
 		if view.Accepted != 6 || view.Rejected != 8 {
@@ -334,6 +337,34 @@ func TestTheFilesOfARefusedConfigurationAreWatchedToo(t *testing.T) {
 	})
 }
 
+func TestTheFileThatCountsMayBeAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, d *desk) {
+		lies := func(path, content string, before ...string) func(*desk) {
+			return func(d *desk) { d.path, d.file, d.before = path, content, before }
+		}
+		lie := func(path, content string, before ...string) func(*desk) {
+			return func(d *desk) { lies(path, content, before...)(d); time.Sleep(d.follower.Again()) }
+		}
+		d.goThrough(t, []phase{
+			{"the last of three places", lies("/etc/a", fileA, "here/a", "home/a"), 1, true, "", nil},
+			{"the second", lies("home/a", fileB, "here/a"), 2, true, "", []string{"generation=2"}},
+			{"the first", lies("here/a", fileA), 3, true, "", []string{"generation=3"}},
+			{"it is gone, perhaps in mid-air", lies("home/a", fileB, "here/a"), 3, false, "", nil},
+			{"it is back", lies("here/a", fileA), 3, false, "", nil},
+			{"it is gone again", lies("home/a", fileB, "here/a"), 3, false, "", nil},
+			{"it stays away", lie("home/a", fileB, "here/a"), 4, true, "", []string{"generation=4"}},
+			{"the second is gone too", lies("/etc/a", fileA, "here/a", "home/a"), 4, false, "", nil},
+			{"and stays away", lie("/etc/a", fileA, "here/a", "home/a"), 5, true, "", []string{"generation=5"}},
+			{"all are gone", lies("", "", "here/a", "home/a", "/etc/a"), 5, false, "", nil},
+			{"and stay away", lie("", "", "here/a", "home/a", "/etc/a"), 5, false, "restore it", []string{"restore it"}},
+			{"one is back", lies("home/a", fileA, "here/a"), 5, false, "", []string{"again the one in force"}},
+		})
+		if want := []string{"here/a", "home/a"}; !slices.Equal(d.watched, want) {
+			t.Errorf("watched are %v, want %v", d.watched, want)
+		}
+	})
+}
+
 func TestAWarningIsSaidOnceForEachReload(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *desk) {
 		d.file = "oidc_token_file: o\norganization_name: acme\nrunner_pool_id: p\n" + fileA
@@ -368,7 +399,7 @@ pools:
 			{"before", d.write(before), 1, true, "", nil},
 			{"after", d.write(after), 2, true, "", []string{
 				`level=INFO msg="configuration changed" component=config generation=2 now="http_server_port, gone: drained, kept: token, new: started" ` +
-					`next_job="kept: docker.memory, kept: docker.user" drained_and_replaced=moved needs_restart=""`}},
+					`next_job="kept: docker.memory, kept: docker.user" drained_and_replaced=moved`}},
 		})
 	})
 }

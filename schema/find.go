@@ -27,6 +27,7 @@ type Source struct {
 	Environ    map[string]string // as it was when the process started
 	Executable string            // path of the program; empty is unknown
 	Searched   []string          // directories without a file, for the message that says so
+	Before     []string          // files that are not there, and would be read instead of Path
 	Mode       fs.FileMode       // permissions of the file; 0 is unknown
 
 	// Elsewhere says that the agent runs on another machine: a token or a file
@@ -81,6 +82,7 @@ func Find(places Places) (Source, error) {
 			path := filepath.Join(directory, name)
 			content, mode, err := readRegular(path)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+				source.Before = append(source.Before, path)
 				continue
 			}
 			if err != nil {

@@ -3,6 +3,7 @@ package schema_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,16 @@ func TestTheFirstFileInTheDocumentedOrderCounts(t *testing.T) {
 		}
 		if source.Path != want || string(source.Content) != "token: "+path {
 			t.Errorf("found %s, want %s", source.Path, want)
+		}
+		// What would count instead is known, so that it can be waited for.
+		for _, path := range source.Before {
+			if _, err := os.Stat(path); err == nil {
+				t.Errorf("%s is there and does not count", path)
+			}
+		}
+		first := filepath.Join(h.root, "here", schema.FileName)
+		if slices.Contains(source.Before, first) == (source.Path == first) {
+			t.Errorf("before %s count %v", source.Path, source.Before)
 		}
 	}
 	variable, flag := h.put("elsewhere/variable.yaml", "v"), h.put("elsewhere/flag.yaml", "f")

@@ -548,6 +548,28 @@ func TestAHangUpLooksForAChangeThatMadeNoEvent(t *testing.T) {
 	}
 }
 
+func TestAFileThatComesIntoADocumentedFolderIsTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(3)
+	home, here := filepath.Join(w.folder, "house", schema.FileName), filepath.Join(w.folder, schema.FileName)
+	w.must(os.Mkdir(filepath.Dir(home), 0o700))
+	w.replace(filepath.Join(w.folder, "token"), p[0].token)
+	w.start("agent", []string{
+		"HOME=" + filepath.Dir(home), "PULUMI_AGENT_SERVICE_URL=" + w.url, "PULUMI_AGENT_DEPLOY_TARGET=process", "PULUMI_AGENT_WORKING_DIRECTORY=" + w.bin,
+		"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_HTTP_SERVER_PORT=0", "PULUMI_AGENT_TOKEN_FILE=" + filepath.Join(w.folder, "token"),
+	}, "cmwa", "run")
+	w.polls(v, p[0].token)
+	own := func(p pool) string { return "pools: [{name: own, token: " + p.token + "}]\n" }
+	w.replace(home, own(p[1]))
+	w.polls(v, p[1].token)
+	w.replace(here, own(p[2]))
+	w.polls(v, p[2].token)
+	w.must(os.Remove(here))
+	w.polls(v, p[1].token)
+	w.silent(v, p[2].token, p[1].token)
+}
+
 func TestAnEditAmongMoreEventsThanTheKernelKeepsIsNotMissed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
