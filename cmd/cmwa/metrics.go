@@ -78,7 +78,7 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, mode := range []watch.Mode{watch.Events, watch.Polling} {
 		gauge("config_watch_mode", "Whether changes of files are learnt of in this mode.", truth(c.Watch == string(mode)), "mode", string(mode))
 	}
-	gauge("config_frozen_files", "Files of which no change can be seen as they are mounted.", float64(len(c.Frozen)))
+	gauge("config_frozen_files", "Files that are mounted by themselves, so that one that replaces them is never seen.", float64(len(c.Frozen)))
 
 	for _, p := range status.Pools {
 		pool := []string{"pool", p.Name, "key", p.Key}

@@ -65,7 +65,7 @@ func (d statusDocument) lines(when func(time.Time) string) []line {
 	all = append(all, paragraph("config", "", force)...)
 	all = append(all, paragraph("config", "", fmt.Sprintf("digest %.12s, changes seen by %s", c.Digest, c.Watch))...)
 	for _, file := range c.Frozen {
-		all = append(all, paragraph("config", "", "never changes as it is mounted; mount its folder: "+file)...)
+		all = append(all, paragraph("config", "", "mounted by itself, so changes are missed; mount its folder: "+file)...)
 	}
 	if r := c.Rejection; r != nil {
 		all = append(all, paragraph("refused", "REFUSED", fmt.Sprintf("the file as it is now, %s; generation %d stays", when(r.At), c.Desired))...)

@@ -570,6 +570,32 @@ func TestAFileThatComesIntoADocumentedFolderIsTaken(t *testing.T) {
 	w.silent(v, p[2].token, p[1].token)
 }
 
+func TestAFileThatIsMountedByItselfIsToldOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	v, p := w.turnstile(), w.pools(2)
+	folder := t.TempDir() // of a program that needs no libraries of this machine
+	build := exec.Command("go", "build", "-trimpath", "-o", folder+"/", module+"cmd/cmwa")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w.target = "process"
+	file := filepath.Join(folder, "agent.yaml")
+	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[0].token)), 0o600))
+	runner := filepath.Join(w.bin, "workflow-runner")
+	container := w.engine("run", "--detach", "--volume", folder+"/cmwa:/run/cmwa:ro", "--volume", runner+":/run/workflow-runner:ro", "--volume", file+":/run/agent.yaml:ro",
+		"--env", "TMPDIR=/", "--entrypoint", "/run/cmwa", baseImage, "run", "--config", "/run/agent.yaml")
+	t.Cleanup(func() { w.engine("rm", "--force", container) })
+	w.polls(v, p[0].token)
+	said, err := exec.Command("docker", "logs", container).CombinedOutput()
+	if warned := strings.Count(string(said), "mounted by itself"); err != nil || warned != 1 || !strings.Contains(string(said), "file=/run/agent.yaml") {
+		t.Errorf("it is told %d times, %v:\n%s", warned, err, said)
+	}
+	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[1].token)), 0o600)) // in place: there is no event
+	w.polls(v, p[1].token)
+}
+
 func TestAnEditAmongMoreEventsThanTheKernelKeepsIsNotMissed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")

@@ -73,7 +73,6 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
 	want = loop.Want
 	loop.Want(first)
-	tellFrozen(c, log.logger)
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	serving, closeServer := context.WithCancel(context.WithoutCancel(groupCtx))
@@ -85,7 +84,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	})
 	group.Go(func() error { return process.serve(serving) })
 	group.Go(func() error { return watcher.Run(looking) })
-	group.Go(func() error { return follow(looking, watcher, follower) })
+	group.Go(func() error { return follow(looking, watcher, follower, log.logger) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
@@ -104,13 +103,24 @@ func check(desired reconcile.Desired) error {
 }
 
 // follow looks at the configuration whenever it may have changed, or a HUP asks
-// for it, until ctx ends.
-func follow(ctx context.Context, watcher *watch.Watcher, follower *reconcile.Follower) error {
+// for it, until ctx ends. It warns once of each file that cannot be replaced as it
+// is mounted.
+func follow(ctx context.Context, watcher *watch.Watcher, follower *reconcile.Follower, log *slog.Logger) error {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGHUP)
 	defer signal.Stop(asked)
-	for {
+	told := map[string]bool{}
+	for generation := uint64(0); ; {
 		_ = follower.Look() // it has told
+		if view := follower.View(); view.Generation != generation {
+			generation = view.Generation
+			for _, path := range frozenOf(view.Config) {
+				if !told[path] {
+					log.Warn("a new file in the place of this one is never seen: it is mounted by itself, or with subPath; mount the folder that holds it", "file", path)
+				}
+				told[path] = true
+			}
+		}
 		var again <-chan time.Time
 		if wait := follower.Again(); wait > 0 {
 			again = time.After(wait)
@@ -122,15 +132,6 @@ func follow(ctx context.Context, watcher *watch.Watcher, follower *reconcile.Fol
 		case <-watcher.Changed():
 		case <-asked:
 			watcher.Look()
-		}
-	}
-}
-
-// tellFrozen warns of files that can never change as they are mounted.
-func tellFrozen(c *schema.Config, log *slog.Logger) {
-	for _, path := range append([]string{c.Path}, c.Files...) {
-		if path != "" && watch.Frozen(path) {
-			log.Warn("a change of this file is never seen: it is mounted by itself, or with subPath; mount the folder that holds it", "file", path)
 		}
 	}
 }

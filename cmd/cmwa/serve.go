@@ -126,7 +126,7 @@ type statusConfig struct {
 	Seconds    float64          `json:"loadSeconds"`         // that reading and checking the last good one took
 	Rejection  *statusRejection `json:"rejection,omitempty"` // of what the file says now
 	Watch      string           `json:"watch"`               // events or polling
-	Frozen     []string         `json:"frozen,omitempty"`    // files of which a change is never seen
+	Frozen     []string         `json:"frozen,omitempty"`    // files that are mounted by themselves, so that one that replaces them is never seen
 }
 
 type statusRejection struct {
@@ -283,7 +283,7 @@ func reloadOf(view reconcile.View) *statusReload {
 	return r
 }
 
-// frozenFiles are the files of the generation in force that can never change as
+// frozenFiles are the files of the generation in force that cannot be replaced as
 // they are mounted. The table of mounts is read once for each generation.
 func (a *account) frozenFiles(view reconcile.View) []string {
 	a.mu.Lock()
@@ -294,7 +294,7 @@ func (a *account) frozenFiles(view reconcile.View) []string {
 	return a.frozen
 }
 
-// frozenOf are the files of a configuration that can never change.
+// frozenOf are the files of a configuration that cannot be replaced.
 func frozenOf(c *schema.Config) (frozen []string) {
 	for _, path := range append([]string{c.Path}, c.Files...) {
 		if path != "" && watch.Frozen(path) {

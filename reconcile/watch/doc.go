@@ -14,6 +14,6 @@
 //
 // Some changes make no event: those of another machine on a network file system,
 // and those below a mount of a single file. A slow comparison is the net, and
-// stands in altogether where the kernel has no watches left ([Polling]). What can
-// never change at all, [Frozen] tells.
+// stands in altogether where the kernel has no watches left ([Polling]). What no
+// new file can take the place of, [Frozen] tells.
 package watch

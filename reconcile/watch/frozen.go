@@ -11,8 +11,8 @@ import (
 // mountTable is where Linux tells a process of its mounts; see proc_pid_mountinfo(5).
 const mountTable = "/proc/self/mountinfo"
 
-// Frozen reports whether a path is one that can never change, whatever is done to
-// what it was made from: a file that is itself a mount, as a bind mount of one
+// Frozen reports whether a path stays what it is when the file that it was made from
+// is replaced, as editors and the kubelet do it: a file that is itself a mount, as a bind mount of one
 // file and a ConfigMap mounted with subPath are, or one below a folder mounted
 // with subPath. The remedy is to mount the folder that holds it. Where the table
 // of mounts cannot be read, nothing is known to be frozen.
