@@ -111,10 +111,11 @@ func (f *Follower) Look() error {
 		}
 	}
 	f.full = f.full || len(bytes.TrimSpace(source.Content)) > 0
+	moved := source.Path != f.path
 	f.path, f.since = source.Path, time.Time{}
 	outcome := schema.Evaluate(source)
 	f.parts.Watch(slices.Concat(source.Before, []string{source.Path}, outcome.Files)...)
-	if outcome.Digest != f.seen || !slices.Equal(outcome.Problems, f.said) {
+	if moved || outcome.Digest != f.seen || !slices.Equal(outcome.Problems, f.said) {
 		f.seen, f.said = outcome.Digest, outcome.Problems
 		f.last = f.judge(outcome, begun)
 	}
@@ -142,7 +143,7 @@ func (f *Follower) Again() time.Duration {
 func (f *Follower) judge(outcome schema.Outcome, begun time.Time) error {
 	before := f.View().Config
 	if before != nil && before.Digest == outcome.Digest && outcome.Config != nil {
-		f.restored()
+		f.restored(outcome.Config)
 		return nil
 	}
 	if err := outcome.Problems.Err(); err != nil {
@@ -203,10 +204,11 @@ func (f *Follower) refuse(rejection Rejection, err error) error {
 	return err
 }
 
-// restored notes that the file says again what is in force.
-func (f *Follower) restored() {
+// restored notes that a file says again what is in force, perhaps at another place.
+func (f *Follower) restored(c *schema.Config) {
 	f.mu.Lock()
 	refused := f.view.Rejection != nil
+	f.view.Config = c
 	f.view.Rejection = nil
 	generation := f.view.Generation
 	f.mu.Unlock()

@@ -357,8 +357,11 @@ func TestTheFileThatCountsMayBeAnother(t *testing.T) {
 			{"and stays away", lie("/etc/a", fileA, "here/a", "home/a"), 5, true, "", []string{"generation=5"}},
 			{"all are gone", lies("", "", "here/a", "home/a", "/etc/a"), 5, false, "", nil},
 			{"and stay away", lie("", "", "here/a", "home/a", "/etc/a"), 5, false, "restore it", []string{"restore it"}},
-			{"one is back", lies("home/a", fileA, "here/a"), 5, false, "", []string{"again the one in force"}},
+			{"one is back, in another place", lies("home/a", fileA, "here/a"), 5, false, "", []string{"again the one in force"}},
 		})
+		if path := d.follower.View().Config.Path; path != "home/a" {
+			t.Errorf("in force is %s, want home/a", path)
+		}
 		if want := []string{"here/a", "home/a"}; !slices.Equal(d.watched, want) {
 			t.Errorf("watched are %v, want %v", d.watched, want)
 		}
