@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -399,6 +400,65 @@ func TestTheDigestFollowsEverythingThatCounts(t *testing.T) {
 	} {
 		if other == one {
 			t.Errorf("a change of the %s does not change the digest", name)
+		}
+	}
+}
+
+func TestTheDigestTellsWhichPoolsFileIsThere(t *testing.T) {
+	const keys = "organization_name: o, runner_pool_id: 11111111-1111-1111-1111-111111111111"
+	digest := func(there map[string]string, name string, fault error) string {
+		src := source("pools:\n- {name: p, oidc_token_file: a, " + keys + "}\n- {name: q, oidc_token_file: b, " + keys + "}\n")
+		read := files(there)
+		src.ReadFile = func(file string) ([]byte, error) {
+			if file == name {
+				return nil, fault
+			}
+			return read(file)
+		}
+		return schema.Evaluate(src).Digest
+	}
+	const record = "\x00\"pools.q.oidc_token_file\"\x00read\x000\x00"
+	seen := map[string]string{}
+	for name, one := range map[string]string{
+		"neither":             digest(nil, "", nil),
+		"the first":           digest(map[string]string{"a": "eyJ"}, "", nil),
+		"the second":          digest(map[string]string{"b": "eyJ"}, "", nil),
+		"both":                digest(map[string]string{"a": "eyJ", "b": "eyJ"}, "", nil),
+		"an empty first":      digest(map[string]string{"a": ""}, "", nil),
+		"an empty second":     digest(map[string]string{"b": ""}, "", nil),
+		"a first not allowed": digest(nil, "a", fs.ErrPermission),
+		"a second of others":  digest(nil, "b", fs.ErrPermission),
+		"a first broken":      digest(nil, "a", fs.ErrInvalid),
+		"a second broken":     digest(nil, "b", fs.ErrInvalid),
+		"a first like more":   digest(map[string]string{"a": record}, "", nil),
+		"two empty ones":      digest(map[string]string{"a": "", "b": ""}, "", nil),
+	} {
+		if other, ok := seen[one]; ok {
+			t.Errorf("%s and %s have the same digest", name, other)
+		}
+		seen[one] = name
+	}
+	if digest(map[string]string{"a": "eyJ"}, "", nil) != digest(map[string]string{"a": "eyJ"}, "", nil) {
+		t.Error("the same files have different digests")
+	}
+}
+
+func TestEveryFileThatAKeyNamesIsInTheDigestAlsoWhenItIsGone(t *testing.T) {
+	for key, others := range map[string]string{
+		"token_file":        "",
+		"ca_file":           "token: pul-x",
+		"oidc_token_file":   "organization_name: o\nrunner_pool_id: 11111111-1111-1111-1111-111111111111",
+		"pod_template_file": "token: pul-x\ndeploy_target: kubernetes",
+	} {
+		seen := map[string]string{}
+		for name, fault := range map[string]error{"gone": fs.ErrNotExist, "not allowed": fs.ErrPermission, "broken": fs.ErrInvalid, "empty": nil} {
+			src := source(key + ": f\n" + others + "\n")
+			src.ReadFile = func(string) ([]byte, error) { return nil, fault }
+			one := schema.Evaluate(src).Digest
+			if other, ok := seen[one]; ok {
+				t.Errorf("%s: %s and %s have the same digest", key, name, other)
+			}
+			seen[one] = name
 		}
 	}
 }

@@ -134,40 +134,63 @@ func (s *scope) exchange(others map[string]bool) {
 // identity notes what the file of the OIDC token holds. It is read anew for each
 // exchange, and need not be there yet.
 func (s *scope) identity() {
-	s.files = append(s.files, s.pool.OIDCTokenFile)
-	if content, _, err := s.source.read(s.pool.OIDCTokenFile); err == nil {
-		s.saw("oidc_token_file", content)
+	if content, _, err := s.look("oidc_token_file", s.pool.OIDCTokenFile); err == nil {
 		sum := sha256.Sum256(content)
 		s.pool.OIDCSum = hex.EncodeToString(sum[:])
 	}
 }
 
-// saw takes the content of a file into the digest.
-func (s *scope) saw(key string, content []byte) {
-	fmt.Fprintf(s.digest, "\x00%s\x00%d\x00%s", key, len(content), content)
-}
-
-// file reads a file that a key names. Its name stays out of messages: people put
-// a secret itself there.
-func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+// look reads a file that a key names, and takes what it finds into the digest,
+// with its place: a file that is not there, or cannot be read, is a finding too,
+// so that what moves from one pool's file to another's is another digest.
+func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
 	s.files = append(s.files, name)
 	content, mode, err := s.source.read(name)
-	rule, message, hint := RuleFile, "", ""
+	found := "read"
 	switch {
-	case err == nil && len(content) > MaxFile:
-		message, hint = fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10), "name another"
 	case err == nil:
-		s.saw(key, content)
-		return content, mode, true
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		rule, message, hint = RuleMissingFile, "there is no such file", cure+", or correct the name"
+	case missing(err):
+		found, content = "not there", nil
 	case errors.Is(err, fs.ErrPermission):
-		rule, message, hint = RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it"
+		found, content = "not allowed", nil
 	default:
-		message, hint = "the file cannot be read", "name a regular file"
+		found, content = "not readable", nil
 	}
-	s.about(Error, rule, message, hint, key)
-	return nil, 0, false
+	// With its length, content cannot pass for the next file.
+	fmt.Fprintf(s.digest, "\x00%q\x00%s\x00%d\x00%s", join(s.at, key), found, len(content), content)
+	return content, mode, err
+}
+
+// missing reports whether an error says that there is no such file.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// file is look, and reports what is wrong.
+func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+	content, mode, err := s.look(key, name)
+	if err == nil && len(content) > MaxFile {
+		s.about(Error, RuleFile, fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10), "name another", key)
+		return nil, 0, false
+	}
+	if err != nil {
+		s.unread(key, cure, err)
+		return nil, 0, false
+	}
+	return content, mode, true
+}
+
+// unread reports a file that cannot be read. Its name stays out of messages:
+// people put a secret itself there.
+func (s *scope) unread(key, cure string, err error) {
+	switch {
+	case missing(err):
+		s.about(Error, RuleMissingFile, "there is no such file", cure+", or correct the name", key)
+	case errors.Is(err, fs.ErrPermission):
+		s.about(Error, RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it", key)
+	default:
+		s.about(Error, RuleFile, "the file cannot be read", "name a regular file", key)
+	}
 }
 
 // token reads the token file.
@@ -251,18 +274,16 @@ func (s *scope) template() {
 // need not be there, and may be a folder: that is what a mount of a key that is
 // not there leaves.
 func (s *scope) templateFile(key, name string, unasked bool) {
-	s.files = append(s.files, name)
-	content, _, err := s.source.read(name)
+	content, _, err := s.look(key, name)
 	switch {
 	case unasked && (errors.Is(err, errNotRegular) || errors.Is(err, fs.ErrNotExist)):
 		return
 	case err != nil:
 		if !unasked {
-			s.file(key, name, "put the template into it")
+			s.unread(key, "put the template into it", err)
 		}
 		return
 	}
-	s.saw(key, content)
 	v, problems, ok := parsePod(name, content)
 	if ok {
 		problems = append(problems, podTemplate(v, "")...)
