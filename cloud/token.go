@@ -206,22 +206,29 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 // maxLife is the longest life of a token that is believed.
 const maxLife = 366 * 24 * time.Hour
 
-// readTokenFile reads a token, without the white space around it. It does not
-// open devices and pipes, which may never end. An error does not hold the path:
-// people put the token itself there.
+// readTokenFile reads a token, without the white space around it. Devices and
+// pipes may never end, and are refused before they are opened; one that takes the
+// file's place meanwhile is opened without waiting for a writer, and refused then.
+// An error does not hold the path: people put the token itself there.
 func readTokenFile(path string) (secret.String, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return secret.String{}, tokenFileError(err)
 	}
 	if !info.Mode().IsRegular() {
-		return secret.String{}, errors.New("it is not a regular file")
+		return secret.String{}, errNotRegular
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return secret.String{}, tokenFileError(err)
 	}
 	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return secret.String{}, tokenFileError(err)
+	}
+	if !info.Mode().IsRegular() {
+		return secret.String{}, errNotRegular
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
 	if err != nil {
 		return secret.String{}, tokenFileError(err)
@@ -235,6 +242,8 @@ func readTokenFile(path string) (secret.String, error) {
 	}
 	return secret.New(token), nil
 }
+
+var errNotRegular = errors.New("it is not a regular file")
 
 // tokenFileError says what is wrong with a token file in words of its own, and
 // wraps nothing, since what the system says holds the path.

@@ -81,7 +81,7 @@ func Find(places Places) (Source, error) {
 		for _, directory := range source.Searched {
 			path := filepath.Join(directory, name)
 			content, mode, err := readRegular(path)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			if missing(err) {
 				source.Before = append(source.Before, path)
 				continue
 			}
@@ -127,8 +127,10 @@ func directoryOf(path string) string {
 }
 
 // readRegular reads a regular file, and tells its permissions. It stops one byte after [MaxFile], which
-// Load then refuses, so that no file fills the memory; and it does not open
-// devices and pipes, which may never end.
+// Load then refuses, so that no file fills the memory. Devices and pipes may never
+// end, and are refused before they are opened, which can have effects of its own.
+// A pipe that takes the file's place meanwhile would keep an opener waiting for a
+// writer; so it is opened without waiting, and what is open is looked at again.
 func readRegular(path string) ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -137,11 +139,17 @@ func readRegular(path string) ([]byte, fs.FileMode, error) {
 	if !info.Mode().IsRegular() {
 		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
+	}
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	return content, info.Mode().Perm(), err
 }
