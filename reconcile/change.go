@@ -114,25 +114,39 @@ func concerns(key, target string) bool {
 	}
 }
 
-// fates asks Diff what becomes of the pools.
+// fates asks Diff what becomes of the pools, until all that is started works.
 func fates(before, after *schema.Config) map[string]*Reload {
-	was := Want(before, 1)
+	was, will := Want(before, 1), Want(after, 2)
 	observed := Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
-	for key, spec := range was.Pools {
-		observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling}
+	there := func(spec runtime.PoolSpec, phase runtime.PoolPhase) {
+		observed.Pools[spec.Key()] = runtime.PoolState{Spec: spec, Phase: phase}
+	}
+	for _, spec := range was.Pools {
+		there(spec, runtime.PoolPolling)
 	}
 	reloads := map[string]*Reload{}
-	for _, action := range Diff(Want(after, 2), observed) {
-		switch a := action.(type) {
-		case StartPool:
-			reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Started}
-		case TunePool:
-			reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Tuned}
-		case DrainPool: // comes after the starts
-			if r := reloads[a.Name]; r != nil {
-				r.Fate = Replaced
-			} else {
-				reloads[a.Name] = &Reload{Pool: a.Name, Fate: Drained}
+	for plan := Diff(will, observed); len(plan) > 0; plan = Diff(will, observed) {
+		for _, action := range plan {
+			switch a := action.(type) {
+			case SetProcess:
+				observed.Process = a.To
+			case StartPool:
+				there(a.Spec, runtime.PoolPolling)
+				if r := reloads[a.Spec.Name]; r != nil {
+					r.Fate = Replaced
+				} else {
+					reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Started}
+				}
+			case TunePool:
+				there(a.Spec, runtime.PoolPolling)
+				reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Tuned}
+			case DrainPool:
+				there(observed.Pools[a.Key].Spec, runtime.PoolDraining)
+				if r := reloads[a.Name]; r != nil {
+					r.Fate = Replaced
+				} else {
+					reloads[a.Name] = &Reload{Pool: a.Name, Fate: Drained}
+				}
 			}
 		}
 	}

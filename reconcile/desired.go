@@ -26,6 +26,16 @@ type ProcessSpec struct {
 	MaxJobs         int           // of all pools together; 0 is no limit but the pools' own
 }
 
+// claimedIn reports whether every pool that is wanted is there, and past its start.
+func (d Desired) claimedIn(states map[string]runtime.PoolState) bool {
+	for key := range d.Pools {
+		if state, there := states[key]; !there || state.Phase == runtime.PoolStarting {
+			return false
+		}
+	}
+	return true
+}
+
 // Want translates a configuration into what should run: the only place where
 // the words of a file meet the words of what is run.
 func Want(c *schema.Config, generation uint64) Desired {

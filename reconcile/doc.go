@@ -6,9 +6,10 @@
 // The loop is level, not edge: it looks at what is, on every wake-up, whatever
 // woke it. A pool that died comes back, with back-off, because it is wanted.
 //
-// Everything new is built before anything old is let go. A part that cannot be
-// built holds back the drains and removals of its round, so that a pool whose
-// replacement cannot start goes on working; it does not hold back its
-// neighbours' starts and tunings, or one engine that is down at boot would keep
-// every other pool of the file from work.
+// A pool that takes the place of another works before that one is let go, so that
+// a replacement that cannot start costs nothing. Nothing else waits for it: neither
+// tunings, nor other pools' starts, nor the end of a pool that nothing takes the
+// place of. To hold back all of a round for one failure would keep a removed pool
+// claiming for as long as any engine is down, and a renamed one asking twice under
+// one token.
 package reconcile

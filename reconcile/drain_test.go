@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
 )
 
 // claiming is the pools that may take work, by service and number of jobs at a
@@ -179,6 +181,132 @@ func TestAnAgentGoesOnWhenItsSingleRunIsOverAndNoLongerOne(t *testing.T) {
 		}
 		if h.claiming() != "a one 1" {
 			t.Errorf("claiming are %s", h.claiming())
+		}
+	})
+}
+
+func TestAPoolThatIsRemovedDoesNotWaitForOneThatCannotBeBuilt(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		named := func(name, token string) runtime.PoolSpec {
+			spec := pool(name, "one", 1)
+			spec.Tuning.Token = secret.New(token)
+			return spec
+		}
+		h.want(1, named("a", "t-a"), named("b", "t-b"), named("c", "t-c"))
+		h.fail("new", errors.New("no such engine"))
+		c := h.pool("c")
+		h.want(2, named("renamed", "t-a"), named("new", "t-c"), named("other", "t-o"))
+		if want := "c one 1, other one 1, renamed one 1"; h.claiming() != want {
+			t.Errorf("claiming are %s, want %s: of one token there may be one, and what is removed is gone", h.claiming(), want)
+		}
+		pass(24 * time.Hour)
+		if s := h.loop.Status(); h.claiming() != "c one 1, other one 1, renamed one 1" || s.Ready() || s.Applied == 2 {
+			t.Errorf("a day later claiming are %s, ready %v", h.claiming(), s.Ready())
+		}
+		h.fail("new", nil)
+		pass(2 * time.Minute)
+		if s := h.loop.Status(); h.claiming() != "new one 1, other one 1, renamed one 1" || !s.Ready() || c.cause != nil {
+			t.Errorf("at last claiming are %s, ready %v", h.claiming(), s.Ready())
+		}
+	})
+}
+
+func TestAPoolIsNotLetGoWhileItsReplacementStarts(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1))
+		h.begin = func(p *fakePool) { p.begins = true }
+		h.want(2, pool("a", "two", 1))
+		pass(time.Minute)
+		if s := h.loop.Status(); h.claiming() != "a one 1" || s.Applied != 1 || s.Ready() {
+			t.Errorf("while the new one starts, claiming are %s; generation %d is applied, ready %v", h.claiming(), s.Applied, s.Ready())
+		}
+		h.pool("a").begin()
+		synctest.Wait()
+		if s := h.loop.Status(); h.claiming() != "a two 1" || s.Applied != 2 || !s.Ready() {
+			t.Errorf("at once after its start, claiming are %s; generation %d is applied, ready %v", h.claiming(), s.Applied, s.Ready())
+		}
+	})
+}
+
+func TestASingleRunThatIsOverLetsTheJobsOfOthersFinish(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		once := pool("once", "one", 1)
+		once.Tuning.SingleRun = true
+		h.want(1, pool("a", "one", 1))
+		a := h.pool("a")
+		a.has(1)
+		h.want(2, once)
+		h.pool("once").set(func() { h.pool("once").done = true })
+		pass(5 * time.Hour)
+		if a.cause != nil || len(a.State().Jobs) != 1 {
+			t.Fatalf("the job of a pool that drains was stopped: %v", a.cause)
+		}
+		if s := h.loop.Status(); s.Stopping {
+			t.Error("the agent ends although a job runs")
+		}
+		a.has(0)
+		pass(time.Minute)
+		select {
+		case err := <-h.ended:
+			if err != nil {
+				t.Error(err)
+			}
+			h.ended <- nil
+		default:
+			t.Error("the agent goes on although all is done")
+		}
+	})
+}
+
+func TestASingleRunThatIsOverSaysNothingOfTheHealthOfOthers(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		once := pool("once", "one", 1)
+		once.Tuning.SingleRun = true
+		both := wish(1, once, pool("a", "one", 1))
+		both.Process.HealthThreshold = time.Minute
+		h.loop.Want(both)
+		synctest.Wait()
+		h.pool("once").set(func() { h.pool("once").done = true })
+		pass(time.Hour)
+		if s := h.loop.Status(); !s.Healthy(time.Now()) || !s.Ready() {
+			t.Errorf("an hour after the single run the agent is healthy %v and ready %v", s.Healthy(time.Now()), s.Ready())
+		}
+		h.pool("a").set(func() { h.pool("a").stale = true })
+		pass(time.Hour)
+		if h.loop.Status().Healthy(time.Now()) {
+			t.Error("the agent is healthy although its pool makes no progress")
+		}
+	})
+}
+
+func TestBuildsThatHangKeepNothingElseWaiting(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		specs := []runtime.PoolSpec{pool("a", "one", 2), pool("last", "one", 1)}
+		for i := range 10 {
+			name := fmt.Sprint("hangs-", i)
+			h.hangs[name] = true
+			specs = append(specs, pool(name, "one", 1))
+		}
+		h.want(1, pool("a", "one", 1), pool("gone", "one", 1))
+		h.want(2, specs...)
+		if h.claiming() != "a one 2" {
+			t.Errorf("while pools are built claiming are %s", h.claiming())
+		}
+		pass(3 * time.Minute)
+		if h.claiming() != "a one 2, last one 1" {
+			t.Errorf("after ten builds that hang claiming are %s", h.claiming())
+		}
+	})
+}
+
+func TestAPoolThatDiesIsNotReady(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		h.fail("a", errors.New("cannot reach the engine"))
+		h.pool("a").set(func() { h.pool("a").err = errors.New("the engine is gone") })
+		synctest.Wait()
+		if s := h.loop.Status(); s.Ready() || len(s.Problems) != 1 {
+			t.Errorf("ready %v with the problems %v", s.Ready(), s.Problems)
 		}
 	})
 }

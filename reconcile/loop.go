@@ -7,13 +7,16 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
 const (
 	lookInterval = 10 * time.Second // the net under the wake-ups
 	buildLimit   = time.Minute      // for building one pool
-	firstRetry   = time.Second      // of what could not be built, doubling
+	buildsAtOnce = 8
+	firstRetry   = time.Second // of what could not be built, doubling
 	lastRetry    = time.Minute
 )
 
@@ -97,7 +100,7 @@ func (l *Loop) Run(ctx, hurry context.Context) error {
 			l.stop(hurry)
 			return nil
 		case <-l.woken:
-		case <-l.set.ended:
+		case <-l.set.moved:
 		case <-wake:
 		case <-ticker.C:
 		}
@@ -118,8 +121,9 @@ func (l *Loop) stop(hurry context.Context) {
 	l.set.empty(hurry, limit, errStopping)
 }
 
-// turn is one look: observe, diff, prepare all that is new, commit each. The
-// channel it returns says when to look again for what is blocked until then.
+// turn is one look: observe, diff, do what takes no time, prepare all pools that are
+// new, start each. The channel it returns says when to look again for what is
+// blocked until then.
 func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	for {
 		current, done := l.untilNewer(ctx)
@@ -130,9 +134,11 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 			l.converged(desired, observed)
 			break
 		}
-		ready := l.prepare(current, plan)
+		swift, starts := plan.parts()
+		acted := l.commit(pools, swift, prepared{process: l.prepareProcess(current, plan)})
+		built := l.prepare(current, starts)
 		done(nil)
-		if !l.commit(pools, plan, ready) {
+		if !l.commit(pools, starts, built) && !acted {
 			break
 		}
 	}
@@ -178,36 +184,57 @@ func (l *Loop) observe() (Desired, Observed) {
 type prepared struct {
 	process func()          // commits the change of the process; nil if it could not be prepared
 	pools   map[string]Pool // by key
-	whole   bool            // everything could be built
 }
 
-// prepare builds everything that the plan needs, before anything is touched. What
-// is not built when ctx ends is left, and that is no failure.
-func (l *Loop) prepare(ctx context.Context, plan Plan) prepared {
-	ready := prepared{pools: map[string]Pool{}, whole: true}
+// prepareProcess prepares the change of the process, if the plan has one.
+func (l *Loop) prepareProcess(ctx context.Context, plan Plan) (commit func()) {
 	for _, action := range plan {
-		building, cancel := context.WithTimeout(ctx, buildLimit)
-		what, name, err := "", "", error(nil)
-		switch a := action.(type) {
-		case SetProcess:
-			what = "agent cannot be set; trying again"
-			ready.process, err = l.process(building, a.From, a.To)
-		case StartPool:
-			what, name = poolFails, a.Spec.Name
-			var pool Pool
-			if err = context.Cause(ctx); err == nil {
-				pool, err = l.build(building, a.Spec)
+		if a, ok := action.(SetProcess); ok {
+			limited, cancel := context.WithTimeout(ctx, buildLimit)
+			defer cancel()
+			commit, err := l.process(limited, a.From, a.To)
+			switch {
+			case err == nil:
+				return commit
+			case ctx.Err() == nil:
+				l.failed(a.key(), "agent cannot be set; trying again", "", err)
 			}
-			if err == nil {
-				ready.pools[a.key()] = pool
-			}
-			ready.whole = ready.whole && err == nil
-		}
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			l.failed(action.key(), what, name, err)
 		}
 	}
+	return nil
+}
+
+// prepare builds the pools that a plan starts, several at a time. What is not
+// built when ctx ends is left, and that is no failure.
+func (l *Loop) prepare(ctx context.Context, plan Plan) prepared {
+	ready := prepared{pools: map[string]Pool{}}
+	var mu sync.Mutex
+	var building errgroup.Group
+	building.SetLimit(buildsAtOnce)
+	for _, action := range plan {
+		a, ok := action.(StartPool)
+		if !ok {
+			continue
+		}
+		building.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			limited, cancel := context.WithTimeout(ctx, buildLimit)
+			defer cancel()
+			pool, err := l.build(limited, a.Spec)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				ready.pools[a.key()] = pool
+			case ctx.Err() == nil:
+				l.failed(a.key(), poolFails, a.Spec.Name, err)
+			}
+			return nil
+		})
+	}
+	_ = building.Wait() // what failed is noted
 	return ready
 }
 
@@ -215,8 +242,8 @@ func (l *Loop) prepare(ctx context.Context, plan Plan) prepared {
 const poolFails = "pool cannot work; trying again"
 
 // commit carries out the plan with what was built, and reports whether it did
-// anything. Drains wait until everything new is there. A pool that died by
-// itself is removed and noted as a failure, so that it comes back with back-off.
+// anything. A pool that died by itself is removed and noted as a failure, so that
+// it comes back with back-off.
 func (l *Loop) commit(pools context.Context, plan Plan, ready prepared) (acted bool) {
 	for _, action := range plan {
 		switch a := action.(type) {
@@ -233,13 +260,13 @@ func (l *Loop) commit(pools context.Context, plan Plan, ready prepared) (acted b
 			if ready.pools[a.key()] == nil {
 				continue
 			}
+			if !l.wanted(a.key()) {
+				ready.pools[a.key()].Drain() // it ends as soon as it begins, and lets go of what it holds
+			}
 			l.set.start(pools, a.key(), ready.pools[a.key()])
 		case TunePool:
 			l.set.tune(a.Spec)
 		case DrainPool:
-			if !ready.whole {
-				continue
-			}
 			l.set.drain(a.Key)
 		case RemovePool:
 			if err := l.set.remove(a.Key); err != nil {
@@ -250,6 +277,14 @@ func (l *Loop) commit(pools context.Context, plan Plan, ready prepared) (acted b
 		l.log.Info(action.String(), about(action)...)
 	}
 	return acted
+}
+
+// wanted reports whether a pool is still wanted.
+func (l *Loop) wanted(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, wanted := l.desired.Pools[key]
+	return wanted
 }
 
 // about is what a log line tells of an action beside its words.
@@ -282,11 +317,11 @@ func (l *Loop) failed(key, what, pool string, err error) {
 }
 
 // converged notes that what is wanted is what runs, unless something still
-// drains or is blocked.
+// starts, drains or is blocked.
 func (l *Loop) converged(desired Desired, observed Observed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.failures) > 0 || len(observed.Pools) != len(desired.Pools) || l.applied.Generation == desired.Generation {
+	if len(l.failures) > 0 || len(observed.Pools) != len(desired.Pools) || l.applied.Generation == desired.Generation || !desired.claimedIn(observed.Pools) {
 		return
 	}
 	l.applied, l.since = desired, observed.Now
@@ -313,13 +348,19 @@ func (l *Loop) next() <-chan time.Time {
 	return time.After(time.Until(first))
 }
 
-// over reports whether all that was wanted was wanted once, and is done.
+// over reports whether all that was wanted was wanted once, and is done, and
+// nothing else has jobs to finish.
 func (l *Loop) over() bool {
 	states := l.set.snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.desired.Pools) == 0 {
 		return false
+	}
+	for key, state := range states {
+		if _, wanted := l.desired.Pools[key]; !wanted && state.Phase != runtime.PoolStopped {
+			return false
+		}
 	}
 	for key, spec := range l.desired.Pools {
 		state, there := states[key]
@@ -345,7 +386,7 @@ func (l *Loop) Status() Status {
 	defer l.mu.Unlock()
 	status := Status{
 		Desired: l.desired.Generation, Applied: l.applied.Generation, AppliedAt: l.since,
-		Problems: map[string]string{}, Stopping: l.stopping, Process: l.desired.Process,
+		Problems: map[string]string{}, Stopping: l.stopping, Process: l.desired.Process, Claiming: l.desired.claimedIn(states),
 	}
 	for _, key := range sorted(states) {
 		status.Pools = append(status.Pools, states[key])

@@ -56,6 +56,16 @@ type RemovePool struct{ Key, Name string }
 // Plan is an ordered list of actions. It prints as one line per action.
 type Plan []Action
 
+// parts splits a plan into what is done at once, and the pools to start.
+func (p Plan) parts() (swift, starts Plan) {
+	for i, action := range p {
+		if _, ok := action.(StartPool); ok {
+			return p[:i], p[i:]
+		}
+	}
+	return p, nil
+}
+
 // String lists the actions, a line each.
 func (p Plan) String() string {
 	var b strings.Builder
@@ -74,16 +84,15 @@ func (p Plan) String() string {
 //     revived, never doubled.
 //  3. What is wanted and has stopped is removed, so that the next look starts it
 //     again; a single run that is over stays over for as long as one is wanted.
-//  4. What is not wanted is drained, whatever it holds, once everything that is
-//     wanted is there.
+//  4. What is not wanted is drained, whatever it holds: at once if nothing takes
+//     its place, otherwise once a pool that does works.
 //  5. What is not wanted and has stopped is removed.
 //  6. The process is made what is wanted of it, unless that failed a short while
 //     ago.
 //
-// No action ends a job.
+// No action ends a job. What takes no time comes first in a plan.
 func Diff(desired Desired, observed Observed) Plan {
 	var plan Plan
-	missing := false
 	if desired.Process != observed.Process && !observed.Now.Before(observed.Blocked[ProcessKey]) {
 		plan = append(plan, SetProcess{observed.Process, desired.Process})
 	}
@@ -93,7 +102,6 @@ func Diff(desired Desired, observed Observed) Plan {
 		case !there && !observed.Now.Before(observed.Blocked[key]):
 			plan = append(plan, StartPool{spec})
 		case !there:
-			missing = true
 		case state.Phase == runtime.PoolStopped && !(state.Finished && spec.Tuning.SingleRun):
 			plan = append(plan, RemovePool{key, spec.Name})
 		case state.Phase == runtime.PoolStopped:
@@ -110,14 +118,44 @@ func Diff(desired Desired, observed Observed) Plan {
 		switch {
 		case state.Phase == runtime.PoolStopped:
 			plan = append(plan, RemovePool{key, state.Spec.Name})
-		case state.Phase != runtime.PoolDraining && !missing:
-			plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
+		case state.Phase != runtime.PoolDraining:
+			if desired.letsGo(state.Spec, observed) {
+				plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
+			}
 		}
 	}
 	slices.SortFunc(plan, func(a, b Action) int {
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.key(), b.key()))
 	})
 	return plan
+}
+
+// letsGo reports whether a pool that is not wanted may be drained: nothing takes its
+// place, or something that does works.
+func (d Desired) letsGo(old runtime.PoolSpec, observed Observed) bool {
+	taken := false
+	for key, spec := range d.Pools {
+		if !takesPlace(spec, old) {
+			continue
+		}
+		if state, there := observed.Pools[key]; there && state.Phase != runtime.PoolStarting && state.Err == nil {
+			return true
+		}
+		taken = true
+	}
+	return !taken
+}
+
+// takesPlace reports whether a pool is what became of another one: it has its
+// name, or asks the same service for the same work.
+func takesPlace(spec, old runtime.PoolSpec) bool {
+	if spec.Name == old.Name {
+		return true
+	}
+	a, b := spec.Identity, old.Identity
+	sameToken := !spec.Tuning.Token.Empty() && spec.Tuning.Token == old.Tuning.Token
+	samePool := a.PoolID != "" && a.PoolID == b.PoolID && a.Organization == b.Organization
+	return a.Service == b.Service && (sameToken || samePool)
 }
 
 // same reports whether two specs of one key mean the same to a pool. Another
@@ -128,10 +166,10 @@ func same(a, b runtime.PoolSpec) bool {
 }
 
 func (a SetProcess) rank() int { return 0 }
-func (a StartPool) rank() int  { return 1 }
-func (a TunePool) rank() int   { return 2 }
-func (a DrainPool) rank() int  { return 3 }
-func (a RemovePool) rank() int { return 4 }
+func (a TunePool) rank() int   { return 1 }
+func (a DrainPool) rank() int  { return 2 }
+func (a RemovePool) rank() int { return 3 }
+func (a StartPool) rank() int  { return 4 } // last: it takes time
 
 func (a SetProcess) key() string { return ProcessKey }
 func (a StartPool) key() string  { return a.Spec.Key() }

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/cmwa-project/cmwa/reconcile"
@@ -47,8 +48,19 @@ func TestAChangedIdentityStartsTheNewBeforeItDrainsTheOld(t *testing.T) {
 	desired := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{next.Key(): next}}
 	running := runtime.PoolState{Spec: old, Phase: runtime.PoolPolling, Jobs: []runtime.JobState{{ID: "1"}, {ID: "2"}}}
 	plan := reconcile.Diff(desired, reconcile.Observed{Pools: map[string]runtime.PoolState{old.Key(): running}})
-	if got, want := plan.String(), "start pool a\ndrain pool a (2 running, left to finish)\n"; got != want {
+	if got, want := plan.String(), "start pool a\n"; got != want {
 		t.Errorf("the plan is\n%swant\n%s", got, want)
+	}
+	for phase, want := range map[runtime.PoolPhase]string{
+		runtime.PoolStarting: "",
+		runtime.PoolPolling:  "drain pool a (2 running, left to finish)\n",
+		runtime.PoolPaused:   "drain pool a (2 running, left to finish)\n",
+		runtime.PoolDraining: "revive pool a\ndrain pool a (2 running, left to finish)\n",
+	} {
+		there := map[string]runtime.PoolState{old.Key(): running, next.Key(): {Spec: next, Phase: phase}}
+		if got := reconcile.Diff(desired, reconcile.Observed{Pools: there}).String(); got != want {
+			t.Errorf("when the new one is %s the plan is\n%swant\n%s", phase, got, want)
+		}
 	}
 }
 
@@ -62,15 +74,19 @@ func TestAPlanForEachKindOfEdit(t *testing.T) {
 		from, to pools
 		process  reconcile.ProcessSpec
 		want     string
+		then     string // once that is done
 	}{
-		"nothing":                  {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")}},
-		"another token":            {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "y")}, want: "tune pool a\n"},
-		"two pools swap tokens":    {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, to: pools{spec("a", "1", "y"), spec("b", "1", "x")}, want: "tune pool a\ntune pool b\n"},
-		"a pool is renamed":        {from: pools{spec("a", "1", "x")}, to: pools{spec("b", "1", "x")}, want: "start pool b\ndrain pool a\n"},
-		"two pools swap names":     {from: pools{spec("a", "1", "x"), spec("b", "2", "y")}, to: pools{spec("b", "1", "x"), spec("a", "2", "y")}, want: "start pool a\nstart pool b\ndrain pool a\ndrain pool b\n"},
-		"every pool goes":          {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, want: "drain pool a\ndrain pool b\n"},
-		"the agent alone":          {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")}, process: reconcile.ProcessSpec{LogLevel: "debug", MaxJobs: 2}, want: "set the agent's log, jobs of all pools 0 -> 2\n"},
-		"the agent and everything": {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, to: pools{spec("a", "2", "x"), spec("b", "1", "z")}, process: reconcile.ProcessSpec{HTTPPort: 8080}, want: "set the agent's HTTP port 0 -> 8080\nstart pool a\ntune pool b\ndrain pool a\n"},
+		"nothing":                   {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")}},
+		"another token":             {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "y")}, want: "tune pool a\n"},
+		"two pools swap tokens":     {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, to: pools{spec("a", "1", "y"), spec("b", "1", "x")}, want: "tune pool a\ntune pool b\n"},
+		"a pool is renamed":         {from: pools{spec("a", "1", "x")}, to: pools{spec("b", "1", "x")}, want: "start pool b\n", then: "drain pool a\n"},
+		"renamed and another token": {from: pools{spec("a", "1", "x")}, to: pools{spec("b", "1", "y")}, want: "drain pool a\nstart pool b\n"},
+		"one goes, another comes":   {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, to: pools{spec("b", "1", "y"), spec("c", "1", "z")}, want: "drain pool a\nstart pool c\n"},
+		"the token goes elsewhere":  {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, to: pools{spec("b", "1", "x")}, want: "tune pool b\ndrain pool a\n"},
+		"two pools swap names":      {from: pools{spec("a", "1", "x"), spec("b", "2", "y")}, to: pools{spec("b", "1", "x"), spec("a", "2", "y")}, want: "start pool a\nstart pool b\n", then: "drain pool a\ndrain pool b\n"},
+		"every pool goes":           {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, want: "drain pool a\ndrain pool b\n"},
+		"the agent alone":           {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")}, process: reconcile.ProcessSpec{LogLevel: "debug", MaxJobs: 2}, want: "set the agent's log, jobs of all pools 0 -> 2\n"},
+		"the agent and everything":  {from: pools{spec("a", "1", "x"), spec("b", "1", "y")}, to: pools{spec("a", "2", "x"), spec("b", "1", "z")}, process: reconcile.ProcessSpec{HTTPPort: 8080}, want: "set the agent's HTTP port 0 -> 8080\ntune pool b\nstart pool a\n", then: "drain pool a\n"},
 	} {
 		desired := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{}, Process: c.process}
 		for _, s := range c.to {
@@ -84,6 +100,18 @@ func TestAPlanForEachKindOfEdit(t *testing.T) {
 		}
 		if got := reconcile.Diff(desired, observed).String(); got != c.want {
 			t.Errorf("%s: the plan is\n%swant\n%s", name, got, c.want)
+		}
+		for key, s := range desired.Pools {
+			observed.Pools[key] = runtime.PoolState{Spec: s, Phase: runtime.PoolPolling}
+		}
+		for key, state := range observed.Pools {
+			if _, wanted := desired.Pools[key]; !wanted && strings.Contains(c.want, "drain pool "+state.Spec.Name) {
+				delete(observed.Pools, key)
+			}
+		}
+		observed.Process = desired.Process
+		if got := reconcile.Diff(desired, observed).String(); got != c.then {
+			t.Errorf("%s: then the plan is\n%swant\n%s", name, got, c.then)
 		}
 	}
 }

@@ -319,7 +319,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 				wrong(action, "sets what is not wanted, or is so already")
 			}
 		case reconcile.StartPool:
-			rank, key = 2, a.Spec.Key()
+			rank, key = 5, a.Spec.Key()
 			_, there := o.Pools[key]
 			if there {
 				wrong(action, "doubles a pool that is there")
@@ -328,7 +328,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 				wrong(action, "starts what is not wanted")
 			}
 		case reconcile.TunePool:
-			rank, key = 3, a.Spec.Key()
+			rank, key = 2, a.Spec.Key()
 			state, there := o.Pools[key]
 			if !there || state.Phase == runtime.PoolStopped {
 				wrong(action, "tunes what is not there")
@@ -346,7 +346,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 				}
 			}
 		case reconcile.DrainPool:
-			rank, key = 4, a.Key
+			rank, key = 3, a.Key
 			if _, wanted := m.desired.Pools[key]; wanted {
 				wrong(action, "drains what is wanted")
 			}
@@ -356,13 +356,11 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 			if a.Jobs != len(o.Pools[key].Jobs) {
 				wrong(action, "counts the jobs wrongly")
 			}
-			for other := range m.desired.Pools {
-				if _, there := o.Pools[other]; !there && m.now.Before(o.Blocked[other]) {
-					wrong(action, "lets go although "+other+" cannot be started yet")
-				}
+			if !m.letsGo(o.Pools[key].Spec, o) {
+				wrong(action, "lets go although nothing that takes its place works")
 			}
 		case reconcile.RemovePool:
-			rank, key = 5, a.Key
+			rank, key = 4, a.Key
 			state := o.Pools[key]
 			if state.Phase != runtime.PoolStopped || len(state.Jobs) > 0 {
 				wrong(action, "removes a pool that works")
@@ -373,7 +371,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 		default:
 			wrong(action, "is an action nobody knows")
 		}
-		if m.now.Before(o.Blocked[key]) && rank <= 2 {
+		if m.now.Before(o.Blocked[key]) && (rank == 1 || rank == 5) {
 			wrong(action, "tries again too soon")
 		}
 		if touched[key] {
@@ -389,12 +387,35 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 			m.t.Fatalf("pool %s is wanted again while it drains, and not revived; the plan is\n%s", key, plan)
 		}
 	}
+	for key, state := range o.Pools {
+		_, wanted := m.desired.Pools[key]
+		claims := state.Phase != runtime.PoolDraining && state.Phase != runtime.PoolStopped
+		if !wanted && claims && !touched[key] && m.letsGo(state.Spec, o) {
+			m.t.Fatalf("pool %s is not wanted, and claims on; the plan is\n%s", key, plan)
+		}
+	}
 }
 
-// apply carries a plan out as the loop does: build everything first, then commit
-// each.
+// letsGo reports whether a pool that is not wanted has nothing to wait for.
+func (m *model) letsGo(old runtime.PoolSpec, o reconcile.Observed) bool {
+	waits := false
+	for key, spec := range m.desired.Pools {
+		sameWork := spec.Identity.Service == old.Identity.Service && spec.Tuning.Token == old.Tuning.Token
+		if spec.Name != old.Name && !sameWork {
+			continue
+		}
+		state, there := o.Pools[key]
+		if there && state.Phase != runtime.PoolStarting && state.Err == nil {
+			return true
+		}
+		waits = true
+	}
+	return !waits
+}
+
+// apply carries a plan out as the loop does.
 func (m *model) apply(plan reconcile.Plan) {
-	whole, built := true, map[string]bool{}
+	built := map[string]bool{}
 	for _, action := range plan {
 		switch a := action.(type) {
 		case reconcile.SetProcess:
@@ -404,7 +425,6 @@ func (m *model) apply(plan reconcile.Plan) {
 		case reconcile.StartPool:
 			key := a.Spec.Key()
 			if built[key] = !m.down[slices.Index(targets[:], a.Spec.Identity.Target)]; !built[key] {
-				whole = false
 				m.failed(key)
 			}
 		}
@@ -430,7 +450,7 @@ func (m *model) apply(plan reconcile.Plan) {
 			p.settle()
 			m.pools[a.Spec.Key()] = p
 		case reconcile.DrainPool:
-			if p := m.pools[a.Key]; whole && p.state.Phase != runtime.PoolStopped {
+			if p := m.pools[a.Key]; p.state.Phase != runtime.PoolStopped {
 				p.state.Phase = runtime.PoolDraining
 				p.settle()
 				m.pools[a.Key] = p
@@ -462,7 +482,7 @@ func (m *model) running() (jobs int) {
 // comesToRest lets nothing happen any more but jobs that end, and time, and holds
 // the end against a fresh start.
 func (m *model) comesToRest() {
-	const rounds = 5 // remove what died, start and drain, wait, remove, nothing
+	const rounds = 6 // remove what died, start, begin, drain, remove, nothing
 	m.down, m.taken = [len(targets)]bool{}, false
 	for round := 1; ; round++ {
 		m.now = m.now.Add(2 * time.Minute)
@@ -475,6 +495,9 @@ func (m *model) comesToRest() {
 		}
 		m.apply(plan)
 		for key, p := range m.pools {
+			if p.state.Phase == runtime.PoolStarting {
+				p.state.Phase = runtime.PoolPolling
+			}
 			for p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) > 0 {
 				m.jobEnds(&p)
 			}

@@ -14,6 +14,7 @@ type Pool interface {
 	Tune(spec runtime.PoolSpec)
 	Drain()
 	State() runtime.PoolState
+	Begun() <-chan struct{} // closed when the pool is past its start
 }
 
 // Build makes a pool from its spec, with everything that it works with, and
@@ -23,7 +24,7 @@ type Build func(ctx context.Context, spec runtime.PoolSpec) (Pool, error)
 // Set owns the pools that run: each has a cancel and a done. It is used by one
 // goroutine, but for snapshot, which anyone may call.
 type Set struct {
-	ended chan struct{} // holds one empty token: a pool has ended
+	moved chan struct{} // holds one empty token: a pool is past its start, or has ended
 
 	mu    sync.Mutex
 	pools map[string]*member
@@ -36,7 +37,7 @@ type member struct {
 }
 
 func newSet() *Set {
-	return &Set{ended: make(chan struct{}, 1), pools: map[string]*member{}}
+	return &Set{moved: make(chan struct{}, 1), pools: map[string]*member{}}
 }
 
 // start runs a pool under key until it ends or is stopped.
@@ -50,11 +51,22 @@ func (s *Set) start(ctx context.Context, key string, pool Pool) {
 		defer close(m.done)
 		defer cancel(nil)
 		_ = pool.Run(ctx) // State keeps the error
+		s.move()
+	}()
+	go func() {
 		select {
-		case s.ended <- struct{}{}:
-		default:
+		case <-pool.Begun():
+			s.move()
+		case <-m.done:
 		}
 	}()
+}
+
+func (s *Set) move() {
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
 }
 
 func (s *Set) tune(spec runtime.PoolSpec) {

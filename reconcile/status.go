@@ -13,6 +13,7 @@ type Status struct {
 	AppliedAt time.Time
 	Pools     []runtime.PoolState // by name
 	Problems  map[string]string   // by pool key: why it cannot be built now
+	Claiming  bool                // every pool that is wanted is there and past its start
 	Stopping  bool                // nothing new is claimed any more
 	Process   ProcessSpec
 }
@@ -24,10 +25,14 @@ func (s Status) Healthy(now time.Time) bool {
 }
 
 // LastProgress returns the last progress of the pool that has waited longest
-// for one. It is zero when there is no pool.
+// for one. A single run that is over has none to make. It is zero when there is no
+// pool.
 func (s Status) LastProgress() time.Time {
 	var oldest time.Time
 	for _, pool := range s.Pools {
+		if pool.Finished && pool.Phase == runtime.PoolStopped {
+			continue
+		}
 		if oldest.IsZero() || pool.Progress.Before(oldest) {
 			oldest = pool.Progress
 		}
@@ -35,7 +40,8 @@ func (s Status) LastProgress() time.Time {
 	return oldest
 }
 
-// Ready reports whether jobs are being claimed.
+// Ready reports whether jobs are being claimed: what is wanted was reached in full,
+// and still is.
 func (s Status) Ready() bool {
-	return !s.Stopping && s.Desired > 0 && s.Applied == s.Desired
+	return !s.Stopping && s.Desired > 0 && s.Applied == s.Desired && s.Claiming && len(s.Problems) == 0
 }

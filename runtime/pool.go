@@ -45,13 +45,14 @@ type Pool struct {
 	parts   Parts
 	log     *slog.Logger
 	changed chan struct{} // holds one empty token: something below is new
+	begun   chan struct{}
 	jobs    sync.WaitGroup
 	final   context.Context // of Run, for what is done after its end: it ends lastLimit later
 
 	mu      sync.Mutex
 	spec    PoolSpec
 	lives   map[string]*life // by job id
-	running bool             // the loop has begun
+	running bool             // the loop has begun, and begun is closed
 	stopped bool             // Run has returned
 	drain   bool             // claim nothing more
 	done    int              // jobs that have ended
@@ -72,6 +73,7 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 		parts:    parts,
 		log:      parts.Log.With("component", "pool", "pool", spec.Name),
 		changed:  make(chan struct{}, 1),
+		begun:    make(chan struct{}),
 		spec:     spec,
 		lives:    map[string]*life{},
 		progress: time.Now(),
@@ -101,6 +103,10 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer stop()
 	err := p.adopt(ctx)
 	if err == nil {
+		p.mu.Lock()
+		p.running = true
+		p.mu.Unlock()
+		close(p.begun)
 		p.loop(ctx)
 	}
 	p.jobs.Wait()
@@ -112,6 +118,10 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.stopped, p.err = true, err
 	return err
 }
+
+// Begun returns a channel that is closed when the pool has adopted what was left
+// behind and begins to ask for work. It stays open if it never comes to that.
+func (p *Pool) Begun() <-chan struct{} { return p.begun }
 
 // loop is one turn after the other: wait for whatever comes first, ask for work
 // when that is due and there is room, and sweep now and then.
@@ -184,7 +194,6 @@ func (p *Pool) wait(old, place *slot) *slot {
 func (p *Pool) turn() (room int, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running = true
 	p.drain = p.drain || p.spec.Tuning.SingleRun && p.done > 0
 	now := time.Now()
 	switch {
