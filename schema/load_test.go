@@ -417,7 +417,7 @@ func TestTheDigestTellsWhichPoolsFileIsThere(t *testing.T) {
 		}
 		return schema.Evaluate(src).Digest
 	}
-	const record = "\x00\"pools.q.oidc_token_file\"\x00read\x000\x00"
+	const record = "\x00\"pools.1.oidc_token_file\"\x00read\x00" // what would run together, but for the lengths
 	seen := map[string]string{}
 	for name, one := range map[string]string{
 		"neither":             digest(nil, "", nil),
@@ -430,7 +430,8 @@ func TestTheDigestTellsWhichPoolsFileIsThere(t *testing.T) {
 		"a second of others":  digest(nil, "b", fs.ErrPermission),
 		"a first broken":      digest(nil, "a", fs.ErrInvalid),
 		"a second broken":     digest(nil, "b", fs.ErrInvalid),
-		"a first like more":   digest(map[string]string{"a": record}, "", nil),
+		"a record, first":     digest(map[string]string{"a": record, "b": ""}, "", nil),
+		"a record, second":    digest(map[string]string{"a": "", "b": record}, "", nil),
 		"two empty ones":      digest(map[string]string{"a": "", "b": ""}, "", nil),
 	} {
 		if other, ok := seen[one]; ok {
