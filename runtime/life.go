@@ -316,19 +316,26 @@ func closed(c <-chan struct{}) bool {
 }
 
 // ask asks, every status interval, whether the job is still wanted, and stops
-// it when it is not. Doubt never stops a job.
+// it when it is not. Doubt never stops a job. A new interval counts from the last
+// answer.
 func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 	patience := never() // with a runner that is about to end by itself
+	last := time.Now()
 	for {
+		tuning, tuned := l.pool.settings()
 		select {
 		case <-ctx.Done():
 			return
 		case <-patience:
 			stop(errLingers)
 			return
-		case <-time.After(l.pool.tuning().StatusInterval):
+		case <-tuned:
+			l.pool.mark() // it has waited on purpose until now
+			continue
+		case <-time.After(tuning.StatusInterval - time.Since(last)):
 		}
 		verdict, err := l.pool.parts.Cloud.Wanted(ctx, l.job)
+		last = time.Now()
 		l.pool.mark() // whatever the answer: the job goes on, and so does its pool
 		if err != nil {
 			l.log.Debug("ask whether the job is still wanted", "error", err)

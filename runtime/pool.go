@@ -65,6 +65,8 @@ type Pool struct {
 	progress  time.Time // last time that anything went forward
 	failing   bool      // the last question failed, and this was said
 	waiting   bool      // for one of the process's slots
+
+	tuned chan struct{} // closed, and made anew, by each Tune
 }
 
 // NewPool makes a pool that does nothing until [Pool.Run].
@@ -77,6 +79,7 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 		spec:     spec,
 		lives:    map[string]*life{},
 		progress: time.Now(),
+		tuned:    make(chan struct{}),
 	}
 }
 
@@ -307,7 +310,8 @@ func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 }
 
 // Tune gives the pool new settings. They are used from the next turn on; a job
-// keeps what it was claimed under.
+// keeps what it was claimed under, but for the interval of the questions whether
+// it is wanted.
 func (p *Pool) Tune(spec PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,6 +323,8 @@ func (p *Pool) Tune(spec PoolSpec) {
 	if cloud, ok := p.parts.Cloud.(Tunable); ok {
 		cloud.Tune(spec.Tuning)
 	}
+	close(p.tuned)
+	p.tuned = make(chan struct{})
 	p.poke()
 }
 
@@ -346,11 +352,12 @@ func (p *Pool) mark() {
 	p.progress = time.Now()
 }
 
-// tuning returns the settings in force now.
-func (p *Pool) tuning() Tuning {
+// settings returns the settings in force now, and a channel that is closed when
+// there are others.
+func (p *Pool) settings() (Tuning, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.spec.Tuning
+	return p.spec.Tuning, p.tuned
 }
 
 // poke wakes the loop. The caller holds the lock.
