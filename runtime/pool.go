@@ -55,7 +55,7 @@ type Pool struct {
 	running bool             // the loop has begun, and begun is closed
 	stopped bool             // Run has returned
 	drain   bool             // claim nothing more
-	done    int              // jobs that have ended
+	done    int              // jobs that have ended, in a single run since it is one
 	err     error            // why Run returned
 
 	polled    time.Time // last question for work
@@ -315,6 +315,9 @@ func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 func (p *Pool) Tune(spec PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if spec.Tuning.SingleRun && !p.spec.Tuning.SingleRun {
+		p.done = 0
+	}
 	p.spec = spec
 	p.drain = false
 	if !p.polled.IsZero() {

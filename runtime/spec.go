@@ -52,7 +52,7 @@ type Tuning struct {
 
 	Kinds           []Kind        // that may be claimed
 	MaxJobs         int           // at a time, at least 1
-	SingleRun       bool          // end after one finished job
+	SingleRun       bool          // end after one finished job, counted from when this is switched on
 	PollingInterval time.Duration //
 	PollingOverride bool          // ignore Retry-After on polls
 	StatusInterval  time.Duration // between two questions whether a job is wanted

@@ -1,6 +1,7 @@
 package runtime_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,49 @@ func TestNoRowOfEditsPutsOffOrMultipliesTheQuestionsAboutARunningJob(t *testing.
 		}
 		if asked := st.asked(runtimetest.Wanted); asked < 118 || asked > 120 {
 			t.Errorf("%d questions in an hour with an edit each second, want one every 30 s", asked)
+		}
+	})
+}
+
+func TestJobsOfBeforeDoNotCountForASingleRunThatIsSwitchedOn(t *testing.T) {
+	once := func(t *runtime.Tuning) { t.SingleRun = true }
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Hour)
+		st.pool.Tune(spec(once))
+		wait(time.Hour)
+		if state := st.pool.State(); state.Phase != runtime.PoolPolling || state.Finished {
+			t.Fatalf("before a job has come the pool is %s, finished %v", state.Phase, state.Finished)
+		}
+		st.cloud.Queue("b", "c")
+		wait(2 * time.Minute)
+		state := st.pool.State()
+		if left := st.cloud.Queued(); state.Phase != runtime.PoolStopped || !state.Finished || strings.Join(left, " ") != "c" {
+			t.Errorf("after one job the pool is %s, finished %v, and queued are %v; want it over, with c left", state.Phase, state.Finished, left)
+		}
+	})
+}
+
+func TestAJobThatRunsWhenASingleRunIsSwitchedOnIsTheOne(t *testing.T) {
+	once := func(t *runtime.Tuning) { t.SingleRun = true }
+	play(t, spec(most(2)), func(t *testing.T, st *stage) {
+		st.engine.Script("a", runtimetest.Script{Running: time.Second})
+		st.engine.Script("b", runtimetest.Script{Running: 2 * time.Hour})
+		st.cloud.Queue("a", "b")
+		st.start()
+		wait(time.Hour)
+		st.pool.Tune(spec(once))
+		st.pool.Tune(spec(once, most(3))) // it stays one
+		st.cloud.Queue("c")
+		wait(59 * time.Minute)
+		if state := st.pool.State(); state.Finished || len(state.Jobs) != 1 {
+			t.Errorf("while the job runs the pool is %s, finished %v, with %d jobs", state.Phase, state.Finished, len(state.Jobs))
+		}
+		wait(2 * time.Minute)
+		state := st.pool.State()
+		if left := st.cloud.Queued(); !state.Finished || state.Phase != runtime.PoolStopped || len(left) != 1 {
+			t.Errorf("after it the pool is %s, finished %v, and queued are %v", state.Phase, state.Finished, left)
 		}
 	})
 }
