@@ -72,11 +72,16 @@ var (
 	ErrUnauthorized = fmt.Errorf("the service refuses the token")
 )
 
+// BreakerOpen is the Reason of a [Pause] that a Cloud itself keeps: until then it
+// answers every claim with it and asks the service nothing. So it may be asked
+// earlier, to learn whether new settings have moved the end.
+const BreakerOpen = "circuit breaker open"
+
 // Pause is the error of a [Cloud.Claim] that must not be repeated before Until:
 // between two tries, or while the circuit breaker is open.
 type Pause struct {
 	Until  time.Time
-	Reason string // for people, such as "circuit breaker open"
+	Reason string // for people, or BreakerOpen
 	Err    error  // the failure behind it; may be nil
 }
 

@@ -58,16 +58,33 @@ type Pool struct {
 	done    int              // jobs that have ended, in a single run since it is one
 	err     error            // why Run returned
 
-	polled    time.Time // last question for work
-	pollAt    time.Time // next one
-	notBefore time.Time // no question before this, whatever happens
-	why       string    // for a wait until notBefore
-	progress  time.Time // last time that anything went forward
-	failing   bool      // the last question failed, and this was said
-	waiting   bool      // for one of the process's slots
-
-	tuned chan struct{} // closed, and made anew, by each Tune
+	polled   time.Time     // last question for work
+	pollAt   time.Time     // next one, but for the pauses
+	service  pause         // before the next question, for what the last one brought
+	engine   pause         // before the next question, after a job's environment could not be made
+	progress time.Time     // last time that anything went forward
+	failing  bool          // the last question failed, and this was said
+	waiting  bool          // for one of the process's slots
+	tuned    chan struct{} // closed, and made anew, by each Tune
 }
+
+// pause is a wait on purpose: no question for work is asked before its end,
+// whatever happens. One that is past tells until when the pool has waited.
+type pause struct {
+	until time.Time
+	why   string
+	kind  pauseKind
+}
+
+// pauseKind is what a pause is for, and so what ends it early.
+type pauseKind int
+
+const (
+	forEngine  pauseKind = iota // nothing ends it early
+	forWish                     // the service's, with an answer: polling_interval_override ends it
+	forFailure                  // the back-off of a repetition, or the service's wish with a refusal: other credentials end it
+	forBreaker                  // the Cloud keeps this one itself: any edit ends it, as asking again tells whether it still holds
+)
 
 // NewPool makes a pool that does nothing until [Pool.Run].
 func NewPool(spec PoolSpec, parts Parts) *Pool {
@@ -209,7 +226,7 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 	if p.spec.Tuning.SingleRun {
 		most = 1
 	}
-	return max(0, most-len(p.lives)), max(0, p.pollAt.Sub(now), p.notBefore.Sub(now))
+	return max(0, most-len(p.lives)), max(0, p.pollAt.Sub(now), p.paused().until.Sub(now))
 }
 
 // claim asks for work once and, if there is some, starts the job's life. The
@@ -226,18 +243,20 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	asking, cancel := context.WithTimeout(p.final, claimLimit)
 	defer cancel()
 	late := time.AfterFunc(patience, mine.lend)
+	before, tuned := p.settings()
 	claim, err := p.parts.Cloud.Claim(asking)
 	late.Stop()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.polled = time.Now()
-	if !p.notBefore.After(p.polled) {
-		p.notBefore, p.why = time.Time{}, ""
-	}
+	p.resume(&p.service)
 	p.pollAt = p.polled.Add(jitter(p.spec.Tuning.PollingInterval))
 	if err != nil {
 		p.failed(err)
+		if closed(tuned) { // the answer is to the settings of before
+			p.reconsider(before)
+		}
 		return
 	}
 	if p.failing {
@@ -246,8 +265,8 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	}
 	p.progress = p.polled
 	if claim.RetryAfter > 0 && !p.spec.Tuning.PollingOverride {
-		p.notBefore, p.why = p.polled.Add(claim.RetryAfter), "the service asked for a longer wait"
-		p.pollAt = p.notBefore
+		p.service = pause{p.polled.Add(claim.RetryAfter), "the service asked for a longer wait", forWish}
+		p.pollAt = p.service.until
 	}
 	if claim.Job == nil {
 		return
@@ -281,10 +300,13 @@ func (p *Pool) failed(err error) {
 		level = slog.LevelError
 	}
 	p.failing = true
-	var pause *Pause
-	if errors.As(err, &pause) {
-		p.notBefore, p.why = pause.Until, pause.Reason
-		p.pollAt = pause.Until
+	var wait *Pause
+	if errors.As(err, &wait) {
+		p.service = pause{wait.Until, wait.Reason, forFailure}
+		if wait.Reason == BreakerOpen {
+			p.service.kind = forBreaker
+		}
+		p.pollAt = wait.Until
 	}
 	p.log.Log(context.Background(), level, "ask for work", "error", err)
 }
@@ -311,24 +333,83 @@ func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 
 // Tune gives the pool new settings. They are used from the next turn on; a job
 // keeps what it was claimed under, but for the interval of the questions whether
-// it is wanted.
+// it is wanted. Waits that the new settings make shorter end sooner, at once if
+// they should be over, and what the service has asked for is kept for as long as
+// nothing changes that it was asked for.
 func (p *Pool) Tune(spec PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if spec.Tuning.SingleRun && !p.spec.Tuning.SingleRun {
-		p.done = 0
-	}
+	before := p.spec.Tuning
 	p.spec = spec
 	p.drain = false
-	if !p.polled.IsZero() {
-		p.pollAt = p.polled.Add(jitter(spec.Tuning.PollingInterval))
+	if spec.Tuning.SingleRun && !before.SingleRun {
+		p.done = 0
 	}
 	if cloud, ok := p.parts.Cloud.(Tunable); ok {
 		cloud.Tune(spec.Tuning)
 	}
+	p.reconsider(before)
 	close(p.tuned)
 	p.tuned = make(chan struct{})
 	p.poke()
+}
+
+// reconsider sets the next question anew after settings have changed from
+// before. The caller holds the lock.
+func (p *Pool) reconsider(before Tuning) {
+	now, tuning := time.Now(), p.spec.Tuning
+	if !p.failing && now.Before(p.pollAt) {
+		p.progress = now // it has waited on purpose until now
+	}
+	other := p.failing && !sameCredentials(before, tuning)
+	breaker := p.service.kind == forBreaker
+	switch p.service.kind {
+	case forBreaker:
+		p.resume(&p.service)
+	case forFailure:
+		if other {
+			p.resume(&p.service)
+		}
+	case forWish:
+		if tuning.PollingOverride {
+			p.resume(&p.service)
+		}
+	}
+	switch {
+	case other, breaker:
+		p.pollAt = now
+	case now.Before(p.service.until): // as it was
+	case !p.polled.IsZero():
+		p.pollAt = p.polled.Add(jitter(tuning.PollingInterval))
+	}
+}
+
+// sameCredentials reports whether a service that refuses the one, or wants to
+// hear less of it, would do so with the other.
+func sameCredentials(a, b Tuning) bool {
+	return a.Token == b.Token && a.OIDCTokenFile == b.OIDCTokenFile && a.OIDCSum == b.OIDCSum
+}
+
+// paused returns the pause that is the last to end, which may be past. The caller
+// holds the lock.
+func (p *Pool) paused() pause {
+	if p.engine.until.After(p.service.until) {
+		return p.engine
+	}
+	return p.service
+}
+
+// resume ends a pause, if it has not ended by itself: up to here the pool has
+// waited on purpose. The caller holds the lock.
+func (p *Pool) resume(from *pause) {
+	until := time.Now()
+	if from.until.Before(until) {
+		until = from.until
+	}
+	if until.After(p.progress) {
+		p.progress = until
+	}
+	*from = pause{}
 }
 
 // Drain makes the pool claim nothing more; Run returns when the last job has
@@ -345,7 +426,7 @@ func (p *Pool) Drain() {
 func (p *Pool) hold(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.notBefore, p.why = time.Now().Add(holdTime), why
+	p.engine = pause{until: time.Now().Add(holdTime), why: why}
 }
 
 // mark notes progress.

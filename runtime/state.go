@@ -51,7 +51,8 @@ func (p *Pool) State() PoolState {
 		Err:      p.err,
 	}
 	if state.Phase == PoolPaused {
-		state.Until, state.Why = p.notBefore, p.why
+		pause := p.paused()
+		state.Until, state.Why = pause.until, pause.why
 	}
 	if state.Phase == PoolWaiting {
 		state.Why = "each of the agent's places for a job is taken, by a job or by a pool that asks for work"
@@ -59,10 +60,10 @@ func (p *Pool) State() PoolState {
 	if p.waiting {
 		state.Progress = time.Now()
 	}
-	if p.notBefore.After(p.progress) {
+	if until := p.paused().until; until.After(p.progress) {
 		state.Progress = time.Now()
-		if p.notBefore.Before(state.Progress) {
-			state.Progress = p.notBefore
+		if until.Before(state.Progress) {
+			state.Progress = until
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.lives)) {
@@ -80,7 +81,7 @@ func (p *Pool) phase() PoolPhase {
 		return PoolDraining
 	case !p.running:
 		return PoolStarting
-	case time.Now().Before(p.notBefore):
+	case time.Now().Before(p.paused().until):
 		return PoolPaused
 	case p.waiting:
 		return PoolWaiting

@@ -1,16 +1,34 @@
 package runtime_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/secret"
 )
 
 // asked counts the calls of a kind.
 func (st *stage) asked(call runtimetest.Call) int { return len(st.cloud.Calls(call)) }
+
+// wantPaused checks that the pool waits on purpose for a span from now.
+func (st *stage) wantPaused(span time.Duration) {
+	st.t.Helper()
+	state := st.pool.State()
+	if state.Phase != runtime.PoolPaused || state.Why == "" || time.Until(state.Until) != span {
+		st.t.Errorf("the pool is %s (%q) for %s, want paused for %s with a reason", state.Phase, state.Why, time.Until(state.Until), span)
+	}
+}
 
 // wantFresh checks that the pool has gone forward, or has waited on purpose,
 // within the last second.
@@ -18,6 +36,50 @@ func (st *stage) wantFresh() {
 	st.t.Helper()
 	if still := time.Since(st.pool.State().Progress); still > time.Second {
 		st.t.Errorf("the pool counts as standing still for %s", still)
+	}
+}
+
+// lateCloud answers the first question only after an edit has come, and with err.
+type lateCloud struct {
+	*runtimetest.Cloud
+	edit func()
+	err  error
+}
+
+func (c *lateCloud) Claim(ctx context.Context) (runtime.Claim, error) {
+	claim, err := c.Cloud.Claim(ctx)
+	if c.edit == nil {
+		return claim, err
+	}
+	c.edit()
+	c.edit = nil
+	return claim, c.err
+}
+
+// startLate starts the pool with an edit that comes while the service is about
+// to answer the first question with err.
+func (st *stage) startLate(s runtime.PoolSpec, next runtime.PoolSpec, err error) {
+	st.pool = runtime.NewPool(s, runtime.Parts{
+		Cloud:    &lateCloud{Cloud: st.cloud, edit: func() { st.pool.Tune(next) }, err: err},
+		Executor: st.engine, Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
+	})
+	st.start()
+}
+
+// edited is a pool with an interval of an hour, and with these edits.
+func edited(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
+	return spec(append([]func(*runtime.Tuning){func(t *runtime.Tuning) {
+		t.Token, t.OIDCSum = secret.New("old"), "old"
+		t.PollingInterval, t.BreakerTimeout = time.Hour, time.Hour
+	}}, edits...)...)
+}
+
+// unrelated are edits that change nothing for which a service may have asked for
+// a longer wait.
+func unrelated(i int) func(*runtime.Tuning) {
+	return func(t *runtime.Tuning) {
+		t.MaxJobs, t.PollingInterval, t.StatusInterval = 1+i%3, time.Duration(1+i)*time.Second, time.Duration(1+i)*time.Second
+		t.RetryCount, t.BreakerFailures, t.BreakerTimeout = i, 1+i, time.Duration(1+i)*time.Second
 	}
 }
 
@@ -80,6 +142,188 @@ func TestNoRowOfEditsPutsOffOrMultipliesTheQuestionsAboutARunningJob(t *testing.
 	})
 }
 
+func TestAnEditEndsThePauseOfABreakerThatNoLongerHolds(t *testing.T) {
+	play(t, edited(), func(t *testing.T, st *stage) {
+		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: runtime.BreakerOpen, Err: errors.New("500")})
+		st.start()
+		wait(30 * time.Minute)
+		st.wantPaused(30 * time.Minute)
+		st.pool.Tune(edited(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }))
+		st.wantFresh()
+		wait(0)
+		if asked := st.asked(runtimetest.Claim); asked != 2 {
+			t.Errorf("%d questions right after the edit, want 1", asked-1)
+		}
+	})
+}
+
+func TestAnEditLeavesThePauseOfABreakerThatStillHolds(t *testing.T) {
+	play(t, edited(), func(t *testing.T, st *stage) {
+		open := func(span time.Duration) *runtime.Pause {
+			return &runtime.Pause{Until: time.Now().Add(span), Reason: runtime.BreakerOpen}
+		}
+		st.cloud.Fail(runtimetest.Claim, 1, open(time.Hour))
+		st.cloud.Fail(runtimetest.Claim, 1, open(2*time.Hour)) // the edit made it longer
+		st.start()
+		wait(time.Minute)
+		st.pool.Tune(edited(func(t *runtime.Tuning) { t.BreakerTimeout = 2 * time.Hour }))
+		wait(0)
+		st.wantPaused(2*time.Hour - time.Minute)
+		wait(2*time.Hour - 2*time.Minute)
+		if asked := st.asked(runtimetest.Claim); asked != 2 {
+			t.Errorf("%d questions within the pause", asked-2)
+		}
+		wait(time.Minute)
+		if asked := st.asked(runtimetest.Claim); asked != 3 {
+			t.Errorf("%d questions after the pause, want 1", asked-2)
+		}
+	})
+}
+
+func TestAnEditThatArrivesBeforeTheBreakersPauseIsHeeded(t *testing.T) {
+	play(t, edited(), func(t *testing.T, st *stage) {
+		st.startLate(edited(), edited(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }),
+			&runtime.Pause{Until: time.Now().Add(time.Hour), Reason: runtime.BreakerOpen})
+		if asked := st.asked(runtimetest.Claim); asked != 2 {
+			t.Errorf("asked %d times, want a question anew at once, as the pause was of the old settings", asked)
+		}
+	})
+}
+
+func TestOverridingThePollingIntervalEndsTheServicesLongerWait(t *testing.T) {
+	quick := func(t *runtime.Tuning) { t.PollingInterval = time.Second }
+	play(t, edited(quick), func(t *testing.T, st *stage) {
+		st.cloud.RetryAfter(24 * time.Hour)
+		st.start()
+		for i := range 600 {
+			st.pool.Tune(edited(unrelated(i)))
+			wait(time.Second)
+		}
+		st.wantPaused(24*time.Hour - 10*time.Minute)
+		if asked := st.asked(runtimetest.Claim); asked != 1 {
+			t.Errorf("%d questions in spite of the service's wish", asked-1)
+		}
+		st.pool.Tune(edited(quick, func(t *runtime.Tuning) { t.PollingOverride = true }))
+		st.wantFresh()
+		wait(0)
+		if asked := st.asked(runtimetest.Claim); asked != 2 {
+			t.Errorf("%d questions right after the edit, want 1", asked-1)
+		}
+	})
+}
+
+func TestOnlyOtherCredentialsEndTheWaitAfterARefusal(t *testing.T) {
+	failures := map[string]func() error{
+		"a rate limit": func() error {
+			return &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "try 1 of 3", Err: errors.New("429 Too Many Requests")}
+		},
+		"a refusal": func() error { return fmt.Errorf("%w: 401", runtime.ErrUnauthorized) },
+	}
+	others := map[string]func(*runtime.Tuning){
+		"a token":                  func(t *runtime.Tuning) { t.Token = secret.New("new") },
+		"a file of a token":        func(t *runtime.Tuning) { t.OIDCTokenFile = "/new" },
+		"the content of that file": func(t *runtime.Tuning) { t.OIDCSum = "new" },
+	}
+	for failed, failure := range failures {
+		for changed, other := range others {
+			t.Run(failed+" and "+changed, func(t *testing.T) {
+				play(t, edited(), func(t *testing.T, st *stage) {
+					st.cloud.Fail(runtimetest.Claim, 1, failure())
+					st.start()
+					for i := range 600 {
+						st.pool.Tune(edited(unrelated(i), func(t *runtime.Tuning) { t.PollingInterval = time.Hour }))
+						wait(time.Second)
+					}
+					if asked := st.asked(runtimetest.Claim); asked != 1 {
+						t.Errorf("%d questions after edits that change nothing of it", asked-1)
+					}
+					st.pool.Tune(edited(other))
+					wait(0)
+					if asked := st.asked(runtimetest.Claim); asked != 2 {
+						t.Errorf("%d questions right after the edit, want 1", asked-1)
+					}
+				})
+			})
+			t.Run(failed+" that comes after "+changed, func(t *testing.T) {
+				play(t, edited(), func(t *testing.T, st *stage) {
+					st.startLate(edited(), edited(other), failure())
+					if asked := st.asked(runtimetest.Claim); asked != 2 {
+						t.Errorf("asked %d times, want a question with the new token at once", asked)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAnEditDoesNotPutOffARepetition(t *testing.T) {
+	play(t, edited(), func(t *testing.T, st *stage) {
+		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(20 * time.Second), Reason: "try 1 of 3", Err: errors.New("500")})
+		st.start()
+		wait(10 * time.Second)
+		st.pool.Tune(edited(most(2)))
+		wait(10 * time.Second)
+		if asked := st.asked(runtimetest.Claim); asked != 2 {
+			t.Errorf("%d questions when the repetition was due, want 1", asked-1)
+		}
+	})
+}
+
+func TestAWaitOnPurposeIsNoStandstillWhateverEndsIt(t *testing.T) {
+	play(t, edited(), func(t *testing.T, st *stage) {
+		st.start()
+		wait(50 * time.Minute)
+		release := st.cloud.Hang(runtimetest.Claim)
+		st.pool.Tune(edited(func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
+		wait(0)
+		st.wantFresh() // also before the service answers
+		release()
+	})
+	play(t, edited(), func(t *testing.T, st *stage) {
+		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(2 * time.Hour), Reason: "try 1 of 2", Err: errors.New("429")})
+		st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
+		st.start()
+		wait(2 * time.Hour)
+		st.wantFresh()
+		wait(time.Minute)
+		if still := time.Since(st.pool.State().Progress); still != time.Minute {
+			t.Errorf("a failure is followed by %s without progress, want the minute since the pause", still)
+		}
+	})
+}
+
+func TestNoEditSendsJobsToAnEngineThatHasJustFailed(t *testing.T) {
+	play(t, edited(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Fail: errors.New("the engine is gone")})
+		st.cloud.Queue("a", "b")
+		st.start()
+		st.wantPaused(30 * time.Second)
+		for range 29 {
+			st.pool.Tune(edited(func(t *runtime.Tuning) {
+				t.PollingInterval, t.PollingOverride, t.Token = time.Second, true, secret.New("new")
+			}))
+			wait(time.Second)
+		}
+		st.wantPaused(time.Second)
+		if queued := st.cloud.Queued(); len(queued) != 1 {
+			t.Errorf("queued are %v, want b", queued)
+		}
+	})
+}
+
+func TestAnEngineThatFailsDoesNotShortenWhatTheServiceAskedFor(t *testing.T) {
+	play(t, spec(most(2)), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Starting: time.Minute, Fail: errors.New("the engine is gone")})
+		st.cloud.Queue("a")
+		st.cloud.RetryAfter(time.Hour)
+		st.start()
+		wait(30 * time.Minute)
+		if asked := st.asked(runtimetest.Claim); asked != 1 {
+			t.Errorf("asked at %v, in spite of the service's wish for an hour", st.cloud.Calls(runtimetest.Claim))
+		}
+	})
+}
+
 func TestJobsOfBeforeDoNotCountForASingleRunThatIsSwitchedOn(t *testing.T) {
 	once := func(t *runtime.Tuning) { t.SingleRun = true }
 	play(t, spec(), func(t *testing.T, st *stage) {
@@ -121,4 +365,40 @@ func TestAJobThatRunsWhenASingleRunIsSwitchedOnIsTheOne(t *testing.T) {
 			t.Errorf("after it the pool is %s, finished %v, and queued are %v", state.Phase, state.Finished, left)
 		}
 	})
+}
+
+// The pool ends a breaker's pause with any edit, so the client must keep it; and
+// no other, as the client forgets all others at once.
+func TestTheClientKeepsThePauseThatIsSaidToBeABreakersAndNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		retries int
+		breaker bool
+	}{"breaker": {0, true}, "repetition": {2, false}} {
+		t.Run(name, func(t *testing.T) {
+			var questions atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				questions.Add(1)
+				w.Header().Set("Retry-After", "3600")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}))
+			defer server.Close()
+			s := edited(func(t *runtime.Tuning) {
+				t.RetryCount, t.RetryWait, t.RetryMaxWait, t.BreakerFailures = c.retries, time.Minute, time.Minute, 1
+			})
+			client := cloud.New(cloud.Options{
+				Identity: runtime.Identity{Service: server.URL}, Tuning: s.Tuning, UserAgent: "test", Log: slog.New(slog.DiscardHandler),
+			})
+			defer client.Close()
+			for range 2 {
+				_, err := client.Claim(t.Context())
+				var pause *runtime.Pause
+				if !errors.As(err, &pause) || (pause.Reason == runtime.BreakerOpen) != c.breaker {
+					t.Errorf("the client answers %v; want a pause, of a breaker %v", err, c.breaker)
+				}
+			}
+			if kept := questions.Load() == 1; kept != c.breaker {
+				t.Errorf("two claims were %d questions", questions.Load())
+			}
+		})
+	}
 }
