@@ -3,6 +3,7 @@ package reconcile
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strings"
@@ -43,8 +44,9 @@ type FollowerParts struct {
 
 // View is what a follower knows: a snapshot.
 type View struct {
-	Config     *schema.Config // the last good one; nil before the first
-	Generation uint64         // of it, from 1
+	Config     *schema.Config  // the last good one; nil before the first
+	Warnings   schema.Problems // that it has
+	Generation uint64          // of it, from 1
 	AcceptedAt time.Time
 	Accepted   uint64     // reloads that were taken since the start, the first load included
 	Rejected   uint64     // reloads that were refused
@@ -80,8 +82,8 @@ func (f *Follower) View() View {
 // because it has been logged and stands in the view.
 //
 //  1. What cannot be read is refused.
-//  2. A file that had content and is empty, or is gone while another would be read
-//     in its place, is a writer in mid-air: wait, but not for ever.
+//  2. A file that had content and is empty or gone is a writer in mid-air: wait,
+//     but not for ever.
 //  3. What was seen last, with the same problems, is not looked at twice.
 //  4. What is in force already, after a bad edit was undone, only ends the
 //     rejection.
@@ -92,11 +94,12 @@ func (f *Follower) Look() error {
 	defer f.look.Unlock()
 	begun := time.Now()
 	source, err := f.parts.Find()
-	if err != nil {
+	gone := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !(gone && f.full) {
 		f.seen = ""
 		return f.refuse(Rejection{At: begun, Reason: err.Error()}, err)
 	}
-	empty := len(bytes.TrimSpace(source.Content)) == 0 && f.full
+	empty := f.full && (gone || len(bytes.TrimSpace(source.Content)) == 0)
 	if empty || slices.Contains(source.Before, f.path) {
 		if f.since.IsZero() {
 			f.since = begun
@@ -143,7 +146,7 @@ func (f *Follower) Again() time.Duration {
 func (f *Follower) judge(outcome schema.Outcome, begun time.Time) error {
 	before := f.View().Config
 	if before != nil && before.Digest == outcome.Digest && outcome.Config != nil {
-		f.restored(outcome.Config)
+		f.restored(outcome)
 		return nil
 	}
 	if err := outcome.Problems.Err(); err != nil {
@@ -160,22 +163,29 @@ func (f *Follower) judge(outcome schema.Outcome, begun time.Time) error {
 
 // accept makes an outcome what is wanted.
 func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Time) {
-	for _, warning := range outcome.Problems {
-		f.log.Warn(warning.String())
-	}
 	f.mu.Lock()
-	before := f.view.Config
+	before, known := f.view.Config, f.view.Warnings
 	var reloads []Reload
 	if before != nil {
 		reloads = Preview(before, outcome.Config)
 	}
-	f.view.Config, f.view.Generation, f.view.AcceptedAt = outcome.Config, desired.Generation, time.Now()
+	f.view.Config, f.view.Warnings = outcome.Config, outcome.Problems
+	f.view.Generation, f.view.AcceptedAt = desired.Generation, time.Now()
 	f.view.Accepted++
 	f.view.Rejection, f.view.LastReload = nil, reloads
 	f.view.Seconds = time.Since(begun).Seconds()
 	f.mu.Unlock()
+	for _, warning := range outcome.Problems {
+		if !slices.Contains(known, warning) {
+			f.log.Warn(warning.String())
+		}
+	}
 	if before != nil {
-		f.log.Info("configuration changed", append([]any{"generation", desired.Generation}, byEffect(reloads)...)...)
+		about := []any{"generation", desired.Generation}
+		if path := outcome.Config.Path; path != before.Path {
+			about = append(about, "file", path)
+		}
+		f.log.Info("configuration changed", append(about, byEffect(reloads)...)...)
 	}
 	f.parts.Want(desired)
 }
@@ -205,10 +215,10 @@ func (f *Follower) refuse(rejection Rejection, err error) error {
 }
 
 // restored notes that a file says again what is in force, perhaps at another place.
-func (f *Follower) restored(c *schema.Config) {
+func (f *Follower) restored(outcome schema.Outcome) {
 	f.mu.Lock()
 	refused := f.view.Rejection != nil
-	f.view.Config = c
+	f.view.Config, f.view.Warnings = outcome.Config, outcome.Problems
 	f.view.Rejection = nil
 	generation := f.view.Generation
 	f.mu.Unlock()

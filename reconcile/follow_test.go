@@ -202,6 +202,9 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"no file", func(d *desk) { d.gone = errors.New("there is no such file") }, 3, false, "there is no such file", []string{stays + `3 problem="there is no such file"`}},
 			{"a file that must not be read", func(d *desk) { d.gone = errors.New("not allowed") }, 3, false, "not allowed", []string{stays + `3 problem="not allowed"`}},
 			{"the first is back", d.write(fileA), 3, false, "", []string{undone + "3"}},
+			{"no file, perhaps in mid-air", func(d *desk) { d.gone = fs.ErrNotExist }, 3, false, "", nil},
+			{"no file for longer", func(d *desk) { time.Sleep(d.follower.Again()) }, 3, false, "restore it", []string{"restore it"}},
+			{"the first is back again", d.write(fileA), 3, false, "", []string{undone + "3"}},
 			{"no file again", func(d *desk) { d.gone = errors.New("not allowed") }, 3, false, "not allowed", []string{stays + `3 problem="not allowed"`}},
 			{"another in its place", d.write(fileB), 4, true, "", []string{"generation=4"}},
 			{"two mistakes", d.write(fileA + "log_level: " + canary + "\nmax_concurrent_workflows: -1\n"), 4, false, "max_concurrent_workflows", []string{stays + "4", stays + "4"}},
@@ -211,8 +214,8 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`generation=6`}},
 		})
 		view := d.follower.View()
-		if view.Accepted != 6 || view.Rejected != 8 {
-			t.Errorf("%d accepted and %d rejected, want 6 and 8", view.Accepted, view.Rejected)
+		if view.Accepted != 6 || view.Rejected != 9 {
+			t.Errorf("%d accepted and %d rejected, want 6 and 9", view.Accepted, view.Rejected)
 		}
 	})
 }
@@ -347,7 +350,7 @@ func TestTheFileThatCountsMayBeAnother(t *testing.T) {
 		}
 		d.goThrough(t, []phase{
 			{"the last of three places", lies("/etc/a", fileA, "here/a", "home/a"), 1, true, "", nil},
-			{"the second", lies("home/a", fileB, "here/a"), 2, true, "", []string{"generation=2"}},
+			{"the second", lies("home/a", fileB, "here/a"), 2, true, "", []string{"generation=2 file=home/a"}},
 			{"the first", lies("here/a", fileA), 3, true, "", []string{"generation=3"}},
 			{"it is gone, perhaps in mid-air", lies("home/a", fileB, "here/a"), 3, false, "", nil},
 			{"it is back", lies("here/a", fileA), 3, false, "", nil},
@@ -368,7 +371,7 @@ func TestTheFileThatCountsMayBeAnother(t *testing.T) {
 	})
 }
 
-func TestAWarningIsSaidOnceForEachReload(t *testing.T) {
+func TestAWarningIsSaidOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *desk) {
 		d.file = "oidc_token_file: o\norganization_name: acme\nrunner_pool_id: p\n" + fileA
 		for range 3 {
@@ -379,6 +382,13 @@ func TestAWarningIsSaidOnceForEachReload(t *testing.T) {
 		text := d.heard()
 		if strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "has no effect beside oidc_token_file") || strings.Contains(text, canary) {
 			t.Errorf("the log says\n%s", text)
+		}
+		d.goThrough(t, []phase{
+			{"another edit", d.write(d.file + "syslog: false\n"), 2, true, "", []string{"generation=2"}},
+			{"a slip", d.write(d.file + "sislog: false\n"), 3, true, "", []string{"sislog: unknown key", "generation=3"}},
+		})
+		if warnings := d.follower.View().Warnings; len(warnings) != 2 {
+			t.Errorf("the view has the warnings %v", warnings)
 		}
 	})
 }

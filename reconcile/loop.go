@@ -313,7 +313,11 @@ func (l *Loop) failed(key, what, pool string, err error) {
 		level = slog.LevelDebug
 	}
 	l.failures[key] = failure{err: err, times: f.times + 1, until: time.Now().Add(wait)}
-	l.log.Log(context.Background(), level, what, "pool", pool, "error", err, "in", wait)
+	log := l.log
+	if pool != "" {
+		log = log.With("pool", pool)
+	}
+	log.Log(context.Background(), level, what, "error", err, "in", wait)
 }
 
 // converged notes that what is wanted is what runs, unless something still

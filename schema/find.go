@@ -71,7 +71,7 @@ func Find(places Places) (Source, error) {
 	if named, by := places.named(); named != "" {
 		content, mode, err := readRegular(named)
 		if err != nil {
-			return Source{}, fmt.Errorf("read the configuration that %s names: %w", by, err)
+			return Source{}, fmt.Errorf("read the configuration that %s names: %w: make it readable, or name another", by, err)
 		}
 		source.Path, source.Content, source.Mode = named, content, mode
 		return source, nil
