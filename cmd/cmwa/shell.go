@@ -46,17 +46,19 @@ func newShell(ctx context.Context, log *logSwitch, spec reconcile.ProcessSpec) (
 
 // prepare opens what is new: see [reconcile.Process].
 func (p *shell) prepare(_ context.Context, from, to reconcile.ProcessSpec) (commit func(), err error) {
-	sink, err := p.log.open(to)
-	if err != nil {
-		return nil, err
-	}
 	rebind := from.HTTPPort != to.HTTPPort
 	var listener net.Listener
 	if rebind {
 		if listener, err = listen(to.HTTPPort); err != nil {
-			sink.close()
 			return nil, err
 		}
+	}
+	sink, err := p.log.open(to) // comes last: it may be the one in use, which must not be closed if something else fails
+	if err != nil {
+		if listener != nil {
+			_ = listener.Close()
+		}
+		return nil, err
 	}
 	return func() {
 		p.log.use(sink)
