@@ -44,6 +44,12 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 // runAgent is cmwa run. It returns after the first signal when all is done,
 // after a single run, or when it cannot begin.
 func runAgent(ctx, hurry context.Context, config string, s streams) error {
+	// A HUP asks for a look. From the beginning and until all jobs are over it must
+	// not do what it does by default, which is to end the process and leave them.
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGHUP)
+	defer signal.Stop(asked)
+
 	environ := readEnvironment(s.environ)
 
 	// the configuration, as it is now
@@ -84,7 +90,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	})
 	group.Go(func() error { return process.serve(serving) })
 	group.Go(func() error { return watcher.Run(looking) })
-	group.Go(func() error { return follow(looking, watcher, follower, log.logger) })
+	group.Go(func() error { return follow(looking, asked, watcher, follower, log.logger) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
@@ -102,13 +108,10 @@ func check(desired reconcile.Desired) error {
 	return nil
 }
 
-// follow looks at the configuration whenever it may have changed, or a HUP asks
+// follow looks at the configuration whenever it may have changed, or a signal asks
 // for it, until ctx ends. It warns once of each file that cannot be replaced as it
 // is mounted.
-func follow(ctx context.Context, watcher *watch.Watcher, follower *reconcile.Follower, log *slog.Logger) error {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGHUP)
-	defer signal.Stop(asked)
+func follow(ctx context.Context, asked <-chan os.Signal, watcher *watch.Watcher, follower *reconcile.Follower, log *slog.Logger) error {
 	told := map[string]bool{}
 	for generation := uint64(0); ; {
 		_ = follower.Look() // it has told

@@ -1,12 +1,103 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 )
+
+func TestAHangUpWhileJobsMayFinishLeavesThemAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	p, port := w.pools(1), freePort(t)
+	agent := w.follow(nil, "token: "+p[0].token, fmt.Sprint("http_server_port: ", port))
+	w.hold("held", p[0].id)
+	agent.signal(syscall.SIGTERM)
+	agent.says("nothing new is claimed")
+	for range 3 {
+		agent.signal(syscall.SIGHUP)
+		if code := probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)); code != http.StatusOK {
+			t.Errorf("health answers %d after a HUP", code)
+		}
+	}
+	w.release("held")
+	agent.exit(exitOK)
+	agent.says("agent has stopped")
+}
+
+// fullPipe is a pipe into which nothing more goes until it is read from, and how
+// many bytes fill it: who writes to it stays where it is.
+func fullPipe(t *testing.T) (out, in *os.File, filling int) {
+	t.Helper()
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close(); _ = in.Close() })
+	if err := in.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if filling, err = in.Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the pipe does not fill: %v", err)
+	}
+	return out, in, filling
+}
+
+// The agent is held at its first line of the log: the health port is open then, and
+// nothing follows the configuration yet.
+func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p, port := w.turnstile(), w.pools(1), freePort(t)
+	file, said := filepath.Join(w.folder, "agent.yaml"), filepath.Join(w.folder, "held.log")
+	w.replace(file, w.content("token: "+p[0].token, fmt.Sprint("http_server_port: ", port)))
+	out, in, filling := fullPipe(t)
+	agent := &program{w: w, cmd: exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file), path: said, done: make(chan struct{})}
+	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.folder, append(os.Environ(), "HOME="+w.folder, "TMPDIR="+w.folder), in
+	w.must(os.WriteFile(said, nil, 0o600))
+	w.must(agent.cmd.Start())
+	w.must(in.Close())
+	go func() {
+		_ = agent.cmd.Wait()
+		agent.code = agent.cmd.ProcessState.ExitCode()
+		close(agent.done)
+	}()
+	t.Cleanup(func() { agent.signal(syscall.SIGKILL); <-agent.done })
+
+	w.eventually("the health port is open", func() bool {
+		return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)) != 0 || agent.ends(0)
+	})
+	agent.signal(syscall.SIGHUP)
+	copied := make(chan error, 1)
+	go func() {
+		file, err := os.OpenFile(said, os.O_WRONLY|os.O_APPEND, 0)
+		if err == nil {
+			_, skipped := io.CopyN(io.Discard, out, int64(filling))
+			_, err = io.Copy(file, out)
+			err = errors.Join(skipped, err, file.Close())
+		}
+		copied <- err
+	}()
+	agent.says("converged")
+	w.polls(v, p[0].token)
+	agent.signal(syscall.SIGTERM)
+	agent.exit(exitOK)
+	w.must(<-copied)
+	if text := agent.output(); strings.Contains(text, "DATA RACE") {
+		t.Errorf("a data race:\n%s", text)
+	}
+}
 
 // watched is a shell whose log's sink counts how often it is closed.
 func watched(t *testing.T, spec reconcile.ProcessSpec) (p *shell, closed *int) {
