@@ -113,11 +113,11 @@ func check(desired reconcile.Desired) error {
 // is mounted.
 func follow(ctx context.Context, asked <-chan os.Signal, watcher *watch.Watcher, follower *reconcile.Follower, log *slog.Logger) error {
 	told := map[string]bool{}
-	for generation := uint64(0); ; {
+	for looked := (*schema.Config)(nil); ; {
 		_ = follower.Look() // it has told
-		if view := follower.View(); view.Generation != generation {
-			generation = view.Generation
-			for _, path := range frozenOf(view.Config) {
+		if c := follower.View().Config; c != looked {
+			looked = c
+			for _, path := range frozenOf(c) {
 				if !told[path] {
 					log.Warn("a new file in the place of this one is never seen: it is mounted by itself, or with subPath; mount the folder that holds it", "file", path)
 				}

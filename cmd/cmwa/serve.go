@@ -26,8 +26,8 @@ type account struct {
 	mode    func() watch.Mode
 
 	mu     sync.Mutex
-	looked uint64   // generation of which frozen is known
-	frozen []string // files
+	looked *schema.Config // of which frozen is known
+	frozen []string       // files
 }
 
 // answers is the handler of the agent's HTTP server: GET /healthz, /readyz,
@@ -283,13 +283,14 @@ func reloadOf(view reconcile.View) *statusReload {
 	return r
 }
 
-// frozenFiles are the files of the generation in force that cannot be replaced as
-// they are mounted. The table of mounts is read once for each generation.
+// frozenFiles are the files of the configuration in force that cannot be replaced
+// as they are mounted. The table of mounts is read once for each configuration: one
+// that says the same at another place is another.
 func (a *account) frozenFiles(view reconcile.View) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if view.Config != nil && a.looked != view.Generation {
-		a.looked, a.frozen = view.Generation, frozenOf(view.Config)
+	if view.Config != nil && a.looked != view.Config {
+		a.looked, a.frozen = view.Config, frozenOf(view.Config)
 	}
 	return a.frozen
 }
