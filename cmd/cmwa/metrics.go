@@ -60,7 +60,7 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 
 	gauge("build_info", "Version of the agent; always 1.", 1, "version", status.Agent.Version)
 	gauge("healthy", "Whether every pool makes progress or waits on purpose.", truth(status.Healthy))
-	gauge("converged", "Whether what the configuration says is what runs, in full.", truth(status.Converged))
+	gauge("converged", "Whether what the last good configuration says is what runs, in full; config_problems tells whether the file as it stands is refused.", truth(status.Converged))
 
 	c := status.Config
 	gauge("config_info", "Digest of the configuration that is wanted; always 1.", 1, "digest", c.Digest)

@@ -97,7 +97,7 @@ type statusDocument struct {
 	Now       time.Time     `json:"now"`
 	Agent     statusAgent   `json:"agent"`
 	Healthy   bool          `json:"healthy"`
-	Converged bool          `json:"converged"` // what the file says is what runs, in full
+	Converged bool          `json:"converged"` // what the last good configuration says is what runs, in full, also while the file as it stands is refused
 	Stopping  bool          `json:"stopping,omitempty"`
 	Config    statusConfig  `json:"config"`
 	Pools     []statusPool  `json:"pools"`             // those that run, and those that should

@@ -227,3 +227,20 @@ func TestAHangUpFindsTheSameConfigurationInAFrozenPlace(t *testing.T) {
 		t.Errorf("the generation is %d, want it to stay 1", generation)
 	}
 }
+
+func TestConvergedIsToldOfTheLastGoodConfigurationWhileTheFileIsRefused(t *testing.T) {
+	a := calmAccount(t)
+	view, loop := a.config(), a.loop()
+	loop.Claiming = true
+	view.Rejection, view.Rejected = &reconcile.Rejection{At: time.Now(), Reason: "it cannot be read"}, 1
+	a.config, a.loop = func() reconcile.View { return view }, func() reconcile.Status { return loop }
+	if d := a.document(time.Now()); !d.Converged || d.Config.Rejection == nil || d.good() {
+		t.Errorf("%+v", d)
+	}
+	text := get(t, a.answers(), "/metrics").Body.String()
+	for _, want := range []string{"# HELP cmwa_converged Whether what the last good configuration says ", "\ncmwa_converged 1\n", "\ncmwa_config_problems 1\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics do not hold %q:\n%s", want, text)
+		}
+	}
+}
