@@ -63,7 +63,7 @@ type Pool struct {
 	service  pause         // before the next question, for what the last one brought
 	engine   pause         // before the next question, after a job's environment could not be made
 	progress time.Time     // last time that anything went forward
-	failing  bool          // the last question failed, and this was said
+	failing  error         // of the last question, and it was said; nil if it did not fail
 	waiting  bool          // for one of the process's slots
 	tuned    chan struct{} // closed, and made anew, by each Tune
 }
@@ -259,8 +259,8 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 		}
 		return
 	}
-	if p.failing {
-		p.failing = false
+	if p.failing != nil {
+		p.failing = nil
 		p.log.Info("the service answers again")
 	}
 	p.progress = p.polled
@@ -294,12 +294,12 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 func (p *Pool) failed(err error) {
 	level := slog.LevelWarn
 	switch {
-	case p.failing:
+	case p.failing != nil:
 		level = slog.LevelDebug
 	case errors.Is(err, ErrUnauthorized):
 		level = slog.LevelError
 	}
-	p.failing = true
+	p.failing = err
 	var wait *Pause
 	if errors.As(err, &wait) {
 		p.service = pause{wait.Until, wait.Reason, forFailure}
@@ -358,10 +358,10 @@ func (p *Pool) Tune(spec PoolSpec) {
 // before. The caller holds the lock.
 func (p *Pool) reconsider(before Tuning) {
 	now, tuning := time.Now(), p.spec.Tuning
-	if !p.failing && now.Before(p.pollAt) {
+	if p.failing == nil && now.Before(p.pollAt) {
 		p.progress = now // it has waited on purpose until now
 	}
-	other := p.failing && !sameCredentials(before, tuning)
+	other := p.failing != nil && !sameCredentials(before, tuning)
 	breaker := p.service.kind == forBreaker
 	switch p.service.kind {
 	case forBreaker:

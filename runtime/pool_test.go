@@ -668,6 +668,29 @@ func TestFailedQuestionsAreRepeatedAtTheIntervalAndSaidOnce(t *testing.T) {
 	})
 }
 
+func TestThePoolTellsWhyItsLastQuestionFailedUntilOneSucceeds(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		refused := fmt.Errorf("%w: check token", runtime.ErrUnauthorized)
+		down := &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "try 1 of 3", Err: errors.New("connection refused")}
+		st.cloud.Fail(runtimetest.Claim, 1, refused)
+		st.cloud.Fail(runtimetest.Claim, 1, down)
+		if got := st.pool.State().Failing; got != "" {
+			t.Errorf("before the first question it is %q", got)
+		}
+		st.start()
+		for _, want := range []error{refused, down} {
+			if got := st.pool.State().Failing; got != want.Error() || !strings.Contains(st.log.String(), got) {
+				t.Errorf("it is %q, want %q as in the log:\n%s", got, want, st.log)
+			}
+			wait(2 * time.Minute)
+		}
+		wait(time.Hour)
+		if got := st.pool.State().Failing; got != "" {
+			t.Errorf("after a question that succeeded it is %q", got)
+		}
+	})
+}
+
 func TestASingleRunEndsAfterOneJob(t *testing.T) {
 	play(t, spec(most(3), func(t *runtime.Tuning) { t.SingleRun = true }), func(t *testing.T, st *stage) {
 		st.start()

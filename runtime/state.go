@@ -25,6 +25,7 @@ type PoolState struct {
 	Phase    PoolPhase
 	Until    time.Time // end of a pause
 	Why      string    // reason of a pause, or of the waiting
+	Failing  string    // why the last question for work failed; empty if it did not
 	Jobs     []JobState
 	Progress time.Time // last progress; while the pool waits on purpose, now
 	Finished bool      // its single run is over: it stops, or has stopped, of its own will
@@ -49,6 +50,9 @@ func (p *Pool) State() PoolState {
 		Progress: p.progress,
 		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
 		Err:      p.err,
+	}
+	if p.failing != nil {
+		state.Failing = p.failing.Error()
 	}
 	if state.Phase == PoolPaused {
 		pause := p.paused()
