@@ -12,15 +12,27 @@ import (
 // statusColumns is the width of the picture, whatever the terminal's.
 const statusColumns = 80
 
-// clock tells a time in full.
-func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// times are the words for times.
+type times struct {
+	at    func(time.Time) string // of an event
+	since func(time.Time) string // of what lasts from then on
+}
 
-// age tells a time as seen from the agent's clock.
-func (d statusDocument) age(t time.Time) string {
-	if ahead := t.Sub(d.Now); ahead > 0 {
-		return "in " + length(ahead)
+// clocks tell times in full.
+func clocks() times {
+	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	return times{at, func(t time.Time) string { return "since " + at(t) }}
+}
+
+// ages tell times as seen from the agent's clock.
+func (d statusDocument) ages() times {
+	at := func(t time.Time) string {
+		if ahead := t.Sub(d.Now); ahead > 0 {
+			return "in " + length(ahead)
+		}
+		return length(d.Now.Sub(t)) + " ago"
 	}
-	return length(d.Now.Sub(t)) + " ago"
+	return times{at, func(t time.Time) string { return "for " + length(d.Now.Sub(t)) }}
 }
 
 // length tells a duration with the two units that matter.
@@ -42,33 +54,33 @@ func length(d time.Duration) string {
 // name for it.
 type line struct{ of, text string }
 
-// lines draws the status, no line longer than statusColumns. When tells a time.
-func (d statusDocument) lines(when func(time.Time) string) []line {
+// lines draws the status, no line longer than statusColumns.
+func (d statusDocument) lines(tell times) []line {
 	var all []line
 	word := map[bool]string{true: "healthy", false: "UNHEALTHY"}[d.Healthy]
 	if d.Stopping {
 		word += ", stopping"
 	}
-	all = append(all, paragraph("agent", "agent", fmt.Sprintf("%s, started %s, pid %d, version %s", word, when(d.Agent.StartedAt), d.Agent.PID, d.Agent.Version))...)
+	all = append(all, paragraph("agent", "agent", fmt.Sprintf("%s, started %s, pid %d, version %s", word, tell.at(d.Agent.StartedAt), d.Agent.PID, d.Agent.Version))...)
 	if d.Problem != "" {
 		all = append(all, paragraph("agent", "", "problem: "+d.Problem)...)
 	}
 	c := d.Config
 	all = append(all, paragraph("config", "config", cmp.Or(c.Path, "none: the environment says all"))...)
-	force := fmt.Sprintf("generation %d, in force since %s", c.Desired, when(c.AppliedAt))
+	force := fmt.Sprintf("generation %d, in force %s", c.Desired, tell.since(c.AppliedAt))
 	switch {
 	case !d.Converged && c.Applied == 0:
-		force = fmt.Sprintf("generation %d wanted since %s, not in force in full yet", c.Desired, when(c.AcceptedAt))
+		force = fmt.Sprintf("generation %d wanted %s, not in force in full yet", c.Desired, tell.since(c.AcceptedAt))
 	case c.Applied != c.Desired:
-		force = fmt.Sprintf("generation %d wanted since %s, last in force in full: %d", c.Desired, when(c.AcceptedAt), c.Applied)
+		force = fmt.Sprintf("generation %d wanted %s, last in force in full: %d", c.Desired, tell.since(c.AcceptedAt), c.Applied)
 	}
 	all = append(all, paragraph("config", "", force)...)
 	all = append(all, paragraph("config", "", fmt.Sprintf("digest %.12s, changes seen by %s", c.Digest, c.Watch))...)
 	for _, file := range c.Frozen {
-		all = append(all, paragraph("config", "", "mounted by itself, so changes are missed; mount its folder: "+file)...)
+		all = append(all, paragraph("config", "", "mounted by itself, so that a new file in its place is never seen; mount its folder: "+file)...)
 	}
 	if r := c.Rejection; r != nil {
-		all = append(all, paragraph("refused", "REFUSED", fmt.Sprintf("the file as it is now, %s; generation %d stays", when(r.At), c.Desired))...)
+		all = append(all, paragraph("refused", "REFUSED", fmt.Sprintf("the file as it is now, %s; generation %d stays", tell.at(r.At), c.Desired))...)
 		if r.Reason != "" {
 			all = append(all, paragraph("refused", "", r.Reason)...)
 		}
@@ -79,16 +91,16 @@ func (d statusDocument) lines(when func(time.Time) string) []line {
 			}
 		}
 	}
-	return append(append(all, d.reloadLines(when)...), d.poolLines(when)...)
+	return append(append(all, d.reloadLines(tell)...), d.poolLines(tell)...)
 }
 
 // reloadLines tell what the last change did.
-func (d statusDocument) reloadLines(when func(time.Time) string) []line {
+func (d statusDocument) reloadLines(tell times) []line {
 	r := d.Reload
 	if r == nil {
 		return nil
 	}
-	lines := paragraph("reload", "reload", when(r.At))
+	lines := paragraph("reload", "reload", tell.at(r.At))
 	keys := func(list []statusKey) (words []string) {
 		for _, k := range list {
 			words = append(words, strings.TrimPrefix(k.Pool+": "+k.Key, ": "))
@@ -114,10 +126,10 @@ func (d statusDocument) reloadLines(when func(time.Time) string) []line {
 }
 
 // poolLines are the table of pools, with the jobs of each below it.
-func (d statusDocument) poolLines(when func(time.Time) string) []line {
+func (d statusDocument) poolLines(tell times) []line {
 	rows := [][]string{{"POOL", "PHASE", "JOBS", "TARGET", "SERVICE"}}
 	for _, p := range d.Pools {
-		service := strings.TrimPrefix(p.Service, "https://")
+		service := strings.TrimPrefix(p.Service, "https://") // that it is http:// matters: tokens go there in the clear
 		rows = append(rows, []string{p.Name, p.Phase, fmt.Sprintf("%d/%d", len(p.Jobs), p.MaxJobs), p.Target, service})
 	}
 	lines := []line{{"pools", ""}, {"pools", tableRow(rows[0])}}
@@ -125,7 +137,7 @@ func (d statusDocument) poolLines(when func(time.Time) string) []line {
 		of := "pool " + printable(p.Name) + ", " + printable(p.Key)
 		lines = append(lines, line{of, tableRow(rows[i+1])})
 		if !p.Until.IsZero() {
-			lines = append(lines, indented(of, "goes on "+when(p.Until)+": "+p.Why)...)
+			lines = append(lines, indented(of, "goes on "+tell.at(p.Until)+": "+p.Why)...)
 		} else if p.Why != "" {
 			lines = append(lines, indented(of, p.Why)...)
 		}
@@ -133,7 +145,7 @@ func (d statusDocument) poolLines(when func(time.Time) string) []line {
 			lines = append(lines, indented(of, "problem: "+p.Problem)...)
 		}
 		for _, j := range p.Jobs {
-			lines = append(lines, line{of, cut(fmt.Sprintf("  %-8s %s  %s", printable(j.Phase), when(j.Since), printable(cmp.Or(j.Subject, j.ID))), statusColumns)})
+			lines = append(lines, line{of, cut(fmt.Sprintf("  %-8s %s  %s", printable(j.Phase), tell.since(j.Since), printable(cmp.Or(j.Subject, j.ID))), statusColumns)})
 		}
 	}
 	return lines

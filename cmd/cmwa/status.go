@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,7 @@ const (
 	statusLimit = 5 * time.Second // of one question
 	statusBytes = 8 << 20         // of one answer: some ten thousand jobs
 	statusEvery = time.Second     // between two looks of --watch
-	defaultPort = 8080            // of http_server_port, for a file of which nothing can be read
+	defaultPort = 8080            // of http_server_port, for a file that says nothing of it
 )
 
 func statusCommand(s streams) *ffcli.Command {
@@ -105,16 +106,35 @@ func (s streams) follow(ctx context.Context, q *inquiry, last statusDocument, sh
 type inquiry struct {
 	config, url string
 	environ     environment
-	asked       string // the URL that was asked last
+	found       string // the URL at which an agent has answered
 }
 
 // ask asks once. Errors are for people, and quote nothing that was answered.
+//
+// A file that is spoilt while it is followed no longer tells the port, and the
+// agent that refuses it is where it was.
 func (q *inquiry) ask(ctx context.Context) (statusDocument, error) {
-	where, err := q.where()
+	where, guessed, err := q.where()
 	if err != nil {
 		return statusDocument{}, err
 	}
-	q.asked = where
+	if guessed != "" && q.found != "" {
+		where, guessed = q.found, ""
+	}
+	d, err := askAt(ctx, where)
+	switch {
+	case err == nil:
+		q.found = where
+	case guessed != "":
+		err = fmt.Errorf("%w: that port is a guess, because %s: name the agent with --url", err, guessed)
+	case errors.Is(err, errNoAgent):
+		err = fmt.Errorf("%w: is it running, and is this its http_server_port?", err)
+	}
+	return d, err
+}
+
+// askAt asks once at a URL.
+func askAt(ctx context.Context, where string) (statusDocument, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
@@ -126,7 +146,7 @@ func (q *inquiry) ask(ctx context.Context) (statusDocument, error) {
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
 	if err != nil {
-		return statusDocument{}, fmt.Errorf("no agent answers at %s: %s: is it running, and is this its http_server_port?", where, whyNoAnswer(err))
+		return statusDocument{}, fmt.Errorf("%w at %s: %s", errNoAgent, where, whyNoAnswer(err))
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -169,64 +189,71 @@ func whyNoAnswer(err error) string {
 	}
 }
 
-var errNoURL = errors.New("--url must be a URL such as http://127.0.0.1:8080, without user, query or fragment")
+var (
+	errNoAgent = errors.New("no agent answers")
+	errNoURL   = errors.New("--url must be a URL such as http://127.0.0.1:8080, without user, query or fragment")
+)
 
-// where is the URL to ask.
-func (q *inquiry) where() (string, error) {
+// where is the URL to ask. Guessed says why its port is a guess, if it is one.
+func (q *inquiry) where() (where, guessed string, err error) {
 	if q.url != "" && q.config != "" {
-		return "", errors.New("name either --config or --url")
+		return "", "", errors.New("name either --config or --url")
 	}
 	if q.url != "" {
 		u, err := url.Parse(q.url)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return "", errNoURL
+			return "", "", errNoURL
 		}
 		if path.Base(u.Path) != "status" {
 			u = u.JoinPath("status")
 		}
-		return u.String(), nil
+		return u.String(), "", nil
 	}
-	port, err := q.port()
-	if err != nil {
-		return "", err
-	}
-	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/status", nil
-}
-
-// port is the port of the agent's HTTP server. A refused file is a reason to ask,
-// so what can be read of it must do.
-func (q *inquiry) port() (int, error) {
 	source, err := find(q.config, q.environ)
 	if err != nil {
-		return 0, err
+		return "", "", fmt.Errorf("%w; or name the agent with --url", err)
 	}
-	source.Elsewhere = true
-	port := 0
-	if c, _ := schema.Load(source); c != nil {
-		port = c.HTTPServerPort
-	} else {
-		port = portIn(source)
-	}
+	port, guessed := portOf(source)
 	if port == 0 {
-		return 0, errors.New("the agent of this configuration has no HTTP server: set http_server_port, or name another agent with --url")
+		return "", "", errors.New("the agent of this configuration has no HTTP server: set http_server_port, or name another agent with --url")
 	}
-	return port, nil
+	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/status", guessed, nil
 }
+
+// portVariable wins over every file.
+const portVariable = "PULUMI_AGENT_HTTP_SERVER_PORT"
 
 // portLine is the line of a file that sets the port.
 var portLine = regexp.MustCompile(`(?m)^["']?http_server_port["']?[ \t]*:[ \t]*["']?([0-9]{1,5})["']?[ \t]*(?:#.*)?\r?$`)
 
-// portIn reads the port of a file that cannot be used as a whole.
-func portIn(source schema.Source) int {
-	text := strings.TrimSpace(source.Environ["PULUMI_AGENT_HTTP_SERVER_PORT"])
-	if found := portLine.FindSubmatch(source.Content); text == "" && found != nil {
-		text = string(found[1])
+// portOf is the port of the agent's HTTP server. A refused file is a reason to
+// ask, so what can be read of it must do. Guessed says why nothing could be read.
+func portOf(source schema.Source) (port int, guessed string) {
+	variable := strings.TrimSpace(source.Environ[portVariable])
+	if variable == "" {
+		switch {
+		case source.Path == "":
+			return defaultPort, fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
+		case len(bytes.TrimSpace(source.Content)) == 0:
+			return defaultPort, quotedName(source.Path) + " is empty"
+		}
 	}
-	port, err := strconv.ParseUint(text, 10, 16)
+	source.Elsewhere = true
+	if c, _ := schema.Load(source); c != nil {
+		return c.HTTPServerPort, ""
+	}
+	text, guessed := variable, portVariable+" is no port"
+	if variable == "" {
+		guessed = quotedName(source.Path) + " cannot be used, as cmwa vet tells"
+		if found := portLine.FindSubmatch(source.Content); found != nil {
+			text = string(found[1])
+		}
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return defaultPort
+		return defaultPort, guessed
 	}
-	return int(port)
+	return int(number), ""
 }
 
 // shower returns what shows a status, or why there is none at present.
@@ -248,7 +275,7 @@ func (s streams) shower(asJSON, watched bool) func(statusDocument, error) error 
 		return s.changes()
 	default:
 		return func(d statusDocument, _ error) error {
-			for _, l := range d.lines(d.age) {
+			for _, l := range d.lines(d.ages()) {
 				if _, err := fmt.Fprintln(s.stdout, l.text); err != nil {
 					return err
 				}
@@ -266,7 +293,7 @@ func (s streams) sayLost(err error) error {
 // redraw draws the picture over the one before, as much of it as the terminal
 // has room for.
 func (s streams) redraw(d statusDocument, lost error) error {
-	lines := d.lines(d.age)
+	lines := d.lines(d.ages())
 	if lost != nil {
 		lines = append(paragraph("lost", "lost", lost.Error()), lines...)
 	}
@@ -302,7 +329,7 @@ func (s streams) changes() func(statusDocument, error) error {
 		}
 		said = ""
 		var b strings.Builder
-		now := together(d.lines(clock))
+		now := together(d.lines(clocks()))
 		for _, part := range now {
 			if !slices.Contains(known, part) {
 				b.WriteString(part.text)

@@ -99,8 +99,8 @@ func TestNoLineIsLongerThanEightyColumnsOrSteersTheTerminal(t *testing.T) {
 		q.Name, q.Key, q.Phase, q.Why, q.Problem, q.Target, q.Service = word("pool"), word("pool key"), word("phase"), word("why"), word("trouble"), word("target"), word("service")
 		q.Jobs[0].Subject, q.Jobs[0].Phase = word("subject"), word("job phase")
 		q.MaxJobs = rapid.Int().Draw(t, "max jobs")
-		for _, when := range []func(time.Time) string{d.age, clock} {
-			for _, l := range d.lines(when) {
+		for _, tell := range []times{d.ages(), clocks()} {
+			for _, l := range d.lines(tell) {
 				if len([]rune(l.text)) > statusColumns || strings.ContainsFunc(l.text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 					t.Fatalf("%q", l.text)
 				}
@@ -190,7 +190,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 	}{
 		"nothing listens":     {[]string{"--config", config}, "nothing listens there"},
 		"no server":           {[]string{"--config", fileOf(t, "a.yaml", "token: pul-a\nhttp_server_port: 0\n")}, "set http_server_port"},
-		"no file":             {[]string{"--config", config + "x"}, "no such file"},
+		"no file":             {[]string{"--config", config + "x"}, "no such file or directory: make it readable, or name another; or name the agent with --url"},
 		"no URL":              {[]string{"--url", "localhost:8080"}, "--url must be a URL"},
 		"a URL with a user":   {[]string{"--url", "http://me:secret@127.0.0.1"}, "--url must be a URL"},
 		"both":                {[]string{"--url", "http://127.0.0.1", "--config", config}, "either --config or --url"},
@@ -211,6 +211,76 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 				t.Errorf("%+v", said)
 			}
 		})
+	}
+}
+
+func TestStatusSaysWhenThePortIsAGuess(t *testing.T) {
+	const port = "PULUMI_AGENT_HTTP_SERVER_PORT="
+	folder := t.TempDir()
+	t.Chdir(folder)
+	t.Setenv("HOME", folder)
+	for name, test := range map[string]struct {
+		file    string // none is no file at all
+		environ []string
+		port    int
+		guessed string // none is no guess
+	}{
+		"a good file":                    {"token: pul-a\n", nil, 8080, ""},
+		"a refused file with a port":     {"token: pul-a\nlog_level: loud\nhttp_server_port: 7001\n", nil, 7001, ""},
+		"a file that is empty":           {" \n", nil, 8080, "agent.yaml is empty"},
+		"an empty file and the variable": {"\n", []string{port + "7002"}, 7002, ""},
+		"a file that is no YAML":         {"\x00\x01", nil, 8080, "agent.yaml cannot be used, as cmwa vet tells"},
+		"a refused file without a port":  {"token: pul-a\nlog_level: loud\n", nil, 8080, "agent.yaml cannot be used"},
+		"a port that is too large":       {"token: pul-a\nhttp_server_port: 99999\n", nil, 8080, "agent.yaml cannot be used"},
+		"a port that is a word":          {"token: pul-a\nhttp_server_port: secret\n", nil, 8080, "agent.yaml cannot be used"},
+		"no file":                        {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + folder},
+		"no file, and the variable":      {"", []string{port + "7003"}, 7003, ""},
+		"a variable that is no port":     {"token: pul-a\n", []string{port + "secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is no port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := inquiry{environ: readEnvironment(test.environ)}
+			if test.file != "" {
+				q.config = fileOf(t, "agent.yaml", test.file)
+			}
+			where, guessed, err := q.where()
+			if want := fmt.Sprintf("http://127.0.0.1:%d/status", test.port); err != nil || where != want {
+				t.Errorf("%s, %v, want %s", where, err, want)
+			}
+			if !strings.Contains(guessed, test.guessed) || (guessed == "") != (test.guessed == "") || strings.Contains(guessed, "secret") {
+				t.Errorf("guessed because of %q, want %q", guessed, test.guessed)
+			}
+		})
+	}
+}
+
+func TestWhoAsksAtAGuessedPortIsToldToNameTheAgent(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // so that nothing answers, whatever listens at the usual port of this machine
+	q := inquiry{config: fileOf(t, "agent.yaml", "token: [\n"), environ: environment{}}
+	_, err := q.ask(ctx)
+	want := "no agent answers at http://127.0.0.1:8080/status: it cannot be talked to: that port is a guess, because " + q.config + " cannot be used, as cmwa vet tells: name the agent with --url"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+}
+
+func TestAFileThatIsSpoiltWhileItIsFollowedDoesNotLoseTheAgent(t *testing.T) {
+	server := agentOf(t, fixedStatus)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := inquiry{config: fileOf(t, "agent.yaml", "token: pul-a\nhttp_server_port: "+port+"\n"), environ: environment{}}
+	for _, content := range []string{"", "\n", "garbage\n", "http_server_port: 99999\n"} {
+		if _, err := q.ask(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(q.config, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, err := q.ask(t.Context()); err != nil || d.Agent.PID != 4711 {
+		t.Errorf("%v, %v", d.Agent, err)
 	}
 }
 
@@ -302,6 +372,26 @@ func TestALengthOfTimeIsToldInTheTwoUnitsThatMatter(t *testing.T) {
 	} {
 		if got := length(d); got != want {
 			t.Errorf("%s: %s, want %s", fmt.Sprint(d), got, want)
+		}
+	}
+}
+
+func TestWhatLastsIsToldByItsLengthAndWhatHappenedByItsAge(t *testing.T) {
+	d := fixedStatus()
+	text := func(tell times) (all string) {
+		for _, l := range d.lines(tell) {
+			all += l.text + "\n"
+		}
+		return all
+	}
+	for tell, wants := range map[string][]string{
+		text(d.ages()): {"started 3h12m ago", "wanted for 20s", "as it is now, 5s ago", "reload   20s ago", "goes on in 30s", "running  for 1m30s  0b7c"},
+		text(clocks()): {"started 2026-11-21T10:18:00Z", "wanted since 2026-11-21T13:29:40Z", "goes on 2026-11-21T13:30:30Z", "running  since 2026-11-21T13:28:30Z  0b7c"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(tell, want) {
+				t.Errorf("there is no %q in\n%s", want, tell)
+			}
 		}
 	}
 }
