@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -130,21 +131,28 @@ func (w *Watcher) say() {
 	}
 }
 
-// printOf reads a path. Only regular files are opened, since a pipe or a device
-// may never end.
+// printOf reads a path. Devices and pipes may never end, and are passed by before
+// they are opened; one that takes the file's place meanwhile is opened without
+// waiting for a writer, and passed by then.
 func printOf(path string) print {
 	info, err := os.Stat(path)
 	if err != nil {
 		return print{fault: faultOf(err)}
 	}
 	if !info.Mode().IsRegular() {
-		return print{fault: "not a regular file"}
+		return print{fault: notRegular}
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return print{fault: faultOf(err)}
 	}
 	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return print{fault: faultOf(err)}
+	}
+	if !info.Mode().IsRegular() {
+		return print{fault: notRegular}
+	}
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.LimitReader(file, maxBytes)); err != nil {
 		return print{fault: faultOf(err)}
@@ -153,6 +161,8 @@ func printOf(path string) print {
 	copy(p.sum[:], sum.Sum(nil))
 	return p
 }
+
+const notRegular = "not a regular file"
 
 func faultOf(err error) string {
 	switch {
