@@ -1,0 +1,230 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const ciFolder = "../../examples/gitops/ci"
+
+// ciJob is what the example for a CI service says: which files make it run, and
+// the scripts that it then runs one after the other.
+type ciJob struct {
+	triggers []string
+	scripts  []string
+}
+
+// ciJobs reads the examples, without the step that fetches cmwa.
+func ciJobs(t *testing.T) map[string]ciJob {
+	t.Helper()
+	read := func(name string, into any) {
+		content, err := os.ReadFile(filepath.Join(ciFolder, name))
+		if err == nil {
+			err = yaml.Unmarshal(content, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var github struct {
+		On struct {
+			PullRequest struct{ Paths []string } `yaml:"pull_request"`
+		}
+		Jobs map[string]struct {
+			Defaults struct{ Run struct{ Shell string } }
+			Env      map[string]string
+			Steps    []struct{ Run string }
+		}
+	}
+	read("github.yml", &github)
+	var gitlab map[string]struct {
+		Rules     []struct{ Changes []string }
+		Variables map[string]string
+		Script    []string
+	}
+	read("gitlab.yml", &gitlab)
+
+	hub, lab := github.Jobs["vet"], gitlab["agent configuration"]
+	if hub.Defaults.Run.Shell != "bash" || hub.Env["BASE"] == "" || lab.Variables["BASE"] == "" || len(lab.Rules) != 1 {
+		t.Fatalf("the examples are not what this test knows how to run: %+v, %+v", hub, lab)
+	}
+	jobs := map[string]ciJob{"github.yml": {triggers: github.On.PullRequest.Paths}}
+	fetches := func(script string) bool { return strings.HasPrefix(script, "go install ") }
+	job := jobs["github.yml"]
+	for _, step := range hub.Steps {
+		if step.Run != "" && !fetches(step.Run) {
+			job.scripts = append(job.scripts, step.Run)
+		}
+	}
+	jobs["github.yml"] = job
+	// A runner of GitLab gives all lines to one shell.
+	jobs["gitlab.yml"] = ciJob{lab.Rules[0].Changes, []string{strings.Join(slices.DeleteFunc(lab.Script, fetches), "\n")}}
+	return jobs
+}
+
+func TestGitOpsVetsTheFilesThatTriggerIt(t *testing.T) {
+	pathspec := regexp.MustCompile(`':\(glob\)([^']+)'`)
+	for name, job := range ciJobs(t) {
+		var vetted []string
+		for _, found := range pathspec.FindAllStringSubmatch(strings.Join(job.scripts, "\n"), -1) {
+			vetted = append(vetted, found[1])
+		}
+		if len(vetted) == 0 || !slices.Equal(vetted, job.triggers) {
+			t.Errorf("%s: %v trigger it, and it vets %v", name, job.triggers, vetted)
+		}
+	}
+}
+
+func TestGitOpsStopsAMergeForWhatItBreaksAndForNothingElse(t *testing.T) {
+	t.Parallel()
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		file     = "pulumi-workflow-agent.yaml"
+		good     = "token_file: /etc/cmwa/token\n"
+		other    = good + "polling_interval: 7m\n"
+		bad      = good + "log_level: loud\n"
+		misspelt = good + "poling_interval: 1m\n"
+		old      = "the file as it was before this change cannot be used"
+	)
+	manifest := func(level string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cmwa}\ndata:\n  " + file + ": |\n    token_file: /etc/cmwa/token\n    log_level: " + level + "\n"
+	}
+	type files map[string]string // an empty one is removed
+	jobs := ciJobs(t)
+	for name, test := range map[string]struct {
+		before, after files
+		stops         bool
+		says, hides   []string
+	}{
+		"a new file":              {files{}, files{file: good}, false, []string{file, "a new file"}, []string{old}},
+		"a new file that is bad":  {files{}, files{file: bad}, true, []string{file, "log_level"}, nil},
+		"a file that is cured":    {files{file: bad}, files{file: good}, false, []string{"log_level", old}, nil},
+		"a file that was empty":   {files{file: "\n"}, files{file: good}, false, []string{"token_file"}, nil},
+		"a file that is broken":   {files{file: good}, files{file: bad}, true, []string{file, "log_level"}, nil},
+		"a misspelt key":          {files{file: good}, files{file: misspelt}, true, []string{file, "polling_interval"}, nil},
+		"a misspelt key, cured":   {files{file: misspelt}, files{file: good}, false, []string{"poling_interval", old}, nil},
+		"a file that is changed":  {files{file: good}, files{file: other}, false, []string{"polling_interval", "7m"}, []string{old, "a new file"}},
+		"a comment in a file":     {files{file: good}, files{file: good + "# why\n"}, false, []string{"no change"}, []string{old}},
+		"a file that is the same": {files{file: bad}, files{"README.md": "more\n"}, false, nil, []string{file}},
+		"a file that is removed":  {files{file: good}, files{file: ""}, false, nil, []string{file}},
+		"a file that is moved":    {files{file: good}, files{file: "", "prod/" + file: good}, false, []string{"prod/" + file, "a new file"}, nil},
+		"a manifest":              {files{"k8s/agent.yaml": manifest("info")}, files{"k8s/agent.yaml": manifest("debug")}, false, []string{"k8s/agent.yaml", "log_level"}, nil},
+		"a manifest, broken":      {files{"k8s/agent.yaml": manifest("info")}, files{"k8s/agent.yaml": manifest("loud")}, true, []string{"k8s/agent.yaml", "log_level"}, nil},
+		"two configurations in a manifest": {
+			files{"agent.yaml": manifest("info") + "---\n" + manifest("info")}, files{"agent.yaml": manifest("info") + "---\n" + manifest("debug")},
+			false, []string{"2 configurations"}, []string{old},
+		},
+		"several files, the last one bad": {files{file: good}, files{file: other, "a/" + file: good, "b/c/" + file: bad}, true, []string{"b/c/" + file}, nil},
+		"names that a shell might run":    {files{}, files{"x $(touch ran)/agent.yaml": good, "a\n'; touch ran/agent.yaml": good}, false, []string{"a new file"}, nil},
+	} {
+		for service, job := range jobs {
+			t.Run(name+", "+service, func(t *testing.T) {
+				t.Parallel()
+				folder, temp := t.TempDir(), t.TempDir()
+				summary := filepath.Join(temp, "summary")
+				run := func(name string, args ...string) (string, error) {
+					cmd := exec.Command(name, args...)
+					cmd.Dir = folder
+					cmd.Env = []string{
+						"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + temp, "TMPDIR=" + temp, "BASE=before",
+						"RUNNER_TEMP=" + temp, "GITHUB_STEP_SUMMARY=" + summary, "GIT_CONFIG_NOSYSTEM=1",
+						"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com",
+					}
+					out, err := cmd.CombinedOutput()
+					var exit *exec.ExitError
+					if err != nil && !errors.As(err, &exit) {
+						t.Fatal(err)
+					}
+					return string(out), err
+				}
+				git := func(args ...string) {
+					if out, err := run("git", args...); err != nil {
+						t.Fatalf("git %v: %v\n%s", args, err, out)
+					}
+				}
+				commit := func(state files) {
+					for name, content := range state {
+						path := filepath.Join(folder, name)
+						if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+							t.Fatal(err)
+						}
+						err := os.WriteFile(path, []byte(content), 0o644)
+						if content == "" {
+							err = os.Remove(path)
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					git("add", "--all")
+					git("commit", "--quiet", "--allow-empty", "--message", "a change")
+				}
+				git("init", "--quiet", "--initial-branch", "before")
+				commit(test.before)
+				git("switch", "--quiet", "--create", "after")
+				commit(test.after)
+
+				var output strings.Builder
+				stopped := false
+				for _, script := range job.scripts {
+					out, err := run("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script)
+					output.WriteString(out)
+					if stopped = err != nil; stopped {
+						break
+					}
+				}
+				if stopped != test.stops {
+					t.Errorf("stopped: %t\n%s", stopped, output.String())
+				}
+				for _, want := range test.says {
+					if !strings.Contains(output.String(), want) {
+						t.Errorf("there is no %q in\n%s", want, output.String())
+					}
+				}
+				for _, hidden := range test.hides {
+					if strings.Contains(output.String(), hidden) {
+						t.Errorf("there is %q in\n%s", hidden, output.String())
+					}
+				}
+				if told, _ := os.ReadFile(summary); service == "github.yml" && !stopped && string(told) != output.String() {
+					t.Errorf("the summary is\n%s\nand the log\n%s", told, output.String())
+				}
+				if _, err := os.Stat(filepath.Join(folder, "ran")); err == nil {
+					t.Error("a name was run")
+				}
+				if left, _ := run("git", "status", "--porcelain"); left != "" {
+					t.Errorf("left in the repository: %s", left)
+				}
+			})
+		}
+	}
+}
+
+func TestGitOpsStopsAMergeWhoseBaseIsNotThere(t *testing.T) {
+	t.Parallel()
+	for service, job := range ciJobs(t) {
+		folder := t.TempDir()
+		for _, script := range append([]string{"git init --quiet"}, job.scripts...) {
+			cmd := exec.Command("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script)
+			cmd.Dir, cmd.Env = folder, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + folder, "TMPDIR=" + folder, "RUNNER_TEMP=" + folder, "BASE=gone"}
+			out, err := cmd.CombinedOutput()
+			if stops := script == job.scripts[0]; (err != nil) != stops {
+				t.Errorf("%s: %v\n%s", service, err, out)
+			}
+			if err != nil {
+				break
+			}
+		}
+	}
+}
