@@ -6,8 +6,8 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -22,7 +22,7 @@ type Mode string
 // The modes.
 const (
 	Events  Mode = "events"  // the kernel tells
-	Polling Mode = "polling" // files are read again and again
+	Polling Mode = "polling" // files are read again and again, as the kernel cannot tell of all that matters
 )
 
 const (
@@ -217,71 +217,102 @@ func (w *Watcher) setMode(mode Mode) {
 	w.mode = mode
 }
 
-// listen waits for events. It returns nil when ctx ends, and an error when the
+// listen follows events. It returns nil when ctx ends, and an error when the
 // kernel cannot serve the watches.
 func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
-	if err := w.arm(notify); err != nil {
-		return err
+	for {
+		s := w.arm(notify)
+		w.compare() // what changed before the watches were there
+		mode, pause := Events, net
+		if s.blind {
+			mode, pause = Polling, poll
+		}
+		w.setMode(mode)
+		if err := w.wait(ctx, notify, s, pause); err != nil || ctx.Err() != nil {
+			return err
+		}
 	}
-	w.compare() // what changed before the watches were there
-	w.setMode(Events)
-	slow := time.NewTicker(net)
-	defer slow.Stop()
-	settle := time.NewTimer(0) // fires when it is quiet
-	settle.Stop()
-	var since time.Time // of the first event that was not yet followed up; zero is none
+}
+
+// wait returns when it is time to compare, which is after the pause at the latest,
+// or when ctx ends. An error says that the watches have ended.
+func (w *Watcher) wait(ctx context.Context, notify *fsnotify.Watcher, s sight, pause time.Duration) error {
+	timer := time.NewTimer(pause) // and then for the quiet after an event
+	defer timer.Stop()
+	var since time.Time // of the first event that counts; zero is none
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case _, ok := <-notify.Events:
-			if !ok {
+		case event, ok := <-notify.Events:
+			switch {
+			case !ok:
 				return errors.New("the watch has ended")
+			case s.counts(event.Name):
+				if since.IsZero() {
+					since = time.Now()
+				}
+				timer.Reset(min(quiet, max(0, ceiling-time.Since(since))))
 			}
-			if since.IsZero() {
-				since = time.Now()
-			}
-			settle.Reset(min(quiet, max(0, ceiling-time.Since(since))))
-			continue
 		case err, ok := <-notify.Errors:
-			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) {
+			// The kernel refuses to end the watch of a folder that is moved and then
+			// removed, since it has done so already.
+			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) && !errors.Is(err, syscall.EINVAL) {
 				return errors.Join(errors.New("the watch has failed"), err)
 			}
-		case <-settle.C:
-		case <-slow.C:
+			return nil
+		case <-timer.C:
+			return nil
 		case <-w.nudged:
+			return nil
 		}
-		since = time.Time{}
-		settle.Stop()
-		if err := w.arm(notify); err != nil {
-			return err
-		}
-		w.compare()
 	}
 }
 
-// arm makes the kernel's watches those of the folders that matter now.
-func (w *Watcher) arm(notify *fsnotify.Watcher) error {
+// sight is what events can tell of the paths, and how they are to be read.
+type sight struct {
+	steps map[string]bool // names of what is on the ways
+	ends  map[string]bool // folders in which every name counts
+	blind bool            // a folder on a way is there and cannot be watched
+}
+
+// counts reports whether what an event names may change what a path leads to. In
+// a folder that is only passed through, such as /tmp, most of it does not. Names
+// are told apart without their folders there, because a folder that is mounted
+// twice is watched under one of its names only.
+func (s sight) counts(name string) bool {
+	return s.steps[filepath.Base(name)] || s.ends[filepath.Dir(name)]
+}
+
+// arm makes the kernel's watches those of the folders that matter now. All are
+// made anew: fsnotify keeps them by path, and behind the same path may be another
+// folder, since one above it was replaced.
+func (w *Watcher) arm(notify *fsnotify.Watcher) sight {
 	w.mu.Lock()
 	paths := w.paths
 	w.mu.Unlock()
-	wanted := map[string]bool{}
-	for _, path := range paths {
-		for _, folder := range folders(path) {
-			wanted[folder] = true
-		}
-	}
 	for _, folder := range notify.WatchList() {
-		if !wanted[folder] {
-			_ = notify.Remove(folder) // it may be gone
+		_ = notify.Remove(folder) // it may be gone
+	}
+	s := sight{steps: map[string]bool{}, ends: map[string]bool{}}
+	entered := map[string]bool{}
+	for _, path := range paths {
+		steps, ends := follow(path, func(folder string) {
+			if entered[folder] {
+				return
+			}
+			entered[folder] = true
+			err := notify.Add(folder)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+				s.blind = true
+			}
+		})
+		for _, step := range steps {
+			s.steps[step] = true
+		}
+		for _, folder := range ends {
+			s.ends[folder] = true
 		}
 	}
-	for _, folder := range slices.Sorted(maps.Keys(wanted)) {
-		switch err := notify.Add(folder); {
-		case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		default:
-			return err
-		}
-	}
-	return nil
+	return s
 }
