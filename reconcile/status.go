@@ -24,6 +24,13 @@ func (s Status) Healthy(now time.Time) bool {
 	return now.Sub(s.LastProgress()) <= s.Process.HealthThreshold
 }
 
+// Stuck reports whether a pool has made no progress within the threshold, although
+// it has some to make.
+func (s Status) Stuck(pool runtime.PoolState, now time.Time) bool {
+	over := pool.Finished && pool.Phase == runtime.PoolStopped
+	return !over && now.Sub(pool.Progress) > s.Process.HealthThreshold
+}
+
 // LastProgress returns the last progress of the pool that has waited longest
 // for one. A single run that is over has none to make. It is zero when there is no
 // pool.

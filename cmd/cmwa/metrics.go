@@ -71,6 +71,7 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 	moment("config_last_success_timestamp_seconds", "When a configuration was taken last.", c.AcceptedAt)
 	moment("config_last_rejection_timestamp_seconds", "When a configuration was refused last.", c.RejectedAt)
 	gauge("config_problems", "Problems for which the configuration as it stands in the file is refused; 0 if it is in force.", float64(status.rejected()))
+	gauge("config_warnings", "Warnings of the configuration in force, such as keys that are not known.", float64(len(c.Warnings)))
 	gauge("config_load_seconds", "Time that reading, checking and comparing the configuration in force took.", c.Seconds)
 	if status.Converged {
 		gauge("config_apply_seconds", "Time from taking the configuration in force to all pools being as it says, drained ones gone; there once that is so.", max(0, c.AppliedAt.Sub(c.AcceptedAt).Seconds()))
@@ -87,7 +88,8 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge("pool_jobs", "Jobs in flight.", float64(len(p.Jobs)), pool...)
 		gauge("pool_max_jobs", "Jobs that the pool may have in flight.", float64(p.MaxJobs), pool...)
-		gauge("pool_failing", "Whether the pool cannot work, and is tried again.", truth(p.Problem != ""), pool...)
+		gauge("pool_failing", "Whether the pool cannot work, or failed when it asked for work last, and is tried again.", truth(p.Problem != ""), pool...)
+		gauge("pool_stuck", "Whether the pool has made no progress within health_threshold, which makes the agent unhealthy.", truth(p.Stuck), pool...)
 		if !p.ProgressAt.IsZero() {
 			gauge("pool_progress_age_seconds", "Time since the last progress of the pool; a wait on purpose is progress.", max(0, status.Now.Sub(p.ProgressAt).Seconds()), pool...)
 		}

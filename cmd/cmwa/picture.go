@@ -79,6 +79,10 @@ func (d statusDocument) lines(tell times) []line {
 	for _, file := range c.Frozen {
 		all = append(all, paragraph("config", "", "mounted by itself, so that a new file in its place is never seen; mount its folder: "+file)...)
 	}
+	for _, p := range c.Warnings {
+		said := schema.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
+		all = append(all, paragraph("config", "", "warning: "+said.String())...)
+	}
 	if r := c.Rejection; r != nil {
 		all = append(all, paragraph("refused", "REFUSED", fmt.Sprintf("the file as it is now, %s; generation %d stays", tell.at(r.At), c.Desired))...)
 		if r.Reason != "" {
@@ -143,6 +147,9 @@ func (d statusDocument) poolLines(tell times) []line {
 		}
 		if p.Problem != "" {
 			lines = append(lines, indented(of, "problem: "+p.Problem)...)
+		}
+		if p.Stuck {
+			lines = append(lines, indented(of, "STUCK: no progress "+tell.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
 			lines = append(lines, line{of, cut(fmt.Sprintf("  %-8s %s  %s", printable(j.Phase), tell.since(j.Since), printable(cmp.Or(j.Subject, j.ID))), statusColumns)})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -53,6 +54,8 @@ func health(status func() reconcile.Status) http.Handler {
 		Phase string    `json:"phase"`
 		Until time.Time `json:"until,omitzero"`
 		Why   string    `json:"why,omitempty"`
+		Stuck bool      `json:"stuck,omitempty"` // makes no progress
+		Error string    `json:"problem,omitempty"`
 		Jobs  int       `json:"jobs"`
 	}
 	type body struct {
@@ -66,7 +69,7 @@ func health(status func() reconcile.Status) http.Handler {
 	answer := func(w http.ResponseWriter, good bool, words [2]string, s reconcile.Status, now time.Time) {
 		b := body{words[0], now.UTC(), s.LastProgress().UTC(), s.Applied, []pool{}, s.Problems}
 		for _, p := range s.Pools {
-			b.Pools = append(b.Pools, pool{p.Spec.Name, string(p.Phase), p.Until, p.Why, len(p.Jobs)})
+			b.Pools = append(b.Pools, pool{p.Spec.Name, string(p.Phase), p.Until, p.Why, s.Stuck(p, now), p.Failing, len(p.Jobs)})
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if !good {
@@ -125,6 +128,7 @@ type statusConfig struct {
 	Rejected   uint64           `json:"rejected"`            // how many since the start
 	Seconds    float64          `json:"loadSeconds"`         // that reading and checking the last good one took
 	Rejection  *statusRejection `json:"rejection,omitempty"` // of what the file says now
+	Warnings   []vetProblem     `json:"warnings,omitempty"`  // of what is in force
 	Watch      string           `json:"watch"`               // events or polling
 	Frozen     []string         `json:"frozen,omitempty"`    // files that are mounted by themselves, so that one that replaces them is never seen
 }
@@ -157,7 +161,8 @@ type statusPool struct {
 	Phase      string      `json:"phase"` // missing is a pool that should run and cannot
 	Until      time.Time   `json:"until,omitzero"`
 	Why        string      `json:"why,omitempty"`
-	Problem    string      `json:"problem,omitempty"`
+	Problem    string      `json:"problem,omitempty"` // why it does not work, or did not when it asked for work last
+	Stuck      bool        `json:"stuck,omitempty"`   // no progress within health_threshold: the reason why the agent is unhealthy
 	Generation uint64      `json:"generation"`
 	Target     string      `json:"target"`
 	Service    string      `json:"service"`
@@ -191,7 +196,7 @@ func (a *account) document(now time.Time) statusDocument {
 			RejectedAt: view.RejectedAt.UTC(), Accepted: view.Accepted, Rejected: view.Rejected, Seconds: view.Seconds,
 			Watch: string(a.mode()), Frozen: a.frozenFiles(view),
 		},
-		Pools:   pools(view, loop),
+		Pools:   pools(view, loop, now),
 		Problem: loop.Problems[reconcile.ProcessKey],
 	}
 	if view.Config != nil {
@@ -199,6 +204,9 @@ func (a *account) document(now time.Time) statusDocument {
 		if view.Config.Path != "" {
 			document.Config.Path = absolute(view.Config.Path)
 		}
+	}
+	if len(view.Warnings) > 0 {
+		document.Config.Warnings = problemsOf(view.Warnings)
 	}
 	if r := view.Rejection; r != nil {
 		document.Config.Rejection = &statusRejection{At: r.At.UTC(), Reason: r.Reason, Problems: problemsOf(r.Problems.Errors())}
@@ -219,7 +227,7 @@ func problemsOf(problems schema.Problems) []vetProblem {
 }
 
 // pools tells of the pools that run, and of those that should.
-func pools(view reconcile.View, loop reconcile.Status) []statusPool {
+func pools(view reconcile.View, loop reconcile.Status, now time.Time) []statusPool {
 	list := []statusPool{}
 	there := map[string]bool{}
 	of := func(spec runtime.PoolSpec, phase string) statusPool {
@@ -236,6 +244,7 @@ func pools(view reconcile.View, loop reconcile.Status) []statusPool {
 		if p.Problem == "" && state.Err != nil {
 			p.Problem = state.Err.Error()
 		}
+		p.Problem, p.Stuck = cmp.Or(p.Problem, state.Failing), loop.Stuck(state, now)
 		for _, j := range state.Jobs {
 			p.Jobs = append(p.Jobs, statusJob{j.ID, j.Subject, string(j.Phase), j.Since.UTC()})
 		}

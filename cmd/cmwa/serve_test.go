@@ -74,7 +74,7 @@ func calmAccount(t *testing.T) *account {
 	c := loaded(t, "token: "+quietToken+"\ndeploy_target: process\n")
 	desired := reconcile.Want(c, 1)
 	now := time.Now()
-	status := reconcile.Status{Desired: 1, Applied: 1, AppliedAt: now, Problems: map[string]string{}, Process: desired.Process}
+	status := reconcile.Status{Desired: 1, Applied: 1, AppliedAt: now, Claiming: true, Problems: map[string]string{}, Process: desired.Process}
 	for _, spec := range desired.Pools {
 		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Progress: now})
 	}
@@ -145,6 +145,39 @@ func TestAPoolThatDiedTellsOfWhat(t *testing.T) {
 	status.Pools[0].Phase, status.Pools[0].Err = runtime.PoolStopped, errors.New("the engine is gone")
 	if d := a.document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
 		t.Errorf("%+v", d.Pools[0])
+	}
+}
+
+func TestAPoolThatIsStuckTellsSinceWhenAndWhy(t *testing.T) {
+	a := calmAccount(t)
+	status := a.loop()
+	status.Pools[0].Failing, status.Pools[0].Progress = "the service refuses the token", time.Now().Add(-time.Hour)
+	d := a.document(time.Now())
+	if p := d.Pools[0]; d.Healthy || !p.Stuck || p.Problem != "the service refuses the token" {
+		t.Errorf("%+v", p)
+	}
+	if health := get(t, a.answers(), "/healthz"); health.Code != http.StatusServiceUnavailable || !strings.Contains(health.Body.String(), `"stuck":true,"problem":"the service refuses the token"`) {
+		t.Errorf("%d %s", health.Code, health.Body)
+	}
+	metrics := get(t, a.answers(), "/metrics").Body.String()
+	for _, want := range []string{"cmwa_pool_stuck{", "cmwa_pool_failing{"} {
+		if _, value, _ := strings.Cut(metrics, want); !strings.HasPrefix(value[strings.Index(value, "}"):], "} 1\n") {
+			t.Errorf("%s is not 1 in\n%s", want, metrics)
+		}
+	}
+}
+
+func TestWarningsOfWhatIsInForceAreTold(t *testing.T) {
+	a := calmAccount(t)
+	view := a.config()
+	_, view.Warnings = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("token: " + quietToken + "\npoling_interval: 3s\n")})
+	a.config = func() reconcile.View { return view }
+	d := a.document(time.Now())
+	if w := d.Config.Warnings; len(w) != 1 || w[0].Line != 2 || w[0].Message != "unknown key" || !d.good() {
+		t.Errorf("%+v", w)
+	}
+	if metrics := get(t, a.answers(), "/metrics").Body.String(); !strings.Contains(metrics, "cmwa_config_warnings 1\n") {
+		t.Errorf("the metrics are\n%s", metrics)
 	}
 }
 

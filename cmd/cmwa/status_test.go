@@ -37,13 +37,14 @@ func fixedStatus() statusDocument {
 				Severity: "error", File: "/etc/cmwa/pulumi-workflow-agent.yaml", Line: 12, Column: 19, Path: "pools.prod.http_server_port",
 				Message: "must be a whole number from 0 to 65535, and so on until the line is full", Hint: "remove it",
 			}}},
+			Warnings: []vetProblem{{Severity: "warning", File: "agent.yaml", Line: 3, Column: 1, Path: "poling_interval", Message: "unknown key", Hint: "did you mean \"polling_interval\"?"}},
 		},
 		Reload: &statusReload{
 			At: ago(20 * time.Second), Now: []statusKey{{"", "log_level"}, {"prod", "polling_interval"}}, NextJob: []statusKey{{"prod", "pull_image"}},
 			NeedsRestart: []statusKey{{"", "debug_pod"}}, Started: []string{"new"}, Drained: []string{"old"},
 		},
 		Pools: []statusPool{
-			{Name: "prod", Key: "prod-1", Phase: "paused", Until: now.Add(30 * time.Second), Why: "the service asks for it", Target: "docker", Service: "https://api.pulumi.com", MaxJobs: 5,
+			{Name: "prod", Key: "prod-1", Phase: "paused", Until: now.Add(30 * time.Second), Why: "the service asks for it", Problem: "the service refuses the token", Stuck: true, ProgressAt: ago(time.Hour), Target: "docker", Service: "https://api.pulumi.com", MaxJobs: 5,
 				Jobs: []statusJob{{ID: "job", Subject: "0b7c9d3e-0000-4000-8000-000000000000", Phase: "running", Since: ago(90 * time.Second)}}},
 			{Name: "a-pool-with-a-name-that-is-much-too-long-for-a-table", Key: "a-2", Phase: missing, Problem: "the Docker engine cannot be reached at unix:///var/run/docker.sock: permission denied: put the user into the group", Target: "kubernetes", Service: "https://pulumi.example.com/with/a/path/that/is/long", MaxJobs: 100},
 		},
@@ -92,6 +93,7 @@ func TestNoLineIsLongerThanEightyColumnsOrSteersTheTerminal(t *testing.T) {
 		d := fixedStatus()
 		d.Agent.Version, d.Problem, d.Config.Path, d.Config.Digest, d.Config.Watch = word("version"), word("problem"), word("path"), word("digest"), word("watch")
 		d.Config.Frozen = []string{word("frozen")}
+		d.Config.Warnings[0].Message, d.Config.Warnings[0].Path = word("warning"), word("warned of")
 		p := &d.Config.Rejection.Problems[0]
 		p.File, p.Path, p.Message, p.Hint, d.Config.Rejection.Reason = word("file"), word("key"), word("message"), word("hint"), word("reason")
 		d.Reload.Now[0].Key, d.Reload.Drained[0] = word("changed"), word("drained")
