@@ -177,7 +177,7 @@ func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Ti
 	f.mu.Unlock()
 	for _, warning := range outcome.Problems {
 		if !slices.Contains(known, warning) {
-			f.log.Warn(warning.String())
+			f.log.Warn(inLine(warning))
 		}
 	}
 	if before != nil {
@@ -185,7 +185,12 @@ func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Ti
 		if path := outcome.Config.Path; path != before.Path {
 			about = append(about, "file", path)
 		}
-		f.log.Info("configuration changed", append(about, byEffect(reloads)...)...)
+		effects := byEffect(reloads)
+		message := "configuration changed"
+		if len(effects) == 0 {
+			message += ", and no setting in force: comments alone, or keys that a variable overlays or deploy_target does not use"
+		}
+		f.log.Info(message, append(about, effects...)...)
 	}
 	f.parts.Want(desired)
 }
@@ -209,9 +214,19 @@ func (f *Follower) refuse(rejection Rejection, err error) error {
 		f.log.Error("configuration refused: the one before stays in force", "generation", generation, "problem", rejection.Reason)
 	}
 	for _, problem := range rejection.Problems.Errors() {
-		f.log.Error("configuration refused: the one before stays in force", "generation", generation, "problem", problem.String())
+		f.log.Error("configuration refused: the one before stays in force", "generation", generation, "problem", inLine(problem))
 	}
 	return err
+}
+
+// inLine writes a problem for a line of the log.
+func inLine(p schema.Problem) string {
+	hint := p.Hint
+	p.Hint = ""
+	if hint == "" {
+		return p.String()
+	}
+	return p.String() + ": " + hint
 }
 
 // restored notes that a file says again what is in force, perhaps at another place.

@@ -152,6 +152,9 @@ func (d *desk) goThrough(t *testing.T, phases []phase) {
 		if strings.Contains(text, canary) {
 			t.Fatalf("%s: the log shows a secret:\n%s", p.what, text)
 		}
+		if strings.Contains(text, `\n`) {
+			t.Fatalf("%s: a value of the log has several lines:\n%s", p.what, text)
+		}
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		if text == "" {
 			lines = nil
@@ -211,7 +214,7 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"from bad to bad", d.write(wrong), 4, false, "polling_interval", []string{stays + "4"}},
 			{"what this release cannot do", func(d *desk) { d.file, d.refuses = fileA, errors.New("kubernetes is not carried out") }, 4, false, "not carried out", []string{stays + `4 problem="kubernetes is not carried out"`}},
 			{"something that it can", func(d *desk) { d.file, d.refuses = fileA+"log_level: debug\n", nil }, 5, true, "", []string{`log_level, default: polling_interval" next_job="default: docker.memory"`}},
-			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`generation=6`}},
+			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`no setting in force: comments alone`}},
 		})
 		view := d.follower.View()
 		if view.Accepted != 6 || view.Rejected != 9 {
