@@ -439,7 +439,8 @@ func TestTheDigestTellsWhichPoolsFileIsThere(t *testing.T) {
 		}
 		seen[one] = name
 	}
-	if digest(map[string]string{"a": "eyJ"}, "", nil) != digest(map[string]string{"a": "eyJ"}, "", nil) {
+	first, second := digest(map[string]string{"a": "eyJ"}, "", nil), digest(map[string]string{"a": "eyJ"}, "", nil)
+	if first != second {
 		t.Error("the same files have different digests")
 	}
 }
