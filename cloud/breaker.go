@@ -21,19 +21,23 @@ import (
 // counts once for the breaker, as upstream documents circuit_breaker_failures
 // (Pulumi documentation, "Customer-managed runners", configuration reference).
 //
-// Settings change in use. The breaker's row of failures is kept; while it is
-// open, a new timeout counts from when it opened, and a timeout that has passed
-// already gives way to one question on probation.
+// Settings change in use, and no change forgets a failure. While the breaker is
+// open, its timeout counts from when it opened, and is the one of the last edit.
+// A change of what a call depends on, the credentials and the certificates that
+// are trusted, lets one try through at once: it may be the cure. What the service
+// itself has asked for holds all the same, but for other credentials.
 type pace struct {
-	mu        sync.Mutex
-	tuning    runtime.Tuning
-	breaker   *gobreaker.TwoStepCircuitBreaker[struct{}]
-	done      func(error) // of the question that is being tried
-	tries     int         // failed tries of that question
-	row       uint32      // failures carried over from an earlier breaker
-	probation bool        // the next failure opens the breaker, whatever the row
-	opened    time.Time   // when the breaker last opened
-	notBefore time.Time   // the end of a pause carried over from an earlier breaker
+	mu      sync.Mutex
+	tuning  runtime.Tuning
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}] // counts; made anew when it opens, as its own timeout is fixed
+	done    func(error)                                // of the question that is being tried
+	tries   int                                        // failed tries of that question
+	asked   runtime.Tuning                             // when the last try began
+
+	opened time.Time // when the breaker last opened; zero once a question has succeeded
+	wish   time.Time // the end of the wait that the service asked for then; zero is none
+	cause  error     // why it opened
+	early  bool      // one try may be made before the timeout is over
 }
 
 func newPace(tuning runtime.Tuning) *pace {
@@ -42,21 +46,15 @@ func newPace(tuning runtime.Tuning) *pace {
 	return p
 }
 
-// make makes a closed breaker. Its callbacks run under the lock.
+// make makes a closed breaker. Its callbacks run under the lock. After it has
+// opened, the next failure opens it again.
 func (p *pace) make() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Name:        "poll",
-		MaxRequests: 1,
-		Timeout:     p.tuning.BreakerTimeout,
+		Name: "poll",
 		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return p.probation || c.ConsecutiveFailures+p.row >= uint32(p.tuning.BreakerFailures)
+			return p.isOpen() || c.ConsecutiveFailures >= uint32(p.tuning.BreakerFailures)
 		},
 		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
-		OnStateChange: func(_ string, _, to gobreaker.State) {
-			if to == gobreaker.StateOpen {
-				p.opened = time.Now()
-			}
-		},
 	})
 }
 
@@ -65,17 +63,17 @@ func (p *pace) make() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 func (p *pace) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.done != nil {
-		return nil
+	if p.done == nil {
+		if p.isOpen() && time.Now().Before(p.end()) {
+			return p.open()
+		}
+		done, err := p.breaker.Allow()
+		if err != nil {
+			return err
+		}
+		p.done = done
 	}
-	if time.Now().Before(p.notBefore) {
-		return p.open(p.notBefore, nil)
-	}
-	done, err := p.breaker.Allow()
-	if err != nil {
-		return p.open(p.opened.Add(p.tuning.BreakerTimeout), nil)
-	}
-	p.done = done
+	p.asked = p.tuning
 	return nil
 }
 
@@ -83,7 +81,7 @@ func (p *pace) begin() error {
 func (p *pace) succeeded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.row, p.probation = 0, false
+	p.opened, p.wish, p.cause, p.early = time.Time{}, time.Time{}, nil, false
 	p.finish(nil)
 }
 
@@ -94,20 +92,29 @@ func (p *pace) failed(err error, again bool, least time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tries++
-	if again && p.tries <= p.tuning.RetryCount && !errors.Is(err, context.Canceled) {
+	now := time.Now()
+	var wish time.Time
+	if least > 0 {
+		wish = now.Add(least)
+	}
+	if again && !p.early && p.tries <= p.tuning.RetryCount && !errors.Is(err, context.Canceled) {
 		wait := max(least, backoff(p.tuning.RetryWait, p.tuning.RetryMaxWait, p.tries-1))
 		return &runtime.Pause{
-			Until:  time.Now().Add(wait),
+			Until:  now.Add(wait),
+			Wish:   wish,
 			Reason: fmt.Sprintf("try %d of %d", p.tries, p.tuning.RetryCount+1),
 			Err:    err,
 		}
 	}
 	p.finish(err)
 	if p.breaker.State() == gobreaker.StateOpen {
-		return p.open(p.opened.Add(p.tuning.BreakerTimeout), err)
+		p.opened, p.wish, p.cause, p.early = now, wish, err, false
+		p.breaker = p.make()
+		p.heed(p.asked)
+		return p.open()
 	}
 	if least > 0 {
-		return &runtime.Pause{Until: time.Now().Add(least), Reason: "the service asked for a longer wait", Err: err}
+		return &runtime.Pause{Until: wish, Wish: wish, Reason: "the service asked for a longer wait", Err: err}
 	}
 	return err
 }
@@ -120,31 +127,47 @@ func (p *pace) finish(err error) {
 	p.done, p.tries = nil, 0
 }
 
-// open is the pause of an open breaker.
-func (p *pace) open(until time.Time, err error) error {
-	return &runtime.Pause{Until: until, Reason: "circuit breaker open", Err: err}
+// isOpen reports whether the breaker is open or on probation. The caller holds
+// the lock.
+func (p *pace) isOpen() bool { return !p.opened.IsZero() }
+
+// end is until when an open breaker lets no question through. The caller holds
+// the lock.
+func (p *pace) end() time.Time {
+	end := p.opened
+	if !p.early {
+		end = end.Add(p.tuning.BreakerTimeout)
+	}
+	if p.wish.After(end) {
+		return p.wish
+	}
+	return end
+}
+
+// open is the pause of an open breaker. The caller holds the lock.
+func (p *pace) open() error {
+	return &runtime.Pause{Until: p.end(), Wish: p.wish, Reason: runtime.BreakerOpen, Err: p.cause}
 }
 
 // tune takes new settings over.
 func (p *pace) tune(tuning runtime.Tuning) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old := p.tuning
+	before := p.tuning
 	p.tuning = tuning
-	if old.BreakerTimeout == tuning.BreakerTimeout {
-		return
+	if p.isOpen() {
+		p.heed(before)
 	}
-	switch p.breaker.State() {
-	case gobreaker.StateClosed:
-		p.row += p.breaker.Counts().ConsecutiveFailures
-	case gobreaker.StateOpen:
-		p.notBefore, p.probation = p.opened.Add(tuning.BreakerTimeout), true
-	case gobreaker.StateHalfOpen:
-		p.probation = true
+}
+
+// heed lets an open breaker make an early try if what calls depend on has
+// changed from before. The caller holds the lock.
+func (p *pace) heed(before runtime.Tuning) {
+	if !before.SameCredentials(p.tuning) {
+		p.early, p.wish = true, time.Time{}
 	}
-	p.breaker = p.make()
-	if p.done != nil { // the question goes on, and counts for the new one
-		p.done, _ = p.breaker.Allow()
+	if before.CA != p.tuning.CA {
+		p.early = true
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
 )
 
 var errDown = errors.New("connection refused")
@@ -191,6 +192,174 @@ func TestANewTimeoutKeepsWhatTheBreakerKnows(t *testing.T) {
 				t.Error("one failure does not open a breaker whose limit is one")
 			}
 		})
+	})
+}
+
+// broken is a pace without repetitions whose breaker has just opened, with a wish
+// of the service if least is not 0.
+func broken(t *testing.T, least time.Duration) *pace {
+	t.Helper()
+	tuning := documented()
+	tuning.RetryCount, tuning.Token, tuning.CA = 0, secret.New("old"), "old"
+	p := newPace(tuning)
+	for range tuning.BreakerFailures {
+		if err := p.begin(); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.failed(errDown, true, least)
+	}
+	return p
+}
+
+// edit gives a pace its settings with a change.
+func (p *pace) edit(change func(*runtime.Tuning)) {
+	tuning := p.tuning
+	change(&tuning)
+	p.tune(tuning)
+}
+
+// asks checks how long the pace lets no question through. A question that it lets
+// through is left open.
+func (p *pace) asks(t *testing.T, what string, want time.Duration) {
+	t.Helper()
+	err := p.begin()
+	var pause *runtime.Pause
+	switch {
+	case want == 0 && err != nil, want != 0 && paused(err) != want:
+		t.Errorf("%s: %v (a pause of %s), want one of %s", what, err, paused(err), want)
+	case errors.As(err, &pause) && (pause.Reason != runtime.BreakerOpen || !errors.Is(err, errDown)):
+		t.Errorf("%s: the pause %v is not said to be the breaker's, for what opened it", what, err)
+	}
+}
+
+func TestTheLastOfManyEditsOfTheTimeoutCountsFromWhenTheBreakerOpened(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := broken(t, 0)
+			passed := time.Duration(0)
+			for _, timeout := range rapid.SliceOfN(rapid.Int64Range(1, int64(10*time.Hour)), 1, 6).Draw(rt, "timeouts") {
+				timeout := time.Duration(timeout)
+				time.Sleep(time.Minute)
+				passed += time.Minute
+				p.edit(func(t *runtime.Tuning) { t.BreakerTimeout = timeout })
+				if p.asks(t, timeout.String(), max(0, timeout-passed)); timeout <= passed || t.Failed() {
+					break
+				}
+			}
+		})
+	})
+}
+
+func TestAnOpenBreakerWaitsForTheTimeoutAndForTheServicesWish(t *testing.T) {
+	for name, c := range map[string]struct{ wish, want time.Duration }{
+		"a wish beyond the timeout": {time.Hour, time.Hour},
+		"a wish within the timeout": {time.Minute, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := broken(t, c.wish)
+				p.asks(t, "at once", c.want)
+				p.edit(func(t *runtime.Tuning) { t.BreakerTimeout = time.Second })
+				p.asks(t, "with a timeout of a second", c.wish)
+				time.Sleep(c.wish)
+				p.asks(t, "after it", 0)
+			})
+		})
+	}
+}
+
+// dependences are changes of what a call depends on.
+var dependences = map[string]func(*runtime.Tuning){
+	"a token":                  func(t *runtime.Tuning) { t.Token = secret.New("new") },
+	"a file of a token":        func(t *runtime.Tuning) { t.OIDCTokenFile = "/new" },
+	"the content of that file": func(t *runtime.Tuning) { t.OIDCSum = "new" },
+	"certificates":             func(t *runtime.Tuning) { t.CA = "new" },
+}
+
+func TestAnOpenBreakerLetsOneTryThroughWhenWhatItDependsOnHasChanged(t *testing.T) {
+	for name, change := range dependences {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := broken(t, 0)
+				time.Sleep(time.Minute)
+				p.edit(func(t *runtime.Tuning) { t.RetryCount = 5 })
+				p.asks(t, "before", 9*time.Minute)
+				p.edit(change)
+				p.asks(t, "after", 0)
+				if wait := paused(p.failed(errDown, true, 0)); wait != 10*time.Minute {
+					t.Errorf("the failed try is followed by %s, want the whole timeout", wait)
+				}
+				p.asks(t, "after that", 10*time.Minute)
+				p.edit(func(t *runtime.Tuning) { t.RetryCount, t.BreakerFailures = 0, 9 })
+				p.asks(t, "after an edit that changes nothing of it", 10*time.Minute)
+			})
+		})
+	}
+}
+
+func TestATryThatSucceedsEarlyClosesTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := broken(t, 0)
+		p.edit(dependences["a token"])
+		p.asks(t, "the early try", 0)
+		p.succeeded()
+		p.asks(t, "the next", 0)
+		if err := p.failed(errDown, false, 0); paused(err) != 0 {
+			t.Errorf("one failure opens it again: %v", err)
+		}
+	})
+}
+
+func TestAChangeWhileAQuestionIsAskedIsTriedWhenItHasFailed(t *testing.T) {
+	for name, change := range dependences {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := broken(t, 0)
+				time.Sleep(10 * time.Minute)
+				p.asks(t, "after the timeout", 0)
+				p.edit(change)
+				if wait := paused(p.failed(errDown, true, 0)); wait != 0 {
+					t.Errorf("what has changed is tried after %s, want at once", wait)
+				}
+				p.asks(t, "the try", 0)
+				if wait := paused(p.failed(errDown, true, 0)); wait != 10*time.Minute {
+					t.Errorf("its failure is followed by %s, want 10m", wait)
+				}
+			})
+		})
+	}
+}
+
+func TestOnlyOtherCredentialsDropWhatTheServiceAskedFor(t *testing.T) {
+	for name, change := range dependences {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for _, wish := range []time.Duration{5 * time.Minute, time.Hour} {
+					p := broken(t, wish)
+					want := time.Duration(0)
+					if name == "certificates" {
+						want = wish
+					}
+					p.edit(change)
+					p.asks(t, "the try", want)
+				}
+			})
+		})
+	}
+}
+
+func TestNoRowOfOtherEditsOpensTheWayThroughABreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := broken(t, 0)
+		for i := range 600 {
+			p.edit(func(t *runtime.Tuning) {
+				t.RetryCount, t.BreakerFailures, t.MaxJobs = i%3, 1+i%5, i
+				t.RetryWait, t.PollingInterval, t.TokenExpiration = time.Duration(i), time.Duration(i), time.Duration(i)
+			})
+			p.asks(t, "within the timeout", 10*time.Minute-time.Duration(i)*time.Second)
+			time.Sleep(time.Second)
+		}
+		p.asks(t, "after it", 0)
 	})
 }
 

@@ -81,8 +81,9 @@ const BreakerOpen = "circuit breaker open"
 // between two tries, or while the circuit breaker is open.
 type Pause struct {
 	Until  time.Time
-	Reason string // for people, or BreakerOpen
-	Err    error  // the failure behind it; may be nil
+	Wish   time.Time // until when the service itself asks for it, and only other credentials end it; zero if it does not
+	Reason string    // for people, or BreakerOpen
+	Err    error     // the failure behind it; may be nil
 }
 
 // Error says until when and why.

@@ -72,6 +72,7 @@ type Pool struct {
 // whatever happens. One that is past tells until when the pool has waited.
 type pause struct {
 	until time.Time
+	wish  time.Time // of the service, in a pause for a failure; zero is none
 	why   string
 	kind  pauseKind
 }
@@ -82,7 +83,7 @@ type pauseKind int
 const (
 	forEngine  pauseKind = iota // nothing ends it early
 	forWish                     // the service's, with an answer: polling_interval_override ends it
-	forFailure                  // the back-off of a repetition, or the service's wish with a refusal: other credentials end it
+	forFailure                  // before a repetition: other credentials end it, and other certificates unless the service wishes it
 	forBreaker                  // the Cloud keeps this one itself: any edit ends it, as asking again tells whether it still holds
 )
 
@@ -265,7 +266,7 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	}
 	p.progress = p.polled
 	if claim.RetryAfter > 0 && !p.spec.Tuning.PollingOverride {
-		p.service = pause{p.polled.Add(claim.RetryAfter), "the service asked for a longer wait", forWish}
+		p.service = pause{until: p.polled.Add(claim.RetryAfter), why: "the service asked for a longer wait", kind: forWish}
 		p.pollAt = p.service.until
 	}
 	if claim.Job == nil {
@@ -302,7 +303,7 @@ func (p *Pool) failed(err error) {
 	p.failing = err
 	var wait *Pause
 	if errors.As(err, &wait) {
-		p.service = pause{wait.Until, wait.Reason, forFailure}
+		p.service = pause{until: wait.Until, wish: wait.Wish, why: wait.Reason, kind: forFailure}
 		if wait.Reason == BreakerOpen {
 			p.service.kind = forBreaker
 		}
@@ -361,14 +362,19 @@ func (p *Pool) reconsider(before Tuning) {
 	if p.failing == nil && now.Before(p.pollAt) {
 		p.progress = now // it has waited on purpose until now
 	}
-	other := p.failing != nil && !sameCredentials(before, tuning)
+	other := p.failing != nil && !before.SameCredentials(tuning)
+	cure := other || p.failing != nil && before.CA != tuning.CA
 	breaker := p.service.kind == forBreaker
 	switch p.service.kind {
 	case forBreaker:
 		p.resume(&p.service)
 	case forFailure:
-		if other {
+		if left := p.service; cure {
 			p.resume(&p.service)
+			if !other && now.Before(left.wish) {
+				left.until = left.wish
+				p.service = left
+			}
 		}
 	case forWish:
 		if tuning.PollingOverride {
@@ -376,18 +382,12 @@ func (p *Pool) reconsider(before Tuning) {
 		}
 	}
 	switch {
-	case other, breaker:
-		p.pollAt = now
+	case cure, breaker:
+		p.pollAt = now // but for the pause
 	case now.Before(p.service.until): // as it was
 	case !p.polled.IsZero():
 		p.pollAt = p.polled.Add(jitter(tuning.PollingInterval))
 	}
-}
-
-// sameCredentials reports whether a service that refuses the one, or wants to
-// hear less of it, would do so with the other.
-func sameCredentials(a, b Tuning) bool {
-	return a.Token == b.Token && a.OIDCTokenFile == b.OIDCTokenFile && a.OIDCSum == b.OIDCSum
 }
 
 // paused returns the pause that is the last to end, which may be past. The caller

@@ -67,6 +67,12 @@ type Tuning struct {
 	Place Place
 }
 
+// SameCredentials reports whether a service that refuses the one, or wants to
+// hear less of it, would do so with the other.
+func (t Tuning) SameCredentials(other Tuning) bool {
+	return t.Token == other.Token && t.OIDCTokenFile == other.OIDCTokenFile && t.OIDCSum == other.OIDCSum
+}
+
 // Place is how a job's environment is made.
 type Place struct {
 	WorkingDirectory      string   // where the runner programs lie

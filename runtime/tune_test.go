@@ -1,10 +1,12 @@
 package runtime_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -212,6 +214,51 @@ func TestOverridingThePollingIntervalEndsTheServicesLongerWait(t *testing.T) {
 	})
 }
 
+func TestOtherCertificatesEndARepetitionsWaitButNotTheServices(t *testing.T) {
+	other := edited(func(t *runtime.Tuning) { t.CA = "new" })
+	const minute = time.Minute
+	for name, c := range map[string]struct{ until, wish, left time.Duration }{
+		"a back-off alone":           {30 * minute, 0, 0},
+		"a wish that has passed":     {30 * minute, 5 * minute, 0},
+		"a wish within the back-off": {30 * minute, 20 * minute, 10 * minute},
+		"a wish alone":               {30 * minute, 30 * minute, 20 * minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, edited(), func(t *testing.T, st *stage) {
+				pause := &runtime.Pause{Until: time.Now().Add(c.until), Reason: "try 1 of 3", Err: errors.New("500")}
+				if c.wish > 0 {
+					pause.Wish = time.Now().Add(c.wish)
+				}
+				st.cloud.Fail(runtimetest.Claim, 1, pause)
+				st.start()
+				wait(10 * minute)
+				st.pool.Tune(other)
+				st.wantFresh()
+				wait(0)
+				if c.left > 0 {
+					st.wantPaused(c.left)
+					wait(c.left - time.Millisecond)
+					if asked := st.asked(runtimetest.Claim); asked != 1 {
+						t.Errorf("%d questions within the service's wish", asked-1)
+					}
+					wait(time.Millisecond)
+				}
+				if asked := st.asked(runtimetest.Claim); asked != 2 {
+					t.Errorf("%d questions %s after the edit, want 1", asked-1, c.left)
+				}
+			})
+		})
+	}
+	t.Run("a failure that comes after the edit", func(t *testing.T) {
+		play(t, edited(), func(t *testing.T, st *stage) {
+			st.startLate(edited(), other, &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "try 1 of 3", Err: errors.New("not trusted")})
+			if asked := st.asked(runtimetest.Claim); asked != 2 {
+				t.Errorf("asked %d times, want a question with the new certificates at once", asked)
+			}
+		})
+	})
+}
+
 func TestOnlyOtherCredentialsEndTheWaitAfterARefusal(t *testing.T) {
 	failures := map[string]func() error{
 		"a rate limit": func() error {
@@ -399,6 +446,118 @@ func TestTheClientKeepsThePauseThatIsSaidToBeABreakersAndNoOther(t *testing.T) {
 			if kept := questions.Load() == 1; kept != c.breaker {
 				t.Errorf("two claims were %d questions", questions.Load())
 			}
+		})
+	}
+}
+
+// service is one that a pool's client reaches within a bubble, over connections
+// of its own. An empty answer is a connection that is refused.
+type service struct {
+	answer string // in the words of HTTP
+	dials  int
+}
+
+func (s *service) dial(context.Context, string, string) (net.Conn, error) {
+	s.dials++
+	if s.answer == "" {
+		return nil, errors.New("connection refused")
+	}
+	near, far := net.Pipe()
+	go func() {
+		defer far.Close()
+		if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
+			fmt.Fprintf(far, "HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", s.answer)
+		}
+	}()
+	return near, nil
+}
+
+// broken is a pool that asks once a minute, whose breaker opens for an hour at the
+// first failure.
+func broken(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
+	return edited(append([]func(*runtime.Tuning){func(t *runtime.Tuning) {
+		t.PollingInterval, t.BreakerFailures, t.OIDCSum = time.Minute, 1, ""
+	}}, edits...)...)
+}
+
+// reach starts the pool of a spec with a real client of a service.
+func (st *stage) reach(s runtime.PoolSpec, with *service) {
+	client := cloud.New(cloud.Options{
+		Identity: s.Identity, Tuning: s.Tuning, UserAgent: "test", Log: slog.New(slog.DiscardHandler),
+		Transport: &http.Transport{DialContext: with.dial},
+	})
+	st.pool = runtime.NewPool(s, runtime.Parts{
+		Cloud: client, Executor: st.engine, Close: client.Close, Agent: "agent-1", Log: slog.New(slog.NewTextHandler(st.log, nil)),
+	})
+	st.start()
+}
+
+func TestThePoolFollowsTheLastEditOfTheBreakersTimeout(t *testing.T) {
+	play(t, broken(), func(t *testing.T, st *stage) {
+		dead := &service{}
+		st.reach(broken(), dead)
+		wait(time.Minute)
+		st.wantPaused(59 * time.Minute)
+		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 2 * time.Hour }))
+		wait(time.Minute)
+		st.wantPaused(118 * time.Minute)
+		if dead.dials != 1 {
+			t.Errorf("asked %d times while the breaker is open", dead.dials-1)
+		}
+		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 3 * time.Minute }))
+		wait(0)
+		st.wantPaused(time.Minute)
+		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }))
+		wait(0)
+		if dead.dials != 2 {
+			t.Errorf("asked %d times after a timeout that has passed, want 1", dead.dials-1)
+		}
+		st.wantPaused(10 * time.Second)
+		if why := st.pool.State().Failing; !strings.Contains(why, "connection refused") {
+			t.Errorf("what is failing is %q", why)
+		}
+	})
+}
+
+func TestThePoolTriesTheCureOfAnOpenBreakerOnceAndAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer string
+		cure   func(*runtime.Tuning)
+		left   time.Duration
+	}{
+		"a token for a dead service":        {"", func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
+		"certificates for a dead service":   {"", func(t *runtime.Tuning) { t.CA = "new" }, 0},
+		"a token for a limited rate":        {"429 Too Many Requests\r\nRetry-After: 14400", func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
+		"certificates for a limited rate":   {"429 Too Many Requests\r\nRetry-After: 14400", func(t *runtime.Tuning) { t.CA = "new" }, 4*time.Hour - time.Minute},
+		"certificates for a shorter wish":   {"429 Too Many Requests\r\nRetry-After: 1200", func(t *runtime.Tuning) { t.CA = "new" }, 19 * time.Minute},
+		"certificates for a wish long past": {"429 Too Many Requests\r\nRetry-After: 30", func(t *runtime.Tuning) { t.CA = "new" }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, broken(), func(t *testing.T, st *stage) {
+				with := &service{answer: c.answer}
+				st.reach(broken(), with)
+				wait(time.Minute)
+				st.pool.Tune(broken(c.cure))
+				wait(0)
+				if c.left > 0 {
+					st.wantPaused(c.left)
+					wait(c.left - time.Second)
+					if with.dials != 1 {
+						t.Errorf("asked %d times within the service's wish", with.dials-1)
+					}
+					wait(time.Second)
+				}
+				if with.dials != 2 {
+					t.Errorf("asked %d times %s after the edit, want 1", with.dials-1, c.left)
+				}
+				for i := range 600 {
+					st.pool.Tune(broken(c.cure, func(t *runtime.Tuning) { t.MaxJobs, t.RetryCount = 1+i%3, i }))
+					wait(time.Second)
+				}
+				if with.dials != 2 {
+					t.Errorf("other edits made it ask %d times", with.dials-2)
+				}
+			})
 		})
 	}
 }
