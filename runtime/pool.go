@@ -63,7 +63,9 @@ type Pool struct {
 	service  pause         // before the next question, for what the last one brought
 	engine   pause         // before the next question, after a job's environment could not be made
 	progress time.Time     // last time that anything went forward
-	failing  error         // of the last question, and it was said; nil if it did not fail
+	failing  error         // of the last question; nil if it did not fail
+	quiet    bool          // the failures of this row are said, and nothing has changed that may end it
+	broken   bool          // the circuit breaker is open, and this was said
 	waiting  bool          // for one of the process's slots
 	tuned    chan struct{} // closed, and made anew, by each Tune
 }
@@ -261,8 +263,12 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 		return
 	}
 	if p.failing != nil {
-		p.failing = nil
-		p.log.Info("the service answers again")
+		var closed []any
+		if p.broken {
+			closed = []any{"circuit_breaker", "closed"}
+		}
+		p.failing, p.quiet, p.broken = nil, false, false
+		p.log.Info("the service answers again", closed...)
 	}
 	p.progress = p.polled
 	if claim.RetryAfter > 0 && !p.spec.Tuning.PollingOverride {
@@ -291,25 +297,40 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	begun = true
 }
 
-// failed notes a question for work that failed. The caller holds the lock.
+// failed notes a question for work that failed, or that the Cloud's breaker did
+// not let through. The caller holds the lock.
 func (p *Pool) failed(err error) {
+	var wait *Pause
+	errors.As(err, &wait)
+	open := wait != nil && wait.Reason == BreakerOpen
+	if p.broken && wait == nil { // an open breaker would have asked for another pause
+		p.broken, p.quiet = false, false
+		p.log.Info("the circuit breaker is closed")
+	}
 	level := slog.LevelWarn
 	switch {
-	case p.failing != nil:
+	case p.quiet:
 		level = slog.LevelDebug
 	case errors.Is(err, ErrUnauthorized):
 		level = slog.LevelError
 	}
-	p.failing = err
-	var wait *Pause
-	if errors.As(err, &wait) {
+	if open && !(p.broken && p.quiet) {
+		why := wait.Err
+		if why == nil {
+			why = err
+		}
+		p.log.Warn("the circuit breaker is open: not asking for work", "until", wait.Until, "error", why)
+	} else {
+		p.log.Log(context.Background(), level, "ask for work", "error", err)
+	}
+	p.failing, p.quiet, p.broken = err, true, p.broken || open
+	if wait != nil {
 		p.service = pause{until: wait.Until, wish: wait.Wish, why: wait.Reason, kind: forFailure}
-		if wait.Reason == BreakerOpen {
+		if open {
 			p.service.kind = forBreaker
 		}
 		p.pollAt = wait.Until
 	}
-	p.log.Log(context.Background(), level, "ask for work", "error", err)
 }
 
 // begin starts the life of a job, in an environment that exists already if id
@@ -364,6 +385,9 @@ func (p *Pool) reconsider(before Tuning) {
 	}
 	other := p.failing != nil && !before.SameCredentials(tuning)
 	cure := other || p.failing != nil && before.CA != tuning.CA
+	if cure {
+		p.quiet = false
+	}
 	breaker := p.service.kind == forBreaker
 	switch p.service.kind {
 	case forBreaker:

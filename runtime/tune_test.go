@@ -561,3 +561,94 @@ func TestThePoolTriesTheCureOfAnOpenBreakerOnceAndAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// said counts the lines of the log from a level on, and those of them that hold
+// the words.
+func (st *stage) said(level, words string) (all, some int) {
+	for line := range strings.Lines(st.log.String()) {
+		if strings.Contains(line, "level="+level) {
+			all++
+			if strings.Contains(line, words) {
+				some++
+			}
+		}
+	}
+	return all, some
+}
+
+func (st *stage) wantSaid(level string, lines int, words string) {
+	st.t.Helper()
+	if all, some := st.said(level, words); all != lines || lines > 0 && some == 0 {
+		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, and one with it:\n%s", all, level, some, words, lines, st.log)
+	}
+}
+
+func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t *testing.T) {
+	play(t, broken(), func(t *testing.T, st *stage) {
+		with := &service{}
+		st.reach(broken(), with)
+		end := time.Now().Add(time.Hour).Format("until=2006-01-02T15:04:05")
+		st.wantSaid("WARN", 1, "the circuit breaker is open: not asking for work\" component=pool pool=default "+end)
+		if _, why := st.said("WARN", "connection refused"); why != 1 {
+			t.Errorf("it is not said why:\n%s", st.log)
+		}
+		wait(30 * time.Minute)
+		st.pool.Tune(broken(most(2))) // and the pool asks the client whether it still holds
+		wait(3 * time.Hour)
+		st.wantSaid("WARN", 1, "")
+		st.wantSaid("INFO", 0, "")
+		with.answer = "204 No Content"
+		wait(time.Hour)
+		st.wantSaid("INFO", 1, "\"the service answers again\" component=pool pool=default circuit_breaker=closed")
+		st.wantSaid("WARN", 1, "")
+		with.answer = ""
+		wait(time.Minute + 10*time.Second)
+		st.wantSaid("WARN", 2, "circuit breaker")
+	})
+}
+
+func TestABreakerThatOpensAfterFailuresIsSaidAfterThem(t *testing.T) {
+	play(t, broken(), func(t *testing.T, st *stage) {
+		st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), &service{})
+		st.wantSaid("WARN", 1, "ask for work")
+		wait(5 * time.Minute)
+		st.wantSaid("WARN", 2, "circuit breaker")
+	})
+}
+
+func TestACureThatFailsIsSaid(t *testing.T) {
+	other := func(t *runtime.Tuning) { t.Token = secret.New("new") }
+	play(t, broken(), func(t *testing.T, st *stage) {
+		st.reach(broken(), &service{})
+		st.pool.Tune(broken(other))
+		wait(time.Second)
+		st.wantSaid("WARN", 2, "circuit breaker")
+	})
+	play(t, broken(), func(t *testing.T, st *stage) {
+		st.reach(broken(), &service{answer: "401 Unauthorized"})
+		wait(10 * time.Minute)
+		st.wantSaid("ERROR", 1, "refuses the token")
+		st.pool.Tune(broken(other))
+		wait(10 * time.Minute)
+		st.wantSaid("ERROR", 2, "refuses the token")
+	})
+}
+
+func TestABreakerThatClosesWithARefusalIsSaidAndSoIsTheRefusal(t *testing.T) {
+	play(t, broken(), func(t *testing.T, st *stage) {
+		with := &service{}
+		st.reach(broken(), with)
+		with.answer = "401 Unauthorized"
+		wait(time.Hour)
+		st.wantSaid("INFO", 1, "the circuit breaker is closed")
+		st.wantSaid("ERROR", 1, "refuses the token")
+		wait(time.Hour)
+		st.wantSaid("INFO", 1, "")
+		st.wantSaid("ERROR", 1, "")
+		with.answer = "204 No Content"
+		wait(2 * time.Minute)
+		if _, again := st.said("INFO", "circuit_breaker"); again != 0 {
+			t.Errorf("that the breaker is closed is said twice:\n%s", st.log)
+		}
+	})
+}
