@@ -187,7 +187,7 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		return claim, fmt.Errorf("%w: %w: the token that oidc_token_file was just exchanged for: check organization_name and runner_pool_id", runtime.ErrUnauthorized, err)
 	case errors.Is(err, runtime.ErrUnauthorized):
 		c.pace.succeeded() // the service works; an operator may be changing the token
-		return claim, fmt.Errorf("%w: %w: check token (PULUMI_AGENT_TOKEN): it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)
+		return claim, fmt.Errorf("%w: %w: check token, token_file or PULUMI_AGENT_TOKEN: it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)
 	case errors.As(err, &status) && status.Code == http.StatusBadRequest:
 		c.pace.succeeded()
 		return claim, err

@@ -154,7 +154,7 @@ func TestARefusedTokenIsSaidAndDoesNotOpenTheBreaker(t *testing.T) {
 	for range 10 {
 		_, err := s.client.Claim(t.Context())
 		var pause *runtime.Pause
-		if !errors.Is(err, runtime.ErrUnauthorized) || errors.As(err, &pause) || !strings.Contains(err.Error(), "PULUMI_AGENT_TOKEN") || strings.Contains(err.Error(), "pul-pool") {
+		if !errors.Is(err, runtime.ErrUnauthorized) || errors.As(err, &pause) || !strings.Contains(err.Error(), "check token, token_file or PULUMI_AGENT_TOKEN") || strings.Contains(err.Error(), "pul-pool") {
 			t.Fatalf("the error is %v", err)
 		}
 	}
