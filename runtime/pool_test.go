@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,9 +29,27 @@ type stage struct {
 	slots  *runtime.Slots
 	closed int // times that the pool let its parts go
 	pool   *runtime.Pool
-	log    *strings.Builder
+	log    *journal
 	stop   context.CancelCauseFunc
 	ended  chan error
+}
+
+// journal is a log that may be read while a pool writes it.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(line)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
 }
 
 // spec is a pool with the documented defaults.
@@ -74,7 +93,7 @@ func newStage(t testing.TB, s runtime.PoolSpec) *stage { return newStageWith(t, 
 
 // newStageWith makes a stage whose pool shares slots with others.
 func newStageWith(t testing.TB, s runtime.PoolSpec, slots *runtime.Slots) *stage {
-	st := &stage{t: t, cloud: runtimetest.NewCloud(), engine: runtimetest.NewExecutor(), slots: slots, log: &strings.Builder{}, ended: make(chan error, 1)}
+	st := &stage{t: t, cloud: runtimetest.NewCloud(), engine: runtimetest.NewExecutor(), slots: slots, log: &journal{}, ended: make(chan error, 1)}
 	st.pool = runtime.NewPool(s, runtime.Parts{
 		Cloud: st.cloud, Executor: st.engine, Slots: slots, Close: func() { st.closed++ }, Agent: "agent-1", UserAgent: "test",
 		Environ: func(name string) (string, bool) {

@@ -453,20 +453,27 @@ func TestTheClientKeepsThePauseThatIsSaidToBeABreakersAndNoOther(t *testing.T) {
 // service is one that a pool's client reaches within a bubble, over connections
 // of its own. An empty answer is a connection that is refused.
 type service struct {
-	answer string // in the words of HTTP
-	dials  int
+	answer atomic.Value // a string in the words of HTTP
+	dials  atomic.Int32
+}
+
+func answering(answer string) *service {
+	s := &service{}
+	s.answer.Store(answer)
+	return s
 }
 
 func (s *service) dial(context.Context, string, string) (net.Conn, error) {
-	s.dials++
-	if s.answer == "" {
+	s.dials.Add(1)
+	answer := s.answer.Load()
+	if answer == "" {
 		return nil, errors.New("connection refused")
 	}
 	near, far := net.Pipe()
 	go func() {
 		defer far.Close()
 		if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
-			fmt.Fprintf(far, "HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", s.answer)
+			fmt.Fprintf(far, "HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", answer)
 		}
 	}()
 	return near, nil
@@ -494,23 +501,23 @@ func (st *stage) reach(s runtime.PoolSpec, with *service) {
 
 func TestThePoolFollowsTheLastEditOfTheBreakersTimeout(t *testing.T) {
 	play(t, broken(), func(t *testing.T, st *stage) {
-		dead := &service{}
+		dead := answering("")
 		st.reach(broken(), dead)
 		wait(time.Minute)
 		st.wantPaused(59 * time.Minute)
 		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 2 * time.Hour }))
 		wait(time.Minute)
 		st.wantPaused(118 * time.Minute)
-		if dead.dials != 1 {
-			t.Errorf("asked %d times while the breaker is open", dead.dials-1)
+		if dead.dials.Load() != 1 {
+			t.Errorf("asked %d times while the breaker is open", dead.dials.Load()-1)
 		}
 		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 3 * time.Minute }))
 		wait(0)
 		st.wantPaused(time.Minute)
 		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }))
 		wait(0)
-		if dead.dials != 2 {
-			t.Errorf("asked %d times after a timeout that has passed, want 1", dead.dials-1)
+		if dead.dials.Load() != 2 {
+			t.Errorf("asked %d times after a timeout that has passed, want 1", dead.dials.Load()-1)
 		}
 		st.wantPaused(10 * time.Second)
 		if why := st.pool.State().Failing; !strings.Contains(why, "connection refused") {
@@ -534,7 +541,7 @@ func TestThePoolTriesTheCureOfAnOpenBreakerOnceAndAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, broken(), func(t *testing.T, st *stage) {
-				with := &service{answer: c.answer}
+				with := answering(c.answer)
 				st.reach(broken(), with)
 				wait(time.Minute)
 				st.pool.Tune(broken(c.cure))
@@ -542,20 +549,20 @@ func TestThePoolTriesTheCureOfAnOpenBreakerOnceAndAtOnce(t *testing.T) {
 				if c.left > 0 {
 					st.wantPaused(c.left)
 					wait(c.left - time.Second)
-					if with.dials != 1 {
-						t.Errorf("asked %d times within the service's wish", with.dials-1)
+					if with.dials.Load() != 1 {
+						t.Errorf("asked %d times within the service's wish", with.dials.Load()-1)
 					}
 					wait(time.Second)
 				}
-				if with.dials != 2 {
-					t.Errorf("asked %d times %s after the edit, want 1", with.dials-1, c.left)
+				if with.dials.Load() != 2 {
+					t.Errorf("asked %d times %s after the edit, want 1", with.dials.Load()-1, c.left)
 				}
 				for i := range 600 {
 					st.pool.Tune(broken(c.cure, func(t *runtime.Tuning) { t.MaxJobs, t.RetryCount = 1+i%3, i }))
 					wait(time.Second)
 				}
-				if with.dials != 2 {
-					t.Errorf("other edits made it ask %d times", with.dials-2)
+				if with.dials.Load() != 2 {
+					t.Errorf("other edits made it ask %d times", with.dials.Load()-2)
 				}
 			})
 		})
@@ -585,7 +592,7 @@ func (st *stage) wantSaid(level string, lines int, words string) {
 
 func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t *testing.T) {
 	play(t, broken(), func(t *testing.T, st *stage) {
-		with := &service{}
+		with := answering("")
 		st.reach(broken(), with)
 		end := time.Now().Add(time.Hour).Format("until=2006-01-02T15:04:05")
 		st.wantSaid("WARN", 1, "the circuit breaker is open: not asking for work\" component=pool pool=default "+end)
@@ -597,11 +604,11 @@ func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t 
 		wait(3 * time.Hour)
 		st.wantSaid("WARN", 1, "")
 		st.wantSaid("INFO", 0, "")
-		with.answer = "204 No Content"
+		with.answer.Store("204 No Content")
 		wait(time.Hour)
 		st.wantSaid("INFO", 1, "\"the service answers again\" component=pool pool=default circuit_breaker=closed")
 		st.wantSaid("WARN", 1, "")
-		with.answer = ""
+		with.answer.Store("")
 		wait(time.Minute + 10*time.Second)
 		st.wantSaid("WARN", 2, "circuit breaker")
 	})
@@ -609,7 +616,7 @@ func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t 
 
 func TestABreakerThatOpensAfterFailuresIsSaidAfterThem(t *testing.T) {
 	play(t, broken(), func(t *testing.T, st *stage) {
-		st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), &service{})
+		st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), answering(""))
 		st.wantSaid("WARN", 1, "ask for work")
 		wait(5 * time.Minute)
 		st.wantSaid("WARN", 2, "circuit breaker")
@@ -619,13 +626,13 @@ func TestABreakerThatOpensAfterFailuresIsSaidAfterThem(t *testing.T) {
 func TestACureThatFailsIsSaid(t *testing.T) {
 	other := func(t *runtime.Tuning) { t.Token = secret.New("new") }
 	play(t, broken(), func(t *testing.T, st *stage) {
-		st.reach(broken(), &service{})
+		st.reach(broken(), answering(""))
 		st.pool.Tune(broken(other))
 		wait(time.Second)
 		st.wantSaid("WARN", 2, "circuit breaker")
 	})
 	play(t, broken(), func(t *testing.T, st *stage) {
-		st.reach(broken(), &service{answer: "401 Unauthorized"})
+		st.reach(broken(), answering("401 Unauthorized"))
 		wait(10 * time.Minute)
 		st.wantSaid("ERROR", 1, "refuses the token")
 		st.pool.Tune(broken(other))
@@ -636,16 +643,16 @@ func TestACureThatFailsIsSaid(t *testing.T) {
 
 func TestABreakerThatClosesWithARefusalIsSaidAndSoIsTheRefusal(t *testing.T) {
 	play(t, broken(), func(t *testing.T, st *stage) {
-		with := &service{}
+		with := answering("")
 		st.reach(broken(), with)
-		with.answer = "401 Unauthorized"
+		with.answer.Store("401 Unauthorized")
 		wait(time.Hour)
 		st.wantSaid("INFO", 1, "the circuit breaker is closed")
 		st.wantSaid("ERROR", 1, "refuses the token")
 		wait(time.Hour)
 		st.wantSaid("INFO", 1, "")
 		st.wantSaid("ERROR", 1, "")
-		with.answer = "204 No Content"
+		with.answer.Store("204 No Content")
 		wait(2 * time.Minute)
 		if _, again := st.said("INFO", "circuit_breaker"); again != 0 {
 			t.Errorf("that the breaker is closed is said twice:\n%s", st.log)
