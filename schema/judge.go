@@ -182,7 +182,7 @@ func (a verdicts) within(mapping cue.Value, last, key string) cue.Value {
 // value returns what is out in a value.
 func (a verdicts) value(constraint cue.Value, v value, key string) []string {
 	plain := v.plain()
-	id := fmt.Sprintf("%s\x00%#v", key, plain)
+	id := fmt.Sprintf("%s\x00%T\x00%#v", key, plain, plain) // 2 and 2.0 look the same without their types
 	below, known := a.known[id]
 	if known {
 		return below

@@ -354,6 +354,19 @@ func settingsOf(config *schema.Config, pool string) (lines []string) {
 	return lines
 }
 
+func TestAWholeNumberAndOneWithAPointAreNotTheSame(t *testing.T) {
+	for _, pair := range [][2]string{{"2", "2.0"}, {"2.0", "2"}} {
+		_, problems := schema.Load(source(fmt.Sprintf("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: %s}\n- {name: b, token: pul-b, max_concurrent_workflows: %s}\n", pair[0], pair[1])))
+		wrong := "pools.0.max_concurrent_workflows"
+		if pair[1] == "2.0" {
+			wrong = "pools.1.max_concurrent_workflows"
+		}
+		if len(problems) != 1 || problems[0].Path != wrong {
+			t.Errorf("%s and %s: %v, want %s to be wrong", pair[0], pair[1], problems, wrong)
+		}
+	}
+}
+
 func TestAValueThatSeveralPoolsSetIsWrongInEach(t *testing.T) {
 	_, problems := schema.Load(source(`
 polling_interval: 1 s
