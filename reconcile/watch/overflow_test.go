@@ -47,15 +47,39 @@ func TestAnOverflowOfTheQueueIsFollowedByALook(t *testing.T) {
 		}
 	}()
 
-	overflow := func() { notify.Errors <- fsnotify.ErrEventOverflow }
-	overflow() // once it is taken, the look at the beginning is over
-	for _, content := range []string{"other", "third"} {
+	for _, content := range []string{"other", "third"} { // the look at the beginning may see the first
 		copy(memory, content)
-		overflow()
+		notify.Errors <- fsnotify.ErrEventOverflow
 		select {
 		case <-w.Changed():
 		case <-time.After(net / 3):
 			t.Fatalf("%q is not seen after an overflow", content)
 		}
+	}
+}
+
+// fsnotify holds a lock while it tells of an error, and the one who makes watches
+// waits for that lock: an error must be taken also while watches are made.
+func TestAnErrorIsTakenAlsoWhileWatchesAreMade(t *testing.T) {
+	w := New(filepath.Join(t.TempDir(), "agent.yaml"))
+	notify, err := fsnotify.NewBufferedWatcher(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	w.mu.Lock() // which who makes watches needs
+	go func() { done <- w.listen(ctx, notify) }()
+	for range 3 {
+		select {
+		case notify.Errors <- syscall.EINVAL:
+		case <-time.After(net / 3):
+			t.Error("nobody takes the error")
+		}
+	}
+	w.mu.Unlock()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

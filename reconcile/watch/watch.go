@@ -181,7 +181,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 		notify, err := fsnotify.NewBufferedWatcher(64)
 		if err == nil {
 			err = w.listen(ctx, notify)
-			_ = notify.Close()
 		}
 		if err == nil {
 			return nil
@@ -217,9 +216,16 @@ func (w *Watcher) setMode(mode Mode) {
 	w.mode = mode
 }
 
-// listen follows events. It returns nil when ctx ends, and an error when the
-// kernel cannot serve the watches.
+// listen follows events, and closes what tells of them. It returns nil when ctx
+// ends, and an error when the kernel cannot serve the watches.
 func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
+	faults := make(chan error, 1)
+	go keepFirst(notify.Errors, faults)
+	defer func() {
+		_ = notify.Close()
+		for range faults { // until keepFirst has ended
+		}
+	}()
 	for {
 		s := w.arm(notify)
 		w.compare() // what changed before the watches were there
@@ -228,15 +234,28 @@ func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
 			mode, pause = Polling, poll
 		}
 		w.setMode(mode)
-		if err := w.wait(ctx, notify, s, pause); err != nil || ctx.Err() != nil {
+		if err := w.wait(ctx, notify.Events, faults, s, pause); err != nil || ctx.Err() != nil {
 			return err
+		}
+	}
+}
+
+// keepFirst takes errors as soon as they come, because fsnotify holds a lock until
+// one is taken, which whoever makes watches waits for. It keeps one at a time, and
+// closes kept when there are no more.
+func keepFirst(errs <-chan error, kept chan<- error) {
+	defer close(kept)
+	for err := range errs {
+		select {
+		case kept <- err:
+		default:
 		}
 	}
 }
 
 // wait returns when it is time to compare, which is after the pause at the latest,
 // or when ctx ends. An error says that the watches have ended.
-func (w *Watcher) wait(ctx context.Context, notify *fsnotify.Watcher, s sight, pause time.Duration) error {
+func (w *Watcher) wait(ctx context.Context, events <-chan fsnotify.Event, faults <-chan error, s sight, pause time.Duration) error {
 	timer := time.NewTimer(pause) // and then for the quiet after an event
 	defer timer.Stop()
 	var since time.Time // of the first event that counts; zero is none
@@ -244,7 +263,7 @@ func (w *Watcher) wait(ctx context.Context, notify *fsnotify.Watcher, s sight, p
 		select {
 		case <-ctx.Done():
 			return nil
-		case event, ok := <-notify.Events:
+		case event, ok := <-events:
 			switch {
 			case !ok:
 				return errors.New("the watch has ended")
@@ -254,7 +273,7 @@ func (w *Watcher) wait(ctx context.Context, notify *fsnotify.Watcher, s sight, p
 				}
 				timer.Reset(min(quiet, max(0, ceiling-time.Since(since))))
 			}
-		case err, ok := <-notify.Errors:
+		case err, ok := <-faults:
 			// The kernel refuses to end the watch of a folder that is moved and then
 			// removed, since it has done so already.
 			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) && !errors.Is(err, syscall.EINVAL) {
