@@ -119,7 +119,7 @@ func fates(before, after *schema.Config) map[string]*Reload {
 	was, will := Want(before, 1), Want(after, 2)
 	observed := Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
 	there := func(spec runtime.PoolSpec, phase runtime.PoolPhase) {
-		observed.Pools[spec.Key()] = runtime.PoolState{Spec: spec, Phase: phase}
+		observed.Pools[spec.Key()] = runtime.PoolState{Spec: spec, Phase: phase, Begun: true}
 	}
 	for _, spec := range was.Pools {
 		there(spec, runtime.PoolPolling)

@@ -155,7 +155,7 @@ func TestEveryKeyTakesEffectAsTheSchemaSays(t *testing.T) {
 		old, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
 		observed := reconcile.Observed{Process: old.Process, Pools: map[string]runtime.PoolState{}}
 		for key, spec := range old.Pools {
-			observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling}
+			observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Begun: true}
 		}
 		plan := reconcile.Diff(now, observed)
 		var got schema.Class

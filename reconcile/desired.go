@@ -29,7 +29,7 @@ type ProcessSpec struct {
 // claimedIn reports whether every pool that is wanted is there, and past its start.
 func (d Desired) claimedIn(states map[string]runtime.PoolState) bool {
 	for key := range d.Pools {
-		if state, there := states[key]; !there || state.Phase == runtime.PoolStarting {
+		if state, there := states[key]; !there || !state.Begun {
 			return false
 		}
 	}

@@ -287,13 +287,18 @@ func TestBuildsThatHangKeepNothingElseWaiting(t *testing.T) {
 			h.hangs[name] = true
 			specs = append(specs, pool(name, "one", 1))
 		}
-		h.want(1, pool("a", "one", 1), pool("gone", "one", 1))
-		h.want(2, specs...)
-		if h.claiming() != "a one 2" {
+		h.want(1, pool("a", "one", 1), pool("gone", "one", 1), pool("drift", "one", 1))
+		h.want(2, append(specs, pool("drift", "two", 1), pool("early", "one", 1))...)
+		if h.claiming() != "a one 2, drift two 1, early one 1" {
 			t.Errorf("while pools are built claiming are %s", h.claiming())
 		}
+		h.pool("a").set(func() { h.pool("a").err = errors.New("the engine is gone") })
+		synctest.Wait()
+		if s := h.loop.Status(); len(s.Problems) == 0 {
+			t.Error("a pool that dies while others are built is not noticed")
+		}
 		pass(3 * time.Minute)
-		if h.claiming() != "a one 2, last one 1" {
+		if h.claiming() != "a one 2, drift two 1, early one 1, last one 1" {
 			t.Errorf("after ten builds that hang claiming are %s", h.claiming())
 		}
 	})
@@ -307,6 +312,32 @@ func TestAPoolThatDiesIsNotReady(t *testing.T) {
 		synctest.Wait()
 		if s := h.loop.Status(); s.Ready() || len(s.Problems) != 1 {
 			t.Errorf("ready %v with the problems %v", s.Ready(), s.Problems)
+		}
+	})
+}
+
+// A pool that was drained before it was past its start has shown nothing yet.
+func TestAReplacementThatIsRevivedBeforeItsStartIsWaitedFor(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		renamed := func(name string) runtime.PoolSpec {
+			spec := pool(name, "one", 1)
+			spec.Tuning.Token = secret.New("t")
+			return spec
+		}
+		h.want(1, renamed("a"))
+		a := h.pool("a")
+		h.begin = func(p *fakePool) { p.begins, p.jobs = true, 1 } // a job was left behind, so it does not end at once
+		h.want(2, renamed("b"))
+		h.want(3, renamed("a"))
+		h.want(4, renamed("b"))
+		pass(time.Minute)
+		if a.State().Phase != runtime.PoolPolling || h.claiming() != "a one 1" {
+			t.Errorf("claiming are %s", h.claiming())
+		}
+		h.pool("b").begin()
+		synctest.Wait()
+		if h.claiming() != "b one 1" || h.loop.Status().Applied != 4 {
+			t.Errorf("after the start claiming are %s", h.claiming())
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema"
@@ -94,9 +95,9 @@ func (f *Follower) Look() error {
 	defer f.look.Unlock()
 	begun := time.Now()
 	source, err := f.parts.Find()
-	gone := errors.Is(err, fs.ErrNotExist)
+	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 	if err != nil && !(gone && f.full) {
-		f.seen = ""
+		f.seen, f.since = "", time.Time{}
 		return f.refuse(Rejection{At: begun, Reason: err.Error()}, err)
 	}
 	empty := f.full && (gone || len(bytes.TrimSpace(source.Content)) == 0)

@@ -121,8 +121,8 @@ func (l *Loop) stop(hurry context.Context) {
 	l.set.empty(hurry, limit, errStopping)
 }
 
-// turn is one look: observe, diff, do what takes no time, prepare all pools that are
-// new, start each. The channel it returns says when to look again for what is
+// turn is one look: observe, diff, do what takes no time, build and start the pools
+// that are new. The channel it returns says when to look again for what is
 // blocked until then.
 func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	for {
@@ -135,10 +135,10 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 			break
 		}
 		swift, starts := plan.parts()
-		acted := l.commit(pools, swift, prepared{process: l.prepareProcess(current, plan)})
-		built := l.prepare(current, starts)
+		acted := l.commit(swift, l.prepareProcess(current, swift))
+		started := l.start(current, pools, starts)
 		done(nil)
-		if !l.commit(pools, starts, built) && !acted {
+		if !acted && !started {
 			break
 		}
 	}
@@ -171,19 +171,13 @@ func (l *Loop) observe() (Desired, Observed) {
 			delete(l.failures, key)
 			continue
 		}
-		if state, there := states[key]; there && state.Phase != runtime.PoolStarting && state.Err == nil {
+		if state, there := states[key]; there && state.Begun && state.Err == nil {
 			delete(l.failures, key) // it works again, or has worked
 			continue
 		}
 		blocked[key] = f.until
 	}
 	return l.desired, Observed{Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked}
-}
-
-// prepared is what a plan needs that is new.
-type prepared struct {
-	process func()          // commits the change of the process; nil if it could not be prepared
-	pools   map[string]Pool // by key
 }
 
 // prepareProcess prepares the change of the process, if the plan has one.
@@ -204,66 +198,91 @@ func (l *Loop) prepareProcess(ctx context.Context, plan Plan) (commit func()) {
 	return nil
 }
 
-// prepare builds the pools that a plan starts, several at a time. What is not
-// built when ctx ends is left, and that is no failure.
-func (l *Loop) prepare(ctx context.Context, plan Plan) prepared {
-	ready := prepared{pools: map[string]Pool{}}
-	var mu sync.Mutex
-	var building errgroup.Group
-	building.SetLimit(buildsAtOnce)
-	for _, action := range plan {
-		a, ok := action.(StartPool)
-		if !ok {
-			continue
-		}
-		building.Go(func() error {
-			if ctx.Err() != nil {
-				return nil
-			}
-			limited, cancel := context.WithTimeout(ctx, buildLimit)
-			defer cancel()
-			pool, err := l.build(limited, a.Spec)
-			mu.Lock()
-			defer mu.Unlock()
+// built is what came of building one pool.
+type built struct {
+	action StartPool
+	pool   Pool
+	err    error
+}
+
+// start builds the pools that a plan starts, several at a time, and starts each as
+// soon as it is built. What takes no time is done meanwhile, as it comes up: a pool
+// whose engine hangs keeps only itself waiting. What is not built when ctx ends is
+// left, and that is no failure. It reports whether a pool was started.
+func (l *Loop) start(ctx, pools context.Context, starts Plan) (acted bool) {
+	results := l.buildAll(ctx, starts)
+	for {
+		select {
+		case r, more := <-results:
 			switch {
-			case err == nil:
-				ready.pools[a.key()] = pool
+			case !more:
+				return acted
+			case r.err == nil:
+				acted = true
+				l.startOne(pools, r.action, r.pool)
 			case ctx.Err() == nil:
-				l.failed(a.key(), poolFails, a.Spec.Name, err)
+				l.failed(r.action.key(), poolFails, r.action.Spec.Name, r.err)
 			}
-			return nil
-		})
+		case <-l.set.moved:
+			swift, _ := Diff(l.observe()).parts()
+			l.commit(swift, nil)
+		}
 	}
-	_ = building.Wait() // what failed is noted
-	return ready
+}
+
+// buildAll builds pools, and closes the channel when nothing is under way any more.
+func (l *Loop) buildAll(ctx context.Context, starts Plan) <-chan built {
+	results := make(chan built)
+	go func() {
+		defer close(results)
+		var building errgroup.Group
+		building.SetLimit(buildsAtOnce)
+		for _, action := range starts {
+			a, ok := action.(StartPool)
+			if !ok || ctx.Err() != nil {
+				continue
+			}
+			building.Go(func() error {
+				limited, cancel := context.WithTimeout(ctx, buildLimit)
+				defer cancel()
+				pool, err := l.build(limited, a.Spec)
+				results <- built{a, pool, err}
+				return nil
+			})
+		}
+		_ = building.Wait() // errors are among the results
+	}()
+	return results
+}
+
+// startOne starts a pool. One that is not wanted any more ends as soon as it
+// begins, and lets go of what it holds.
+func (l *Loop) startOne(pools context.Context, a StartPool, pool Pool) {
+	if !l.wanted(a.key()) {
+		pool.Drain()
+	}
+	l.set.start(pools, a.key(), pool)
+	l.log.Info(a.String(), "service", a.Spec.Identity.Service, "target", a.Spec.Identity.Target)
 }
 
 // poolFails is the word of a pool that cannot be built, or does not live.
 const poolFails = "pool cannot work; trying again"
 
-// commit carries out the plan with what was built, and reports whether it did
-// anything. A pool that died by itself is removed and noted as a failure, so that
-// it comes back with back-off.
-func (l *Loop) commit(pools context.Context, plan Plan, ready prepared) (acted bool) {
+// commit does what takes no time, and reports whether it did anything. The change
+// of the process is left if it could not be prepared. A pool that died by itself
+// is removed and noted as a failure, so that it comes back with back-off.
+func (l *Loop) commit(plan Plan, setProcess func()) (acted bool) {
 	for _, action := range plan {
 		switch a := action.(type) {
 		case SetProcess:
-			if ready.process == nil {
+			if setProcess == nil {
 				continue
 			}
-			ready.process()
+			setProcess()
 			l.mu.Lock()
 			l.inForce = a.To
 			delete(l.failures, ProcessKey)
 			l.mu.Unlock()
-		case StartPool:
-			if ready.pools[a.key()] == nil {
-				continue
-			}
-			if !l.wanted(a.key()) {
-				ready.pools[a.key()].Drain() // it ends as soon as it begins, and lets go of what it holds
-			}
-			l.set.start(pools, a.key(), ready.pools[a.key()])
 		case TunePool:
 			l.set.tune(a.Spec)
 		case DrainPool:
@@ -274,7 +293,7 @@ func (l *Loop) commit(pools context.Context, plan Plan, ready prepared) (acted b
 			}
 		}
 		acted = true
-		l.log.Info(action.String(), about(action)...)
+		l.log.Info(action.String())
 	}
 	return acted
 }
@@ -285,15 +304,6 @@ func (l *Loop) wanted(key string) bool {
 	defer l.mu.Unlock()
 	_, wanted := l.desired.Pools[key]
 	return wanted
-}
-
-// about is what a log line tells of an action beside its words.
-func about(action Action) []any {
-	start, ok := action.(StartPool)
-	if !ok {
-		return nil
-	}
-	return []any{"service", start.Spec.Identity.Service, "target", start.Spec.Identity.Target}
 }
 
 // failed notes that something could not be built or did not live, so that it is

@@ -138,7 +138,7 @@ func (d Desired) letsGo(old runtime.PoolSpec, observed Observed) bool {
 		if !takesPlace(spec, old) {
 			continue
 		}
-		if state, there := observed.Pools[key]; there && state.Phase != runtime.PoolStarting && state.Err == nil {
+		if state, there := observed.Pools[key]; there && state.Begun && state.Err == nil {
 			return true
 		}
 		taken = true

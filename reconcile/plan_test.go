@@ -57,7 +57,7 @@ func TestAChangedIdentityStartsTheNewBeforeItDrainsTheOld(t *testing.T) {
 		runtime.PoolPaused:   "drain pool a (2 running, left to finish)\n",
 		runtime.PoolDraining: "revive pool a\ndrain pool a (2 running, left to finish)\n",
 	} {
-		there := map[string]runtime.PoolState{old.Key(): running, next.Key(): {Spec: next, Phase: phase}}
+		there := map[string]runtime.PoolState{old.Key(): running, next.Key(): {Spec: next, Phase: phase, Begun: phase != runtime.PoolStarting}}
 		if got := reconcile.Diff(desired, reconcile.Observed{Pools: there}).String(); got != want {
 			t.Errorf("when the new one is %s the plan is\n%swant\n%s", phase, got, want)
 		}
@@ -96,13 +96,13 @@ func TestAPlanForEachKindOfEdit(t *testing.T) {
 		observed := reconcile.Observed{Pools: map[string]runtime.PoolState{}}
 		for _, s := range c.from {
 			s.Generation = 1
-			observed.Pools[s.Key()] = runtime.PoolState{Spec: s, Phase: runtime.PoolPolling}
+			observed.Pools[s.Key()] = runtime.PoolState{Spec: s, Phase: runtime.PoolPolling, Begun: true}
 		}
 		if got := reconcile.Diff(desired, observed).String(); got != c.want {
 			t.Errorf("%s: the plan is\n%swant\n%s", name, got, c.want)
 		}
 		for key, s := range desired.Pools {
-			observed.Pools[key] = runtime.PoolState{Spec: s, Phase: runtime.PoolPolling}
+			observed.Pools[key] = runtime.PoolState{Spec: s, Phase: runtime.PoolPolling, Begun: true}
 		}
 		for key, state := range observed.Pools {
 			if _, wanted := desired.Pools[key]; !wanted && strings.Contains(c.want, "drain pool "+state.Spec.Name) {

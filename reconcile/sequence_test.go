@@ -188,12 +188,12 @@ func (m *model) event(d dice) {
 		m.one(d, m.jobEnds)
 	case 8:
 		m.one(d, func(p *member) {
-			*p = member{state: runtime.PoolState{Spec: p.state.Spec, Phase: runtime.PoolStopped, Err: errors.New("died")}, done: p.done}
+			*p = member{state: runtime.PoolState{Spec: p.state.Spec, Phase: runtime.PoolStopped, Begun: p.state.Begun, Err: errors.New("died")}, done: p.done}
 		})
 	case 9:
 		m.one(d, func(p *member) {
 			if phase := p.state.Phase; phase != runtime.PoolDraining && phase != runtime.PoolStopped {
-				p.state.Phase = []runtime.PoolPhase{runtime.PoolPolling, runtime.PoolPaused, runtime.PoolWaiting}[d.pick(3)]
+				p.state.Phase, p.state.Begun = []runtime.PoolPhase{runtime.PoolPolling, runtime.PoolPaused, runtime.PoolWaiting}[d.pick(3)], true
 			}
 		})
 	case 10:
@@ -236,7 +236,9 @@ func (m *model) jobStarts(p *member) {
 func (m *model) jobEnds(p *member) {
 	if len(p.state.Jobs) > 0 {
 		p.state.Jobs = p.state.Jobs[1:]
-		p.done++
+		if p.state.Begun { // otherwise it was adopted
+			p.done++
+		}
 		p.settle()
 	}
 }
@@ -405,7 +407,7 @@ func (m *model) letsGo(old runtime.PoolSpec, o reconcile.Observed) bool {
 			continue
 		}
 		state, there := o.Pools[key]
-		if there && state.Phase != runtime.PoolStarting && state.Err == nil {
+		if there && state.Begun && state.Err == nil {
 			return true
 		}
 		waits = true
@@ -446,6 +448,9 @@ func (m *model) apply(plan reconcile.Plan) {
 			p.state.Spec = a.Spec
 			if p.state.Phase == runtime.PoolDraining {
 				p.state.Phase = runtime.PoolPolling
+				if !p.state.Begun {
+					p.state.Phase = runtime.PoolStarting
+				}
 			}
 			p.settle()
 			m.pools[a.Spec.Key()] = p
@@ -496,7 +501,7 @@ func (m *model) comesToRest() {
 		m.apply(plan)
 		for key, p := range m.pools {
 			if p.state.Phase == runtime.PoolStarting {
-				p.state.Phase = runtime.PoolPolling
+				p.state.Phase, p.state.Begun = runtime.PoolPolling, true
 			}
 			for p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) > 0 {
 				m.jobEnds(&p)

@@ -28,6 +28,7 @@ type PoolState struct {
 	Failing  string    // why the last question for work failed; empty if it did not
 	Jobs     []JobState
 	Progress time.Time // last progress; while the pool waits on purpose, now
+	Begun    bool      // it is past its start, see [Pool.Begun]
 	Finished bool      // its single run is over: it stops, or has stopped, of its own will
 	Err      error     // why it stopped, when it should not have
 }
@@ -48,6 +49,7 @@ func (p *Pool) State() PoolState {
 		Spec:     p.spec,
 		Phase:    p.phase(),
 		Progress: p.progress,
+		Begun:    p.running,
 		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
 		Err:      p.err,
 	}
