@@ -870,3 +870,44 @@ func TestEveryJobEndsOnceWhateverHappens(t *testing.T) {
 		})
 	})
 }
+
+// slowList is an engine that takes its time to list.
+type slowList struct{ *runtimetest.Executor }
+
+func (s slowList) List(ctx context.Context, agent, pool string) ([]runtime.Found, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(10 * time.Second):
+		return s.Executor.List(ctx, agent, pool)
+	}
+}
+
+func TestAPoolHasBegunWhenItHasSeenWhatWasLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := runtime.NewPool(spec(), runtime.Parts{
+			Cloud: runtimetest.NewCloud(), Executor: slowList{runtimetest.NewExecutor()}, Agent: "agent-1", UserAgent: "test",
+			Environ: func(string) (string, bool) { return "", false }, Log: slog.New(slog.DiscardHandler),
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- pool.Run(context.Background()) }()
+		state := func() string { s := pool.State(); return fmt.Sprint(s.Phase, " ", s.Begun) }
+		wait(time.Second)
+		if got := state(); got != "starting false" {
+			t.Errorf("at first the pool is %s", got)
+		}
+		pool.Drain()
+		if got := state(); got != "draining false" {
+			t.Errorf("when it is drained before its start is over, the pool is %s", got)
+		}
+		pool.Tune(spec())
+		<-pool.Begun()
+		if got := state(); got != "polling true" {
+			t.Errorf("after its start the pool is %s", got)
+		}
+		pool.Drain()
+		if err := <-ended; err != nil || state() != "stopped true" {
+			t.Errorf("at last the pool is %s, %v", state(), err)
+		}
+	})
+}
