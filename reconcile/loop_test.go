@@ -30,7 +30,6 @@ type fakePool struct {
 	err     error
 
 	progress time.Time
-	claimed  bool // has asked for work
 	stale    bool // makes no progress any more
 	changed  chan struct{}
 	begun    chan struct{}
