@@ -341,3 +341,19 @@ func TestAReplacementThatIsRevivedBeforeItsStartIsWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsDoneWhileABuildFailsIsFollowedUpAtOnce(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		h.want(1, pool("a", "one", 1), pool("gone", "one", 1))
+		gone := h.pool("gone")
+		gone.has(1)
+		h.hangs["new"] = true
+		h.want(2, pool("a", "one", 1), pool("new", "one", 1))
+		began := time.Now()
+		gone.has(0) // ends while the build hangs
+		synctest.Wait()
+		if pools := h.loop.Status().Pools; len(pools) != 1 || time.Since(began) > 0 {
+			t.Errorf("%d pools are left, want 1", len(pools))
+		}
+	})
+}

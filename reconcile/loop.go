@@ -208,7 +208,7 @@ type built struct {
 // start builds the pools that a plan starts, several at a time, and starts each as
 // soon as it is built. What takes no time is done meanwhile, as it comes up: a pool
 // whose engine hangs keeps only itself waiting. What is not built when ctx ends is
-// left, and that is no failure. It reports whether a pool was started.
+// left, and that is no failure. It reports whether it did anything.
 func (l *Loop) start(ctx, pools context.Context, starts Plan) (acted bool) {
 	results := l.buildAll(ctx, starts)
 	for {
@@ -225,7 +225,7 @@ func (l *Loop) start(ctx, pools context.Context, starts Plan) (acted bool) {
 			}
 		case <-l.set.moved:
 			swift, _ := Diff(l.observe()).parts()
-			l.commit(swift, nil)
+			acted = l.commit(swift, nil) || acted
 		}
 	}
 }
