@@ -39,6 +39,7 @@ func Evaluate(source Source) Outcome {
 	outcome := Outcome{Digest: hex.EncodeToString(l.digest.Sum(nil)), Files: slices.Compact(l.files)}
 	l.problems.sort()
 	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
+	l.problems = l.problems.first(source.Path)
 	if source.Elsewhere {
 		l.problems = l.problems.elsewhere()
 	}

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +81,23 @@ func (p Problem) String() string {
 		b.WriteString("\n  hint: " + p.Hint)
 	}
 	return b.String()
+}
+
+// mostProblems is how many problems of one configuration are told: more than anybody
+// reads, and few enough for a log.
+const mostProblems = 1000
+
+// first leaves out what nobody would read, and says how much that is. What is left
+// holds an error if the whole does.
+func (p Problems) first(file string) Problems {
+	if len(p) <= mostProblems {
+		return p
+	}
+	rest := Problem{Severity: Warning, Rule: RuleSize, File: file, Message: fmt.Sprintf("there are %d more problems", len(p)-mostProblems), Hint: "mend the ones that are listed, and look again"}
+	if len(p[mostProblems:].Errors()) > 0 {
+		rest.Severity = Error
+	}
+	return append(p[:mostProblems:mostProblems], rest)
 }
 
 // Problems is what is wrong with one configuration, sorted: those of the file as

@@ -166,7 +166,7 @@ func TestEverySlipInAVariableIsAnsweredWithTheVariable(t *testing.T) {
 		}
 	}
 	slips := slipsAmong(names, capital)
-	for some := range slices.Chunk(slips, 5000) {
+	for some := range slices.Chunk(slips, 1000) {
 		src := source("")
 		src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
 		meant := map[string][]string{}

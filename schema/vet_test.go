@@ -334,9 +334,9 @@ func TestHostileManifestsAreRefusedInTime(t *testing.T) {
 		"grace":            head + "data: {worker-pod.json: x}\n---\napiVersion: v1\nkind: Pod\nspec: {terminationGracePeriodSeconds: 99999999999999999999}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			start := time.Now()
+			start := processorTime(t)
 			problems := schema.Vet(schema.Source{Path: "file.yaml", Content: []byte(content), ReadFile: files(nil)})
-			if took := time.Since(start); took > 10*time.Second {
+			if took := processorTime(t) - start; took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			if len(problems.Errors()) == 0 || problems[0].Rule == schema.RuleInternal {
@@ -439,9 +439,9 @@ func FuzzVet(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, before, after string) {
 		content := []byte(before + canary + after)
-		start := time.Now()
+		start := processorTime(t)
 		problems := schema.Vet(schema.Source{Path: "file.yaml", Content: content, ReadFile: files(nil)})
-		if took := time.Since(start); took > 10*time.Second {
+		if took := processorTime(t) - start; took > 10*time.Second {
 			t.Errorf("it took %v", took)
 		}
 		excerpts := schema.Excerpts(content, problems)
