@@ -234,7 +234,9 @@ func inLine(p schema.Problem) string {
 func (f *Follower) restored(outcome schema.Outcome) {
 	f.mu.Lock()
 	refused := f.view.Rejection != nil
-	f.view.Config, f.view.Warnings = outcome.Config, outcome.Problems
+	if f.view.Config.Path != outcome.Config.Path {
+		f.view.Config, f.view.Warnings = outcome.Config, outcome.Problems
+	}
 	f.view.Rejection = nil
 	generation := f.view.Generation
 	f.mu.Unlock()
