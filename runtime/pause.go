@@ -1,0 +1,90 @@
+package runtime
+
+import "time"
+
+// pause is a wait on purpose: no question for work is asked before its end,
+// whatever happens. One that is past tells until when the pool has waited.
+type pause struct {
+	until time.Time
+	wish  time.Time // of the service, in a pause for a failure; zero is none
+	why   string
+	kind  pauseKind
+}
+
+// pauseKind is what a pause is for, and so what ends it early.
+type pauseKind int
+
+const (
+	forEngine  pauseKind = iota // nothing ends it early
+	forWish                     // the service's, with an answer: polling_interval_override ends it
+	forFailure                  // before a repetition: other credentials end it, and other certificates unless the service wishes it
+	forBreaker                  // the Cloud keeps this one itself: any edit ends it, as asking again tells whether it still holds
+)
+
+// reconsider sets the next question anew after settings have changed from
+// before. The caller holds the lock.
+func (p *Pool) reconsider(before Tuning) {
+	now, tuning := time.Now(), p.spec.Tuning
+	if p.failing == nil && now.Before(p.pollAt) {
+		p.progress = now // it has waited on purpose until now
+	}
+	other := p.failing != nil && !before.SameCredentials(tuning)
+	cure := other || p.failing != nil && before.CA != tuning.CA
+	if cure {
+		p.quiet = false
+	}
+	breaker := p.service.kind == forBreaker
+	switch p.service.kind {
+	case forBreaker:
+		p.resume(&p.service)
+	case forFailure:
+		if left := p.service; cure {
+			p.resume(&p.service)
+			if !other && now.Before(left.wish) {
+				left.until = left.wish
+				p.service = left
+			}
+		}
+	case forWish:
+		if tuning.PollingOverride {
+			p.resume(&p.service)
+		}
+	}
+	switch {
+	case cure, breaker:
+		p.pollAt = now // but for the pause
+	case now.Before(p.service.until): // as it was
+	case !p.polled.IsZero():
+		p.pollAt = p.polled.Add(jitter(tuning.PollingInterval))
+	}
+}
+
+// paused returns the pause that is the last to end, which may be past. The caller
+// holds the lock.
+func (p *Pool) paused() pause {
+	if p.engine.until.After(p.service.until) {
+		return p.engine
+	}
+	return p.service
+}
+
+// resume ends a pause, if it has not ended by itself: up to here the pool has
+// waited on purpose. The caller holds the lock.
+func (p *Pool) resume(from *pause) {
+	until := time.Now()
+	if from.until.Before(until) {
+		until = from.until
+	}
+	if until.After(p.progress) {
+		p.progress = until
+	}
+	*from = pause{}
+}
+
+// hold keeps the pool from claiming for a while: an engine that cannot make one
+// job's environment would fail every job of the queue, one after the other.
+func (p *Pool) hold(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.engine = pause{until: time.Now().Add(holdTime), why: why}
+}
