@@ -21,6 +21,18 @@ import (
 // returns in PEM form.
 func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority string) {
 	t.Helper()
+	return serveTLS(t, host, handler, false)
+}
+
+// ServeHTTP2 is [ServeTLS] with a server that speaks HTTP/2 to clients that ask
+// for it, as the service and most load balancers do.
+func ServeHTTP2(t testing.TB, host string, handler http.Handler) (url, authority string) {
+	t.Helper()
+	return serveTLS(t, host, handler, true)
+}
+
+func serveTLS(t testing.TB, host string, handler http.Handler, http2 bool) (url, authority string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatalf("listen at %s: %v", host, err)
@@ -29,6 +41,7 @@ func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority s
 	server := httptest.NewUnstartedServer(handler)
 	_ = server.Listener.Close()
 	server.Listener = listener
+	server.EnableHTTP2 = http2
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
