@@ -28,12 +28,18 @@ func docker(t *testing.T, args ...string) string {
 // it with a job.
 func container(t *testing.T, scripts ...string) (s *story, p *process, id string) {
 	t.Helper()
+	return containerFor(t, "", scripts...)
+}
+
+// containerFor makes such a container for a user; an empty one is root.
+func containerFor(t *testing.T, user string, scripts ...string) (s *story, p *process, id string) {
+	t.Helper()
 	address, err := exec.Command("../../testdata/toolchain/address").Output()
 	if err != nil {
 		t.Fatalf("ask where containers reach this machine: %v", err)
 	}
 	s = newStory(t, strings.TrimSpace(string(address)), "/", scripts...)
-	id = docker(t, "create", "--interactive", "--entrypoint", "/workflow-runner", image, "run")
+	id = docker(t, "create", "--interactive", "--user", user, "--entrypoint", "/workflow-runner", image, "run")
 	t.Cleanup(func() { docker(t, "rm", "--force", id) })
 	docker(t, "cp", program(t), id+":/workflow-runner")
 	return s, s.start("docker", "start", "--attach", "--interactive", id), id
@@ -80,6 +86,37 @@ echo looked`)
 	text := s.service.Record(s.job.ID).Text(1)
 	if strings.Contains(text, "\nrunner shows") || !strings.Contains(text, "\nneighbour shows environ\n") || !strings.HasSuffix(text, "\nlooked\n") {
 		t.Errorf("a step that looks around sees\n%s", text)
+	}
+}
+
+func TestInit(t *testing.T) {
+	for name, user := range map[string]string{
+		"root cannot write to the progress stream of process 1":         "",
+		"another user cannot write to the progress stream of process 1": "1000:1000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, p, _ := containerFor(t, user, `id -u
+for pid in 1 "$PPID"; do
+  for fd in 0 1 2; do
+    (echo '{"step":77,"status":"failed"}' > "/proc/$pid/fd/$fd") 2>&1 && echo "wrote to $fd of $pid"
+  done
+  head -c 1 "/proc/$pid/environ" > /dev/null 2>&1 && echo "read the environment of $pid"
+done
+echo looked`)
+			p.exit(runtime.CodeSucceeded)
+			s.want(runtime.Succeeded, runtime.Succeeded)
+			text := s.service.Record(s.job.ID).Text(1)
+			if refused := strings.Count(text, "ermission denied"); refused != 6 || !strings.HasSuffix(text, "\nlooked\n") {
+				t.Errorf("%d of 6 files were refused, and the step printed\n%s", refused, text)
+			}
+			if strings.Contains(text, "\nwrote to ") || strings.Contains(text, "\nread the environment") {
+				t.Errorf("a step has access to the runner:\n%s", text)
+			}
+			if got := p.stdout.String() + p.stderr.String(); strings.Contains(got, "77") {
+				t.Errorf("a step's line is in the runner's output:\n%s", got)
+			}
+		})
 	}
 }
 

@@ -40,6 +40,7 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 	log := slog.New(slog.NewTextHandler(stderr, nil)).With("component", "runner")
 	switch {
 	case len(args) == 1 && args[0] == "run" && os.Getpid() == 1:
+		hide(log)
 		code, err := runner.Init()
 		if err != nil {
 			log.Error("the runner does not work as process 1", "error", err)
@@ -63,9 +64,7 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 func run(environ []string, stdin *os.File, stdout io.Writer, log *slog.Logger) int {
 	ctx, hurry, done := signals()
 	defer done()
-	if err := runner.Hide(); err != nil {
-		log.Warn("the runner's memory is open to other processes of this user", "error", err)
-	}
+	hide(log)
 	handover, err := receive(ctx, stdin)
 	if err != nil {
 		log.Error(err.Error())
@@ -74,6 +73,15 @@ func run(environ []string, stdin *os.File, stdout io.Writer, log *slog.Logger) i
 	return runner.Run(ctx, handover, runner.Options{
 		Version: release(), Environ: environ, Progress: stdout, Hurry: hurry, Log: log,
 	})
+}
+
+// hide closes this process's memory and open files to the steps. Process 1 needs
+// it as much as its child: both hold the stream of progress to the agent, and an
+// exec clears the mark (PR_SET_DUMPABLE, prctl(2)), so each sets its own.
+func hide(log *slog.Logger) {
+	if err := runner.Hide(); err != nil {
+		log.Warn("the runner's memory is open to other processes of this user", "error", err)
+	}
 }
 
 // receive reads the handover, for as long as an agent may take to write it. The
