@@ -3,7 +3,7 @@ package runtime
 import "time"
 
 // pause is a wait on purpose: no question for work is asked before its end,
-// whatever happens. One that is past tells until when the pool has waited.
+// whatever happens.
 type pause struct {
 	until time.Time
 	wish  time.Time // of the service, in a pause for a failure; zero is none
@@ -25,9 +25,6 @@ const (
 // before. The caller holds the lock.
 func (p *Pool) reconsider(before Tuning) {
 	now, tuning := time.Now(), p.spec.Tuning
-	if p.failing == nil && now.Before(p.pollAt) {
-		p.progress = now // it has waited on purpose until now
-	}
 	other := p.failing != nil && !before.SameCredentials(tuning)
 	cure := other || p.failing != nil && before.CA != tuning.CA
 	if cure {
@@ -36,10 +33,10 @@ func (p *Pool) reconsider(before Tuning) {
 	breaker := p.service.kind == forBreaker
 	switch p.service.kind {
 	case forBreaker:
-		p.resume(&p.service)
+		p.service = pause{}
 	case forFailure:
 		if left := p.service; cure {
-			p.resume(&p.service)
+			p.service = pause{}
 			if !other && now.Before(left.wish) {
 				left.until = left.wish
 				p.service = left
@@ -47,7 +44,7 @@ func (p *Pool) reconsider(before Tuning) {
 		}
 	case forWish:
 		if tuning.PollingOverride {
-			p.resume(&p.service)
+			p.service = pause{}
 		}
 	}
 	switch {
@@ -66,19 +63,6 @@ func (p *Pool) paused() pause {
 		return p.engine
 	}
 	return p.service
-}
-
-// resume ends a pause, if it has not ended by itself: up to here the pool has
-// waited on purpose. The caller holds the lock.
-func (p *Pool) resume(from *pause) {
-	until := time.Now()
-	if from.until.Before(until) {
-		until = from.until
-	}
-	if until.After(p.progress) {
-		p.progress = until
-	}
-	*from = pause{}
 }
 
 // hold keeps the pool from claiming for a while: an engine that cannot make one

@@ -58,16 +58,21 @@ type Pool struct {
 	done    int              // jobs that have ended, in a single run since it is one
 	err     error            // why Run returned
 
-	polled   time.Time     // last question for work
-	pollAt   time.Time     // next one, but for the pauses
-	service  pause         // before the next question, for what the last one brought
-	engine   pause         // before the next question, after a job's environment could not be made
-	progress time.Time     // last time that anything went forward
-	failing  error         // of the last question; nil if it did not fail
-	quiet    bool          // the failures of this row are said, and nothing has changed that may end it
-	broken   bool          // the circuit breaker is open, and this was said
-	waiting  bool          // for one of the process's slots
-	tuned    chan struct{} // closed, and made anew, by each Tune
+	polled   time.Time // last question for work
+	answered time.Time // last one that did not fail
+	pollAt   time.Time // next one, but for the pauses
+	service  pause     // before the next question, for what the last one brought
+	engine   pause     // before the next question, after a job's environment could not be made
+	progress time.Time // last time that anything went forward
+	due      time.Time // latest time of the loop's next turn; zero while it waits for an event
+	failing  error     // of the last question; nil if it did not fail
+
+	failingSince time.Time // start of the first question of this row of failures
+
+	quiet   bool          // the failures of this row are said, and nothing has changed that may end it
+	broken  bool          // the circuit breaker is open, and this was said
+	waiting bool          // for one of the process's slots
+	tuned   chan struct{} // closed, and made anew, by each Tune
 }
 
 // NewPool makes a pool that does nothing until [Pool.Run].
@@ -105,6 +110,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 	})
 	defer stop()
+	p.expect(time.Now().Add(listLimit))
 	err := p.adopt(ctx)
 	if err == nil {
 		p.mu.Lock()
@@ -113,13 +119,14 @@ func (p *Pool) Run(ctx context.Context) error {
 		close(p.begun)
 		p.loop(ctx)
 	}
+	p.expect(time.Time{})
 	p.jobs.Wait()
 	if p.parts.Close != nil {
 		p.parts.Close()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stopped, p.err = true, err
+	p.stopped, p.err, p.due = true, err, time.Now()
 	return err
 }
 
@@ -186,9 +193,6 @@ func (p *Pool) wait(old, place *slot) *slot {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waiting {
-		p.progress = time.Now() // it has waited on purpose until now
-	}
 	p.waiting = place != nil
 	return place
 }
@@ -200,6 +204,7 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 	defer p.mu.Unlock()
 	p.drain = p.drain || p.spec.Tuning.SingleRun && p.done > 0
 	now := time.Now()
+	p.due = time.Time{} // until there is room, an event wakes the loop
 	switch {
 	case p.drain && len(p.lives) == 0:
 		return -1, 0
@@ -210,7 +215,19 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 	if p.spec.Tuning.SingleRun {
 		most = 1
 	}
-	return max(0, most-len(p.lives)), max(0, p.pollAt.Sub(now), p.paused().until.Sub(now))
+	room, wait = max(0, most-len(p.lives)), max(0, p.pollAt.Sub(now), p.paused().until.Sub(now))
+	if room > 0 && !p.waiting {
+		p.due = now.Add(wait)
+	}
+	return room, wait
+}
+
+// expect sets the time at which the loop turns next at the latest; zero is when
+// something happens.
+func (p *Pool) expect(due time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.due = due
 }
 
 // claim asks for work once and, if there is some, starts the job's life. The
@@ -228,15 +245,21 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	defer cancel()
 	late := time.AfterFunc(patience, mine.lend)
 	before, tuned := p.settings()
+	began := time.Now()
+	p.expect(began.Add(claimLimit))
 	claim, err := p.parts.Cloud.Claim(asking)
 	late.Stop()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.polled = time.Now()
-	p.resume(&p.service)
+	p.service = pause{}
+	p.progress = p.polled
 	p.pollAt = p.polled.Add(jitter(p.spec.Tuning.PollingInterval))
 	if err != nil {
+		if p.failing == nil {
+			p.failingSince = began
+		}
 		p.failed(err)
 		if closed(tuned) { // the answer is to the settings of before
 			p.reconsider(before)
@@ -248,10 +271,10 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 		if p.broken {
 			closed = []any{"circuit_breaker", "closed"}
 		}
-		p.failing, p.quiet, p.broken = nil, false, false
+		p.failing, p.failingSince, p.quiet, p.broken = nil, time.Time{}, false, false
 		p.log.Info("the service answers again", closed...)
 	}
-	p.progress = p.polled
+	p.answered = p.polled
 	if claim.RetryAfter > 0 && !p.spec.Tuning.PollingOverride {
 		p.service = pause{until: p.polled.Add(claim.RetryAfter), why: "the service asked for a longer wait", kind: forWish}
 		p.pollAt = p.service.until

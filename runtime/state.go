@@ -27,10 +27,16 @@ type PoolState struct {
 	Why      string    // reason of a pause, or of the waiting
 	Failing  string    // why the last question for work failed; empty if it did not
 	Jobs     []JobState
-	Progress time.Time // last progress; while the pool waits on purpose, now
-	Begun    bool      // it is past its start, see [Pool.Begun]
-	Finished bool      // its single run is over: it stops, or has stopped, of its own will
-	Err      error     // why it stopped, when it should not have
+	Progress time.Time // last time that the loop turned; while it waits on purpose, now
+
+	AnsweredAt   time.Time // end of the last poll that the service answered with a job or with none; zero is never
+	FailingSince time.Time // start of the first failed poll since then; zero if the last poll did not fail
+
+	ExecutorProblem string // why no job's environment can be made at present; empty if one can
+
+	Begun    bool  // it is past its start, see [Pool.Begun]
+	Finished bool  // its single run is over: it stops, or has stopped, of its own will
+	Err      error // why it stopped, when it should not have
 }
 
 // JobState is a snapshot of a job.
@@ -50,6 +56,9 @@ func (p *Pool) State() PoolState {
 		Phase:    p.phase(),
 		Progress: p.progress,
 		Begun:    p.running,
+
+		AnsweredAt: p.answered, FailingSince: p.failingSince,
+
 		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
 		Err:      p.err,
 	}
@@ -63,14 +72,12 @@ func (p *Pool) State() PoolState {
 	if state.Phase == PoolWaiting {
 		state.Why = "each of the agent's places for a job is taken, by a job or by a pool that asks for work"
 	}
-	if p.waiting {
-		state.Progress = time.Now()
-	}
-	if until := p.paused().until; until.After(p.progress) {
-		state.Progress = time.Now()
-		if until.Before(state.Progress) {
-			state.Progress = until
-		}
+	now := time.Now()
+	switch {
+	case p.due.IsZero(), p.due.After(now):
+		state.Progress = now
+	case p.due.After(p.progress):
+		state.Progress = p.due
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.lives)) {
 		state.Jobs = append(state.Jobs, p.lives[id].state())

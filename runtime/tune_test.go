@@ -333,9 +333,7 @@ func TestAWaitOnPurposeIsNoStandstillWhateverEndsIt(t *testing.T) {
 		wait(2 * time.Hour)
 		st.wantFresh()
 		wait(time.Minute)
-		if still := time.Since(st.pool.State().Progress); still != time.Minute {
-			t.Errorf("a failure is followed by %s without progress, want the minute since the pause", still)
-		}
+		st.wantFresh() // a failure is activity too
 	})
 }
 

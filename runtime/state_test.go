@@ -1,0 +1,141 @@
+package runtime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// wantFailingSince checks for how long the pool has had no answer; less than 0
+// means that it is not failing.
+func (st *stage) wantFailingSince(span time.Duration) {
+	st.t.Helper()
+	state := st.pool.State()
+	switch since := state.FailingSince; {
+	case span < 0 && !since.IsZero():
+		st.t.Errorf("the pool is failing since %s, want not failing", since)
+	case span >= 0 && (since.IsZero() || time.Since(since) != span):
+		st.t.Errorf("the pool is failing for %s, want %s", time.Since(since), span)
+	}
+}
+
+// use gives the stage a pool that asks another service.
+func (st *stage) use(cloud runtime.Cloud) {
+	st.pool = runtime.NewPool(spec(), runtime.Parts{
+		Cloud: cloud, Executor: st.engine, Agent: "agent-1", Log: slog.New(slog.NewTextHandler(st.log, nil)),
+	})
+}
+
+func TestPoolState(t *testing.T) {
+	refused := fmt.Errorf("poll: %w", runtime.ErrUnauthorized)
+
+	t.Run("a refused token is activity and no answer", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.cloud.Fail(runtimetest.Claim, 1000, refused)
+			st.start()
+			for range 60 {
+				wait(time.Minute)
+				st.wantFresh()
+			}
+			if at := st.pool.State().AnsweredAt; !at.IsZero() {
+				t.Errorf("the service counts as having answered at %s", at)
+			}
+			st.wantFailingSince(time.Hour)
+		})
+	})
+
+	t.Run("an answer ends the failure and is kept through the next one", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.cloud.Fail(runtimetest.Claim, 1, errors.New("connection refused"))
+			st.start()
+			wait(90 * time.Second)
+			st.wantFailingSince(-1)
+			answered := st.pool.State().AnsweredAt
+			if since := time.Since(answered); since <= 0 || since > time.Minute {
+				t.Fatalf("the service answered %s ago, want within the last minute", since)
+			}
+			st.cloud.Fail(runtimetest.Claim, 1000, refused)
+			wait(5 * time.Minute)
+			state := st.pool.State()
+			if state.FailingSince.IsZero() || state.AnsweredAt.Before(answered) || !state.AnsweredAt.Before(state.FailingSince) {
+				t.Errorf("after more failures the pool was answered at %s and is failing since %s", state.AnsweredAt, state.FailingSince)
+			}
+		})
+	})
+
+	t.Run("a failure begins with its call", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			release := st.cloud.Hang(runtimetest.Claim)
+			st.start()
+			wait(20 * time.Second)
+			st.cloud.Fail(runtimetest.Claim, 1000, refused)
+			release()
+			wait(0) // the first call had an answer
+			st.wantFailingSince(-1)
+		})
+		play(t, spec(), func(t *testing.T, st *stage) {
+			late := &slowRefusal{Cloud: st.cloud, err: refused}
+			st.use(late)
+			st.start()
+			wait(20 * time.Second)
+			st.wantFailingSince(20 * time.Second)
+		})
+	})
+
+	t.Run("a full pool is no standstill", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: 3 * time.Hour})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			hung := st.cloud.Hang(runtimetest.Wanted) // nothing about the job moves
+			wait(2 * time.Hour)
+			st.wantFresh()
+			hung()
+		})
+	})
+
+	t.Run("a poll that its own limit does not end is a standstill", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			deaf := deafCloud{Cloud: st.cloud, release: make(chan struct{})}
+			st.use(deaf)
+			st.start()
+			wait(9 * time.Minute)
+			st.wantFresh()
+			wait(time.Hour)
+			if still := time.Since(st.pool.State().Progress); still < 50*time.Minute {
+				t.Errorf("the loop that is held in a call counts as standing still for %s", still)
+			}
+			close(deaf.release)
+		})
+	})
+}
+
+// slowRefusal refuses each claim after ten seconds.
+type slowRefusal struct {
+	*runtimetest.Cloud
+	err error
+}
+
+func (c *slowRefusal) Claim(context.Context) (runtime.Claim, error) {
+	time.Sleep(10 * time.Second)
+	return runtime.Claim{}, c.err
+}
+
+// deafCloud does not return from a claim before it is released, whatever becomes
+// of the context.
+type deafCloud struct {
+	*runtimetest.Cloud
+	release chan struct{}
+}
+
+func (c deafCloud) Claim(context.Context) (runtime.Claim, error) {
+	<-c.release
+	return runtime.Claim{}, errors.New("too late")
+}
