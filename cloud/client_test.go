@@ -624,8 +624,8 @@ func TestWhereNeitherCallExistsEveryJobIsWantedAndAnHourLaterAskedAboutAgain(t *
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(missing) })
 		wanted := func(job *runtime.Job) {
 			t.Helper()
-			if verdict, err := s.client.Wanted(t.Context(), job); err != nil || verdict != runtime.CarryOn {
-				t.Errorf("%d: the job is %q, %v; want it to carry on", missing, verdict, err)
+			if verdict, err := s.client.Wanted(t.Context(), job); err != nil || verdict != runtime.Unanswered {
+				t.Errorf("%d: the job is %q, %v; want no answer, so that it carries on", missing, verdict, err)
 			}
 		}
 		for range 3 {
@@ -661,7 +661,7 @@ func TestAServiceThatGetsTheCallLaterIsBelieved(t *testing.T) {
 	})
 	_, _ = s.client.Wanted(t.Context(), someJob)
 	there = true
-	if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.CarryOn {
+	if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.Unanswered {
 		t.Errorf("within the hour the job is %q", verdict)
 	}
 	clear(s.client.hushed)

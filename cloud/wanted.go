@@ -34,7 +34,7 @@ const silence = time.Hour
 func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict, error) {
 	asks := c.asks.Load()
 	if asks == askUnknown && c.unanswerable(job) {
-		return runtime.CarryOn, nil
+		return runtime.Unanswered, nil
 	}
 	var err error
 	if asks != askCheck {
@@ -73,7 +73,7 @@ func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict,
 		return runtime.Gone, nil
 	case asks == askUnknown && errors.As(err, &status) && lacksCall(status.Code):
 		c.hush(job)
-		return runtime.CarryOn, nil
+		return runtime.Unanswered, nil
 	default:
 		return runtime.CarryOn, err
 	}

@@ -39,10 +39,11 @@ type Verdict string
 
 // The verdicts.
 const (
-	CarryOn   Verdict = "carry on"  // also when the service cannot tell
-	Finishing Verdict = "finishing" // the last step is reported: the runner is about to end
-	Ended     Verdict = "ended"     // failed or skipped there: cancelled, unless the runner itself said so
-	Gone      Verdict = "gone"      // the service does not know it any more
+	CarryOn    Verdict = "carry on"   // the service knows the job and wants it
+	Unanswered Verdict = "unanswered" // the service has no call that answers for this job: it carries on
+	Finishing  Verdict = "finishing"  // the last step is reported: the runner is about to end
+	Ended      Verdict = "ended"      // failed or skipped there: cancelled, unless the runner itself said so
+	Gone       Verdict = "gone"       // the service does not know it any more
 )
 
 // Report is the agent's own word about one step: set-up, or a failure that the

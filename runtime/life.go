@@ -47,6 +47,8 @@ type life struct {
 	job  *Job
 	id   string // of its environment; set before run only for an adopted job
 
+	adopted bool // found at the start: the service may never have known it
+
 	since time.Time
 	mu    sync.Mutex
 	phase Phase
@@ -317,8 +319,10 @@ func closed(c <-chan struct{}) bool {
 
 // ask asks, every status interval, whether the job is still wanted, and stops
 // it when it is not. Doubt never stops a job. A new interval counts from the last
-// answer.
+// answer. Gone stops an adopted job only after another verdict about it: this
+// pool's token may be of a service or pool that never knew the job.
 func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
+	known := !l.adopted
 	patience := never() // with a runner that is about to end by itself
 	last := time.Now()
 	for {
@@ -343,6 +347,8 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 		}
 		var grace time.Duration
 		switch {
+		case verdict == Gone && !known:
+			l.log.Debug("service does not know the adopted job; the job carries on")
 		case verdict == Finishing:
 			grace = finishGrace
 		case verdict == Ended && l.told() == Failed:
@@ -351,6 +357,7 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 			stop(errCancelled)
 			return
 		}
+		known = known || verdict != Gone && verdict != Unanswered
 		if grace > 0 && patience == nil {
 			patience = time.After(grace)
 		}

@@ -340,7 +340,7 @@ func (p *Pool) failed(err error) {
 // begin starts the life of a job, in an environment that exists already if id
 // is not empty, and gives its slot back afterwards. The caller holds the lock.
 func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
-	l := &life{pool: p, job: job, id: id, since: time.Now(), phase: Claimed, log: p.log.With("job", job.ID, "generation", job.Generation)}
+	l := &life{pool: p, job: job, id: id, adopted: id != "", since: time.Now(), phase: Claimed, log: p.log.With("job", job.ID, "generation", job.Generation)}
 	p.lives[job.ID] = l
 	p.jobs.Go(func() {
 		l.run(ctx)

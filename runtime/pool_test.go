@@ -785,6 +785,38 @@ func TestAnAdoptedJobThatIsCancelledIsStopped(t *testing.T) {
 	})
 }
 
+func TestAdoptedJob(t *testing.T) {
+	adopted := func(st *stage) {
+		old := runtime.Job{ID: "old", Subject: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}
+		st.cloud.Know(old, runtimetest.Definition("sleep 60"))
+		st.engine.Script("old", runtimetest.Script{Running: runtimetest.Forever})
+		st.engine.Adopt(&old, time.Now())
+	}
+	t.Run("a service that never knew it does not stop it", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			adopted(st)
+			st.cloud.Answer("old", runtime.Unanswered)
+			st.start()
+			wait(time.Minute)
+			st.cloud.Answer("old", runtime.Gone)
+			wait(time.Hour)
+			st.wantDeeds("old", "was adopted")
+		})
+	})
+	t.Run("a service that knew it and no longer does stops it", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			adopted(st)
+			st.start()
+			wait(time.Minute)
+			st.cloud.Answer("old", runtime.Gone)
+			wait(time.Minute)
+			if present := st.engine.Present(); len(present) > 0 {
+				t.Errorf("left: %v", present)
+			}
+		})
+	})
+}
+
 func TestTuningReachesTheLoopAtOnceAndRunningJobsNotAtAll(t *testing.T) {
 	play(t, spec(), func(t *testing.T, st *stage) {
 		st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
