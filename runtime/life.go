@@ -2,10 +2,8 @@ package runtime
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -36,9 +34,6 @@ var (
 	errLingers   = errors.New("its last step is reported, but the runner does not end")
 )
 
-// errBabble ends the reading of a stream.
-var errBabble = errors.New("not the words of a runner of this release")
-
 // life is one job from its claim to its removal. It owns three children: its
 // output, the question whether it is wanted, and the wait for its end.
 type life struct {
@@ -53,6 +48,8 @@ type life struct {
 	mu    sync.Mutex
 	phase Phase
 	last  Progress // what the service has accepted, as the runner told it
+
+	stream streamState // of follow's goroutine
 }
 
 // run leads the job through its life. When ctx ends, the job is stopped in
@@ -121,7 +118,7 @@ func (l *life) start(ctx context.Context, stop context.CancelCauseFunc, children
 		}
 		return "", l.fail(ctx, setup, err)
 	}
-	l.saw(Progress{Step: 0, Lines: setup.told, Status: Running})
+	l.saw(Progress{Step: 0, Lines: setup.told, Status: Running}, false)
 	l.log.Info("job started", "environment", id)
 	return id, nil
 }
@@ -259,7 +256,7 @@ func (l *life) follow(ctx context.Context, over <-chan struct{}) {
 		last := closed(over) // then all there is to say is in the stream
 		err := l.listen(ctx)
 		switch {
-		case last, ctx.Err() != nil, errors.Is(err, ErrNoEnvironment), errors.Is(err, errBabble):
+		case last, ctx.Err() != nil, errors.Is(err, ErrNoEnvironment):
 			return
 		case err == nil: // the end, or what looks like it
 			select {
@@ -277,33 +274,6 @@ func (l *life) follow(ctx context.Context, over <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
-		}
-	}
-}
-
-// listen reads one stream of progress to its end.
-func (l *life) listen(ctx context.Context) error {
-	stream, err := l.pool.parts.Executor.Follow(ctx, l.id)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	decoder := json.NewDecoder(stream)
-	for {
-		var progress Progress
-		var syntax *json.SyntaxError
-		var kind *json.UnmarshalTypeError
-		err := decoder.Decode(&progress)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.As(err, &syntax), errors.As(err, &kind):
-			return errBabble
-		case err != nil:
-			return err
-		}
-		if l.saw(progress) {
-			l.pool.mark()
 		}
 	}
 }
@@ -396,23 +366,6 @@ func (l *life) enter(phase Phase) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.phase = phase
-}
-
-// saw notes progress, and reports whether it is any: a stream that is taken up
-// again tells what is known. Lines of the same step without a status keep its
-// status.
-func (l *life) saw(p Progress) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if p.Step < l.last.Step || p.Step == l.last.Step && (l.last.Status.final() || p.Lines < l.last.Lines && !p.Status.final()) {
-		return false
-	}
-	if p.Status == "" && p.Step == l.last.Step {
-		p.Status = l.last.Status
-	}
-	news := p != l.last
-	l.last = p
-	return news
 }
 
 func (l *life) seen() Progress {

@@ -46,16 +46,16 @@ func beats(job runtime.Job, script Script) []Beat {
 		return script.Progress
 	}
 	all := []Beat{
-		{0, runtime.Progress{Step: 0, Status: runtime.Succeeded}},
-		{0, runtime.Progress{Step: 1, Status: runtime.Running}},
-		{0, runtime.Progress{Step: 1, Lines: 2}},
+		{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+		{Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+		{Progress: runtime.Progress{Step: 1, Lines: 2}},
 	}
 	switch script.Exit.Code {
 	case runtime.CodeSucceeded:
 		last := max(1, job.Definition.Steps-1)
-		all = append(all, Beat{script.Running, runtime.Progress{Step: last, Lines: 2, Status: runtime.Succeeded}})
+		all = append(all, Beat{After: script.Running, Progress: runtime.Progress{Step: last, Lines: 2, Status: runtime.Succeeded}})
 	case runtime.CodeFailed:
-		all = append(all, Beat{script.Running, runtime.Progress{Step: 1, Lines: 2, Status: runtime.Failed}})
+		all = append(all, Beat{After: script.Running, Progress: runtime.Progress{Step: 1, Lines: 2, Status: runtime.Failed}})
 	}
 	return all
 }
@@ -128,8 +128,9 @@ type stream struct {
 	ctx    context.Context // of Follow: it is the life of the stream
 	env    *environment
 	opened time.Time
-	next   int    // of the beats
-	rest   []byte // of the line that is being read
+	next   int       // of the beats
+	rest   []byte    // of the line that is being read
+	raw    io.Reader // output of a beat that is being read; nil is none
 	once   sync.Once
 	closed chan struct{}
 }
@@ -137,6 +138,15 @@ type stream struct {
 // Read blocks until there is something to read.
 func (s *stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
+		if s.raw != nil {
+			n, err := s.raw.Read(p)
+			if err != nil { // the end of this beat
+				s.raw = nil
+			}
+			if n > 0 {
+				return n, nil
+			}
+		}
 		select {
 		case <-s.closed:
 			return 0, io.ErrClosedPipe
@@ -157,6 +167,11 @@ func (s *stream) Read(p []byte) (int, error) {
 		if s.next < len(s.env.beats) {
 			due = after(s.env.started, s.env.beats[s.next].After)
 			if !due.After(now) && !due.After(ends) {
+				if raw := s.env.beats[s.next].Raw; raw != nil {
+					s.raw = raw()
+					s.next++
+					continue
+				}
 				line, err := json.Marshal(s.env.beats[s.next].Progress)
 				if err != nil {
 					return 0, err

@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -36,6 +37,7 @@ type Script struct {
 type Beat struct {
 	After time.Duration
 	runtime.Progress
+	Raw func() io.Reader // output in place of the line, opened once for each stream; nil is the line
 }
 
 // Deed is something that an executor did to a job.
