@@ -43,7 +43,7 @@ func TestAPoolThatDrainsForLongIsRevivedWithWhatIsWantedThen(t *testing.T) {
 		if h.pool("a") != a || h.claiming() != "a one 4, b one 1" || a.State().Spec.Generation != 3 || len(a.State().Jobs) != 1 {
 			t.Errorf("claiming are %s; pool a was built %d times", h.claiming(), len(h.built["a"]))
 		}
-		if s := h.loop.Status(); s.Applied != 3 || !s.Ready() {
+		if s := h.loop.Status(); s.Applied != 3 || !s.Ready(time.Now()) {
 			t.Errorf("generation %d is applied, want 3", s.Applied)
 		}
 		a.has(0)
@@ -120,12 +120,12 @@ func TestAnAgentThatCannotBeSetDoesNotHoldBackItsPools(t *testing.T) {
 		if want := "a one 2, b two 1"; h.claiming() != want || len(h.loop.Status().Pools) != 2 {
 			t.Errorf("claiming are %s of %d pools, want %s", h.claiming(), len(h.loop.Status().Pools), want)
 		}
-		if s := h.loop.Status(); s.Ready() || s.Applied != 1 || len(s.Problems) != 1 {
+		if s := h.loop.Status(); s.Ready(time.Now()) || s.Applied != 1 || len(s.Problems) != 1 {
 			t.Errorf("it counts as done: %+v", s)
 		}
 		h.fail(reconcile.ProcessKey, nil)
 		pass(time.Minute)
-		if s := h.loop.Status(); !s.Ready() || s.Applied != 2 || len(s.Problems) != 0 {
+		if s := h.loop.Status(); !s.Ready(time.Now()) || s.Applied != 2 || len(s.Problems) != 0 {
 			t.Errorf("after the port is free: %+v", s)
 		}
 	})
@@ -139,7 +139,7 @@ func TestAPoolThatDiesWhileItDrainsIsToldOfAndNotMissed(t *testing.T) {
 		h.want(2, pool("b", "one", 1))
 		a.set(func() { a.err = errors.New("the engine is gone") })
 		pass(time.Minute)
-		if s := h.loop.Status(); s.Applied != 2 || !s.Ready() || len(h.built["a"]) != 1 {
+		if s := h.loop.Status(); s.Applied != 2 || !s.Ready(time.Now()) || len(h.built["a"]) != 1 {
 			t.Errorf("a pool that nobody wants keeps generation 2 from being applied: %+v", s)
 		}
 		if text := h.log.String(); !strings.Contains(text, "the engine is gone") || strings.Contains(text, "trying again") {
@@ -200,13 +200,13 @@ func TestAPoolThatIsRemovedDoesNotWaitForOneThatCannotBeBuilt(t *testing.T) {
 			t.Errorf("claiming are %s, want %s: of one token there may be one, and what is removed is gone", h.claiming(), want)
 		}
 		pass(24 * time.Hour)
-		if s := h.loop.Status(); h.claiming() != "c one 1, other one 1, renamed one 1" || s.Ready() || s.Applied == 2 {
-			t.Errorf("a day later claiming are %s, ready %v", h.claiming(), s.Ready())
+		if s := h.loop.Status(); h.claiming() != "c one 1, other one 1, renamed one 1" || s.Ready(time.Now()) || s.Applied == 2 {
+			t.Errorf("a day later claiming are %s, ready %v", h.claiming(), s.Ready(time.Now()))
 		}
 		h.fail("new", nil)
 		pass(2 * time.Minute)
-		if s := h.loop.Status(); h.claiming() != "new one 1, other one 1, renamed one 1" || !s.Ready() || c.cause != nil {
-			t.Errorf("at last claiming are %s, ready %v", h.claiming(), s.Ready())
+		if s := h.loop.Status(); h.claiming() != "new one 1, other one 1, renamed one 1" || !s.Ready(time.Now()) || c.cause != nil {
+			t.Errorf("at last claiming are %s, ready %v", h.claiming(), s.Ready(time.Now()))
 		}
 	})
 }
@@ -217,13 +217,13 @@ func TestAPoolIsNotLetGoWhileItsReplacementStarts(t *testing.T) {
 		h.begin = func(p *fakePool) { p.begins = true }
 		h.want(2, pool("a", "two", 1))
 		pass(time.Minute)
-		if s := h.loop.Status(); h.claiming() != "a one 1" || s.Applied != 1 || s.Ready() {
-			t.Errorf("while the new one starts, claiming are %s; generation %d is applied, ready %v", h.claiming(), s.Applied, s.Ready())
+		if s := h.loop.Status(); h.claiming() != "a one 1" || s.Applied != 1 || s.Ready(time.Now()) {
+			t.Errorf("while the new one starts, claiming are %s; generation %d is applied, ready %v", h.claiming(), s.Applied, s.Ready(time.Now()))
 		}
 		h.pool("a").begin()
 		synctest.Wait()
-		if s := h.loop.Status(); h.claiming() != "a two 1" || s.Applied != 2 || !s.Ready() {
-			t.Errorf("at once after its start, claiming are %s; generation %d is applied, ready %v", h.claiming(), s.Applied, s.Ready())
+		if s := h.loop.Status(); h.claiming() != "a two 1" || s.Applied != 2 || !s.Ready(time.Now()) {
+			t.Errorf("at once after its start, claiming are %s; generation %d is applied, ready %v", h.claiming(), s.Applied, s.Ready(time.Now()))
 		}
 	})
 }
@@ -268,8 +268,8 @@ func TestASingleRunThatIsOverSaysNothingOfTheHealthOfOthers(t *testing.T) {
 		synctest.Wait()
 		h.pool("once").set(func() { h.pool("once").done = true })
 		pass(time.Hour)
-		if s := h.loop.Status(); !s.Healthy(time.Now()) || !s.Ready() {
-			t.Errorf("an hour after the single run the agent is healthy %v and ready %v", s.Healthy(time.Now()), s.Ready())
+		if s := h.loop.Status(); !s.Healthy(time.Now()) || !s.Ready(time.Now()) {
+			t.Errorf("an hour after the single run the agent is healthy %v and ready %v", s.Healthy(time.Now()), s.Ready(time.Now()))
 		}
 		h.pool("a").set(func() { h.pool("a").stale = true })
 		pass(time.Hour)
@@ -310,8 +310,8 @@ func TestAPoolThatDiesIsNotReady(t *testing.T) {
 		h.fail("a", errors.New("cannot reach the engine"))
 		h.pool("a").set(func() { h.pool("a").err = errors.New("the engine is gone") })
 		synctest.Wait()
-		if s := h.loop.Status(); s.Ready() || len(s.Problems) != 1 {
-			t.Errorf("ready %v with the problems %v", s.Ready(), s.Problems)
+		if s := h.loop.Status(); s.Ready(time.Now()) || len(s.Problems) != 1 {
+			t.Errorf("ready %v with the problems %v", s.Ready(time.Now()), s.Problems)
 		}
 	})
 }

@@ -303,13 +303,16 @@ func (l *Loop) Status() Status {
 	defer l.mu.Unlock()
 	status := Status{
 		Desired: l.desired.Generation, Applied: l.applied.Generation, AppliedAt: l.since,
-		Problems: map[string]string{}, Stopping: l.stopping, Process: l.desired.Process, Claiming: l.desired.claimedIn(states),
+		Problems: map[string]string{}, Names: map[string]string{}, Stopping: l.stopping, Process: l.desired.Process, Claiming: l.desired.claimedIn(states),
 	}
 	for _, key := range sorted(states) {
 		status.Pools = append(status.Pools, states[key])
 	}
 	for key, f := range l.failures {
 		status.Problems[key] = f.err.Error()
+	}
+	for key, spec := range l.desired.Pools {
+		status.Names[key] = spec.Name
 	}
 	return status
 }

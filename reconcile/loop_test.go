@@ -98,7 +98,7 @@ func (p *fakePool) State() runtime.PoolState {
 	if !p.stale && !p.stopped {
 		p.progress = time.Now()
 	}
-	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err, Begun: !p.begins, Finished: p.finished(), Progress: p.progress}
+	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err, Begun: !p.begins, Finished: p.finished(), Progress: p.progress, AnsweredAt: p.progress}
 	switch {
 	case p.stopped:
 		state.Phase = runtime.PoolStopped
@@ -217,7 +217,7 @@ func pool(name, service string, most int) runtime.PoolSpec {
 func TestAnEditStartsTunesAndDrains(t *testing.T) {
 	inHouse(t, func(t *testing.T, h *house) {
 		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
-		if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 || !s.Ready() {
+		if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 || !s.Ready(time.Now()) {
 			t.Fatalf("after the first wish: %+v", s)
 		}
 		h.pool("b").set(func() { h.pool("b").jobs = 1 })
@@ -268,12 +268,12 @@ func TestWhatCannotBeBuiltIsTriedEverMoreSeldomAndSaidOnce(t *testing.T) {
 		if loud := strings.Count(h.log.String(), "level=WARN"); loud != 1 {
 			t.Errorf("%d warnings:\n%s", loud, h.log.String())
 		}
-		if s := h.loop.Status(); s.Ready() || len(s.Problems) != 1 {
+		if s := h.loop.Status(); s.Ready(time.Now()) || len(s.Problems) != 1 {
 			t.Errorf("ready with a problem: %+v", s)
 		}
 		h.fail("a", nil)
 		pass(2 * time.Minute)
-		if s := h.loop.Status(); !s.Ready() || len(s.Problems) != 0 {
+		if s := h.loop.Status(); !s.Ready(time.Now()) || len(s.Problems) != 0 {
 			t.Errorf("not ready after the engine is back: %+v", s)
 		}
 	})
@@ -326,7 +326,7 @@ func TestWhatFailedAndIsNotWantedAnyMoreIsNoProblem(t *testing.T) {
 		h.want(2, pool("a", "one", 1))
 		b.set(func() { b.err = errors.New("the engine is gone") })
 		pass(time.Minute)
-		if s := h.loop.Status(); s.Applied != 2 || len(s.Problems) != 0 || !s.Ready() {
+		if s := h.loop.Status(); s.Applied != 2 || len(s.Problems) != 0 || !s.Ready(time.Now()) {
 			t.Errorf("after a pool that nobody wants has died: %+v", s)
 		}
 	})

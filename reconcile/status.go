@@ -1,6 +1,9 @@
 package reconcile
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -13,15 +16,18 @@ type Status struct {
 	AppliedAt time.Time
 	Pools     []runtime.PoolState // by name
 	Problems  map[string]string   // by pool key: why it cannot be built now
+	Names     map[string]string   // of the pools that are wanted, by pool key
 	Claiming  bool                // every pool that is wanted is there and past its start
 	Stopping  bool                // nothing new is claimed any more
 	Process   ProcessSpec
 }
 
-// Healthy reports whether every pool has made progress within the threshold, or
-// waits on purpose.
+// Healthy reports liveness: whether the loop of every pool has turned within the
+// threshold, or waits on purpose. What a service answers, and whether an executor
+// can work, is a matter of [Status.Ready]. An agent without pools has no loop that
+// could stand still.
 func (s Status) Healthy(now time.Time) bool {
-	return now.Sub(s.LastProgress()) <= s.Process.HealthThreshold
+	return !slices.ContainsFunc(s.Pools, func(pool runtime.PoolState) bool { return s.Stuck(pool, now) })
 }
 
 // Stuck reports whether a pool has made no progress within the threshold, although
@@ -47,8 +53,73 @@ func (s Status) LastProgress() time.Time {
 	return oldest
 }
 
-// Ready reports whether jobs are being claimed: what is wanted was reached in full,
-// and still is.
-func (s Status) Ready() bool {
+// Converged reports whether what is wanted was reached in full, and still is.
+func (s Status) Converged() bool {
 	return !s.Stopping && s.Desired > 0 && s.Applied == s.Desired && s.Claiming && len(s.Problems) == 0
+}
+
+// Unready is one reason why the agent is not ready.
+type Unready struct {
+	Pool   string // name; empty is the agent as a whole
+	Reason string
+}
+
+// Ready reports readiness: whether every job that the services hold for this agent
+// would be claimed and run.
+func (s Status) Ready(now time.Time) bool { return len(s.Unready(now)) == 0 }
+
+// Unready returns why the agent is not ready, first what concerns the agent as a
+// whole, then the pools by name. The agent is ready when
+//
+//  1. it is not stopping;
+//  2. what is wanted was reached in full, and still is: see [Status.Converged];
+//  3. every pool has had an answer to a poll, a job or none;
+//  4. no pool has been refused, or without an answer, for longer than
+//     ProcessSpec.HealthThreshold;
+//  5. every pool's executor can work.
+//
+// A pool that drains, and a single run that is over, need no service any more.
+func (s Status) Unready(now time.Time) (reasons []Unready) {
+	add := func(pool, format string, args ...any) {
+		reasons = append(reasons, Unready{pool, fmt.Sprintf(format, args...)})
+	}
+
+	// 1. and 2. The agent as a whole, and what cannot be built.
+	switch {
+	case s.Stopping:
+		add("", "the agent is stopping")
+	case s.Desired == 0:
+		add("", "no configuration is loaded yet")
+	case s.Applied != s.Desired:
+		add("", "generation %d of the configuration is not in force in full yet", s.Desired)
+	}
+	for _, key := range sorted(s.Problems) {
+		add(s.Names[key], "%s", s.Problems[key])
+	}
+
+	// 2. to 5. Each pool.
+	for _, pool := range s.Pools {
+		name := pool.Spec.Name
+		switch pool.Phase {
+		case runtime.PoolDraining, runtime.PoolStopped:
+			continue
+		case runtime.PoolStarting:
+			add(name, "the pool is starting")
+			continue
+		}
+		switch failing := pool.FailingSince; {
+		case pool.AnsweredAt.IsZero():
+			add(name, "the service has not answered a poll yet")
+		case !failing.IsZero() && now.Sub(failing) > s.Process.HealthThreshold:
+			add(name, "no poll has succeeded since %s", failing.UTC().Format(time.RFC3339))
+		}
+		if pool.ExecutorProblem != "" {
+			add(name, "%s", pool.ExecutorProblem)
+		}
+	}
+	if len(reasons) == 0 && !s.Converged() {
+		add("", "not every pool has started")
+	}
+	slices.SortStableFunc(reasons, func(a, b Unready) int { return cmp.Compare(a.Pool, b.Pool) })
+	return reasons
 }

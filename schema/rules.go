@@ -364,7 +364,7 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 	case c.HealthThreshold == 0:
 		c.HealthThreshold = 2 * longer
 	case c.HealthThreshold <= longer && good:
-		top.about(Warning, RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a healthy agent looks stuck", short(longer)),
+		top.about(Warning, RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
 	if !top.good("shutdown_timeout") {

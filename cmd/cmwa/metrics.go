@@ -59,7 +59,8 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	gauge("build_info", "Version of the agent; always 1.", 1, "version", status.Agent.Version)
-	gauge("healthy", "Whether every pool makes progress or waits on purpose.", truth(status.Healthy))
+	gauge("healthy", "Whether the loop of every pool turns or waits on purpose: liveness.", truth(status.Healthy))
+	gauge("ready", "Whether every pool is answered by its service and can run jobs: readiness.", truth(status.Ready))
 	gauge("converged", "Whether what the last good configuration says is what runs, in full; config_problems tells whether the file as it stands is refused.", truth(status.Converged))
 
 	c := status.Config
@@ -89,10 +90,16 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 		gauge("pool_jobs", "Jobs in flight.", float64(len(p.Jobs)), pool...)
 		gauge("pool_max_jobs", "Jobs that the pool may have in flight.", float64(p.MaxJobs), pool...)
 		gauge("pool_failing", "Whether the pool cannot work, or failed when it asked for work last, and is tried again.", truth(p.Problem != ""), pool...)
-		gauge("pool_stuck", "Whether the pool has made no progress within health_threshold, which makes the agent unhealthy.", truth(p.Stuck), pool...)
-		if !p.ProgressAt.IsZero() {
-			gauge("pool_progress_age_seconds", "Time since the last progress of the pool; a wait on purpose is progress.", max(0, status.Now.Sub(p.ProgressAt).Seconds()), pool...)
+		gauge("pool_stuck", "Whether the pool's loop has not turned within health_threshold, which makes the agent unhealthy.", truth(p.Stuck), pool...)
+		if p.ProgressAt.IsZero() {
+			continue // it is not there
 		}
+		gauge("pool_progress_age_seconds", "Time since the pool's loop turned last; a wait on purpose is a turn.", max(0, status.Now.Sub(p.ProgressAt).Seconds()), pool...)
+		failing := time.Duration(0)
+		if !p.FailingSince.IsZero() {
+			failing = max(0, status.Now.Sub(p.FailingSince))
+		}
+		gauge("pool_failing_seconds", "Time for which no poll of the pool has succeeded; 0 if the last one did.", failing.Seconds(), pool...)
 	}
 }
 

@@ -58,12 +58,24 @@ type line struct{ of, text string }
 func (d statusDocument) lines(tell times) []line {
 	var all []line
 	word := map[bool]string{true: "healthy", false: "UNHEALTHY"}[d.Healthy]
-	if d.Stopping {
+	switch {
+	case d.Stopping:
 		word += ", stopping"
+	case d.Ready:
+		word += ", ready"
+	default:
+		word += ", NOT READY"
 	}
 	all = append(all, paragraph("agent", "agent", fmt.Sprintf("%s, started %s, pid %d, version %s", word, tell.at(d.Agent.StartedAt), d.Agent.PID, d.Agent.Version))...)
 	if d.Problem != "" {
 		all = append(all, paragraph("agent", "", "problem: "+d.Problem)...)
+	}
+	for _, r := range d.NotReady {
+		reason := r.Reason
+		if r.Pool != "" {
+			reason = "pool " + r.Pool + ": " + reason
+		}
+		all = append(all, paragraph("agent", "", "not ready: "+reason)...)
 	}
 	c := d.Config
 	all = append(all, paragraph("config", "config", cmp.Or(c.Path, "none: the environment says all"))...)
@@ -149,7 +161,7 @@ func (d statusDocument) poolLines(tell times) []line {
 			lines = append(lines, indented(of, "problem: "+p.Problem)...)
 		}
 		if p.Stuck {
-			lines = append(lines, indented(of, "STUCK: no progress "+tell.since(p.ProgressAt))...)
+			lines = append(lines, indented(of, "STUCK: no turn of its loop "+tell.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
 			lines = append(lines, line{of, cut(fmt.Sprintf("  %-8s %s  %s", printable(j.Phase), tell.since(j.Since), printable(cmp.Or(j.Subject, j.ID))), statusColumns)})

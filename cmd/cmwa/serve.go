@@ -46,15 +46,16 @@ func (a *account) answers() http.Handler {
 	return mux
 }
 
-// health answers GET /healthz, with the three fields that the original has and
-// a few more, and GET /readyz. An unhealthy agent answers 503.
+// health answers GET /healthz (liveness), with the three fields that the original
+// has and a few more, and GET /readyz (readiness), with the reasons if the agent is
+// not ready. No is 503.
 func health(status func() reconcile.Status) http.Handler {
 	type pool struct {
 		Name  string    `json:"name"`
 		Phase string    `json:"phase"`
 		Until time.Time `json:"until,omitzero"`
 		Why   string    `json:"why,omitempty"`
-		Stuck bool      `json:"stuck,omitempty"` // makes no progress
+		Stuck bool      `json:"stuck,omitempty"` // its loop stands still
 		Error string    `json:"problem,omitempty"`
 		Jobs  int       `json:"jobs"`
 	}
@@ -65,11 +66,15 @@ func health(status func() reconcile.Status) http.Handler {
 		Generation   uint64            `json:"generation"`
 		Pools        []pool            `json:"pools"`
 		Problems     map[string]string `json:"problems,omitempty"`
+		NotReady     []statusReason    `json:"notReady,omitempty"`
 	}
 	answer := func(w http.ResponseWriter, good bool, words [2]string, s reconcile.Status, now time.Time) {
-		b := body{words[0], now.UTC(), s.LastProgress().UTC(), s.Applied, []pool{}, s.Problems}
+		b := body{words[0], now.UTC(), s.LastProgress().UTC(), s.Applied, []pool{}, s.Problems, reasonsOf(s, now)}
+		if len(s.Pools) == 0 {
+			b.LastActivity = now.UTC() // there is no loop that could stand still
+		}
 		for _, p := range s.Pools {
-			b.Pools = append(b.Pools, pool{p.Spec.Name, string(p.Phase), p.Until, p.Why, s.Stuck(p, now), p.Failing, len(p.Jobs)})
+			b.Pools = append(b.Pools, pool{p.Spec.Name, string(p.Phase), p.Until, p.Why, s.Stuck(p, now), cmp.Or(p.ExecutorProblem, p.Failing), len(p.Jobs)})
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if !good {
@@ -85,13 +90,13 @@ func health(status func() reconcile.Status) http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		s, now := status(), time.Now()
-		answer(w, s.Ready(), [2]string{"ready", "not ready"}, s, now)
+		answer(w, s.Ready(now), [2]string{"ready", "not ready"}, s, now)
 	})
 	return mux
 }
 
 // statusVersion grows when a reader of an earlier status would go wrong.
-const statusVersion = 1
+const statusVersion = 2
 
 // statusDocument is the answer of GET /status. Times are those of the agent's
 // clock, in UTC; what is not so, or not known, is left out.
@@ -99,13 +104,30 @@ type statusDocument struct {
 	Version   int           `json:"version"`
 	Now       time.Time     `json:"now"`
 	Agent     statusAgent   `json:"agent"`
-	Healthy   bool          `json:"healthy"`
+	Healthy   bool          `json:"healthy"`   // the loops turn
+	Ready     bool          `json:"ready"`     // jobs are claimed, for every pool
 	Converged bool          `json:"converged"` // what the last good configuration says is what runs, in full, also while the file as it stands is refused
 	Stopping  bool          `json:"stopping,omitempty"`
 	Config    statusConfig  `json:"config"`
 	Pools     []statusPool  `json:"pools"`             // those that run, and those that should
 	Problem   string        `json:"problem,omitempty"` // of the agent as a whole: why it cannot be what it should
 	Reload    *statusReload `json:"lastReload,omitempty"`
+
+	NotReady []statusReason `json:"notReady,omitempty"` // there if Ready is not
+}
+
+// statusReason is one reason why the agent is not ready.
+type statusReason struct {
+	Pool   string `json:"pool,omitempty"` // none is the agent as a whole
+	Reason string `json:"reason"`
+}
+
+// reasonsOf shapes the reasons why the agent is not ready.
+func reasonsOf(s reconcile.Status, now time.Time) (reasons []statusReason) {
+	for _, r := range s.Unready(now) {
+		reasons = append(reasons, statusReason{r.Pool, r.Reason})
+	}
+	return reasons
 }
 
 type statusAgent struct {
@@ -156,19 +178,21 @@ type statusKey struct {
 }
 
 type statusPool struct {
-	Name       string      `json:"name"`
-	Key        string      `json:"key"`   // tells a pool from one of the same name that it replaces
-	Phase      string      `json:"phase"` // missing is a pool that should run and cannot
-	Until      time.Time   `json:"until,omitzero"`
-	Why        string      `json:"why,omitempty"`
-	Problem    string      `json:"problem,omitempty"` // why it does not work, or did not when it asked for work last
-	Stuck      bool        `json:"stuck,omitempty"`   // no progress within health_threshold: the reason why the agent is unhealthy
-	Generation uint64      `json:"generation"`
-	Target     string      `json:"target"`
-	Service    string      `json:"service"`
-	MaxJobs    int         `json:"maxJobs"`
-	ProgressAt time.Time   `json:"progressAt,omitzero"`
-	Jobs       []statusJob `json:"jobs"`
+	Name         string      `json:"name"`
+	Key          string      `json:"key"`   // tells a pool from one of the same name that it replaces
+	Phase        string      `json:"phase"` // missing is a pool that should run and cannot
+	Until        time.Time   `json:"until,omitzero"`
+	Why          string      `json:"why,omitempty"`
+	Problem      string      `json:"problem,omitempty"` // why it does not work, or did not when it asked for work last
+	Stuck        bool        `json:"stuck,omitempty"`   // its loop has not turned within health_threshold: the reason why the agent is unhealthy
+	Generation   uint64      `json:"generation"`
+	Target       string      `json:"target"`
+	Service      string      `json:"service"`
+	MaxJobs      int         `json:"maxJobs"`
+	ProgressAt   time.Time   `json:"progressAt,omitzero"`
+	AnsweredAt   time.Time   `json:"answeredAt,omitzero"` // when the service last answered a poll with a job or with none
+	FailingSince time.Time   `json:"failingSince,omitzero"`
+	Jobs         []statusJob `json:"jobs"`
 }
 
 type statusJob struct {
@@ -190,7 +214,8 @@ func (a *account) document(now time.Time) statusDocument {
 	document := statusDocument{
 		Version: statusVersion, Now: now.UTC(),
 		Agent:   statusAgent{Version: release(), PID: os.Getpid(), StartedAt: a.started.UTC(), Directory: directory},
-		Healthy: loop.Healthy(now), Converged: loop.Ready() && loop.Applied == view.Generation, Stopping: loop.Stopping,
+		Healthy: loop.Healthy(now), Ready: loop.Ready(now), NotReady: reasonsOf(loop, now),
+		Converged: loop.Converged() && loop.Applied == view.Generation, Stopping: loop.Stopping,
 		Config: statusConfig{
 			Desired: view.Generation, Applied: loop.Applied, AcceptedAt: view.AcceptedAt.UTC(), AppliedAt: loop.AppliedAt.UTC(),
 			RejectedAt: view.RejectedAt.UTC(), Accepted: view.Accepted, Rejected: view.Rejected, Seconds: view.Seconds,
@@ -241,10 +266,11 @@ func pools(view reconcile.View, loop reconcile.Status, now time.Time) []statusPo
 	for _, state := range loop.Pools {
 		p := of(state.Spec, string(state.Phase))
 		p.Until, p.Why, p.ProgressAt = state.Until.UTC(), state.Why, state.Progress.UTC()
+		p.AnsweredAt, p.FailingSince = state.AnsweredAt.UTC(), state.FailingSince.UTC()
 		if p.Problem == "" && state.Err != nil {
 			p.Problem = state.Err.Error()
 		}
-		p.Problem, p.Stuck = cmp.Or(p.Problem, state.Failing), loop.Stuck(state, now)
+		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.Failing), loop.Stuck(state, now)
 		for _, j := range state.Jobs {
 			p.Jobs = append(p.Jobs, statusJob{j.ID, j.Subject, string(j.Phase), j.Since.UTC()})
 		}

@@ -52,7 +52,7 @@ func busyAccount(t *testing.T) *account {
 			continue
 		}
 		status.Pools = append(status.Pools, runtime.PoolState{
-			Spec: spec, Phase: runtime.PoolPaused, Until: now.Add(time.Minute), Why: "the service asks for it", Progress: now,
+			Spec: spec, Phase: runtime.PoolPaused, Until: now.Add(time.Minute), Why: "the service asks for it", Progress: now, AnsweredAt: now,
 			Jobs: []runtime.JobState{{ID: "job-1", Subject: "deployment-1", Phase: runtime.Started, Since: now.Add(-90 * time.Second)}},
 		})
 	}
@@ -76,7 +76,7 @@ func calmAccount(t *testing.T) *account {
 	now := time.Now()
 	status := reconcile.Status{Desired: 1, Applied: 1, AppliedAt: now, Claiming: true, Problems: map[string]string{}, Process: desired.Process}
 	for _, spec := range desired.Pools {
-		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Progress: now})
+		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Begun: true, Progress: now, AnsweredAt: now})
 	}
 	return newAccount(reconcile.View{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second), Accepted: 1}, status)
 }
@@ -96,7 +96,7 @@ func TestStatusTellsWhatTheAgentDoesAndWhatItRefuses(t *testing.T) {
 		t.Fatal(answer.Code, err)
 	}
 	c := d.Config
-	if d.Version != 1 || d.Agent.PID != os.Getpid() || d.Converged || !d.Healthy || c.Desired != 2 || c.Applied != 1 || c.Path != "/etc/cmwa/agent.yaml" || len(c.Digest) != 64 || c.Watch != "events" || c.Rejected != 3 {
+	if d.Version != statusVersion || d.Agent.PID != os.Getpid() || d.Converged || !d.Healthy || c.Desired != 2 || c.Applied != 1 || c.Path != "/etc/cmwa/agent.yaml" || len(c.Digest) != 64 || c.Watch != "events" || c.Rejected != 3 {
 		t.Errorf("%+v", d)
 	}
 	if c.Rejection == nil || len(c.Rejection.Problems) != 1 {
@@ -145,6 +145,57 @@ func TestAPoolThatDiedTellsOfWhat(t *testing.T) {
 	status.Pools[0].Phase, status.Pools[0].Err = runtime.PoolStopped, errors.New("the engine is gone")
 	if d := a.document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
 		t.Errorf("%+v", d.Pools[0])
+	}
+}
+
+func TestHealth(t *testing.T) {
+	for name, c := range map[string]struct {
+		change         func(*runtime.PoolState)
+		healthz        int
+		readyz         int
+		words, metrics []string
+	}{
+		"all is well": {func(*runtime.PoolState) {}, 200, 200, []string{`"status":"ready"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 1\n"}},
+		"a refused token": {func(p *runtime.PoolState) {
+			p.Failing, p.FailingSince = "the service refuses the token", time.Now().Add(-time.Hour)
+		}, 200, 503, []string{`"status":"not ready"`, `"pool":"default","reason":"no poll has succeeded since`, `"problem":"the service refuses the token"`},
+			[]string{"cmwa_healthy 1\n", "cmwa_ready 0\n", `pool="default"} 3600.`}},
+		"a service that has never answered": {func(p *runtime.PoolState) {
+			p.Failing, p.FailingSince, p.AnsweredAt = "connection refused", time.Now(), time.Time{}
+		}, 200, 503, []string{`"reason":"the service has not answered a poll yet"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
+		"an executor that cannot work": {func(p *runtime.PoolState) {
+			p.ExecutorProblem = "the engine does not answer: start it"
+		}, 200, 503, []string{`"reason":"the engine does not answer: start it"`, `"problem":"the engine does not answer: start it"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
+		"a loop that stands still": {func(p *runtime.PoolState) {
+			p.Progress = time.Now().Add(-time.Hour)
+		}, 503, 200, []string{`"stuck":true`}, []string{"cmwa_healthy 0\n", "cmwa_ready 1\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := calmAccount(t)
+			c.change(&a.loop().Pools[0])
+			if code := get(t, a.answers(), "/healthz").Code; code != c.healthz {
+				t.Errorf("/healthz is %d, want %d", code, c.healthz)
+			}
+			ready := get(t, a.answers(), "/readyz")
+			if ready.Code != c.readyz {
+				t.Errorf("/readyz is %d, want %d", ready.Code, c.readyz)
+			}
+			for _, want := range c.words {
+				if !strings.Contains(ready.Body.String(), want) {
+					t.Errorf("/readyz does not say %s:\n%s", want, ready.Body)
+				}
+			}
+			metrics := get(t, a.answers(), "/metrics").Body.String()
+			for _, want := range c.metrics {
+				if !strings.Contains(metrics, want) {
+					t.Errorf("there is no %q in\n%s", want, metrics)
+				}
+			}
+			d := a.document(time.Now())
+			if well := c.healthz == 200 && c.readyz == 200; d.good() != well || d.Healthy != (c.healthz == 200) || d.Ready != (c.readyz == 200) || d.Ready != (len(d.NotReady) == 0) {
+				t.Errorf("the document is healthy %v, ready %v because of %v, good %v", d.Healthy, d.Ready, d.NotReady, d.good())
+			}
+		})
 	}
 }
 
@@ -226,7 +277,7 @@ func TestMetricsTellOfEachPoolAndOfTheConfiguration(t *testing.T) {
 	for _, line := range []string{
 		"cmwa_config_generation_desired 2\n", "cmwa_config_generation_applied 1\n", "cmwa_config_rejected_total 3\n", "cmwa_config_accepted_total 2\n",
 		"cmwa_config_problems 1\n", "cmwa_config_load_seconds 0.0125\n", `cmwa_config_watch_mode{mode="events"} 1`, `cmwa_config_watch_mode{mode="polling"} 0`,
-		"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_config_last_success_timestamp_seconds ", "cmwa_config_last_rejection_timestamp_seconds ",
+		"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_ready 0\n", "cmwa_config_last_success_timestamp_seconds ", "cmwa_config_last_rejection_timestamp_seconds ",
 		`pool="one"} 1`, `cmwa_config_info{digest="`, "\ngo_goroutines ", "\nprocess_open_fds ",
 		`phase="paused",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`, "cmwa_pool_progress_age_seconds{",
 	} {
@@ -238,7 +289,7 @@ func TestMetricsTellOfEachPoolAndOfTheConfiguration(t *testing.T) {
 		t.Error("what is not applied has taken a time")
 	}
 	calm := get(t, calmAccount(t).answers(), "/metrics").Body.String()
-	if !strings.Contains(calm, "cmwa_config_apply_seconds 1\n") || strings.Contains(calm, "last_rejection") || !strings.Contains(calm, "cmwa_config_problems 0\n") {
+	if !strings.Contains(calm, "cmwa_config_apply_seconds 1\n") || strings.Contains(calm, "last_rejection") || !strings.Contains(calm, "cmwa_config_problems 0\n") || !strings.Contains(calm, "cmwa_ready 1\n") {
 		t.Errorf("%s", calm)
 	}
 }

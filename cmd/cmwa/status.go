@@ -45,8 +45,10 @@ func statusCommand(s streams) *ffcli.Command {
 		LongHelp: "Asks the agent on this machine, at the http_server_port of its configuration; or the one at --url.\n" +
 			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
 			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
-			"Exit code 0: healthy, and what the file says is what runs; 1: not so; 2: the agent cannot be reached, or the\n" +
-			"command line is wrong. With --watch it is the code of the last answer.",
+			"Exit code 0: healthy and ready, and what the file says is what runs; 1: not so; 2: the agent cannot be reached,\n" +
+			"or the command line is wrong. With --watch it is the code of the last answer.\n" +
+			"Ready means that every pool has been answered by its service, has not failed for longer than health_threshold,\n" +
+			"and can run jobs; the reasons are shown if it is not.",
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
@@ -75,7 +77,7 @@ func statusCommand(s streams) *ffcli.Command {
 
 // good reports whether nobody need look at the agent.
 func (d statusDocument) good() bool {
-	return d.Healthy && d.Converged && d.Config.Rejection == nil
+	return d.Healthy && d.Ready && d.Converged && d.Config.Rejection == nil
 }
 
 // follow shows the status again and again until ctx ends, and returns the last

@@ -28,7 +28,9 @@ func fixedStatus() statusDocument {
 	now := time.Date(2026, 11, 21, 13, 30, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	return statusDocument{
-		Version: 1, Now: now, Healthy: true,
+		Version: statusVersion, Now: now, Healthy: true,
+		NotReady: []statusReason{{"", "generation 3 of the configuration is not in force in full yet"}, {"prod", "no poll has succeeded since 2026-11-21T12:30:00Z"}},
+
 		Agent: statusAgent{Version: "v1.2.3", PID: 4711, StartedAt: ago(3*time.Hour + 12*time.Minute)},
 		Config: statusConfig{
 			Path: "/etc/cmwa/pulumi-workflow-agent.yaml", Digest: strings.Repeat("0123456789abcdef", 4), Desired: 3, Applied: 2,
@@ -113,13 +115,14 @@ func TestNoLineIsLongerThanEightyColumnsOrSteersTheTerminal(t *testing.T) {
 
 func TestStatusExitsAsTheAgentFares(t *testing.T) {
 	fine := fixedStatus()
-	fine.Converged, fine.Config.Applied, fine.Config.Rejection = true, 3, nil
+	fine.Converged, fine.Ready, fine.NotReady, fine.Config.Applied, fine.Config.Rejection = true, true, nil, 3, nil
 	for name, test := range map[string]struct {
 		change func(*statusDocument)
 		code   int
 	}{
 		"all is well":         {func(*statusDocument) {}, exitOK},
 		"unhealthy":           {func(d *statusDocument) { d.Healthy = false }, exitFailure},
+		"not ready":           {func(d *statusDocument) { d.Ready, d.NotReady = false, []statusReason{{"prod", "no answer"}} }, exitFailure},
 		"not converged":       {func(d *statusDocument) { d.Converged = false }, exitFailure},
 		"the file is refused": {func(d *statusDocument) { d.Config.Rejection = &statusRejection{} }, exitFailure},
 	} {
@@ -201,9 +204,9 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		"a way elsewhere":     {[]string{"--url", with(func(w http.ResponseWriter) { w.Header().Set("Location", "http://127.0.0.1:1"); w.WriteHeader(302) })}, "code 302"},
 		"no JSON":             {[]string{"--url", write("<html>\x1b[2J")}, "not that of an agent"},
 		"other JSON":          {[]string{"--url", write(`{"status":"healthy"}`)}, "not that of an agent"},
-		"a wrong shape":       {[]string{"--url", write(`{"version":1,"pools":"none"}`)}, "not that of an agent"},
+		"a wrong shape":       {[]string{"--url", write(fmt.Sprintf(`{"version":%d,"pools":"none"}`, statusVersion))}, "not that of an agent"},
 		"deep JSON":           {[]string{"--url", write(strings.Repeat("[", 1<<20))}, "not that of an agent"},
-		"a later version":     {[]string{"--url", write(`{"version":2}`)}, "use the cmwa of the agent"},
+		"a later version":     {[]string{"--url", write(fmt.Sprintf(`{"version":%d}`, statusVersion+1))}, "use the cmwa of the agent"},
 		"a huge answer":       {[]string{"--url", write(`{"version":1,"problem":"` + strings.Repeat("x", statusBytes) + `"}`)}, "larger than 8 MiB"},
 		"an answer cut short": {[]string{"--url", with(func(w http.ResponseWriter) { w.Header().Set("Content-Length", "100"); _, _ = w.Write([]byte("{")) })}, "broke off"},
 	} {
@@ -348,7 +351,7 @@ func TestWatchFollowsUntilItIsStopped(t *testing.T) {
 		d := fixedStatus()
 		d.Config.Desired = uint64(looks)
 		if looks++; looks == 3 {
-			d.Healthy, d.Converged, d.Config.Rejection, d.Config.Applied = true, true, nil, 2
+			d.Healthy, d.Ready, d.Converged, d.Config.Rejection, d.Config.Applied = true, true, true, nil, 2
 			time.AfterFunc(100*time.Millisecond, stop)
 		}
 		return d

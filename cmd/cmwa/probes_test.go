@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// probedThreshold is the health_threshold of these tests: many polling intervals.
+const probedThreshold = 2 * time.Second
+
+// probes are an agent's two probes.
+type probes struct {
+	w    *world
+	port int
+}
+
+// settings are the lines of a configuration that the probes need.
+func (p probes) settings(lines ...string) []string {
+	return append(lines, fmt.Sprint("http_server_port: ", p.port), fmt.Sprint("health_threshold: ", probedThreshold),
+		"polling_interval: 100ms", "job_status_loop_interval: 500ms")
+}
+
+func (p probes) healthz() int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", p.port)) }
+func (p probes) readyz() int  { return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", p.port)) }
+
+// alive checks that liveness holds for a while, and waits until readiness is as wanted
+// at its end.
+func (p probes) alive(span time.Duration, ready int) {
+	p.w.t.Helper()
+	began := time.Now()
+	p.w.eventually(fmt.Sprintf("/readyz is %d, after %s", ready, span), func() bool {
+		if code := p.healthz(); code != http.StatusOK {
+			p.w.t.Fatalf("/healthz is %d after %s\n%s", code, time.Since(began), p.w.logs())
+		}
+		return time.Since(began) >= span && p.readyz() == ready
+	})
+}
+
+// never checks that the agent lives and is not ready for a while.
+func (p probes) never(span time.Duration) {
+	p.w.t.Helper()
+	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(lookEvery) {
+		if healthz, readyz := p.healthz(), p.readyz(); healthz != http.StatusOK || readyz != http.StatusServiceUnavailable {
+			p.w.t.Fatalf("/healthz is %d and /readyz is %d, want 200 and 503\n%s", healthz, readyz, p.w.logs())
+		}
+	}
+}
+
+// status runs cmwa status, and checks its exit code and what it prints.
+func (p probes) status(code int, parts ...string) {
+	p.w.t.Helper()
+	said := tell(nil, "status", "--url", fmt.Sprint("http://127.0.0.1:", p.port))
+	if said.code != code {
+		p.w.t.Errorf("cmwa status ends with %d, want %d", said.code, code)
+	}
+	text := strings.Join(strings.Fields(said.stdout), " ")
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			p.w.t.Errorf("cmwa status does not print %q:\n%s", part, said.stdout)
+		}
+	}
+}
+
+func TestProbes(t *testing.T) {
+	t.Parallel()
+
+	t.Run("one refused token of two pools ends readiness after the threshold and no liveness", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		pools := w.pools(2)
+		p := probes{w, freePort(t)}
+		two := func(token string) []string {
+			return p.settings("pools:", "  - name: good", "    token: "+pools[0].token, "  - name: bad", "    token: "+token)
+		}
+		agent := w.follow(nil, two(pools[1].token)...)
+		p.alive(0, http.StatusOK)
+		p.status(exitOK, "healthy, ready")
+
+		w.save(two("pul-wrong")...)
+		agent.says("the service refuses the token")
+		p.alive(3*probedThreshold, http.StatusServiceUnavailable)
+		p.status(exitFailure, "healthy, NOT READY", "not ready: pool bad: no poll has succeeded since", "problem: the service refuses the token")
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": pools[0].id}})
+		w.await("one", "succeeded") // the other pool goes on
+
+		w.save(two(pools[1].token)...)
+		p.alive(0, http.StatusOK)
+		p.status(exitOK)
+	})
+
+	t.Run("a first start with a refused token is alive and never ready", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		p := probes{w, freePort(t)}
+		w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
+		w.save(p.settings("token: pul-wrong")...)
+		agent := w.start("agent", nil, "cmwa", "run", "--config", w.file())
+		agent.says("the service refuses the token")
+		p.never(2 * probedThreshold)
+		p.status(exitFailure, "not ready: pool default: the service has not answered a poll yet")
+		w.save(p.settings("token: " + w.pool)...)
+		p.alive(0, http.StatusOK)
+	})
+
+	t.Run("a service that was never reached is alive and never ready", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		up, p := w.url, probes{w, freePort(t)}
+		w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+		agent := w.agent(p.settings("circuit_breaker_failures: 1", "circuit_breaker_timeout: 1s", "request_retry_count: 0")...)
+		agent.says("the circuit breaker is open")
+		p.never(2 * probedThreshold)
+		p.status(exitFailure, "not ready: pool default: the service has not answered a poll yet", "problem: cannot reach")
+		stop := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
+		defer stop()
+		p.alive(0, http.StatusOK)
+		p.status(exitOK)
+		w.url = up
+	})
+}

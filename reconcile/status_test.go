@@ -1,0 +1,98 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// TestStatus decides about a status of two pools, of which the second one changes.
+func TestStatus(t *testing.T) {
+	const threshold = time.Minute
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(span time.Duration) time.Time { return now.Add(-span) }
+	for name, c := range map[string]struct {
+		change  func(status *reconcile.Status, pool *runtime.PoolState)
+		healthy bool
+		unready []string // pool: part of the reason; empty is ready
+	}{
+		"all is well": {func(*reconcile.Status, *runtime.PoolState) {}, true, nil},
+		"a pool without an answer is alive and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.AnsweredAt, p.FailingSince, p.Failing = time.Time{}, ago(time.Second), "connection refused"
+		}, true, []string{"two: has not answered"}},
+		"a first poll that is under way is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.AnsweredAt = time.Time{}
+		}, true, []string{"two: has not answered"}},
+		"a failure within the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.FailingSince = ago(threshold)
+		}, true, nil},
+		"a failure for longer than the threshold is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.FailingSince = ago(threshold + time.Second)
+		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
+		"an old answer without a failure is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.AnsweredAt = ago(time.Hour) // Retry-After, or a full pool
+		}, true, nil},
+		"an executor that cannot work is alive and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.ExecutorProblem = "no such network: start it"
+		}, true, []string{"two: no such network: start it"}},
+		"a draining pool needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.Phase, p.AnsweredAt, p.ExecutorProblem = runtime.PoolDraining, time.Time{}, "engine down"
+		}, true, nil},
+		"a single run that is over needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.Phase, p.Finished, p.FailingSince, p.Progress = runtime.PoolStopped, true, ago(time.Hour), ago(time.Hour)
+		}, true, nil},
+		"a loop that stands still is not alive": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.Progress = ago(threshold + time.Second)
+		}, false, nil},
+		"a pool that starts is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+			p.Phase, p.Begun, p.AnsweredAt, s.Claiming = runtime.PoolStarting, false, time.Time{}, false
+		}, true, []string{"two: starting"}},
+		"a pool that cannot be built is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
+			s.Problems["key"], s.Names["key"] = "cannot reach the engine", "three"
+		}, true, []string{"three: cannot reach the engine"}},
+		"a pool that is not there yet is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
+			s.Claiming = false
+		}, true, []string{": not every pool"}},
+		"a generation that is not reached is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+			s.Desired, p.AnsweredAt = 2, time.Time{}
+		}, true, []string{": generation 2", "two: has not answered"}},
+		"a stopping agent is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) { s.Stopping = true }, true, []string{": stopping"}},
+		"an agent without a configuration is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
+			*s = reconcile.Status{}
+		}, true, []string{": no configuration"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status := reconcile.Status{
+				Desired: 1, Applied: 1, Claiming: true, Problems: map[string]string{}, Names: map[string]string{},
+				Process: reconcile.ProcessSpec{HealthThreshold: threshold},
+			}
+			for _, pool := range []string{"one", "two"} {
+				status.Pools = append(status.Pools, runtime.PoolState{
+					Spec: runtime.PoolSpec{Name: pool}, Phase: runtime.PoolPolling, Begun: true, Progress: now, AnsweredAt: now,
+				})
+			}
+			second := status.Pools[1]
+			c.change(&status, &second)
+			if len(status.Pools) > 0 {
+				status.Pools[1] = second
+			}
+			if got := status.Healthy(now); got != c.healthy {
+				t.Errorf("healthy is %v, want %v", got, c.healthy)
+			}
+			reasons := status.Unready(now)
+			if ready := status.Ready(now); ready != (len(c.unready) == 0) || len(reasons) != len(c.unready) {
+				t.Fatalf("ready is %v because of %v, want %q", ready, reasons, c.unready)
+			}
+			for i, want := range c.unready {
+				pool, part, _ := strings.Cut(want, ": ")
+				if got := reasons[i]; got.Pool != pool || !strings.Contains(got.Reason, part) {
+					t.Errorf("reason %d is %q, want %q", i, fmt.Sprint(got.Pool, ": ", got.Reason), want)
+				}
+			}
+		})
+	}
+}
