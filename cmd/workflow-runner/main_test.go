@@ -247,3 +247,31 @@ func TestAnAgentThatNoLongerListensDoesNotEndTheJob(t *testing.T) {
 		t.Errorf("a broken pipe does not end a step's program as it should:\n%s", text)
 	}
 }
+
+func TestRun(t *testing.T) {
+	t.Run("job ends although nothing reads the full pipe of its progress", func(t *testing.T) {
+		t.Parallel()
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		if err := writer.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writer.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("the pipe is not full: %v", err)
+		}
+		s := newStory(t, "127.0.0.1", t.TempDir(), "echo one", "echo two")
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program(t), "run")
+		cmd.Stdin, cmd.Stdout = s.handover(), writer
+		err = cmd.Run()
+		_ = writer.Close()
+		if err != nil {
+			t.Errorf("the runner ends with %v", err)
+		}
+		s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	})
+}

@@ -40,5 +40,6 @@
 //
 // Whatever may not end is bounded: a status is repeated for [statusPatience], the
 // lines of an ended step for [flushPatience] without progress, and everything
-// after the agent's request to stop for the grace and [farewellTime].
+// after the agent's request to stop for the grace and [farewellTime]. Progress is
+// written by a goroutine of its own, for which the end waits [progressFlush].
 package runner

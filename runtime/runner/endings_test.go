@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -212,4 +213,25 @@ func TestARefusalAfterARequestToStopEndsTheJobQuietly(t *testing.T) {
 	}()
 	w.runIn(ctx, runtime.CodeGone)
 	w.wantSteps(runtime.Succeeded, runtime.Running)
+}
+
+func TestRun(t *testing.T) {
+	t.Run("job ends although the agent does not read its progress", func(t *testing.T) {
+		w := newWorld(t, steps("echo one", "echo two"))
+		out, agent := net.Pipe()
+		w.options.Progress = out
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.run(runtime.CodeSucceeded)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			t.Error("the runner waits for its agent")
+			_ = agent.Close()
+			<-ended
+		}
+		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	})
 }

@@ -191,10 +191,13 @@ func (l *stepLog) close() (told int) {
 			l.cancel()
 			return l.sender.told
 		case <-timer.C:
-			if l.journal.stuck() >= flushPatience {
-				l.sender.log.Warn("the service does not take the rest of a log, which is given up", "step", l.sender.step)
-				l.cancel()
+			if l.journal.stuck() < flushPatience {
+				continue
 			}
+			l.sender.log.Warn("the service does not take the rest of a log, which is given up", "step", l.sender.step)
+			l.cancel()
+			<-l.done // a request ends with its context
+			return l.sender.told
 		}
 	}
 }

@@ -2,36 +2,12 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
 )
-
-// progress tells the agent what the service has accepted. It is safe for
-// concurrent use. An agent that does not listen is no reason to stop.
-type progress struct {
-	mu   sync.Mutex
-	out  *json.Encoder
-	log  *slog.Logger
-	deaf bool
-}
-
-func (p *progress) tell(now runtime.Progress) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.deaf {
-		return
-	}
-	if err := p.out.Encode(now); err != nil {
-		p.deaf = true
-		p.log.Warn("progress can not be told to the agent any more", "error", err)
-	}
-}
 
 // status reports a step's state, for as long as that makes sense.
 func (j *job) status(life, work context.Context, step, lines int, status runtime.Status) error {
@@ -57,6 +33,8 @@ func (j *job) status(life, work context.Context, step, lines int, status runtime
 func (j *job) openLog(life context.Context, step, told int) *stepLog {
 	return openLog(life, &sender{
 		jobs: j.client, step: step, told: told, gone: j.gone, log: j.log,
-		accepted: func(lines int) { j.progress.tell(runtime.Progress{Step: step, Lines: lines}) },
+		accepted: func(lines int) {
+			j.progress.tell(runtime.Progress{Step: step, Lines: lines, Status: runtime.Running})
+		},
 	})
 }

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +35,7 @@ const (
 type Options struct {
 	Version   string            // of this release, for the log of step 0
 	Environ   []string          // the program's own environment, NAME=VALUE
-	Progress  io.Writer         // gets a line of runtime.Progress for each acceptance; nil is nobody
+	Progress  io.Writer         // gets the latest runtime.Progress, a line each; nil is nobody
 	Hurry     <-chan struct{}   // closed when a running step shall be killed at once; may be nil
 	Transport http.RoundTripper // nil is a pool of connections of its own
 	Log       *slog.Logger      // nil is silence
@@ -103,7 +102,7 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 		handover: h, options: o, log: log, leave: leave, root: h.Root,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
-		progress:   &progress{out: json.NewEncoder(o.Progress), log: log},
+		progress:   newProgress(o.Progress, log),
 		client: cloud.NewJobs(cloud.JobsOptions{
 			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent, Transport: transport,
 			RequestTimeout: requestTimeout, RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
@@ -115,6 +114,7 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 		leave(nil)
 		children.Wait()
 		j.clear()
+		j.progress.close()
 	}()
 	children.Go(func() { beat(life, j.client, j.gone, log) })
 	children.Go(func() {

@@ -1,0 +1,138 @@
+package runner
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// broken is a writer that fails.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// readAll reads lines of progress until the writer closes the connection.
+func readAll(t *testing.T, agent net.Conn) []runtime.Progress {
+	var all []runtime.Progress
+	decoder := json.NewDecoder(agent)
+	for {
+		var p runtime.Progress
+		if err := decoder.Decode(&p); err != nil {
+			return all
+		}
+		all = append(all, p)
+	}
+}
+
+func TestProgressWriter(t *testing.T) {
+	t.Run("agent that does not read blocks nothing and gets the latest value later", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			out, agent := net.Pipe()
+			p := newProgress(out, slog.New(slog.DiscardHandler))
+			begin := time.Now()
+			for i := range 10_000 {
+				p.tell(runtime.Progress{Step: 1, Lines: i, Status: runtime.Running})
+			}
+			p.tell(runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed})
+			if took := time.Since(begin); took > 0 {
+				t.Errorf("reporting took %s", took)
+			}
+			time.AfterFunc(time.Second, func() { p.close(); _ = out.Close() })
+			time.Sleep(2 * time.Second)
+			all := readAll(t, agent)
+			if len(all) == 0 || len(all) > 3 || all[len(all)-1] != (runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed}) {
+				t.Errorf("the agent reads %+v, want at most three lines and the last status", all)
+			}
+		})
+	})
+
+	t.Run("agent that reads gets every value in order", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			out, agent := net.Pipe()
+			p := newProgress(out, slog.New(slog.DiscardHandler))
+			want := []runtime.Progress{
+				{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running}, {Step: 1, Lines: 4, Status: runtime.Running},
+			}
+			go func() {
+				for _, value := range want {
+					p.tell(value)
+					synctest.Wait()
+				}
+				p.close()
+				_ = out.Close()
+			}()
+			if got := readAll(t, agent); !slices.Equal(got, want) {
+				t.Errorf("the agent reads %+v, want %+v", got, want)
+			}
+		})
+	})
+
+	t.Run("close waits a limited time and ends the writer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			out, _ := net.Pipe()
+			p := newProgress(out, slog.New(slog.NewTextHandler(&log, nil)))
+			p.tell(runtime.Progress{Step: 1, Status: runtime.Succeeded})
+			begin := time.Now()
+			p.close()
+			if took := time.Since(begin); took != progressFlush {
+				t.Errorf("close took %s, want %s", took, progressFlush)
+			}
+			if strings.Count(log.String(), "level=WARN") != 1 {
+				t.Errorf("the log is\n%s", &log)
+			}
+			p.tell(runtime.Progress{Step: 1, Lines: 1}) // late, and without effect
+		}) // which fails if the writer has not ended
+	})
+
+	t.Run("agent that is gone is logged once and blocks nothing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			p := newProgress(broken{}, slog.New(slog.NewTextHandler(&log, nil)))
+			for i := range 10 {
+				p.tell(runtime.Progress{Step: 1, Lines: i})
+				synctest.Wait()
+			}
+			begin := time.Now()
+			p.close()
+			if took := time.Since(begin); took > 0 || strings.Count(log.String(), "level=WARN") != 1 {
+				t.Errorf("close took %s, and the log is\n%s", took, &log)
+			}
+		})
+	})
+}
+
+func TestStepLog(t *testing.T) {
+	t.Run("log that is given up is logged once while the sender ends", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			service := &shelf{}
+			l := openLog(t.Context(), &sender{
+				jobs: cloud.NewJobs(cloud.JobsOptions{
+					Service: "http://service.invalid", JobID: "job", Token: secret.New("token"), Transport: service,
+					RequestTimeout: requestTimeout, RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait,
+				}),
+				step: 1, log: slog.New(slog.NewTextHandler(&log, nil)), gone: func(error) {},
+				accepted: func(int) { time.Sleep(flushPatience + time.Minute) }, // longer than close waits
+			})
+			l.add(line(0, 0))
+			if told := l.close(); told != 1 {
+				t.Errorf("%d lines are accepted, want 1", told)
+			}
+			if n := strings.Count(log.String(), "given up"); n != 1 {
+				t.Errorf("logged %d times, want once", n)
+			}
+		})
+	})
+}
