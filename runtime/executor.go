@@ -18,8 +18,9 @@ type Executor interface {
 	// handover at the last moment before the runner starts, and gives the runner
 	// those bytes on its standard input. Job.Definition is filled in.
 	//
-	// An error that wraps [ErrHopeless] is the job's own failure: no such image,
-	// a platform that cannot run here. After an error nothing is left that runs.
+	// An error that wraps [ErrJob] is the job's own failure: no such image, a
+	// platform that cannot run here. Any other error may well fail the next job
+	// too. After an error nothing is left that runs.
 	Start(ctx context.Context, job *Job, setup *Setup) (id string, err error)
 
 	// Follow streams what the runner says, from its beginning: lines of
@@ -67,8 +68,9 @@ const (
 
 // Sentinels that an Executor's errors may wrap.
 var (
-	// ErrHopeless says that trying again would change nothing.
-	ErrHopeless = errors.New("cannot be started")
+	// ErrJob says that a start failed for a reason of the job's own, and not for
+	// one of the agent's settings or of the engine.
+	ErrJob = errors.New("cannot be started")
 	// ErrNoEnvironment says that there is nothing by that id.
 	ErrNoEnvironment = errors.New("no such environment")
 )

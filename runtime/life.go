@@ -41,6 +41,7 @@ type life struct {
 	log  *slog.Logger
 	job  *Job
 	id   string // of its environment; set before run only for an adopted job
+	past bool   // its start: the runner has reported the end of step 0; guarded by the pool's lock
 
 	adopted bool // found at the start: the service may never have known it
 
@@ -65,6 +66,7 @@ func (l *life) run(ctx context.Context) {
 	if l.id == "" {
 		id, err := l.start(ctx, stop, &children)
 		if err != nil {
+			l.startEnded(ctx, err)
 			return
 		}
 		l.id = id
@@ -83,6 +85,7 @@ func (l *life) run(ctx context.Context) {
 		return
 	}
 	l.enter(Done)
+	l.runnerEnded(ctx, e)
 	l.close(ctx, e.exit, e.err)
 	if err := l.remove(0); err != nil { // a later sweep finds it by its labels
 		l.log.Warn("remove the job's environment", "environment", l.id, "error", err)
@@ -113,9 +116,6 @@ func (l *life) start(ctx context.Context, stop context.CancelCauseFunc, children
 	children.Go(func() { l.beat(beating) })
 	id, err = l.pool.parts.Executor.Start(ctx, job, setup)
 	if err != nil {
-		if !errors.Is(err, ErrHopeless) && ctx.Err() == nil {
-			l.pool.hold("the last job's environment could not be made")
-		}
 		return "", l.fail(ctx, setup, err)
 	}
 	l.saw(Progress{Step: 0, Lines: setup.told, Status: Running}, false)

@@ -15,7 +15,7 @@ type pause struct {
 type pauseKind int
 
 const (
-	forEngine  pauseKind = iota // nothing ends it early
+	forEngine  pauseKind = iota // after failed starts: see retryStart
 	forWish                     // the service's, with an answer: polling_interval_override ends it
 	forFailure                  // before a repetition: other credentials end it, and other certificates unless the service wishes it
 	forBreaker                  // the Cloud keeps this one itself: any edit ends it, as asking again tells whether it still holds
@@ -63,12 +63,4 @@ func (p *Pool) paused() pause {
 		return p.engine
 	}
 	return p.service
-}
-
-// hold keeps the pool from claiming for a while: an engine that cannot make one
-// job's environment would fail every job of the queue, one after the other.
-func (p *Pool) hold(why string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.engine = pause{until: time.Now().Add(holdTime), why: why}
 }

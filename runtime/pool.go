@@ -17,10 +17,6 @@ const claimLimit = 10 * time.Minute
 // been told to stop: ending them, the last words, and removing what is left.
 const lastLimit = 2 * time.Minute
 
-// holdTime is the pause after a job whose environment could not be made for a
-// reason that is not the job's own.
-const holdTime = 30 * time.Second
-
 // Parts is what a pool works with.
 type Parts struct {
 	Cloud     Cloud
@@ -62,7 +58,9 @@ type Pool struct {
 	answered time.Time // last one that did not fail
 	pollAt   time.Time // next one, but for the pauses
 	service  pause     // before the next question, for what the last one brought
-	engine   pause     // before the next question, after a job's environment could not be made
+	engine   pause     // before the next poll, after jobs that failed before their first step
+	starts   starts    // of jobs
+	check    check     // of the executor
 	progress time.Time // last time that anything went forward
 	due      time.Time // latest time of the loop's next turn; zero while it waits for an event
 	failing  error     // of the last question; nil if it did not fail
@@ -141,7 +139,7 @@ func (p *Pool) loop(ctx context.Context) {
 	defer timer.Stop()
 	broom := time.NewTicker(sweepInterval)
 	defer broom.Stop()
-	sweeping, enough := context.WithCancel(ctx)
+	beside, enough := context.WithCancel(ctx) // for sweeps and checks
 	defer enough()
 	var place *slot // while the pool waits for one
 	defer func() { p.wait(place, nil) }()
@@ -150,31 +148,47 @@ func (p *Pool) loop(ctx context.Context) {
 		if room < 0 {
 			return
 		}
+		polls := room > 0 && wait <= 0 // the next poll is due
+		executor, check := p.examine(beside, polls)
+
+		// A pool that may not poll waits for no slot. One that has a slot polls, but
+		// only after a check that still counts.
 		switch {
-		case room == 0 || wait > 0:
-			place = p.wait(place, nil) // not any more
-		case place != nil && place.has():
+		case !polls || executor == unable:
+			place = p.wait(place, nil)
+		case executor == able && place != nil && place.has():
 			mine := place
 			place = p.wait(nil, nil)
 			p.claim(ctx, mine)
 			continue
 		}
-		timer.Reset(wait)
+
+		// Wait for whatever comes first. The timer is for the next poll, or for the
+		// next check: while the pool may not poll, and while it waits for a slot.
 		var due <-chan time.Time
 		var granted <-chan struct{}
-		switch {
-		case place != nil:
+		if place != nil && !place.has() {
 			granted = place.granted
+		}
+		switch {
+		case executor != able || place != nil:
+			if wait = check; check > 0 {
+				due = timer.C
+			}
 		case room > 0:
 			due = timer.C
 		}
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.changed:
 		case <-broom.C:
-			p.jobs.Go(func() { p.sweepAgain(sweeping) })
+			p.jobs.Go(func() { p.sweepAgain(beside) })
 		case <-due:
+			if !polls || executor != able || place != nil {
+				continue
+			}
 			if mine := p.parts.Slots.join(p); mine.has() {
 				p.claim(ctx, mine)
 			} else {
@@ -208,7 +222,7 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 	switch {
 	case p.drain && len(p.lives) == 0:
 		return -1, 0
-	case p.drain:
+	case p.drain, p.starts.failed > 0 && p.starting():
 		return 0, 0
 	}
 	most := p.spec.Tuning.MaxJobs
@@ -340,7 +354,10 @@ func (p *Pool) failed(err error) {
 // begin starts the life of a job, in an environment that exists already if id
 // is not empty, and gives its slot back afterwards. The caller holds the lock.
 func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
-	l := &life{pool: p, job: job, id: id, adopted: id != "", since: time.Now(), phase: Claimed, log: p.log.With("job", job.ID, "generation", job.Generation)}
+	l := &life{
+		pool: p, job: job, id: id, adopted: id != "", past: id != "", since: time.Now(), phase: Claimed,
+		log: p.log.With("job", job.ID, "generation", job.Generation),
+	}
 	p.lives[job.ID] = l
 	p.jobs.Go(func() {
 		l.run(ctx)
@@ -375,6 +392,8 @@ func (p *Pool) Tune(spec PoolSpec) {
 		cloud.Tune(spec.Tuning)
 	}
 	p.reconsider(before)
+	p.retryStart(before)
+	p.check.ended = time.Time{}
 	close(p.tuned)
 	p.tuned = make(chan struct{})
 	p.poke()

@@ -70,6 +70,9 @@ func (l *life) listen(ctx context.Context) error {
 				l.stream.lines = max(l.stream.lines, count)
 				if (!old || rotated) && l.saw(progress, old) {
 					l.pool.mark()
+					if progress.Step > 0 || progress.Status == Succeeded {
+						l.pool.startSucceeded(l)
+					}
 				}
 			case err == nil: // a line without a newline was cut off
 				l.ignored(invalid)

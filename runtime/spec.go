@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"reflect"
 	"time"
 
 	"github.com/cmwa-project/cmwa/secret"
@@ -71,6 +72,11 @@ type Tuning struct {
 // hear less of it, would do so with the other.
 func (t Tuning) SameCredentials(other Tuning) bool {
 	return t.Token == other.Token && t.OIDCTokenFile == other.OIDCTokenFile && t.OIDCSum == other.OIDCSum
+}
+
+// SameStart reports whether jobs are started with the same settings.
+func (t Tuning) SameStart(other Tuning) bool {
+	return t.CA == other.CA && reflect.DeepEqual(t.Place, other.Place)
 }
 
 // Place is how a job's environment is made.

@@ -32,7 +32,10 @@ type PoolState struct {
 	AnsweredAt   time.Time // end of the last poll that the service answered with a job or with none; zero is never
 	FailingSince time.Time // start of the first failed poll since then; zero if the last poll did not fail
 
-	ExecutorProblem string // why no job's environment can be made at present; empty if one can
+	// ExecutorProblem is why the executor cannot start jobs, in one line with the
+	// cure. Empty if it can, and for a pool that claims nothing more. While there
+	// is one the pool does not poll; its phase is paused, without an end.
+	ExecutorProblem string
 
 	Begun    bool  // it is past its start, see [Pool.Begun]
 	Finished bool  // its single run is over: it stops, or has stopped, of its own will
@@ -65,7 +68,11 @@ func (p *Pool) State() PoolState {
 	if p.failing != nil {
 		state.Failing = p.failing.Error()
 	}
-	if state.Phase == PoolPaused {
+	switch {
+	case state.Phase == PoolPaused && p.check.problem != nil:
+		state.Why = "the executor cannot start jobs, so the pool does not poll"
+		state.ExecutorProblem = p.check.problem.Error()
+	case state.Phase == PoolPaused:
 		pause := p.paused()
 		state.Until, state.Why = pause.until, pause.why
 	}
@@ -94,7 +101,7 @@ func (p *Pool) phase() PoolPhase {
 		return PoolDraining
 	case !p.running:
 		return PoolStarting
-	case time.Now().Before(p.paused().until):
+	case p.check.problem != nil, time.Now().Before(p.paused().until):
 		return PoolPaused
 	case p.waiting:
 		return PoolWaiting

@@ -340,10 +340,10 @@ func TestAWaitOnPurposeIsNoStandstillWhateverEndsIt(t *testing.T) {
 func TestNoEditSendsJobsToAnEngineThatHasJustFailed(t *testing.T) {
 	play(t, edited(), func(t *testing.T, st *stage) {
 		st.engine.Otherwise(runtimetest.Script{Fail: errors.New("the engine is gone")})
-		st.cloud.Queue("a", "b")
+		st.cloud.Queue("a", "b", "c")
 		st.start()
-		st.wantPaused(30 * time.Second)
-		for range 29 {
+		st.wantPaused(5 * time.Second)
+		for range 4 {
 			st.pool.Tune(edited(func(t *runtime.Tuning) {
 				t.PollingInterval, t.PollingOverride, t.Token = time.Second, true, secret.New("new")
 			}))
@@ -351,7 +351,7 @@ func TestNoEditSendsJobsToAnEngineThatHasJustFailed(t *testing.T) {
 		}
 		st.wantPaused(time.Second)
 		if queued := st.cloud.Queued(); len(queued) != 1 {
-			t.Errorf("queued are %v, want b", queued)
+			t.Errorf("queued are %v, want c", queued)
 		}
 	})
 }

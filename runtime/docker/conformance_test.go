@@ -19,10 +19,14 @@ func TestTheDockerExecutorKeepsTheContract(t *testing.T) {
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
 			job.Tuning.Place.WorkingDirectory = runner
 			job.Definition.Image.Reference = base
-			if work == runtimetest.Hopeless {
+			switch work {
+			case runtimetest.Hopeless:
 				job.Definition.Image.Reference = "cmwa-test/missing"
+			case runtimetest.Misset:
+				job.Tuning.Place.Docker.Network = "cmwa-none"
 			}
 		},
+		Own:     true,
 		Host:    reachable(t),
 		Left:    func(t *testing.T, job *runtime.Job) []string { return left(t, job) },
 		Exposed: exposed,

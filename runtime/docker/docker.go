@@ -108,6 +108,20 @@ func (e *Executor) Close() { _ = e.engine.Close() }
 func (e *Executor) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
 	defer cancel()
+	if err := e.ping(ctx); err != nil {
+		return err
+	}
+	about, err := e.engine.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return unreachable(e.host, err)
+	}
+	e.architecture = architecture(about.Arch)
+	return nil
+}
+
+// ping returns why the engine cannot run jobs, as far as one short request
+// tells.
+func (e *Executor) ping(ctx context.Context) error {
 	ping, err := e.engine.Ping(ctx, client.PingOptions{})
 	switch {
 	case err != nil:
@@ -119,11 +133,6 @@ func (e *Executor) greet(ctx context.Context) error {
 	case ping.OSType != "" && ping.OSType != "linux":
 		return fmt.Errorf("the Docker engine at %s runs %s containers, and jobs need Linux: switch it to Linux containers, or set DOCKER_HOST to another", e.host, ping.OSType)
 	}
-	about, err := e.engine.ServerVersion(ctx, client.ServerVersionOptions{})
-	if err != nil {
-		return unreachable(e.host, err)
-	}
-	e.architecture = architecture(about.Arch)
 	return nil
 }
 

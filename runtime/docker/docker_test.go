@@ -294,25 +294,27 @@ func TestAStartThatCannotSucceedSaysWhatToDoAndLeavesNothing(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*runtime.Job)
+		own    bool // the job's own failure
 		says   []string
 	}{
-		{"NoImage", func(j *runtime.Job) { j.Definition.Image.Reference = "" }, []string{"names no image"}},
-		{"NotAName", func(j *runtime.Job) { j.Definition.Image.Reference = "../../version" }, []string{"not the name of an image"}},
-		{"MissingAndNotPulled", func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/missing" }, []string{"cmwa-test/missing", "pull_image"}},
-		{"OtherSystem", func(j *runtime.Job) { j.Definition.OS = "windows" }, []string{"windows"}},
-		{"OtherMachine", func(j *runtime.Job) { j.Definition.Architecture = "s390x" }, []string{"s390x", base}},
-		{"NoRunner", func(j *runtime.Job) { j.Tuning.Place.WorkingDirectory = t.TempDir() }, []string{"working_directory"}},
-		{"NoNetwork", func(j *runtime.Job) { j.Tuning.Place.Docker.Network = "cmwa-none" }, []string{"docker.network"}},
-		{"BadVolume", func(j *runtime.Job) { j.Tuning.Place.Docker.Volumes = []string{"a:b:c:d:e"} }, []string{"docker.volumes"}},
-		{"BadHost", func(j *runtime.Job) { j.Tuning.Place.Docker.ExtraHosts = []string{"no-address"} }, []string{"docker.extra_hosts"}},
-		{"NoSharedDirectory", func(j *runtime.Job) { j.Tuning.Place.SharedVolumeDirectory = "/nowhere/at/all" }, []string{"shared_volume_directory"}},
+		{"NoImage", func(j *runtime.Job) { j.Definition.Image.Reference = "" }, true, []string{"names no image"}},
+		{"NotAName", func(j *runtime.Job) { j.Definition.Image.Reference = "../../version" }, true, []string{"not the name of an image"}},
+		{"MissingAndNotPulled", func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/missing" }, true, []string{"cmwa-test/missing", "pull_image"}},
+		{"OtherSystem", func(j *runtime.Job) { j.Definition.OS = "windows" }, true, []string{"windows"}},
+		{"OtherMachine", func(j *runtime.Job) { j.Definition.Architecture = "s390x" }, true, []string{"s390x", base}},
+		{"MissingByChoiceOfTheAgent", func(j *runtime.Job) { j.Tuning.Place.OverrideImage = "cmwa-test/missing" }, false, []string{"cmwa-test/missing", "pull_image"}},
+		{"NoRunner", func(j *runtime.Job) { j.Tuning.Place.WorkingDirectory = t.TempDir() }, false, []string{"working_directory"}},
+		{"NoNetwork", func(j *runtime.Job) { j.Tuning.Place.Docker.Network = "cmwa-none" }, false, []string{"docker.network"}},
+		{"BadVolume", func(j *runtime.Job) { j.Tuning.Place.Docker.Volumes = []string{"a:b:c:d:e"} }, false, []string{"docker.volumes"}},
+		{"BadHost", func(j *runtime.Job) { j.Tuning.Place.Docker.ExtraHosts = []string{"no-address"} }, false, []string{"docker.extra_hosts"}},
+		{"NoSharedDirectory", func(j *runtime.Job) { j.Tuning.Place.SharedVolumeDirectory = "/nowhere/at/all" }, false, []string{"shared_volume_directory"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job := newJob(t, e, `{}`)
 			c.change(job)
 			_, log, err := tryStart(t, e, job)
-			if !errors.Is(err, runtime.ErrHopeless) {
-				t.Errorf("starting gives %v, want %v", err, runtime.ErrHopeless)
+			if err == nil || errors.Is(err, runtime.ErrJob) != c.own {
+				t.Errorf("starting gives %v, want an error that is the job's own: %v", err, c.own)
 			}
 			last := log[strings.LastIndex(strings.TrimSpace(log), "\n")+1:]
 			for _, part := range c.says {

@@ -206,13 +206,15 @@ func TestAStartThatAnEngineBreaksOffLeavesNoContainer(t *testing.T) {
 		name, call string
 		handle     http.HandlerFunc
 		says       string
-		hopeless   bool
+		own        bool
 	}{
 		{"CreateFails", "POST /create", fail(500, "the store is broken"), "create the container: the store is broken", false},
 		{"NoRoom", "POST /create", fail(500, "mkdir x: no space left on device"), "disk is full", false},
-		{"BadRequest", "POST /create", fail(400, "invalid something"), "invalid something", true},
+		{"BadRequest", "POST /create", fail(400, "invalid something"), "invalid something", false},
 		{"StartFails", "POST /start", fail(500, "OCI runtime create failed: broken"), "OCI runtime create failed", false},
-		{"NoNetwork", "POST /start", fail(404, "network story not found"), "docker.network", true},
+		{"NoNetwork", "POST /start", fail(404, "network story not found"), "docker.network", false},
+		{"ImageRemoved", "POST /create", fail(404, "No such image: story:latest"), "was removed from the engine", true},
+		{"OtherMachine", "POST /start", fail(400, "exec format error"), "another kind of machine", true},
 		{"AttachFails", "POST /attach", fail(500, "no streams left"), "attach to the container", false},
 		{"AttachDrops", "POST /attach", func(w http.ResponseWriter, _ *http.Request) { hijack(w, func(net.Conn) {}) }, "hand the job over to the runner", false},
 		{"Disconnects", "POST /start", func(w http.ResponseWriter, _ *http.Request) {
@@ -229,8 +231,8 @@ func TestAStartThatAnEngineBreaksOffLeavesNoContainer(t *testing.T) {
 			}
 			job := fakeJob(t, `{"padding":"`+strings.Repeat("x", 5_000_000)+`"}`)
 			_, err = e.Start(t.Context(), job, newSetup(job, &teller{}))
-			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, runtime.ErrHopeless) != c.hopeless {
-				t.Errorf("starting gives %v, want %q, hopeless %v", err, c.says, c.hopeless)
+			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, runtime.ErrJob) != c.own {
+				t.Errorf("starting gives %v, want %q, the job's own failure: %v", err, c.says, c.own)
 			}
 			if d.count("DELETE /v1.41/containers/"+namePrefix) != 1 {
 				t.Errorf("the container was not removed: %q", d.calls)

@@ -22,9 +22,9 @@ func makeFolder(parent, name string, runner program) (string, error) {
 	err = os.Mkdir(folder, 0o755)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", hopeless("shared_volume_directory: there is no directory %s: make it, under the same path for the agent and for the engine's machine", parent)
+		return "", missingFolder(parent)
 	case errors.Is(err, fs.ErrPermission):
-		return "", hopeless("shared_volume_directory: this user may not make folders in %s: %w", parent, err)
+		return "", lockedFolder(parent, err)
 	case err != nil:
 		return "", fmt.Errorf("make the job's folder: %w", err)
 	}
@@ -33,6 +33,14 @@ func makeFolder(parent, name string, runner program) (string, error) {
 		return "", errors.Join(fmt.Errorf("put the runner into the job's folder: %w", err), os.RemoveAll(folder))
 	}
 	return folder, nil
+}
+
+func missingFolder(parent string) error {
+	return fmt.Errorf("shared_volume_directory: there is no directory %s: make it, under the same path for the agent and for the engine's machine", parent)
+}
+
+func lockedFolder(parent string, err error) error {
+	return fmt.Errorf("shared_volume_directory: this user may not make folders in %s: %w", parent, err)
 }
 
 // place makes the program available at another path to every user.

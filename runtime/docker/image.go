@@ -35,10 +35,10 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 		setup.Say("Using the image %s, which the agent's configuration puts in place of %q", img.name, definition.Image.Reference)
 	}
 	if img.name == "" {
-		return img, hopeless("the job names no image: set one in the deployment settings of its stack")
+		return img, jobFault("the job names no image: set one in the deployment settings of its stack")
 	}
 	if definition.OS != "" && definition.OS != "linux" {
-		return img, hopeless("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
+		return img, jobFault("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
 	}
 	wanted := architecture(definition.Architecture)
 	if wanted != "" {
@@ -46,7 +46,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	}
 	named, err := reference.ParseAnyReference(img.name)
 	if err != nil {
-		return img, hopeless("%q is not the name of an image: %w", img.name, err)
+		return img, jobFault("%q is not the name of an image: %w", img.name, err)
 	}
 	if place.PullImage {
 		if err := e.pull(ctx, job, img, named, setup); err != nil {
@@ -56,11 +56,13 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	found, err := e.inspectImage(ctx, img)
 	switch {
 	case errdefs.IsNotFound(err) && !place.PullImage:
-		return img, hopeless("the Docker engine at %s has no image %s, and pull_image is false: load the image there, or set pull_image to true", e.host, img.name)
+		return img, jobFault("the Docker engine at %s has no image %s, and pull_image is false: load the image there, or set pull_image to true", e.host, img.name)
+	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
+		return img, jobFault("look for the image %s: %s", img.name, words(err))
 	case err != nil:
 		return img, refused("look for the image "+img.name, e.host, err)
 	case found.Os != "" && found.Os != "linux":
-		return img, hopeless("the image %s is for %s, and this agent runs Linux containers only", img.name, found.Os)
+		return img, jobFault("the image %s is for %s, and this agent runs Linux containers only", img.name, found.Os)
 	}
 	if !place.PullImage {
 		setup.Say("Using the image %s as the engine has it (pull_image is false): %s", img.name, short(found.ID))
@@ -73,7 +75,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	case img.architecture == "":
 		img.architecture = e.architecture
 	case wanted != "" && img.architecture != wanted:
-		return img, hopeless("the job asks for %s, and the image %s that the engine has is for %s", wanted, img.name, img.architecture)
+		return img, jobFault("the job asks for %s, and the image %s that the engine has is for %s", wanted, img.name, img.architecture)
 	case img.architecture != e.architecture:
 		setup.Say("The image is for %s and the engine's machine is %s: this needs emulation there, and is slow", img.architecture, e.architecture)
 	}

@@ -56,8 +56,8 @@ func TestLimitsAndUsersThatAnEngineRefusesAreNamed(t *testing.T) {
 	} {
 		job := newJob(t, e, `{}`)
 		job.Tuning.Place.Docker = c.place
-		if _, _, err := tryStart(t, e, job); !errors.Is(err, runtime.ErrHopeless) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%+v gives %v, want %s named", c.place, err, c.says)
+		if _, _, err := tryStart(t, e, job); err == nil || errors.Is(err, runtime.ErrJob) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v gives %v, want %s named, and no failure of the job's own", c.place, err, c.says)
 		}
 		if names := left(t, job); len(names) > 0 {
 			t.Errorf("%q is left", names)

@@ -72,10 +72,26 @@ func (p *programs) find(directory, arch string) (program, error) {
 		}
 	}
 	if len(flaws) == 0 {
-		return program{}, hopeless("there is no program %s-linux-%s in %s: install it beside the agent, or set working_directory to where it is", runnerName, arch, directory)
+		return program{}, fmt.Errorf("there is no program %s-linux-%s in %s: install it beside the agent, or set working_directory to where it is", runnerName, arch, directory)
 	}
-	return program{}, hopeless("no runner in %s can run in a %s container: %s; put a static one there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",
+	return program{}, fmt.Errorf("no runner in %s can run in a %s container: %s; put a static one there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",
 		directory, arch, strings.Join(flaws, ", "), runnerName, arch)
+}
+
+// findAny finds the runner for an architecture, or for any other: images can be
+// for another machine than the engine's, where emulation is installed. Its error
+// is that of the architecture asked for.
+func (p *programs) findAny(directory, arch string) error {
+	_, err := p.find(directory, arch)
+	if err == nil {
+		return nil
+	}
+	for other := range machines {
+		if _, foreign := p.find(directory, other); foreign == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 func (p *programs) look(path, arch string) (program, error) {

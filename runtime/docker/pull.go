@@ -26,7 +26,7 @@ const (
 func (e *Executor) pull(ctx context.Context, job *runtime.Job, img image, parsed reference.Reference, setup *runtime.Setup) error {
 	named, ok := parsed.(reference.Named)
 	if !ok {
-		return hopeless("%s is the id of an image and not a name, and can only be used with pull_image: false", img.name)
+		return jobFault("%s is the id of an image and not a name, and can only be used with pull_image: false", img.name)
 	}
 	setup.Say("Pulling the image %s", img.name)
 	login, err := e.login(ctx, job, named)
@@ -118,7 +118,7 @@ func (e *Executor) pullRefused(ctx context.Context, img image, err error) error 
 		known = known || strings.Contains(strings.ToLower(text), part)
 	}
 	if known && !client.IsErrConnectionFailed(err) {
-		return hopeless("pull the image %s: %s%s", img.name, text, hint)
+		return jobFault("pull the image %s: %s%s", img.name, text, hint)
 	}
 	return fmt.Errorf("pull the image %s: %s%s", img.name, text, hint)
 }

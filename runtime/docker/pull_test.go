@@ -70,12 +70,12 @@ func TestAnImageThatOnlyTheEngineHasIsNotPulledAndTheFailureSaysHowToUseIt(t *te
 	job := pulling(t, e, r)
 	job.Definition.Image.Reference = r.host + "/only-here:latest"
 	_, _, err := tryStart(t, e, job)
-	if !errors.Is(err, runtime.ErrHopeless) || !strings.Contains(err.Error(), "pull_image to false") {
+	if !errors.Is(err, runtime.ErrJob) || !strings.Contains(err.Error(), "pull_image to false") {
 		t.Errorf("starting gives %v", err)
 	}
 	job.Definition.Image.Reference = r.host + "/nowhere:latest"
 	_, _, err = tryStart(t, e, job)
-	if !errors.Is(err, runtime.ErrHopeless) || strings.Contains(err.Error(), "pull_image") {
+	if !errors.Is(err, runtime.ErrJob) || strings.Contains(err.Error(), "pull_image") {
 		t.Errorf("starting gives %v", err)
 	}
 }
@@ -126,8 +126,8 @@ func TestALoginThatFailsIsToldWithoutThePassword(t *testing.T) {
 			r.user, r.password = "someone", registryPassword
 			e := open(t, "DOCKER_CONFIG="+configured(t, c.config, c.helper, r.host))
 			_, log, err := tryStart(t, e, pulling(t, e, r))
-			if !errors.Is(err, runtime.ErrHopeless) {
-				t.Errorf("starting gives %v, want %v", err, runtime.ErrHopeless)
+			if !errors.Is(err, runtime.ErrJob) {
+				t.Errorf("starting gives %v, want %v", err, runtime.ErrJob)
 			}
 			if !strings.Contains(log, c.says) {
 				t.Errorf("the log does not have %q:\n%s", c.says, log)
@@ -164,7 +164,7 @@ func TestAPullWithoutNewsIsGivenUp(t *testing.T) {
 	e.stall = 300 * time.Millisecond
 	begin := time.Now()
 	_, log, err := tryStart(t, e, pulling(t, e, r))
-	if err == nil || errors.Is(err, runtime.ErrHopeless) || !strings.Contains(err.Error(), "nothing has happened for 300ms") {
+	if err == nil || errors.Is(err, runtime.ErrJob) || !strings.Contains(err.Error(), "nothing has happened for 300ms") {
 		t.Errorf("starting gives %v\n%s", err, log)
 	}
 	if took := time.Since(begin); took > 10*time.Second {
@@ -179,7 +179,7 @@ func TestAnImageForAnotherMachineFailsWithTheReason(t *testing.T) {
 
 	job := pulling(t, e, r)
 	_, _, err := tryStart(t, e, job)
-	if !errors.Is(err, runtime.ErrHopeless) || !strings.Contains(err.Error(), "workflow-runner-linux-"+other) {
+	if !errors.Is(err, runtime.ErrJob) || !strings.Contains(err.Error(), "workflow-runner-linux-"+other) {
 		t.Errorf("without a runner for it, starting gives %v", err)
 	}
 
@@ -200,7 +200,7 @@ func TestAnImageForAnotherMachineFailsWithTheReason(t *testing.T) {
 		}
 		return
 	}
-	if !errors.Is(err, runtime.ErrHopeless) || !strings.Contains(err.Error(), "another kind of machine") {
+	if !errors.Is(err, runtime.ErrJob) || !strings.Contains(err.Error(), "another kind of machine") {
 		t.Errorf("starting gives %v", err)
 	}
 	if names := left(t, job); len(names) > 0 {

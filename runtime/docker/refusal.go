@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -15,16 +14,25 @@ import (
 // maxRefusal limits what is shown of an engine's own words, in bytes.
 const maxRefusal = 600
 
-// hopelessError is an error after which another try would change nothing. It
-// is a [runtime.ErrHopeless] without saying so: its text is for people, and ends
-// with what they can do.
-type hopelessError struct{ error }
+// jobError is a failure of the job's own. It is a [runtime.ErrJob] without saying
+// so: its text is for people, and ends with what they can do.
+type jobError struct{ error }
 
-func (e hopelessError) Unwrap() []error { return []error{e.error, runtime.ErrHopeless} }
+func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJob} }
 
-// hopeless makes an error that wraps [runtime.ErrHopeless].
-func hopeless(format string, args ...any) error {
-	return hopelessError{fmt.Errorf(format, args...)}
+// jobFault makes an error that wraps [runtime.ErrJob].
+func jobFault(format string, args ...any) error {
+	return jobError{fmt.Errorf(format, args...)}
+}
+
+// settingsFault returns an error that wraps [runtime.ErrJob] as one that does
+// not, and any other as it is.
+func settingsFault(err error) error {
+	var own jobError
+	if errors.As(err, &own) {
+		return own.error
+	}
+	return err
 }
 
 // unreachable explains, in one line, why an engine does not answer.
@@ -47,10 +55,10 @@ func unreachable(host string, err error) error {
 var refusals = []struct {
 	part  string
 	means string
-	retry bool // whether another try may succeed
+	own   bool // whether it is the job's own failure, and not one of settings or engine
 }{
-	{"exec format error", "the image is for another kind of machine than the engine's, which cannot emulate it: use an image for the engine's machine, or install emulation there (binfmt_misc with qemu)", false},
-	{"no space left on device", "the engine's disk is full: make room there, for example with docker system prune", true},
+	{"exec format error", "the image is for another kind of machine than the engine's, which cannot emulate it: use an image for the engine's machine, or install emulation there (binfmt_misc with qemu)", true},
+	{"no space left on device", "the engine's disk is full: make room there, for example with docker system prune", false},
 	{"bind source path does not exist", "the engine does not see the job's folder: shared_volume_directory must be the same folder, under the same path, for the agent and for the engine's machine", false},
 	{"mounts denied", "the engine does not share that path with containers: allow it in the engine's settings for file sharing", false},
 	{"invalid volume specification", "docker.volumes has an entry that is not in the form source:target[:options]", false},
@@ -67,8 +75,9 @@ var refusals = []struct {
 	{"unable to find group", "the image has no such group: change docker.user, or use a number", false},
 	{"uids and gids must be in range", "docker.user names a number that no user can have", false},
 	{"no matching entries in", "the image has no such user or group: change docker.user, or use numbers", false},
-	{"is not supported on the detected host platform", "the image is for another kind of machine than the engine's", false},
-	{"cannot allocate memory", "the engine's machine has no memory left", true},
+	{"no such image", "the image was removed from the engine while the job was being started", true},
+	{"is not supported on the detected host platform", "the image is for another kind of machine than the engine's", true},
+	{"cannot allocate memory", "the engine's machine has no memory left", false},
 }
 
 // refused explains why an engine did not do what was asked of it on a job's
@@ -86,20 +95,16 @@ func refused(doing, host string, err error) error {
 	for _, known := range refusals {
 		switch {
 		case !strings.Contains(strings.ToLower(text), strings.ToLower(known.part)):
-		case known.retry:
-			return fmt.Errorf("%s: %s (%s)", doing, known.means, text)
+		case known.own:
+			return jobFault("%s: %s (%s)", doing, known.means, text)
 		default:
-			return hopeless("%s: %s (%s)", doing, known.means, text)
+			return fmt.Errorf("%s: %s (%s)", doing, known.means, text)
 		}
 	}
-	switch {
-	case strings.Contains(text, "network") && strings.Contains(text, "not found"):
-		return hopeless("%s: the engine has no such network: create it, or change docker.network (%s)", doing, text)
-	case errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err):
-		return hopeless("%s: %s", doing, text)
-	default:
-		return fmt.Errorf("%s: %s", doing, text)
+	if strings.Contains(text, "network") && strings.Contains(text, "not found") {
+		return fmt.Errorf("%s: the engine has no such network: create it, or change docker.network (%s)", doing, text)
 	}
+	return fmt.Errorf("%s: %s", doing, text)
 }
 
 // words is an error's text in one line of reasonable length.

@@ -24,13 +24,19 @@ const (
 // docker run does; the latter two run beside the report to the service.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
 	setup.Say("Preparing the environment of this job on the Docker engine at %s", e.host)
+	place := job.Tuning.Place
 	img, err := e.image(ctx, job, setup)
-	if err != nil {
+	switch {
+	case err != nil && place.OverrideImage != "":
+		return "", settingsFault(err) // the image is the configuration's choice
+	case err != nil:
 		return "", err
 	}
-	place := job.Tuning.Place
 	runner, err := e.programs.find(place.WorkingDirectory, img.architecture)
-	if err != nil {
+	switch {
+	case err != nil && img.architecture != e.architecture:
+		return "", jobFault("%w", err) // jobs for the engine's own machine may work
+	case err != nil:
 		return "", err
 	}
 	if ctx.Err() != nil {

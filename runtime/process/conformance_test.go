@@ -28,7 +28,7 @@ func TestTheProcessExecutorKeepsTheContract(t *testing.T) {
 		New: func(t *testing.T) runtime.Executor { return open(t, folder) },
 		Job: func(t *testing.T, job *runtime.Job, work runtimetest.Work) {
 			job.Tuning.Place.WorkingDirectory = runner
-			if work == runtimetest.Hopeless {
+			if work == runtimetest.Misset {
 				job.Tuning.Place.WorkingDirectory = t.TempDir()
 			}
 		},

@@ -112,8 +112,10 @@ func TestAMissingRunnerIsNamedWithItsCure(t *testing.T) {
 	}
 	for working, cure := range map[string]string{t.TempDir(): "working_directory", locked: "chmod +x"} {
 		_, err := start(t.Context(), e, jobIn(working))
-		if !errors.Is(err, runtime.ErrHopeless) || !strings.Contains(err.Error(), cure) || !strings.Contains(err.Error(), working) {
-			t.Errorf("got %v, want %v with the path and %q", err, runtime.ErrHopeless, cure)
+		for _, err := range []error{err, e.Check(t.Context(), jobIn(working).Tuning)} {
+			if err == nil || errors.Is(err, runtime.ErrJob) || !strings.Contains(err.Error(), cure) || !strings.Contains(err.Error(), working) {
+				t.Errorf("got %v, want the path and %q, and no failure of the job's own", err, cure)
+			}
 		}
 	}
 }

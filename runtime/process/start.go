@@ -22,6 +22,9 @@ import (
 // program is the runner's name in a working directory.
 const program = "workflow-runner"
 
+// shell runs the supervisor.
+const shell = "/bin/sh"
+
 // supervisor is the script that leads the job's session. The trap keeps it
 // alive through the TERM that is meant for the runner, and is, unlike an ignored
 // signal, not handed on to it.
@@ -75,11 +78,11 @@ func find(directory string) (string, error) {
 	info, err := os.Stat(runner)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("there is no program %s: install it beside the agent, or set working_directory to where it is: %w", runner, runtime.ErrHopeless)
+		return "", fmt.Errorf("there is no program %s: install it beside the agent, or set working_directory to where it is", runner)
 	case err != nil:
-		return "", fmt.Errorf("look for the runner: %w: %w", err, runtime.ErrHopeless)
+		return "", fmt.Errorf("look for the runner: %w", err)
 	case info.IsDir() || unix.Access(runner, unix.X_OK) != nil:
-		return "", fmt.Errorf("%s is not a program that this user may execute: install it anew, or make it executable with chmod +x: %w", runner, runtime.ErrHopeless)
+		return "", fmt.Errorf("%s is not a program that this user may execute: install it anew, or make it executable with chmod +x", runner)
 	}
 	return filepath.Abs(runner)
 }
@@ -110,7 +113,7 @@ func (e *Executor) launch(v *environment, runner string) (_ *os.File, err error)
 		}
 	}()
 
-	cmd := exec.Command("/bin/sh", "-c", supervisor, runner)
+	cmd := exec.Command(shell, "-c", supervisor, runner)
 	cmd.Dir = v.path(rootFolder)
 	cmd.Env = environ(e.environ, v.folder)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, progress, messages

@@ -23,7 +23,8 @@ const (
 	Lasting  Work = "lasting"  // says "ready", goes on until it gets a TERM, and then says "asked to end" before it ends
 	Stubborn Work = "stubborn" // says "ready" and takes no notice of a TERM
 	Parent   Work = "parent"   // as Stubborn, and has put children in the background
-	Hopeless Work = "hopeless" // cannot be started, whoever tries
+	Hopeless Work = "hopeless" // cannot be started, for a reason of the job's own
+	Misset   Work = "misset"   // cannot be started, for a reason of the agent's settings
 )
 
 // scripts has the one step of each kind of work, for any POSIX shell. Each is
@@ -52,7 +53,8 @@ type Harness struct {
 
 	// Job completes a job with what the executor needs to run it: an image, a
 	// place. Its definition has the steps already, and may be changed too. For
-	// Hopeless it makes the job one that cannot be started.
+	// Hopeless and Misset it makes the job one that cannot be started, by its
+	// definition alone or by its settings alone.
 	Job func(t *testing.T, job *runtime.Job, work Work)
 
 	// Host is the address, without a port, at which an environment reaches this
@@ -66,6 +68,10 @@ type Harness struct {
 	// outside: its command lines, variables, labels and files. Nil leaves the
 	// story out.
 	Exposed func(t *testing.T, job *runtime.Job, id string) string
+
+	// Own is whether a job's definition can make its start fail. An executor that
+	// ignores images has no such job, and its Hopeless job works.
+	Own bool
 
 	// Virtual is for an executor that runs nothing: each story takes virtual time
 	// in a bubble, and nothing is expected to reach the service but the agent's
@@ -91,6 +97,7 @@ func Conform(t *testing.T, harness Harness) {
 		{"ARestartedAgentTakesOver", restarted, false},
 		{"AStartThatIsGivenUpLeavesNothing", cancelled, false},
 		{"AJobThatCannotBeStartedSaysSoAtOnce", hopeless, false},
+		{"CheckReportsSettingsThatFailEveryJob", checked, false},
 		{"EightJobsAtOnceDoNotMix", crowd, false},
 		{"TheHandoverArrivesWholeAndStandsNowhereElse", handedOver, true},
 	} {

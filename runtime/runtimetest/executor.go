@@ -27,6 +27,8 @@ type Executor struct {
 	diary        []Event
 	peak         int
 	made         int
+	fails        func(context.Context, runtime.Tuning) error
+	checks       []time.Time
 }
 
 // NewExecutor makes an engine on which every job succeeds one second after its
@@ -52,6 +54,21 @@ func (e *Executor) Otherwise(script Script) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.otherwise = script
+}
+
+// FailWhen makes Check and Start fail with what fails returns of a job's
+// settings; nil lets them go on. It may block until its context ends.
+func (e *Executor) FailWhen(fails func(context.Context, runtime.Tuning) error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fails = fails
+}
+
+// Checks returns when Check was called, in order.
+func (e *Executor) Checks() []time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.checks)
 }
 
 // Adopt puts an environment there that an earlier agent has started at a time
@@ -109,6 +126,25 @@ func (e *Executor) Handover(jobID string) *runtime.Handover {
 	return e.handovers[jobID]
 }
 
+// Check returns what [Executor.FailWhen] has arranged.
+func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
+	e.mu.Lock()
+	e.checks = append(e.checks, time.Now())
+	e.mu.Unlock()
+	return e.able(ctx, tuning)
+}
+
+// able calls the function of FailWhen.
+func (e *Executor) able(ctx context.Context, tuning runtime.Tuning) error {
+	e.mu.Lock()
+	fails := e.fails
+	e.mu.Unlock()
+	if fails == nil {
+		return nil
+	}
+	return fails(ctx, tuning)
+}
+
 // Start does what the job's script says.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (string, error) {
 	e.mu.Lock()
@@ -131,6 +167,9 @@ func (e *Executor) start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	}
 	if script.Fail != nil {
 		return "", script.Fail
+	}
+	if err := e.able(ctx, job.Tuning); err != nil {
+		return "", err
 	}
 	text, err := setup.Handover(ctx, "/")
 	if err != nil {

@@ -1,6 +1,7 @@
 package runtimetest_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTheFakeExecutorKeepsTheContract(t *testing.T) {
 	engine := runtimetest.NewExecutor()
+	engine.FailWhen(func(_ context.Context, tuning runtime.Tuning) error {
+		if tuning.Place.WorkingDirectory == "/nowhere" {
+			return errors.New("there is no runner in /nowhere")
+		}
+		return nil
+	})
 	runtimetest.Conform(t, runtimetest.Harness{
 		New: func(*testing.T) runtime.Executor { return engine },
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
@@ -34,9 +41,12 @@ func TestTheFakeExecutorKeepsTheContract(t *testing.T) {
 			case runtimetest.Stubborn, runtimetest.Parent:
 				engine.Script(job.ID, runtimetest.Script{Starting: 10 * time.Millisecond, Running: runtimetest.Forever, Ending: runtimetest.Forever})
 			case runtimetest.Hopeless:
-				engine.Script(job.ID, runtimetest.Script{Fail: fmt.Errorf("pretend: %w", runtime.ErrHopeless)})
+				engine.Script(job.ID, runtimetest.Script{Fail: fmt.Errorf("pretend: %w", runtime.ErrJob)})
+			case runtimetest.Misset:
+				job.Tuning.Place.WorkingDirectory = "/nowhere"
 			}
 		},
+		Own: true,
 		Left: func(_ *testing.T, job *runtime.Job) []string {
 			return slices.DeleteFunc(engine.Present(), func(id string) bool { return id != job.ID })
 		},

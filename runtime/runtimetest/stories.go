@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,12 +158,21 @@ func cancelled(t *testing.T, s *stage) {
 }
 
 func hopeless(t *testing.T, s *stage) {
-	job := s.job(t, Hopeless)
+	s.fails(t, s.job(t, Misset), false)
+	if s.harness.Own {
+		s.fails(t, s.job(t, Hopeless), true)
+	}
+}
+
+// fails starts a job that cannot be started. Own is whether that is the job's own
+// failure.
+func (s *stage) fails(t *testing.T, job *runtime.Job, own bool) {
+	t.Helper()
 	s.service.Add(job)
 	setup := runtime.NewSetup(job, s.service, Offer(job))
 	_, err := s.executor.Start(t.Context(), job, setup)
-	if !errors.Is(err, runtime.ErrHopeless) {
-		t.Fatalf("starting what cannot be started gives %v, want %v", err, runtime.ErrHopeless)
+	if err == nil || errors.Is(err, runtime.ErrJob) != own {
+		t.Fatalf("starting what cannot be started gives %v; want an error that is the job's own: %v", err, own)
 	}
 	if err := setup.Fail(t.Context(), err); err != nil {
 		t.Fatal(err)
@@ -172,6 +182,28 @@ func hopeless(t *testing.T, s *stage) {
 		t.Errorf("the set-up is %q with the log %+v, want it failed, with what was tried and the reason", step.Status, step.Lines)
 	}
 	s.gone(t, job)
+}
+
+func checked(t *testing.T, s *stage) {
+	checker, ok := s.executor.(runtime.Checker)
+	if !ok {
+		t.Fatalf("%T does not check whether jobs can be started", s.executor)
+	}
+	good, own, bad := s.job(t, Quick), s.job(t, Hopeless), s.job(t, Misset)
+	if err := checker.Check(t.Context(), good.Tuning); err != nil {
+		t.Errorf("checking settings that work gives %v", err)
+	}
+	if err := checker.Check(t.Context(), own.Tuning); err != nil {
+		t.Errorf("checking the settings of a job that fails by itself gives %v", err)
+	}
+	err := checker.Check(t.Context(), bad.Tuning)
+	if err == nil || strings.Contains(err.Error(), "\n") || errors.Is(err, runtime.ErrJob) {
+		t.Errorf("checking settings that fail every job gives %v, want one line", err)
+	}
+	if err := checker.Check(t.Context(), good.Tuning); err != nil {
+		t.Errorf("checking settings that work afterwards gives %v", err)
+	}
+	s.gone(t, good)
 }
 
 // ready blocks until the job has said "ready".

@@ -1,0 +1,398 @@
+package runtime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// queue queues n jobs, job-0 and so on.
+func (st *stage) queue(n int) {
+	for i := range n {
+		st.cloud.Queue(fmt.Sprint("job-", i))
+	}
+}
+
+// in is a pool whose runner lies in a folder.
+func in(folder string, edits ...func(*runtime.Tuning)) runtime.PoolSpec {
+	return spec(append(edits, func(t *runtime.Tuning) { t.Place.WorkingDirectory = folder })...)
+}
+
+// wants is an engine that finds the runner in one folder only.
+func wants(folder string) func(context.Context, runtime.Tuning) error {
+	return func(_ context.Context, t runtime.Tuning) error {
+		if t.Place.WorkingDirectory != folder {
+			return fmt.Errorf("there is no runner in %s: set working_directory", t.Place.WorkingDirectory)
+		}
+		return nil
+	}
+}
+
+// wantClaimed checks how many of n queued jobs were claimed.
+func (st *stage) wantClaimed(n, want int) {
+	st.t.Helper()
+	if claimed := n - len(st.cloud.Queued()); claimed != want {
+		st.t.Errorf("%d of %d jobs were claimed, want %d", claimed, n, want)
+	}
+}
+
+func TestExecutorCheck(t *testing.T) {
+	t.Run("pool does not poll while the check fails and resumes within a second", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("cannot reach the engine: start it") })
+			st.queue(30)
+			st.start()
+			wait(time.Hour)
+			st.wantClaimed(30, 0)
+			state := st.pool.State()
+			if state.Phase != runtime.PoolPaused || state.Why == "" || !state.Until.IsZero() || state.ExecutorProblem != "cannot reach the engine: start it" {
+				t.Errorf("the state is %+v, want paused with the problem and without an end", state)
+			}
+			st.wantFresh() // a wait for the executor is no standstill
+			if lines := strings.Count(st.log.String(), "cannot reach the engine"); lines != 1 || st.asked(runtimetest.Claim) != 0 {
+				t.Errorf("the problem was logged %d times and the service polled %d times, want 1 and 0", lines, st.asked(runtimetest.Claim))
+			}
+			st.engine.FailWhen(nil)
+			wait(time.Second)
+			st.wantClaimed(30, 1)
+			wait(time.Minute)
+			st.wantClaimed(30, 30)
+			if state := st.pool.State(); state.ExecutorProblem != "" || state.Phase != runtime.PoolPolling {
+				t.Errorf("the state is %+v, want polling without a problem", state)
+			}
+			if log := st.log.String(); strings.Count(log, "polling resumed") != 1 {
+				t.Errorf("the recovery is not logged once:\n%s", log)
+			}
+		})
+	})
+	t.Run("changed problem is logged again", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			begin := time.Now()
+			st.engine.FailWhen(func(context.Context, runtime.Tuning) error {
+				return fmt.Errorf("problem %d", int(time.Since(begin)/time.Minute))
+			})
+			st.start()
+			wait(150 * time.Second)
+			if log := st.log.String(); strings.Count(log, "polling paused") != 3 {
+				t.Errorf("three problems in a row are logged as\n%s", log)
+			}
+		})
+	})
+	t.Run("result counts for five seconds", func(t *testing.T) {
+		play(t, spec(func(t *runtime.Tuning) { t.PollingInterval = 100 * time.Millisecond }), func(t *testing.T, st *stage) {
+			st.start()
+			wait(time.Minute)
+			if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); polls < 500 || checks < 11 || checks > 13 {
+				t.Errorf("%d polls took %d checks, want 12", polls, checks)
+			}
+		})
+	})
+	t.Run("idle pool checks once before each poll", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.start()
+			wait(time.Hour)
+			if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); checks != polls {
+				t.Errorf("%d polls took %d checks, want as many", polls, checks)
+			}
+		})
+	})
+	t.Run("edit that breaks the executor stops the queue and the edit back resumes it at once", func(t *testing.T) {
+		hourly := func(t *runtime.Tuning) { t.PollingInterval = time.Hour }
+		play(t, in("/good", hourly), func(t *testing.T, st *stage) {
+			st.engine.FailWhen(wants("/good"))
+			st.engine.Otherwise(runtimetest.Script{Running: 10 * time.Second})
+			st.queue(11)
+			st.start()
+			wait(time.Second)
+			st.pool.Tune(in("/bad", hourly))
+			wait(30 * time.Minute)
+			st.wantClaimed(11, 1)
+			st.wantDeeds("job-0", "start", "started", "remove", "removed")
+			if problem := st.pool.State().ExecutorProblem; !strings.Contains(problem, "/bad") {
+				t.Errorf("the problem is %q, want the folder", problem)
+			}
+			st.pool.Tune(in("/good", hourly))
+			synctest.Wait() // and no time passes
+			st.wantClaimed(11, 2)
+			wait(2 * time.Minute)
+			st.wantClaimed(11, 11)
+			for i := range 11 {
+				st.wantDeeds(fmt.Sprint("job-", i), "start", "started", "remove", "removed")
+			}
+		})
+	})
+	t.Run("check that hangs ends with an edit", func(t *testing.T) {
+		play(t, in("/hangs"), func(t *testing.T, st *stage) {
+			st.engine.FailWhen(func(ctx context.Context, t runtime.Tuning) error {
+				if t.Place.WorkingDirectory == "/hangs" {
+					<-ctx.Done()
+					return errors.New("no answer")
+				}
+				return nil
+			})
+			st.queue(1)
+			st.start()
+			wait(5 * time.Second)
+			st.wantFresh()
+			st.wantClaimed(1, 0)
+			st.pool.Tune(in("/works"))
+			synctest.Wait()
+			st.wantClaimed(1, 1)
+			if strings.Contains(st.log.String(), "no answer") {
+				t.Error("the result of a check under the settings of before was used")
+			}
+		})
+	})
+	t.Run("check that hangs has a limit and holds no stop", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStage(t, spec())
+			st.engine.FailWhen(func(ctx context.Context, _ runtime.Tuning) error {
+				<-ctx.Done()
+				return errors.New("no answer")
+			})
+			st.queue(1)
+			st.start()
+			wait(11 * time.Second)
+			if problem := st.pool.State().ExecutorProblem; problem != "no answer" {
+				t.Errorf("after 11 s the problem is %q", problem)
+			}
+			wait(5 * time.Second) // within the next check
+			begin := time.Now()
+			st.stop(errors.New("the agent is stopping"))
+			if err := st.end(); err != nil || time.Since(begin) > 0 {
+				t.Errorf("the pool took %s to stop (%v)", time.Since(begin), err)
+			}
+		})
+	})
+	t.Run("drained pool ends whatever the check finds", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.queue(1)
+			st.start()
+			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("gone") })
+			st.pool.Drain()
+			wait(time.Minute)
+			if state := st.pool.State(); state.Phase != runtime.PoolDraining || state.ExecutorProblem != "" {
+				t.Errorf("the state is %+v, want draining without a problem", state)
+			}
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("pool that cannot start jobs takes no slot from one that can", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			slots := runtime.NewSlots(1)
+			broken, works := newStageWith(t, spec(), slots), newStageWith(t, spec(), slots)
+			broken.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("gone") })
+			broken.queue(3)
+			works.queue(20)
+			broken.start()
+			works.start()
+			wait(30 * time.Second)
+			broken.wantClaimed(3, 0)
+			works.wantClaimed(20, 20)
+			broken.engine.FailWhen(nil)
+			wait(time.Minute)
+			broken.wantClaimed(3, 3)
+			for _, st := range []*stage{broken, works} {
+				st.stop(errors.New("the story is over"))
+				st.end()
+			}
+		})
+	})
+	t.Run("pool that waits for a slot is checked before it polls", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			slots := runtime.NewSlots(1)
+			first, second := newStageWith(t, spec(), slots), newStageWith(t, spec(), slots)
+			first.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			first.queue(1)
+			second.queue(1)
+			first.start()
+			second.start()
+			wait(time.Minute)
+			second.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("gone") })
+			wait(2 * time.Hour)
+			second.wantClaimed(1, 0)
+			second.engine.FailWhen(nil)
+			wait(time.Second)
+			second.wantClaimed(1, 1)
+			for _, st := range []*stage{first, second} {
+				st.stop(errors.New("the story is over"))
+				st.end()
+			}
+		})
+	})
+}
+
+func TestStartBackoff(t *testing.T) {
+	gone := errors.New("the engine is gone")
+	cannotStart := runtimetest.Script{Fail: gone}
+	t.Run("two jobs fail, then one at a time after 5 s doubling to 5 min", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(cannotStart)
+			st.queue(30)
+			st.start()
+			st.wantClaimed(30, 2)
+			st.wantPaused(5 * time.Second)
+			claimed := 2
+			for _, pause := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300} {
+				wait(pause*time.Second - time.Millisecond)
+				st.wantClaimed(30, claimed)
+				wait(time.Millisecond)
+				claimed++
+				st.wantClaimed(30, claimed)
+			}
+			if why := st.pool.State().Why; !strings.Contains(why, "11 jobs in a row") || !strings.Contains(why, gone.Error()) {
+				t.Errorf("the reason is %q", why)
+			}
+			st.engine.Otherwise(runtimetest.Script{Running: time.Second})
+			wait(6 * time.Minute)
+			st.wantClaimed(30, 30)
+			if state := st.pool.State(); state.Phase != runtime.PoolPolling {
+				t.Errorf("the pool is %s after a job got past its start", state.Phase)
+			}
+		})
+	})
+	t.Run("pool of eight tries one job at a time", func(t *testing.T) {
+		play(t, spec(most(8)), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Starting: time.Minute, Fail: gone})
+			st.queue(30)
+			st.start()
+			wait(time.Minute) // eight were being started
+			st.wantClaimed(30, 8)
+			st.wantPaused(5 * time.Second) // and count as one row
+			wait(5*time.Second + 30*time.Second)
+			st.wantClaimed(30, 9) // the probe is being started
+			wait(30 * time.Second)
+			st.wantPaused(10 * time.Second)
+			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			wait(10 * time.Second)
+			st.wantClaimed(30, 9+8)
+		})
+	})
+	t.Run("single failure delays nothing", func(t *testing.T) {
+		play(t, spec(most(4)), func(t *testing.T, st *stage) {
+			st.engine.Script("job-0", cannotStart)
+			st.queue(5)
+			st.start()
+			st.wantClaimed(5, 5)
+		})
+	})
+	t.Run("jobs that fail by themselves delay nothing", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJob)})
+			st.queue(30)
+			st.start()
+			st.wantClaimed(30, 30)
+		})
+	})
+	t.Run("jobs that fail by themselves do not end the row", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(cannotStart)
+			st.engine.Script("job-1", runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJob)})
+			st.queue(30)
+			st.start()
+			st.wantClaimed(30, 3)
+		})
+	})
+	t.Run("definition that cannot be fetched counts", func(t *testing.T) {
+		for _, refusal := range []error{errors.New("403 forbidden"), runtime.ErrGone} {
+			play(t, spec(), func(t *testing.T, st *stage) {
+				st.cloud.Fail(runtimetest.Define, 30, refusal)
+				st.queue(30)
+				st.start()
+				wait(time.Minute)
+				st.wantClaimed(30, 5)
+			})
+		}
+	})
+	t.Run("runner that ends before its first step counts", func(t *testing.T) {
+		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeUntold}, {Code: 137, Reason: "out of memory"}} {
+			play(t, spec(), func(t *testing.T, st *stage) {
+				st.engine.Otherwise(runtimetest.Script{Mute: true, Exit: exit})
+				st.queue(30)
+				st.start()
+				wait(time.Minute)
+				st.wantClaimed(30, 5)
+				if why := st.pool.State().Why; why == "" {
+					t.Error("the pause has no reason")
+				}
+			})
+		}
+	})
+	t.Run("runner that dies in a step does not count", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: 137}})
+			st.queue(30)
+			st.start()
+			wait(time.Minute)
+			st.wantClaimed(30, 30)
+		})
+	})
+	t.Run("cancelled starts do not count", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Starting: time.Hour})
+			st.queue(4)
+			for i := range 4 {
+				st.cloud.Answer(fmt.Sprint("job-", i), runtime.Ended)
+			}
+			st.start()
+			wait(2*time.Minute + time.Second) // each is asked for after 30 s
+			st.wantClaimed(4, 4)
+		})
+	})
+	t.Run("other settings for jobs end the pause and other edits do not", func(t *testing.T) {
+		play(t, in("/a"), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(cannotStart)
+			st.queue(30)
+			st.start()
+			wait(time.Minute) // in the pause of 40 s
+			st.wantClaimed(30, 5)
+			st.pool.Tune(in("/a", most(3)))
+			synctest.Wait()
+			st.wantClaimed(30, 5)
+			st.pool.Tune(in("/b", most(3)))
+			synctest.Wait()
+			st.wantClaimed(30, 6)
+			st.wantPaused(5 * time.Second)
+			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.pool.Tune(in("/c", most(3)))
+			synctest.Wait()
+			st.wantClaimed(30, 9)
+		})
+	})
+	t.Run("executor is checked again after a failed start", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.engine.Script("job-0", cannotStart)
+			st.queue(1)
+			st.start()
+			if checks := len(st.engine.Checks()); checks != 2 {
+				t.Errorf("%d checks before two polls with a failed start between, want 2", checks)
+			}
+		})
+	})
+	t.Run("adopted job says nothing about starts", func(t *testing.T) {
+		play(t, spec(most(2)), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: time.Hour, Progress: []runtimetest.Beat{
+				{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+			}})
+			adopted := job("adopted")
+			adopted.Agent, adopted.Pool = "agent-1", spec().Key()
+			st.cloud.Know(adopted, runtimetest.Definition("sleep 3600"))
+			st.engine.Adopt(&adopted, time.Now())
+			st.engine.Otherwise(cannotStart)
+			st.queue(30)
+			st.start()
+			wait(4 * time.Second)
+			st.wantClaimed(30, 2)
+		})
+	})
+}
