@@ -393,7 +393,7 @@ func TestAWarningIsSaidOnce(t *testing.T) {
 		}
 		d.goThrough(t, []phase{
 			{"another edit", d.write(d.file + "syslog: false\n"), 2, true, "", []string{"generation=2"}},
-			{"a slip", d.write(d.file + "sislog: false\n"), 3, true, "", []string{"sislog: unknown key", "generation=3"}},
+			{"a slip", d.write(d.file + "owner: platform\n"), 3, true, "", []string{"owner: unknown key", "generation=3"}},
 		})
 		if warnings := d.follower.View().Warnings; len(warnings) != 2 {
 			t.Errorf("the view has the warnings %v", warnings)

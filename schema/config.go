@@ -17,6 +17,7 @@ type Config struct {
 
 	Pools []Pool // at least one; names are unique
 
+	HTTPServerAddress      string        // IP address or host name; empty is all addresses
 	HTTPServerPort         int           // 0 is no HTTP server
 	HealthThreshold        time.Duration // never 0
 	Syslog                 bool
@@ -24,6 +25,7 @@ type Config struct {
 	LogFormat              string
 	MaxConcurrentWorkflows int // of all pools together; 0 is no limit but the pools' own
 	ShutdownTimeout        time.Duration
+	Strict                 bool   // a key that is not known is refused, whatever it resembles
 	OverrideImage          string // in place of the image that the service asks for; only a variable sets it
 	DebugPod               bool   // keep every worker Pod; only a variable sets it
 
@@ -112,14 +114,16 @@ type ECS struct {
 func processOf(t, alone table) *Config {
 	r := reader{t}
 	return &Config{
-		HTTPServerPort:  r.int("http_server_port"),
-		HealthThreshold: r.duration("health_threshold"),
-		Syslog:          r.bool("syslog"),
-		LogLevel:        r.text("log_level"),
-		LogFormat:       r.text("log_format"),
-		ShutdownTimeout: r.duration("shutdown_timeout"),
-		OverrideImage:   reader{alone}.text("override_image"),
-		DebugPod:        reader{alone}.bool("debug_pod"),
+		HTTPServerAddress: r.text("http_server_address"),
+		HTTPServerPort:    r.int("http_server_port"),
+		HealthThreshold:   r.duration("health_threshold"),
+		Syslog:            r.bool("syslog"),
+		LogLevel:          r.text("log_level"),
+		LogFormat:         r.text("log_format"),
+		ShutdownTimeout:   r.duration("shutdown_timeout"),
+		Strict:            r.bool("strict"),
+		OverrideImage:     reader{alone}.text("override_image"),
+		DebugPod:          reader{alone}.bool("debug_pod"),
 	}
 }
 

@@ -96,11 +96,13 @@ func examples() map[string]string {
 		"ecs.task_definition_template_file": "/etc/cmwa/task.json",
 		"pools":                             "- name: linux\n  token_file: /etc/cmwa/linux\n- name: arm\n  token_file: /etc/cmwa/arm\n  deploy_target: kubernetes\n",
 		"pools.name":                        "linux",
+		"http_server_address":               "127.0.0.1",
 		"http_server_port":                  "9090",
 		"health_threshold":                  "5m",
 		"syslog":                            "true",
 		"log_level":                         "debug",
 		"log_format":                        "json",
 		"shutdown_timeout":                  "15m",
+		"strict":                            "true",
 	}
 }

@@ -104,6 +104,9 @@ func (l *load) run() *Config {
 	l.report(l.strangers(l.source.Environ)...)
 	merged := keys.over(file)
 	l.judge(merged)
+	if (reader{merged}).bool("strict") {
+		l.refuseUnknown()
+	}
 	alone = l.judgeAlone(alone)
 
 	plain := map[string]any{}
@@ -121,6 +124,15 @@ func (l *load) run() *Config {
 	}
 	l.check(config, merged, l.pools)
 	return config
+}
+
+// refuseUnknown makes an error of every key that is not known.
+func (l *load) refuseUnknown() {
+	for i := range l.problems {
+		if l.problems[i].Rule == RuleUnknownKey {
+			l.problems[i].Severity = Error
+		}
+	}
 }
 
 // variables reads the variables that overlay keys, and those that stand alone.

@@ -75,6 +75,7 @@ request_retry_wait: 5s
 request_retry_max_wait: 6s
 circuit_breaker_failures: 7
 circuit_breaker_timeout: 8s
+http_server_address: localhost
 http_server_port: 9
 health_threshold: 10s
 syslog: true
@@ -82,6 +83,7 @@ log_level: debug
 log_format: json
 max_concurrent_workflows: 11
 shutdown_timeout: 0s
+strict: true
 docker:
   network: n
   volumes: [c:/c, "/d:/d:ro"]
@@ -126,8 +128,8 @@ func everyValue() *schema.Config {
 				TaskDefinitionTemplateFile: "f"},
 			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
 		}},
-		HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
-		Syslog: true, LogLevel: "debug", LogFormat: "json",
+		HTTPServerAddress: "localhost", HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
+		Syslog: true, LogLevel: "debug", LogFormat: "json", Strict: true,
 	}
 }
 
@@ -147,9 +149,9 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"PULUMI_AGENT_TOKEN_EXPIRATION": "3600", "PULUMI_AGENT_POLLING_INTERVAL": "1s", "PULUMI_AGENT_POLLING_INTERVAL_OVERRIDE": "TRUE",
 		"PULUMI_AGENT_JOB_STATUS_LOOP_INTERVAL": "2s", "PULUMI_AGENT_REQUEST_TIMEOUT": "3s", "PULUMI_AGENT_REQUEST_RETRY_COUNT": "4",
 		"PULUMI_AGENT_REQUEST_RETRY_WAIT": "5s", "PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "6s", "PULUMI_AGENT_CIRCUIT_BREAKER_FAILURES": "7",
-		"PULUMI_AGENT_CIRCUIT_BREAKER_TIMEOUT": "8s", "PULUMI_AGENT_HTTP_SERVER_PORT": "9", "PULUMI_AGENT_HEALTH_THRESHOLD": "10s",
+		"PULUMI_AGENT_CIRCUIT_BREAKER_TIMEOUT": "8s", "PULUMI_AGENT_HTTP_SERVER_ADDRESS": "localhost", "PULUMI_AGENT_HTTP_SERVER_PORT": "9", "PULUMI_AGENT_HEALTH_THRESHOLD": "10s",
 		"PULUMI_AGENT_SYSLOG": "1", "PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_LOG_FORMAT": "json",
-		"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "11", "PULUMI_AGENT_SHUTDOWN_TIMEOUT": "0s",
+		"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "11", "PULUMI_AGENT_SHUTDOWN_TIMEOUT": "0s", "PULUMI_AGENT_STRICT": "true",
 		"PULUMI_AGENT_DOCKER_NETWORK": "n", "PULUMI_AGENT_DOCKER_VOLUMES": "c:/c /d:/d:ro", "PULUMI_AGENT_DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
 		"PULUMI_AGENT_ECS_CLUSTER": "c", "PULUMI_AGENT_ECS_SUBNETS": "s", "PULUMI_AGENT_ECS_SECURITY_GROUPS": "g", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
 		"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
@@ -231,7 +233,7 @@ func drawSetting(t *rapid.T, f schema.Field) setting {
 			}
 		case len(f.Choices) > 0:
 			s.file, s.variable = f.Choices[0], f.Choices[1]
-		case strings.HasPrefix(f.Key, "kubernetes."), f.Key == "docker.user":
+		case strings.HasPrefix(f.Key, "kubernetes."), f.Key == "docker.user", f.Key == "http_server_address":
 			s.file, s.variable = "file", "variable"
 		}
 	}

@@ -21,7 +21,12 @@ func (d *definition) known(t table, at string) Problems {
 		}
 		if f == nil || whole != path || strings.Contains(key, ".") {
 			delete(t, key)
-			problems = append(problems, warning(RuleUnknownKey, v.key, join(at, shown(key)), "unknown key", d.suggestion(at, key)))
+			hint, meant := d.suggestion(at, key)
+			problem := warning(RuleUnknownKey, v.key, join(at, shown(key)), "unknown key", hint)
+			if meant {
+				problem.Severity = Error
+			}
+			problems = append(problems, problem)
 			continue
 		}
 		switch data := v.data.(type) {
@@ -79,8 +84,15 @@ func warning(rule Rule, at Origin, path, message, hint string) Problem {
 }
 
 // suggestion finds the key that a writer may have meant: one of the same mapping
-// that is spelt alike, or one of the same name elsewhere.
-func (d *definition) suggestion(at, key string) string {
+// that is spelt alike, or one of the same name elsewhere. meant reports whether
+// there is such a key, so that to ignore what is written would be to ignore a
+// setting. It is false, and the hint may still help, for a setting that only a
+// variable has, and for a variable of the documented agent without its prefix,
+// such as image_pull_policy: files of that agent may hold these.
+func (d *definition) suggestion(at, key string) (hint string, meant bool) {
+	if at == "" && (strings.HasPrefix(key, "x-") || strings.HasPrefix(key, ".")) {
+		return "", false // by convention, a place for anchors
+	}
 	scope := "" // of the pool that at is in
 	if rest, ok := strings.CutPrefix(at, "pools."); ok {
 		index, inner, _ := strings.Cut(rest, ".")
@@ -88,14 +100,27 @@ func (d *definition) suggestion(at, key string) string {
 	}
 	path := join(at, key)
 	if end := strings.LastIndexByte(path, '.'); end > 0 && d.byKey[path] != nil {
-		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end])
+		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end]), true
 	}
 	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
-		return "only the variable " + variable + " sets it"
+		return "only the variable " + variable + " sets it", false
+	}
+	if f := d.byVariable[prefix+strings.ToUpper(key)]; f != nil && path == key && key == strings.ToLower(key) && strings.ReplaceAll(f.Key, ".", "_") != key {
+		outer, inner, _ := strings.Cut(f.Key, ".")
+		return fmt.Sprintf("write %s: within %s:", inner, outer), false
 	}
 	if f := d.byKey[path]; f != nil && scope != "" && f.Old == "" && f.Unused == "" && !f.Ignored {
-		return "it is for the whole agent: write it at the top level"
+		return "it is for the whole agent: write it at the top level", true
 	}
+	if best := d.alike(scope, at, key); best != "" {
+		return fmt.Sprintf("did you mean %q?", best), true
+	}
+	return "", false
+}
+
+// alike returns the path of the key that is spelt most like one of the mapping at,
+// in a pool's scope or at the top level, and nothing if none is near.
+func (d *definition) alike(scope, at, key string) string {
 	siblings := map[string]string{}
 	elsewhere := map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(d.byKey)) {
@@ -110,7 +135,7 @@ func (d *definition) suggestion(at, key string) string {
 			siblings[rest] = join(scope, inner)
 		case f.Pool && !own:
 			elsewhere[last] = join(scope, path)
-		default:
+		case !own:
 			elsewhere[last] = path
 		}
 	}
@@ -119,12 +144,9 @@ func (d *definition) suggestion(at, key string) string {
 		best = elsewhere[strings.ToLower(key)]
 	}
 	if best == "" {
-		best = elsewhere[Closest(key, slices.Collect(maps.Keys(elsewhere)))]
+		best = elsewhere[nearest(key, slices.Collect(maps.Keys(elsewhere)))]
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("did you mean %q?", best)
+	return best
 }
 
 func prefixOf(at string) string {
@@ -139,8 +161,21 @@ func prefixOf(at string) string {
 // underscores and the variables' prefix are no slips. Failing that, it returns
 // the only word of which one is the beginning of the other.
 func Closest(name string, words []string) string {
-	const longest = 64
-	if len(name) > longest {
+	if best := nearest(name, words); best != "" {
+		return best
+	}
+	if len(name) > longestName {
+		return ""
+	}
+	return begun(squashed(name), words)
+}
+
+// longestName is the length of the longest name that is compared, in bytes.
+const longestName = 64
+
+// nearest is Closest without the words of which one is the beginning of the other.
+func nearest(name string, words []string) string {
+	if len(name) > longestName {
 		return ""
 	}
 	plain := squashed(name)
@@ -155,10 +190,7 @@ func Closest(name string, words []string) string {
 			best, least = word, n
 		}
 	}
-	if best != "" {
-		return best
-	}
-	return begun(plain, words)
+	return best
 }
 
 // begun returns the only word that a name begins, or that begins with a name.

@@ -128,7 +128,7 @@ func (p Problems) Err() error {
 }
 
 // Strict returns the problems as they weigh where a file is checked and nothing
-// runs: a key that nobody knows is an error, because it is most likely a slip;
+// runs: a key that is not known is an error, also where it resembles none that is;
 // and what the machine of the agent may have, and this one need not, is none.
 func (p Problems) Strict() Problems {
 	strict := p.elsewhere()

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -44,6 +45,7 @@ func (l *load) check(c *Config, t table, scopes []*scope) {
 	top := &scope{load: l, places: map[string]Origin{}}
 	t.origins("", top.places)
 	l.times(c, top, scopes)
+	top.address(c.HTTPServerAddress)
 	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(t.pools()) > 0 {
 		c.MaxConcurrentWorkflows = limit // a pool alone has its own
 	}
@@ -345,6 +347,16 @@ func (s *scope) retries() {
 	if c.RequestRetryWait > c.RequestRetryMaxWait && s.good("request_retry_wait", "request_retry_max_wait") {
 		s.about(Error, RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
 			"", "request_retry_wait", "request_retry_max_wait")
+	}
+}
+
+// address refuses what looks like an IP address and is none.
+func (s *scope) address(text string) {
+	if !s.good("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" || text == "" {
+		return
+	}
+	if _, err := netip.ParseAddr(text); err != nil {
+		s.about(Error, RuleValue, "must be "+s.byKey["http_server_address"].sentence(), "", "http_server_address")
 	}
 }
 

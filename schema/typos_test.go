@@ -139,6 +139,9 @@ func TestEverySlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
 					continue
 				}
 				answered++
+				if p.Severity != schema.Error {
+					t.Errorf("within %q, only a warning: %v", m.name, p)
+				}
 				if !slices.ContainsFunc(meant[p.Line], func(key string) bool { return p.Hint == fmt.Sprintf("did you mean %q?", m.name+key) }) {
 					wrong[fmt.Sprint(meant[p.Line])]++
 					if wrong[fmt.Sprint(meant[p.Line])] <= 3 {

@@ -184,9 +184,9 @@ func TestConfigTellsWhyThereIsNone(t *testing.T) {
 }
 
 func TestConfigWarnsAndGoesOn(t *testing.T) {
-	inFolder(t, "agent.yaml", "token: pul-x\npoling_interval: 3s\n")
+	inFolder(t, "agent.yaml", "token: pul-x\nowner: platform\n")
 	said := tell(nil, "config", "--config", "agent.yaml")
-	if said.code != 0 || !strings.Contains(said.stderr, `warning: agent.yaml:2:1: poling_interval: unknown key`) || !strings.Contains(said.stdout, "polling_interval: 1m\n") {
+	if said.code != 0 || !strings.Contains(said.stderr, `warning: agent.yaml:2:1: owner: unknown key`) || !strings.Contains(said.stdout, "polling_interval: 1m\n") {
 		t.Errorf("%+v", said)
 	}
 }

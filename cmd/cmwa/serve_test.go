@@ -221,7 +221,7 @@ func TestAPoolThatIsStuckTellsSinceWhenAndWhy(t *testing.T) {
 func TestWarningsOfWhatIsInForceAreTold(t *testing.T) {
 	a := calmAccount(t)
 	view := a.config()
-	_, view.Warnings = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("token: " + quietToken + "\npoling_interval: 3s\n")})
+	_, view.Warnings = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("token: " + quietToken + "\nowner: platform\n")})
 	a.config = func() reconcile.View { return view }
 	d := a.document(time.Now())
 	if w := d.Config.Warnings; len(w) != 1 || w[0].Line != 2 || w[0].Message != "unknown key" || !d.good() {

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// dialled counts the connections to an address of this machine, and closes each.
+func dialled(t *testing.T) (address string, count *atomic.Int64) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count = &atomic.Int64{}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			count.Add(1)
+			_ = connection.Close()
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); accepting.Wait() })
+	return listener.Addr().String(), count
+}
+
+func TestReloadUnknownKeys(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a misspelt service_url moves no token", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		v, p := w.turnstile(), w.pools(1)
+		proxy, outside := dialled(t) // every call to a service that is not on this machine
+		content := w.content("token: "+p[0].token, "max_concurrent_workflows: 2")
+		agent := w.followText([]string{"HTTPS_PROXY=http://" + proxy, "https_proxy="}, content)
+		w.hold("held", p[0].id)
+
+		w.replace(w.file(), strings.Replace(content, "service_url:", "servce_url:", 1))
+		agent.find(regexp.MustCompile(`configuration refused.*servce_url: unknown key: did you mean .*service_url`))
+		w.polls(v, p[0].token)
+		w.polls(v, p[0].token)
+		for _, never := range []string{"drain pool", "start pool default service", "api.pulumi.com", "generation=2"} {
+			if strings.Contains(agent.output(), never) {
+				t.Errorf("the agent says %q:\n%s", never, agent.output())
+			}
+		}
+		if n := outside.Load(); n > 0 {
+			t.Errorf("%d connections left the machine", n)
+		}
+
+		w.replace(w.file(), content)
+		agent.says("configuration is again the one in force")
+		w.release("held")
+	})
+
+	t.Run("a misspelt limit changes no limit", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		p := w.pools(1)
+		content := w.content("token: "+p[0].token, "max_concurrent_workflows: 2")
+		agent := w.followText(nil, content)
+		w.replace(w.file(), strings.Replace(content, "max_concurrent_workflows:", "max_concurent_workflows:", 1))
+		agent.says("configuration refused")
+		w.hold("first", p[0].id)
+		w.hold("second", p[0].id) // runs beside the first
+		w.release("second")
+		w.release("first")
+	})
+
+	t.Run("a key like no other is ignored unless strict is set", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		v, p := w.turnstile(), w.pools(2)
+		agent := w.follow(nil, "token: "+p[0].token)
+		w.save("token: "+p[1].token, "owner: platform")
+		agent.find(regexp.MustCompile(`WRN .*owner: unknown key`))
+		w.polls(v, p[1].token)
+		w.save("token: "+p[0].token, "owner: platform", "strict: true")
+		agent.find(regexp.MustCompile(`configuration refused.*owner: unknown key`))
+		w.silent(v, p[0].token, p[1].token)
+		w.save("token: "+p[0].token, "strict: true")
+		w.polls(v, p[0].token)
+	})
+}
+
+func TestRunUnknownKeys(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		lines  []string
+		env    []string
+		starts bool
+	}{
+		"a misspelt key ends the start":               {[]string{"poling_interval: 1s"}, nil, false},
+		"a misspelt nested key ends the start":        {[]string{"docker: {netwrk: a}"}, nil, false},
+		"a key like no other does not":                {[]string{"owner: platform"}, nil, true},
+		"a key like no other does with strict":        {[]string{"owner: platform", "strict: true"}, nil, false},
+		"a key like no other does with its variable":  {[]string{"owner: platform"}, []string{"PULUMI_AGENT_STRICT=true"}, false},
+		"keys that real files hold never do":          {[]string{"version: 2.3.0", "workflow_runners_embeddable: /opt/x", "strict: true"}, nil, true},
+		"the variable wins over the file in this too": {[]string{"owner: platform", "strict: true"}, []string{"PULUMI_AGENT_STRICT=false"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := fileOf(t, "agent.yaml", "token: pul-x\ndeploy_target: process\n"+strings.Join(test.lines, "\n")+"\n")
+			said := tell(test.env, "run", "--dry-run", "--config", file)
+			want := exitUsage
+			if test.starts {
+				want = exitOK
+			}
+			if said.code != want || strings.Contains(said.stderr, "unknown key") == strings.Contains(name, "real files") {
+				t.Errorf("%+v", said)
+			}
+			if code, stdout, _ := command(test.env, "vet", file); (code == exitOK) != strings.Contains(name, "real files") {
+				t.Errorf("vet: exit code %d, %s", code, stdout)
+			}
+		})
+	}
+
+	t.Run("the program exits with 2 and names line and cure", func(t *testing.T) {
+		w := newWorld(t, "process")
+		agent := w.agent("token: "+w.pool, "servce_url: "+w.url)
+		agent.exit(exitUsage)
+		if want := fmt.Sprintf("%s:2:1: servce_url: unknown key\n  hint: did you mean \"service_url\"?\n", w.folder+"/agent.yaml"); !strings.Contains(agent.output(), want) {
+			t.Errorf("there is no %q in\n%s", want, agent.output())
+		}
+	})
+}
