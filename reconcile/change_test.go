@@ -172,10 +172,13 @@ func TestEveryKeyTakesEffectAsTheSchemaSays(t *testing.T) {
 				if got == "" {
 					got = schema.ReloadLive
 				}
-				if a.From.HTTPPort != a.To.HTTPPort {
+				if a.From.HTTPPort != a.To.HTTPPort || a.From.HTTPAddress != a.To.HTTPAddress {
 					got = schema.ReloadRebind
 				}
 			}
+		}
+		if f.Key == "strict" { // it is about the file alone, and is in force when that has been read
+			got = schema.ReloadLive
 		}
 		if got != f.Reload {
 			t.Errorf("%s takes effect %q, and the schema says %q; the plan is %v", f.Key, got, f.Reload, plan)

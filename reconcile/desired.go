@@ -20,6 +20,7 @@ type ProcessSpec struct {
 	LogLevel        string // debug, info, warn or error
 	LogFormat       string // text or json
 	Syslog          bool
+	HTTPAddress     string        // IP address or host name that the HTTP server listens on; empty is all
 	HTTPPort        int           // 0 is no HTTP server
 	HealthThreshold time.Duration // longest time without progress that is healthy
 	ShutdownTimeout time.Duration // for running jobs to finish after the first signal
@@ -45,7 +46,7 @@ func Want(c *schema.Config, generation uint64) Desired {
 		Pools:      make(map[string]runtime.PoolSpec, len(c.Pools)),
 		Process: ProcessSpec{
 			LogLevel: c.LogLevel, LogFormat: c.LogFormat, Syslog: c.Syslog,
-			HTTPPort: c.HTTPServerPort, HealthThreshold: c.HealthThreshold, ShutdownTimeout: c.ShutdownTimeout,
+			HTTPAddress: c.HTTPServerAddress, HTTPPort: c.HTTPServerPort, HealthThreshold: c.HealthThreshold, ShutdownTimeout: c.ShutdownTimeout,
 			MaxJobs: c.MaxConcurrentWorkflows,
 		},
 	}

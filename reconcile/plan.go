@@ -183,6 +183,9 @@ func (a SetProcess) String() string {
 	if a.From.HTTPPort != a.To.HTTPPort {
 		parts = append(parts, fmt.Sprintf("HTTP port %d -> %d", a.From.HTTPPort, a.To.HTTPPort))
 	}
+	if a.From.HTTPAddress != a.To.HTTPAddress {
+		parts = append(parts, fmt.Sprintf("HTTP address %s -> %s", cmp.Or(a.From.HTTPAddress, "all"), cmp.Or(a.To.HTTPAddress, "all")))
+	}
 	if a.From.LogLevel != a.To.LogLevel || a.From.LogFormat != a.To.LogFormat || a.From.Syslog != a.To.Syslog {
 		parts = append(parts, "log")
 	}

@@ -12,7 +12,7 @@ func (c Class) Meaning() string {
 	case ReloadDrain:
 		return "by a new pool beside the old one, which finishes its jobs and claims no more"
 	case ReloadRebind:
-		return "at once: the new port is opened, and then the old one closed"
+		return "at once: the new listener is opened, and then the old one closed"
 	case ReloadRestart:
 		return "when the agent is started again"
 	default:

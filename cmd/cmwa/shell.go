@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,10 +45,10 @@ func newShell(ctx context.Context, log *logSwitch, spec reconcile.ProcessSpec) (
 
 // prepare opens what is new: see [reconcile.Process].
 func (p *shell) prepare(_ context.Context, from, to reconcile.ProcessSpec) (commit func(), err error) {
-	rebind := from.HTTPPort != to.HTTPPort
+	rebind := from.HTTPPort != to.HTTPPort || from.HTTPAddress != to.HTTPAddress
 	var listener net.Listener
 	if rebind {
-		if listener, err = listen(to.HTTPPort); err != nil {
+		if listener, err = listen(to.HTTPAddress, to.HTTPPort, p.inUse()); err != nil {
 			return nil, err
 		}
 	}
@@ -69,20 +68,15 @@ func (p *shell) prepare(_ context.Context, from, to reconcile.ProcessSpec) (comm
 	}, nil
 }
 
-// listen opens the health server's port. Port 0 is no server: nil, nil.
-func listen(port int) (net.Listener, error) {
-	if port == 0 {
-		return nil, nil
-	}
-	listener, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
-	if err != nil {
-		return nil, fmt.Errorf("open the health port: %w: set http_server_port to a free port, or to 0 for none", err)
-	}
-	return listener, nil
-}
-
 // handle says what answers requests.
 func (p *shell) handle(handler http.Handler) { p.handler.Store(&handler) }
+
+// inUse returns the listener of the HTTP server, nil if there is none.
+func (p *shell) inUse() net.Listener {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.listener
+}
 
 // answerOn serves on a listener from now on, and lets the one before finish its
 // answers. Nil is none.

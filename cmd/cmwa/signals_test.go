@@ -160,7 +160,7 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 	if _, err := p.prepare(t.Context(), spec, to); err == nil {
 		t.Fatal("a log of no known level is opened")
 	}
-	free, err := listen(to.HTTPPort)
+	free, err := listen("", to.HTTPPort, nil)
 	if err != nil {
 		t.Fatal("the port is still open: ", err)
 	}

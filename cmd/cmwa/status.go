@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path"
@@ -36,13 +37,13 @@ func statusCommand(s streams) *ffcli.Command {
 	flags := s.flags("cmwa status")
 	q := inquiry{environ: readEnvironment(s.environ)}
 	flags.StringVar(&q.config, "config", "", "configuration file of the agent; otherwise the one that cmwa run would find")
-	flags.StringVar(&q.url, "url", "", "where the agent's HTTP server is; otherwise http_server_port of the configuration on this machine")
+	flags.StringVar(&q.url, "url", "", "where the agent's HTTP server is; otherwise http_server_address and http_server_port of the configuration on this machine")
 	asJSON := flags.Bool("json", false, "print the whole answer in JSON; with --watch, one line for each look")
 	watched := flags.Bool("watch", false, "look again each second, until an INT or TERM")
 	return &ffcli.Command{
 		Name: "status", ShortUsage: "cmwa status [--config FILE | --url URL] [--json] [--watch]",
 		ShortHelp: "tell what the running agent does, and what it thinks of its configuration",
-		LongHelp: "Asks the agent on this machine, at the http_server_port of its configuration; or the one at --url.\n" +
+		LongHelp: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; or the one at --url.\n" +
 			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
 			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
 			"Exit code 0: healthy and ready, and what the file says is what runs; 1: not so; 2: the agent cannot be reached,\n" +
@@ -123,7 +124,7 @@ func (q *inquiry) ask(ctx context.Context) (statusDocument, error) {
 	if guessed != "" && q.found != "" {
 		where, guessed = q.found, ""
 	}
-	d, err := askAt(ctx, where)
+	d, err := askAt(ctx, where, q.url == "")
 	switch {
 	case err == nil:
 		q.found = where
@@ -135,8 +136,8 @@ func (q *inquiry) ask(ctx context.Context) (statusDocument, error) {
 	return d, err
 }
 
-// askAt asks once at a URL.
-func askAt(ctx context.Context, where string) (statusDocument, error) {
+// askAt asks once at a URL. An agent on this machine is asked without a proxy.
+func askAt(ctx context.Context, where string, here bool) (statusDocument, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
@@ -145,6 +146,9 @@ func askAt(ctx context.Context, where string) (statusDocument, error) {
 	}
 	request.Header.Set("Accept", "application/json")
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	if here {
+		transport.Proxy = nil
+	}
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
 	if err != nil {
@@ -215,47 +219,61 @@ func (q *inquiry) where() (where, guessed string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("%w; or name the agent with --url", err)
 	}
-	port, guessed := portOf(source)
+	address, port, guessed := serverOf(source)
 	if port == 0 {
 		return "", "", errors.New("the agent of this configuration has no HTTP server: set http_server_port, or name another agent with --url")
 	}
-	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/status", guessed, nil
+	if ip, err := netip.ParseAddr(address); address == "" || err == nil && ip.IsUnspecified() {
+		address = "127.0.0.1" // it listens on all addresses
+	}
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(address, strconv.Itoa(port)), Path: "/status"}
+	return u.String(), guessed, nil
 }
 
-// portVariable wins over every file.
-const portVariable = "PULUMI_AGENT_HTTP_SERVER_PORT"
+// These variables win over every file.
+const (
+	addressVariable = "PULUMI_AGENT_HTTP_SERVER_ADDRESS"
+	portVariable    = "PULUMI_AGENT_HTTP_SERVER_PORT"
+)
 
-// portLine is the line of a file that sets the port.
-var portLine = regexp.MustCompile(`(?m)^["']?http_server_port["']?[ \t]*:[ \t]*["']?([0-9]{1,5})["']?[ \t]*(?:#.*)?\r?$`)
+// These are the lines of a file that say where the server is.
+var (
+	addressLine = regexp.MustCompile(`(?m)^["']?http_server_address["']?[ \t]*:[ \t]*["']?([A-Za-z0-9.:%_-]+)["']?[ \t]*(?:#.*)?\r?$`)
+	portLine    = regexp.MustCompile(`(?m)^["']?http_server_port["']?[ \t]*:[ \t]*["']?([0-9]{1,5})["']?[ \t]*(?:#.*)?\r?$`)
+)
 
-// portOf is the port of the agent's HTTP server. A refused file is a reason to
-// ask, so what can be read of it must do. Guessed says why nothing could be read.
-func portOf(source schema.Source) (port int, guessed string) {
+// serverOf returns where the agent's HTTP server listens. The status of a refused
+// file is asked for too, so what can be read of it must do. guessed is why the port
+// could not be read.
+func serverOf(source schema.Source) (address string, port int, guessed string) {
 	variable := strings.TrimSpace(source.Environ[portVariable])
-	if variable == "" {
-		switch {
-		case source.Path == "":
-			return defaultPort, fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
-		case len(bytes.TrimSpace(source.Content)) == 0:
-			return defaultPort, quotedName(source.Path) + " is empty"
-		}
-	}
 	source.Elsewhere = true
-	if c, _ := schema.Load(source); c != nil {
-		return c.HTTPServerPort, ""
+	if c, _ := schema.Load(source); c != nil && (variable != "" || len(bytes.TrimSpace(source.Content)) > 0) {
+		return c.HTTPServerAddress, c.HTTPServerPort, ""
 	}
-	text, guessed := variable, portVariable+" is no port"
-	if variable == "" {
+	address = strings.TrimSpace(source.Environ[addressVariable])
+	if found := addressLine.FindSubmatch(source.Content); found != nil && address == "" {
+		address = string(found[1])
+	}
+	text := variable
+	switch found := portLine.FindSubmatch(source.Content); {
+	case variable != "":
+		guessed = portVariable + " is no port"
+	case source.Path == "":
+		guessed = fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
+	case len(bytes.TrimSpace(source.Content)) == 0:
+		guessed = quotedName(source.Path) + " is empty"
+	default:
 		guessed = quotedName(source.Path) + " cannot be used, as cmwa vet tells"
-		if found := portLine.FindSubmatch(source.Content); found != nil {
+		if found != nil {
 			text = string(found[1])
 		}
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return defaultPort, guessed
+		return address, defaultPort, guessed
 	}
-	return int(number), ""
+	return address, int(number), ""
 }
 
 // shower returns what shows a status, or why there is none at present.

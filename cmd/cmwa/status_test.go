@@ -419,10 +419,16 @@ func TestATerminalSeesThePictureDrawnOver(t *testing.T) {
 // once runs a program of the world to its end.
 func (w *world) once(args ...string) told {
 	w.t.Helper()
+	return w.onceWith(nil, args...)
+}
+
+// onceWith is once with further variables.
+func (w *world) onceWith(env []string, args ...string) told {
+	w.t.Helper()
 	var out, wrong bytes.Buffer
 	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = w.folder, &out, &wrong
-	cmd.Env = append(os.Environ(), "HOME="+w.folder, "TMPDIR="+w.folder)
+	cmd.Env = append(append(os.Environ(), "HOME="+w.folder, "TMPDIR="+w.folder), env...)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// listen opens the listener of the HTTP server on an address of this machine, or
+// on all of them if address is empty. Port 0 is no server: nil, nil.
+//
+// The listener in use, which may be nil, stays open. Where only the address
+// changes, the kernel refuses the new one as long as the old one has the same
+// port, such as 127.0.0.1:8080 beside *:8080, unless both allow it. So both do,
+// for the time of this call: other programs find the port taken before and after.
+func listen(address string, port int, inUse net.Listener) (net.Listener, error) {
+	if port == 0 {
+		return nil, nil
+	}
+	var config net.ListenConfig
+	if hasPort(inUse, port) {
+		if err := sharePort(inUse, true); err != nil {
+			return nil, fmt.Errorf("share the HTTP server's port: %w", err)
+		}
+		defer func() { _ = sharePort(inUse, false) }()
+		config.Control = func(_, _ string, socket syscall.RawConn) error { return shareSocket(socket, true) }
+	}
+	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	switch {
+	case err != nil && (address == "" || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)):
+		return nil, fmt.Errorf("open the health port: %w: set http_server_port to a free port, or to 0 for none", err)
+	case err != nil:
+		return nil, fmt.Errorf("open the health port: %w: set http_server_address to an address of this machine, or remove it", err)
+	}
+	if config.Control != nil {
+		if err := sharePort(listener, false); err != nil {
+			_ = listener.Close()
+			return nil, fmt.Errorf("keep the HTTP server's port: %w", err)
+		}
+	}
+	return listener, nil
+}
+
+// hasPort reports whether a listener, which may be nil, is open on a port.
+func hasPort(listener net.Listener, port int) bool {
+	if listener == nil {
+		return false
+	}
+	address, ok := listener.Addr().(*net.TCPAddr)
+	return ok && address.Port == port
+}
+
+// sharePort lets another socket of this user have the listener's port, or no
+// longer.
+func sharePort(listener net.Listener, shared bool) error {
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		return fmt.Errorf("a %T has no socket", listener)
+	}
+	socket, err := tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return shareSocket(socket, shared)
+}
+
+func shareSocket(socket syscall.RawConn, shared bool) error {
+	value := 0
+	if shared {
+		value = 1
+	}
+	var failed error
+	err := socket.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, value)
+	})
+	return errors.Join(err, failed)
+}

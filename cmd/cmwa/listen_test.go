@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestListen(t *testing.T) {
+	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+	open := func(t *testing.T, address string, number int, inUse net.Listener) net.Listener {
+		t.Helper()
+		l, err := listen(address, number, inUse)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	reaches := func(address string, number int) bool {
+		c, err := net.Dial("tcp", net.JoinHostPort(address, strconv.Itoa(number)))
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	}
+
+	for _, change := range [][2]string{{"", "127.0.0.1"}, {"127.0.0.1", ""}, {"0.0.0.0", "127.0.0.1"}, {"::", "127.0.0.1"}, {"localhost", "127.0.0.1"}} {
+		t.Run(fmt.Sprintf("opens %q beside %q on one port, for nobody else", change[1], change[0]), func(t *testing.T) {
+			number := freePort(t)
+			old := open(t, change[0], number, nil)
+			opened := open(t, change[1], number, old)
+			if err := old.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if port(opened) != number || !reaches("127.0.0.1", number) {
+				t.Errorf("%v is not reached on port %d", opened.Addr(), number)
+			}
+			for _, address := range []string{"", "127.0.0.1"} {
+				if other, err := listen(address, number, nil); err == nil {
+					_ = other.Close()
+					t.Errorf("another listener opens %q too", address)
+				}
+			}
+		})
+	}
+	t.Run("that fails leaves the one in use alone on its port", func(t *testing.T) {
+		number := freePort(t)
+		old := open(t, "127.0.0.1", number, nil)
+		_, err := listen("192.0.2.1", number, old) // no address of this machine
+		if err == nil || !strings.Contains(err.Error(), "set http_server_address to an address of this machine") {
+			t.Errorf("%v", err)
+		}
+		if other, err := listen("127.0.0.1", number, nil); err == nil {
+			_ = other.Close()
+			t.Error("the port is shared")
+		}
+		if !reaches("127.0.0.1", number) {
+			t.Error("the listener in use is gone")
+		}
+	})
+	t.Run("a taken port is named with its cure", func(t *testing.T) {
+		taken := open(t, "127.0.0.1", freePort(t), nil)
+		if _, err := listen("127.0.0.1", port(taken), nil); err == nil || !strings.Contains(err.Error(), "set http_server_port to a free port") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// otherAddress is an address of this machine that is not 127.0.0.1, so that who
+// knows only that one reaches nothing on it.
+const otherAddress = "127.0.0.2"
+
+func TestReloadHTTPServerAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p := w.turnstile(), w.pools(1)
+	number := freePort(t)
+	content := func(address string) string {
+		lines := []string{"token: " + p[0].token, fmt.Sprint("http_server_port: ", number), "max_concurrent_workflows: 2"}
+		if address != "" {
+			lines = append(lines, "http_server_address: "+address)
+		}
+		return w.content(lines...)
+	}
+	health := func(address string) int { return probe(fmt.Sprintf("http://%s:%d/healthz", address, number)) }
+	only := func(good, bad string) {
+		t.Helper()
+		w.eventually("only "+good+" answers", func() bool { return health(good) == http.StatusOK && health(bad) == 0 })
+		proxied := []string{"HTTP_PROXY=http://127.0.0.1:1", "http_proxy="}
+		if said := w.onceWith(proxied, "status", "--config", w.file()); said.code != exitOK {
+			t.Errorf("status: %+v", said)
+		}
+		if said := w.onceWith(proxied, "plan", "--live", "--config", w.file(), w.file()); said.code != exitOK || said.stdout != "no change\n" {
+			t.Errorf("plan --live: %+v", said)
+		}
+	}
+
+	agent := w.followText(nil, content(""))
+	w.hold("held", p[0].id)
+	if health("127.0.0.1") != http.StatusOK || health(otherAddress) != http.StatusOK {
+		t.Error("without an address, the agent does not answer on all of them")
+	}
+	w.replace(w.file(), content("127.0.0.1"))
+	only("127.0.0.1", otherAddress)
+	w.replace(w.file(), content(otherAddress))
+	only(otherAddress, "127.0.0.1")
+
+	// An address that this machine does not have changes nothing, and is named.
+	w.replace(w.file(), content("192.0.2.1"))
+	agent.find(regexp.MustCompile(`set http_server_address to an address of this machine`))
+	if health(otherAddress) != http.StatusOK {
+		t.Error("the address in use does not answer any more")
+	}
+	w.polls(v, p[0].token)
+	w.replace(w.file(), content(""))
+	w.eventually("all addresses answer", func() bool { return health("127.0.0.1") == http.StatusOK && health(otherAddress) == http.StatusOK })
+	w.release("held")
+}
+
+func TestRunHTTPServerAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	number := freePort(t)
+	w.agentWith([]string{"PULUMI_AGENT_HTTP_SERVER_ADDRESS=" + otherAddress}, fmt.Sprint("http_server_port: ", number))
+	w.eventually("the address answers", func() bool { return probe(fmt.Sprintf("http://%s:%d/healthz", otherAddress, number)) == http.StatusOK })
+	if got := probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", number)); got != 0 {
+		t.Errorf("another address answers %d", got)
+	}
+}
+
+func TestStatusFindsTheAgentByAddress(t *testing.T) {
+	const variable = "PULUMI_AGENT_HTTP_SERVER_ADDRESS="
+	for name, test := range map[string]struct {
+		file, variable string
+		want           string
+	}{
+		"an address":                   {"http_server_address: 10.0.0.5\n", "", "http://10.0.0.5:8080/status"},
+		"a name":                       {"http_server_address: localhost\n", "", "http://localhost:8080/status"},
+		"an address of IPv6":           {"http_server_address: '::1'\nhttp_server_port: 1\n", "", "http://[::1]:1/status"},
+		"an address with a zone":       {"http_server_address: fe80::1%eth0\n", "", "http://[fe80::1%25eth0]:8080/status"},
+		"all addresses of IPv4":        {"http_server_address: 0.0.0.0\n", "", "http://127.0.0.1:8080/status"},
+		"all addresses":                {"http_server_address: '::'\n", "", "http://127.0.0.1:8080/status"},
+		"the variable":                 {"http_server_address: 10.0.0.5\n", "10.0.0.6", "http://10.0.0.6:8080/status"},
+		"a refused file":               {"log_level: loud\nhttp_server_address: 10.0.0.5 # ours\nhttp_server_port: 7\n", "", "http://10.0.0.5:7/status"},
+		"a refused file, the variable": {"log_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n", "10.0.0.6", "http://10.0.0.6:7/status"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := inquiry{config: fileOf(t, "agent.yaml", "token: pul-a\n"+test.file), environ: environment{}}
+			if test.variable != "" {
+				q.environ = readEnvironment([]string{variable + test.variable})
+			}
+			if where, guessed, err := q.where(); err != nil || where != test.want || guessed != "" {
+				t.Errorf("%s, guessed because of %q, %v: want %s", where, guessed, err, test.want)
+			}
+		})
+	}
+}
