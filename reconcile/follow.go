@@ -30,6 +30,10 @@ type Follower struct {
 	full  bool            // a file has had content
 	since time.Time       // since when a writer may be in mid-air; zero is not
 
+	read    reading   // at the last look
+	written time.Time // when the file was last seen to be written in place; zero is never, or it was replaced since
+	held    bool      // a change waits for the file to be quiet
+
 	mu   sync.Mutex
 	view View
 }
@@ -89,16 +93,25 @@ func (f *Follower) View() View {
 //  4. What is in force already, after a bad edit was undone, only ends the
 //     rejection.
 //  5. What holds an error, or what this release cannot carry out, is refused.
-//  6. Everything else is the next generation.
+//  6. After a write in place, what would move pools, credentials or the listener
+//     waits until the file has been quiet for settleTime, and what follows it too.
+//  7. Everything else is the next generation.
 func (f *Follower) Look() error {
 	f.look.Lock()
 	defer f.look.Unlock()
 	begun := time.Now()
+	waits := f.held
+	f.held = false
 	source, err := f.parts.Find()
 	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 	if err != nil && !(gone && f.full) {
 		f.seen, f.since = "", time.Time{}
 		return f.refuse(Rejection{At: begun, Reason: err.Error()}, err)
+	}
+	if gone {
+		f.read = reading{}
+	} else {
+		f.note(source, begun)
 	}
 	empty := f.full && (gone || len(bytes.TrimSpace(source.Content)) == 0)
 	if empty || slices.Contains(source.Before, f.path) {
@@ -120,6 +133,12 @@ func (f *Follower) Look() error {
 	outcome := schema.Evaluate(source)
 	f.parts.Watch(slices.Concat(source.Before, []string{source.Path}, outcome.Files)...)
 	if moved || outcome.Digest != f.seen || !slices.Equal(outcome.Problems, f.said) {
+		if f.settling(outcome, begun, waits) {
+			if f.held = true; !waits {
+				f.log.Debug("configuration file is being written: change waits", "quiet_for", settleTime)
+			}
+			return nil
+		}
 		f.seen, f.said = outcome.Digest, outcome.Problems
 		f.last = f.judge(outcome, begun)
 	}
@@ -137,10 +156,14 @@ var errEmpty = errors.New("the configuration file is gone, or empty: restore it;
 func (f *Follower) Again() time.Duration {
 	f.look.Lock()
 	defer f.look.Unlock()
-	if f.since.IsZero() || time.Since(f.since) > 2*airLimit {
+	switch {
+	case f.held:
+		return max(time.Millisecond, time.Until(f.written.Add(settleTime)))
+	case f.since.IsZero(), time.Since(f.since) > 2*airLimit:
 		return 0
+	default:
+		return airLimit
 	}
-	return airLimit
 }
 
 // judge does what follows from an outcome that is new.

@@ -35,6 +35,7 @@ type desk struct {
 	file    string
 	path    string            // of the file
 	before  []string          // files that would be read in its place, and are not there
+	id      schema.FileID     // of the file; zero is unknown
 	gone    error             // of reading the file
 	beside  map[string]string // files that the file names; one that is "denied" must not be read
 	refuses error             // what Check says
@@ -79,7 +80,7 @@ func (d *desk) find() (schema.Source, error) {
 		return schema.Source{}, d.gone
 	}
 	beside := maps.Clone(d.beside)
-	return schema.Source{Path: d.path, Before: d.before, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", ReadFile: func(name string) ([]byte, error) {
+	return schema.Source{Path: d.path, Before: d.before, FileID: d.id, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", ReadFile: func(name string) ([]byte, error) {
 		content, there := beside[name]
 		switch {
 		case !there:

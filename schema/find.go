@@ -29,6 +29,7 @@ type Source struct {
 	Searched   []string          // directories without a file, for the message that says so
 	Before     []string          // files that are not there, and would be read instead of Path
 	Mode       fs.FileMode       // permissions of the file; 0 is unknown
+	FileID     FileID            // of the file that was read, behind all links
 
 	// Elsewhere says that the agent runs on another machine: a token or a file
 	// that is not here is no error.
@@ -43,12 +44,33 @@ type Source struct {
 	ReadFile func(name string) ([]byte, error)
 }
 
+// FileID tells files apart that have the same path one after the other: a rename
+// onto the path, or another target of a link, makes it another one, and a write in
+// place does not. A number may be used again once its file is gone. The zero value
+// is unknown.
+type FileID struct {
+	Device, Inode uint64
+}
+
+// fileID returns the id of an open or named file.
+func fileID(info fs.FileInfo) FileID {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return FileID{}
+	}
+	return FileID{Device: uint64(stat.Dev), Inode: stat.Ino} // Dev is signed on macOS
+}
+
 func (s Source) read(name string) ([]byte, fs.FileMode, error) {
 	if s.ReadFile != nil {
 		content, err := s.ReadFile(name)
 		return content, 0, err
 	}
-	return readRegular(name)
+	content, info, err := readRegular(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	return content, info.Mode().Perm(), nil
 }
 
 // Places is where [Find] looks.
@@ -69,18 +91,18 @@ type Places struct {
 func Find(places Places) (Source, error) {
 	source := Source{Environ: places.Environ, Executable: places.Executable}
 	if named, by := places.named(); named != "" {
-		content, mode, err := readRegular(named)
+		content, info, err := readRegular(named)
 		if err != nil {
 			return Source{}, fmt.Errorf("read the configuration that %s names: %w: make it readable, or name another", by, err)
 		}
-		source.Path, source.Content, source.Mode = named, content, mode
+		source.Path, source.Content, source.Mode, source.FileID = named, content, info.Mode().Perm(), fileID(info)
 		return source, nil
 	}
 	source.Searched = places.directories()
 	for _, name := range []string{FileName, OldFileName} {
 		for _, directory := range source.Searched {
 			path := filepath.Join(directory, name)
-			content, mode, err := readRegular(path)
+			content, info, err := readRegular(path)
 			if missing(err) {
 				source.Before = append(source.Before, path)
 				continue
@@ -88,7 +110,8 @@ func Find(places Places) (Source, error) {
 			if err != nil {
 				return Source{}, fmt.Errorf("read the configuration: %w: make it readable, or name another with --config", err)
 			}
-			source.Path, source.Content, source.Mode, source.Searched = path, content, mode, nil
+			source.Path, source.Content, source.Mode, source.FileID = path, content, info.Mode().Perm(), fileID(info)
+			source.Searched = nil
 			return source, nil
 		}
 	}
@@ -126,32 +149,32 @@ func directoryOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// readRegular reads a regular file, and tells its permissions. It stops one byte after [MaxFile], which
+// readRegular reads a regular file, and tells what it is. It stops one byte after [MaxFile], which
 // Load then refuses, so that no file fills the memory. Devices and pipes may never
 // end, and are refused before they are opened, which can have effects of its own.
 // A pipe that takes the file's place meanwhile would keep an opener waiting for a
 // writer; so it is opened without waiting, and what is open is looked at again.
-func readRegular(path string) ([]byte, fs.FileMode, error) {
+func readRegular(path string) ([]byte, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
+		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	defer file.Close()
 	if info, err = file.Stat(); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
+		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
 	}
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
-	return content, info.Mode().Perm(), err
+	return content, info, err
 }
 
 var errNotRegular = errors.New("not a regular file")

@@ -205,3 +205,55 @@ func TestATokenFileIsReadFromDisk(t *testing.T) {
 		t.Errorf("%v, want %s", problems, want)
 	}
 }
+
+func TestFind(t *testing.T) {
+	t.Run("the file id changes with a rename and a link and not with a write in place", func(t *testing.T) {
+		h := house{t, t.TempDir()}
+		path := h.put("here/"+schema.FileName, "token: first")
+		id := func() schema.FileID {
+			t.Helper()
+			found, err := schema.Find(h.places(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			named, err := schema.Find(schema.Places{Config: path})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found.FileID != named.FileID || found.FileID == (schema.FileID{}) {
+				t.Fatalf("the ids are %v and %v", found.FileID, named.FileID)
+			}
+			return found.FileID
+		}
+		first := id()
+		h.put("here/"+schema.FileName, "token: in place")
+		if in := id(); in != first {
+			t.Errorf("after a write in place the id is %v, want %v", in, first)
+		}
+		aside := h.put("here/aside", "token: renamed")
+		if err := os.Rename(aside, path); err != nil {
+			t.Fatal(err)
+		}
+		renamed := id()
+		if renamed == first {
+			t.Errorf("after a rename the id is still %v", renamed)
+		}
+		target := h.put("there/file", "token: linked")
+		if err := os.Symlink(target, path+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		if linked := id(); linked == renamed {
+			t.Errorf("behind a link the id is still %v", linked)
+		}
+	})
+
+	t.Run("no file has no id", func(t *testing.T) {
+		source, err := schema.Find(house{t, t.TempDir()}.places(nil))
+		if err != nil || source.Path == "" && source.FileID != (schema.FileID{}) {
+			t.Errorf("%v, %v", source.FileID, err)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// quietSecond is how long a file must be quiet before a change that moves pools,
+// credentials or the port is taken from it; a writer that pauses for longer has
+// finished, as far as the agent can tell.
+const quietSecond = time.Second
+
+// writer writes the configuration in place, as a shell with >> does, and notes the
+// longest time between two writes.
+type writer struct {
+	w       *world
+	last    time.Time
+	longest time.Duration
+}
+
+func (f *writer) wrote() {
+	now := time.Now()
+	if !f.last.IsZero() {
+		f.longest = max(f.longest, now.Sub(f.last))
+	}
+	f.last = now
+}
+
+func (f *writer) truncate() {
+	f.w.must(os.Truncate(f.w.file(), 0))
+	f.wrote()
+}
+
+func (f *writer) add(line string) {
+	file, err := os.OpenFile(f.w.file(), os.O_WRONLY|os.O_APPEND, 0)
+	f.w.must(err)
+	_, err = file.WriteString(line)
+	f.w.must(err)
+	f.w.must(file.Close())
+	f.wrote()
+}
+
+func TestFileWrittenLineByLine(t *testing.T) {
+	t.Parallel()
+	for range 5 {
+		if !writeLineByLine(t) {
+			return
+		}
+		t.Log("the machine has held up the writer for too long; once more")
+	}
+	t.Fatal("the machine is too slow for this story: the writer's pauses were too long five times")
+}
+
+// writeLineByLine rewrites the file of an agent line by line, with pauses. Its first
+// two lines alone are a valid configuration of another target and another port. It
+// reports whether the story counts for nothing, since a pause was too long.
+func writeLineByLine(t *testing.T) (void bool) {
+	w := newWorld(t, "process")
+	port := freePort(t)
+	lines := []string{"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", port), "log_level: debug"}
+	agent := w.follow(nil, lines...)
+	f := &writer{w: w}
+
+	// The agent sees the file empty, and then the first line, which holds no token.
+	f.truncate()
+	content := w.content(append(lines, "polling_interval: 150ms")...)
+	first, rest, _ := strings.Cut(content, "\n")
+	second, rest, _ := strings.Cut(rest, "\n")
+	f.add(first + "\n")
+	agent.says("configuration refused")
+
+	// It sees the first two lines, and must wait for the others.
+	f.add(second + "\n")
+	agent.find(regexp.MustCompile("configuration file is being written|configuration changed"))
+	for line := range strings.Lines(rest) {
+		agent.ends(80 * time.Millisecond) // the pause of the writer
+		f.add(line)
+	}
+	if f.longest > quietSecond*9/10 {
+		return true
+	}
+
+	// Only the whole file comes into force.
+	agent.find(regexp.MustCompile(`converged.*generation=2`))
+	agent.signal(syscall.SIGTERM)
+	agent.exit(exitOK)
+	output := agent.output()
+	if reloads := strings.Count(output, "configuration changed"); reloads != 1 || !strings.Contains(output, `now="default: polling_interval"`) {
+		t.Errorf("the configuration was changed %d times, want once, to another polling_interval", reloads)
+	}
+	for _, moved := range []string{"drain pool", "replace", "set the agent's HTTP port"} {
+		if strings.Contains(output, moved) {
+			t.Errorf("a part of the file was in force: the log says %q", moved)
+		}
+	}
+	if starts := strings.Count(output, "start pool"); starts != 1 {
+		t.Errorf("%d pools were started, want 1", starts)
+	}
+	return false
+}
+
+func TestFileWrittenInPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	from, to := freePort(t), freePort(t)
+	lines := func(port int) []string { return []string{"token: " + w.pool, fmt.Sprint("http_server_port: ", port)} }
+	health := func(port int) int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)) }
+	w.follow(nil, lines(from)...)
+
+	began := time.Now()
+	w.must(os.WriteFile(w.file(), []byte(w.content(lines(to)...)), 0o600))
+	w.eventually("the server moves", func() bool { return health(to) == http.StatusOK })
+	if took := time.Since(began); took < quietSecond {
+		t.Errorf("the server moved %s after a write in place, before the file was quiet for %s", took, quietSecond)
+	}
+	w.save(lines(from)...)
+	w.eventually("the server moves back", func() bool { return health(from) == http.StatusOK })
+}
