@@ -54,8 +54,9 @@ type life struct {
 }
 
 // run leads the job through its life. When ctx ends, the job is stopped in
-// order; the farewells are said all the same.
-func (l *life) run(ctx context.Context) {
+// order; the farewells are said all the same. It reports whether the job's instance
+// is gone, as far as is known.
+func (l *life) run(ctx context.Context) (gone bool) {
 	ctx, stop := context.WithCancelCause(ctx)
 	var children sync.WaitGroup
 	defer func() {
@@ -67,7 +68,7 @@ func (l *life) run(ctx context.Context) {
 		id, err := l.start(ctx, stop, &children)
 		if err != nil {
 			l.startEnded(ctx, err)
-			return
+			return true
 		}
 		l.id = id
 	} else {
@@ -82,14 +83,16 @@ func (l *life) run(ctx context.Context) {
 	e, ended := l.attend(ctx, &children)
 	if !ended {
 		l.log.Error("the job could not be ended in time and is left running; the next agent attends it", "environment", l.id)
-		return
+		return false
 	}
 	l.enter(Done)
 	l.runnerEnded(ctx, e)
 	l.close(ctx, e.exit, e.err)
-	if err := l.remove(0); err != nil { // a later sweep finds it by its labels
+	err := l.remove(0)
+	if err != nil { // a later sweep finds it by its labels
 		l.log.Warn("remove the job's environment", "environment", l.id, "error", err)
 	}
+	return err == nil
 }
 
 // start fetches the definition and makes the environment. What goes wrong here

@@ -23,7 +23,8 @@ type Parts struct {
 	Executor  Executor
 	Slots     *Slots                      // that all pools of the process share; nil is no limit
 	Close     func()                      // called once, when Run is about to return and needs nothing any more; may be nil
-	Agent     string                      // labels what the executor makes
+	Agent     string                      // id of the agent: labels what the executor makes
+	InFlight  func(delta int)             // called when a job begins (+1), and when its instance is gone (-1); may be nil
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
 	Log       *slog.Logger
@@ -359,8 +360,14 @@ func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 		log: p.log.With("job", job.ID, "generation", job.Generation),
 	}
 	p.lives[job.ID] = l
+	if p.parts.InFlight != nil {
+		p.parts.InFlight(+1)
+	}
 	p.jobs.Go(func() {
-		l.run(ctx)
+		gone := l.run(ctx)
+		if gone && p.parts.InFlight != nil {
+			p.parts.InFlight(-1)
+		}
 		mine.leave()
 		p.mu.Lock()
 		defer p.mu.Unlock()

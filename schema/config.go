@@ -26,6 +26,7 @@ type Config struct {
 	MaxConcurrentWorkflows int // of all pools together; 0 is no limit but the pools' own
 	ShutdownTimeout        time.Duration
 	Strict                 bool   // a key that is not known is refused, whatever it resembles
+	StateDirectory         string // empty leaves the choice to the agent
 	OverrideImage          string // in place of the image that the service asks for; only a variable sets it
 	DebugPod               bool   // keep every worker Pod; only a variable sets it
 
@@ -122,6 +123,7 @@ func processOf(t, alone table) *Config {
 		LogFormat:         r.text("log_format"),
 		ShutdownTimeout:   r.duration("shutdown_timeout"),
 		Strict:            r.bool("strict"),
+		StateDirectory:    r.text("state_directory"),
 		OverrideImage:     reader{alone}.text("override_image"),
 		DebugPod:          reader{alone}.bool("debug_pod"),
 	}

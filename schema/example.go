@@ -52,7 +52,7 @@ func examples() map[string]string {
 		"service_url":                       "https://pulumi.example.com",
 		"ca_file":                           "/etc/cmwa/ca.pem",
 		"working_directory":                 "/opt/cmwa",
-		"shared_volume_directory":           "/var/lib/cmwa",
+		"shared_volume_directory":           "/srv/cmwa",
 		"deploy_target":                     "kubernetes",
 		"single_run":                        "true",
 		"pull_image":                        "false",
@@ -104,5 +104,6 @@ func examples() map[string]string {
 		"log_format":                        "json",
 		"shutdown_timeout":                  "15m",
 		"strict":                            "true",
+		"state_directory":                   "/var/lib/cmwa",
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/runtime/docker"
 	"github.com/cmwa-project/cmwa/runtime/process"
 )
@@ -31,50 +32,45 @@ func supported(spec runtime.PoolSpec) error {
 }
 
 // builder returns what makes pools: a client, an executor, and the pool over
-// both. All of them share the slots.
-func builder(environ environment, slots *runtime.Slots, log *slog.Logger) reconcile.Build {
+// both. All of them share the agent's id and the slots.
+func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, log *slog.Logger) reconcile.Build {
 	host := hostname()
-	instances := newInstances(host)
 	userAgent := func(program string) string {
 		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)", program, release(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
 		parts := func(component string) *slog.Logger { return log.With("component", component, "pool", spec.Name) }
-		agent, err := instances.name(spec.Key())
-		if err != nil {
-			return nil, err
-		}
 		var executor runtime.Executor
+		var err error
 		letGo := func() {}
 		switch spec.Identity.Target {
 		case "docker":
 			var engine *docker.Executor
-			if engine, err = docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent, Log: parts("docker")}); err == nil {
+			if engine, err = docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent.ID, Log: parts("docker")}); err == nil {
 				executor, letGo = engine, engine.Close
 			}
 		case "process":
-			executor, err = process.New(process.Options{Agent: agent, Environ: environ.list(), Log: parts("process")})
+			executor, err = process.New(process.Options{Agent: agent.ID, Environ: environ.list(), Log: parts("process")})
 		default:
 			err = supported(spec)
 		}
 		if err != nil {
-			instances.release(spec.Key())
 			return nil, err
 		}
 		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: parts("cloud")})
 		return runtime.NewPool(spec, runtime.Parts{
-			Cloud: client, Executor: executor, Agent: agent, UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Slots: slots, Log: log,
+			Cloud: client, Executor: executor, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
+			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log,
 			Close: func() {
 				client.Close()
 				letGo()
-				instances.release(spec.Key())
 			},
 		}), nil
 	}
 }
 
-// hostname is how this agent labels what it makes. It has no character that a
-// label or a header could not carry.
+// hostname returns the name of this host for the User-Agent header, without
+// characters that a header could not contain.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

@@ -46,6 +46,8 @@ var never = []arrow{
 	{"runtime", module + "runtime/*", "runtime says what it asks of executors; it does not know one"},
 	{"runtime", "net/http", "runtime does not know a service"},
 
+	{"runtime/agentid", module + "*", "an id is known before anything that it labels"},
+
 	{"runtime/docker", module + "cloud*", "an executor does not know the service"},
 	{"runtime/docker", module + "schema*", "an executor does not know what is written"},
 	{"runtime/docker", module + "reconcile*", "an executor does not know what is wanted"},

@@ -72,11 +72,15 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	}
 	defer process.close()
 
-	// the loop, and what tells of it
-	loop := reconcile.New(builder(environ, process.slots, log.logger), process.prepare, first.Process, log.logger)
-	process.handle((&account{started: time.Now(), config: follower.View, loop: loop.Status, mode: watcher.Mode}).answers())
+	// the agent's id
 	c := follower.View().Config
-	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools))
+	agent := identify(ctx, c, environ, log.logger)
+	defer agent.Close()
+
+	// the loop, and what tells of it
+	loop := reconcile.New(builder(environ, agent, process.slots, log.logger), process.prepare, first.Process, log.logger)
+	process.handle((&account{started: time.Now(), config: follower.View, loop: loop.Status, mode: watcher.Mode}).answers())
+	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools), "agent", agent.ID, "state", agent.Folder)
 	want = loop.Want
 	loop.Want(first)
 

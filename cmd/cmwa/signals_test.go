@@ -69,7 +69,7 @@ func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
 	w.replace(file, w.content("token: "+p[0].token, fmt.Sprint("http_server_port: ", port)))
 	out, in, filling := fullPipe(t)
 	agent := &program{w: w, cmd: exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file), path: said, done: make(chan struct{})}
-	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.folder, append(os.Environ(), "HOME="+w.folder, "TMPDIR="+w.folder), in
+	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.folder, append(os.Environ(), w.environ()...), in
 	w.must(os.WriteFile(said, nil, 0o600))
 	w.must(agent.cmd.Start())
 	w.must(in.Close())

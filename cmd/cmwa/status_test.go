@@ -428,7 +428,7 @@ func (w *world) onceWith(env []string, args ...string) told {
 	var out, wrong bytes.Buffer
 	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = w.folder, &out, &wrong
-	cmd.Env = append(append(os.Environ(), "HOME="+w.folder, "TMPDIR="+w.folder), env...)
+	cmd.Env = append(append(os.Environ(), w.environ()...), env...)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

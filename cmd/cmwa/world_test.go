@@ -335,6 +335,12 @@ type program struct {
 	code int
 }
 
+// environ is the part of the environment that keeps a program of ours inside the
+// test's folder: its home, its temporary files, its state.
+func (w *world) environ() []string {
+	return []string{"HOME=" + w.folder, "TMPDIR=" + w.folder, "STATE_DIRECTORY=", "XDG_STATE_HOME=" + filepath.Join(w.folder, "state")}
+}
+
 // start starts a program of ours; at the test's end it is stopped, and its
 // output shown if the test has failed.
 func (w *world) start(name string, env []string, command string, args ...string) *program {
@@ -345,7 +351,7 @@ func (w *world) start(name string, env []string, command string, args ...string)
 	}
 	p := &program{w: w, cmd: exec.Command(filepath.Join(w.bin, command), args...), path: output.Name(), done: make(chan struct{})}
 	p.cmd.Dir = w.folder
-	p.cmd.Env = append(os.Environ(), append([]string{"HOME=" + w.folder, "TMPDIR=" + w.folder}, env...)...)
+	p.cmd.Env = append(os.Environ(), append(w.environ(), env...)...)
 	p.cmd.Stdout, p.cmd.Stderr = output, output
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)

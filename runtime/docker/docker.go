@@ -55,7 +55,7 @@ type Options struct {
 	// DOCKER_TLS_VERIFY) and the PATH of credential helpers are those of the
 	// process.
 	Environ func(name string) (string, bool)
-	Agent   string // names the agent in the log; jobs bear its name themselves
+	Agent   string // id of the agent, for the log; jobs have it in their labels
 	Log     *slog.Logger
 }
 

@@ -26,7 +26,7 @@ const (
 
 // Options is what an [Executor] is made of.
 type Options struct {
-	Agent   string   // names the agent in the log; jobs bear its name themselves
+	Agent   string   // id of the agent, for the log; jobs have it in their labels
 	Folder  string   // parent of the jobs' folders, made if need be; empty is cmwa-process-<uid> in the directory for temporary files
 	Environ []string // the agent's environment, of which a job sees little: see environ
 	Log     *slog.Logger

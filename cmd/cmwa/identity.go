@@ -1,0 +1,28 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/cmwa-project/cmwa/runtime/agentid"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// identify takes this agent's id from its state folder. An agent without a usable
+// folder works all the same, with an id that it has until it ends.
+func identify(ctx context.Context, c *schema.Config, environ environment, log *slog.Logger) *agentid.Agent {
+	var agent *agentid.Agent
+	folder, err := agentid.Directory(c.StateDirectory, environ.lookup, os.Getuid())
+	if err == nil {
+		agent, err = agentid.Take(ctx, folder, c.Path)
+	}
+	if err != nil {
+		log.Warn("cannot use the state folder: after a restart the agent cannot adopt the jobs that it starts now; set state_directory to a folder that its user can write to", "folder", folder, "error", err)
+		return agentid.Temporary()
+	}
+	if agent.Warning != nil {
+		log.Warn("agent has a new id: jobs of the agent before it are not adopted", "error", agent.Warning)
+	}
+	return agent
+}

@@ -1,0 +1,277 @@
+package agentid
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// heldFolder names the state folder of a process that holds an identity until it is
+// killed: this test program, started again.
+const heldFolder = "AGENTID_TEST_FOLDER"
+
+func TestMain(m *testing.M) {
+	if folder := os.Getenv(heldFolder); folder != "" {
+		agent, err := Take(context.Background(), folder, "")
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(agent.ID)
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test program ends
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// startAgent starts another process that holds an identity, and returns its id.
+func startAgent(t *testing.T, folder string) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), heldFolder+"="+folder)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stdin.Close() })
+	id, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, strings.TrimSpace(id)
+}
+
+// take takes an identity, which the test's end gives back.
+func take(t *testing.T, folder, config string) *Agent {
+	t.Helper()
+	agent, err := Take(t.Context(), folder, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(agent.Close)
+	if len(agent.ID) != 32 {
+		t.Errorf("the id is %q", agent.ID)
+	}
+	return agent
+}
+
+func number(a *Agent) string { return filepath.Base(a.Folder) }
+
+func TestTake(t *testing.T) {
+	t.Run("a restarted agent has the same id", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "state")
+		first := take(t, folder, "/etc/agent.yaml")
+		first.Close()
+		again := take(t, folder, "/etc/agent.yaml")
+		if again.ID != first.ID || again.Warning != nil {
+			t.Errorf("the id was %s and is %s, warning %v", first.ID, again.ID, again.Warning)
+		}
+		for _, path := range []string{folder, filepath.Dir(again.Folder), again.Folder} {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("%s: %v, %v", path, info.Mode(), err)
+			}
+		}
+		if info, err := os.Stat(filepath.Join(again.Folder, idName)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the id file: %v, %v", info.Mode(), err)
+		}
+	})
+	t.Run("files of the same name have ids of their own", func(t *testing.T) {
+		folder := t.TempDir()
+		ids := map[string]bool{}
+		for _, config := range []string{"/a/agent.yaml", "/b/agent.yaml", "", "/a/" + strings.Repeat("ä ", 200)} {
+			agent := take(t, folder, config)
+			if ids[agent.ID] || number(agent) != "1" {
+				t.Errorf("%.20q has %s, number %s", config, agent.ID, number(agent))
+			}
+			ids[agent.ID] = true
+		}
+	})
+	t.Run("a second agent with the same file takes the next number", func(t *testing.T) {
+		folder := t.TempDir()
+		one, two := take(t, folder, ""), take(t, folder, "")
+		if one.ID == two.ID || number(two) != "2" {
+			t.Errorf("%s has number %s, %s number %s", one.ID, number(one), two.ID, number(two))
+		}
+		one.Close()
+		if three := take(t, folder, ""); three.ID != one.ID {
+			t.Errorf("the free number 1 was not taken, but %s", number(three))
+		}
+	})
+	t.Run("the free number with jobs in flight is preferred", func(t *testing.T) {
+		folder := t.TempDir()
+		agents := []*Agent{take(t, folder, ""), take(t, folder, ""), take(t, folder, "")}
+		agents[1].Jobs(+1)
+		agents[2].Jobs(+1)
+		agents[0].Close()
+		agents[2].Close()
+		again := take(t, folder, "")
+		if again.ID != agents[2].ID {
+			t.Errorf("number %s was taken, want 3", number(again))
+		}
+		again.Jobs(+1) // adopted
+		again.Jobs(-1)
+		again.Close()
+		if again = take(t, folder, ""); number(again) != "3" {
+			t.Errorf("number %s was taken before it was known that nothing is left, want 3", number(again))
+		}
+		again.Empty()
+		again.Close()
+		if again = take(t, folder, ""); number(again) != "1" {
+			t.Errorf("number %s was taken, want 1", number(again))
+		}
+	})
+	t.Run("a killed agent's number is free", func(t *testing.T) {
+		folder := t.TempDir()
+		killed, id := startAgent(t, folder)
+		if other := take(t, folder, ""); other.ID == id {
+			t.Error("the id of a living process was taken")
+		}
+		_ = killed.Process.Kill()
+		_ = killed.Wait()
+		if again := take(t, folder, ""); again.ID != id {
+			t.Errorf("number %s was taken", number(again))
+		}
+	})
+	t.Run("agents that start together have different ids", func(t *testing.T) {
+		folder := t.TempDir()
+		var mu sync.Mutex
+		ids := map[string]int{}
+		var group sync.WaitGroup
+		for range 20 {
+			group.Go(func() {
+				agent, err := Take(t.Context(), folder, "/agent.yaml")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				t.Cleanup(agent.Close)
+				mu.Lock()
+				defer mu.Unlock()
+				ids[agent.ID]++
+			})
+		}
+		group.Wait()
+		if len(ids) != 20 {
+			t.Errorf("20 agents have %d ids: %v", len(ids), ids)
+		}
+		if _, err := os.Stat(filepath.Join(folder, folderOf("/agent.yaml"), "21")); err == nil {
+			t.Error("more numbers than agents were made")
+		}
+	})
+}
+
+func TestTakeDamagedID(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"empty":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"short":      func(path string) error { return os.WriteFile(path, []byte("0123456789abcdef"), 0o600) },
+		"long":       func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("a", 1<<20)), 0o600) },
+		"other text": func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("../x", 8)), 0o600) },
+		"link":       func(path string) error { return os.Symlink("/etc/hostname", path) },
+		"pipe":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			first := take(t, folder, "")
+			path := filepath.Join(first.Folder, idName)
+			first.Close()
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(path); err != nil {
+				t.Fatal(err)
+			}
+			again := take(t, folder, "")
+			if again.ID == first.ID || again.Warning == nil || !strings.Contains(fmt.Sprint(again.Warning), path) {
+				t.Errorf("the id is %s, the warning %v", again.ID, again.Warning)
+			}
+			again.Close()
+			if third := take(t, folder, ""); third.ID != again.ID || third.Warning != nil {
+				t.Errorf("the new id was not kept: %s, then %s, %v", again.ID, third.ID, third.Warning)
+			}
+		})
+	}
+}
+
+func TestTakeUnusableFolder(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	linked := filepath.Join(folder, "linked")
+	if err := os.Mkdir(linked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(linked, noFile)); err != nil {
+		t.Fatal(err)
+	}
+	for _, unusable := range []string{file, filepath.Join(file, "state"), "/proc/cmwa", linked} {
+		if agent, err := Take(t.Context(), unusable, ""); err == nil {
+			t.Errorf("%s gives %s", unusable, agent.ID)
+		}
+	}
+	agent := Temporary()
+	agent.Jobs(+1)
+	if err := agent.AddTarget("docker"); err != nil || len(agent.Targets()) != 0 {
+		t.Errorf("%v, %v", err, agent.Targets())
+	}
+	agent.Empty()
+	agent.Close()
+	if agent.ID == Temporary().ID {
+		t.Error("two temporary ids are equal")
+	}
+}
+
+func TestTargets(t *testing.T) {
+	folder := t.TempDir()
+	agent := take(t, folder, "")
+	for _, target := range []string{"process", "docker", "docker"} {
+		if err := agent.AddTarget(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent.Close()
+	agent = take(t, folder, "")
+	if got := fmt.Sprint(agent.Targets()); got != "[docker process]" {
+		t.Error(got)
+	}
+	agent.RemoveTarget("docker")
+	if got := fmt.Sprint(agent.Targets()); got != "[process]" {
+		t.Error(got)
+	}
+}
+
+func TestDirectory(t *testing.T) {
+	for _, c := range []struct {
+		configured string
+		environ    map[string]string
+		uid        int
+		want       string
+	}{
+		{"/srv/state", map[string]string{"STATE_DIRECTORY": "/var/lib/a"}, 1, "/srv/state"},
+		{"", map[string]string{"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "HOME": "/h"}, 0, "/var/lib/a"},
+		{"", map[string]string{"XDG_STATE_HOME": "/x", "HOME": "/h"}, 1, "/x/cmwa"},
+		{"", map[string]string{"XDG_STATE_HOME": "relative", "HOME": "/h"}, 1, "/h/.local/state/cmwa"},
+		{"", map[string]string{"HOME": "/root"}, 0, "/var/lib/cmwa"},
+		{"", map[string]string{}, 1, ""},
+	} {
+		got, err := Directory(c.configured, func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }, c.uid)
+		if got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%+v: %q, %v", c, got, err)
+		}
+	}
+}
