@@ -35,13 +35,17 @@ type Executor interface {
 	// TERM), and then removes every trace. Removing what is not there is success.
 	Remove(ctx context.Context, id string, grace time.Duration) error
 
-	// List finds what this agent has made for the pool, running or ended.
-	List(ctx context.Context, agent, pool string) ([]Found, error)
+	// List returns the instances that the agent with this id has made, for
+	// whatever pool, running or ended.
+	List(ctx context.Context, agent string) ([]Found, error)
 }
 
-// Found is one environment that an executor found by its labels.
+// Found is one instance that an executor found by its labels.
 type Found struct {
 	ID         string
+	Pool       string   // key of the pool that claimed the job
+	PoolName   string   //
+	Identity   Identity // of the pool, as it was at the claim
 	Job        string
 	Subject    string
 	Generation uint64

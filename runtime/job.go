@@ -27,7 +27,8 @@ type Job struct {
 	Token      secret.String // good for this job's calls only
 	OIDC       secret.String // for cloud providers; often empty
 	Pool       string        // key of the pool that claimed it
-	PoolName   string        // its name, for people
+	PoolName   string        // its name
+	Identity   Identity      // of the pool
 	Agent      string        // the agent that claimed it
 	Generation uint64        // of the configuration it was claimed under
 	Service    string        // base URL, as the job shall reach it, without a trailing slash

@@ -303,7 +303,7 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	}
 	p.pollAt = p.polled // there may be more
 	job := claim.Job
-	job.Pool, job.PoolName = p.spec.Key(), p.spec.Name
+	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
 	job.Agent = p.parts.Agent
 	job.Generation = p.spec.Generation
 	job.Service = p.spec.Identity.Service

@@ -739,6 +739,7 @@ func TestARestartedAgentAttendsWhatStillRunsAndStartsNothingTwice(t *testing.T) 
 		st.engine.Adopt(&runtime.Job{ID: "ended", Pool: spec().Key(), Agent: "agent-1"}, now.Add(-time.Hour))
 		st.engine.Adopt(&runtime.Job{ID: "young", Pool: spec().Key(), Agent: "agent-1"}, now.Add(-3*time.Second))
 		st.engine.Adopt(&runtime.Job{ID: "other", Pool: spec().Key(), Agent: "agent-2"}, now.Add(-time.Hour))
+		st.engine.Adopt(&runtime.Job{ID: "elsewhere", Pool: "another-key", Agent: "agent-1"}, now.Add(-time.Hour))
 		st.cloud.Queue("a")
 		st.start()
 		wait(time.Minute)
@@ -748,10 +749,12 @@ func TestARestartedAgentAttendsWhatStillRunsAndStartsNothingTwice(t *testing.T) 
 		st.wantDeeds("ended", "was adopted", "remove", "removed")
 		st.wantDeeds("young", "was adopted")
 		st.wantDeeds("other", "was adopted")
+		st.wantDeeds("elsewhere", "was adopted")
 		wait(10 * time.Minute)
 		st.wantDeeds("old", "was adopted", "remove", "removed")
 		st.wantDeeds("young", "was adopted", "remove", "removed") // by a later sweep
 		st.wantDeeds("other", "was adopted")
+		st.wantDeeds("elsewhere", "was adopted")
 		st.wantDeeds("a", "start", "started", "remove", "removed")
 	})
 }
@@ -906,12 +909,12 @@ func TestEveryJobEndsOnceWhateverHappens(t *testing.T) {
 // slowList is an engine that takes its time to list.
 type slowList struct{ *runtimetest.Executor }
 
-func (s slowList) List(ctx context.Context, agent, pool string) ([]runtime.Found, error) {
+func (s slowList) List(ctx context.Context, agent string) ([]runtime.Found, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(10 * time.Second):
-		return s.Executor.List(ctx, agent, pool)
+		return s.Executor.List(ctx, agent)
 	}
 }
 

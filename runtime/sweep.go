@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,7 +34,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 		p.log.Info("a job of an earlier run still runs; attending it", "job", f.Job)
 		job := &Job{
 			ID: f.Job, Subject: f.Subject, Kind: Deployment, Generation: f.Generation,
-			Pool: spec.Key(), PoolName: spec.Name, Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
+			Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
 		}
 		p.mu.Lock()
 		p.begin(ctx, job, f.ID, p.parts.Slots.seize(p))
@@ -73,9 +74,11 @@ func (p *Pool) sweepAgain(ctx context.Context) {
 	p.sweep(ctx, found)
 }
 
-// look finds what this agent has made for the pool.
+// look returns the instances that this agent has made for the pool.
 func (p *Pool) look(ctx context.Context) ([]Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
-	return p.parts.Executor.List(ctx, p.parts.Agent, p.State().Spec.Key())
+	found, err := p.parts.Executor.List(ctx, p.parts.Agent)
+	key := p.State().Spec.Key()
+	return slices.DeleteFunc(found, func(f Found) bool { return f.Pool != key }), err
 }

@@ -101,7 +101,7 @@ func TestAnEndedAndARunningJobAreFoundByANewAgent(t *testing.T) {
 	wait(t, e, first)
 	said(t, e, second, 2)
 
-	found, err := open(t).List(t.Context(), ended.Agent, ended.Pool)
+	found, err := open(t).List(t.Context(), ended.Agent)
 	if err != nil || len(found) != 2 {
 		t.Fatalf("found %+v (%v), want two", found, err)
 	}
@@ -127,7 +127,7 @@ func TestAContainerThatWasNeverStartedCountsAsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := e.List(t.Context(), job.Agent, job.Pool)
+	found, err := e.List(t.Context(), job.Agent)
 	if err != nil || len(found) != 1 || found[0].Running || time.Since(found[0].Ended) > time.Minute {
 		t.Errorf("found %+v (%v), want one that has just ended", found, err)
 	}

@@ -121,7 +121,7 @@ func newJob(t testing.TB, e *Executor, wishes string) *runtime.Job {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		left, err := e.List(ctx, job.Agent, job.Pool)
+		left, err := e.List(ctx, job.Agent)
 		if err != nil {
 			t.Errorf("list what is left: %v", err)
 		}

@@ -459,7 +459,7 @@ func TestAClosedExecutorHoldsNoConnection(t *testing.T) {
 		}
 		open, closed = d.connections()
 	}
-	if _, err := e.List(t.Context(), "agent", "pool"); err == nil {
+	if _, err := e.List(t.Context(), "agent"); err == nil {
 		e.Close()
 	}
 }

@@ -1,7 +1,9 @@
 package docker
 
 import (
+	"cmp"
 	"crypto/rand"
+	"encoding/json"
 	"maps"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ const (
 	labelAgent      = "cmwa.agent"
 	labelPool       = "cmwa.pool"
 	labelPoolName   = "cmwa.pool-name"
+	labelIdentity   = "cmwa.pool-identity" // of the pool, in JSON
 	labelJob        = "cmwa.job"
 	labelSubject    = "cmwa.subject"
 	labelGeneration = "cmwa.generation"
@@ -39,6 +42,7 @@ func labels(job *runtime.Job, folder string) map[string]string {
 		labelAgent:      job.Agent,
 		labelPool:       job.Pool,
 		labelPoolName:   job.PoolName,
+		labelIdentity:   identityText(job.Identity),
 		labelJob:        job.ID,
 		labelSubject:    job.Subject,
 		labelGeneration: strconv.FormatUint(job.Generation, 10),
@@ -47,6 +51,29 @@ func labels(job *runtime.Job, folder string) map[string]string {
 		all[labelFolder] = folder
 	}
 	return all
+}
+
+// target is the deploy_target of this executor.
+const target = "docker"
+
+// identityText returns the value of labelIdentity.
+func identityText(identity runtime.Identity) string {
+	text, err := json.Marshal(identity)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return string(text)
+}
+
+// poolOf returns the pool that the labels name. A label that somebody has damaged
+// names a pool that nobody configured.
+func poolOf(labels map[string]string) runtime.PoolSpec {
+	spec := runtime.PoolSpec{Name: labels[labelPoolName]}
+	if json.Unmarshal([]byte(labels[labelIdentity]), &spec.Identity) != nil {
+		spec.Identity = runtime.Identity{}
+	}
+	spec.Identity.Target = cmp.Or(spec.Identity.Target, target)
+	return spec
 }
 
 // namePrefix begins the names of containers and folders of jobs, so that a

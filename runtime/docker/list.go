@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -12,21 +13,28 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// List finds the containers whose labels name agent and pool. One that was
-// created and never started counts as ended when it was created: whoever made it
-// has died over it.
-func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Found, error) {
+// List returns the containers whose labels name the agent. One that was created
+// and never started counts as ended when it was created: its agent died before it
+// started it. A running one counts as started when it was created, which is less
+// than a second earlier and spares an inspection.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
 	asked, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
 	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{
 		All:     true,
-		Filters: client.Filters{}.Add("label", labelAgent+"="+agent, labelPool+"="+pool),
+		Filters: client.Filters{}.Add("label", labelAgent+"="+agent),
 	})
 	if err != nil {
 		return nil, refused("list the containers of jobs", e.host, because(ctx, err))
 	}
 	var all []runtime.Found
 	for _, one := range listed.Items {
+		if one.State == container.StateRunning || one.State == container.StatePaused {
+			f := labelled(one.ID, one.Labels)
+			f.Running, f.Started = true, time.Unix(one.Created, 0)
+			all = append(all, f)
+			continue
+		}
 		found, err := e.look(ctx, one.ID)
 		switch {
 		case errors.Is(err, runtime.ErrNoEnvironment): // it went this moment
@@ -37,6 +45,21 @@ func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Foun
 		}
 	}
 	return all, nil
+}
+
+// labelled returns what the labels of a container tell.
+func labelled(id string, labels map[string]string) runtime.Found {
+	generation, _ := strconv.ParseUint(labels[labelGeneration], 10, 64)
+	pool := poolOf(labels)
+	return runtime.Found{
+		ID:         id,
+		Pool:       pool.Key(),
+		PoolName:   pool.Name,
+		Identity:   pool.Identity,
+		Job:        labels[labelJob],
+		Subject:    labels[labelSubject],
+		Generation: generation,
+	}
 }
 
 // look reads what is known of one container.
@@ -57,15 +80,8 @@ func (e *Executor) look(ctx context.Context, id string) (runtime.Found, error) {
 
 // found makes of a container what its labels and its state say.
 func found(c container.InspectResponse) runtime.Found {
-	generation, _ := strconv.ParseUint(c.Config.Labels[labelGeneration], 10, 64)
-	f := runtime.Found{
-		ID:         c.ID,
-		Job:        c.Config.Labels[labelJob],
-		Subject:    c.Config.Labels[labelSubject],
-		Generation: generation,
-		Running:    c.State.Running,
-		Started:    instant(c.State.StartedAt),
-	}
+	f := labelled(c.ID, c.Config.Labels)
+	f.Running, f.Started = c.State.Running, instant(c.State.StartedAt)
 	switch {
 	case c.State.Running:
 	case c.State.Status == container.StateCreated:

@@ -53,7 +53,7 @@ func TestAJobIsNotTakenForDeadWhenThisProcessCanOpenNoFile(t *testing.T) {
 	go wait(early)
 	withoutFiles(t, func() {
 		go wait(late)
-		if found, err := e.List(t.Context(), job.Agent, job.Pool); err == nil {
+		if found, err := e.List(t.Context(), job.Agent); err == nil {
 			t.Errorf("without files the list is %+v, want an error", found)
 		}
 		if err := e.Remove(t.Context(), id, 0); err == nil {
@@ -74,7 +74,7 @@ func TestAJobIsNotTakenForDeadWhenThisProcessCanOpenNoFile(t *testing.T) {
 			t.Errorf("afterwards the end is %+v, %v; want code 10", e.exit, e.err)
 		}
 	}
-	if found, err := e.List(t.Context(), job.Agent, job.Pool); err != nil || len(found) != 1 {
+	if found, err := e.List(t.Context(), job.Agent); err != nil || len(found) != 1 {
 		t.Errorf("afterwards the list is %+v, %v", found, err)
 	}
 }

@@ -40,12 +40,14 @@ const (
 
 // labels say whose an environment is.
 type labels struct {
-	Agent      string    `json:"agent"`
-	Pool       string    `json:"pool"`
-	Job        string    `json:"job"`
-	Subject    string    `json:"subject"`
-	Generation uint64    `json:"generation"`
-	Started    time.Time `json:"started"`
+	Agent      string           `json:"agent"`
+	Pool       string           `json:"pool"`
+	PoolName   string           `json:"poolName"`
+	Identity   runtime.Identity `json:"poolIdentity"`
+	Job        string           `json:"job"`
+	Subject    string           `json:"subject"`
+	Generation uint64           `json:"generation"`
+	Started    time.Time        `json:"started"`
 }
 
 // parent makes the folder that jobs' folders lie in, and sees to it that nobody
@@ -98,6 +100,8 @@ func makeFolder(parent string, job *runtime.Job) (id string, err error) {
 	err = writeJSON(part, labelsFile, labels{
 		Agent:      job.Agent,
 		Pool:       job.Pool,
+		PoolName:   job.PoolName,
+		Identity:   job.Identity,
 		Job:        job.ID,
 		Subject:    job.Subject,
 		Generation: job.Generation,

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
+
+// target is the deploy_target of this executor.
+const target = "process"
 
 const (
 	lookAgain  = 20 * time.Millisecond // between two looks at a job's files
@@ -64,8 +68,8 @@ func New(options Options) (*Executor, error) {
 	}, nil
 }
 
-// List finds the folders whose labels name agent and pool.
-func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Found, error) {
+// List returns the folders whose labels name the agent.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
 	entries, err := os.ReadDir(e.folder)
 	if err != nil {
 		return nil, fmt.Errorf("look for jobs: %w", err)
@@ -85,7 +89,7 @@ func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Foun
 			continue // being removed this moment, or another's
 		case err != nil:
 			return nil, fmt.Errorf("look for jobs: %w", err)
-		case labels.Agent != agent || labels.Pool != pool:
+		case labels.Agent != agent:
 			continue
 		}
 		v, err := e.open(id)
@@ -95,8 +99,13 @@ func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Foun
 		case err != nil:
 			return nil, fmt.Errorf("look for jobs: %w", err)
 		}
+		identity := labels.Identity
+		identity.Target = cmp.Or(identity.Target, target)
 		found := runtime.Found{
 			ID:         id,
+			Pool:       runtime.PoolSpec{Name: labels.PoolName, Identity: identity}.Key(),
+			PoolName:   labels.PoolName,
+			Identity:   identity,
 			Job:        labels.Job,
 			Subject:    labels.Subject,
 			Generation: labels.Generation,

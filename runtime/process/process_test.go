@@ -128,7 +128,7 @@ func TestAJobIsNotStartedTwice(t *testing.T) {
 	if second, err := start(t.Context(), e, job); err == nil || second != "" {
 		t.Errorf("a second start gives %q, %v; want an error", second, err)
 	}
-	found, err := e.List(t.Context(), "agent", "pool")
+	found, err := e.List(t.Context(), "agent")
 	if err != nil || len(found) != 1 || found[0].ID != id || !found[0].Running {
 		t.Errorf("after that there is %+v (%v), want the first, running", found, err)
 	}
@@ -179,7 +179,7 @@ func TestALostExitCodeIsAdmitted(t *testing.T) {
 	if exit := wait(t, e, id); exit.Code >= 0 || exit.Reason == "" {
 		t.Errorf("it ended with %+v, want a negative code and a reason", exit)
 	}
-	found, err := open(t, folder).List(t.Context(), "agent", "pool")
+	found, err := open(t, folder).List(t.Context(), "agent")
 	if err != nil || len(found) != 1 || found[0].Running || found[0].Ended.IsZero() {
 		t.Errorf("a restarted agent finds %+v (%v), want it ended at a known time", found, err)
 	}

@@ -93,7 +93,7 @@ func Conform(t *testing.T, harness Harness) {
 		{"RemoveAsksFirstAndLetsTheJobEndCleanly", asked, false},
 		{"RemoveEndsAJobThatDoesNotListenAfterTheGrace", forced, false},
 		{"RemoveLeavesNothingAndCanBeRepeated", removed, false},
-		{"ListFindsWhatIsOfThisAgentAndPoolRunningOrEnded", listed, false},
+		{"ListFindsWhatIsOfThisAgentRunningOrEnded", listed, false},
 		{"ARestartedAgentTakesOver", restarted, false},
 		{"AStartThatIsGivenUpLeavesNothing", cancelled, false},
 		{"AJobThatCannotBeStartedSaysSoAtOnce", hopeless, false},
@@ -121,7 +121,7 @@ type stage struct {
 	service  *Service
 	url      string
 	agent    string // of this story alone
-	pool     string
+	pool     runtime.PoolSpec
 }
 
 func newStage(t *testing.T, harness Harness) *stage {
@@ -132,8 +132,10 @@ func newStage(t *testing.T, harness Harness) *stage {
 		service:  NewService(),
 		url:      "http://service.invalid",
 		agent:    "agent-" + name,
-		pool:     "pool-" + name,
 	}
+	s.pool = runtime.PoolSpec{Name: "pool-" + name, Identity: runtime.Identity{
+		Service: s.url, Organization: "organization", PoolID: "id-" + name, Credentials: "token", Target: "tested", Namespace: "space",
+	}}
 	if !harness.Virtual {
 		s.url = s.listen(t)
 	}
@@ -164,15 +166,13 @@ func (s *stage) listen(t *testing.T) string {
 func (s *stage) clear(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for _, pool := range []string{s.pool, s.pool + "-other"} {
-		left, err := s.executor.List(ctx, s.agent, pool)
-		if err != nil {
-			t.Errorf("list what is left: %v", err)
-		}
-		for _, found := range left {
-			if err := s.executor.Remove(ctx, found.ID, 0); err != nil {
-				t.Errorf("remove what is left: %v", err)
-			}
+	left, err := s.executor.List(ctx, s.agent)
+	if err != nil {
+		t.Errorf("list what is left: %v", err)
+	}
+	for _, found := range left {
+		if err := s.executor.Remove(ctx, found.ID, 0); err != nil {
+			t.Errorf("remove what is left: %v", err)
 		}
 	}
 	for _, violation := range s.service.Violations() {
@@ -189,8 +189,9 @@ func (s *stage) job(t *testing.T, work Work) *runtime.Job {
 		Kind:       runtime.Deployment,
 		Subject:    "deployment-" + id,
 		Token:      secret.New("token-" + rand.Text()),
-		Pool:       s.pool,
-		PoolName:   s.pool,
+		Pool:       s.pool.Key(),
+		PoolName:   s.pool.Name,
+		Identity:   s.pool.Identity,
 		Agent:      s.agent,
 		Generation: 7,
 		Service:    s.url,

@@ -257,8 +257,8 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	return nil
 }
 
-// List finds environments by agent and by the pool's key.
-func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Found, error) {
+// List returns the environments of an agent.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -266,11 +266,14 @@ func (e *Executor) List(ctx context.Context, agent, pool string) ([]runtime.Foun
 	defer e.mu.Unlock()
 	var all []runtime.Found
 	for id, env := range e.environments {
-		if env.job.Agent != agent || env.job.Pool != pool {
+		if env.job.Agent != agent {
 			continue
 		}
 		found := runtime.Found{
 			ID:         id,
+			Pool:       env.job.Pool,
+			PoolName:   env.job.PoolName,
+			Identity:   env.job.Identity,
 			Job:        env.job.ID,
 			Subject:    env.job.Subject,
 			Generation: env.job.Generation,

@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,24 +17,35 @@ import (
 func listed(t *testing.T, s *stage) {
 	before := time.Now()
 	quick, lasting, other := s.job(t, Quick), s.job(t, Lasting), s.job(t, Lasting)
-	other.Pool = s.pool + "-other"
+	stranger := s.job(t, Lasting)
+	elsewhere := s.pool
+	elsewhere.Name, elsewhere.Identity.Organization = "other", "another"
+	other.Pool, other.PoolName, other.Identity = elsewhere.Key(), elsewhere.Name, elsewhere.Identity
+	stranger.Agent += "-other"
 	ended := s.start(t, quick)
 	running := s.start(t, lasting)
-	s.start(t, other)
+	third := s.start(t, other)
+	theirs := s.start(t, stranger)
+	t.Cleanup(func() { _ = s.executor.Remove(context.Background(), theirs, 0) })
 	s.wait(t, ended)
 	s.ready(t, running)
 
-	found := s.list(t, s.pool)
-	if len(found) != 2 {
-		t.Fatalf("found %+v, want the ended and the running job of this pool", found)
+	found := s.list(t)
+	if len(found) != 3 {
+		t.Fatalf("found %+v, want the ended and the two running jobs of this agent, of both pools", found)
 	}
+	jobs := map[string]*runtime.Job{ended: quick, running: lasting, third: other}
 	for _, f := range found {
-		want := lasting
-		if f.ID == ended {
-			want = quick
+		want := jobs[f.ID]
+		if want == nil {
+			t.Errorf("found %+v, which this agent has not started", f)
+			continue
 		}
-		if f.Job != want.ID || f.Subject != want.Subject || f.Generation != want.Generation || f.Running != (want == lasting) {
-			t.Errorf("found %+v, want job %s of %s, generation %d, running %v", f, want.ID, want.Subject, want.Generation, want == lasting)
+		if f.Pool != want.Pool || f.PoolName != want.PoolName || f.Identity != want.Identity {
+			t.Errorf("found %+v, want pool %s, %s, %+v", f, want.Pool, want.PoolName, want.Identity)
+		}
+		if f.Job != want.ID || f.Subject != want.Subject || f.Generation != want.Generation || f.Running != (want != quick) {
+			t.Errorf("found %+v, want job %s of %s, generation %d, running %v", f, want.ID, want.Subject, want.Generation, want != quick)
 		}
 		// Engines tell times in whole seconds or less, by clocks of their own.
 		if f.Started.Before(before.Add(-5*time.Second)) || f.Started.After(time.Now().Add(5*time.Second)) {
@@ -43,9 +55,9 @@ func listed(t *testing.T, s *stage) {
 			t.Errorf("%s is running and has ended at %v", f.Job, f.Ended)
 		}
 	}
-	strangers, err := s.executor.List(t.Context(), s.agent+"-other", s.pool)
-	if err != nil || len(strangers) != 0 {
-		t.Errorf("another agent finds %+v (%v), want nothing", strangers, err)
+	strangers, err := s.executor.List(t.Context(), stranger.Agent)
+	if err != nil || len(strangers) != 1 || strangers[0].ID != theirs {
+		t.Errorf("another agent finds %+v (%v), want its own job", strangers, err)
 	}
 }
 
@@ -58,7 +70,7 @@ func restarted(t *testing.T, s *stage) {
 	first := s.follow(t, quick)
 
 	s.executor = s.harness.New(t)
-	found := s.list(t, s.pool)
+	found := s.list(t)
 	if len(found) != 2 {
 		t.Fatalf("a restarted agent finds %+v, want both jobs", found)
 	}

@@ -93,7 +93,7 @@ func givenUp(t *testing.T, s *stage) {
 	if !errors.Is(failed, context.Canceled) {
 		t.Errorf("waiting with a cancelled context gives %v, want %v", failed, context.Canceled)
 	}
-	if found := s.list(t, s.pool); len(found) != 1 || !found[0].Running {
+	if found := s.list(t); len(found) != 1 || !found[0].Running {
 		t.Errorf("after nobody looks any more there is %+v, want the job running", found)
 	}
 }
@@ -272,9 +272,9 @@ func (s *stage) remove(t *testing.T, id string, grace time.Duration) {
 	}
 }
 
-func (s *stage) list(t *testing.T, pool string) []runtime.Found {
+func (s *stage) list(t *testing.T) []runtime.Found {
 	t.Helper()
-	found, err := s.executor.List(t.Context(), s.agent, pool)
+	found, err := s.executor.List(t.Context(), s.agent)
 	if err != nil {
 		t.Fatalf("list: %v", err)
 	}
@@ -293,7 +293,7 @@ func (s *stage) told(t *testing.T, job *runtime.Job, step int, text string) {
 // gone sees to it that nothing is left of the job.
 func (s *stage) gone(t *testing.T, job *runtime.Job) {
 	t.Helper()
-	for _, found := range s.list(t, job.Pool) {
+	for _, found := range s.list(t) {
 		if found.Job == job.ID {
 			t.Errorf("%s is still listed: %+v", job.ID, found)
 		}
