@@ -2,7 +2,8 @@
 // others, in a form that tests can hold on to: one suite of stories that every
 // Executor must pass ([Conform]), a strict job service in memory ([Service]), and
 // fakes with state for both of runtime's interfaces ([Cloud], [Executor]).
-// Between real programs, [Link] forwards TCP connections and breaks them.
+// Between real programs, [Link] forwards TCP connections and breaks them, and
+// [Proxy] forwards HTTP calls and injects faults.
 //
 // It will never know how a particular engine works, and no production code
 // imports it.

@@ -1,0 +1,172 @@
+package runtimetest
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// FaultKind is what a [Proxy] does to a call.
+type FaultKind string
+
+// The kinds of faults. A fault that applies before the service leaves the
+// service without the request; one that applies after it ([Fault.After]) lets
+// the service act, and loses or changes its answer.
+const (
+	Latency   FaultKind = "latency"    // the request is forwarded after Delay
+	Reset     FaultKind = "reset"      // the client's connection is reset
+	BlackHole FaultKind = "black hole" // the client's connection swallows everything from now on
+	Stray     FaultKind = "stray"      // Status, as a proxy on the path answers it
+	HTML      FaultKind = "html"       // 200 with the HTML page of a proxy or single-page application
+	SlowBody  FaultKind = "slow body"  // the service's answer arrives in pieces over Delay; always after
+	Truncated FaultKind = "truncated"  // half of the service's answer arrives; always after
+	Cut       FaultKind = "cut"        // as Truncated, with a reset before the rest; always after
+)
+
+// Fault is one fault. The zero value is none.
+type Fault struct {
+	Kind       FaultKind
+	After      bool          // the service has acted; ignored by kinds that are always before or after
+	Status     int           // of Stray: an HTTP status
+	RetryAfter string        // of Stray: the header's value; empty sends none
+	Body       string        // of Stray: the answer's body
+	Delay      time.Duration // of Latency and SlowBody
+}
+
+// String names the fault as [Proxy.Injected] counts it.
+func (f Fault) String() string {
+	name := string(f.Kind)
+	switch f.Kind {
+	case Stray:
+		name = fmt.Sprint(f.Status)
+		if f.RetryAfter != "" {
+			name += " with Retry-After"
+		}
+	case Latency, SlowBody, Truncated, Cut:
+		return name
+	}
+	if f.After {
+		return name + " after"
+	}
+	return name
+}
+
+// before returns the fault in the form that keeps the request from the service:
+// for polls, whose answer must not be lost, since a poll that the service has
+// answered hands out a job.
+func (f Fault) before() Fault {
+	f.After = false
+	switch f.Kind {
+	case SlowBody, Truncated, Cut:
+		return Fault{Kind: Latency, Delay: f.Delay}
+	}
+	return f
+}
+
+// Bodies of stray answers, as ingresses, gateways and load balancers send them.
+// None is in the service's own form with a code.
+var strayBodies = []string{
+	"",
+	"404 page not found\n",
+	"<html><head><title>error</title></head><body><center>nginx</center></body></html>\n",
+	`{"message":"no Route matched with those values"}`,
+	"no available server\n",
+	"{}",
+}
+
+// pastDate is a Retry-After of the past: of a service whose clock is slow.
+const pastDate = "Mon, 02 Jan 2006 15:04:05 GMT"
+
+// The statuses of stray answers.
+var (
+	strayClient = []int{
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+		http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed,
+	}
+	strayServer = []int{
+		http.StatusInternalServerError, http.StatusNotImplemented, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests,
+	}
+)
+
+// anyFault draws a fault. Those that cost a client its time limit are rare.
+func anyFault(random *rand.Rand) Fault {
+	after := random.IntN(3) == 0
+	switch chance := random.IntN(100); {
+	case chance < 20:
+		return Fault{Kind: Latency, Delay: between(random, 20*time.Millisecond, time.Second)}
+	case chance < 32:
+		return Fault{Kind: Reset, After: after}
+	case chance < 34:
+		return Fault{Kind: BlackHole, After: after}
+	case chance < 58:
+		return stray(random, strayClient, after)
+	case chance < 78:
+		return stray(random, strayServer, after)
+	case chance < 88:
+		return Fault{Kind: HTML, After: after}
+	case chance < 92:
+		return Fault{Kind: SlowBody, Delay: between(random, 200*time.Millisecond, 2*time.Second)}
+	case chance < 96:
+		return Fault{Kind: Truncated}
+	default:
+		return Fault{Kind: Cut}
+	}
+}
+
+// anyStorm draws a fault that all calls have for a while.
+func anyStorm(random *rand.Rand) Fault {
+	switch random.IntN(6) {
+	case 0:
+		return stray(random, strayClient, false)
+	case 1, 2:
+		return stray(random, strayServer, false)
+	case 3:
+		return Fault{Kind: HTML}
+	case 4:
+		return Fault{Kind: Reset}
+	default:
+		return Fault{Kind: Latency, Delay: between(random, 200*time.Millisecond, time.Second)}
+	}
+}
+
+func stray(random *rand.Rand, statuses []int, after bool) Fault {
+	f := Fault{Kind: Stray, After: after, Status: statuses[random.IntN(len(statuses))], Body: strayBodies[random.IntN(len(strayBodies))]}
+	if f.Status == http.StatusServiceUnavailable || f.Status == http.StatusTooManyRequests {
+		f.RetryAfter = []string{"", "0", "1", pastDate}[random.IntN(4)]
+	}
+	return f
+}
+
+func between(random *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(random.Int64N(int64(most-least)))
+}
+
+// longestBurst is the largest number of calls in a row that one drawn fault hits.
+const longestBurst = 3
+
+// draw returns the fault of the n-th call (from 0) of one series of calls, such
+// as the log batches of one job. It depends on its arguments alone, so a seed
+// gives each job the same faults however jobs are interleaved. Share is the
+// part of the calls at which a fault begins, from 0 to 1.
+func draw(seed uint64, series string, n int, share float64) Fault {
+	for begin := max(0, n-longestBurst+1); begin <= n; begin++ {
+		hash := fnv.New64a()
+		fmt.Fprintf(hash, "%s %d", series, begin)
+		random := rand.New(rand.NewPCG(seed, hash.Sum64()))
+		if random.Float64() >= share {
+			continue
+		}
+		length := max(1, random.IntN(2*longestBurst)-longestBurst+1) // mostly 1
+		fault := anyFault(random)
+		if fault.Kind == BlackHole {
+			length = 1
+		}
+		if n < begin+length {
+			return fault
+		}
+	}
+	return Fault{}
+}

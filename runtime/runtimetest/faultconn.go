@@ -1,0 +1,136 @@
+package runtimetest
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+)
+
+// faultListener accepts connections that can be swallowed and reset.
+type faultListener struct {
+	net.Listener
+
+	mu    sync.Mutex
+	conns map[*faultConn]bool
+}
+
+func newFaultListener(inner net.Listener) *faultListener {
+	return &faultListener{Listener: inner, conns: map[*faultConn]bool{}}
+}
+
+func (l *faultListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &faultConn{Conn: conn, listener: l}
+	l.mu.Lock()
+	l.conns[c] = true
+	l.mu.Unlock()
+	return c, nil
+}
+
+// each calls act for each open connection.
+func (l *faultListener) each(act func(*faultConn) bool) (count int) {
+	l.mu.Lock()
+	var all []*faultConn
+	for c := range l.conns {
+		all = append(all, c)
+	}
+	l.mu.Unlock()
+	for _, c := range all {
+		if act(c) {
+			count++
+		}
+	}
+	return count
+}
+
+// faultConn is the server's side of a client's connection, below TLS. Methods
+// are safe for concurrent use.
+type faultConn struct {
+	net.Conn
+	listener *faultListener
+
+	mu   sync.Mutex
+	kept bool // carries a poll: never broken
+	dark bool // swallows everything
+}
+
+// faultConnOf returns the connection below TLS.
+func faultConnOf(conn net.Conn) *faultConn {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	return conn.(*faultConn)
+}
+
+// keep protects the connection from now on. It reports false for one that is
+// swallowed already.
+func (c *faultConn) keep() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = !c.dark
+	return c.kept
+}
+
+// swallow turns the connection into a black hole. It reports false for one that
+// is protected.
+func (c *faultConn) swallow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dark = !c.kept
+	return c.dark
+}
+
+// reset ends the connection with a TCP reset. It reports false for one that is
+// protected.
+func (c *faultConn) reset() bool {
+	if !c.swallow() { // which keeps a poll that arrives now from the service
+		return false
+	}
+	c.forget()
+	abort(c.Conn)
+	return true
+}
+
+func (c *faultConn) isKept() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept
+}
+
+func (c *faultConn) swallowed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dark
+}
+
+// Read drops what arrives on a swallowed connection, until its end.
+func (c *faultConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.swallowed() {
+			return n, err
+		}
+	}
+}
+
+// Write accepts and drops what is written to a swallowed connection.
+func (c *faultConn) Write(b []byte) (int, error) {
+	if c.swallowed() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *faultConn) Close() error {
+	c.forget()
+	return c.Conn.Close()
+}
+
+func (c *faultConn) forget() {
+	c.listener.mu.Lock()
+	delete(c.listener.conns, c)
+	c.listener.mu.Unlock()
+}

@@ -1,0 +1,88 @@
+package runtimetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// answer is what the service answered.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// ask forwards a call to the service. It is not given up when the client leaves:
+// the service would not know either.
+func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
+	target, err := url.Parse(p.o.Target)
+	if err != nil {
+		return answer{}, err
+	}
+	request := r.Clone(context.WithoutCancel(r.Context()))
+	request.URL.Scheme, request.URL.Host, request.Host, request.RequestURI = target.Scheme, target.Host, target.Host, ""
+	request.Body, request.ContentLength = http.NoBody, 0
+	if len(body) > 0 {
+		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	request.Header.Del("Accept-Encoding")  // bodies are cut by the byte
+	request.Close = r.URL.Path == pollPath // a transport repeats a GET on a connection that breaks
+	request.Header.Del("Connection")       // belongs to the client's connection
+	request.TransferEncoding, request.Trailer = nil, nil
+	response, err := p.forward.RoundTrip(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxProxied))
+	if err != nil {
+		return answer{}, err
+	}
+	header := response.Header.Clone()
+	for _, hop := range []string{"Connection", "Content-Length", "Transfer-Encoding", "Keep-Alive"} {
+		header.Del(hop)
+	}
+	return answer{response.StatusCode, header, text}, nil
+}
+
+// write sends the answer to the client, whole or as the fault has it.
+func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) {
+	maps.Copy(w.Header(), a.header)
+	text := a.body
+	switch half := len(text) / 2; {
+	case fault.Kind == Truncated && half > 0:
+		text = text[:half]
+	case fault.Kind == Cut && half > 0 && !conn.isKept():
+		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+		w.WriteHeader(a.status)
+		_, _ = w.Write(text[:half])
+		_ = http.NewResponseController(w).Flush()
+		conn.reset()
+		panic(http.ErrAbortHandler)
+	case fault.Kind == SlowBody && len(text) > 0:
+		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+		w.WriteHeader(a.status)
+		const pieces = 4
+		for i := range pieces {
+			_, _ = w.Write(text[i*len(text)/pieces : (i+1)*len(text)/pieces])
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-time.After(fault.Delay / pieces):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		return
+	}
+	if len(text) > 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(text)
+}

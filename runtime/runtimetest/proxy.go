@@ -1,0 +1,343 @@
+package runtimetest
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// SeedVariable is the environment variable that repeats the faults of a failed
+// test: the seed that it logged.
+const SeedVariable = "CMWA_FAULT_SEED"
+
+// FaultSeed returns the seed for the proxies of a test: the value of
+// [SeedVariable], or a random one. It logs the seed.
+func FaultSeed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv(SeedVariable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", SeedVariable, err)
+		}
+	}
+	t.Logf("the seed of the faults is %d; %s=%d repeats them", seed, SeedVariable, seed)
+	return seed
+}
+
+// pollPath is the call that hands out a job.
+const pollPath = "/api/deployments/poll"
+
+// maxProxied is the size in bytes of the largest body that a proxy forwards.
+const maxProxied = 64 << 20
+
+// ProxyOptions is what [NewProxy] makes a proxy of.
+type ProxyOptions struct {
+	Target string  // base URL of the service
+	Host   string  // to listen at; empty is 127.0.0.1
+	TLS    bool    // serve HTTP/2 over TLS; otherwise HTTP/1
+	Seed   uint64  // of everything that is drawn; see FaultSeed
+	Share  float64 // of calls at which a fault begins, from 0 to 1; it may hit up to three calls in a row
+	Storms int     // mean number of calls between two storms, which hit all calls for up to 3 s; 0 is none
+}
+
+// Proxy stands between agents, runners and a service, and injects faults: into
+// calls drawn by a seed, in storms that hit all calls for a while, and where a
+// test orders one ([Proxy.Inject]). It counts calls per program, and keeps what
+// a test needs to judge the outcome.
+//
+// A poll hands out a job as its side effect, so the protocol loses a job when
+// the answer to a poll is lost. A poll therefore meets faults only before it
+// reaches the service, and a connection that carried a poll to the service is
+// never broken.
+//
+// Methods are safe for concurrent use.
+type Proxy struct {
+	t         testing.TB
+	o         ProxyOptions
+	url       string
+	authority string
+	listener  *faultListener
+	forward   *http.Transport // to the service
+	over      chan struct{}   // closed at the end of the test
+
+	mu       sync.Mutex
+	calm     bool
+	orders   []*injection
+	jobs     map[string]int // ordinal of the claim, by job id and by deployment id
+	claims   map[string]int // by deployment id
+	series   map[string]int // calls so far, by series
+	injected map[string]int // by fault
+	failed   []string       // statuses "failed" that arrived, as method, path and program
+	lost     []string       // polls whose answer may be lost after all
+	calls    map[string][]time.Time
+	weather  weather
+	broken   tls.Certificate // of an authority that nobody trusts
+}
+
+// injection is a fault that a test ordered.
+type injection struct {
+	match func(*http.Request) bool
+	left  int
+	fault Fault
+}
+
+// weather is the state of the storms. They begin by the number of calls, so that
+// they come in the same order for one seed.
+type weather struct {
+	random      *rand.Rand
+	next        int // calls until the next storm
+	until       time.Time
+	fault       Fault
+	certificate time.Time // until when new connections meet a certificate that nobody trusts
+}
+
+// NewProxy starts a proxy that ends with the test.
+func NewProxy(t testing.TB, o ProxyOptions) *Proxy {
+	t.Helper()
+	if o.Host == "" {
+		o.Host = "127.0.0.1"
+	}
+	inner, err := net.Listen("tcp", net.JoinHostPort(o.Host, "0"))
+	if err != nil {
+		t.Fatalf("listen for a proxy: %v", err)
+	}
+	p := &Proxy{
+		t: t, o: o, listener: newFaultListener(inner), over: make(chan struct{}),
+		forward: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
+		jobs:    map[string]int{}, claims: map[string]int{}, series: map[string]int{},
+		injected: map[string]int{}, calls: map[string][]time.Time{},
+		weather: weather{random: rand.New(rand.NewPCG(o.Seed, 1))},
+	}
+	p.weather.next = p.pause()
+	p.serve(inner.Addr().String())
+	return p
+}
+
+// serve starts the server.
+func (p *Proxy) serve(address string) {
+	p.t.Helper()
+	server := &http.Server{
+		Handler:  p,
+		ErrorLog: log.New(io.Discard, "", 0), // of handshakes and calls that were broken on purpose
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, faultConnOf(conn))
+		},
+	}
+	p.url = "http://" + address
+	listen := func() error { return server.Serve(p.listener) }
+	if p.o.TLS {
+		var good tls.Certificate
+		p.authority, good = certify(p.t, p.o.Host)
+		_, p.broken = certify(p.t, p.o.Host)
+		server.TLSConfig = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if p.untrusted() {
+				return &p.broken, nil
+			}
+			return &good, nil
+		}}
+		p.url = "https://" + address
+		listen = func() error { return server.ServeTLS(p.listener, "", "") }
+	}
+	var served sync.WaitGroup
+	served.Go(func() { _ = listen() })
+	p.t.Cleanup(func() {
+		close(p.over)
+		_ = server.Close()
+		p.listener.each(func(c *faultConn) bool { return c.Close() == nil })
+		served.Wait()
+		p.forward.CloseIdleConnections()
+	})
+}
+
+type connKey struct{}
+
+// URL is the base URL for clients.
+func (p *Proxy) URL() string { return p.url }
+
+// Authority is the certificate, in PEM form, of the authority that a client of a
+// proxy with TLS must trust.
+func (p *Proxy) Authority() string { return p.authority }
+
+// Inject orders a fault for the next count calls that match. An order goes ahead
+// of storms and of what the seed draws.
+func (p *Proxy) Inject(fault Fault, count int, match func(*http.Request) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.orders = append(p.orders, &injection{match: match, left: count, fault: fault})
+}
+
+// Swallow turns all existing connections into black holes, but for those that
+// carried a poll. New connections work.
+func (p *Proxy) Swallow() int { return p.listener.each((*faultConn).swallow) }
+
+// Reset resets all existing connections, but for those that carried a poll.
+func (p *Proxy) Reset() int { return p.listener.each((*faultConn).reset) }
+
+// Calm ends all faults.
+func (p *Proxy) Calm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calm = true
+}
+
+// Claims returns how often each deployment was handed out, by its id.
+func (p *Proxy) Claims() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.claims)
+}
+
+// Injected returns how many faults were injected, by their names.
+func (p *Proxy) Injected() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.injected)
+}
+
+// ReportedFailed returns the calls that reported a step as failed, whether or not
+// they reached the service.
+func (p *Proxy) ReportedFailed() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.failed...)
+}
+
+// LostPolls returns the polls that the service answered and whose client was gone
+// by then. The job of such a poll is lost by the protocol, and not by a fault.
+func (p *Proxy) LostPolls() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.lost...)
+}
+
+// ServeHTTP serves one call.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// 1. Read the request, and decide.
+	conn := r.Context().Value(connKey{}).(*faultConn)
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxProxied))
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client is gone
+	}
+	fault := p.decide(r, body)
+
+	// 2. A fault before the service.
+	if fault.Kind == Latency {
+		p.wait(r.Context(), fault.Delay)
+	} else if fault.Kind != "" && !fault.After && !fault.changesAnswer() && p.inject(w, r, conn, fault) {
+		return
+	}
+
+	// 3. A poll is forwarded only on a connection that stays whole.
+	poll := r.URL.Path == pollPath
+	if poll && !conn.keep() {
+		p.hang(r.Context())
+	}
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // the client left
+	}
+	answer, err := p.ask(r, body)
+	if err != nil {
+		http.Error(w, "the service cannot be reached: "+err.Error(), http.StatusBadGateway)
+		return
+	}
+	if poll {
+		p.handedOut(r, answer)
+	}
+
+	// 4. A fault after the service, or the answer as it is.
+	if fault.After && p.inject(w, r, conn, fault) {
+		return
+	}
+	answer.write(w, r, conn, fault)
+}
+
+func (f Fault) changesAnswer() bool {
+	return f.Kind == SlowBody || f.Kind == Truncated || f.Kind == Cut
+}
+
+// inject answers a call with a fault. It reports false for a fault that the
+// connection is protected from.
+func (p *Proxy) inject(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) bool {
+	switch fault.Kind {
+	case Reset:
+		if !conn.reset() {
+			return false
+		}
+		panic(http.ErrAbortHandler)
+	case BlackHole:
+		if !conn.swallow() {
+			return false
+		}
+		p.hang(r.Context())
+	case Stray:
+		if fault.RetryAfter != "" {
+			w.Header().Set("Retry-After", fault.RetryAfter)
+		}
+		if strings.HasPrefix(fault.Body, "{") {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.WriteHeader(fault.Status)
+		_, _ = io.WriteString(w, fault.Body)
+	case HTML:
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, "<!doctype html>\n<html><head><title>Sign in</title></head><body>Sign in</body></html>\n")
+	default:
+		return false
+	}
+	return true
+}
+
+// wait delays a call, unless its client leaves or the test ends.
+func (p *Proxy) wait(ctx context.Context, delay time.Duration) {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-p.over:
+	}
+}
+
+// hang holds a call on a swallowed connection until its client gives up.
+func (p *Proxy) hang(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-p.over:
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// handedOut notes a job that the service handed out.
+func (p *Proxy) handedOut(r *http.Request, a answer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.status != http.StatusOK {
+		return
+	}
+	var poll struct{ JobID, DeploymentID string }
+	if err := json.Unmarshal(a.body, &poll); err != nil || poll.JobID == "" {
+		p.lost = append(p.lost, fmt.Sprintf("the answer to a poll is %q", a.body))
+		return
+	}
+	if r.Context().Err() != nil {
+		p.lost = append(p.lost, fmt.Sprintf("%s left while deployment %s was handed out", r.UserAgent(), poll.DeploymentID))
+	}
+	p.claims[poll.DeploymentID]++
+	if _, known := p.jobs[poll.JobID]; !known {
+		p.jobs[poll.JobID], p.jobs[poll.DeploymentID] = len(p.jobs)/2, len(p.jobs)/2
+	}
+}
