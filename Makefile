@@ -22,22 +22,25 @@ SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAI
 help: ## Tell what there is to do.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Put cmwa, cmwa-cloud and workflow-runner, also for Linux, into bin.
+build: ## Put cmwa, cmwa-cloud, workflow-runner (also for Linux) and the licences of what they contain into bin.
 	$(go_build) -o bin/ ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/workflow-runner-linux-amd64 ./cmd/workflow-runner
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/workflow-runner-linux-arm64 ./cmd/workflow-runner
+	GOOS= GOARCH= go build -C tools -o $(CURDIR)/bin/notices ./notices
+	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
+	rm bin/notices
 
-test: toolchain ## Set up what the tests need and run all of them, with the race detector.
+test: toolchain ## Set up what the tests need and run all of them anew, with the race detector.
 	@echo "== running all tests with the race detector"
-	@eval "$$($(TOOLCHAIN)/environment)"; time go test -race -timeout 40m ./...
+	@eval "$$($(TOOLCHAIN)/environment)"; time go test -count=1 -race -timeout 40m ./...
 	@echo "== holding the check of Pod templates against the API server's own"
-	@cd $(ORACLE) && time go test -timeout 20m ./...
+	@cd $(ORACLE) && time go test -count=1 -timeout 20m ./...
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine.
 	go test -timeout 5m $(UNIT)
 
 oracle: ## Hold the check of Pod templates against the API server's own.
-	cd $(ORACLE) && go test -timeout 20m ./...
+	cd $(ORACLE) && go test -count=1 -timeout 20m ./...
 
 reference: ## Write what is generated from the schema anew.
 	go generate ./schema

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestMake checks what the Makefile promises and no other test would notice.
+func TestMake(t *testing.T) {
+	recipe := func(t *testing.T, target string) string {
+		t.Helper()
+		out, err := exec.Command("make", "-C", "../..", "--dry-run", "--no-print-directory", target).CombinedOutput()
+		if err != nil {
+			t.Fatalf("make --dry-run %s: %v\n%s", target, err, out)
+		}
+		return string(out)
+	}
+	for _, target := range []string{"test", "oracle"} {
+		t.Run(target+" takes no result from the cache", func(t *testing.T) {
+			runs := regexp.MustCompile(`go test[^\n]*`).FindAllString(recipe(t, target), -1)
+			if len(runs) == 0 {
+				t.Fatal("it runs no tests")
+			}
+			for _, run := range runs {
+				if !strings.Contains(run, " -count=1 ") {
+					t.Errorf("%q may print cached results", run)
+				}
+			}
+		})
+	}
+	t.Run("build writes the notices of all programs", func(t *testing.T) {
+		line := regexp.MustCompile(`notices -o bin/THIRD_PARTY_NOTICES [^\n]*`).FindString(recipe(t, "build"))
+		for _, program := range []string{"./cmd/cmwa", "./cmd/cmwa-cloud", "./cmd/workflow-runner"} {
+			if !strings.Contains(line+" ", " "+program+" ") {
+				t.Errorf("the notices are written by %q, without %s", line, program)
+			}
+		}
+	})
+}
+
+// notices builds the program that writes the licences of linked modules.
+func notices(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "notices")
+	cmd := exec.Command("go", "build", "-C", "../../tools", "-buildvcs=false", "-o", program, "./notices")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return program
+}
+
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	program := notices(t)
+	write := func(t *testing.T) string {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "THIRD_PARTY_NOTICES")
+		cmd := exec.Command(program, "-o", file, "./cmd/cmwa", "./cmd/cmwa-cloud", "./cmd/workflow-runner")
+		cmd.Dir = "../.."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	text := write(t)
+	// entry is what stands of a module: its licence, its first text, and its source.
+	entry := func(path, version string) (licence, content, source string) {
+		found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(path+" "+version) +
+			`\n    licence: (.+)\n    texts:   (\d+).*\n    in:      .+\n    source:  (.+)$`).FindStringSubmatch(text)
+		if found == nil {
+			return "", "", ""
+		}
+		_, content, _ = strings.Cut(text, "\nText "+found[2]+"\n")
+		content, _, _ = strings.Cut(content, "\nText ")
+		return found[1], content, found[3]
+	}
+
+	t.Run("hold each linked module with its licence and source", func(t *testing.T) {
+		bin, err := programs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		modules := 0
+		for _, name := range []string{"cmwa", "cmwa-cloud", "workflow-runner"} {
+			info, err := buildinfo.ReadFile(filepath.Join(bin, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if licence, content, _ := entry("std", info.GoVersion); licence != "BSD-3-Clause" || !strings.Contains(content, "The Go Authors") {
+				t.Errorf("the licence of %s, in %s, is %q", info.GoVersion, name, licence)
+			}
+			for _, module := range info.Deps {
+				modules++
+				licence, content, source := entry(module.Path, module.Version)
+				if licence == "" || len(content) < 500 || !strings.Contains(source, "https://") {
+					t.Errorf("%s %s, linked into %s, has the licence %q, %d bytes of text and the source %q",
+						module.Path, module.Version, name, licence, len(content), source)
+				}
+			}
+		}
+		if modules < 50 {
+			t.Errorf("the programs link only %d modules", modules)
+		}
+	})
+	t.Run("say where the source of modules under the MPL is", func(t *testing.T) {
+		mod, err := os.ReadFile("../../go.mod")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"github.com/hashicorp/go-retryablehttp", "github.com/hashicorp/go-cleanhttp"} {
+			version := regexp.MustCompile(regexp.QuoteMeta(path) + ` (v\S+)`).FindStringSubmatch(string(mod))[1]
+			licence, content, source := entry(path, version)
+			file := "https://proxy.golang.org/" + path + "/@v/" + version + ".zip"
+			if licence != "MPL-2.0" || !strings.Contains(content, "Source Code Form") || !strings.Contains(source, file) {
+				t.Errorf("%s %s has the licence %q and the source %q", path, version, licence, source)
+			}
+		}
+	})
+	t.Run("are equal for equal input", func(t *testing.T) {
+		if write(t) != text {
+			t.Error("two runs differ")
+		}
+	})
+	t.Run("are refused for a licence of an unknown kind", func(t *testing.T) {
+		for name, licence := range map[string]string{
+			"of no known kind": "You may look at this, on Sundays.\n",
+			"no licence file":  "",
+			"GNU": "GNU GENERAL PUBLIC LICENSE\nVersion 3\nPermission is hereby granted, free of charge\n" +
+				"THE SOFTWARE IS PROVIDED \"AS IS\"\n",
+		} {
+			folder := t.TempDir()
+			files := map[string]string{
+				"go.mod": "module example.com/ours\n\ngo 1.26\n\n" +
+					"require example.com/theirs v1.0.0\n\nreplace example.com/theirs => ./theirs\n",
+				"main.go":       "package main\n\nimport _ \"example.com/theirs\"\n\nfunc main() {}\n",
+				"theirs/go.mod": "module example.com/theirs\n\ngo 1.26\n",
+				"theirs/a.go":   "package theirs\n",
+			}
+			if licence != "" {
+				files["theirs/LICENSE"] = licence
+			}
+			for path, content := range files {
+				path = filepath.Join(folder, path)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.Command(program, "-o", filepath.Join(folder, "out"), ".")
+			cmd.Dir = folder
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "example.com/theirs v1.0.0") {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
+			if _, err := os.Stat(filepath.Join(folder, "out")); err == nil {
+				t.Errorf("%s: the file was written all the same", name)
+			}
+		}
+	})
+}
