@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -17,14 +19,23 @@ import (
 
 // naive marks secrets as one would say it: at each place the longest that
 // starts there.
-func naive(secrets []string, text string) string {
+func naive(plain, wrapped []string, text string) string {
+	var all []*regexp.Regexp
+	for _, s := range plain {
+		all = append(all, regexp.MustCompile("^"+regexp.QuoteMeta(s)))
+	}
+	for _, s := range wrapped {
+		var letters []string
+		for _, r := range s {
+			letters = append(letters, regexp.QuoteMeta(string(r)))
+		}
+		all = append(all, regexp.MustCompile("^"+strings.Join(letters, "(?:\r?\n)?")))
+	}
 	var b strings.Builder
 	for i := 0; i < len(text); {
 		longest := 0
-		for _, s := range secrets {
-			if strings.HasPrefix(text[i:], s) {
-				longest = max(longest, len(s))
-			}
+		for _, s := range all {
+			longest = max(longest, len(s.FindString(text[i:])))
 		}
 		if longest > 0 {
 			b.WriteString(secret.Mark)
@@ -38,8 +49,8 @@ func naive(secrets []string, text string) string {
 }
 
 // stream marks secrets piece by piece.
-func stream(secrets []string, pieces ...string) string {
-	r := redactor{matcher: newMatcher(secrets)}
+func stream(plain, wrapped []string, pieces ...string) string {
+	r := redactor{matcher: newMatcher(plain, wrapped)}
 	var b strings.Builder
 	for _, piece := range pieces {
 		b.Write(r.write([]byte(piece)))
@@ -48,15 +59,31 @@ func stream(secrets []string, pieces ...string) string {
 	return b.String()
 }
 
+// wrap breaks a text into lines.
+func wrap(text string, width int, lineBreak string) string {
+	var lines []string
+	for ; len(text) > width; text = text[width:] {
+		lines = append(lines, text[:width])
+	}
+	return strings.Join(append(lines, text), lineBreak)
+}
+
 func TestAStreamShowsWhatTheWholeWouldShowWhereverItIsCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		letters := rapid.SampledFrom([]rune{'x', 'y', 'z', '\n'}) // few, so that secrets overlap, repeat and nearly match
-		secrets := rapid.SliceOfN(rapid.StringOfN(letters, leastSecret, 14, -1), 0, 6).Draw(t, "secrets")
-		parts := rapid.SliceOfN(rapid.OneOf(
+		plain := rapid.SliceOfN(rapid.StringOfN(letters, leastSecret, 14, -1), 0, 6).Draw(t, "secrets")
+		wrapped := rapid.SliceOfN(rapid.StringOfN(rapid.SampledFrom([]rune{'x', 'y'}), leastSecret, 14, -1), 0, 4).Draw(t, "wrapped")
+		parts := []*rapid.Generator[string]{
 			rapid.StringOfN(letters, 0, 12, -1),
-			rapid.SampledFrom(append(slices.Clone(secrets), "w")),
-		), 0, 12).Draw(t, "parts")
-		text := strings.Join(parts, "")
+			rapid.SampledFrom(append(slices.Clone(plain), "w", "\r\n", "\r")),
+		}
+		if len(wrapped) > 0 {
+			parts = append(parts, rapid.Custom(func(t *rapid.T) string {
+				return wrap(rapid.SampledFrom(wrapped).Draw(t, "secret"), rapid.IntRange(1, 14).Draw(t, "width"),
+					rapid.SampledFrom([]string{"\n", "\r\n", "\n\n"}).Draw(t, "break"))
+			}))
+		}
+		text := strings.Join(rapid.SliceOfN(rapid.OneOf(parts...), 0, 12).Draw(t, "parts"), "")
 		var pieces []string
 		for rest := text; rest != ""; {
 			n := rapid.IntRange(0, min(len(rest), 9)).Draw(t, "cut")
@@ -64,11 +91,11 @@ func TestAStreamShowsWhatTheWholeWouldShowWhereverItIsCut(t *testing.T) {
 			rest = rest[n:]
 		}
 
-		got := stream(secrets, pieces...)
-		if want := naive(secrets, text); got != want {
-			t.Fatalf("%q in pieces %q shows\n%q, want\n%q", secrets, pieces, got, want)
+		got := stream(plain, wrapped, pieces...)
+		if want := naive(plain, wrapped, text); got != want {
+			t.Fatalf("%q and wrapped %q in pieces %q shows\n%q, want\n%q", plain, wrapped, pieces, got, want)
 		}
-		for _, s := range secrets {
+		for _, s := range slices.Concat(plain, wrapped) {
 			if strings.Contains(got, s) {
 				t.Fatalf("%q is shown in %q", s, got)
 			}
@@ -76,8 +103,35 @@ func TestAStreamShowsWhatTheWholeWouldShowWhereverItIsCut(t *testing.T) {
 	})
 }
 
+func FuzzRedactor(f *testing.F) {
+	f.Add("hunter2-hunter2", "the password\nis hunter2-hunter2", uint8(3), uint8(7))
+	f.Add("a-key-of-more-than-58-bytes-0123456789-0123456789-0123456789-0123456789", "key: ", uint8(76), uint8(1))
+	f.Add("-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\n-----END KEY-----", "{}", uint8(64), uint8(200))
+	f.Fuzz(func(t *testing.T, value, text string, width, cut uint8) {
+		if len(value) > 200 || len(text) > 500 || !utf8.ValidString(value) {
+			return // the oracle is slow
+		}
+		plain, wrapped := patterns([]string{value})
+		text += wrap(base64.StdEncoding.EncodeToString([]byte(text+value+text)), int(width)+1, "\n") + value + "\r\n"
+		text += wrap(base64.URLEncoding.EncodeToString([]byte(value)), int(width)+1, "\r\n")
+		var pieces []string
+		for piece := range slices.Chunk([]byte(text), int(cut)+1) {
+			pieces = append(pieces, string(piece))
+		}
+		got := stream(plain, wrapped, pieces...)
+		if utf8.ValidString(text) { // which the oracle's expressions take for granted
+			if want := naive(plain, wrapped, text); got != want {
+				t.Fatalf("%q in %q shows\n%q, want\n%q", value, text, got, want)
+			}
+		}
+		if whole := newMatcher(plain, wrapped).redact(text); got != whole {
+			t.Fatalf("%q in %q shows\n%q in pieces, and as a whole\n%q", value, text, got, whole)
+		}
+	})
+}
+
 func TestOnlyWhatMayBeASecretIsHeldBack(t *testing.T) {
-	r := redactor{matcher: newMatcher([]string{"abcdefgh", "abcdefghijkl"})}
+	r := redactor{matcher: newMatcher([]string{"abcdefgh", "abcdefghijkl"}, nil)}
 	for _, c := range []struct{ piece, want string }{
 		{"nothing here", "nothing here"},
 		{"then abc", "then "},
@@ -148,6 +202,44 @@ func TestNamesTellWhatIsSecret(t *testing.T) {
 			t.Errorf("%s is taken for a secret", name)
 		}
 	}
+}
+
+func TestPatterns(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	token := make([]byte, 200)
+	for i := range token {
+		token[i] = byte('!' + random.IntN(90))
+	}
+	for name, value := range map[string]string{
+		"base64 of a secret of 58 bytes is found wherever it is wrapped":  string(token[:58]),
+		"base64 of a secret of 200 bytes is found wherever it is wrapped": string(token),
+		"base64 of a short secret is found wherever it is wrapped":        string(token[:15]),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMatcher(patterns([]string{value}))
+			for before := range 80 {
+				encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("b", before) + value + "\nbehind"))
+				first := before/3*4 + 4 // letter of the secret alone
+				for _, width := range []int{76, 64, 40} {
+					for _, lineBreak := range []string{"\n", "\r\n"} {
+						got := m.redact(wrap(encoded, width, lineBreak))
+						shown := strings.ReplaceAll(got, lineBreak, "")
+						if strings.Count(got, secret.Mark) != 1 || strings.Contains(shown, encoded[first:first+12]) {
+							t.Fatalf("behind %d bytes, at %d columns, with %q:\n%s", before, width, lineBreak, got)
+						}
+					}
+				}
+			}
+		})
+	}
+
+	t.Run("text between two line breaks is no base64", func(t *testing.T) {
+		m := newMatcher(patterns([]string{"hunter2-hunter2"}))
+		encoded := base64.StdEncoding.EncodeToString([]byte("hunter2-hunter2"))
+		if text := encoded[:9] + "\n\n" + encoded[9:]; m.redact(text) != text {
+			t.Errorf("%q becomes %q", text, m.redact(text))
+		}
+	})
 }
 
 // benchmarkText is a log of ordinary lines, with a secret in one of a hundred.

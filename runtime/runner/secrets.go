@@ -69,50 +69,57 @@ func secretsOf(h *runtime.Handover, definition *cloud.Definition, env environ) [
 }
 
 // patterns are the texts to look for: each secret, its lines, and the forms that
-// programs commonly give it.
-func patterns(secrets []string) []string {
-	var all []string
+// programs commonly give it. Those in base64 may be wrapped: base64 itself breaks
+// lines at 76 columns, openssl at 64, and a secret in a larger file at any place.
+func patterns(secrets []string) (plain, wrapped []string) {
 	for _, value := range secrets {
 		bare := strings.TrimSpace(value)
 		if utf8.RuneCountInString(bare) < leastSecret {
 			continue
 		}
-		all = append(all, bare) // without the newline behind it, which would join two lines
+		plain = append(plain, bare) // without the newline behind it, which would join two lines
 		if strings.Contains(bare, "\n") {
 			for line := range strings.Lines(bare) {
 				if line = strings.TrimSpace(line); utf8.RuneCountInString(line) >= leastLine {
-					all = append(all, line)
+					plain = append(plain, line)
 				}
 			}
 		}
-		for _, form := range encoded(value, bare) {
-			if len(form) >= leastEncoded {
-				all = append(all, form)
-			}
+		plain = appendForms(plain, url.QueryEscape(bare), url.PathEscape(bare))
+		for _, text := range []string{value, bare} {
+			plain = appendForms(plain, inJSON(text, true), inJSON(text, false))
+			wrapped = appendForms(wrapped, inBase64(text)...)
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	slices.Sort(plain)
+	slices.Sort(wrapped)
+	return slices.Compact(plain), slices.Compact(wrapped)
 }
 
-// encoded are other forms of a secret: in JSON, in a URL, and in base64, where
-// it looks different at each of the three places at which it can start.
-func encoded(value, bare string) []string {
-	forms := []string{url.QueryEscape(bare), url.PathEscape(bare)}
-	for _, text := range []string{value, bare} {
-		forms = append(forms, inJSON(text, true), inJSON(text, false),
-			base64.StdEncoding.EncodeToString([]byte(text)), base64.URLEncoding.EncodeToString([]byte(text)),
-			base64.RawStdEncoding.EncodeToString([]byte(text)), base64.RawURLEncoding.EncodeToString([]byte(text)))
+// appendForms appends the forms that are long enough.
+func appendForms(all []string, forms ...string) []string {
+	for _, form := range forms {
+		if len(form) >= leastEncoded {
+			all = append(all, form)
+		}
 	}
-	for _, text := range []string{value, bare} {
-		for before := range 3 {
-			padded := append(make([]byte, before), text...)
-			whole := len(padded) / 3 * 3 // what follows shares a letter with the next byte
-			lead := (before*8 + 5) / 6   // letters that the bytes in front have a part in
-			for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
-				if form := encoding.EncodeToString(padded[:whole]); len(form) > lead {
-					forms = append(forms, form[lead:])
-				}
+	return all
+}
+
+// inBase64 are the forms of a text in base64, where it looks different at each of
+// the three places at which it can start.
+func inBase64(text string) []string {
+	forms := []string{
+		base64.StdEncoding.EncodeToString([]byte(text)), base64.URLEncoding.EncodeToString([]byte(text)),
+		base64.RawStdEncoding.EncodeToString([]byte(text)), base64.RawURLEncoding.EncodeToString([]byte(text)),
+	}
+	for before := range 3 {
+		padded := append(make([]byte, before), text...)
+		whole := len(padded) / 3 * 3 // what follows shares a letter with the next byte
+		lead := (before*8 + 5) / 6   // letters that the bytes in front have a part in
+		for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+			if form := encoding.EncodeToString(padded[:whole]); len(form) > lead {
+				forms = append(forms, form[lead:])
 			}
 		}
 	}
