@@ -37,6 +37,15 @@
 // it. Only /mnt/pulumi is opened to other users before the start, since the path
 // of the OIDC token's file is documented.
 //
+// # Before a job is claimed
+//
+// Check finds what would fail every job: no engine, no runner, no network, no
+// folder. It asks the engine for one ping, and nothing that takes an engine more
+// than a few milliseconds. It does not create a container to see whether one can
+// be created: that would cost what a job costs, and needs an image. What only a
+// container shows (a mount that the engine refuses, a limit that its machine does
+// not have, a user that the image does not know) is left to the pool's back-off.
+//
 // # Limits
 //
 // Every call to the engine has a limit of its own, but for those that wait on
