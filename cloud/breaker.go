@@ -171,6 +171,14 @@ func (p *pace) heed(before runtime.Tuning) {
 	}
 }
 
+// retry lets an open breaker make one try before its timeout is over. What the
+// service has asked for holds.
+func (p *pace) retry() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.early = p.isOpen()
+}
+
 // backoff is the wait before repetition n (from 0): it doubles from first up to
 // most, with a fifth of jitter to either side.
 func backoff(first, most time.Duration, n int) time.Duration {

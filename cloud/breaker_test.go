@@ -407,3 +407,69 @@ func TestAPaceNeverLetsMoreThroughThanItsLimit(t *testing.T) {
 		})
 	})
 }
+
+func TestPace(t *testing.T) {
+	// open is a pace whose breaker has just opened, for an hour, with a wish of the
+	// service if it is not 0.
+	open := func(wish time.Duration) *pace {
+		tuning := documented()
+		tuning.BreakerFailures, tuning.BreakerTimeout = 1, time.Hour
+		p := newPace(tuning)
+		for range 3 { // with the repetitions
+			_ = p.begin()
+			_ = p.failed(errDown, true, 0)
+		}
+		if wish > 0 {
+			p.wish = time.Now().Add(wish)
+		}
+		return p
+	}
+
+	t.Run("retry lets one try through an open breaker, without repetitions", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := open(0)
+			time.Sleep(time.Minute)
+			if wait := paused(p.begin()); wait != 59*time.Minute {
+				t.Fatalf("the breaker is open for %s, want 59m", wait)
+			}
+			p.retry()
+			p.retry() // which is still one
+			if err := p.begin(); err != nil {
+				t.Fatalf("the breaker refuses the trial: %v", err)
+			}
+			if wait := paused(p.failed(errDown, true, 0)); wait != time.Hour {
+				t.Errorf("after the failed trial the breaker is open for %s, want 1h", wait)
+			}
+			if wait := paused(p.begin()); wait != time.Hour {
+				t.Errorf("a second trial is let through, or waits %s", wait)
+			}
+			p.retry()
+			if err := p.begin(); err != nil {
+				t.Fatal(err)
+			}
+			p.succeeded()
+			if err := p.begin(); err != nil || p.isOpen() {
+				t.Errorf("after a trial that succeeded the breaker is open: %v", err)
+			}
+		})
+	})
+
+	t.Run("retry leaves what the service asked for", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := open(20 * time.Minute)
+			p.retry()
+			if wait := paused(p.begin()); wait != 20*time.Minute {
+				t.Errorf("the wait is %s, want the 20m that the service asked for", wait)
+			}
+		})
+	})
+
+	t.Run("retry does not change a closed breaker", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPace(documented())
+			p.retry()
+			_ = p.begin()
+			around(t, "the wait before a repetition", paused(p.failed(errDown, true, 0)), 20*time.Second)
+		})
+	})
+}

@@ -45,8 +45,8 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// Client speaks for one pool. It is a [runtime.Cloud] and a [runtime.Tunable],
-// safe for concurrent use.
+// Client speaks for one pool. It is a [runtime.Cloud], a [runtime.Tunable] and a
+// [runtime.Retrier], safe for concurrent use.
 type Client struct {
 	service string
 	agent   string
@@ -130,6 +130,10 @@ func (c *Client) Tune(tuning runtime.Tuning) {
 	c.credentials.tune(tuning, calls)
 	c.pace.tune(tuning)
 }
+
+// Retry lets an open circuit breaker make one poll before its timeout is over; if
+// that one fails, the timeout begins again. A wait that the service asked for stays.
+func (c *Client) Retry() { c.pace.retry() }
 
 // Close lets connections go that are not in use. A client that is used all the
 // same makes new ones.

@@ -145,6 +145,32 @@ func (f *Follower) Look() error {
 	return f.last
 }
 
+// Check is [Follower.Look] for somebody who asked for it: if nothing has changed, it
+// logs that, too.
+func (f *Follower) Check() error {
+	before := f.View()
+	err := f.Look()
+	after, waits := f.View(), f.waits()
+	switch {
+	case after.Generation != before.Generation, after.Rejected != before.Rejected, (after.Rejection == nil) != (before.Rejection == nil):
+		// Look has logged it.
+	case waits:
+		f.log.Info("configuration checked: file is being written, change waits", "generation", after.Generation)
+	case after.Rejection != nil:
+		f.log.Warn("configuration checked: file is still refused, no change", "generation", after.Generation, "error", err)
+	default:
+		f.log.Info("configuration checked: no change", "generation", after.Generation)
+	}
+	return err
+}
+
+// waits reports whether a change waits for the file to be complete.
+func (f *Follower) waits() bool {
+	f.look.Lock()
+	defer f.look.Unlock()
+	return f.held || !f.since.IsZero() && time.Since(f.since) < airLimit
+}
+
 // airLimit is how long a writer may be in mid-air.
 const airLimit = 2 * time.Second
 

@@ -75,6 +75,24 @@ func (l *Loop) Want(desired Desired) {
 	clear(l.failures) // a new wish is a new try
 	l.giveUp(errNewer)
 	l.mu.Unlock()
+	l.wake()
+}
+
+// Retry ends the waits after failures: what could not be built is built again now, and
+// a pool whose last poll failed polls again, unless the service asked for a longer
+// wait. If it fails again, the wait begins again.
+func (l *Loop) Retry() {
+	l.mu.Lock()
+	for key, f := range l.failures {
+		l.failures[key] = failure{err: f.err}
+	}
+	l.mu.Unlock()
+	l.set.retry()
+	l.wake()
+}
+
+// wake makes the loop look again.
+func (l *Loop) wake() {
 	select {
 	case l.woken <- struct{}{}:
 	default:

@@ -26,6 +26,7 @@ type fakePool struct {
 	paused  bool // waits on purpose
 	done    bool // a job has ended, or is about to
 	looks   int  // calls of State
+	retries int  // calls of Retry
 	cause   error
 	err     error
 

@@ -75,6 +75,17 @@ func (s *Set) tune(spec runtime.PoolSpec) {
 	}
 }
 
+// retry ends the waits of all pools after failures, where they have such waits.
+func (s *Set) retry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.pools {
+		if pool, ok := m.pool.(runtime.Retrier); ok {
+			pool.Retry()
+		}
+	}
+}
+
 func (s *Set) drain(key string) {
 	if m := s.get(key); m != nil {
 		m.pool.Drain()

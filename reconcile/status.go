@@ -108,6 +108,8 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 			continue
 		}
 		switch failing := pool.FailingSince; {
+		case pool.ExecutorProblem != "" && pool.AnsweredAt.IsZero() && failing.IsZero():
+			// It has not polled, and the reason is below.
 		case pool.AnsweredAt.IsZero():
 			add(name, "the service has not answered a poll yet")
 		case !failing.IsZero() && now.Sub(failing) > s.Process.HealthThreshold:

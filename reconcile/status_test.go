@@ -39,6 +39,9 @@ func TestStatus(t *testing.T) {
 		"an executor that cannot work is alive and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.ExecutorProblem = "no such network: start it"
 		}, true, []string{"two: no such network: start it"}},
+		"an executor that cannot work is why nothing was polled": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.ExecutorProblem, p.AnsweredAt = "no such network", time.Time{}
+		}, true, []string{"two: no such network"}},
 		"a draining pool needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.Phase, p.AnsweredAt, p.ExecutorProblem = runtime.PoolDraining, time.Time{}, "engine down"
 		}, true, nil},

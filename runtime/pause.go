@@ -64,3 +64,32 @@ func (p *Pool) paused() pause {
 	}
 	return p.service
 }
+
+// Retrier is an optional interface of a [Cloud], and of what makes use of one, that
+// waits after failures.
+type Retrier interface {
+	// Retry ends such a wait with one more call. It returns at once.
+	Retry()
+}
+
+// Retry ends the wait after a failed poll: the next one is made now, and if it fails,
+// the wait begins again. A wait that the service asked for stays, and so does the
+// interval after a poll that did not fail.
+func (p *Pool) Retry() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if cloud, ok := p.parts.Cloud.(Retrier); ok {
+		cloud.Retry()
+	}
+	if p.failing == nil {
+		return
+	}
+	now := time.Now()
+	left := p.service
+	if p.service = (pause{}); now.Before(left.wish) {
+		left.until = left.wish
+		p.service = left
+	}
+	p.quiet, p.pollAt = false, now
+	p.poke()
+}

@@ -27,7 +27,8 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 		Name: "run", ShortUsage: "cmwa run [--config FILE] [--dry-run]",
 		ShortHelp: "claim jobs and run them, until a TERM or INT",
 		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
-			"The second one stops running jobs in order.",
+			"The second one stops running jobs in order. A HUP checks the configuration at once, and ends waits after\n" +
+			"failures with one more try, but for waits that the service asked for.",
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
@@ -44,7 +45,7 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 // runAgent is cmwa run. It returns after the first signal when all is done,
 // after a single run, or when it cannot begin.
 func runAgent(ctx, hurry context.Context, config string, s streams) error {
-	// A HUP asks for a look. From the beginning and until all jobs are over it must
+	// A HUP asks for a look and for another try. From the beginning and until all jobs are over it must
 	// not do what it does by default, which is to end the process and leave them.
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGHUP)
@@ -94,7 +95,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	})
 	group.Go(func() error { return process.serve(serving) })
 	group.Go(func() error { return watcher.Run(looking) })
-	group.Go(func() error { return follow(looking, asked, watcher, follower, log.logger) })
+	group.Go(func() error { return follow(looking, asked, watcher, follower, loop.Retry, log.logger) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
@@ -113,12 +114,14 @@ func check(desired reconcile.Desired) error {
 }
 
 // follow looks at the configuration whenever it may have changed, or a signal asks
-// for it, until ctx ends. It warns once of each file that cannot be replaced as it
-// is mounted.
-func follow(ctx context.Context, asked <-chan os.Signal, watcher *watch.Watcher, follower *reconcile.Follower, log *slog.Logger) error {
+// for it, until ctx ends. A signal also ends waits after failures, through retry. It
+// warns once of each file that cannot be replaced as it is mounted.
+func follow(ctx context.Context, asked <-chan os.Signal, watcher *watch.Watcher, follower *reconcile.Follower, retry func(), log *slog.Logger) error {
 	told := map[string]bool{}
+	look := follower.Look
 	for looked := (*schema.Config)(nil); ; {
-		_ = follower.Look() // it has told
+		_ = look() // it has told
+		look = follower.Look
 		if c := follower.View().Config; c != looked {
 			looked = c
 			for _, path := range frozenOf(c) {
@@ -139,6 +142,7 @@ func follow(ctx context.Context, asked <-chan os.Signal, watcher *watch.Watcher,
 		case <-watcher.Changed():
 		case <-asked:
 			watcher.Look()
+			look = func() error { defer retry(); return follower.Check() }
 		}
 	}
 }

@@ -209,8 +209,9 @@ func TestAHangUpFindsTheSameConfigurationInAFrozenPlace(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	retried := 0 // counted by follow alone until it has ended
 	asked, ended := make(chan os.Signal), make(chan error, 1)
-	go func() { ended <- follow(ctx, asked, watch.New(), follower, log) }()
+	go func() { ended <- follow(ctx, asked, watch.New(), follower, func() { retried++ }, log) }()
 	<-looks
 	for range 2 { // the second time says that the first is over
 		asked <- syscall.SIGHUP
@@ -222,6 +223,9 @@ func TestAHangUpFindsTheSameConfigurationInAFrozenPlace(t *testing.T) {
 	}
 	if text := said.String(); strings.Count(text, "mounted by itself") != 1 || !strings.Contains(text, "file="+frozenPath) {
 		t.Errorf("of a frozen file is said:\n%s", text)
+	}
+	if checked := strings.Count(said.String(), "configuration checked: no change"); checked != 2 || retried != 2 {
+		t.Errorf("after 2 signals %d checks without a change are logged, and waits are ended %d times", checked, retried)
 	}
 	if generation := follower.View().Generation; generation != 1 {
 		t.Errorf("the generation is %d, want it to stay 1", generation)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestHangUp sends HUP to an agent whose service has failed. The waits are of an hour,
+// so whatever comes before the limit of the tests comes from the signal.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+
+	// failing is an agent whose circuit breaker is open, after one poll that was
+	// answered by status 503 and these headers.
+	failing := func(t *testing.T, header ...string) (agent *program, polls *atomic.Int32, up *atomic.Bool) {
+		polls, up = new(atomic.Int32), new(atomic.Bool)
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isPoll(r) {
+				http.NotFound(w, r)
+				return
+			}
+			polls.Add(1)
+			if up.Load() {
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			for i := 0; i+1 < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			http.Error(w, "down", http.StatusServiceUnavailable)
+		}))
+		t.Cleanup(service.Close)
+		w := newWorld(t, "process")
+		w.url = service.URL
+		agent = w.follow(nil, "token: "+w.pool, "circuit_breaker_failures: 1", "circuit_breaker_timeout: 1h", "request_retry_count: 0")
+		agent.says("the circuit breaker is open")
+		return agent, polls, up
+	}
+
+	// opened waits until the breaker was said to be open so many times.
+	opened := func(agent *program, times int) {
+		agent.w.t.Helper()
+		agent.w.eventually("the breaker opens again", func() bool {
+			return strings.Count(agent.output(), "the circuit breaker is open") == times
+		})
+	}
+
+	t.Run("it ends the wait of an open breaker with one trial", func(t *testing.T) {
+		t.Parallel()
+		agent, polls, up := failing(t)
+		for trial := range int32(2) {
+			agent.signal(syscall.SIGHUP)
+			opened(agent, int(trial)+2)
+			if made := polls.Load(); made != trial+2 {
+				t.Fatalf("%d polls after %d signals, want %d", made, trial+1, trial+2)
+			}
+		}
+		up.Store(true)
+		agent.signal(syscall.SIGHUP)
+		agent.says("the service answers again")
+		agent.w.eventually("polling goes on", func() bool { return polls.Load() > 6 })
+	})
+
+	t.Run("it leaves a Retry-After of the service", func(t *testing.T) {
+		t.Parallel()
+		agent, polls, up := failing(t, "Retry-After", "1800")
+		up.Store(true)
+		for range 3 {
+			agent.signal(syscall.SIGHUP)
+			agent.ends(100 * time.Millisecond) // signals that come together are one
+		}
+		agent.says("configuration checked: no change")
+		agent.ends(time.Second) // there is no event to wait for
+		if made := polls.Load(); made != 1 {
+			t.Errorf("%d polls, want only the first one", made)
+		}
+	})
+
+	t.Run("it is logged when nothing has changed", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		agent := w.follow(nil, "token: "+w.pool)
+		agent.signal(syscall.SIGHUP)
+		agent.says(`configuration checked: no change component=config generation=1`)
+		w.save("token: "+w.pool, "polling_interval: soon")
+		agent.says("configuration refused")
+		agent.signal(syscall.SIGHUP)
+		agent.says("configuration checked: file is still refused, no change")
+	})
+}
