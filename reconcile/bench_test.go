@@ -45,7 +45,6 @@ func BenchmarkHundredPools(b *testing.B) {
 		Find: func() (schema.Source, error) {
 			return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil
 		},
-		Check: func(reconcile.Desired) error { return nil },
 		Watch: func(...string) {},
 		Want: func(d reconcile.Desired) {
 			desired = d

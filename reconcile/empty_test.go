@@ -18,7 +18,6 @@ func TestAFileThatStaysEmptyIsRefusedAfterAWhile(t *testing.T) {
 		var log strings.Builder
 		f := reconcile.NewFollower(reconcile.FollowerParts{
 			Find:  func() (schema.Source, error) { return schema.Source{Path: path, Content: []byte(content)}, nil },
-			Check: func(reconcile.Desired) error { return nil },
 			Want:  func(reconcile.Desired) { wanted++ },
 			Watch: func(...string) {}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})

@@ -41,7 +41,6 @@ type Follower struct {
 // FollowerParts is what a follower works with.
 type FollowerParts struct {
 	Find  func() (schema.Source, error) // reads the file
-	Check func(Desired) error           // says what this release cannot carry out
 	Want  func(Desired)                 // takes what is wanted; the latest wins
 	Watch func(paths ...string)         // takes the files that matter now
 	Log   *slog.Logger
@@ -92,7 +91,7 @@ func (f *Follower) View() View {
 //  3. What was seen last, with the same problems, is not looked at twice.
 //  4. What is in force already, after a bad edit was undone, only ends the
 //     rejection.
-//  5. What holds an error, or what this release cannot carry out, is refused.
+//  5. What holds an error is refused.
 //  6. After a write in place, what would move pools, credentials or the listener
 //     waits until the file has been quiet for settleTime, and what follows it too.
 //  7. Everything else is the next generation.
@@ -203,11 +202,7 @@ func (f *Follower) judge(outcome schema.Outcome, begun time.Time) error {
 		return f.refuse(Rejection{At: begun, Digest: outcome.Digest, Problems: outcome.Problems}, err)
 	}
 	generation := f.View().Generation + 1
-	desired := Want(outcome.Config, generation)
-	if err := f.parts.Check(desired); err != nil {
-		return f.refuse(Rejection{At: begun, Digest: outcome.Digest, Reason: err.Error()}, err)
-	}
-	f.accept(outcome, desired, begun)
+	f.accept(outcome, Want(outcome.Config, generation), begun)
 	return nil
 }
 

@@ -38,7 +38,6 @@ type desk struct {
 	id      schema.FileID     // of the file; zero is unknown
 	gone    error             // of reading the file
 	beside  map[string]string // files that the file names; one that is "denied" must not be read
-	refuses error             // what Check says
 	wants   []reconcile.Desired
 	watched []string // at last
 	log     strings.Builder
@@ -48,11 +47,6 @@ func newDesk() *desk {
 	d := &desk{path: "agent.yaml", beside: map[string]string{}}
 	d.follower = reconcile.NewFollower(reconcile.FollowerParts{
 		Find: d.find,
-		Check: func(reconcile.Desired) error {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return d.refuses
-		},
 		Want: func(desired reconcile.Desired) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -80,7 +74,7 @@ func (d *desk) find() (schema.Source, error) {
 		return schema.Source{}, d.gone
 	}
 	beside := maps.Clone(d.beside)
-	return schema.Source{Path: d.path, Before: d.before, FileID: d.id, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", ReadFile: func(name string) ([]byte, error) {
+	return schema.Source{Path: d.path, Before: d.before, FileID: d.id, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", Release: schema.Release{Targets: []string{"docker", "kubernetes"}}, ReadFile: func(name string) ([]byte, error) {
 		content, there := beside[name]
 		switch {
 		case !there:
@@ -218,8 +212,8 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"another in its place", d.write(fileB), 4, true, "", []string{"generation=4"}},
 			{"two mistakes", d.write(fileA + "log_level: " + canary + "\nmax_concurrent_workflows: -1\n"), 4, false, "max_concurrent_workflows", []string{stays + "4", stays + "4"}},
 			{"from bad to bad", d.write(wrong), 4, false, "polling_interval", []string{stays + "4"}},
-			{"what this release cannot do", func(d *desk) { d.file, d.refuses = fileA, errors.New("kubernetes is not carried out") }, 4, false, "not carried out", []string{stays + `4 problem="kubernetes is not carried out"`}},
-			{"something that it can", func(d *desk) { d.file, d.refuses = fileA+"log_level: debug\n", nil }, 5, true, "", []string{`log_level, default: polling_interval" next_job="default: docker.memory"`}},
+			{"what this release cannot do", d.write(fileA + "deploy_target: ecs\n"), 4, false, "ecs is not in this release", []string{stays + `4 problem="agent.yaml:2:16: deploy_target: ecs is not in this release; it has docker and kubernetes"`}},
+			{"something that it can", d.write(fileA + "log_level: debug\n"), 5, true, "", []string{`log_level, default: polling_interval" next_job="default: docker.memory"`}},
 			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`no setting in force: comments alone`}},
 		})
 		view := d.follower.View()
@@ -303,7 +297,7 @@ func TestTheFirstLookDecidesWhetherAnAgentCanBegin(t *testing.T) {
 		"a mistake":                     {func(d *desk) { d.file = wrong }, "polling_interval"},
 		"nothing":                       {func(d *desk) { d.file = "" }, "there is no pool access token"},
 		"no file":                       {func(d *desk) { d.gone = errors.New("there is no such file") }, "there is no such file"},
-		"what this release cannot do":   {func(d *desk) { d.file, d.refuses = fileA, errors.New("not carried out") }, "not carried out"},
+		"what this release cannot do":   {func(d *desk) { d.file = fileA + "deploy_target: ecs\n" }, "ecs is not in this release"},
 		"a file beside it is not there": {func(d *desk) { d.file = "token_file: beside\n" }, "token_file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -322,7 +316,7 @@ func TestTheFirstLookDecidesWhetherAnAgentCanBegin(t *testing.T) {
 				if again := d.follower.Look(); again == nil || again.Error() != err.Error() {
 					t.Errorf("the next look at the same says %v", again)
 				}
-				d.file, d.gone, d.refuses = fileA+"# mended\n", nil, nil
+				d.file, d.gone = fileA+"# mended\n", nil
 				if err := d.follower.Look(); err != nil || d.follower.View().Generation != 1 || d.follower.View().Rejection != nil {
 					t.Errorf("after the mistake is mended: %v, %+v", err, d.follower.View())
 				}

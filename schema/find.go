@@ -35,6 +35,9 @@ type Source struct {
 	// that is not here is no error.
 	Elsewhere bool
 
+	// Release is what the program that reads the source can carry out.
+	Release Release
+
 	// TerminationGrace is how long the agent's own Pod may take to end; 0 is
 	// unknown.
 	TerminationGrace time.Duration
@@ -59,6 +62,13 @@ func fileID(info fs.FileInfo) FileID {
 		return FileID{}
 	}
 	return FileID{Device: uint64(stat.Dev), Inode: stat.Ino} // Dev is signed on macOS
+}
+
+// Release is what a release of the agent can carry out. To demand more is an error,
+// which [Problems.Strict] makes a warning. A nil list stands for everything.
+type Release struct {
+	Targets []string // values of deploy_target
+	Kinds   []string // of enabled_workflow_types; a pool must have one of them
 }
 
 func (s Source) read(name string) ([]byte, fs.FileMode, error) {

@@ -45,6 +45,7 @@ const (
 	RulePools           Rule = "pools"            // pools that do not go together
 	RulePollRate        Rule = "poll-rate"        // all pools together ask the service very often
 	RuleTimes           Rule = "times"            // durations that do not fit together
+	RuleRelease         Rule = "release"          // a setting that this release cannot carry out
 	RuleInternal        Rule = "internal"         // a fault of the schema itself
 )
 
@@ -129,12 +130,16 @@ func (p Problems) Err() error {
 
 // Strict returns the problems as they weigh where a file is checked and nothing
 // runs: a key that is not known is an error, also where it resembles none that is;
+// what this release cannot carry out is a warning, as another may run the agent;
 // and what the machine of the agent may have, and this one need not, is none.
 func (p Problems) Strict() Problems {
 	strict := p.elsewhere()
 	for i := range strict {
-		if strict[i].Rule == RuleUnknownKey {
+		switch strict[i].Rule {
+		case RuleUnknownKey:
 			strict[i].Severity = Error
+		case RuleRelease:
+			strict[i].Severity = Warning
 		}
 	}
 	return strict

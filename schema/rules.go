@@ -32,6 +32,7 @@ func (s *scope) check() {
 	s.labels()
 	s.sizes()
 	s.forwarded()
+	s.release()
 	if s.pool.WorkingDirectory == "" {
 		s.pool.WorkingDirectory = directoryOf(s.source.Executable)
 	}
@@ -48,6 +49,19 @@ func (l *load) check(c *Config, t table, scopes []*scope) {
 	top.address(c.HTTPServerAddress)
 	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(t.pools()) > 0 {
 		c.MaxConcurrentWorkflows = limit // a pool alone has its own
+	}
+}
+
+// release refuses what the release cannot carry out.
+func (s *scope) release() {
+	r := s.source.Release
+	target := s.pool.DeployTarget
+	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
+		s.about(Error, RuleRelease, fmt.Sprintf("%s is not in this release; it has %s", target, strings.Join(r.Targets, " and ")), "", "deploy_target")
+	}
+	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
+	if r.Kinds != nil && s.good("enabled_workflow_types") && !slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
+		s.about(Error, RuleRelease, fmt.Sprintf("must contain %s, the only kind that this release claims", strings.Join(r.Kinds, " or ")), "", "enabled_workflow_types")
 	}
 }
 

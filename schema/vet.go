@@ -44,6 +44,7 @@ func Rules() []RuleInfo {
 		{RulePodTemplate, "A Pod template would be refused"},
 		{RuleProtectedField, "A Pod template sets what belongs to the agent"},
 		{RuleManifest, "A Kubernetes manifest does not hold what is looked for"},
+		{RuleRelease, "This release cannot carry out what a key demands"},
 		{RuleInternal, "The program itself is at fault"},
 	}
 }
@@ -58,13 +59,20 @@ func Rules() []RuleInfo {
 // variables nor the files of this machine count for it.
 //
 // Vet never panics, whatever the source holds, and is safe for concurrent use.
-func Vet(source Source) (problems Problems) {
+func Vet(source Source) Problems { return vetted(source, Problems.Strict) }
+
+// VetAsAgent is [Vet] with problems that weigh as for an agent that runs
+// elsewhere: it ignores keys that it does not know, unless they resemble one that
+// it does, and refuses what its release cannot carry out.
+func VetAsAgent(source Source) Problems { return vetted(source, Problems.elsewhere) }
+
+func vetted(source Source, weigh func(Problems) Problems) (problems Problems) {
 	defer func() {
 		if recover() != nil { // for the reason that Load has
 			problems = Problems{{Rule: RuleInternal, File: source.Path, Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
 		}
 	}()
-	problems = vet(source).Strict()
+	problems = weigh(vet(source))
 	problems.sort()
 	return slices.Compact(problems)
 }

@@ -73,6 +73,27 @@ func (c *configuring) named(key string) func(string) error {
 	}
 }
 
+// supported makes the check of a target: one of this release, or the one that the
+// file has already.
+func (c *configuring) supported(answer string) error {
+	if err := c.valid("deploy_target")(answer); err != nil {
+		return err
+	}
+	if answer != c.present["deploy_target"] && !slices.Contains(carriedOut.Targets, answer) {
+		return fmt.Errorf("%s is not in this release: write %s", answer, either(carriedOut.Targets))
+	}
+	return nil
+}
+
+// either writes words as a choice: a, b or c.
+func either(words []string) string {
+	last := len(words) - 1
+	if last <= 0 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
 // answer is the value of a key: that of its flag, or what the person says, or,
 // with nobody to ask, what the file says. missing says which flag to add if there
 // is none of these.
@@ -109,11 +130,14 @@ func (c *configuring) set(key, value string) {
 func (c *configuring) service() error {
 	for _, q := range []struct{ key, flag, value, text string }{
 		{"service_url", "service-url", c.o.serviceURL, "URL of the service"},
-		{"deploy_target", "target", c.o.target, "Where jobs run (" + strings.Join(c.fields["deploy_target"].Choices, ", ") + ")"},
+		{"deploy_target", "target", c.o.target, "Where jobs run (" + strings.Join(carriedOut.Targets, ", ") + ")"},
 	} {
 		standard := strings.Trim(c.fields[q.key].Default, `"`)
 		value, had := q.value, c.present[q.key]
 		check := c.valid(q.key)
+		if q.key == "deploy_target" {
+			check = c.supported
+		}
 		if had == "" {
 			had = standard
 		}

@@ -15,20 +15,13 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/runtime/docker"
 	"github.com/cmwa-project/cmwa/runtime/process"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
-// targets are the values of deploy_target that this release can carry out.
-var targets = []string{"docker", "process"}
-
-// supported says, before anything starts, what this release cannot carry out.
-func supported(spec runtime.PoolSpec) error {
-	if !slices.Contains(targets, spec.Identity.Target) {
-		return fmt.Errorf("pool %s: deploy_target %s is not in this release; it has %s", spec.Name, spec.Identity.Target, strings.Join(targets, " and "))
-	}
-	if !slices.Contains(spec.Tuning.Kinds, runtime.Deployment) {
-		return fmt.Errorf("pool %s: enabled_workflow_types must contain deployment, the only kind that this release claims", spec.Name)
-	}
-	return nil
+// carriedOut is what this release can carry out: the only list of its targets.
+var carriedOut = schema.Release{
+	Targets: []string{"docker", "process"},
+	Kinds:   []string{string(runtime.Deployment)},
 }
 
 // builder returns what makes pools: a client, an executor, and the pool over
@@ -52,7 +45,7 @@ func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, lo
 		case "process":
 			executor, err = process.New(process.Options{Agent: agent.ID, Environ: environ.list(), Log: parts("process")})
 		default:
-			err = supported(spec)
+			err = fmt.Errorf("deploy_target %s is not in this release", spec.Identity.Target)
 		}
 		if err != nil {
 			return nil, err

@@ -38,7 +38,7 @@ func configureCommand(s streams) *ffcli.Command {
 	flags.StringVar(&o.organization, "organization", "", "organisation for the exchange")
 	flags.StringVar(&o.poolID, "pool-id", "", "pool to join by the exchange")
 	flags.StringVar(&o.serviceURL, "service-url", "", "URL of the service")
-	flags.StringVar(&o.target, "target", "", "where jobs run: docker, kubernetes, ecs or process")
+	flags.StringVar(&o.target, "target", "", "where jobs run: "+either(carriedOut.Targets))
 	flags.BoolVar(&o.yes, "yes", false, "change files that are there already, without a question")
 	return &ffcli.Command{
 		Name: "configure", ShortUsage: "cmwa configure [FLAGS]",

@@ -35,7 +35,7 @@ func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) 
 	}
 	after, problems := (*schema.Config)(nil), unread[0]
 	if problems == nil {
-		after, problems = schema.Load(sources[0])
+		after, problems = asAgent(sources[0])
 	}
 	if err := writeText(s.stderr, found(sources[0], problems, map[schema.Problem]bool{}), false, false); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
@@ -43,10 +43,14 @@ func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) 
 	if after == nil {
 		return exitError(exitInvalid)
 	}
-	if err := check(reconcile.Want(after, d.Config.Desired+1)); err != nil {
-		return s.noPlan(err)
-	}
 	return s.printPlan(reconcile.Preview(before, after), format)
+}
+
+// asAgent loads a source as the agent of this release does. The configuration is
+// nil exactly if that agent refuses it.
+func asAgent(source schema.Source) (*schema.Config, schema.Problems) {
+	source.Release = carriedOut
+	return schema.Load(source)
 }
 
 // noPlan says why there is no plan.
@@ -87,17 +91,17 @@ func inForceHere(d statusDocument, environ environment) (*schema.Config, error) 
 // dryRun is cmwa run --dry-run: the start of an agent up to the point where it
 // would begin to act.
 func dryRun(config string, s streams) error {
-	c, warnings, err := load(config, readEnvironment(s.environ))
+	source, err := find(config, readEnvironment(s.environ))
 	if err != nil {
 		return usageError{err}
 	}
-	for _, warning := range warnings {
+	c, problems := asAgent(source)
+	if c == nil {
+		return usageError{problems.Err()}
+	}
+	for _, warning := range problems.Warnings() {
 		fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
 	}
-	desired := reconcile.Want(c, 1)
-	if err := check(desired); err != nil {
-		return usageError{err}
-	}
-	_, err = io.WriteString(s.stdout, reconcile.Diff(desired, reconcile.Observed{}).String())
+	_, err = io.WriteString(s.stdout, reconcile.Diff(reconcile.Want(c, 1), reconcile.Observed{}).String())
 	return err
 }

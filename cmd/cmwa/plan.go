@@ -33,8 +33,9 @@ func planCommand(s streams) *ffcli.Command {
 		LongHelp: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
 			"by draining the pool and starting a new one, or needs a restart. Tokens and files that are not on this machine do not matter.\n" +
 			"\n" +
-			"OLD and NEW are read as cmwa vet reads a FILE: pipes too, and - is standard input. Either may also be Kubernetes manifests\n" +
-			"that hold one configuration; then neither is laid under the variables of this machine.\n" +
+			"OLD and NEW are named as a FILE of cmwa vet: pipes too, and - is standard input. Each is judged as the agent of this\n" +
+			"release would: what it refuses has no plan, and of what it ignores there is a warning. Either may also be Kubernetes\n" +
+			"manifests that hold one configuration; then neither is laid under the variables of this machine.\n" +
 			"\n" +
 			"With --live, NEW is compared with what the running agent has in force: what saving it in place of the agent's file\n" +
 			"would do. It must be run where the agent runs, as its user and with its variables, and reads NEW as the agent would.\n" +
@@ -90,8 +91,7 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 		case packed[i]:
 			config, problems = unpacked(source, embedded[i])
 		default:
-			config, problems = schema.Load(source)
-			problems = problems.Strict()
+			config, problems = asAgent(source)
 		}
 		if problems.Err() != nil {
 			err = exitError(exitInvalid)
@@ -106,26 +106,32 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 	return configs, err
 }
 
-// unpacked loads the one configuration of manifests. It is nil if the problems hold
-// an error.
+// unpacked loads the one configuration of manifests, as the agent would. It is nil
+// if the problems hold an error.
 func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, schema.Problems) {
-	problems := schema.Vet(source)
 	wrong := schema.Problem{Rule: schema.RuleManifest, File: source.Path, Hint: "name a file with one configuration"}
-	switch {
-	case problems.Err() != nil:
-		return nil, problems
-	case len(embedded) == 0:
+	switch len(embedded) {
+	case 0:
+		if problems := schema.Vet(source); problems.Err() != nil {
+			return nil, problems
+		}
 		wrong.Message = "no ConfigMap or Secret of this file holds a configuration"
-		return nil, append(problems, wrong)
-	case len(embedded) > 1:
+		return nil, schema.Problems{wrong}
+	case 1:
+		source.Release = carriedOut
+		problems := schema.VetAsAgent(source)
+		if problems.Err() != nil {
+			return nil, problems
+		}
+		config, more := asAgent(embedded[0])
+		if config == nil {
+			return nil, append(problems, more.Errors()...)
+		}
+		return config, problems
+	default:
 		wrong.Message = fmt.Sprintf("the file holds %d configurations", len(embedded))
-		return nil, append(problems, wrong)
+		return nil, schema.Problems{wrong}
 	}
-	config, more := schema.Load(embedded[0])
-	if config == nil {
-		return nil, append(problems, more.Errors()...)
-	}
-	return config, problems
 }
 
 func (s streams) printPlan(reloads []reconcile.Reload, format string) error {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 
@@ -59,8 +57,12 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	watcher := watch.New()
 	log := newSwitch(s.stderr)
 	follower := reconcile.NewFollower(reconcile.FollowerParts{
-		Find:  func() (schema.Source, error) { return find(config, environ) },
-		Check: check, Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Log: log.logger,
+		Find: func() (schema.Source, error) {
+			source, err := find(config, environ)
+			source.Release = carriedOut
+			return source, err
+		},
+		Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Log: log.logger,
 	})
 	if err := follower.Look(); err != nil {
 		return usageError{err}
@@ -100,16 +102,6 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		return err
 	}
 	log.logger.Info("agent has stopped")
-	return nil
-}
-
-// check says what this release cannot carry out.
-func check(desired reconcile.Desired) error {
-	for _, key := range slices.Sorted(maps.Keys(desired.Pools)) {
-		if err := supported(desired.Pools[key]); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

@@ -205,7 +205,7 @@ func TestAHangUpFindsTheSameConfigurationInAFrozenPlace(t *testing.T) {
 			place = frozenPath
 			return source, nil
 		},
-		Check: check, Want: func(reconcile.Desired) {}, Watch: func(...string) {}, Log: log,
+		Want: func(reconcile.Desired) {}, Watch: func(...string) {}, Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

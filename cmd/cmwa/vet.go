@@ -91,6 +91,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 		}
 		problems := unread[i]
 		if problems == nil {
+			source.Release = carriedOut
 			problems = schema.Vet(source)
 		}
 		more := found(source, problems, said)

@@ -89,9 +89,13 @@ func TestVetOfWhatIsCleanIsSilent(t *testing.T) {
 			t.Errorf("%s: %+v", format, got)
 		}
 	}
-	got := vet(t, "../../examples", "", nil, "docker.yaml", "process.yaml", "oidc.yaml", "kubernetes.yaml", "manifests/configmap.yaml")
+	got := vet(t, "../../examples", "", nil, "docker.yaml", "pools.yaml", "process.yaml", "oidc.yaml", "reference.yaml")
 	if (got != vetted{}) {
 		t.Errorf("the examples: %+v", got)
+	}
+	got = vet(t, "../../examples", "", nil, "kubernetes.yaml", "manifests/configmap.yaml", "gitops/agent.yaml")
+	if got.code != 0 || strings.Count(got.stdout, "warning: ") != 3 || strings.Count(got.stdout, "deploy_target: kubernetes is not in this release") != 3 {
+		t.Errorf("the examples for a target that this release does not have: %+v", got)
 	}
 }
 
