@@ -74,16 +74,17 @@ func (d *desk) find() (schema.Source, error) {
 		return schema.Source{}, d.gone
 	}
 	beside := maps.Clone(d.beside)
-	return schema.Source{Path: d.path, Before: d.before, FileID: d.id, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", Release: schema.Release{Targets: []string{"docker", "kubernetes"}}, ReadFile: func(name string) ([]byte, error) {
-		content, there := beside[name]
-		switch {
-		case !there:
-			return nil, fs.ErrNotExist
-		case content == "denied":
-			return nil, fs.ErrPermission
-		}
-		return []byte(content), nil
-	}}, nil
+	return schema.Source{Path: d.path, Before: d.before, FileID: d.id, Content: []byte(d.file), Executable: "/opt/cmwa/cmwa", Release: schema.Release{Targets: []string{"docker", "kubernetes", "process"}},
+		ReadFile: func(name string) ([]byte, error) {
+			content, there := beside[name]
+			switch {
+			case !there:
+				return nil, fs.ErrNotExist
+			case content == "denied":
+				return nil, fs.ErrPermission
+			}
+			return []byte(content), nil
+		}}, nil
 }
 
 // heard takes what was logged since the last time.
@@ -212,7 +213,7 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"another in its place", d.write(fileB), 4, true, "", []string{"generation=4"}},
 			{"two mistakes", d.write(fileA + "log_level: " + canary + "\nmax_concurrent_workflows: -1\n"), 4, false, "max_concurrent_workflows", []string{stays + "4", stays + "4"}},
 			{"from bad to bad", d.write(wrong), 4, false, "polling_interval", []string{stays + "4"}},
-			{"what this release cannot do", d.write(fileA + "deploy_target: ecs\n"), 4, false, "ecs is not in this release", []string{stays + `4 problem="agent.yaml:2:16: deploy_target: ecs is not in this release; it has docker and kubernetes"`}},
+			{"what this release cannot do", d.write(fileA + "deploy_target: ecs\n"), 4, false, "ecs is not in this release", []string{stays + `4 problem="agent.yaml:2:16: deploy_target: ecs is not in this release; it has docker, kubernetes and process"`}},
 			{"something that it can", d.write(fileA + "log_level: debug\n"), 5, true, "", []string{`log_level, default: polling_interval" next_job="default: docker.memory"`}},
 			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`no setting in force: comments alone`}},
 		})

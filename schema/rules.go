@@ -57,11 +57,11 @@ func (s *scope) release() {
 	r := s.source.Release
 	target := s.pool.DeployTarget
 	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
-		s.about(Error, RuleRelease, fmt.Sprintf("%s is not in this release; it has %s", target, strings.Join(r.Targets, " and ")), "", "deploy_target")
+		s.about(Error, RuleRelease, fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and")), "", "deploy_target")
 	}
 	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
 	if r.Kinds != nil && s.good("enabled_workflow_types") && !slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
-		s.about(Error, RuleRelease, fmt.Sprintf("must contain %s, the only kind that this release claims", strings.Join(r.Kinds, " or ")), "", "enabled_workflow_types")
+		s.about(Error, RuleRelease, fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or")), "", "enabled_workflow_types")
 	}
 }
 

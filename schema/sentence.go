@@ -46,6 +46,15 @@ func between(lowest, highest *int64) string {
 	}
 }
 
+// words writes a list of words: a, b and c.
+func words(list []string, and string) string {
+	last := len(list) - 1
+	if last <= 0 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:last], ", ") + " " + and + " " + list[last]
+}
+
 // entrySentence says what one entry of the list must be.
 func (f *Field) entrySentence() string {
 	switch {

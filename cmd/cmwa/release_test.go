@@ -18,7 +18,7 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 		code, stdout, _ := command(nil, "vet", file)
 		for _, want := range []string{
 			fmt.Sprintf("%s:2:42: warning: pools.0.deploy_target: %s is not in this release; it has docker and process\n", file, target),
-			fmt.Sprintf("%s:3:51: warning: pools.1.enabled_workflow_types: must contain deployment, the only kind that this release claims\n", file),
+			fmt.Sprintf("%s:3:51: warning: pools.1.enabled_workflow_types: must contain deployment, as this release claims nothing else\n", file),
 		} {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("vet: there is no %q in\n%s", want, stdout)
@@ -58,7 +58,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 		"a misspelt service":             {good + "servce_url: https://a\n", true, `did you mean "service_url"?`, ""},
 		"a target of another release":    {"token: pul-0123\ndeploy_target: kubernetes\n", true, "kubernetes is not in this release", ""},
 		"another one":                    {"token: pul-0123\ndeploy_target: ecs\necs: {cluster: a}\n", true, "ecs is not in this release", ""},
-		"kinds of work of another":       {good + "enabled_workflow_types: [insights_scan]\n", true, "the only kind that this release claims", ""},
+		"kinds of work of another":       {good + "enabled_workflow_types: [insights_scan]\n", true, "as this release claims nothing else", ""},
 		"a wrong value":                  {good + "log_level: loud\n", true, "log_level: must be one of", ""},
 		"the misspelt key of a pool":     {good + "pools: [{name: a, max_concurent_workflows: 2}]\n", true, "did you mean", ""},
 		"a key of the agent in one pool": {good + "pools: [{name: a, strict: true}]\n", true, "it is for the whole agent", ""},
