@@ -48,8 +48,9 @@ func looksSecret(name string) bool {
 }
 
 // secretsOf collects what must not be shown: the job's tokens, what the agent
-// says, secret variables of the definition, everything forwarded, and variables
-// of the environment whose names tell.
+// says, secret variables of the definition, everything forwarded, variables of
+// the environment whose names tell, the secrets inside all of these, and the
+// passwords of URLs in any variable.
 func secretsOf(h *runtime.Handover, definition *cloud.Definition, env environ) []string {
 	all := append([]string{h.Token, h.OIDC}, h.Redact...)
 	for name, value := range definition.Env {
@@ -64,6 +65,12 @@ func secretsOf(h *runtime.Handover, definition *cloud.Definition, env environ) [
 		if looksSecret(name) {
 			all = append(all, value)
 		}
+	}
+	for _, value := range slices.Clone(all) {
+		all = append(all, contents(value)...)
+	}
+	for _, value := range env {
+		all = append(all, passwords(value)...)
 	}
 	return all
 }

@@ -1,0 +1,160 @@
+package runner
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// account is a service account's key as Google hands it out, with a made-up key.
+const account = `{
+  "type": "service_account",
+  "project_id": "my-project-123456",
+  "private_key_id": "0123456789abcdef0123456789abcdef01234567",
+  "private_key": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\nMzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu\nNMoSfm76oqFvAp8Gy0iz5sxjZmSnXyCdPEovGhLa0VzMaQ8s+CLOyS56YyCFGeJZ\n-----END PRIVATE KEY-----\n",
+  "client_email": "robot@my-project-123456.iam.gserviceaccount.com",
+  "client_id": "123456789012345678901",
+  "auth_uri": "https://accounts.google.com/o/oauth2/auth",
+  "token_uri": "https://oauth2.googleapis.com/token",
+  "auth_provider_x509_cert_url": "https://www.googleapis.com/oauth2/v1/certs",
+  "universe_domain": "googleapis.com"
+}`
+
+// redacted marks the secrets of a job whose steps have an environment.
+func redacted(t *testing.T, env environ, text string) string {
+	t.Helper()
+	h := &runtime.Handover{Token: "token-of-the-job"}
+	return newMatcher(patterns(secretsOf(h, &cloud.Definition{}, env))).redact(text)
+}
+
+func TestSecretsOf(t *testing.T) {
+	var key struct {
+		ID    string `json:"private_key_id"`
+		Key   string `json:"private_key"`
+		Email string `json:"client_email"`
+	}
+	if err := json.Unmarshal([]byte(account), &key); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(key.Key, "\n")
+	oneLine, err := json.Marshal(json.RawMessage(account))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested, err := json.Marshal(map[string]any{"inner": map[string]any{"list": []any{account}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, c := range map[string]struct {
+		env    environ
+		hidden []string
+		shown  []string
+	}{
+		"private key inside JSON is hidden once it is decoded": {
+			env:    environ{"GOOGLE_CREDENTIALS": account},
+			hidden: []string{key.Key, lines[1], lines[3], key.ID, base64.StdEncoding.EncodeToString([]byte(key.Key))},
+			shown: []string{
+				"service_account", "my-project-123456", key.Email, "123456789012345678901", "googleapis.com",
+				"https://accounts.google.com/o/oauth2/auth", "https://oauth2.googleapis.com/token",
+			},
+		},
+		"private key inside JSON of one line is hidden": {
+			env:    environ{"GOOGLE_CREDENTIALS": string(oneLine)},
+			hidden: []string{key.Key, lines[2]}, shown: []string{"service_account", "my-project-123456"},
+		},
+		"private key inside JSON inside JSON is hidden": {
+			env:    environ{"CLOUD_SECRET": string(nested)},
+			hidden: []string{key.Key, lines[2]}, shown: []string{"my-project-123456"},
+		},
+		"values of telling keys are hidden, others are not": {
+			env: environ{"AZURE_CREDENTIALS": `{"clientId":"7a1b0c6e-1111-2222-3333-444455556666","clientSecret":"hunter2-of-azure",
+				"tenantId":"tenant-of-the-company","pin_token":1234567890,"secretName":"name-of-it","db":{"password":{"sensitive":true,"value":"hunter2-inside"}},
+				"tokens":["hunter2-first","hunter2-second"],"enabled":true,"none":null,"short_token":"abc"}`},
+			hidden: []string{"hunter2-of-azure", "1234567890", "hunter2-inside", "hunter2-first", "hunter2-second"},
+			shown:  []string{"7a1b0c6e-1111-2222-3333-444455556666", "tenant-of-the-company", "name-of-it", "sensitive", "abc", "true"},
+		},
+		"random text inside JSON is hidden whatever its key": {
+			env:    environ{"APP_SECRET": `{"blob":"Zk8Qw2nV7xLr5TbYp0JdHs4GmA","cluster":"MyCompany-Production-Cluster-Europe1","note":"see the README of my-app"}`},
+			hidden: []string{"Zk8Qw2nV7xLr5TbYp0JdHs4GmA"}, shown: []string{"MyCompany-Production-Cluster-Europe1", "see the README of my-app"},
+		},
+		"elements of a secret list are hidden": {
+			env:    environ{"DEPLOY_KEYS_SECRET": `["hunter2-\"one\"","hunter2-two"]`},
+			hidden: []string{`hunter2-"one"`, "hunter2-two"},
+		},
+		"text that only looks like JSON is one secret": {
+			env:    environ{"A_SECRET": `{"a": hunter2`},
+			hidden: []string{`{"a": hunter2`}, shown: []string{"hunter2"},
+		},
+		"JSON in a variable that is no secret is shown": {
+			env:   environ{"SETTINGS": `{"color":"dark-blue"}`},
+			shown: []string{"dark-blue", `{"color":"dark-blue"}`},
+		},
+		"password of a URL is hidden": {
+			env:    environ{"DATABASE_URL": "postgres://admin:hunter2pw@db.example.com:5432/app?sslmode=require"},
+			hidden: []string{"hunter2pw"}, shown: []string{"admin", "db.example.com:5432/app", "postgres"},
+		},
+		"password of a URL is hidden as it is typed and as it is meant": {
+			env:    environ{"AMQP": "amqp://me:p%40ss%2Fw0rd%21@queue/vhost"},
+			hidden: []string{"p%40ss%2Fw0rd%21", "p@ss/w0rd!"}, shown: []string{"queue/vhost"},
+		},
+		"password with signs that a URL may not have is hidden": {
+			env:    environ{"DSN": "postgres://admin:hun#ter@2?pw@db.example.com/app"},
+			hidden: []string{"hun#ter@2?pw"}, shown: []string{"db.example.com/app"},
+		},
+		"short password of a URL is hidden beside its user": {
+			env:    environ{"DATABASE_URL": "postgres://u:pass@h"},
+			hidden: []string{"u:pass@"}, shown: []string{"pass", "compass"},
+		},
+		"password that is the user's name is hidden beside it": {
+			env:    environ{"DATABASE_URL": "postgres://postgres:postgres@localhost/app"},
+			hidden: []string{"postgres:postgres@"}, shown: []string{"postgres is ready"},
+		},
+		"token in the place of a user is hidden": {
+			env:    environ{"REMOTE": "git clone https://ghp_Zk8Qw2nV7xLr5TbYp0JdHs4GmA:x-oauth-basic@github.com/me/app.git"},
+			hidden: []string{"ghp_Zk8Qw2nV7xLr5TbYp0JdHs4GmA"}, shown: []string{"github.com/me/app.git"},
+		},
+		"each URL of a list is looked at": {
+			env:    environ{"SERVERS": "nats://a:hunter2-a@one:4222,nats://b:hunter2-b@two:4222"},
+			hidden: []string{"hunter2-a", "hunter2-b"}, shown: []string{"one:4222", "two:4222"},
+		},
+		"password of a URL inside JSON is hidden": {
+			env:    environ{"APP_SECRET": `{"dsn":"mysql://root:hunter2-db@host/app"}`},
+			hidden: []string{"hunter2-db"}, shown: []string{"host/app"},
+		},
+		"URL without a password hides nothing": {
+			env:   environ{"PULUMI_BACKEND_URL": "https://api.example.com:8080/@scope/x?mail=me@example.com", "REPOSITORY": "ssh://git@github.com/me/app"},
+			shown: []string{"api.example.com", "8080", "@scope", "me@example.com", "git@github.com", "ssh://git@github.com/me/app"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, text := range c.hidden {
+				if got := redacted(t, c.env, "<"+text+">"); got != "<"+secret.Mark+">" && strings.TrimSuffix(got, "\n>") != "<"+secret.Mark {
+					t.Errorf("%q is shown as %q", text, got)
+				}
+			}
+			for _, text := range c.shown {
+				if got := redacted(t, c.env, "<"+text+">"); got != "<"+text+">" {
+					t.Errorf("%q is shown as %q, want all of it", text, got)
+				}
+			}
+		})
+	}
+
+	t.Run("large JSON costs a limited number of secrets", func(t *testing.T) {
+		values := slices.Repeat([]string{"hunter2-hunter2"}, 100_000)
+		large, err := json.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(contents(string(large))); n > maxContents {
+			t.Errorf("%d values are taken, want at most %d", n, maxContents)
+		}
+	})
+}
