@@ -281,6 +281,30 @@ func BenchmarkRedactor(b *testing.B) {
 	}
 }
 
+// BenchmarkRedactorBase64 is text that consists of what wrapped secrets look like.
+func BenchmarkRedactorBase64(b *testing.B) {
+	random := rand.New(rand.NewPCG(5, 6))
+	file := make([]byte, 3<<18)
+	for i := range file {
+		file[i] = byte(random.Uint32())
+	}
+	text := []byte(wrap(base64.StdEncoding.EncodeToString(file), 76, "\n"))
+	r := redactor{matcher: newMatcher(patterns(benchmarkSecrets()))}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		for piece := range slices.Chunk(text, readSize) {
+			r.write(piece)
+		}
+	}
+}
+
+func BenchmarkNewMatcher(b *testing.B) {
+	secrets := benchmarkSecrets()
+	for b.Loop() {
+		newMatcher(patterns(secrets))
+	}
+}
+
 func BenchmarkNearlySecretText(b *testing.B) {
 	value := strings.Repeat("a", 4000) + "b"
 	text := bytes.Repeat([]byte("a"), 1<<20)
