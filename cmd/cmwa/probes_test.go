@@ -107,6 +107,17 @@ func TestProbes(t *testing.T) {
 		p.alive(0, http.StatusOK)
 	})
 
+	t.Run("an engine that is down is alive and not ready", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		p := probes{w, freePort(t)}
+		w.target = "docker"
+		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + filepath.Join(w.folder, "none.sock")}, p.settings()...)
+		agent.says("cannot reach the Docker engine")
+		p.never(2 * probedThreshold)
+		p.status(exitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")
+	})
+
 	t.Run("a service that was never reached is alive and never ready", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
