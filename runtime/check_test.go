@@ -128,6 +128,19 @@ func TestExecutorCheck(t *testing.T) {
 			}
 		})
 	})
+	t.Run("job that was asked for before an edit starts with the settings that were checked", func(t *testing.T) {
+		play(t, in("/good"), func(t *testing.T, st *stage) {
+			st.engine.FailWhen(wants("/good"))
+			st.queue(2)
+			release := st.cloud.Hang(runtimetest.Claim)
+			st.start()
+			st.pool.Tune(in("/bad"))
+			release()
+			wait(time.Minute)
+			st.wantClaimed(2, 1)
+			st.wantDeeds("job-0", "start", "started", "remove", "removed")
+		})
+	})
 	t.Run("check that hangs ends with an edit", func(t *testing.T) {
 		play(t, in("/hangs"), func(t *testing.T, st *stage) {
 			st.engine.FailWhen(func(ctx context.Context, t runtime.Tuning) error {
@@ -228,171 +241,6 @@ func TestExecutorCheck(t *testing.T) {
 				st.stop(errors.New("the story is over"))
 				st.end()
 			}
-		})
-	})
-}
-
-func TestStartBackoff(t *testing.T) {
-	gone := errors.New("the engine is gone")
-	cannotStart := runtimetest.Script{Fail: gone}
-	t.Run("two jobs fail, then one at a time after 5 s doubling to 5 min", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(cannotStart)
-			st.queue(30)
-			st.start()
-			st.wantClaimed(30, 2)
-			st.wantPaused(5 * time.Second)
-			claimed := 2
-			for _, pause := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300} {
-				wait(pause*time.Second - time.Millisecond)
-				st.wantClaimed(30, claimed)
-				wait(time.Millisecond)
-				claimed++
-				st.wantClaimed(30, claimed)
-			}
-			if why := st.pool.State().Why; !strings.Contains(why, "11 jobs in a row") || !strings.Contains(why, gone.Error()) {
-				t.Errorf("the reason is %q", why)
-			}
-			st.engine.Otherwise(runtimetest.Script{Running: time.Second})
-			wait(6 * time.Minute)
-			st.wantClaimed(30, 30)
-			if state := st.pool.State(); state.Phase != runtime.PoolPolling {
-				t.Errorf("the pool is %s after a job got past its start", state.Phase)
-			}
-		})
-	})
-	t.Run("pool of eight tries one job at a time", func(t *testing.T) {
-		play(t, spec(most(8)), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: time.Minute, Fail: gone})
-			st.queue(30)
-			st.start()
-			wait(time.Minute) // eight were being started
-			st.wantClaimed(30, 8)
-			st.wantPaused(5 * time.Second) // and count as one row
-			wait(5*time.Second + 30*time.Second)
-			st.wantClaimed(30, 9) // the probe is being started
-			wait(30 * time.Second)
-			st.wantPaused(10 * time.Second)
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
-			wait(10 * time.Second)
-			st.wantClaimed(30, 9+8)
-		})
-	})
-	t.Run("single failure delays nothing", func(t *testing.T) {
-		play(t, spec(most(4)), func(t *testing.T, st *stage) {
-			st.engine.Script("job-0", cannotStart)
-			st.queue(5)
-			st.start()
-			st.wantClaimed(5, 5)
-		})
-	})
-	t.Run("jobs that fail by themselves delay nothing", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJob)})
-			st.queue(30)
-			st.start()
-			st.wantClaimed(30, 30)
-		})
-	})
-	t.Run("jobs that fail by themselves do not end the row", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(cannotStart)
-			st.engine.Script("job-1", runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJob)})
-			st.queue(30)
-			st.start()
-			st.wantClaimed(30, 3)
-		})
-	})
-	t.Run("definition that cannot be fetched counts", func(t *testing.T) {
-		for _, refusal := range []error{errors.New("403 forbidden"), runtime.ErrGone} {
-			play(t, spec(), func(t *testing.T, st *stage) {
-				st.cloud.Fail(runtimetest.Define, 30, refusal)
-				st.queue(30)
-				st.start()
-				wait(time.Minute)
-				st.wantClaimed(30, 5)
-			})
-		}
-	})
-	t.Run("runner that ends before its first step counts", func(t *testing.T) {
-		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeUntold}, {Code: 137, Reason: "out of memory"}} {
-			play(t, spec(), func(t *testing.T, st *stage) {
-				st.engine.Otherwise(runtimetest.Script{Mute: true, Exit: exit})
-				st.queue(30)
-				st.start()
-				wait(time.Minute)
-				st.wantClaimed(30, 5)
-				if why := st.pool.State().Why; why == "" {
-					t.Error("the pause has no reason")
-				}
-			})
-		}
-	})
-	t.Run("runner that dies in a step does not count", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: 137}})
-			st.queue(30)
-			st.start()
-			wait(time.Minute)
-			st.wantClaimed(30, 30)
-		})
-	})
-	t.Run("cancelled starts do not count", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: time.Hour})
-			st.queue(4)
-			for i := range 4 {
-				st.cloud.Answer(fmt.Sprint("job-", i), runtime.Ended)
-			}
-			st.start()
-			wait(2*time.Minute + time.Second) // each is asked for after 30 s
-			st.wantClaimed(4, 4)
-		})
-	})
-	t.Run("other settings for jobs end the pause and other edits do not", func(t *testing.T) {
-		play(t, in("/a"), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(cannotStart)
-			st.queue(30)
-			st.start()
-			wait(time.Minute) // in the pause of 40 s
-			st.wantClaimed(30, 5)
-			st.pool.Tune(in("/a", most(3)))
-			synctest.Wait()
-			st.wantClaimed(30, 5)
-			st.pool.Tune(in("/b", most(3)))
-			synctest.Wait()
-			st.wantClaimed(30, 6)
-			st.wantPaused(5 * time.Second)
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
-			st.pool.Tune(in("/c", most(3)))
-			synctest.Wait()
-			st.wantClaimed(30, 9)
-		})
-	})
-	t.Run("executor is checked again after a failed start", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Script("job-0", cannotStart)
-			st.queue(1)
-			st.start()
-			if checks := len(st.engine.Checks()); checks != 2 {
-				t.Errorf("%d checks before two polls with a failed start between, want 2", checks)
-			}
-		})
-	})
-	t.Run("adopted job says nothing about starts", func(t *testing.T) {
-		play(t, spec(most(2)), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour, Progress: []runtimetest.Beat{
-				{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
-			}})
-			adopted := job("adopted")
-			adopted.Agent, adopted.Pool = "agent-1", spec().Key()
-			st.cloud.Know(adopted, runtimetest.Definition("sleep 3600"))
-			st.engine.Adopt(&adopted, time.Now())
-			st.engine.Otherwise(cannotStart)
-			st.queue(30)
-			st.start()
-			wait(4 * time.Second)
-			st.wantClaimed(30, 2)
 		})
 	})
 }

@@ -308,6 +308,9 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	job.Generation = p.spec.Generation
 	job.Service = p.spec.Identity.Service
 	job.Tuning = p.spec.Tuning
+	if closed(tuned) { // the executor was checked under the settings of before
+		job.Tuning.Place, job.Tuning.CA = before.Place, before.CA
+	}
 	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
 	if mine.keep() {
 		p.log.Info("the service's answer came late, and other jobs run in its place; the job runs beyond the limit of all pools", "job", job.ID)

@@ -868,13 +868,25 @@ func TestEveryJobEndsOnceWhateverHappens(t *testing.T) {
 			for range rapid.IntRange(0, 6).Draw(rt, "events") {
 				wait(time.Duration(rapid.IntRange(1, 200).Draw(rt, "wait")) * time.Second)
 				job := fmt.Sprint("job-", rapid.IntRange(0, jobs-1).Draw(rt, "which"))
-				switch rapid.IntRange(0, 3).Draw(rt, "event") {
+				switch rapid.IntRange(0, 5).Draw(rt, "event") {
 				case 0:
 					st.cloud.Answer(job, runtime.Ended)
 				case 1:
 					st.cloud.Answer(job, runtime.Gone)
 				case 2:
 					st.pool.Tune(spec(most(rapid.IntRange(1, 4).Draw(rt, "new most"))))
+				case 3:
+					st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("the engine is gone") })
+				case 4:
+					st.engine.FailWhen(func(ctx context.Context, _ runtime.Tuning) error {
+						select {
+						case <-ctx.Done():
+						case <-time.After(time.Minute):
+						}
+						return errors.New("the engine does not answer")
+					})
+				case 5:
+					st.engine.FailWhen(nil)
 				}
 			}
 			if rapid.Bool().Draw(rt, "stopped") {

@@ -120,6 +120,33 @@ func TestAMissingRunnerIsNamedWithItsCure(t *testing.T) {
 	}
 }
 
+func TestCheck(t *testing.T) {
+	working := jobIn(pretend(t, "exit 0")).Tuning
+	t.Run("removed folder for jobs is made again", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "jobs")
+		e := open(t, folder)
+		if err := os.Remove(folder); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Check(t.Context(), working); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(folder); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("file in place of the folder for jobs", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "jobs")
+		e := open(t, folder)
+		if err := errors.Join(os.Remove(folder), os.WriteFile(folder, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Check(t.Context(), working); err == nil || !strings.Contains(err.Error(), folder) {
+			t.Errorf("checking gives %v, want an error that names the folder", err)
+		}
+	})
+}
+
 func TestAJobIsNotStartedTwice(t *testing.T) {
 	folder := t.TempDir()
 	e := open(t, folder)
