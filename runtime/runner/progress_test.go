@@ -51,7 +51,8 @@ func TestProgressWriter(t *testing.T) {
 			time.AfterFunc(time.Second, func() { p.close(); _ = out.Close() })
 			time.Sleep(2 * time.Second)
 			all := readAll(t, agent)
-			if len(all) == 0 || len(all) > 3 || all[len(all)-1] != (runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed}) {
+			last := runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed}
+			if len(all) == 0 || len(all) > 3 || all[len(all)-1] != last {
 				t.Errorf("the agent reads %+v, want at most three lines and the last status", all)
 			}
 		})
@@ -62,7 +63,9 @@ func TestProgressWriter(t *testing.T) {
 			out, agent := net.Pipe()
 			p := newProgress(out, slog.New(slog.DiscardHandler))
 			want := []runtime.Progress{
-				{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running}, {Step: 1, Lines: 4, Status: runtime.Running},
+				{Step: 0, Status: runtime.Succeeded},
+				{Step: 1, Status: runtime.Running},
+				{Step: 1, Lines: 4, Status: runtime.Running},
 			}
 			go func() {
 				for _, value := range want {
