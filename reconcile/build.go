@@ -52,6 +52,8 @@ func (l *Loop) start(ctx, pools context.Context, starts Plan) (acted bool) {
 			case r.err == nil:
 				acted = true
 				l.startOne(pools, r.action, r.pool)
+			case ctx.Err() == nil && r.action.Spec.Leftover:
+				l.leftoverFailed(r.action.Spec, r.err)
 			case ctx.Err() == nil:
 				l.failed(r.action.key(), poolFails, r.action.Spec.Name, r.err)
 			}
@@ -90,7 +92,7 @@ func (l *Loop) buildAll(ctx context.Context, starts Plan) <-chan built {
 // startOne starts a pool. One that is not wanted any more ends as soon as it
 // begins, and lets go of what it holds.
 func (l *Loop) startOne(pools context.Context, a StartPool, pool Pool) {
-	if !l.wanted(a.key()) {
+	if a.Spec.Leftover || !l.wanted(a.key()) { // a leftover that is desired by now is revived
 		pool.Drain()
 	}
 	l.set.start(pools, a.key(), pool)

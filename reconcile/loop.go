@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ type Loop struct {
 	inForce  ProcessSpec
 	since    time.Time // of applied
 	failures map[string]failure
+	leftover map[string]runtime.PoolSpec // see Observed.Leftovers
 	stopping bool
 	giveUp   context.CancelCauseFunc // ends the preparation that is under way
 }
@@ -191,7 +193,12 @@ func (l *Loop) observe() (Desired, Observed) {
 		}
 		blocked[key] = f.until
 	}
-	return l.desired, Observed{Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked}
+	maps.DeleteFunc(l.leftover, func(key string, _ runtime.PoolSpec) bool {
+		_, wanted := l.desired.Pools[key]
+		_, there := states[key]
+		return wanted || there // such a pool adopts its instances itself
+	})
+	return l.desired, Observed{Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked, Leftovers: maps.Clone(l.leftover)}
 }
 
 // poolFails is the word of a pool that cannot be built, or does not live.
@@ -256,7 +263,13 @@ func (l *Loop) failed(key, what, pool string, err error) {
 func (l *Loop) converged(desired Desired, observed Observed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.failures) > 0 || len(observed.Pools) != len(desired.Pools) || l.applied.Generation == desired.Generation || !desired.claimedIn(observed.Pools) {
+	pools := 0
+	for _, state := range observed.Pools {
+		if !state.Spec.Leftover { // one that drains for hours is no part of a generation
+			pools++
+		}
+	}
+	if len(l.failures) > 0 || pools != len(desired.Pools) || l.applied.Generation == desired.Generation || !desired.claimedIn(observed.Pools) {
 		return
 	}
 	l.applied, l.since = desired, observed.Now

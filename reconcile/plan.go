@@ -18,6 +18,8 @@ type Observed struct {
 	Pools   map[string]runtime.PoolState // by key
 	Process ProcessSpec                  // in force
 	Blocked map[string]time.Time         // keys that failed, and when to try them again; the process has ProcessKey
+
+	Leftovers map[string]runtime.PoolSpec // pools that have instances of an earlier run of the agent, by key
 }
 
 // ProcessKey is the key under which the process as a whole fails.
@@ -89,6 +91,8 @@ func (p Plan) String() string {
 //  5. What is not wanted and has stopped is removed.
 //  6. The process is made what is wanted of it, unless that failed a short while
 //     ago.
+//  7. A pool with instances of an earlier run that is neither desired nor
+//     observed is started: it drains at once, see [runtime.PoolSpec].Leftover.
 //
 // No action ends a job. What takes no time comes first in a plan.
 func Diff(desired Desired, observed Observed) Plan {
@@ -122,6 +126,12 @@ func Diff(desired Desired, observed Observed) Plan {
 			if desired.letsGo(state.Spec, observed) {
 				plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
 			}
+		}
+	}
+	for key, spec := range observed.Leftovers {
+		_, wanted := desired.Pools[key]
+		if _, there := observed.Pools[key]; !wanted && !there {
+			plan = append(plan, StartPool{spec})
 		}
 	}
 	slices.SortFunc(plan, func(a, b Action) int {
@@ -198,7 +208,12 @@ func (a SetProcess) String() string {
 	return "set the agent's " + strings.Join(parts, ", ")
 }
 
-func (a StartPool) String() string { return fmt.Sprintf("start pool %s", a.Spec.Name) }
+func (a StartPool) String() string {
+	if a.Spec.Leftover {
+		return fmt.Sprintf("adopt instances of pool %s, which is no longer configured", a.Spec.Name)
+	}
+	return fmt.Sprintf("start pool %s", a.Spec.Name)
+}
 
 func (a TunePool) String() string {
 	if a.Revive {

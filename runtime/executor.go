@@ -54,6 +54,11 @@ type Found struct {
 	Ended      time.Time // zero while it runs, or when it is not known
 }
 
+// Spec returns what the labels tell of the instance's pool.
+func (f Found) Spec() PoolSpec {
+	return PoolSpec{Name: f.PoolName, Identity: f.Identity, Leftover: true}
+}
+
 // Exit is how an environment ended.
 type Exit struct {
 	Code   int    // of the runner: see the Code constants

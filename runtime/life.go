@@ -300,6 +300,10 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 	last := time.Now()
 	for {
 		tuning, tuned := l.pool.settings()
+		var due <-chan time.Time // never without an interval
+		if tuning.StatusInterval > 0 {
+			due = time.After(tuning.StatusInterval - time.Since(last))
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -309,7 +313,7 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 		case <-tuned:
 			l.pool.mark() // it has waited on purpose until now
 			continue
-		case <-time.After(tuning.StatusInterval - time.Since(last)):
+		case <-due:
 		}
 		verdict, err := l.pool.parts.Cloud.Wanted(ctx, l.job)
 		last = time.Now()

@@ -788,6 +788,65 @@ func TestAnAdoptedJobThatIsCancelledIsStopped(t *testing.T) {
 	})
 }
 
+func TestLeftoverPool(t *testing.T) {
+	leftover := runtime.PoolSpec{Name: spec().Name, Identity: spec().Identity, Leftover: true}
+	run := func(t *testing.T, story func(st *stage)) {
+		synctest.Test(t, func(t *testing.T) {
+			slots := runtime.NewSlots(1)
+			st := newStageWith(t, leftover, slots)
+			old := runtime.Job{ID: "old", Subject: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}
+			st.engine.Script("old", runtimetest.Script{Running: 5 * time.Hour})
+			st.engine.Adopt(&old, time.Now())
+			st.cloud.Queue("a")
+			st.pool.Drain()
+			st.start()
+			story(st)
+			st.stop(errors.New("the story is over"))
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("drains without asking the service", func(t *testing.T) {
+		run(t, func(st *stage) {
+			wait(2 * time.Hour)
+			state := st.pool.State()
+			if state.Phase != runtime.PoolDraining || state.Why == "" || len(state.Jobs) != 1 || time.Since(state.Progress) > time.Minute {
+				t.Errorf("the pool is %+v", state)
+			}
+			wait(4 * time.Hour)
+			st.wantDeeds("old", "was adopted", "remove", "removed")
+			for _, call := range []runtimetest.Call{runtimetest.Claim, runtimetest.Wanted, runtimetest.Report} {
+				if calls := st.cloud.Calls(call); len(calls) > 0 {
+					t.Errorf("%s was called at %v, without credentials", call, calls)
+				}
+			}
+			if state := st.pool.State(); state.Phase != runtime.PoolStopped || state.Err != nil {
+				t.Errorf("after its last job the pool is %+v", state)
+			}
+		})
+	})
+	t.Run("is revived with the settings of a configuration", func(t *testing.T) {
+		run(t, func(st *stage) {
+			old := runtime.Job{ID: "old", Subject: "deployment-of-old"}
+			st.cloud.Know(old, runtimetest.Definition("sleep 60"))
+			wait(time.Hour)
+			st.pool.Tune(spec(most(2)))
+			wait(2 * time.Minute)
+			if asked := len(st.cloud.Calls(runtimetest.Wanted)); asked == 0 {
+				t.Error("the service was not asked about the adopted job")
+			}
+			if queued := st.cloud.Queued(); len(queued) != 1 {
+				t.Error("the adopted job takes no slot of the process")
+			}
+			st.cloud.Answer("old", runtime.Ended)
+			wait(2 * time.Minute)
+			st.wantDeeds("old", "was adopted", "remove", "term", "removed")
+			st.wantDeeds("a", "start", "started", "remove", "removed")
+		})
+	})
+}
+
 func TestAdoptedJob(t *testing.T) {
 	adopted := func(st *stage) {
 		old := runtime.Job{ID: "old", Subject: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}

@@ -16,6 +16,10 @@ type PoolSpec struct {
 	Identity   Identity
 	Tuning     Tuning
 	Generation uint64 // of the configuration it comes from
+
+	// Leftover marks a pool that no configuration describes: only its name and
+	// identity are known, from the labels of its instances. Such a pool drains.
+	Leftover bool
 }
 
 // Key names the pool among all that run: its name and a digest of its identity.
@@ -56,7 +60,7 @@ type Tuning struct {
 	SingleRun       bool          // end after one finished job, counted from when this is switched on
 	PollingInterval time.Duration //
 	PollingOverride bool          // ignore Retry-After on polls
-	StatusInterval  time.Duration // between two questions whether a job is wanted
+	StatusInterval  time.Duration // between two questions whether a job is wanted; 0 asks nothing, as a leftover pool has no credentials
 
 	RequestTimeout  time.Duration // of one attempt of one call
 	RetryCount      int           // attempts after the first

@@ -79,6 +79,9 @@ func (p *Pool) State() PoolState {
 	if state.Phase == PoolWaiting {
 		state.Why = "each of the agent's places for a job is taken, by a job or by a pool that asks for work"
 	}
+	if state.Phase == PoolDraining && p.spec.Leftover {
+		state.Why = "the pool is no longer configured, and has jobs of an earlier run of the agent"
+	}
 	now := time.Now()
 	switch {
 	case p.due.IsZero(), p.due.After(now):

@@ -32,34 +32,41 @@ func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, lo
 		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)", program, release(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
-		parts := func(component string) *slog.Logger { return log.With("component", component, "pool", spec.Name) }
-		var executor runtime.Executor
-		var err error
-		letGo := func() {}
-		switch spec.Identity.Target {
-		case "docker":
-			var engine *docker.Executor
-			if engine, err = docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent.ID, Log: parts("docker")}); err == nil {
-				executor, letGo = engine, engine.Close
-			}
-		case "process":
-			executor, err = process.New(process.Options{Agent: agent.ID, Environ: environ.list(), Log: parts("process")})
-		default:
-			err = fmt.Errorf("deploy_target %s is not in this release", spec.Identity.Target)
-		}
+		executor, closeExecutor, err := executorFor(ctx, spec.Identity.Target, environ, agent, log.With("pool", spec.Name))
 		if err != nil {
 			return nil, err
 		}
-		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: parts("cloud")})
+		if err := agent.AddTarget(spec.Identity.Target); err != nil {
+			log.Warn("cannot record the deploy_target in the state folder: if the target changes, a restarted agent does not find the instances there", "target", spec.Identity.Target, "error", err)
+		}
+		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: log.With("component", "cloud", "pool", spec.Name)})
 		return runtime.NewPool(spec, runtime.Parts{
 			Cloud: client, Executor: executor, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
 			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log,
 			Close: func() {
 				client.Close()
-				letGo()
+				closeExecutor()
 			},
 		}), nil
 	}
+}
+
+// executorFor makes the executor of a deploy_target. The function that it returns
+// closes what the executor holds.
+func executorFor(ctx context.Context, target string, environ environment, agent *agentid.Agent, log *slog.Logger) (runtime.Executor, func(), error) {
+	log = log.With("component", target)
+	switch target {
+	case "docker":
+		executor, err := docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent.ID, Log: log})
+		if err != nil {
+			return nil, nil, err
+		}
+		return executor, executor.Close, nil
+	case "process":
+		executor, err := process.New(process.Options{Agent: agent.ID, Environ: environ.list(), Log: log})
+		return executor, func() {}, err
+	}
+	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", target)
 }
 
 // hostname returns the name of this host for the User-Agent header, without

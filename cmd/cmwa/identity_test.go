@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -44,6 +46,132 @@ func (w *world) attends(agent, earlier *program) {
 			w.t.Errorf("the agent attends another job than %s: %s", job[1], line)
 		}
 	}
+}
+
+// holdAnywhere queues a job that runs until the function that it returns is called,
+// in a container or as a process, and waits until it runs.
+func (w *world) holdAnywhere(stack, poolID string) (release func()) {
+	w.t.Helper()
+	if w.target == "process" {
+		w.hold(stack, poolID)
+		return func() { w.t.Helper(); w.release(stack) }
+	}
+	w.queue(stack, order{
+		Steps:   []step{{Name: "a", Run: "echo begun; while ! [ -e /released ]; do sleep 0.02; done; echo finished"}},
+		Request: map[string]any{"agentPoolID": poolID},
+	})
+	w.begun(stack)
+	return func() {
+		w.t.Helper()
+		containers := w.containers(stack)
+		if len(containers) != 1 {
+			w.t.Fatalf("the job of %s has containers %v", stack, containers)
+		}
+		w.engine("exec", containers[0], "touch", "/released")
+		w.finished(stack)
+	}
+}
+
+// left names what is there of jobs: their containers or folders.
+func (w *world) left(stacks ...string) (left []string) {
+	w.t.Helper()
+	if w.target == "process" {
+		left, _ = filepath.Glob(filepath.Join(w.folder, "cmwa-process-*", "*"))
+		return left
+	}
+	for _, stack := range stacks {
+		left = append(left, w.containers(stack)...)
+	}
+	return left
+}
+
+func TestLeftoverPools(t *testing.T) {
+	for name, edit := range map[string]func(w *world, file string){
+		"renamed pool": func(w *world, file string) {
+			w.replace(file, w.content("pools: [{name: new, token: "+w.pool+"}]", "http_server_port: 0"))
+		},
+		"other pool id": func(w *world, file string) {
+			w.replace(file, w.content("pools: [{name: old, token: "+w.pool+", runner_pool_id: another}]", "http_server_port: 0"))
+		},
+	} {
+		t.Run(name+" is drained after a restart and its instance removed", func(t *testing.T) {
+			everywhere(t, func(t *testing.T, w *world) {
+				port := freePort(t)
+				file := filepath.Join(w.folder, "agent.yaml")
+				agent := w.startWith(file, nil, "pools: [{name: old, token: "+w.pool+"}]")
+				release := w.holdAnywhere("one", w.poolID)
+				w.kill(agent)
+				edit(w, file)
+				text, err := os.ReadFile(file)
+				w.must(err)
+				w.replace(file, strings.Replace(string(text), "http_server_port: 0", fmt.Sprint("http_server_port: ", port), 1))
+				again := w.start("agent", nil, "cmwa", "run", "--config", file)
+				w.attends(again, agent)
+
+				url := fmt.Sprintf("http://127.0.0.1:%d", port)
+				w.eventually("the agent is ready", func() bool { return probe(url+"/readyz") == http.StatusOK })
+				d, err := askAt(t.Context(), url+"/status", true)
+				w.must(err)
+				if phases := fmt.Sprint(phasesOf(d)); phases != "map[draining:1 polling:1]" && phases != "map[draining:1 paused:1]" {
+					t.Errorf("the pools are %s", phases)
+				}
+				w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the other pool has a place of its own
+				w.await("two", "succeeded")
+
+				release()
+				w.eventually("nothing is left of the job", func() bool { return len(w.left("one", "two")) == 0 })
+				w.eventually("the drained pool is removed", func() bool {
+					d, err := askAt(t.Context(), url+"/status", true)
+					return err == nil && phasesOf(d)["draining"] == 0
+				})
+			})
+		})
+	}
+
+	t.Run("jobs of a target that is no longer configured are attended", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		file := filepath.Join(w.folder, "agent.yaml")
+		agent := w.startWith(file, nil, "token: "+w.pool)
+		release := w.holdAnywhere("one", w.poolID)
+		w.kill(agent)
+		w.target = "docker"
+		again := w.startWith(file, nil, "token: "+w.pool)
+		w.attends(again, agent)
+		w.target = "process"
+		release()
+		w.eventually("nothing is left of the job", func() bool { return len(w.left()) == 0 })
+	})
+
+	t.Run("a pool that is configured again while it drains is revived", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		file := filepath.Join(w.folder, "agent.yaml")
+		other := w.pools(1)
+		agent := w.startWith(file, nil, "pools: [{name: old, token: "+w.pool+"}]")
+		release := w.holdAnywhere("one", w.poolID)
+		w.kill(agent)
+		again := w.startWith(file, nil, "pools: [{name: new, token: "+other[0].token+"}]")
+		w.attends(again, agent)
+		w.replace(file, w.content("pools: [{name: old, token: "+w.pool+"}]"))
+		again.says("revive pool old")
+		w.queueHeld("two", w.poolID) // not claimed while the adopted job has the pool's place
+		release()
+		w.begun("two")
+		w.release("two")
+		if n := strings.Count(again.output(), "attending it"); n != 1 {
+			t.Errorf("the job was adopted %d times:\n%s", n, again.output())
+		}
+	})
+}
+
+// phasesOf counts the pools of a status by phase.
+func phasesOf(d statusDocument) map[string]int {
+	phases := map[string]int{}
+	for _, p := range d.Pools {
+		phases[p.Phase]++
+	}
+	return phases
 }
 
 func TestIdentity(t *testing.T) {
@@ -94,11 +222,7 @@ func TestIdentity(t *testing.T) {
 		}
 		file := filepath.Join(w.folder, "agent.yaml")
 		w.startWith(file, private("one"), "token: "+p[0].token)
-		w.queue("one", order{
-			Steps:   []step{{Name: "a", Run: "echo begun; while ! [ -e /released ]; do sleep 0.02; done; echo finished"}},
-			Request: map[string]any{"agentPoolID": p[0].id},
-		})
-		w.begun("one")
+		release := w.holdAnywhere("one", p[0].id)
 		second := w.startWith(file, private("two"), "token: "+p[0].token)
 		second.signal(syscall.SIGTERM)
 		second.signal(syscall.SIGTERM)
@@ -106,12 +230,7 @@ func TestIdentity(t *testing.T) {
 		if strings.Contains(second.output(), "attending it") {
 			t.Errorf("the second agent attends the job of the first:\n%s", second.output())
 		}
-		containers := w.containers("one")
-		if len(containers) != 1 {
-			t.Fatalf("the job has containers %v", containers)
-		}
-		w.engine("exec", containers[0], "touch", "/released")
-		w.finished("one")
+		release()
 	})
 
 	t.Run("without a usable state folder the agent works and tells what it cannot do", func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,8 +44,9 @@ type Agent struct {
 	lock *os.File
 
 	mu   sync.Mutex
-	jobs int  // in flight
-	past bool // an earlier agent had jobs in flight, and nobody knows that they are gone
+	jobs int             // in flight
+	past bool            // an earlier agent had jobs in flight, and nobody knows that they are gone
+	used map[string]bool // targets of this process
 }
 
 // Temporary returns an agent whose id nothing keeps: after a restart it has
@@ -209,32 +211,43 @@ func (a *Agent) marked() bool {
 	return err == nil
 }
 
-// AddTarget records that the agent uses a target, so that a restarted agent looks
-// for instances there.
+// AddTarget records that this process uses a target, so that a restarted agent
+// looks for instances there.
 func (a *Agent) AddTarget(target string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.used == nil {
+		a.used = map[string]bool{}
+	}
+	a.used[target] = true
 	if a.Folder == "" {
 		return nil
 	}
 	return a.touch(targetPrefix + target)
 }
 
-// RemoveTarget forgets a target at which no instance is left.
+// RemoveTarget forgets a target at which no instance is left. It does nothing for
+// one that this process uses.
 func (a *Agent) RemoveTarget(target string) {
-	if a.Folder != "" {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.Folder != "" && !a.used[target] {
 		_ = os.Remove(filepath.Join(a.Folder, targetPrefix+target))
 	}
 }
 
-// Targets returns the targets that this agent and earlier ones with its id have
-// used, sorted.
-func (a *Agent) Targets() (targets []string) {
-	if a.Folder == "" {
-		return nil
-	}
-	entries, _ := os.ReadDir(a.Folder)
-	for _, entry := range entries {
-		if target, ok := strings.CutPrefix(entry.Name(), targetPrefix); ok {
-			targets = append(targets, target)
+// Targets returns the targets that this process and earlier agents with this id
+// have used, sorted.
+func (a *Agent) Targets() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	targets := slices.Collect(maps.Keys(a.used))
+	if a.Folder != "" {
+		entries, _ := os.ReadDir(a.Folder)
+		for _, entry := range entries {
+			if target, ok := strings.CutPrefix(entry.Name(), targetPrefix); ok && !a.used[target] {
+				targets = append(targets, target)
+			}
 		}
 	}
 	slices.Sort(targets)

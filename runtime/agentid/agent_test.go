@@ -226,7 +226,7 @@ func TestTakeUnusableFolder(t *testing.T) {
 	}
 	agent := Temporary()
 	agent.Jobs(+1)
-	if err := agent.AddTarget("docker"); err != nil || len(agent.Targets()) != 0 {
+	if err := agent.AddTarget("docker"); err != nil || fmt.Sprint(agent.Targets()) != "[docker]" {
 		t.Errorf("%v, %v", err, agent.Targets())
 	}
 	agent.Empty()
@@ -244,6 +244,7 @@ func TestTargets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	agent.RemoveTarget("docker") // in use
 	agent.Close()
 	agent = take(t, folder, "")
 	if got := fmt.Sprint(agent.Targets()); got != "[docker process]" {
