@@ -102,6 +102,7 @@ func (l *load) run() *Config {
 
 	keys, alone := l.variables()
 	l.report(l.strangers(l.source.Environ)...)
+	l.overlaid(file, keys)
 	merged := keys.over(file)
 	l.judge(merged)
 	if (reader{merged}).bool("strict") {

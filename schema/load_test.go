@@ -28,6 +28,21 @@ func must(t *testing.T, src schema.Source) *schema.Config {
 	return config
 }
 
+// mustBeOverlaid loads a source whose only problems are keys that variables hide.
+func mustBeOverlaid(t *testing.T, src schema.Source, count int) *schema.Config {
+	t.Helper()
+	config, problems := schema.Load(src)
+	if config == nil || len(problems) != count {
+		t.Fatalf("%d keys are overlaid, and these are the problems:\n%v", count, problems)
+	}
+	for _, p := range problems {
+		if p.Rule != schema.RuleOverlaid || p.Severity != schema.Warning {
+			t.Error(p)
+		}
+	}
+	return config
+}
+
 // unseen leaves out of a comparison what is no setting.
 func unseen() cmp.Option {
 	return cmp.Options{cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")}
@@ -176,7 +191,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 func TestEveryValueKnowsItsOrigin(t *testing.T) {
 	src := source("token: pul-a\nlog_level: warn\necs:\n  cluster: c\n")
 	src.Environ = map[string]string{"PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2", "PULUMI_AGENT_SYSLOG": ""}
-	config := must(t, src)
+	config := mustBeOverlaid(t, src, 1)
 	got := map[string]string{}
 	for _, setting := range config.Settings() {
 		if setting.Origin != (schema.Origin{}) || setting.Key == "syslog" {
@@ -361,20 +376,21 @@ func TestTheTokenComesFromWhereTheEnvironmentSays(t *testing.T) {
 		file    string
 		environ map[string]string
 		want    string
+		hidden  int // keys of the file
 	}{
-		"file":                               {"token: pul-f", nil, "pul-f"},
-		"token file":                         {"token_file: a", nil, "pul-a"},
-		"variable over file":                 {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v"},
-		"variable over token file":           {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v"},
-		"token file of a variable over file": {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b"},
-		"token file over token file":         {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b"},
-		"empty variable":                     {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": " "}, "pul-a"},
-		"exchange":                           {"{oidc_token_file: /o, organization_name: acme, runner_pool_id: p}", nil, ""},
+		"file":                               {"token: pul-f", nil, "pul-f", 0},
+		"token file":                         {"token_file: a", nil, "pul-a", 0},
+		"variable over file":                 {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
+		"variable over token file":           {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
+		"token file of a variable over file": {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
+		"token file over token file":         {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
+		"empty variable":                     {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": " "}, "pul-a", 0},
+		"exchange":                           {"{oidc_token_file: /o, organization_name: acme, runner_pool_id: p}", nil, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := source(test.file)
 			src.Environ, src.ReadFile = test.environ, tokens
-			if got := must(t, src).Pools[0].Token.Reveal(); got != test.want {
+			if got := mustBeOverlaid(t, src, test.hidden).Pools[0].Token.Reveal(); got != test.want {
 				t.Errorf("the token is %q, want %q", got, test.want)
 			}
 		})

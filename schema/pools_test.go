@@ -39,7 +39,7 @@ pools:
     enabled_workflow_types: [deployment]
 `)
 	src.Environ = map[string]string{"PULUMI_AGENT_POLLING_INTERVAL": "50s", "PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "7"}
-	config := must(t, src)
+	config := mustBeOverlaid(t, src, 2)
 	var got []string
 	for _, p := range config.Pools {
 		got = append(got, fmt.Sprint(p.Name, " ", p.Token.Reveal(), " ", p.ServiceURL, " ", p.PollingInterval, " ", p.MaxConcurrentWorkflows, " ", p.Docker.Network, " ", p.Docker.Memory>>30, " ", len(p.EnabledWorkflowTypes)))
@@ -197,7 +197,7 @@ func TestATokenThatOthersMayReadIsWarnedOf(t *testing.T) {
 	}
 	src := source("token: pul-a")
 	src.Mode, src.Environ = 0o644, map[string]string{"PULUMI_AGENT_TOKEN": "pul-b"}
-	must(t, src)
+	mustBeOverlaid(t, src, 1)
 }
 
 func TestTheAgentsPodMustGiveItTheTimeThatItWants(t *testing.T) {

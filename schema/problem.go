@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/secret"
 )
 
 // Severity says whether a configuration can be used in spite of a problem.
@@ -35,6 +37,7 @@ const (
 	RuleUnknownKey      Rule = "unknown-key"      // a key that the schema does not know
 	RuleUnknownVariable Rule = "unknown-variable" // a PULUMI_AGENT_ variable that the schema does not know
 	RuleOldName         Rule = "old-name"         // a name of earlier releases, of a key or a file
+	RuleOverlaid        Rule = "overlaid"         // a key of the file that a variable hides
 	RuleUnused          Rule = "unused"           // a setting without effect
 	RuleValue           Rule = "value"            // a value of the wrong kind or out of bounds
 	RuleMissingToken    Rule = "missing-token"    // no credentials at all
@@ -49,8 +52,8 @@ const (
 	RuleInternal        Rule = "internal"         // a fault of the schema itself
 )
 
-// Problem is one thing that a person should change. No part of it holds a value
-// of the configuration.
+// Problem is one thing that a person should change. No part of it shows a value of
+// the configuration, but for harmless numbers and words.
 type Problem struct {
 	Severity Severity
 	Rule     Rule
@@ -60,6 +63,10 @@ type Problem struct {
 	Path     string // of the key, with dots; or the variable's name
 	Message  string // completes "path: "
 	Hint     string // what to write instead, if that is not the message itself
+
+	// Value is set where an edit of a value that is not shown makes another problem
+	// of it.
+	Value secret.String
 }
 
 // String returns the problem in one line, and its hint in a second one.

@@ -116,7 +116,12 @@ func (s *scope) credentials() {
 	case hasToken && hasFile && s.above("token") == s.above("token_file"):
 		s.about(Error, RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
 	case hasFile && (!hasToken || s.above("token_file")):
+		if hasToken {
+			s.dropped("token", "token_file")
+		}
 		c.Token = s.token()
+	case hasFile:
+		s.dropped("token_file", "token")
 	case !hasToken && s.at != "":
 		s.report(Problem{Rule: RuleMissingToken, File: s.entry.at.File, Line: s.entry.at.Line, Column: s.entry.at.Column, Path: s.at,
 			Message: "the pool has no access token", Hint: "set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"})

@@ -31,6 +31,7 @@ func Rules() []RuleInfo {
 		{RuleUnknownKey, "A key is not known"},
 		{RuleUnknownVariable, "A variable of the agent is not known"},
 		{RuleOldName, "A name is one of earlier releases"},
+		{RuleOverlaid, "A key of the file is hidden by a variable"},
 		{RuleUnused, "A setting has no effect"},
 		{RuleValue, "A value is of the wrong kind or out of bounds"},
 		{RuleMissingToken, "There are no credentials"},

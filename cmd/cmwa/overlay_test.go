@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A key that a variable sets is named wherever an edit of it is looked at: in the
+// log of the reload, and by vet, plan and status.
+func TestReloadOverlaidKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	p := w.pools(2)
+	port := freePort(t)
+	environ := []string{"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_TOKEN=" + p[0].token}
+	content := func(interval, token string) string {
+		return w.content("polling_interval: "+interval, "token: "+token, fmt.Sprint("http_server_port: ", port))
+	}
+	const hidden = "polling_interval: is set by PULUMI_AGENT_POLLING_INTERVAL; the file's %s has no effect"
+	warnings := func(agent *program, text string) int {
+		return len(regexp.MustCompile(`(?m)^.* WRN .*`+regexp.QuoteMeta(text)+`.*$`).FindAllString(agent.output(), -1))
+	}
+
+	// At the start, what agrees with its variable is not named.
+	agent := w.followText(environ, content("100ms", p[0].token))
+	if n := warnings(agent, "has no effect"); n > 0 {
+		t.Errorf("%d keys are said to have no effect:\n%s", n, agent.output())
+	}
+
+	// An edit of a key that a variable sets is named once, and of a secret without it.
+	w.replace(w.file(), content("9s", p[0].token))
+	agent.find(regexp.MustCompile(`configuration changed.*generation=2`))
+	w.replace(w.file(), content("9s", p[0].token)+"# a comment\n")
+	agent.find(regexp.MustCompile(`configuration changed.*generation=3`))
+	w.replace(w.file(), content("8s", p[0].token))
+	agent.find(regexp.MustCompile(`configuration changed.*generation=4`))
+	w.replace(w.file(), content("8s", p[1].token))
+	agent.find(regexp.MustCompile(`configuration changed.*generation=5`))
+	w.replace(w.file(), content("8s", p[1].token+"x"))
+	agent.find(regexp.MustCompile(`configuration changed.*generation=6`))
+	for text, want := range map[string]int{
+		fmt.Sprintf(hidden, "9s"): 1, fmt.Sprintf(hidden, "8s"): 1, "token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect": 2,
+	} {
+		if n := warnings(agent, text); n != want {
+			t.Errorf("%q is logged %d times, want %d:\n%s", text, n, want, agent.output())
+		}
+	}
+	if strings.Contains(agent.output(), p[1].token) {
+		t.Error("the log shows a token")
+	}
+
+	// The same in the other places, each with the agent's variables.
+	text := fmt.Sprintf(hidden, "8s")
+	secret := "token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect"
+	status := w.onceWith(environ, "status", "--config", w.file())
+	if flat := strings.Join(strings.Fields(status.stdout), " "); !strings.Contains(flat, text) || !strings.Contains(flat, secret) {
+		t.Errorf("status: %+v", status)
+	}
+	var document statusDocument
+	if err := json.Unmarshal([]byte(w.onceWith(environ, "status", "--json", "--config", w.file()).stdout), &document); err != nil || len(document.Config.Warnings) != 2 {
+		t.Errorf("status --json: %v, %+v", err, document.Config.Warnings)
+	}
+	vet := w.onceWith(environ, "vet", w.file())
+	if vet.code != exitOK || !strings.Contains(vet.stdout, text) || !strings.Contains(vet.stdout, secret) {
+		t.Errorf("vet: %+v", vet)
+	}
+	edited := filepath.Join(w.folder, "edited.yaml")
+	w.must(os.WriteFile(edited, []byte(content("7s", p[1].token)), 0o600))
+	for name, args := range map[string][]string{"plan": {"plan", w.file(), edited}, "plan --live": {"plan", "--live", "--config", w.file(), edited}} {
+		said := w.onceWith(environ, args...)
+		if said.code != exitOK || said.stdout != "no change\n" || !strings.Contains(said.stderr, fmt.Sprintf(hidden, "7s")) {
+			t.Errorf("%s: %+v", name, said)
+		}
+	}
+	if said := w.once("vet", w.file()); said.code != exitOK || said.stdout != "" {
+		t.Errorf("vet without the variables: %+v", said)
+	}
+}

@@ -1,0 +1,60 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+// overlayHint is what to do about a key of the file that a variable hides.
+const overlayHint = "remove the key from the file; or unset the variable, and start the agent again"
+
+// overlaid warns of every key of the file that a variable sets to something else:
+// an edit of it would change nothing, and otherwise nobody would learn why.
+func (l *load) overlaid(file, variables table) {
+	for i := range l.fields {
+		f := &l.fields[i]
+		path := strings.Split(f.Key, ".")
+		above, hides := variables.get(path...)
+		below, hidden := file.get(path...)
+		if f.Variable == "" || !hides || !hidden || below.data == nil || below.data == "" {
+			continue
+		}
+		ours, _ := json.Marshal(f.meaning(below))
+		theirs, _ := json.Marshal(f.meaning(above))
+		if string(ours) == string(theirs) {
+			continue
+		}
+		what := "value"
+		if text := strings.Trim(flow(below.data), `"`); f.harmless(text) {
+			what = text
+		}
+		p := warning(RuleOverlaid, below.key, f.Key, fmt.Sprintf("is set by %s; the file's %s has no effect", f.Variable, what), overlayHint)
+		p.Value = secret.New(string(ours))
+		l.report(p)
+	}
+}
+
+// harmless reports whether a value may be shown that may be wrong: see
+// [harmlessFor]. A duration of several units may be, too.
+func (f *Field) harmless(text string) bool {
+	if f.Kind == KindDuration {
+		if _, err := time.ParseDuration(text); err == nil {
+			return true
+		}
+	}
+	return harmlessFor(f, text)
+}
+
+// dropped warns of a token, or the name of its file, that the other one hides,
+// because that one is in a variable.
+func (s *scope) dropped(key, by string) {
+	v := s.table[key]
+	text, _ := v.data.(string)
+	p := warning(RuleOverlaid, v.key, s.path(key), fmt.Sprintf("has no effect: %s sets the token", s.variableOf(by)), overlayHint)
+	p.Value = secret.New(text)
+	s.report(p)
+}
