@@ -73,7 +73,8 @@ func (s Status) Ready(now time.Time) bool { return len(s.Unready(now)) == 0 }
 //
 //  1. it is not stopping;
 //  2. what is wanted was reached in full, and still is: see [Status.Converged];
-//  3. every pool has had an answer to a poll, a job or none;
+//  3. every pool has had an answer of its service: to a poll, a job or none, or about
+//     a job that it adopted;
 //  4. no pool has been refused, or without an answer, for longer than
 //     ProcessSpec.HealthThreshold;
 //  5. every pool's executor can work.
@@ -111,7 +112,7 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 		case pool.ExecutorProblem != "" && pool.AnsweredAt.IsZero() && failing.IsZero():
 			// It has not polled, and the reason is below.
 		case pool.AnsweredAt.IsZero():
-			add(name, "the service has not answered a poll yet")
+			add(name, "the service has not answered yet")
 		case !failing.IsZero() && now.Sub(failing) > s.Process.HealthThreshold:
 			add(name, "no poll has succeeded since %s", failing.UTC().Format(time.RFC3339))
 		}

@@ -334,7 +334,10 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 			stop(errCancelled)
 			return
 		}
-		known = known || verdict != Gone && verdict != Unanswered
+		if verdict != Gone && verdict != Unanswered {
+			known = true
+			l.pool.answeredNow() // the call carries the pool's token
+		}
 		if grace > 0 && patience == nil {
 			patience = time.After(grace)
 		}

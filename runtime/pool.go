@@ -56,7 +56,7 @@ type Pool struct {
 	err     error            // why Run returned
 
 	polled   time.Time // last question for work
-	answered time.Time // last one that did not fail
+	answered time.Time // last one that did not fail, or last answer about a job
 	pollAt   time.Time // next one, but for the pauses
 	service  pause     // before the next question, for what the last one brought
 	engine   pause     // before the next poll, after jobs that failed before their first step
@@ -423,6 +423,14 @@ func (p *Pool) mark() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.progress = time.Now()
+}
+
+// answeredNow notes that the service has answered a call that carries the pool's
+// token: a pool that is full of adopted jobs has no reason to poll.
+func (p *Pool) answeredNow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answered = time.Now()
 }
 
 // settings returns the settings in force now, and a channel that is closed when

@@ -29,7 +29,10 @@ type PoolState struct {
 	Jobs     []JobState
 	Progress time.Time // last time that the loop turned; while it waits on purpose, now
 
-	AnsweredAt   time.Time // end of the last poll that the service answered with a job or with none; zero is never
+	// AnsweredAt is when the service last answered the pool: a poll, with a job or
+	// with none, or the question whether a job is wanted. Zero is never.
+	AnsweredAt time.Time
+
 	FailingSince time.Time // start of the first failed poll since then; zero if the last poll did not fail
 
 	// ExecutorProblem is why the executor cannot start jobs, in one line with the

@@ -88,6 +88,27 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
+	t.Run("a pool full of adopted jobs is answered about them", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			old := job("old")
+			old.Pool, old.Agent = spec().Key(), "agent-1"
+			st.cloud.Know(old, runtimetest.Definition("sleep 7200"))
+			st.engine.Script("old", runtimetest.Script{Running: 2 * time.Hour})
+			st.engine.Adopt(&old, time.Now())
+			st.cloud.Answer("old", runtime.Unanswered)
+			st.start()
+			wait(time.Minute)
+			if at := st.pool.State().AnsweredAt; !at.IsZero() {
+				t.Errorf("a service without an answer counts as having answered at %s", at)
+			}
+			st.cloud.Answer("old", runtime.CarryOn)
+			wait(time.Minute)
+			if at := st.pool.State().AnsweredAt; at.IsZero() || st.asked(runtimetest.Claim) > 0 {
+				t.Errorf("the service answered at %s, after %d polls", at, st.asked(runtimetest.Claim))
+			}
+		})
+	})
+
 	t.Run("a full pool is no standstill", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *stage) {
 			st.engine.Otherwise(runtimetest.Script{Running: 3 * time.Hour})

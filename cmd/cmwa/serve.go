@@ -190,7 +190,7 @@ type statusPool struct {
 	Service      string      `json:"service"`
 	MaxJobs      int         `json:"maxJobs"`
 	ProgressAt   time.Time   `json:"progressAt,omitzero"`
-	AnsweredAt   time.Time   `json:"answeredAt,omitzero"` // when the service last answered a poll with a job or with none
+	AnsweredAt   time.Time   `json:"answeredAt,omitzero"` // when the service last answered a poll, or about a job
 	FailingSince time.Time   `json:"failingSince,omitzero"`
 	Jobs         []statusJob `json:"jobs"`
 }

@@ -162,7 +162,7 @@ func TestHealth(t *testing.T) {
 			[]string{"cmwa_healthy 1\n", "cmwa_ready 0\n", `pool="default"} 3600.`}},
 		"a service that has never answered": {func(p *runtime.PoolState) {
 			p.Failing, p.FailingSince, p.AnsweredAt = "connection refused", time.Now(), time.Time{}
-		}, 200, 503, []string{`"reason":"the service has not answered a poll yet"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
+		}, 200, 503, []string{`"reason":"the service has not answered yet"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
 		"an executor that cannot work": {func(p *runtime.PoolState) {
 			p.ExecutorProblem = "the engine does not answer: start it"
 		}, 200, 503, []string{`"reason":"the engine does not answer: start it"`, `"problem":"the engine does not answer: start it"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
