@@ -30,6 +30,8 @@ import (
 // turnstile stands between agents and the service, and notes which tokens ask
 // for work, and which jobs are handed out.
 type turnstile struct {
+	server *http.Server
+
 	mu     sync.Mutex
 	polls  map[string]int       // by token
 	first  map[string]time.Time // poll, by token
@@ -38,7 +40,7 @@ type turnstile struct {
 }
 
 // turnstile starts one before the world's service, and makes it the world's URL.
-func (w *world) turnstile() *turnstile {
+func (w *world) turnstile() (v *turnstile) {
 	w.t.Helper()
 	target, err := url.Parse(w.url)
 	if err != nil {
@@ -48,22 +50,22 @@ func (w *world) turnstile() *turnstile {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	v := &turnstile{polls: map[string]int{}, first: map[string]time.Time{}, last: map[string]time.Time{}, claims: map[string]int{}}
+	v = &turnstile{polls: map[string]int{}, first: map[string]time.Time{}, last: map[string]time.Time{}, claims: map[string]int{}}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.Transport = transport
 	proxy.ErrorLog = log.New(io.Discard, "", 0) // of questions that agents break off
 	proxy.ModifyResponse = v.answered
-	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	v.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if isPoll(r) {
 			v.asked(strings.TrimPrefix(r.Header.Get("Authorization"), "token "))
 		}
 		proxy.ServeHTTP(rw, r)
 	})}
 	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	w.t.Cleanup(func() { _ = server.Close(); <-done; transport.CloseIdleConnections() })
+	go func() { defer close(done); _ = v.server.Serve(listener) }()
+	w.t.Cleanup(func() { _ = v.server.Close(); <-done; transport.CloseIdleConnections() })
 	w.url = "http://" + listener.Addr().String()
 	return v
 }
@@ -206,9 +208,15 @@ func (w *world) follow(env []string, lines ...string) *program {
 // followText is follow with the whole text of the configuration.
 func (w *world) followText(env []string, text string) *program {
 	w.t.Helper()
+	return w.followBy("cmwa", env, text)
+}
+
+// followBy is followText with another program.
+func (w *world) followBy(command string, env []string, text string) *program {
+	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
 	w.replace(w.file(), text)
-	agent := w.start("agent", env, "cmwa", "run", "--config", w.file())
+	agent := w.start("agent", env, command, "run", "--config", w.file())
 	agent.says("converged")
 	return agent
 }
@@ -855,60 +863,6 @@ func statesOf(port int) map[string]string {
 	return states
 }
 
-// footprint is what a program holds.
-type footprint struct {
-	files, threads, goroutines int
-	megabytes                  float64
-}
-
-// footprint is the least of what a program holds, of several looks: a question
-// that is under way has a connection and goroutines of its own.
-func (p *program) footprint(port int) footprint {
-	p.w.t.Helper()
-	least := footprint{files: 1 << 30, threads: 1 << 30, goroutines: 1 << 30, megabytes: 1 << 30}
-	for range 20 {
-		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-		p.w.must(err)
-		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
-		p.w.must(err)
-		least.files, least.threads = min(least.files, len(files)), min(least.threads, len(threads))
-		least.goroutines = min(least.goroutines, p.w.goroutines(port))
-		least.megabytes = min(least.megabytes, residentMB(p.w.t, p))
-		if p.ends(lookEvery) {
-			p.w.t.Fatalf("the program has ended:\n%s", p.output())
-		}
-	}
-	return least
-}
-
-// goroutines is how many of them an agent tells of in its metrics.
-func (w *world) goroutines(port int) int {
-	w.t.Helper()
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
-	w.must(err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	w.must(err)
-	found := regexp.MustCompile(`(?m)^go_goroutines (\d+)$`).FindSubmatch(text)
-	if found == nil {
-		w.t.Fatalf("the metrics tell of no goroutines:\n%s", text)
-	}
-	count, err := strconv.Atoi(string(found[1]))
-	w.must(err)
-	return count
-}
-
-// The tolerances of the long test: what a program may hold more after a thousand
-// edits than after the first hundred. Goroutines and files vary with the
-// connections that are kept for a while, threads with the load of the machine, and
-// memory with when it was last collected.
-const (
-	moreGoroutines = 20
-	moreFiles      = 10
-	moreThreads    = 8
-	moreMemory     = 1.4 // as a ratio
-)
-
 func TestAThousandEditsTouchNoJob(t *testing.T) {
 	const edits, block, calm = 1000, 50, 500 * time.Millisecond
 	began := time.Now()
@@ -923,7 +877,9 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 			t.Fatalf("file %d is to be refused, and is not", i)
 		}
 	}
-	agent := w.followText(nil, content(everything()))
+	engine, host := engineProxy(t)
+	socket := filepath.Join(t.TempDir(), "profile.sock")
+	agent := w.followBy(profiled(t), []string{"DOCKER_HOST=" + host, "CMWA_TEST_PROFILE=" + socket}, content(everything()))
 
 	var contained, free, others []string
 	for i, p := range pools {
@@ -1015,14 +971,12 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 			settled(f, fmt.Sprintf("edit %d is still in force after a bad one", edit))
 		}
 		if edit == 2*block {
-			start = agent.footprint(port)
+			start = agent.footprint(socket, engine, v.server)
 		}
 	}
-	end := agent.footprint(port)
-	t.Logf("all edits are made after %s; after %d edits: %+v; after %d edits: %+v", time.Since(began).Round(time.Second), 2*block, start, edits, end)
-	if end.goroutines > start.goroutines+moreGoroutines || end.files > start.files+moreFiles || end.threads > start.threads+moreThreads || end.megabytes > moreMemory*start.megabytes {
-		t.Errorf("the agent holds more after a thousand edits than at first")
-	}
+	took := time.Since(began).Round(time.Second)
+	end := agent.holdsNoMore(start, socket, engine, v.server)
+	t.Logf("all edits are made after %s; after %d edits: %s; after %d edits: %s", took, 2*block, start, edits, end)
 
 	for _, stack := range others {
 		w.await(stack, "succeeded")

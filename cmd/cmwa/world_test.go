@@ -349,7 +349,10 @@ func (w *world) start(name string, env []string, command string, args ...string)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	p := &program{w: w, cmd: exec.Command(filepath.Join(w.bin, command), args...), path: output.Name(), done: make(chan struct{})}
+	if !filepath.IsAbs(command) {
+		command = filepath.Join(w.bin, command)
+	}
+	p := &program{w: w, cmd: exec.Command(command, args...), path: output.Name(), done: make(chan struct{})}
 	p.cmd.Dir = w.folder
 	p.cmd.Env = append(os.Environ(), append(w.environ(), env...)...)
 	p.cmd.Stdout, p.cmd.Stderr = output, output

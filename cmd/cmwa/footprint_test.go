@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// footprint is what a program holds. Goroutines are counted by the function that
+// started them, files by what they are.
+type footprint struct {
+	goroutines, files map[string]int
+	threads           int
+	megabytes         float64
+}
+
+// The tolerances for what a program may hold more after a thousand edits than
+// after the first hundred. Goroutines and files have none. Threads vary with the
+// load of the machine, and memory with when it was last collected.
+const (
+	moreThreads = 8
+	moreMemory  = 1.4 // as a ratio
+)
+
+// String gives the sums, and what is held by owner.
+func (f footprint) String() string {
+	list := func(counts map[string]int) (text string, sum int) {
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
+			sum += counts[name]
+		}
+		return strings.Join(parts, ", "), sum
+	}
+	goroutines, sum := list(f.goroutines)
+	files, open := list(f.files)
+	return fmt.Sprintf("%d goroutines (%s), %d files (%s), %d threads, %.0f MB", sum, goroutines, open, files, f.threads, f.megabytes)
+}
+
+// least merges two footprints into the least of both, by owner: a call that is in
+// progress has a connection and goroutines of its own, and is over in the next look.
+func (f footprint) least(g footprint) footprint {
+	both := func(a, b map[string]int) map[string]int {
+		least := map[string]int{}
+		for name, count := range a {
+			if count = min(count, b[name]); count > 0 {
+				least[name] = count
+			}
+		}
+		return least
+	}
+	return footprint{both(f.goroutines, g.goroutines), both(f.files, g.files), min(f.threads, g.threads), min(f.megabytes, g.megabytes)}
+}
+
+// beyond lists what is held more than at first.
+func (f footprint) beyond(first footprint) (more []string) {
+	for what, counts := range map[string][2]map[string]int{
+		"goroutines of": {f.goroutines, first.goroutines}, "files:": {f.files, first.files},
+	} {
+		for name, count := range counts[0] {
+			if was := counts[1][name]; count > was {
+				more = append(more, fmt.Sprintf("%d instead of %d %s %s", count, was, what, name))
+			}
+		}
+	}
+	slices.Sort(more)
+	if f.threads > first.threads+moreThreads {
+		more = append(more, fmt.Sprintf("%d instead of %d threads", f.threads, first.threads))
+	}
+	if f.megabytes > moreMemory*first.megabytes {
+		more = append(more, fmt.Sprintf("%.0f instead of %.0f MB", f.megabytes, first.megabytes))
+	}
+	return more
+}
+
+// profiled is an agent whose goroutines can be seen: the file in testdata/profile
+// is built into it.
+func profiled(t *testing.T) (path string) {
+	t.Helper()
+	folder, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {
+		filepath.Join(folder, "profile.go"): filepath.Join(folder, "testdata", "profile", "profile.go"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "cmwa")
+	args := []string{"build", "-buildvcs=false", "-overlay", file, "-o", path}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// look returns what a profiled program holds right now.
+func (p *program) look(socket string) footprint {
+	p.w.t.Helper()
+	now := footprint{goroutines: map[string]int{}, files: map[string]int{}}
+	conn, err := net.Dial("unix", socket)
+	p.w.must(err)
+	stacks, err := io.ReadAll(conn)
+	p.w.must(err)
+	_ = conn.Close()
+	for stack := range strings.SplitSeq(strings.TrimSpace(string(stacks)), "\n\n") {
+		now.goroutines[owner(stack)]++
+	}
+	folder := fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid)
+	files, err := os.ReadDir(folder)
+	p.w.must(err)
+	for _, file := range files {
+		if target, err := os.Readlink(filepath.Join(folder, file.Name())); err == nil {
+			kind, _, _ := strings.Cut(target, ":[") // socket:[number]
+			now.files[kind]++
+		}
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
+	p.w.must(err)
+	now.threads = len(threads)
+	now.megabytes = residentMB(p.w.t, p)
+	if p.ends(lookEvery) {
+		p.w.t.Fatalf("the program has ended:\n%s", p.output())
+	}
+	return now
+}
+
+var function = regexp.MustCompile(`(?m)^(?:created by )?(\S+?)(?:\([^()]*\)| in goroutine \d+)$`)
+
+// owner is the function that started a goroutine, or the one that it began with
+// if it was started on another's behalf.
+func owner(stack string) string {
+	found := function.FindAllStringSubmatch(stack, -1)
+	slices.Reverse(found)
+	for _, names := range found {
+		name := names[1][strings.LastIndex(names[1], "/")+1:]
+		if !strings.HasPrefix(name, "sync.(*WaitGroup).Go") && !strings.HasPrefix(name, "errgroup.(*Group).Go") {
+			return name
+		}
+	}
+	return "unknown"
+}
+
+// engineProxy stands between an agent and its Docker engine, so that a test can
+// close the connections that are not in use. It returns DOCKER_HOST for the agent.
+func engineProxy(t *testing.T) (server *http.Server, host string) {
+	t.Helper()
+	engine := os.Getenv("DOCKER_HOST")
+	if engine == "" {
+		engine = "unix:///var/run/docker.sock"
+	}
+	network, address, _ := strings.Cut(engine, "://")
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "engine.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "docker"})
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	proxy.Transport = &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // of calls that the agent breaks off
+	server = &http.Server{Handler: proxy}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close(); <-done })
+	return server, "unix://" + listener.Addr().String()
+}
+
+// idle closes the connections to some servers that are not in use, and keeps none
+// while act runs.
+func idle(act func(), servers ...*http.Server) {
+	for _, server := range servers {
+		server.SetKeepAlivesEnabled(false)
+		defer server.SetKeepAlivesEnabled(true)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	act()
+}
+
+// footprint is the least that a program holds, of all looks in some seconds.
+func (p *program) footprint(socket string, servers ...*http.Server) (least footprint) {
+	p.w.t.Helper()
+	idle(func() {
+		least = p.look(socket)
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+			least = least.least(p.look(socket))
+		}
+	}, servers...)
+	return least
+}
+
+// holdsNoMore waits until a program was seen to hold no more than at first of
+// anything. What is not in use is let go within a minute; a leak is not.
+func (p *program) holdsNoMore(first footprint, socket string, servers ...*http.Server) (least footprint) {
+	p.w.t.Helper()
+	idle(func() {
+		least = p.look(socket)
+		for end := time.Now().Add(time.Minute); len(least.beyond(first)) > 0 && time.Now().Before(end); {
+			least = least.least(p.look(socket))
+		}
+	}, servers...)
+	if more := least.beyond(first); len(more) > 0 {
+		p.w.t.Errorf("the agent holds more than at first:\n%s", strings.Join(more, "\n"))
+	}
+	return least
+}
