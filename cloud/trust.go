@@ -7,12 +7,12 @@ import (
 	"net/http"
 )
 
-// Transport returns Go's default transport, in a copy of its own, that trusts
-// the system's certificates and those of a text in PEM form. With a text that
-// holds no certificate it trusts the system's alone, and there is an error
-// beside it; with an empty text there is none.
+// Transport returns a copy of Go's default transport that closes dead connections
+// and trusts the system's certificates and those of a text in PEM form. With a
+// text that holds no certificate it trusts the system's alone and returns an error
+// too; with an empty text it returns none.
 func Transport(certificates string) (*http.Transport, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport := newTransport()
 	return transport, trust(transport, certificates)
 }
 

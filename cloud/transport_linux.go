@@ -1,0 +1,16 @@
+package cloud
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// limitUnacked closes a connection whose sent data is not acknowledged within
+// unackedLimit (tcp(7), TCP_USER_TIMEOUT). A kernel without the option is no reason
+// not to connect.
+func limitUnacked(_, _ string, socket syscall.RawConn) error {
+	return socket.Control(func(descriptor uintptr) {
+		_ = unix.SetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unackedLimit.Milliseconds()))
+	})
+}

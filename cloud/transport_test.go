@@ -1,0 +1,73 @@
+package cloud_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/secret"
+)
+
+func TestTransport(t *testing.T) {
+	// Each limit of the transport is scaled down by the same factor, and so is the
+	// time between two heartbeats.
+	const scale = 50
+	const beat = 30 * time.Second / scale
+
+	// lost makes heartbeats over HTTP/2 until ten in a row have arrived, swallows
+	// the connection, and counts how many are lost before the next one arrives.
+	lost := func(t *testing.T, transport *http.Transport) (count int) {
+		t.Helper()
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ProtoMajor != 2 {
+				t.Errorf("the heartbeat came over %s", r.Proto)
+			}
+		}))
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		link := runtimetest.NewLink(t, server.Listener.Addr().String())
+		transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+		t.Cleanup(transport.CloseIdleConnections)
+		jobs := cloud.NewJobs(cloud.JobsOptions{Service: "https://" + link.Address(), JobID: "j", Token: secret.New("t"), Transport: transport, Log: slog.New(slog.DiscardHandler)})
+		send := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), beat)
+			defer cancel()
+			return jobs.Heartbeat(ctx)
+		}
+		if err := send(); err != nil {
+			t.Fatalf("the first heartbeat: %v", err)
+		}
+		for link.Swallow(); count < 20 && send() != nil; count++ {
+		}
+		return count
+	}
+	t.Run("a dead HTTP/2 connection costs two heartbeats at most", func(t *testing.T) {
+		transport := defaultTransport(t)
+		transport.HTTP2.SendPingTimeout /= scale
+		transport.HTTP2.PingTimeout /= scale
+		if count := lost(t, transport); count > 2 {
+			t.Errorf("%d heartbeats in a row were lost", count)
+		}
+	})
+	t.Run("a dead connection is found between two heartbeats", func(t *testing.T) {
+		transport := defaultTransport(t)
+		if limit := transport.HTTP2.SendPingTimeout + transport.HTTP2.PingTimeout; limit >= 30*time.Second || limit == 0 {
+			t.Errorf("HTTP/2 gives a silent connection up after %s", limit)
+		}
+	})
+}
+
+func defaultTransport(t *testing.T) *http.Transport {
+	t.Helper()
+	transport, err := cloud.Transport("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transport
+}
