@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,9 @@ type StatusError struct {
 	Message    string        // the service's own words, cut; may be empty
 	RequestID  string        // by which the service's people find it; may be empty
 	RetryAfter time.Duration // not to be asked again before; 0 is no such wish
+	Location   string        // of a redirect, without user, query and fragment; may be empty
+
+	final bool // 409 or 410 in the service's own JSON error form
 }
 
 // Error says the status, the service's words and the request's id.
@@ -41,6 +45,9 @@ func (e *StatusError) Error() string {
 	text := fmt.Sprintf("the service answers %d", e.Code)
 	if name := http.StatusText(e.Code); name != "" {
 		text += " " + name
+	}
+	if e.Location != "" {
+		text += ", a redirect to " + e.Location
 	}
 	if e.Message != "" {
 		text += ": " + e.Message
@@ -72,12 +79,13 @@ type callerOptions struct {
 	log       *slog.Logger
 }
 
-// caller sends calls to one service and repeats what failed for the moment. Its
+// caller sends calls to one service and retries what failed temporarily. Its
 // methods are safe for concurrent use.
 type caller struct {
 	service   string
 	userAgent string
-	client    *retryablehttp.Client
+	http      *http.Client
+	retry     retry
 	log       *slog.Logger
 
 	mu     sync.Mutex
@@ -86,49 +94,38 @@ type caller struct {
 
 func newCaller(o callerOptions) *caller {
 	if o.transport == nil {
-		o.transport = http.DefaultTransport.(*http.Transport).Clone()
+		o.transport = newTransport()
 	}
 	return &caller{
 		service:   strings.TrimRight(o.service, "/"),
 		userAgent: o.userAgent,
 		log:       o.log,
-		client: &retryablehttp.Client{
-			HTTPClient:   &http.Client{Transport: o.transport, Timeout: o.timeout, CheckRedirect: followOnlyReads},
-			RetryMax:     o.retry.count,
-			RetryWaitMin: o.retry.wait,
-			RetryWaitMax: o.retry.maxWait,
-			Backoff:      pause,
-			CheckRetry:   transient,
-			ErrorHandler: retryablehttp.PassthroughErrorHandler,
-		},
+		retry:     o.retry,
+		http:      &http.Client{Transport: o.transport, Timeout: o.timeout, CheckRedirect: followNothing},
 	}
 }
 
-// followOnlyReads keeps net/http from turning a redirected POST into a GET whose
-// success would mean nothing.
-func followOnlyReads(_ *http.Request, via []*http.Request) error {
-	if via[0].Method != http.MethodGet {
-		return http.ErrUseLastResponse
-	}
-	if len(via) >= 10 {
-		return errors.New("stopped after 10 redirects")
-	}
-	return nil
-}
+// followNothing makes a redirect an answer like any other. A call that follows
+// one would take its token to another place, and a POST would become a GET whose
+// success means nothing.
+func followNothing(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// call is one question to a service.
+// call is one request to a service.
 type call struct {
 	method      string
-	path        string        // escaped; starts with /api/
-	token       secret.String // empty for a call without one
-	body        []byte        // nil for a call without one; must not change any more, even after the call
-	contentType string        // of the body; empty sends none
-	limit       int64         // of the answer, in bytes; 0 is maxAnswer
+	path        string                  // escaped; starts with /api/
+	token       secret.String           // empty for a call without one
+	body        []byte                  // nil for a call without one; must not change any more, even after the call
+	contentType string                  // of the body; empty sends none
+	limit       int64                   // of the answer, in bytes; 0 is maxAnswer
+	check       func(text []byte) error // reports what is wrong with the body of a success; nil accepts any
+	retry       retryPolicy             // nil is transient
 }
 
 // do makes a call and returns the answer's status, header and body. An answer
-// other than 2xx is a *[StatusError]. A 2xx that arrived in part is repeated as a
-// failed attempt is.
+// other than 2xx is a *[StatusError]. A 2xx that arrived in part, or that the
+// call's check rejects, is a failed attempt. When ctx ends, the error names the
+// last failure too.
 func (c *caller) do(ctx context.Context, q call) (status int, header http.Header, text []byte, err error) {
 	var body any
 	if q.body != nil {
@@ -139,25 +136,52 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 		return 0, nil, nil, fmt.Errorf("service URL: %w", err)
 	}
 	c.address(request.Header, q)
-	request.SetResponseHandler(func(response *http.Response) error {
+	request.SetResponseHandler(func(response *http.Response) (err error) {
+		status, header = response.StatusCode, response.Header
+		c.hear(header)
 		text, err = readAnswer(response, q.limit)
-		return err
+		switch {
+		case err != nil:
+			return err
+		case status/100 != 2:
+			return refused(response, text)
+		case q.check != nil:
+			return q.check(text)
+		}
+		return nil
 	})
-	response, err := c.client.Do(request)
-	switch {
-	case err != nil && response == nil:
-		return 0, nil, nil, err
-	case err != nil:
+
+	// The policy sees each attempt's error after the answer has been read.
+	policy := q.retry
+	if policy == nil {
+		policy = transient
+	}
+	var last error
+	client := &retryablehttp.Client{
+		HTTPClient: c.http, RetryMax: c.retry.count, RetryWaitMin: c.retry.wait, RetryWaitMax: c.retry.maxWait,
+		Backoff: pause, ErrorHandler: retryablehttp.PassthroughErrorHandler,
+		CheckRetry: func(ctx context.Context, response *http.Response, err error) (bool, error) {
+			switch {
+			case ctx.Err() != nil:
+				return false, context.Cause(ctx)
+			case err == nil && response != nil:
+				return false, nil // the answer is read next, or was good
+			}
+			last = err
+			return policy(ctx, err), nil
+		},
+	}
+	response, err := client.Do(request)
+	if response != nil {
 		_ = response.Body.Close()
-		return 0, nil, nil, err
-	case transientStatus(response.StatusCode): // the last attempt, which nobody has read yet
-		text, _ = readAnswer(response, maxAnswer)
 	}
-	c.hear(response.Header)
-	if response.StatusCode/100 != 2 {
-		return response.StatusCode, response.Header, nil, refused(response, text)
+	switch {
+	case err != nil && ctx.Err() != nil && last != nil && !errors.Is(last, ctx.Err()):
+		return status, header, nil, fmt.Errorf("%w; the last attempt: %s", context.Cause(ctx), last.Error()) // not wrapped: it is not to be believed
+	case err != nil:
+		return status, header, nil, err
 	}
-	return response.StatusCode, response.Header, text, nil
+	return status, header, text, nil
 }
 
 // address sets the header of a call.
@@ -215,8 +239,13 @@ func refused(response *http.Response, text []byte) *StatusError {
 	e := &StatusError{Code: response.StatusCode, RequestID: words([]byte(response.Header.Get("X-Pulumi-Request-ID")))}
 	if json.Unmarshal(text, &body) == nil && body.Message != "" {
 		text = []byte(body.Message)
+		e.final = body.Code == e.Code && (e.Code == http.StatusConflict || e.Code == http.StatusGone)
 	}
 	e.Message = words(text)
+	if to, err := response.Location(); err == nil && e.Code/100 == 3 {
+		e.Message = "" // a page that repeats the address
+		e.Location = words([]byte((&url.URL{Scheme: to.Scheme, Host: to.Host, Path: to.Path}).String()))
+	}
 	e.RetryAfter, _ = retryAfter(response.Header, time.Now())
 	return e
 }

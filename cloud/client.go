@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,14 +19,14 @@ import (
 	"github.com/cmwa-project/cmwa/secret"
 )
 
-// Repetition of the agent's own reports. It does not follow the configuration:
-// the end of a job must be told if it can be told at all, and the caller's
-// context says for how long to try.
+// Retries of the agent's own calls about a job. They do not follow the
+// configuration: a claimed job must be started, and its end reported, if that is
+// possible at all. The caller's context limits the time.
 const (
-	reportTries   = 1000
-	reportWait    = time.Second
-	reportMaxWait = 15 * time.Second
-	linesLimit    = 30 * time.Second // for lines, which matter less than what became of the job
+	jobRetries = 1000
+	jobWait    = time.Second
+	jobMaxWait = 15 * time.Second
+	linesLimit = time.Minute // for lines, which matter less than the job's outcome
 )
 
 // Limits of a poll. What is being read may be a job that nobody else will get,
@@ -41,7 +42,7 @@ type Options struct {
 	Identity  runtime.Identity
 	Tuning    runtime.Tuning
 	UserAgent string
-	Transport *http.Transport // copied; nil is the default one
+	Transport *http.Transport // copied; nil is Go's default one with limits for dead connections
 	Log       *slog.Logger
 }
 
@@ -63,6 +64,13 @@ type Client struct {
 	tuning runtime.Tuning
 	wires  wires
 	hushed map[string]time.Time // until when not to ask whether a subject's job is wanted
+	doubts map[string]*doubt    // by subject: refusals of the call that tells whether its job is wanted
+}
+
+// doubt is what is known of the refusals of one subject's status calls.
+type doubt struct {
+	refusals
+	asked time.Time // last
 }
 
 // wires are the connections to the service, which trust the certificates of
@@ -81,18 +89,19 @@ type wires struct {
 // is used again, Go's transport repeats a GET by itself when the connection
 // breaks, and a poll that is repeated may claim twice.
 func New(o Options) *Client {
-	transport := o.Transport
-	if transport == nil {
-		transport = http.DefaultTransport.(*http.Transport)
+	transport := newTransport()
+	if o.Transport != nil {
+		transport = o.Transport.Clone()
 	}
 	c := &Client{
 		service:   o.Identity.Service,
 		agent:     o.UserAgent,
 		log:       o.Log,
-		transport: transport.Clone(),
+		transport: transport,
 		pace:      newPace(o.Tuning),
 		tuning:    o.Tuning,
 		hushed:    map[string]time.Time{},
+		doubts:    map[string]*doubt{},
 		leastPoll: leastPoll,
 		arrival:   arrivalTime,
 	}
@@ -195,6 +204,9 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 	case errors.As(err, &status) && status.Code == http.StatusBadRequest:
 		c.pace.succeeded()
 		return claim, err
+	case errors.As(err, &status) && status.Location != "":
+		return claim, c.pace.failed(fmt.Errorf("service_url answers with a redirect to %s: set it to %s (status %d)",
+			status.Location, baseOf(status.Location), status.Code), false, status.RetryAfter)
 	case errors.As(err, &status):
 		again := status.Code == http.StatusTooManyRequests || status.Code >= 500 && status.Code != http.StatusNotImplemented
 		return claim, c.pace.failed(err, again, status.RetryAfter)
@@ -206,6 +218,12 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		return claim, c.pace.failed(fmt.Errorf("cannot reach %s: %w: check service_url and the network", c.service, err), true, 0)
 	}
 }
+
+// pollPath is the path of the poll.
+const pollPath = "/api/deployments/poll"
+
+// baseOf returns the service URL to which a redirected poll belongs.
+func baseOf(location string) string { return strings.TrimSuffix(location, pollPath) }
 
 // poll asks once. Sent reports whether the service may have understood the
 // question although there is an error.
@@ -223,17 +241,13 @@ func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.C
 	})
 	defer timer.Stop()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { // also when a redirect is followed
-			answered.Store(false)
-			timer.Reset(wait)
-		},
 		WroteHeaders: func() { wrote.Store(true) },
 		GotFirstResponseByte: func() {
 			answered.Store(true)
 			timer.Reset(c.arrival)
 		},
 	})
-	status, header, text, err := c.now().polls.do(ctx, call{method: http.MethodGet, path: "/api/deployments/poll", token: token})
+	status, header, text, err := c.now().polls.do(ctx, call{method: http.MethodGet, path: pollPath, token: token})
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -245,6 +259,9 @@ func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.C
 		return claim, true, nil
 	}
 	var answer Poll
+	if !json.Valid(text) && len(text) > 0 {
+		return claim, true, fmt.Errorf("%w (answer to the poll, %d bytes, status %d)", notJSON(text), len(text), status)
+	}
 	if json.Unmarshal(text, &answer) != nil {
 		return claim, true, fmt.Errorf("the answer to the poll (%d bytes, status %d) is not the JSON that is documented", len(text), status)
 	}
@@ -264,8 +281,7 @@ func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.C
 
 // Definition implements [runtime.Cloud].
 func (c *Client) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
-	tuning := c.settings()
-	definition, raw, err := c.jobs(job, tuning.RetryCount, tuning.RetryWait, tuning.RetryMaxWait).Definition(ctx)
+	definition, raw, err := c.jobs(job).Definition(ctx)
 	if err != nil {
 		return runtime.Definition{}, err
 	}
@@ -285,7 +301,7 @@ func (c *Client) Definition(ctx context.Context, job *runtime.Job) (runtime.Defi
 
 // Report implements [runtime.Cloud].
 func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Report) error {
-	jobs := c.jobs(job, reportTries, reportWait, reportMaxWait)
+	jobs := c.jobs(job)
 	if report.Status == "" && len(report.Lines) == 0 {
 		return jobs.Heartbeat(ctx)
 	}
@@ -323,7 +339,7 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 
 // jobs is the client for the calls about one job. One that was claimed under
 // another ca_file is served by connections that are not kept.
-func (c *Client) jobs(job *runtime.Job, tries int, wait, most time.Duration) *Jobs {
+func (c *Client) jobs(job *runtime.Job) *Jobs {
 	w := c.now()
 	transport := w.transport
 	if job.Tuning.CA != w.certificates {
@@ -331,7 +347,7 @@ func (c *Client) jobs(job *runtime.Job, tries int, wait, most time.Duration) *Jo
 	}
 	return NewJobs(JobsOptions{
 		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: transport,
-		RequestTimeout: c.settings().RequestTimeout, RetryCount: tries, RetryWait: wait, RetryMaxWait: most, Log: c.log,
+		RequestTimeout: c.settings().RequestTimeout, RetryCount: jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log,
 	})
 }
 

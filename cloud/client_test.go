@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -41,16 +42,21 @@ func newScene(t *testing.T, edit func(*Options), handler http.HandlerFunc) *scen
 		handler(w, r)
 	}))
 	t.Cleanup(server.Close)
-	s.url = server.URL
+	s.at(server.URL, edit)
+	return s
+}
+
+// at makes the client of a service.
+func (s *scene) at(url string, edit func(*Options)) {
+	s.url = url
 	tuning := documented()
 	tuning.Token, tuning.RequestTimeout, tuning.Kinds = secret.New("pul-pool"), 10*time.Second, []runtime.Kind{runtime.Deployment}
 	tuning.RetryWait, tuning.RetryMaxWait = time.Millisecond, time.Millisecond
-	o := Options{Identity: runtime.Identity{Service: server.URL}, Tuning: tuning, UserAgent: "test/1", Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	o := Options{Identity: runtime.Identity{Service: url}, Tuning: tuning, UserAgent: "test/1", Log: slog.New(slog.NewTextHandler(s.log, nil))}
 	if edit != nil {
 		edit(&o)
 	}
 	s.client = New(o)
-	return s
 }
 
 func (s *scene) wantCalls(t *testing.T, want ...string) {
@@ -554,8 +560,8 @@ func TestTheStatusCallTellsWhetherAJobIsWanted(t *testing.T) {
 		}
 	}
 	code = http.StatusNotFound
-	if verdict, err := s.client.Wanted(t.Context(), someJob); err != nil || verdict != runtime.Gone {
-		t.Errorf("a 404 after answers means %q, %v; want gone", verdict, err)
+	if verdict, err := s.client.Wanted(t.Context(), someJob); err == nil || verdict != runtime.CarryOn {
+		t.Errorf("a single 404 after answers means %q, %v; want carry on, with the error", verdict, err)
 	}
 	code = http.StatusInternalServerError
 	if verdict, err := s.client.Wanted(t.Context(), someJob); err == nil || verdict != runtime.CarryOn {
@@ -665,7 +671,7 @@ func TestAServiceThatGetsTheCallLaterIsBelieved(t *testing.T) {
 		t.Errorf("within the hour the job is %q", verdict)
 	}
 	clear(s.client.hushed)
-	for _, want := range []runtime.Verdict{runtime.Ended, runtime.Gone} {
+	for _, want := range []runtime.Verdict{runtime.Ended, runtime.CarryOn} {
 		if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != want {
 			t.Errorf("the job is %q, want %q", verdict, want)
 		}
@@ -691,21 +697,30 @@ func TestAReportIsToldInTheOrderThatAStrictServiceNeeds(t *testing.T) {
 }
 
 func TestAJobThatIsGoneIsReportedNoFurther(t *testing.T) {
-	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) })
-	err := s.client.Report(t.Context(), someJob, runtime.Report{Lines: []runtime.Line{{Text: "a"}}, Status: runtime.Failed})
-	if !errors.Is(err, runtime.ErrGone) {
-		t.Errorf("the error is %v, want ErrGone", err)
-	}
-	if len(s.calls) != 1 {
-		t.Errorf("the service was asked %v", s.calls)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var paths []string
+		s := bubbleScene(t, func(w http.ResponseWriter, r *http.Request) {
+			paths = append(paths, r.URL.Path)
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"code":409,"message":"the job was cancelled"}`)
+		})
+		err := s.client.Report(t.Context(), someJob, runtime.Report{Lines: []runtime.Line{{Text: "a"}}, Status: runtime.Failed})
+		if !errors.Is(err, runtime.ErrGone) {
+			t.Errorf("the error is %v, want ErrGone", err)
+		}
+		if len(paths) != 2 || !strings.HasSuffix(paths[0], "/logs") || !strings.HasSuffix(paths[1], "/heartbeat") {
+			t.Errorf("the service was asked %v, want the lines and the heartbeat that confirms the refusal", paths)
+		}
+	})
 }
 
 func TestADefinitionWithoutStepsIsRefused(t *testing.T) {
-	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"image":{"reference":"r"}}`) })
-	if _, err := s.client.Definition(t.Context(), someJob); err == nil || !strings.Contains(err.Error(), "no steps") {
-		t.Errorf("the error is %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := bubbleScene(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"image":{"reference":"r"}}`) })
+		if _, err := s.client.Definition(t.Context(), someJob); err == nil || !strings.Contains(err.Error(), "no steps") {
+			t.Errorf("the error is %v", err)
+		}
+	})
 }
 
 func TestADefinitionIsReadAndKeptAsItCame(t *testing.T) {
@@ -810,4 +825,17 @@ func TestAClosedClientHoldsNoConnection(t *testing.T) {
 		t.Errorf("after that: %v", err)
 	}
 	c.Close()
+}
+
+func TestNew(t *testing.T) {
+	t.Run("all connections have the limits for dead ones", func(t *testing.T) {
+		w := New(Options{Log: slog.New(slog.DiscardHandler)}).now()
+		for name, transport := range map[string]*http.Transport{
+			"calls": w.transport, "polls": w.single, "a job without a transport of its own": newCaller(callerOptions{}).http.Transport.(*http.Transport),
+		} {
+			if transport.HTTP2 == nil || transport.HTTP2.SendPingTimeout != pingAfter {
+				t.Errorf("%s: the transport sends no pings", name)
+			}
+		}
+	})
 }

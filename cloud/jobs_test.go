@@ -125,18 +125,20 @@ func TestAnswersMeanWhatTheyAreDocumentedToMean(t *testing.T) {
 		401: {unauthorized: true}, 404: {gone: true}, 409: {gone: true}, 410: {gone: true}, 412: {gone: true},
 		400: {}, 403: {}, 413: {}, 422: {}, 501: {}, 302: {},
 	} {
-		s := play(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}}, text: `{"code":7,"message":"because\nof this"}`})
-		err := s.jobs(io.Discard).Heartbeat(t.Context())
-		var answer *StatusError
-		if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" || answer.RequestID != "r-1" {
-			t.Errorf("%d gives %v", status, err)
-		}
-		if got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)}); got != want {
-			t.Errorf("%d means %+v, want %+v", status, got, want)
-		}
-		if len(s.asked) != 1 {
-			t.Errorf("%d was asked for %d times", status, len(s.asked))
-		}
+		synctest.Test(t, func(t *testing.T) {
+			s := play(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}}, text: `{"code":7,"message":"because\nof this"}`})
+			err := s.jobs(io.Discard).Heartbeat(t.Context())
+			var answer *StatusError
+			if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" || answer.RequestID != "r-1" {
+				t.Errorf("%d gives %v", status, err)
+			}
+			if got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)}); got != want {
+				t.Errorf("%d means %+v, want %+v", status, got, want)
+			}
+			if len(s.asked) != 4 {
+				t.Errorf("%d was asked for %d times, want all attempts", status, len(s.asked))
+			}
+		})
 	}
 }
 
@@ -181,9 +183,9 @@ func TestTheLastOfAllAnswersIsTheError(t *testing.T) {
 
 func TestRetryAfterIsHonouredOnAnyStatusUpToTheLongestWait(t *testing.T) {
 	for wish, want := range map[string]time.Duration{
-		"4": 4 * time.Second, "0": 0, "3600": 10 * time.Second, "99999999999999999999999": 10 * time.Second,
+		"4": 4 * time.Second, "0": time.Second, "3600": 10 * time.Second, "99999999999999999999999": 10 * time.Second,
 		"Sat, 01 Jan 2000 00:00:07 GMT": 7 * time.Second, // virtual time begins at that midnight
-		"Fri, 31 Dec 1999 00:00:00 GMT": 0, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
+		"Fri, 31 Dec 1999 00:00:00 GMT": time.Second, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := play(answer{status: 500, header: http.Header{"Retry-After": {wish}}}, answer{status: 200})
@@ -250,17 +252,19 @@ func TestTheOtherContentTypeIsTriedAndRemembered(t *testing.T) {
 		}
 	})
 	t.Run("neither is taken", func(t *testing.T) {
-		s := play(answer{status: 415})
-		j := s.jobs(io.Discard)
-		for range 2 {
-			var status *StatusError
-			if err := j.Heartbeat(t.Context()); !errors.As(err, &status) || status.Code != 415 {
-				t.Error(err)
+		synctest.Test(t, func(t *testing.T) {
+			s := play(answer{status: 415})
+			j := s.jobs(io.Discard)
+			for range 2 {
+				var status *StatusError
+				if err := j.Heartbeat(t.Context()); !errors.As(err, &status) || status.Code != 415 {
+					t.Error(err)
+				}
 			}
-		}
-		if got := bare(s); got != "+-+-" {
-			t.Errorf("the calls were %s", got)
-		}
+			if got := bare(s); got != "+----+----" { // the other form is retried like any refusal
+				t.Errorf("the calls were %s", got)
+			}
+		})
 	})
 }
 
@@ -270,33 +274,44 @@ func TestADefinitionIsReadLenientlyAndWithinLimits(t *testing.T) {
 		`{"steps":[]}`:        "no steps",
 		`null`:                "no steps",
 		`[]`:                  "cannot be read",
-		``:                    "cannot be read",
-		`{"steps":[{"name":1`: "cannot be read",
+		``:                    "not JSON",
+		`{"steps":[{"name":1`: "not JSON",
 		`{"steps":[{}],"env":{"A":{"secret":7}}}`: "cannot be read",
 	} {
-		definition, _, err := play(answer{status: 200, text: text}).jobs(io.Discard).Definition(t.Context())
-		switch {
-		case says == "" && err != nil:
-			t.Errorf("%s: %v", text, err)
-		case says == "" && (definition.Image.Reference != "debian" || definition.Steps[0].Run != "true"):
-			t.Errorf("%s is read as %+v", text, definition)
-		case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
-			t.Errorf("%s: %v, want %q", text, err, says)
+		synctest.Test(t, func(t *testing.T) {
+			definition, _, err := play(answer{status: 200, text: text}).jobs(io.Discard).Definition(t.Context())
+			switch {
+			case says == "" && err != nil:
+				t.Errorf("%s: %v", text, err)
+			case says == "" && (definition.Image.Reference != "debian" || definition.Steps[0].Run != "true"):
+				t.Errorf("%s is read as %+v", text, definition)
+			case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
+				t.Errorf("%s: %v, want %q", text, err, says)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		huge := play(answer{status: 200, text: strings.Repeat(" ", maxAnswer+1)})
+		if err := huge.jobs(io.Discard).Heartbeat(t.Context()); err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") || len(huge.asked) != 4 {
+			t.Errorf("after %d calls: %v", len(huge.asked), err)
 		}
-	}
-	huge := play(answer{status: 200, text: strings.Repeat(" ", maxAnswer+1)})
-	if err := huge.jobs(io.Discard).Heartbeat(t.Context()); err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") || len(huge.asked) != 1 {
-		t.Errorf("after %d calls: %v", len(huge.asked), err)
-	}
+	})
 }
 
 func TestARedirectedReportIsNoSuccess(t *testing.T) {
-	s := play(answer{status: 302, header: http.Header{"Location": {"https://elsewhere.example/login"}}}, answer{status: 200})
-	err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Succeeded)
-	var status *StatusError
-	if !errors.As(err, &status) || status.Code != 302 || len(s.asked) != 1 {
-		t.Errorf("after %d calls: %v", len(s.asked), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := play(answer{status: 302, header: http.Header{"Location": {"https://user@elsewhere.example/login?to=x"}}})
+		err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Succeeded)
+		var status *StatusError
+		if !errors.As(err, &status) || status.Code != 302 || status.Location != "https://elsewhere.example/login" {
+			t.Errorf("after %d calls: %v", len(s.asked), err)
+		}
+		for _, r := range s.asked {
+			if r.URL.Host != "service.example" || r.Method != http.MethodPatch {
+				t.Errorf("the redirect was followed with %s %s", r.Method, r.URL)
+			}
+		}
+	})
 }
 
 func TestAWarningIsPassedOnOnce(t *testing.T) {

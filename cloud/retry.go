@@ -18,31 +18,36 @@ type retry struct {
 	maxWait time.Duration // ceiling of all waits, a Retry-After included
 }
 
-// pause is the wait before a repetition: what the service wishes, on whatever
-// status, or else the doubling one of [backoff]. Never longer than most.
+// pause returns the wait before the next attempt: the doubling one of [backoff],
+// or what the service asks for if that is longer. Never longer than most. A
+// Retry-After of 0, or a date in the past, does not shorten it.
 func pause(least, most time.Duration, attempt int, response *http.Response) time.Duration {
+	wait := backoff(least, most, attempt)
 	if response != nil {
-		if wish, ok := retryAfter(response.Header, time.Now()); ok {
-			return min(wish, most)
+		if asked, ok := retryAfter(response.Header, time.Now()); ok {
+			wait = max(wait, asked)
 		}
 	}
-	return min(backoff(least, most, attempt), most)
+	return min(wait, most)
 }
 
-// transient decides whether a call is repeated: after 408, 425, 429 and 5xx but
-// 501, and when there was no answer at all; never once ctx has ended.
-func transient(ctx context.Context, response *http.Response, err error) (bool, error) {
-	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
-	}
-	var huge *hugeError
+// retryPolicy reports whether a call is retried after an attempt that failed
+// with err. It is not asked once ctx has ended, and it may wait.
+type retryPolicy func(ctx context.Context, err error) bool
+
+// transient retries after 408, 425, 429 and 5xx but 501, and when there was no
+// answer, unless that has a cause that stays, such as a wrong certificate.
+func transient(ctx context.Context, err error) bool {
+	var status *StatusError
+	var large *hugeError
 	switch {
-	case errors.As(err, &huge):
-		return false, nil
-	case err != nil:
-		return retryablehttp.DefaultRetryPolicy(ctx, nil, err)
+	case errors.As(err, &status):
+		return transientStatus(status.Code)
+	case errors.As(err, &large):
+		return false
 	}
-	return transientStatus(response.StatusCode), nil
+	again, _ := retryablehttp.DefaultRetryPolicy(ctx, nil, err)
+	return again
 }
 
 func transientStatus(code int) bool {

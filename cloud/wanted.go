@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -27,61 +26,100 @@ const silence = time.Hour
 
 // Wanted implements [runtime.Cloud]. Pulumi's documentation names the status
 // call; agents of 2.2 were seen to use the check call; some servers have only
-// one of them. Whichever answers first is used from then on. Where neither
-// exists every job is wanted, and both calls are tried again an hour later; as
-// the same answers may mean that the one deployment is unknown, other jobs are
-// asked about all the same.
+// one of them.
+//
+//  1. The first call that answers with a status of a job, in one of the documented
+//     words, is used from then on. Any other success decides nothing.
+//  2. Where neither call exists every job is wanted, and both calls are tried again
+//     an hour later; as the same answers may mean that the one deployment is
+//     unknown, other jobs are asked about all the same.
+//  3. A refusal of the call in use means that the job is gone only once it is
+//     believed: see refusals.
 func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict, error) {
 	asks := c.asks.Load()
 	if asks == askUnknown && c.unanswerable(job) {
 		return runtime.Unanswered, nil
 	}
-	var err error
-	if asks != askCheck {
+	calls := []struct {
+		asks         int32
+		method, path string
+		body         []byte
+	}{
+		{askStatus, http.MethodGet, "/api/deployments/" + url.PathEscape(job.Subject) + "/status", nil},
+		{askCheck, http.MethodPost, "/api/agent-workflows/" + string(job.Kind) + ":" + url.PathEscape(job.Subject) + "/check", []byte("{}")},
+	}
+	unclear := false // a call answered with a success that tells nothing
+	for _, q := range calls {
+		if asks != askUnknown && asks != q.asks {
+			continue
+		}
+
+		// Make the call.
 		var answer []byte
-		err = c.authorized(ctx, func(token secret.String) (err error) {
-			_, _, answer, err = c.ask(ctx, c.now().calls, call{method: http.MethodGet, path: "/api/deployments/" + url.PathEscape(job.Subject) + "/status", token: token})
+		err := c.authorized(ctx, func(token secret.String) (err error) {
+			request := call{method: q.method, path: q.path, token: token, body: q.body, check: wantJSON}
+			if q.body != nil {
+				request.contentType = "application/json"
+			}
+			_, _, answer, err = c.ask(ctx, c.now().calls, request)
 			return err
 		})
-		if err == nil {
-			c.asks.Store(askStatus)
-			return verdict(answer), nil
+
+		// Decide what its answer means.
+		verdict, known := verdict(answer)
+		switch {
+		case asks != askUnknown && c.believed(job, err) && errors.Is(err, runtime.ErrGone):
+			return runtime.Gone, nil
+		case asks != askUnknown && err != nil:
+			return runtime.CarryOn, err
+		case err == nil && known:
+			c.asks.Store(q.asks)
+			return verdict, nil
+		case err == nil:
+			unclear = true
+		case !lacksCall(err, q.asks):
+			return runtime.CarryOn, err
 		}
 	}
-	var status *StatusError
-	lacking := false // the call itself; one service was seen to answer 500 for it
-	if errors.As(err, &status) {
-		lacking = lacksCall(status.Code) || status.Code == http.StatusInternalServerError
+	if unclear || asks != askUnknown {
+		return runtime.CarryOn, nil
 	}
-	switch {
-	case asks == askStatus && errors.Is(err, runtime.ErrGone):
-		return runtime.Gone, nil
-	case asks == askStatus, asks == askUnknown && !lacking:
-		return runtime.CarryOn, err
-	}
-	var answer []byte
-	path := "/api/agent-workflows/" + string(job.Kind) + ":" + url.PathEscape(job.Subject) + "/check"
-	err = c.authorized(ctx, func(token secret.String) (err error) {
-		_, _, answer, err = c.ask(ctx, c.now().calls, call{method: http.MethodPost, path: path, token: token, body: []byte("{}"), contentType: "application/json"})
-		return err
-	})
-	switch {
-	case err == nil:
-		c.asks.Store(askCheck)
-		return verdict(answer), nil
-	case asks == askCheck && errors.Is(err, runtime.ErrGone):
-		return runtime.Gone, nil
-	case asks == askUnknown && errors.As(err, &status) && lacksCall(status.Code):
-		c.hush(job)
-		return runtime.Unanswered, nil
-	default:
-		return runtime.CarryOn, err
-	}
+	c.hush(job)
+	return runtime.Unanswered, nil
 }
 
-// lacksCall reports whether a status may say that there is no such call.
-func lacksCall(code int) bool {
-	return slices.Contains([]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}, code)
+// believed notes how a call about a job's status ended and reports whether it was
+// a refusal that is to be believed. Subjects that were not asked about for an hour
+// are forgotten.
+func (c *Client) believed(job *runtime.Job, err error) bool {
+	c.mu.Lock()
+	now := time.Now()
+	maps.DeleteFunc(c.doubts, func(_ string, d *doubt) bool { return now.Sub(d.asked) > silence })
+	d := c.doubts[job.Subject]
+	if d == nil {
+		d = &doubt{}
+		c.doubts[job.Subject] = d
+	}
+	d.asked = now
+	c.mu.Unlock()
+	return d.refusals.believed(err)
+}
+
+// lacksCall reports whether err may say that there is no such call. One service was
+// seen to answer 500 for the status call, and web applications answer paths that
+// they do not know with their start page.
+func lacksCall(err error, asks int32) bool {
+	var status *StatusError
+	if !errors.As(err, &status) {
+		return errors.As(err, new(*formatError))
+	}
+	switch status.Code {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return true
+	case http.StatusInternalServerError:
+		return asks == askStatus
+	}
+	return false
 }
 
 // unanswerable reports whether the service was found, not long ago, to have no
@@ -104,9 +142,9 @@ func (c *Client) hush(job *runtime.Job) {
 	c.hushed[job.Subject] = now.Add(silence)
 }
 
-// verdict reads the answer to either call: a bare word, or an object with
-// status and perhaps complete. What is unknown lets the job carry on.
-func verdict(answer []byte) runtime.Verdict {
+// verdict reads the answer to either call: a bare word, or an object with status
+// and perhaps complete. It reports false for one that tells nothing about a job.
+func verdict(answer []byte) (verdict runtime.Verdict, known bool) {
 	var object struct {
 		Status   string `json:"status"`
 		Complete bool   `json:"complete"`
@@ -116,12 +154,14 @@ func verdict(answer []byte) runtime.Verdict {
 	}
 	switch object.Status {
 	case "failed", "skipped":
-		return runtime.Ended
+		return runtime.Ended, true
 	case "succeeded":
-		return runtime.Finishing
+		return runtime.Finishing, true
+	case "not-started", "accepted", "running":
+		known = true
 	}
 	if object.Complete {
-		return runtime.Finishing
+		return runtime.Finishing, true
 	}
-	return runtime.CarryOn
+	return runtime.CarryOn, known
 }

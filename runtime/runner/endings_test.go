@@ -177,6 +177,7 @@ func TestNothingWrittenBeforeTheEndIsMissed(t *testing.T) {
 func TestAJobThatIsGoneIsStoppedAndNotReported(t *testing.T) {
 	for _, status := range []int{404, 409, 410, 412, 401} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel() // some are believed after half a minute
 			gate := &gate{}
 			w := newWorld(t, steps(`trap 'echo asked > asked; exit 0' TERM
 				echo begun
@@ -195,14 +196,19 @@ func TestAJobThatIsGoneIsStoppedAndNotReported(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(w.handover.Root, "asked")); err != nil {
 				t.Error("the step was not asked to end")
 			}
-			if calls := gate.refused(); calls != 1 {
-				t.Errorf("the service was asked %d times more after it had refused, want none", calls-1)
+			calls := gate.refused()
+			switch final := status == 409 || status == 410; {
+			case final && calls != 2:
+				t.Errorf("the service was asked %d times, want the lines and the heartbeat that confirms the refusal", calls)
+			case !final && (calls < 3 || calls > 20):
+				t.Errorf("the service was asked %d times until the refusal was believed", calls)
 			}
 		})
 	}
 }
 
 func TestARefusalAfterARequestToStopEndsTheJobQuietly(t *testing.T) {
+	t.Parallel() // the refusal is believed after half a minute
 	gate := &gate{}
 	w := newWorld(t, steps("echo begun; "+forever), gate.filter)
 	ctx, stop := context.WithCancel(t.Context())

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -40,7 +41,8 @@ func (g *gate) filter(next http.Handler) http.Handler {
 		}
 		g.mu.Unlock()
 		if status != 0 {
-			http.Error(w, `{"code":`+http.StatusText(status)+`}`, status)
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"code":%d,"message":%q}`, status, http.StatusText(status))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -149,6 +151,7 @@ func TestAServiceWithoutHeartbeatsIsServedAllTheSame(t *testing.T) {
 }
 
 func TestLogTroubleFailsNoJob(t *testing.T) {
+	t.Parallel() // the refusal is believed after half a minute
 	w := newWorld(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/logs") {

@@ -11,35 +11,39 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// beatInterval is the time between two signs of life. A service gives a silent
-// job up after ten minutes (Pulumi documentation, deployment agents).
+// beatInterval is the time between two heartbeats. A service declares a job failed
+// after ten minutes without one (Pulumi documentation, deployment agents).
 const beatInterval = 30 * time.Second
 
-// beat gives signs of life, the first at once, until ctx ends. A service that
-// has no such call gets none; one that has the call and does not know the job
-// any more does not want it.
+// beat sends heartbeats, the first at once, until ctx ends, whatever the answers
+// are: a service that has no such call now may have it in a minute. A refusal that
+// is believed, of a call that has worked before, calls gone.
 func beat(ctx context.Context, jobs *cloud.Jobs, gone func(error), log *slog.Logger) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()
 	known := false // that the service has the call
+	failing := false
 	for {
 		once, cancel := context.WithTimeout(ctx, beatInterval)
 		err := jobs.Heartbeat(once)
 		cancel()
-		var status *cloud.StatusError
-		switch answered := errors.As(err, &status); {
+		switch {
 		case err == nil:
-			known = true
+			if failing {
+				log.Info("heartbeat accepted again")
+			}
+			known, failing = true, false
 		case ctx.Err() != nil:
 			return
-		case answered && lacksCall(status.Code, known):
-			log.Info("the service takes no signs of life; going on without", "error", err)
-			return
-		case errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized):
+		case isGone(err, known):
 			gone(err)
-			return
 		default:
-			log.Warn("a sign of life did not arrive", "error", err)
+			level := slog.LevelDebug
+			if !failing {
+				level = slog.LevelWarn
+			}
+			log.Log(ctx, level, "heartbeat failed", "error", err, "retry_in", beatInterval)
+			failing = true
 		}
 		select {
 		case <-ticker.C:
@@ -49,15 +53,13 @@ func beat(ctx context.Context, jobs *cloud.Jobs, gone func(error), log *slog.Log
 	}
 }
 
-// lacksCall reports whether a status says that there is no such call. A 404
-// says so only until the call has been seen to work: every other call of the
-// job is asked for by then, and they say whether the job itself is there.
-func lacksCall(code int, known bool) bool {
-	switch code {
-	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return true
-	case http.StatusNotFound:
-		return !known
+// isGone reports whether a believed refusal means that the service no longer has
+// the job. A 404 means so only once the call has worked: otherwise the service may
+// not have the call.
+func isGone(err error, known bool) bool {
+	var status *cloud.StatusError
+	if errors.As(err, &status) && status.Code == http.StatusNotFound {
+		return known
 	}
-	return false
+	return errors.Is(err, runtime.ErrGone) || errors.Is(err, runtime.ErrUnauthorized)
 }

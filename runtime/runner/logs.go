@@ -20,6 +20,13 @@ const flushPatience = 5 * time.Minute
 // want to repeat by itself.
 const undonePause = 5 * time.Second
 
+// A line that is refused and cannot be made smaller is sent again before it is given
+// up, unless the line before it was given up too.
+const (
+	lineTries = 2
+	linePause = time.Second
+)
+
 // maxRefusals is the number of lines that a service may refuse in a row until
 // it gets no more lines of the step.
 const maxRefusals = 20
@@ -35,6 +42,7 @@ type sender struct {
 
 	told     int // lines that the service has
 	limit    int // bytes of a batch
+	tries    int // of a line that was refused and cannot be made smaller
 	refusals int // lines refused in a row
 }
 
@@ -64,7 +72,7 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 		switch verdict := judge(err); {
 		case verdict == taken:
 			s.told += len(part)
-			s.refusals = 0
+			s.refusals, s.tries = 0, 0
 			batch = batch[len(part):]
 			s.accepted(s.told)
 			j.busy()
@@ -75,8 +83,11 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 			s.limit = max(size(part)/2, 1)
 		case verdict == tooMuch && len(part[0].Text) > 1<<10:
 			batch = append(halves(part[0]), batch[1:]...)
+		case verdict == tooMuch && s.refusals == 0 && s.tries < lineTries: // a single answer may be a proxy's
+			s.tries++
+			wait(ctx, linePause)
 		case verdict == tooMuch:
-			s.refusals++
+			s.refusals, s.tries = s.refusals+1, 0
 			if s.refusals == maxRefusals {
 				s.log.Warn("the service refuses this log; no more of it is sent", "step", s.step, "error", err)
 				return
@@ -88,11 +99,18 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 			s.log.Warn("the service refuses this log; no more of it is sent", "step", s.step, "error", err)
 			return
 		case verdict == undone: // a fault that the client does not repeat, such as a wrong certificate
-			select {
-			case <-time.After(undonePause):
-			case <-ctx.Done():
-			}
+			wait(ctx, undonePause)
 		}
+	}
+}
+
+// wait blocks for a time, or until ctx ends.
+func wait(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

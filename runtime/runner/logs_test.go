@@ -380,10 +380,10 @@ func TestAJobThatIsGoneEndsItsLogAndHoldsNobody(t *testing.T) {
 				for i := range 500 {
 					log.add(line(i, maxLine))
 				}
-				if told := log.close(); told != 0 || calls != 1 || *gone == nil {
+				if told := log.close(); told != 0 || calls < 3 || calls > 20 || *gone == nil {
 					t.Errorf("%d lines told in %d calls, gone: %v", told, calls, *gone)
 				}
-				if took := time.Since(begin); took > time.Second {
+				if took := time.Since(begin); took < 30*time.Second || took > time.Minute {
 					t.Errorf("it took %s", took)
 				}
 			})
