@@ -97,7 +97,7 @@ func (p *Pool) starting() bool {
 func (l *life) startEnded(ctx context.Context, err error) {
 	fetched := len(l.job.Definition.Raw) > 0
 	switch {
-	case ctx.Err() != nil, errors.Is(err, ErrJob), errors.Is(err, ErrGone) && fetched:
+	case ctx.Err() != nil, errors.Is(err, errCancelled), errors.Is(err, ErrJob), errors.Is(err, ErrGone) && fetched:
 	default:
 		l.pool.startFailed(l, err)
 	}
@@ -109,7 +109,7 @@ func (l *life) startEnded(ctx context.Context, err error) {
 func (l *life) runnerEnded(ctx context.Context, e end) {
 	switch {
 	case ctx.Err() != nil, l.isPast():
-	case e.err == nil && e.exit.Code == CodeSucceeded:
+	case e.err == nil && (e.exit.Code == CodeSucceeded || e.exit.Code == CodeSucceededUnreported):
 		l.pool.startSucceeded(l)
 	case e.err == nil && (e.exit.Code == CodeFailed || e.exit.Code == CodeGone):
 	default:

@@ -3,8 +3,8 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 )
@@ -14,7 +14,6 @@ const (
 	stopGrace     = 30 * time.Second // from TERM to KILL
 	failGrace     = 30 * time.Second // for a runner that has just reported a failure, to end
 	finishGrace   = time.Minute      // for a runner that has reported the last success, to end
-	beatInterval  = 30 * time.Second // of the sign of life while the environment is made
 	farewellLimit = 5 * time.Minute  // for the last report of a job
 	removeLimit   = 2 * time.Minute  // for removing an environment, on top of its grace
 	overtime      = 5 * time.Minute  // after the job's own limit, which the runner keeps
@@ -64,19 +63,18 @@ func (l *life) run(ctx context.Context) (gone bool) {
 		children.Wait()
 	}()
 
+	children.Go(func() { l.ask(ctx, stop) })
 	if l.id == "" {
-		id, err := l.start(ctx, stop, &children)
+		id, err := l.start(ctx, &children)
 		if err != nil {
 			l.startEnded(ctx, err)
 			return true
 		}
 		l.id = id
-	} else {
-		children.Go(func() { l.ask(ctx, stop) })
 	}
 	l.enter(Started)
 	if limit := l.job.Definition.Timeout; limit > 0 { // which the runner keeps, from its own start
-		overdue := time.AfterFunc(limit+overtime, func() { stop(errOverdue) })
+		overdue := time.AfterFunc(min(limit, math.MaxInt64-overtime)+overtime, func() { stop(errOverdue) })
 		defer overdue.Stop()
 	}
 
@@ -93,80 +91,6 @@ func (l *life) run(ctx context.Context) (gone bool) {
 		l.log.Warn("remove the job's environment", "environment", l.id, "error", err)
 	}
 	return err == nil
-}
-
-// start fetches the definition and makes the environment. What goes wrong here
-// is the job's own failure, told in the log of its step 0. An error is only for
-// the caller to stop at.
-func (l *life) start(ctx context.Context, stop context.CancelCauseFunc, children *sync.WaitGroup) (id string, err error) {
-	l.enter(Starting)
-	job, cloud := l.job, l.pool.parts.Cloud
-	definition, err := cloud.Definition(ctx, job)
-	if errors.Is(err, ErrGone) {
-		l.log.Warn("the service no longer has the job that it handed out", "error", err)
-		return "", err
-	}
-	if err == nil {
-		job.Definition = definition
-	}
-	setup := NewSetup(job, cloud, l.handover())
-	children.Go(func() { l.ask(ctx, stop) })
-	if err != nil {
-		return "", l.fail(ctx, setup, fmt.Errorf("fetch the job's definition: %w", err))
-	}
-	beating, rest := context.WithCancel(ctx)
-	defer rest()
-	children.Go(func() { l.beat(beating) })
-	id, err = l.pool.parts.Executor.Start(ctx, job, setup)
-	if err != nil {
-		return "", l.fail(ctx, setup, err)
-	}
-	l.saw(Progress{Step: 0, Lines: setup.told, Status: Running}, false)
-	l.log.Info("job started", "environment", id)
-	return id, nil
-}
-
-// fail ends a job whose environment could not be made. It returns the reason.
-func (l *life) fail(ctx context.Context, setup *Setup, reason error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		reason = cause
-	}
-	l.log.Warn("job failed before its first step", "error", reason)
-	if errors.Is(reason, errCancelled) {
-		return reason
-	}
-	farewell, cancel := context.WithTimeout(l.pool.final, farewellLimit)
-	defer cancel()
-	if err := setup.Fail(farewell, reason); err != nil {
-		l.log.Error("a failed job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
-	}
-	return reason
-}
-
-// handover is what the runner needs, but for what the set-up adds.
-func (l *life) handover() Handover {
-	job := l.job
-	h := Handover{
-		Version:    HandoverVersion,
-		Service:    job.Service,
-		JobID:      job.ID,
-		Token:      job.Token.Reveal(),
-		OIDC:       job.OIDC.Reveal(),
-		UserAgent:  l.pool.parts.UserAgent,
-		CA:         job.Tuning.CA,
-		Grace:      Seconds((stopGrace - 5*time.Second).Seconds()), // inside the agent's own
-		Forward:    map[string]string{},
-		Definition: job.Definition.Raw,
-	}
-	for _, name := range append([]string{"DOCKER_HOST"}, job.Tuning.Place.Forward...) {
-		if value, ok := l.pool.parts.Environ(name); ok {
-			h.Forward[name] = value
-		}
-	}
-	if password := job.Definition.Image.Password; !password.Empty() {
-		h.Redact = append(h.Redact, password.Reveal())
-	}
-	return h
 }
 
 // end is how a job's environment ended.
@@ -346,24 +270,6 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 
 // never is a channel on which nothing comes.
 func never() <-chan time.Time { return nil }
-
-// beat gives signs of life while the agent itself works on the job: an image
-// can take longer to pull than the ten minutes a service waits for a heartbeat.
-func (l *life) beat(ctx context.Context) {
-	ticker := time.NewTicker(beatInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := l.pool.parts.Cloud.Report(ctx, l.job, Report{}); err != nil {
-				l.log.Debug("give a sign of life", "error", err)
-			}
-			l.pool.mark()
-		}
-	}
-}
 
 // remove removes the environment.
 func (l *life) remove(grace time.Duration) error {
