@@ -95,7 +95,7 @@ func TestStartBackoff(t *testing.T) {
 		}
 	})
 	t.Run("runner that ends before its first step counts", func(t *testing.T) {
-		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeUntold}, {Code: 137, Reason: "out of memory"}} {
+		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeFailedUnreported}, {Code: 137, Reason: "out of memory"}} {
 			play(t, spec(), func(t *testing.T, st *stage) {
 				st.engine.Otherwise(runtimetest.Script{Mute: true, Exit: exit})
 				st.queue(30)

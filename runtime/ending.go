@@ -25,13 +25,19 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 		l.log.Warn("a job of an earlier run ended without a word; the service declares it failed after ten minutes of silence", "took", took)
 		return
 	}
+
+	// Report the outcome in the runner's place.
 	reason := epitaph(exit, err)
+	reports := lastWords(l.seen(), l.job.Definition.Steps, reason)
+	if err == nil && exit.Code == CodeSucceededUnreported {
+		reports = []Report{{Step: l.job.Definition.Steps - 1, Status: Succeeded}}
+	}
 	l.log.Warn("the runner could not tell how the job ended", "reason", reason, "took", took)
-	farewell, cancel := context.WithTimeout(l.pool.final, farewellLimit)
+	final, cancel := context.WithTimeout(l.pool.final, farewellLimit)
 	defer cancel()
-	for _, report := range lastWords(l.seen(), l.job.Definition.Steps, reason) {
-		if err := l.pool.parts.Cloud.Report(farewell, l.job, report); err != nil {
-			l.log.Error("a failed job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
+	for _, report := range reports {
+		if err := l.pool.parts.Cloud.Report(final, l.job, report); err != nil {
+			l.log.Error("the outcome of a job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
 			return
 		}
 	}
@@ -44,8 +50,10 @@ func epitaph(exit Exit, err error) string {
 		return "the environment of this job was removed from outside"
 	case err != nil:
 		return fmt.Sprintf("the environment of this job was lost: %v", err)
-	case exit.Code == CodeUntold:
-		return "the runner could not reach the service to say how this job ended"
+	case exit.Code == CodeFailedUnreported:
+		return "the job failed, and the runner could not report it to the service"
+	case exit.Code == CodeSucceededUnreported:
+		return "the job succeeded, and the runner could not report it to the service"
 	case exit.Code == CodeUsage:
 		return "the runner refused to start: agent and runner must be of one release"
 	case exit.Reason != "":

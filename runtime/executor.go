@@ -71,8 +71,10 @@ const (
 	CodeSucceeded = 0  // every step succeeded, and the service knows
 	CodeFailed    = 10 // a step failed, and the service knows
 	CodeGone      = 11 // the service wanted to hear no more
-	CodeUntold    = 12 // the job has ended, and the service could not be told how
 	CodeUsage     = 13 // the runner was started wrongly: no handover, or one of another release
+
+	CodeFailedUnreported    = 12 // a step failed or could not begin, and the service could not be reached
+	CodeSucceededUnreported = 14 // every step succeeded, and the last success could not be reported
 )
 
 // Sentinels that an Executor's errors may wrap.

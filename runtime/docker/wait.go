@@ -113,7 +113,8 @@ func reason(state container.State) string {
 // told tells whether an exit code is one that the runner chooses.
 func told(code int) bool {
 	switch code {
-	case runtime.CodeSucceeded, runtime.CodeFailed, runtime.CodeGone, runtime.CodeUntold:
+	case runtime.CodeSucceeded, runtime.CodeFailed, runtime.CodeGone,
+		runtime.CodeFailedUnreported, runtime.CodeSucceededUnreported:
 		return true
 	}
 	return false

@@ -84,20 +84,34 @@ func TestAStatusIsRepeatedForManyMinutes(t *testing.T) {
 }
 
 func TestAnEndThatCannotBeToldHasACodeOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		code, record, took := virtual(t.Context(), t, func(r *http.Request) (int, error) {
-			if isStatus(r, "2") {
-				return http.StatusBadGateway, nil
-			}
-			return 0, nil
+	for name, c := range map[string]struct {
+		accepted int // reports of the last step before the service goes away
+		code     int
+		last     runtime.Status
+	}{
+		"before the last step":    {0, runtime.CodeFailedUnreported, runtime.NotStarted},
+		"before the last success": {1, runtime.CodeSucceededUnreported, runtime.Running},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reports := 0
+				code, record, took := virtual(t.Context(), t, func(r *http.Request) (int, error) {
+					if isStatus(r, "2") {
+						if reports++; reports > c.accepted {
+							return http.StatusBadGateway, nil
+						}
+					}
+					return 0, nil
+				})
+				if code != c.code || record.Steps[2].Status != c.last {
+					t.Errorf("code %d, steps %v", code, record.Statuses())
+				}
+				if took < 15*time.Minute || took > 16*time.Minute {
+					t.Errorf("it took %s, want 15m", took)
+				}
+			})
 		})
-		if code != runtime.CodeUntold || record.Steps[2].Status == runtime.Succeeded {
-			t.Errorf("code %d, steps %v", code, record.Statuses())
-		}
-		if took < 15*time.Minute || took > 16*time.Minute {
-			t.Errorf("it took %s, want 15m", took)
-		}
-	})
+	}
 }
 
 func TestAJobWhoseStatusIsRefusedIsNotRunOn(t *testing.T) {
@@ -108,7 +122,7 @@ func TestAJobWhoseStatusIsRefusedIsNotRunOn(t *testing.T) {
 			}
 			return 0, nil
 		})
-		if code != runtime.CodeUntold || record.Steps[2].Status != runtime.NotStarted || took > time.Second {
+		if code != runtime.CodeFailedUnreported || record.Steps[2].Status != runtime.NotStarted || took < 30*time.Second || took > time.Minute {
 			t.Errorf("code %d, steps %v, after %s", code, record.Statuses(), took)
 		}
 	})
@@ -124,7 +138,7 @@ func TestAStoppedJobHasABoundedTimeForItsLastWords(t *testing.T) {
 			}
 			return 0, nil
 		})
-		if code != runtime.CodeUntold {
+		if code != runtime.CodeFailedUnreported {
 			t.Errorf("code %d", code)
 		}
 		if most := 2 * time.Minute; took > most {
@@ -133,52 +147,67 @@ func TestAStoppedJobHasABoundedTimeForItsLastWords(t *testing.T) {
 	})
 }
 
-func TestAHeartbeatThatSaysGoneEndsTheJob(t *testing.T) {
-	for _, status := range []int{401, 404, 409, 410} {
-		synctest.Test(t, func(t *testing.T) {
-			beats := 0
-			begin := time.Now()
-			code, record, took := virtual(t.Context(), t, func(r *http.Request) (int, error) {
-				switch {
-				case strings.HasSuffix(r.URL.Path, "/heartbeat"):
-					if beats++; beats == 3 {
-						return status, nil
-					}
-				case isStatus(r, "1") && time.Since(begin) < 10*time.Minute:
-					return 503, nil
-				}
-				return 0, nil
-			})
-			if code != runtime.CodeGone || record.Steps[1].Status != runtime.NotStarted {
-				t.Errorf("%d: code %d, steps %v", status, code, record.Statuses())
+func TestHeartbeat(t *testing.T) {
+	// job runs a job whose first step waits for the service for some minutes, and
+	// whose n-th heartbeat, from 1, is answered by beat; 0 is a success.
+	job := func(t *testing.T, minutes int, beat func(n int) int) (code, beats int, record runtimetest.Record, took time.Duration) {
+		t.Helper()
+		end := time.Now().Add(time.Duration(minutes) * time.Minute)
+		code, record, took = virtual(t.Context(), t, func(r *http.Request) (int, error) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/heartbeat"):
+				beats++
+				return beat(beats), nil
+			case isStatus(r, "1") && time.Now().Before(end):
+				return 503, nil
 			}
-			if took != time.Minute || beats != 3 {
-				t.Errorf("%d: after %s and %d beats, want 1m and 3", status, took, beats)
-			}
+			return 0, nil
 		})
+		return code, beats, record, took
 	}
-}
-
-func TestTheFirstAnswerToAHeartbeatMayBeThatThereIsNoSuchCall(t *testing.T) {
-	for _, status := range []int{404, 405, 501} {
-		synctest.Test(t, func(t *testing.T) {
-			beats := 0
-			begin := time.Now()
-			code, record, _ := virtual(t.Context(), t, func(r *http.Request) (int, error) {
-				switch {
-				case strings.HasSuffix(r.URL.Path, "/heartbeat"):
-					if beats++; beats == 1 {
-						return 0, errors.New("connection reset")
+	t.Run("a refusal that goes on ends the job", func(t *testing.T) {
+		for _, status := range []int{401, 404, 409, 410} {
+			synctest.Test(t, func(t *testing.T) {
+				code, _, record, took := job(t, 10, func(n int) int {
+					if n >= 3 {
+						return status
 					}
-					return status, nil
-				case isStatus(r, "1") && time.Since(begin) < 5*time.Minute:
-					return 503, nil
+					return 0
+				})
+				if code != runtime.CodeGone || record.Steps[1].Status != runtime.NotStarted {
+					t.Errorf("%d: code %d, steps %v", status, code, record.Statuses())
 				}
-				return 0, nil
+				if took < 90*time.Second || took > 2*time.Minute {
+					t.Errorf("%d: after %s, want 30s to 60s of refusals after the first minute", status, took)
+				}
 			})
-			if code != runtime.CodeSucceeded || beats != 2 {
-				t.Errorf("%d: code %d after %d beats, steps %v", status, code, beats, record.Statuses())
+		}
+	})
+	t.Run("a stray refusal changes nothing", func(t *testing.T) {
+		for _, status := range []int{401, 403, 404, 405, 409, 410, 412, 501} {
+			for _, stray := range []int{1, 2, 5} {
+				synctest.Test(t, func(t *testing.T) {
+					code, beats, record, _ := job(t, 10, func(n int) int {
+						if n == stray {
+							return status
+						}
+						return 0
+					})
+					if code != runtime.CodeSucceeded || beats < 20 {
+						t.Errorf("%d as answer %d: code %d after %d heartbeats, steps %v", status, stray, code, beats, record.Statuses())
+					}
+				})
 			}
-		})
-	}
+		}
+	})
+	t.Run("a service without the call gets heartbeats until the end", func(t *testing.T) {
+		for _, status := range []int{404, 405, 501} {
+			synctest.Test(t, func(t *testing.T) {
+				code, beats, record, _ := job(t, 10, func(int) int { return status })
+				if code != runtime.CodeSucceeded || beats < 20 || beats > 40 {
+					t.Errorf("%d: code %d after %d heartbeats in ten minutes, steps %v", status, code, beats, record.Statuses())
+				}
+			})
+		}
+	})
 }

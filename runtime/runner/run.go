@@ -47,6 +47,8 @@ var (
 	errGone    = errors.New("the service does not want the job any more")
 	errNoTime  = errors.New("there is no time left to tell how the job ended")
 	errFailed  = errors.New("a step failed") // and the service knows
+
+	errSucceeded = errors.New("every step succeeded, and the last success could not be reported")
 )
 
 // job is one job that runs. Its methods belong to one goroutine, but for leave.
@@ -140,9 +142,12 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 	case errors.Is(err, errGone):
 		log.Info("the job ends without a word", "reason", err)
 		return runtime.CodeGone
+	case errors.Is(err, errSucceeded):
+		log.Error("cannot report that the job succeeded", "error", err)
+		return runtime.CodeSucceededUnreported
 	default:
-		log.Error("the service could not be told how the job ended", "error", err)
-		return runtime.CodeUntold
+		log.Error("cannot report that the job failed", "error", err)
+		return runtime.CodeFailedUnreported
 	}
 }
 

@@ -117,8 +117,9 @@ func (j *job) script(work context.Context, step int, log *stepLog) error {
 	return reason
 }
 
-// conclude tells how a step ended, after everything else was told of it. Its
-// error is errFailed for a failed step that the service knows of.
+// conclude reports how a step ended, after all else was reported of it. Its error
+// is errFailed for a failed step that the service knows of, and errSucceeded for the
+// success of the last step that the service does not know of.
 func (j *job) conclude(life, work context.Context, step int, log *stepLog, reason error) error {
 	status := runtime.Succeeded
 	if reason != nil {
@@ -128,13 +129,16 @@ func (j *job) conclude(life, work context.Context, step int, log *stepLog, reaso
 		}
 	}
 	told := log.close()
-	if life.Err() != nil {
-		return context.Cause(life)
+	err := context.Cause(life)
+	if err == nil {
+		err = j.status(life, work, step, told, status)
 	}
-	if err := j.status(life, work, step, told, status); err != nil {
+	switch {
+	case err != nil && reason == nil && step == len(j.definition.Steps)-1:
+		return fmt.Errorf("%w: %w", errSucceeded, err)
+	case err != nil:
 		return err
-	}
-	if reason != nil {
+	case reason != nil:
 		return errFailed
 	}
 	return nil
