@@ -128,6 +128,12 @@ func Find(places Places) (Source, error) {
 	return source, nil
 }
 
+// Named reports whether a file is named outright, so that no folder is looked in.
+func (p Places) Named() bool {
+	path, _ := p.named()
+	return path != ""
+}
+
 // named returns the file that is named outright, and what names it.
 func (p Places) named() (path, by string) {
 	if p.Config != "" {

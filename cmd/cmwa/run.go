@@ -56,9 +56,10 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	want := func(d reconcile.Desired) { first = d } // until there is a loop
 	watcher := watch.New()
 	log := newSwitch(s.stderr)
+	places := placesOf(config, environ)
 	follower := reconcile.NewFollower(reconcile.FollowerParts{
 		Find: func() (schema.Source, error) {
-			source, err := find(config, environ)
+			source, err := schema.Find(places)
 			source.Release = carriedOut
 			return source, err
 		},
@@ -153,13 +154,18 @@ func load(config string, environ environment) (*schema.Config, schema.Problems, 
 // find reads the file that the command line names, or that lies in one of the
 // documented places.
 func find(config string, environ environment) (schema.Source, error) {
-	home, _ := os.UserHomeDir()
-	executable, _ := os.Executable()
-	working, err := os.Getwd()
-	if err != nil {
-		return schema.Source{}, fmt.Errorf("find the working directory: %w", err)
+	return schema.Find(placesOf(config, environ))
+}
+
+// placesOf returns where the configuration is looked for. The working directory is
+// asked for only where it is one of these places, as it may have been deleted; it
+// is "." then, which holds no file.
+func placesOf(config string, environ environment) schema.Places {
+	places := schema.Places{Config: config, Environ: environ}
+	places.Home, _ = os.UserHomeDir()
+	places.Executable, _ = os.Executable()
+	if !places.Named() {
+		places.WorkingDirectory, _ = os.Getwd()
 	}
-	return schema.Find(schema.Places{
-		Config: config, WorkingDirectory: working, Home: home, Executable: executable, Environ: environ,
-	})
+	return places
 }

@@ -345,6 +345,12 @@ func (w *world) environ() []string {
 // output shown if the test has failed.
 func (w *world) start(name string, env []string, command string, args ...string) *program {
 	w.t.Helper()
+	return w.startIn(w.folder, name, env, command, args...)
+}
+
+// startIn is start with a working directory.
+func (w *world) startIn(directory, name string, env []string, command string, args ...string) *program {
+	w.t.Helper()
 	output, err := os.CreateTemp(w.folder, name+"-*.log")
 	if err != nil {
 		w.t.Fatal(err)
@@ -353,7 +359,7 @@ func (w *world) start(name string, env []string, command string, args ...string)
 		command = filepath.Join(w.bin, command)
 	}
 	p := &program{w: w, cmd: exec.Command(command, args...), path: output.Name(), done: make(chan struct{})}
-	p.cmd.Dir = w.folder
+	p.cmd.Dir = directory
 	p.cmd.Env = append(os.Environ(), append(w.environ(), env...)...)
 	p.cmd.Stdout, p.cmd.Stderr = output, output
 	if err := p.cmd.Start(); err != nil {
