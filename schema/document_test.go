@@ -104,7 +104,7 @@ func TestATemplateOfHelmIsToldWhatItIs(t *testing.T) {
 func TestAnEmptyDocumentBehindTheFirstIsNone(t *testing.T) {
 	for _, end := range []string{"---", "---\n", "---\n\n# end\n", "--- # end\n", "...\n---\n...\n"} {
 		for name, problems := range map[string]schema.Problems{
-			"configuration": schema.Vet(source("token: a\n" + end)),
+			"configuration": schema.Vet(source("token: pul-a\n" + end)),
 			"template":      schema.CheckPod("pod.yaml", []byte("spec: {hostname: a}\n"+end)),
 		} {
 			if len(problems) > 0 {
@@ -137,7 +137,7 @@ func TestAConfigurationMayHaveEveryEscapeOfJSON(t *testing.T) {
 			t.Errorf("%s: %q, %q", content, p.ServiceURL, p.WorkingDirectory)
 		}
 	}
-	problems := schema.Vet(source("apiVersion: v1\nkind: Secret\nstringData:\n  pulumi-workflow-agent.yaml: |\n    {\"token\": \"a\", \"working_directory\": \"\\/\\ud83d\\ude00\",\n     \"log_level\": 7}\n"))
+	problems := schema.Vet(source("apiVersion: v1\nkind: Secret\nstringData:\n  pulumi-workflow-agent.yaml: |\n    {\"token\": \"pul-a\", \"working_directory\": \"\\/\\ud83d\\ude00\",\n     \"log_level\": 7}\n"))
 	if len(problems) != 1 || problems[0].Line != 6 || problems[0].Column != 19 {
 		t.Errorf("in a manifest: %v", problems)
 	}

@@ -45,6 +45,8 @@ type Source struct {
 	// ReadFile reads a file that the configuration names. Nil reads regular
 	// files of at most MaxFile bytes from disk.
 	ReadFile func(name string) ([]byte, error)
+
+	vetted bool // by [Vet], and not read by an agent
 }
 
 // FileID tells files apart that have the same path one after the other: a rename

@@ -132,7 +132,7 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 // sourceOf is what a configuration in an object is loaded with.
 func (m *manifests) sourceOf(o resource) Source {
 	source := Source{
-		Path: m.source.Path, Mode: m.source.Mode, Release: m.source.Release, TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
+		Path: m.source.Path, Mode: m.source.Mode, Release: m.source.Release, vetted: m.source.vetted, TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
 		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
 	}
 	if o.kind == "ConfigMap" {

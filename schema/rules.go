@@ -120,12 +120,16 @@ func (s *scope) credentials() {
 			s.dropped("token", "token_file")
 		}
 		c.Token = s.token()
+		s.placeholder("token_file")
 	case hasFile:
 		s.dropped("token_file", "token")
+		s.placeholder("token")
+	case hasToken:
+		s.placeholder("token")
 	case !hasToken && s.at != "":
 		s.report(Problem{Rule: RuleMissingToken, File: s.entry.at.File, Line: s.entry.at.Line, Column: s.entry.at.Column, Path: s.at,
 			Message: "the pool has no access token", Hint: "set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"})
-	case !hasToken:
+	default:
 		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", s.variableOf("token"))
 		if s.source.Path == "" && len(s.source.Searched) > 0 {
 			hint += "; there is no " + FileName + " in " + strings.Join(s.source.Searched, ", ")

@@ -31,7 +31,6 @@ func Rules() []RuleInfo {
 		{RuleUnknownKey, "A key is not known"},
 		{RuleUnknownVariable, "A variable of the agent is not known"},
 		{RuleOldName, "A name is one of earlier releases"},
-		{RuleOverlaid, "A key of the file is hidden by a variable"},
 		{RuleUnused, "A setting has no effect"},
 		{RuleValue, "A value is of the wrong kind or out of bounds"},
 		{RuleMissingToken, "There are no credentials"},
@@ -45,8 +44,10 @@ func Rules() []RuleInfo {
 		{RulePodTemplate, "A Pod template would be refused"},
 		{RuleProtectedField, "A Pod template sets what belongs to the agent"},
 		{RuleManifest, "A Kubernetes manifest does not hold what is looked for"},
-		{RuleRelease, "This release cannot carry out what a key demands"},
 		{RuleInternal, "The program itself is at fault"},
+		{RuleRelease, "This release cannot carry out what a key demands"},
+		{RuleOverlaid, "A key of the file is hidden by a variable"},
+		{RulePlaceholder, "A token stands in for a real one"},
 	}
 }
 
@@ -60,7 +61,10 @@ func Rules() []RuleInfo {
 // variables nor the files of this machine count for it.
 //
 // Vet never panics, whatever the source holds, and is safe for concurrent use.
-func Vet(source Source) Problems { return vetted(source, Problems.Strict) }
+func Vet(source Source) Problems {
+	source.vetted = true
+	return vetted(source, Problems.Strict)
+}
 
 // VetAsAgent is [Vet] with problems that weigh as for an agent that runs
 // elsewhere: it ignores keys that it does not know, unless they resemble one that
