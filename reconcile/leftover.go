@@ -13,8 +13,9 @@ import (
 const leftoverInterval = 10 * time.Minute
 
 // Leftovers returns the pools that have instances of this agent at the executors,
-// configured or not. With an error it returns what it found all the same.
-type Leftovers func(ctx context.Context) ([]runtime.PoolSpec, error)
+// configured or not. With an error it returns what it found all the same. It also
+// removes what the executors of the desired pools find of agents that died.
+type Leftovers func(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error)
 
 // FollowLeftovers lists instances at once and then every ten minutes, until ctx
 // ends, so that those of pools that no configuration describes are adopted by a
@@ -22,7 +23,10 @@ type Leftovers func(ctx context.Context) ([]runtime.PoolSpec, error)
 func (l *Loop) FollowLeftovers(ctx context.Context, list Leftovers) error {
 	failures := 0
 	for {
-		specs, err := list(ctx)
+		l.mu.Lock()
+		desired := l.desired.Pools // never changed
+		l.mu.Unlock()
+		specs, err := list(ctx, desired)
 		if ctx.Err() != nil {
 			return nil
 		}

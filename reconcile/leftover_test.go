@@ -58,7 +58,7 @@ func (h *house) followLeftovers(list reconcile.Leftovers) {
 
 func TestFollowLeftovers(t *testing.T) {
 	of := func(specs ...runtime.PoolSpec) reconcile.Leftovers {
-		return func(context.Context) ([]runtime.PoolSpec, error) { return specs, nil }
+		return func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) { return specs, nil }
 	}
 	t.Run("a pool that is no longer configured drains and does not delay readiness", func(t *testing.T) {
 		inHouse(t, func(t *testing.T, h *house) {
@@ -107,7 +107,7 @@ func TestFollowLeftovers(t *testing.T) {
 		inHouse(t, func(t *testing.T, h *house) {
 			h.want(1, pool("new", "one", 1))
 			down, lists := errors.New("the engine is down"), 0
-			h.followLeftovers(func(context.Context) ([]runtime.PoolSpec, error) {
+			h.followLeftovers(func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
 				if lists++; lists <= 5 {
 					return nil, down
 				}

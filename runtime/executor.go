@@ -40,6 +40,16 @@ type Executor interface {
 	List(ctx context.Context, agent string) ([]Found, error)
 }
 
+// Sweeper is an optional interface of an [Executor] that can find what List does
+// not return: what an agent left behind that died while it made or removed an
+// instance.
+type Sweeper interface {
+	// Sweep removes such leftovers, and returns their names. It removes nothing
+	// that a living agent may be using. Places are those of all pools of this
+	// process that use the executor. It is safe for concurrent use.
+	Sweep(ctx context.Context, places []Place) (removed []string, err error)
+}
+
 // Found is one instance that an executor found by its labels.
 type Found struct {
 	ID         string

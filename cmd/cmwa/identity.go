@@ -15,8 +15,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// listLimit bounds one list of the instances at a target.
-const listLimit = time.Minute
+// recoverLimit bounds one list of the instances at a target, and one sweep there.
+const recoverLimit = 3 * time.Minute
 
 // identify takes this agent's id from its state folder. An agent without a usable
 // folder works all the same, with an id that it has until it ends.
@@ -37,16 +37,21 @@ func identify(ctx context.Context, c *schema.Config, environ environment, log *s
 }
 
 // leftovers returns what lists the pools that have instances of this agent, at
-// every target that it has used. A target without any is forgotten, unless a pool
-// of this process has it.
-func leftovers(environ environment, agent *agentid.Agent) reconcile.Leftovers {
-	quiet := slog.New(slog.DiscardHandler) // the pools log what there is to know of their executors
-	return func(ctx context.Context) (specs []runtime.PoolSpec, err error) {
-		for _, target := range agent.Targets() {
-			found, listErr := instances(ctx, target, environ, agent, quiet)
+// every target that it uses or has used, and removes there what agents left behind that
+// died. A target without any instance is forgotten, unless a pool of this process
+// has it.
+func leftovers(environ environment, agent *agentid.Agent, log *slog.Logger) reconcile.Leftovers {
+	return func(ctx context.Context, desired map[string]runtime.PoolSpec) (specs []runtime.PoolSpec, err error) {
+		used := agent.Targets()
+		for _, spec := range desired { // also those that are not built yet
+			used = append(used, spec.Identity.Target)
+		}
+		slices.Sort(used)
+		for _, target := range slices.Compact(used) {
+			found, targetErr := recoverAt(ctx, target, desired, environ, agent, log)
 			switch {
-			case listErr != nil:
-				err = errors.Join(err, fmt.Errorf("deploy_target %s: %w", target, listErr))
+			case targetErr != nil:
+				err = errors.Join(err, fmt.Errorf("deploy_target %s: %w", target, targetErr))
 			case len(found) == 0:
 				agent.RemoveTarget(target)
 			}
@@ -61,17 +66,38 @@ func leftovers(environ environment, agent *agentid.Agent) reconcile.Leftovers {
 	}
 }
 
-// instances lists the instances of this agent at one target.
-func instances(ctx context.Context, target string, environ environment, agent *agentid.Agent, log *slog.Logger) ([]runtime.Found, error) {
+// recoverAt lists the instances of this agent at one target, and removes leftovers
+// there. An error is of the list alone.
+func recoverAt(ctx context.Context, target string, desired map[string]runtime.PoolSpec, environ environment, agent *agentid.Agent, log *slog.Logger) ([]runtime.Found, error) {
 	if !slices.Contains(carriedOut.Targets, target) {
 		return nil, nil // of another release, or not written by an agent
 	}
-	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
 	defer cancel()
-	executor, closeExecutor, err := executorFor(ctx, target, environ, agent, log)
+	quiet := slog.New(slog.DiscardHandler) // the pools log what there is to know of their executors
+	executor, closeExecutor, err := executorFor(ctx, target, environ, agent, quiet)
 	if err != nil {
 		return nil, err
 	}
 	defer closeExecutor()
-	return executor.List(ctx, agent.ID)
+	found, err := executor.List(ctx, agent.ID)
+	if err != nil {
+		return nil, err
+	}
+	if sweeper, ok := executor.(runtime.Sweeper); ok {
+		var places []runtime.Place
+		for _, spec := range desired {
+			if spec.Identity.Target == target {
+				places = append(places, spec.Tuning.Place)
+			}
+		}
+		removed, err := sweeper.Sweep(ctx, places)
+		if len(removed) > 0 {
+			log.Info("removed leftovers of agents that died", "target", target, "removed", removed)
+		}
+		if err != nil {
+			log.Warn("cannot remove leftovers of agents that died", "target", target, "error", err)
+		}
+	}
+	return found, nil
 }

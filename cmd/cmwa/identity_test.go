@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // claimedJob matches the id of a job that an agent claimed.
@@ -163,6 +164,19 @@ func TestLeftoverPools(t *testing.T) {
 			t.Errorf("the job was adopted %d times:\n%s", n, again.output())
 		}
 	})
+}
+
+func TestLeftoversOfACrash(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "docker")
+	shared := filepath.Join(w.folder, "shared")
+	crashed := filepath.Join(shared, "pulumi-workflow-crashed-0000")
+	w.must(os.MkdirAll(crashed, 0o755))
+	longAgo := time.Now().Add(-30 * 24 * time.Hour)
+	w.must(os.Chtimes(crashed, longAgo, longAgo))
+	agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+w.pool, "shared_volume_directory: "+shared)
+	w.eventually("the folder is removed", func() bool { _, err := os.Stat(crashed); return os.IsNotExist(err) })
+	agent.says("removed leftovers")
 }
 
 // phasesOf counts the pools of a status by phase.

@@ -97,7 +97,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		return loop.Run(groupCtx, hurry)
 	})
 	group.Go(func() error { return process.serve(serving) })
-	group.Go(func() error { return loop.FollowLeftovers(looking, leftovers(environ, agent)) })
+	group.Go(func() error { return loop.FollowLeftovers(looking, leftovers(environ, agent, log.logger)) })
 	group.Go(func() error { return watcher.Run(looking) })
 	group.Go(func() error { return follow(looking, asked, watcher, follower, loop.Retry, log.logger) })
 	if err := group.Wait(); err != nil {

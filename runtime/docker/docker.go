@@ -55,7 +55,7 @@ type Options struct {
 	// DOCKER_TLS_VERIFY) and the PATH of credential helpers are those of the
 	// process.
 	Environ func(name string) (string, bool)
-	Agent   string // id of the agent, for the log; jobs have it in their labels
+	Agent   string // id of the agent, for what it makes beside jobs
 	Log     *slog.Logger
 }
 
@@ -64,6 +64,7 @@ type Options struct {
 // open [Executor.Follow].
 type Executor struct {
 	engine       *client.Client
+	agent        string // id of the agent
 	host         string // of the engine, as people write it
 	architecture string // of the engine's machine, as Go names it
 	environ      func(name string) (string, bool)
@@ -91,7 +92,7 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the connection to the Docker engine at %s: %w", host, err)
 	}
-	e := &Executor{engine: engine, host: host, environ: options.Environ, log: options.Log, stall: pullStall, folders: map[string]string{}}
+	e := &Executor{engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log, stall: pullStall, folders: map[string]string{}}
 	if err := e.greet(ctx); err != nil {
 		_ = engine.Close()
 		return nil, err

@@ -24,6 +24,7 @@ import (
 type daemon struct {
 	host     string
 	api, os  string
+	ahead    time.Duration               // of the engine's clock
 	override map[string]http.HandlerFunc // by method and end of the path, such as "POST /start"
 
 	mu     sync.Mutex
@@ -75,6 +76,9 @@ func (d *daemon) open(ctx context.Context) (*Executor, error) {
 	return New(ctx, Options{Environ: environ("DOCKER_HOST="+d.host, "DOCKER_API_VERSION="), Log: slog.New(slog.DiscardHandler)})
 }
 
+// now is the time by the engine's clock.
+func (d *daemon) now() time.Time { return time.Now().Add(d.ahead) }
+
 func (d *daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	d.calls = append(d.calls, r.Method+" "+r.URL.Path)
@@ -94,6 +98,8 @@ func (d *daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
 	case strings.HasSuffix(path, "/version"):
 		fmt.Fprintf(w, `{"ApiVersion":"1.41","Os":"linux","Arch":"amd64"}`)
+	case strings.HasSuffix(path, "/info"):
+		fmt.Fprintf(w, `{"SystemTime":%q}`, d.now().Format(time.RFC3339Nano))
 	case strings.HasPrefix(path, "/v1.41/images/"):
 		fmt.Fprintf(w, `{"Id":"sha256:abc","Os":"linux","Architecture":"amd64"}`)
 	case strings.HasSuffix(path, "/create"):

@@ -12,8 +12,8 @@ import (
 
 // makeFolder makes a job's folder below shared_volume_directory, with the runner
 // in it. The runner is a second name of the program where that can be, and a
-// copy elsewhere; the job sees it read-only.
-func makeFolder(parent, name string, runner program) (string, error) {
+// copy elsewhere; the job sees it read-only. Owner is written into the folder.
+func makeFolder(parent, name, owner string, runner program) (string, error) {
 	parent, err := filepath.Abs(parent)
 	if err != nil {
 		return "", fmt.Errorf("make the job's folder: %w", err)
@@ -28,7 +28,7 @@ func makeFolder(parent, name string, runner program) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("make the job's folder: %w", err)
 	}
-	err = errors.Join(os.Chmod(folder, 0o755), place(runner.path, filepath.Join(folder, runnerName)))
+	err = errors.Join(os.Chmod(folder, 0o755), os.WriteFile(filepath.Join(folder, ownerFile), []byte(owner), 0o644), place(runner.path, filepath.Join(folder, runnerName)))
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("put the runner into the job's folder: %w", err), os.RemoveAll(folder))
 	}

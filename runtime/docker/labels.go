@@ -26,6 +26,7 @@ const (
 	labelGeneration = "cmwa.generation"
 	labelFolder     = "cmwa.folder" // the job's folder below shared_volume_directory
 	labelRunner     = "cmwa.runner" // on volumes and their doors: digest of the program
+	labelOwner      = "cmwa.owner"  // on doors: see owner
 )
 
 // labels are the configured ones and the agent's own. A configured one never

@@ -133,7 +133,7 @@ func TestARunnerThatCannotBeLinkedIsCopiedForEveryUser(t *testing.T) {
 	if err := os.Chmod(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	made, err := makeFolder(shared, newName("job"), program{path: path})
+	made, err := makeFolder(shared, newName("job"), "", program{path: path})
 	if err != nil {
 		t.Fatal(err)
 	}

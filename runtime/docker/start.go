@@ -47,7 +47,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if place.SharedVolumeDirectory == "" {
 		door = volumeMount(runner, true)
 	} else {
-		if folder, err = makeFolder(place.SharedVolumeDirectory, name, runner); err != nil {
+		if folder, err = makeFolder(place.SharedVolumeDirectory, name, e.owner(), runner); err != nil {
 			return "", err
 		}
 		door = folderMount(folder)

@@ -21,10 +21,10 @@ const (
 	mountPoint = "/mnt/pulumi/workflow" // of the runner in the job's environment
 	markName   = "complete"             // the last file to come into a volume
 
-	doorPatience = time.Minute            // after which a door has been abandoned
+	doorPatience = 150 * time.Second      // after which a door has been abandoned: its maker gives up earlier
 	doorRetry    = 100 * time.Millisecond // between two knocks at a door that another holds
-	fillLimit    = 3 * time.Minute        // for getting the runner into the volume, waiting included
-	oldVolume    = time.Hour              // age from which an unused volume of another runner is removed
+	fillLimit    = 5 * time.Minute        // for getting the runner into the volume, waiting included
+	oldVolume    = time.Hour              // age from which an unused volume of another runner is removed when a new one is made
 )
 
 // volumeName names the volume that holds a runner.
@@ -53,18 +53,18 @@ func volumeMount(runner program, readOnly bool) mount.Mount {
 func (e *Executor) fill(ctx context.Context, id string, img image, runner program) error {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
-	for begin := time.Now(); ; {
+	for other := (door{}); ; {
 		if full, err := e.marked(ctx, id); full || err != nil {
 			return err
 		}
-		door, err := e.openDoor(ctx, img, runner)
+		own, err := e.openDoor(ctx, img, runner)
 		switch {
 		case err == nil:
-			return e.carryIn(ctx, door, runner)
+			return e.carryIn(ctx, own, runner)
 		case !errdefs.IsConflict(err):
 			return refused("make room for the runner", e.host, err)
 		}
-		if err := e.clearDoor(ctx, runner, begin); err != nil {
+		if err := e.clearDoor(ctx, runner, &other); err != nil {
 			return err
 		}
 		timer := time.NewTimer(doorRetry)
@@ -92,7 +92,9 @@ func (e *Executor) marked(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-func doorName(runner program) string { return volumeName(runner) + "-door" }
+const doorSuffix = "-door"
+
+func doorName(runner program) string { return volumeName(runner) + doorSuffix }
 
 // openDoor makes the container through which the volume is filled. The engine
 // is not interrupted: it might finish, and nobody would know.
@@ -105,30 +107,47 @@ func (e *Executor) openDoor(ctx context.Context, img image, runner program) (str
 		Config: &container.Config{
 			Image:      img.name,
 			Entrypoint: []string{mountPoint + "/" + runnerName},
-			Labels:     map[string]string{labelRunner: runner.digest},
+			Labels:     map[string]string{labelRunner: runner.digest, labelOwner: e.owner()},
 		},
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{volumeMount(runner, false)}},
 	})
 	return made.ID, err
 }
 
-// clearDoor removes a door that whoever made it must have abandoned: it is old
-// by the engine's clock, or has been there for as long as we have been waiting.
-func (e *Executor) clearDoor(ctx context.Context, runner program, begin time.Time) error {
+// door is a door that another agent holds, as long as this one waits for it.
+type door struct {
+	id   string
+	seen time.Time     // when it was seen first
+	age  time.Duration // that it had then, by the engine's clock; 0 if that is not known
+}
+
+// clearDoor removes a door that its maker has abandoned: an earlier run of this
+// agent, or any agent if the door is older than doorPatience. As the engine's
+// clock may differ from ours, that is its age when it was seen first, by the
+// engine's clock, and the time since then.
+func (e *Executor) clearDoor(ctx context.Context, runner program, other *door) error {
 	asked, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	door, err := e.engine.ContainerInspect(asked, doorName(runner), client.ContainerInspectOptions{})
+	answer, err := e.engine.ContainerInspect(asked, doorName(runner), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return refused("look who puts the runner into the volume", e.host, because(ctx, err))
 	}
-	if time.Since(instant(door.Container.Created)) < doorPatience && time.Since(begin) < doorPatience {
+	found := answer.Container
+	if found.ID != other.id {
+		*other = door{id: found.ID, seen: time.Now()}
+		if made, now := instant(found.Created), e.engineTime(ctx); !made.IsZero() && now.After(made) {
+			other.age = now.Sub(made)
+		}
+	}
+	died := found.Config != nil && e.diedOwner(found.Config.Labels[labelOwner])
+	if !died && other.age+time.Since(other.seen) < doorPatience {
 		return nil
 	}
 	e.log.Warn("removing a container that an agent has abandoned while it placed the runner", "container", doorName(runner))
-	return e.erase(ctx, door.Container.ID)
+	return e.erase(ctx, found.ID)
 }
 
 // carryIn brings the runner through the door and removes the door.
@@ -152,7 +171,9 @@ func (e *Executor) carryIn(ctx context.Context, door string, runner program) (er
 		return refused("put the runner into the volume "+volumeName(runner), e.host, because(limit, err))
 	}
 	e.log.Info("placed the runner in a volume of the Docker engine", "volume", volumeName(runner), "program", runner.path)
-	e.dropOldVolumes(ctx, runner)
+	if _, err := e.dropVolumes(ctx, map[string]bool{volumeName(runner): true}, oldVolume, e.engineTime(ctx)); err != nil {
+		e.log.Debug("remove the volumes of earlier runners", "error", err)
+	}
 	return nil
 }
 
@@ -183,26 +204,6 @@ func pack(runner program) ([]byte, error) {
 		return nil, fmt.Errorf("pack the runner: %w", err)
 	}
 	return archive.Bytes(), nil
-}
-
-// dropOldVolumes removes the volumes of runners that nobody has used for long.
-// An agent that still needs one fills it again.
-func (e *Executor) dropOldVolumes(ctx context.Context, runner program) {
-	ctx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	unused, err := e.engine.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("label", labelRunner).Add("dangling", "true")})
-	if err != nil {
-		e.log.Debug("look for volumes of earlier runners", "error", err)
-		return
-	}
-	for _, volume := range unused.Items {
-		if volume.Name == volumeName(runner) || time.Since(instant(volume.CreatedAt)) < oldVolume {
-			continue
-		}
-		if _, err := e.engine.VolumeRemove(ctx, volume.Name, client.VolumeRemoveOptions{}); err != nil {
-			e.log.Debug("remove the volume of an earlier runner", "volume", volume.Name, "error", err)
-		}
-	}
 }
 
 // instant reads a time as engines write it. What cannot be read, and the

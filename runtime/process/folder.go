@@ -134,20 +134,23 @@ func clearAway(folder string) error {
 
 // sweep clears folders that were left half made or half removed before a time.
 // One that cannot be cleared is left to the next sweep.
-func sweep(parent string, before time.Time) error {
+func sweep(parent string, before time.Time) (removed []string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return fmt.Errorf("look into the folder for jobs: %w", err)
+		return nil, fmt.Errorf("look into the folder for jobs: %w", err)
 	}
 	for _, entry := range entries {
 		if !strings.HasPrefix(entry.Name(), newPrefix) && !strings.HasPrefix(entry.Name(), oldPrefix) {
 			continue
 		}
 		if info, err := entry.Info(); err == nil && info.ModTime().Before(before) {
-			_ = clearAway(filepath.Join(parent, entry.Name()))
+			folder := filepath.Join(parent, entry.Name())
+			if clearAway(folder) == nil {
+				removed = append(removed, "folder "+folder)
+			}
 		}
 	}
-	return nil
+	return removed, nil
 }
 
 func readLabels(folder string) (labels, error) {

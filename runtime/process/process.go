@@ -55,7 +55,7 @@ func New(options Options) (*Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sweep(folder, time.Now().Add(-staleAfter)); err != nil {
+	if _, err := sweep(folder, time.Now().Add(-staleAfter)); err != nil {
 		return nil, err
 	}
 	options.Log.Warn("jobs run as processes of this machine: nothing isolates them from it or from each other", "agent", options.Agent, "folder", folder)
@@ -66,6 +66,12 @@ func New(options Options) (*Executor, error) {
 		children: map[string]*exec.Cmd{},
 		waiting:  map[string]map[chan runtime.Exit]struct{}{},
 	}, nil
+}
+
+// Sweep implements [runtime.Sweeper]: it removes folders that were half made or half
+// removed ten minutes ago.
+func (e *Executor) Sweep(context.Context, []runtime.Place) (removed []string, err error) {
+	return sweep(e.folder, time.Now().Add(-staleAfter))
 }
 
 // List returns the folders whose labels name the agent.

@@ -1,0 +1,239 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// sweep removes leftovers, with the stand-in as the only runner in use.
+func sweep(t *testing.T, e *Executor, shared string) []string {
+	t.Helper()
+	removed, err := e.Sweep(t.Context(), []runtime.Place{{WorkingDirectory: standin(t), SharedVolumeDirectory: shared}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return removed
+}
+
+// openAs makes an executor of an agent with an id of its own.
+func openAs(t *testing.T) *Executor {
+	t.Helper()
+	e := open(t)
+	e.agent = rand.Text()
+	return e
+}
+
+// deadOwner is an earlier run of an executor's agent.
+func deadOwner(e *Executor) string { return e.agent + "/earlier-run" }
+
+func TestSweepFolders(t *testing.T) {
+	e, shared := openAs(t), t.TempDir()
+	old := time.Now().Add(-2 * oldFolder)
+	folder := func(name, owner string, made time.Time) string {
+		path := filepath.Join(shared, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if owner != "" {
+			if err := os.WriteFile(filepath.Join(path, ownerFile), []byte(owner), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chtimes(path, made, made); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	job := newJob(t, e, `{"until": "term"}`)
+	job.Tuning.Place.SharedVolumeDirectory = shared
+	id, _ := start(t, e, job)
+	running, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy := filepath.Join(shared, strings.TrimPrefix(running.Container.Name, "/"))
+	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(deadOwner(e)), 0o644); err != nil { // adopted
+		t.Fatal(err)
+	}
+	want := map[string]bool{ // whether it stays
+		busy: true,
+		folder(namePrefix+"crashed", deadOwner(e), time.Now()):                        false,
+		folder(namePrefix+"being-started", e.owner(), time.Now()):                     true,
+		folder(namePrefix+"of-another-agent", "another/run", time.Now()):              true,
+		folder(namePrefix+"of-another-agent-long-ago", "another/run", old):            false,
+		folder(namePrefix+"of-an-earlier-release", "", time.Now().Add(-72*time.Hour)): true,
+		folder(namePrefix+"of-an-earlier-release-long-ago", "", old):                  false,
+		folder("of-somebody-else", deadOwner(e), old):                                 true,
+	}
+	removed := sweep(t, e, shared)
+	for path, stays := range want {
+		if _, err := os.Stat(path); (err == nil) != stays {
+			t.Errorf("%s: %v, want it to stay: %v", path, err, stays)
+		}
+		if listed := slices.Contains(removed, "folder "+path); listed == stays {
+			t.Errorf("%s is among what was removed: %v", path, listed)
+		}
+	}
+	if again := sweep(t, e, shared); len(again) > 0 {
+		t.Errorf("a second sweep removed %q", again)
+	}
+	if gone := sweep(t, e, filepath.Join(shared, "none")); len(gone) > 0 {
+		t.Errorf("a sweep of a folder that is not there removed %q", gone)
+	}
+}
+
+func TestSweepLoader(t *testing.T) {
+	e := openAs(t)
+	runner, err := e.programs.find(standin(t), e.architecture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := program{path: runner.path, digest: strings.ToLower(rand.Text())}
+	loader := func(owner string) string {
+		made, err := e.engine.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+			Name:       doorName(stray),
+			Config:     &container.Config{Image: base, Labels: map[string]string{labelRunner: stray.digest, labelOwner: owner}},
+			HostConfig: &container.HostConfig{Mounts: []mount.Mount{volumeMount(stray, false)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.ID
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_ = e.erase(ctx, doorName(stray))
+		_, _ = e.engine.VolumeRemove(ctx, volumeName(stray), client.VolumeRemoveOptions{})
+	})
+	there := func(id string) bool {
+		_, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
+		return err == nil
+	}
+	living := loader("another/run")
+	if removed := sweep(t, e, ""); !there(living) {
+		t.Errorf("the loader of a living agent was removed: %q", removed)
+	}
+	if err := e.erase(t.Context(), living); err != nil {
+		t.Fatal(err)
+	}
+	crashed := loader(deadOwner(e))
+	if removed := sweep(t, e, ""); there(crashed) || !slices.Contains(removed, "container "+doorName(stray)) {
+		t.Errorf("the loader of an earlier run was not removed: %q", removed)
+	}
+}
+
+// Ages are by the engine's clock, which differs by an hour from ours.
+func TestSweepClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
+			d := newDaemon(t)
+			d.ahead = ahead
+			d.override["GET /containers/json"] = func(w http.ResponseWriter, r *http.Request) {
+				var list []map[string]any
+				for id, age := range map[string]time.Duration{"young": time.Minute, "old": 2 * oldLoader} {
+					list = append(list, map[string]any{
+						"Id": id, "Names": []string{"/cmwa-runner-" + id + doorSuffix}, "State": "created", "Created": d.now().Add(-age).Unix(),
+						"Labels": map[string]string{labelRunner: "x", labelOwner: "another/run"},
+					})
+				}
+				list = append(list,
+					map[string]any{"Id": "running", "Names": []string{"/cmwa-runner-x" + doorSuffix}, "State": "running", "Created": 1},
+					map[string]any{"Id": "other", "Names": []string{"/of-a-person"}, "State": "created", "Created": 1})
+				_ = json.NewEncoder(w).Encode(list)
+			}
+			d.override["GET /volumes"] = func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
+					d.now().Add(-idleVolume-time.Minute).Format(time.RFC3339), d.now().Add(-idleVolume+time.Minute).Format(time.RFC3339))
+			}
+			e, err := d.open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			removed, err := e.Sweep(t.Context(), nil)
+			if want := []string{"container cmwa-runner-old" + doorSuffix, "volume cmwa-runner-old"}; err != nil || !slices.Equal(removed, want) {
+				t.Errorf("removed %q, %v, want %q", removed, err, want)
+			}
+			if n := d.count("DELETE "); n != 2 {
+				t.Errorf("the engine was asked for %q", d.calls)
+			}
+		})
+	}
+	t.Run("unknown", func(t *testing.T) {
+		d := newDaemon(t)
+		d.override["GET /info"] = fail(500, "no time to tell")
+		d.override["GET /containers/json"] = func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `[{"Id":"old","Names":["/cmwa-runner-old%s"],"State":"created","Created":1}]`, doorSuffix)
+		}
+		d.override["GET /volumes"] = func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":"2001-01-01T00:00:00Z"}]}`)
+		}
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if removed, err := e.Sweep(t.Context(), nil); err != nil || len(removed) > 0 {
+			t.Errorf("removed %q, %v, without knowing an age", removed, err)
+		}
+	})
+}
+
+// A neighbour fills the volume, and the engine's clock differs by an hour from ours:
+// the neighbour is waited for.
+func TestFillBesideANeighbour(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
+			d := newDaemon(t)
+			d.ahead = ahead
+			var mu sync.Mutex
+			looks := 0
+			d.override["HEAD /archive"] = func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if looks++; looks <= 5 {
+					fail(404, "")(w, r)
+					return
+				}
+				w.Header().Set("X-Docker-Container-Path-Stat", "e30=") // the neighbour has done it
+			}
+			d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Query().Get("name"), doorSuffix) {
+					fail(409, "Conflict. The container name is already in use")(w, r)
+					return
+				}
+				w.WriteHeader(http.StatusCreated)
+				fmt.Fprintf(w, `{"Id":%q}`, containerID)
+			}
+			d.override["GET -door/json"] = func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprintf(w, `{"Id":"busy","Created":%q}`, d.now().Add(-time.Second).Format(time.RFC3339Nano))
+			}
+			e, err := d.open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			job := fakeJob(t, `{}`)
+			if _, err := e.Start(t.Context(), job, newSetup(job, &teller{})); err != nil {
+				t.Fatal(err)
+			}
+			if n := d.count("DELETE "); n != 0 {
+				t.Errorf("the engine was asked for %q, want nothing to be removed", d.calls)
+			}
+		})
+	}
+}
