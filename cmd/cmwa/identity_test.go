@@ -4,12 +4,19 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	goruntime "runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/runtime/agentid"
 )
 
 // claimedJob matches the id of a job that an agent claimed.
@@ -179,6 +186,32 @@ func TestLeftoversOfACrash(t *testing.T) {
 	agent.says("removed leftovers")
 }
 
+func TestIdentityExamples(t *testing.T) {
+	unit, err := os.ReadFile("../../examples/systemd/cmwa.service")
+	if err != nil || !regexp.MustCompile(`(?m)^StateDirectory=cmwa$`).Match(unit) {
+		t.Errorf("the unit has no state folder, %v", err)
+	}
+	text, err := os.ReadFile("../../examples/compose/compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compose struct {
+		Services map[string]struct {
+			Environment map[string]string
+			Volumes     []string
+		}
+		Volumes map[string]any
+	}
+	if err := yaml.Unmarshal(text, &compose); err != nil {
+		t.Fatal(err)
+	}
+	agent := compose.Services["agent"]
+	folder, err := agentid.Directory("", func(name string) (string, bool) { value, ok := agent.Environment[name]; return value, ok }, 0)
+	if _, made := compose.Volumes["state"]; err != nil || !made || !slices.Contains(agent.Volumes, "state:"+folder) {
+		t.Errorf("the state folder %s is in no volume, %v", folder, err)
+	}
+}
+
 // phasesOf counts the pools of a status by phase.
 func phasesOf(d statusDocument) map[string]int {
 	phases := map[string]int{}
@@ -245,6 +278,46 @@ func TestIdentity(t *testing.T) {
 			t.Errorf("the second agent attends the job of the first:\n%s", second.output())
 		}
 		release()
+	})
+
+	t.Run("an agent in a container that replaces another attends its job", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "docker")
+		folder := t.TempDir()
+		programs, config, state := filepath.Join(folder, "bin"), filepath.Join(folder, "config"), filepath.Join(folder, "state")
+		for _, sub := range []string{programs, config, state} {
+			w.must(os.Mkdir(sub, 0o755))
+		}
+		build := exec.Command("go", "build", "-trimpath", "-o", programs+"/", module+"cmd/cmwa")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		runner := "workflow-runner-linux-" + goruntime.GOARCH
+		text, err := os.ReadFile(filepath.Join(w.bin, runner))
+		w.must(err)
+		w.must(os.WriteFile(filepath.Join(programs, runner), text, 0o755))
+		w.must(os.WriteFile(filepath.Join(config, "agent.yaml"), []byte(w.content("token: "+w.pool, "working_directory: /opt/cmwa")), 0o600))
+		socket := "/var/run/docker.sock"
+		if host, ok := strings.CutPrefix(os.Getenv("DOCKER_HOST"), "unix://"); ok {
+			socket = host
+		}
+		start := func() (container string) {
+			container = w.engine("run", "--detach", "--volume", programs+":/opt/cmwa:ro", "--volume", config+":/etc/cmwa:ro", "--volume", state+":/var/lib/cmwa",
+				"--volume", socket+":/var/run/docker.sock", "--entrypoint", "/opt/cmwa/cmwa", baseImage, "run", "--config", "/etc/cmwa/agent.yaml")
+			t.Cleanup(func() { _ = exec.Command("docker", "rm", "--force", container).Run() })
+			return container
+		}
+		first := start()
+		release := w.holdAnywhere("one", w.poolID)
+		w.engine("rm", "--force", first)
+		second := start()
+		w.eventually("the new container attends the job", func() bool {
+			said, err := exec.Command("docker", "logs", second).CombinedOutput()
+			return err == nil && strings.Contains(string(said), "attending it")
+		})
+		release()
+		w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 	})
 
 	t.Run("without a usable state folder the agent works and tells what it cannot do", func(t *testing.T) {

@@ -21,6 +21,13 @@
 // With shared_volume_directory the runner lies in a folder for each job below
 // it instead, which agent and engine must see under the same path.
 //
+// # What a crash leaves
+//
+// Folders and doors name the run of the agent that made them. An id belongs to one
+// process at a time, so those of an earlier run of this agent are leftovers for
+// certain; those of other agents become so with age, by the engine's clock. Sweep
+// removes both.
+//
 // # What a container shows
 //
 // Labels name agent, pool, job, subject and generation, and are the only record
