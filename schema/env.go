@@ -15,6 +15,9 @@ const prefix = "PULUMI_AGENT_"
 // agents.
 const defaultImage = "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE"
 
+// overrideImage is the one variable of the agent that has another prefix.
+const overrideImage = "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE"
+
 // fromVariable reads the text of a field's variable. Blanks around it do not
 // count: they come with secrets that were made from files. ok is false if the
 // text is not of the field's kind; whether it is within bounds is not judged here.

@@ -26,9 +26,11 @@ type manifests struct {
 	lines    []string
 	objects  []resource
 	problems Problems
-	checked  int      // configurations and templates
+	checked  int      // configurations, templates and containers of the agent
 	others   []string // keys of data that are neither
 	full     bool     // a bound was met, and said
+
+	variables int // of containers, that were looked at
 }
 
 // Configurations returns the configurations that the manifests of a file hold, in
@@ -109,16 +111,36 @@ func vetManifests(source Source, content []byte) (problems Problems, ok bool) {
 	}
 	for _, o := range m.objects {
 		m.check(o, func(e *embedded) { m.problems = append(m.problems, e.vet(m.sourceOf(o))...) })
+		for _, c := range m.containers(o) {
+			if m.count(o.node, o.kind) {
+				m.vetContainer(o, c)
+			}
+		}
+	}
+	if m.variables > maxVariables {
+		m.report(RuleSize, nil, "", fmt.Sprintf("the containers of the file have more than %d variables", maxVariables), "split it")
 	}
 	if m.checked == 0 && len(m.problems) == 0 {
-		m.report(RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template", m.wanted())
+		m.report(RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent", m.wanted())
 	}
 	return m.problems, true
 }
 
+// count counts what is checked, and reports whether there is room for it.
+func (m *manifests) count(n *yaml.Node, path string) bool {
+	if m.checked++; m.checked <= maxEmbedded {
+		return true
+	}
+	if !m.full {
+		m.full = true
+		m.report(RuleSize, n, path, fmt.Sprintf("the file holds more than %d configurations, Pod templates and containers of the agent", maxEmbedded), "split it")
+	}
+	return false
+}
+
 // readManifests finds the objects of a file. ok is false if there are none: if no
-// document has apiVersion and kind, or the only one is a Pod, which is a template
-// then.
+// document has apiVersion and kind, or the only one is a Pod without a variable of
+// the agent, which is a template then.
 func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 	m = &manifests{source: source}
 	parts, more := split(content)
@@ -132,7 +154,7 @@ func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 			documents = append(documents, document)
 		}
 	}
-	if !slices.ContainsFunc(documents, isManifest) || len(documents) == 1 && len(m.problems) == 0 && isPodManifest(documents[0]) {
+	if !slices.ContainsFunc(documents, isManifest) || len(documents) == 1 && len(m.problems) == 0 && isTemplate(documents[0]) {
 		return nil, false
 	}
 	m.lines = strings.Split(string(content), "\n")
@@ -154,9 +176,10 @@ func isManifest(n *yaml.Node) bool {
 	return aside.text(n, "apiVersion") != "" && aside.text(n, "kind") != ""
 }
 
-func isPodManifest(n *yaml.Node) bool {
+func isTemplate(n *yaml.Node) bool {
 	var aside manifests
-	return isPod(table{"kind": value{data: aside.text(n, "kind")}})
+	kind := aside.text(n, "kind")
+	return isPod(table{"kind": value{data: kind}}) && len(aside.containers(resource{kind, n})) == 0
 }
 
 // wanted says what the manifests should hold.

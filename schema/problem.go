@@ -138,7 +138,8 @@ func (p Problems) Err() error {
 
 // Strict returns the problems as they weigh where a file is checked and nothing
 // runs: a key that is not known is an error, also where it resembles none that is;
-// what this release cannot carry out is a warning, as another may run the agent;
+// so is a variable in a manifest that resembles a known one; what this release
+// cannot carry out is a warning, as another may run the agent;
 // and what the machine of the agent may have, and this one need not, is none.
 func (p Problems) Strict() Problems {
 	strict := p.elsewhere()
@@ -146,6 +147,10 @@ func (p Problems) Strict() Problems {
 		switch strict[i].Rule {
 		case RuleUnknownKey:
 			strict[i].Severity = Error
+		case RuleUnknownVariable:
+			if strict[i].File != "" && strict[i].Hint != "" {
+				strict[i].Severity = Error
+			}
 		case RuleRelease:
 			strict[i].Severity = Warning
 		}

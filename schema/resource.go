@@ -110,11 +110,7 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 				continue
 			}
 			seen[key.Value] = key.Line
-			if m.checked++; m.checked > maxEmbedded {
-				if !m.full {
-					m.full = true
-					m.report(RuleSize, key, path, fmt.Sprintf("the file holds more than %d configurations and Pod templates", maxEmbedded), "split it")
-				}
+			if !m.count(key, path) {
 				return
 			}
 			if key.Value == OldFileName {
@@ -148,13 +144,8 @@ func (m *manifests) sourceOf(o resource) Source {
 func (m *manifests) grace(name string) time.Duration {
 	var all, mounting []*yaml.Node
 	for _, o := range m.objects {
-		_, spec := m.get(o.node, "spec")
-		switch o.kind {
-		case "Deployment", "StatefulSet", "DaemonSet":
-			_, template := m.get(spec, "template")
-			_, spec = m.get(template, "spec")
-		case "Pod":
-		default:
+		spec := m.podSpec(o)
+		if spec == nil {
 			continue
 		}
 		all = append(all, spec)
@@ -175,8 +166,13 @@ func (m *manifests) grace(name string) time.Duration {
 	if len(all) != 1 {
 		return 0
 	}
+	return m.graceOf(all[0])
+}
+
+// graceOf returns how long a Pod of a spec may take to end.
+func (m *manifests) graceOf(spec *yaml.Node) time.Duration {
 	const usual, year = 30, 365 * 24 * 3600
-	text := m.text(all[0], "terminationGracePeriodSeconds")
+	text := m.text(spec, "terminationGracePeriodSeconds")
 	if text == "" {
 		return usual * time.Second
 	}

@@ -52,9 +52,9 @@ func Rules() []RuleInfo {
 }
 
 // Vet checks one file as it lies on disk: a configuration, a Pod template, or
-// Kubernetes manifests that hold either. It knows by content which one it has,
-// and only where the content says nothing, by name. Problems weigh as
-// [Problems.Strict] says, and are sorted.
+// Kubernetes manifests that hold either, or containers with variables of the agent.
+// It knows by content which one it has, and only where the content says nothing, by
+// name. Problems weigh as [Problems.Strict] says, and are sorted.
 //
 // A configuration in a file of its own is checked as [Load] would take it here
 // and now, variables included. One in a manifest runs elsewhere: neither the

@@ -24,8 +24,9 @@ func vetCommand(s streams) *ffcli.Command {
 		Name: "vet", ShortUsage: "cmwa vet [--format " + strings.Join(vetFormats(), "|") + "] [FILE...]",
 		ShortHelp: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
 		LongHelp: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
-			"pulumi-workflow-agent.yaml and worker-pod.json of each ConfigMap and Secret are checked. What a FILE is, its content\n" +
-			"says. The FILE - is standard input. Without any FILE, the configuration is checked that cmwa run would take.\n" +
+			"pulumi-workflow-agent.yaml and worker-pod.json of each ConfigMap and Secret are checked, and the PULUMI_AGENT_\n" +
+			"variables of containers, as far as their values are in the manifest. What a FILE is, its content says. The FILE -\n" +
+			"is standard input. Without any FILE, the configuration is checked that cmwa run would take.\n" +
 			"\n" +
 			"Nothing is printed if nothing is wrong. The exit code is 0 if there is no error, though there may be warnings; 1 if\n" +
 			"there is one; and 2 if a FILE cannot be read or the command line is wrong. No format shows what a key is set to,\n" +

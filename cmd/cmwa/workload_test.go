@@ -1,0 +1,35 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestVetDeployment(t *testing.T) {
+	const good = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: agent-pool}
+spec:
+  template:
+    spec:
+      containers:
+      - name: agent
+        env:
+        - {name: DOCKER_HOST, value: "tcp://localhost:2375"}
+        - {name: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY, value: /mnt/work}
+        - {name: PULUMI_AGENT_TOKEN, valueFrom: {secretKeyRef: {name: agent-secret, key: token}}}
+      - {name: dind, image: "docker:dind"}
+`
+	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // of this machine, which does not count
+	if code, stdout, stderr := command(environ, "vet", fileOf(t, "agent.yaml", good)); code != exitOK || stdout != "" || stderr != "" {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	wrong := strings.Replace(good, "{name: DOCKER_HOST, value", "{name: PULUMI_AGENT_DEPLOY_TARGET, value: kubernetes}\n        - {name: PULUMI_AGENT_SERVCE_URL, value", 1)
+	file := fileOf(t, "agent.yaml", wrong)
+	code, stdout, stderr := command(environ, "vet", file)
+	want := file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: kubernetes is not in this release; it has docker and process\n" +
+		file + ":11:18: PULUMI_AGENT_SERVCE_URL: no key has this variable\n  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n"
+	if code != exitFailure || stdout != want || stderr != "" {
+		t.Errorf("exit code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, want)
+	}
+}

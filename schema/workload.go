@@ -1,0 +1,166 @@
+package schema
+
+import (
+	"io/fs"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxVariables bounds the variables of containers that are looked at in one file,
+// which aliases may multiply.
+const maxVariables = 20_000
+
+// podSpec returns the spec of the Pods that an object makes, and nil for an object
+// that makes none.
+func (m *manifests) podSpec(o resource) *yaml.Node {
+	path := []string{"spec", "template", "spec"}
+	switch o.kind {
+	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job":
+	case "CronJob":
+		path = append([]string{"spec", "jobTemplate"}, path...)
+	case "Pod":
+		path = []string{"spec"}
+	default:
+		return nil
+	}
+	n := o.node
+	for _, name := range path {
+		_, n = m.get(n, name)
+	}
+	return n
+}
+
+// container is one container of the agent, with the variables that its manifest
+// sets.
+type container struct {
+	names  map[string]*yaml.Node // of all of the agent's variables
+	values map[string]*yaml.Node // of those with a literal value, which may be empty
+	open   bool                  // settings may come from elsewhere too
+}
+
+// containers returns those containers of an object that have a variable of the
+// agent.
+func (m *manifests) containers(o resource) []container {
+	spec := m.podSpec(o)
+	_, list := m.get(spec, "containers")
+	if list == nil || list.Kind != yaml.SequenceNode {
+		return nil
+	}
+	var all []container
+	for _, n := range list.Content {
+		_, variables := m.get(n, "env")
+		if variables == nil || variables.Kind != yaml.SequenceNode {
+			continue
+		}
+		c := container{names: map[string]*yaml.Node{}, values: map[string]*yaml.Node{}, open: m.mounts(spec)}
+		if _, from := m.get(n, "envFrom"); from != nil {
+			c.open = true
+		}
+		for _, variable := range variables.Content {
+			if m.variables++; m.variables > maxVariables {
+				return nil
+			}
+			m.variable(&c, variable)
+		}
+		_, named := c.names[prefix+"CONFIG"]
+		c.open = c.open || named
+		for name := range c.names {
+			if strings.HasPrefix(name, prefix) { // another may be of the service itself
+				all = append(all, c)
+				break
+			}
+		}
+	}
+	return all
+}
+
+// variable reads one entry of a container's variables.
+func (m *manifests) variable(c *container, n *yaml.Node) {
+	_, name := m.get(n, "name")
+	if name == nil || !strings.HasPrefix(name.Value, prefix) && name.Value != defaultImage && name.Value != overrideImage {
+		return
+	}
+	if first := c.names[name.Value]; first != nil {
+		p := Problem{Severity: Warning, Rule: RuleDuplicateKey, File: m.source.Path, Line: name.Line, Column: name.Column, Path: shown(name.Value),
+			Message: "is set twice, and the last one counts", Hint: "keep one of the two"}
+		m.problems = append(m.problems, p)
+		delete(c.values, name.Value)
+	}
+	c.names[name.Value] = name
+	_, value := m.get(n, "value")
+	_, from := m.get(n, "valueFrom") // is read where the container starts
+	switch {
+	case from != nil:
+		c.open = true
+	case value == nil: // empty
+	case value.Kind != yaml.ScalarNode || strings.Contains(value.Value, "$("): // the latter names another variable
+		c.open = true
+	case value.ShortTag() == "!!null":
+	case value.ShortTag() != "!!str":
+		m.report(RuleValue, value, shown(name.Value), "must be text", "put it in quotes: an API server takes nothing else")
+	default:
+		c.values[name.Value] = value
+	}
+}
+
+// mounts reports whether a Pod mounts what may hold a configuration.
+func (m *manifests) mounts(spec *yaml.Node) bool {
+	_, volumes := m.get(spec, "volumes")
+	return volumes != nil && slices.ContainsFunc(target(volumes).Content, func(volume *yaml.Node) bool {
+		_, scratch := m.get(volume, "emptyDir")
+		return scratch == nil
+	})
+}
+
+// vetContainer checks the variables of one container. Values that are not in the
+// manifest are left unjudged, and so is whether what is there is enough: the rest
+// may come from a file. Rules across several keys count only where it cannot.
+func (m *manifests) vetContainer(o resource, c container) {
+	d, err := define()
+	if err != nil {
+		m.report(RuleInternal, nil, "", err.Error(), "")
+		return
+	}
+	place := func(p Problem, n *yaml.Node) {
+		p.File, p.Line, p.Column = m.source.Path, n.Line, n.Column
+		m.problems = append(m.problems, p)
+	}
+	names, environ := map[string]string{}, map[string]string{}
+	for name := range c.names {
+		names[name] = "set"
+	}
+	for name, value := range c.values {
+		environ[name] = value.Value
+	}
+
+	// The names, also of variables whose values are elsewhere.
+	for _, p := range d.strangers(names) {
+		for name, n := range c.names {
+			if shown(name) == p.Path {
+				place(p, n)
+			}
+		}
+	}
+
+	// The values, as an agent would load them.
+	spec := m.podSpec(o)
+	_, problems := Load(Source{
+		Environ: environ, Elsewhere: true, Release: m.source.Release, vetted: m.source.vetted, TerminationGrace: m.graceOf(spec),
+		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
+	})
+	token := d.variableOf("token")
+	placeholder := slices.ContainsFunc(problems, func(p Problem) bool { return p.Rule == RulePlaceholder && p.Path == token })
+	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" && !placeholder {
+		place(Problem{Severity: Warning, Rule: RuleReadableToken, Path: token, Message: "a token in a manifest may be read by many",
+			Hint: "put it into a Secret, and name that in valueFrom"}, n)
+	}
+	for _, p := range problems {
+		n := c.values[p.Path]
+		several := (p.Rule == RuleCredentials || p.Rule == RuleTimes) && p.Path != d.variableOf("shutdown_timeout")
+		if n != nil && p.Rule != RuleUnknownVariable && p.Rule != RuleUnused && p.Rule != RuleMissingFile && !(several && c.open) {
+			place(p, n)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// sidecar is a Deployment with an engine beside the agent, and its settings in
+// variables alone: there is no ConfigMap.
+const sidecar = `apiVersion: v1
+kind: Secret
+metadata: {name: agent-secret}
+data:
+  PULUMI_AGENT_TOKEN: cHVsLWE=
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: agent-pool}
+spec:
+  template:
+    spec:
+      containers:
+      - name: agent
+        env:
+        - name: DOCKER_HOST
+          value: tcp://localhost:2375
+        - name: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY
+          value: /mnt/work
+        - name: PULUMI_AGENT_TOKEN
+          valueFrom: {secretKeyRef: {name: agent-secret, key: PULUMI_AGENT_TOKEN}}
+        - name: PULUMI_AGENT_NUM_CPUS
+        - name: PULUMI_AGENT_MEM_QUANTITY
+          value: ""
+        volumeMounts: [{mountPath: /mnt/work, name: work}]
+      - name: dind
+        image: docker:dind
+        securityContext: {privileged: true}
+      volumes:
+      - name: work
+        emptyDir: {}
+`
+
+func TestVetWorkloads(t *testing.T) {
+	pod := func(lines ...string) string {
+		return "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: agent\n    env:\n    - " + strings.Join(lines, "\n    - ") + "\n"
+	}
+	for name, test := range map[string]struct{ file, want string }{
+		"a Deployment that sets all in variables": {sidecar, ""},
+		"a misspelt variable": {strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PULUMI_AGENT_SHARED_VOLUM_DIRECTORY", 1),
+			"m.yaml:18:17: PULUMI_AGENT_SHARED_VOLUM_DIRECTORY: no key has this variable\n  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?"},
+		"a wrong value": {strings.Replace(sidecar, "value: /mnt/work", "value: mnt/work", 1),
+			"m.yaml:19:18: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY: must be an absolute path"},
+		"a Pod of the agent alone": {pod(`{name: PULUMI_AGENT_LOG_LEVEL, value: loud}`),
+			"m.yaml:7:45: PULUMI_AGENT_LOG_LEVEL: must be one of debug, info, warn, error"},
+		"a Pod without variables is a template": {strings.Replace(pod(`{name: LOG_LEVEL, value: loud}`), "name: agent", "name: pulumi-workflow", 1), ""},
+		"a value that names another variable":   {pod(`{name: PULUMI_AGENT_SERVICE_URL, value: $(SCHEME)://$(HOST)}`), ""},
+		"a rule across keys that are all there": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
+			"m.yaml:7:54: PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, which is 2m"},
+		"a rule across keys, one of them elsewhere": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`, `{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`), ""},
+		"a rule across keys beside a file":          {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) + "  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
+		"variables of the service itself":           {"apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{env: [{name: PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE, value: a}]}]}}}\n", "m.yaml: no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent\n  hint: keys that are looked for are pulumi-workflow-agent.yaml, pulumi-deployment-agent.yaml, worker-pod.json, worker-pod.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := schema.Source{Path: "m.yaml", Content: []byte(test.file), Environ: map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud"}}
+			if got := schema.Vet(src).Error(); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+
+	t.Run("aliases that multiply variables are bounded", func(t *testing.T) {
+		var b strings.Builder
+		b.WriteString("apiVersion: v1\nkind: List\nitems:\n- &d\n  apiVersion: v1\n  kind: Pod\n  spec:\n    containers:\n    - env:\n")
+		for range 1000 {
+			b.WriteString("      - {name: PULUMI_AGENT_LOG_LEVEL, value: info}\n")
+		}
+		b.WriteString(strings.Repeat("- *d\n", 900))
+		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: []byte(b.String())})
+		if text := problems.Error(); !strings.Contains(text, "more than 20000 variables") {
+			t.Errorf("%.300s", text)
+		}
+	})
+}
+
+func TestVetAsAgentOnlyWarnsOfVariables(t *testing.T) {
+	file := strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PULUMI_AGENT_SHARED_VOLUM_DIRECTORY", 1)
+	src := schema.Source{Path: "m.yaml", Content: []byte(file)}
+	if problems := schema.Vet(src); len(problems.Errors()) != 1 {
+		t.Errorf("vet: %v", problems)
+	}
+	if problems := schema.VetAsAgent(src); len(problems) != 1 || len(problems.Errors()) > 0 {
+		t.Errorf("an agent: %v", problems)
+	}
+}
