@@ -49,7 +49,8 @@ func (f footprint) String() string {
 	}
 	goroutines, sum := list(f.goroutines)
 	files, open := list(f.files)
-	return fmt.Sprintf("%d goroutines (%s), %d files (%s), %d threads, %.0f MB", sum, goroutines, open, files, f.threads, f.megabytes)
+	return fmt.Sprintf("%d goroutines (%s), %d files (%s), %d threads, %.0f MB",
+		sum, goroutines, open, files, f.threads, f.megabytes)
 }
 
 // least merges two footprints into the least of both, by owner: a call that is in
@@ -64,7 +65,10 @@ func (f footprint) least(g footprint) footprint {
 		}
 		return least
 	}
-	return footprint{both(f.goroutines, g.goroutines), both(f.files, g.files), min(f.threads, g.threads), min(f.megabytes, g.megabytes)}
+	return footprint{
+		both(f.goroutines, g.goroutines), both(f.files, g.files),
+		min(f.threads, g.threads), min(f.megabytes, g.megabytes),
+	}
 }
 
 // beyond lists what is held more than at first.
