@@ -133,7 +133,9 @@ func anyStorm(random *rand.Rand) Fault {
 }
 
 func stray(random *rand.Rand, statuses []int, after bool) Fault {
-	f := Fault{Kind: Stray, After: after, Status: statuses[random.IntN(len(statuses))], Body: strayBodies[random.IntN(len(strayBodies))]}
+	f := Fault{Kind: Stray, After: after}
+	f.Status = statuses[random.IntN(len(statuses))]
+	f.Body = strayBodies[random.IntN(len(strayBodies))]
 	if f.Status == http.StatusServiceUnavailable || f.Status == http.StatusTooManyRequests {
 		f.RetryAfter = []string{"", "0", "1", pastDate}[random.IntN(4)]
 	}

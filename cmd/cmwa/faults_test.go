@@ -1,0 +1,198 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// The size of the story of faults, and the limit of calls that it must keep.
+const (
+	faultJobs   = 300
+	faultAgents = 12
+	faultSlots  = 2    // jobs at a time of each agent
+	maxRate     = 20   // calls of one program within any one second
+	faultShare  = 0.08 // of calls at which a fault begins
+	faultStorms = 400  // calls between two storms, on average
+	faultLimit  = 5 * time.Minute
+)
+
+// TestFaults runs jobs while everything between agents, runners and service goes
+// wrong for a moment now and then: half of the agents speak HTTP/1, half HTTP/2
+// over TLS. No single fault or short burst lasts as long as what a program may
+// believe, so each job must succeed exactly once.
+//
+// A program is what a service sees as one: an agent with all its jobs, and each
+// runner. All calls count, of every kind and outcome, polls and retries too,
+// within any span of one second; the limit is the same for both kinds of program.
+// An agent makes some seven calls per job without any fault, so many jobs of no
+// length would exceed the limit by their number alone: each agent therefore has
+// two jobs at a time, and no job takes less than a second.
+func TestFaults(t *testing.T) {
+	t.Run("jobs succeed exactly once", func(t *testing.T) {
+		w := newWorld(t, "process")
+		seed := runtimetest.FaultSeed(t)
+		options := runtimetest.ProxyOptions{Target: w.url, Share: faultShare, Storms: faultStorms, Seed: seed}
+		proxies := []*runtimetest.Proxy{runtimetest.NewProxy(t, options)}
+		options.TLS = true
+		options.Seed++
+		proxies = append(proxies, runtimetest.NewProxy(t, options))
+		witness := filepath.Join(w.folder, "witness")
+		w.must(os.Mkdir(witness, 0o700))
+		var stacks []string
+		for i := range faultJobs {
+			stacks = append(stacks, fmt.Sprint("job-", i))
+			w.queue(stacks[i], faultJob(i, filepath.Join(witness, stacks[i])))
+		}
+		began := time.Now()
+		var agents []*program
+		for i := range faultAgents {
+			agents = append(agents, w.behind(proxies[i%len(proxies)], i))
+		}
+		limit, wrong := time.Now().Add(faultLimit), 0
+		for _, stack := range stacks {
+			if status := w.ended(stack, limit); status != "succeeded" {
+				t.Errorf("%s is %s", stack, status)
+				if wrong++; wrong <= 3 {
+					t.Logf("the log of %s:\n%s", stack, w.log(stack))
+				}
+			}
+		}
+		t.Logf("%d jobs took %s", faultJobs, time.Since(began).Round(time.Second))
+		for i, p := range proxies {
+			p.Calm()
+			w.judgeProxy(i, p)
+		}
+		if wrong == 0 {
+			w.judgeJobs(proxies, agents, stacks, witness)
+		}
+	})
+}
+
+// faultJob is a job of one to three seconds, so that the agent asks about it. Every
+// third writes its log all the time, so that several batches are sent.
+func faultJob(i int, witness string) order {
+	work := fmt.Sprintf("sleep %d.%d", 1+i%2, i%10)
+	if i%3 == 0 {
+		work = "n=0; while [ $n -lt 10 ]; do n=$((n+1)); echo line $n; sleep 0.2; done"
+	}
+	return order{Steps: []step{
+		{Name: "first", Run: "echo ran >> " + witness + "; echo first done"},
+		{Name: "second", Run: work + "; echo second done"},
+	}}
+}
+
+// behind starts an agent, with a configuration of its own, behind a proxy.
+func (w *world) behind(p *runtimetest.Proxy, number int) *program {
+	w.t.Helper()
+	name := fmt.Sprint("agent-", number)
+	settings := []string{
+		"token: " + w.pool, "service_url: " + p.URL(), "log_level: debug",
+		fmt.Sprint("max_concurrent_workflows: ", faultSlots), "polling_interval: 500ms",
+		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s", // for polls alone
+	}
+	if p.Authority() != "" {
+		file := filepath.Join(w.folder, name+".pem")
+		w.must(os.WriteFile(file, []byte(p.Authority()), 0o600))
+		settings = append(settings, "ca_file: "+file)
+	}
+	file := filepath.Join(w.folder, name+".yaml")
+	w.must(os.WriteFile(file, []byte(w.content(settings...)), 0o600))
+	return w.start(name, nil, "cmwa", "run", "--config", file)
+}
+
+// ended waits for the end of a deployment until a limit, and returns its status.
+// It does not ask often, as the story shares its machine with the jobs.
+func (w *world) ended(stack string, limit time.Time) (status string) {
+	w.t.Helper()
+	look := time.NewTicker(10 * lookEvery)
+	defer look.Stop()
+	for {
+		status, _ = w.status(stack)
+		if slices.Contains([]string{"succeeded", "failed", "skipped"}, status) || time.Now().After(limit) {
+			return status
+		}
+		<-look.C
+	}
+}
+
+// judgeJobs checks that each job was handed out once, ran once and has its whole
+// log, and that the agents know of no failure.
+func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stacks []string, witness string) {
+	w.t.Helper()
+	t := w.t
+
+	claims := map[string]int{}
+	for _, p := range proxies {
+		for id, count := range p.Claims() {
+			claims[id] += count
+		}
+		for _, lost := range p.LostPolls() {
+			t.Errorf("a job was lost with the answer to its poll: %s", lost)
+		}
+	}
+	for _, stack := range stacks {
+		w.mu.Lock()
+		id := w.ids[stack]
+		w.mu.Unlock()
+		if claims[id] != 1 {
+			t.Errorf("%s was handed out %d times", stack, claims[id])
+		}
+		if text, err := os.ReadFile(filepath.Join(witness, stack)); string(text) != "ran\n" {
+			t.Errorf("%s ran as its witness says: %q, %v", stack, text, err)
+		}
+		log := w.log(stack)
+		for _, line := range []string{"\nfirst done\n", "\nsecond done\n"} {
+			if count := strings.Count(log, line); count != 1 {
+				t.Errorf("the log of %s has the line %q %d times:\n%s", stack, line, count, log)
+			}
+		}
+	}
+
+	succeeded := 0
+	for i, agent := range agents {
+		w.eventually(fmt.Sprint("agent ", i, " has ended all its jobs"), func() bool {
+			return strings.Count(agent.output(), "job claimed") == strings.Count(agent.output(), "job succeeded")
+		})
+		succeeded += strings.Count(agent.output(), "job succeeded")
+		if failed := strings.Count(agent.output(), "job failed"); failed > 0 {
+			t.Errorf("agent %d logs %d failed jobs", i, failed)
+		}
+	}
+	if succeeded != len(stacks) {
+		t.Errorf("the agents log %d jobs that succeeded, want %d", succeeded, len(stacks))
+	}
+}
+
+// judgeProxy checks that no program called too fast or reported a failure, and
+// that the faults were many enough to mean something.
+func (w *world) judgeProxy(number int, p *runtimetest.Proxy) {
+	w.t.Helper()
+	for _, failed := range p.ReportedFailed() {
+		w.t.Errorf("a step was reported failed: %s", failed)
+	}
+	rates := p.Rates()
+	for _, rate := range rates {
+		if rate.Most > maxRate {
+			w.t.Errorf("%s made %d calls within a second, want at most %d", rate.Program, rate.Most, maxRate)
+		}
+	}
+	injected, total := p.Injected(), 0
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(injected)) {
+		lines = append(lines, fmt.Sprintf("%s: %d", name, injected[name]))
+		total += injected[name]
+	}
+	w.t.Logf("proxy %d: %d faults (%s)", number, total, strings.Join(lines, ", "))
+	w.t.Logf("proxy %d: the fastest programs are %+v", number, rates[:min(4, len(rates))])
+	if total < faultJobs/2 {
+		w.t.Errorf("proxy %d injected only %d faults", number, total)
+	}
+}
