@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ const (
 	oldLoader  = 10 * time.Minute   // age from which a loader container was abandoned: filling a volume has a limit of fillLimit
 	idleVolume = 24 * time.Hour     // age from which an unused volume of a runner that no pool has is removed by a sweep
 	oldFolder  = 7 * 24 * time.Hour // age from which a folder without a container that another agent made is removed
+	oldEnded   = 7 * 24 * time.Hour // time since its end from which a job's container of another agent is removed
 )
 
 // process is different for each run of the program.
@@ -53,7 +55,9 @@ func (e *Executor) diedOwner(owner string) bool {
 //  1. Loader containers: the agent died while it filled a volume. They keep the
 //     volume in use.
 //  2. Volumes of runners that no pool has, which are not in use.
-//  3. Folders of jobs that have no container.
+//  3. Containers of jobs of other agents that ended a week ago: an agent removes
+//     its own within minutes, unless its id is lost.
+//  4. Folders of jobs that have no container.
 func (e *Executor) Sweep(ctx context.Context, places []runtime.Place) (removed []string, err error) {
 	now := e.engineTime(ctx)
 	loaders, loadersErr := e.sweepLoaders(ctx, now)
@@ -70,7 +74,9 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.Place) (removed [
 	}
 	volumes, volumesErr := e.dropVolumes(ctx, current, idleVolume, now)
 
-	removed, err = append(loaders, volumes...), errors.Join(loadersErr, volumesErr)
+	ended, endedErr := e.sweepEnded(ctx, now)
+
+	removed, err = slices.Concat(loaders, volumes, ended), errors.Join(loadersErr, volumesErr, endedErr)
 	delete(shared, "")
 	for parent := range shared {
 		folders, foldersErr := e.sweepFolders(ctx, parent)
@@ -141,6 +147,40 @@ func (e *Executor) dropVolumes(ctx context.Context, keep map[string]bool, age ti
 		case !errdefs.IsNotFound(removeErr) && !errdefs.IsConflict(removeErr): // a conflict is a job that has just begun to use it
 			err = errors.Join(err, refused("remove the volume "+volume.Name, e.host, because(ctx, removeErr)))
 		}
+	}
+	return removed, err
+}
+
+// sweepEnded removes containers of jobs that another agent should have removed long
+// ago.
+func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []string, err error) {
+	asked, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{
+		All:     true,
+		Filters: client.Filters{}.Add("label", labelAgent).Add("status", "created", "exited", "dead"),
+	})
+	if err != nil {
+		return nil, refused("list the containers of jobs", e.host, because(ctx, err))
+	}
+	for _, one := range listed.Items {
+		if one.Labels[labelAgent] == e.agent || !old(time.Unix(one.Created, 0), now, oldEnded) {
+			continue
+		}
+		found, lookErr := e.look(ctx, one.ID)
+		switch {
+		case errors.Is(lookErr, runtime.ErrNoEnvironment):
+			continue
+		case lookErr != nil:
+			return removed, errors.Join(err, lookErr)
+		case found.Running || !old(found.Ended, now, oldEnded):
+			continue
+		}
+		if removeErr := e.Remove(ctx, one.ID, 0); removeErr != nil {
+			err = errors.Join(err, removeErr)
+			continue
+		}
+		removed = append(removed, "container "+short(one.ID)+" of job "+found.Job)
 	}
 	return removed, err
 }

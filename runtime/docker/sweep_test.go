@@ -146,6 +146,10 @@ func TestSweepClock(t *testing.T) {
 			d := newDaemon(t)
 			d.ahead = ahead
 			d.override["GET /containers/json"] = func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Query().Get("filters"), labelAgent) {
+					fmt.Fprint(w, "[]")
+					return
+				}
 				var list []map[string]any
 				for id, age := range map[string]time.Duration{"young": time.Minute, "old": 2 * oldLoader} {
 					list = append(list, map[string]any{
@@ -192,6 +196,47 @@ func TestSweepClock(t *testing.T) {
 			t.Errorf("removed %q, %v, without knowing an age", removed, err)
 		}
 	})
+}
+
+func TestSweepEnded(t *testing.T) {
+	for _, ahead := range []time.Duration{-30 * 24 * time.Hour, 0, 30 * 24 * time.Hour} {
+		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
+			d := newDaemon(t)
+			d.ahead = ahead
+			ages := map[string]time.Duration{"1": oldEnded + time.Hour, "2": oldEnded - time.Hour, "3": oldEnded + time.Hour}
+			agents := map[string]string{"1": "another", "2": "another", "3": "own"}
+			id := func(digit string) string { return strings.Repeat(digit, 64) }
+			d.override["GET /containers/json"] = func(w http.ResponseWriter, r *http.Request) {
+				list := []map[string]any{}
+				if filters := r.URL.Query().Get("filters"); strings.Contains(filters, labelAgent) {
+					if !strings.Contains(filters, "exited") || strings.Contains(filters, "running") {
+						t.Errorf("it asks for containers with %s, want those that do not run", filters)
+					}
+					for digit, agent := range agents {
+						list = append(list, map[string]any{
+							"Id": id(digit), "State": "exited", "Created": d.now().Add(-2 * oldEnded).Unix(), "Labels": map[string]string{labelAgent: agent},
+						})
+					}
+				}
+				_ = json.NewEncoder(w).Encode(list)
+			}
+			for digit, age := range ages {
+				d.override["GET "+id(digit)+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
+					fmt.Fprintf(w, `{"Id":%q,"State":{"Status":"exited","FinishedAt":%q},"Config":{"Labels":{"cmwa.job":"job-%s"}}}`,
+						id(digit), d.now().Add(-age).Format(time.RFC3339Nano), digit)
+				}
+			}
+			e, err := d.open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.agent = "own"
+			removed, err := e.Sweep(t.Context(), nil)
+			if err != nil || len(removed) != 1 || !strings.HasSuffix(removed[0], "job-1") || d.count("DELETE ") != 1 {
+				t.Errorf("removed %q, %v, want the container of job-1; the engine was asked for %q", removed, err, d.calls)
+			}
+		})
+	}
 }
 
 // A neighbour fills the volume, and the engine's clock differs by an hour from ours:

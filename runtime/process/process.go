@@ -26,11 +26,12 @@ const (
 	lookAgain  = 20 * time.Millisecond // between two looks at a job's files
 	killLimit  = 5 * time.Second       // for the kernel to end what was killed
 	staleAfter = 10 * time.Minute      // for a folder that is half made or half removed
+	oldEnded   = 7 * 24 * time.Hour    // time since its end from which another agent's job is removed
 )
 
 // Options is what an [Executor] is made of.
 type Options struct {
-	Agent   string   // id of the agent, for the log; jobs have it in their labels
+	Agent   string   // id of the agent; jobs have it in their labels
 	Folder  string   // parent of the jobs' folders, made if need be; empty is cmwa-process-<uid> in the directory for temporary files
 	Environ []string // the agent's environment, of which a job sees little: see environ
 	Log     *slog.Logger
@@ -39,6 +40,7 @@ type Options struct {
 // Executor runs jobs as process groups. It keeps nothing that a restarted agent
 // would miss, and no goroutine. Several may share one folder.
 type Executor struct {
+	agent   string // id of the agent
 	folder  string
 	environ []string
 	log     *slog.Logger
@@ -60,6 +62,7 @@ func New(options Options) (*Executor, error) {
 	}
 	options.Log.Warn("jobs run as processes of this machine: nothing isolates them from it or from each other", "agent", options.Agent, "folder", folder)
 	return &Executor{
+		agent:    options.Agent,
 		folder:   folder,
 		environ:  slices.Clone(options.Environ),
 		log:      options.Log,
@@ -69,9 +72,37 @@ func New(options Options) (*Executor, error) {
 }
 
 // Sweep implements [runtime.Sweeper]: it removes folders that were half made or half
-// removed ten minutes ago.
-func (e *Executor) Sweep(context.Context, []runtime.Place) (removed []string, err error) {
-	return sweep(e.folder, time.Now().Add(-staleAfter))
+// removed ten minutes ago, and those of jobs of other agents that ended a week ago.
+// An agent removes its own within minutes, unless its id is lost.
+func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []string, err error) {
+	removed, err = sweep(e.folder, time.Now().Add(-staleAfter))
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(e.folder)
+	if err != nil {
+		return removed, fmt.Errorf("look for jobs: %w", err)
+	}
+	for _, entry := range entries {
+		id := entry.Name()
+		labels, labelsErr := readLabels(filepath.Join(e.folder, id))
+		if !strings.HasPrefix(id, jobPrefix) || labelsErr != nil || labels.Agent == e.agent {
+			continue
+		}
+		v, openErr := e.open(id)
+		if openErr != nil {
+			continue
+		}
+		if _, endErr := v.ended(); unended(endErr) || time.Since(v.endedAt()) < oldEnded {
+			continue
+		}
+		if removeErr := e.Remove(ctx, id, 0); removeErr != nil {
+			err = errors.Join(err, removeErr)
+			continue
+		}
+		removed = append(removed, "folder "+v.folder+" of job "+labels.Job)
+	}
+	return removed, err
 }
 
 // List returns the folders whose labels name the agent.

@@ -411,6 +411,47 @@ func TestHalfMadeFoldersAreSweptWhenTheyAreOld(t *testing.T) {
 	}
 }
 
+func TestSweep(t *testing.T) {
+	folder := t.TempDir()
+	e, err := process.New(process.Options{Agent: "own", Folder: folder, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	weekAgo := time.Now().Add(-8 * 24 * time.Hour)
+	made := func(agent, name, script string, ended time.Time) string {
+		job := jobIn(pretend(t, "cat >/dev/null; "+script))
+		job.Agent, job.ID = agent, name
+		id := mustStart(t, e, job)
+		if !ended.IsZero() {
+			wait(t, e, id)
+			if err := os.Chtimes(filepath.Join(folder, id, "exit"), ended, ended); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return filepath.Join(folder, id)
+	}
+	stays := map[string]bool{
+		made("another", "long-ago", "exit 0", weekAgo):            false,
+		made("another", "just-now", "exit 0", time.Now()):         true,
+		made("another", "running", "exec sleep 600", time.Time{}): true,
+		made("own", "of-the-pool", "exit 0", weekAgo):             true,
+	}
+	halfMade := filepath.Join(folder, "new-1")
+	if err := errors.Join(os.Mkdir(halfMade, 0o700), os.Chtimes(halfMade, weekAgo, weekAgo)); err != nil {
+		t.Fatal(err)
+	}
+	stays[halfMade] = false
+	removed, err := e.Sweep(t.Context(), nil)
+	if err != nil || len(removed) != 2 {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	for path, want := range stays {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v, want it to stay: %v", path, err, want)
+		}
+	}
+}
+
 func TestAJobTrustsTheAgentsCertificates(t *testing.T) {
 	service := runtimetest.NewService()
 	job := jobIn(runtimetest.Runner(t))
