@@ -12,8 +12,8 @@ import (
 // overlayHint is what to do about a key of the file that a variable hides.
 const overlayHint = "remove the key from the file; or unset the variable, and start the agent again"
 
-// overlaid warns of every key of the file that a variable sets to something else:
-// an edit of it would change nothing, and otherwise nobody would learn why.
+// overlaid warns of every key of the file that a variable sets to another value:
+// an edit of such a key changes nothing, and no other message gives the reason.
 func (l *load) overlaid(file, variables table) {
 	for i := range l.fields {
 		f := &l.fields[i]
@@ -32,7 +32,8 @@ func (l *load) overlaid(file, variables table) {
 		if text := strings.Trim(flow(below.data), `"`); f.harmless(text) {
 			what = text
 		}
-		p := warning(RuleOverlaid, below.key, f.Key, fmt.Sprintf("is set by %s; the file's %s has no effect", f.Variable, what), overlayHint)
+		message := fmt.Sprintf("is set by %s; the file's %s has no effect", f.Variable, what)
+		p := warning(RuleOverlaid, below.key, f.Key, message, overlayHint)
 		p.Value = secret.New(string(ours))
 		l.report(p)
 	}
@@ -54,7 +55,8 @@ func (f *Field) harmless(text string) bool {
 func (s *scope) dropped(key, by string) {
 	v := s.table[key]
 	text, _ := v.data.(string)
-	p := warning(RuleOverlaid, v.key, s.path(key), fmt.Sprintf("has no effect: %s sets the token", s.variableOf(by)), overlayHint)
+	message := fmt.Sprintf("has no effect: %s sets the token", s.variableOf(by))
+	p := warning(RuleOverlaid, v.key, s.path(key), message, overlayHint)
 	p.Value = secret.New(text)
 	s.report(p)
 }

@@ -5,8 +5,8 @@ import "strings"
 // tokenPrefix begins every access token.
 const tokenPrefix = "pul-"
 
-// placeholder warns where a file is vetted of a token that stands in for a real
-// one, as examples and templates have it. key is where the token comes from.
+// placeholder warns of a token that is no real one, such as those of examples and
+// templates, if the source is vetted. key is the one that the token comes from.
 func (s *scope) placeholder(key string) {
 	token := s.pool.Token.Reveal()
 	if !s.source.vetted || token == "" {
@@ -15,9 +15,10 @@ func (s *scope) placeholder(key string) {
 	hint := "write the token of the pool, as the service showed it when the pool was made"
 	rest, begins := strings.CutPrefix(token, tokenPrefix)
 	switch {
-	case strings.Contains(token, "${") || strings.Contains(token, "$(") || strings.Contains(token, "{{"):
-		hint = "nothing is expanded here: set " + s.variableOf("token") + ", or name a file that holds the token in token_file"
-	case strings.ContainsAny(token, "<>") || strings.Contains(token, "..") || rest == "" || strings.Trim(rest, "xX") == "" && len(rest) > 2:
+	case strings.Contains(token, "${"), strings.Contains(token, "$("), strings.Contains(token, "{{"):
+		hint = "nothing is expanded here: set " + s.variableOf("token") + ", or name a file in token_file"
+	case strings.ContainsAny(token, "<>"), strings.Contains(token, ".."), rest == "":
+	case strings.Trim(rest, "xX") == "" && len(rest) > 2: // pul-xxx
 	case !begins:
 		s.about(Warning, RulePlaceholder, "is no pool access token: these begin with "+tokenPrefix, hint, key)
 		return

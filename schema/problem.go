@@ -44,7 +44,7 @@ const (
 	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
 	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
 	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names is not there, or not for this user
-	RulePlaceholder     Rule = "placeholder"      // a token that stands in for a real one
+	RulePlaceholder     Rule = "placeholder"      // a token that is no real one
 	RuleReadableToken   Rule = "readable-token"   // a token in a file that others may read
 	RulePools           Rule = "pools"            // pools that do not go together
 	RulePollRate        Rule = "poll-rate"        // all pools together ask the service very often

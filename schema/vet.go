@@ -47,7 +47,7 @@ func Rules() []RuleInfo {
 		{RuleInternal, "The program itself is at fault"},
 		{RuleRelease, "This release cannot carry out what a key demands"},
 		{RuleOverlaid, "A key of the file is hidden by a variable"},
-		{RulePlaceholder, "A token stands in for a real one"},
+		{RulePlaceholder, "A token is a placeholder"},
 	}
 }
 

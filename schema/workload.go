@@ -79,12 +79,15 @@ func (m *manifests) containers(o resource) []container {
 // variable reads one entry of a container's variables.
 func (m *manifests) variable(c *container, n *yaml.Node) {
 	_, name := m.get(n, "name")
-	if name == nil || !strings.HasPrefix(name.Value, prefix) && name.Value != defaultImage && name.Value != overrideImage {
+	if name == nil {
+		return
+	}
+	if !strings.HasPrefix(name.Value, prefix) && name.Value != defaultImage && name.Value != overrideImage {
 		return
 	}
 	if first := c.names[name.Value]; first != nil {
-		p := Problem{Severity: Warning, Rule: RuleDuplicateKey, File: m.source.Path, Line: name.Line, Column: name.Column, Path: shown(name.Value),
-			Message: "is set twice, and the last one counts", Hint: "keep one of the two"}
+		at := Origin{File: m.source.Path, Line: name.Line, Column: name.Column}
+		p := warning(RuleDuplicateKey, at, shown(name.Value), "is set twice, and the last one counts", "keep one of the two")
 		m.problems = append(m.problems, p)
 		delete(c.values, name.Value)
 	}
@@ -95,7 +98,7 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 	case from != nil:
 		c.open = true
 	case value == nil: // empty
-	case value.Kind != yaml.ScalarNode || strings.Contains(value.Value, "$("): // the latter names another variable
+	case value.Kind != yaml.ScalarNode, strings.Contains(value.Value, "$("): // names another variable
 		c.open = true
 	case value.ShortTag() == "!!null":
 	case value.ShortTag() != "!!str":
@@ -147,20 +150,27 @@ func (m *manifests) vetContainer(o resource, c container) {
 	// The values, as an agent would load them.
 	spec := m.podSpec(o)
 	_, problems := Load(Source{
-		Environ: environ, Elsewhere: true, Release: m.source.Release, vetted: m.source.vetted, TerminationGrace: m.graceOf(spec),
+		Environ: environ, Elsewhere: true, TerminationGrace: m.graceOf(spec),
+		Release: m.source.Release, vetted: m.source.vetted,
 		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
 	})
-	token := d.variableOf("token")
-	placeholder := slices.ContainsFunc(problems, func(p Problem) bool { return p.Rule == RulePlaceholder && p.Path == token })
-	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" && !placeholder {
-		place(Problem{Severity: Warning, Rule: RuleReadableToken, Path: token, Message: "a token in a manifest may be read by many",
-			Hint: "put it into a Secret, and name that in valueFrom"}, n)
-	}
 	for _, p := range problems {
 		n := c.values[p.Path]
 		several := (p.Rule == RuleCredentials || p.Rule == RuleTimes) && p.Path != d.variableOf("shutdown_timeout")
-		if n != nil && p.Rule != RuleUnknownVariable && p.Rule != RuleUnused && p.Rule != RuleMissingFile && !(several && c.open) {
+		switch {
+		case n == nil, several && c.open:
+		case p.Rule == RuleUnknownVariable, p.Rule == RuleUnused: // reported with the names
+		case p.Rule == RuleMissingFile: // it is elsewhere
+		default:
 			place(p, n)
 		}
+	}
+
+	// A token, which belongs into a Secret.
+	token := d.variableOf("token")
+	isPlaceholder := func(p Problem) bool { return p.Rule == RulePlaceholder && p.Path == token }
+	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" && !slices.ContainsFunc(problems, isPlaceholder) {
+		place(Problem{Severity: Warning, Rule: RuleReadableToken, Path: token, Message: "a token in a manifest may be read by many",
+			Hint: "put it into a Secret, and name that in valueFrom"}, n)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// sidecar is a Deployment with an engine beside the agent, and its settings in
-// variables alone: there is no ConfigMap.
+// sidecar is a Deployment with an engine in a second container and all settings in
+// variables: there is no ConfigMap.
 const sidecar = `apiVersion: v1
 kind: Secret
 metadata: {name: agent-secret}
@@ -59,7 +59,7 @@ func TestVetWorkloads(t *testing.T) {
 		"a rule across keys that are all there": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
 			"m.yaml:7:54: PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, which is 2m"},
 		"a rule across keys, one of them elsewhere": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`, `{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`), ""},
-		"a rule across keys beside a file":          {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) + "  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
+		"a rule across keys, and a mounted file":    {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) + "  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
 		"variables of the service itself":           {"apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{env: [{name: PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE, value: a}]}]}}}\n", "m.yaml: no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent\n  hint: keys that are looked for are pulumi-workflow-agent.yaml, pulumi-deployment-agent.yaml, worker-pod.json, worker-pod.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A process may lose its working directory: a release is unpacked anew, or a
-// temporary folder is cleaned. A configuration with an absolute path is followed
-// all the same.
+// The working directory of a process may be deleted while it runs, by an upgrade or
+// by the cleaning of a temporary folder. A configuration with an absolute path is
+// followed without it.
 func TestReloadWithoutWorkingDirectory(t *testing.T) {
 	t.Parallel()
 	for name, named := range map[string]bool{"a file that is named is followed": true, "a file that was found in the home folder is followed": false} {

@@ -14,10 +14,10 @@ import (
 // listen opens the listener of the HTTP server on an address of this machine, or
 // on all of them if address is empty. Port 0 is no server: nil, nil.
 //
-// The listener in use, which may be nil, stays open. Where only the address
-// changes, the kernel refuses the new one as long as the old one has the same
-// port, such as 127.0.0.1:8080 beside *:8080, unless both allow it. So both do,
-// for the time of this call: other programs find the port taken before and after.
+// The listener in use, which may be nil, stays open. If only the address changes,
+// such as from *:8080 to 127.0.0.1:8080, the kernel refuses the new listener while
+// the old one is open, unless both sockets have SO_REUSEPORT. They have it during
+// this call only: no other program can take the port before or after.
 func listen(address string, port int, inUse net.Listener) (net.Listener, error) {
 	if port == 0 {
 		return nil, nil
@@ -35,7 +35,8 @@ func listen(address string, port int, inUse net.Listener) (net.Listener, error) 
 	case err != nil && (address == "" || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)):
 		return nil, fmt.Errorf("open the health port: %w: set http_server_port to a free port, or to 0 for none", err)
 	case err != nil:
-		return nil, fmt.Errorf("open the health port: %w: set http_server_address to an address of this machine, or remove it", err)
+		const cure = "set http_server_address to an address of this machine, or remove it"
+		return nil, fmt.Errorf("open the health port: %w: "+cure, err)
 	}
 	if config.Control != nil {
 		if err := sharePort(listener, false); err != nil {

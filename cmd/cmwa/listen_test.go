@@ -30,7 +30,7 @@ func TestListen(t *testing.T) {
 	}
 
 	for _, change := range [][2]string{{"", "127.0.0.1"}, {"127.0.0.1", ""}, {"0.0.0.0", "127.0.0.1"}, {"::", "127.0.0.1"}, {"localhost", "127.0.0.1"}} {
-		t.Run(fmt.Sprintf("opens %q beside %q on one port, for nobody else", change[1], change[0]), func(t *testing.T) {
+		t.Run(fmt.Sprintf("opens %q and %q on one port, which no other listener gets", change[1], change[0]), func(t *testing.T) {
 			number := freePort(t)
 			old := open(t, change[0], number, nil)
 			opened := open(t, change[1], number, old)
@@ -71,8 +71,8 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// otherAddress is an address of this machine that is not 127.0.0.1, so that who
-// knows only that one reaches nothing on it.
+// otherAddress is an address of this machine that a client of 127.0.0.1 does not
+// reach.
 const otherAddress = "127.0.0.2"
 
 func TestReloadHTTPServerAddress(t *testing.T) {

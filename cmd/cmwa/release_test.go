@@ -37,8 +37,8 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 	}
 }
 
-// What cmwa plan says of two files must be what the agent would do with the second
-// one: the same as cmwa plan --live says, and cmwa run does.
+// The verdict of cmwa plan about a file is that of the agent: the same as that of
+// cmwa plan --live and of cmwa run.
 func TestPlanJudgesAsTheAgent(t *testing.T) {
 	const good = "token: pul-0123\ndeploy_target: process\n"
 	manifest := func(configuration string) string {
@@ -121,7 +121,7 @@ func TestConfigureKeepsATargetOfAnotherRelease(t *testing.T) {
 	}
 }
 
-func TestTheTargetsOfThisReleaseAreOnesOfTheSchema(t *testing.T) {
+func TestTargetsAreInTheSchema(t *testing.T) {
 	for _, target := range append(slices.Clone(carriedOut.Targets), foreign...) {
 		source := schema.Source{Content: []byte("token: pul-0123\ndeploy_target: " + target + "\n")}
 		if config, problems := schema.Load(source); config == nil {
