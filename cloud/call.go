@@ -177,7 +177,8 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	}
 	switch {
 	case err != nil && ctx.Err() != nil && last != nil && !errors.Is(last, ctx.Err()):
-		return status, header, nil, fmt.Errorf("%w; the last attempt: %s", context.Cause(ctx), last.Error()) // not wrapped: it is not to be believed
+		// The last failure is not wrapped, because nobody may believe it.
+		return status, header, nil, fmt.Errorf("%w; the last attempt: %s", context.Cause(ctx), last.Error())
 	case err != nil:
 		return status, header, nil, err
 	}

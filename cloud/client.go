@@ -347,7 +347,8 @@ func (c *Client) jobs(job *runtime.Job) *Jobs {
 	}
 	return NewJobs(JobsOptions{
 		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: transport,
-		RequestTimeout: c.settings().RequestTimeout, RetryCount: jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log,
+		RequestTimeout: c.settings().RequestTimeout,
+		RetryCount:     jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log,
 	})
 }
 

@@ -111,7 +111,8 @@ func (j *Jobs) Status(ctx context.Context, step int, status runtime.Status) erro
 	if err != nil {
 		return fmt.Errorf("write a status: %w", err)
 	}
-	if err := j.send(ctx, http.MethodPatch, "/"+strconv.Itoa(step)+"/status", body, j.statuses.policy(j.confirmed)); err != nil {
+	path := "/" + strconv.Itoa(step) + "/status"
+	if err := j.send(ctx, http.MethodPatch, path, body, j.statuses.policy(j.confirmed)); err != nil {
 		return fmt.Errorf("report step %d as %s: %w", step, status, err)
 	}
 	return nil
@@ -124,7 +125,8 @@ func (j *Jobs) Logs(ctx context.Context, step int, batch LogBatch) error {
 	if err != nil {
 		return fmt.Errorf("write lines: %w", err)
 	}
-	if err := j.send(ctx, http.MethodPost, "/"+strconv.Itoa(step)+"/logs", body, j.logs.policy(j.confirmed, tooLarge...)); err != nil {
+	path := "/" + strconv.Itoa(step) + "/logs"
+	if err := j.send(ctx, http.MethodPost, path, body, j.logs.policy(j.confirmed, tooLarge...)); err != nil {
 		return fmt.Errorf("send %d lines of step %d: %w", len(batch.Lines), step, err)
 	}
 	return nil

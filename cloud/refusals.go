@@ -104,7 +104,8 @@ type formatError struct{ html bool }
 
 func (e *formatError) Error() string {
 	if e.html {
-		return "the answer is an HTML page and not JSON: a proxy or a login page answers in place of the service; check service_url and the proxy"
+		return "the answer is an HTML page and not JSON: a proxy or a login page answers in place of the service; " +
+			"check service_url and the proxy"
 	}
 	return "the answer is not JSON: check that service_url is the service's and that no proxy answers in its place"
 }
