@@ -16,7 +16,7 @@ const maxLine = 64 << 10
 // but for bytes that are no UTF-8, which it replaces. It belongs to one
 // goroutine.
 type splitter struct {
-	rest []byte // of a line that has not ended; shorter than maxLine
+	rest []byte // of a line that has not ended; at most maxLine bytes
 }
 
 // write takes a piece of the stream and appends the lines that end in it, all
@@ -33,7 +33,7 @@ func (s *splitter) write(lines []cloud.LogLine, piece []byte, now time.Time) []c
 		lines = appendLine(lines, line, now)
 	}
 	s.rest = append(s.rest, piece[whole:]...)
-	for len(s.rest) >= maxLine {
+	for len(s.rest) > maxLine {
 		cut := runeCut(s.rest, maxLine)
 		lines = appendLine(lines, string(s.rest[:cut]), now)
 		s.rest = s.rest[:copy(s.rest, s.rest[cut:])]

@@ -60,6 +60,15 @@ func TestLinesPutTogetherAreTheStream(t *testing.T) {
 	})
 }
 
+func TestSplitter(t *testing.T) {
+	t.Run("a character at the line limit that arrives in two reads stays whole", func(t *testing.T) {
+		text := strings.Repeat("a", maxLine-1) + "é tail\n"
+		if got := join(split(text[:maxLine], text[maxLine:])); got != text {
+			t.Errorf("the end becomes %q", got[maxLine-1:])
+		}
+	})
+}
+
 func TestBytesThatAreNoTextAreReplaced(t *testing.T) {
 	for in, want := range map[string]string{
 		"no \xff\xfe text\n":             "no \ufffd text\n",
