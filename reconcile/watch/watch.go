@@ -60,26 +60,26 @@ func New(paths ...string) *Watcher {
 	return w
 }
 
-// Watch replaces the paths that are watched. A path that is new may have changed
-// since its reader read it, and so gives a token once.
+// Watch replaces the paths that are watched. It is called after they were read. A
+// path that is new, or that differs from its last comparison, may have changed since
+// then, and so gives a token once: what the reader has read may be gone again before
+// the next comparison, which would find no difference.
 func (w *Watcher) Watch(paths ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	paths = slices.Compact(slices.Sorted(slices.Values(paths)))
-	if slices.Equal(paths, w.paths) {
-		return
-	}
 	prints := map[string]print{}
 	for _, path := range paths {
-		known, ok := w.prints[path]
-		if !ok {
-			known = printOf(path)
+		prints[path] = printOf(path)
+		if known, ok := w.prints[path]; !ok || known != prints[path] {
 			w.say()
 		}
-		prints[path] = known
 	}
+	same := slices.Equal(paths, w.paths)
 	w.paths, w.prints = paths, prints
-	w.Look()
+	if !same {
+		w.Look()
+	}
 }
 
 // Changed returns a channel that gives an empty token when something may have

@@ -200,6 +200,25 @@ func TestWhatDoesNotChangeTheContentIsNotSaid(t *testing.T) {
 	}
 }
 
+func TestWatch(t *testing.T) {
+	t.Run("a change that was read before any comparison and then undone is seen", func(t *testing.T) {
+		t.Parallel()
+		f := watched(t)
+		f.w = watch.New(f.path)
+		f.seen("a path that is new")
+		f.write(f.path, "an edit")
+		f.w.Watch(f.path) // by a reader of the edit
+		f.seen("the edit")
+		f.write(f.path, "first")
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- f.w.Run(ctx) }()
+		f.seen("the edit back")
+		cancel()
+		f.must(<-done)
+	})
+}
+
 func TestFilesThatAreNamedLaterAreWatchedToo(t *testing.T) {
 	t.Parallel()
 	f := watched(t)
