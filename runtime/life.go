@@ -235,13 +235,11 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 			stop(errLingers)
 			return
 		case <-tuned:
-			l.pool.mark() // it has waited on purpose until now
 			continue
 		case <-due:
 		}
 		verdict, err := l.pool.parts.Cloud.Wanted(ctx, l.job)
 		last = time.Now()
-		l.pool.mark() // whatever the answer: the job goes on, and so does its pool
 		if err != nil {
 			l.log.Debug("ask whether the job is still wanted", "error", err)
 			continue

@@ -68,11 +68,8 @@ func (l *life) listen(ctx context.Context) error {
 				}
 				old := count <= l.stream.lines
 				l.stream.lines = max(l.stream.lines, count)
-				if (!old || rotated) && l.saw(progress, old) {
-					l.pool.mark()
-					if progress.Step > 0 || progress.Status == Succeeded {
-						l.pool.startSucceeded(l)
-					}
+				if (!old || rotated) && l.saw(progress, old) && (progress.Step > 0 || progress.Status == Succeeded) {
+					l.pool.startSucceeded(l)
 				}
 			case err == nil: // a line without a newline was cut off
 				l.ignored(invalid)

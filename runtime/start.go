@@ -131,7 +131,6 @@ func (l *life) beat(ctx context.Context, accepted func()) {
 			} else {
 				accepted()
 			}
-			l.pool.mark()
 		}
 	}
 }
