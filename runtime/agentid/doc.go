@@ -21,7 +21,8 @@
 // process, and releases it when the process ends, however it ends. A restarted
 // agent takes the first free number whose last agent ended with jobs in flight,
 // otherwise the first free one. An image of a machine or container must not
-// contain a state folder that was in use, or its copies share an id.
+// contain a state folder that was in use, or its copies share an id. Nor may two
+// machines share one on a file system whose locks are of one machine alone.
 //
 // Nothing else is kept here. Which instances exist, and of which pool they are,
 // is recorded in their labels alone.
