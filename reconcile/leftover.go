@@ -68,5 +68,6 @@ func (l *Loop) leftoverFailed(spec runtime.PoolSpec, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.leftover, spec.Key())
-	l.log.Warn("cannot adopt instances of a pool that is no longer configured", "pool", spec.Name, "error", err, "retry_in", leftoverInterval)
+	l.log.Warn("cannot adopt instances of a pool that is no longer configured",
+		"pool", spec.Name, "error", err, "retry_in", leftoverInterval)
 }

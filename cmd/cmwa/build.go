@@ -37,9 +37,14 @@ func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, lo
 			return nil, err
 		}
 		if err := agent.AddTarget(spec.Identity.Target); err != nil {
-			log.Warn("cannot record the deploy_target in the state folder: if the target changes, a restarted agent does not find the instances there", "target", spec.Identity.Target, "error", err)
+			log.Warn("cannot record the deploy_target in the state folder: "+
+				"if the target changes, a restarted agent does not find the instances there",
+				"target", spec.Identity.Target, "error", err)
 		}
-		client := cloud.New(cloud.Options{Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"), Log: log.With("component", "cloud", "pool", spec.Name)})
+		client := cloud.New(cloud.Options{
+			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
+			Log: log.With("component", "cloud", "pool", spec.Name),
+		})
 		return runtime.NewPool(spec, runtime.Parts{
 			Cloud: client, Executor: executor, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
 			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log,
@@ -53,7 +58,9 @@ func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, lo
 
 // executorFor makes the executor of a deploy_target. The function that it returns
 // closes what the executor holds.
-func executorFor(ctx context.Context, target string, environ environment, agent *agentid.Agent, log *slog.Logger) (runtime.Executor, func(), error) {
+func executorFor(
+	ctx context.Context, target string, environ environment, agent *agentid.Agent, log *slog.Logger,
+) (runtime.Executor, func(), error) {
 	log = log.With("component", target)
 	switch target {
 	case "docker":

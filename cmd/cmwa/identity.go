@@ -27,7 +27,8 @@ func identify(ctx context.Context, c *schema.Config, environ environment, log *s
 		agent, err = agentid.Take(ctx, folder, c.Path)
 	}
 	if err != nil {
-		log.Warn("cannot use the state folder: after a restart the agent cannot adopt the jobs that it starts now; set state_directory to a folder that its user can write to", "folder", folder, "error", err)
+		log.Warn("cannot use the state folder: after a restart the agent cannot adopt the jobs that it starts now; "+
+			"set state_directory to a folder that its user can write to", "folder", folder, "error", err)
 		return agentid.Temporary()
 	}
 	if agent.Warning != nil {
@@ -68,7 +69,10 @@ func leftovers(environ environment, agent *agentid.Agent, log *slog.Logger) reco
 
 // recoverAt lists the instances of this agent at one target, and removes leftovers
 // there. An error is of the list alone.
-func recoverAt(ctx context.Context, target string, desired map[string]runtime.PoolSpec, environ environment, agent *agentid.Agent, log *slog.Logger) ([]runtime.Found, error) {
+func recoverAt(
+	ctx context.Context, target string, desired map[string]runtime.PoolSpec,
+	environ environment, agent *agentid.Agent, log *slog.Logger,
+) ([]runtime.Found, error) {
 	if !slices.Contains(carriedOut.Targets, target) {
 		return nil, nil // of another release, or not written by an agent
 	}

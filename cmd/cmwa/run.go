@@ -84,7 +84,8 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	// the loop, and what tells of it
 	loop := reconcile.New(builder(environ, agent, process.slots, log.logger), process.prepare, first.Process, log.logger)
 	process.handle((&account{started: time.Now(), config: follower.View, loop: loop.Status, mode: watcher.Mode}).answers())
-	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools), "agent", agent.ID, "state", agent.Folder)
+	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools),
+		"agent", agent.ID, "state", agent.Folder)
 	want = loop.Want
 	loop.Want(first)
 

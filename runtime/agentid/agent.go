@@ -216,6 +216,9 @@ func (a *Agent) marked() bool {
 func (a *Agent) AddTarget(target string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.used[target] {
+		return nil // recorded, or reported that it cannot be
+	}
 	if a.used == nil {
 		a.used = map[string]bool{}
 	}

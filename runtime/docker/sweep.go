@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	oldLoader  = 10 * time.Minute   // age from which a loader container was abandoned: filling a volume has a limit of fillLimit
-	idleVolume = 24 * time.Hour     // age from which an unused volume of a runner that no pool has is removed by a sweep
-	oldFolder  = 7 * 24 * time.Hour // age from which a folder without a container that another agent made is removed
-	oldEnded   = 7 * 24 * time.Hour // time since its end from which a job's container of another agent is removed
+	oldLoader  = 10 * time.Minute   // age of an abandoned loader container: filling a volume is limited to fillLimit
+	idleVolume = 24 * time.Hour     // age from which a sweep removes an unused volume of a runner that no pool has
+	oldFolder  = 7 * 24 * time.Hour // age from which another agent's folder without a container is removed
+	oldEnded   = 7 * 24 * time.Hour // time since its end from which another agent's job is removed
 )
 
 // process is different for each run of the program.
@@ -64,13 +64,17 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.Place) (removed [
 
 	current := map[string]bool{}
 	shared := map[string]bool{}
+	working := map[string]bool{}
 	for _, place := range places {
+		working[place.WorkingDirectory] = true
+		shared[place.SharedVolumeDirectory] = true
+	}
+	for directory := range working {
 		for arch := range machines {
-			if runner, err := e.programs.find(place.WorkingDirectory, arch); err == nil {
+			if runner, err := e.programs.find(directory, arch); err == nil {
 				current[volumeName(runner)] = true
 			}
 		}
-		shared[place.SharedVolumeDirectory] = true
 	}
 	volumes, volumesErr := e.dropVolumes(ctx, current, idleVolume, now)
 
@@ -106,7 +110,9 @@ func old(made, now time.Time, age time.Duration) bool {
 func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []string, err error) {
 	asked, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelRunner)})
+	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{
+		All: true, Filters: client.Filters{}.Add("label", labelRunner),
+	})
 	if err != nil {
 		return nil, refused("list loader containers", e.host, because(ctx, err))
 	}
@@ -129,10 +135,14 @@ func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []s
 
 // dropVolumes removes volumes of runners that nobody uses, but for those to keep,
 // from an age on. An agent that still needs one fills it again.
-func (e *Executor) dropVolumes(ctx context.Context, keep map[string]bool, age time.Duration, now time.Time) (removed []string, err error) {
+func (e *Executor) dropVolumes(
+	ctx context.Context, keep map[string]bool, age time.Duration, now time.Time,
+) (removed []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	unused, err := e.engine.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("label", labelRunner).Add("dangling", "true")})
+	unused, err := e.engine.VolumeList(ctx, client.VolumeListOptions{
+		Filters: client.Filters{}.Add("label", labelRunner).Add("dangling", "true"),
+	})
 	if err != nil {
 		return nil, refused("list volumes of runners", e.host, because(ctx, err))
 	}
@@ -144,7 +154,8 @@ func (e *Executor) dropVolumes(ctx context.Context, keep map[string]bool, age ti
 		switch {
 		case removeErr == nil:
 			removed = append(removed, "volume "+volume.Name)
-		case !errdefs.IsNotFound(removeErr) && !errdefs.IsConflict(removeErr): // a conflict is a job that has just begun to use it
+		case errdefs.IsNotFound(removeErr), errdefs.IsConflict(removeErr): // another agent was first, or a job uses it now
+		default:
 			err = errors.Join(err, refused("remove the volume "+volume.Name, e.host, because(ctx, removeErr)))
 		}
 	}
