@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +57,14 @@ func TestFaults(t *testing.T) {
 		for i := range faultAgents {
 			agents = append(agents, w.behind(proxies[i%len(proxies)], i))
 		}
+		t.Cleanup(func() { // all at once, and without delay for jobs that a fault left over
+			for _, agent := range agents {
+				agent.signal(syscall.SIGTERM)
+				if t.Failed() {
+					agent.signal(syscall.SIGTERM)
+				}
+			}
+		})
 		limit, wrong := time.Now().Add(faultLimit), 0
 		for _, stack := range stacks {
 			if status := w.ended(stack, limit); status != "succeeded" {
