@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -174,7 +175,7 @@ func (p *pair) pass(direction int, to net.Conn, text []byte, err error) bool {
 		}
 	}
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		if half, ok := to.(*net.TCPConn); ok {
 			_ = half.CloseWrite()
 		}
@@ -193,7 +194,7 @@ func (p *pair) swallow() {
 	}
 	for i := range p.writes {
 		p.writes[i].Lock()
-		p.writes[i].Unlock()
+		defer p.writes[i].Unlock()
 	}
 }
 
