@@ -26,7 +26,8 @@ const (
 	jobRetries = 1000
 	jobWait    = time.Second
 	jobMaxWait = 15 * time.Second
-	linesLimit = time.Minute // for lines, which matter less than the job's outcome
+	linesLimit = time.Minute     // for lines, which matter less than the job's outcome
+	beatLimit  = 5 * time.Second // for the heartbeat beside a status; others are sent regularly
 )
 
 // Limits of a poll. What is being read may be a job that nobody else will get,
@@ -309,7 +310,10 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 		if err := jobs.Status(ctx, report.Step, runtime.Running); err != nil {
 			return err
 		}
-		if err := jobs.Heartbeat(ctx); err != nil {
+		beating, cancel := context.WithTimeout(ctx, beatLimit)
+		err := jobs.Heartbeat(beating)
+		cancel()
+		if err != nil {
 			c.log.Debug("heartbeat for a job that is being set up", "job", job.ID, "error", err)
 		}
 	}
