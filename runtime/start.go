@@ -117,7 +117,8 @@ func (l *life) handover() Handover {
 }
 
 // beat sends a heartbeat every beatInterval until ctx ends, whatever the answers
-// are: an image can take longer to pull than the ten minutes a service waits.
+// are: an image can take longer to pull than the ten minutes a service waits. Each
+// is limited to the interval, as request_timeout may be longer.
 func (l *life) beat(ctx context.Context, accepted func()) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()
@@ -126,7 +127,10 @@ func (l *life) beat(ctx context.Context, accepted func()) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if err := l.pool.parts.Cloud.Report(ctx, l.job, Report{}); err != nil {
+			once, cancel := context.WithTimeout(ctx, beatInterval)
+			err := l.pool.parts.Cloud.Report(once, l.job, Report{})
+			cancel()
+			if err != nil {
 				l.log.Debug("heartbeat failed", "error", err)
 			} else {
 				accepted()

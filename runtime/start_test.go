@@ -83,6 +83,19 @@ func TestStart(t *testing.T) {
 			st.wantDeeds("a", "start", "started")
 		})
 	})
+	t.Run("a heartbeat that hangs does not keep back the next one", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Starting: 15 * time.Minute, Running: time.Hour})
+			st.cloud.Hang(runtimetest.Report)
+			st.cloud.Queue("a")
+			st.start()
+			wait(16 * time.Minute)
+			st.wantDeeds("a", "start", "started")
+			if beats := len(st.cloud.Reports("a")); beats < 28 {
+				t.Errorf("%d heartbeats in 15 minutes, want one every 30 s but for the first", beats)
+			}
+		})
+	})
 	t.Run("a job that was cancelled during a long preparation is not started", func(t *testing.T) {
 		for _, verdict := range []runtime.Verdict{runtime.Ended, runtime.Gone, runtime.Finishing} {
 			play(t, spec(rarely), func(t *testing.T, st *stage) {
