@@ -84,8 +84,9 @@ func refusalCode(err error) (code int, answered bool) {
 // call about the same job, is refused finally as well.
 func (r *refusals) policy(confirm func(context.Context) bool, immediate ...int) retryPolicy {
 	return func(ctx context.Context, err error) bool {
+		believed := r.believed(err) // which counts every answer
 		var status *StatusError
-		if errors.As(err, &status) && slices.Contains(immediate, status.Code) || r.believed(err) {
+		if believed || errors.As(err, &status) && slices.Contains(immediate, status.Code) {
 			return false
 		}
 		return !isFinal(err) || !confirm(ctx)
