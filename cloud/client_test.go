@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,15 +36,20 @@ type scene struct {
 
 func newScene(t *testing.T, edit func(*Options), handler http.HandlerFunc) *scene {
 	s := &scene{log: &strings.Builder{}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(s.record(handler))
+	t.Cleanup(server.Close)
+	s.at(server.URL, edit)
+	return s
+}
+
+// record notes each call before handler answers it.
+func (s *scene) record(handler http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.calls = append(s.calls, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization"))
 		s.mu.Unlock()
 		handler(w, r)
-	}))
-	t.Cleanup(server.Close)
-	s.at(server.URL, edit)
-	return s
+	})
 }
 
 // at makes the client of a service.
@@ -627,56 +633,65 @@ func TestAReportOfNothingIsASignOfLife(t *testing.T) {
 
 func TestWhereNeitherCallExistsEveryJobIsWantedAndAnHourLaterAskedAboutAgain(t *testing.T) {
 	for _, missing := range []int{404, 405, 501} {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(missing) })
-		wanted := func(job *runtime.Job) {
-			t.Helper()
-			if verdict, err := s.client.Wanted(t.Context(), job); err != nil || verdict != runtime.Unanswered {
-				t.Errorf("%d: the job is %q, %v; want no answer, so that it carries on", missing, verdict, err)
+		synctest.Test(t, func(t *testing.T) {
+			s := bubbleScene(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(missing) })
+			wanted := func(job *runtime.Job) {
+				t.Helper()
+				if verdict, err := s.client.Wanted(t.Context(), job); err != nil || verdict != runtime.Unanswered {
+					t.Errorf("%d: the job is %q, %v; want no answer, so that it carries on", missing, verdict, err)
+				}
+				time.Sleep(20 * time.Second)
 			}
-		}
-		for range 3 {
+			for range 5 {
+				wanted(someJob)
+			}
+			both := []string{
+				"GET /api/deployments/d/1/status token pul-pool",
+				"POST /api/agent-workflows/deployment:d/1/check token pul-pool",
+			}
+			s.wantCalls(t, slices.Repeat(both, 3)...) // then it is believed
+			wanted(&runtime.Job{ID: "other", Subject: "other", Kind: runtime.Deployment})
+			if len(s.calls) != 8 {
+				t.Errorf("%d: calls about another job: %q", missing, s.calls[6:])
+			}
+			time.Sleep(silence)
 			wanted(someJob)
-		}
-		both := []string{"GET /api/deployments/d/1/status token pul-pool", "POST /api/agent-workflows/deployment:d/1/check token pul-pool"}
-		s.wantCalls(t, both...)
-		wanted(&runtime.Job{ID: "other", Subject: "other", Kind: runtime.Deployment})
-		if len(s.calls) != 4 {
-			t.Errorf("about another job was asked %q", s.calls[2:])
-		}
-		for subject := range s.client.hushed { // an hour later
-			s.client.hushed[subject] = time.Now().Add(-time.Second)
-		}
-		wanted(someJob)
-		if len(s.calls) != 6 || len(s.client.hushed) != 1 {
-			t.Errorf("an hour later was asked %q, and %d jobs are kept in mind", s.calls[4:], len(s.client.hushed))
-		}
-		if n := strings.Count(s.log.String(), "does not say whether"); n != 2 {
-			t.Errorf("it is said %d times", n)
-		}
+			if len(s.calls) != 10 {
+				t.Errorf("%d: calls an hour later: %q", missing, s.calls[8:])
+			}
+			if n := strings.Count(s.log.String(), "does not say whether"); n != 1 {
+				t.Errorf("%d: logged %d times, want once", missing, n)
+			}
+		})
 	}
 }
 
 func TestAServiceThatGetsTheCallLaterIsBelieved(t *testing.T) {
-	there := false
-	s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
-		if !there || !strings.HasSuffix(r.URL.Path, "/status") {
-			w.WriteHeader(http.StatusNotFound)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		there := false
+		s := bubbleScene(t, func(w http.ResponseWriter, r *http.Request) {
+			if !there || !strings.HasSuffix(r.URL.Path, "/status") {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			fmt.Fprint(w, `{"status":"failed"}`)
+		})
+		for range 3 { // then it is believed
+			_, _ = s.client.Wanted(t.Context(), someJob)
+			time.Sleep(20 * time.Second)
 		}
-		fmt.Fprint(w, `{"status":"failed"}`)
+		there = true
+		if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.Unanswered {
+			t.Errorf("within the hour the job is %q", verdict)
+		}
+		time.Sleep(silence)
+		for _, want := range []runtime.Verdict{runtime.Ended, runtime.CarryOn} {
+			if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != want {
+				t.Errorf("the job is %q, want %q", verdict, want)
+			}
+			there = false
+		}
 	})
-	_, _ = s.client.Wanted(t.Context(), someJob)
-	there = true
-	if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != runtime.Unanswered {
-		t.Errorf("within the hour the job is %q", verdict)
-	}
-	clear(s.client.hushed)
-	for _, want := range []runtime.Verdict{runtime.Ended, runtime.CarryOn} {
-		if verdict, _ := s.client.Wanted(t.Context(), someJob); verdict != want {
-			t.Errorf("the job is %q, want %q", verdict, want)
-		}
-		there = false
-	}
 }
 
 func TestAReportIsToldInTheOrderThatAStrictServiceNeeds(t *testing.T) {

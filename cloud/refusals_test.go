@@ -151,6 +151,20 @@ func TestJobs(t *testing.T) {
 			}
 		})
 	})
+	t.Run("logs/a batch that is too large starts the count of refusals from the beginning", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := play(answer{status: 404}, answer{status: 413}, answer{status: 404}, answer{status: 404}, good)
+			j := s.patient()
+			var tooLarge *StatusError
+			if err := jobCalls["logs"](t.Context(), j); !errors.As(err, &tooLarge) || tooLarge.Code != 413 {
+				t.Errorf("the first call gives %v, want 413 at once", err)
+			}
+			time.Sleep(believeTime)
+			if err := jobCalls["logs"](t.Context(), j); err != nil {
+				t.Errorf("the second call gives %v, want success: two refusals are not believed", err)
+			}
+		})
+	})
 	t.Run("a truncated definition is fetched again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := play(answer{status: 200, text: `{"steps":[{"name":"Se`}, answer{status: 200, text: `{}`}, answer{status: 200}, good)
@@ -281,6 +295,36 @@ func TestWanted(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a stray 404 of both calls does not end the checks for an hour", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			s := bubbleScene(t, func(w http.ResponseWriter, _ *http.Request) {
+				if calls++; calls <= 4 {
+					w.WriteHeader(http.StatusNotFound)
+					return
+				}
+				fmt.Fprint(w, `"failed"`)
+			})
+			if verdict, asked := ask(t, s, 20); verdict != runtime.Ended || asked != 3 {
+				t.Errorf("%q after %d checks, want ended with the third", verdict, asked)
+			}
+		})
+	})
+	t.Run("a 404 of both calls from before the first answer is forgotten", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			s := bubbleScene(t, func(w http.ResponseWriter, _ *http.Request) {
+				if calls++; calls == 5 {
+					fmt.Fprint(w, `"running"`)
+					return
+				}
+				w.WriteHeader(http.StatusNotFound)
+			})
+			if verdict, asked := ask(t, s, 20); verdict != runtime.Gone || asked != 6 {
+				t.Errorf("%q after %d checks, want gone after three refusals behind the answer", verdict, asked)
+			}
+		})
+	})
 	t.Run("a page of a proxy in place of the status changes nothing", func(t *testing.T) {
 		text := `"running"`
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) })
@@ -293,17 +337,39 @@ func TestWanted(t *testing.T) {
 	})
 }
 
+func TestReport(t *testing.T) {
+	t.Run("heartbeats that fail do not delay the report of a status", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var statuses []string
+			s := bubbleScene(t, func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				statuses = append(statuses, r.URL.Path)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			begin := time.Now()
+			err := s.client.Report(ctx, someJob, runtime.Report{Status: runtime.Running})
+			if took := time.Since(begin); err != nil || len(statuses) != 1 || took > 15*time.Second {
+				t.Errorf("%v after %s, with reports to %q", err, took, statuses)
+			}
+		})
+	})
+}
+
 // bubbleScene is newScene without a network, for virtual time.
 func bubbleScene(t *testing.T, handler http.HandlerFunc) *scene {
 	t.Helper()
 	listener := &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})}
-	server := &http.Server{Handler: handler}
+	s := &scene{log: &strings.Builder{}}
+	server := &http.Server{Handler: s.record(handler)}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = server.Serve(listener)
 	}()
-	s := &scene{log: &strings.Builder{}}
 	s.at("http://service.invalid", func(o *Options) { o.Transport = &http.Transport{DialContext: listener.dial} })
 	t.Cleanup(func() {
 		s.client.Close()

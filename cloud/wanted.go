@@ -24,15 +24,19 @@ const (
 // the same work.
 const silence = time.Hour
 
+// errNoCall stands for the answers of a service that seems to have neither call.
+var errNoCall = &StatusError{Code: http.StatusNotImplemented}
+
 // Wanted implements [runtime.Cloud]. Pulumi's documentation names the status
 // call; agents of 2.2 were seen to use the check call; some servers have only
 // one of them.
 //
 //  1. The first call that answers with a status of a job, in one of the documented
 //     words, is used from then on. Any other success decides nothing.
-//  2. Where neither call exists every job is wanted, and both calls are tried again
-//     an hour later; as the same answers may mean that the one deployment is
-//     unknown, other jobs are asked about all the same.
+//  2. Where neither call exists every job is wanted. Once that is believed (see
+//     refusals), both calls are tried again an hour later; as the same answers may
+//     mean that the one deployment is unknown, other jobs are asked about all the
+//     same.
 //  3. A refusal of the call in use means that the job is gone only once it is
 //     believed: see refusals.
 func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict, error) {
@@ -73,18 +77,25 @@ func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict,
 		case asks != askUnknown && err != nil:
 			return runtime.CarryOn, err
 		case err == nil && known:
+			c.believed(job, nil)
 			c.asks.Store(q.asks)
 			return verdict, nil
 		case err == nil:
 			unclear = true
 		case !lacksCall(err, q.asks):
+			c.believed(job, err)
 			return runtime.CarryOn, err
 		}
 	}
-	if unclear || asks != askUnknown {
+	switch {
+	case asks != askUnknown:
 		return runtime.CarryOn, nil
+	case unclear:
+		c.believed(job, nil)
+		return runtime.CarryOn, nil
+	case c.believed(job, errNoCall):
+		c.hush(job)
 	}
-	c.hush(job)
 	return runtime.Unanswered, nil
 }
 
