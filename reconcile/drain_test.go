@@ -211,6 +211,37 @@ func TestAPoolThatIsRemovedDoesNotWaitForOneThatCannotBeBuilt(t *testing.T) {
 	})
 }
 
+// TestReadyWhilePoolsDrain: every new job is claimed while pools that are removed or
+// replaced finish theirs, which may take hours.
+func TestReadyWhilePoolsDrain(t *testing.T) {
+	for name, wanted := range map[string][]runtime.PoolSpec{
+		"a replaced pool": {pool("a", "two", 1), pool("b", "one", 1)},
+		"a removed pool":  {pool("b", "one", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inHouse(t, func(t *testing.T, h *house) {
+				h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+				old := h.pool("a")
+				old.has(1)
+				h.want(2, wanted...)
+				pass(time.Hour)
+				s := h.loop.Status()
+				if phase := old.State().Phase; phase != runtime.PoolDraining || s.Converged() {
+					t.Fatalf("after an hour with a job the pool is %s, converged %v", phase, s.Converged())
+				}
+				if !s.Ready(time.Now()) {
+					t.Errorf("not ready while the pool drains: %v", s.Unready(time.Now()))
+				}
+				old.has(0)
+				pass(time.Second)
+				if s := h.loop.Status(); !s.Converged() || !s.Ready(time.Now()) {
+					t.Errorf("after its last job: converged %v, not ready %v", s.Converged(), s.Unready(time.Now()))
+				}
+			})
+		})
+	}
+}
+
 func TestAPoolIsNotLetGoWhileItsReplacementStarts(t *testing.T) {
 	inHouse(t, func(t *testing.T, h *house) {
 		h.want(1, pool("a", "one", 1))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -339,9 +340,16 @@ func (l *Loop) Status() Status {
 	for _, key := range sorted(states) {
 		status.Pools = append(status.Pools, states[key])
 	}
+	now := time.Now()
+	observed := Observed{Now: now, Pools: states, Process: l.inForce, Blocked: map[string]time.Time{}}
 	for key, f := range l.failures {
 		status.Problems[key] = f.err.Error()
+		observed.Blocked[key] = now.Add(time.Hour) // the problem is the reason
 	}
+	status.Pending = slices.ContainsFunc(Diff(l.desired, observed), func(action Action) bool {
+		_, removes := action.(RemovePool)
+		return !removes
+	})
 	for key, spec := range l.desired.Pools {
 		status.Names[key] = spec.Name
 	}

@@ -18,6 +18,7 @@ type Status struct {
 	Problems  map[string]string   // by pool key: why it cannot be built now
 	Names     map[string]string   // of the pools that are wanted, by pool key
 	Claiming  bool                // every pool that is wanted is there and past its start
+	Pending   bool                // a part of the desired generation is not in force; pools that still drain do not count
 	Stopping  bool                // nothing new is claimed any more
 	Process   ProcessSpec
 }
@@ -72,7 +73,8 @@ func (s Status) Ready(now time.Time) bool { return len(s.Unready(now)) == 0 }
 // whole, then the pools by name. The agent is ready when
 //
 //  1. it is not stopping;
-//  2. what is wanted was reached in full, and still is: see [Status.Converged];
+//  2. the desired generation is in force. Pools that it removes or replaces may
+//     still drain, so the agent can be ready before it has [Status.Converged];
 //  3. every pool has had an answer of its service: to a poll, a job or none, or about
 //     a job that it adopted;
 //  4. no pool has been refused, or without an answer, for longer than
@@ -91,7 +93,7 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 		add("", "the agent is stopping")
 	case s.Desired == 0:
 		add("", "no configuration is loaded yet")
-	case s.Applied != s.Desired:
+	case s.Pending:
 		add("", "generation %d of the configuration is not in force in full yet", s.Desired)
 	}
 	for _, key := range sorted(s.Problems) {
@@ -120,7 +122,7 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 			add(name, "%s", pool.ExecutorProblem)
 		}
 	}
-	if len(reasons) == 0 && !s.Converged() {
+	if len(reasons) == 0 && !s.Claiming {
 		add("", "not every pool has started")
 	}
 	slices.SortStableFunc(reasons, func(a, b Unready) int { return cmp.Compare(a.Pool, b.Pool) })

@@ -60,8 +60,11 @@ func TestStatus(t *testing.T) {
 		"a pool that is not there yet is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
 			s.Claiming = false
 		}, true, []string{": not every pool"}},
-		"a generation that is not reached is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
-			s.Desired, p.AnsweredAt = 2, time.Time{}
+		"a generation whose old pools drain is ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+			s.Desired, p.Phase = 2, runtime.PoolDraining
+		}, true, nil},
+		"a generation that is not in force is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+			s.Desired, s.Pending, p.AnsweredAt = 2, true, time.Time{}
 		}, true, []string{": generation 2", "two: has not answered"}},
 		"a stopping agent is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) { s.Stopping = true }, true, []string{": stopping"}},
 		"an agent without a configuration is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
