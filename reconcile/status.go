@@ -78,7 +78,7 @@ func (s Status) Ready(now time.Time) bool { return len(s.Unready(now)) == 0 }
 //  3. every pool has had an answer of its service: to a poll, a job or none, or about
 //     a job that it adopted;
 //  4. no pool has been refused, or without an answer, for longer than
-//     ProcessSpec.HealthThreshold;
+//     ProcessSpec.HealthThreshold: a poll that is under way counts from its start;
 //  5. every pool's executor can work.
 //
 // A pool that drains, and a single run that is over, need no service any more.
@@ -110,8 +110,12 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 			add(name, "the pool is starting")
 			continue
 		}
-		switch failing := pool.FailingSince; {
-		case pool.ExecutorProblem != "" && pool.AnsweredAt.IsZero() && failing.IsZero():
+		failing := pool.FailingSince
+		if failing.IsZero() {
+			failing = pool.PollingSince // it has had no answer so far
+		}
+		switch {
+		case pool.ExecutorProblem != "" && pool.AnsweredAt.IsZero() && pool.FailingSince.IsZero():
 			// It has not polled, and the reason is below.
 		case pool.AnsweredAt.IsZero():
 			add(name, "the service has not answered yet")

@@ -33,6 +33,12 @@ func TestStatus(t *testing.T) {
 		"a failure for longer than the threshold is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.FailingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
+		"a poll that waits for its answer within the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.PollingSince = ago(threshold)
+		}, true, nil},
+		"a poll that waits for its answer for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.PollingSince = ago(threshold + time.Second)
+		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
 		"an old answer without a failure is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.AnsweredAt = ago(time.Hour) // Retry-After, or a full pool
 		}, true, nil},

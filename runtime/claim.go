@@ -28,13 +28,13 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	late := time.AfterFunc(patience, mine.lend)
 	before, tuned := p.settings()
 	began := time.Now()
-	p.expect(began.Add(claimLimit))
+	p.polling(began, began.Add(claimLimit))
 	claim, err := p.parts.Cloud.Claim(asking)
 	late.Stop()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.polled = time.Now()
+	p.polled, p.pollingSince = time.Now(), time.Time{}
 	p.service = pause{}
 	p.progress = p.polled
 	p.pollAt = p.polled.Add(jitter(p.spec.Tuning.PollingInterval))

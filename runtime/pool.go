@@ -60,6 +60,7 @@ type Pool struct {
 	due      time.Time // latest time of the loop's next turn; zero while it waits for an event
 	failing  error     // of the last question; nil if it did not fail
 
+	pollingSince time.Time // start of the poll that is under way; zero if none is
 	failingSince time.Time // start of the first question of this row of failures
 
 	quiet   bool          // the failures of this row are said, and nothing has changed that may end it
@@ -229,6 +230,13 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 		p.due = now.Add(wait)
 	}
 	return room, wait
+}
+
+// polling notes that a poll begins, which ends at the latest at a time.
+func (p *Pool) polling(began, end time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pollingSince, p.due = began, end
 }
 
 // expect sets the time at which the loop turns next at the latest; zero is when

@@ -35,6 +35,10 @@ type PoolState struct {
 
 	FailingSince time.Time // start of the first failed poll since then; zero if the last poll did not fail
 
+	// PollingSince is when the poll that is under way began; zero if none is. With
+	// its retries a poll may last for minutes.
+	PollingSince time.Time
+
 	// ExecutorProblem is why the executor cannot start jobs, in one line with the
 	// cure. Empty if it can, and for a pool that claims nothing more. While there
 	// is one the pool does not poll; its phase is paused, without an end.
@@ -63,7 +67,7 @@ func (p *Pool) State() PoolState {
 		Progress: p.progress,
 		Begun:    p.running,
 
-		AnsweredAt: p.answered, FailingSince: p.failingSince,
+		AnsweredAt: p.answered, FailingSince: p.failingSince, PollingSince: p.pollingSince,
 
 		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
 		Err:      p.err,

@@ -88,6 +88,27 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
+	t.Run("a poll without an answer so far is told", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *stage) {
+			st.start()
+			wait(time.Minute)
+			if state := st.pool.State(); !state.PollingSince.IsZero() {
+				t.Fatalf("between two polls one is under way since %s", state.PollingSince)
+			}
+			release := st.cloud.Hang(runtimetest.Claim)
+			wait(5 * time.Minute)
+			state := st.pool.State()
+			if since := time.Since(state.PollingSince); since < 3*time.Minute || since > 5*time.Minute {
+				t.Errorf("after five minutes without an answer the poll is under way for %s", since)
+			}
+			release()
+			wait(0)
+			if state := st.pool.State(); !state.PollingSince.IsZero() {
+				t.Errorf("after its answer the poll is under way since %s", state.PollingSince)
+			}
+		})
+	})
+
 	t.Run("a pool full of adopted jobs is answered about them", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *stage) {
 			old := job("old")
