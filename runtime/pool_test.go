@@ -759,6 +759,34 @@ func TestARestartedAgentAttendsWhatStillRunsAndStartsNothingTwice(t *testing.T) 
 	})
 }
 
+// An instance's times are by the clock of its engine, which may be far ahead of ours.
+func TestWhatEndedByAClockThatIsAheadIsRemoved(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Script("ahead", runtimetest.Script{Running: time.Second})
+		st.pool = runtime.NewPool(spec(), runtime.Parts{
+			Cloud: st.cloud, Executor: aheadEngine{st.engine}, Agent: "agent-1", Log: slog.New(slog.NewTextHandler(st.log, nil)),
+		})
+		st.engine.Adopt(&runtime.Job{ID: "ahead", Pool: spec().Key(), Agent: "agent-1"}, time.Now().Add(-time.Hour))
+		st.start()
+		wait(time.Minute)
+		st.wantDeeds("ahead", "was adopted", "remove", "removed")
+	})
+}
+
+// aheadEngine is an engine whose clock is a day ahead.
+type aheadEngine struct{ *runtimetest.Executor }
+
+func (e aheadEngine) List(ctx context.Context, agent string) ([]runtime.Found, error) {
+	found, err := e.Executor.List(ctx, agent)
+	for i := range found {
+		found[i].Started = found[i].Started.Add(24 * time.Hour)
+		if !found[i].Ended.IsZero() {
+			found[i].Ended = found[i].Ended.Add(24 * time.Hour)
+		}
+	}
+	return found, err
+}
+
 func TestWhatCouldNotBeRemovedIsSweptLater(t *testing.T) {
 	play(t, spec(), func(t *testing.T, st *stage) {
 		st.engine.Otherwise(runtimetest.Script{Running: time.Second, RemoveErrors: []error{errors.New("the engine is busy")}})
