@@ -264,14 +264,10 @@ func kindOf(text string) (string, bool) {
 	return "", false
 }
 
-var capital = regexp.MustCompile(`[A-Z]`)
-
-// source is where the source of exactly this version is.
+// source names the source of exactly this version, and how to get it.
 func (m *module) source() string {
 	if m.path == "std" {
-		return "https://go.dev/dl/" + m.version + ".src.tar.gz"
+		return "the source of Go, " + m.version
 	}
-	escape := func(letter string) string { return "!" + strings.ToLower(letter) }
-	file := capital.ReplaceAllStringFunc(m.path+"/@v/"+m.version+".zip", escape) // as the module proxy has it
-	return "https://proxy.golang.org/" + file + ", see https://pkg.go.dev/" + m.path + "@" + m.version
+	return m.path + " at " + m.version + ", with: go mod download " + m.path + "@" + m.version
 }
