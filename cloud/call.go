@@ -69,6 +69,21 @@ func (e *StatusError) Is(target error) bool {
 	return false
 }
 
+// redirectError is a redirect as the answer to a call of a path, with the cure.
+type redirectError struct {
+	*StatusError
+	path string
+}
+
+// Error names the address and the service URL to set.
+func (e *redirectError) Error() string {
+	return fmt.Sprintf("service_url answers with a redirect to %s: set it to %s (status %d)",
+		e.Location, strings.TrimSuffix(e.Location, e.path), e.Code)
+}
+
+// Unwrap returns the answer.
+func (e *redirectError) Unwrap() error { return e.StatusError }
+
 // callerOptions is what a caller is made of.
 type callerOptions struct {
 	service   string // base URL

@@ -10,7 +10,6 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,11 +190,11 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		c.pace.succeeded() // the service works, or was not asked
 		return claim, err
 	case errors.As(err, &exchange):
-		least := time.Duration(0)
+		again, least := true, time.Duration(0)
 		if errors.As(err, &status) {
-			least = status.RetryAfter
+			again, least = status.Location == "", status.RetryAfter
 		}
-		return claim, c.pace.failed(err, true, least)
+		return claim, c.pace.failed(err, again, least)
 	case errors.Is(err, runtime.ErrUnauthorized) && c.credentials.renewable():
 		c.pace.succeeded()
 		return claim, fmt.Errorf("%w: %w: the token that oidc_token_file was just exchanged for: check organization_name and runner_pool_id", runtime.ErrUnauthorized, err)
@@ -206,8 +205,7 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		c.pace.succeeded()
 		return claim, err
 	case errors.As(err, &status) && status.Location != "":
-		return claim, c.pace.failed(fmt.Errorf("service_url answers with a redirect to %s: set it to %s (status %d)",
-			status.Location, baseOf(status.Location), status.Code), false, status.RetryAfter)
+		return claim, c.pace.failed(&redirectError{status, pollPath}, false, status.RetryAfter)
 	case errors.As(err, &status):
 		again := status.Code == http.StatusTooManyRequests || status.Code >= 500 && status.Code != http.StatusNotImplemented
 		return claim, c.pace.failed(err, again, status.RetryAfter)
@@ -222,9 +220,6 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 
 // pollPath is the path of the poll.
 const pollPath = "/api/deployments/poll"
-
-// baseOf returns the service URL to which a redirected poll belongs.
-func baseOf(location string) string { return strings.TrimSuffix(location, pollPath) }
 
 // poll asks once. Sent reports whether the service may have understood the
 // question although there is an error.

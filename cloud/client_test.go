@@ -344,7 +344,10 @@ func TestAnExchangeThatFailsIsNamedWithWhatToCheck(t *testing.T) {
 		"unauthorized": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, []string{"401", "oidc_token_file"}, false, true},
 		"no such call": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, []string{"404", "service_url"}, false, true},
 		"busy":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, []string{"502", "health"}, true, false},
-		"nonsense":     {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) }, []string{"no access_token", "service_url"}, true, false},
+		"redirected": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://other.example"+r.URL.Path, http.StatusMovedPermanently)
+		}, []string{"service_url answers with a redirect to https://other.example/api/oauth/token: set it to https://other.example (status 301)"}, false, false},
+		"nonsense": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) }, []string{"no access_token", "service_url"}, true, false},
 		"gone": {func(w http.ResponseWriter, _ *http.Request) {
 			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 				_ = conn.Close()

@@ -21,6 +21,9 @@ import (
 	"github.com/cmwa-project/cmwa/secret"
 )
 
+// exchangePath is the path of the token exchange.
+const exchangePath = "/api/oauth/token"
+
 // maxTokenFile limits a token file in bytes; a JWT is far smaller.
 const maxTokenFile = 64 << 10
 
@@ -138,10 +141,11 @@ func (e *exchangeError) Error() string {
 
 func (e *exchangeError) Unwrap() error { return e.err }
 
-// refused reports whether the service has answered, and with no.
+// refused reports whether the service has answered, and with no. A redirect is no
+// answer to the token.
 func (e *exchangeError) refused() bool {
 	var status *StatusError
-	return errors.As(e.err, &status) && !transientStatus(status.Code)
+	return errors.As(e.err, &status) && !transientStatus(status.Code) && status.Location == ""
 }
 
 // Is says that a refused exchange is a refused token.
@@ -173,7 +177,7 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 	limit, cancel := context.WithTimeout(ctx, tuning.RequestTimeout)
 	defer cancel()
 	_, _, text, err := by.do(limit, call{
-		method: http.MethodPost, path: "/api/oauth/token",
+		method: http.MethodPost, path: exchangePath,
 		body: []byte(form.Encode()), contentType: "application/x-www-form-urlencoded",
 	})
 	var status *StatusError
@@ -182,6 +186,8 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 		return fail(err, "service_url, organization_name and runner_pool_id: the service has no such exchange, or does not know them")
 	case errors.As(err, &status) && transientStatus(status.Code):
 		return fail(err, "the service's health")
+	case errors.As(err, &status) && status.Location != "":
+		return fail(&redirectError{status, exchangePath}, "service_url")
 	case errors.As(err, &status):
 		return fail(err, "organization_name, runner_pool_id and token_expiration, that oidc_token_file is renewed, and that the organization trusts its issuer for this pool")
 	case untrusted(err):
