@@ -277,6 +277,50 @@ func TestWanted(t *testing.T) {
 			})
 		}
 	})
+	t.Run("a refusal is believed however long the interval is", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			s := bubbleScene(t, func(w http.ResponseWriter, _ *http.Request) {
+				if asked++; asked == 1 {
+					fmt.Fprint(w, `"running"`)
+					return
+				}
+				w.WriteHeader(http.StatusNotFound)
+			})
+			var verdict runtime.Verdict
+			for range 4 {
+				verdict, _ = s.client.Wanted(t.Context(), someJob)
+				time.Sleep(24 * time.Hour) // the longest job_status_loop_interval
+			}
+			if verdict != runtime.Gone {
+				t.Errorf("%q after three refusals, want gone", verdict)
+			}
+		})
+	})
+	t.Run("only open doubts are kept", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			known := false
+			s := bubbleScene(t, func(w http.ResponseWriter, _ *http.Request) {
+				if known = !known; known {
+					fmt.Fprint(w, `"running"`)
+					return
+				}
+				w.WriteHeader(http.StatusNotFound)
+			})
+			for i := range 100 { // every other one is refused
+				job := &runtime.Job{ID: "j", Kind: runtime.Deployment, Subject: fmt.Sprint("d/", i)}
+				_, _ = s.client.Wanted(t.Context(), job)
+			}
+			if n := len(s.client.doubts); n != 50 {
+				t.Errorf("%d doubts are kept, want one for each job that was refused", n)
+			}
+			time.Sleep(3 * 24 * time.Hour)
+			_, _ = s.client.Wanted(t.Context(), someJob)
+			if n := len(s.client.doubts); n != 0 {
+				t.Errorf("%d doubts are kept after three days, want none", n)
+			}
+		})
+	})
 	t.Run("only a known word settles which call is used", func(t *testing.T) {
 		for _, unclear := range []string{"<html>start page</html>", `"ok"`, `{"id":"d"}`, ""} {
 			page := true

@@ -24,6 +24,10 @@ const (
 // the same work.
 const silence = time.Hour
 
+// doubtLimit is how long the refusals of a job's status are kept after the last
+// one. It is longer than the longest job_status_loop_interval, 24 hours.
+const doubtLimit = 2 * 24 * time.Hour
+
 // errNoCall stands for the answers of a service that seems to have neither call.
 var errNoCall = &StatusError{Code: http.StatusNotImplemented}
 
@@ -100,12 +104,17 @@ func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict,
 }
 
 // believed notes how a call about a job's status ended and reports whether it was
-// a refusal that is to be believed. Subjects that were not asked about for an hour
-// are forgotten.
+// a refusal that is to be believed. It keeps nothing of a job whose last answer was
+// no refusal, or that was not asked about for doubtLimit.
 func (c *Client) believed(job *runtime.Job, err error) bool {
 	c.mu.Lock()
 	now := time.Now()
-	maps.DeleteFunc(c.doubts, func(_ string, d *doubt) bool { return now.Sub(d.asked) > silence })
+	maps.DeleteFunc(c.doubts, func(_ string, d *doubt) bool { return now.Sub(d.asked) > doubtLimit })
+	if code, answered := refusalCode(err); answered && code == 0 {
+		delete(c.doubts, job.Subject)
+		c.mu.Unlock()
+		return false
+	}
 	d := c.doubts[job.Subject]
 	if d == nil {
 		d = &doubt{}
