@@ -12,7 +12,7 @@ import (
 // reloadLimit is the limit of the time from the rename of a configuration to the
 // first effect that the service can see. The watcher's quiet time for writers is
 // part of it.
-const reloadLimit = 400 * time.Millisecond // of 99 in 100
+const reloadLimit = 150 * time.Millisecond // of 99 in 100
 
 // BenchmarkReload measures the time from the rename of a configuration that has a
 // new pool to the first question for work with that pool's token. The pool before
