@@ -130,6 +130,17 @@ func TestFollower(t *testing.T) {
 		})
 	})
 
+	t.Run("a write in place waits after a rename that changed nothing", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, d *desk) {
+			begin(t, d)
+			d.look(d.renamed(settled))
+			d.look(d.write(token))
+			d.wantGeneration(t, "the first line", 1)
+			d.due()
+			d.wantGeneration(t, "a second later", 2)
+		})
+	})
+
 	t.Run("a file that is written where there was none waits too", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, d *desk) {
 			begin(t, d)

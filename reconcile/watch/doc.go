@@ -1,5 +1,6 @@
-// Package watch knows that the bytes behind some paths may have changed. It will
-// never know what they mean: it compares them, and says "look again".
+// Package watch knows that the bytes behind some paths may have changed, or that
+// another file has them now. It will never know what they mean: it compares them,
+// and says "look again".
 //
 // Folders are watched, not files. An editor that renames a new file over the old
 // one, and a ConfigMap whose ..data link is swapped, leave a watch on the file

@@ -34,8 +34,8 @@ const (
 	maxBytes = 2 << 20               // of a file that are compared
 )
 
-// Watcher says when the content of files may have changed. Its methods are safe
-// for concurrent use; Run is called once.
+// Watcher reports that paths may have changed: their content, or the file that has
+// it. Its methods are safe for concurrent use; Run is called once.
 type Watcher struct {
 	changed chan struct{} // holds one empty token
 	nudged  chan struct{} // holds one empty token: compare now
@@ -46,9 +46,11 @@ type Watcher struct {
 	prints map[string]print
 }
 
-// print is what tells one state of a path from another.
+// print is what tells one state of a path from another: the content, and the file
+// that has it, as a reader must know whether a later change is a write in place.
 type print struct {
 	sum   [sha256.Size]byte
+	file  [2]uint64 // device and inode, behind all links; zero where files have none
 	fault string // why it cannot be read; empty if it can
 }
 
@@ -159,6 +161,9 @@ func printOf(path string) print {
 	}
 	var p print
 	copy(p.sum[:], sum.Sum(nil))
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		p.file = [2]uint64{uint64(stat.Dev), stat.Ino} // Dev is signed on macOS
+	}
 	return p
 }
 

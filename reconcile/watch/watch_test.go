@@ -219,6 +219,20 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// A reader must know which file it has read, or it takes a later write in place for
+// another file that was renamed there complete.
+func TestWatchOtherFileWithTheSameContent(t *testing.T) {
+	t.Parallel()
+	f := watched(t)
+	f.start()
+	f.write(f.path, "same")
+	f.seen("a change")
+	other := filepath.Join(f.folder, "other")
+	f.write(other, "same")
+	f.must(os.Rename(other, f.path))
+	f.seen("another file with the same content")
+}
+
 func TestFilesThatAreNamedLaterAreWatchedToo(t *testing.T) {
 	t.Parallel()
 	f := watched(t)
