@@ -30,7 +30,7 @@ build: ## Put cmwa, cmwa-cloud, workflow-runner (also for Linux) and the licence
 	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	rm bin/notices
 
-test: toolchain ## Set up what the tests need and run all of them anew, with the race detector.
+test: toolchain ## Set up what the tests need and run all of them, without Go's cache of results, with the race detector.
 	@echo "== running all tests with the race detector"
 	@eval "$$($(TOOLCHAIN)/environment)"; time go test -count=1 -race -timeout 40m ./...
 	@echo "== holding the check of Pod templates against the API server's own"

@@ -37,10 +37,10 @@ func identify(ctx context.Context, c *schema.Config, environ environment, log *s
 	return agent
 }
 
-// leftovers returns what lists the pools that have instances of this agent, at
-// every target that it uses or has used, and removes there what agents left behind that
-// died. A target without any instance is forgotten, unless a pool of this process
-// has it.
+// leftovers returns a function that lists the pools that have instances of this
+// agent, at every target that the agent uses or has used. At each target it also
+// removes leftovers of agents that died. A target without instances is forgotten,
+// unless a pool of this process uses it.
 func leftovers(environ environment, agent *agentid.Agent, log *slog.Logger) reconcile.Leftovers {
 	return func(ctx context.Context, desired map[string]runtime.PoolSpec) (specs []runtime.PoolSpec, err error) {
 		used := agent.Targets()

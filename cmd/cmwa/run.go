@@ -26,7 +26,7 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 		ShortHelp: "claim jobs and run them, until a TERM or INT",
 		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
 			"The second one stops running jobs in order. A HUP checks the configuration at once, and ends waits after\n" +
-			"failures with one more try, but for waits that the service asked for.",
+			"failures with one more try, except waits that the service asked for.",
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {

@@ -51,7 +51,7 @@ type Watcher struct {
 type print struct {
 	sum   [sha256.Size]byte
 	file  [2]uint64 // device and inode, behind all links; zero where files have none
-	fault string // why it cannot be read; empty if it can
+	fault string    // why it cannot be read; empty if it can
 }
 
 // New makes a watcher of some paths. What they hold now is what later content is

@@ -47,10 +47,10 @@ func (e *Executor) diedOwner(owner string) bool {
 	return ok && agent != "" && agent == e.agent && run != process
 }
 
-// Sweep implements [runtime.Sweeper]. What an earlier run of this agent made is
-// removed at once, and what others made at an age at which nobody uses it any
-// more. Ages are by the engine's clock; where the engine does not tell the time,
-// nothing is removed for its age.
+// Sweep implements [runtime.Sweeper]. It removes at once what an earlier run of
+// this agent made, and what other agents made when it is so old that none of them
+// uses it any more. Ages are by the engine's clock; if the engine does not tell the
+// time, nothing is removed for its age.
 //
 //  1. Loader containers: the agent died while it filled a volume. They keep the
 //     volume in use.
@@ -133,8 +133,9 @@ func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []s
 	return removed, err
 }
 
-// dropVolumes removes volumes of runners that nobody uses, but for those to keep,
-// from an age on. An agent that still needs one fills it again.
+// dropVolumes removes volumes of runners that have at least an age, that no
+// container uses and that are not to be kept. An agent that still needs one fills
+// it again.
 func (e *Executor) dropVolumes(
 	ctx context.Context, keep map[string]bool, age time.Duration, now time.Time,
 ) (removed []string, err error) {
