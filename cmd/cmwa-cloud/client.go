@@ -68,7 +68,10 @@ func (a *account) open() (*client, error) {
 	if token == "" {
 		return nil, usage("set PULUMI_ACCESS_TOKEN, or name a file that holds the token: the service wrote one into the file access-token of its data folder")
 	}
-	return &client{strings.TrimRight(a.url, "/"), secret.New(token), &http.Client{Timeout: callLimit}}, nil
+	// A redirect would take the token to another address.
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	caller := &http.Client{Timeout: callLimit, CheckRedirect: refuse}
+	return &client{strings.TrimRight(a.url, "/"), secret.New(token), caller}, nil
 }
 
 // statusError is an answer that says no.
@@ -120,6 +123,11 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return fmt.Errorf("read the service's answer: %w", err)
+	}
+	if to, err := response.Location(); err == nil && response.StatusCode/100 == 3 {
+		address := (&url.URL{Scheme: to.Scheme, Host: to.Host, Path: to.Path}).String()
+		return fmt.Errorf("%s answers with a redirect to %s: set --url or CMWA_CLOUD_URL to %s",
+			c.url, address, strings.TrimSuffix(address, request.URL.Path))
 	}
 	if response.StatusCode/100 != 2 {
 		var refusal cloud.ErrorBody

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -250,6 +251,29 @@ func TestAnAccessTokenMayStandInAFile(t *testing.T) {
 	p.says(exitOK, "pool", "list", "--token-file", filepath.Join(p.folder, "access-token"))
 	p.says(exitOK, "pool", "create", "x", "--access-token-file", filepath.Join(p.folder, "access-token"))
 	p.says(exitUsage, "pool", "list")
+}
+
+func TestClient(t *testing.T) {
+	t.Run("a redirect is not followed and names the address", func(t *testing.T) {
+		var tokens []string
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tokens = append(tokens, r.Header.Get("Authorization"))
+			fmt.Fprint(w, "{}")
+		}))
+		defer other.Close()
+		first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+r.URL.Path, http.StatusMovedPermanently)
+		}))
+		defer first.Close()
+		p := &place{t: t, env: map[string]string{"CMWA_CLOUD_URL": first.URL, "PULUMI_ACCESS_TOKEN": "pul-secret"}}
+		_, stderr := p.says(exitFailure, "pool", "list")
+		if want := "redirect to " + other.URL; !strings.Contains(stderr, want) || !strings.Contains(stderr, "--url") {
+			t.Errorf("the error is %q, want %q and the cure", stderr, want)
+		}
+		if len(tokens) > 0 {
+			t.Errorf("the token followed the redirect: %q", tokens)
+		}
+	})
 }
 
 func TestMistakesAreOneLineThatSaysWhatToDo(t *testing.T) {
