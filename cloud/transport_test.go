@@ -19,22 +19,25 @@ func TestTransport(t *testing.T) {
 	const scale = 50
 	const beat = 30 * time.Second / scale
 
-	// lost makes heartbeats over HTTP/2 until ten in a row have arrived, swallows
-	// the connection, and counts how many are lost before the next one arrives.
-	lost := func(t *testing.T, transport *http.Transport) (count int) {
+	// lost makes a heartbeat over a version of HTTP, swallows the connection, and
+	// counts how many are lost before the next one arrives.
+	lost := func(t *testing.T, transport *http.Transport, version int) (count int) {
 		t.Helper()
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.ProtoMajor != 2 {
+			if r.ProtoMajor != version {
 				t.Errorf("the heartbeat came over %s", r.Proto)
 			}
 		}))
-		server.EnableHTTP2 = true
+		server.EnableHTTP2 = version == 2
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		link := runtimetest.NewLink(t, server.Listener.Addr().String())
 		transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 		t.Cleanup(transport.CloseIdleConnections)
-		jobs := cloud.NewJobs(cloud.JobsOptions{Service: "https://" + link.Address(), JobID: "j", Token: secret.New("t"), Transport: transport, Log: slog.New(slog.DiscardHandler)})
+		jobs := cloud.NewJobs(cloud.JobsOptions{
+			Service: "https://" + link.Address(), JobID: "j", Token: secret.New("t"), Transport: transport,
+			Log: slog.New(slog.DiscardHandler),
+		})
 		send := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), beat)
 			defer cancel()
@@ -51,7 +54,12 @@ func TestTransport(t *testing.T) {
 		transport := defaultTransport(t)
 		transport.HTTP2.SendPingTimeout /= scale
 		transport.HTTP2.PingTimeout /= scale
-		if count := lost(t, transport); count > 2 {
+		if count := lost(t, transport, 2); count > 2 {
+			t.Errorf("%d heartbeats in a row were lost", count)
+		}
+	})
+	t.Run("a dead HTTP/1 connection costs two heartbeats at most", func(t *testing.T) {
+		if count := lost(t, defaultTransport(t), 1); count > 2 {
 			t.Errorf("%d heartbeats in a row were lost", count)
 		}
 	})
