@@ -192,7 +192,8 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	}
 	switch {
 	case err != nil && ctx.Err() != nil && last != nil && !errors.Is(last, ctx.Err()):
-		// The last failure is not wrapped, because nobody may believe it.
+		// The last failure is not wrapped: errors.Is would find a refusal in it
+		// that is not believed.
 		return status, header, nil, fmt.Errorf("%w; the last attempt: %s", context.Cause(ctx), last.Error())
 	case err != nil:
 		return status, header, nil, err

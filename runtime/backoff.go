@@ -19,14 +19,14 @@ const (
 //
 //  1. After the first, the pool claims the next job only when no other one is
 //     still being started.
-//  2. From the second on it pauses besides before each claim: five seconds, and
+//  2. From the second on, the pool also pauses before each claim: five seconds, and
 //     twice as long after each further job, up to five minutes. A job that was
 //     claimed before the pause began does not lengthen it.
-//  3. A job that gets past its start ends both. So does nothing else, but other
-//     settings for jobs end the pause: they may be the cure.
+//  3. A job that gets past its start ends both. Other settings for jobs end the
+//     pause alone, because they may be the cure.
 //
-// A job that fails by itself (see [ErrJob]), or that is cancelled, counts as
-// neither.
+// A job that fails for a reason of its own (see [ErrJob]), or that is cancelled,
+// counts as neither a failure nor a success.
 type starts struct {
 	failed  int           // in a row
 	backoff time.Duration // length of the last pause; 0 is none
@@ -92,8 +92,8 @@ func (p *Pool) starting() bool {
 	return false
 }
 
-// startEnded counts a start that failed with err, unless the job or whoever
-// stopped it is to blame.
+// startEnded counts a start that failed with err, unless the reason is the job's
+// own, or the job was stopped.
 func (l *life) startEnded(ctx context.Context, err error) {
 	fetched := len(l.job.Definition.Raw) > 0
 	switch {

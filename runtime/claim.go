@@ -12,8 +12,8 @@ import (
 // because it only guards against a Cloud that keeps no limit of its own.
 const claimLimit = 10 * time.Minute
 
-// claim asks for work once and, if there is some, starts the job's life. The
-// question is not cancelled by ctx: its answer may be a job that is ours. The
+// claim polls once and starts the job of the answer, if there is one. The poll is
+// not cancelled by ctx, because its answer may be a job that no one else gets. The
 // slot becomes the job's, or is given back; until the answer is there it makes
 // room for another pool after a while.
 func (p *Pool) claim(ctx context.Context, mine *slot) {

@@ -27,7 +27,7 @@ type PoolState struct {
 	Why      string    // reason of a pause, or of the waiting
 	Failing  string    // why the last question for work failed; empty if it did not
 	Jobs     []JobState
-	Progress time.Time // last time that the loop turned; while it waits on purpose, now
+	Progress time.Time // last time that the loop turned; now, while its next turn is not due
 
 	// AnsweredAt is when the service last answered the pool: a poll, with a job or
 	// with none, or the question whether a job is wanted. Zero is never.

@@ -18,11 +18,11 @@ const (
 	leastRandom = 24  // characters of a text that counts as random
 )
 
-// contents returns the secrets inside a secret value, if that is JSON or holds
-// URLs: programs decode it and show the parts. Of a JSON object those strings are
-// secret whose key looks so, that have several lines or that look random; others,
-// such as a type, a project or an address, are not. All strings of a list and
-// numbers count like a string at its place.
+// contents returns the secrets inside a secret value that is JSON or holds URLs,
+// because programs decode such a value and print its parts. In a JSON object a
+// string is secret if its key looks secret, if it has several lines, or if it looks
+// random. Others, such as a type, a project or an address, are not. An element of a
+// list counts like a string in the place of the list, and so does a number.
 func contents(value string) []string {
 	f := finder{}
 	f.json(value, 0)
