@@ -29,6 +29,8 @@ type Handover struct {
 	OIDC       string            `json:"oidc,omitempty"`      // for cloud providers; may be empty
 	Root       string            `json:"root"`                // what stands for "/" in the job's world: PULUMI_ENV, the default directory
 	SetupLines int               `json:"setupLines"`          // lines of step 0 that the service has already
+	Pending    []Line            `json:"pending,omitempty"`   // lines of step 0 behind these, which the service has not accepted
+	Resend     int               `json:"resend,omitempty"`    // the first so many of Pending were sent as one batch: the service may have them
 	Forward    map[string]string `json:"forward,omitempty"`   // the agent's own variables that go along
 	Redact     []string          `json:"redact,omitempty"`    // further texts that must not be shown
 	UserAgent  string            `json:"userAgent,omitempty"` //

@@ -117,7 +117,7 @@ func (s *Setup) Handover(ctx context.Context, root string) ([]byte, error) {
 		return nil, context.Cause(ctx)
 	}
 	s.offer.Root = root
-	s.offer.SetupLines = s.told
+	s.offer.SetupLines, s.offer.Pending, s.offer.Resend = s.told, s.lines, s.sent
 	text, err := json.Marshal(s.offer)
 	if err != nil {
 		return nil, fmt.Errorf("write the handover: %w", err)

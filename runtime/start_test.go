@@ -1,8 +1,10 @@
 package runtime_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -197,6 +199,29 @@ func (l *lossy) Report(_ context.Context, _ *runtime.Job, report runtime.Report)
 }
 
 func TestSetup(t *testing.T) {
+	t.Run("lines that were not accepted are handed over, those first that the service may have", func(t *testing.T) {
+		setup, cloud := newSetup(t)
+		untold := fmt.Errorf("%w: connection reset", runtime.ErrUntold)
+		setup.Say("one")
+		if err := setup.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		cloud.Fail(runtimetest.Report, 2, untold)
+		setup.Say("two")
+		_ = setup.Flush(t.Context()) // the answer is lost
+		setup.Say("three")
+		text, err := setup.Handover(t.Context(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := runtime.ReadHandover(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(h.Pending) != 2 || h.Pending[0].Text != "two\n" || h.Pending[1].Text != "three\n" || h.SetupLines != 1 || h.Resend != 1 {
+			t.Errorf("handed over at line %d with %+v pending, of which %d may be stored", h.SetupLines, h.Pending, h.Resend)
+		}
+	})
 	t.Run("lines whose answer was lost are sent again as they were", func(t *testing.T) {
 		for i, end := range []string{"handover", "failure", "handover", "failure"} {
 			service := &lossy{answers: []bool{i < 2, false, false}}

@@ -39,6 +39,7 @@ type sender struct {
 	accepted func(lines int) // told after each acceptance, with the step's total
 	gone     func(error)     // told when the service does not want the job any more
 	log      *slog.Logger
+	first    []cloud.LogLine // batch that the service may have already, sent before all else; may be empty
 
 	told     int // lines that the service has
 	limit    int // bytes of a batch
@@ -47,8 +48,14 @@ type sender struct {
 }
 
 // run sends until the journal is closed and empty, or ctx ends. A service that
-// refuses all lines gets no more.
+// refuses all lines gets no more. The first batch is sent as it is, without other
+// lines: a service that has it refuses any other batch at its offset.
 func (s *sender) run(ctx context.Context, j *journal) {
+	if len(s.first) > 0 {
+		j.busy()
+		s.send(ctx, j, s.first)
+		j.idle()
+	}
 	var last time.Time
 	for {
 		batch, ok := j.next(ctx, last, s.limit)

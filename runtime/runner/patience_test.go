@@ -42,14 +42,24 @@ func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
 // in virtual time.
 func virtual(ctx context.Context, t *testing.T, mood func(r *http.Request) (int, error)) (code int, record runtimetest.Record, took time.Duration) {
 	t.Helper()
+	return virtualAfter(ctx, t, mood, runtime.Report{Status: runtime.Running}, func(*runtime.Handover) {})
+}
+
+// virtualAfter does so after a report of the agent's, and with an edited handover.
+func virtualAfter(
+	ctx context.Context, t *testing.T, mood func(r *http.Request) (int, error),
+	report runtime.Report, edit func(*runtime.Handover),
+) (code int, record runtimetest.Record, took time.Duration) {
+	t.Helper()
 	service := runtimetest.NewService()
 	job := &runtime.Job{ID: "job", Service: "http://service.invalid", Token: secret.New("job-token"), Definition: runtimetest.DefinitionOf(steps("", ""))}
 	service.Add(job)
-	if err := service.Report(ctx, job, runtime.Report{Status: runtime.Running}); err != nil {
+	if err := service.Report(ctx, job, report); err != nil {
 		t.Fatal(err)
 	}
 	h := runtimetest.Offer(job)
 	h.Root = t.TempDir()
+	edit(&h)
 	begin := time.Now()
 	code = runner.Run(ctx, &h, runner.Options{
 		Environ: []string{"PATH=/bin:/usr/bin", "TMPDIR=" + h.Root}, Progress: &lockedBuffer{}, Transport: &memory{service, mood},
@@ -145,6 +155,26 @@ func TestAStoppedJobHasABoundedTimeForItsLastWords(t *testing.T) {
 			t.Errorf("it took %s, want at most %s", took, most)
 		}
 	})
+}
+
+func TestSetUp(t *testing.T) {
+	now := time.Now().UTC()
+	lines := []runtime.Line{{Time: now, Text: "one\n"}, {Time: now, Text: "two\n"}, {Time: now, Text: "three\n"}}
+	for name, stored := range map[string]int{
+		"lines whose answer the agent lost are sent as they were": 2,
+		"lines that the service never had are sent":               0,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				code, record, _ := virtualAfter(t.Context(), t, func(*http.Request) (int, error) { return 0, nil },
+					runtime.Report{Status: runtime.Running, Lines: lines[:stored]},
+					func(h *runtime.Handover) { h.Pending, h.Resend = lines, 2 })
+				if want := "one\ntwo\nthree\nWorkflow runner "; code != runtime.CodeSucceeded || !strings.HasPrefix(record.Text(0), want) {
+					t.Errorf("code %d, and the log of step 0 is %q, want one that begins with %q", code, record.Text(0), want)
+				}
+			})
+		})
+	}
 }
 
 func TestHeartbeat(t *testing.T) {

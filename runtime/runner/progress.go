@@ -29,10 +29,11 @@ func (j *job) status(life, work context.Context, step, lines int, status runtime
 	return err
 }
 
-// openLog begins a step's log, of which the service has so many lines.
-func (j *job) openLog(life context.Context, step, told int) *stepLog {
+// openLog begins a step's log, of which the service has so many lines. It may have
+// the lines of first besides, as one batch.
+func (j *job) openLog(life context.Context, step, told int, first []cloud.LogLine) *stepLog {
 	return openLog(life, &sender{
-		jobs: j.client, step: step, told: told, gone: j.gone, log: j.log,
+		jobs: j.client, step: step, told: told, first: first, gone: j.gone, log: j.log,
 		accepted: func(lines int) {
 			j.progress.tell(runtime.Progress{Step: step, Lines: lines, Status: runtime.Running})
 		},

@@ -15,7 +15,10 @@ import (
 // setUp ends step 0, which the agent has begun. Broken is why the definition
 // cannot be carried out, if it cannot.
 func (j *job) setUp(life, work context.Context, broken error) error {
-	log := j.openLog(life, 0, j.handover.SetupLines)
+	pending := logLines(j.handover.Pending)
+	resend := min(max(0, j.handover.Resend), len(pending))
+	log := j.openLog(life, 0, j.handover.SetupLines, pending[:resend])
+	log.add(pending[resend:])
 	j.say(log, fmt.Sprintf("Workflow runner %s (%s/%s) starts", j.options.Version, goruntime.GOOS, goruntime.GOARCH))
 	reason := broken
 	if reason == nil {
@@ -81,7 +84,7 @@ func (j *job) step(life, work context.Context, step int) error {
 	if err := j.status(life, work, step, 0, runtime.Running); err != nil {
 		return err
 	}
-	log := j.openLog(life, step, 0)
+	log := j.openLog(life, step, 0, nil)
 	reason := j.script(work, step, log)
 	if reason == nil {
 		if says := j.envFile.load(j.env); len(says) > 0 {
@@ -159,6 +162,15 @@ func (j *job) say(log *stepLog, texts ...string) {
 // echo shows a script as a person would have typed it.
 func (j *job) echo(log *stepLog, script string) {
 	log.add(j.lines("$ " + strings.TrimRight(script, "\r\n")))
+}
+
+// logLines converts lines of the agent's.
+func logLines(lines []runtime.Line) []cloud.LogLine {
+	var all []cloud.LogLine
+	for _, line := range lines {
+		all = append(all, cloud.LogLine{Time: line.Time, Text: line.Text})
+	}
+	return all
 }
 
 // lines makes lines of a text, with its secrets marked.
