@@ -44,6 +44,10 @@ type FollowerParts struct {
 	Want  func(Desired)                 // takes what is wanted; the latest wins
 	Watch func(paths ...string)         // takes the files that matter now
 	Log   *slog.Logger
+
+	// Written reports whether the file behind a path was written since the last
+	// call, and not renamed there after it was written. Nil is not known.
+	Written func(path string) bool
 }
 
 // View is what a follower knows: a snapshot.

@@ -40,6 +40,7 @@ type desk struct {
 	beside  map[string]string // files that the file names; one that is "denied" must not be read
 	wants   []reconcile.Desired
 	watched []string // at last
+	written bool     // what the watcher reports of the file
 	log     strings.Builder
 }
 
@@ -57,6 +58,7 @@ func newDesk() *desk {
 			defer d.mu.Unlock()
 			d.watched = paths
 		},
+		Written: func(string) bool { return d.written },
 		Log: slog.New(slog.NewTextHandler(&d.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}

@@ -20,17 +20,19 @@ type reading struct {
 }
 
 // note remembers what was read now, and when the file was last seen to be written in
-// place. A file that has taken the place of another one is complete. One that has
-// changed where it is may have more lines to come, and so may one that is there and
-// was not before. What is not a file, or has no id, counts as complete.
+// place. A file that was renamed into the place of another one is complete. One that
+// has changed where it is may have more lines to come, and so may one that was made
+// there, in the place of another one or of none. What is not a file, or has no id,
+// counts as complete.
 func (f *Follower) note(source schema.Source, now time.Time) {
 	last := f.read
 	f.read = reading{source.Path, source.FileID, sha256.Sum256(source.Content)}
 	unknown := schema.FileID{}
+	written := f.parts.Written != nil && f.parts.Written(source.Path)
 	switch {
 	case f.read.path == last.path && f.read.sum == last.sum:
 		// As it was: quiet since then.
-	case f.read.file == unknown, f.read.path == last.path && last.file != unknown && last.file != f.read.file:
+	case f.read.file == unknown, f.read.path == last.path && last.file != unknown && last.file != f.read.file && !written:
 		f.written = time.Time{}
 	default:
 		f.written = now

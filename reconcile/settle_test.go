@@ -141,6 +141,20 @@ func TestFollower(t *testing.T) {
 		})
 	})
 
+	t.Run("a file that is made in the place of another one waits", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, d *desk) {
+			begin(t, d)
+			d.written = true
+			d.look(d.renamed(token))
+			d.wantGeneration(t, "the first line", 1)
+			d.due()
+			d.wantGeneration(t, "a second later", 2)
+			d.written = false
+			d.look(d.renamed(settled))
+			d.wantGeneration(t, "a rename", 3)
+		})
+	})
+
 	t.Run("a file that is written where there was none waits too", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, d *desk) {
 			begin(t, d)

@@ -63,7 +63,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 			source.Release = carriedOut
 			return source, err
 		},
-		Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Log: log.logger,
+		Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Written: watcher.Written, Log: log.logger,
 	})
 	if err := follower.Look(); err != nil {
 		return usageError{err}

@@ -48,13 +48,21 @@ func (f *writer) add(line string) {
 
 func TestFileWrittenLineByLine(t *testing.T) {
 	t.Parallel()
-	for range 5 {
-		if !writeLineByLine(t) {
-			return
-		}
-		t.Log("the machine has held up the writer for too long; once more")
+	for name, story := range map[string]func(*testing.T) (void bool){
+		"in the file that is there":            writeLineByLine,
+		"in a new file after the old one went": createLineByLine,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range 5 {
+				if !story(t) {
+					return
+				}
+				t.Log("the machine has held up the writer for too long; once more")
+			}
+			t.Fatal("the machine is too slow for this story: the writer's pauses were too long five times")
+		})
 	}
-	t.Fatal("the machine is too slow for this story: the writer's pauses were too long five times")
 }
 
 // writeLineByLine rewrites the file of an agent line by line, with pauses. Its first
@@ -86,7 +94,41 @@ func writeLineByLine(t *testing.T) (void bool) {
 		return true
 	}
 
-	// Only the whole file comes into force.
+	onlyWhole(t, agent)
+	return false
+}
+
+// createLineByLine moves the file of an agent away, as for a backup, and writes a new
+// one in its place. The first two lines come at once, as the agent must not have seen
+// the new file before. It reports whether the story counts for nothing.
+func createLineByLine(t *testing.T) (void bool) {
+	w := newWorld(t, "process")
+	lines := []string{"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", freePort(t)), "log_level: debug"}
+	agent := w.follow(nil, lines...)
+	f := &writer{w: w}
+	content := w.content(append(lines, "polling_interval: 150ms")...)
+	first, rest, _ := strings.Cut(content, "\n")
+	second, rest, _ := strings.Cut(rest, "\n")
+
+	w.must(os.Rename(w.file(), w.file()+"~"))
+	w.must(os.WriteFile(w.file(), []byte(first+"\n"+second+"\n"), 0o600))
+	f.wrote()
+	agent.find(regexp.MustCompile("configuration file is being written|configuration changed"))
+	for line := range strings.Lines(rest) {
+		agent.ends(80 * time.Millisecond) // the pause of the writer
+		f.add(line)
+	}
+	if f.longest > quietSecond*9/10 {
+		return true
+	}
+	onlyWhole(t, agent)
+	return false
+}
+
+// onlyWhole checks that only the whole file came into force, in which another
+// polling_interval is the only change.
+func onlyWhole(t *testing.T, agent *program) {
+	t.Helper()
 	agent.find(regexp.MustCompile(`converged.*generation=2`))
 	agent.signal(syscall.SIGTERM)
 	agent.exit(exitOK)
@@ -102,7 +144,6 @@ func writeLineByLine(t *testing.T) (void bool) {
 	if starts := strings.Count(output, "start pool"); starts != 1 {
 		t.Errorf("%d pools were started, want 1", starts)
 	}
-	return false
 }
 
 func TestFileWrittenInPlace(t *testing.T) {

@@ -44,6 +44,8 @@ type Watcher struct {
 	paths  []string
 	mode   Mode
 	prints map[string]print
+
+	written map[string]bool // names of files that events told to be written; see Written
 }
 
 // print is what tells one state of a path from another: the content, and the file
@@ -57,7 +59,7 @@ type print struct {
 // New makes a watcher of some paths. What they hold now is what later content is
 // compared with.
 func New(paths ...string) *Watcher {
-	w := &Watcher{changed: make(chan struct{}, 1), nudged: make(chan struct{}, 1), mode: Events, prints: map[string]print{}}
+	w := &Watcher{changed: make(chan struct{}, 1), nudged: make(chan struct{}, 1), mode: Events, prints: map[string]print{}, written: map[string]bool{}}
 	w.Watch(paths...)
 	return w
 }
@@ -87,6 +89,24 @@ func (w *Watcher) Watch(paths ...string) {
 // Changed returns a channel that gives an empty token when something may have
 // changed since the last one. It carries no meaning but "look again".
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// Written reports whether an event has named the file behind a path as written,
+// since the last call and since the last comparison that found no change. A file that
+// was written elsewhere and then renamed to the path is not. Without events it is
+// false.
+func (w *Watcher) Written(path string) bool {
+	names := []string{filepath.Base(path)}
+	if end, err := filepath.EvalSymlinks(path); err == nil {
+		names = append(names, filepath.Base(end))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	written := slices.ContainsFunc(names, func(name string) bool { return w.written[name] })
+	for _, name := range names {
+		delete(w.written, name)
+	}
+	return written
+}
 
 // Look compares soon, without an event: for a signal that asks for it.
 func (w *Watcher) Look() {
@@ -121,9 +141,11 @@ func (w *Watcher) compare() {
 			differs = true
 		}
 	}
-	if differs {
-		w.say()
+	if !differs {
+		clear(w.written)
+		return
 	}
+	w.say()
 }
 
 func (w *Watcher) say() {
@@ -275,6 +297,11 @@ func (w *Watcher) wait(ctx context.Context, events <-chan fsnotify.Event, faults
 			case s.counts(event.Name):
 				if since.IsZero() {
 					since = time.Now()
+				}
+				if name := filepath.Base(event.Name); event.Has(fsnotify.Write) && s.steps[name] {
+					w.mu.Lock()
+					w.written[name] = true
+					w.mu.Unlock()
 				}
 				timer.Reset(min(quiet, max(0, ceiling-time.Since(since))))
 			}

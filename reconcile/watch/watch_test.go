@@ -233,6 +233,36 @@ func TestWatchOtherFileWithTheSameContent(t *testing.T) {
 	f.seen("another file with the same content")
 }
 
+// TestWritten: a file that was made in the place of another one may have more lines to
+// come, and one that was renamed there is complete.
+func TestWritten(t *testing.T) {
+	t.Parallel()
+	f := watched(t)
+	f.start()
+	written := func(what string) {
+		t.Helper()
+		for end := time.Now().Add(limit); !f.w.Written(f.path); <-time.After(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s is not reported as written", what)
+			}
+		}
+	}
+	f.w.Written(f.path)
+	for i := range 3 {
+		f.must(os.Rename(f.path, filepath.Join(f.folder, "backup")))
+		f.write(f.path, fmt.Sprint("made there ", i))
+		written("a file that is made there")
+		f.seen("a file that is made there")
+		other := filepath.Join(f.folder, "other")
+		f.write(other, fmt.Sprint("renamed there ", i))
+		f.must(os.Rename(other, f.path))
+		f.seen("a file that is renamed there")
+		if f.w.Written(f.path) {
+			t.Error("a file that is renamed there is reported as written")
+		}
+	}
+}
+
 func TestFilesThatAreNamedLaterAreWatchedToo(t *testing.T) {
 	t.Parallel()
 	f := watched(t)
