@@ -139,15 +139,10 @@ func passwords(text string) []string {
 			return found
 		}
 		text = rest
-		authority := rest
-		if end := strings.IndexAny(rest, "/\" \t\r\n"); end >= 0 {
-			authority = rest[:end]
-		}
-		at := strings.LastIndexByte(authority, '@')
-		if at < 0 {
+		user, password, ok := login(rest)
+		if !ok {
 			continue
 		}
-		user, password, _ := strings.Cut(authority[:at], ":")
 		if looksRandom(user) {
 			found = append(found, user)
 		}
@@ -165,4 +160,27 @@ func passwords(text string) []string {
 			found = append(found, form)
 		}
 	}
+}
+
+// login returns the user and the password that a URL begins with behind its
+// scheme. A password may hold slashes that should have been escaped, unless what
+// stands before the first one is a port.
+func login(text string) (user, password string, ok bool) {
+	if end := strings.IndexAny(text, "\" \t\r\n"); end >= 0 {
+		text = text[:end]
+	}
+	authority, _, path := strings.Cut(text, "/")
+	at := strings.LastIndexByte(authority, '@')
+	if at < 0 && path {
+		_, port, colon := strings.Cut(authority, ":")
+		if !colon || strings.Trim(port, "0123456789") == "" {
+			return "", "", false
+		}
+		authority, at = text, strings.LastIndexByte(text, '@')
+	}
+	if at < 0 {
+		return "", "", false
+	}
+	user, password, _ = strings.Cut(authority[:at], ":")
+	return user, password, true
 }

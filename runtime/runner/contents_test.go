@@ -113,6 +113,10 @@ func TestSecretsOf(t *testing.T) {
 			env:    environ{"DSN": "postgres://admin:hun#ter@2?pw@db.example.com/app"},
 			hidden: []string{"hun#ter@2?pw"}, shown: []string{"db.example.com/app"},
 		},
+		"password with a slash that is not escaped is hidden": {
+			env:    environ{"DSN": "postgres://admin:hun/ter2/pw@db.example.com/app"},
+			hidden: []string{"hun/ter2/pw"}, shown: []string{"db.example.com/app"},
+		},
 		"short password of a URL is hidden beside its user": {
 			env:    environ{"DATABASE_URL": "postgres://u:pass@h"},
 			hidden: []string{"u:pass@"}, shown: []string{"pass", "compass"},
