@@ -82,7 +82,7 @@ func TestFollower(t *testing.T) {
 						t.Fatalf("the follower looks again after %s, want 1s", again)
 					}
 					time.Sleep(time.Second - time.Millisecond)
-					d.look(func(*desk) {}) // whatever calls for a look
+					d.look(func(*desk) {}) // for any reason
 					d.wantGeneration(t, "almost a second later", 1)
 					d.due()
 					d.wantGeneration(t, "a second later", 2)

@@ -24,7 +24,7 @@ type Status struct {
 }
 
 // Healthy reports liveness: whether the loop of every pool has turned within the
-// threshold, or waits on purpose. What a service answers, and whether an executor
+// threshold, or waits within a limit. What a service answers, and whether an executor
 // can work, is a matter of [Status.Ready]. An agent without pools has no loop that
 // could stand still.
 func (s Status) Healthy(now time.Time) bool {

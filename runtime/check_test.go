@@ -184,7 +184,7 @@ func TestExecutorCheck(t *testing.T) {
 			}
 		})
 	})
-	t.Run("drained pool ends whatever the check finds", func(t *testing.T) {
+	t.Run("drained pool ends while the check finds a problem", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *stage) {
 			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
 			st.queue(1)

@@ -51,7 +51,7 @@ type Pool struct {
 
 	polled   time.Time // last question for work
 	answered time.Time // last one that did not fail, or last answer about a job
-	pollAt   time.Time // next one, but for the pauses
+	pollAt   time.Time // next one; a pause may delay it
 	service  pause     // before the next question, for what the last one brought
 	engine   pause     // before the next poll, after jobs that failed before their first step
 	starts   starts    // of jobs
@@ -66,7 +66,7 @@ type Pool struct {
 	quiet   bool          // the failures of this row are said, and nothing has changed that may end it
 	broken  bool          // the circuit breaker is open, and this was said
 	waiting bool          // for one of the process's slots
-	tuned   chan struct{} // closed, and made anew, by each Tune
+	tuned   chan struct{} // closed and replaced by each Tune
 }
 
 // NewPool makes a pool that does nothing until [Pool.Run].
@@ -159,7 +159,7 @@ func (p *Pool) loop(ctx context.Context) {
 			continue
 		}
 
-		// Wait for whatever comes first. The timer is for the next poll, or for the
+		// Wait for the first event. The timer is for the next poll, or for the
 		// next check: while the pool may not poll, and while it waits for a slot.
 		var due <-chan time.Time
 		var granted <-chan struct{}

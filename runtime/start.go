@@ -90,7 +90,7 @@ func (l *life) fail(ctx context.Context, setup *Setup, reason error) error {
 	return reason
 }
 
-// handover is what the runner needs, but for what the set-up adds.
+// handover returns what the runner needs. The set-up adds its own part.
 func (l *life) handover() Handover {
 	job := l.job
 	h := Handover{
@@ -116,9 +116,9 @@ func (l *life) handover() Handover {
 	return h
 }
 
-// beat sends a heartbeat every beatInterval until ctx ends, whatever the answers
-// are: an image can take longer to pull than the ten minutes a service waits. Each
-// is limited to the interval, as request_timeout may be longer.
+// beat sends a heartbeat every beatInterval until ctx ends, also after failures: an
+// image can take longer to pull than the ten minutes a service waits. Each is
+// limited to the interval, as request_timeout may be longer.
 func (l *life) beat(ctx context.Context, accepted func()) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()

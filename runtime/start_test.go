@@ -94,7 +94,7 @@ func TestStart(t *testing.T) {
 			wait(16 * time.Minute)
 			st.wantDeeds("a", "start", "started")
 			if beats := len(st.cloud.Reports("a")); beats < 28 {
-				t.Errorf("%d heartbeats in 15 minutes, want one every 30 s but for the first", beats)
+				t.Errorf("%d heartbeats in 15 minutes, want one every 30 s after the first", beats)
 			}
 		})
 	})

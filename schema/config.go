@@ -25,7 +25,7 @@ type Config struct {
 	LogFormat              string
 	MaxConcurrentWorkflows int // of all pools together; 0 is no limit but the pools' own
 	ShutdownTimeout        time.Duration
-	Strict                 bool   // a key that is not known is refused, whatever it resembles
+	Strict                 bool   // any unknown key is refused
 	StateDirectory         string // empty leaves the choice to the agent
 	OverrideImage          string // in place of the image that the service asks for; only a variable sets it
 	DebugPod               bool   // keep every worker Pod; only a variable sets it

@@ -54,7 +54,7 @@ const (
 )
 
 // Problem is one thing that a person should change. No part of it shows a value of
-// the configuration, but for harmless numbers and words.
+// the configuration, except harmless numbers and words.
 type Problem struct {
 	Severity Severity
 	Rule     Rule

@@ -11,7 +11,7 @@ import (
 )
 
 // TestHangUp sends HUP to an agent whose service has failed. The waits are of an hour,
-// so whatever comes before the limit of the tests comes from the signal.
+// so all that comes before the limit of the tests comes from the signal.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 

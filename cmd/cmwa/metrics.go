@@ -59,7 +59,7 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	gauge("build_info", "Version of the agent; always 1.", 1, "version", status.Agent.Version)
-	gauge("healthy", "Whether the loop of every pool turns or waits on purpose: liveness.", truth(status.Healthy))
+	gauge("healthy", "Whether no loop of a pool stands still: liveness.", truth(status.Healthy))
 	gauge("ready", "Whether every pool is answered by its service and can run jobs: readiness.", truth(status.Ready))
 	gauge("converged", "Whether what the last good configuration says is what runs, in full; config_problems tells whether the file as it stands is refused.", truth(status.Converged))
 
@@ -94,7 +94,7 @@ func (m statusMetrics) Collect(ch chan<- prometheus.Metric) {
 		if p.ProgressAt.IsZero() {
 			continue // it is not there
 		}
-		gauge("pool_progress_age_seconds", "Time since the pool's loop turned last; a wait on purpose is a turn.", max(0, status.Now.Sub(p.ProgressAt).Seconds()), pool...)
+		gauge("pool_progress_age_seconds", "Time since the pool's loop turned last, or since its wait ended.", max(0, status.Now.Sub(p.ProgressAt).Seconds()), pool...)
 		failing := time.Duration(0)
 		if !p.FailingSince.IsZero() {
 			failing = max(0, status.Now.Sub(p.FailingSince))

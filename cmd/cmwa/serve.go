@@ -33,7 +33,7 @@ type account struct {
 
 // answers is the handler of the agent's HTTP server: GET /healthz, /readyz,
 // /status and /metrics. Who can reach the port can read them all, so none holds
-// what a key is set to, but for what a pool is called and where it belongs, and for
+// what a key is set to, except what a pool is called and where it belongs, and for
 // harmless numbers and words in warnings.
 func (a *account) answers() http.Handler {
 	mux := http.NewServeMux()

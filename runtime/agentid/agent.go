@@ -45,7 +45,7 @@ type Agent struct {
 
 	mu   sync.Mutex
 	jobs int             // in flight
-	past bool            // an earlier agent had jobs in flight, and nobody knows that they are gone
+	past bool            // an earlier agent had jobs in flight, and they may still run
 	used map[string]bool // targets of this process
 }
 

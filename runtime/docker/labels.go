@@ -67,7 +67,7 @@ func identityText(identity runtime.Identity) string {
 }
 
 // poolOf returns the pool that the labels name. A label that somebody has damaged
-// names a pool that nobody configured.
+// names a pool that is not configured.
 func poolOf(labels map[string]string) runtime.PoolSpec {
 	spec := runtime.PoolSpec{Name: labels[labelPoolName]}
 	if json.Unmarshal([]byte(labels[labelIdentity]), &spec.Identity) != nil {

@@ -236,7 +236,7 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 	return removed, err
 }
 
-// abandoned reports whether nobody alive can be making a container for a folder.
+// abandoned reports whether no running agent can still make a container for a folder.
 func (e *Executor) abandoned(folder string) bool {
 	if owner, err := os.ReadFile(filepath.Join(folder, ownerFile)); err == nil && e.diedOwner(string(owner)) {
 		return true

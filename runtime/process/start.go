@@ -82,7 +82,7 @@ func find(directory string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("look for the runner: %w", err)
 	case info.IsDir() || unix.Access(runner, unix.X_OK) != nil:
-		return "", fmt.Errorf("%s is not a program that this user may execute: install it anew, or make it executable with chmod +x", runner)
+		return "", fmt.Errorf("%s is not a program that this user may execute: install it again, or make it executable with chmod +x", runner)
 	}
 	return filepath.Abs(runner)
 }

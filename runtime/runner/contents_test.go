@@ -83,7 +83,7 @@ func TestSecretsOf(t *testing.T) {
 				"7a1b0c6e-1111-2222-3333-444455556666", "tenant-of-the-company", "name-of-it", "sensitive", "abc", "true",
 			},
 		},
-		"random text inside JSON is hidden whatever its key": {
+		"random text inside JSON is hidden under any key": {
 			env: environ{"APP_SECRET": `{"blob":"Zk8Qw2nV7xLr5TbYp0JdHs4GmA","cluster":"MyCompany-Production-Cluster-Europe1",
 				"note":"see the README of my-app"}`},
 			hidden: []string{"Zk8Qw2nV7xLr5TbYp0JdHs4GmA"},

@@ -15,8 +15,8 @@ import (
 // after ten minutes without one (Pulumi documentation, deployment agents).
 const beatInterval = 30 * time.Second
 
-// beat sends heartbeats, the first at once, until ctx ends, whatever the answers
-// are: a service that has no such call now may have it in a minute. A refusal that
+// beat sends heartbeats, the first at once, until ctx ends, also after refusals: a
+// service that has no such call now may have it in a minute. A refusal that
 // is believed, of a call that has worked before, calls gone.
 func beat(ctx context.Context, jobs *cloud.Jobs, gone func(error), log *slog.Logger) {
 	ticker := time.NewTicker(beatInterval)

@@ -35,7 +35,7 @@ const (
 type Options struct {
 	Version   string            // of this release, for the log of step 0
 	Environ   []string          // the program's own environment, NAME=VALUE
-	Progress  io.Writer         // gets the latest runtime.Progress, a line each; nil is nobody
+	Progress  io.Writer         // gets the latest runtime.Progress, a line each; nil discards it
 	Hurry     <-chan struct{}   // closed when a running step shall be killed at once; may be nil
 	Transport http.RoundTripper // nil is a pool of connections of its own
 	Log       *slog.Logger      // nil is silence

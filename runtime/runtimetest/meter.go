@@ -88,7 +88,7 @@ func (p *Proxy) brew(now time.Time) {
 	p.injected[name]++
 }
 
-// untrusted reports whether a new connection meets a certificate that nobody
+// untrusted reports whether a new connection meets a certificate that no client
 // trusts.
 func (p *Proxy) untrusted() bool {
 	p.mu.Lock()

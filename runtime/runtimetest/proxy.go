@@ -85,7 +85,7 @@ type Proxy struct {
 	lost     []string       // polls whose answer may be lost after all
 	calls    map[string][]time.Time
 	weather  weather
-	broken   tls.Certificate // of an authority that nobody trusts
+	broken   tls.Certificate // of an unknown authority
 }
 
 // injection is a fault that a test ordered.
@@ -102,7 +102,7 @@ type weather struct {
 	next        int // calls until the next storm
 	until       time.Time
 	fault       Fault
-	certificate time.Time // until when new connections meet a certificate that nobody trusts
+	certificate time.Time // until when new connections meet a certificate of an unknown authority
 }
 
 // NewProxy starts a proxy that ends with the test.
@@ -132,7 +132,7 @@ func (p *Proxy) serve(address string) {
 	p.t.Helper()
 	server := &http.Server{
 		Handler:  p,
-		ErrorLog: log.New(io.Discard, "", 0), // of handshakes and calls that were broken on purpose
+		ErrorLog: log.New(io.Discard, "", 0), // of handshakes and calls that the proxy broke
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, faultConnOf(conn))
 		},
@@ -180,11 +180,11 @@ func (p *Proxy) Inject(fault Fault, count int, match func(*http.Request) bool) {
 	p.orders = append(p.orders, &injection{match: match, left: count, fault: fault})
 }
 
-// Swallow turns all existing connections into black holes, but for those that
+// Swallow turns all existing connections into black holes, except those that
 // carried a poll. New connections work.
 func (p *Proxy) Swallow() int { return p.listener.each((*faultConn).swallow) }
 
-// Reset resets all existing connections, but for those that carried a poll.
+// Reset resets all existing connections, except those that carried a poll.
 func (p *Proxy) Reset() int { return p.listener.each((*faultConn).reset) }
 
 // Calm ends all faults.

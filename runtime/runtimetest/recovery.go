@@ -17,15 +17,15 @@ import (
 func listed(t *testing.T, s *stage) {
 	before := time.Now()
 	quick, lasting, other := s.job(t, Quick), s.job(t, Lasting), s.job(t, Lasting)
-	stranger := s.job(t, Lasting)
+	foreign := s.job(t, Lasting)
 	elsewhere := s.pool
 	elsewhere.Name, elsewhere.Identity.Organization = "other", "another"
 	other.Pool, other.PoolName, other.Identity = elsewhere.Key(), elsewhere.Name, elsewhere.Identity
-	stranger.Agent += "-other"
+	foreign.Agent += "-other"
 	ended := s.start(t, quick)
 	running := s.start(t, lasting)
 	third := s.start(t, other)
-	theirs := s.start(t, stranger)
+	theirs := s.start(t, foreign)
 	t.Cleanup(func() { _ = s.executor.Remove(context.Background(), theirs, 0) })
 	s.wait(t, ended)
 	s.ready(t, running)
@@ -55,9 +55,9 @@ func listed(t *testing.T, s *stage) {
 			t.Errorf("%s is running and has ended at %v", f.Job, f.Ended)
 		}
 	}
-	strangers, err := s.executor.List(t.Context(), stranger.Agent)
-	if err != nil || len(strangers) != 1 || strangers[0].ID != theirs {
-		t.Errorf("another agent finds %+v (%v), want its own job", strangers, err)
+	foreigns, err := s.executor.List(t.Context(), foreign.Agent)
+	if err != nil || len(foreigns) != 1 || foreigns[0].ID != theirs {
+		t.Errorf("another agent finds %+v (%v), want its own job", foreigns, err)
 	}
 }
 

@@ -243,7 +243,7 @@ var kinds = []kind{
 	{"ISC", []string{"Permission to use, copy, modify, and/or distribute this software for any purpose"}},
 }
 
-// never is in texts that may not be linked whatever else they hold.
+// never holds phrases of licences that may not be linked.
 var never = []string{
 	"GNU GENERAL PUBLIC LICENSE", "GNU AFFERO GENERAL PUBLIC LICENSE", "GNU LESSER GENERAL PUBLIC LICENSE",
 	"Commons Clause", "Business Source License",
