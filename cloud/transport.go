@@ -29,6 +29,8 @@ func newTransport() *http.Transport {
 		Control:         limitUnacked,
 	}
 	transport.DialContext = dialer.DialContext
-	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingTimeout}
+	transport.HTTP2 = &http.HTTP2Config{
+		SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingTimeout,
+	}
 	return transport
 }

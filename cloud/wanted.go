@@ -48,13 +48,14 @@ func (c *Client) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict,
 	if asks == askUnknown && c.unanswerable(job) {
 		return runtime.Unanswered, nil
 	}
+	subject := url.PathEscape(job.Subject)
 	calls := []struct {
 		asks         int32
 		method, path string
 		body         []byte
 	}{
-		{askStatus, http.MethodGet, "/api/deployments/" + url.PathEscape(job.Subject) + "/status", nil},
-		{askCheck, http.MethodPost, "/api/agent-workflows/" + string(job.Kind) + ":" + url.PathEscape(job.Subject) + "/check", []byte("{}")},
+		{askStatus, http.MethodGet, "/api/deployments/" + subject + "/status", nil},
+		{askCheck, http.MethodPost, "/api/agent-workflows/" + string(job.Kind) + ":" + subject + "/check", []byte("{}")},
 	}
 	unclear := false // a call answered with a success that tells nothing
 	for _, q := range calls {

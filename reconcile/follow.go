@@ -155,7 +155,8 @@ func (f *Follower) Check() error {
 	err := f.Look()
 	after, waits := f.View(), f.waits()
 	switch {
-	case after.Generation != before.Generation, after.Rejected != before.Rejected, (after.Rejection == nil) != (before.Rejection == nil):
+	case after.Generation != before.Generation, after.Rejected != before.Rejected,
+		(after.Rejection == nil) != (before.Rejection == nil):
 		// Look has logged it.
 	case waits:
 		f.log.Info("configuration checked: file is being written, change waits", "generation", after.Generation)

@@ -46,7 +46,8 @@ func (f *Follower) note(source schema.Source, now time.Time) {
 // to protect.
 func (f *Follower) settling(outcome schema.Outcome, now time.Time, waits bool) bool {
 	before := f.View().Config
-	if f.written.IsZero() || now.Sub(f.written) >= settleTime || before == nil || outcome.Config == nil || before.Digest == outcome.Digest {
+	if f.written.IsZero() || now.Sub(f.written) >= settleTime ||
+		before == nil || outcome.Config == nil || before.Digest == outcome.Digest {
 		return false
 	}
 	return waits || slices.ContainsFunc(Preview(before, outcome.Config), Reload.moves)

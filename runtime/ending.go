@@ -37,7 +37,7 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 	defer cancel()
 	for _, report := range reports {
 		if err := l.pool.parts.Cloud.Report(final, l.job, report); err != nil {
-			l.log.Error("the outcome of a job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
+			l.log.Error("cannot report a job's outcome; the service declares it failed after ten minutes of silence", "error", err)
 			return
 		}
 	}

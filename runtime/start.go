@@ -18,7 +18,8 @@ const (
 
 // errSilent ends a start. A service declares a job failed that has sent no
 // heartbeat for ten minutes (Pulumi documentation, "Customer-managed runners").
-var errSilent = fmt.Errorf("the service has accepted no heartbeat of the job for %s, so it may have declared the job failed", silenceLimit)
+var errSilent = fmt.Errorf("the service has accepted no heartbeat of the job for %s, so it may have declared the job failed",
+	silenceLimit)
 
 // errNoDefinition ends a start whose definition cannot be fetched.
 var errNoDefinition = fmt.Errorf("the service has not answered with a definition for %s", definitionLimit)
@@ -85,7 +86,7 @@ func (l *life) fail(ctx context.Context, setup *Setup, reason error) error {
 	final, cancel := context.WithTimeout(l.pool.final, farewellLimit)
 	defer cancel()
 	if err := setup.Fail(final, reason); err != nil {
-		l.log.Error("a failed job could not be reported; the service declares it failed after ten minutes of silence", "error", err)
+		l.log.Error("cannot report a failed job; the service declares it failed after ten minutes of silence", "error", err)
 	}
 	return reason
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -49,19 +48,6 @@ func (l *load) check(c *Config, t table, scopes []*scope) {
 	top.address(c.HTTPServerAddress)
 	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(t.pools()) > 0 {
 		c.MaxConcurrentWorkflows = limit // a pool alone has its own
-	}
-}
-
-// release refuses what the release cannot carry out.
-func (s *scope) release() {
-	r := s.source.Release
-	target := s.pool.DeployTarget
-	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
-		s.about(Error, RuleRelease, fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and")), "", "deploy_target")
-	}
-	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
-	if r.Kinds != nil && s.good("enabled_workflow_types") && !slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
-		s.about(Error, RuleRelease, fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or")), "", "enabled_workflow_types")
 	}
 }
 
@@ -370,16 +356,6 @@ func (s *scope) retries() {
 	if c.RequestRetryWait > c.RequestRetryMaxWait && s.good("request_retry_wait", "request_retry_max_wait") {
 		s.about(Error, RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
 			"", "request_retry_wait", "request_retry_max_wait")
-	}
-}
-
-// address refuses what looks like an IP address and is none.
-func (s *scope) address(text string) {
-	if !s.good("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" || text == "" {
-		return
-	}
-	if _, err := netip.ParseAddr(text); err != nil {
-		s.about(Error, RuleValue, "must be "+s.byKey["http_server_address"].sentence(), "", "http_server_address")
 	}
 }
 

@@ -1,0 +1,33 @@
+package schema
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// release refuses what the release cannot carry out.
+func (s *scope) release() {
+	r := s.source.Release
+	target := s.pool.DeployTarget
+	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
+		message := fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and"))
+		s.about(Error, RuleRelease, message, "", "deploy_target")
+	}
+	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
+	if r.Kinds != nil && s.good("enabled_workflow_types") && !slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
+		message := fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or"))
+		s.about(Error, RuleRelease, message, "", "enabled_workflow_types")
+	}
+}
+
+// address refuses what looks like an IP address and is none.
+func (s *scope) address(text string) {
+	if !s.good("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" || text == "" {
+		return
+	}
+	if _, err := netip.ParseAddr(text); err != nil {
+		s.about(Error, RuleValue, "must be "+s.byKey["http_server_address"].sentence(), "", "http_server_address")
+	}
+}
