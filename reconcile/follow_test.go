@@ -319,7 +319,7 @@ func TestTheFirstLookDecidesWhetherAnAgentCanBegin(t *testing.T) {
 				if again := d.follower.Look(); again == nil || again.Error() != err.Error() {
 					t.Errorf("the next look at the same says %v", again)
 				}
-				d.file, d.gone = fileA+"# mended\n", nil
+				d.file, d.gone = fileA+"# corrected\n", nil
 				if err := d.follower.Look(); err != nil || d.follower.View().Generation != 1 || d.follower.View().Rejection != nil {
 					t.Errorf("after the mistake is mended: %v, %+v", err, d.follower.View())
 				}

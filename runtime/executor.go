@@ -35,8 +35,8 @@ type Executor interface {
 	// TERM), and then removes every trace. Removing what is not there is success.
 	Remove(ctx context.Context, id string, grace time.Duration) error
 
-	// List returns the instances that the agent with this id has made, for
-	// whatever pool, running or ended.
+	// List returns the instances that the agent with this id has made for any
+	// pool, running or ended.
 	List(ctx context.Context, agent string) ([]Found, error)
 }
 

@@ -2,8 +2,7 @@ package runtime
 
 import "time"
 
-// pause is a wait on purpose: no question for work is asked before its end,
-// whatever happens.
+// pause is a period without polling.
 type pause struct {
 	until time.Time
 	wish  time.Time // of the service, in a pause for a failure; zero is none

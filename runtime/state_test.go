@@ -170,8 +170,8 @@ func (c *slowRefusal) Claim(context.Context) (runtime.Claim, error) {
 	return runtime.Claim{}, c.err
 }
 
-// deafCloud does not return from a claim before it is released, whatever becomes
-// of the context.
+// deafCloud does not return from a claim before it is released, even when its
+// context ends.
 type deafCloud struct {
 	*runtimetest.Cloud
 	release chan struct{}

@@ -48,8 +48,8 @@ func (p *Pool) adopt(ctx context.Context) error {
 // run, and what could not be removed at its time. Nothing can be reported of it,
 // as nobody holds its token any more; a runner that died without a word is
 // declared failed by the service, after ten minutes without a heartbeat. What
-// ended within the last minute is left to whoever may just be removing it. A time
-// of end in the future is by an engine's clock that is ahead of ours.
+// ended within the last minute may be about to be removed by its owner, and stays. An
+// end in the future comes from an engine's clock that is ahead of ours.
 func (p *Pool) sweep(ctx context.Context, found []Found) {
 	for _, f := range found {
 		p.mu.Lock()

@@ -37,9 +37,9 @@
 // The step's process group gets a TERM and, a grace later, a KILL: when a time
 // limit passes, when the agent asks to stop, and when the service no longer has
 // the job, which package cloud believes only of a repeated or confirmed answer. In
-// the last case nothing more is reported. Heartbeats go on until the end, whatever
-// the answers to them are. A success and a failure that could not be reported have
-// exit codes of their own, so that the agent can report the true outcome.
+// the last case nothing more is reported. Heartbeats go on until the end, also when
+// they are refused. A success and a failure that could not be reported have exit
+// codes of their own, so that the agent can report the true outcome.
 //
 // Whatever may not end is bounded: a status is repeated for [statusPatience], the
 // lines of an ended step for [flushPatience] without progress, and everything
