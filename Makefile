@@ -7,7 +7,7 @@ SHELL := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOLCHAIN := testdata/toolchain
 ORACLE := schema/oracle
-LINT := go tool -modfile=tools/go.mod
+LINT := go tool -modfile=$(TOOLCHAIN)/go.mod
 
 go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 
@@ -26,7 +26,7 @@ build: ## Put cmwa, cmwa-cloud, workflow-runner (also for Linux) and the licence
 	$(go_build) -o bin/ ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/workflow-runner-linux-amd64 ./cmd/workflow-runner
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/workflow-runner-linux-arm64 ./cmd/workflow-runner
-	GOOS= GOARCH= go build -C tools -o $(CURDIR)/bin/notices ./notices
+	GOOS= GOARCH= go build -C $(TOOLCHAIN) -o $(CURDIR)/bin/notices ./notices
 	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	rm bin/notices
 

@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Limits in bytes of what is read from a service.

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // scene is a client before a service that a test writes by hand.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // JobsOptions is what [NewJobs] makes a client of.

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // exchangePath is the path of the token exchange.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Which of the two known calls tells whether a job is wanted.

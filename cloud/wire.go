@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // AcceptV8 is the media type that asks for version 8 of the API, the newest

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 func TestAPoolThatIsWantedAgainWhileItDrainsIsRevived(t *testing.T) {

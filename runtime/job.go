@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Kind is a kind of workflow, in the words of enabled_workflow_types.

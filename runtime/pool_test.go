@@ -17,7 +17,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // stage is one pool between a fake service and a fake engine, in a bubble of

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // maxSetupLine limits a line of the set-up's log, in bytes.

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // PoolSpec is one pool as it is wanted. It is a value: pools are given new ones.

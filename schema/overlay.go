@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // overlayHint is what to do about a key of the file that a variable hides.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // check applies the rules across the keys of one pool, and fills in what follows

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/cloud"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // order is everything that a job is made of: a value, so that compile is a

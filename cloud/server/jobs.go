@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // job is a deployment's row as far as its run is concerned, with its steps. A

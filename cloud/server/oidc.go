@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // The words of an exchange of an OIDC token for one of a pool (RFC 8693, and

@@ -19,7 +19,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 func TestAnOIDCTokenIsExchangedForOneThatPolls(t *testing.T) {

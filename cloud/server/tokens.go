@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // kind is what a token's holder is.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (

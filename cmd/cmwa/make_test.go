@@ -47,7 +47,7 @@ func TestMake(t *testing.T) {
 func notices(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "notices")
-	cmd := exec.Command("go", "build", "-C", "../../tools", "-buildvcs=false", "-o", program, "./notices")
+	cmd := exec.Command("go", "build", "-C", "../../testdata/toolchain", "-buildvcs=false", "-o", program, "./notices")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}

@@ -34,7 +34,7 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	cue := built(b, "go", "tool", "-modfile=../../tools/go.mod", "-n", "cue")
+	cue := built(b, "go", "tool", "-modfile=../../testdata/toolchain/go.mod", "-n", "cue")
 	folder := b.TempDir()
 	nothing := filepath.Join(folder, "nothing")
 	source := filepath.Join(folder, "nothing.go")

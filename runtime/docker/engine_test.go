@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // base is the image that jobs of the tests run in.

@@ -20,7 +20,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/process"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // pretend makes a working directory whose runner is a shell script.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // shelf is the log of one step at a service that lives in memory, and refuses

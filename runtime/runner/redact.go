@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // matcher finds secrets in text: the leftmost first, and of those that start at

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const whereAmI = `cd "$HOME" && touch file && echo "home $HOME"; cd - >/dev/null; touch file && echo "works in $(pwd) $PULUMI_WORKFLOW_ROOT"; echo "pulumi: $PULUMI_HOME"; echo A=1 >"$PULUMI_ENV_FILE"`

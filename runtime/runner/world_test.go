@@ -20,7 +20,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/runner"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // world is one job, a strict service that knows it, and a runner for it.

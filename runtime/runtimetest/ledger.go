@@ -9,7 +9,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/secret"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Record is what a [Service] has heard of one job.

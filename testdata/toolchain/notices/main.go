@@ -204,7 +204,7 @@ func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) 
 				kind, ok := kindOf(text)
 				if !ok {
 					return nil, nil, fmt.Errorf("%s %s: the licence in %s is of no known kind: "+
-						"read it, and add its kind to the table in tools/notices", m.path, m.version, filepath.Join(folder, name))
+						"read it, and add its kind to the table in testdata/toolchain/notices", m.path, m.version, filepath.Join(folder, name))
 				}
 				if !slices.Contains(kinds, kind) {
 					kinds = append(kinds, kind)

@@ -1,4 +1,4 @@
-module github.com/cmwa-project/cmwa/tools
+module github.com/cmwa-project/cmwa/testdata/toolchain
 
 go 1.26.0
 
