@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -230,44 +229,45 @@ func (q *inquiry) where() (where, guessed string, err error) {
 	return u.String(), guessed, nil
 }
 
-// These variables win over every file.
+// Keys of the file that hold where the HTTP server is, and the variables that
+// overlay them.
 const (
+	addressKey      = "http_server_address"
+	portKey         = "http_server_port"
 	addressVariable = "PULUMI_AGENT_HTTP_SERVER_ADDRESS"
 	portVariable    = "PULUMI_AGENT_HTTP_SERVER_PORT"
 )
 
-// These are the lines of a file that say where the server is.
-var (
-	addressLine = regexp.MustCompile(`(?m)^["']?http_server_address["']?[ \t]*:[ \t]*["']?([A-Za-z0-9.:%_-]+)["']?[ \t]*(?:#.*)?\r?$`)
-	portLine    = regexp.MustCompile(`(?m)^["']?http_server_port["']?[ \t]*:[ \t]*["']?([0-9]{1,5})["']?[ \t]*(?:#.*)?\r?$`)
-)
-
-// serverOf returns where the agent's HTTP server listens. The status of a refused
-// file is asked for too, so what can be read of it must do. guessed is why the port
-// could not be read.
+// serverOf returns where the agent's HTTP server listens. It also reads a file that
+// the agent rejects, since an agent that runs has a status then, too. guessed is why
+// the port could not be read.
 func serverOf(source schema.Source) (address string, port int, guessed string) {
-	variable := strings.TrimSpace(source.Environ[portVariable])
+	// A valid configuration has both.
+	text := strings.TrimSpace(source.Environ[portVariable])
+	empty := len(bytes.TrimSpace(source.Content)) == 0
 	source.Elsewhere = true
-	if c, _ := schema.Load(source); c != nil && (variable != "" || len(bytes.TrimSpace(source.Content)) > 0) {
+	if c, _ := schema.Load(source); c != nil && (text != "" || !empty) {
 		return c.HTTPServerAddress, c.HTTPServerPort, ""
 	}
+
+	// Of an invalid one, read these two keys only.
 	address = strings.TrimSpace(source.Environ[addressVariable])
-	if found := addressLine.FindSubmatch(source.Content); found != nil && address == "" {
-		address = string(found[1])
+	if address == "" {
+		address = schema.TopLevelScalar(source.Content, addressKey)
+		if strings.ContainsFunc(address, func(r rune) bool { return !strings.ContainsRune(hostCharacters, r) }) {
+			address = ""
+		}
 	}
-	text := variable
-	switch found := portLine.FindSubmatch(source.Content); {
-	case variable != "":
+	switch {
+	case text != "":
 		guessed = portVariable + " is no port"
 	case source.Path == "":
 		guessed = fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
-	case len(bytes.TrimSpace(source.Content)) == 0:
+	case empty:
 		guessed = quotedName(source.Path) + " is empty"
 	default:
 		guessed = quotedName(source.Path) + " cannot be used, as cmwa vet tells"
-		if found != nil {
-			text = string(found[1])
-		}
+		text = schema.TopLevelScalar(source.Content, portKey)
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -275,6 +275,10 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	}
 	return address, int(number), ""
 }
+
+// hostCharacters are those of names and addresses of hosts. An address with others
+// would not pass validation, and could steer the terminal.
+const hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:%_-"
 
 // shower returns what shows a status, or why there is none at present.
 func (s streams) shower(asJSON, watched bool) func(statusDocument, error) error {
