@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -212,29 +211,14 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 // maxLife is the longest life of a token that is believed.
 const maxLife = 366 * 24 * time.Hour
 
-// readTokenFile reads a token, without the white space around it. Devices and
-// pipes may never end, and are refused before they are opened; one that takes the
-// file's place meanwhile is opened without waiting for a writer, and refused then.
-// An error does not hold the path: people put the token itself there.
+// readTokenFile reads a token, without the white space around it. An error does
+// not contain the path, because users write the token itself there by mistake.
 func readTokenFile(path string) (secret.String, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return secret.String{}, tokenFileError(err)
-	}
-	if !info.Mode().IsRegular() {
-		return secret.String{}, errNotRegular
-	}
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, _, err := secret.OpenRegular(path)
 	if err != nil {
 		return secret.String{}, tokenFileError(err)
 	}
 	defer file.Close()
-	if info, err = file.Stat(); err != nil {
-		return secret.String{}, tokenFileError(err)
-	}
-	if !info.Mode().IsRegular() {
-		return secret.String{}, errNotRegular
-	}
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
 	if err != nil {
 		return secret.String{}, tokenFileError(err)
@@ -249,12 +233,12 @@ func readTokenFile(path string) (secret.String, error) {
 	return secret.New(token), nil
 }
 
-var errNotRegular = errors.New("it is not a regular file")
-
 // tokenFileError says what is wrong with a token file in words of its own, and
 // wraps nothing, since what the system says holds the path.
 func tokenFileError(err error) error {
 	switch {
+	case errors.Is(err, secret.ErrNotRegular):
+		return errors.New("it is not a regular file")
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return errors.New("the file is not there")
 	case errors.Is(err, fs.ErrPermission):

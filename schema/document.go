@@ -14,6 +14,8 @@ import (
 	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (
@@ -243,7 +245,7 @@ func shown(name string) string {
 // secretLike reports whether a name looks as tokens and keys of well-known services
 // do, or is as long as a secret and more mixed than a word.
 func secretLike(name string) bool {
-	for _, beginning := range []string{"ghp_", "gho_", "glpat-", "xox", "AKIA", "eyJ"} {
+	for _, beginning := range []string{"ghp_", "gho_", "glpat-", "xox", "AKIA"} {
 		if strings.HasPrefix(name, beginning) {
 			return true
 		}
@@ -256,7 +258,7 @@ func secretLike(name string) bool {
 			digits++
 		}
 	}
-	return strings.Contains(name, "pul-") || len(name) >= long && (digits >= many || !small)
+	return secret.ContainsToken(name) || len(name) >= long && (digits >= many || !small)
 }
 
 // ofPod reports whether a Pod has a key of this name somewhere. Some are longer

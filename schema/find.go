@@ -1,16 +1,16 @@
 package schema
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // The name of a configuration file, and that of the deployment agent's time.
@@ -167,32 +167,14 @@ func directoryOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// readRegular reads a regular file, and tells what it is. It stops one byte after [MaxFile], which
-// Load then refuses, so that no file fills the memory. Devices and pipes may never
-// end, and are refused before they are opened, which can have effects of its own.
-// A pipe that takes the file's place meanwhile would keep an opener waiting for a
-// writer; so it is opened without waiting, and what is open is looked at again.
+// readRegular reads a regular file, and returns what the file is. It stops one
+// byte after [MaxFile], which Load then refuses, so that no file fills the memory.
 func readRegular(path string) ([]byte, fs.FileInfo, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
-	}
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, info, err := secret.OpenRegular(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer file.Close()
-	if info, err = file.Stat(); err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
-	}
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	return content, info, err
 }
-
-var errNotRegular = errors.New("not a regular file")

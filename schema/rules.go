@@ -70,17 +70,12 @@ func (s *scope) names() {
 	for i := range s.fields {
 		f := &s.fields[i]
 		v, ok := s.table.get(strings.Split(f.Key, ".")...)
-		if name, isText := v.data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && tokenLike(name) && s.good(f.Key) {
+		if name, isText := v.data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && secret.LooksLikeToken(name) && s.good(f.Key) {
 			s.about(Error, RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
 			s.bad[join(s.at, f.Key)] = true
 			s.bad[s.path(f.Key)] = true
 		}
 	}
-}
-
-// tokenLike reports whether a text begins as access tokens or JSON Web Tokens do.
-func tokenLike(text string) bool {
-	return strings.HasPrefix(text, "pul-") || strings.HasPrefix(text, "eyJ")
 }
 
 // credentials settles which of token, token_file and OIDC is used. OIDC wins
@@ -287,7 +282,7 @@ func (s *scope) template() {
 func (s *scope) templateFile(key, name string, unasked bool) {
 	content, _, err := s.look(key, name)
 	switch {
-	case unasked && (errors.Is(err, errNotRegular) || errors.Is(err, fs.ErrNotExist)):
+	case unasked && (errors.Is(err, secret.ErrNotRegular) || errors.Is(err, fs.ErrNotExist)):
 		return
 	case err != nil:
 		if !unasked {

@@ -169,7 +169,7 @@ func masked(data any) any {
 		}
 		return shown
 	case string:
-		if strings.Contains(data, "pul-") || strings.Contains(data, "eyJ") {
+		if secret.ContainsToken(data) {
 			return secret.Mark
 		}
 		return data

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // The rules that only a check of files has.
@@ -156,7 +158,7 @@ const (
 func (d *definition) excerpt(line string, p Problem) Excerpt {
 	line = strings.TrimRight(line, "\r")
 	m := keyLine.FindStringSubmatch(line)
-	if m == nil || strings.Contains(line, "pul-") {
+	if m == nil || secret.ContainsToken(line) {
 		return Excerpt{}
 	}
 	before, key, blanks, rest := m[1]+m[2]+m[3]+m[4]+m[5], m[3], m[6], m[7]

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // overwrite asks whether a file that is there may be changed.
@@ -66,7 +67,7 @@ func (c *configuring) valid(key string) func(string) error {
 // named makes the check of the name of a file.
 func (c *configuring) named(key string) func(string) error {
 	return func(answer string) error {
-		if tokenLike(answer) {
+		if secret.LooksLikeToken(answer) {
 			return errors.New("looks like a token: give the name of a file that holds it")
 		}
 		return c.valid(key)(answer)
@@ -148,7 +149,7 @@ func (c *configuring) service() error {
 			}
 		case c.prompt != nil:
 			shown := had
-			if check(had) != nil || strings.Contains(had, "pul-") {
+			if check(had) != nil || secret.ContainsToken(had) {
 				shown = "as it is"
 			}
 			var err error

@@ -13,6 +13,7 @@ import (
 	"github.com/peterbourgon/ff/v3/ffcli"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // configureOptions is what the command line of cmwa configure says.
@@ -114,7 +115,7 @@ func (o configureOptions) check() error {
 		"config": o.config, "token-file": o.tokenFile, "oidc-token-file": o.oidcTokenFile, "organization": o.organization,
 		"pool-id": o.poolID, "service-url": o.serviceURL, "target": o.target,
 	} {
-		if tokenLike(value) {
+		if secret.LooksLikeToken(value) {
 			return fmt.Errorf("--%s holds what looks like a token: pass a token through --token-stdin, or name a file that holds it", name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // credentials settles how the agent authenticates.
@@ -160,7 +161,7 @@ func (c *configuring) accessToken(ctx context.Context) error {
 		return c.tokenAt(token, name)
 	}
 	place, beside := "config", strings.TrimSuffix(c.file.path, filepath.Ext(c.file.path))+".token"
-	if named := c.present["token_file"]; named != "" && !tokenLike(named) {
+	if named := c.present["token_file"]; named != "" && !secret.LooksLikeToken(named) {
 		place, beside = "file", named
 	}
 	if beside, err = c.absolute("token_file", beside); err != nil {
@@ -239,9 +240,4 @@ func (c *configuring) tokenAt(token, name string) error {
 	}
 	c.token, c.secrets = token, &file
 	return c.mayChange(file, "Put the new token into it?")
-}
-
-// tokenLike recognises pool access tokens of the service, and OIDC tokens.
-func tokenLike(text string) bool {
-	return strings.HasPrefix(text, "pul-") || strings.HasPrefix(text, "eyJ")
 }

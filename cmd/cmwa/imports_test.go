@@ -42,7 +42,7 @@ var never = []arrow{
 	{"reconcile", "github.com/fsnotify/*", "only reconcile/watch watches"},
 	{"reconcile", "github.com/moby/*", "the loop never meets an executor"},
 
-	{"reconcile/watch", module + "*", "it compares bytes and never reads meaning"},
+	{"reconcile/watch", module + "*", "it compares bytes and does not interpret them"},
 
 	{"runtime", module + "schema*", "what is run does not know what is written"},
 	{"runtime", module + "reconcile*", "what is run does not know what is wanted"},

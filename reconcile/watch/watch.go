@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Mode is how a watcher learns of changes.
@@ -155,28 +156,13 @@ func (w *Watcher) say() {
 	}
 }
 
-// printOf reads a path. Devices and pipes may never end, and are passed by before
-// they are opened; one that takes the file's place meanwhile is opened without
-// waiting for a writer, and passed by then.
+// printOf reads a path. What is no regular file is not read.
 func printOf(path string) print {
-	info, err := os.Stat(path)
-	if err != nil {
-		return print{fault: faultOf(err)}
-	}
-	if !info.Mode().IsRegular() {
-		return print{fault: notRegular}
-	}
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, info, err := secret.OpenRegular(path)
 	if err != nil {
 		return print{fault: faultOf(err)}
 	}
 	defer file.Close()
-	if info, err = file.Stat(); err != nil {
-		return print{fault: faultOf(err)}
-	}
-	if !info.Mode().IsRegular() {
-		return print{fault: notRegular}
-	}
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.LimitReader(file, maxBytes)); err != nil {
 		return print{fault: faultOf(err)}
@@ -189,10 +175,10 @@ func printOf(path string) print {
 	return p
 }
 
-const notRegular = "not a regular file"
-
 func faultOf(err error) string {
 	switch {
+	case errors.Is(err, secret.ErrNotRegular):
+		return "not a regular file"
 	case errors.Is(err, fs.ErrNotExist):
 		return "not there"
 	case errors.Is(err, fs.ErrPermission):

@@ -1,0 +1,113 @@
+package secret_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+func TestOpenRegular(t *testing.T) {
+	folder := t.TempDir()
+	file, pipe, link := filepath.Join(folder, "file"), filepath.Join(folder, "pipe"), filepath.Join(folder, "link")
+	for _, err := range []error{os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("a file is opened, also through a link", func(t *testing.T) {
+		for _, path := range []string{file, link} {
+			if got, err := read(path); err != nil || got != "content" {
+				t.Errorf("%s: %q, %v", path, got, err)
+			}
+		}
+	})
+	t.Run("what is no regular file is refused", func(t *testing.T) {
+		for _, path := range []string{folder, pipe, "/dev/zero"} {
+			var where *fs.PathError
+			if _, err := read(path); !errors.Is(err, secret.ErrNotRegular) || !errors.As(err, &where) || where.Path != path {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	})
+	t.Run("a file that is not there is fs.ErrNotExist", func(t *testing.T) {
+		if _, err := read(filepath.Join(folder, "none")); !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	})
+}
+
+func read(path string) (string, error) {
+	file, _, err := secret.OpenRegular(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(file)
+	return string(content), err
+}
+
+// A pipe that replaces the file between the check and the opening would block a
+// reader until somebody writes to it.
+func TestOpenRegularDoesNotBlockWhenAPipeReplacesTheFile(t *testing.T) {
+	folder := t.TempDir()
+	path, file, pipe := filepath.Join(folder, "path"), filepath.Join(folder, "file"), filepath.Join(folder, "pipe")
+	for _, err := range []error{os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, path)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const enough = 2000 // results of each kind
+	done := make(chan error, 1)
+	stop := make(chan struct{})
+	swapped := make(chan struct{})
+	go func() {
+		defer close(swapped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.Symlink([]string{pipe, file}[i%2], path+".new")
+				_ = os.Rename(path+".new", path)
+			}
+		}
+	}()
+	go func() {
+		for files, pipes := 0, 0; files < enough || pipes < enough; {
+			content, err := read(path)
+			switch {
+			case err == nil && content == "content":
+				files++
+			case errors.Is(err, secret.ErrNotRegular):
+				pipes++
+			default:
+				done <- fmt.Errorf("read %q, %w", content, err)
+				return
+			}
+		}
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("OpenRegular waits for a writer of the pipe")
+	}
+	close(stop)
+	<-swapped
+	if t.Failed() {
+		if writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+			_ = writer.Close() // releases the reader
+		}
+	}
+}
