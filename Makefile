@@ -9,7 +9,7 @@ TOOLCHAIN := testdata/toolchain
 ORACLE := schema/oracle
 LINT := go tool -modfile=$(TOOLCHAIN)/go.mod
 
-go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/cmwa-project/cmwa/cmd/cli.version=$(VERSION)"
 
 # Packages whose tests talk to a Docker engine. All others need nothing but Go.
 ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker)

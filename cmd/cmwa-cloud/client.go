@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -55,7 +56,7 @@ type client struct {
 func (a *account) open() (*client, error) {
 	place, err := url.Parse(a.url)
 	if err != nil || place.Host == "" || place.Scheme != "http" && place.Scheme != "https" {
-		return nil, usage("--url must be a URL such as http://127.0.0.1:8585")
+		return nil, cli.Usagef("--url must be a URL such as http://127.0.0.1:8585")
 	}
 	token := strings.TrimSpace(a.w.variable("PULUMI_ACCESS_TOKEN"))
 	if a.tokenFile != "" {
@@ -66,7 +67,7 @@ func (a *account) open() (*client, error) {
 		token = strings.TrimSpace(string(text))
 	}
 	if token == "" {
-		return nil, usage("set PULUMI_ACCESS_TOKEN, or name a file that holds the token: the service wrote one into the file access-token of its data folder")
+		return nil, cli.Usagef("set PULUMI_ACCESS_TOKEN, or name a file that holds the token: the service wrote one into the file access-token of its data folder")
 	}
 	// A redirect would take the token to another address.
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -149,7 +150,7 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 func stackPath(name string) (string, error) {
 	parts := strings.Split(name, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-		return "", usage("%q is not the name of a stack: write ORG/PROJECT/STACK", name)
+		return "", cli.Usagef("%q is not the name of a stack: write ORG/PROJECT/STACK", name)
 	}
 	for i := range parts {
 		parts[i] = url.PathEscape(parts[i])

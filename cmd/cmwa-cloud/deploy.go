@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // list is a flag that may be given several times.
@@ -66,7 +68,7 @@ func (d *wish) request(w world) (object, error) {
 			return nil, fmt.Errorf("read the request: %w", err)
 		}
 		if err := json.Unmarshal(text, &body); err != nil || body == nil {
-			return nil, usage("%s is not a JSON object", d.file)
+			return nil, cli.Usagef("%s is not a JSON object", d.file)
 		}
 	}
 	for _, one := range []struct {
@@ -90,14 +92,14 @@ func (d *wish) request(w world) (object, error) {
 	for _, assignment := range d.env {
 		name, value, found := strings.Cut(assignment, "=")
 		if !found || name == "" {
-			return nil, usage("--env must be NAME=VALUE")
+			return nil, cli.Usagef("--env must be NAME=VALUE")
 		}
 		put(body, value, "operationContext", "environmentVariables", name)
 	}
 	for _, name := range d.secretEnv {
 		value, found := w.environ(name)
 		if !found {
-			return nil, usage("--secret-env %s: there is no variable of this name in the environment", name)
+			return nil, cli.Usagef("--secret-env %s: there is no variable of this name in the environment", name)
 		}
 		put(body, object{"secret": value}, "operationContext", "environmentVariables", name)
 	}
@@ -105,7 +107,7 @@ func (d *wish) request(w world) (object, error) {
 		put(body, []string(d.preRun), "operationContext", "preRunCommands")
 	}
 	if body["operation"] == nil && body["cmwaSteps"] == nil {
-		return nil, usage("deploy needs --operation")
+		return nil, cli.Usagef("deploy needs --operation")
 	}
 	return body, nil
 }

@@ -14,21 +14,9 @@ import (
 	"syscall"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
-
-// Exit codes.
-const (
-	exitOK      = 0
-	exitFailure = 1 // also when a deployment that was followed has failed
-	exitUsage   = 2 // the command line is wrong
-)
-
-// usageError is an error in the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // world is what a command works on beside its arguments.
 type world struct {
@@ -50,27 +38,18 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs one command line and returns its exit code.
+// run runs one command line and returns its exit code. A deployment that was
+// followed and has failed is a failure.
 func run(ctx context.Context, args []string, w world) int {
 	root := commands(w)
 	err := root.Parse(args)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		err = usageError{err}
+		err = cli.Usage(err)
 	}
 	if err == nil {
 		err = root.Run(ctx)
 	}
-	var wrong usageError
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case errors.As(err, &wrong):
-		fmt.Fprintf(w.stderr, "cmwa-cloud: %v\n", err)
-		return exitUsage
-	default:
-		fmt.Fprintf(w.stderr, "cmwa-cloud: %v\n", err)
-		return exitFailure
-	}
+	return cli.Exit(w.stderr, "cmwa-cloud", err)
 }
 
 // commands makes the tree of commands anew: it holds the state of one parse.
@@ -89,10 +68,10 @@ func group(w world, name, help string, commands ...*ffcli.Command) *ffcli.Comman
 	c := &ffcli.Command{Name: name, ShortUsage: full + " COMMAND [FLAGS]", ShortHelp: help, FlagSet: flags(w, full), Subcommands: commands}
 	c.Exec = func(_ context.Context, args []string) error {
 		if len(args) > 0 {
-			return usage("there is no command %q; %s -h lists them", args[0], full)
+			return cli.Usagef("there is no command %q; %s -h lists them", args[0], full)
 		}
 		fmt.Fprintln(w.stderr, ffcli.DefaultUsageFunc(c))
-		return usage("name a command")
+		return cli.Usagef("name a command")
 	}
 	return c
 }
@@ -114,16 +93,16 @@ func arguments(set *flag.FlagSet, args []string, names ...string) ([]string, err
 			if errors.Is(err, flag.ErrHelp) {
 				return nil, err
 			}
-			return nil, usageError{err}
+			return nil, cli.Usage(err)
 		}
 		args = set.Args()
 	}
 	if len(values) > len(names) {
-		return nil, usage("%s takes no argument %q", set.Name(), values[len(names)])
+		return nil, cli.Usagef("%s takes no argument %q", set.Name(), values[len(names)])
 	}
 	for len(values) < len(names) {
 		if name := names[len(values)]; name[0] != '[' {
-			return nil, usage("%s needs %s", set.Name(), name)
+			return nil, cli.Usagef("%s needs %s", set.Name(), name)
 		}
 		values = append(values, "")
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,7 +84,7 @@ func newPlace(t *testing.T, more ...string) *place {
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
 		stop()
-		if got := <-code; got != exitOK {
+		if got := <-code; got != cli.ExitOK {
 			t.Errorf("the service ended with %d:\n%s", got, log)
 		}
 	})
@@ -172,7 +174,7 @@ func (a agent) work(end string) map[string]string {
 func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 	p := newPlace(t)
 	file := filepath.Join(t.TempDir(), "pool.token")
-	if out, _ := p.says(exitOK, "pool", "create", "demo", "--token-file", file, "--default"); out != "" {
+	if out, _ := p.says(cli.ExitOK, "pool", "create", "demo", "--token-file", file, "--default"); out != "" {
 		t.Errorf("the token was printed though it has a file: %q", out)
 	}
 	token, err := os.ReadFile(file)
@@ -182,7 +184,7 @@ func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the token's file has mode %v (%v)", info.Mode(), err)
 	}
-	if out, _ := p.says(exitOK, "pool", "list"); !regexp.MustCompile(`demo\s+offline\s+never\s+yes`).MatchString(out) {
+	if out, _ := p.says(cli.ExitOK, "pool", "list"); !regexp.MustCompile(`demo\s+offline\s+never\s+yes`).MatchString(out) {
 		t.Errorf("the pools are:\n%s", out)
 	}
 	a := agent{p, strings.TrimSpace(string(token))}
@@ -198,7 +200,7 @@ func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 	}()
 	out.find(t, "is queued")
 	env := a.work("succeeded")
-	if got := <-ended; got != exitOK {
+	if got := <-ended; got != cli.ExitOK {
 		t.Errorf("deploy --follow ended with %d", got)
 	}
 	if env["A"] != "1=2" || env["PASSPHRASE"] != "hunter2" || env["PULUMI_CI_STACK"] != "prod" {
@@ -210,37 +212,37 @@ func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 		t.Errorf("what was followed:\n%s", got)
 	}
 	for _, which := range [][]string{{}, {"1"}} {
-		if got, _ := p.says(exitOK, append([]string{"logs", "organization/shop/prod"}, which...)...); got != log {
+		if got, _ := p.says(cli.ExitOK, append([]string{"logs", "organization/shop/prod"}, which...)...); got != log {
 			t.Errorf("the log is:\n%s", got)
 		}
 	}
-	if got, _ := p.says(exitOK, "status", "organization/shop/prod"); !regexp.MustCompile(`(?s)^succeeded: deployment 1, .*4  pulumi update +succeeded\n$`).MatchString(got) {
+	if got, _ := p.says(cli.ExitOK, "status", "organization/shop/prod"); !regexp.MustCompile(`(?s)^succeeded: deployment 1, .*4  pulumi update +succeeded\n$`).MatchString(got) {
 		t.Errorf("the status is:\n%s", got)
 	}
-	if got, _ := p.says(exitOK, "list", "organization/shop/prod"); !regexp.MustCompile(`(?m)^1 +update +succeeded`).MatchString(got) {
+	if got, _ := p.says(cli.ExitOK, "list", "organization/shop/prod"); !regexp.MustCompile(`(?m)^1 +update +succeeded`).MatchString(got) {
 		t.Errorf("the list is:\n%s", got)
 	}
 }
 
 func TestAFailedDeploymentEndsWithCode1(t *testing.T) {
 	p := newPlace(t)
-	out, _ := p.says(exitOK, "pool", "create", "demo")
+	out, _ := p.says(cli.ExitOK, "pool", "create", "demo")
 	a := agent{p, strings.TrimSpace(out)}
 	request := filepath.Join(t.TempDir(), "request.json")
 	if err := os.WriteFile(request, []byte(`{"cmwaSteps":[{"name":"one","run":"exit 1"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.says(exitOK, "deploy", "organization/a/b", "--file", request)
+	p.says(cli.ExitOK, "deploy", "organization/a/b", "--file", request)
 	a.work("failed")
-	if _, said := p.says(exitFailure, "logs", "--follow", "organization/a/b"); !strings.Contains(said, "has ended as failed") {
+	if _, said := p.says(cli.ExitFailure, "logs", "--follow", "organization/a/b"); !strings.Contains(said, "has ended as failed") {
 		t.Errorf("it said %q", said)
 	}
-	p.says(exitOK, "deploy", "organization/a/b", "--file", request)
-	if out, _ := p.says(exitOK, "cancel", "organization/a/b"); out != "deployment 2 is cancelled\n" {
+	p.says(cli.ExitOK, "deploy", "organization/a/b", "--file", request)
+	if out, _ := p.says(cli.ExitOK, "cancel", "organization/a/b"); out != "deployment 2 is cancelled\n" {
 		t.Errorf("cancel said %q", out)
 	}
-	p.says(exitFailure, "cancel", "organization/a/b", "2")
-	if out, _ := p.says(exitOK, "status", "organization/a/b", "2"); !strings.HasPrefix(out, "skipped: ") {
+	p.says(cli.ExitFailure, "cancel", "organization/a/b", "2")
+	if out, _ := p.says(cli.ExitOK, "status", "organization/a/b", "2"); !strings.HasPrefix(out, "skipped: ") {
 		t.Errorf("the status is %q", out)
 	}
 }
@@ -248,9 +250,9 @@ func TestAFailedDeploymentEndsWithCode1(t *testing.T) {
 func TestAnAccessTokenMayStandInAFile(t *testing.T) {
 	p := newPlace(t)
 	delete(p.env, "PULUMI_ACCESS_TOKEN")
-	p.says(exitOK, "pool", "list", "--token-file", filepath.Join(p.folder, "access-token"))
-	p.says(exitOK, "pool", "create", "x", "--access-token-file", filepath.Join(p.folder, "access-token"))
-	p.says(exitUsage, "pool", "list")
+	p.says(cli.ExitOK, "pool", "list", "--token-file", filepath.Join(p.folder, "access-token"))
+	p.says(cli.ExitOK, "pool", "create", "x", "--access-token-file", filepath.Join(p.folder, "access-token"))
+	p.says(cli.ExitUsage, "pool", "list")
 }
 
 func TestClient(t *testing.T) {
@@ -266,7 +268,7 @@ func TestClient(t *testing.T) {
 		}))
 		defer first.Close()
 		p := &place{t: t, env: map[string]string{"CMWA_CLOUD_URL": first.URL, "PULUMI_ACCESS_TOKEN": "pul-secret"}}
-		_, stderr := p.says(exitFailure, "pool", "list")
+		_, stderr := p.says(cli.ExitFailure, "pool", "list")
 		if want := "redirect to " + other.URL; !strings.Contains(stderr, want) || !strings.Contains(stderr, "--url") {
 			t.Errorf("the error is %q, want %q and the cure", stderr, want)
 		}
@@ -285,33 +287,33 @@ func TestMistakesAreOneLineThatSaysWhatToDo(t *testing.T) {
 		args []string
 		says string
 	}{
-		{exitUsage, nil, []string{}, "name a command"},
-		{exitUsage, nil, []string{"fly"}, `no command "fly"`},
-		{exitUsage, nil, []string{"pool"}, "name a command"},
-		{exitUsage, nil, []string{"serve"}, "--data FOLDER"},
-		{exitUsage, nil, []string{"serve", "--bogus"}, "bogus"},
-		{exitUsage, nil, []string{"serve", "--data", folder, "--log-format", "xml"}, "text or json"},
-		{exitUsage, nil, []string{"serve", "--data", folder, "--heartbeat-limit", "0s"}, "greater than 0"},
-		{exitUsage, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example"}, "URL=JWKS_FILE"},
-		{exitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=" + filepath.Join(folder, "none")}, "no such file"},
-		{exitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=/dev/zero"}, "no JWKS document"},
-		{exitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=/dev/null"}, "not a JWKS document"},
-		{exitFailure, nil, []string{"serve", "--data", folder, "--listen", "127.0.0.1:99999"}, "choose another address"},
-		{exitFailure, nil, []string{"serve", "--data", p.folder, "--listen", "127.0.0.1:0"}, "another process serves"},
-		{exitUsage, nil, []string{"deploy"}, "needs ORG/PROJECT/STACK"},
-		{exitUsage, nil, []string{"deploy", "a"}, "write ORG/PROJECT/STACK"},
-		{exitUsage, nil, []string{"deploy", "a/b/c", "d"}, `no argument "d"`},
-		{exitUsage, nil, []string{"deploy", "a/b/c"}, "needs --operation"},
-		{exitUsage, nil, []string{"deploy", "a/b/c", "--operation", "update", "--env", "x"}, "NAME=VALUE"},
-		{exitUsage, nil, []string{"deploy", "a/b/c", "--operation", "update", "--secret-env", "NONE"}, "no variable of this name"},
-		{exitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "up"}, "operation must be one of update"},
-		{exitFailure, nil, []string{"deploy", "none/b/c", "--operation", "update"}, "no organization"},
-		{exitFailure, nil, []string{"logs", "organization/b/none"}, "no stack"},
-		{exitFailure, nil, []string{"logs", "organization/b/c"}, "queue one with"},
-		{exitFailure, nil, []string{"pool", "create", "a", "--token-file", filepath.Join(folder, "none", "x")}, "write the pool's token"},
-		{exitFailure, map[string]string{"PULUMI_ACCESS_TOKEN": "wrong"}, []string{"pool", "list"}, "check PULUMI_ACCESS_TOKEN"},
-		{exitFailure, map[string]string{"CMWA_CLOUD_URL": "http://127.0.0.1:1"}, []string{"pool", "list"}, "start it with cmwa-cloud serve"},
-		{exitUsage, map[string]string{"CMWA_CLOUD_URL": "nonsense"}, []string{"pool", "list"}, "must be a URL"},
+		{cli.ExitUsage, nil, []string{}, "name a command"},
+		{cli.ExitUsage, nil, []string{"fly"}, `no command "fly"`},
+		{cli.ExitUsage, nil, []string{"pool"}, "name a command"},
+		{cli.ExitUsage, nil, []string{"serve"}, "--data FOLDER"},
+		{cli.ExitUsage, nil, []string{"serve", "--bogus"}, "bogus"},
+		{cli.ExitUsage, nil, []string{"serve", "--data", folder, "--log-format", "xml"}, "text or json"},
+		{cli.ExitUsage, nil, []string{"serve", "--data", folder, "--heartbeat-limit", "0s"}, "greater than 0"},
+		{cli.ExitUsage, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example"}, "URL=JWKS_FILE"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=" + filepath.Join(folder, "none")}, "no such file"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=/dev/zero"}, "no JWKS document"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=/dev/null"}, "not a JWKS document"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--listen", "127.0.0.1:99999"}, "choose another address"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", p.folder, "--listen", "127.0.0.1:0"}, "another process serves"},
+		{cli.ExitUsage, nil, []string{"deploy"}, "needs ORG/PROJECT/STACK"},
+		{cli.ExitUsage, nil, []string{"deploy", "a"}, "write ORG/PROJECT/STACK"},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "d"}, `no argument "d"`},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c"}, "needs --operation"},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "--operation", "update", "--env", "x"}, "NAME=VALUE"},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "--operation", "update", "--secret-env", "NONE"}, "no variable of this name"},
+		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "up"}, "operation must be one of update"},
+		{cli.ExitFailure, nil, []string{"deploy", "none/b/c", "--operation", "update"}, "no organization"},
+		{cli.ExitFailure, nil, []string{"logs", "organization/b/none"}, "no stack"},
+		{cli.ExitFailure, nil, []string{"logs", "organization/b/c"}, "queue one with"},
+		{cli.ExitFailure, nil, []string{"pool", "create", "a", "--token-file", filepath.Join(folder, "none", "x")}, "write the pool's token"},
+		{cli.ExitFailure, map[string]string{"PULUMI_ACCESS_TOKEN": "wrong"}, []string{"pool", "list"}, "check PULUMI_ACCESS_TOKEN"},
+		{cli.ExitFailure, map[string]string{"CMWA_CLOUD_URL": "http://127.0.0.1:1"}, []string{"pool", "list"}, "start it with cmwa-cloud serve"},
+		{cli.ExitUsage, map[string]string{"CMWA_CLOUD_URL": "nonsense"}, []string{"pool", "list"}, "must be a URL"},
 	} {
 		q := *p
 		q.env = map[string]string{}

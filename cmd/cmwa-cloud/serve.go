@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/cloud/server"
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // Limits of the HTTP server.
@@ -49,10 +50,10 @@ func serveCommand(w world) *ffcli.Command {
 				return err
 			}
 			if options.Folder == "" {
-				return usage("serve needs --data FOLDER: the folder that keeps everything")
+				return cli.Usagef("serve needs --data FOLDER: the folder that keeps everything")
 			}
 			if options.HeartbeatLimit <= 0 {
-				return usage("--heartbeat-limit must be greater than 0")
+				return cli.Usagef("--heartbeat-limit must be greater than 0")
 			}
 			for _, text := range *issuers {
 				issuer, err := readIssuer(text)
@@ -89,7 +90,7 @@ const maxJWKS = 1 << 20
 func readIssuer(text string) (server.Issuer, error) {
 	url, path, found := strings.Cut(text, "=")
 	if !found || url == "" || path == "" {
-		return server.Issuer{}, usage("--oidc-issuer must be URL=JWKS_FILE: the issuer as its tokens name it, and a file with what its jwks_uri shows")
+		return server.Issuer{}, cli.Usagef("--oidc-issuer must be URL=JWKS_FILE: the issuer as its tokens name it, and a file with what its jwks_uri shows")
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -113,7 +114,7 @@ func logger(sink io.Writer, format string) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(sink, nil)), nil
 	}
-	return nil, usage("--log-format must be text or json, not %q", format)
+	return nil, cli.Usagef("--log-format must be text or json, not %q", format)
 }
 
 // serve runs the service until ctx ends: the listener, and the duties that time

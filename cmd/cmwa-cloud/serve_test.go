@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 func TestServeTakesTheTokensOfTheIssuersThatAreNamed(t *testing.T) {
@@ -38,7 +40,7 @@ func TestServeTakesTheTokensOfTheIssuersThatAreNamed(t *testing.T) {
 		tokens = append(tokens, signed+"."+b64(signature))
 	}
 	p := newPlace(t, flags...)
-	made, _ := p.says(exitOK, "pool", "create", "p")
+	made, _ := p.says(cli.ExitOK, "pool", "create", "p")
 	var pools struct {
 		All []struct{ ID string } `json:"agentPools"`
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -21,7 +22,7 @@ func (c *configuring) mayChange(file onDisk, text string) error {
 	case file.info == nil || c.o.yes:
 		return nil
 	case c.prompt == nil:
-		return usageError{fmt.Errorf("%s: to change it, add --yes", state)}
+		return cli.Usagef("%s: to change it, add --yes", state)
 	}
 	answer, err := c.prompt.ask(question{text: state + ". " + text, shown: "no", empty: "no", check: oneOf("yes", "no", "y", "n")})
 	if err == nil && answer[0] == 'n' {
@@ -102,7 +103,7 @@ func (c *configuring) answer(key, flag, value, text string, check func(string) e
 	present := c.present[key]
 	if value != "" {
 		if err := check(value); err != nil {
-			return "", usageError{fmt.Errorf("--%s: %w", flag, err)}
+			return "", cli.Usagef("--%s: %w", flag, err)
 		}
 		return value, nil
 	}
@@ -114,7 +115,7 @@ func (c *configuring) answer(key, flag, value, text string, check func(string) e
 		return c.prompt.ask(q)
 	}
 	if present == "" {
-		return "", usageError{fmt.Errorf("there is nobody to ask: add --%s", flag)}
+		return "", cli.Usagef("there is nobody to ask: add --%s", flag)
 	}
 	return present, nil
 }
@@ -145,7 +146,7 @@ func (c *configuring) service() error {
 		switch {
 		case value != "":
 			if err := check(value); err != nil {
-				return usageError{fmt.Errorf("--%s: %w", q.flag, err)}
+				return cli.Usagef("--%s: %w", q.flag, err)
 			}
 		case c.prompt != nil:
 			shown := had

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // The limits that the benchmarks print beside what they measured.
@@ -203,7 +204,7 @@ func BenchmarkBurst(b *testing.B) {
 		w.queue("first", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("first", "succeeded")
 		agent.signal(os.Interrupt)
-		agent.exit(exitOK)
+		agent.exit(cli.ExitOK)
 		v.mu.Lock()
 		clear(v.claimed)
 		v.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // shells returns the shells that there is a script for.
@@ -25,7 +27,7 @@ func completionCommand(hard context.Context, s streams) *ffcli.Command {
 		FlagSet: s.flags("cmwa completion"),
 		Exec: func(_ context.Context, args []string) error {
 			if len(args) != 1 {
-				return usageError{fmt.Errorf("name one shell: %s", strings.Join(shells(), ", "))}
+				return cli.Usagef("name one shell: %s", strings.Join(shells(), ", "))
 			}
 			tree := completed(commands(hard, s))
 			var script string
@@ -37,7 +39,7 @@ func completionCommand(hard context.Context, s streams) *ffcli.Command {
 			case "fish":
 				script = fishScript(tree)
 			default:
-				return usageError{fmt.Errorf("there is no script for %q: the shells are %s", args[0], strings.Join(shells(), ", "))}
+				return cli.Usagef("there is no script for %q: the shells are %s", args[0], strings.Join(shells(), ", "))
 			}
 			_, err := io.WriteString(s.stdout, script)
 			return err

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/peterbourgon/ff/v3/ffcli"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -200,7 +201,7 @@ func TestEveryScriptNamesEveryCommandAndEveryFlag(t *testing.T) {
 
 func TestCompletionNeedsAShellThatItKnows(t *testing.T) {
 	for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}, {"completion", "bash", "zsh"}} {
-		if said := tell(nil, args...); said.code != exitUsage || !strings.Contains(said.stderr, "bash, zsh, fish") || said.stdout != "" {
+		if said := tell(nil, args...); said.code != cli.ExitUsage || !strings.Contains(said.stderr, "bash, zsh, fish") || said.stdout != "" {
 			t.Errorf("%v: %+v", args, said)
 		}
 	}

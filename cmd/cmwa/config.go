@@ -12,6 +12,7 @@ import (
 	"github.com/peterbourgon/ff/v3/ffcli"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -29,14 +30,14 @@ func configCommand(s streams) *ffcli.Command {
 		FlagSet: flags,
 		Exec: func(_ context.Context, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("config takes no argument %q: name a file with --config", args[0])}
+				return cli.Usagef("config takes no argument %q: name a file with --config", args[0])
 			}
 			if *format != "yaml" && *format != "json" {
-				return usageError{fmt.Errorf("there is no format %q: write yaml or json", *format)}
+				return cli.Usagef("there is no format %q: write yaml or json", *format)
 			}
 			c, warnings, err := load(*config, readEnvironment(s.environ))
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			for _, warning := range warnings {
 				fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)

@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -175,10 +176,10 @@ func TestConfigTellsWhyThereIsNone(t *testing.T) {
 			t.Errorf("it is not said: %s:\n%s", want, said.stderr)
 		}
 	}
-	if said.code != exitUsage || said.stdout != "" || strings.Contains(said.stderr, "c4n4ry") {
+	if said.code != cli.ExitUsage || said.stdout != "" || strings.Contains(said.stderr, "c4n4ry") {
 		t.Errorf("%+v", said)
 	}
-	if said := tell(nil, "config", "--config", "missing.yaml"); said.code != exitUsage || !strings.Contains(said.stderr, "missing.yaml") {
+	if said := tell(nil, "config", "--config", "missing.yaml"); said.code != cli.ExitUsage || !strings.Contains(said.stderr, "missing.yaml") {
 		t.Errorf("%+v", said)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -53,7 +54,7 @@ func configureCommand(s streams) *ffcli.Command {
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
-				return usageError{errors.New("configure takes flags only: see cmwa configure --help")}
+				return cli.Usage(errors.New("configure takes flags only: see cmwa configure --help"))
 			}
 			c := &configuring{o: o, s: s, environ: readEnvironment(s.environ)}
 			if !o.tokenStdin {
@@ -83,7 +84,7 @@ type configuring struct {
 // run asks everything, then checks everything, and only then writes.
 func (c *configuring) run(ctx context.Context) error {
 	if err := c.o.check(); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	if err := c.open(); err != nil {
 		return err
@@ -145,7 +146,7 @@ func (c *configuring) open() error {
 		return err
 	}
 	if c.present, err = schema.Texts(c.file.content); err != nil {
-		return usageError{c.inFile(err)}
+		return cli.Usage(c.inFile(err))
 	}
 	return nil
 }
@@ -180,7 +181,7 @@ func (c *configuring) content() ([]byte, error) {
 	}
 	content, err := schema.Edit(before, c.changes)
 	if err != nil {
-		return nil, usageError{c.inFile(err)}
+		return nil, cli.Usage(c.inFile(err))
 	}
 	source := schema.Source{Path: c.file.path, Content: content, ReadFile: func(name string) ([]byte, error) {
 		if c.secrets != nil && name == c.secrets.path {
@@ -202,7 +203,7 @@ func (c *configuring) content() ([]byte, error) {
 		}
 	}
 	if err := errs.Err(); err != nil {
-		return nil, usageError{fmt.Errorf("nothing has been changed, because the result could not be used:\n%w", err)}
+		return nil, cli.Usagef("nothing has been changed, because the result could not be used:\n%w", err)
 	}
 	return content, nil
 }

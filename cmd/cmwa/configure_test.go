@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -101,7 +102,7 @@ func settings(t *testing.T, name string) schema.Pool {
 func TestConfigureWritesACommentedFileForItsOwnerAlone(t *testing.T) {
 	emptyFolder(t)
 	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/", "--target", "process")
-	if got.code != exitOK || got.stderr != "" {
+	if got.code != cli.ExitOK || got.stderr != "" {
 		t.Fatalf("%+v", got)
 	}
 	const name = schema.FileName
@@ -164,10 +165,10 @@ func TestConfigureWithoutATerminalNamesTheFlagThatIsMissing(t *testing.T) {
 		if strings.Contains(got.stderr, schema.FileName+":") {
 			t.Errorf("%q: a place in a file that is not there: %s", c.args, got.stderr)
 		}
-		if got.code == exitOK || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
+		if got.code == cli.ExitOK || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
 			t.Errorf("%q: %+v", c.args, got)
 		}
-		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") && !strings.Contains(c.want, "regular"); usage && got.code != exitUsage {
+		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") && !strings.Contains(c.want, "regular"); usage && got.code != cli.ExitUsage {
 			t.Errorf("%q: exit code %d", c.args, got.code)
 		}
 		holds(t)
@@ -180,7 +181,7 @@ func TestConfigureDoesNotWaitForATokenOnceItIsToldToStop(t *testing.T) {
 	reading := &held{reached: stop}
 	var stdout, stderr bytes.Buffer
 	code := execute(ctx, ctx, []string{"configure", "--token-stdin"}, streams{nil, reading, &stdout, &stderr})
-	if code != exitFailure || !strings.Contains(stderr.String(), "nothing has been changed") || stdout.Len() > 0 {
+	if code != cli.ExitFailure || !strings.Contains(stderr.String(), "nothing has been changed") || stdout.Len() > 0 {
 		t.Errorf("exit code %d, %s", code, &stderr)
 	}
 	holds(t)
@@ -211,17 +212,17 @@ func TestConfigureSaysThatNoPoolWouldUseATokenAtTheTop(t *testing.T) {
 		got := configure(t, canary, nil, append(args, "--config", "x.yaml", "--yes")...)
 		switch name {
 		case "only the target":
-			if got.code != exitOK || strings.Contains(got.stderr, said) {
+			if got.code != cli.ExitOK || strings.Contains(got.stderr, said) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		default:
-			if got.code != exitOK || strings.Count(got.stderr, said) != 1 {
+			if got.code != cli.ExitOK || strings.Count(got.stderr, said) != 1 {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
 	}
 	put(t, "x.yaml", ownTokens+"- name: c\n", 0o600)
-	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != exitOK || got.stderr != "" {
+	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK || got.stderr != "" {
 		t.Errorf("one pool inherits: %+v", got)
 	}
 }
@@ -229,7 +230,7 @@ func TestConfigureSaysThatNoPoolWouldUseATokenAtTheTop(t *testing.T) {
 func TestConfigureRefusesTokensThatAreNone(t *testing.T) {
 	for _, token := range []string{"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff", strings.Repeat("\n", 1<<20) + canary} {
 		emptyFolder(t)
-		if got := configure(t, token, nil, "--token-stdin"); got.code != exitUsage || !strings.Contains(got.stderr, "the token on standard input must") {
+		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "the token on standard input must") {
 			t.Errorf("%+v", got)
 		}
 		holds(t)
@@ -242,11 +243,11 @@ func TestConfigureKeepsEverythingElseOfAFileThatIsThere(t *testing.T) {
 	emptyFolder(t)
 	put(t, "x.yaml", existing, 0o600)
 	got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin")
-	if got.code != exitUsage || !strings.Contains(got.stderr, "x.yaml is there already: to change it, add --yes") || content(t, "x.yaml") != existing {
+	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "x.yaml is there already: to change it, add --yes") || content(t, "x.yaml") != existing {
 		t.Errorf("%+v", got)
 	}
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
-	if got.code != exitOK {
+	if got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	text := content(t, "x.yaml")
@@ -259,11 +260,11 @@ func TestConfigureKeepsEverythingElseOfAFileThatIsThere(t *testing.T) {
 	}
 
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
-	if got.code != exitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "left x.yaml as it is") {
+	if got.code != cli.ExitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "left x.yaml as it is") {
 		t.Errorf("a second time: %+v\n%q", got, content(t, "x.yaml"))
 	}
 	got = configure(t, "", nil, "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
-	if p := settings2(t, "x.yaml"); got.code != exitOK || p.ServiceURL != "http://localhost:9000" || p.Token.Reveal() != canary {
+	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" || p.Token.Reveal() != canary {
 		t.Errorf("without a word on the token: %+v", got)
 	}
 	holds(t, "x.yaml")
@@ -288,7 +289,7 @@ func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"--config", "x.yaml", "--yes"}
-	if got := configure(t, "", nil, append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p1")...); got.code != exitOK {
+	if got := configure(t, "", nil, append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p1")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if p := settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") || p.OrganizationName != "acme" || p.RunnerPoolID != "p1" {
@@ -297,31 +298,31 @@ func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
 	if text := content(t, "x.yaml"); strings.Contains(text, canary) || !strings.HasPrefix(text, "token: \"\" # mine\n") {
 		t.Errorf("the token is still in\n%s", text)
 	}
-	if got := configure(t, "", nil, append(args, "--pool-id", "p2")...); got.code != exitOK {
+	if got := configure(t, "", nil, append(args, "--pool-id", "p2")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if p := settings(t, "x.yaml"); p.RunnerPoolID != "p2" || p.OrganizationName != "acme" {
 		t.Errorf("%+v", p)
 	}
-	if got := configure(t, "", nil, append(args, "--token-file", "token")...); got.code != exitOK {
+	if got := configure(t, "", nil, append(args, "--token-file", "token")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if p := settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" || p.TokenFile != filepath.Join(here, "token") {
 		t.Errorf("%+v", p)
 	}
-	if got := configure(t, canary, nil, append(args, "--token-file", "token", "--token-stdin")...); got.code != exitOK {
+	if got := configure(t, canary, nil, append(args, "--token-file", "token", "--token-stdin")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if p := settings(t, "x.yaml"); p.Token.Reveal() != canary || content(t, "token") != canary+"\n" {
 		t.Errorf("%+v", p)
 	}
-	if got := configure(t, "pul-1", nil, append(args, "--token-stdin")...); got.code != exitOK {
+	if got := configure(t, "pul-1", nil, append(args, "--token-stdin")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if p := settings(t, "x.yaml"); p.Token.Reveal() != "pul-1" || content(t, "token") != "pul-1\n" {
 		t.Errorf("the token did not go to the file that token_file names: %+v", p)
 	}
-	if got := configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...); got.code != exitUsage || !strings.Contains(got.stderr, "configuration itself") {
+	if got := configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "configuration itself") {
 		t.Errorf("%+v", got)
 	}
 	holds(t, "token", "x.yaml")
@@ -341,7 +342,7 @@ func TestConfigureWritesNothingThatTheAgentCouldNotUse(t *testing.T) {
 		emptyFolder(t)
 		put(t, "x.yaml", before, 0o640)
 		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
-		if got.code != exitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "nothing has been changed") || got.stdout != "" {
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "nothing has been changed") || got.stdout != "" {
 			t.Errorf("%.40q: %+v", before, got)
 		}
 		if content(t, "x.yaml") != before || mode(t, "x.yaml") != 0o640 {
@@ -374,7 +375,7 @@ func TestConfigureKeepsLinksOwnersAndStricterModes(t *testing.T) {
 			}
 		}
 		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
-		if got.code != exitOK || strings.Contains(got.stdout, "cannot read or write any more") != c.told {
+		if got.code != cli.ExitOK || strings.Contains(got.stdout, "cannot read or write any more") != c.told {
 			t.Errorf("%v: %+v", c.mode, got)
 		}
 		if mode(t, "x.yaml")&fs.ModeSymlink == 0 || mode(t, "real/deep/link")&fs.ModeSymlink == 0 || mode(t, "real/x.yaml") != c.want {
@@ -398,7 +399,7 @@ func TestConfigureMakesTheFileThatADanglingLinkNames(t *testing.T) {
 	if err := os.Symlink("new.yaml", "x.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin"); got.code != exitOK {
+	if got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin"); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if mode(t, "new.yaml") != 0o600 || mode(t, "x.yaml")&fs.ModeSymlink == 0 {
@@ -407,7 +408,7 @@ func TestConfigureMakesTheFileThatADanglingLinkNames(t *testing.T) {
 	if err := os.Symlink("loop.yaml", "loop.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if got := configure(t, canary, nil, "--config", "loop.yaml", "--token-stdin"); got.code != exitFailure || !strings.Contains(got.stderr, "symbolic links") {
+	if got := configure(t, canary, nil, "--config", "loop.yaml", "--token-stdin"); got.code != cli.ExitFailure || !strings.Contains(got.stderr, "symbolic links") {
 		t.Errorf("%+v", got)
 	}
 	holds(t, "loop.yaml", "new.yaml", "x.yaml")
@@ -423,7 +424,7 @@ func TestConfigureSaysWhatMaySurpriseLater(t *testing.T) {
 	}
 	environ := []string{"PULUMI_AGENT_CONFIG= tree/etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary, "PULUMI_AGENT_CA_FILE=x"}
 	got := configure(t, canary, environ, "--token-stdin")
-	if got.code != exitOK || !strings.Contains(got.stdout, "cmwa vet 'tree/etc/x y.yaml'") {
+	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "cmwa vet 'tree/etc/x y.yaml'") {
 		t.Fatalf("%+v", got)
 	}
 	for _, want := range []string{"git work tree", "PULUMI_AGENT_DEPLOY_TARGET is set here, and wins", "PULUMI_AGENT_TOKEN is set here"} {
@@ -435,10 +436,10 @@ func TestConfigureSaysWhatMaySurpriseLater(t *testing.T) {
 		t.Errorf("a variable of no key that was written is named: %s", got.stderr)
 	}
 	put(t, "token", "pul-0", 0o600)
-	if got := configure(t, "", nil, "--config", "tree/x.yaml", "--token-file", "token"); got.code != exitOK || got.stderr != "" {
+	if got := configure(t, "", nil, "--config", "tree/x.yaml", "--token-file", "token"); got.code != cli.ExitOK || got.stderr != "" {
 		t.Errorf("%+v", got)
 	}
-	if got := configure(t, canary, nil, "--config", "tree/y.yaml", "--token-stdin", "--token-file", "tree/token"); got.code != exitOK || !strings.Contains(got.stderr, "tree/token lies in a git work tree") {
+	if got := configure(t, canary, nil, "--config", "tree/y.yaml", "--token-stdin", "--token-file", "tree/token"); got.code != cli.ExitOK || !strings.Contains(got.stderr, "tree/token lies in a git work tree") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -56,7 +57,7 @@ func (c *configuring) setUnused() (bool, error) {
 		fmt.Fprintf(c.s.stderr, "cmwa: %s\n", state)
 		return true, nil
 	case c.prompt == nil && said:
-		return false, usageError{fmt.Errorf("%s: to set these all the same, add --yes", state)}
+		return false, cli.Usagef("%s: to set these all the same, add --yes", state)
 	case c.prompt == nil:
 		return false, nil
 	}
@@ -90,7 +91,7 @@ func (c *configuring) way() (string, error) {
 	case had != "":
 		return "", nil
 	default:
-		return "", usageError{errors.New("there is nobody to ask how the agent authenticates: add --token-stdin, --token-file, or --oidc-token-file with --organization and --pool-id")}
+		return "", cli.Usage(errors.New("there is nobody to ask how the agent authenticates: add --token-stdin, --token-file, or --oidc-token-file with --organization and --pool-id"))
 	}
 }
 
@@ -140,7 +141,7 @@ func (c *configuring) accessToken(ctx context.Context) error {
 			err = errors.New("--token-file: there is no such file: put the token into it, or add --token-stdin")
 		}
 		if err != nil {
-			return usageError{err}
+			return cli.Usage(err)
 		}
 		return c.tokenAt("", name)
 	}
@@ -201,7 +202,7 @@ func (c *configuring) readToken(ctx context.Context, had bool) (string, error) {
 		}
 		token := strings.TrimSpace(string(content[:min(len(content), most)]))
 		if err := check(token); err != nil {
-			return "", usageError{fmt.Errorf("the token on standard input %w", err)}
+			return "", cli.Usagef("the token on standard input %w", err)
 		}
 		return token, nil
 	}
@@ -236,7 +237,7 @@ func (c *configuring) tokenAt(token, name string) error {
 		return err
 	}
 	if same, err := filepath.Abs(c.file.place); err != nil || same == file.place {
-		return usageError{errors.New("the token file cannot be the configuration itself: name another with --token-file")}
+		return cli.Usage(errors.New("the token file cannot be the configuration itself: name another with --token-file"))
 	}
 	c.token, c.secrets = token, &file
 	return c.mayChange(file, "Put the new token into it?")

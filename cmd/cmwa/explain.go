@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/term"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -34,11 +34,11 @@ func explainCommand(s streams) *ffcli.Command {
 				_, err = io.WriteString(s.stdout, text)
 				return err
 			case len(args) > 1:
-				return usageError{fmt.Errorf("explain takes one key, and not %d", len(args))}
+				return cli.Usagef("explain takes one key, and not %d", len(args))
 			}
 			text, err := schema.Explain(args[0], columns(s.stdout))
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			_, err = io.WriteString(s.stdout, text)
 			return err

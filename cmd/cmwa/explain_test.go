@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"cuelang.org/go/cue/cuecontext"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 func TestExplainListsAllKeysOrTellsOne(t *testing.T) {
@@ -41,7 +43,7 @@ func TestExplainRefusesWhatItDoesNotKnow(t *testing.T) {
 		"config agent.yaml":       "name a file with --config",
 		"config --format toml":    "there is no format \"toml\": write yaml or json",
 	} {
-		if said := tell(nil, strings.Fields(line)...); said.code != exitUsage || !strings.Contains(said.stderr, want) || said.stdout != "" {
+		if said := tell(nil, strings.Fields(line)...); said.code != cli.ExitUsage || !strings.Contains(said.stderr, want) || said.stdout != "" {
 			t.Errorf("%s: %+v", line, said)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 )
 
@@ -252,7 +253,7 @@ func TestIdentity(t *testing.T) {
 		w.hold("two", p[0].id)
 		w.release("one")
 		first.signal(syscall.SIGTERM)
-		first.exit(exitOK)
+		first.exit(cli.ExitOK)
 		w.kill(second)
 		w.attends(start(), second)
 		w.release("two")
@@ -273,7 +274,7 @@ func TestIdentity(t *testing.T) {
 		second := w.startWith(file, private("two"), "token: "+p[0].token)
 		second.signal(syscall.SIGTERM)
 		second.signal(syscall.SIGTERM)
-		second.exit(exitOK)
+		second.exit(cli.ExitOK)
 		if strings.Contains(second.output(), "attending it") {
 			t.Errorf("the second agent attends the job of the first:\n%s", second.output())
 		}

@@ -26,6 +26,11 @@ var never = []arrow{
 	{"*", "cmd/cmwa", "nothing imports a command"},
 	{"*", "cmd/cmwa-cloud", "nothing imports a command"},
 	{"*", "cmd/workflow-runner", "nothing imports a command"},
+	{"cmd/cli", module + "*", "it knows the process, and nothing that a program does"},
+	{"schema*", module + "cmd/*", "programs pass the version and their streams as arguments"},
+	{"reconcile*", module + "cmd/*", "programs pass the version and their streams as arguments"},
+	{"runtime*", module + "cmd/*", "programs pass the version and their streams as arguments"},
+	{"cloud*", module + "cmd/*", "programs pass the version and their streams as arguments"},
 	{"*", "runtime/runtimetest", "production code does not import its fakes"},
 	{"schema/secret", module + "*", "all others may import it"},
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 func TestListen(t *testing.T) {
@@ -92,10 +94,10 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 		t.Helper()
 		w.eventually("only "+good+" answers", func() bool { return health(good) == http.StatusOK && health(bad) == 0 })
 		proxied := []string{"HTTP_PROXY=http://127.0.0.1:1", "http_proxy="}
-		if said := w.onceWith(proxied, "status", "--config", w.file()); said.code != exitOK {
+		if said := w.onceWith(proxied, "status", "--config", w.file()); said.code != cli.ExitOK {
 			t.Errorf("status: %+v", said)
 		}
-		if said := w.onceWith(proxied, "plan", "--live", "--config", w.file(), w.file()); said.code != exitOK || said.stdout != "no change\n" {
+		if said := w.onceWith(proxied, "plan", "--live", "--config", w.file(), w.file()); said.code != cli.ExitOK || said.stdout != "no change\n" {
 			t.Errorf("plan --live: %+v", said)
 		}
 	}

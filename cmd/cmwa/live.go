@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
 )
@@ -22,8 +23,8 @@ func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) 
 	if err != nil {
 		return s.noPlan(err)
 	}
-	if d.Agent.Version != release() {
-		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", printable(d.Agent.Version), release())
+	if d.Agent.Version != cli.Version() {
+		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", printable(d.Agent.Version), cli.Version())
 	}
 	before, err := inForceHere(d, q.environ)
 	if err != nil {
@@ -41,7 +42,7 @@ func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) 
 		return fmt.Errorf("write what was found: %w", err)
 	}
 	if after == nil {
-		return exitError(exitInvalid)
+		return cli.ExitError(exitInvalid)
 	}
 	return s.printPlan(reconcile.Preview(before, after), format)
 }
@@ -55,11 +56,11 @@ func asAgent(source schema.Source) (*schema.Config, schema.Problems) {
 
 // noPlan says why there is no plan.
 func (s streams) noPlan(err error) error {
-	var code exitError
+	var code cli.ExitError
 	if !errors.As(err, &code) {
 		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
 	}
-	return exitError(exitInvalid)
+	return cli.ExitError(exitInvalid)
 }
 
 // inForceHere loads what an agent has in force from the files of this machine.
@@ -93,11 +94,11 @@ func inForceHere(d statusDocument, environ environment) (*schema.Config, error) 
 func dryRun(config string, s streams) error {
 	source, err := find(config, readEnvironment(s.environ))
 	if err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	c, problems := asAgent(source)
 	if c == nil {
-		return usageError{problems.Err()}
+		return cli.Usage(problems.Err())
 	}
 	for _, warning := range problems.Warnings() {
 		fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -21,7 +22,7 @@ func agentWithFile(t *testing.T, path string, environ []string, change func(*sta
 	digest := schema.Evaluate(source).Digest
 	return agentOf(t, func() statusDocument {
 		d := fixedStatus()
-		d.Agent.Version, d.Config.Path, d.Config.Digest, d.Config.Rejection = release(), path, digest, nil
+		d.Agent.Version, d.Config.Path, d.Config.Digest, d.Config.Rejection = cli.Version(), path, digest, nil
 		if change != nil {
 			change(&d)
 		}
@@ -41,7 +42,7 @@ func TestALivePlanTellsWhatSavingAFileWouldDo(t *testing.T) {
 		"changes": {[]string{changed}, told{exitChanges, "pool default: tuned, running jobs go on\n" +
 			"  now            token             [secret] (changed)\n" +
 			"  now            polling_interval  10s -> 20s\n", ""}},
-		"no change": {[]string{same}, told{exitOK, "no change\n", ""}},
+		"no change": {[]string{same}, told{cli.ExitOK, "no change\n", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if said := tell(nil, append([]string{"plan", "--live", "--url", url}, test.args...)...); said != test.want {
@@ -112,7 +113,7 @@ func TestALivePlanRefusesWhatTheAgentWouldRefuse(t *testing.T) {
 func TestALivePlanSaysThatTheAgentIsOfAnotherRelease(t *testing.T) {
 	path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\n")
 	url := agentWithFile(t, path, nil, func(d *statusDocument) { d.Agent.Version = "v0.0.1" })
-	if said := tell(nil, "plan", "--live", "--url", url, path); said.code != exitOK || !strings.Contains(said.stderr, "warning: the agent is of release v0.0.1") {
+	if said := tell(nil, "plan", "--live", "--url", url, path); said.code != cli.ExitOK || !strings.Contains(said.stderr, "warning: the agent is of release v0.0.1") {
 		t.Errorf("%+v", said)
 	}
 }
@@ -120,7 +121,7 @@ func TestALivePlanSaysThatTheAgentIsOfAnotherRelease(t *testing.T) {
 func TestADryRunPrintsTheFirstPlanAndDoesNothing(t *testing.T) {
 	path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\nhttp_server_port: 8081\npools: [{name: two}, {name: one, token: pul-b}]\n")
 	said := tell(nil, "run", "--dry-run", "--config", path)
-	if want := (told{exitOK, "set the agent's HTTP port 0 -> 8081, log, time limits\nstart pool one\nstart pool two\n", ""}); said != want {
+	if want := (told{cli.ExitOK, "set the agent's HTTP port 0 -> 8081, log, time limits\nstart pool one\nstart pool two\n", ""}); said != want {
 		t.Errorf("%+v", said)
 	}
 	if names, err := os.ReadDir(filepath.Dir(path)); err != nil || len(names) != 1 {
@@ -131,7 +132,7 @@ func TestADryRunPrintsTheFirstPlanAndDoesNothing(t *testing.T) {
 		"another target": {"token: pul-a\ndeploy_target: kubernetes\n", "kubernetes is not in this release"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if said := tell(nil, "run", "--dry-run", "--config", fileOf(t, "agent.yaml", test.file)); said.code != exitUsage || said.stdout != "" || !strings.Contains(said.stderr, test.want) {
+			if said := tell(nil, "run", "--dry-run", "--config", fileOf(t, "agent.yaml", test.file)); said.code != cli.ExitUsage || said.stdout != "" || !strings.Contains(said.stderr, test.want) {
 				t.Errorf("%+v", said)
 			}
 		})

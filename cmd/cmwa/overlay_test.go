@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // A key that a variable sets is named wherever an edit of it is looked at: in the
@@ -66,18 +68,18 @@ func TestReloadOverlaidKeys(t *testing.T) {
 		t.Errorf("status --json: %v, %+v", err, document.Config.Warnings)
 	}
 	vet := w.onceWith(environ, "vet", w.file())
-	if vet.code != exitOK || !strings.Contains(vet.stdout, text) || !strings.Contains(vet.stdout, secret) {
+	if vet.code != cli.ExitOK || !strings.Contains(vet.stdout, text) || !strings.Contains(vet.stdout, secret) {
 		t.Errorf("vet: %+v", vet)
 	}
 	edited := filepath.Join(w.folder, "edited.yaml")
 	w.must(os.WriteFile(edited, []byte(content("7s", p[1].token)), 0o600))
 	for name, args := range map[string][]string{"plan": {"plan", w.file(), edited}, "plan --live": {"plan", "--live", "--config", w.file(), edited}} {
 		said := w.onceWith(environ, args...)
-		if said.code != exitOK || said.stdout != "no change\n" || !strings.Contains(said.stderr, fmt.Sprintf(hidden, "7s")) {
+		if said.code != cli.ExitOK || said.stdout != "no change\n" || !strings.Contains(said.stderr, fmt.Sprintf(hidden, "7s")) {
 			t.Errorf("%s: %+v", name, said)
 		}
 	}
-	if said := w.once("vet", w.file()); said.code != exitOK || said.stdout != "" {
+	if said := w.once("vet", w.file()); said.code != cli.ExitOK || said.stdout != "" {
 		t.Errorf("vet without the variables: %+v", said)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
@@ -59,7 +60,7 @@ func TestAServiceBehindACompanysOwnAuthorityIsServed(t *testing.T) {
 		ignorant := w.agent("service_url: " + secure)
 		ignorant.says("ca_file")
 		ignorant.signal(os.Interrupt)
-		ignorant.exit(exitOK)
+		ignorant.exit(cli.ExitOK)
 
 		w.agent("service_url: "+secure, "ca_file: "+file)
 		w.queue("one", order{Steps: []step{{Name: "look", Run: `cat "$NODE_EXTRA_CA_CERTS"; grep -q "$(sed -n 2p "$NODE_EXTRA_CA_CERTS")" "$SSL_CERT_FILE" && echo "in the bundle too"`}}})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
 )
@@ -51,7 +52,7 @@ func planCommand(s streams) *ffcli.Command {
 				return s.planLive(ctx, &running, files[0], *format)
 			case err != nil, *live, running.config+running.url != "", len(files) != 2, *format != "text" && *format != "json":
 				fmt.Fprintln(s.stderr, "cmwa: write: cmwa plan [--format text|json] OLD NEW, or cmwa plan --live [--config FILE | --url URL] NEW")
-				return exitError(exitInvalid)
+				return cli.ExitError(exitInvalid)
 			}
 			configs, err := s.planned(ctx, files)
 			if err != nil {
@@ -66,11 +67,11 @@ func planCommand(s streams) *ffcli.Command {
 func (s streams) planned(ctx context.Context, files []string) (configs []*schema.Config, err error) {
 	sources, unread, err := s.sources(ctx, files)
 	if err != nil {
-		var code exitError
+		var code cli.ExitError
 		if !errors.As(err, &code) {
 			fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
 		}
-		return nil, exitError(exitInvalid)
+		return nil, cli.ExitError(exitInvalid)
 	}
 	embedded := make([][]schema.Source, len(sources))
 	packed := make([]bool, len(sources))
@@ -94,7 +95,7 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 			config, problems = asAgent(source)
 		}
 		if problems.Err() != nil {
-			err = exitError(exitInvalid)
+			err = cli.ExitError(exitInvalid)
 		}
 		findings = append(findings, found(source, problems, said)...)
 		configs = append(configs, config)
@@ -147,7 +148,7 @@ func (s streams) printPlan(reloads []reconcile.Reload, format string) error {
 	case len(reloads) == 0:
 		return nil
 	default:
-		return exitError(exitChanges)
+		return cli.ExitError(exitChanges)
 	}
 }
 

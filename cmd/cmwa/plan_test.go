@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // command runs one command line of the program within the test.
@@ -180,7 +182,7 @@ func TestPlanComparesTheConfigurationsThatManifestsHold(t *testing.T) {
 }
 
 func TestAMisspeltCommandIsAnsweredWithTheRightOne(t *testing.T) {
-	if code, _, stderr := command(nil, "plna"); code != exitUsage || !strings.Contains(stderr, `there is no command "plna": did you mean plan?`) {
+	if code, _, stderr := command(nil, "plna"); code != cli.ExitUsage || !strings.Contains(stderr, `there is no command "plna": did you mean plan?`) {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 }

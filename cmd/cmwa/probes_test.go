@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // probedThreshold is the health_threshold of these tests: many polling intervals.
@@ -79,18 +81,18 @@ func TestProbes(t *testing.T) {
 		}
 		agent := w.follow(nil, two(pools[1].token)...)
 		p.alive(0, http.StatusOK)
-		p.status(exitOK, "healthy, ready")
+		p.status(cli.ExitOK, "healthy, ready")
 
 		w.save(two("pul-wrong")...)
 		agent.says("the service refuses the token")
 		p.alive(3*probedThreshold, http.StatusServiceUnavailable)
-		p.status(exitFailure, "healthy, NOT READY", "not ready: pool bad: no poll has succeeded since", "problem: the service refuses the token")
+		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool bad: no poll has succeeded since", "problem: the service refuses the token")
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": pools[0].id}})
 		w.await("one", "succeeded") // the other pool goes on
 
 		w.save(two(pools[1].token)...)
 		p.alive(0, http.StatusOK)
-		p.status(exitOK)
+		p.status(cli.ExitOK)
 	})
 
 	t.Run("a first start with a refused token is alive and never ready", func(t *testing.T) {
@@ -102,7 +104,7 @@ func TestProbes(t *testing.T) {
 		agent := w.start("agent", nil, "cmwa", "run", "--config", w.file())
 		agent.says("the service refuses the token")
 		p.never(2 * probedThreshold)
-		p.status(exitFailure, "not ready: pool default: the service has not answered yet")
+		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet")
 		w.save(p.settings("token: " + w.pool)...)
 		p.alive(0, http.StatusOK)
 	})
@@ -115,7 +117,7 @@ func TestProbes(t *testing.T) {
 		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + filepath.Join(w.folder, "none.sock")}, p.settings()...)
 		agent.says("cannot reach the Docker engine")
 		p.never(2 * probedThreshold)
-		p.status(exitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")
+		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")
 	})
 
 	t.Run("a service that was never reached is alive and never ready", func(t *testing.T) {
@@ -126,11 +128,11 @@ func TestProbes(t *testing.T) {
 		agent := w.agent(p.settings("circuit_breaker_failures: 1", "circuit_breaker_timeout: 1s", "request_retry_count: 0")...)
 		agent.says("the circuit breaker is open")
 		p.never(2 * probedThreshold)
-		p.status(exitFailure, "not ready: pool default: the service has not answered yet", "problem: cannot reach")
+		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet", "problem: cannot reach")
 		stop := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
 		defer stop()
 		p.alive(0, http.StatusOK)
-		p.status(exitOK)
+		p.status(cli.ExitOK)
 		w.url = up
 	})
 }

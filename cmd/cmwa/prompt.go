@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // errNoAnswer is how a dialogue ends that a person, or a signal, broke off.
@@ -97,7 +99,7 @@ func (p *prompt) ask(q question) (string, error) {
 		}
 		fmt.Fprintf(p.terminal, "  %v\n", err)
 	}
-	return "", usageError{fmt.Errorf("no answer of %d could be used: nothing has been changed", attempts)}
+	return "", cli.Usagef("no answer of %d could be used: nothing has been changed", attempts)
 }
 
 func (p *prompt) line(text string, hidden bool) (string, error) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -185,7 +186,7 @@ func TestAPersonIsAskedThreeThings(t *testing.T) {
 	p.answer("Where jobs run (docker, process) [docker]", "process")
 	p.expect("wrote " + schema.FileName)
 	p.expect("cmwa vet " + schema.FileName)
-	if code := p.end(); code != exitOK {
+	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
 	if s := settings(t, schema.FileName); s.Token.Reveal() != canary || s.ServiceURL != "https://api.pulumi.com" || s.DeployTarget != "process" {
@@ -216,7 +217,7 @@ func TestAWrongAnswerIsAskedAgainWithItsCure(t *testing.T) {
 	p.expect("must be one of")
 	p.answer("Where jobs run", "docker")
 	p.expect("wrote ")
-	if code := p.end(); code != exitOK {
+	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
 	if s := settings(t, "x.yaml"); s.Token.Reveal() != canary || s.ServiceURL != "https://pulumi.example.com" || filepath.Base(s.TokenFile) != "x.token" {
@@ -235,7 +236,7 @@ func TestAPersonWhoCannotAnswerIsNotAskedForEver(t *testing.T) {
 		p.answer("(token or oidc)", "what?")
 	}
 	p.expect("nothing has been changed")
-	if code := p.end(); code != exitUsage {
+	if code := p.end(); code != cli.ExitUsage {
 		t.Errorf("exit code %d", code)
 	}
 	holds(t)
@@ -260,7 +261,7 @@ func TestBreakingOffLeavesEverythingAsItWas(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.expect("nothing has been changed")
-			if code := p.end(); code != exitFailure {
+			if code := p.end(); code != cli.ExitFailure {
 				t.Errorf("exit code %d", code)
 			}
 			if content(t, "x.yaml") != existing || mode(t, "x.yaml") != 0o640 {
@@ -278,7 +279,7 @@ func TestAFileThatIsThereIsLeftAloneWithoutAYes(t *testing.T) {
 		p := sit(t, "--config", "x.yaml")
 		p.answer("Change it", answer)
 		p.expect("nothing has been changed")
-		if code := p.end(); code != exitFailure || content(t, "x.yaml") != existing {
+		if code := p.end(); code != cli.ExitFailure || content(t, "x.yaml") != existing {
 			t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
 		}
 	}
@@ -294,7 +295,7 @@ func TestAnEmptyAnswerKeepsWhatTheFileSays(t *testing.T) {
 		p.answer("]", "")
 	}
 	p.expect("left x.yaml as it is")
-	if code := p.end(); code != exitOK || content(t, "x.yaml") != before {
+	if code := p.end(); code != cli.ExitOK || content(t, "x.yaml") != before {
 		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
 	}
 
@@ -308,7 +309,7 @@ func TestAnEmptyAnswerKeepsWhatTheFileSays(t *testing.T) {
 	p.answer("URL of the service", "")
 	p.answer("Where jobs run", "")
 	p.expect("wrote x.yaml")
-	if code := p.end(); code != exitOK {
+	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
 	want := strings.ReplaceAll(existing, "'pul-old'", `""`)
@@ -323,7 +324,7 @@ func TestATokenTypedAheadIsNotShown(t *testing.T) {
 	p.expect("(token or oidc) [token]: ")
 	p.press("token\r" + canary + "\rconfig\rhttp://localhost:9\rdocker\r")
 	p.expect("wrote x.yaml")
-	if code := p.end(); code != exitOK || settings(t, "x.yaml").Token.Reveal() != canary {
+	if code := p.end(); code != cli.ExitOK || settings(t, "x.yaml").Token.Reveal() != canary {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -336,7 +337,7 @@ func TestATokenForStandardInputIsNotShownAtATerminal(t *testing.T) {
 			p.expect("Pool access token, which is not shown: ")
 			p.press(keys)
 			p.expect("wrote " + schema.FileName)
-			if code := p.end(); code != exitOK || settings(t, schema.FileName).Token.Reveal() != canary {
+			if code := p.end(); code != cli.ExitOK || settings(t, schema.FileName).Token.Reveal() != canary {
 				t.Errorf("exit code %d", code)
 			}
 		})
@@ -357,7 +358,7 @@ func TestATokenForStandardInputCanBeBrokenOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.expect("nothing has been changed")
-			if code := p.end(); code != exitFailure {
+			if code := p.end(); code != cli.ExitFailure {
 				t.Errorf("exit code %d", code)
 			}
 			holds(t)
@@ -381,7 +382,7 @@ func TestAPersonIsAskedBeforeATokenIsAddedThatNoPoolUses(t *testing.T) {
 		p.answer("URL of the service", "")
 		p.answer("Where jobs run", "process")
 		p.expect("wrote x.yaml")
-		if code, text := p.end(), content(t, "x.yaml"); code != exitOK || strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
+		if code, text := p.end(), content(t, "x.yaml"); code != cli.ExitOK || strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
 			t.Errorf("exit code %d, %q", code, text)
 		}
 	}
@@ -392,7 +393,7 @@ func TestAPersonIsAskedBeforeATokenIsAddedThatNoPoolUses(t *testing.T) {
 	p.answer("Change it", "yes")
 	p.answer(question, "no")
 	p.expect("nothing has been changed")
-	if code := p.end(); code != exitFailure || content(t, "x.yaml") != ownTokens {
+	if code := p.end(); code != cli.ExitFailure || content(t, "x.yaml") != ownTokens {
 		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // engineLink is a unix socket that leads to the Docker engine while it is up.
@@ -111,8 +113,8 @@ func TestQueue(t *testing.T) {
 		polls := v.count(w.pool)
 		agent.says("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
-		if shown.code != exitFailure || !strings.Contains(shown.stdout, "set working_directory to where it is") {
-			t.Errorf("cmwa status ends with code %d, want %d and the cure:\n%s", shown.code, exitFailure, shown.stdout)
+		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to where it is") {
+			t.Errorf("cmwa status ends with code %d, want %d and the cure:\n%s", shown.code, cli.ExitFailure, shown.stdout)
 		}
 		if code := probe(url + "/healthz"); code != 200 {
 			t.Errorf("the agent is not healthy (%d) while it waits for its runner", code)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -24,15 +25,15 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 				t.Errorf("vet: there is no %q in\n%s", want, stdout)
 			}
 		}
-		if code != exitOK || strings.Count(stdout, "\n") != 2 {
+		if code != cli.ExitOK || strings.Count(stdout, "\n") != 2 {
 			t.Errorf("vet: exit code %d\n%s", code, stdout)
 		}
-		if said := tell(nil, "run", "--dry-run", "--config", file); said.code != exitUsage || !strings.Contains(said.stderr, target+" is not in this release") {
+		if said := tell(nil, "run", "--dry-run", "--config", file); said.code != cli.ExitUsage || !strings.Contains(said.stderr, target+" is not in this release") {
 			t.Errorf("run: %+v", said)
 		}
 	}
 	code, stdout, _ := command([]string{"PULUMI_AGENT_DEPLOY_TARGET=ecs"}, "vet", fileOf(t, "agent.yaml", "token: pul-0123\n"))
-	if code != exitOK || stdout != "warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; it has docker and process\n" {
+	if code != cli.ExitOK || stdout != "warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; it has docker and process\n" {
 		t.Errorf("the variable: exit code %d, %q", code, stdout)
 	}
 }
@@ -76,7 +77,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 			for command, said := range answers {
 				invalid := exitInvalid
 				if strings.HasPrefix(command, "run") {
-					invalid = exitUsage
+					invalid = cli.ExitUsage
 				}
 				if (said.code == invalid) != test.refused || !strings.Contains(said.stderr, test.says) || test.says == "" && said.stderr != "" {
 					t.Errorf("%s: %+v", command, said)
@@ -96,7 +97,7 @@ func TestConfigureOffersTheTargetsOfThisRelease(t *testing.T) {
 	emptyFolder(t)
 	for _, target := range foreign {
 		got := configure(t, canary+"\n", nil, "--token-stdin", "--target", target)
-		if got.code != exitUsage || !strings.Contains(got.stderr, target+" is not in this release: write docker or process") {
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, target+" is not in this release: write docker or process") {
 			t.Errorf("%s: %+v", target, got)
 		}
 		holds(t)
@@ -116,7 +117,7 @@ func TestConfigureKeepsATargetOfAnotherRelease(t *testing.T) {
 	emptyFolder(t)
 	put(t, "agent.yaml", "token: pul-old\ndeploy_target: kubernetes\n", 0o600)
 	got := configure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes")
-	if got.code != exitOK || !strings.Contains(content(t, "agent.yaml"), "deploy_target: kubernetes") {
+	if got.code != cli.ExitOK || !strings.Contains(content(t, "agent.yaml"), "deploy_target: kubernetes") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -12,6 +11,7 @@ import (
 	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/schema"
@@ -30,7 +30,7 @@ func runCommand(hard context.Context, s streams) *ffcli.Command {
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("run takes no argument %q", args[0])}
+				return cli.Usagef("run takes no argument %q", args[0])
 			}
 			if *dry {
 				return dryRun(*config, s)
@@ -66,7 +66,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Written: watcher.Written, Log: log.logger,
 	})
 	if err := follower.Look(); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 
 	// the process: log, listener, limits
@@ -84,7 +84,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	// the loop, and what tells of it
 	loop := reconcile.New(builder(environ, agent, process.slots, log.logger), process.prepare, first.Process, log.logger)
 	process.handle((&account{started: time.Now(), config: follower.View, loop: loop.Status, mode: watcher.Mode}).answers())
-	log.logger.Info("agent starts", "version", release(), "config", c.Path, "pools", len(c.Pools),
+	log.logger.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Folder)
 	want = loop.Want
 	loop.Want(first)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -73,7 +74,7 @@ type (
 func sarifOf(all []finding) sarifLog {
 	rules := schema.Rules()
 	run := sarifRun{
-		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: release()}},
+		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: cli.Version()}},
 		ColumnKind: "unicodeCodePoints", Results: []sarifResult{},
 	}
 	for _, rule := range rules {

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -22,7 +22,7 @@ func schemaCommand(s streams) *ffcli.Command {
 		FlagSet: flags,
 		Exec: func(_ context.Context, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("schema takes no argument %q", args[0])}
+				return cli.Usagef("schema takes no argument %q", args[0])
 			}
 			write := schema.JSONSchema
 			switch *format {
@@ -30,7 +30,7 @@ func schemaCommand(s streams) *ffcli.Command {
 			case "cue":
 				write = schema.CUE
 			default:
-				return usageError{fmt.Errorf("there is no format %q: write json or cue", *format)}
+				return cli.Usagef("there is no format %q: write json or cue", *format)
 			}
 			text, err := write()
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/runtime"
@@ -214,7 +215,7 @@ func (a *account) document(now time.Time) statusDocument {
 	directory, _ := os.Getwd()
 	document := statusDocument{
 		Version: statusVersion, Now: now.UTC(),
-		Agent:   statusAgent{Version: release(), PID: os.Getpid(), StartedAt: a.started.UTC(), Directory: directory},
+		Agent:   statusAgent{Version: cli.Version(), PID: os.Getpid(), StartedAt: a.started.UTC(), Directory: directory},
 		Healthy: loop.Healthy(now), Ready: loop.Ready(now), NotReady: reasonsOf(loop, now),
 		Converged: loop.Converged() && loop.Applied == view.Generation, Stopping: loop.Stopping,
 		Config: statusConfig{

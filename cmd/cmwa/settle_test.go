@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // quietSecond is how long a file must be quiet before a change that moves pools,
@@ -131,7 +133,7 @@ func onlyWhole(t *testing.T, agent *program) {
 	t.Helper()
 	agent.find(regexp.MustCompile(`converged.*generation=2`))
 	agent.signal(syscall.SIGTERM)
-	agent.exit(exitOK)
+	agent.exit(cli.ExitOK)
 	output := agent.output()
 	if reloads := strings.Count(output, "configuration changed"); reloads != 1 || !strings.Contains(output, `now="default: polling_interval"`) {
 		t.Errorf("the configuration was changed %d times, want once, to another polling_interval", reloads)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/schema"
@@ -37,7 +38,7 @@ func TestAHangUpWhileJobsMayFinishLeavesThemAlone(t *testing.T) {
 		}
 	}
 	w.release("held")
-	agent.exit(exitOK)
+	agent.exit(cli.ExitOK)
 	agent.says("agent has stopped")
 }
 
@@ -97,7 +98,7 @@ func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
 	agent.says("converged")
 	w.polls(v, p[0].token)
 	agent.signal(syscall.SIGTERM)
-	agent.exit(exitOK)
+	agent.exit(cli.ExitOK)
 	w.must(<-copied)
 	if text := agent.output(); strings.Contains(text, "DATA RACE") {
 		t.Errorf("a data race:\n%s", text)

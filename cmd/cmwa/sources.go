@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -23,12 +24,12 @@ func (s streams) sources(ctx context.Context, files []string) (sources []schema.
 	if len(files) == 0 {
 		source, err := s.usual(environ, executable)
 		if err != nil {
-			return nil, nil, usageError{err}
+			return nil, nil, cli.Usage(err)
 		}
 		return []schema.Source{source}, nil, nil
 	}
 	if first := slices.Index(files, "-"); first >= 0 && slices.Contains(files[first+1:], "-") {
-		return nil, nil, usageError{errors.New("standard input can be read once only: name - once")}
+		return nil, nil, cli.Usage(errors.New("standard input can be read once only: name - once"))
 	}
 	unread = map[int]schema.Problems{}
 	for i, name := range files {
@@ -38,7 +39,7 @@ func (s streams) sources(ctx context.Context, files []string) (sources []schema.
 		}
 		if source.Content, source.Mode, err = s.read(ctx, name); err != nil {
 			if ctx.Err() != nil {
-				return nil, nil, exitError(exitUnread)
+				return nil, nil, cli.ExitError(exitUnread)
 			}
 			message, hint := unreadable(name, err)
 			unread[i] = schema.Problems{{Rule: schema.RuleUnreadable, File: source.Path, Message: message, Hint: hint}}

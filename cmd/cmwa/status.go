@@ -22,6 +22,7 @@ import (
 	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/term"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -52,12 +53,12 @@ func statusCommand(s streams) *ffcli.Command {
 		FlagSet: flags,
 		Exec: func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("status takes no argument %q: name a file with --config", args[0])}
+				return cli.Usagef("status takes no argument %q: name a file with --config", args[0])
 			}
 			show := s.shower(*asJSON, *watched)
 			d, err := q.ask(ctx)
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			if err := show(d, nil); err != nil {
 				return err
@@ -68,7 +69,7 @@ func statusCommand(s streams) *ffcli.Command {
 				}
 			}
 			if !d.good() {
-				return exitError(exitFailure)
+				return cli.ExitError(cli.ExitFailure)
 			}
 			return nil
 		},

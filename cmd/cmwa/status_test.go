@@ -21,6 +21,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // fixedStatus is what the agent of a test tells: always the same.
@@ -83,7 +85,7 @@ func TestStatusDrawsAPictureOfEightyColumns(t *testing.T) {
 	if diff := cmp.Diff(string(want), said.stdout); diff != "" || said.stderr != "" {
 		t.Errorf("%s; run with -update if this is right:\n%s", said.stderr, diff)
 	}
-	if said.code != exitFailure {
+	if said.code != cli.ExitFailure {
 		t.Errorf("exit code %d for a refused file", said.code)
 	}
 }
@@ -120,11 +122,11 @@ func TestStatusExitsAsTheAgentFares(t *testing.T) {
 		change func(*statusDocument)
 		code   int
 	}{
-		"all is well":         {func(*statusDocument) {}, exitOK},
-		"unhealthy":           {func(d *statusDocument) { d.Healthy = false }, exitFailure},
-		"not ready":           {func(d *statusDocument) { d.Ready, d.NotReady = false, []statusReason{{"prod", "no answer"}} }, exitFailure},
-		"not converged":       {func(d *statusDocument) { d.Converged = false }, exitFailure},
-		"the file is refused": {func(d *statusDocument) { d.Config.Rejection = &statusRejection{} }, exitFailure},
+		"all is well":         {func(*statusDocument) {}, cli.ExitOK},
+		"unhealthy":           {func(d *statusDocument) { d.Healthy = false }, cli.ExitFailure},
+		"not ready":           {func(d *statusDocument) { d.Ready, d.NotReady = false, []statusReason{{"prod", "no answer"}} }, cli.ExitFailure},
+		"not converged":       {func(d *statusDocument) { d.Converged = false }, cli.ExitFailure},
+		"the file is refused": {func(d *statusDocument) { d.Config.Rejection = &statusRejection{} }, cli.ExitFailure},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := fine
@@ -171,7 +173,7 @@ func TestStatusFindsTheAgentByItsConfiguration(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := tell(test.environ, "status", "--config", fileOf(t, "agent.yaml", test.file))
-			if said.code != exitFailure || !strings.Contains(said.stdout, "pid 4711") || said.stderr != "" {
+			if said.code != cli.ExitFailure || !strings.Contains(said.stdout, "pid 4711") || said.stderr != "" {
 				t.Errorf("%+v", said)
 			}
 		})
@@ -212,7 +214,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := tell(nil, append([]string{"status"}, test.args...)...)
-			if said.code != exitUsage || said.stdout != "" || !strings.Contains(said.stderr, test.want) || strings.Count(said.stderr, "\n") != 1 || strings.Contains(said.stderr, "secret") {
+			if said.code != cli.ExitUsage || said.stdout != "" || !strings.Contains(said.stderr, test.want) || strings.Count(said.stderr, "\n") != 1 || strings.Contains(said.stderr, "secret") {
 				t.Errorf("%+v", said)
 			}
 		})
@@ -358,7 +360,7 @@ func TestWatchFollowsUntilItIsStopped(t *testing.T) {
 	})
 	var out, wrong bytes.Buffer
 	code := execute(ctx, context.Background(), []string{"status", "--url", server.URL, "--watch"}, streams{stdout: &out, stderr: &wrong})
-	if code != exitOK || wrong.Len() > 0 {
+	if code != cli.ExitOK || wrong.Len() > 0 {
 		t.Errorf("exit code %d, %s", code, wrong.String())
 	}
 	for _, want := range []string{"generation 0", "generation 1", "generation 2, in force", "gone: refused"} {
@@ -478,24 +480,24 @@ func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
 		return err == nil && strings.Contains(string(text), "\n"+line+"\n")
 	}
 
-	status("the first generation is in force", exitOK, func() bool { return d.Config.Applied == 1 && d.Config.Path == config && len(d.Pools) == 1 })
+	status("the first generation is in force", cli.ExitOK, func() bool { return d.Config.Applied == 1 && d.Config.Path == config && len(d.Pools) == 1 })
 	watching := w.start("status", nil, "cmwa", "status", "--watch", "--config", config)
 	watching.says("generation 1, in force")
 	witness := filepath.Join(w.folder, "go-on")
 	w.queue("long", order{Steps: []step{{Name: "a", Run: "until [ -e " + witness + " ]; do sleep 0.05; done"}}})
-	status("the job is told", exitOK, func() bool { return len(d.Pools[0].Jobs) == 1 && d.Pools[0].Jobs[0].Phase == "running" })
+	status("the job is told", cli.ExitOK, func() bool { return len(d.Pools[0].Jobs) == 1 && d.Pools[0].Jobs[0].Phase == "running" })
 
 	second := strings.Replace(string(good), "polling_interval: 200ms", "polling_interval: 300ms", 1)
 	if said := w.once("plan", "--live", "--config", config, file("candidate.yaml", second)); said.code != exitChanges || !strings.Contains(said.stdout, "200ms -> 300ms") {
 		t.Errorf("the plan before the edit: %+v", said)
 	}
 	save(second)
-	status("the second generation is in force", exitOK, func() bool {
+	status("the second generation is in force", cli.ExitOK, func() bool {
 		return d.Config.Applied == 2 && d.Reload != nil && has(d.Reload.Now, "default", "polling_interval")
 	})
 
 	save(second + "poling_interval: 1s\nlog_level: loud\n")
-	status("the bad edit is refused", exitFailure, func() bool {
+	status("the bad edit is refused", cli.ExitFailure, func() bool {
 		r := d.Config.Rejection
 		return d.Config.Applied == 2 && d.Healthy && r != nil && len(r.Problems) > 0 && r.Problems[0].File == config && r.Problems[0].Line > 0
 	})
@@ -503,23 +505,23 @@ func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
 	if said := w.once("plan", "--live", "--config", config, file("candidate.yaml", second)); said.code != exitInvalid || !strings.Contains(said.stderr, "the agent refuses its file") {
 		t.Errorf("the plan beside a refused file: %+v", said)
 	}
-	if said := w.once("status", "--config", config); said.code != exitFailure || !strings.Contains(said.stdout, "REFUSED") || !strings.Contains(said.stdout, "log_level") {
+	if said := w.once("status", "--config", config); said.code != cli.ExitFailure || !strings.Contains(said.stdout, "REFUSED") || !strings.Contains(said.stdout, "log_level") {
 		t.Errorf("%+v", said)
 	}
 	watching.says("REFUSED")
 	save(second)
-	status("the edit is undone", exitOK, func() bool { return d.Config.Applied == 2 && d.Config.Rejection == nil && d.Config.Rejected == 1 })
+	status("the edit is undone", cli.ExitOK, func() bool { return d.Config.Applied == 2 && d.Config.Rejection == nil && d.Config.Rejected == 1 })
 	watching.says("gone: refused")
 
 	save(strings.Replace(second, fmt.Sprintf("http_server_port: %d", port), fmt.Sprintf("http_server_port: %d", next), 1))
-	status("the agent answers at its new port", exitOK, func() bool { return d.Config.Applied == 3 && len(d.Pools[0].Jobs) == 1 })
+	status("the agent answers at its new port", cli.ExitOK, func() bool { return d.Config.Applied == 3 && len(d.Pools[0].Jobs) == 1 })
 	watching.says("generation 3, in force")
 	if err := os.WriteFile(witness, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.await("long", "succeeded")
 	watching.signal(os.Interrupt)
-	watching.exit(exitOK)
+	watching.exit(cli.ExitOK)
 	if output := watching.output(); strings.Contains(output, "\x1b") || strings.Contains(output, w.pool) {
 		t.Errorf("what stands in a file steers a terminal, or is a secret:\n%s", output)
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // The stories of the whole program are told in Go and not as scripts: they wait
@@ -170,7 +172,7 @@ func TestASingleRunEndsWithCode0(t *testing.T) {
 		agent := w.agent("single_run: true")
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
-		agent.exit(exitOK)
+		agent.exit(cli.ExitOK)
 		if status, _ := w.status("one"); status != "succeeded" {
 			t.Errorf("the first job is %s", status)
 		}
@@ -191,7 +193,7 @@ func TestATermLetsTheRunningJobFinishAndClaimsNothing(t *testing.T) {
 		agent.signal(syscall.SIGTERM)
 		agent.says("nothing new is claimed")
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
-		agent.exit(exitOK)
+		agent.exit(cli.ExitOK)
 		w.await("one", "succeeded")
 		if status, _ := w.status("two"); status != "not-started" {
 			t.Errorf("the second job is %s, want it left in the queue", status)
@@ -207,7 +209,7 @@ func TestASecondTermStopsTheJobInOrder(t *testing.T) {
 		agent.signal(syscall.SIGTERM)
 		agent.says("nothing new is claimed")
 		agent.signal(syscall.SIGTERM)
-		agent.exit(exitOK)
+		agent.exit(cli.ExitOK)
 		w.await("one", "failed")
 		if log := w.log("one"); !strings.Contains(log, "unlocking") || !strings.Contains(log, "stopped by the agent") {
 			t.Errorf("the log must show the step's last words and the reason:\n%s", log)
@@ -248,7 +250,7 @@ func TestTwoAgentsOfOneHostLeaveEachOthersJobsAlone(t *testing.T) {
 		}
 		second.signal(syscall.SIGTERM)
 		second.signal(syscall.SIGTERM)
-		second.exit(exitOK)
+		second.exit(cli.ExitOK)
 		w.await("one", "succeeded")
 	})
 }
@@ -435,7 +437,7 @@ func TestBadInputIsOneLineThatSaysWhatToDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := w.start("bad", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=0"}, "cmwa", c.args...)
-			p.exit(exitUsage)
+			p.exit(cli.ExitUsage)
 			for _, want := range c.says {
 				if !strings.Contains(p.output(), want) {
 					t.Errorf("it does not say %q:\n%s", want, p.output())

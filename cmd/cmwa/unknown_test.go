@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // dialled counts the connections to an address of this machine, and closes each.
@@ -111,14 +113,14 @@ func TestRunUnknownKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := fileOf(t, "agent.yaml", "token: pul-x\ndeploy_target: process\n"+strings.Join(test.lines, "\n")+"\n")
 			said := tell(test.env, "run", "--dry-run", "--config", file)
-			want := exitUsage
+			want := cli.ExitUsage
 			if test.starts {
-				want = exitOK
+				want = cli.ExitOK
 			}
 			if said.code != want || strings.Contains(said.stderr, "unknown key") == strings.Contains(name, "real files") {
 				t.Errorf("%+v", said)
 			}
-			if code, stdout, _ := command(test.env, "vet", file); (code == exitOK) != strings.Contains(name, "real files") {
+			if code, stdout, _ := command(test.env, "vet", file); (code == cli.ExitOK) != strings.Contains(name, "real files") {
 				t.Errorf("vet: exit code %d, %s", code, stdout)
 			}
 		})
@@ -127,7 +129,7 @@ func TestRunUnknownKeys(t *testing.T) {
 	t.Run("the program exits with 2 and names line and cure", func(t *testing.T) {
 		w := newWorld(t, "process")
 		agent := w.agent("token: "+w.pool, "servce_url: "+w.url)
-		agent.exit(exitUsage)
+		agent.exit(cli.ExitUsage)
 		if want := fmt.Sprintf("%s:2:1: servce_url: unknown key\n  hint: did you mean \"service_url\"?\n", w.folder+"/agent.yaml"); !strings.Contains(agent.output(), want) {
 			t.Errorf("there is no %q in\n%s", want, agent.output())
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/peterbourgon/ff/v3/ffcli"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -41,7 +42,7 @@ func vetCommand(s streams) *ffcli.Command {
 			}
 			write, ok := s.vetFormat(*format)
 			if !ok {
-				return usageError{fmt.Errorf("--format must be one of %s", strings.Join(vetFormats(), ", "))}
+				return cli.Usagef("--format must be one of %s", strings.Join(vetFormats(), ", "))
 			}
 			return s.vet(ctx, files, write)
 		},
@@ -63,7 +64,7 @@ func interspersed(flags *flag.FlagSet, args []string) (files []string, err error
 			if errors.Is(err, flag.ErrHelp) {
 				return nil, err
 			}
-			return nil, usageError{err}
+			return nil, cli.Usage(err)
 		}
 		args = flags.Args()
 	}
@@ -88,7 +89,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 	said := map[schema.Problem]bool{} // of variables, which lie over every file
 	for i, source := range sources {
 		if err := ctx.Err(); err != nil {
-			return exitError(exitUnread)
+			return cli.ExitError(exitUnread)
 		}
 		problems := unread[i]
 		if problems == nil {
@@ -115,9 +116,9 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 	}
 	switch {
 	case len(unread) > 0:
-		return exitError(exitUnread)
+		return cli.ExitError(exitUnread)
 	case errs > 0:
-		return exitError(exitFailure)
+		return cli.ExitError(cli.ExitFailure)
 	default:
 		return nil
 	}

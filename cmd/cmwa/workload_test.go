@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 func TestVetDeployment(t *testing.T) {
@@ -21,7 +23,7 @@ spec:
       - {name: dind, image: "docker:dind"}
 `
 	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // of this machine, which does not count
-	if code, stdout, stderr := command(environ, "vet", fileOf(t, "agent.yaml", good)); code != exitOK || stdout != "" || stderr != "" {
+	if code, stdout, stderr := command(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK || stdout != "" || stderr != "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 	wrong := strings.Replace(good, "{name: DOCKER_HOST, value", "{name: PULUMI_AGENT_DEPLOY_TARGET, value: kubernetes}\n        - {name: PULUMI_AGENT_SERVCE_URL, value", 1)
@@ -29,7 +31,7 @@ spec:
 	code, stdout, stderr := command(environ, "vet", file)
 	want := file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: kubernetes is not in this release; it has docker and process\n" +
 		file + ":11:18: PULUMI_AGENT_SERVCE_URL: no key has this variable\n  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n"
-	if code != exitFailure || stdout != want || stderr != "" {
+	if code != cli.ExitFailure || stdout != want || stderr != "" {
 		t.Errorf("exit code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, want)
 	}
 }

@@ -11,16 +11,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/runner"
 )
-
-// version is set when a release is built.
-var version = ""
 
 // handoverLimit is the time in which the agent must have handed the job over.
 const handoverLimit = 30 * time.Second
@@ -50,7 +47,7 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 	case len(args) == 1 && args[0] == "run":
 		return run(environ, stdin, stdout, log)
 	case len(args) == 1 && args[0] == "version":
-		fmt.Fprintln(stdout, release())
+		fmt.Fprintln(stdout, cli.Version())
 		return 0
 	case len(args) == 1 && (args[0] == "help" || args[0] == "-h" || args[0] == "--help"):
 		fmt.Fprint(stdout, usage)
@@ -71,7 +68,7 @@ func run(environ []string, stdin *os.File, stdout io.Writer, log *slog.Logger) i
 		return runtime.CodeUsage
 	}
 	return runner.Run(ctx, handover, runner.Options{
-		Version: release(), Environ: environ, Progress: stdout, Hurry: hurry, Log: log,
+		Version: cli.Version(), Environ: environ, Progress: stdout, Hurry: hurry, Log: log,
 	})
 }
 
@@ -106,44 +103,12 @@ func receive(ctx context.Context, stdin io.Reader) (*runtime.Handover, error) {
 	}
 }
 
-// signals returns a context that ends with the first TERM, INT or HUP, and a
-// channel that is closed with the second. A SIGPIPE is taken and dropped, so that
-// an agent that no longer listens does not end the job; ignoring it would be
-// handed on to the steps.
-func signals() (ctx context.Context, hurry <-chan struct{}, release func()) {
-	ctx, stop := context.WithCancel(context.Background())
-	second := make(chan struct{})
-	asked, pipe := make(chan os.Signal, 2), make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	signal.Notify(pipe, syscall.SIGPIPE)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		hurried := false
-		for range asked {
-			if ctx.Err() != nil && !hurried {
-				hurried = true
-				close(second)
-			}
-			stop()
-		}
-	}()
-	return ctx, second, func() {
-		signal.Stop(asked)
-		close(asked)
-		<-done
-		stop()
-	}
-}
-
-// release is the version of this build: as set at a release, or as the Go
-// toolchain knows it.
-func release() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "dev"
+// signals returns a context that the first TERM, INT or HUP cancels, and a channel
+// that is closed with the second. A SIGPIPE is received and dropped, so that an
+// agent that stopped reading does not end the job. Steps would inherit an ignored
+// SIGPIPE.
+func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	first, second, stop := cli.Signals(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	return first, second.Done(), stop
 }

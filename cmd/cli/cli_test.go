@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestExit(t *testing.T) {
+	var usage UsageError
+	if !errors.As(Usagef("no %s", "file"), &usage) {
+		t.Fatal("Usagef returns no usage error")
+	}
+	for name, test := range map[string]struct {
+		err    error
+		code   int
+		stderr string
+	}{
+		"success":                                   {nil, 0, ""},
+		"a request for help":                        {fmt.Errorf("parse: %w", flag.ErrHelp), 0, ""},
+		"a failure":                                 {errors.New("no disk"), 1, "cmwa: no disk\n"},
+		"a usage error":                             {Usagef("no %s", "file"), 2, "cmwa: no file\n"},
+		"a wrapped usage error":                     {fmt.Errorf("vet: %w", Usage(errors.New("no file"))), 2, "cmwa: vet: no file\n"},
+		"a usage error with another code":           {usage.WithCode(1), 1, "cmwa: no file\n"},
+		"a code of its own, which prints nothing":   {ExitError(3), 3, ""},
+		"a code of its own wins over a usage error": {Usage(ExitError(3)), 3, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			if code := Exit(&stderr, "cmwa", test.err); code != test.code || stderr.String() != test.stderr {
+				t.Errorf("exit code %d, %q", code, &stderr)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if v := Version(); v != "dev" {
+		t.Errorf("a build without a version is of version %q", v)
+	}
+	version = "v1.2.3"
+	defer func() { version = "" }()
+	if v := Version(); v != "v1.2.3" {
+		t.Errorf("version %q", v)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	first, second, stop := Signals(syscall.SIGUSR1)
+	defer stop()
+	for i, ctx := range []context.Context{first, second} {
+		if ctx.Err() != nil {
+			t.Fatalf("context %d has ended before its signal", i+1)
+		}
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
+			t.Fatalf("signal %d has not cancelled its context", i+1)
+		}
+	}
+}
