@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +33,52 @@ type Reload struct {
 	Pool    string // empty is the agent as a whole
 	Fate    Fate   // empty for the agent as a whole
 	Changes []Change
+}
+
+// Effect is one consequence of a reload: a pool starts or drains, or a key changes.
+type Effect struct {
+	Pool   string // empty is the agent as a whole
+	Fate   Fate   // Started or Drained; empty if a key changes
+	Change Change // zero if Fate is set
+}
+
+// Effects are the consequences of a reload by when they take effect, each list in
+// the order of the reloads.
+type Effects struct {
+	Now          []Effect // the listener that is opened again included
+	NextJob      []Effect
+	NewPool      []Effect // keys of the pools that replace others
+	Replaced     []string // names of these pools
+	NeedsRestart []Effect
+	None         []Effect // keys for another deploy_target
+}
+
+// ByEffect sorts what a reload does by when it takes effect. The log, the status
+// document and the text of [Describe] print the result.
+func ByEffect(reloads []Reload) (effects Effects) {
+	for _, r := range reloads {
+		switch r.Fate {
+		case Started, Drained:
+			effects.Now = append(effects.Now, Effect{Pool: r.Pool, Fate: r.Fate})
+		case Replaced:
+			effects.Replaced = append(effects.Replaced, r.Pool)
+		}
+		for _, c := range r.Changes {
+			list := &effects.None
+			switch c.Effect {
+			case schema.ReloadLive, schema.ReloadRebind:
+				list = &effects.Now
+			case schema.ReloadJob:
+				list = &effects.NextJob
+			case schema.ReloadDrain:
+				list = &effects.NewPool
+			case schema.ReloadRestart:
+				list = &effects.NeedsRestart
+			}
+			*list = append(*list, Effect{Pool: r.Pool, Change: c})
+		}
+	}
+	return effects
 }
 
 // Preview says what a reload from one configuration to another does: what the
@@ -198,24 +243,26 @@ func (r Reload) heading(names []string) string {
 	}
 }
 
-// writeChanges writes a line for each change, those that take effect first before
-// the others.
+// writeChanges writes a line for each change, ordered by when it takes effect.
 func writeChanges(b *strings.Builder, changes []Change) {
-	words := map[schema.Class]string{
-		schema.ReloadLive: "now", schema.ReloadJob: "next job", schema.ReloadDrain: "new pool", schema.ReloadRebind: "rebind", schema.ReloadRestart: "needs restart", "": "no effect",
-	}
-	order := []schema.Class{schema.ReloadLive, schema.ReloadRebind, schema.ReloadJob, schema.ReloadDrain, schema.ReloadRestart, ""}
-	changes = slices.Clone(changes)
-	slices.SortStableFunc(changes, func(a, b Change) int {
-		return cmp.Compare(slices.Index(order, a.Effect), slices.Index(order, b.Effect))
-	})
 	wide := 0
 	for _, c := range changes {
 		wide = max(wide, len(c.Key))
 	}
-	for _, c := range changes {
-		fmt.Fprintf(b, "  %-13s  %-*s  %s\n", words[c.Effect], wide, c.Key, c.difference())
+	write := func(when string, effects []Effect) {
+		for _, e := range effects {
+			fmt.Fprintf(b, "  %-13s  %-*s  %s\n", when, wide, e.Change.Key, e.Change.difference())
+		}
 	}
+	rebinds := func(e Effect) bool { return e.Change.Effect == schema.ReloadRebind }
+	live := func(e Effect) bool { return !rebinds(e) }
+	effects := ByEffect([]Reload{{Changes: changes}})
+	write("now", slices.DeleteFunc(slices.Clone(effects.Now), rebinds))
+	write("rebind", slices.DeleteFunc(slices.Clone(effects.Now), live))
+	write("next job", effects.NextJob)
+	write("new pool", effects.NewPool)
+	write("needs restart", effects.NeedsRestart)
+	write("no effect", effects.None)
 }
 
 func (c Change) difference() string {

@@ -235,7 +235,7 @@ func (f *Follower) accept(outcome schema.Outcome, desired Desired, begun time.Ti
 		if path := outcome.Config.Path; path != before.Path {
 			about = append(about, "file", path)
 		}
-		effects := byEffect(reloads)
+		effects := ByEffect(reloads).logAttributes()
 		message := "configuration changed"
 		if len(effects) == 0 {
 			message += ", and no setting in force: comments alone, or keys that a variable overlays or deploy_target does not use"
@@ -294,38 +294,31 @@ func (f *Follower) restored(outcome schema.Outcome) {
 	}
 }
 
-// byEffect sorts what a reload changes by when it takes effect, as names of pools
-// and keys for a line of the log. Lists with nothing in them are left out.
-func byEffect(reloads []Reload) (attributes []any) {
-	lists := map[schema.Class][]string{}
-	for _, r := range reloads {
-		who := ""
-		if r.Pool != "" {
-			who = r.Pool + ": "
-		}
-		switch r.Fate {
-		case Started, Drained:
-			lists[schema.ReloadLive] = append(lists[schema.ReloadLive], who+string(r.Fate))
-		case Replaced:
-			lists[schema.ReloadDrain] = append(lists[schema.ReloadDrain], r.Pool)
-		}
-		for _, c := range r.Changes {
-			effect := c.Effect
-			if effect == schema.ReloadRebind {
-				effect = schema.ReloadLive
-			}
-			if effect != schema.ReloadDrain {
-				lists[effect] = append(lists[effect], who+c.Key)
-			}
+// logAttributes returns what a reload changes, by when it takes effect, as names
+// of pools and keys for a line of the log. Empty lists are left out. A replaced
+// pool is named without its keys.
+func (e Effects) logAttributes() (attributes []any) {
+	add := func(name string, values []string) {
+		if len(values) > 0 {
+			attributes = append(attributes, name, strings.Join(values, ", "))
 		}
 	}
-	for _, list := range []struct {
-		name  string
-		class schema.Class
-	}{{"now", schema.ReloadLive}, {"next_job", schema.ReloadJob}, {"drained_and_replaced", schema.ReloadDrain}, {"needs_restart", schema.ReloadRestart}} {
-		if words := lists[list.class]; len(words) > 0 {
-			attributes = append(attributes, list.name, strings.Join(words, ", "))
-		}
-	}
+	add("now", logNames(e.Now))
+	add("next_job", logNames(e.NextJob))
+	add("drained_and_replaced", e.Replaced)
+	add("needs_restart", logNames(e.NeedsRestart))
 	return attributes
+}
+
+// logNames returns the pool of each effect, and its changed key or what happens to
+// the pool.
+func logNames(effects []Effect) (names []string) {
+	for _, e := range effects {
+		name := e.Change.Key + string(e.Fate) // one of them is empty
+		if e.Pool != "" {
+			name = e.Pool + ": " + name
+		}
+		names = append(names, name)
+	}
+	return names
 }

@@ -290,34 +290,33 @@ func pools(view reconcile.View, loop reconcile.Status, now time.Time) []statusPo
 	return list
 }
 
-// reloadOf sorts what the last reload changed by when it takes effect.
+// reloadOf returns what the last reload changed, by when it takes effect.
 func reloadOf(view reconcile.View) *statusReload {
+	effects := reconcile.ByEffect(view.LastReload)
 	r := &statusReload{
-		At: view.AcceptedAt.UTC(), Now: []statusKey{}, NextJob: []statusKey{}, NeedsRestart: []statusKey{},
-		Started: []string{}, Drained: []string{}, Replaced: []string{},
+		At: view.AcceptedAt.UTC(), Now: []statusKey{}, NextJob: statusKeys(effects.NextJob),
+		NeedsRestart: statusKeys(effects.NeedsRestart),
+		Started:      []string{}, Drained: []string{}, Replaced: append([]string{}, effects.Replaced...),
 	}
-	for _, reload := range view.LastReload {
-		switch reload.Fate {
+	for _, e := range effects.Now {
+		switch e.Fate {
 		case reconcile.Started:
-			r.Started = append(r.Started, reload.Pool)
+			r.Started = append(r.Started, e.Pool)
 		case reconcile.Drained:
-			r.Drained = append(r.Drained, reload.Pool)
-		case reconcile.Replaced:
-			r.Replaced = append(r.Replaced, reload.Pool)
-		}
-		for _, change := range reload.Changes {
-			key := statusKey{reload.Pool, change.Key}
-			switch change.Effect {
-			case schema.ReloadLive, schema.ReloadRebind:
-				r.Now = append(r.Now, key)
-			case schema.ReloadJob:
-				r.NextJob = append(r.NextJob, key)
-			case schema.ReloadRestart:
-				r.NeedsRestart = append(r.NeedsRestart, key)
-			}
+			r.Drained = append(r.Drained, e.Pool)
+		default:
+			r.Now = append(r.Now, statusKey{e.Pool, e.Change.Key})
 		}
 	}
 	return r
+}
+
+func statusKeys(effects []reconcile.Effect) []statusKey {
+	keys := []statusKey{}
+	for _, e := range effects {
+		keys = append(keys, statusKey{e.Pool, e.Change.Key})
+	}
+	return keys
 }
 
 // frozenFiles are the files of the configuration in force that cannot be replaced
