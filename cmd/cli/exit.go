@@ -15,10 +15,10 @@ const (
 )
 
 // UsageError is an error that only a change of the command line, or of a file that
-// it names, can fix. [Usage] and [Usagef] make one.
+// it names, can fix.
 type UsageError struct {
-	err  error
-	code int
+	Err  error
+	Code int // exit code
 }
 
 // Usage returns err as a usage error.
@@ -27,12 +27,9 @@ func Usage(err error) error { return UsageError{err, ExitUsage} }
 // Usagef returns a formatted usage error.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// WithCode returns the same usage error with another exit code.
-func (e UsageError) WithCode(code int) UsageError { return UsageError{e.err, code} }
+func (e UsageError) Error() string { return e.Err.Error() }
 
-func (e UsageError) Error() string { return e.err.Error() }
-
-func (e UsageError) Unwrap() error { return e.err }
+func (e UsageError) Unwrap() error { return e.Err }
 
 // ExitError ends a program with an exit code of its own. Nothing is printed for
 // it, because everything has been printed.
@@ -53,7 +50,7 @@ func Exit(stderr io.Writer, program string, err error) int {
 	fmt.Fprintf(stderr, "%s: %v\n", program, err)
 	var usage UsageError
 	if errors.As(err, &usage) {
-		return usage.code
+		return usage.Code
 	}
 	return ExitFailure
 }

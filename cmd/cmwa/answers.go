@@ -24,15 +24,15 @@ func (c *configuring) mayChange(file onDisk, text string) error {
 	case c.prompt == nil:
 		return cli.Usagef("%s: to change it, add --yes", state)
 	}
-	answer, err := c.prompt.ask(question{text: state + ". " + text, shown: "no", empty: "no", check: oneOf("yes", "no", "y", "n")})
+	answer, err := c.prompt.ask(question{text: state + ". " + text, shown: "no", empty: "no", check: isOneOf("yes", "no", "y", "n")})
 	if err == nil && answer[0] == 'n' {
 		err = errors.New("nothing has been changed")
 	}
 	return err
 }
 
-// oneOf makes the check of a choice.
-func oneOf(words ...string) func(string) error {
+// isOneOf makes the check of a choice.
+func isOneOf(words ...string) func(string) error {
 	return func(answer string) error {
 		if !slices.Contains(words, answer) {
 			return fmt.Errorf("must be one of: %s", strings.Join(words, ", "))

@@ -5,10 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
-
-	"github.com/peterbourgon/ff/v3/ffcli"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
@@ -16,28 +13,27 @@ import (
 // shells returns the shells that there is a script for.
 func shells() []string { return []string{"bash", "zsh", "fish"} }
 
-func completionCommand(hard context.Context, s streams) *ffcli.Command {
-	return &ffcli.Command{
-		Name: "completion", ShortUsage: "cmwa completion " + strings.Join(shells(), "|"),
-		ShortHelp: "print a script that lets a shell complete command lines",
-		LongHelp: "Commands, flags, files and the keys of the configuration are completed, once the script has been read:\n\n" +
+// completionCommand prints completions of all commands, of which it is one.
+func completionCommand(all func() []command, s streams) command {
+	return command{
+		name: "completion", help: "print a script that lets a shell complete command lines",
+		forms: []form{{argument(strings.Join(shells(), "|"), oneOf(shells()...))}},
+		long: "Commands, flags, files and the keys of the configuration are completed, once the script has been read:\n\n" +
 			"  bash  source <(cmwa completion bash), in ~/.bashrc\n" +
 			"  zsh   source <(cmwa completion zsh), in ~/.zshrc after compinit\n" +
 			"  fish  cmwa completion fish > ~/.config/fish/completions/cmwa.fish",
-		FlagSet: s.flags("cmwa completion"),
-		Exec: func(_ context.Context, args []string) error {
+		run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) != 1 {
 				return cli.Usagef("name one shell: %s", strings.Join(shells(), ", "))
 			}
-			tree := completed(commands(hard, s))
 			var script string
 			switch args[0] {
 			case "bash":
-				script = bashScript(tree)
+				script = bashScript(all())
 			case "zsh":
-				script = zshScript(tree)
+				script = zshScript(all())
 			case "fish":
-				script = fishScript(tree)
+				script = fishScript(all())
 			default:
 				return cli.Usagef("there is no script for %q: the shells are %s", args[0], strings.Join(shells(), ", "))
 			}
@@ -47,92 +43,8 @@ func completionCommand(hard context.Context, s streams) *ffcli.Command {
 	}
 }
 
-// completion is one command as a shell needs to know it. Everything in it comes
-// from the commands themselves: what an argument is stands in the usage line.
-type completion struct {
-	name, help string
-	flags      []completionFlag
-	argument   completionValue
-}
-
-type completionFlag struct {
-	name, help string
-	bool       bool
-	value      completionValue
-}
-
-// completionValue is what may stand at a place: a file, a key, or one of some
-// words. The zero value is anything, of which nothing is known.
-type completionValue struct {
-	file, key bool
-	words     []string
-}
-
-func completed(root *ffcli.Command) []completion {
-	var all []completion
-	for _, command := range root.Subcommands {
-		c := completion{name: command.Name, help: command.ShortHelp, argument: argumentIn(command.ShortUsage)}
-		command.FlagSet.VisitAll(func(f *flag.Flag) {
-			truth, ok := f.Value.(interface{ IsBoolFlag() bool })
-			known := completionFlag{name: f.Name, help: f.Usage, bool: ok && truth.IsBoolFlag()}
-			if !known.bool {
-				known.value = valueIn(command.ShortUsage, f)
-			}
-			c.flags = append(c.flags, known)
-		})
-		all = append(all, c)
-	}
-	return all
-}
-
-// alternatives is words with bars between them, as a usage line writes them.
-var alternatives = regexp.MustCompile(`^[a-z]+(\|[a-z]+)+$`)
-
-// enumeration is the end of a flag's help that names all its values.
-var enumeration = regexp.MustCompile(`(?:^|: )([a-z]+(?:, [a-z]+)* or [a-z]+)$`)
-
-// argumentIn reads from a usage line what the arguments are.
-func argumentIn(usage string) completionValue {
-	words := strings.Fields(regexp.MustCompile(`\[-[^]]*\]`).ReplaceAllString(usage, ""))
-	if len(words) < 3 {
-		return completionValue{}
-	}
-	switch word := strings.Trim(words[2], "[].…"); {
-	case alternatives.MatchString(word):
-		return completionValue{words: strings.Split(word, "|")}
-	case word == "KEY":
-		return completionValue{key: true}
-	case word == "FILE", word == "OLD":
-		return completionValue{file: true}
-	default:
-		return completionValue{}
-	}
-}
-
-// valueIn reads what a flag takes from the usage line or from the flag's help.
-func valueIn(usage string, f *flag.Flag) completionValue {
-	if _, rest, ok := strings.Cut(usage, "--"+f.Name+" "); ok {
-		word, _, _ := strings.Cut(rest, "]")
-		if alternatives.MatchString(word) {
-			return completionValue{words: strings.Split(word, "|")}
-		}
-	}
-	if list := enumeration.FindStringSubmatch(f.Usage); list != nil {
-		return completionValue{words: strings.Split(strings.ReplaceAll(list[1], " or ", ", "), ", ")}
-	}
-	return completionValue{file: f.Name == "config" || strings.HasSuffix(f.Name, "-file")}
-}
-
-func (c completion) flagNames() []string {
-	var names []string
-	for _, f := range c.flags {
-		names = append(names, "--"+f.name)
-	}
-	return names
-}
-
 // bashScript needs bash 4 and nothing else.
-func bashScript(tree []completion) string {
+func bashScript(commands []command) string {
 	var b strings.Builder
 	b.WriteString(`# Completion of cmwa for bash, made by cmwa completion bash.
 
@@ -148,18 +60,18 @@ _cmwa() {
 	if [[ COMP_CWORD -eq 1 ]]; then
 `)
 	var names []string
-	for _, c := range tree {
+	for _, c := range commands {
 		names = append(names, c.name)
 	}
 	fmt.Fprintf(&b, "\t\twords=%s\n\telse\n\t\tcase ${COMP_WORDS[1]} in\n", quoted(strings.Join(names, " ")))
-	for _, c := range tree {
+	for _, c := range commands {
 		fmt.Fprintf(&b, "\t\t%s)\n\t\t\tcase $before in\n", c.name)
-		for _, f := range c.flags {
-			if !f.bool {
-				fmt.Fprintf(&b, "\t\t\t-%s) %s ;;\n", f.name, bashValue(f.value))
+		for _, f := range c.options() {
+			if f.takes != nil {
+				fmt.Fprintf(&b, "\t\t\t-%s) %s ;;\n", f.name, bashValue(*f.takes))
 			}
 		}
-		fmt.Fprintf(&b, "\t\t\t*) if [[ $word == -* ]]; then words=%s; else %s; fi ;;\n\t\t\tesac ;;\n", quoted(strings.Join(c.flagNames(), " ")), bashValue(c.argument))
+		fmt.Fprintf(&b, "\t\t\t*) if [[ $word == -* ]]; then words=%s; else %s; fi ;;\n\t\t\tesac ;;\n", quoted(flagNames(c)), bashValue(c.takes()))
 	}
 	b.WriteString(`		esac
 	fi
@@ -179,7 +91,16 @@ complete -o default -F _cmwa cmwa
 	return b.String()
 }
 
-func bashValue(v completionValue) string {
+// flagNames returns the names of all flags of a command, with blanks between them.
+func flagNames(c command) string {
+	var names []string
+	for _, f := range c.options() {
+		names = append(names, "--"+f.name)
+	}
+	return strings.Join(names, " ")
+}
+
+func bashValue(v values) string {
 	switch {
 	case v.file:
 		return "files=yes"
@@ -192,7 +113,7 @@ func bashValue(v completionValue) string {
 	}
 }
 
-func zshScript(tree []completion) string {
+func zshScript(commands []command) string {
 	var b strings.Builder
 	b.WriteString(`#compdef cmwa
 # Completion of cmwa for zsh, made by cmwa completion zsh.
@@ -207,7 +128,7 @@ _cmwa() {
 	local -a commands
 	commands=(
 `)
-	for _, c := range tree {
+	for _, c := range commands {
 		fmt.Fprintf(&b, "\t\t%s\n", quoted(c.name+":"+strings.ReplaceAll(c.help, ":", `\:`)))
 	}
 	b.WriteString(`	)
@@ -220,16 +141,16 @@ _cmwa() {
 	((CURRENT--))
 	case $command in
 `)
-	for _, c := range tree {
+	for _, c := range commands {
 		var specs []string
-		for _, f := range c.flags {
+		for _, f := range c.options() {
 			spec := "--" + f.name + "[" + zshText(f.help) + "]"
-			if !f.bool {
-				spec += ":" + f.name + ":" + zshValue(f.value)
+			if f.takes != nil {
+				spec += ":" + f.name + ":" + zshValue(*f.takes)
 			}
 			specs = append(specs, quoted(spec))
 		}
-		if action := zshValue(c.argument); action != "" {
+		if action := zshValue(c.takes()); action != "" {
 			specs = append(specs, quoted("*:argument:"+action))
 		}
 		if len(specs) > 0 {
@@ -248,7 +169,7 @@ fi
 	return b.String()
 }
 
-func zshValue(v completionValue) string {
+func zshValue(v values) string {
 	switch {
 	case v.file:
 		return "_files"
@@ -266,32 +187,31 @@ func zshText(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "[", `\[`, "]", `\]`, ":", `\:`).Replace(text)
 }
 
-func fishScript(tree []completion) string {
+func fishScript(commands []command) string {
 	var b strings.Builder
 	b.WriteString("# Completion of cmwa for fish, made by cmwa completion fish.\n\ncomplete -c cmwa -f\n")
-	for _, c := range tree {
+	for _, c := range commands {
 		fmt.Fprintf(&b, "\ncomplete -c cmwa -n __fish_use_subcommand -a %s -d %s\n", c.name, fishQuoted(c.help))
 		within := "complete -c cmwa -n '__fish_seen_subcommand_from " + c.name + "'"
-		for _, f := range c.flags {
-			value := fishValue(f.value)
-			switch {
-			case f.bool:
-				value = ""
-			case value == "":
-				value = " -x"
-			default:
-				value = " -r" + value
+		for _, f := range c.options() {
+			value := ""
+			if f.takes != nil {
+				if value = fishValue(*f.takes); value == "" {
+					value = " -x"
+				} else {
+					value = " -r" + value
+				}
 			}
 			fmt.Fprintf(&b, "%s -l %s%s -d %s\n", within, f.name, value, fishQuoted(f.help))
 		}
-		if value := fishValue(c.argument); value != "" {
+		if value := fishValue(c.takes()); value != "" {
 			b.WriteString(within + value + "\n")
 		}
 	}
 	return b.String()
 }
 
-func fishValue(v completionValue) string {
+func fishValue(v values) string {
 	switch {
 	case v.file:
 		return " -F"

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"flag"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/peterbourgon/ff/v3/ffcli"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
@@ -105,61 +103,79 @@ func TestBashCompletesCommandLines(t *testing.T) {
 }
 
 func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
-	ctx := context.Background()
-	root := commands(ctx, streams{stderr: io.Discard})
 	all := bash(t, "cmwa", "")
-	for _, command := range root.Subcommands {
-		if !slices.Contains(all, command.Name) {
-			t.Errorf("%s is not completed", command.Name)
+	for _, c := range commands(context.Background(), streams{}) {
+		if !slices.Contains(all, c.name) {
+			t.Errorf("%s is not completed", c.name)
 		}
-		flags := bash(t, "cmwa", command.Name, "-")
-		command.FlagSet.VisitAll(func(f *flag.Flag) {
-			if !slices.Contains(flags, "--"+f.Name) {
-				t.Errorf("%s --%s is not completed", command.Name, f.Name)
+		flags := bash(t, "cmwa", c.name, "-")
+		for _, f := range c.options() {
+			if !slices.Contains(flags, "--"+f.name) {
+				t.Errorf("%s --%s is not completed", c.name, f.name)
 			}
-		})
+		}
 	}
 }
 
-// TestWhatAFlagTakesIsKnown reminds who adds a flag with few values to name them
-// in the usage line. Those of which nothing can be known are listed here.
+// TestWhatAFlagTakesIsKnown fails for a new flag that names no values. The flags
+// that take any text are listed here.
 func TestWhatAFlagTakesIsKnown(t *testing.T) {
 	free := []string{"configure --organization", "configure --pool-id", "configure --service-url", "plan --url", "status --url"}
-	for _, command := range completed(commands(context.Background(), streams{stderr: io.Discard})) {
-		for _, f := range command.flags {
-			known := f.bool || f.value.file || f.value.key || len(f.value.words) > 0
-			if name := command.name + " --" + f.name; known == slices.Contains(free, name) {
+	for _, c := range commands(context.Background(), streams{}) {
+		for _, f := range c.options() {
+			known := f.takes == nil || f.takes.file || f.takes.key || len(f.takes.words) > 0
+			if name := c.name + " --" + f.name; known == slices.Contains(free, name) {
 				t.Errorf("%s: what it takes is known: %t", name, known)
 			}
 		}
 	}
 }
 
-// small is a tree of commands with one of each sort of flag and argument.
-func small() *ffcli.Command {
-	make := func(name, usage, help string, define func(*flag.FlagSet)) *ffcli.Command {
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		define(flags)
-		return &ffcli.Command{Name: name, ShortUsage: usage, ShortHelp: help, FlagSet: flags}
+func TestCommandUsage(t *testing.T) {
+	var got []string
+	for _, c := range commands(context.Background(), streams{}) {
+		got = append(got, strings.Join(c.usage(), " | "))
 	}
-	return &ffcli.Command{Subcommands: []*ffcli.Command{
-		make("check", "cmwa check [--format text|json] FILE...", "check files: all of them", func(f *flag.FlagSet) {
-			f.String("format", "text", "text or [json]")
-			f.Bool("strict", false, "don't forgive")
-		}),
-		make("tell", "cmwa tell [KEY]", `tell \ what it's about`, func(f *flag.FlagSet) {
-			f.String("target", "", "where: docker, ecs or process")
-			f.String("token-file", "", "file to read")
-			f.String("name", "", "any word")
-		}),
-		make("shell", "cmwa shell bash|zsh", "name a shell", func(*flag.FlagSet) {}),
-		make("end", "cmwa end", "take nothing", func(*flag.FlagSet) {}),
-	}}
+	want := []string{
+		"cmwa run [--config FILE] [--dry-run]",
+		"cmwa status [--config FILE | --url URL] [--json] [--watch]",
+		"cmwa vet [--format text|json|sarif|github] [FILE...]",
+		"cmwa plan [--format text|json] OLD NEW | cmwa plan --live [--config FILE | --url URL] NEW",
+		"cmwa configure [FLAGS]",
+		"cmwa config [--config FILE] [--origin] [--format yaml|json]",
+		"cmwa explain [--names] [KEY]",
+		"cmwa schema [--format json|cue]",
+		"cmwa completion bash|zsh|fish",
+		"cmwa version",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// small returns commands with one of each sort of flag and argument.
+func small() []command {
+	var p string
+	var b bool
+	return []command{
+		{name: "check", help: "check files: all of them", forms: []form{{
+			optional(stringFlag(&p, "format", oneOf("text", "json"), "text or [json]")),
+			optional(boolFlag(&b, "strict", "don't forgive")), argument("FILE...", aFile),
+		}}},
+		{name: "tell", help: `tell \ what it's about`, forms: []form{{
+			anyOf(
+				stringFlag(&p, "target", oneOf("docker", "ecs", "process"), "where: docker, ecs or process"),
+				stringFlag(&p, "token-file", aFile, "file to read"), stringFlag(&p, "name", aName, "any word"),
+			),
+			argument("[KEY]", values{key: true}),
+		}}},
+		{name: "shell", help: "name a shell", forms: []form{{argument("bash|zsh", oneOf("bash", "zsh"))}}},
+		{name: "end", help: "take nothing", forms: []form{{}}},
+	}
 }
 
 func TestTheScriptsForShellsThatAreNotHere(t *testing.T) {
-	tree := completed(small())
-	for name, script := range map[string]string{"zsh": zshScript(tree), "fish": fishScript(tree)} {
+	for name, script := range map[string]string{"zsh": zshScript(small()), "fish": fishScript(small())} {
 		golden := filepath.Join("testdata", "completion."+name)
 		if *update {
 			if err := os.MkdirAll("testdata", 0o755); err != nil {
@@ -180,21 +196,20 @@ func TestTheScriptsForShellsThatAreNotHere(t *testing.T) {
 }
 
 func TestEveryScriptNamesEveryCommandAndEveryFlag(t *testing.T) {
-	root := commands(context.Background(), streams{stderr: io.Discard})
 	for _, shell := range shells() {
 		script := tell(nil, "completion", shell)
 		if script.code != 0 || script.stderr != "" {
 			t.Fatal(shell, script)
 		}
-		for _, command := range root.Subcommands {
-			if !regexp.MustCompile(`[^a-z-]` + command.Name + `[^a-z-]`).MatchString(script.stdout) {
-				t.Errorf("the script of %s lacks %s", shell, command.Name)
+		for _, c := range commands(context.Background(), streams{}) {
+			if !regexp.MustCompile(`[^a-z-]` + c.name + `[^a-z-]`).MatchString(script.stdout) {
+				t.Errorf("the script of %s lacks %s", shell, c.name)
 			}
-			command.FlagSet.VisitAll(func(f *flag.Flag) {
-				if !regexp.MustCompile(`(--|-l )` + f.Name + `[^a-z-]`).MatchString(script.stdout) {
-					t.Errorf("the script of %s lacks %s --%s", shell, command.Name, f.Name)
+			for _, f := range c.options() {
+				if !regexp.MustCompile(`(--|-l )` + f.name + `[^a-z-]`).MatchString(script.stdout) {
+					t.Errorf("the script of %s lacks %s --%s", shell, c.name, f.name)
 				}
-			})
+			}
 		}
 	}
 }

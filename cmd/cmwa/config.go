@@ -3,13 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -17,25 +17,25 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-func configCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa config")
-	config := flags.String("config", "", "configuration file; otherwise the one that cmwa run would find")
-	origin := flags.Bool("origin", false, "say where each value comes from: file and line, variable, or default")
-	format := flags.String("format", "yaml", "yaml or json")
-	return &ffcli.Command{
-		Name: "config", ShortUsage: "cmwa config [--config FILE] [--origin] [--format yaml|json]",
-		ShortHelp: "print the configuration as cmwa run would use it",
-		LongHelp: "The file, with the variables over it and the defaults below. Secrets are masked, and keys that are unset left out.\n" +
+func configCommand(s streams) command {
+	config, format, origin := "", "yaml", false
+	return command{
+		name: "config", help: "print the configuration as cmwa run would use it",
+		forms: []form{{
+			optional(stringFlag(&config, "config", aFile, "configuration file; otherwise the one that cmwa run would find")),
+			optional(boolFlag(&origin, "origin", "say where each value comes from: file and line, variable, or default")),
+			optional(stringFlag(&format, "format", oneOf("yaml", "json"), "yaml or json")),
+		}},
+		long: "The file, with the variables over it and the defaults below. Secrets are masked, and keys that are unset left out.\n" +
 			"What all pools have in common stands at the top level. Wrong values are told as by cmwa run: exit code 2.",
-		FlagSet: flags,
-		Exec: func(_ context.Context, args []string) error {
+		run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("config takes no argument %q: name a file with --config", args[0])
 			}
-			if *format != "yaml" && *format != "json" {
-				return cli.Usagef("there is no format %q: write yaml or json", *format)
+			if format != "yaml" && format != "json" {
+				return cli.Usagef("there is no format %q: write yaml or json", format)
 			}
-			c, warnings, err := load(*config, readEnvironment(s.environ))
+			c, warnings, err := load(config, readEnvironment(s.environ))
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -43,10 +43,10 @@ func configCommand(s streams) *ffcli.Command {
 				fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
 			}
 			e := effectiveOf(c.Settings())
-			if *format == "json" {
-				return writeJSON(s.stdout, e.json(*origin))
+			if format == "json" {
+				return writeJSON(s.stdout, e.json(origin))
 			}
-			text, err := e.yaml(*origin)
+			text, err := e.yaml(origin)
 			if err != nil {
 				return err
 			}

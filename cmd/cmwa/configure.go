@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/peterbourgon/ff/v3/ffcli"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
@@ -30,29 +29,28 @@ type configureOptions struct {
 	yes           bool
 }
 
-func configureCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa configure")
+func configureCommand(s streams) command {
 	var o configureOptions
-	flags.StringVar(&o.config, "config", "", "file to write; otherwise the one that PULUMI_AGENT_CONFIG names, or ./"+schema.FileName)
-	flags.StringVar(&o.tokenFile, "token-file", "", "file that holds the pool access token; with --token-stdin, that it is written to")
-	flags.BoolVar(&o.tokenStdin, "token-stdin", false, "read the pool access token from standard input")
-	flags.StringVar(&o.oidcTokenFile, "oidc-token-file", "", "file that holds an OIDC token to exchange, in place of a pool access token")
-	flags.StringVar(&o.organization, "organization", "", "organisation for the exchange")
-	flags.StringVar(&o.poolID, "pool-id", "", "pool to join by the exchange")
-	flags.StringVar(&o.serviceURL, "service-url", "", "URL of the service")
-	flags.StringVar(&o.target, "target", "", "where jobs run: "+either(carriedOut.Targets))
-	flags.BoolVar(&o.yes, "yes", false, "change files that are there already, without a question")
-	return &ffcli.Command{
-		Name: "configure", ShortUsage: "cmwa configure [FLAGS]",
-		ShortHelp: "write a configuration file, or change one",
-		LongHelp: "On a terminal, asks what no flag says. Elsewhere, the flags must say how the agent authenticates.\n" +
+	return command{
+		name: "configure", help: "write a configuration file, or change one",
+		forms: []form{{anyOf(
+			stringFlag(&o.config, "config", aFile, "file to write; otherwise the one that PULUMI_AGENT_CONFIG names, or ./"+schema.FileName),
+			stringFlag(&o.tokenFile, "token-file", aFile, "file that holds the pool access token; with --token-stdin, that it is written to"),
+			boolFlag(&o.tokenStdin, "token-stdin", "read the pool access token from standard input"),
+			stringFlag(&o.oidcTokenFile, "oidc-token-file", aFile, "file that holds an OIDC token to exchange, in place of a pool access token"),
+			stringFlag(&o.organization, "organization", aName, "organisation for the exchange"),
+			stringFlag(&o.poolID, "pool-id", aName, "pool to join by the exchange"),
+			stringFlag(&o.serviceURL, "service-url", aURL, "URL of the service"),
+			stringFlag(&o.target, "target", oneOf(carriedOut.Targets...), "where jobs run: "+either(carriedOut.Targets)),
+			boolFlag(&o.yes, "yes", "change files that are there already, without a question"),
+		)}},
+		long: "On a terminal, asks what no flag says. Elsewhere, the flags must say how the agent authenticates.\n" +
 			"There is no flag for the token itself, because every user of a machine can see its command lines: it is typed\n" +
 			"without being shown, comes through --token-stdin, or lies in a file. The file is written with mode 0600, at once\n" +
 			"or not at all, and only if it is a configuration that the agent can use. Of a file that is there, all comments and\n" +
 			"all other keys are kept. Unlike the vendor's agent, which writes beside its program, this one writes to the current\n" +
 			"directory unless --config or PULUMI_AGENT_CONFIG says otherwise.",
-		FlagSet: flags,
-		Exec: func(ctx context.Context, args []string) error {
+		run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usage(errors.New("configure takes flags only: see cmwa configure --help"))
 			}

@@ -61,7 +61,7 @@ func (c *configuring) setUnused() (bool, error) {
 	case c.prompt == nil:
 		return false, nil
 	}
-	answer, err := c.prompt.ask(question{text: state + ". Set these all the same?", shown: "no", empty: "no", check: oneOf("yes", "no", "y", "n")})
+	answer, err := c.prompt.ask(question{text: state + ". Set these all the same?", shown: "no", empty: "no", check: isOneOf("yes", "no", "y", "n")})
 	if err == nil && answer[0] == 'n' && said {
 		err = errors.New("nothing has been changed")
 	}
@@ -87,7 +87,7 @@ func (c *configuring) way() (string, error) {
 		if had == "" {
 			had = "token"
 		}
-		return c.prompt.ask(question{text: "Authenticate by pool access token or OIDC (token or oidc)", shown: had, empty: had, check: oneOf("token", "oidc")})
+		return c.prompt.ask(question{text: "Authenticate by pool access token or OIDC (token or oidc)", shown: had, empty: had, check: isOneOf("token", "oidc")})
 	case had != "":
 		return "", nil
 	default:
@@ -169,7 +169,7 @@ func (c *configuring) accessToken(ctx context.Context) error {
 		return err
 	}
 	if c.prompt != nil {
-		place, err = c.prompt.ask(question{text: "Token in the configuration or in a file of its own (config or file)", shown: place, empty: place, check: oneOf("config", "file")})
+		place, err = c.prompt.ask(question{text: "Token in the configuration or in a file of its own (config or file)", shown: place, empty: place, check: isOneOf("config", "file")})
 		if err != nil {
 			return err
 		}

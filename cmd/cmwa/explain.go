@@ -2,29 +2,30 @@ package main
 
 import (
 	"context"
+	"flag"
 	"io"
 	"os"
 	"strings"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func explainCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa explain")
-	names := flags.Bool("names", false, "print only the names that can be explained, one in each line")
-	return &ffcli.Command{
-		Name: "explain", ShortUsage: "cmwa explain [--names] [KEY]",
-		ShortHelp: "tell what a key of the configuration means",
-		LongHelp: "KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or a rule that cmwa vet names.\n" +
+func explainCommand(s streams) command {
+	var names bool
+	return command{
+		name: "explain", help: "tell what a key of the configuration means",
+		forms: []form{{
+			optional(boolFlag(&names, "names", "print only the names that can be explained, one in each line")),
+			argument("[KEY]", values{name: "KEY", key: true}),
+		}},
+		long: "KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or a rule that cmwa vet names.\n" +
 			"Without one, all keys are listed with their defaults and what a change of them does.",
-		FlagSet: flags,
-		Exec: func(_ context.Context, args []string) error {
+		run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
 			switch {
-			case *names:
+			case names:
 				return printNames(s)
 			case len(args) == 0:
 				text, err := schema.Overview(columns(s.stdout))

@@ -6,8 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-
-	"github.com/peterbourgon/ff/v3/ffcli"
+	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
@@ -21,17 +20,24 @@ const (
 	exitChanges = 2
 )
 
-func planCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa plan")
-	format := flags.String("format", "text", "text or json")
-	live := flags.Bool("live", false, "compare with what the running agent has in force, in place of OLD")
+func planCommand(s streams) command {
+	format, live := "text", false
 	running := inquiry{environ: readEnvironment(s.environ)}
-	flags.StringVar(&running.config, "config", "", "with --live: configuration file of the agent; otherwise the one that cmwa run would find")
-	flags.StringVar(&running.url, "url", "", "with --live: where the agent's HTTP server is")
-	return &ffcli.Command{
-		Name: "plan", ShortUsage: "cmwa plan [--format text|json] OLD NEW | cmwa plan --live [--config FILE | --url URL] NEW",
-		ShortHelp: "say what a reload from one file to another would do",
-		LongHelp: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
+	c := command{
+		name: "plan", help: "say what a reload from one file to another would do",
+		forms: []form{{
+			optional(stringFlag(&format, "format", oneOf("text", "json"), "text or json")),
+			argument("OLD", aFile), argument("NEW", aFile),
+		}, {
+			required(boolFlag(&live, "live", "compare with what the running agent has in force, in place of OLD")),
+			optional(
+				stringFlag(&running.config, "config", aFile, "with --live: configuration file of the agent; otherwise the one that cmwa run would find"),
+				stringFlag(&running.url, "url", aURL, "with --live: where the agent's HTTP server is"),
+			),
+			argument("NEW", aFile),
+		}},
+		usageCode: exitInvalid, // 2 means that there are changes
+		long: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
 			"by draining the pool and starting a new one, or needs a restart. Tokens and files that are not on this machine do not matter.\n" +
 			"\n" +
 			"OLD and NEW are named as a FILE of cmwa vet: pipes too, and - is standard input. Each is judged as the agent of this\n" +
@@ -42,25 +48,24 @@ func planCommand(s streams) *ffcli.Command {
 			"would do. It must be run where the agent runs, as its user and with its variables, and reads NEW as the agent would.\n" +
 			"\n" +
 			"Problems go to standard error. Exit code 0: no change; 2: changes; 1: a file cannot be read or used.",
-		FlagSet: flags,
-		Exec: func(ctx context.Context, args []string) error {
-			files, err := interspersed(flags, args)
-			switch {
-			case errors.Is(err, flag.ErrHelp):
-				return err
-			case err == nil && *live && len(files) == 1 && (*format == "text" || *format == "json"):
-				return s.planLive(ctx, &running, files[0], *format)
-			case err != nil, *live, running.config+running.url != "", len(files) != 2, *format != "text" && *format != "json":
-				fmt.Fprintln(s.stderr, "cmwa: write: cmwa plan [--format text|json] OLD NEW, or cmwa plan --live [--config FILE | --url URL] NEW")
-				return cli.ExitError(exitInvalid)
-			}
-			configs, err := s.planned(ctx, files)
-			if err != nil {
-				return err
-			}
-			return s.printPlan(reconcile.Preview(configs[0], configs[1]), *format)
-		},
 	}
+	c.run = func(ctx context.Context, flags *flag.FlagSet, args []string) error {
+		files, err := interspersed(flags, args)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return err
+		case err == nil && live && len(files) == 1 && (format == "text" || format == "json"):
+			return s.planLive(ctx, &running, files[0], format)
+		case err != nil, live, running.config+running.url != "", len(files) != 2, format != "text" && format != "json":
+			return cli.Usagef("write: %s", strings.Join(c.usage(), ", or "))
+		}
+		configs, err := s.planned(ctx, files)
+		if err != nil {
+			return err
+		}
+		return s.printPlan(reconcile.Preview(configs[0], configs[1]), format)
+	}
+	return c
 }
 
 // planned loads the two sides of a plan, and tells what is wrong with them.

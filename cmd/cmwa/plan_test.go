@@ -13,8 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// command runs one command line of the program within the test.
-func command(environ []string, args ...string) (code int, stdout, stderr string) {
+// commandLine runs one command line of the program within the test.
+func commandLine(environ []string, args ...string) (code int, stdout, stderr string) {
 	var out, wrong bytes.Buffer
 	code = execute(context.Background(), context.Background(), args, streams{environ: environ, stdin: strings.NewReader(""), stdout: &out, stderr: &wrong})
 	return code, out.String(), wrong.String()
@@ -46,13 +46,13 @@ func TestPlanTellsWhatAReloadWouldDo(t *testing.T) {
 		"no change": {[]string{before, before}, 0, "no change\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := command(nil, append([]string{"plan"}, test.args...)...)
+			code, stdout, stderr := commandLine(nil, append([]string{"plan"}, test.args...)...)
 			if code != test.code || stdout != test.want || stderr != "" {
 				t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
 			}
 		})
 	}
-	code, stdout, _ := command(nil, "plan", "--format", "json", before, after)
+	code, stdout, _ := commandLine(nil, "plan", "--format", "json", before, after)
 	var document planDocument
 	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != 2 || !document.Changed || len(document.Reloads) != 2 || document.Reloads[1].Fate != "replaced" {
 		t.Errorf("exit code %d, %v: %s", code, err, stdout)
@@ -74,7 +74,7 @@ func TestPlanRefusesWhatItCannotUse(t *testing.T) {
 		"another format":   {[]string{"--format", "xml", good, good}, "write: cmwa plan"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := command(nil, append([]string{"plan"}, test.args...)...)
+			code, stdout, stderr := commandLine(nil, append([]string{"plan"}, test.args...)...)
 			if code != 1 || stdout != "" || !strings.Contains(stderr, test.want) {
 				t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 			}
@@ -106,7 +106,7 @@ func TestPlanReadsFilesAsVetDoes(t *testing.T) {
 	}
 	written := make(chan error, 1)
 	go func() { written <- os.WriteFile(pipe, []byte(after), 0o600) }()
-	if code, stdout, stderr := command(nil, "plan", before, pipe); code != 2 || stderr != "" {
+	if code, stdout, stderr := commandLine(nil, "plan", before, pipe); code != 2 || stderr != "" {
 		t.Errorf("a pipe: exit code %d, %q, %q", code, stdout, stderr)
 	}
 	if err := <-written; err != nil {
@@ -120,7 +120,7 @@ func TestPlanReadsFilesAsVetDoes(t *testing.T) {
 		"a folder":             {[]string{before, filepath.Dir(before)}, "this is a directory"},
 		"an unknown flag":      {[]string{before, before, "--fromat", "json"}, "write: cmwa plan"},
 	} {
-		if code, stdout, stderr := command(nil, append([]string{"plan"}, c.args...)...); code != 1 || stdout != "" || !strings.Contains(stderr, c.want) {
+		if code, stdout, stderr := commandLine(nil, append([]string{"plan"}, c.args...)...); code != 1 || stdout != "" || !strings.Contains(stderr, c.want) {
 			t.Errorf("%s: exit code %d, %q, %q", name, code, stdout, stderr)
 		}
 	}
@@ -130,14 +130,14 @@ func TestPlanTellsWhatIsWrongAsVetDoes(t *testing.T) {
 	good := fileOf(t, "good.yaml", "token: pul-a\n")
 	warned := fileOf(t, "warned.yaml", "token: pul-a\nshutdown_timeout: 5s\n")
 	unknown := fileOf(t, "unknown.yaml", "token: pul-a\nlog_levl: debug\n")
-	if code, stdout, stderr := command(nil, "plan", good, warned); code != 2 || stdout == "" || !strings.HasPrefix(stderr, warned+":2:19: warning: shutdown_timeout: is shorter") {
+	if code, stdout, stderr := commandLine(nil, "plan", good, warned); code != 2 || stdout == "" || !strings.HasPrefix(stderr, warned+":2:19: warning: shutdown_timeout: is shorter") {
 		t.Errorf("a warning: exit code %d, %q, %q", code, stdout, stderr)
 	}
-	if code, stdout, stderr := command(nil, "plan", good, unknown); code != 1 || stdout != "" || !strings.HasPrefix(stderr, unknown+":2:1: log_levl: unknown key\n") {
+	if code, stdout, stderr := commandLine(nil, "plan", good, unknown); code != 1 || stdout != "" || !strings.HasPrefix(stderr, unknown+":2:1: log_levl: unknown key\n") {
 		t.Errorf("an unknown key: exit code %d, %q, %q", code, stdout, stderr)
 	}
 	stranger := []string{"PULUMI_AGENT_LOG_LVL=x"}
-	if code, _, stderr := command(stranger, "plan", good, good); code != 0 || strings.Count(stderr, "PULUMI_AGENT_LOG_LVL") != 1 {
+	if code, _, stderr := commandLine(stranger, "plan", good, good); code != 0 || strings.Count(stderr, "PULUMI_AGENT_LOG_LVL") != 1 {
 		t.Errorf("a variable of both files: exit code %d, %q", code, stderr)
 	}
 }
@@ -170,7 +170,7 @@ func TestPlanComparesTheConfigurationsThatManifestsHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			environ := []string{"PULUMI_AGENT_LOG_LEVEL=error"}
-			code, stdout, stderr := command(environ, "plan", fileOf(t, "old.yaml", c.old), fileOf(t, "new.yaml", c.young))
+			code, stdout, stderr := commandLine(environ, "plan", fileOf(t, "old.yaml", c.old), fileOf(t, "new.yaml", c.young))
 			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
 				t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
 			}
@@ -182,7 +182,7 @@ func TestPlanComparesTheConfigurationsThatManifestsHold(t *testing.T) {
 }
 
 func TestAMisspeltCommandIsAnsweredWithTheRightOne(t *testing.T) {
-	if code, _, stderr := command(nil, "plna"); code != cli.ExitUsage || !strings.Contains(stderr, `there is no command "plna": did you mean plan?`) {
+	if code, _, stderr := commandLine(nil, "plna"); code != cli.ExitUsage || !strings.Contains(stderr, `there is no command "plna": did you mean plan?`) {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 }

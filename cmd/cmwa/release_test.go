@@ -16,7 +16,7 @@ var foreign = []string{"kubernetes", "ecs"}
 func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 	for _, target := range foreign {
 		file := fileOf(t, "agent.yaml", "pools:\n- {name: a, token: pul-0, deploy_target: "+target+"}\n- {name: b, token: pul-1, enabled_workflow_types: [insights_scan]}\n")
-		code, stdout, _ := command(nil, "vet", file)
+		code, stdout, _ := commandLine(nil, "vet", file)
 		for _, want := range []string{
 			fmt.Sprintf("%s:2:42: warning: pools.0.deploy_target: %s is not in this release; it has docker and process\n", file, target),
 			fmt.Sprintf("%s:3:51: warning: pools.1.enabled_workflow_types: must contain deployment, as this release claims nothing else\n", file),
@@ -32,7 +32,7 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 			t.Errorf("run: %+v", said)
 		}
 	}
-	code, stdout, _ := command([]string{"PULUMI_AGENT_DEPLOY_TARGET=ecs"}, "vet", fileOf(t, "agent.yaml", "token: pul-0123\n"))
+	code, stdout, _ := commandLine([]string{"PULUMI_AGENT_DEPLOY_TARGET=ecs"}, "vet", fileOf(t, "agent.yaml", "token: pul-0123\n"))
 	if code != cli.ExitOK || stdout != "warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; it has docker and process\n" {
 		t.Errorf("the variable: exit code %d, %q", code, stdout)
 	}

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -17,25 +17,27 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func runCommand(hard context.Context, s streams) *ffcli.Command {
-	flags := s.flags("cmwa run")
-	config := flags.String("config", "", "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")
-	dry := flags.Bool("dry-run", false, "check the configuration, print what would be done first, and do nothing")
-	return &ffcli.Command{
-		Name: "run", ShortUsage: "cmwa run [--config FILE] [--dry-run]",
-		ShortHelp: "claim jobs and run them, until a TERM or INT",
-		LongHelp: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
+func runCommand(hard context.Context, s streams) command {
+	var config string
+	var dry bool
+	return command{
+		name: "run", help: "claim jobs and run them, until a TERM or INT",
+		forms: []form{{
+			optional(stringFlag(&config, "config", aFile, "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")),
+			optional(boolFlag(&dry, "dry-run", "check the configuration, print what would be done first, and do nothing")),
+		}},
+		daemon: true,
+		long: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
 			"The second one stops running jobs in order. A HUP checks the configuration at once, and ends waits after\n" +
 			"failures with one more try, except waits that the service asked for.",
-		FlagSet: flags,
-		Exec: func(ctx context.Context, args []string) error {
+		run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("run takes no argument %q", args[0])
 			}
-			if *dry {
-				return dryRun(*config, s)
+			if dry {
+				return dryRun(config, s)
 			}
-			return runAgent(ctx, hard, *config, s)
+			return runAgent(ctx, hard, config, s)
 		},
 	}
 }

@@ -2,35 +2,34 @@ package main
 
 import (
 	"context"
-
-	"github.com/peterbourgon/ff/v3/ffcli"
+	"flag"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func schemaCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa schema")
-	format := flags.String("format", "json", "json for JSON Schema, or cue")
-	return &ffcli.Command{
-		Name: "schema", ShortUsage: "cmwa schema [--format json|cue]",
-		ShortHelp: "print the schema of the configuration, for editors and other checks",
-		LongHelp: "JSON Schema is of draft 2020-12. An editor uses it if the configuration begins with a line such as\n\n" +
+func schemaCommand(s streams) command {
+	format := "json"
+	return command{
+		name: "schema", help: "print the schema of the configuration, for editors and other checks",
+		forms: []form{{
+			optional(stringFlag(&format, "format", oneOf("json", "cue"), "json for JSON Schema, or cue")),
+		}},
+		long: "JSON Schema is of draft 2020-12. An editor uses it if the configuration begins with a line such as\n\n" +
 			"  # yaml-language-server: $schema=pulumi-workflow-agent.json\n\n" +
 			"CUE is one file, to be used by cue vet -d '#Config' schema.cue pulumi-workflow-agent.yaml.\n" +
 			"cmwa vet finds more than either: they judge values one by one.",
-		FlagSet: flags,
-		Exec: func(_ context.Context, args []string) error {
+		run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("schema takes no argument %q", args[0])
 			}
 			write := schema.JSONSchema
-			switch *format {
+			switch format {
 			case "json":
 			case "cue":
 				write = schema.CUE
 			default:
-				return cli.Usagef("there is no format %q: write json or cue", *format)
+				return cli.Usagef("there is no format %q: write json or cue", format)
 			}
 			text, err := write()
 			if err != nil {

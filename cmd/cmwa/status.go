@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -19,7 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -33,29 +33,31 @@ const (
 	defaultPort = 8080            // of http_server_port, for a file that says nothing of it
 )
 
-func statusCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa status")
+func statusCommand(s streams) command {
 	q := inquiry{environ: readEnvironment(s.environ)}
-	flags.StringVar(&q.config, "config", "", "configuration file of the agent; otherwise the one that cmwa run would find")
-	flags.StringVar(&q.url, "url", "", "where the agent's HTTP server is; otherwise http_server_address and http_server_port of the configuration on this machine")
-	asJSON := flags.Bool("json", false, "print the whole answer in JSON; with --watch, one line for each look")
-	watched := flags.Bool("watch", false, "look again each second, until an INT or TERM")
-	return &ffcli.Command{
-		Name: "status", ShortUsage: "cmwa status [--config FILE | --url URL] [--json] [--watch]",
-		ShortHelp: "tell what the running agent does, and what it thinks of its configuration",
-		LongHelp: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; or the one at --url.\n" +
+	var asJSON, watched bool
+	return command{
+		name: "status", help: "tell what the running agent does, and what it thinks of its configuration",
+		forms: []form{{
+			optional(
+				stringFlag(&q.config, "config", aFile, "configuration file of the agent; otherwise the one that cmwa run would find"),
+				stringFlag(&q.url, "url", aURL, "where the agent's HTTP server is; otherwise http_server_address and http_server_port of the configuration on this machine"),
+			),
+			optional(boolFlag(&asJSON, "json", "print the whole answer in JSON; with --watch, one line for each look")),
+			optional(boolFlag(&watched, "watch", "look again each second, until an INT or TERM")),
+		}},
+		long: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; or the one at --url.\n" +
 			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
 			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
 			"Exit code 0: healthy and ready, and what the file says is what runs; 1: not so; 2: the agent cannot be reached,\n" +
 			"or the command line is wrong. With --watch it is the code of the last answer.\n" +
 			"Ready means that every pool has been answered by its service, has not failed for longer than health_threshold,\n" +
 			"and can run jobs; the reasons are shown if it is not.",
-		FlagSet: flags,
-		Exec: func(ctx context.Context, args []string) error {
+		run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("status takes no argument %q: name a file with --config", args[0])
 			}
-			show := s.shower(*asJSON, *watched)
+			show := s.shower(asJSON, watched)
 			d, err := q.ask(ctx)
 			if err != nil {
 				return cli.Usage(err)
@@ -63,7 +65,7 @@ func statusCommand(s streams) *ffcli.Command {
 			if err := show(d, nil); err != nil {
 				return err
 			}
-			if *watched {
+			if watched {
 				if d, err = s.follow(ctx, &q, d, show); err != nil {
 					return err
 				}

@@ -120,7 +120,7 @@ func TestRunUnknownKeys(t *testing.T) {
 			if said.code != want || strings.Contains(said.stderr, "unknown key") == strings.Contains(name, "real files") {
 				t.Errorf("%+v", said)
 			}
-			if code, stdout, _ := command(test.env, "vet", file); (code == cli.ExitOK) != strings.Contains(name, "real files") {
+			if code, stdout, _ := commandLine(test.env, "vet", file); (code == cli.ExitOK) != strings.Contains(name, "real files") {
 				t.Errorf("vet: exit code %d, %s", code, stdout)
 			}
 		})

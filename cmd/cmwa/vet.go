@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
-
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
@@ -18,13 +16,15 @@ import (
 // exitUnread is vet's code for a file that it cannot read.
 const exitUnread = 2
 
-func vetCommand(s streams) *ffcli.Command {
-	flags := s.flags("cmwa vet")
-	format := flags.String("format", "text", "how to tell what is wrong: "+strings.Join(vetFormats(), ", "))
-	return &ffcli.Command{
-		Name: "vet", ShortUsage: "cmwa vet [--format " + strings.Join(vetFormats(), "|") + "] [FILE...]",
-		ShortHelp: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
-		LongHelp: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
+func vetCommand(s streams) command {
+	format := "text"
+	return command{
+		name: "vet", help: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
+		forms: []form{{
+			optional(stringFlag(&format, "format", oneOf(vetFormats()...), "how to tell what is wrong: "+strings.Join(vetFormats(), ", "))),
+			argument("[FILE...]", aFile),
+		}},
+		long: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
 			"pulumi-workflow-agent.yaml and worker-pod.json of each ConfigMap and Secret are checked, and the PULUMI_AGENT_\n" +
 			"variables of containers, as far as their values are in the manifest. What a FILE is, its content says. The FILE -\n" +
 			"is standard input. Without any FILE, the configuration is checked that cmwa run would take.\n" +
@@ -34,13 +34,12 @@ func vetCommand(s streams) *ffcli.Command {
 			"but for harmless words and numbers that text shows on a terminal.\n" +
 			"\n" +
 			"Columns count characters.",
-		FlagSet: flags,
-		Exec: func(ctx context.Context, args []string) error {
+		run: func(ctx context.Context, flags *flag.FlagSet, args []string) error {
 			files, err := interspersed(flags, args)
 			if err != nil {
 				return err
 			}
-			write, ok := s.vetFormat(*format)
+			write, ok := s.vetFormat(format)
 			if !ok {
 				return cli.Usagef("--format must be one of %s", strings.Join(vetFormats(), ", "))
 			}

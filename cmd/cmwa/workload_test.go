@@ -23,12 +23,12 @@ spec:
       - {name: dind, image: "docker:dind"}
 `
 	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // of this machine, which does not count
-	if code, stdout, stderr := command(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK || stdout != "" || stderr != "" {
+	if code, stdout, stderr := commandLine(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK || stdout != "" || stderr != "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 	wrong := strings.Replace(good, "{name: DOCKER_HOST, value", "{name: PULUMI_AGENT_DEPLOY_TARGET, value: kubernetes}\n        - {name: PULUMI_AGENT_SERVCE_URL, value", 1)
 	file := fileOf(t, "agent.yaml", wrong)
-	code, stdout, stderr := command(environ, "vet", file)
+	code, stdout, stderr := commandLine(environ, "vet", file)
 	want := file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: kubernetes is not in this release; it has docker and process\n" +
 		file + ":11:18: PULUMI_AGENT_SERVCE_URL: no key has this variable\n  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n"
 	if code != cli.ExitFailure || stdout != want || stderr != "" {
