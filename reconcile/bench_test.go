@@ -41,16 +41,16 @@ func BenchmarkHundredPools(b *testing.B) {
 	var desired reconcile.Desired
 	most := 0 // actions of one plan
 	observed := reconcile.Observed{Pools: map[string]runtime.PoolState{}}
-	follower := reconcile.NewFollower(reconcile.FollowerParts{
+	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
 		Find: func() (schema.Source, error) {
 			return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil
 		},
 		Watch: func(...string) {},
-		Want: func(d reconcile.Desired) {
-			desired = d
-			plan = reconcile.Diff(desired, observed)
-		},
-		Log: slog.New(slog.DiscardHandler),
+		Log:   slog.New(slog.DiscardHandler),
+	})
+	reloader.Deliver(func(d reconcile.Desired) {
+		desired = d
+		plan = reconcile.Diff(desired, observed)
 	})
 	var best []time.Duration
 	at := func(spans []time.Duration, percent int) time.Duration { return spans[(len(spans)*percent+99)/100-1] }
@@ -60,7 +60,7 @@ func BenchmarkHundredPools(b *testing.B) {
 			for range looks {
 				write()
 				began := time.Now()
-				if err := follower.Look(); err != nil {
+				if err := reloader.Reload(); err != nil {
 					b.Fatal(err)
 				}
 				spans = append(spans, time.Since(began))

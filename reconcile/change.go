@@ -81,6 +81,35 @@ func ByEffect(reloads []Reload) (effects Effects) {
 	return effects
 }
 
+// logAttributes returns what a reload changes, by when it takes effect, as names
+// of pools and keys for a line of the log. Empty lists are left out. A replaced
+// pool is named without its keys.
+func (e Effects) logAttributes() (attributes []any) {
+	add := func(name string, values []string) {
+		if len(values) > 0 {
+			attributes = append(attributes, name, strings.Join(values, ", "))
+		}
+	}
+	add("now", logNames(e.Now))
+	add("next_job", logNames(e.NextJob))
+	add("drained_and_replaced", e.Replaced)
+	add("needs_restart", logNames(e.NeedsRestart))
+	return attributes
+}
+
+// logNames returns the pool of each effect, and its changed key or what happens to
+// the pool.
+func logNames(effects []Effect) (names []string) {
+	for _, e := range effects {
+		name := e.Change.Key + string(e.Fate) // one of them is empty
+		if e.Pool != "" {
+			name = e.Pool + ": " + name
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
 // Preview says what a reload from one configuration to another does: what the
 // loop would do if the first were in force and nothing ran, and when each changed
 // key takes effect. It is pure and in order: first the agent, then pools by name.

@@ -16,15 +16,15 @@ func TestAFileThatStaysEmptyIsRefusedAfterAWhile(t *testing.T) {
 		content, path := "token: pul-a\n", "agent.yaml"
 		wanted := 0
 		var log strings.Builder
-		f := reconcile.NewFollower(reconcile.FollowerParts{
+		f := reconcile.NewReloader(reconcile.ReloaderParts{
 			Find:  func() (schema.Source, error) { return schema.Source{Path: path, Content: []byte(content)}, nil },
-			Want:  func(reconcile.Desired) { wanted++ },
 			Watch: func(...string) {}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
+		f.Deliver(func(reconcile.Desired) { wanted++ })
 		look := func(refused bool, again time.Duration) {
 			t.Helper()
-			if err := f.Look(); (err != nil) != refused || f.Again() != again {
-				t.Errorf("looking says %v and asks for another look in %s", err, f.Again())
+			if err := f.Reload(); (err != nil) != refused || f.RecheckAfter() != again {
+				t.Errorf("looking says %v and asks for another look in %s", err, f.RecheckAfter())
 			}
 		}
 		look(false, 0)

@@ -1,11 +1,19 @@
 package reconcile_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // Retry counts how often it is called.
@@ -33,13 +41,69 @@ func TestLoop(t *testing.T) {
 	})
 }
 
+// TestFollow asks for checks of a file that is found at a frozen path, from the second
+// reload on: a mount by itself, as a file of a ConfigMap with subPath is.
+func TestFollow(t *testing.T) {
+	const free, frozen = "/etc/cmwa/agent.yaml", "/proc"
+	var log strings.Builder // written by Follow alone until it has ended
+	reloads := make(chan struct{})
+	place := free
+	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
+		Find: func() (schema.Source, error) {
+			reloads <- struct{}{}
+			return schema.Source{Path: place, Content: []byte("token: a\ndeploy_target: process\n")}, nil
+		},
+		Watch: func(...string) {}, Frozen: func(path string) bool { return path == frozen },
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var calls []string // appended to by Follow alone until it has ended
+	asked, ended := make(chan os.Signal), make(chan error, 1)
+	go func() {
+		ended <- reloader.Follow(ctx, reconcile.Triggers{
+			Asked: asked, BeforeIt: func() { calls = append(calls, "before") }, AfterIt: func() { calls = append(calls, "after") },
+		})
+	}()
+	<-reloads
+	for _, next := range []string{frozen, frozen, free} {
+		asked <- syscall.SIGHUP // is received once the reload before has ended
+		if files := reloader.View().Frozen; (place == frozen) != slices.Equal(files, []string{frozen}) {
+			t.Errorf("at %s the frozen files are %v", place, files)
+		}
+		place = next
+		<-reloads
+	}
+	asked <- syscall.SIGHUP
+	<-reloads
+	if files := reloader.View().Frozen; len(files) > 0 {
+		t.Errorf("back at %s the frozen files are %v", free, files)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); strings.Count(text, "mounted by itself") != 1 || !strings.Contains(text, "file="+frozen) {
+		t.Errorf("the frozen file is logged as\n%s", text)
+	}
+	if checked := strings.Count(log.String(), "configuration checked: no change"); checked != 4 {
+		t.Errorf("after 4 requests %d checks without a change are logged", checked)
+	}
+	if want := strings.Repeat("before after ", 4); strings.Join(calls, " ")+" " != want {
+		t.Errorf("the calls are %v", calls)
+	}
+	if generation := reloader.View().Generation; generation != 1 {
+		t.Errorf("the generation is %d, want it to stay 1", generation)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *desk) {
 		check := func(what string, edit func(*desk), want string) {
 			t.Helper()
 			edit(d)
 			_ = d.heard()
-			_ = d.follower.Check()
+			_ = d.reloader.Check()
 			if text := d.heard(); !strings.Contains(text, want) || strings.Count(text, "\n") != 1 {
 				t.Errorf("%s: the log says\n%s\nwant one line with %q", what, text, want)
 			}

@@ -12,45 +12,44 @@ import (
 // change that moves pools, credentials or the listener is taken from it.
 const settleTime = time.Second
 
-// reading is what was read at one look.
+// reading is what one reload read.
 type reading struct {
 	path string
 	file schema.FileID
 	sum  [sha256.Size]byte // of the content
 }
 
-// note remembers what was read now, and when the file was last seen to be written in
-// place. A file that was renamed into the place of another one is complete. One that
-// has changed where it is may have more lines to come, and so may one that was made
-// there, in the place of another one or of none. What is not a file, or has no id,
-// counts as complete.
-func (f *Follower) note(source schema.Source, now time.Time) {
-	last := f.read
-	f.read = reading{source.Path, source.FileID, sha256.Sum256(source.Content)}
+// note stores what was read now, and when the file was last written in place. A file
+// that replaced another one by a rename is complete. One that has changed in place may
+// have more lines to come, and so may one that was created there, in place of another
+// one or of none. A source that is no file, or has no id, counts as complete.
+func (r *Reloader) note(source schema.Source, now time.Time) {
+	last := r.lastRead
+	r.lastRead = reading{source.Path, source.FileID, sha256.Sum256(source.Content)}
 	unknown := schema.FileID{}
-	written := f.parts.Written != nil && f.parts.Written(source.Path)
+	written := r.parts.Written != nil && r.parts.Written(source.Path)
+	samePath := r.lastRead.path == last.path
 	switch {
-	case f.read.path == last.path && f.read.sum == last.sum:
-		// As it was: quiet since then.
-	case f.read.file == unknown, f.read.path == last.path && last.file != unknown && last.file != f.read.file && !written:
-		f.written = time.Time{}
+	case samePath && r.lastRead.sum == last.sum:
+		// Unchanged: quiet since then.
+	case r.lastRead.file == unknown, samePath && last.file != unknown && last.file != r.lastRead.file && !written:
+		r.writtenAt = time.Time{}
 	default:
-		f.written = now
+		r.writtenAt = now
 	}
 }
 
-// settling reports whether the outcome must wait because its file may still be being
-// written: the file has not been quiet for settleTime, and the change would move
-// something, or the one before did and waits. A change that moves nothing is not
-// worth the wait, as the next line corrects it; the first configuration has nothing
-// to protect.
-func (f *Follower) settling(outcome schema.Outcome, now time.Time, waits bool) bool {
-	before := f.View().Config
-	if f.written.IsZero() || now.Sub(f.written) >= settleTime ||
+// mustSettle reports whether the outcome must wait because its file may still be
+// being written: the file has not been quiet for settleTime, and the change moves
+// something, or it follows a change that waits. A change that moves nothing does not
+// wait, as the next line corrects it; the first configuration has nothing to protect.
+func (r *Reloader) mustSettle(outcome schema.Outcome, now time.Time, wasSettling bool) bool {
+	before := r.View().Config
+	if r.writtenAt.IsZero() || now.Sub(r.writtenAt) >= settleTime ||
 		before == nil || outcome.Config == nil || before.Digest == outcome.Digest {
 		return false
 	}
-	return waits || slices.ContainsFunc(Preview(before, outcome.Config), Reload.moves)
+	return wasSettling || slices.ContainsFunc(Preview(before, outcome.Config), Reload.moves)
 }
 
 // credentialKeys are the keys that say with which secret a pool asks for work, beside

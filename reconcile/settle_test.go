@@ -27,11 +27,11 @@ func (*desk) created(content string) func(*desk) {
 // look makes an edit and looks, as the watcher would have it.
 func (d *desk) look(edit func(*desk)) {
 	edit(d)
-	_ = d.follower.Look()
+	_ = d.reloader.Reload()
 }
 
-// due lets the time pass until the follower wants to look again, and looks.
-func (d *desk) due() { d.look(func(d *desk) { time.Sleep(d.follower.Again()) }) }
+// due lets the time pass until the reloader must check again, and reloads.
+func (d *desk) due() { d.look(func(d *desk) { time.Sleep(d.reloader.RecheckAfter()) }) }
 
 // settled is the configuration of these tests: another service, another token, a port.
 const settled = `token: pul-c4n4ry
@@ -44,18 +44,18 @@ polling_interval: 7s
 // wantGeneration checks which generation is in force.
 func (d *desk) wantGeneration(t *testing.T, what string, want uint64) {
 	t.Helper()
-	if view := d.follower.View(); view.Generation != want || view.Rejection != nil {
+	if view := d.reloader.View(); view.Generation != want || view.Rejection != nil {
 		t.Fatalf("%s: generation %d is in force, want %d; rejected is %v", what, view.Generation, want, view.Rejection)
 	}
 }
 
-func TestFollower(t *testing.T) {
+func TestReloader(t *testing.T) {
 	const token = "token: pul-c4n4ry\n"
 	begin := func(t *testing.T, d *desk) {
 		t.Helper()
 		d.look(d.renamed(settled))
 		d.wantGeneration(t, "at first", 1)
-		if again := d.follower.Again(); again != 0 {
+		if again := d.reloader.RecheckAfter(); again != 0 {
 			t.Fatalf("the first look is followed by another one after %s", again)
 		}
 		time.Sleep(time.Hour)
@@ -78,16 +78,16 @@ func TestFollower(t *testing.T) {
 					begin(t, d)
 					d.look(d.write(content))
 					d.wantGeneration(t, "at once", 1)
-					if again := d.follower.Again(); again != time.Second {
-						t.Fatalf("the follower looks again after %s, want 1s", again)
+					if again := d.reloader.RecheckAfter(); again != time.Second {
+						t.Fatalf("the reloader checks again after %s, want 1s", again)
 					}
 					time.Sleep(time.Second - time.Millisecond)
 					d.look(func(*desk) {}) // for any reason
 					d.wantGeneration(t, "almost a second later", 1)
 					d.due()
 					d.wantGeneration(t, "a second later", 2)
-					if again := d.follower.Again(); again != 0 {
-						t.Errorf("the follower looks again after %s, want never", again)
+					if again := d.reloader.RecheckAfter(); again != 0 {
+						t.Errorf("the reloader checks again after %s, want never", again)
 					}
 				})
 			})
@@ -165,8 +165,8 @@ func TestFollower(t *testing.T) {
 			time.Sleep(60 * time.Millisecond)
 			d.look(d.created(settled))
 			d.wantGeneration(t, "the whole file", 1)
-			if again := d.follower.Again(); again != 0 {
-				t.Errorf("the follower looks again after %s although nothing has changed", again)
+			if again := d.reloader.RecheckAfter(); again != 0 {
+				t.Errorf("the reloader checks again after %s although nothing has changed", again)
 			}
 			d.look(func(d *desk) { d.path, d.file, d.id.Inode = "nearer/agent.yaml", token, 77 })
 			d.wantGeneration(t, "a file in a nearer folder", 1)
@@ -179,11 +179,11 @@ func TestFollower(t *testing.T) {
 		inBubble(t, func(t *testing.T, d *desk) {
 			begin(t, d)
 			d.look(d.write(settled + "log_level: 7\n"))
-			if view := d.follower.View(); view.Rejection == nil || view.Generation != 1 {
+			if view := d.reloader.View(); view.Rejection == nil || view.Generation != 1 {
 				t.Fatalf("the mistake is not refused: %+v", view)
 			}
 			d.look(d.write(token))
-			if view := d.follower.View(); view.Generation != 1 {
+			if view := d.reloader.View(); view.Generation != 1 {
 				t.Fatalf("generation %d is in force before the file is quiet", view.Generation)
 			}
 			d.due()
@@ -209,7 +209,7 @@ func TestFollower(t *testing.T) {
 							text += line
 							d.look(d.created(text))
 							end := time.Now().Add(pause)
-							for again := d.follower.Again(); again > 0 && time.Now().Add(again).Before(end); again = d.follower.Again() {
+							for again := d.reloader.RecheckAfter(); again > 0 && time.Now().Add(again).Before(end); again = d.reloader.RecheckAfter() {
 								d.due()
 							}
 							time.Sleep(time.Until(end))
@@ -227,7 +227,7 @@ func TestFollower(t *testing.T) {
 	})
 }
 
-func TestFollowerWithoutFileID(t *testing.T) {
+func TestReloaderWithoutFileID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
 		d.look(d.write(settled))

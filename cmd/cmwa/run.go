@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"flag"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -45,103 +44,72 @@ func runCommand(hard context.Context, s streams) command {
 // runAgent is cmwa run. It returns after the first signal when all is done,
 // after a single run, or when it cannot begin.
 func runAgent(ctx, hurry context.Context, config string, s streams) error {
-	// A HUP asks for a look and for another try. From the beginning and until all jobs are over it must
-	// not do what it does by default, which is to end the process and leave them.
+	// A HUP requests a check of the configuration and a retry. By default it would end the process, and
+	// leave the jobs: it is caught from the beginning and until all jobs have ended.
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGHUP)
 	defer signal.Stop(asked)
 
 	environ := readEnvironment(s.environ)
 
-	// the configuration, as it is now
-	var first reconcile.Desired
-	want := func(d reconcile.Desired) { first = d } // until there is a loop
+	// The configuration, as it is now.
 	watcher := watch.New()
 	log := newSwitch(s.stderr)
 	places := placesOf(config, environ)
-	follower := reconcile.NewFollower(reconcile.FollowerParts{
+	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
 		Find: func() (schema.Source, error) {
 			source, err := schema.Find(places)
 			source.Release = carriedOut
 			return source, err
 		},
-		Want: func(d reconcile.Desired) { want(d) }, Watch: watcher.Watch, Written: watcher.Written, Log: log.logger,
+		Watch: watcher.Watch, Written: watcher.Written, Frozen: watch.Frozen, Log: log.logger,
 	})
-	if err := follower.Look(); err != nil {
+	if err := reloader.Reload(); err != nil {
 		return cli.Usage(err)
 	}
+	c := reloader.View().Config
+	first := reconcile.Want(c, reloader.View().Generation)
 
-	// the process: log, listener, limits
+	// The process: log, listener, limits. The agent's id.
 	process, err := newShell(ctx, log, first.Process)
 	if err != nil {
 		return err
 	}
 	defer process.close()
-
-	// the agent's id
-	c := follower.View().Config
 	agent := identify(ctx, c, environ, log.logger)
 	defer agent.Close()
 
-	// the loop, and what tells of it
+	// The loop, and the pages that show its state.
 	loop := reconcile.New(builder(environ, agent, process.slots, log.logger), process.prepare, first.Process, log.logger)
-	process.handle((&account{started: time.Now(), config: follower.View, loop: loop.Status, mode: watcher.Mode}).answers())
+	process.handle((&account{
+		started: time.Now(), config: reloader.View, loop: loop.Status, mode: watcher.Mode,
+	}).answers())
 	log.logger.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Folder)
-	want = loop.Want
-	loop.Want(first)
+	reloader.Deliver(loop.Want)
 
+	// Run until the first of them returns. The HTTP server is the last to stop.
 	group, groupCtx := errgroup.WithContext(ctx)
 	serving, closeServer := context.WithCancel(context.WithoutCancel(groupCtx))
 	looking, lookAway := context.WithCancel(groupCtx)
 	group.Go(func() error {
-		defer closeServer() // health is told until the last job is
+		defer closeServer()
 		defer lookAway()
 		return loop.Run(groupCtx, hurry)
 	})
 	group.Go(func() error { return process.serve(serving) })
 	group.Go(func() error { return loop.FollowLeftovers(looking, leftovers(environ, agent, log.logger)) })
 	group.Go(func() error { return watcher.Run(looking) })
-	group.Go(func() error { return follow(looking, asked, watcher, follower, loop.Retry, log.logger) })
+	group.Go(func() error {
+		return reloader.Follow(looking, reconcile.Triggers{
+			Changed: watcher.Changed(), Asked: asked, BeforeIt: watcher.Look, AfterIt: loop.Retry,
+		})
+	})
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	log.logger.Info("agent has stopped")
 	return nil
-}
-
-// follow looks at the configuration whenever it may have changed, or a signal asks
-// for it, until ctx ends. A signal also ends waits after failures, through retry. It
-// warns once of each file that cannot be replaced as it is mounted.
-func follow(ctx context.Context, asked <-chan os.Signal, watcher *watch.Watcher, follower *reconcile.Follower, retry func(), log *slog.Logger) error {
-	told := map[string]bool{}
-	look := follower.Look
-	for looked := (*schema.Config)(nil); ; {
-		_ = look() // it has told
-		look = follower.Look
-		if c := follower.View().Config; c != looked {
-			looked = c
-			for _, path := range frozenOf(c) {
-				if !told[path] {
-					log.Warn("a new file in the place of this one is never seen: it is mounted by itself, or with subPath; mount the folder that holds it", "file", path)
-				}
-				told[path] = true
-			}
-		}
-		var again <-chan time.Time
-		if wait := follower.Again(); wait > 0 {
-			again = time.After(wait)
-		}
-		select {
-		case <-again:
-		case <-ctx.Done():
-			return nil
-		case <-watcher.Changed():
-		case <-asked:
-			watcher.Look()
-			look = func() error { defer retry(); return follower.Check() }
-		}
-	}
 }
 
 // load finds and reads the configuration.

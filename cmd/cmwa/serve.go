@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -19,17 +18,12 @@ import (
 )
 
 // account is what the agent's HTTP server tells of. Everything it tells comes
-// from these snapshots at the time of the question; it keeps nothing but what of
-// the configuration's files is known to be frozen.
+// from these snapshots at the time of the question; it keeps nothing.
 type account struct {
 	started time.Time
 	config  func() reconcile.View
 	loop    func() reconcile.Status
 	mode    func() watch.Mode
-
-	mu     sync.Mutex
-	looked *schema.Config // of which frozen is known
-	frozen []string       // files
 }
 
 // answers is the handler of the agent's HTTP server: GET /healthz, /readyz,
@@ -221,7 +215,7 @@ func (a *account) document(now time.Time) statusDocument {
 		Config: statusConfig{
 			Desired: view.Generation, Applied: loop.Applied, AcceptedAt: view.AcceptedAt.UTC(), AppliedAt: loop.AppliedAt.UTC(),
 			RejectedAt: view.RejectedAt.UTC(), Accepted: view.Accepted, Rejected: view.Rejected, Seconds: view.Seconds,
-			Watch: string(a.mode()), Frozen: a.frozenFiles(view),
+			Watch: string(a.mode()), Frozen: view.Frozen,
 		},
 		Pools:   pools(view, loop, now),
 		Problem: loop.Problems[reconcile.ProcessKey],
@@ -317,28 +311,6 @@ func statusKeys(effects []reconcile.Effect) []statusKey {
 		keys = append(keys, statusKey{e.Pool, e.Change.Key})
 	}
 	return keys
-}
-
-// frozenFiles are the files of the configuration in force that cannot be replaced
-// as they are mounted. The table of mounts is read once for each configuration: one
-// that says the same at another place is another.
-func (a *account) frozenFiles(view reconcile.View) []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if view.Config != nil && a.looked != view.Config {
-		a.looked, a.frozen = view.Config, frozenOf(view.Config)
-	}
-	return a.frozen
-}
-
-// frozenOf are the files of a configuration that cannot be replaced.
-func frozenOf(c *schema.Config) (frozen []string) {
-	for _, path := range append([]string{c.Path}, c.Files...) {
-		if path != "" && watch.Frozen(path) {
-			frozen = append(frozen, absolute(path))
-		}
-	}
-	return frozen
 }
 
 func absolute(path string) string {

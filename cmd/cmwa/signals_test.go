@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -19,8 +17,6 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/reconcile/watch"
-	"github.com/cmwa-project/cmwa/schema"
 )
 
 func TestAHangUpWhileJobsMayFinishLeavesThemAlone(t *testing.T) {
@@ -171,65 +167,16 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 	}
 }
 
-// frozenPath is a mount by itself on every Linux, as a file of a ConfigMap with
-// subPath is.
-const frozenPath = "/proc"
-
-func TestTheStatusTellsOfFrozenFilesOfThePlaceInForce(t *testing.T) {
+func TestTheStatusTellsOfFrozenFiles(t *testing.T) {
 	a := calmAccount(t)
 	view := a.config()
 	a.config = func() reconcile.View { return view }
 	if d := a.document(time.Now()); len(d.Config.Frozen) > 0 {
 		t.Fatalf("%v", d.Config.Frozen)
 	}
-	free, frozen := view.Config, *view.Config
-	frozen.Path = frozenPath
-	view.Config = &frozen // of the same generation
-	if d := a.document(time.Now()); d.Config.Path != frozenPath || !slices.Equal(d.Config.Frozen, []string{frozenPath}) {
-		t.Errorf("at %s these are told to be frozen: %v", d.Config.Path, d.Config.Frozen)
-	}
-	view.Config = free
-	if d := a.document(time.Now()); len(d.Config.Frozen) > 0 {
-		t.Errorf("at %s these are told to be frozen: %v", d.Config.Path, d.Config.Frozen)
-	}
-}
-
-func TestAHangUpFindsTheSameConfigurationInAFrozenPlace(t *testing.T) {
-	var said strings.Builder // written by follow alone until it has ended
-	log := slog.New(slog.NewTextHandler(&said, nil))
-	looks := make(chan struct{})
-	place := "/etc/cmwa/agent.yaml" // of the first look
-	follower := reconcile.NewFollower(reconcile.FollowerParts{
-		Find: func() (schema.Source, error) {
-			looks <- struct{}{}
-			source := schema.Source{Path: place, Content: []byte("token: a\ndeploy_target: process\n")}
-			place = frozenPath
-			return source, nil
-		},
-		Want: func(reconcile.Desired) {}, Watch: func(...string) {}, Log: log,
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	retried := 0 // counted by follow alone until it has ended
-	asked, ended := make(chan os.Signal), make(chan error, 1)
-	go func() { ended <- follow(ctx, asked, watch.New(), follower, func() { retried++ }, log) }()
-	<-looks
-	for range 2 { // the second time says that the first is over
-		asked <- syscall.SIGHUP
-		<-looks
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if text := said.String(); strings.Count(text, "mounted by itself") != 1 || !strings.Contains(text, "file="+frozenPath) {
-		t.Errorf("of a frozen file is said:\n%s", text)
-	}
-	if checked := strings.Count(said.String(), "configuration checked: no change"); checked != 2 || retried != 2 {
-		t.Errorf("after 2 signals %d checks without a change are logged, and waits are ended %d times", checked, retried)
-	}
-	if generation := follower.View().Generation; generation != 1 {
-		t.Errorf("the generation is %d, want it to stay 1", generation)
+	view.Frozen = []string{"/proc"}
+	if d := a.document(time.Now()); !slices.Equal(d.Config.Frozen, view.Frozen) {
+		t.Errorf("these are told to be frozen: %v", d.Config.Frozen)
 	}
 }
 

@@ -30,4 +30,7 @@ func TestAMountOfOneFileIsFrozen(t *testing.T) {
 	if Frozen("/proc/version") || Frozen("/not/there") {
 		t.Error("what is no mount of its own is frozen")
 	}
+	if !Frozen("/proc") { // a mount of its own on every Linux
+		t.Error("a mount of its own is not frozen")
+	}
 }

@@ -26,10 +26,10 @@ import (
 // canary is part of every secret of these tests, and of no log line.
 const canary = "c4n4ry"
 
-// desk is a follower and everything around it: a file, the files that it names,
+// desk is a reloader and everything around it: a file, the files that it names,
 // and what was made of them.
 type desk struct {
-	follower *reconcile.Follower
+	reloader *reconcile.Reloader
 
 	mu      sync.Mutex
 	file    string
@@ -46,13 +46,8 @@ type desk struct {
 
 func newDesk() *desk {
 	d := &desk{path: "agent.yaml", beside: map[string]string{}}
-	d.follower = reconcile.NewFollower(reconcile.FollowerParts{
+	d.reloader = reconcile.NewReloader(reconcile.ReloaderParts{
 		Find: d.find,
-		Want: func(desired reconcile.Desired) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.wants = append(d.wants, desired)
-		},
 		Watch: func(paths ...string) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -65,6 +60,11 @@ func newDesk() *desk {
 			}
 			return a
 		}})),
+	})
+	d.reloader.Deliver(func(desired reconcile.Desired) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.wants = append(d.wants, desired)
 	})
 	return d
 }
@@ -119,9 +119,9 @@ func (d *desk) goThrough(t *testing.T, phases []phase) {
 	t.Helper()
 	for _, p := range phases {
 		p.edit(d)
-		wants, rejected := len(d.wants), d.follower.View().Rejected
-		err := d.follower.Look()
-		view := d.follower.View()
+		wants, rejected := len(d.wants), d.reloader.View().Rejected
+		err := d.reloader.Reload()
+		view := d.reloader.View()
 		if view.Generation != p.generation {
 			t.Fatalf("%s: generation %d, want %d", p.what, view.Generation, p.generation)
 		}
@@ -166,9 +166,9 @@ func (d *desk) goThrough(t *testing.T, phases []phase) {
 			}
 		}
 		for range 2 {
-			_ = d.follower.Look()
+			_ = d.reloader.Reload()
 		}
-		if again := d.follower.View(); d.log.Len() > 0 || again.Rejected > rejected+1 || again.Generation != p.generation || len(d.wants) > wants+1 {
+		if again := d.reloader.View(); d.log.Len() > 0 || again.Rejected > rejected+1 || again.Generation != p.generation || len(d.wants) > wants+1 {
 			t.Fatalf("%s: another look at the same adds something: %+v\n%s", p.what, again, d.heard())
 		}
 	}
@@ -204,7 +204,7 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"a file that must not be read", func(d *desk) { d.gone = errors.New("not allowed") }, 3, false, "not allowed", []string{stays + `3 problem="not allowed"`}},
 			{"the first is back", d.write(fileA), 3, false, "", []string{undone + "3"}},
 			{"no file, perhaps in mid-air", func(d *desk) { d.gone = fs.ErrNotExist }, 3, false, "", nil},
-			{"no file for longer", func(d *desk) { time.Sleep(d.follower.Again()) }, 3, false, "restore it", []string{"restore it"}},
+			{"no file for longer", func(d *desk) { time.Sleep(d.reloader.RecheckAfter()) }, 3, false, "restore it", []string{"restore it"}},
 			{"the first is back again", d.write(fileA), 3, false, "", []string{undone + "3"}},
 			{"nothing for a moment", d.write(""), 3, false, "", nil},
 			{"not to be read", func(d *desk) { d.gone = errors.New("not allowed") }, 3, false, "not allowed", []string{stays + `3 problem="not allowed"`}},
@@ -219,7 +219,7 @@ func TestEditsOneAfterTheOther(t *testing.T) {
 			{"something that it can", d.write(fileA + "log_level: debug\n"), 5, true, "", []string{`log_level, default: polling_interval" next_job="default: docker.memory"`}},
 			{"a comment alone", func(d *desk) { d.file += "# why\n" }, 6, true, "", []string{`no setting in force: comments alone`}},
 		})
-		view := d.follower.View()
+		view := d.reloader.View()
 		if view.Accepted != 6 || view.Rejected != 10 {
 			t.Errorf("%d accepted and %d rejected, want 6 and 10", view.Accepted, view.Rejected)
 		}
@@ -306,22 +306,22 @@ func TestTheFirstLookDecidesWhetherAnAgentCanBegin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, d *desk) {
 				c.edit(d)
-				err := d.follower.Look()
+				err := d.reloader.Reload()
 				if err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("the error is %v, want %q in it", err, c.says)
 				}
-				if view := d.follower.View(); view.Config != nil || view.Generation != 0 || view.Rejected != 1 || len(d.wants) > 0 {
+				if view := d.reloader.View(); view.Config != nil || view.Generation != 0 || view.Rejected != 1 || len(d.wants) > 0 {
 					t.Errorf("something is in force: %+v", view)
 				}
 				if text := d.heard(); text != "" { // who began tells it
 					t.Errorf("the log says\n%s", text)
 				}
-				if again := d.follower.Look(); again == nil || again.Error() != err.Error() {
+				if again := d.reloader.Reload(); again == nil || again.Error() != err.Error() {
 					t.Errorf("the next look at the same says %v", again)
 				}
 				d.file, d.gone = fileA+"# corrected\n", nil
-				if err := d.follower.Look(); err != nil || d.follower.View().Generation != 1 || d.follower.View().Rejection != nil {
-					t.Errorf("after the mistake is mended: %v, %+v", err, d.follower.View())
+				if err := d.reloader.Reload(); err != nil || d.reloader.View().Generation != 1 || d.reloader.View().Rejection != nil {
+					t.Errorf("after the mistake is mended: %v, %+v", err, d.reloader.View())
 				}
 			})
 		})
@@ -352,7 +352,7 @@ func TestTheFileThatCountsMayBeAnother(t *testing.T) {
 			return func(d *desk) { d.path, d.file, d.before = path, content, before }
 		}
 		lie := func(path, content string, before ...string) func(*desk) {
-			return func(d *desk) { lies(path, content, before...)(d); time.Sleep(d.follower.Again()) }
+			return func(d *desk) { lies(path, content, before...)(d); time.Sleep(d.reloader.RecheckAfter()) }
 		}
 		d.goThrough(t, []phase{
 			{"the last of three places", lies("/etc/a", fileA, "here/a", "home/a"), 1, true, "", nil},
@@ -368,7 +368,7 @@ func TestTheFileThatCountsMayBeAnother(t *testing.T) {
 			{"and stay away", lie("", "", "here/a", "home/a", "/etc/a"), 5, false, "restore it", []string{"restore it"}},
 			{"one is back, in another place", lies("home/a", fileA, "here/a"), 5, false, "", []string{"again the one in force"}},
 		})
-		if path := d.follower.View().Config.Path; path != "home/a" {
+		if path := d.reloader.View().Config.Path; path != "home/a" {
 			t.Errorf("in force is %s, want home/a", path)
 		}
 		if want := []string{"here/a", "home/a"}; !slices.Equal(d.watched, want) {
@@ -381,7 +381,7 @@ func TestAWarningIsSaidOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *desk) {
 		d.file = "oidc_token_file: o\norganization_name: acme\nrunner_pool_id: p\n" + fileA
 		for range 3 {
-			if err := d.follower.Look(); err != nil {
+			if err := d.reloader.Reload(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -393,7 +393,7 @@ func TestAWarningIsSaidOnce(t *testing.T) {
 			{"another edit", d.write(d.file + "syslog: false\n"), 2, true, "", []string{"generation=2"}},
 			{"a slip", d.write(d.file + "owner: platform\n"), 3, true, "", []string{"owner: unknown key", "generation=3"}},
 		})
-		if warnings := d.follower.View().Warnings; len(warnings) != 2 {
+		if warnings := d.reloader.View().Warnings; len(warnings) != 2 {
 			t.Errorf("the view has the warnings %v", warnings)
 		}
 	})
@@ -433,8 +433,8 @@ func TestManyMayLookAtOnce(t *testing.T) {
 				d.mu.Lock()
 				d.file = contents[(worker+i)%len(contents)]
 				d.mu.Unlock()
-				_ = d.follower.Look()
-				if view := d.follower.View(); view.Config != nil && view.Generation == 0 {
+				_ = d.reloader.Reload()
+				if view := d.reloader.View(); view.Config != nil && view.Generation == 0 {
 					t.Error("a configuration is in force without a generation")
 				}
 			}
@@ -442,7 +442,7 @@ func TestManyMayLookAtOnce(t *testing.T) {
 	}
 	looking.Wait()
 	d.file = fileB + "# the last\n"
-	if err := d.follower.Look(); err != nil {
+	if err := d.reloader.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	for i, desired := range d.wants { // no generation is left out, doubled or told late
@@ -453,7 +453,7 @@ func TestManyMayLookAtOnce(t *testing.T) {
 			t.Errorf("generations %d and %d are the same", i, i+1)
 		}
 	}
-	if last := d.wants[len(d.wants)-1]; last.Process.HTTPPort != 9999 || last.Digest != d.follower.View().Config.Digest {
+	if last := d.wants[len(d.wants)-1]; last.Process.HTTPPort != 9999 || last.Digest != d.reloader.View().Config.Digest {
 		t.Error("the last file is not what is wanted at last")
 	}
 	if strings.Contains(d.heard(), canary) {
@@ -462,7 +462,7 @@ func TestManyMayLookAtOnce(t *testing.T) {
 }
 
 // Whatever is written, the loop wants what the last good file says: what a fresh
-// follower that sees only that file would tell it.
+// reloader that sees only that file would tell it.
 func TestTheLastGoodFileIsWhatIsWanted(t *testing.T) {
 	line := rapid.SampledFrom([]string{"polling_interval: 7s\n", "log_level: debug\n", "docker: {memory: 1g}\n", "token_file: beside\n", "token: pul-c4n4ry\n",
 		"polling_interval: c4n4ry\n", "unknown: c4n4ry\n", "- c4n4ry\n", "\n", "# c4n4ry\n", "pools: [{name: a}, {name: b}]\n", "max_concurrent_workflows: 3\n"})
@@ -481,9 +481,9 @@ func TestTheLastGoodFileIsWhatIsWanted(t *testing.T) {
 				d.gone = nil
 				d.file = strings.Join(rapid.SliceOfN(line, 0, 4).Draw(rt, "file"), "")
 			}
-			wants, before := len(d.wants), d.follower.View()
-			err := d.follower.Look()
-			after := d.follower.View()
+			wants, before := len(d.wants), d.reloader.View()
+			err := d.reloader.Reload()
+			after := d.reloader.View()
 			if text := d.heard(); strings.Contains(text, canary) || err != nil && strings.Contains(err.Error(), canary) {
 				rt.Fatalf("a secret is shown: %v\n%s", err, text)
 			}
@@ -503,7 +503,7 @@ func TestTheLastGoodFileIsWhatIsWanted(t *testing.T) {
 		}
 		fresh := newDesk()
 		good(fresh)
-		if err := fresh.follower.Look(); err != nil {
+		if err := fresh.reloader.Reload(); err != nil {
 			rt.Fatalf("a fresh start with the last good file: %v", err)
 		}
 		here, there := d.wants[len(d.wants)-1], fresh.wants[0]
