@@ -2,6 +2,8 @@ package schema
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -239,4 +241,62 @@ func (r reader) list(path ...string) []string {
 		}
 	}
 	return list
+}
+
+// cores reads a number of CPU cores: 2, 0.5, or 500m for half of one. Nothing is
+// zero.
+func cores(data any) (float64, bool) {
+	switch data := data.(type) {
+	case int:
+		return float64(data), true
+	case float64:
+		return data, true
+	case string:
+		if data == "" {
+			return 0, true
+		}
+		text, milli := strings.CutSuffix(data, "m")
+		n, err := strconv.ParseFloat(text, 64)
+		if milli {
+			n /= 1000
+		}
+		return n, err == nil
+	default:
+		return 0, false
+	}
+}
+
+// size reads an amount of memory in bytes, in Docker's notation or that of
+// Kubernetes, with units that are powers of two. Nothing is zero.
+func size(text string) (int64, bool) {
+	if text == "" {
+		return 0, true
+	}
+	number := strings.TrimRight(text, "kKmMgGtTiIbB")
+	unit := strings.ToLower(text[len(number):])
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || unit == "" {
+		return 0, false
+	}
+	shift := 10 * (1 + strings.IndexByte("kmgt", unit[0]))
+	n *= float64(int64(1) << shift)
+	return int64(n), n < 1<<62
+}
+
+// duration reads a duration as the schema writes them: Go's notation, or a whole
+// number of seconds where the field takes one. Empty text is zero.
+func duration(data any) (time.Duration, bool) {
+	switch data := data.(type) {
+	case string:
+		if data == "" {
+			return 0, true
+		}
+		d, err := time.ParseDuration(data)
+		return d, err == nil
+	case int:
+		const most = int(1<<63-1) / int(time.Second)
+		return time.Duration(data) * time.Second, -most <= data && data <= most
+	default:
+		return 0, false
+	}
 }

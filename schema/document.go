@@ -10,12 +10,9 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (
@@ -34,35 +31,50 @@ type document struct {
 	full     bool // maxValues was met, and said
 }
 
-// parse reads a file as one mapping. ok is false if it is none, and then the
-// problems say why.
+// Decode returns the first YAML documents of a file, at most limit, and the
+// problem at which the parser stopped before that, if any. The content must have
+// passed CheckText.
+func Decode(file string, content []byte, limit int) (documents []*yaml.Node, stopped *Problem) {
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	for len(documents) < limit {
+		var node yaml.Node
+		err := decoder.Decode(&node)
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			problem := explainSyntax(file, content, err)
+			return documents, &problem
+		}
+		documents = append(documents, &node)
+	}
+	return documents, nil
+}
+
+// parse reads a file as one mapping. An empty file is an empty mapping. ok is
+// false if the file is no mapping; the problems then give the reason.
 func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 	content, broken := unreadable(file, content)
 	if broken != nil {
 		return nil, Problems{*broken}, false
 	}
 	content = withoutEscapesOfJSON(content)
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	var first, second yaml.Node
-	switch err := decoder.Decode(&first); {
-	case errors.Is(err, io.EOF):
-		return table{}, nil, true
-	case err != nil:
-		return nil, Problems{explainSyntax(file, content, err)}, false
+	documents, stopped := Decode(file, content, 3)
+	if len(documents) > 1 && isEmpty(documents[1]) { // a line --- that ends the first
+		documents = slices.Delete(documents, 1, 2)
 	}
 	d := &document{file: file}
-	err := decoder.Decode(&second)
-	if err == nil && isEmpty(&second) { // a line --- that ends the first
-		err = decoder.Decode(&second)
-	}
 	switch {
-	case err == nil:
-		d.report(RuleSyntax, &second, "", "the file must be one document", "remove the line --- and what follows it")
+	case len(documents) > 1:
+		d.report(RuleSyntax, documents[1], "", "the file must be one document", "remove the line --- and what follows it")
 		return nil, d.problems, false
-	case !errors.Is(err, io.EOF):
-		return nil, Problems{explainSyntax(file, content, err)}, false
+	case stopped != nil:
+		return nil, Problems{*stopped}, false
+	case len(documents) == 0:
+		return table{}, nil, true
 	}
-	root := d.convert(first.Content[0], "", 0)
+	first := documents[0].Content[0]
+	root := d.convert(first, "", 0)
 	whole := !slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Rule != RuleDuplicateKey })
 	switch data := root.data.(type) {
 	case nil:
@@ -70,7 +82,7 @@ func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 	case table:
 		return data, d.problems, whole
 	default:
-		d.report(RuleSyntax, first.Content[0], "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
+		d.report(RuleSyntax, first, "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
 		return nil, d.problems, false
 	}
 }
@@ -216,62 +228,4 @@ func (d *document) scalar(n *yaml.Node, path string) any {
 		return n.Value
 	}
 	return data
-}
-
-// join appends a key to a path.
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-// shown returns a name as it may stand in a message: whatever does not look like
-// a key or a variable may be a secret at the wrong place.
-func shown(name string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' || r == '$'
-	}
-	switch {
-	case name == "", len(name) > 64, strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }), secretLike(name):
-		return "(a key)"
-	case len(name) > 32 && !strings.Contains(name, "_") && !ofPod(name):
-		return "(a key)"
-	default:
-		return name
-	}
-}
-
-// secretLike reports whether a name looks as tokens and keys of well-known services
-// do, or is as long as a secret and more mixed than a word.
-func secretLike(name string) bool {
-	for _, beginning := range []string{"ghp_", "gho_", "glpat-", "xox", "AKIA"} {
-		if strings.HasPrefix(name, beginning) {
-			return true
-		}
-	}
-	const long, many = 16, 3
-	small, digits := strings.Contains(name, "_"), 0
-	for _, r := range name {
-		small = small || r >= 'a' && r <= 'z'
-		if r >= '0' && r <= '9' {
-			digits++
-		}
-	}
-	return secret.ContainsToken(name) || len(name) >= long && (digits >= many || !small)
-}
-
-// ofPod reports whether a Pod has a key of this name somewhere. Some are longer
-// than what passes for a word otherwise.
-func ofPod(name string) bool {
-	types, err := readPodTypes()
-	if err != nil {
-		return false
-	}
-	for _, t := range types {
-		if _, ok := t.fields[name]; ok {
-			return true
-		}
-	}
-	return false
 }

@@ -34,7 +34,7 @@ func vet(content []byte) schema.Problems {
 		"two-lines": "pul-a\npul-b\n", "empty": "\n", "token": "pul-a\n",
 	})
 	_, problems := schema.Load(src)
-	return problems.Strict()
+	return schema.Strict(problems)
 }
 
 // corpus returns the files of a folder by name.

@@ -67,7 +67,7 @@ func fileID(info fs.FileInfo) FileID {
 }
 
 // Release is what a release of the agent can carry out. To demand more is an error,
-// which [Problems.Strict] makes a warning. A nil list stands for everything.
+// which [Strict] makes a warning. A nil list stands for everything.
 type Release struct {
 	Targets []string // values of deploy_target
 	Kinds   []string // of enabled_workflow_types; a pool must have one of them

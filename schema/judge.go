@@ -35,7 +35,7 @@ func (l *load) judge(t table) {
 		}
 	}
 	scopes := []string{""}
-	for i, entry := range t.pools() {
+	for i, entry := range poolEntries(t) {
 		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
 		if own, ok := entry.data.(table); ok { // CUE is silent about it while another value is wrong
 			if path := fmt.Sprintf("pools.%d.name", i); own["name"].key == (Origin{}) && !l.bad[path] {

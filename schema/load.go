@@ -41,7 +41,7 @@ func Evaluate(source Source) Outcome {
 	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
 	l.problems = l.problems.first(source.Path)
 	if source.Elsewhere {
-		l.problems = l.problems.elsewhere()
+		l.problems = elsewhere(l.problems)
 	}
 	outcome.Problems = l.problems
 	if config == nil || len(l.problems.Errors()) > 0 {

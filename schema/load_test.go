@@ -528,8 +528,8 @@ func TestAnOldNameFillsInForTheNewOne(t *testing.T) {
 
 func TestAStrictReaderRefusesUnknownKeysAndForgivesALackOfToken(t *testing.T) {
 	_, problems := schema.Load(source("reties: 3\n"))
-	if n := len(problems.Strict().Errors()); n != 1 || problems.Strict().Errors()[0].Rule != schema.RuleUnknownKey {
-		t.Errorf("strict errors: %v", problems.Strict().Errors())
+	if n := len(schema.Strict(problems).Errors()); n != 1 || schema.Strict(problems).Errors()[0].Rule != schema.RuleUnknownKey {
+		t.Errorf("strict errors: %v", schema.Strict(problems).Errors())
 	}
 	if n := len(problems.Errors()); n != 1 || problems.Errors()[0].Rule != schema.RuleMissingToken {
 		t.Errorf("errors: %v", problems.Errors())
@@ -574,7 +574,7 @@ func TestAFileMayLieOnTheAgentsMachineOnly(t *testing.T) {
 	if config != nil || len(problems.Errors()) != 3 {
 		t.Errorf("on the agent's machine: %v", problems)
 	}
-	if strict := problems.Strict(); len(strict) != 1 || len(strict.Errors()) > 0 {
+	if strict := schema.Strict(problems); len(strict) != 1 || len(strict.Errors()) > 0 {
 		t.Errorf("in vet: %v", strict)
 	}
 	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("pools: [{name: a}]"), Elsewhere: true})

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// maxDocuments bounds the documents of a file with manifests.
-	maxDocuments = 1_000
 	// maxObjects bounds the objects in them, which aliases may multiply.
 	maxObjects = 1_000
 	// maxEmbedded bounds the configurations and templates in these, each of which

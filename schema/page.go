@@ -2,8 +2,6 @@ package schema
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -25,21 +23,16 @@ func readPage(content []byte) (*page, error) {
 		return nil, Problems{*broken}
 	}
 	p := &page{whole: content, text: text, newline: newlineOf(text)}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var first, second yaml.Node
-	switch err := decoder.Decode(&first); {
-	case errors.Is(err, io.EOF):
+	documents, stopped := Decode("", text, 2)
+	switch {
+	case len(documents) > 1:
+		return nil, notEdited(documents[1], "", "the file must be one document", "remove the line --- and what follows it")
+	case stopped != nil:
+		return nil, Problems{*stopped}
+	case len(documents) == 0:
 		return p, nil
-	case err != nil:
-		return nil, Problems{explainSyntax("", text, err)}
 	}
-	switch err := decoder.Decode(&second); {
-	case err == nil:
-		return nil, notEdited(&second, "", "the file must be one document", "remove the line --- and what follows it")
-	case !errors.Is(err, io.EOF):
-		return nil, Problems{explainSyntax("", text, err)}
-	}
-	root := first.Content[0]
+	root := documents[0].Content[0]
 	switch {
 	case root.Kind == yaml.MappingNode:
 		p.root = root

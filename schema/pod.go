@@ -5,12 +5,6 @@ import (
 	"strings"
 )
 
-// The rules of pod templates.
-const (
-	RulePodTemplate    Rule = "pod-template"    // what the API server, or the merge before it, would refuse
-	RuleProtectedField Rule = "protected-field" // a part of a Pod or a container that belongs to the agent
-)
-
 // CheckPod checks a file that holds a pod template, YAML or JSON. The problems
 // are sorted, and none quotes a value. It takes time in proportion to the file,
 // which parse bounds, and is safe for concurrent use.

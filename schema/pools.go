@@ -19,6 +19,12 @@ type scope struct {
 	whole table // what is in force for it, defaults included
 }
 
+// poolEntries returns the entries of the list of pools.
+func poolEntries(t table) []value {
+	list, _ := t["pools"].data.([]value)
+	return list
+}
+
 // groups are keys of which a pool inherits none if it sets one.
 func groups() [][]string {
 	return [][]string{
@@ -38,7 +44,7 @@ func (l *load) scopes(t, defaults table) []*scope {
 		}
 	}
 	var scopes []*scope
-	for i, entry := range t.pools() {
+	for i, entry := range poolEntries(t) {
 		own, ok := entry.data.(table)
 		if !ok {
 			continue
@@ -53,7 +59,7 @@ func (l *load) scopes(t, defaults table) []*scope {
 	}
 	if len(scopes) == 0 {
 		scopes = []*scope{{table: shared}}
-		if len(t.pools()) > 0 {
+		if len(poolEntries(t)) > 0 {
 			l.bad["pools"] = true // none of them is one
 		}
 	}

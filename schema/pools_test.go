@@ -422,7 +422,7 @@ func TestAFileThatThisUserMayNotReadIsOneOfTheAgentsMachine(t *testing.T) {
 	for _, fault := range []error{fs.ErrPermission, syscall.ENOTDIR} {
 		src := source("token_file: /root/token\nca_file: /root/ca.pem\n")
 		src.ReadFile = func(string) ([]byte, error) { return nil, fault }
-		if _, problems := schema.Load(src); len(problems.Errors()) != 2 || len(problems.Strict()) != 0 {
+		if _, problems := schema.Load(src); len(problems.Errors()) != 2 || len(schema.Strict(problems)) != 0 {
 			t.Errorf("%v: %v", fault, problems)
 		}
 	}

@@ -26,33 +26,6 @@ func (s Severity) String() string {
 	return "error"
 }
 
-// Rule is the stable name of what a problem breaks.
-type Rule string
-
-// The rules.
-const (
-	RuleSyntax          Rule = "syntax"           // not YAML, or not one mapping
-	RuleSize            Rule = "size"             // larger than MaxFile, or unfolds to too much
-	RuleDuplicateKey    Rule = "duplicate-key"    // a key set twice in one mapping
-	RuleUnknownKey      Rule = "unknown-key"      // a key that the schema does not know
-	RuleUnknownVariable Rule = "unknown-variable" // a PULUMI_AGENT_ variable that the schema does not know
-	RuleOldName         Rule = "old-name"         // a name of earlier releases, of a key or a file
-	RuleOverlaid        Rule = "overlaid"         // a key of the file that a variable hides
-	RuleUnused          Rule = "unused"           // a setting without effect
-	RuleValue           Rule = "value"            // a value of the wrong kind or out of bounds
-	RuleMissingToken    Rule = "missing-token"    // no credentials at all
-	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
-	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
-	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names is not there, or not for this user
-	RulePlaceholder     Rule = "placeholder"      // a token that is no real one
-	RuleReadableToken   Rule = "readable-token"   // a token in a file that others may read
-	RulePools           Rule = "pools"            // pools that do not go together
-	RulePollRate        Rule = "poll-rate"        // all pools together ask the service very often
-	RuleTimes           Rule = "times"            // durations that do not fit together
-	RuleRelease         Rule = "release"          // a setting that this release cannot carry out
-	RuleInternal        Rule = "internal"         // a fault of the schema itself
-)
-
 // Problem is one thing that a person should change. No part of it shows a value of
 // the configuration, except harmless numbers and words.
 type Problem struct {
@@ -68,6 +41,10 @@ type Problem struct {
 	// Value is set where an edit of a value that is not shown makes another problem
 	// of it.
 	Value secret.String
+}
+
+func warning(rule Rule, at Origin, path, message, hint string) Problem {
+	return Problem{Severity: Warning, Rule: rule, File: at.File, Line: at.Line, Column: at.Column, Path: path, Message: message, Hint: hint}
 }
 
 // String returns the problem in one line, and its hint in a second one.
@@ -134,52 +111,6 @@ func (p Problems) Err() error {
 		return errs
 	}
 	return nil
-}
-
-// Strict returns the problems as they weigh where a file is checked and nothing
-// runs: a key that is not known is an error, also where it resembles none that is;
-// so is a variable in a manifest that resembles a known one; what this release
-// cannot carry out is a warning, as another may run the agent;
-// and what the machine of the agent may have, and this one need not, is none.
-func (p Problems) Strict() Problems {
-	strict := p.elsewhere()
-	for i := range strict {
-		switch strict[i].Rule {
-		case RuleUnknownKey:
-			strict[i].Severity = Error
-		case RuleUnknownVariable:
-			if strict[i].File != "" && strict[i].Hint != "" {
-				strict[i].Severity = Error
-			}
-		case RuleRelease:
-			strict[i].Severity = Warning
-		}
-	}
-	return strict
-}
-
-// elsewhere returns the problems as they weigh on a machine that is not the
-// agent's. The lack of a token at the top level is a warning, because it may come
-// from the environment that the agent will run in; so is the lack of the Pod
-// template; and no word is lost on the lack of files of tokens and certificates,
-// which lie on the agent's machine only.
-func (p Problems) elsewhere() Problems {
-	var rest Problems
-	for _, problem := range p {
-		switch problem.Rule {
-		case RuleMissingToken:
-			if !strings.HasPrefix(problem.Path, "pools.") {
-				problem.Severity = Warning
-			}
-		case RuleMissingFile:
-			if !strings.HasSuffix(problem.Path, "pod_template_file") {
-				continue
-			}
-			problem.Severity = Warning
-		}
-		rest = append(rest, problem)
-	}
-	return rest
 }
 
 func (p Problems) of(s Severity) Problems {

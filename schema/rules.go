@@ -46,7 +46,7 @@ func (l *load) check(c *Config, t table, scopes []*scope) {
 	t.origins("", top.places)
 	l.times(c, top, scopes)
 	top.address(c.HTTPServerAddress)
-	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(t.pools()) > 0 {
+	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(poolEntries(t)) > 0 {
 		c.MaxConcurrentWorkflows = limit // a pool alone has its own
 	}
 }

@@ -33,19 +33,6 @@ func (f *Field) sentence() string {
 	}
 }
 
-func between(lowest, highest *int64) string {
-	switch {
-	case lowest != nil && highest != nil:
-		return fmt.Sprintf(" from %d to %d", *lowest, *highest)
-	case lowest != nil:
-		return fmt.Sprintf(", at least %d", *lowest)
-	case highest != nil:
-		return fmt.Sprintf(", at most %d", *highest)
-	default:
-		return ""
-	}
-}
-
 // words writes a list of words: a, b and c.
 func words(list []string, and string) string {
 	last := len(list) - 1

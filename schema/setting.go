@@ -194,7 +194,7 @@ func flow(data any) string {
 		return "[" + strings.Join(parts, ", ") + "]"
 	case table:
 		parts := make([]string, 0, len(data))
-		for _, key := range sortedKeys(data) {
+		for _, key := range data.sortedKeys() {
 			parts = append(parts, flowText(key)+": "+flow(data[key].data))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"

@@ -2,12 +2,13 @@ package schema
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
+
+// maxDocuments is the largest number of documents in a file of manifests.
+const maxDocuments = 1_000
 
 // part is one document of a file as it is written.
 type part struct {
@@ -56,26 +57,24 @@ func marks(line []byte, mark string) bool {
 	return ok && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0])))
 }
 
-// read parses the document. It is nil if there is none.
+// read parses the document and returns its root, which is nil if the document is
+// empty.
 func (p part) read(file string) (*yaml.Node, *Problem) {
-	decoder := yaml.NewDecoder(bytes.NewReader(p.content))
-	var first, second yaml.Node
-	err := decoder.Decode(&first)
-	if errors.Is(err, io.EOF) {
+	documents, problem := Decode(file, p.content, 2)
+	if len(documents) > 1 {
+		second := documents[1]
+		problem = &Problem{Rule: RuleSyntax, File: file, Line: second.Line, Column: second.Column,
+			Message: "a second document begins without a line ---", Hint: "put --- between documents, in lines that end as the others do"}
+	}
+	switch {
+	case problem != nil:
+		problem.Line += p.before
+		return nil, problem
+	case len(documents) == 0:
 		return nil, nil
 	}
-	if err == nil {
-		if err = decoder.Decode(&second); errors.Is(err, io.EOF) {
-			move(&first, p.before)
-			return first.Content[0], nil
-		}
-	}
-	problem := Problem{Rule: RuleSyntax, File: file, Line: second.Line, Column: second.Column, Message: "a second document begins without a line ---", Hint: "put --- between documents, in lines that end as the others do"}
-	if err != nil {
-		problem = explainSyntax(file, p.content, err)
-	}
-	problem.Line += p.before
-	return nil, &problem
+	move(documents[0], p.before)
+	return documents[0].Content[0], nil
 }
 
 // move puts a tree further down the file.

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 )
 
 // Origin is where a value comes from. The zero value is the defaults.
@@ -85,12 +83,6 @@ func (t table) remove(path ...string) {
 		t, _ = v.data.(table)
 	}
 	delete(t, path[last])
-}
-
-// pools returns the entries of the list of pools.
-func (t table) pools() []value {
-	list, _ := t["pools"].data.([]value)
-	return list
 }
 
 // without returns the table less some keys.
@@ -183,63 +175,5 @@ func (t table) plain() map[string]any {
 	return plain
 }
 
-// cores reads a number of CPU cores: 2, 0.5, or 500m for half of one. Nothing is
-// zero.
-func cores(data any) (float64, bool) {
-	switch data := data.(type) {
-	case int:
-		return float64(data), true
-	case float64:
-		return data, true
-	case string:
-		if data == "" {
-			return 0, true
-		}
-		text, milli := strings.CutSuffix(data, "m")
-		n, err := strconv.ParseFloat(text, 64)
-		if milli {
-			n /= 1000
-		}
-		return n, err == nil
-	default:
-		return 0, false
-	}
-}
-
-// size reads an amount of memory in bytes, in Docker's notation or that of
-// Kubernetes, with units that are powers of two. Nothing is zero.
-func size(text string) (int64, bool) {
-	if text == "" {
-		return 0, true
-	}
-	number := strings.TrimRight(text, "kKmMgGtTiIbB")
-	unit := strings.ToLower(text[len(number):])
-	n, err := strconv.ParseFloat(number, 64)
-	if err != nil || unit == "" {
-		return 0, false
-	}
-	shift := 10 * (1 + strings.IndexByte("kmgt", unit[0]))
-	n *= float64(int64(1) << shift)
-	return int64(n), n < 1<<62
-}
-
-// duration reads a duration as the schema writes them: Go's notation, or a whole
-// number of seconds where the field takes one. Empty text is zero.
-func duration(data any) (time.Duration, bool) {
-	switch data := data.(type) {
-	case string:
-		if data == "" {
-			return 0, true
-		}
-		d, err := time.ParseDuration(data)
-		return d, err == nil
-	case int:
-		const most = int(1<<63-1) / int(time.Second)
-		return time.Duration(data) * time.Second, -most <= data && data <= most
-	default:
-		return 0, false
-	}
-}
-
 // sortedKeys returns the keys in order, so that the order of maps never shows.
-func sortedKeys(t table) []string { return slices.Sorted(maps.Keys(t)) }
+func (t table) sortedKeys() []string { return slices.Sorted(maps.Keys(t)) }

@@ -10,53 +10,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// The rules that only a check of files has.
-const (
-	RuleManifest   Rule = "manifest"   // a Kubernetes manifest that does not hold what is looked for
-	RuleUnreadable Rule = "unreadable" // a file to check that cannot be read
-)
-
-// RuleInfo describes a rule.
-type RuleInfo struct {
-	Rule        Rule
-	Description string // one sentence, without a full stop
-}
-
-// Rules returns every rule that [Vet] and its callers report, in an order that
-// stays. A name, once here, does not change its meaning.
-func Rules() []RuleInfo {
-	return []RuleInfo{
-		{RuleUnreadable, "A file to check cannot be read"},
-		{RuleSyntax, "A file is not YAML, or not one mapping"},
-		{RuleSize, "A file is too large, or unfolds to too much"},
-		{RuleDuplicateKey, "A key is set twice in one mapping"},
-		{RuleUnknownKey, "A key is not known"},
-		{RuleUnknownVariable, "A variable of the agent is not known"},
-		{RuleOldName, "A name is one of earlier releases"},
-		{RuleUnused, "A setting has no effect"},
-		{RuleValue, "A value is of the wrong kind or out of bounds"},
-		{RuleMissingToken, "There are no credentials"},
-		{RuleCredentials, "Credentials contradict each other or are incomplete"},
-		{RuleReadableToken, "A token lies where others may read it"},
-		{RuleFile, "A file that a key names cannot be used"},
-		{RuleMissingFile, "A file that a key names is not there"},
-		{RulePools, "Pools do not go together"},
-		{RulePollRate, "All pools together ask the service very often"},
-		{RuleTimes, "Durations do not fit together"},
-		{RulePodTemplate, "A Pod template would be refused"},
-		{RuleProtectedField, "A Pod template sets what belongs to the agent"},
-		{RuleManifest, "A Kubernetes manifest does not hold what is looked for"},
-		{RuleInternal, "The program itself is at fault"},
-		{RuleRelease, "This release cannot carry out what a key demands"},
-		{RuleOverlaid, "A key of the file is hidden by a variable"},
-		{RulePlaceholder, "A token is a placeholder"},
-	}
-}
-
 // Vet checks one file as it lies on disk: a configuration, a Pod template, or
 // Kubernetes manifests that hold either, or containers with variables of the agent.
 // It knows by content which one it has, and only where the content says nothing, by
-// name. Problems weigh as [Problems.Strict] says, and are sorted.
+// name. Problems weigh as [Strict] says, and are sorted.
 //
 // A configuration in a file of its own is checked as [Load] would take it here
 // and now, variables included. One in a manifest runs elsewhere: neither the
@@ -65,13 +22,13 @@ func Rules() []RuleInfo {
 // Vet never panics, whatever the source holds, and is safe for concurrent use.
 func Vet(source Source) Problems {
 	source.vetted = true
-	return vetted(source, Problems.Strict)
+	return vetted(source, Strict)
 }
 
 // VetAsAgent is [Vet] with problems that weigh as for an agent that runs
 // elsewhere: it ignores keys that it does not know, unless they resemble one that
 // it does, and refuses what its release cannot carry out.
-func VetAsAgent(source Source) Problems { return vetted(source, Problems.elsewhere) }
+func VetAsAgent(source Source) Problems { return vetted(source, elsewhere) }
 
 func vetted(source Source, weigh func(Problems) Problems) (problems Problems) {
 	defer func() {
@@ -82,6 +39,53 @@ func vetted(source Source, weigh func(Problems) Problems) (problems Problems) {
 	problems = weigh(vet(source))
 	problems.sort()
 	return slices.Compact(problems)
+}
+
+// Strict returns the problems with the severity that they have where a file is
+// checked and nothing runs: an unknown key is an error, also if it resembles no
+// known one; so is a variable in a manifest that resembles a known one; what this
+// release does not support is a warning, as another release may run the agent.
+// Problems of files that only the agent's machine has are as [Source.Elsewhere]
+// defines.
+func Strict(problems Problems) Problems {
+	strict := elsewhere(problems)
+	for i := range strict {
+		switch strict[i].Rule {
+		case RuleUnknownKey:
+			strict[i].Severity = Error
+		case RuleUnknownVariable:
+			if strict[i].File != "" && strict[i].Hint != "" {
+				strict[i].Severity = Error
+			}
+		case RuleRelease:
+			strict[i].Severity = Warning
+		}
+	}
+	return strict
+}
+
+// elsewhere returns the problems with the severity that they have on a machine
+// that is not the agent's. A missing token at the top level is a warning, because
+// the agent's environment may contain it; so is a missing Pod template file.
+// Missing files of tokens and certificates are dropped: they exist on the agent's
+// machine only.
+func elsewhere(problems Problems) Problems {
+	var rest Problems
+	for _, problem := range problems {
+		switch problem.Rule {
+		case RuleMissingToken:
+			if !strings.HasPrefix(problem.Path, "pools.") {
+				problem.Severity = Warning
+			}
+		case RuleMissingFile:
+			if !strings.HasSuffix(problem.Path, "pod_template_file") {
+				continue
+			}
+			problem.Severity = Warning
+		}
+		rest = append(rest, problem)
+	}
+	return rest
 }
 
 // podNames are the names of Pod templates, in a folder and in a manifest.

@@ -80,7 +80,7 @@ func TestAFileOfItsOwnIsVettedAsItIsLoaded(t *testing.T) {
 		src.Environ = map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud", "PULUMI_AGENT_LOG_LEVEL": "debug"}
 		src.ReadFile = files(map[string]string{"token": "pul-a\n"})
 		_, problems := schema.Load(src)
-		if diff := cmp.Diff(problems.Strict(), schema.Vet(src), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(schema.Strict(problems), schema.Vet(src), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s:\n%s", path, diff)
 		}
 	}
@@ -193,7 +193,7 @@ func embeddedAlike(t interface {
 	} else {
 		want = schema.CheckPod(source.Path, source.Content)
 	}
-	want = moved(want.Strict(), before+4, section+inner, section+1)
+	want = moved(schema.Strict(want), before+4, section+inner, section+1)
 	source.Content = []byte(manifest)
 	sorted := cmpopts.SortSlices(func(a, b schema.Problem) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
 	if diff := cmp.Diff(want, schema.Vet(source), cmpopts.EquateEmpty(), sorted); diff != "" {
