@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // rewriteGrace is how long a file that had content may be empty or missing, while
@@ -31,17 +32,17 @@ type Reloader struct {
 	parts ReloaderParts
 	log   *slog.Logger
 
-	mu           sync.Mutex      // held by one reload at a time; guards this group
-	want         func(Desired)   // see Deliver; nil before that
-	lastDigest   string          // of the last outcome, accepted or rejected
-	lastProblems schema.Problems // of that outcome
-	lastErr      error           // of that outcome
-	lastPath     string          // of the file of that outcome
-	lastRead     reading         // of the last reload
-	hadContent   bool            // a file with content was read
-	emptySince   time.Time       // since when the file is empty or missing; zero if it is neither
-	writtenAt    time.Time       // last write in place; zero if there was none since the file was replaced
-	settling     bool            // a change waits for the file to be quiet, see settleTime
+	mu           sync.Mutex        // held by one reload at a time; guards this group
+	want         func(Desired)     // see Deliver; nil before that
+	lastDigest   string            // of the last outcome, accepted or rejected
+	lastProblems position.Problems // of that outcome
+	lastErr      error             // of that outcome
+	lastPath     string            // of the file of that outcome
+	lastRead     reading           // of the last reload
+	hadContent   bool              // a file with content was read
+	emptySince   time.Time         // since when the file is empty or missing; zero if it is neither
+	writtenAt    time.Time         // last write in place; zero if there was none since the file was replaced
+	settling     bool              // a change waits for the file to be quiet, see settleTime
 
 	viewMu sync.Mutex
 	view   View
@@ -64,10 +65,10 @@ type ReloaderParts struct {
 
 // View is a snapshot of what a Reloader knows.
 type View struct {
-	Config     *schema.Config  // the last accepted one; nil before the first
-	Warnings   schema.Problems // of Config
-	Frozen     []string        // files of Config whose replacement is never seen, by absolute path
-	Generation uint64          // of Config, from 1
+	Config     *schema.Config    // the last accepted one; nil before the first
+	Warnings   position.Problems // of Config
+	Frozen     []string          // files of Config whose replacement is never seen, by absolute path
+	Generation uint64            // of Config, from 1
 	AcceptedAt time.Time
 	Accepted   uint64     // number of accepted reloads, the first load included
 	Rejected   uint64     // number of rejected reloads
@@ -80,8 +81,8 @@ type View struct {
 // Rejection is a state of the file that is not used.
 type Rejection struct {
 	At       time.Time
-	Digest   string          // of the rejected configuration; empty if it could not be read
-	Problems schema.Problems // the reasons; empty if Reason is set
+	Digest   string            // of the rejected configuration; empty if it could not be read
+	Problems position.Problems // the reasons; empty if Reason is set
 	Reason   string
 }
 
@@ -352,7 +353,7 @@ func (r *Reloader) reject(rejection Rejection, err error) error {
 }
 
 // inLine writes a problem for a line of the log.
-func inLine(p schema.Problem) string {
+func inLine(p position.Problem) string {
 	hint := p.Hint
 	p.Hint = ""
 	if hint == "" {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -114,7 +115,7 @@ type ECS struct {
 
 // processOf reads the settings of the whole agent out of a table that holds every
 // key and has been judged.
-func processOf(t, alone table) *Config {
+func processOf(t, alone position.Mapping) *Config {
 	r := reader{t}
 	return &Config{
 		HTTPServerAddress: r.text("http_server_address"),
@@ -132,7 +133,7 @@ func processOf(t, alone table) *Config {
 }
 
 // poolOf reads the settings of a pool.
-func poolOf(t table) *Pool {
+func poolOf(t position.Mapping) *Pool {
 	r := reader{t}
 	memory, _ := size(r.text("docker", "memory"))
 	return &Pool{
@@ -193,11 +194,11 @@ func poolOf(t table) *Pool {
 }
 
 // reader takes typed values out of a judged table. What is missing is zero.
-type reader struct{ table table }
+type reader struct{ table position.Mapping }
 
 func (r reader) text(path ...string) string {
-	v, _ := r.table.get(path...)
-	switch data := v.data.(type) {
+	v, _ := r.table.Get(path...)
+	switch data := v.Data.(type) {
 	case string:
 		return data
 	case int, float64: // of a quantity
@@ -208,35 +209,35 @@ func (r reader) text(path ...string) string {
 }
 
 func (r reader) cores(path ...string) float64 {
-	v, _ := r.table.get(path...)
-	n, _ := cores(v.data)
+	v, _ := r.table.Get(path...)
+	n, _ := cores(v.Data)
 	return n
 }
 
 func (r reader) bool(path ...string) bool {
-	v, _ := r.table.get(path...)
-	b, _ := v.data.(bool)
+	v, _ := r.table.Get(path...)
+	b, _ := v.Data.(bool)
 	return b
 }
 
 func (r reader) int(path ...string) int {
-	v, _ := r.table.get(path...)
-	n, _ := v.data.(int)
+	v, _ := r.table.Get(path...)
+	n, _ := v.Data.(int)
 	return n
 }
 
 func (r reader) duration(path ...string) time.Duration {
-	v, _ := r.table.get(path...)
-	d, _ := duration(v.data)
+	v, _ := r.table.Get(path...)
+	d, _ := duration(v.Data)
 	return d
 }
 
 func (r reader) list(path ...string) []string {
-	v, _ := r.table.get(path...)
-	entries, _ := v.data.([]value)
+	v, _ := r.table.Get(path...)
+	entries, _ := v.Data.([]position.Value)
 	var list []string
 	for _, entry := range entries {
-		if text, ok := entry.data.(string); ok {
+		if text, ok := entry.Data.(string); ok {
 			list = append(list, text)
 		}
 	}

@@ -1,6 +1,10 @@
 package schema
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
+)
 
 // Meaning says in words when a changed value takes effect.
 func (c Class) Meaning() string {
@@ -60,11 +64,11 @@ func (f Field) Usually() string {
 
 // defaultOf writes the default as it would stand in a file.
 func defaultOf(f Field) string {
-	t, problems, ok := parse("", []byte("v: "+f.Default))
+	t, problems, ok := position.Parse("", []byte("v: "+f.Default))
 	if !ok || len(problems) > 0 {
 		return f.Default
 	}
-	return flow(t["v"].data)
+	return flow(t["v"].Data)
 }
 
 // InVariable says how a list or a quantity is written in the key's variable, if

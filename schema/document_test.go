@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // namedInMessages are those of the names that a message about them shows. Each
@@ -21,7 +22,7 @@ func namedInMessages(names []string) []string {
 			fmt.Fprintf(&file, "%[1]q: 1\n%[1]q: 2\n", name)
 		}
 		for _, p := range schema.CheckPod("pod.yaml", []byte(file.String())) {
-			if p.Rule == schema.RuleDuplicateKey {
+			if p.Rule == position.RuleDuplicateKey {
 				shown = append(shown, p.Path)
 			}
 		}
@@ -103,7 +104,7 @@ func TestATemplateOfHelmIsToldWhatItIs(t *testing.T) {
 
 func TestAnEmptyDocumentBehindTheFirstIsNone(t *testing.T) {
 	for _, end := range []string{"---", "---\n", "---\n\n# end\n", "--- # end\n", "...\n---\n...\n"} {
-		for name, problems := range map[string]schema.Problems{
+		for name, problems := range map[string]position.Problems{
 			"configuration": schema.Vet(source("token: pul-a\n" + end)),
 			"template":      schema.CheckPod("pod.yaml", []byte("spec: {hostname: a}\n"+end)),
 		} {

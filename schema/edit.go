@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // Change is one key that [Edit] sets.
@@ -61,8 +63,8 @@ func Texts(content []byte) (map[string]string, error) {
 	return texts, nil
 }
 
-func notEdited(n *yaml.Node, path, message, hint string) Problems {
-	return Problems{{Rule: RuleSyntax, Line: n.Line, Column: n.Column, Path: path, Message: message, Hint: hint}}
+func notEdited(n *yaml.Node, path, message, hint string) position.Problems {
+	return position.Problems{{Rule: position.RuleSyntax, Line: n.Line, Column: n.Column, Path: path, Message: message, Hint: hint}}
 }
 
 // set returns the text with one change in it. Where a text can be put in more

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func TestAnEditTouchesNothingButTheValue(t *testing.T) {
@@ -157,7 +158,7 @@ func TestAnEditRefusesWhatItCannotDoCleanlyAndSaysWhere(t *testing.T) {
 		canary + ": x\nx:[": "",
 	} {
 		got, err := schema.Edit([]byte(content), []schema.Change{{Key: "x", Value: "y"}})
-		var problems schema.Problems
+		var problems position.Problems
 		if got != nil || !errors.As(err, &problems) || len(problems) != 1 {
 			t.Errorf("%q: %q, %v", content, got, err)
 			continue

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // embedded is a configuration or a template within a manifest.
@@ -103,23 +105,23 @@ func (e *embedded) inPlace() (content []byte, lift int) {
 }
 
 // vet checks the text, and places what is wrong in the manifest.
-func (e *embedded) vet(source Source) Problems {
+func (e *embedded) vet(source Source) position.Problems {
 	var lift int
 	source.Content, lift = e.inPlace()
-	var found Problems
+	var found position.Problems
 	if e.template {
 		found = CheckPod(source.Path, source.Content)
 	} else {
 		_, found = Load(source)
 	}
-	var problems Problems
+	var problems position.Problems
 	for _, p := range found {
 		switch {
-		case p.Rule == RuleMissingFile: // it is elsewhere
+		case p.Rule == position.RuleMissingFile: // it is elsewhere
 			continue
-		case p.Rule == RuleOldName && p.Path == "": // of the manifest's file
+		case p.Rule == position.RuleOldName && p.Path == "": // of the manifest's file
 			continue
-		case p.Rule == RuleReadableToken && e.public:
+		case p.Rule == position.RuleReadableToken && e.public:
 			p.Message, p.Hint = "a token in a ConfigMap may be read by many", "put it into a Secret, and hand it on as a variable or through token_file"
 		}
 		p.File = source.Path
@@ -146,7 +148,7 @@ func (e *embedded) vet(source Source) Problems {
 func (e *embedded) broken() bool {
 	if e.template {
 		v, _, _ := parsePod("", []byte(e.text))
-		t, _ := v.data.(table)
+		t, _ := v.Data.(position.Mapping)
 		return t == nil
 	}
 	var node yaml.Node

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // prefix is that of the variables that belong to the agent.
@@ -21,64 +23,64 @@ const overrideImage = "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE"
 // fromVariable reads the text of a field's variable. Blanks around it do not
 // count: they come with secrets that were made from files. ok is false if the
 // text is not of the field's kind; whether it is within bounds is not judged here.
-func (f *Field) fromVariable(text string) (v value, ok bool) {
-	v.at = Origin{Variable: f.Variable}
+func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
+	v.At = position.Origin{Variable: f.Variable}
 	switch f.Kind {
 	case KindBool:
 		data, err := strconv.ParseBool(text)
-		v.data = data
+		v.Data = data
 		return v, err == nil
 	case KindInt:
 		data, err := strconv.Atoi(text)
-		v.data = data
+		v.Data = data
 		return v, err == nil
 	case KindList:
-		entries := []value{}
+		entries := []position.Value{}
 		parts := strings.Split(text, f.Separator)
 		if f.Separator == " " {
 			parts = strings.Fields(text) // line ends separate too
 		}
 		for _, part := range parts {
 			if part = strings.TrimSpace(part); part != "" {
-				entries = append(entries, value{at: v.at, data: part})
+				entries = append(entries, position.Value{At: v.At, Data: part})
 			}
 		}
-		v.data = entries
+		v.Data = entries
 		return v, true
 	case KindDuration:
 		if seconds, err := strconv.Atoi(text); err == nil && f.Seconds {
-			v.data = seconds
+			v.Data = seconds
 			return v, true
 		}
 	}
 	if _, err := strconv.ParseFloat(text, 64); err == nil && f.Unit != "" {
 		text += f.Unit
 	}
-	v.data = text
+	v.Data = text
 	return v, true
 }
 
 // strangers finds the variables that look as if they were for the agent and have
 // no effect.
-func (d *definition) strangers(environ map[string]string) Problems {
-	var problems Problems
+func (d *definition) strangers(environ map[string]string) position.Problems {
+	var problems position.Problems
 	linked := regexp.MustCompile(`^` + prefix + `(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
-		p := Problem{Severity: Warning, Path: shown(name)}
+		p := position.Problem{Severity: position.Warning, Path: position.SafeName(name)}
 		switch {
 		case strings.TrimSpace(environ[name]) == "" || d.byVariable[name] != nil:
 			continue
 		case name == defaultImage:
-			p.Rule = RuleUnused
+			p.Rule = position.RuleUnused
 			p.Message = "has no effect on an agent; it belongs to the service"
 			p.Hint = "to replace the image of every job, set " + d.variableOf("override_image")
 		case linked.MatchString(name + "=" + environ[name]):
 			// Kubernetes sets it in every Pod beside a Service named pulumi-agent.
 			continue
 		case strings.HasPrefix(name, prefix):
-			p.Rule = RuleUnknownVariable
+			p.Rule = position.RuleUnknownVariable
 			p.Message = "no key has this variable"
-			if best := Closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
+			if best := position.Closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
 				p.Hint = "did you mean " + best + "?"
 			}
 		default:

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // Overview returns a table of all keys and of the settings that only variables
@@ -63,7 +65,7 @@ func Names() ([]string, error) {
 			variables = append(variables, f.Variable)
 		}
 	}
-	for _, info := range Rules() {
+	for _, info := range position.Rules() {
 		rules = append(rules, string(info.Rule))
 	}
 	return slices.Concat(keys, variables, rules), nil
@@ -83,7 +85,7 @@ func Explain(name string, width int) (string, error) {
 			return explained(f, fields, width), nil
 		}
 	}
-	for _, info := range Rules() {
+	for _, info := range position.Rules() {
 		if string(info.Rule) == name {
 			return strings.Join([]string{name, "", "  " + info.Description + ".", "", "  a rule of cmwa vet", ""}, "\n"), nil
 		}
@@ -98,7 +100,7 @@ func Explain(name string, width int) (string, error) {
 			within = append(within, key)
 		}
 	}
-	best := Closest(name, slices.DeleteFunc(slices.Clone(names), func(known string) bool {
+	best := position.Closest(name, slices.DeleteFunc(slices.Clone(names), func(known string) bool {
 		return strings.HasPrefix(known, prefix) != strings.HasPrefix(strings.ToUpper(name), prefix)
 	}))
 	switch {

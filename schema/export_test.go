@@ -23,11 +23,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // vet is what a check of one file says, with the files at hand that the corpus
 // names.
-func vet(content []byte) schema.Problems {
+func vet(content []byte) position.Problems {
 	src := source(string(content))
 	src.Environ = map[string]string{"HOME": "/home/agent"}
 	src.ReadFile = files(map[string]string{
@@ -189,21 +190,21 @@ func sorted(set map[string]bool) []string {
 
 // beyond tells why a problem, found at a value, is not one that a schema of single
 // values can see; empty means that it is.
-func beyond(p schema.Problem, f schema.Field, v any) string {
+func beyond(p position.Problem, f schema.Field, v any) string {
 	switch p.Rule {
-	case schema.RuleSyntax, schema.RuleSize, schema.RuleDuplicateKey:
+	case position.RuleSyntax, position.RuleSize, position.RuleDuplicateKey:
 		return "it is about the text, of which a reader of YAML makes something else or nothing"
-	case schema.RuleMissingToken, schema.RuleCredentials, schema.RuleTimes:
+	case position.RuleMissingToken, position.RuleCredentials, position.RuleTimes:
 		return "it is about several keys"
-	case schema.RulePools:
+	case position.RulePools:
 		return "it is about several pools"
-	case schema.RuleFile:
+	case position.RuleFile:
 		return "it is about another file"
-	case schema.RuleProtectedField:
+	case position.RuleProtectedField:
 		return "it is about what the agent itself does with a Pod"
-	case schema.RulePodTemplate:
+	case position.RulePodTemplate:
 		return "it may be about several parts of a Pod"
-	case schema.RuleValue:
+	case position.RuleValue:
 		text, _ := v.(string)
 		_, err := time.ParseDuration(text)
 		number, isFloat := v.(float64)
@@ -222,8 +223,8 @@ func beyond(p schema.Problem, f schema.Field, v any) string {
 }
 
 // unreadable reports whether a file is no tree of values at all.
-func unreadable(problems schema.Problems) bool {
-	return slices.ContainsFunc(problems, func(p schema.Problem) bool { return p.Rule == schema.RuleSyntax || p.Rule == schema.RuleSize })
+func unreadable(problems position.Problems) bool {
+	return slices.ContainsFunc(problems, func(p position.Problem) bool { return p.Rule == position.RuleSyntax || p.Rule == position.RuleSize })
 }
 
 // within returns the value at a path, and nil where there is none.
@@ -632,8 +633,8 @@ func TestBothSchemasJudgePodTemplatesAsFarAsTheyCan(t *testing.T) {
 		if len(problems) > 0 {
 			refused++
 		}
-		unknown := slices.ContainsFunc(problems, func(p schema.Problem) bool {
-			return p.Rule == schema.RuleUnknownKey && !strings.Contains(p.Path, ".$") // where a directive means nothing depends on the list around it
+		unknown := slices.ContainsFunc(problems, func(p position.Problem) bool {
+			return p.Rule == position.RuleUnknownKey && !strings.Contains(p.Path, ".$") // where a directive means nothing depends on the list around it
 		})
 		v = map[string]any{"pod_template": v}
 		byJSON := accepts.Validate(v)

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -175,6 +176,6 @@ func readRegular(path string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
+	content, err := io.ReadAll(io.LimitReader(file, position.MaxFile+1))
 	return content, info, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // house is a file system with the documented folders in it.
@@ -86,7 +87,7 @@ func TestNoFileIsNoErrorIfTheEnvironmentSaysEnough(t *testing.T) {
 		t.Error(diff)
 	}
 	_, problems := schema.Load(source)
-	if len(problems) != 1 || problems[0].Rule != schema.RuleMissingToken || !strings.Contains(problems[0].Hint, strings.Join(want, ", ")) {
+	if len(problems) != 1 || problems[0].Rule != position.RuleMissingToken || !strings.Contains(problems[0].Hint, strings.Join(want, ", ")) {
 		t.Errorf("without a token: %v", problems)
 	}
 	source.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
@@ -135,7 +136,7 @@ func TestAHugeFileIsRefusedAfterItsFirstMebibyte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(source.Content) > schema.MaxFile+1 {
+	if len(source.Content) > position.MaxFile+1 {
 		t.Errorf("read %d bytes", len(source.Content))
 	}
 	config, problems := schema.Load(source)

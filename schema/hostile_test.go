@@ -14,13 +14,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // canary is a token that no output may show, whole or in part.
 const canary = "pul-c4n4ryc4n4ryc4n4ryc4n4ry"
 
 // output is everything that a load can put before a person.
-func output(config *schema.Config, problems schema.Problems) string {
+func output(config *schema.Config, problems position.Problems) string {
 	text, err := json.Marshal(config)
 	return fmt.Sprint(problems) + fmt.Sprintf("%v %+v %#v %+v %#v %s %v", problems, problems, problems, config, config, text, err)
 }
@@ -102,7 +103,7 @@ func processorTime(t *testing.T) time.Duration {
 func TestOfVeryManyProblemsTheFirstAreTold(t *testing.T) {
 	config, problems := schema.Load(source("token: pul-a\n" + strings.Repeat("syslog: x\n", 2000)))
 	last := problems[len(problems)-1]
-	if config != nil || len(problems) != 1001 || last.Severity != schema.Error || !strings.Contains(last.Message, "there are ") {
+	if config != nil || len(problems) != 1001 || last.Severity != position.Error || !strings.Contains(last.Message, "there are ") {
 		t.Errorf("%d problems, the last is %v", len(problems), last)
 	}
 	var unknown strings.Builder
@@ -116,7 +117,7 @@ func TestOfVeryManyProblemsTheFirstAreTold(t *testing.T) {
 }
 
 func TestHostileFilesAreRefusedInTime(t *testing.T) {
-	repeat := func(text string) string { return strings.Repeat(text, schema.MaxFile/len(text)) }
+	repeat := func(text string) string { return strings.Repeat(text, position.MaxFile/len(text)) }
 	bomb := "a0: &a0 [x]\n"
 	for i := range 40 {
 		bomb += fmt.Sprintf("a%d: &a%d [*a%d, *a%d]\n", i+1, i+1, i, i)
@@ -133,7 +134,7 @@ func TestHostileFilesAreRefusedInTime(t *testing.T) {
 		"short list": "env_forward_allowlist: [" + strings.Repeat("\" \",", 4_900) + "]", "aliases": bomb, "merges": merges, "NUL": repeat("\x00"),
 		"deep indents": func() string {
 			var b strings.Builder
-			for i := 0; b.Len()+i < schema.MaxFile; i++ {
+			for i := 0; b.Len()+i < position.MaxFile; i++ {
 				b.WriteString(strings.Repeat(" ", i) + "a:\n")
 			}
 			return b.String()
@@ -151,7 +152,7 @@ func TestHostileFilesAreRefusedInTime(t *testing.T) {
 			if config != nil || len(problems.Errors()) == 0 {
 				t.Errorf("the file is taken: %v", problems)
 			}
-			if len(problems) > 0 && problems[0].Rule == schema.RuleInternal {
+			if len(problems) > 0 && problems[0].Rule == position.RuleInternal {
 				t.Errorf("the schema is at fault: %v", problems)
 			}
 		})
@@ -185,7 +186,7 @@ func check(t *testing.T, src schema.Source) {
 		t.Errorf("a configuration: %t, problems: %v", config != nil, problems)
 	}
 	for _, p := range problems {
-		if p.Rule == schema.RuleInternal || p.Message == "" || p.Rule == "" {
+		if p.Rule == position.RuleInternal || p.Message == "" || p.Rule == "" {
 			t.Errorf("the schema is at fault: %#v", p)
 		}
 		lines := 1

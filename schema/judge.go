@@ -9,22 +9,24 @@ import (
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/errors"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // judge asks CUE about every value, and the fields about the bounds of their
 // durations and quantities. It takes what is out from the table.
-func (l *load) judge(t table) {
+func (l *load) judge(t position.Mapping) {
 	for _, path := range l.failures(l.config, t) {
 		f, at := l.field(path)
 		if f == nil {
-			l.report(Problem{Rule: RuleInternal, File: l.source.Path, Path: shown(path), Message: "is refused, and the program cannot tell why"})
+			l.report(position.Problem{Rule: position.RuleInternal, File: l.source.Path, Path: position.SafeName(path), Message: "is refused, and the program cannot tell why"})
 			continue
 		}
 		if f.Kind == KindMappings {
 			at = path // one entry that is out leaves the others
 		}
 		l.bad[at] = true
-		v, there := t.get(strings.Split(path, ".")...)
+		v, there := t.Get(strings.Split(path, ".")...)
 		switch {
 		case !there:
 			l.missing(t, path)
@@ -37,8 +39,8 @@ func (l *load) judge(t table) {
 	scopes := []string{""}
 	for i, entry := range poolEntries(t) {
 		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
-		if own, ok := entry.data.(table); ok { // CUE is silent about it while another value is wrong
-			if path := fmt.Sprintf("pools.%d.name", i); own["name"].key == (Origin{}) && !l.bad[path] {
+		if own, ok := entry.Data.(position.Mapping); ok { // CUE is silent about it while another value is wrong
+			if path := fmt.Sprintf("pools.%d.name", i); own["name"].Key == (position.Origin{}) && !l.bad[path] {
 				l.missing(t, path)
 				l.bad[path] = true
 			}
@@ -51,30 +53,30 @@ func (l *load) judge(t table) {
 		}
 		for _, scope := range scopes {
 			path := scope + f.Key
-			v, ok := t.get(strings.Split(path, ".")...)
+			v, ok := t.Get(strings.Split(path, ".")...)
 			if !ok || l.bad[path] || scope != "" && !f.Pool {
 				continue
 			}
-			if wrong := f.outOfBounds(v.data); wrong != "" {
+			if wrong := f.outOfBounds(v.Data); wrong != "" {
 				l.refuse(f, v, path, wrong)
 				l.bad[path] = true
 			}
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(l.bad)) {
-		t.remove(strings.Split(path, ".")...)
+		t.Remove(strings.Split(path, ".")...)
 	}
 }
 
 // missing reports a key that must be there, at the mapping that lacks it.
-func (l *load) missing(t table, path string) {
+func (l *load) missing(t position.Mapping, path string) {
 	end := strings.LastIndexByte(path, '.')
-	outer, _ := t.get(strings.Split(path[:max(end, 0)], ".")...)
-	l.report(Problem{Rule: RuleValue, File: outer.at.File, Line: outer.at.Line, Column: outer.at.Column, Path: path, Message: "must be set"})
+	outer, _ := t.Get(strings.Split(path[:max(end, 0)], ".")...)
+	l.report(position.Problem{Rule: position.RuleValue, File: outer.At.File, Line: outer.At.Line, Column: outer.At.Column, Path: path, Message: "must be set"})
 }
 
 // judgeAlone does the same for what only variables say.
-func (l *load) judgeAlone(t table) table {
+func (l *load) judgeAlone(t position.Mapping) position.Mapping {
 	for _, key := range l.failures(l.environment, t) {
 		for i := range l.fields {
 			if f := &l.fields[i]; f.OnlyVariable && f.Key == key {
@@ -88,10 +90,10 @@ func (l *load) judgeAlone(t table) table {
 
 // refuse reports a wrong value of a field. A variable has no paths: its name
 // stands in place of one.
-func (l *load) refuse(f *Field, v value, path, message string) {
-	p := Problem{Rule: RuleValue, File: v.at.File, Line: v.at.Line, Column: v.at.Column, Path: path, Message: message, Hint: f.hint(v, entryPath(path))}
-	if v.at.Variable != "" {
-		p.Path = v.at.Variable
+func (l *load) refuse(f *Field, v position.Value, path, message string) {
+	p := position.Problem{Rule: position.RuleValue, File: v.At.File, Line: v.At.Line, Column: v.At.Column, Path: path, Message: message, Hint: f.hint(v, entryPath(path))}
+	if v.At.Variable != "" {
+		p.Path = v.At.Variable
 	}
 	l.report(p)
 }
@@ -109,7 +111,7 @@ func entryPath(path string) bool {
 // CUE is asked about each value by itself, and about equal values of one key once:
 // no constraint looks at two keys, and to unify whole pools costs ten times as
 // much, nearly all of it for the keys that they do not set.
-func (d *definition) failures(constraints cue.Value, t table) []string {
+func (d *definition) failures(constraints cue.Value, t position.Mapping) []string {
 	asked := verdicts{definition: d, known: map[string][]string{}, constraints: map[string]cue.Value{}}
 	paths := asked.mapping(constraints, t, "", "")
 	slices.Sort(paths)
@@ -126,12 +128,12 @@ type verdicts struct {
 
 // mapping returns the paths that are out in a mapping. Its own path is at, and
 // keys in it begin with prefix in the schema.
-func (a verdicts) mapping(constraints cue.Value, t table, prefix, at string) []string {
+func (a verdicts) mapping(constraints cue.Value, t position.Mapping, prefix, at string) []string {
 	var paths []string
 	for key, v := range t {
-		constraint, path := a.within(constraints, key, prefix+key), join(at, key)
-		inner, isMapping := v.data.(table)
-		list, isList := v.data.([]value)
+		constraint, path := a.within(constraints, key, prefix+key), position.Join(at, key)
+		inner, isMapping := v.Data.(position.Mapping)
+		list, isList := v.Data.([]position.Value)
 		switch kind := a.kind(prefix + key); {
 		case kind == KindMapping && isMapping:
 			paths = append(paths, a.mapping(constraint, inner, prefix+key+".", path)...)
@@ -139,7 +141,7 @@ func (a verdicts) mapping(constraints cue.Value, t table, prefix, at string) []s
 			entries := constraint.LookupPath(cue.MakePath(cue.AnyIndex))
 			for i, entry := range list {
 				path := fmt.Sprintf("%s.%d", path, i)
-				if inner, ok := entry.data.(table); ok {
+				if inner, ok := entry.Data.(position.Mapping); ok {
 					paths = append(paths, a.mapping(entries, inner, "", path)...)
 				} else {
 					paths = append(paths, path)
@@ -147,7 +149,7 @@ func (a verdicts) mapping(constraints cue.Value, t table, prefix, at string) []s
 			}
 		default:
 			if kind == KindTree && isMapping {
-				v.data = table{} // another schema checks it
+				v.Data = position.Mapping{} // another schema checks it
 			}
 			for _, below := range a.value(constraint, v, prefix+key) {
 				paths = append(paths, path+below)
@@ -180,8 +182,8 @@ func (a verdicts) within(mapping cue.Value, last, key string) cue.Value {
 }
 
 // value returns what is out in a value.
-func (a verdicts) value(constraint cue.Value, v value, key string) []string {
-	plain := v.plain()
+func (a verdicts) value(constraint cue.Value, v position.Value, key string) []string {
+	plain := v.Plain()
 	id := fmt.Sprintf("%s\x00%T\x00%#v", key, plain, plain) // 2 and 2.0 look the same without their types
 	below, known := a.known[id]
 	if known {

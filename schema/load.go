@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // Load makes a configuration of a source. The configuration is nil exactly if
@@ -16,7 +18,7 @@ import (
 //
 // Load never panics, whatever the source holds; it reads the files of tokens,
 // certificates and Pod templates that the configuration names, and nothing else. It is safe for concurrent use.
-func Load(source Source) (*Config, Problems) {
+func Load(source Source) (*Config, position.Problems) {
 	outcome := Evaluate(source)
 	return outcome.Config, outcome.Problems
 }
@@ -24,7 +26,7 @@ func Load(source Source) (*Config, Problems) {
 // Outcome is what a load comes to.
 type Outcome struct {
 	Config   *Config // nil exactly if the problems hold an error
-	Problems Problems
+	Problems position.Problems
 	Digest   string   // of everything that was looked at, in hexadecimal, also where that is refused
 	Files    []string // that the configuration names, sorted, also those that are not there
 }
@@ -37,9 +39,9 @@ func Evaluate(source Source) Outcome {
 	config := l.guarded()
 	slices.Sort(l.files)
 	outcome := Outcome{Digest: hex.EncodeToString(l.digest.Sum(nil)), Files: slices.Compact(l.files)}
-	l.problems.sort()
+	l.problems.Sort()
 	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
-	l.problems = l.problems.first(source.Path)
+	l.problems = l.problems.Limit(source.Path)
 	if source.Elsewhere {
 		l.problems = elsewhere(l.problems)
 	}
@@ -57,12 +59,12 @@ func Evaluate(source Source) Outcome {
 type load struct {
 	*definition
 	source   Source
-	problems Problems
+	problems position.Problems
 	bad      map[string]bool // paths whose value is out, so that no rule speaks of them again
 	files    []string
 	digest   hash.Hash
 
-	process table // what is in force at the top level
+	process position.Mapping // what is in force at the top level
 	pools   []*scope
 }
 
@@ -74,25 +76,25 @@ func (l *load) guarded() (config *Config) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			config = nil
-			l.report(Problem{Rule: RuleInternal, File: l.source.Path, Message: "the configuration cannot be checked, through a fault of the program", Hint: "undo the last change, and report this"})
+			l.report(position.Problem{Rule: position.RuleInternal, File: l.source.Path, Message: "the configuration cannot be checked, through a fault of the program", Hint: "undo the last change, and report this"})
 		}
 	}()
 	return l.run()
 }
 
-func (l *load) report(problems ...Problem) { l.problems = append(l.problems, problems...) }
+func (l *load) report(problems ...position.Problem) { l.problems = append(l.problems, problems...) }
 
 // run goes through the steps in the order that the package's comment tells.
 func (l *load) run() *Config {
 	var err error
 	if l.definition, err = define(); err != nil {
-		l.report(Problem{Rule: RuleInternal, Message: err.Error()})
+		l.report(position.Problem{Rule: position.RuleInternal, Message: err.Error()})
 		return nil
 	}
 	if filepath.Base(l.source.Path) == OldFileName {
-		l.report(warning(RuleOldName, Origin{File: l.source.Path}, "", "the name of the file is an old one", "rename it to "+FileName))
+		l.report(position.NewWarning(position.RuleOldName, position.Origin{File: l.source.Path}, "", "the name of the file is an old one", "rename it to "+FileName))
 	}
-	file, problems, ok := parse(l.source.Path, l.source.Content)
+	file, problems, ok := position.Parse(l.source.Path, l.source.Content)
 	l.report(problems...)
 	if !ok {
 		return nil
@@ -103,7 +105,7 @@ func (l *load) run() *Config {
 	keys, alone := l.variables()
 	l.report(l.strangers(l.source.Environ)...)
 	l.overlaid(file, keys)
-	merged := keys.over(file)
+	merged := keys.Over(file)
 	l.judge(merged)
 	if (reader{merged}).bool("strict") {
 		l.refuseUnknown()
@@ -112,13 +114,13 @@ func (l *load) run() *Config {
 
 	plain := map[string]any{}
 	if err := l.definition.defaults.Decode(&plain); err != nil {
-		l.report(Problem{Rule: RuleInternal, Message: "the defaults do not decode"})
+		l.report(position.Problem{Rule: position.RuleInternal, Message: "the defaults do not decode"})
 		return nil
 	}
-	defaults := written(plain)
-	config := processOf(merged.over(defaults), alone)
+	defaults := position.FromPlain(plain)
+	config := processOf(merged.Over(defaults), alone)
 	config.Path = l.source.Path
-	l.process, l.pools = merged.over(defaults), l.scopes(merged, defaults)
+	l.process, l.pools = merged.Over(defaults), l.scopes(merged, defaults)
 	for _, s := range l.pools {
 		s.check()
 		config.Pools = append(config.Pools, *s.pool)
@@ -130,16 +132,16 @@ func (l *load) run() *Config {
 // refuseUnknown makes an error of every key that is not known.
 func (l *load) refuseUnknown() {
 	for i := range l.problems {
-		if l.problems[i].Rule == RuleUnknownKey {
-			l.problems[i].Severity = Error
+		if l.problems[i].Rule == position.RuleUnknownKey {
+			l.problems[i].Severity = position.Error
 		}
 	}
 }
 
 // variables reads the variables that overlay keys, and those that stand alone.
 // One that is empty, but for blanks, counts as not set.
-func (l *load) variables() (keys, alone table) {
-	keys, alone = table{}, table{}
+func (l *load) variables() (keys, alone position.Mapping) {
+	keys, alone = position.Mapping{}, position.Mapping{}
 	for i := range l.fields {
 		f := &l.fields[i]
 		text := strings.TrimSpace(l.source.Environ[f.Variable])
@@ -156,7 +158,7 @@ func (l *load) variables() (keys, alone table) {
 		if f.OnlyVariable {
 			alone[f.Key] = v
 		} else {
-			keys.set(v, strings.Split(f.Key, ".")...)
+			keys.Set(v, strings.Split(f.Key, ".")...)
 		}
 	}
 	return keys, alone

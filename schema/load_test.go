@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -36,7 +37,7 @@ func mustBeOverlaid(t *testing.T, src schema.Source, count int) *schema.Config {
 		t.Fatalf("%d keys are overlaid, and these are the problems:\n%v", count, problems)
 	}
 	for _, p := range problems {
-		if p.Rule != schema.RuleOverlaid || p.Severity != schema.Warning {
+		if p.Rule != position.RuleOverlaid || p.Severity != position.Warning {
 			t.Error(p)
 		}
 	}
@@ -194,7 +195,7 @@ func TestEveryValueKnowsItsOrigin(t *testing.T) {
 	config := mustBeOverlaid(t, src, 1)
 	got := map[string]string{}
 	for _, setting := range config.Settings() {
-		if setting.Origin != (schema.Origin{}) || setting.Key == "syslog" {
+		if setting.Origin != (position.Origin{}) || setting.Key == "syslog" {
 			got[setting.Key] = setting.Origin.String()
 		}
 	}
@@ -528,10 +529,10 @@ func TestAnOldNameFillsInForTheNewOne(t *testing.T) {
 
 func TestAStrictReaderRefusesUnknownKeysAndForgivesALackOfToken(t *testing.T) {
 	_, problems := schema.Load(source("reties: 3\n"))
-	if n := len(schema.Strict(problems).Errors()); n != 1 || schema.Strict(problems).Errors()[0].Rule != schema.RuleUnknownKey {
+	if n := len(schema.Strict(problems).Errors()); n != 1 || schema.Strict(problems).Errors()[0].Rule != position.RuleUnknownKey {
 		t.Errorf("strict errors: %v", schema.Strict(problems).Errors())
 	}
-	if n := len(problems.Errors()); n != 1 || problems.Errors()[0].Rule != schema.RuleMissingToken {
+	if n := len(problems.Errors()); n != 1 || problems.Errors()[0].Rule != position.RuleMissingToken {
 		t.Errorf("errors: %v", problems.Errors())
 	}
 }
@@ -567,7 +568,7 @@ func BenchmarkLoad(b *testing.B) {
 func TestAFileMayLieOnTheAgentsMachineOnly(t *testing.T) {
 	file := "token_file: a\nca_file: b\npod_template_file: c\n"
 	config, problems := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil), Elsewhere: true})
-	if config == nil || len(problems) != 1 || problems[0].Severity != schema.Warning || problems[0].Path != "pod_template_file" {
+	if config == nil || len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Path != "pod_template_file" {
 		t.Errorf("on another machine: %v", problems)
 	}
 	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil)})

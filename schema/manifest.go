@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 const (
@@ -23,7 +25,7 @@ type manifests struct {
 	source   Source
 	lines    []string
 	objects  []resource
-	problems Problems
+	problems position.Problems
 	checked  int      // configurations, templates and containers of the agent
 	others   []string // keys of data that are neither
 	full     bool     // a bound was met, and said
@@ -49,7 +51,7 @@ func Configurations(source Source) (configurations []Source, ok bool) {
 			configurations, ok = nil, false
 		}
 	}()
-	content, broken := unreadable(source.Path, source.Content)
+	content, broken := position.CheckText(source.Path, source.Content)
 	if broken != nil {
 		return nil, false
 	}
@@ -102,7 +104,7 @@ func Configurations(source Source) (configurations []Source, ok bool) {
 }
 
 // vetManifests checks what the manifests of a file hold.
-func vetManifests(source Source, content []byte) (problems Problems, ok bool) {
+func vetManifests(source Source, content []byte) (problems position.Problems, ok bool) {
 	m, ok := readManifests(source, content)
 	if !ok {
 		return nil, false
@@ -116,10 +118,10 @@ func vetManifests(source Source, content []byte) (problems Problems, ok bool) {
 		}
 	}
 	if m.variables > maxVariables {
-		m.report(RuleSize, nil, "", fmt.Sprintf("the containers of the file have more than %d variables", maxVariables), "split it")
+		m.report(position.RuleSize, nil, "", fmt.Sprintf("the containers of the file have more than %d variables", maxVariables), "split it")
 	}
 	if m.checked == 0 && len(m.problems) == 0 {
-		m.report(RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent", m.wanted())
+		m.report(position.RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent", m.wanted())
 	}
 	return m.problems, true
 }
@@ -131,7 +133,7 @@ func (m *manifests) count(n *yaml.Node, path string) bool {
 	}
 	if !m.full {
 		m.full = true
-		m.report(RuleSize, n, path, fmt.Sprintf("the file holds more than %d configurations, Pod templates and containers of the agent", maxEmbedded), "split it")
+		m.report(position.RuleSize, n, path, fmt.Sprintf("the file holds more than %d configurations, Pod templates and containers of the agent", maxEmbedded), "split it")
 	}
 	return false
 }
@@ -141,10 +143,10 @@ func (m *manifests) count(n *yaml.Node, path string) bool {
 // the agent, which is a template then.
 func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 	m = &manifests{source: source}
-	parts, more := split(content)
+	parts, more := position.Split(content)
 	var documents []*yaml.Node
 	for _, part := range parts {
-		document, problem := part.read(source.Path)
+		document, problem := part.Read(source.Path)
 		if problem != nil {
 			m.problems = append(m.problems, *problem)
 		}
@@ -157,13 +159,13 @@ func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 	}
 	m.lines = strings.Split(string(content), "\n")
 	if more {
-		m.report(RuleSize, nil, "", fmt.Sprintf("the file holds more than %d documents", maxDocuments), "split it")
+		m.report(position.RuleSize, nil, "", fmt.Sprintf("the file holds more than %d documents", position.MaxDocuments), "split it")
 	}
 	for _, document := range documents {
 		if isManifest(document) {
 			m.collect(document)
 		} else {
-			m.report(RuleManifest, document, "", "is no Kubernetes manifest, as the other documents of the file are", "add apiVersion and kind, or move it to a file of its own")
+			m.report(position.RuleManifest, document, "", "is no Kubernetes manifest, as the other documents of the file are", "add apiVersion and kind, or move it to a file of its own")
 		}
 	}
 	return m, true
@@ -177,14 +179,14 @@ func isManifest(n *yaml.Node) bool {
 func isTemplate(n *yaml.Node) bool {
 	var aside manifests
 	kind := aside.text(n, "kind")
-	return isPod(table{"kind": value{data: kind}}) && len(aside.containers(resource{kind, n})) == 0
+	return isPod(position.Mapping{"kind": position.Value{Data: kind}}) && len(aside.containers(resource{kind, n})) == 0
 }
 
 // wanted says what the manifests should hold.
 func (m *manifests) wanted() string {
 	names := append([]string{FileName, OldFileName}, podNames...)
 	for _, key := range m.others {
-		if best := Closest(key, slices.Clone(names)); best != "" {
+		if best := position.Closest(key, slices.Clone(names)); best != "" {
 			return fmt.Sprintf("did you mean the key %s?", best)
 		}
 	}
@@ -192,8 +194,8 @@ func (m *manifests) wanted() string {
 }
 
 // report places a problem at a node, or at the file as a whole.
-func (m *manifests) report(rule Rule, n *yaml.Node, path, message, hint string) {
-	p := Problem{Rule: rule, File: m.source.Path, Path: path, Message: message, Hint: hint}
+func (m *manifests) report(rule position.Rule, n *yaml.Node, path, message, hint string) {
+	p := position.Problem{Rule: rule, File: m.source.Path, Path: path, Message: message, Hint: hint}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}

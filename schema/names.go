@@ -6,37 +6,39 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // known removes what the schema has no key for from a table, and says so. CUE
 // would be silent about such keys as long as another value is wrong.
-func (d *definition) known(t table, at string) Problems {
-	var problems Problems
+func (d *definition) known(t position.Mapping, at string) position.Problems {
+	var problems position.Problems
 	for key, v := range t {
-		path := join(at, key)
+		path := position.Join(at, key)
 		f, whole := d.field(path)
-		if f != nil && f.Kind == KindMapping && v.data == nil {
+		if f != nil && f.Kind == KindMapping && v.Data == nil {
 			delete(t, key) // all of its keys are commented out
 			continue
 		}
 		if f == nil || whole != path || strings.Contains(key, ".") {
 			delete(t, key)
 			hint, meant := d.suggestion(at, key)
-			problem := warning(RuleUnknownKey, v.key, join(at, shown(key)), "unknown key", hint)
+			problem := position.NewWarning(position.RuleUnknownKey, v.Key, position.Join(at, position.SafeName(key)), "unknown key", hint)
 			if meant {
-				problem.Severity = Error
+				problem.Severity = position.Error
 			}
 			problems = append(problems, problem)
 			continue
 		}
-		switch data := v.data.(type) {
-		case table:
+		switch data := v.Data.(type) {
+		case position.Mapping:
 			if f.Kind == KindMapping {
 				problems = append(problems, d.known(data, path)...)
 			}
-		case []value:
+		case []position.Value:
 			for i, entry := range data {
-				if inner, ok := entry.data.(table); ok && f.Kind == KindMappings {
+				if inner, ok := entry.Data.(position.Mapping); ok && f.Kind == KindMappings {
 					problems = append(problems, d.known(inner, fmt.Sprintf("%s.%d", path, i))...)
 				}
 			}
@@ -47,8 +49,8 @@ func (d *definition) known(t table, at string) Problems {
 
 // renamed moves the values of old names to the keys that took their place, and
 // removes keys that have no effect. A new name wins over its old one.
-func (d *definition) renamed(t table, environ map[string]string) Problems {
-	var problems Problems
+func (d *definition) renamed(t position.Mapping, environ map[string]string) position.Problems {
+	var problems position.Problems
 	for _, f := range d.fields {
 		v, ok := t[f.Key]
 		switch {
@@ -57,16 +59,16 @@ func (d *definition) renamed(t table, environ map[string]string) Problems {
 			delete(t, f.Key)
 		case f.Unused != "":
 			delete(t, f.Key)
-			problems = append(problems, warning(RuleUnused, v.key, f.Key, "has no effect", f.Unused))
+			problems = append(problems, position.NewWarning(position.RuleUnused, v.Key, f.Key, "has no effect", f.Unused))
 		case f.Old != "":
 			delete(t, f.Key)
 			if _, both := t[f.Old]; both {
-				problems = append(problems, warning(RuleOldName, v.key, f.Key, fmt.Sprintf("an old name, without effect beside %s", f.Old), "remove it"))
+				problems = append(problems, position.NewWarning(position.RuleOldName, v.Key, f.Key, fmt.Sprintf("an old name, without effect beside %s", f.Old), "remove it"))
 				continue
 			}
-			problems = append(problems, warning(RuleOldName, v.key, f.Key, "an old name", "write "+f.Old))
-			if text, ok := v.data.(string); ok {
-				v.data = os.Expand(text, func(name string) string {
+			problems = append(problems, position.NewWarning(position.RuleOldName, v.Key, f.Key, "an old name", "write "+f.Old))
+			if text, ok := v.Data.(string); ok {
+				v.Data = os.Expand(text, func(name string) string {
 					if f := d.byVariable[name]; f != nil && f.Secret {
 						return "" // the value is shown
 					}
@@ -94,7 +96,7 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 		index, inner, _ := strings.Cut(rest, ".")
 		scope, at = "pools."+index, inner
 	}
-	path := join(at, key)
+	path := position.Join(at, key)
 	if end := strings.LastIndexByte(path, '.'); end > 0 && d.byKey[path] != nil {
 		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end]), true
 	}
@@ -128,19 +130,19 @@ func (d *definition) alike(scope, at, key string) string {
 		last := inner[strings.LastIndexByte(inner, '.')+1:]
 		switch rest, ok := strings.CutPrefix(inner, prefixOf(at)); {
 		case ok && !strings.Contains(rest, ".") && (scope == "" && !own || scope != "" && f.Pool):
-			siblings[rest] = join(scope, inner)
+			siblings[rest] = position.Join(scope, inner)
 		case f.Pool && !own:
-			elsewhere[last] = join(scope, path)
+			elsewhere[last] = position.Join(scope, path)
 		case !own:
 			elsewhere[last] = path
 		}
 	}
-	best := siblings[Closest(key, slices.Collect(maps.Keys(siblings)))]
+	best := siblings[position.Closest(key, slices.Collect(maps.Keys(siblings)))]
 	if best == "" {
 		best = elsewhere[strings.ToLower(key)]
 	}
 	if best == "" {
-		best = elsewhere[nearest(key, slices.Collect(maps.Keys(elsewhere)))]
+		best = elsewhere[position.Nearest(key, slices.Collect(maps.Keys(elsewhere)))]
 	}
 	return best
 }

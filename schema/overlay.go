@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -14,13 +15,13 @@ const overlayHint = "remove the key from the file; or unset the variable, and st
 
 // overlaid warns of every key of the file that a variable sets to another value:
 // an edit of such a key changes nothing, and no other message gives the reason.
-func (l *load) overlaid(file, variables table) {
+func (l *load) overlaid(file, variables position.Mapping) {
 	for i := range l.fields {
 		f := &l.fields[i]
 		path := strings.Split(f.Key, ".")
-		above, hides := variables.get(path...)
-		below, hidden := file.get(path...)
-		if f.Variable == "" || !hides || !hidden || below.data == nil || below.data == "" {
+		above, hides := variables.Get(path...)
+		below, hidden := file.Get(path...)
+		if f.Variable == "" || !hides || !hidden || below.Data == nil || below.Data == "" {
 			continue
 		}
 		ours, _ := json.Marshal(f.meaning(below))
@@ -29,11 +30,11 @@ func (l *load) overlaid(file, variables table) {
 			continue
 		}
 		what := "value"
-		if text := strings.Trim(flow(below.data), `"`); f.harmless(text) {
+		if text := strings.Trim(flow(below.Data), `"`); f.harmless(text) {
 			what = text
 		}
 		message := fmt.Sprintf("is set by %s; the file's %s has no effect", f.Variable, what)
-		p := warning(RuleOverlaid, below.key, f.Key, message, overlayHint)
+		p := position.NewWarning(position.RuleOverlaid, below.Key, f.Key, message, overlayHint)
 		p.Value = secret.New(string(ours))
 		l.report(p)
 	}
@@ -54,9 +55,9 @@ func (f *Field) harmless(text string) bool {
 // because that one is in a variable.
 func (s *scope) dropped(key, by string) {
 	v := s.table[key]
-	text, _ := v.data.(string)
+	text, _ := v.Data.(string)
 	message := fmt.Sprintf("has no effect: %s sets the token", s.variableOf(by))
-	p := warning(RuleOverlaid, v.key, s.path(key), message, overlayHint)
+	p := position.NewWarning(position.RuleOverlaid, v.Key, s.path(key), message, overlayHint)
 	p.Value = secret.New(text)
 	s.report(p)
 }

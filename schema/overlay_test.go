@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func TestLoadOverlaidKeys(t *testing.T) {
@@ -45,13 +46,13 @@ func TestLoadOverlaidKeys(t *testing.T) {
 			src := source(first + test.file + "\n")
 			src.Environ = map[string]string{"PULUMI_AGENT_" + variable: value}
 			src.ReadFile = files(map[string]string{"file": "pul-file"})
-			for reader, problems := range map[string]schema.Problems{"an agent": schema.Evaluate(src).Problems, "vet": schema.Vet(src)} {
+			for reader, problems := range map[string]position.Problems{"an agent": schema.Evaluate(src).Problems, "vet": schema.Vet(src)} {
 				var said []string
 				for _, p := range problems {
-					if p.Rule != schema.RuleOverlaid {
+					if p.Rule != position.RuleOverlaid {
 						continue
 					}
-					if p.Severity != schema.Warning || p.Hint != cure {
+					if p.Severity != position.Warning || p.Hint != cure {
 						t.Errorf("%s: %v", reader, p)
 					}
 					p.Hint = ""

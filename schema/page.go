@@ -5,6 +5,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // page is the text of a file beside what the parser makes of it.
@@ -18,17 +20,17 @@ type page struct {
 }
 
 func readPage(content []byte) (*page, error) {
-	text, broken := unreadable("", content)
+	text, broken := position.CheckText("", content)
 	if broken != nil {
-		return nil, Problems{*broken}
+		return nil, position.Problems{*broken}
 	}
 	p := &page{whole: content, text: text, newline: newlineOf(text)}
-	documents, stopped := Decode("", text, 2)
+	documents, stopped := position.Decode("", text, 2)
 	switch {
 	case len(documents) > 1:
 		return nil, notEdited(documents[1], "", "the file must be one document", "remove the line --- and what follows it")
 	case stopped != nil:
-		return nil, Problems{*stopped}
+		return nil, position.Problems{*stopped}
 	case len(documents) == 0:
 		return p, nil
 	}

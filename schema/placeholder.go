@@ -3,6 +3,7 @@ package schema
 import (
 	"strings"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -21,10 +22,10 @@ func (s *scope) placeholder(key string) {
 	case strings.ContainsAny(token, "<>"), strings.Contains(token, ".."), rest == "":
 	case strings.Trim(rest, "xX") == "" && len(rest) > 2: // pul-xxx
 	case !begins:
-		s.about(Warning, RulePlaceholder, "is no pool access token: these begin with "+secret.AccessTokenPrefix, hint, key)
+		s.about(position.Warning, position.RulePlaceholder, "is no pool access token: these begin with "+secret.AccessTokenPrefix, hint, key)
 		return
 	default:
 		return
 	}
-	s.about(Warning, RulePlaceholder, "is a placeholder, not a pool access token", hint, key)
+	s.about(position.Warning, position.RulePlaceholder, "is a placeholder, not a pool access token", hint, key)
 }

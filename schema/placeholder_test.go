@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func TestVetPlaceholderTokens(t *testing.T) {
@@ -40,8 +41,8 @@ func TestVetPlaceholderTokens(t *testing.T) {
 				src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": token}
 			}
 			problems := schema.Vet(src)
-			if want == "" && len(problems) > 0 || want != "" && (len(problems) != 1 || problems[0].Rule != schema.RulePlaceholder ||
-				problems[0].Severity != schema.Warning || !strings.HasPrefix(problems[0].Message, want) || problems[0].Line == 0 && name != "a variable") {
+			if want == "" && len(problems) > 0 || want != "" && (len(problems) != 1 || problems[0].Rule != position.RulePlaceholder ||
+				problems[0].Severity != position.Warning || !strings.HasPrefix(problems[0].Message, want) || problems[0].Line == 0 && name != "a variable") {
 				t.Errorf("%s, %q: want %q, got %v", name, token, want, problems)
 			}
 			if strings.Contains(fmt.Sprintf("%+v", problems), "c4n4ry") {

@@ -3,40 +3,42 @@ package schema
 import (
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // CheckPod checks a file that holds a pod template, YAML or JSON. The problems
 // are sorted, and none quotes a value. It takes time in proportion to the file,
 // which parse bounds, and is safe for concurrent use.
-func CheckPod(file string, content []byte) Problems {
+func CheckPod(file string, content []byte) position.Problems {
 	v, problems, ok := parsePod(file, content)
 	if ok {
 		problems = append(problems, podTemplate(v, "")...)
 	}
-	problems.sort()
+	problems.Sort()
 	return problems
 }
 
 // parsePod reads a template file, YAML or JSON. An empty file and {} are an empty
 // template.
-func parsePod(file string, content []byte) (value, Problems, bool) {
-	t, problems, ok := parse(file, content)
+func parsePod(file string, content []byte) (position.Value, position.Problems, bool) {
+	t, problems, ok := position.Parse(file, content)
 	for i := range problems {
-		if problems[i].Rule == RuleSyntax && t == nil && strings.HasPrefix(problems[i].Hint, "write lines such as") {
+		if problems[i].Rule == position.RuleSyntax && t == nil && strings.HasPrefix(problems[i].Hint, "write lines such as") {
 			problems[i].Hint = "write a Pod, or the part of one that is to change"
 		}
 	}
-	return value{at: Origin{File: file, Line: 1, Column: 1}, data: t}, problems, ok
+	return position.Value{At: position.Origin{File: file, Line: 1, Column: 1}, Data: t}, problems, ok
 }
 
 // isPod reports whether a document looks like a Pod or a pod template, and not
 // like a configuration of the agent.
-func isPod(t table) bool {
-	if kind, ok := t["kind"].data.(string); ok {
+func isPod(t position.Mapping) bool {
+	if kind, ok := t["kind"].Data.(string); ok {
 		return kind == "Pod" || kind == "PodTemplate" || kind == "PodTemplateSpec"
 	}
 	for _, key := range []string{"spec", "metadata"} {
-		if _, ok := t[key].data.(table); ok {
+		if _, ok := t[key].Data.(position.Mapping); ok {
 			return true
 		}
 	}
@@ -51,23 +53,23 @@ func isPod(t table) bool {
 // CUE judges the values, this package the keys and whatever a value alone cannot
 // tell: what a whole object needs, what the merge would stumble over, what is
 // the agent's, and what does not go together.
-func podTemplate(v value, at string) Problems {
+func podTemplate(v position.Value, at string) position.Problems {
 	types, err := readPodTypes()
 	if err != nil {
-		return Problems{{Rule: RuleInternal, File: v.at.File, Line: v.at.Line, Path: at, Message: "cannot be checked: the schema is at fault"}}
+		return position.Problems{{Rule: position.RuleInternal, File: v.At.File, Line: v.At.Line, Path: at, Message: "cannot be checked: the schema is at fault"}}
 	}
-	c := &podCheck{types: types, at: v.at, places: map[string]podPlace{}, used: map[*podField]bool{}, said: map[Problem]bool{}}
-	switch data := v.data.(type) {
+	c := &podCheck{types: types, at: v.At, places: map[string]podPlace{}, used: map[*podField]bool{}, said: map[position.Problem]bool{}}
+	switch data := v.Data.(type) {
 	case nil:
 		return nil
-	case table:
+	case position.Mapping:
 		c.protect(podNode{v: v, path: at})
 		clean := c.mapping(data, v, "#Pod", podStep{path: at, loose: true})
 		c.judge(clean)
-		v.data = clean
+		v.Data = clean
 		c.rules(podNode{v: v, path: at})
 	default:
-		c.report(RulePodTemplate, v.at, at, "must be a mapping of keys to values", "write a Pod, or the part of one that is to change")
+		c.report(position.RulePodTemplate, v.At, at, "must be a mapping of keys to values", "write a Pod, or the part of one that is to change")
 	}
 	return c.problems
 }
@@ -75,16 +77,16 @@ func podTemplate(v value, at string) Problems {
 // podCheck is the check of one template.
 type podCheck struct {
 	types    podTypes
-	at       Origin // of the template as a whole
-	problems Problems
-	said     map[Problem]bool
+	at       position.Origin // of the template as a whole
+	problems position.Problems
+	said     map[position.Problem]bool
 	places   map[string]podPlace // what CUE is asked about, by the steps to it
 	used     map[*podField]bool
 }
 
 // podPlace is a value that CUE may refuse.
 type podPlace struct {
-	v    value
+	v    position.Value
 	path string
 	f    *podField
 }
@@ -99,26 +101,26 @@ type podStep struct {
 
 // to goes on to a word of the schema or to an entry of a list.
 func (s podStep) to(key string) podStep {
-	s.path = join(s.path, key)
+	s.path = position.Join(s.path, key)
 	s.steps = append(slices.Clone(s.steps), key)
 	return s
 }
 
 // into goes on to a key that the template chose.
 func (s podStep) into(key string) podStep {
-	s.path = join(s.path, shown(key))
+	s.path = position.Join(s.path, position.SafeName(key))
 	s.steps = append(slices.Clone(s.steps), key)
 	return s
 }
 
-func (c *podCheck) report(rule Rule, at Origin, path, message, hint string) {
-	p := Problem{Rule: rule, File: at.File, Line: at.Line, Column: at.Column, Path: path, Message: message, Hint: hint}
+func (c *podCheck) report(rule position.Rule, at position.Origin, path, message, hint string) {
+	p := position.Problem{Rule: rule, File: at.File, Line: at.Line, Column: at.Column, Path: path, Message: message, Hint: hint}
 	if !c.said[p] {
 		c.said[p] = true
 		c.problems = append(c.problems, p)
 	}
 }
 
-func (c *podCheck) warn(at Origin, path, message, hint string) {
-	c.problems = append(c.problems, warning(RulePodTemplate, at, path, message, hint))
+func (c *podCheck) warn(at position.Origin, path, message, hint string) {
+	c.problems = append(c.problems, position.NewWarning(position.RulePodTemplate, at, path, message, hint))
 }

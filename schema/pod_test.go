@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // template is one file of an archive of them.
@@ -55,7 +56,7 @@ func TestEveryMistakeOfATemplateIsToldWithItsPlaceAndItsCure(t *testing.T) {
 					t.Errorf("%s: errors: %v", file.name, problems.Errors())
 				}
 				for _, p := range problems {
-					if p.Rule == schema.RuleInternal || p.Line == 0 {
+					if p.Rule == position.RuleInternal || p.Line == 0 {
 						t.Errorf("%s: rule %s, line %d: %s", file.name, p.Rule, p.Line, p)
 					}
 				}
@@ -159,7 +160,7 @@ func FuzzPod(f *testing.F) {
 		const secret = "pul-5ecre7"
 		for _, tried := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
 			for _, p := range schema.CheckPod("pod.yaml", tried) {
-				if strings.Contains(p.String(), secret) || p.Rule == schema.RuleInternal || p.Message == "" {
+				if strings.Contains(p.String(), secret) || p.Rule == position.RuleInternal || p.Message == "" {
 					t.Errorf("%+v", p)
 				}
 			}

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func (r podRules) container(n podNode, isInit bool) {
@@ -14,9 +16,9 @@ func (r podRules) container(n podNode, isInit bool) {
 		return
 	}
 	isMain := !isInit && n.get("name").text() == mainContainer
-	if image := n.get("image"); !isMain && image.text() == "" && (image.v.data == nil || image.v.data == "") {
+	if image := n.get("image"); !isMain && image.text() == "" && (image.v.Data == nil || image.v.Data == "") {
 		hint := "only the container " + mainContainer + " has one already"
-		if !isInit && Closest(n.get("name").text(), []string{mainContainer}) != "" {
+		if !isInit && position.Closest(n.get("name").text(), []string{mainContainer}) != "" {
 			hint = "did you mean the container " + mainContainer + "?"
 		}
 		r.wrong(n, "needs an image", hint)
@@ -36,7 +38,7 @@ func (r podRules) container(n podNode, isInit bool) {
 		switch {
 		case !ok:
 		case !isSidecar:
-			r.report(RulePodTemplate, v.v.key, v.path, "must not be set for an init container that ends", "remove it, or set restartPolicy: Always for a sidecar")
+			r.report(position.RulePodTemplate, v.v.Key, v.path, "must not be set for an init container that ends", "remove it, or set restartPolicy: Always for a sidecar")
 		case key == "lifecycle":
 			r.lifecycle(v)
 		default:
@@ -46,7 +48,7 @@ func (r podRules) container(n podNode, isInit bool) {
 	r.restarts(n)
 	r.resources(n.get("resources"), false)
 	r.security(n.get("securityContext"))
-	if mode := n.get("securityContext", "procMount"); mode.text() == "Unmasked" && r.spec.get("hostUsers").v.data != false {
+	if mode := n.get("securityContext", "procMount"); mode.text() == "Unmasked" && r.spec.get("hostUsers").v.Data != false {
 		r.wrong(mode, "must be Default unless the Pod has hostUsers: false", "")
 	}
 }
@@ -106,7 +108,7 @@ func (r podRules) repeatedEnv(list []podNode) {
 		name := env.get("name")
 		if word := name.text(); word != "" {
 			if seen[word] {
-				r.warn(name.v.at, name.path, "is set twice, and only the last one counts", "keep one of the two")
+				r.warn(name.v.At, name.path, "is set twice, and only the last one counts", "keep one of the two")
 			}
 			seen[word] = true
 		}
@@ -145,11 +147,11 @@ func (r podRules) reference(n podNode, isFile bool) {
 		r.wrong(resource, "needs containerName", "")
 	}
 	divisor := resource.get("divisor")
-	amount, known := quantity(divisor.v.data)
+	amount, known := quantity(divisor.v.Data)
 	if !known || amount.Sign() == 0 {
 		return
 	}
-	written := fmt.Sprint(divisor.v.data)
+	written := fmt.Sprint(divisor.v.Data)
 	switch isCPU := strings.HasSuffix(resource.get("resource").text(), ".cpu"); {
 	case isCPU && amount.Cmp(big.NewRat(1, 1)) != 0 && amount.Cmp(big.NewRat(1, 1000)) != 0:
 		r.wrong(divisor, "must be 1 or 1m for cpu", "")
@@ -173,7 +175,7 @@ func (r podRules) mounts(n podNode) {
 			}
 			paths[word] = true
 			if !path.IsAbs(word) || path.Clean(word) != strings.TrimSuffix(word, "/") && word != "/" || strings.Contains(word, ":") {
-				r.warn(where.v.at, where.path, "is not a plain absolute path, and is taken from the root", "write a path such as /data")
+				r.warn(where.v.At, where.path, "is not a plain absolute path, and is taken from the root", "write a path such as /data")
 			}
 		}
 		r.volumeNamed(name)
@@ -225,7 +227,7 @@ func (r podRules) volumeNamed(name podNode) {
 	for name := range r.volumes {
 		known = append(known, name)
 	}
-	if Closest(word, known) != "" {
+	if position.Closest(word, known) != "" {
 		hint = "see how it is spelt in spec.volumes"
 	}
 	r.wrong(name, "must name a volume of the template", hint)

@@ -11,21 +11,23 @@ import (
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/cuecontext"
 	"cuelang.org/go/cue/errors"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // judge asks CUE about the values. It compiles no more of the schema than the
 // template makes use of, in a context that is then thrown away.
-func (c *podCheck) judge(clean table) {
+func (c *podCheck) judge(clean position.Mapping) {
 	context := cuecontext.New()
 	root := context.CompileString(c.types.source(c.used))
 	pod := root.LookupPath(cue.ParsePath("#Pod"))
 	if pod.Err() != nil {
-		c.report(RuleInternal, c.at, "", "cannot be checked: the schema is at fault", "")
+		c.report(position.RuleInternal, c.at, "", "cannot be checked: the schema is at fault", "")
 		return
 	}
 	refused := map[string]bool{}
 	outer := map[string]bool{}
-	for _, e := range errors.Errors(pod.Unify(context.Encode(clean.plain())).Validate(cue.Concrete(true))) {
+	for _, e := range errors.Errors(pod.Unify(context.Encode(clean.Plain())).Validate(cue.Concrete(true))) {
 		steps := slices.Clone(e.Path())
 		if len(steps) > 0 && steps[0] == "#Pod" {
 			steps = steps[1:]
@@ -44,13 +46,13 @@ func (c *podCheck) judge(clean table) {
 		}
 		place, ok := c.places[steps]
 		if !ok {
-			c.report(RuleInternal, c.at, "", "a value of the template is refused, and the program cannot tell why", "")
+			c.report(position.RuleInternal, c.at, "", "a value of the template is refused, and the program cannot tell why", "")
 			continue
 		}
-		if !slices.ContainsFunc(c.problems, func(p Problem) bool {
-			return p.Path == place.path && p.Line == place.v.at.Line && p.Column == place.v.at.Column
+		if !slices.ContainsFunc(c.problems, func(p position.Problem) bool {
+			return p.Path == place.path && p.Line == place.v.At.Line && p.Column == place.v.At.Column
 		}) {
-			c.report(RulePodTemplate, place.v.at, place.path, "must be "+c.types.sentence(place.f), c.hint(place))
+			c.report(position.RulePodTemplate, place.v.At, place.path, "must be "+c.types.sentence(place.f), c.hint(place))
 		}
 	}
 }
@@ -61,9 +63,9 @@ var byteUnit = regexp.MustCompile(`^[0-9.]+ ?([kKMGTPE]i?)?[bB]?$`)
 // hint says what to write instead, where the kind of the value tells.
 func (c *podCheck) hint(place podPlace) string {
 	must := c.types.sentence(place.f)
-	switch data := place.v.data.(type) {
+	switch data := place.v.Data.(type) {
 	case string:
-		if best := Closest(data, c.types.choices(place.f)); best != "" {
+		if best := position.Closest(data, c.types.choices(place.f)); best != "" {
 			return fmt.Sprintf("did you mean %s?", best)
 		}
 		if must == "true or false" && slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(data)) {
@@ -85,11 +87,11 @@ func (c *podCheck) hint(place podPlace) string {
 		if place.f.kind == podList {
 			return "write each entry in a line of its own, after a dash"
 		}
-	case []value:
+	case []position.Value:
 		if place.f.kind == podLeaf {
 			return "write one value, without brackets or dashes"
 		}
-	case table:
+	case position.Mapping:
 		if place.f.kind == podList {
 			return "put a dash before each entry"
 		}

@@ -4,26 +4,28 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // podNode is a value of the template and its path. Questions about what is not
 // there, or of another kind, are answered with nothing: CUE reports kinds.
 type podNode struct {
-	v    value
+	v    position.Value
 	path string
 }
 
 // at goes on to a word of the schema.
 func (n podNode) at(key string) (podNode, bool) {
-	t, _ := n.v.data.(table)
+	t, _ := n.v.Data.(position.Mapping)
 	v, ok := t[key]
-	return podNode{v: v, path: join(n.path, key)}, ok
+	return podNode{v: v, path: position.Join(n.path, key)}, ok
 }
 
 // into goes on to a key that the template chose.
 func (n podNode) into(key string) podNode {
 	inner, _ := n.at(key)
-	inner.path = join(n.path, shown(key))
+	inner.path = position.Join(n.path, position.SafeName(key))
 	return inner
 }
 
@@ -42,30 +44,30 @@ func (n podNode) has(key string) bool {
 
 // blank reports what is no mapping, or one without content.
 func (n podNode) blank() bool {
-	t, _ := n.v.data.(table)
+	t, _ := n.v.Data.(position.Mapping)
 	return len(t) == 0
 }
 
 // empty reports a mapping without content.
 func (n podNode) empty() bool {
-	_, ok := n.v.data.(table)
+	_, ok := n.v.Data.(position.Mapping)
 	return ok && n.blank()
 }
 
 // hollow reports an empty mapping or list.
 func (n podNode) hollow() bool {
-	t, isTable := n.v.data.(table)
-	list, isList := n.v.data.([]value)
+	t, isTable := n.v.Data.(position.Mapping)
+	list, isList := n.v.Data.([]position.Value)
 	return isTable && len(t) == 0 || isList && len(list) == 0
 }
 
 func (n podNode) entry(i int) podNode {
-	list, _ := n.v.data.([]value)
-	return podNode{v: list[i], path: join(n.path, strconv.Itoa(i))}
+	list, _ := n.v.Data.([]position.Value)
+	return podNode{v: list[i], path: position.Join(n.path, strconv.Itoa(i))}
 }
 
 func (n podNode) entries() []podNode {
-	list, _ := n.v.data.([]value)
+	list, _ := n.v.Data.([]position.Value)
 	nodes := make([]podNode, len(list))
 	for i := range list {
 		nodes[i] = n.entry(i)
@@ -74,16 +76,16 @@ func (n podNode) entries() []podNode {
 }
 
 func (n podNode) text() string {
-	word, _ := n.v.data.(string)
+	word, _ := n.v.Data.(string)
 	return word
 }
 
 func (n podNode) number() (int64, bool) {
-	number, ok := n.v.data.(int)
+	number, ok := n.v.Data.(int)
 	return int64(number), ok
 }
 
-func (n podNode) yes() bool { return n.v.data == true }
+func (n podNode) yes() bool { return n.v.Data == true }
 
 // keys returns the keys that are there of some.
 func (n podNode) keys(some ...string) []string {
@@ -91,7 +93,7 @@ func (n podNode) keys(some ...string) []string {
 }
 
 func (c *podCheck) wrong(n podNode, message, hint string) {
-	c.report(RulePodTemplate, n.v.at, n.path, message, hint)
+	c.report(position.RulePodTemplate, n.v.At, n.path, message, hint)
 }
 
 // exactlyOne reports a mapping that must hold one of some keys, and no second.

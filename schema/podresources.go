@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // quantities with a unit, and what the unit stands for.
@@ -75,7 +77,7 @@ func unit(name string) *big.Rat {
 }
 
 func (c *podCheck) notNegative(n podNode) {
-	if amount, ok := quantity(n.v.data); ok && amount.Sign() < 0 {
+	if amount, ok := quantity(n.v.Data); ok && amount.Sign() < 0 {
 		c.wrong(n, "must not be negative", "")
 	}
 }
@@ -86,13 +88,13 @@ func (r podRules) resources(n podNode, ofPod bool) {
 	r.amounts(limits, ofPod)
 	r.amounts(requests, ofPod)
 	r.huge(limits, requests)
-	asked, _ := requests.v.data.(table)
-	limited, _ := limits.v.data.(table)
+	asked, _ := requests.v.Data.(position.Mapping)
+	limited, _ := limits.v.Data.(position.Mapping)
 	for name, v := range asked {
 		request := requests.into(name)
 		most, ok := limited[name]
-		wanted, known := milli(v.data)
-		limit, alsoKnown := milli(most.data)
+		wanted, known := milli(v.Data)
+		limit, alsoKnown := milli(most.Data)
 		extended := !strings.HasPrefix(name, "hugepages-") && strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, "hugepages-")
 		switch {
 		case !ok && extended:
@@ -130,7 +132,7 @@ func (r podRules) huge(limits, requests podNode) {
 		if len(limits.keys("cpu", "memory"))+len(requests.keys("cpu", "memory")) > 0 {
 			return
 		}
-		t, _ := n.v.data.(table)
+		t, _ := n.v.Data.(position.Mapping)
 		for name := range t {
 			if strings.HasPrefix(name, "hugepages-") {
 				r.wrong(n.into(name), "needs cpu or memory beside it", "")
@@ -143,18 +145,18 @@ func (r podRules) huge(limits, requests podNode) {
 // may use.
 func (r podRules) withinPod(pod podNode) {
 	for _, kind := range []string{"limits", "requests"} {
-		whole, _ := pod.get(kind).v.data.(table)
+		whole, _ := pod.get(kind).v.Data.(position.Mapping)
 		for name, v := range whole {
-			bound, ok := milli(v.data)
+			bound, ok := milli(v.Data)
 			if !ok {
 				continue
 			}
 			sum := new(big.Int)
 			for _, container := range r.spec.get("containers").entries() {
 				amount := container.get("resources", kind).into(name)
-				n, ok := milli(amount.v.data)
+				n, ok := milli(amount.v.Data)
 				if !ok && kind == "requests" { // what is not requested is the limit
-					n, ok = milli(container.get("resources", "limits").into(name).v.data)
+					n, ok = milli(container.get("resources", "limits").into(name).v.Data)
 				}
 				if !ok {
 					continue
@@ -173,26 +175,26 @@ func (r podRules) withinPod(pod podNode) {
 
 // amounts checks the names of resources, and how much of each.
 func (r podRules) amounts(n podNode, ofPod bool) {
-	t, _ := n.v.data.(table)
+	t, _ := n.v.Data.(position.Mapping)
 	for name, v := range t {
 		entry := n.into(name)
-		amount, known := quantity(v.data)
+		amount, known := quantity(v.Data)
 		own := strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
 		switch {
 		case slices.Contains([]string{"cpu", "memory"}, name) || strings.HasPrefix(name, "hugepages-"):
 		case ofPod:
-			r.report(RulePodTemplate, v.key, entry.path, "must be cpu, memory or hugepages- with a size", "")
+			r.report(position.RulePodTemplate, v.Key, entry.path, "must be cpu, memory or hugepages- with a size", "")
 		case name == "ephemeral-storage":
 		case !strings.Contains(name, "/"):
 			hint := ""
-			if best := Closest(name, []string{"cpu", "memory", "ephemeral-storage"}); name == "mem" {
+			if best := position.Closest(name, []string{"cpu", "memory", "ephemeral-storage"}); name == "mem" {
 				hint = "did you mean \"memory\"?"
 			} else if best != "" && name != "gpu" {
 				hint = fmt.Sprintf("did you mean %q?", best)
 			}
-			r.report(RulePodTemplate, v.key, entry.path, "must be cpu, memory, ephemeral-storage, hugepages- with a size, or a name such as nvidia.com/gpu", hint)
+			r.report(position.RulePodTemplate, v.Key, entry.path, "must be cpu, memory, ephemeral-storage, hugepages- with a size, or a name such as nvidia.com/gpu", hint)
 		case own && strings.HasPrefix(name, "requests."):
-			r.report(RulePodTemplate, v.key, entry.path, "must not begin with requests.", "")
+			r.report(position.RulePodTemplate, v.Key, entry.path, "must not begin with requests.", "")
 		}
 		if !known {
 			continue
@@ -204,9 +206,9 @@ func (r podRules) amounts(n podNode, ofPod bool) {
 		if own && !amount.IsInt() {
 			r.wrong(entry, "must be a whole number", "")
 		}
-		word, _ := v.data.(string)
+		word, _ := v.Data.(string)
 		if (name == "memory" || name == "ephemeral-storage") && strings.HasSuffix(word, "m") {
-			r.warn(v.at, entry.path, "is less than it seems: m stands for thousandths of a byte", "write Mi for mebibytes")
+			r.warn(v.At, entry.path, "is less than it seems: m stands for thousandths of a byte", "write Mi for mebibytes")
 		}
 	}
 }

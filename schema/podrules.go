@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // rules checks what no value alone can tell.
@@ -49,15 +51,15 @@ func (c *podCheck) metadata(n podNode) {
 			c.wrong(v, "must be a name such as example.com/name", "")
 		}
 	}
-	if v := n.get("annotations").into("controller.kubernetes.io/pod-deletion-cost"); v.v.data != nil {
+	if v := n.get("annotations").into("controller.kubernetes.io/pod-deletion-cost"); v.v.Data != nil {
 		if _, err := strconv.ParseInt(v.text(), 10, 32); err != nil {
 			c.wrong(v, "must be a whole number in quotes", "")
 		}
 	}
-	t, _ := n.get("annotations").v.data.(table)
+	t, _ := n.get("annotations").v.Data.(position.Mapping)
 	size := 0
 	for key, v := range t {
-		word, _ := v.data.(string)
+		word, _ := v.Data.(string)
 		size += len(key) + len(word)
 	}
 	if size > 256<<10 {
@@ -84,7 +86,7 @@ func (c *podCheck) security(n podNode) {
 		}
 		local, set := profile.at("localhostProfile")
 		switch kind := profile.get("type").text(); {
-		case kind == "Localhost" && !set, kind == "Localhost" && key == "appArmorProfile" && local.v.data == "":
+		case kind == "Localhost" && !set, kind == "Localhost" && key == "appArmorProfile" && local.v.Data == "":
 			c.wrong(profile, "needs localhostProfile beside type: Localhost", "")
 		case kind != "Localhost" && kind != "" && set:
 			c.wrong(local, "must not be set unless type is Localhost", "")
@@ -93,7 +95,7 @@ func (c *podCheck) security(n podNode) {
 		}
 	}
 	c.unique(n.get("sysctls").entries(), "name", map[string]bool{})
-	if v, ok := n.at("allowPrivilegeEscalation"); ok && v.v.data == false {
+	if v, ok := n.at("allowPrivilegeEscalation"); ok && v.v.Data == false {
 		if n.get("privileged").yes() {
 			c.wrong(v, "must not be false for a privileged container", "")
 		}
@@ -111,7 +113,7 @@ func (r podRules) host() {
 	if spec.get("hostPID").yes() && spec.get("shareProcessNamespace").yes() {
 		r.wrong(spec.get("shareProcessNamespace"), "must not be true together with hostPID", "")
 	}
-	if spec.get("hostUsers").v.data == false {
+	if spec.get("hostUsers").v.Data == false {
 		for _, key := range []string{"hostPID", "hostIPC", "hostNetwork"} {
 			if v := spec.get(key); v.yes() {
 				r.wrong(v, "must not be true together with hostUsers: false", "")

@@ -15,6 +15,8 @@ import (
 	"cuelang.org/go/cue/literal"
 	"cuelang.org/go/cue/parser"
 	"cuelang.org/go/cue/token"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 //go:generate go run ./podgen
@@ -227,7 +229,7 @@ func (types podTypes) sentence(f *podField) string {
 		if bounds.highest != math.MaxInt64 {
 			highest = &bounds.highest
 		}
-		return "a whole number" + between(lowest, highest)
+		return "a whole number" + position.Bounds(lowest, highest)
 	case "number":
 		return "a number"
 	default:

@@ -3,6 +3,8 @@ package schema
 import (
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // volumeSources are the kinds of volumes.
@@ -23,7 +25,7 @@ func (r podRules) volumeRules() {
 		switch found := volume.keys(volumeSources...); len(found) {
 		case 1:
 		case 0:
-			r.warn(volume.v.at, volume.path, "has no source, and becomes an empty folder", "write emptyDir: {} if that is meant")
+			r.warn(volume.v.At, volume.path, "has no source, and becomes an empty folder", "write emptyDir: {} if that is meant")
 		default:
 			r.wrong(volume, "must have one source, and has "+strings.Join(found, ", "), "keep one of them")
 		}
@@ -111,16 +113,16 @@ func (r podRules) rareVolume(volume podNode) {
 			}
 		}
 		storage := claim.get("spec", "resources", "requests", "storage")
-		switch amount, known := quantity(storage.v.data); {
-		case storage.v.data == nil:
+		switch amount, known := quantity(storage.v.Data); {
+		case storage.v.Data == nil:
 			r.wrong(claim, "needs spec.resources.requests.storage", "write such as storage: 10Gi")
 		case known && amount.Sign() <= 0:
 			r.wrong(storage, "must be greater than 0", "")
 		}
-		if t, _ := claim.get("metadata").v.data.(table); t != nil {
+		if t, _ := claim.get("metadata").v.Data.(position.Mapping); t != nil {
 			for key, v := range t {
 				if !slices.Contains([]string{"labels", "annotations"}, key) {
-					r.report(RulePodTemplate, v.key, join(claim.path, "metadata."+shown(key)), "must not be set here", "only labels and annotations may be")
+					r.report(position.RulePodTemplate, v.Key, position.Join(claim.path, "metadata."+position.SafeName(key)), "must not be set here", "only labels and annotations may be")
 				}
 			}
 		}

@@ -7,13 +7,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // mapping checks the keys of a mapping and returns it without what is not data:
 // unknown keys, directives, and the nulls that take keys away.
-func (c *podCheck) mapping(t table, v value, ref string, s podStep) table {
+func (c *podCheck) mapping(t position.Mapping, v position.Value, ref string, s podStep) position.Mapping {
 	fields := c.types.fields(ref)
-	clean := table{}
+	clean := position.Mapping{}
 	if !s.plain && text(t, "$patch") == "delete" {
 		return clean
 	}
@@ -28,7 +30,7 @@ func (c *podCheck) mapping(t table, v value, ref string, s podStep) table {
 			c.unknown(key, inner, ref, s)
 			continue
 		}
-		if inner.data == nil {
+		if inner.Data == nil {
 			continue
 		}
 		c.used[f] = true
@@ -48,41 +50,41 @@ func (c *podCheck) below(s podStep, ref, key string) podStep {
 }
 
 // needed reports what a whole object lacks.
-func (c *podCheck) needed(t table, v value, ref string, s podStep) {
+func (c *podCheck) needed(t position.Mapping, v position.Value, ref string, s podStep) {
 	for key, f := range c.types.fields(ref) {
 		if !f.need {
 			continue
 		}
 		inner, ok := t[key]
 		empty := false
-		switch data := inner.data.(type) {
+		switch data := inner.Data.(type) {
 		case string:
 			empty = data == ""
-		case []value:
+		case []position.Value:
 			empty = len(data) == 0
 		}
 		switch {
 		case !ok:
-			c.report(RulePodTemplate, v.at, s.path, "needs "+key, "")
+			c.report(position.RulePodTemplate, v.At, s.path, "needs "+key, "")
 		case empty:
-			c.report(RulePodTemplate, inner.at, join(s.path, key), "must not be empty", "")
+			c.report(position.RulePodTemplate, inner.At, position.Join(s.path, key), "must not be empty", "")
 		}
 	}
 }
 
-func (c *podCheck) value(v value, f *podField, s podStep) value {
+func (c *podCheck) value(v position.Value, f *podField, s podStep) position.Value {
 	c.places[strings.Join(s.steps, "\x00")] = podPlace{v: v, path: s.path, f: f}
-	switch data := v.data.(type) {
-	case table:
+	switch data := v.Data.(type) {
+	case position.Mapping:
 		switch f.kind {
 		case podMapping:
-			v.data = c.mapping(data, v, f.ref, s)
+			v.Data = c.mapping(data, v, f.ref, s)
 		case podMap:
-			v.data = c.entries(data, f, s)
+			v.Data = c.entries(data, f, s)
 		}
-	case []value:
+	case []position.Value:
 		if f.kind == podList {
-			v.data = c.list(data, f, s)
+			v.Data = c.list(data, f, s)
 		}
 	}
 	return v
@@ -92,8 +94,8 @@ func (c *podCheck) value(v value, f *podField, s podStep) value {
 const longestPrefix = 253
 
 // entries checks a mapping of any keys, such as labels.
-func (c *podCheck) entries(t table, f *podField, s podStep) table {
-	clean := table{}
+func (c *podCheck) entries(t position.Mapping, f *podField, s podStep) position.Mapping {
+	clean := position.Mapping{}
 	var pattern *regexp.Regexp
 	words := ""
 	if name := c.types[f.keys]; name != nil {
@@ -107,10 +109,10 @@ func (c *podCheck) entries(t table, f *podField, s podStep) table {
 		}
 		prefix, _, _ := strings.Cut(key, "/")
 		if pattern != nil && (len(prefix) > longestPrefix && strings.Contains(key, "/") || !pattern.MatchString(key)) {
-			c.report(RulePodTemplate, v.key, join(s.path, shown(key)), "the key must be "+words, "")
+			c.report(position.RulePodTemplate, v.Key, position.Join(s.path, position.SafeName(key)), "the key must be "+words, "")
 			continue
 		}
-		if v.data == nil {
+		if v.Data == nil {
 			continue
 		}
 		clean[key] = c.value(v, f.entry, s.into(key))
@@ -120,20 +122,20 @@ func (c *podCheck) entries(t table, f *podField, s podStep) table {
 
 // list checks the entries of a list. Mappings that are directives are left empty,
 // so that the others keep their places.
-func (c *podCheck) list(list []value, f *podField, s podStep) []value {
-	clean := make([]value, 0, len(list))
+func (c *podCheck) list(list []position.Value, f *podField, s podStep) []position.Value {
+	clean := make([]position.Value, 0, len(list))
 	for i, v := range list {
 		inner := podStep{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain || !f.merges}
-		t, isTable := v.data.(table)
+		t, isTable := v.Data.(position.Mapping)
 		isTable = isTable && f.entry.kind == podMapping
 		switch {
-		case v.data == nil:
-			c.report(RulePodTemplate, v.at, inner.path, "must have a value", "write one, or remove the dash")
+		case v.Data == nil:
+			c.report(position.RulePodTemplate, v.At, inner.path, "must have a value", "write one, or remove the dash")
 			if f.entry.kind == podMapping {
-				clean = append(clean, value{at: v.at, data: table{}})
+				clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 			}
 		case isTable && !inner.plain && c.entryDirective(t, v, f, inner):
-			clean = append(clean, value{at: v.at, data: table{}})
+			clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 		default:
 			if isTable {
 				inner.loose = f.entry.ref == "#Container" && s.path[strings.LastIndexByte(s.path, '.')+1:] == "containers" && text(t, "name") == mainContainer
@@ -150,16 +152,16 @@ func (c *podCheck) list(list []value, f *podField, s podStep) []value {
 
 // mergeKey reports an entry that the merge could not tell from the others, unless
 // a whole object needs the key anyway.
-func (c *podCheck) mergeKey(t table, v value, f *podField, s podStep) {
+func (c *podCheck) mergeKey(t position.Mapping, v position.Value, f *podField, s podStep) {
 	key := c.types.fields(f.entry.ref)[f.mergeKey]
-	if t[f.mergeKey].data == nil && (key == nil || !key.need || s.loose) {
-		c.report(RulePodTemplate, v.at, s.path, "needs "+f.mergeKey, "entries of this list are told apart by it")
+	if t[f.mergeKey].Data == nil && (key == nil || !key.need || s.loose) {
+		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey, "entries of this list are told apart by it")
 	}
 }
 
 // unknown reports a key that no Pod has.
-func (c *podCheck) unknown(key string, v value, ref string, s podStep) {
-	c.report(RuleUnknownKey, v.key, join(s.path, shown(key)), "unknown key", c.suggestion(key, ref))
+func (c *podCheck) unknown(key string, v position.Value, ref string, s podStep) {
+	c.report(position.RuleUnknownKey, v.Key, position.Join(s.path, position.SafeName(key)), "unknown key", c.suggestion(key, ref))
 }
 
 // podSynonyms are what people call a key, if it is not spelt like it.
@@ -190,7 +192,7 @@ func (c *podCheck) suggestion(key, ref string) string {
 			return "write " + key + ": within " + outer + ":"
 		}
 	}
-	if best := Closest(key, slices.Clone(words)); best != "" {
+	if best := position.Closest(key, slices.Clone(words)); best != "" {
 		return mean(best)
 	}
 	var ends []string

@@ -5,23 +5,25 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // scope is one pool under check.
 type scope struct {
 	*load
 	pool   *Pool
-	at     string            // path of its entry in the list of pools; empty where there is none
-	entry  value             // that entry
-	table  table             // what is in force for it, without defaults
-	places map[string]Origin // of every key that is set
+	at     string                     // path of its entry in the list of pools; empty where there is none
+	entry  position.Value             // that entry
+	table  position.Mapping           // what is in force for it, without defaults
+	places map[string]position.Origin // of every key that is set
 
-	whole table // what is in force for it, defaults included
+	whole position.Mapping // what is in force for it, defaults included
 }
 
 // poolEntries returns the entries of the list of pools.
-func poolEntries(t table) []value {
-	list, _ := t["pools"].data.([]value)
+func poolEntries(t position.Mapping) []position.Value {
+	list, _ := t["pools"].Data.([]position.Value)
 	return list
 }
 
@@ -34,8 +36,8 @@ func groups() [][]string {
 }
 
 // scopes makes the pools of a judged table. There is always one.
-func (l *load) scopes(t, defaults table) []*scope {
-	shared := table{}
+func (l *load) scopes(t, defaults position.Mapping) []*scope {
+	shared := position.Mapping{}
 	for i := range l.fields {
 		if f := &l.fields[i]; f.Pool && !strings.Contains(f.Key, ".") {
 			if v, ok := t[f.Key]; ok {
@@ -45,17 +47,17 @@ func (l *load) scopes(t, defaults table) []*scope {
 	}
 	var scopes []*scope
 	for i, entry := range poolEntries(t) {
-		own, ok := entry.data.(table)
+		own, ok := entry.Data.(position.Mapping)
 		if !ok {
 			continue
 		}
 		inherited := shared
 		for _, group := range groups() {
 			if slices.ContainsFunc(group, func(key string) bool { _, set := own[key]; return set }) {
-				inherited = inherited.without(group...)
+				inherited = inherited.Without(group...)
 			}
 		}
-		scopes = append(scopes, &scope{at: fmt.Sprintf("pools.%d", i), entry: entry, table: own.over(inherited)})
+		scopes = append(scopes, &scope{at: fmt.Sprintf("pools.%d", i), entry: entry, table: own.Over(inherited)})
 	}
 	if len(scopes) == 0 {
 		scopes = []*scope{{table: shared}}
@@ -64,9 +66,9 @@ func (l *load) scopes(t, defaults table) []*scope {
 		}
 	}
 	for _, s := range scopes {
-		s.load, s.places, s.whole = l, map[string]Origin{}, s.table.over(defaults)
+		s.load, s.places, s.whole = l, map[string]position.Origin{}, s.table.Over(defaults)
 		s.pool = poolOf(s.whole)
-		s.table.origins("", s.places)
+		s.table.Origins("", s.places)
 		if s.at == "" {
 			s.pool.Name = DefaultPool
 		}
@@ -78,32 +80,32 @@ func (l *load) scopes(t, defaults table) []*scope {
 // it, or of the top level.
 func (s *scope) path(key string) string {
 	if s.own(key) {
-		return join(s.at, key)
+		return position.Join(s.at, key)
 	}
 	return key
 }
 
 // own reports whether the pool's entry sets a key.
 func (s *scope) own(key string) bool {
-	entry, _ := s.entry.data.(table)
-	_, ok := entry.get(strings.Split(key, ".")...)
+	entry, _ := s.entry.Data.(position.Mapping)
+	_, ok := entry.Get(strings.Split(key, ".")...)
 	return ok
 }
 
 // good reports whether the values of none of the keys is out.
 func (s *scope) good(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool {
-		return s.bad[join(s.at, key)] || s.bad[key] && !s.own(key)
+		return s.bad[position.Join(s.at, key)] || s.bad[key] && !s.own(key)
 	})
 }
 
 // about places a problem at the first of the keys that is set, or at the pool's
 // entry.
-func (s *scope) about(severity Severity, rule Rule, message, hint string, keys ...string) {
-	p := Problem{Severity: severity, Rule: rule, File: s.source.Path, Path: s.path(keys[0]), Message: message, Hint: hint}
-	at, ok := s.entry.at, s.at != ""
+func (s *scope) about(severity position.Severity, rule position.Rule, message, hint string, keys ...string) {
+	p := position.Problem{Severity: severity, Rule: rule, File: s.source.Path, Path: s.path(keys[0]), Message: message, Hint: hint}
+	at, ok := s.entry.At, s.at != ""
 	if _, set := s.places[keys[0]]; !set && ok {
-		p.Path = join(s.at, keys[0])
+		p.Path = position.Join(s.at, keys[0])
 	}
 	for _, key := range keys {
 		if place, set := s.places[key]; set {
@@ -125,7 +127,7 @@ func (l *load) together(scopes []*scope) {
 	names := map[string]*scope{}
 	for i, s := range scopes {
 		if first := names[s.pool.Name]; first != nil && s.pool.Name != "" {
-			s.about(Error, RulePools, fmt.Sprintf("another pool has this name, on line %d", first.entry.at.Line), "give each pool a name of its own", "name")
+			s.about(position.Error, position.RulePools, fmt.Sprintf("another pool has this name, on line %d", first.entry.At.Line), "give each pool a name of its own", "name")
 		} else {
 			names[s.pool.Name] = s
 		}
@@ -152,7 +154,7 @@ func (l *load) twins(s, other *scope) bool {
 	switch {
 	case a.OIDCTokenFile != "" && b.OIDCTokenFile != "":
 		if a.RunnerPoolID != "" && a.RunnerPoolID == b.RunnerPoolID && a.OrganizationName == b.OrganizationName {
-			s.about(Error, RulePools, fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.at.Line), "give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types", "runner_pool_id", "name")
+			s.about(position.Error, position.RulePools, fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.At.Line), "give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types", "runner_pool_id", "name")
 			return true
 		}
 	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" && (a.Token == b.Token && !a.Token.Empty() || a.Token == b.Token && sameFile):
@@ -160,7 +162,7 @@ func (l *load) twins(s, other *scope) bool {
 		if _, set := s.places["token"]; !set {
 			key = "token_file"
 		}
-		s.about(Error, RulePools, fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.at.Line), hint, key, "name")
+		s.about(position.Error, position.RulePools, fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.At.Line), hint, key, "name")
 		return true
 	}
 	return false
@@ -176,7 +178,7 @@ func (l *load) rate(scopes []*scope) {
 		}
 	}
 	if perSecond > most {
-		scopes[0].about(Warning, RulePollRate, fmt.Sprintf("all pools together ask the service %.0f times a second", perSecond),
+		scopes[0].about(position.Warning, position.RulePollRate, fmt.Sprintf("all pools together ask the service %.0f times a second", perSecond),
 			fmt.Sprintf("make it longer, so that they ask at most %.0f times; services answer such rates with 429", most), "polling_interval")
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func TestAPoolHasFromTheTopLevelWhatItDoesNotSet(t *testing.T) {
@@ -111,7 +112,7 @@ pools:
 }
 
 func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
-	read := func(target, content string) (*schema.Config, schema.Problems) {
+	read := func(target, content string) (*schema.Config, position.Problems) {
 		src := source("token: pul-a\ndeploy_target: " + target + "\n")
 		src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: content})
 		return schema.Load(src)
@@ -146,7 +147,7 @@ func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
 		t.Errorf("a wrong template is taken: %v", problems)
 	}
 	src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
-	if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != schema.RuleFile {
+	if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != position.RuleFile {
 		t.Errorf("a folder that is named outright is taken: %v", problems)
 	}
 }
@@ -191,7 +192,7 @@ func TestATokenThatOthersMayReadIsWarnedOf(t *testing.T) {
 		src := source(test.file)
 		src.Mode, src.ReadFile = test.mode, files(map[string]string{"t": "pul-a"})
 		config, problems := schema.Load(src)
-		if config == nil || len(problems) != test.want || test.want > 0 && problems[0].Rule != schema.RuleReadableToken {
+		if config == nil || len(problems) != test.want || test.want > 0 && problems[0].Rule != position.RuleReadableToken {
 			t.Errorf("%s with mode %o: %v", test.file, test.mode, problems)
 		}
 	}
@@ -206,7 +207,7 @@ func TestTheAgentsPodMustGiveItTheTimeThatItWants(t *testing.T) {
 	must(t, src)
 	src.TerminationGrace -= time.Second
 	_, problems := schema.Load(src)
-	if len(problems) != 1 || problems[0].Rule != schema.RuleTimes || problems[0].Line != 2 {
+	if len(problems) != 1 || problems[0].Rule != position.RuleTimes || problems[0].Line != 2 {
 		t.Errorf("problems: %v", problems)
 	}
 }
@@ -228,7 +229,7 @@ pools:
 	count := map[string]int{}
 	for _, s := range config.Settings() {
 		count[s.Pool]++
-		if s.Origin != (schema.Origin{}) || s.Key == "health_threshold" || s.Key == "working_directory" || s.Key == "request_timeout" {
+		if s.Origin != (position.Origin{}) || s.Key == "health_threshold" || s.Key == "working_directory" || s.Key == "request_timeout" {
 			got[s.Pool+"/"+s.Key] = s.Value + " from " + s.Origin.String()
 		}
 	}
@@ -413,7 +414,7 @@ func FuzzPools(f *testing.F) {
 func TestTwoPoolsWithOneTokenFileAreRefusedWhereTheFileIsNot(t *testing.T) {
 	src := source("pools: [{name: a, token_file: /run/x}, {name: b, token_file: /run//x}]")
 	src.ReadFile, src.Elsewhere = files(nil), true
-	if config, problems := schema.Load(src); config != nil || len(problems) != 1 || problems[0].Rule != schema.RulePools {
+	if config, problems := schema.Load(src); config != nil || len(problems) != 1 || problems[0].Rule != position.RulePools {
 		t.Errorf("problems: %v", problems)
 	}
 }
@@ -466,7 +467,7 @@ func TestAMappingWithoutKeysIsNone(t *testing.T) {
 
 func TestAVariableThatHandsTheTokenToJobsIsWarnedOf(t *testing.T) {
 	_, problems := schema.Load(source("token: pul-x\nenv_forward_allowlist: [HOME, PULUMI_AGENT_TOKEN]\n"))
-	if len(problems) != 1 || problems[0].Severity != schema.Warning || problems[0].Line != 2 {
+	if len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Line != 2 {
 		t.Errorf("problems: %v", problems)
 	}
 }

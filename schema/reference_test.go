@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 const referenceFile = "../examples/reference.yaml"
@@ -39,7 +40,7 @@ func TestTheReferenceIsAConfigurationThatLacksOnlyTheTokensFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range vet(content) {
-		if p.Severity == schema.Error || p.Rule != schema.RuleMissingFile {
+		if p.Severity == position.Error || p.Rule != position.RuleMissingFile {
 			t.Error(p)
 		}
 	}
@@ -95,7 +96,7 @@ func TestEveryKeyOfTheReferenceCanBeUncommented(t *testing.T) {
 			}
 		}
 		for _, p := range vet([]byte(file.String())) {
-			if p.Rule != schema.RuleMissingToken && p.Rule != schema.RuleMissingFile && p.Rule != schema.RuleCredentials && p.Rule != schema.RuleTimes {
+			if p.Rule != position.RuleMissingToken && p.Rule != position.RuleMissingFile && p.Rule != position.RuleCredentials && p.Rule != position.RuleTimes {
 				t.Errorf("%v\nin:\n%s", p, file.String())
 			}
 		}
@@ -121,7 +122,7 @@ func TestEveryExampleIsAccepted(t *testing.T) {
 			continue
 		}
 		for _, p := range vet([]byte(example)) {
-			if p.Severity == schema.Error && p.Rule != schema.RuleMissingToken && p.Rule != schema.RuleCredentials {
+			if p.Severity == position.Error && p.Rule != position.RuleMissingToken && p.Rule != position.RuleCredentials {
 				t.Errorf("%s: %v", f.Key, p)
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // release refuses what the release cannot carry out.
@@ -13,12 +15,12 @@ func (s *scope) release() {
 	target := s.pool.DeployTarget
 	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
 		message := fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and"))
-		s.about(Error, RuleRelease, message, "", "deploy_target")
+		s.about(position.Error, position.RuleRelease, message, "", "deploy_target")
 	}
 	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
 	if r.Kinds != nil && s.good("enabled_workflow_types") && !slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
 		message := fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or"))
-		s.about(Error, RuleRelease, message, "", "enabled_workflow_types")
+		s.about(position.Error, position.RuleRelease, message, "", "enabled_workflow_types")
 	}
 }
 
@@ -28,6 +30,6 @@ func (s *scope) address(text string) {
 		return
 	}
 	if _, err := netip.ParseAddr(text); err != nil {
-		s.about(Error, RuleValue, "must be "+s.byKey["http_server_address"].sentence(), "", "http_server_address")
+		s.about(position.Error, position.RuleValue, "must be "+s.byKey["http_server_address"].sentence(), "", "http_server_address")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // resource is one object of the API.
@@ -30,7 +32,7 @@ func (m *manifests) get(n *yaml.Node, name string) (key, value *yaml.Node) {
 			key, value = n.Content[i], target(n.Content[i+1])
 			continue
 		}
-		m.report(RuleDuplicateKey, n.Content[i], name, fmt.Sprintf("duplicate key; first set on line %d", key.Line), "keep one of the two")
+		m.report(position.RuleDuplicateKey, n.Content[i], name, fmt.Sprintf("duplicate key; first set on line %d", key.Line), "keep one of the two")
 	}
 	return key, value
 }
@@ -58,7 +60,7 @@ func (m *manifests) collect(n *yaml.Node) {
 	if len(m.objects) >= maxObjects {
 		if !m.full {
 			m.full = true
-			m.report(RuleSize, n, "", fmt.Sprintf("the file holds, or unfolds to, more than %d objects", maxObjects), "split it")
+			m.report(position.RuleSize, n, "", fmt.Sprintf("the file holds, or unfolds to, more than %d objects", maxObjects), "split it")
 		}
 		return
 	}
@@ -104,9 +106,9 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 				m.others = append(m.others, key.Value)
 				continue
 			}
-			path := join(section.name, key.Value)
+			path := position.Join(section.name, key.Value)
 			if line, twice := seen[key.Value]; twice {
-				m.report(RuleDuplicateKey, key, path, fmt.Sprintf("duplicate key; first set on line %d", line), "keep one of the two")
+				m.report(position.RuleDuplicateKey, key, path, fmt.Sprintf("duplicate key; first set on line %d", line), "keep one of the two")
 				continue
 			}
 			seen[key.Value] = key.Line
@@ -114,10 +116,10 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 				return
 			}
 			if key.Value == OldFileName {
-				m.problems = append(m.problems, warning(RuleOldName, Origin{File: m.source.Path, Line: key.Line, Column: key.Column}, path, "an old name", "rename it to "+FileName))
+				m.problems = append(m.problems, position.NewWarning(position.RuleOldName, position.Origin{File: m.source.Path, Line: key.Line, Column: key.Column}, path, "an old name", "rename it to "+FileName))
 			}
 			if message, hint := e.read(m.lines, section.encoded); message != "" {
-				m.report(RuleValue, e.at, path, message, hint)
+				m.report(position.RuleValue, e.at, path, message, hint)
 				continue
 			}
 			take(&e)

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -40,13 +41,13 @@ func (s *scope) check() {
 }
 
 // check applies the rules across pools and the whole agent.
-func (l *load) check(c *Config, t table, scopes []*scope) {
+func (l *load) check(c *Config, t position.Mapping, scopes []*scope) {
 	l.together(scopes)
-	top := &scope{load: l, places: map[string]Origin{}}
-	t.origins("", top.places)
+	top := &scope{load: l, places: map[string]position.Origin{}}
+	t.Origins("", top.places)
 	l.times(c, top, scopes)
 	top.address(c.HTTPServerAddress)
-	if limit, ok := t["max_concurrent_workflows"].data.(int); ok && len(poolEntries(t)) > 0 {
+	if limit, ok := t["max_concurrent_workflows"].Data.(int); ok && len(poolEntries(t)) > 0 {
 		c.MaxConcurrentWorkflows = limit // a pool alone has its own
 	}
 }
@@ -58,7 +59,7 @@ func (s *scope) service() {
 			_, err = strconv.ParseUint(u.Port(), 10, 16)
 		}
 		if err != nil || u.Hostname() == "" {
-			s.about(Error, RuleValue, "must be "+s.byKey["service_url"].sentence(), "", "service_url")
+			s.about(position.Error, position.RuleValue, "must be "+s.byKey["service_url"].sentence(), "", "service_url")
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
@@ -69,10 +70,10 @@ func (s *scope) service() {
 func (s *scope) names() {
 	for i := range s.fields {
 		f := &s.fields[i]
-		v, ok := s.table.get(strings.Split(f.Key, ".")...)
-		if name, isText := v.data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && secret.LooksLikeToken(name) && s.good(f.Key) {
-			s.about(Error, RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
-			s.bad[join(s.at, f.Key)] = true
+		v, ok := s.table.Get(strings.Split(f.Key, ".")...)
+		if name, isText := v.Data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && secret.LooksLikeToken(name) && s.good(f.Key) {
+			s.about(position.Error, position.RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
+			s.bad[position.Join(s.at, f.Key)] = true
 			s.bad[s.path(f.Key)] = true
 		}
 	}
@@ -86,7 +87,7 @@ func (s *scope) credentials() {
 	}
 	c := s.pool
 	if at := s.places["token"]; !c.Token.Empty() && at.Line > 0 && s.source.Mode&0o044 != 0 {
-		s.about(Warning, RuleReadableToken, "the token is in a file that others may read", "chmod 600 the file, or put the token into one of its own and name that in token_file", "token")
+		s.about(position.Warning, position.RuleReadableToken, "the token is in a file that others may read", "chmod 600 the file, or put the token into one of its own and name that in token_file", "token")
 	}
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""
 	switch {
@@ -95,7 +96,7 @@ func (s *scope) credentials() {
 		s.exchange(map[string]bool{"token": hasToken, "token_file": hasFile})
 		c.Token = secret.String{}
 	case hasToken && hasFile && s.above("token") == s.above("token_file"):
-		s.about(Error, RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
+		s.about(position.Error, position.RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
 	case hasFile && (!hasToken || s.above("token_file")):
 		if hasToken {
 			s.dropped("token", "token_file")
@@ -108,14 +109,14 @@ func (s *scope) credentials() {
 	case hasToken:
 		s.placeholder("token")
 	case !hasToken && s.at != "":
-		s.report(Problem{Rule: RuleMissingToken, File: s.entry.at.File, Line: s.entry.at.Line, Column: s.entry.at.Column, Path: s.at,
+		s.report(position.Problem{Rule: position.RuleMissingToken, File: s.entry.At.File, Line: s.entry.At.Line, Column: s.entry.At.Column, Path: s.at,
 			Message: "the pool has no access token", Hint: "set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"})
 	default:
 		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", s.variableOf("token"))
 		if s.source.Path == "" && len(s.source.Searched) > 0 {
 			hint += "; there is no " + FileName + " in " + strings.Join(s.source.Searched, ", ")
 		}
-		s.about(Error, RuleMissingToken, "there is no pool access token", hint, "token")
+		s.about(position.Error, position.RuleMissingToken, "there is no pool access token", hint, "token")
 	}
 }
 
@@ -127,12 +128,12 @@ func (s *scope) above(key string) bool { return s.places[key].Variable != "" }
 func (s *scope) exchange(others map[string]bool) {
 	for key, value := range map[string]string{"organization_name": s.pool.OrganizationName, "runner_pool_id": s.pool.RunnerPoolID} {
 		if value == "" && s.good(key) {
-			s.about(Error, RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+s.variableOf(key), key, "oidc_token_file")
+			s.about(position.Error, position.RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+s.variableOf(key), key, "oidc_token_file")
 		}
 	}
 	for key, set := range others {
 		if set {
-			s.about(Warning, RuleCredentials, "has no effect beside oidc_token_file", "remove one of the two", key)
+			s.about(position.Warning, position.RuleCredentials, "has no effect beside oidc_token_file", "remove one of the two", key)
 		}
 	}
 }
@@ -163,7 +164,7 @@ func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
 		found, content = "not readable", nil
 	}
 	// With its length, content cannot pass for the next file.
-	fmt.Fprintf(s.digest, "\x00%q\x00%s\x00%d\x00%s", join(s.at, key), found, len(content), content)
+	fmt.Fprintf(s.digest, "\x00%q\x00%s\x00%d\x00%s", position.Join(s.at, key), found, len(content), content)
 	return content, mode, err
 }
 
@@ -175,8 +176,8 @@ func missing(err error) bool {
 // file is look, and reports what is wrong.
 func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
 	content, mode, err := s.look(key, name)
-	if err == nil && len(content) > MaxFile {
-		s.about(Error, RuleFile, fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10), "name another", key)
+	if err == nil && len(content) > position.MaxFile {
+		s.about(position.Error, position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10), "name another", key)
 		return nil, 0, false
 	}
 	if err != nil {
@@ -191,11 +192,11 @@ func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, 
 func (s *scope) unread(key, cure string, err error) {
 	switch {
 	case missing(err):
-		s.about(Error, RuleMissingFile, "there is no such file", cure+", or correct the name", key)
+		s.about(position.Error, position.RuleMissingFile, "there is no such file", cure+", or correct the name", key)
 	case errors.Is(err, fs.ErrPermission):
-		s.about(Error, RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it", key)
+		s.about(position.Error, position.RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it", key)
 	default:
-		s.about(Error, RuleFile, "the file cannot be read", "name a regular file", key)
+		s.about(position.Error, position.RuleFile, "the file cannot be read", "name a regular file", key)
 	}
 }
 
@@ -208,13 +209,13 @@ func (s *scope) token() secret.String {
 	token := string(bytes.TrimSpace(content))
 	switch {
 	case token == "":
-		s.about(Error, RuleFile, "the file is empty", "put the token into it", "token_file")
+		s.about(position.Error, position.RuleFile, "the file is empty", "put the token into it", "token_file")
 		return secret.String{}
 	case len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		s.about(Error, RuleFile, "the file must hold one token and nothing else", "", "token_file")
+		s.about(position.Error, position.RuleFile, "the file must hold one token and nothing else", "", "token_file")
 		return secret.String{}
 	case mode&0o004 != 0:
-		s.about(Warning, RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
+		s.about(position.Warning, position.RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
 	}
 	return secret.New(token)
 }
@@ -238,17 +239,17 @@ func (s *scope) certificates() {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			s.about(Error, RuleFile, "the file must hold certificates and nothing else", "remove the block that is none; a private key must not lie there", "ca_file")
+			s.about(position.Error, position.RuleFile, "the file must hold certificates and nothing else", "remove the block that is none; a private key must not lie there", "ca_file")
 			return
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			s.about(Error, RuleFile, "the file holds a certificate that cannot be read", "export it anew, in PEM form", "ca_file")
+			s.about(position.Error, position.RuleFile, "the file holds a certificate that cannot be read", "export it anew, in PEM form", "ca_file")
 			return
 		}
 		good = append(good, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
 	}
 	if len(good) == 0 {
-		s.about(Error, RuleFile, "the file holds no certificate in PEM form", "a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
+		s.about(position.Error, position.RuleFile, "the file holds no certificate in PEM form", "a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
 		return
 	}
 	s.pool.CA = string(good)
@@ -264,7 +265,7 @@ func (s *scope) template() {
 	name := s.pool.PodTemplateFile
 	switch {
 	case isInline && name != "":
-		s.about(Error, RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
+		s.about(position.Error, position.RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
 	case isInline:
 		problems := podTemplate(inline, s.path("pod_template"))
 		s.report(problems...)
@@ -298,23 +299,23 @@ func (s *scope) templateFile(key, name string, unasked bool) {
 	s.report(problems...)
 }
 
-func (s *scope) use(v value, problems Problems) {
-	if t, ok := v.data.(table); ok && len(t) > 0 && len(problems.Errors()) == 0 {
-		s.pool.PodTemplate = t.plain()
+func (s *scope) use(v position.Value, problems position.Problems) {
+	if t, ok := v.Data.(position.Mapping); ok && len(t) > 0 && len(problems.Errors()) == 0 {
+		s.pool.PodTemplate = t.Plain()
 	}
 }
 
 // sizes refuses limits that no engine takes.
 func (s *scope) sizes() {
 	const least, most = 6 << 20, 1 << 50 // bytes; the least is Docker's
-	if v, ok := s.table.get("docker", "memory"); ok && s.good("docker.memory") {
-		text, _ := v.data.(string)
+	if v, ok := s.table.Get("docker", "memory"); ok && s.good("docker.memory") {
+		text, _ := v.Data.(string)
 		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
-			s.about(Error, RuleValue, "must be from 6m to 1024t", "", "docker.memory")
+			s.about(position.Error, position.RuleValue, "must be from 6m to 1024t", "", "docker.memory")
 		}
 	}
 	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.good("docker.cpus") {
-		s.about(Error, RuleValue, "must be at least 0.01", "", "docker.cpus")
+		s.about(position.Error, position.RuleValue, "must be at least 0.01", "", "docker.cpus")
 	}
 }
 
@@ -322,24 +323,24 @@ func (s *scope) sizes() {
 func (s *scope) forwarded() {
 	for _, name := range s.pool.EnvForwardAllowlist {
 		if f := s.byVariable[name]; f != nil && f.Secret {
-			s.about(Warning, RuleCredentials, "hands the agent's own token to every job", "remove "+name+"; a job has a token of its own", "env_forward_allowlist")
+			s.about(position.Warning, position.RuleCredentials, "hands the agent's own token to every job", "remove "+name+"; a job has a token of its own", "env_forward_allowlist")
 		}
 	}
 }
 
 // labels refuses labels of containers that the agent would take for its own.
 func (s *scope) labels() {
-	v, ok := s.table.get("docker", "labels")
+	v, ok := s.table.Get("docker", "labels")
 	if !ok || !s.good("docker.labels") {
 		return
 	}
-	entries, _ := v.data.([]value)
+	entries, _ := v.Data.([]position.Value)
 	for i, entry := range entries {
-		if label, ok := entry.data.(string); ok && strings.HasPrefix(label, "cmwa.") {
-			p := Problem{Rule: RuleProtectedField, File: entry.at.File, Line: entry.at.Line, Column: entry.at.Column, Path: fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
+		if label, ok := entry.Data.(string); ok && strings.HasPrefix(label, "cmwa.") {
+			p := position.Problem{Rule: position.RuleProtectedField, File: entry.At.File, Line: entry.At.Line, Column: entry.At.Column, Path: fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
 				Message: "must not begin with cmwa., which the agent keeps for its own labels"}
-			if entry.at.Variable != "" {
-				p.Path = entry.at.Variable
+			if entry.At.Variable != "" {
+				p.Path = entry.At.Variable
 			}
 			s.report(p)
 		}
@@ -349,7 +350,7 @@ func (s *scope) labels() {
 func (s *scope) retries() {
 	c := s.pool
 	if c.RequestRetryWait > c.RequestRetryMaxWait && s.good("request_retry_wait", "request_retry_max_wait") {
-		s.about(Error, RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
+		s.about(position.Error, position.RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
 			"", "request_retry_wait", "request_retry_max_wait")
 	}
 }
@@ -370,18 +371,18 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 	case c.HealthThreshold == 0:
 		c.HealthThreshold = 2 * longer
 	case c.HealthThreshold <= longer && good:
-		top.about(Warning, RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
+		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
 	if !top.good("shutdown_timeout") {
 		return
 	}
 	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < StopGrace {
-		top.about(Warning, RuleTimes, fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(StopGrace)),
+		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(StopGrace)),
 			"make it longer, or 0s to ask running jobs to stop at once", "shutdown_timeout")
 	}
 	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+StopGrace > grace {
-		top.about(Warning, RuleTimes, fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(StopGrace), short(grace)),
+		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(StopGrace), short(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // bare matches what needs no quotes, if YAML does not take it for something else.
@@ -25,7 +27,7 @@ func asScalar(value any) (string, *yaml.Node, error) {
 	case string:
 		want := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 		if !utf8.ValidString(value) {
-			return "", nil, Problems{{Rule: RuleValue, Message: "the value is not UTF-8", Hint: "write it as plain text"}}
+			return "", nil, position.Problems{{Rule: position.RuleValue, Message: "the value is not UTF-8", Hint: "write it as plain text"}}
 		}
 		// Older parsers than ours read these words as true and false.
 		words := []string{"y", "n", "yes", "no", "on", "off"}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // sentence says what a value of the field must be.
@@ -21,7 +23,7 @@ func (f *Field) sentence() string {
 	case f.Kind == KindBool:
 		return "true or false"
 	case f.Kind == KindInt:
-		return "a whole number" + between(f.Min, f.Max)
+		return "a whole number" + position.Bounds(f.Min, f.Max)
 	case f.Kind == KindList:
 		return "a list"
 	case f.Kind == KindMapping, f.Kind == KindTree:
@@ -92,11 +94,11 @@ func short(d time.Duration) string {
 
 // hint guesses from a wrong value what its writer tried. It may only quote words
 // of the schema and numbers.
-func (f *Field) hint(v value, entry bool) string {
-	if v.at.Variable != "" && f.Kind == KindList {
+func (f *Field) hint(v position.Value, entry bool) string {
+	if v.At.Variable != "" && f.Kind == KindList {
 		return map[string]string{",": "put commas between the entries", " ": "put blanks between the entries"}[f.Separator]
 	}
-	switch data := v.data.(type) {
+	switch data := v.Data.(type) {
 	case nil:
 		return "give it a value, or remove it"
 	case string:
@@ -115,11 +117,11 @@ func (f *Field) hint(v value, entry bool) string {
 		case f.quotesHelp(data):
 			return "put the value in quotes"
 		}
-	case []value:
+	case []position.Value:
 		if f.Kind == KindText {
 			return "write one value, without brackets or dashes"
 		}
-	case table:
+	case position.Mapping:
 		if f.Kind == KindMappings {
 			return "begin each pool with a dash and its name, such as - name: prod"
 		}
@@ -159,7 +161,7 @@ func (f *Field) hintForText(text string) string {
 			return "write the unit after the number, such as s for seconds"
 		}
 	case KindText, KindList:
-		if best := Closest(text, slices.Clone(f.Choices)); best != "" {
+		if best := position.Closest(text, slices.Clone(f.Choices)); best != "" {
 			return fmt.Sprintf("did you mean %s?", best)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -14,7 +15,7 @@ type Setting struct {
 	Pool   string // name; empty for what concerns the whole agent
 	Key    string // with dots: ecs.cluster
 	Value  string // as it would stand in the file, in YAML's flow form; [secret] for a secret; empty is unset
-	Origin Origin
+	Origin position.Origin
 	Reload Class
 
 	same secret.String // the value itself, and what it names
@@ -31,9 +32,9 @@ func (c *Config) Settings() []Setting { return c.settings }
 func (l *load) settings(c *Config) []Setting {
 	settings := make([]Setting, 0, len(l.fields)*(1+len(l.pools)))
 	process := l.process
-	process.set(value{data: short(c.HealthThreshold)}.unless(process, "health_threshold"), "health_threshold")
+	process.Set(valueOr(process, "health_threshold", short(c.HealthThreshold)), "health_threshold")
 	if c.MaxConcurrentWorkflows == 0 {
-		process.set(value{data: ""}, "max_concurrent_workflows")
+		process.Set(position.Value{Data: ""}, "max_concurrent_workflows")
 	}
 	for i := range l.fields {
 		f := &l.fields[i]
@@ -52,19 +53,19 @@ func (l *load) settings(c *Config) []Setting {
 // and is made once.
 func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Setting {
 	t := s.whole
-	t["working_directory"] = value{data: s.pool.WorkingDirectory}.unless(t, "working_directory")
-	t["token"] = value{at: t["token"].at, data: ""}
+	t["working_directory"] = valueOr(t, "working_directory", s.pool.WorkingDirectory)
+	t["token"] = position.Value{At: t["token"].At, Data: ""}
 	named := map[string]string{"token_file": "", "ca_file": s.pool.CA, "oidc_token_file": s.pool.OIDCSum}
 	if !s.pool.Token.Empty() {
 		if _, inline := s.places["token"]; inline && (s.pool.TokenFile == "" || !s.above("token_file") || s.above("token")) {
-			t["token"] = value{at: s.places["token"], data: s.pool.Token.Reveal()}
+			t["token"] = position.Value{At: s.places["token"], Data: s.pool.Token.Reveal()}
 		} else {
 			named["token_file"] = s.pool.Token.Reveal()
 		}
 	}
-	if _, inline := s.places["pod_template"]; s.pool.PodTemplate != nil && t["pod_template"].data == nil && !inline {
+	if _, inline := s.places["pod_template"]; s.pool.PodTemplate != nil && t["pod_template"].Data == nil && !inline {
 		if s.pool.PodTemplateFile == "" {
-			t["pod_template_file"] = value{data: DefaultPodTemplateFile}
+			t["pod_template_file"] = position.Value{Data: DefaultPodTemplateFile}
 		}
 		content, _ := json.Marshal(s.pool.PodTemplate)
 		named["pod_template_file"] = string(content)
@@ -90,12 +91,12 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 	return settings
 }
 
-// unless returns the value that t has for the key, if that says anything.
-func (v value) unless(t table, key string) value {
-	if there := t[key]; there.data != nil && there.data != "" {
-		return there
+// valueOr returns the value of a key, or the other text if the key is unset.
+func valueOr(t position.Mapping, key, other string) position.Value {
+	if v := t[key]; v.Data != nil && v.Data != "" {
+		return v
 	}
-	return v
+	return position.Value{Data: other}
 }
 
 // plainKey reports whether the field is a key of a file that holds one value and
@@ -104,29 +105,29 @@ func (f *Field) plainKey() bool {
 	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != KindMapping && f.Kind != KindMappings
 }
 
-func (f *Field) setting(pool string, t table, named string) Setting {
-	v, _ := t.get(strings.Split(f.Key, ".")...)
+func (f *Field) setting(pool string, t position.Mapping, named string) Setting {
+	v, _ := t.Get(strings.Split(f.Key, ".")...)
 	text, _ := json.Marshal(f.meaning(v))
-	s := Setting{Pool: pool, Key: f.Key, Origin: v.at, Reload: f.Reload, same: secret.New(string(text) + "\x00" + named)}
+	s := Setting{Pool: pool, Key: f.Key, Origin: v.At, Reload: f.Reload, same: secret.New(string(text) + "\x00" + named)}
 	switch {
-	case v.data == nil || v.data == "":
+	case v.Data == nil || v.Data == "":
 	case f.Secret:
 		s.Value = secret.Mark
 	default:
-		s.Value = flow(masked(v.data))
+		s.Value = flow(masked(v.Data))
 	}
 	return s
 }
 
 // meaning is the value as it is used, so that two spellings of one value are the
 // same.
-func (f *Field) meaning(v value) any {
-	switch text, _ := v.data.(string); {
-	case f.Kind == KindDuration && v.data != "":
-		d, _ := duration(v.data)
+func (f *Field) meaning(v position.Value) any {
+	switch text, _ := v.Data.(string); {
+	case f.Kind == KindDuration && v.Data != "":
+		d, _ := duration(v.Data)
 		return d
-	case f.Kind == KindQuantity && v.data != "":
-		n, _ := cores(v.data)
+	case f.Kind == KindQuantity && v.Data != "":
+		n, _ := cores(v.Data)
 		return n
 	case f.Key == "docker.memory":
 		n, _ := size(text)
@@ -134,11 +135,11 @@ func (f *Field) meaning(v value) any {
 	case f.Key == "service_url":
 		return strings.TrimRight(text, "/")
 	case f.Key == "enabled_workflow_types":
-		kinds := reader{table{f.Key: v}}.list(f.Key)
+		kinds := reader{position.Mapping{f.Key: v}}.list(f.Key)
 		slices.Sort(kinds)
 		return slices.Compact(kinds)
 	default:
-		return v.plain()
+		return v.Plain()
 	}
 }
 
@@ -146,26 +147,26 @@ func (f *Field) meaning(v value) any {
 // and the command lines in a Pod template, and whatever looks like a token.
 func masked(data any) any {
 	switch data := data.(type) {
-	case table:
-		shown := table{}
+	case position.Mapping:
+		shown := position.Mapping{}
 		_, named := data["name"]
 		for key, v := range data {
-			text, isText := v.data.(string)
+			text, isText := v.Data.(string)
 			switch {
 			case isText && named && key == "value" && text != "":
-				v.data = secret.Mark
+				v.Data = secret.Mark
 			case key == "command" || key == "args":
-				v.data = []value{{data: secret.Mark}}
+				v.Data = []position.Value{{Data: secret.Mark}}
 			default:
-				v.data = masked(v.data)
+				v.Data = masked(v.Data)
 			}
 			shown[key] = v
 		}
 		return shown
-	case []value:
-		shown := make([]value, len(data))
+	case []position.Value:
+		shown := make([]position.Value, len(data))
 		for i, v := range data {
-			shown[i] = value{data: masked(v.data)}
+			shown[i] = position.Value{Data: masked(v.Data)}
 		}
 		return shown
 	case string:
@@ -186,16 +187,16 @@ func flow(data any) string {
 		return "null"
 	case string:
 		return flowText(data)
-	case []value:
+	case []position.Value:
 		parts := make([]string, len(data))
 		for i, v := range data {
-			parts[i] = flow(v.data)
+			parts[i] = flow(v.Data)
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
-	case table:
+	case position.Mapping:
 		parts := make([]string, 0, len(data))
-		for _, key := range data.sortedKeys() {
-			parts = append(parts, flowText(key)+": "+flow(data[key].data))
+		for _, key := range data.Keys() {
+			parts = append(parts, flowText(key)+": "+flow(data[key].Data))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	default:

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 const (
@@ -134,12 +135,12 @@ func TestEverySlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
 			_, problems := schema.Load(source(file.String()))
 			answered := 0
 			for _, p := range problems {
-				if p.Rule != schema.RuleUnknownKey {
+				if p.Rule != position.RuleUnknownKey {
 					t.Errorf("within %q: %v", m.name, p)
 					continue
 				}
 				answered++
-				if p.Severity != schema.Error {
+				if p.Severity != position.Error {
 					t.Errorf("within %q, only a warning: %v", m.name, p)
 				}
 				if !slices.ContainsFunc(meant[p.Line], func(key string) bool { return p.Hint == fmt.Sprintf("did you mean %q?", m.name+key) }) {

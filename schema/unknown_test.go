@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func TestLoadUnknownKeys(t *testing.T) {
@@ -39,7 +40,7 @@ func TestLoadUnknownKeys(t *testing.T) {
 				file = "token: pul-x\n" + file
 			}
 			for reader, read := range map[string]struct {
-				problems schema.Problems
+				problems position.Problems
 				refused  bool
 			}{
 				"an agent":            {loadOf(file), test.refused},
@@ -48,13 +49,13 @@ func TestLoadUnknownKeys(t *testing.T) {
 				"vet":                 {schema.Vet(source(file)), true},
 				"an agent's variable": {loadWith(file, map[string]string{"PULUMI_AGENT_STRICT": "true"}), true},
 			} {
-				var unknown schema.Problems
+				var unknown position.Problems
 				for _, p := range read.problems {
-					if p.Rule == schema.RuleUnknownKey {
+					if p.Rule == position.RuleUnknownKey {
 						unknown = append(unknown, p)
 					}
 				}
-				if len(unknown) != 1 || (unknown[0].Severity == schema.Error) != read.refused || unknown[0].Hint != test.hint {
+				if len(unknown) != 1 || (unknown[0].Severity == position.Error) != read.refused || unknown[0].Hint != test.hint {
 					t.Errorf("%s: refused should be %t, and the hint %q: %v", reader, read.refused, test.hint, read.problems)
 				}
 			}
@@ -62,9 +63,9 @@ func TestLoadUnknownKeys(t *testing.T) {
 	}
 }
 
-func loadOf(file string) schema.Problems { return loadWith(file, nil) }
+func loadOf(file string) position.Problems { return loadWith(file, nil) }
 
-func loadWith(file string, environ map[string]string) schema.Problems {
+func loadWith(file string, environ map[string]string) position.Problems {
 	src := source(file)
 	src.Environ = environ
 	_, problems := schema.Load(src)
@@ -79,7 +80,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%v", problems)
 		}
 		for _, p := range problems {
-			if p.Rule == schema.RuleUnknownKey {
+			if p.Rule == position.RuleUnknownKey {
 				t.Error(p)
 			}
 		}

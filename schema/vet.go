@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -20,7 +21,7 @@ import (
 // variables nor the files of this machine count for it.
 //
 // Vet never panics, whatever the source holds, and is safe for concurrent use.
-func Vet(source Source) Problems {
+func Vet(source Source) position.Problems {
 	source.vetted = true
 	return vetted(source, Strict)
 }
@@ -28,16 +29,16 @@ func Vet(source Source) Problems {
 // VetAsAgent is [Vet] with problems that weigh as for an agent that runs
 // elsewhere: it ignores keys that it does not know, unless they resemble one that
 // it does, and refuses what its release cannot carry out.
-func VetAsAgent(source Source) Problems { return vetted(source, elsewhere) }
+func VetAsAgent(source Source) position.Problems { return vetted(source, elsewhere) }
 
-func vetted(source Source, weigh func(Problems) Problems) (problems Problems) {
+func vetted(source Source, weigh func(position.Problems) position.Problems) (problems position.Problems) {
 	defer func() {
 		if recover() != nil { // for the reason that Load has
-			problems = Problems{{Rule: RuleInternal, File: source.Path, Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
+			problems = position.Problems{{Rule: position.RuleInternal, File: source.Path, Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
 		}
 	}()
 	problems = weigh(vet(source))
-	problems.sort()
+	problems.Sort()
 	return slices.Compact(problems)
 }
 
@@ -47,18 +48,18 @@ func vetted(source Source, weigh func(Problems) Problems) (problems Problems) {
 // release does not support is a warning, as another release may run the agent.
 // Problems of files that only the agent's machine has are as [Source.Elsewhere]
 // defines.
-func Strict(problems Problems) Problems {
+func Strict(problems position.Problems) position.Problems {
 	strict := elsewhere(problems)
 	for i := range strict {
 		switch strict[i].Rule {
-		case RuleUnknownKey:
-			strict[i].Severity = Error
-		case RuleUnknownVariable:
+		case position.RuleUnknownKey:
+			strict[i].Severity = position.Error
+		case position.RuleUnknownVariable:
 			if strict[i].File != "" && strict[i].Hint != "" {
-				strict[i].Severity = Error
+				strict[i].Severity = position.Error
 			}
-		case RuleRelease:
-			strict[i].Severity = Warning
+		case position.RuleRelease:
+			strict[i].Severity = position.Warning
 		}
 	}
 	return strict
@@ -69,19 +70,19 @@ func Strict(problems Problems) Problems {
 // the agent's environment may contain it; so is a missing Pod template file.
 // Missing files of tokens and certificates are dropped: they exist on the agent's
 // machine only.
-func elsewhere(problems Problems) Problems {
-	var rest Problems
+func elsewhere(problems position.Problems) position.Problems {
+	var rest position.Problems
 	for _, problem := range problems {
 		switch problem.Rule {
-		case RuleMissingToken:
+		case position.RuleMissingToken:
 			if !strings.HasPrefix(problem.Path, "pools.") {
-				problem.Severity = Warning
+				problem.Severity = position.Warning
 			}
-		case RuleMissingFile:
+		case position.RuleMissingFile:
 			if !strings.HasSuffix(problem.Path, "pod_template_file") {
 				continue
 			}
-			problem.Severity = Warning
+			problem.Severity = position.Warning
 		}
 		rest = append(rest, problem)
 	}
@@ -91,13 +92,13 @@ func elsewhere(problems Problems) Problems {
 // podNames are the names of Pod templates, in a folder and in a manifest.
 var podNames = []string{"worker-pod.json", "worker-pod.yaml"}
 
-func vet(source Source) Problems {
-	if content, broken := unreadable(source.Path, source.Content); broken == nil {
+func vet(source Source) position.Problems {
+	if content, broken := position.CheckText(source.Path, source.Content); broken == nil {
 		if problems, ok := vetManifests(source, content); ok {
 			return problems
 		}
 		v, _, _ := parsePod(source.Path, source.Content)
-		t, _ := v.data.(table)
+		t, _ := v.Data.(position.Mapping)
 		if isPod(t) || slices.Contains(podNames, filepath.Base(source.Path)) {
 			return CheckPod(source.Path, source.Content)
 		}
@@ -125,7 +126,7 @@ type Excerpt struct {
 // line. In place of any other value stands a mark. Lines of other shapes are not shown:
 // entries of lists, continued text, mappings in brackets, broken YAML, and what no
 // screen holds; and no line with the beginning of a token.
-func Excerpts(content []byte, problems Problems) []Excerpt {
+func Excerpts(content []byte, problems position.Problems) []Excerpt {
 	excerpts := make([]Excerpt, len(problems))
 	if len(problems) == 0 {
 		return excerpts
@@ -159,14 +160,14 @@ const (
 	longestShown = 200 // bytes of a line
 )
 
-func (d *definition) excerpt(line string, p Problem) Excerpt {
+func (d *definition) excerpt(line string, p position.Problem) Excerpt {
 	line = strings.TrimRight(line, "\r")
 	m := keyLine.FindStringSubmatch(line)
 	if m == nil || secret.ContainsToken(line) {
 		return Excerpt{}
 	}
 	before, key, blanks, rest := m[1]+m[2]+m[3]+m[4]+m[5], m[3], m[6], m[7]
-	if shown(key) != key || p.Path != key && !strings.HasSuffix(p.Path, "."+key) {
+	if position.SafeName(key) != key || p.Path != key && !strings.HasSuffix(p.Path, "."+key) {
 		return Excerpt{}
 	}
 	text := before
@@ -210,6 +211,6 @@ func harmlessFor(f *Field, text string) bool {
 	}
 	// A word that merely begins like a choice may end like a password.
 	const longer = len("warning") - len("warn")
-	best := Closest(text, slices.Clone(f.Choices))
+	best := position.Closest(text, slices.Clone(f.Choices))
 	return best != "" && letters.MatchString(text) && len(text) <= len(best)+longer
 }

@@ -3,9 +3,6 @@ package schema_test
 import (
 	"encoding/base64"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // vetCorpus is the files of every kind that vet knows.
@@ -86,53 +84,6 @@ func TestAFileOfItsOwnIsVettedAsItIsLoaded(t *testing.T) {
 	}
 }
 
-func TestEveryRuleHasADescription(t *testing.T) {
-	names, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[schema.Rule]bool{}
-	for _, name := range names {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			spec, ok := n.(*ast.ValueSpec)
-			if !ok {
-				return true
-			}
-			if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Rule" && len(spec.Values) == 1 {
-				text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				declared[schema.Rule(text)] = true
-			}
-			return true
-		})
-	}
-	described := map[schema.Rule]bool{}
-	for _, info := range schema.Rules() {
-		if described[info.Rule] {
-			t.Errorf("%s is described twice", info.Rule)
-		}
-		described[info.Rule] = true
-		if info.Description == "" || strings.HasSuffix(info.Description, ".") || !unicode.IsUpper(rune(info.Description[0])) {
-			t.Errorf("%s: %q is no sentence without a full stop", info.Rule, info.Description)
-		}
-		if !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(string(info.Rule)) {
-			t.Errorf("%s is not made of small words", info.Rule)
-		}
-	}
-	if len(declared) < 15 {
-		t.Fatalf("only %d rules found", len(declared))
-	}
-	if diff := cmp.Diff(declared, described); diff != "" {
-		t.Errorf("declared and described differ:\n%s", diff)
-	}
-}
-
 // indented puts text behind an indent, but for lines that are empty.
 func indented(text string, indent int) string {
 	var b strings.Builder
@@ -147,11 +98,11 @@ func indented(text string, indent int) string {
 
 // moved is what problems of a text become where it stands further down and
 // behind an indent. Those of the whole text go to its key.
-func moved(problems schema.Problems, lines, indent int, keyColumn int) schema.Problems {
+func moved(problems position.Problems, lines, indent int, keyColumn int) position.Problems {
 	number := regexp.MustCompile(`on line ([0-9]+)`)
-	var all schema.Problems
+	var all position.Problems
 	for _, p := range problems {
-		if p.Rule == schema.RuleMissingFile {
+		if p.Rule == position.RuleMissingFile {
 			continue
 		}
 		if p.Line == 0 {
@@ -187,7 +138,7 @@ func embeddedAlike(t interface {
 		strings.Repeat(" ", section) + key + ": |" + strconv.Itoa(inner) + "+\n" + indented(text, section+inner)
 	source := schema.Source{Path: "file.yaml", ReadFile: files(nil)}
 	source.Content = []byte(text)
-	var want schema.Problems
+	var want position.Problems
 	if key == schema.FileName {
 		_, want = schema.Load(source)
 	} else {
@@ -195,7 +146,7 @@ func embeddedAlike(t interface {
 	}
 	want = moved(schema.Strict(want), before+4, section+inner, section+1)
 	source.Content = []byte(manifest)
-	sorted := cmpopts.SortSlices(func(a, b schema.Problem) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
+	sorted := cmpopts.SortSlices(func(a, b position.Problem) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
 	if diff := cmp.Diff(want, schema.Vet(source), cmpopts.EquateEmpty(), sorted); diff != "" {
 		t.Errorf("alone and in a manifest differ:\n%s\nin:\n%s", diff, manifest)
 	}
@@ -273,7 +224,7 @@ func TestATokenInAManifestIsToldWhereOthersMayReadIt(t *testing.T) {
 		{"Secret", "stringData", 0o600, false}, {"Secret", "stringData", 0o644, true}, {"Secret", "stringData", 0, false},
 	} {
 		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: fmt.Appendf(nil, manifest, c.kind, c.section), Mode: c.mode})
-		warned := len(problems) == 1 && problems[0].Rule == schema.RuleReadableToken && problems[0].Line == 5
+		warned := len(problems) == 1 && problems[0].Rule == position.RuleReadableToken && problems[0].Line == 5
 		if warned != c.warned || len(problems) > 1 {
 			t.Errorf("%+v: %v", c, problems)
 		}
@@ -311,14 +262,14 @@ func TestHostileManifestsAreRefusedInTime(t *testing.T) {
 	for i := range 40 {
 		bomb += fmt.Sprintf(", &a%d {apiVersion: v1, kind: List, items: [*a%d, *a%d, *a%d]}", i+1, i, i, i)
 	}
-	full := func(text string) string { return head + strings.Repeat(text, (schema.MaxFile-len(head))/len(text)) }
+	full := func(text string) string { return head + strings.Repeat(text, (position.MaxFile-len(head))/len(text)) }
 	for name, content := range map[string]string{
 		"documents":        full("---\n"),
 		"manifests":        full("---\n" + head),
 		"configurations":   full("---\n" + head + "data:\n  pulumi-workflow-agent.yaml: |\n    log_level: x\n"),
-		"below blanks":     strings.Repeat("\n", schema.MaxFile-40_000) + strings.Repeat(head+"data: {pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
+		"below blanks":     strings.Repeat("\n", position.MaxFile-40_000) + strings.Repeat(head+"data: {pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
 		"broken documents": full("---\na: [\n"),
-		"one long key":     head + "data:\n  pulumi-workflow-agent.yaml: " + strings.Repeat("x", schema.MaxFile-100),
+		"one long key":     head + "data:\n  pulumi-workflow-agent.yaml: " + strings.Repeat("x", position.MaxFile-100),
 		"long lines":       head + "data:\n  pulumi-workflow-agent.yaml: |\n" + strings.Repeat("    a: "+strings.Repeat("b", 1000)+"\n", 900),
 		"blanks":           head + "data:\n  pulumi-workflow-agent.yaml: >\n" + strings.Repeat(strings.Repeat(" ", 1000)+"\n", 900) + "    x",
 		"lists":            bomb + "]",
@@ -339,7 +290,7 @@ func TestHostileManifestsAreRefusedInTime(t *testing.T) {
 			if took := processorTime(t) - start; took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}
-			if len(problems.Errors()) == 0 || problems[0].Rule == schema.RuleInternal {
+			if len(problems.Errors()) == 0 || problems[0].Rule == position.RuleInternal {
 				t.Errorf("the file is taken, or the program is at fault: %v", problems)
 			}
 			if len(problems) > 1500 {
@@ -414,17 +365,17 @@ func TestAnExcerptShowsNothingThatMayBeASecret(t *testing.T) {
 
 func TestExcerptsOfAnyPlaceKeepWithinTheFile(t *testing.T) {
 	content := []byte("log_level: loud\n\ttoken: x\n")
-	for _, p := range []schema.Problem{
+	for _, p := range []position.Problem{
 		{Line: 1, Column: 99, Path: "log_level"}, {Line: 99, Column: 1}, {Line: -1, Column: -1}, {}, {Line: 1, Column: 0, Path: "log_level"},
 		{Line: 2, Column: 1, Path: "token"}, {Line: 2, Column: 99, Path: "token"}, {Line: 3, Column: 1},
 	} {
-		for _, e := range schema.Excerpts(content, schema.Problems{p}) {
+		for _, e := range schema.Excerpts(content, position.Problems{p}) {
 			if len(e.Caret) > len(e.Text) || strings.Contains(e.Text, "x") {
 				t.Errorf("%+v: %+v", p, e)
 			}
 		}
 	}
-	if got := schema.Excerpts(nil, schema.Problems{{Line: 1, Column: 1}}); !slices.Equal(got, make([]schema.Excerpt, 1)) {
+	if got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}}); !slices.Equal(got, make([]schema.Excerpt, 1)) {
 		t.Errorf("an excerpt of nothing: %v", got)
 	}
 }
@@ -449,7 +400,7 @@ func FuzzVet(f *testing.F) {
 			t.Errorf("the token is shown:\n%s", got)
 		}
 		for _, p := range problems {
-			if p.Rule == schema.RuleInternal || p.Message == "" || p.Rule == "" || p.File != "file.yaml" {
+			if p.Rule == position.RuleInternal || p.Message == "" || p.Rule == "" || p.File != "file.yaml" {
 				t.Errorf("%#v", p)
 			}
 			lines := 1

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // maxVariables bounds the variables of containers that are looked at in one file,
@@ -86,8 +88,8 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 		return
 	}
 	if first := c.names[name.Value]; first != nil {
-		at := Origin{File: m.source.Path, Line: name.Line, Column: name.Column}
-		p := warning(RuleDuplicateKey, at, shown(name.Value), "is set twice, and the last one counts", "keep one of the two")
+		at := position.Origin{File: m.source.Path, Line: name.Line, Column: name.Column}
+		p := position.NewWarning(position.RuleDuplicateKey, at, position.SafeName(name.Value), "is set twice, and the last one counts", "keep one of the two")
 		m.problems = append(m.problems, p)
 		delete(c.values, name.Value)
 	}
@@ -102,7 +104,7 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 		c.open = true
 	case value.ShortTag() == "!!null":
 	case value.ShortTag() != "!!str":
-		m.report(RuleValue, value, shown(name.Value), "must be text", "put it in quotes: an API server takes nothing else")
+		m.report(position.RuleValue, value, position.SafeName(name.Value), "must be text", "put it in quotes: an API server takes nothing else")
 	default:
 		c.values[name.Value] = value
 	}
@@ -123,10 +125,10 @@ func (m *manifests) mounts(spec *yaml.Node) bool {
 func (m *manifests) vetContainer(o resource, c container) {
 	d, err := define()
 	if err != nil {
-		m.report(RuleInternal, nil, "", err.Error(), "")
+		m.report(position.RuleInternal, nil, "", err.Error(), "")
 		return
 	}
-	place := func(p Problem, n *yaml.Node) {
+	place := func(p position.Problem, n *yaml.Node) {
 		p.File, p.Line, p.Column = m.source.Path, n.Line, n.Column
 		m.problems = append(m.problems, p)
 	}
@@ -141,7 +143,7 @@ func (m *manifests) vetContainer(o resource, c container) {
 	// The names, also of variables whose values are elsewhere.
 	for _, p := range d.strangers(names) {
 		for name, n := range c.names {
-			if shown(name) == p.Path {
+			if position.SafeName(name) == p.Path {
 				place(p, n)
 			}
 		}
@@ -156,11 +158,11 @@ func (m *manifests) vetContainer(o resource, c container) {
 	})
 	for _, p := range problems {
 		n := c.values[p.Path]
-		several := (p.Rule == RuleCredentials || p.Rule == RuleTimes) && p.Path != d.variableOf("shutdown_timeout")
+		several := (p.Rule == position.RuleCredentials || p.Rule == position.RuleTimes) && p.Path != d.variableOf("shutdown_timeout")
 		switch {
 		case n == nil, several && c.open:
-		case p.Rule == RuleUnknownVariable, p.Rule == RuleUnused: // reported with the names
-		case p.Rule == RuleMissingFile: // it is elsewhere
+		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused: // reported with the names
+		case p.Rule == position.RuleMissingFile: // it is elsewhere
 		default:
 			place(p, n)
 		}
@@ -168,9 +170,9 @@ func (m *manifests) vetContainer(o resource, c container) {
 
 	// A token, which belongs into a Secret.
 	token := d.variableOf("token")
-	isPlaceholder := func(p Problem) bool { return p.Rule == RulePlaceholder && p.Path == token }
+	isPlaceholder := func(p position.Problem) bool { return p.Rule == position.RulePlaceholder && p.Path == token }
 	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" && !slices.ContainsFunc(problems, isPlaceholder) {
-		place(Problem{Severity: Warning, Rule: RuleReadableToken, Path: token, Message: "a token in a manifest may be read by many",
+		place(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token, Message: "a token in a manifest may be read by many",
 			Hint: "put it into a Secret, and name that in valueFrom"}, n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/peterbourgon/ff/v3/ffcli"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // command describes one command. Its flag set, its usage text and its completions
@@ -192,7 +192,7 @@ func unknownCommand(word string, all []command) error {
 	for _, c := range all {
 		names = append(names, c.name)
 	}
-	if best := schema.Closest(word, names); best != "" {
+	if best := position.Closest(word, names); best != "" {
 		return fmt.Errorf("there is no command %q: did you mean %s?", word, best)
 	}
 	return fmt.Errorf("there is no command %q: the commands are %s", word, strings.Join(names, ", "))

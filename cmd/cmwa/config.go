@@ -14,6 +14,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -101,7 +102,7 @@ func effectiveOf(settings []schema.Setting) effective {
 	}
 	// What only the pools set has no default of the whole agent: none is no limit.
 	e.common = slices.DeleteFunc(e.common, func(s schema.Setting) bool {
-		return s.Origin == schema.Origin{} && slices.ContainsFunc(e.pools[0].settings, func(own schema.Setting) bool { return own.Key == s.Key })
+		return s.Origin == position.Origin{} && slices.ContainsFunc(e.pools[0].settings, func(own schema.Setting) bool { return own.Key == s.Key })
 	})
 	e.common = append(shared, e.common...)
 	if len(e.pools) == 1 && e.pools[0].name == schema.DefaultPool && len(e.pools[0].settings) == 0 {

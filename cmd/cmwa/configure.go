@@ -13,6 +13,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -159,7 +160,7 @@ func (c *configuring) variable(key string, fields []schema.Field) string {
 
 // inFile puts the name of the configuration before problems.
 func (c *configuring) inFile(err error) error {
-	var problems schema.Problems
+	var problems position.Problems
 	if !errors.As(err, &problems) {
 		return err
 	}

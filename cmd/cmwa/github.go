@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // writeGitHub writes workflow commands, which GitHub Actions shows beside the
@@ -29,7 +29,7 @@ func writeGitHub(w io.Writer, all []finding) error {
 				fmt.Fprintf(&b, "col=%d,", f.Column)
 			}
 		}
-		what := schema.Problem{Path: f.Path, Message: f.Message, Hint: f.Hint}.String()
+		what := position.Problem{Path: f.Path, Message: f.Message, Hint: f.Hint}.String()
 		b.WriteString("title=" + property.Replace(string(f.Rule)) + "::" + data.Replace(what) + "\n")
 	}
 	_, err := io.WriteString(w, b.String())

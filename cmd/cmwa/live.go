@@ -11,6 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // planLive is cmwa plan --live: what the running agent would do if its file said
@@ -38,7 +39,7 @@ func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) 
 	if problems == nil {
 		after, problems = asAgent(sources[0])
 	}
-	if err := writeText(s.stderr, found(sources[0], problems, map[schema.Problem]bool{}), false, false); err != nil {
+	if err := writeText(s.stderr, found(sources[0], problems, map[position.Problem]bool{}), false, false); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
 	}
 	if after == nil {
@@ -49,7 +50,7 @@ func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) 
 
 // asAgent loads a source as the agent of this release does. The configuration is
 // nil exactly if that agent refuses it.
-func asAgent(source schema.Source) (*schema.Config, schema.Problems) {
+func asAgent(source schema.Source) (*schema.Config, position.Problems) {
 	source.Release = carriedOut
 	return schema.Load(source)
 }

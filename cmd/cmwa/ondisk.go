@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // onDisk is a file that is going to be written, as it was found.
@@ -62,7 +62,7 @@ func open(path, name string) (onDisk, error) {
 		}
 		defer file.Close()
 		f.info = info
-		if f.content, err = io.ReadAll(io.LimitReader(file, schema.MaxFile+1)); err != nil {
+		if f.content, err = io.ReadAll(io.LimitReader(file, position.MaxFile+1)); err != nil {
 			return refuse(err)
 		}
 		return f, nil

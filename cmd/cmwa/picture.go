@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // statusColumns is the width of the picture, whatever the terminal's.
@@ -92,7 +92,7 @@ func (d statusDocument) lines(tell times) []line {
 		all = append(all, paragraph("config", "", "mounted by itself, so that a new file in its place is never seen; mount its folder: "+file)...)
 	}
 	for _, p := range c.Warnings {
-		said := schema.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
+		said := position.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
 		all = append(all, paragraph("config", "", "warning: "+said.String())...)
 	}
 	if r := c.Rejection; r != nil {
@@ -101,7 +101,7 @@ func (d statusDocument) lines(tell times) []line {
 			all = append(all, paragraph("refused", "", r.Reason)...)
 		}
 		for _, p := range r.Problems {
-			said := schema.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message, Hint: p.Hint}
+			said := position.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message, Hint: p.Hint}
 			for text := range strings.Lines(said.String()) {
 				all = append(all, paragraph("refused", "", text)...)
 			}

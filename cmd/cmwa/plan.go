@@ -11,6 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // Exit codes of cmwa plan beside 0 for no change. They are those that people know
@@ -84,7 +85,7 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 		embedded[i], packed[i] = schema.Configurations(source)
 	}
 	var findings []finding
-	said := map[schema.Problem]bool{}
+	said := map[position.Problem]bool{}
 	for i, source := range sources {
 		source.Elsewhere = true
 		if slices.Contains(packed, true) { // what differs must not come from this machine
@@ -114,15 +115,15 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 
 // unpacked loads the one configuration of manifests, as the agent would. It is nil
 // if the problems hold an error.
-func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, schema.Problems) {
-	wrong := schema.Problem{Rule: schema.RuleManifest, File: source.Path, Hint: "name a file with one configuration"}
+func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, position.Problems) {
+	wrong := position.Problem{Rule: position.RuleManifest, File: source.Path, Hint: "name a file with one configuration"}
 	switch len(embedded) {
 	case 0:
 		if problems := schema.Vet(source); problems.Err() != nil {
 			return nil, problems
 		}
 		wrong.Message = "no ConfigMap or Secret of this file holds a configuration"
-		return nil, schema.Problems{wrong}
+		return nil, position.Problems{wrong}
 	case 1:
 		source.Release = carriedOut
 		problems := schema.VetAsAgent(source)
@@ -136,7 +137,7 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, s
 		return config, problems
 	default:
 		wrong.Message = fmt.Sprintf("the file holds %d configurations", len(embedded))
-		return nil, schema.Problems{wrong}
+		return nil, position.Problems{wrong}
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // vetFormats are the values of --format.
@@ -60,17 +60,17 @@ func writeText(w io.Writer, all []finding, excerpts, colours bool) error {
 	var b strings.Builder
 	for _, f := range all {
 		colour := "31" // red
-		position := f.Problem
-		position.Path, position.Message, position.Hint = "", "", ""
+		place := f.Problem
+		place.Path, place.Message, place.Hint = "", "", ""
 		if f.File != "" {
-			position.File = quotedName(f.File)
-			b.WriteString(paint("1", strings.TrimSuffix(position.String(), " ")) + " ")
+			place.File = quotedName(f.File)
+			b.WriteString(paint("1", strings.TrimSuffix(place.String(), " ")) + " ")
 		}
-		if f.Severity == schema.Warning {
+		if f.Severity == position.Warning {
 			colour = "33" // yellow
 			b.WriteString(paint(colour, "warning:") + " ")
 		}
-		what := schema.Problem{Path: f.Path, Message: f.Message}
+		what := position.Problem{Path: f.Path, Message: f.Message}
 		b.WriteString(what.String() + "\n")
 		if excerpts && f.excerpt.Text != "" {
 			b.WriteString("    " + f.excerpt.Text + "\n    " + f.excerpt.Caret + paint(colour, "^") + "\n")

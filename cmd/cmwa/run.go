@@ -14,6 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 func runCommand(hard context.Context, s streams) command {
@@ -113,7 +114,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 }
 
 // load finds and reads the configuration.
-func load(config string, environ environment) (*schema.Config, schema.Problems, error) {
+func load(config string, environ environment) (*schema.Config, position.Problems, error) {
 	source, err := find(config, environ)
 	if err != nil {
 		return nil, nil, err

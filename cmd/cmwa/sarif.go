@@ -12,6 +12,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // The format sarif is version 2.1.0 of the Static Analysis Results Interchange
@@ -72,7 +73,7 @@ type (
 )
 
 func sarifOf(all []finding) sarifLog {
-	rules := schema.Rules()
+	rules := position.Rules()
 	run := sarifRun{
 		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: cli.Version()}},
 		ColumnKind: "unicodeCodePoints", Results: []sarifResult{},
@@ -83,11 +84,11 @@ func sarifOf(all []finding) sarifLog {
 	read := true
 	alike := map[string]int{}
 	for _, f := range all {
-		read = read && f.Rule != schema.RuleUnreadable
-		what := schema.Problem{Path: f.Path, Message: f.Message}.String()
+		read = read && f.Rule != position.RuleUnreadable
+		what := position.Problem{Path: f.Path, Message: f.Message}.String()
 		result := sarifResult{
 			RuleID: string(f.Rule), Level: f.Severity.String(), Message: sarifText{what},
-			RuleIndex: slices.IndexFunc(rules, func(rule schema.RuleInfo) bool { return rule.Rule == f.Rule }),
+			RuleIndex: slices.IndexFunc(rules, func(rule position.RuleInfo) bool { return rule.Rule == f.Rule }),
 		}
 		if f.Hint != "" {
 			result.Message.Text += "\n" + f.Hint

@@ -14,7 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // account is what the agent's HTTP server tells of. Everything it tells comes
@@ -239,7 +239,7 @@ func (a *account) document(now time.Time) statusDocument {
 }
 
 // problemsOf shapes problems as cmwa vet does.
-func problemsOf(problems schema.Problems) []vetProblem {
+func problemsOf(problems position.Problems) []vetProblem {
 	var findings []finding
 	for _, p := range problems {
 		findings = append(findings, finding{Problem: p})

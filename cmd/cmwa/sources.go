@@ -14,11 +14,12 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // sources reads the files, and says by index which cannot be. Without files it
 // reads the one that cmwa run would.
-func (s streams) sources(ctx context.Context, files []string) (sources []schema.Source, unread map[int]schema.Problems, err error) {
+func (s streams) sources(ctx context.Context, files []string) (sources []schema.Source, unread map[int]position.Problems, err error) {
 	environ := readEnvironment(s.environ)
 	executable, _ := os.Executable()
 	if len(files) == 0 {
@@ -31,7 +32,7 @@ func (s streams) sources(ctx context.Context, files []string) (sources []schema.
 	if first := slices.Index(files, "-"); first >= 0 && slices.Contains(files[first+1:], "-") {
 		return nil, nil, cli.Usage(errors.New("standard input can be read once only: name - once"))
 	}
-	unread = map[int]schema.Problems{}
+	unread = map[int]position.Problems{}
 	for i, name := range files {
 		source := schema.Source{Path: name, Environ: environ, Executable: executable}
 		if name == "-" {
@@ -42,7 +43,7 @@ func (s streams) sources(ctx context.Context, files []string) (sources []schema.
 				return nil, nil, cli.ExitError(exitUnread)
 			}
 			message, hint := unreadable(name, err)
-			unread[i] = schema.Problems{{Rule: schema.RuleUnreadable, File: source.Path, Message: message, Hint: hint}}
+			unread[i] = position.Problems{{Rule: position.RuleUnreadable, File: source.Path, Message: message, Hint: hint}}
 		}
 		sources = append(sources, source)
 	}
@@ -100,7 +101,7 @@ func (s streams) read(ctx context.Context, name string) ([]byte, fs.FileMode, er
 			defer file.Close()
 			in = file
 		}
-		r.content, r.err = io.ReadAll(io.LimitReader(in, schema.MaxFile+1))
+		r.content, r.err = io.ReadAll(io.LimitReader(in, position.MaxFile+1))
 	}()
 	select {
 	case r := <-done:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // exitUnread is vet's code for a file that it cannot read.
@@ -72,7 +73,7 @@ func interspersed(flags *flag.FlagSet, args []string) (files []string, err error
 
 // finding is a problem as it is shown.
 type finding struct {
-	schema.Problem
+	position.Problem
 	vetted  string // the file that was vetted when it came up; a variable has no other
 	excerpt schema.Excerpt
 }
@@ -85,7 +86,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 		return err
 	}
 	var findings []finding
-	said := map[schema.Problem]bool{} // of variables, which lie over every file
+	said := map[position.Problem]bool{} // of variables, which lie over every file
 	for i, source := range sources {
 		if err := ctx.Err(); err != nil {
 			return cli.ExitError(exitUnread)
@@ -106,7 +107,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 	}
 	errs := 0
 	for _, f := range findings {
-		if f.Severity == schema.Error {
+		if f.Severity == position.Error {
 			errs++
 		}
 	}
@@ -131,7 +132,7 @@ func several(n int, what string) string {
 }
 
 // found makes findings of the problems of one file.
-func found(source schema.Source, problems schema.Problems, said map[schema.Problem]bool) []finding {
+func found(source schema.Source, problems position.Problems, said map[position.Problem]bool) []finding {
 	var findings []finding
 	for _, p := range problems {
 		if p.File == "" && said[p] {
@@ -145,7 +146,7 @@ func found(source schema.Source, problems schema.Problems, said map[schema.Probl
 
 // excerpt adds what may be shown of the lines of one file.
 func excerpt(source schema.Source, findings []finding) {
-	problems := make(schema.Problems, len(findings))
+	problems := make(position.Problems, len(findings))
 	for i, f := range findings {
 		if f.File == source.Path { // and not a file that it names
 			problems[i] = f.Problem

@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // vetted is what one real cmwa vet has done.
@@ -288,8 +289,8 @@ func readCommand(t interface{ Fatalf(string, ...any) }, line string) map[string]
 
 func TestAnyFindingIsOneWorkflowCommandAndOneLineOfText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := finding{Problem: schema.Problem{
-			Severity: rapid.SampledFrom([]schema.Severity{schema.Error, schema.Warning}).Draw(t, "severity"), Rule: schema.RuleValue,
+		f := finding{Problem: position.Problem{
+			Severity: rapid.SampledFrom([]position.Severity{position.Error, position.Warning}).Draw(t, "severity"), Rule: position.RuleValue,
 			File: "dir/" + rapid.StringN(1, 9, 30).Draw(t, "file"), Line: rapid.IntRange(0, 9).Draw(t, "line"), Message: "must be: 100%, or so",
 		}}
 		f.Column = rapid.IntRange(0, 9).Draw(t, "column")

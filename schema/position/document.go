@@ -1,4 +1,4 @@
-package schema
+package position
 
 import (
 	"bytes"
@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// maxValues bounds what a document holds and unfolds to through its aliases;
-	// the time that CUE takes to refuse wrong ones grows with their square.
+	// maxValues limits the values of a document, those of its aliases included:
+	// the time in which CUE refuses wrong values grows with their square.
 	maxValues = 5_000
-	// maxDepth bounds the nesting of values; the schema itself needs three levels.
+	// maxDepth limits the nesting of values; the schema itself needs three levels.
 	maxDepth = 64
 )
 
-// document turns YAML nodes into values.
-type document struct {
+// converter turns YAML nodes into values and collects their problems.
+type converter struct {
 	file     string
 	problems Problems
 	values   int
-	full     bool // maxValues was met, and said
+	full     bool // a limit was reached and reported
 }
 
 // Decode returns the first YAML documents of a file, at most limit, and the
@@ -43,7 +43,7 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 			return documents, nil
 		}
 		if err != nil {
-			problem := explainSyntax(file, content, err)
+			problem := syntaxProblem(file, content, err)
 			return documents, &problem
 		}
 		documents = append(documents, &node)
@@ -51,10 +51,12 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 	return documents, nil
 }
 
-// parse reads a file as one mapping. An empty file is an empty mapping. ok is
-// false if the file is no mapping; the problems then give the reason.
-func parse(file string, content []byte) (t table, problems Problems, ok bool) {
-	content, broken := unreadable(file, content)
+// Parse reads a file as one mapping. An empty file is an empty mapping. ok is false
+// if the file cannot be used as a mapping; the problems then give the reason. A
+// duplicate key is a problem, but leaves ok true.
+func Parse(file string, content []byte) (t Mapping, problems Problems, ok bool) {
+	// Read the only document.
+	content, broken := CheckText(file, content)
 	if broken != nil {
 		return nil, Problems{*broken}, false
 	}
@@ -63,7 +65,7 @@ func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 	if len(documents) > 1 && isEmpty(documents[1]) { // a line --- that ends the first
 		documents = slices.Delete(documents, 1, 2)
 	}
-	d := &document{file: file}
+	d := &converter{file: file}
 	switch {
 	case len(documents) > 1:
 		d.report(RuleSyntax, documents[1], "", "the file must be one document", "remove the line --- and what follows it")
@@ -71,35 +73,38 @@ func parse(file string, content []byte) (t table, problems Problems, ok bool) {
 	case stopped != nil:
 		return nil, Problems{*stopped}, false
 	case len(documents) == 0:
-		return table{}, nil, true
+		return Mapping{}, nil, true
 	}
+
+	// Turn its nodes into values.
 	first := documents[0].Content[0]
 	root := d.convert(first, "", 0)
 	whole := !slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Rule != RuleDuplicateKey })
-	switch data := root.data.(type) {
+	switch data := root.Data.(type) {
 	case nil:
-		return table{}, d.problems, whole
-	case table:
+		return Mapping{}, d.problems, whole
+	case Mapping:
 		return data, d.problems, whole
 	default:
-		d.report(RuleSyntax, first, "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
+		message := "the file must be a mapping of keys to values"
+		d.report(RuleSyntax, first, "", message, "write lines such as: deploy_target: docker")
 		return nil, d.problems, false
 	}
 }
 
-// isEmpty reports whether nothing is written in a document.
+// isEmpty reports whether a document has no content.
 func isEmpty(document *yaml.Node) bool {
 	n := document.Content[0]
 	return n.Kind == yaml.ScalarNode && n.Value == "" && n.Anchor == "" && n.Style == 0
 }
 
-// escapes are what a backslash begins in JSON, two halves of one character taken
-// together.
+// escapes matches the escapes of JSON. The two halves of a surrogate pair are one
+// match.
 var escapes = regexp.MustCompile(`\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u])`)
 
-// withoutEscapesOfJSON puts two escapes of JSON that the YAML library does not
-// know in its words, which may move what follows in the same line by some columns.
-// What is not JSON stays as it is.
+// withoutEscapesOfJSON rewrites the two escapes of JSON that the YAML library does
+// not know, if the content is JSON. This may move what follows in the same line by
+// some columns.
 func withoutEscapesOfJSON(content []byte) []byte {
 	if !json.Valid(content) {
 		return content
@@ -117,46 +122,50 @@ func withoutEscapesOfJSON(content []byte) []byte {
 	})
 }
 
-func (d *document) report(rule Rule, n *yaml.Node, path, message, hint string) {
-	d.problems = append(d.problems, Problem{Rule: rule, File: d.file, Line: n.Line, Column: n.Column, Path: path, Message: message, Hint: hint})
+func (d *converter) report(rule Rule, n *yaml.Node, path, message, hint string) {
+	d.problems = append(d.problems, Problem{
+		Rule: rule, File: d.file, Line: n.Line, Column: n.Column,
+		Path: path, Message: message, Hint: hint,
+	})
 }
 
-func (d *document) origin(n *yaml.Node) Origin {
+func (d *converter) origin(n *yaml.Node) Origin {
 	return Origin{File: d.file, Line: n.Line, Column: n.Column}
 }
 
-// convert returns the value of a node. What an alias stands for is placed where
-// the alias is, but the entries of a mapping or a list where they were written.
-func (d *document) convert(n *yaml.Node, path string, depth int) value {
-	v := value{at: d.origin(n)}
+// convert returns the value of a node. The value of an alias has the position of the
+// alias, but the entries of an aliased mapping or list keep their own.
+func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
+	v := Value{At: d.origin(n)}
 	if d.values++; d.values > maxValues || depth > maxDepth {
 		if !d.full {
 			d.full = true
-			d.report(RuleSize, n, "", fmt.Sprintf("the file holds, or unfolds to, more than %d values or %d levels", maxValues, maxDepth), "shorten lists, and write values out where aliases multiply them")
+			message := fmt.Sprintf("the file holds, or unfolds to, more than %d values or %d levels", maxValues, maxDepth)
+			d.report(RuleSize, n, "", message, "shorten lists, and write values out where aliases multiply them")
 		}
 		return v
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
-		v.data = d.convert(n.Alias, path, depth+1).data
+		v.Data = d.convert(n.Alias, path, depth+1).Data
 	case yaml.SequenceNode:
-		list := make([]value, 0, len(n.Content))
+		list := make([]Value, 0, len(n.Content))
 		for i, entry := range n.Content {
 			list = append(list, d.convert(entry, fmt.Sprintf("%s.%d", path, i), depth+1))
 		}
-		v.data = list
+		v.Data = list
 	case yaml.MappingNode:
-		v.data = d.mapping(n, path, depth)
+		v.Data = d.mapping(n, path, depth)
 	default:
-		v.data = d.scalar(n, path)
+		v.Data = d.scalar(n, path)
 	}
 	return v
 }
 
-// mapping reads keys in order; those that merge keys bring do not replace what
-// is written out.
-func (d *document) mapping(n *yaml.Node, path string, depth int) table {
-	t := table{}
+// mapping returns the keys of a node in order. Keys from merge keys do not replace
+// keys that the mapping itself has.
+func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
+	t := Mapping{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content) && !d.full; i += 2 {
 		key, content := n.Content[i], n.Content[i+1]
@@ -172,13 +181,14 @@ func (d *document) mapping(n *yaml.Node, path string, depth int) table {
 			d.report(RuleSyntax, key, path, "a key must be one plain word", hint)
 			continue
 		}
-		inner := join(path, shown(key.Value))
+		inner := Join(path, SafeName(key.Value))
 		if earlier, ok := t[key.Value]; ok {
-			d.report(RuleDuplicateKey, key, inner, fmt.Sprintf("duplicate key; first set on line %d", earlier.key.Line), "keep one of the two")
+			message := fmt.Sprintf("duplicate key; first set on line %d", earlier.Key.Line)
+			d.report(RuleDuplicateKey, key, inner, message, "keep one of the two")
 			continue
 		}
 		v := d.convert(content, inner, depth+1)
-		v.key = d.origin(key)
+		v.Key = d.origin(key)
 		t[key.Value] = v
 	}
 	for _, content := range merged {
@@ -187,16 +197,17 @@ func (d *document) mapping(n *yaml.Node, path string, depth int) table {
 	return t
 }
 
-func (d *document) merge(t table, n *yaml.Node, path string, depth int) {
+// merge adds the keys of a merge key that the mapping lacks.
+func (d *converter) merge(t Mapping, n *yaml.Node, path string, depth int) {
 	v := d.convert(n, path, depth+1)
-	sources := []value{v}
-	if list, ok := v.data.([]value); ok {
+	sources := []Value{v}
+	if list, ok := v.Data.([]Value); ok {
 		sources = list
 	}
 	for _, source := range sources {
-		more, ok := source.data.(table)
+		more, ok := source.Data.(Mapping)
 		if !ok {
-			d.report(RuleSyntax, n, join(path, "<<"), "must be a mapping or a list of mappings", "")
+			d.report(RuleSyntax, n, Join(path, "<<"), "must be a mapping or a list of mappings", "")
 			return
 		}
 		for key, v := range more {
@@ -210,7 +221,7 @@ func (d *document) merge(t table, n *yaml.Node, path string, depth int) {
 // coreTags are the types of scalars; the last two are read as text.
 var coreTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!timestamp"}
 
-func (d *document) scalar(n *yaml.Node, path string) any {
+func (d *converter) scalar(n *yaml.Node, path string) any {
 	tag := n.ShortTag()
 	if !slices.Contains(coreTags, tag) {
 		d.report(RuleSyntax, n, path, "a tag cannot stand before a value", "remove the word that begins with !")

@@ -1,4 +1,4 @@
-package schema
+package position
 
 // Rule is the stable name of what a problem violates. Users select rules by
 // name, so a published name never changes its meaning.

@@ -1,4 +1,4 @@
-package schema
+package position
 
 import (
 	"fmt"
@@ -6,49 +6,51 @@ import (
 	"strings"
 )
 
-// Closest returns the word that is spelt most like a name, or nothing if none is
-// near: one slip in four letters is near, and one slip always is. Case, dashes,
-// underscores and the variables' prefix are no slips. Failing that, it returns
-// the only word of which one is the beginning of the other.
+// Closest returns the word that is spelled most like a name, or the empty text if
+// none is close. A word is close if it differs in one letter, or in at most one of
+// four letters; case, dots, dashes, underscores and the prefix of the agent's
+// variables do not count. Without such a word, Closest returns the only word that
+// begins with the name or with which the name begins.
 func Closest(name string, words []string) string {
-	if best := nearest(name, words); best != "" {
+	if best := Nearest(name, words); best != "" {
 		return best
 	}
 	if len(name) > longestName {
 		return ""
 	}
-	return begun(squashed(name), words)
+	return onlyPrefixed(normalized(name), words)
 }
 
 // longestName is the length of the longest name that is compared, in bytes.
 const longestName = 64
 
-// nearest is Closest without the words of which one is the beginning of the other.
-func nearest(name string, words []string) string {
+// Nearest is Closest without its comparison of prefixes.
+func Nearest(name string, words []string) string {
 	if len(name) > longestName {
 		return ""
 	}
-	plain := squashed(name)
+	plain := normalized(name)
 	best, least := "", max(1, len(plain)/4)+1
 	slices.Sort(words)
 	for _, word := range words {
-		other := squashed(word)
+		other := normalized(word)
 		if max(len(plain)-len(other), len(other)-len(plain)) >= least {
-			continue // no fewer slips than that
+			continue // the difference in length alone is too large
 		}
-		if n := slips(plain, other); n < least {
+		if n := distance(plain, other); n < least {
 			best, least = word, n
 		}
 	}
 	return best
 }
 
-// begun returns the only word that a name begins, or that begins with a name.
-func begun(name string, words []string) string {
+// onlyPrefixed returns the only word that is a prefix of the name or has the name
+// as its prefix.
+func onlyPrefixed(name string, words []string) string {
 	const shortest = 4
 	found := ""
 	for _, word := range words {
-		plain := squashed(word)
+		plain := normalized(word)
 		if min(len(name), len(plain)) < shortest || !strings.HasPrefix(name, plain) && !strings.HasPrefix(plain, name) {
 			continue
 		}
@@ -60,7 +62,8 @@ func begun(name string, words []string) string {
 	return found
 }
 
-func squashed(name string) string {
+// normalized returns a name in the form in which names are compared.
+func normalized(name string) string {
 	plain := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' {
 			return -1
@@ -70,9 +73,9 @@ func squashed(name string) string {
 	return strings.TrimPrefix(plain, "pulumiagent")
 }
 
-// slips counts the letters that are wrong, missing, too many or swapped with
-// their neighbour.
-func slips(a, b string) int {
+// distance returns the number of letters in which two names differ: wrong, missing,
+// added or swapped with their neighbour.
+func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
@@ -94,7 +97,9 @@ func slips(a, b string) int {
 	return row[len(b)]
 }
 
-func between(lowest, highest *int64) string {
+// Bounds returns the end of a message about a number that has bounds; nil is no
+// bound.
+func Bounds(lowest, highest *int64) string {
 	switch {
 	case lowest != nil && highest != nil:
 		return fmt.Sprintf(" from %d to %d", *lowest, *highest)

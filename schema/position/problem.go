@@ -1,0 +1,152 @@
+package position
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// Severity tells whether a configuration can be used in spite of a problem.
+type Severity int
+
+const (
+	Error   Severity = iota // the configuration cannot be used
+	Warning                 // the configuration can be used, but may not mean what its writer expects
+)
+
+// String returns error or warning.
+func (s Severity) String() string {
+	if s == Warning {
+		return "warning"
+	}
+	return "error"
+}
+
+// Problem is one mistake in a configuration, with its position and how to fix it.
+// No part of it shows a value of the configuration, except harmless numbers and
+// words.
+type Problem struct {
+	Severity Severity
+	Rule     Rule
+	File     string // as the caller named it; empty for a variable, and without a file
+	Line     int    // from 1; 0 is unknown
+	Column   int    // from 1, in characters; 0 is unknown
+	Path     string // of the key, with dots; or the name of a variable
+	Message  string // completes "path: "
+	Hint     string // how to fix it, unless the message already tells
+
+	// Value distinguishes problems that differ only in a value that is not shown.
+	Value secret.String
+}
+
+// NewWarning returns a warning about the key or value at an origin.
+func NewWarning(rule Rule, at Origin, path, message, hint string) Problem {
+	return Problem{
+		Severity: Warning, Rule: rule, File: at.File, Line: at.Line, Column: at.Column,
+		Path: path, Message: message, Hint: hint,
+	}
+}
+
+// String returns the problem in one line and its hint in a second line.
+func (p Problem) String() string {
+	var b strings.Builder
+	if p.File != "" {
+		b.WriteString(p.File)
+		for _, n := range []int{p.Line, p.Column} {
+			if n > 0 {
+				b.WriteString(":" + strconv.Itoa(n))
+			}
+		}
+		b.WriteString(": ")
+	}
+	if p.Path != "" {
+		b.WriteString(p.Path + ": ")
+	}
+	b.WriteString(p.Message)
+	if p.Hint != "" {
+		b.WriteString("\n  hint: " + p.Hint)
+	}
+	return b.String()
+}
+
+// Problems are the problems of one configuration, sorted: first those of the file
+// as a whole, then by position, then variables by name. It is an error whose
+// message contains all of them.
+type Problems []Problem
+
+// maxProblems is the largest number of problems that are reported of one
+// configuration: few enough for a log.
+const maxProblems = 1000
+
+// Limit returns the first problems, and in place of the others one problem with
+// their number. The result contains an error if p does.
+func (p Problems) Limit(file string) Problems {
+	if len(p) <= maxProblems {
+		return p
+	}
+	rest := Problem{
+		Severity: Warning, Rule: RuleSize, File: file,
+		Message: fmt.Sprintf("there are %d more problems", len(p)-maxProblems),
+		Hint:    "mend the ones that are listed, and look again",
+	}
+	if len(p[maxProblems:].Errors()) > 0 {
+		rest.Severity = Error
+	}
+	return append(p[:maxProblems:maxProblems], rest)
+}
+
+// Error returns every problem, in lines of their own.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, problem := range p {
+		lines[i] = problem.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Errors returns the problems with which the configuration cannot be used.
+func (p Problems) Errors() Problems { return p.with(Error) }
+
+// Warnings returns the problems in spite of which the configuration can be used.
+func (p Problems) Warnings() Problems { return p.with(Warning) }
+
+// Err returns [Problems.Errors] as an error, or nil if there are none.
+func (p Problems) Err() error {
+	if errs := p.Errors(); len(errs) > 0 {
+		return errs
+	}
+	return nil
+}
+
+func (p Problems) with(s Severity) Problems {
+	var some Problems
+	for _, problem := range p {
+		if problem.Severity == s {
+			some = append(some, problem)
+		}
+	}
+	return some
+}
+
+// Sort puts the problems in the order that Problems documents.
+func (p Problems) Sort() {
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(rank(a), rank(b)),
+			cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
+			cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message),
+		)
+	})
+}
+
+// rank orders problems of files before problems of variables.
+func rank(p Problem) int {
+	if p.File == "" {
+		return 1
+	}
+	return 0
+}

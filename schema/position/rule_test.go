@@ -1,0 +1,64 @@
+package position_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cmwa-project/cmwa/schema/position"
+)
+
+func TestEveryRuleHasADescription(t *testing.T) {
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[position.Rule]bool{}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Rule" && len(spec.Values) == 1 {
+				text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				declared[position.Rule(text)] = true
+			}
+			return true
+		})
+	}
+	described := map[position.Rule]bool{}
+	for _, info := range position.Rules() {
+		if described[info.Rule] {
+			t.Errorf("%s is described twice", info.Rule)
+		}
+		described[info.Rule] = true
+		if info.Description == "" || strings.HasSuffix(info.Description, ".") || !unicode.IsUpper(rune(info.Description[0])) {
+			t.Errorf("%s: %q is no sentence without a full stop", info.Rule, info.Description)
+		}
+		if !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(string(info.Rule)) {
+			t.Errorf("%s is not made of small words", info.Rule)
+		}
+	}
+	if len(declared) < 15 {
+		t.Fatalf("only %d rules found", len(declared))
+	}
+	if diff := cmp.Diff(declared, described); diff != "" {
+		t.Errorf("declared and described differ:\n%s", diff)
+	}
+}

@@ -1,0 +1,182 @@
+package position
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// Origin is the place that a value comes from: a file or a variable. The zero
+// value stands for the defaults.
+type Origin struct {
+	File     string
+	Line     int // from 1
+	Column   int // from 1, in characters
+	Variable string
+}
+
+// String returns the variable's name, file:line, or default.
+func (o Origin) String() string {
+	switch {
+	case o.Variable != "":
+		return o.Variable
+	case o.Line > 0:
+		return o.File + ":" + strconv.Itoa(o.Line)
+	default:
+		return "default"
+	}
+}
+
+// Value is a value of a configuration with its origin.
+type Value struct {
+	Key  Origin // of the key of the value, if it has one
+	At   Origin
+	Data any // nil, bool, int, int64, uint64, float64, string, []Value or Mapping
+}
+
+// Mapping is a YAML mapping with text keys.
+type Mapping map[string]Value
+
+// Get returns the value at a path of keys. A number is also the index of an entry
+// of a list, from 0.
+func (t Mapping) Get(path ...string) (Value, bool) {
+	v, ok := t[path[0]]
+	for _, step := range path[1:] {
+		switch data := v.Data.(type) {
+		case Mapping:
+			v, ok = data[step]
+		case []Value:
+			i, err := strconv.Atoi(step)
+			if ok = err == nil && 0 <= i && i < len(data); ok {
+				v = data[i]
+			}
+		default:
+			ok = false
+		}
+		if !ok {
+			return Value{}, false
+		}
+	}
+	return v, ok
+}
+
+// Set puts a value at a path and replaces what is there.
+func (t Mapping) Set(v Value, path ...string) {
+	if len(path) == 1 {
+		t[path[0]] = v
+		return
+	}
+	outer := t[path[0]]
+	inner, ok := outer.Data.(Mapping)
+	if !ok {
+		inner = Mapping{}
+		outer.Data = inner
+		t[path[0]] = outer
+	}
+	inner.Set(v, path[1:]...)
+}
+
+// Remove deletes the value at a path if it is in a mapping.
+func (t Mapping) Remove(path ...string) {
+	last := len(path) - 1
+	if last > 0 {
+		v, _ := t.Get(path[:last]...)
+		t, _ = v.Data.(Mapping)
+	}
+	delete(t, path[last])
+}
+
+// Without returns a copy of the mapping without some keys.
+func (t Mapping) Without(keys ...string) Mapping {
+	less := maps.Clone(t)
+	for _, key := range keys {
+		delete(less, key)
+	}
+	return less
+}
+
+// FromPlain returns decoded JSON or CUE as a mapping whose values have the origin of
+// the defaults.
+func FromPlain(plain map[string]any) Mapping {
+	t := make(Mapping, len(plain))
+	for key, data := range plain {
+		t[key] = Value{Data: unplain(data)}
+	}
+	return t
+}
+
+func unplain(data any) any {
+	switch data := data.(type) {
+	case map[string]any:
+		return FromPlain(data)
+	case []any:
+		list := make([]Value, len(data))
+		for i, entry := range data {
+			list[i] = Value{Data: unplain(entry)}
+		}
+		return list
+	case int64:
+		return int(data)
+	default:
+		return data
+	}
+}
+
+// Over returns the mapping laid over another one: its values win, except that two
+// mappings under the same key are merged in the same way.
+func (t Mapping) Over(other Mapping) Mapping {
+	merged := make(Mapping, len(t)+len(other))
+	for key, v := range other {
+		merged[key] = v
+	}
+	for key, v := range t {
+		upper, isTable := v.Data.(Mapping)
+		lower, wasTable := merged[key].Data.(Mapping)
+		if isTable && wasTable {
+			v.Data = upper.Over(lower)
+		}
+		merged[key] = v
+	}
+	return merged
+}
+
+// Origins adds the origin of each value to a map by path. Entries of lists are
+// left out.
+func (t Mapping) Origins(at string, into map[string]Origin) {
+	for key, v := range t {
+		path := Join(at, key)
+		if inner, ok := v.Data.(Mapping); ok {
+			inner.Origins(path, into)
+			continue
+		}
+		into[path] = v.At
+	}
+}
+
+// Plain returns the data of the value without origins.
+func (v Value) Plain() any {
+	switch data := v.Data.(type) {
+	case Mapping:
+		return data.Plain()
+	case []Value:
+		list := make([]any, len(data))
+		for i, entry := range data {
+			list[i] = entry.Plain()
+		}
+		return list
+	default:
+		return data
+	}
+}
+
+// Plain returns the data of the mapping without origins.
+func (t Mapping) Plain() map[string]any {
+	plain := make(map[string]any, len(t))
+	for key, v := range t {
+		plain[key] = v.Plain()
+	}
+	return plain
+}
+
+// Keys returns the keys in order.
+func (t Mapping) Keys() []string { return slices.Sorted(maps.Keys(t)) }
