@@ -28,7 +28,9 @@ type Executor interface {
 	Follow(ctx context.Context, id string) (io.ReadCloser, error)
 
 	// Wait blocks until the environment has ended, or ctx. An environment that is
-	// not there any more has ended: [ErrNoEnvironment].
+	// not there any more has ended: [ErrNoEnvironment]. Any other error is
+	// temporary, such as that of an engine that is restarted: the caller calls Wait
+	// again after a while, and the executor itself does not retry.
 	Wait(ctx context.Context, id string) (Exit, error)
 
 	// Remove ends what runs, giving it up to grace after the first request (a

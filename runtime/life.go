@@ -21,8 +21,8 @@ const (
 	endLimit   = time.Second      // from the end of a job's stream to its own, or it was no end
 	hearLimit  = 5 * time.Second  // from a job's end to that of its stream
 	wordLimit  = 10 * time.Second // between the removal of an environment and the engine's word how it ended
-	firstPause = time.Second      // before a stream that broke off is taken up again; doubles
-	lastPause  = 30 * time.Second // ceiling of these
+	firstRetry = time.Second      // between two calls to an engine after a failed one; doubles
+	lastRetry  = 30 * time.Second // ceiling of these
 )
 
 // Causes for which a job's life is cut short.
@@ -99,108 +99,121 @@ type end struct {
 	err  error
 }
 
-// attend waits for the job's end, or brings it about when ctx ends first. Ok is
-// false when neither is known to have come.
+// attend blocks until the job has ended, and stops the job when ctx ends first. Ok
+// is false when the job may still run.
 func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (e end, ok bool) {
-	ended := make(chan end, 1)
-	waiting, enough := context.WithCancel(context.WithoutCancel(ctx))
-	defer enough()
-	over := make(chan struct{})
+	// Wait for the end and follow the output, each in its own goroutine. The first
+	// writes e and then closes over.
+	over, followed := make(chan struct{}), make(chan struct{})
+	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	children.Go(func() {
 		defer close(over)
-		exit, err := l.pool.parts.Executor.Wait(waiting, l.id)
-		ended <- end{exit, err}
+		l.retryEngine(waiting, nil, "cannot wait for the job's end; trying again", func() (done bool, err error) {
+			e.exit, e.err = l.pool.parts.Executor.Wait(waiting, l.id)
+			return e.err == nil || errors.Is(e.err, ErrNoEnvironment), e.err
+		})
 	})
-	heard := make(chan struct{})
 	children.Go(func() {
-		defer close(heard)
+		defer close(followed)
 		l.follow(waiting, over)
 	})
 
 	select {
-	case e = <-ended:
+	case <-over:
 	case <-ctx.Done():
 		l.enter(Stopping)
 		l.log.Info("stopping the job", "reason", context.Cause(ctx))
-		if e, ok = l.halt(ended, children); !ok {
-			return e, false
+		if !l.halt(over, children) {
+			return end{}, false
 		}
 	}
-	select { // the last words are in the stream already
-	case <-heard:
+
+	// The stream holds the last lines already.
+	select {
+	case <-followed:
 	case <-time.After(hearLimit):
+	}
+	if !closed(over) {
+		return end{err: errors.New("the engine does not say how it ended")}, true
 	}
 	return e, true
 }
 
-// halt ends the environment, in order if it can be. A job that an engine does
-// not end is tried again, and holds its place as it may still run; only when the
-// pool has no time left is it given up, and then nothing is known of it.
-func (l *life) halt(ended <-chan end, children *sync.WaitGroup) (e end, ok bool) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+// halt ends the environment, in order if it can be, and reports whether it is known
+// to have ended. A job that an engine does not end is tried again, and keeps its
+// slot as it may still run, until the pool has no time left.
+func (l *life) halt(over <-chan struct{}, children *sync.WaitGroup) (ended bool) {
+	l.retryEngine(l.pool.final, over, "the job cannot be ended; trying again", func() (done bool, err error) {
+		if closed(over) {
+			return true, nil
+		}
 		removed := make(chan error, 1)
 		children.Go(func() { removed <- l.remove(stopGrace) })
 		select {
-		case e = <-ended:
+		case <-over:
 			select { // it may be about to remove what has ended
 			case <-removed:
 			case <-time.After(wordLimit):
 			}
-			return e, true
 		case err := <-removed:
-			switch {
-			case err == nil:
-				select {
-				case e = <-ended:
-				case <-time.After(wordLimit):
-					e.err = errors.New("the engine does not say how it ended")
-				}
-				return e, true
-			case pause == firstPause:
-				l.log.Warn("the job cannot be ended; trying again", "environment", l.id, "error", err)
+			if err != nil {
+				return false, err
 			}
-		}
-		select {
-		case e = <-ended:
-			return e, true
-		case <-l.pool.final.Done():
-			select {
-			case e = <-ended:
-				return e, true
-			default:
-				return e, false
-			}
-		case <-time.After(pause):
-		}
-	}
-}
-
-// follow reads what the runner tells of its progress. A stream that an engine
-// breaks off while the job runs is taken up again, from its beginning: an engine
-// may be restarted under its containers. Over is closed when the job has ended.
-func (l *life) follow(ctx context.Context, over <-chan struct{}) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		last := closed(over) // then all there is to say is in the stream
-		err := l.listen(ctx)
-		switch {
-		case last, ctx.Err() != nil, errors.Is(err, ErrNoEnvironment):
-			return
-		case err == nil: // the end, or what looks like it
+			ended = true
 			select {
 			case <-over:
-				return
+			case <-time.After(wordLimit):
+			}
+		}
+		return true, nil
+	})
+	return ended || closed(over)
+}
+
+// follow reads the runner's progress until the job has ended. A stream that breaks
+// off earlier is read again from its beginning. Over is closed when the job has
+// ended.
+func (l *life) follow(ctx context.Context, over <-chan struct{}) {
+	l.retryEngine(ctx, over, "cannot follow the runner; trying again", func() (done bool, err error) {
+		last := closed(over) // then the stream is complete
+		err = l.listen(ctx)
+		switch {
+		case last, ctx.Err() != nil, errors.Is(err, ErrNoEnvironment):
+			return true, nil
+		case err == nil: // the end, or a stream that broke off without an error
+			select {
+			case <-over:
+				return true, nil
 			case <-ctx.Done():
-				return
+				return true, nil
 			case <-time.After(endLimit):
 			}
-		case pause == firstPause:
-			l.log.Warn("follow the runner", "error", err)
+		}
+		return false, err
+	})
+}
+
+// retryEngine makes a call to the engine again and again until it is done or ctx
+// ends: an engine may be restarted while its containers run. The wait between two
+// calls doubles from firstRetry to lastRetry; wake ends it early. The first error is
+// logged with the message.
+func (l *life) retryEngine(ctx context.Context, wake <-chan struct{}, message string, call func() (done bool, err error)) {
+	logged := false
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		done, err := call()
+		switch {
+		case done, ctx.Err() != nil:
+			return
+		case err != nil && !logged:
+			logged = true
+			l.log.Warn(message, "environment", l.id, "error", err)
 		}
 		select {
-		case <-over:
+		case <-wake:
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(wait):
 		}
 	}
 }

@@ -272,7 +272,8 @@ func TestAJobThatIsGivenUpWhileItsContainerIsMadeIsNotStarted(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatGoesAwayWhileAJobRunsIsWaitedFor(t *testing.T) {
+// The caller waits again: see TestReconnect of package runtime.
+func TestWaitFailsWhileTheEngineIsAway(t *testing.T) {
 	d := newDaemon(t)
 	var mu sync.Mutex
 	asked := 0
@@ -292,6 +293,9 @@ func TestAnEngineThatGoesAwayWhileAJobRunsIsWaitedFor(t *testing.T) {
 	e, err := d.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := e.Wait(t.Context(), containerID); err == nil || errors.Is(err, runtime.ErrNoEnvironment) {
+		t.Errorf("while the engine is away Wait gives %v, want another error than %v", err, runtime.ErrNoEnvironment)
 	}
 	if exit := wait(t, e, containerID); exit.Code != 137 || exit.Reason != "out of memory" {
 		t.Errorf("the runner ended with %+v", exit)

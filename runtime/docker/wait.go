@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -14,39 +13,23 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Time between two tries to reach an engine that has gone away while a job runs.
-const (
-	firstPause = time.Second
-	lastPause  = 30 * time.Second
-)
-
 // never is the exit code of a container that has none.
 const never = -1
 
-// Wait blocks until the container has ended. An engine that goes away is waited
-// for as well: with live restore the container outlives it.
+// Wait blocks until the container has ended. An engine that stops meanwhile is an
+// error; with live restore the container outlives it, and can be waited for again.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	if !isID(id) {
 		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoEnvironment)
 	}
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		exit, err := e.ended(ctx, id)
-		switch {
-		case err == nil, errors.Is(err, runtime.ErrNoEnvironment):
-			return exit, err
-		case ctx.Err() != nil:
-			return exit, fmt.Errorf("wait for the container: %w", context.Cause(ctx))
-		case pause == firstPause:
-			e.log.Warn("lost sight of a container; looking again", "container", short(id), "error", err)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return exit, fmt.Errorf("wait for the container: %w", context.Cause(ctx))
-		}
+	exit, err := e.ended(ctx, id)
+	switch {
+	case err == nil, errors.Is(err, runtime.ErrNoEnvironment):
+		return exit, err
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
 	}
+	return exit, fmt.Errorf("wait for the container: %w", err)
 }
 
 // ended waits for a container's end, and asks how it was. The container may be

@@ -11,12 +11,12 @@ import (
 )
 
 // Wait blocks until the runner has ended, whoever started it. The code of a
-// runner that was killed together with its supervisor is -1.
+// runner that was killed together with its supervisor is -1, and so is that of one
+// whose files are damaged.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	farewell, stop := e.await(id)
 	defer stop()
 	var v *environment
-	said := false
 	ticker := time.NewTicker(lookAgain)
 	defer ticker.Stop()
 	for {
@@ -36,11 +36,10 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 		default:
 		}
 		switch {
-		case errors.Is(err, runtime.ErrNoEnvironment), mangled(err):
+		case mangled(err):
+			return runtime.Exit{Code: unknownCode, Reason: err.Error()}, nil
+		case !errors.Is(err, errRunning):
 			return exit, err
-		case !errors.Is(err, errRunning) && !said:
-			said = true
-			e.log.Warn("lost sight of a job; looking again", "environment", id, "error", err)
 		}
 		select {
 		case exit := <-farewell:

@@ -25,6 +25,8 @@ type environment struct {
 	exit    runtime.Exit
 	asked   bool
 	changed chan struct{} // closed and replaced when ends has changed
+
+	waitErrors []error // still to come
 }
 
 func newEnvironment(job runtime.Job, script Script, started time.Time) *environment {
@@ -37,6 +39,8 @@ func newEnvironment(job runtime.Job, script Script, started time.Time) *environm
 		ends:    after(started, script.Running),
 		exit:    script.Exit,
 		changed: make(chan struct{}),
+
+		waitErrors: script.WaitErrors,
 	}
 }
 
@@ -105,6 +109,16 @@ func (v *environment) move(ends time.Time, exit runtime.Exit) {
 	v.ends, v.exit = ends, exit
 	close(v.changed)
 	v.changed = make(chan struct{})
+}
+
+// nextWaitError returns the next of the script's WaitErrors, nil after the last.
+func (v *environment) nextWaitError() (err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.waitErrors) > 0 {
+		err, v.waitErrors = v.waitErrors[0], v.waitErrors[1:]
+	}
+	return err
 }
 
 // wait blocks until it has ended, or ctx.

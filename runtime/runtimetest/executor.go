@@ -209,6 +209,9 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	if err != nil {
 		return runtime.Exit{}, err
 	}
+	if err := env.nextWaitError(); err != nil {
+		return runtime.Exit{}, err
+	}
 	return env.wait(ctx)
 }
 

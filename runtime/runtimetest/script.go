@@ -26,6 +26,8 @@ type Script struct {
 	BreakErr  error           // that it breaks off with; nil looks like the end
 	FollowErr error           // that Follow ends with until the first of Breaks
 
+	WaitErrors []error // what the first calls of Wait end with, instead of waiting
+
 	Ending       time.Duration // from a TERM to the end; Forever takes no notice of it
 	OnTerm       runtime.Exit  // when it ended because of a TERM
 	RemoveErrors []error       // what the first calls of Remove end with, instead of removing
