@@ -137,8 +137,8 @@ func (p *Pool) loop(ctx context.Context) {
 	defer broom.Stop()
 	beside, enough := context.WithCancel(ctx) // for sweeps and checks
 	defer enough()
-	var place *slot // while the pool waits for one
-	defer func() { p.wait(place, nil) }()
+	var queued *slot // while the pool waits for a slot
+	defer func() { p.leaveQueue(queued) }()
 	for {
 		room, wait := p.turn()
 		if room < 0 {
@@ -151,11 +151,13 @@ func (p *Pool) loop(ctx context.Context) {
 		// only after a check that still counts.
 		switch {
 		case !polls || executor == unable:
-			place = p.wait(place, nil)
-		case executor == able && place != nil && place.has():
-			mine := place
-			place = p.wait(nil, nil)
-			p.claim(ctx, mine)
+			p.leaveQueue(queued)
+			queued = nil
+		case executor == able && queued != nil && queued.has():
+			granted := queued
+			queued = nil
+			p.setWaiting(false)
+			p.claim(ctx, granted)
 			continue
 		}
 
@@ -163,11 +165,11 @@ func (p *Pool) loop(ctx context.Context) {
 		// next check: while the pool may not poll, and while it waits for a slot.
 		var due <-chan time.Time
 		var granted <-chan struct{}
-		if place != nil && !place.has() {
-			granted = place.granted
+		if queued != nil && !queued.has() {
+			granted = queued.granted
 		}
 		switch {
-		case executor != able || place != nil:
+		case executor != able || queued != nil:
 			if wait = check; check > 0 {
 				due = timer.C
 			}
@@ -182,29 +184,34 @@ func (p *Pool) loop(ctx context.Context) {
 		case <-broom.C:
 			p.jobs.Go(func() { p.sweepAgain(beside) })
 		case <-due:
-			if !polls || executor != able || place != nil {
+			if !polls || executor != able || queued != nil {
 				continue
 			}
-			if mine := p.parts.Slots.join(p); mine.has() {
-				p.claim(ctx, mine)
+			if slot := p.parts.Slots.join(p); slot.has() {
+				p.claim(ctx, slot)
 			} else {
-				place = p.wait(nil, mine)
+				queued = slot
+				p.setWaiting(true)
 			}
 		case <-granted: // if it is still wanted
 		}
 	}
 }
 
-// wait gives up one place in the queue for a slot, if it is not nil, and notes
-// whether the pool waits at another, which it returns.
-func (p *Pool) wait(old, place *slot) *slot {
-	if old != nil {
-		old.leave()
+// leaveQueue gives up the pool's place in the queue for a slot, or its slot. Nil is
+// a pool that waits for none.
+func (p *Pool) leaveQueue(queued *slot) {
+	if queued != nil {
+		queued.leave()
+		p.setWaiting(false)
 	}
+}
+
+// setWaiting notes whether the pool waits for a slot.
+func (p *Pool) setWaiting(waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting = place != nil
-	return place
+	p.waiting = waiting
 }
 
 // turn says how many jobs there is room for, and how long to wait before the
