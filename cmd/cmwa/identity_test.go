@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 )
 
@@ -118,8 +119,9 @@ func TestLeftoverPools(t *testing.T) {
 				w.attends(again, agent)
 
 				url := fmt.Sprintf("http://127.0.0.1:%d", port)
+				asked := client{url: url}
 				w.eventually("the agent is ready", func() bool { return probe(url+"/readyz") == http.StatusOK })
-				d, err := askAt(t.Context(), url+"/status", true)
+				d, err := asked.fetch(t.Context())
 				w.must(err)
 				if phases := fmt.Sprint(phasesOf(d)); phases != "map[draining:1 polling:1]" && phases != "map[draining:1 paused:1]" {
 					t.Errorf("the pools are %s", phases)
@@ -130,7 +132,7 @@ func TestLeftoverPools(t *testing.T) {
 				release()
 				w.eventually("nothing is left of the job", func() bool { return len(w.left("one", "two")) == 0 })
 				w.eventually("the drained pool is removed", func() bool {
-					d, err := askAt(t.Context(), url+"/status", true)
+					d, err := asked.fetch(t.Context())
 					return err == nil && phasesOf(d)["draining"] == 0
 				})
 			})
@@ -214,7 +216,7 @@ func TestIdentityExamples(t *testing.T) {
 }
 
 // phasesOf counts the pools of a status by phase.
-func phasesOf(d statusDocument) map[string]int {
+func phasesOf(d status.Document) map[string]int {
 	phases := map[string]int{}
 	for _, p := range d.Pools {
 		phases[p.Phase]++

@@ -49,7 +49,18 @@ var never = []arrow{
 	{"reconcile", "github.com/fsnotify/*", "only reconcile/watch watches"},
 	{"reconcile", "github.com/moby/*", "the loop never meets an executor"},
 
+	{"reconcile", module + "reconcile/status", "the loop returns its status and does not know how it is reported"},
+
 	{"reconcile/watch", module + "*", "it compares bytes and does not interpret them"},
+
+	{"reconcile/status", module + "cloud*", "a status is read from snapshots, which name a service and never call it"},
+	{"reconcile/status", module + "runtime/*", "a status is read from snapshots, which name a target and never call it"},
+	{"reconcile/status", "cuelang.org/*", "a status reads typed configuration"},
+	{"reconcile/status", "github.com/fsnotify/*", "of reconcile/watch it uses the names of the modes only"},
+	{"reconcile/status", "github.com/moby/*", "a status is read from snapshots, which name a target and never call it"},
+	{"reconcile/status", "k8s.io/*", "a status is read from snapshots, which name a target and never call it"},
+	{"reconcile/status", "github.com/peterbourgon/*", "flags and terminals belong to the command"},
+	{"reconcile/status", "golang.org/x/term", "flags and terminals belong to the command"},
 
 	{"runtime", module + "schema*", "what is run does not know what is written"},
 	{"runtime", module + "reconcile*", "what is run does not know what is wanted"},

@@ -152,12 +152,12 @@ func TestStatusFindsTheAgentByAddress(t *testing.T) {
 		"a refused file, the variable": {"log_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n", "10.0.0.6", "http://10.0.0.6:7/status"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := inquiry{config: fileOf(t, "agent.yaml", "token: pul-a\n"+test.file), environ: environment{}}
+			c := client{config: fileOf(t, "agent.yaml", "token: pul-a\n"+test.file), environ: environment{}}
 			if test.variable != "" {
-				q.environ = readEnvironment([]string{variable + test.variable})
+				c.environ = readEnvironment([]string{variable + test.variable})
 			}
-			if where, guessed, err := q.where(); err != nil || where != test.want || guessed != "" {
-				t.Errorf("%s, guessed because of %q, %v: want %s", where, guessed, err, test.want)
+			if at, guessed, err := c.address(); err != nil || at != test.want || guessed != "" {
+				t.Errorf("%s, guessed because of %q, %v: want %s", at, guessed, err, test.want)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
@@ -19,15 +20,15 @@ import (
 // only names its file and the digest of what it has in force; the file is read
 // here, and counts if it comes to that digest. The digest covers the variables
 // and the files of tokens too, so nothing that differs can go unnoticed.
-func (s streams) planLive(ctx context.Context, q *inquiry, name, format string) error {
-	d, err := q.ask(ctx)
+func (s streams) planLive(ctx context.Context, c *client, name, format string) error {
+	d, err := c.fetch(ctx)
 	if err != nil {
 		return s.noPlan(err)
 	}
 	if d.Agent.Version != cli.Version() {
 		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", printable(d.Agent.Version), cli.Version())
 	}
-	before, err := inForceHere(d, q.environ)
+	before, err := inForceHere(d, c.environ)
 	if err != nil {
 		return s.noPlan(err)
 	}
@@ -65,7 +66,7 @@ func (s streams) noPlan(err error) error {
 }
 
 // inForceHere loads what an agent has in force from the files of this machine.
-func inForceHere(d statusDocument, environ environment) (*schema.Config, error) {
+func inForceHere(d status.Document, environ environment) (*schema.Config, error) {
 	executable, _ := os.Executable()
 	source := schema.Source{Environ: environ, Executable: executable}
 	if path := d.Config.Path; path != "" {

@@ -8,20 +8,22 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
 // agentWithFile answers as an agent that has a file in force, as it is read with
 // these variables.
-func agentWithFile(t *testing.T, path string, environ []string, change func(*statusDocument)) string {
+func agentWithFile(t *testing.T, path string, environ []string, change func(*status.Document)) string {
 	t.Helper()
 	source, err := schema.Find(schema.Places{Config: path, Environ: readEnvironment(environ)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	digest := schema.Evaluate(source).Digest
-	return agentOf(t, func() statusDocument {
-		d := fixedStatus()
+	fixed := fixedStatus(t)
+	return agentOf(t, func() status.Document {
+		d := fixed
 		d.Agent.Version, d.Config.Path, d.Config.Digest, d.Config.Rejection = cli.Version(), path, digest, nil
 		if change != nil {
 			change(&d)
@@ -66,13 +68,13 @@ func TestALivePlanCountsOnlyWhereTheFileIsWhatIsInForce(t *testing.T) {
 		environ []string
 		want    string
 	}{
-		"another file by now":   {agentWithFile(t, path, nil, func(d *statusDocument) { d.Config.Digest = "0" }), nil, "is not what the agent has in force"},
+		"another file by now":   {agentWithFile(t, path, nil, func(d *status.Document) { d.Config.Digest = "0" }), nil, "is not what the agent has in force"},
 		"the agent's variables": {agentWithFile(t, path, variables, nil), nil, "with its PULUMI_AGENT_ variables"},
-		"another folder":        {agentWithFile(t, path, variables, func(d *statusDocument) { d.Agent.Directory = "/srv/agent" }), nil, "in its working directory /srv/agent"},
-		"a refused file":        {agentWithFile(t, path, nil, func(d *statusDocument) { d.Config.Digest, d.Config.Rejection = "0", &statusRejection{} }), nil, "cmwa status tells why"},
-		"another machine":       {agentWithFile(t, path, nil, func(d *statusDocument) { d.Config.Path = "/not/here/\x1b[2J.yaml" }), nil, "cannot be read here"},
-		"a relative name":       {agentWithFile(t, path, nil, func(d *statusDocument) { d.Config.Path = "agent.yaml" }), nil, "it is no agent"},
-		"a device":              {agentWithFile(t, path, nil, func(d *statusDocument) { d.Config.Path = "/dev/zero" }), nil, "cannot be read here"},
+		"another folder":        {agentWithFile(t, path, variables, func(d *status.Document) { d.Agent.Directory = "/srv/agent" }), nil, "in its working directory /srv/agent"},
+		"a refused file":        {agentWithFile(t, path, nil, func(d *status.Document) { d.Config.Digest, d.Config.Rejection = "0", &status.Rejection{} }), nil, "cmwa status tells why"},
+		"another machine":       {agentWithFile(t, path, nil, func(d *status.Document) { d.Config.Path = "/not/here/\x1b[2J.yaml" }), nil, "cannot be read here"},
+		"a relative name":       {agentWithFile(t, path, nil, func(d *status.Document) { d.Config.Path = "agent.yaml" }), nil, "it is no agent"},
+		"a device":              {agentWithFile(t, path, nil, func(d *status.Document) { d.Config.Path = "/dev/zero" }), nil, "cannot be read here"},
 		"nobody":                {"http://127.0.0.1:1", nil, "nothing listens there"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +114,7 @@ func TestALivePlanRefusesWhatTheAgentWouldRefuse(t *testing.T) {
 
 func TestALivePlanSaysThatTheAgentIsOfAnotherRelease(t *testing.T) {
 	path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\n")
-	url := agentWithFile(t, path, nil, func(d *statusDocument) { d.Agent.Version = "v0.0.1" })
+	url := agentWithFile(t, path, nil, func(d *status.Document) { d.Agent.Version = "v0.0.1" })
 	if said := tell(nil, "plan", "--live", "--url", url, path); said.code != cli.ExitOK || !strings.Contains(said.stderr, "warning: the agent is of release v0.0.1") {
 		t.Errorf("%+v", said)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
 // A key that a variable sets is named wherever an edit of it is looked at: in the
@@ -59,11 +60,11 @@ func TestReloadOverlaidKeys(t *testing.T) {
 	// The same in the other places, each with the agent's variables.
 	text := fmt.Sprintf(hidden, "8s")
 	secret := "token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect"
-	status := w.onceWith(environ, "status", "--config", w.file())
-	if flat := strings.Join(strings.Fields(status.stdout), " "); !strings.Contains(flat, text) || !strings.Contains(flat, secret) {
-		t.Errorf("status: %+v", status)
+	printed := w.onceWith(environ, "status", "--config", w.file())
+	if flat := strings.Join(strings.Fields(printed.stdout), " "); !strings.Contains(flat, text) || !strings.Contains(flat, secret) {
+		t.Errorf("status: %+v", printed)
 	}
-	var document statusDocument
+	var document status.Document
 	if err := json.Unmarshal([]byte(w.onceWith(environ, "status", "--json", "--config", w.file()).stdout), &document); err != nil || len(document.Config.Warnings) != 2 {
 		t.Errorf("status --json: %v, %+v", err, document.Config.Warnings)
 	}

@@ -23,7 +23,7 @@ const (
 
 func planCommand(s streams) command {
 	format, live := "text", false
-	running := inquiry{environ: readEnvironment(s.environ)}
+	running := client{environ: readEnvironment(s.environ)}
 	c := command{
 		name: "plan", help: "say what a reload from one file to another would do",
 		forms: []form{{

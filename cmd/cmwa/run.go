@@ -12,6 +12,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
@@ -82,9 +83,9 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 
 	// The loop, and the pages that show its state.
 	loop := reconcile.New(builder(environ, agent, process.slots, log.logger), process.prepare, first.Process, log.logger)
-	process.handle((&account{
-		started: time.Now(), config: reloader.View, loop: loop.Status, mode: watcher.Mode,
-	}).answers())
+	process.handle(status.Handler(status.Snapshots{
+		Version: cli.Version(), StartedAt: time.Now(), Config: reloader.View, Loop: loop.Status, WatchMode: watcher.Mode,
+	}))
 	log.logger.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Folder)
 	reloader.Deliver(loop.Want)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -164,35 +163,5 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 	_ = free.Close()
 	if *closed > 0 {
 		t.Errorf("the sink in use was closed %d times", *closed)
-	}
-}
-
-func TestTheStatusTellsOfFrozenFiles(t *testing.T) {
-	a := calmAccount(t)
-	view := a.config()
-	a.config = func() reconcile.View { return view }
-	if d := a.document(time.Now()); len(d.Config.Frozen) > 0 {
-		t.Fatalf("%v", d.Config.Frozen)
-	}
-	view.Frozen = []string{"/proc"}
-	if d := a.document(time.Now()); !slices.Equal(d.Config.Frozen, view.Frozen) {
-		t.Errorf("these are told to be frozen: %v", d.Config.Frozen)
-	}
-}
-
-func TestConvergedIsToldOfTheLastGoodConfigurationWhileTheFileIsRefused(t *testing.T) {
-	a := calmAccount(t)
-	view, loop := a.config(), a.loop()
-	loop.Claiming = true
-	view.Rejection, view.Rejected = &reconcile.Rejection{At: time.Now(), Reason: "it cannot be read"}, 1
-	a.config, a.loop = func() reconcile.View { return view }, func() reconcile.Status { return loop }
-	if d := a.document(time.Now()); !d.Converged || d.Config.Rejection == nil || d.good() {
-		t.Errorf("%+v", d)
-	}
-	text := get(t, a.answers(), "/metrics").Body.String()
-	for _, want := range []string{"# HELP cmwa_converged Whether what the last good configuration says ", "\ncmwa_converged 1\n", "\ncmwa_config_problems 1\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the metrics do not hold %q:\n%s", want, text)
-		}
 	}
 }

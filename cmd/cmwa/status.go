@@ -7,41 +7,36 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
 const (
-	statusLimit = 5 * time.Second // of one question
-	statusBytes = 8 << 20         // of one answer: some ten thousand jobs
-	statusEvery = time.Second     // between two looks of --watch
-	defaultPort = 8080            // of http_server_port, for a file that says nothing of it
+	watchInterval = time.Second // between two requests of --watch
+	defaultPort   = 8080        // of http_server_port, for a file that does not set it
 )
 
 func statusCommand(s streams) command {
-	q := inquiry{environ: readEnvironment(s.environ)}
+	c := client{environ: readEnvironment(s.environ)}
 	var asJSON, watched bool
 	return command{
 		name: "status", help: "tell what the running agent does, and what it thinks of its configuration",
 		forms: []form{{
 			optional(
-				stringFlag(&q.config, "config", aFile, "configuration file of the agent; otherwise the one that cmwa run would find"),
-				stringFlag(&q.url, "url", aURL, "where the agent's HTTP server is; otherwise http_server_address and http_server_port of the configuration on this machine"),
+				stringFlag(&c.config, "config", aFile, "configuration file of the agent; otherwise the one that cmwa run would find"),
+				stringFlag(&c.url, "url", aURL, "where the agent's HTTP server is; otherwise http_server_address and http_server_port of the configuration on this machine"),
 			),
 			optional(boolFlag(&asJSON, "json", "print the whole answer in JSON; with --watch, one line for each look")),
 			optional(boolFlag(&watched, "watch", "look again each second, until an INT or TERM")),
@@ -57,8 +52,8 @@ func statusCommand(s streams) command {
 			if len(args) > 0 {
 				return cli.Usagef("status takes no argument %q: name a file with --config", args[0])
 			}
-			show := s.shower(asJSON, watched)
-			d, err := q.ask(ctx)
+			show := s.statusPrinter(asJSON, watched)
+			d, err := c.fetch(ctx)
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -66,11 +61,11 @@ func statusCommand(s streams) command {
 				return err
 			}
 			if watched {
-				if d, err = s.follow(ctx, &q, d, show); err != nil {
+				if d, err = c.watch(ctx, d, show); err != nil {
 					return err
 				}
 			}
-			if !d.good() {
+			if !d.OK() {
 				return cli.ExitError(cli.ExitFailure)
 			}
 			return nil
@@ -78,15 +73,42 @@ func statusCommand(s streams) command {
 	}
 }
 
-// good reports whether nobody need look at the agent.
-func (d statusDocument) good() bool {
-	return d.Healthy && d.Ready && d.Converged && d.Config.Rejection == nil
+// client fetches the status of one agent, which the command line names.
+type client struct {
+	config, url string
+	environ     environment
+	last        string // address that responded last
 }
 
-// follow shows the status again and again until ctx ends, and returns the last
-// one. An agent that cannot be reached any more may come back.
-func (s streams) follow(ctx context.Context, q *inquiry, last statusDocument, show func(statusDocument, error) error) (statusDocument, error) {
-	tick := time.NewTicker(statusEvery)
+// fetch fetches the status once. Errors are for people, and quote nothing of the
+// response.
+//
+// A file that becomes invalid while it is watched does not hold the port any more.
+// The agent rejects that file, and is where it was.
+func (c *client) fetch(ctx context.Context) (status.Document, error) {
+	at, guessed, err := c.address()
+	if err != nil {
+		return status.Document{}, err
+	}
+	if guessed != "" && c.last != "" {
+		at, guessed = c.last, ""
+	}
+	d, err := status.Fetch(ctx, at, c.url == "")
+	switch {
+	case err == nil:
+		c.last = at
+	case guessed != "":
+		err = fmt.Errorf("%w: that port is a guess, because %s: name the agent with --url", err, guessed)
+	case errors.Is(err, status.ErrNoAgent):
+		err = fmt.Errorf("%w: is it running, and is this its http_server_port?", err)
+	}
+	return d, err
+}
+
+// watch fetches and shows the status until ctx ends, and returns the last one. It
+// goes on when the agent does not respond.
+func (c *client) watch(ctx context.Context, last status.Document, show printer) (status.Document, error) {
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -94,7 +116,7 @@ func (s streams) follow(ctx context.Context, q *inquiry, last statusDocument, sh
 			return last, nil
 		case <-tick.C:
 		}
-		d, err := q.ask(ctx)
+		d, err := c.fetch(ctx)
 		if ctx.Err() != nil {
 			return last, nil
 		}
@@ -107,117 +129,17 @@ func (s streams) follow(ctx context.Context, q *inquiry, last statusDocument, sh
 	}
 }
 
-// inquiry is how to ask an agent for its status.
-type inquiry struct {
-	config, url string
-	environ     environment
-	found       string // the URL at which an agent has answered
-}
-
-// ask asks once. Errors are for people, and quote nothing that was answered.
-//
-// A file that is spoilt while it is followed no longer tells the port, and the
-// agent that refuses it is where it was.
-func (q *inquiry) ask(ctx context.Context) (statusDocument, error) {
-	where, guessed, err := q.where()
-	if err != nil {
-		return statusDocument{}, err
-	}
-	if guessed != "" && q.found != "" {
-		where, guessed = q.found, ""
-	}
-	d, err := askAt(ctx, where, q.url == "")
-	switch {
-	case err == nil:
-		q.found = where
-	case guessed != "":
-		err = fmt.Errorf("%w: that port is a guess, because %s: name the agent with --url", err, guessed)
-	case errors.Is(err, errNoAgent):
-		err = fmt.Errorf("%w: is it running, and is this its http_server_port?", err)
-	}
-	return d, err
-}
-
-// askAt asks once at a URL. An agent on this machine is asked without a proxy.
-func askAt(ctx context.Context, where string, here bool) (statusDocument, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusLimit)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
-	if err != nil {
-		return statusDocument{}, errNoURL
-	}
-	request.Header.Set("Accept", "application/json")
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
-	if here {
-		transport.Proxy = nil
-	}
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(request)
-	if err != nil {
-		return statusDocument{}, fmt.Errorf("%w at %s: %s", errNoAgent, where, whyNoAnswer(err))
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return statusDocument{}, fmt.Errorf("what listens at %s answers with code %d: it is no agent, or one of an earlier release", where, response.StatusCode)
-	}
-	content, err := io.ReadAll(io.LimitReader(response.Body, statusBytes+1))
-	switch {
-	case err != nil:
-		return statusDocument{}, fmt.Errorf("the answer of %s broke off: %s", where, whyNoAnswer(err))
-	case len(content) > statusBytes:
-		return statusDocument{}, fmt.Errorf("the answer of %s is larger than %d MiB: it is no agent", where, statusBytes>>20)
-	}
-	var version struct{ Version int }
-	var d statusDocument
-	if json.Unmarshal(content, &version) != nil || version.Version <= 0 {
-		return statusDocument{}, fmt.Errorf("the answer of %s is not that of an agent", where)
-	}
-	if version.Version != statusVersion {
-		return statusDocument{}, fmt.Errorf("the agent at %s tells its status in version %d and this program knows version %d: use the cmwa of the agent", where, version.Version, statusVersion)
-	}
-	if json.Unmarshal(content, &d) != nil {
-		return statusDocument{}, fmt.Errorf("the answer of %s is not that of an agent", where)
-	}
-	return d, nil
-}
-
-// whyNoAnswer says in words why a call failed.
-func whyNoAnswer(err error) string {
-	var name *net.DNSError
-	var late net.Error
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there"
-	case errors.As(err, &name):
-		return "there is no such host"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
-		return fmt.Sprintf("nothing within %s", statusLimit)
-	default:
-		return "it cannot be talked to"
-	}
-}
-
-var (
-	errNoAgent = errors.New("no agent answers")
-	errNoURL   = errors.New("--url must be a URL such as http://127.0.0.1:8080, without user, query or fragment")
-)
-
-// where is the URL to ask. Guessed says why its port is a guess, if it is one.
-func (q *inquiry) where() (where, guessed string, err error) {
-	if q.url != "" && q.config != "" {
+// address returns the URL of the agent's status. Guessed is why the port could not
+// be read, if it could not.
+func (c *client) address() (at, guessed string, err error) {
+	if c.url != "" && c.config != "" {
 		return "", "", errors.New("name either --config or --url")
 	}
-	if q.url != "" {
-		u, err := url.Parse(q.url)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return "", "", errNoURL
-		}
-		if path.Base(u.Path) != "status" {
-			u = u.JoinPath("status")
-		}
-		return u.String(), "", nil
+	if c.url != "" {
+		at, err := statusURL(c.url)
+		return at, "", err
 	}
-	source, err := find(q.config, q.environ)
+	source, err := find(c.config, c.environ)
 	if err != nil {
 		return "", "", fmt.Errorf("%w; or name the agent with --url", err)
 	}
@@ -230,6 +152,18 @@ func (q *inquiry) where() (where, guessed string, err error) {
 	}
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(address, strconv.Itoa(port)), Path: "/status"}
 	return u.String(), guessed, nil
+}
+
+// statusURL returns the URL of the status at the value of --url.
+func statusURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return "", errors.New("--url must be a URL such as http://127.0.0.1:8080, without user, query or fragment")
+	case path.Base(u.Path) != "status":
+		u = u.JoinPath("status")
+	}
+	return u.String(), nil
 }
 
 // Keys of the file that hold where the HTTP server is, and the variables that
@@ -283,104 +217,64 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 // would not pass validation, and could steer the terminal.
 const hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:%_-"
 
-// shower returns what shows a status, or why there is none at present.
-func (s streams) shower(asJSON, watched bool) func(statusDocument, error) error {
+// printer shows a status. The error is why there is no newer one.
+type printer func(status.Document, error) error
+
+// statusPrinter returns the printer that the flags select.
+func (s streams) statusPrinter(asJSON, watched bool) printer {
 	switch {
 	case asJSON && watched:
 		encoder := json.NewEncoder(s.stdout)
-		return func(d statusDocument, err error) error {
-			if err != nil {
-				return s.sayLost(err)
+		return func(d status.Document, lost error) error {
+			if lost != nil {
+				return s.printLost(lost)
 			}
 			return encoder.Encode(d)
 		}
 	case asJSON:
-		return func(d statusDocument, _ error) error { return writeJSON(s.stdout, d) }
+		return func(d status.Document, _ error) error { return writeJSON(s.stdout, d) }
 	case watched && isTerminal(s.stdout) && readEnvironment(s.environ)["TERM"] != "dumb":
-		return s.redraw
+		return func(d status.Document, lost error) error {
+			return status.Redraw(s.stdout, d, lost, heightOf(s.stdout))
+		}
 	case watched:
-		return s.changes()
+		return s.changePrinter()
 	default:
-		return func(d statusDocument, _ error) error {
-			for _, l := range d.lines(d.ages()) {
-				if _, err := fmt.Fprintln(s.stdout, l.text); err != nil {
-					return err
-				}
-			}
+		return func(d status.Document, _ error) error { return status.WriteText(s.stdout, d) }
+	}
+}
+
+// changePrinter returns a printer of what changes. It prints an error once.
+func (s streams) changePrinter() printer {
+	var changes status.Changes
+	printed := ""
+	return func(d status.Document, lost error) error {
+		switch {
+		case lost == nil:
+			printed = ""
+			return changes.Write(s.stdout, d)
+		case lost.Error() == printed:
 			return nil
 		}
+		printed = lost.Error()
+		return s.printLost(lost)
 	}
 }
 
-func (s streams) sayLost(err error) error {
-	_, err = fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+func (s streams) printLost(lost error) error {
+	_, err := fmt.Fprintf(s.stderr, "cmwa: %v\n", lost)
 	return err
 }
 
-// redraw draws the picture over the one before, as much of it as the terminal
-// has room for.
-func (s streams) redraw(d statusDocument, lost error) error {
-	lines := d.lines(d.ages())
-	if lost != nil {
-		lines = append(paragraph("lost", "lost", lost.Error()), lines...)
+// heightOf returns the number of lines of a terminal, 0 if it is unknown.
+func heightOf(terminal any) int {
+	file, ok := terminal.(*os.File)
+	if !ok {
+		return 0
 	}
-	if file, ok := s.stdout.(*os.File); ok {
-		if _, height, err := term.GetSize(int(file.Fd())); err == nil && height > 2 && len(lines) >= height {
-			hidden := len(lines) - height + 2
-			lines = append(lines[:height-2], line{"more", fmt.Sprintf("... and %s", several(hidden, "line"))})
-		}
+	_, height, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
 	}
-	var b strings.Builder
-	b.WriteString("\x1b[H") // top left
-	for _, l := range lines {
-		b.WriteString(l.text + "\x1b[K\n") // and nothing of the line before
-	}
-	b.WriteString("\x1b[J") // and nothing below
-	_, err := io.WriteString(s.stdout, b.String())
-	return err
-}
-
-// changes returns what prints the parts of the picture that were not so the last
-// time, and what has gone. Times are told in full, since ages would change with
-// each look.
-func (s streams) changes() func(statusDocument, error) error {
-	var known []line
-	said := "" // of an agent that is lost
-	return func(d statusDocument, lost error) error {
-		if lost != nil {
-			if said == lost.Error() {
-				return nil
-			}
-			said = lost.Error()
-			return s.sayLost(lost)
-		}
-		said = ""
-		var b strings.Builder
-		now := together(d.lines(clocks()))
-		for _, part := range now {
-			if !slices.Contains(known, part) {
-				b.WriteString(part.text)
-			}
-		}
-		for _, part := range known {
-			if !slices.ContainsFunc(now, func(other line) bool { return other.of == part.of }) {
-				b.WriteString("gone: " + part.of + "\n")
-			}
-		}
-		known = now
-		_, err := io.WriteString(s.stdout, b.String())
-		return err
-	}
-}
-
-// together joins the lines that stand for one thing.
-func together(lines []line) (joined []line) {
-	for _, l := range lines {
-		if last := len(joined) - 1; last >= 0 && joined[last].of == l.of {
-			joined[last].text += l.text + "\n"
-		} else {
-			joined = append(joined, line{l.of, l.text + "\n"})
-		}
-	}
-	return joined
+	return height
 }

@@ -1,4 +1,4 @@
-package main
+package status
 
 import (
 	"encoding/json"
@@ -6,11 +6,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
@@ -31,9 +30,9 @@ func loaded(t *testing.T, text string) *schema.Config {
 	return c
 }
 
-// busyAccount is of an agent with two pools, of which one runs a job and one cannot be built; a
+// busyAgent is of an agent with two pools, of which one runs a job and one cannot be built; a
 // change that was taken, and one that was refused.
-func busyAccount(t *testing.T) *account {
+func busyAgent(t *testing.T) Snapshots {
 	t.Helper()
 	before := loaded(t, "token: "+quietToken+"-a\ndeploy_target: process\npools:\n- {name: one}\n- {name: old, token: "+quietToken+"-b}\n")
 	after := loaded(t, "token: "+quietToken+"-c\ndeploy_target: process\nlog_level: debug\npull_image: false\npools:\n- {name: one, polling_interval: 20s, env_forward_allowlist: [A]}\n- {name: two, token: "+quietToken+"-d}\n")
@@ -56,20 +55,21 @@ func busyAccount(t *testing.T) *account {
 			Jobs: []runtime.JobState{{ID: "job-1", Subject: "deployment-1", Phase: runtime.Started, Since: now.Add(-90 * time.Second)}},
 		})
 	}
-	return newAccount(view, status)
+	return newSnapshots(view, status)
 }
 
-func newAccount(view reconcile.View, status reconcile.Status) *account {
-	return &account{
-		started: time.Now().Add(-3 * time.Hour),
-		config:  func() reconcile.View { return view },
-		loop:    func() reconcile.Status { return status },
-		mode:    func() watch.Mode { return watch.Events },
+func newSnapshots(view reconcile.View, status reconcile.Status) Snapshots {
+	return Snapshots{
+		Version:   "v1.2.3",
+		StartedAt: time.Now().Add(-3 * time.Hour),
+		Config:    func() reconcile.View { return view },
+		Loop:      func() reconcile.Status { return status },
+		WatchMode: func() watch.Mode { return watch.Events },
 	}
 }
 
-// calmAccount is of an agent of which all is well.
-func calmAccount(t *testing.T) *account {
+// calmAgent is of an agent of which all is well.
+func calmAgent(t *testing.T) Snapshots {
 	t.Helper()
 	c := loaded(t, "token: "+quietToken+"\ndeploy_target: process\n")
 	desired := reconcile.Want(c, 1)
@@ -78,7 +78,7 @@ func calmAccount(t *testing.T) *account {
 	for _, spec := range desired.Pools {
 		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Begun: true, Progress: now, AnsweredAt: now})
 	}
-	return newAccount(reconcile.View{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second), Accepted: 1}, status)
+	return newSnapshots(reconcile.View{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second), Accepted: 1}, status)
 }
 
 // get asks a handler as a client would.
@@ -90,13 +90,13 @@ func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 }
 
 func TestStatusTellsWhatTheAgentDoesAndWhatItRefuses(t *testing.T) {
-	answer := get(t, busyAccount(t).answers(), "/status")
-	var d statusDocument
+	answer := get(t, Handler(busyAgent(t)), "/status")
+	var d Document
 	if err := json.Unmarshal(answer.Body.Bytes(), &d); err != nil || answer.Code != http.StatusOK {
 		t.Fatal(answer.Code, err)
 	}
 	c := d.Config
-	if d.Version != statusVersion || d.Agent.PID != os.Getpid() || d.Converged || !d.Healthy || c.Desired != 2 || c.Applied != 1 || c.Path != "/etc/cmwa/agent.yaml" || len(c.Digest) != 64 || c.Watch != "events" || c.Rejected != 3 {
+	if d.Version != Version || d.Agent.PID != os.Getpid() || d.Converged || !d.Healthy || c.Desired != 2 || c.Applied != 1 || c.Path != "/etc/cmwa/agent.yaml" || len(c.Digest) != 64 || c.Watch != "events" || c.Rejected != 3 {
 		t.Errorf("%+v", d)
 	}
 	if c.Rejection == nil || len(c.Rejection.Problems) != 1 {
@@ -108,42 +108,33 @@ func TestStatusTellsWhatTheAgentDoesAndWhatItRefuses(t *testing.T) {
 	if len(d.Pools) != 2 || d.Pools[0].Name != "one" || d.Pools[0].Phase != "paused" || len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Subject != "deployment-1" {
 		t.Fatalf("the pools are %+v", d.Pools)
 	}
-	if p := d.Pools[1]; p.Name != "two" || p.Phase != missing || !strings.Contains(p.Problem, "engine") || p.Target != "process" {
+	if p := d.Pools[1]; p.Name != "two" || p.Phase != PhaseMissing || !strings.Contains(p.Problem, "engine") || p.Target != "process" {
 		t.Errorf("the pool that cannot be built is %+v", p)
 	}
 	r := d.Reload
-	if r == nil || !has(r.Now, "", "log_level") || !has(r.Now, "one", "polling_interval") || !has(r.NextJob, "one", "env_forward_allowlist") ||
+	if r == nil || !slices.Contains(r.Now, Key{"", "log_level"}) || !slices.Contains(r.Now, Key{"one", "polling_interval"}) || !slices.Contains(r.NextJob, Key{"one", "env_forward_allowlist"}) ||
 		strings.Join(r.Started, " ") != "two" || strings.Join(r.Drained, " ") != "old" || len(r.Replaced) != 0 {
 		t.Errorf("the last reload is %+v", r)
 	}
 }
 
-func has(keys []statusKey, pool, key string) bool {
-	for _, k := range keys {
-		if k.Pool == pool && k.Key == key {
-			return true
-		}
-	}
-	return false
-}
-
 func TestAPoolWhoseSuccessorIsNotThereIsToldBesideIt(t *testing.T) {
-	a := calmAccount(t)
+	a := calmAgent(t)
 	next := loaded(t, "token: "+quietToken+"\ndeploy_target: docker\n")
-	view := a.config()
+	view := a.Config()
 	view.Config, view.Generation = next, 2
-	a.config = func() reconcile.View { return view }
-	d := a.document(time.Now())
-	if d.Converged || len(d.Pools) != 2 || d.Pools[0].Name != d.Pools[1].Name || d.Pools[0].Key == d.Pools[1].Key || d.Pools[1].Phase != missing {
+	a.Config = func() reconcile.View { return view }
+	d := a.Document(time.Now())
+	if d.Converged || len(d.Pools) != 2 || d.Pools[0].Name != d.Pools[1].Name || d.Pools[0].Key == d.Pools[1].Key || d.Pools[1].Phase != PhaseMissing {
 		t.Errorf("%+v", d)
 	}
 }
 
 func TestAPoolThatDiedTellsOfWhat(t *testing.T) {
-	a := calmAccount(t)
-	status := a.loop()
+	a := calmAgent(t)
+	status := a.Loop()
 	status.Pools[0].Phase, status.Pools[0].Err = runtime.PoolStopped, errors.New("the engine is gone")
-	if d := a.document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
+	if d := a.Document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
 		t.Errorf("%+v", d.Pools[0])
 	}
 }
@@ -171,12 +162,12 @@ func TestHealth(t *testing.T) {
 		}, 503, 200, []string{`"stuck":true`}, []string{"cmwa_healthy 0\n", "cmwa_ready 1\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := calmAccount(t)
-			c.change(&a.loop().Pools[0])
-			if code := get(t, a.answers(), "/healthz").Code; code != c.healthz {
+			a := calmAgent(t)
+			c.change(&a.Loop().Pools[0])
+			if code := get(t, Handler(a), "/healthz").Code; code != c.healthz {
 				t.Errorf("/healthz is %d, want %d", code, c.healthz)
 			}
-			ready := get(t, a.answers(), "/readyz")
+			ready := get(t, Handler(a), "/readyz")
 			if ready.Code != c.readyz {
 				t.Errorf("/readyz is %d, want %d", ready.Code, c.readyz)
 			}
@@ -185,32 +176,32 @@ func TestHealth(t *testing.T) {
 					t.Errorf("/readyz does not say %s:\n%s", want, ready.Body)
 				}
 			}
-			metrics := get(t, a.answers(), "/metrics").Body.String()
+			metrics := get(t, Handler(a), "/metrics").Body.String()
 			for _, want := range c.metrics {
 				if !strings.Contains(metrics, want) {
 					t.Errorf("there is no %q in\n%s", want, metrics)
 				}
 			}
-			d := a.document(time.Now())
-			if well := c.healthz == 200 && c.readyz == 200; d.good() != well || d.Healthy != (c.healthz == 200) || d.Ready != (c.readyz == 200) || d.Ready != (len(d.NotReady) == 0) {
-				t.Errorf("the document is healthy %v, ready %v because of %v, good %v", d.Healthy, d.Ready, d.NotReady, d.good())
+			d := a.Document(time.Now())
+			if well := c.healthz == 200 && c.readyz == 200; d.OK() != well || d.Healthy != (c.healthz == 200) || d.Ready != (c.readyz == 200) || d.Ready != (len(d.NotReady) == 0) {
+				t.Errorf("the document is healthy %v, ready %v because of %v, good %v", d.Healthy, d.Ready, d.NotReady, d.OK())
 			}
 		})
 	}
 }
 
 func TestAPoolThatIsStuckTellsSinceWhenAndWhy(t *testing.T) {
-	a := calmAccount(t)
-	status := a.loop()
+	a := calmAgent(t)
+	status := a.Loop()
 	status.Pools[0].Failing, status.Pools[0].Progress = "the service refuses the token", time.Now().Add(-time.Hour)
-	d := a.document(time.Now())
+	d := a.Document(time.Now())
 	if p := d.Pools[0]; d.Healthy || !p.Stuck || p.Problem != "the service refuses the token" {
 		t.Errorf("%+v", p)
 	}
-	if health := get(t, a.answers(), "/healthz"); health.Code != http.StatusServiceUnavailable || !strings.Contains(health.Body.String(), `"stuck":true,"problem":"the service refuses the token"`) {
+	if health := get(t, Handler(a), "/healthz"); health.Code != http.StatusServiceUnavailable || !strings.Contains(health.Body.String(), `"stuck":true,"problem":"the service refuses the token"`) {
 		t.Errorf("%d %s", health.Code, health.Body)
 	}
-	metrics := get(t, a.answers(), "/metrics").Body.String()
+	metrics := get(t, Handler(a), "/metrics").Body.String()
 	for _, want := range []string{"cmwa_pool_stuck{", "cmwa_pool_failing{"} {
 		if _, value, _ := strings.Cut(metrics, want); !strings.HasPrefix(value[strings.Index(value, "}"):], "} 1\n") {
 			t.Errorf("%s is not 1 in\n%s", want, metrics)
@@ -219,23 +210,23 @@ func TestAPoolThatIsStuckTellsSinceWhenAndWhy(t *testing.T) {
 }
 
 func TestWarningsOfWhatIsInForceAreTold(t *testing.T) {
-	a := calmAccount(t)
-	view := a.config()
+	a := calmAgent(t)
+	view := a.Config()
 	_, view.Warnings = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("token: " + quietToken + "\nowner: platform\n")})
-	a.config = func() reconcile.View { return view }
-	d := a.document(time.Now())
-	if w := d.Config.Warnings; len(w) != 1 || w[0].Line != 2 || w[0].Message != "unknown key" || !d.good() {
+	a.Config = func() reconcile.View { return view }
+	d := a.Document(time.Now())
+	if w := d.Config.Warnings; len(w) != 1 || w[0].Line != 2 || w[0].Message != "unknown key" || !d.OK() {
 		t.Errorf("%+v", w)
 	}
-	if metrics := get(t, a.answers(), "/metrics").Body.String(); !strings.Contains(metrics, "cmwa_config_warnings 1\n") {
+	if metrics := get(t, Handler(a), "/metrics").Body.String(); !strings.Contains(metrics, "cmwa_config_warnings 1\n") {
 		t.Errorf("the metrics are\n%s", metrics)
 	}
 }
 
 func TestTheServerTellsNoSecretAndNoSetting(t *testing.T) {
-	for name, a := range map[string]*account{"busy": busyAccount(t), "calm": calmAccount(t)} {
+	for name, a := range map[string]Snapshots{"busy": busyAgent(t), "calm": calmAgent(t)} {
 		for _, path := range []string{"/status", "/metrics", "/healthz", "/readyz"} {
-			answer := get(t, a.answers(), path)
+			answer := get(t, Handler(a), path)
 			if body := answer.Body.String(); strings.Contains(body, "canary") || strings.Contains(body, "20s") || len(body) < 50 {
 				t.Errorf("%s, %s tells\n%s", name, path, body)
 			}
@@ -244,7 +235,7 @@ func TestTheServerTellsNoSecretAndNoSetting(t *testing.T) {
 }
 
 func TestTheServerAnswersQuestionsOnly(t *testing.T) {
-	h := calmAccount(t).answers()
+	h := Handler(calmAgent(t))
 	for _, path := range []string{"/status", "/metrics", "/healthz"} {
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, strings.NewReader("x")))
@@ -257,39 +248,35 @@ func TestTheServerAnswersQuestionsOnly(t *testing.T) {
 	}
 }
 
-func TestMetricsFollowTheConventions(t *testing.T) {
-	for name, a := range map[string]*account{"busy": busyAccount(t), "calm": calmAccount(t)} {
-		answer := get(t, a.answers(), "/metrics")
-		problems, err := promlint.New(answer.Body).Lint()
-		if err != nil || answer.Code != http.StatusOK {
-			t.Fatal(name, answer.Code, err)
-		}
-		for _, p := range problems {
-			if strings.HasPrefix(p.Metric, "cmwa_") {
-				t.Errorf("%s: %s: %s", name, p.Metric, p.Text)
-			}
+func TestConvergedIsToldOfTheLastGoodConfigurationWhileTheFileIsRefused(t *testing.T) {
+	a := calmAgent(t)
+	view, loop := a.Config(), a.Loop()
+	loop.Claiming = true
+	view.Rejection, view.Rejected = &reconcile.Rejection{At: time.Now(), Reason: "it cannot be read"}, 1
+	a.Config, a.Loop = func() reconcile.View { return view }, func() reconcile.Status { return loop }
+	if d := a.Document(time.Now()); !d.Converged || d.Config.Rejection == nil || d.OK() {
+		t.Errorf("%+v", d)
+	}
+	text := get(t, Handler(a), "/metrics").Body.String()
+	for _, want := range []string{"# HELP cmwa_converged Whether what the last good configuration says ", "\ncmwa_converged 1\n", "\ncmwa_config_problems 1\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics do not hold %q:\n%s", want, text)
 		}
 	}
 }
 
-func TestMetricsTellOfEachPoolAndOfTheConfiguration(t *testing.T) {
-	text := get(t, busyAccount(t).answers(), "/metrics").Body.String()
-	for _, line := range []string{
-		"cmwa_config_generation_desired 2\n", "cmwa_config_generation_applied 1\n", "cmwa_config_rejected_total 3\n", "cmwa_config_accepted_total 2\n",
-		"cmwa_config_problems 1\n", "cmwa_config_load_seconds 0.0125\n", `cmwa_config_watch_mode{mode="events"} 1`, `cmwa_config_watch_mode{mode="polling"} 0`,
-		"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_ready 0\n", "cmwa_config_last_success_timestamp_seconds ", "cmwa_config_last_rejection_timestamp_seconds ",
-		`pool="one"} 1`, `cmwa_config_info{digest="`, "\ngo_goroutines ", "\nprocess_open_fds ",
-		`phase="paused",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`, "cmwa_pool_progress_age_seconds{",
-	} {
-		if !strings.Contains(text, line) {
-			t.Errorf("there is no %q", line)
-		}
+func TestTheStatusTellsOfFrozenFiles(t *testing.T) {
+	a := calmAgent(t)
+	view := a.Config()
+	a.Config = func() reconcile.View { return view }
+	if d := a.Document(time.Now()); len(d.Config.Frozen) > 0 {
+		t.Fatalf("%v", d.Config.Frozen)
 	}
-	if strings.Contains(text, "cmwa_config_apply_seconds ") {
-		t.Error("what is not applied has taken a time")
+	view.Frozen = []string{"/proc"}
+	if d := a.Document(time.Now()); !slices.Equal(d.Config.Frozen, view.Frozen) {
+		t.Errorf("these are told to be frozen: %v", d.Config.Frozen)
 	}
-	calm := get(t, calmAccount(t).answers(), "/metrics").Body.String()
-	if !strings.Contains(calm, "cmwa_config_apply_seconds 1\n") || strings.Contains(calm, "last_rejection") || !strings.Contains(calm, "cmwa_config_problems 0\n") || !strings.Contains(calm, "cmwa_ready 1\n") {
-		t.Errorf("%s", calm)
+	if metrics := get(t, Handler(a), "/metrics").Body.String(); !strings.Contains(metrics, "\ncmwa_config_frozen_files 1\n") {
+		t.Errorf("the metrics are\n%s", metrics)
 	}
 }

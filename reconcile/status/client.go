@@ -1,0 +1,97 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+const (
+	fetchTimeout = 5 * time.Second // of one request with its response
+	maxDocument  = 8 << 20         // size of a response in bytes: about ten thousand jobs
+	maxHeader    = 64 << 10        // size of the header of a response in bytes
+)
+
+// ErrNoAgent is the error for a URL at which nothing responds.
+var ErrNoAgent = errors.New("no agent answers")
+
+// Fetch requests the Document at a URL. An agent on this machine is requested without
+// a proxy. Errors are for people, and quote nothing of the response. If the agent did
+// not respond, errors.Is reports [ErrNoAgent].
+func Fetch(ctx context.Context, address string, local bool) (Document, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+
+	// Send the request, and follow no redirect.
+	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader}
+	if !local {
+		transport.Proxy = http.ProxyFromEnvironment
+	}
+	client := http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return Document{}, fmt.Errorf("%q is no URL", address)
+	}
+	request.Header.Set("Accept", "application/json")
+	response, err := client.Do(request)
+	if err != nil {
+		return Document{}, fmt.Errorf("%w at %s: %s", ErrNoAgent, address, explain(err))
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return Document{}, fmt.Errorf("what listens at %s answers with code %d: it is no agent, or one of an earlier release",
+			address, response.StatusCode)
+	}
+
+	// Read the response up to the limit.
+	content, err := io.ReadAll(io.LimitReader(response.Body, maxDocument+1))
+	switch {
+	case err != nil:
+		return Document{}, fmt.Errorf("the answer of %s broke off: %s", address, explain(err))
+	case len(content) > maxDocument:
+		return Document{}, fmt.Errorf("the answer of %s is larger than %d MiB: it is no agent", address, maxDocument>>20)
+	}
+	return decode(content, address)
+}
+
+// decode returns the Document of a response from an address.
+func decode(content []byte, address string) (Document, error) {
+	var version struct{ Version int }
+	if json.Unmarshal(content, &version) != nil || version.Version <= 0 {
+		return Document{}, fmt.Errorf("the answer of %s is not that of an agent", address)
+	}
+	if version.Version != Version {
+		return Document{}, fmt.Errorf("the agent at %s tells its status in version %d and this program knows version %d: "+
+			"use the cmwa of the agent", address, version.Version, Version)
+	}
+	var d Document
+	if json.Unmarshal(content, &d) != nil {
+		return Document{}, fmt.Errorf("the answer of %s is not that of an agent", address)
+	}
+	return d, nil
+}
+
+// explain returns why a request failed, without quoting the error.
+func explain(err error) string {
+	var dns *net.DNSError
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there"
+	case errors.As(err, &dns):
+		return "there is no such host"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Sprintf("nothing within %s", fetchTimeout)
+	default:
+		return "it cannot be talked to"
+	}
+}

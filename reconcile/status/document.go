@@ -1,0 +1,133 @@
+package status
+
+import "time"
+
+// Version is the version of the [Document]. It grows when a client of an earlier
+// version would read the Document wrong.
+const Version = 2
+
+// Document is the response to GET /status. Times are those of the agent's clock, in
+// UTC. A field that is false, unknown or does not apply is omitted.
+type Document struct {
+	Version int       `json:"version"`
+	Now     time.Time `json:"now"`
+	Agent   Agent     `json:"agent"`
+	Healthy bool      `json:"healthy"` // no loop of a pool is stuck: liveness
+	Ready   bool      `json:"ready"`   // jobs are claimed for every pool: readiness
+
+	// Converged reports whether the last accepted generation is in force in full. It
+	// can be true while the file as it is now is rejected.
+	Converged bool    `json:"converged"`
+	Stopping  bool    `json:"stopping,omitempty"`
+	Config    Config  `json:"config"`
+	Pools     []Pool  `json:"pools"`             // running pools, and desired pools that do not run
+	Problem   string  `json:"problem,omitempty"` // of the agent as a whole: why it cannot apply its configuration
+	Reload    *Reload `json:"lastReload,omitempty"`
+
+	NotReady []Reason `json:"notReady,omitempty"` // why Ready is false
+}
+
+// OK reports whether the agent needs no attention: it is healthy and ready, and the
+// file as it is now is in force in full.
+func (d Document) OK() bool {
+	return d.Healthy && d.Ready && d.Converged && d.Config.Rejection == nil
+}
+
+// Reason is one reason why the agent is not ready.
+type Reason struct {
+	Pool   string `json:"pool,omitempty"` // name; empty is the agent as a whole
+	Reason string `json:"reason"`
+}
+
+// Agent describes the process.
+type Agent struct {
+	Version   string    `json:"version"`
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"startedAt"`
+	Directory string    `json:"directory,omitempty"` // working directory, to which relative paths refer
+}
+
+// Config describes the configuration in force, and a rejected one.
+type Config struct {
+	Path       string     `json:"path,omitempty"` // absolute; empty for an agent without a file
+	Digest     string     `json:"digest"`         // of the desired generation
+	Desired    uint64     `json:"desired"`        // desired generation: the last accepted one
+	Applied    uint64     `json:"applied"`        // last generation that was in force in full
+	AcceptedAt time.Time  `json:"acceptedAt"`     // when the desired generation was accepted
+	AppliedAt  time.Time  `json:"appliedAt,omitzero"`
+	RejectedAt time.Time  `json:"rejectedAt,omitzero"` // time of the last rejection, even if the edit was undone
+	Accepted   uint64     `json:"accepted"`            // number of accepted configurations since the start
+	Rejected   uint64     `json:"rejected"`            // number of rejected configurations since the start
+	Seconds    float64    `json:"loadSeconds"`         // time for reading and checking the desired generation
+	Rejection  *Rejection `json:"rejection,omitempty"` // of the file as it is now
+	Warnings   []Problem  `json:"warnings,omitempty"`  // of the configuration in force
+	Watch      string     `json:"watch"`               // how changes of files are noticed: events or polling
+	Frozen     []string   `json:"frozen,omitempty"`    // files that are mount points; a replacement is never seen
+}
+
+// Rejection describes a file that the agent does not use.
+type Rejection struct {
+	At       time.Time `json:"at"`
+	Reason   string    `json:"reason,omitempty"` // set if Problems is empty
+	Problems []Problem `json:"problems"`
+}
+
+// Problem is a [position.Problem] in the form of cmwa vet --format json. A number that
+// is unknown is 0, a text that does not apply is empty; neither is omitted.
+type Problem struct {
+	Severity string `json:"severity"`
+	Rule     string `json:"rule"`
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+	Column   int    `json:"column"`
+	Path     string `json:"path"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint"`
+}
+
+// Reload lists what the last accepted change did, by when it takes effect.
+type Reload struct {
+	At           time.Time `json:"at"`
+	Now          []Key     `json:"now"`
+	NextJob      []Key     `json:"nextJob"`
+	NeedsRestart []Key     `json:"needsRestart"`
+	Started      []string  `json:"started"` // names of pools
+	Drained      []string  `json:"drained"`
+	Replaced     []string  `json:"replaced"`
+}
+
+// Key is a changed key of the configuration, without its value.
+type Key struct {
+	Pool string `json:"pool,omitempty"` // name; empty is the agent as a whole
+	Key  string `json:"key"`
+}
+
+// Pool describes a running pool, or a desired one that does not run.
+type Pool struct {
+	Name         string    `json:"name"`
+	Key          string    `json:"key"`   // distinguishes a pool from one of the same name that it replaces
+	Phase        string    `json:"phase"` // PhaseMissing, or a phase of package runtime
+	Until        time.Time `json:"until,omitzero"`
+	Why          string    `json:"why,omitempty"`     // reason of the phase
+	Problem      string    `json:"problem,omitempty"` // why the pool does not work, or why its last poll failed
+	Stuck        bool      `json:"stuck,omitempty"`   // no progress within health_threshold: the agent is unhealthy
+	Generation   uint64    `json:"generation"`
+	Target       string    `json:"target"`
+	Service      string    `json:"service"`
+	MaxJobs      int       `json:"maxJobs"`
+	ProgressAt   time.Time `json:"progressAt,omitzero"`
+	AnsweredAt   time.Time `json:"answeredAt,omitzero"` // when the service last responded to a poll, or about a job
+	FailingSince time.Time `json:"failingSince,omitzero"`
+	Jobs         []Job     `json:"jobs"`
+}
+
+// PhaseMissing is the phase of a desired pool that does not run.
+const PhaseMissing = "missing"
+
+// Job describes a job in flight.
+type Job struct {
+	ID      string    `json:"id"`
+	Subject string    `json:"subject"`
+	Phase   string    `json:"phase"`
+	Since   time.Time `json:"since"`
+}

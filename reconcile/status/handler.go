@@ -1,0 +1,24 @@
+package status
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz,
+// /status and /metrics. Everybody who can reach the port can read all of them, so
+// none contains the value of a key, except the names, targets and services of pools
+// and harmless numbers and words in warnings.
+func Handler(snapshots Snapshots) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", health(snapshots.Loop))
+	mux.HandleFunc("GET /readyz", readiness(snapshots.Loop))
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_ = json.NewEncoder(w).Encode(snapshots.Document(time.Now()))
+	})
+	mux.Handle("GET /metrics", metricsHandler(snapshots))
+	return mux
+}

@@ -1,0 +1,77 @@
+package status
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+)
+
+// probe is the response to GET /healthz and GET /readyz. The first three fields are
+// those of Pulumi's own agent.
+type probe struct {
+	Status       string            `json:"status"`
+	CurrentTime  time.Time         `json:"currentTime"`
+	LastActivity time.Time         `json:"lastActivity"`
+	Generation   uint64            `json:"generation"`
+	Pools        []probedPool      `json:"pools"`
+	Problems     map[string]string `json:"problems,omitempty"`
+	NotReady     []Reason          `json:"notReady,omitempty"`
+}
+
+type probedPool struct {
+	Name  string    `json:"name"`
+	Phase string    `json:"phase"`
+	Until time.Time `json:"until,omitzero"`
+	Why   string    `json:"why,omitempty"`
+	Stuck bool      `json:"stuck,omitempty"` // no progress within health_threshold
+	Error string    `json:"problem,omitempty"`
+	Jobs  int       `json:"jobs"`
+}
+
+// health returns the handler of GET /healthz, the liveness probe. The status code is
+// 503 if the agent is unhealthy.
+func health(status func() reconcile.Status) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		s, now := status(), time.Now()
+		if s.Healthy(now) {
+			writeProbe(w, http.StatusOK, "healthy", s, now)
+		} else {
+			writeProbe(w, http.StatusServiceUnavailable, "unhealthy", s, now)
+		}
+	}
+}
+
+// readiness returns the handler of GET /readyz, the readiness probe. The status code
+// is 503 if the agent is not ready, and the response contains the reasons.
+func readiness(status func() reconcile.Status) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		s, now := status(), time.Now()
+		if s.Ready(now) {
+			writeProbe(w, http.StatusOK, "ready", s, now)
+		} else {
+			writeProbe(w, http.StatusServiceUnavailable, "not ready", s, now)
+		}
+	}
+}
+
+func writeProbe(w http.ResponseWriter, code int, word string, s reconcile.Status, now time.Time) {
+	p := probe{
+		Status: word, CurrentTime: now.UTC(), LastActivity: s.LastProgress().UTC(), Generation: s.Applied,
+		Pools: []probedPool{}, Problems: s.Problems, NotReady: reasonsOf(s, now),
+	}
+	if len(s.Pools) == 0 {
+		p.LastActivity = now.UTC() // without pools there is no loop that could be stuck
+	}
+	for _, pool := range s.Pools {
+		p.Pools = append(p.Pools, probedPool{
+			Name: pool.Spec.Name, Phase: string(pool.Phase), Until: pool.Until, Why: pool.Why, Stuck: s.Stuck(pool, now),
+			Error: cmp.Or(pool.ExecutorProblem, pool.Failing), Jobs: len(pool.Jobs),
+		})
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(p)
+}

@@ -1,0 +1,71 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+const (
+	columns = 80 // width of the text, on every terminal
+	margin  = 9  // column at which the text behind a heading begins
+)
+
+// tableRow returns a row of the table of pools. The widths are the same for every
+// Document, so that no row changes because another one does.
+func tableRow(cells ...string) string {
+	var b strings.Builder
+	for i, width := range []int{24, 8, 7, 10, 23} {
+		fmt.Fprintf(&b, "%-*s  ", width, truncate(printable(cells[i]), width))
+	}
+	return truncate(strings.TrimRight(b.String(), " "), columns)
+}
+
+// paragraph breaks a text into lines behind a heading.
+func paragraph(part, heading, text string) []line {
+	return wrap(part, fmt.Sprintf("%-*s", margin, heading), strings.Repeat(" ", margin), text)
+}
+
+func indented(part, text string) []line { return wrap(part, "  ", "  ", text) }
+
+// wrap breaks a text at spaces, and inside a word that is longer than a line. The
+// first line begins with one prefix, all others with another of the same length.
+func wrap(part, first, others, text string) []line {
+	var lines []line
+	prefix := first
+	room := columns - len(others)
+	remaining := []rune(printable(strings.Join(strings.Fields(text), " ")))
+	for {
+		if len(remaining) <= room {
+			return append(lines, line{part, strings.TrimRight(prefix+string(remaining), " ")})
+		}
+		end := room
+		for i := room; i > room/2; i-- {
+			if remaining[i] == ' ' {
+				end = i
+				break
+			}
+		}
+		lines = append(lines, line{part, strings.TrimRight(prefix+string(remaining[:end]), " ")})
+		remaining = []rune(strings.TrimLeft(string(remaining[end:]), " "))
+		prefix = others
+	}
+}
+
+// truncate shortens a text to a number of characters.
+func truncate(text string, limit int) string {
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:max(0, limit-3)]) + "..."
+	}
+	return text
+}
+
+// printable replaces the characters that could end a line or control a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}

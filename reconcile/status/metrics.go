@@ -1,0 +1,167 @@
+package status
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cmwa-project/cmwa/reconcile/watch"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// maxScrapes limits concurrent scrapes.
+const maxScrapes = 4
+
+// metricsHandler returns the handler of GET /metrics, with a registry of its own. See
+// https://prometheus.io/docs/practices/naming/ for the names.
+func metricsHandler(snapshots Snapshots) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collector{snapshots},
+	)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		DisableCompression: true, MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError,
+	})
+}
+
+// collector computes the metrics from a [Document] of its own for each scrape. The
+// pools determine which series exist, so none is described in advance.
+type collector struct{ snapshots Snapshots }
+
+// Describe sends no description, which makes the collector an unchecked one.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends all metrics.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	d := c.snapshots.Document(time.Now())
+	m := metrics{ch}
+	m.agent(d)
+	m.config(d)
+	for _, p := range d.Pools {
+		m.pool(p, d.Now)
+	}
+}
+
+// metrics sends the metrics of one scrape.
+type metrics struct{ ch chan<- prometheus.Metric }
+
+func (m metrics) agent(d Document) {
+	m.gauge("build_info", "Version of the agent; always 1.", 1, "version", d.Agent.Version)
+	m.gauge("healthy", "Whether no loop of a pool stands still: liveness.", number(d.Healthy))
+	m.gauge("ready", "Whether every pool is answered by its service and can run jobs: readiness.", number(d.Ready))
+	m.gauge("converged", "Whether what the last good configuration says is what runs, in full; "+
+		"config_problems tells whether the file as it stands is refused.", number(d.Converged))
+}
+
+func (m metrics) config(d Document) {
+	c := d.Config
+	m.gauge("config_info", "Digest of the configuration that is wanted; always 1.", 1, "digest", c.Digest)
+	m.gauge("config_generation_desired", "Generation of the configuration that is wanted: the last good one.",
+		float64(c.Desired))
+	m.gauge("config_generation_applied", "Last generation of the configuration that was reached in full.",
+		float64(c.Applied))
+	m.counter("config_accepted_total", "Configurations that were taken since the start, the first one included.",
+		c.Accepted)
+	m.counter("config_rejected_total", "Configurations that were refused since the start.", c.Rejected)
+	m.timestamp("config_last_success_timestamp_seconds", "When a configuration was taken last.", c.AcceptedAt)
+	m.timestamp("config_last_rejection_timestamp_seconds", "When a configuration was refused last.", c.RejectedAt)
+	m.gauge("config_problems", "Problems for which the configuration as it stands in the file is refused; "+
+		"0 if it is in force.", float64(c.Rejection.count()))
+	m.gauge("config_warnings", "Warnings of the configuration in force, such as keys that are not known.",
+		float64(len(c.Warnings)))
+	m.gauge("config_load_seconds", "Time that reading, checking and comparing the configuration in force took.",
+		c.Seconds)
+	if d.Converged {
+		m.gauge("config_apply_seconds", "Time from taking the configuration in force to all pools being as it says, "+
+			"drained ones gone; there once that is so.", max(0, c.AppliedAt.Sub(c.AcceptedAt).Seconds()))
+	}
+	for _, mode := range []watch.Mode{watch.Events, watch.Polling} {
+		m.gauge("config_watch_mode", "Whether changes of files are learnt of in this mode.",
+			number(c.Watch == string(mode)), "mode", string(mode))
+	}
+	m.gauge("config_frozen_files", "Files that are mounted by themselves, so that one that replaces them is never seen.",
+		float64(len(c.Frozen)))
+}
+
+// count returns the number of reasons why the file is rejected, 0 for no rejection.
+func (r *Rejection) count() int {
+	if r == nil {
+		return 0
+	}
+	return max(1, len(r.Problems))
+}
+
+func (m metrics) pool(p Pool, now time.Time) {
+	labels := []string{"pool", p.Name, "key", p.Key}
+	for _, phase := range phases() {
+		m.gauge("pool_phase", "Whether the pool is in this phase.",
+			number(p.Phase == phase), append(labels, "phase", phase)...)
+	}
+	m.gauge("pool_jobs", "Jobs in flight.", float64(len(p.Jobs)), labels...)
+	m.gauge("pool_max_jobs", "Jobs that the pool may have in flight.", float64(p.MaxJobs), labels...)
+	m.gauge("pool_failing", "Whether the pool cannot work, or failed when it asked for work last, and is tried again.",
+		number(p.Problem != ""), labels...)
+	m.gauge("pool_stuck", "Whether the pool's loop has not turned within health_threshold, which makes the agent unhealthy.",
+		number(p.Stuck), labels...)
+	if p.ProgressAt.IsZero() {
+		return // the pool does not run
+	}
+	m.gauge("pool_progress_age_seconds", "Time since the pool's loop turned last, or since its wait ended.",
+		max(0, now.Sub(p.ProgressAt).Seconds()), labels...)
+	failing := time.Duration(0)
+	if !p.FailingSince.IsZero() {
+		failing = max(0, now.Sub(p.FailingSince))
+	}
+	m.gauge("pool_failing_seconds", "Time for which no poll of the pool has succeeded; 0 if the last one did.",
+		failing.Seconds(), labels...)
+}
+
+// phases returns the phases that a pool of a Document can have.
+func phases() []string {
+	return []string{
+		PhaseMissing, string(runtime.PoolStarting), string(runtime.PoolPolling), string(runtime.PoolPaused),
+		string(runtime.PoolWaiting), string(runtime.PoolDraining), string(runtime.PoolStopped),
+	}
+}
+
+func (m metrics) gauge(name, help string, value float64, labels ...string) {
+	m.send(prometheus.GaugeValue, name, help, value, labels...)
+}
+
+func (m metrics) counter(name, help string, value uint64) {
+	m.send(prometheus.CounterValue, name, help, float64(value))
+}
+
+// timestamp sends a gauge of a time, unless the time is zero.
+func (m metrics) timestamp(name, help string, at time.Time) {
+	if !at.IsZero() {
+		m.gauge(name, help, float64(at.UnixNano())/1e9)
+	}
+}
+
+// send sends one metric. Labels are pairs of a name and a value.
+func (m metrics) send(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+	var names, values []string
+	for i := 0; i+1 < len(labels); i += 2 {
+		names, values = append(names, labels[i]), append(values, labels[i+1])
+	}
+	description := prometheus.NewDesc("cmwa_"+name, help, names, nil)
+	metric, err := prometheus.NewConstMetric(description, kind, value, values...)
+	if err != nil {
+		return // a label that is not UTF-8, which no configuration contains
+	}
+	m.ch <- metric
+}
+
+// number returns the value of a metric for a bool.
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
