@@ -63,3 +63,27 @@ func TestSignals(t *testing.T) {
 		}
 	}
 }
+
+func TestAwait(t *testing.T) {
+	t.Run("returns the result", func(t *testing.T) {
+		failure := errors.New("no disk")
+		got, err := Await(t.Context(), func() (string, error) { return "part", failure })
+		if got != "part" || !errors.Is(err, failure) {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+	t.Run("returns the cause of the end of a context", func(t *testing.T) {
+		cause := errors.New("too late")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		release := make(chan struct{})
+		defer close(release)
+		got, err := Await(ctx, func() (string, error) {
+			cancel(cause)
+			<-release
+			return "late", nil
+		})
+		if got != "" || !errors.Is(err, cause) {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}

@@ -1,6 +1,6 @@
 // Package cli holds what the programs of this module share as command lines: the
-// version of the build, usage errors and exit codes, and the signals that end a
-// program.
+// version of the build, usage errors and exit codes, the signals that end a program,
+// and reads of standard input that a signal can end.
 //
 // It knows the process it runs in. It never knows what a program does: it imports
 // no package of this module, and only programs import it. Other packages get the
@@ -9,7 +9,8 @@
 // Decisions:
 //
 //   - It is a package because two programs had a version of their own, which
-//     differed for a build without a version, and two had exit codes of their own.
+//     differed for a build without a version, two had exit codes of their own, and
+//     two counted signals with the same loop.
 //   - It has no flags and no usage text. The workflow-runner imports it, is copied
 //     into every job and must not contain a flag library.
 package cli

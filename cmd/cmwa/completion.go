@@ -63,7 +63,7 @@ _cmwa() {
 	for _, c := range commands {
 		names = append(names, c.name)
 	}
-	fmt.Fprintf(&b, "\t\twords=%s\n\telse\n\t\tcase ${COMP_WORDS[1]} in\n", quoted(strings.Join(names, " ")))
+	fmt.Fprintf(&b, "\t\twords=%s\n\telse\n\t\tcase ${COMP_WORDS[1]} in\n", cli.Quote(strings.Join(names, " ")))
 	for _, c := range commands {
 		fmt.Fprintf(&b, "\t\t%s)\n\t\t\tcase $before in\n", c.name)
 		for _, f := range c.options() {
@@ -71,7 +71,7 @@ _cmwa() {
 				fmt.Fprintf(&b, "\t\t\t-%s) %s ;;\n", f.name, bashValue(*f.takes))
 			}
 		}
-		fmt.Fprintf(&b, "\t\t\t*) if [[ $word == -* ]]; then words=%s; else %s; fi ;;\n\t\t\tesac ;;\n", quoted(flagNames(c)), bashValue(c.takes()))
+		fmt.Fprintf(&b, "\t\t\t*) if [[ $word == -* ]]; then words=%s; else %s; fi ;;\n\t\t\tesac ;;\n", cli.Quote(flagNames(c)), bashValue(c.takes()))
 	}
 	b.WriteString(`		esac
 	fi
@@ -107,7 +107,7 @@ func bashValue(v values) string {
 	case v.key:
 		return `words=$("${COMP_WORDS[0]}" explain --names 2>/dev/null)`
 	case len(v.words) > 0:
-		return "words=" + quoted(strings.Join(v.words, " "))
+		return "words=" + cli.Quote(strings.Join(v.words, " "))
 	default:
 		return ":"
 	}
@@ -129,7 +129,7 @@ _cmwa() {
 	commands=(
 `)
 	for _, c := range commands {
-		fmt.Fprintf(&b, "\t\t%s\n", quoted(c.name+":"+strings.ReplaceAll(c.help, ":", `\:`)))
+		fmt.Fprintf(&b, "\t\t%s\n", cli.Quote(c.name+":"+strings.ReplaceAll(c.help, ":", `\:`)))
 	}
 	b.WriteString(`	)
 	if ((CURRENT == 2)); then
@@ -148,10 +148,10 @@ _cmwa() {
 			if f.takes != nil {
 				spec += ":" + f.name + ":" + zshValue(*f.takes)
 			}
-			specs = append(specs, quoted(spec))
+			specs = append(specs, cli.Quote(spec))
 		}
 		if action := zshValue(c.takes()); action != "" {
-			specs = append(specs, quoted("*:argument:"+action))
+			specs = append(specs, cli.Quote("*:argument:"+action))
 		}
 		if len(specs) > 0 {
 			fmt.Fprintf(&b, "\t%s)\n\t\t_arguments \\\n\t\t\t%s ;;\n", c.name, strings.Join(specs, " \\\n\t\t\t"))
@@ -223,9 +223,6 @@ func fishValue(v values) string {
 		return ""
 	}
 }
-
-// quoted writes a text as one word of bash or zsh.
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // fishQuoted writes a text as one word of fish.
 func fishQuoted(text string) string {

@@ -232,7 +232,7 @@ func TestAWrongAnswerIsAskedAgainWithItsCure(t *testing.T) {
 func TestAPersonWhoCannotAnswerIsNotAskedForEver(t *testing.T) {
 	desk(t)
 	p := sit(t, "--token-stdin=false", "--target", "docker")
-	for range attempts {
+	for range 3 {
 		p.answer("(token or oidc)", "what?")
 	}
 	p.expect("nothing has been changed")

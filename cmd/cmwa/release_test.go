@@ -96,7 +96,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 func TestConfigureOffersTheTargetsOfThisRelease(t *testing.T) {
 	emptyFolder(t)
 	for _, target := range foreign {
-		got := configure(t, canary+"\n", nil, "--token-stdin", "--target", target)
+		got := runConfigure(t, canary+"\n", nil, "--token-stdin", "--target", target)
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, target+" is not in this release: write docker or process") {
 			t.Errorf("%s: %+v", target, got)
 		}
@@ -116,7 +116,7 @@ func TestConfigureOffersTheTargetsOfThisRelease(t *testing.T) {
 func TestConfigureKeepsATargetOfAnotherRelease(t *testing.T) {
 	emptyFolder(t)
 	put(t, "agent.yaml", "token: pul-old\ndeploy_target: kubernetes\n", 0o600)
-	got := configure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes")
+	got := runConfigure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes")
 	if got.code != cli.ExitOK || !strings.Contains(content(t, "agent.yaml"), "deploy_target: kubernetes") {
 		t.Errorf("%+v", got)
 	}

@@ -66,49 +66,38 @@ func (s streams) usual(environ environment, executable string) (schema.Source, e
 
 var errDirectory = errors.New("it is a directory")
 
-// read reads one file, and no more of it than shows that it is too long. Pipes
-// are taken too, for the shell's <(command). A pipe may never end, so a signal
-// does not wait for it; the goroutine then ends with the process.
+// read reads one file, or standard input if the name is -. It reads at most one byte
+// more than a file may have. Pipes are read too, for the shell's <(command); as a pipe
+// may never end, read returns when ctx ends.
 func (s streams) read(ctx context.Context, name string) ([]byte, fs.FileMode, error) {
 	type result struct {
 		content []byte
 		mode    fs.FileMode
-		err     error
 	}
-	done := make(chan result, 1)
-	go func() {
-		var r result
-		defer func() { done <- r }()
+	r, err := cli.Await(ctx, func() (r result, err error) {
 		in := s.stdin
 		if name != "-" {
 			info, err := os.Stat(name)
 			if err != nil {
-				r.err = err
-				return
+				return r, err
 			}
 			if info.IsDir() {
-				r.err = errDirectory
-				return
+				return r, errDirectory
 			}
 			if info.Mode().IsRegular() {
 				r.mode = info.Mode().Perm()
 			}
 			file, err := os.Open(name)
 			if err != nil {
-				r.err = err
-				return
+				return r, err
 			}
 			defer file.Close()
 			in = file
 		}
-		r.content, r.err = io.ReadAll(io.LimitReader(in, position.MaxFile+1))
-	}()
-	select {
-	case r := <-done:
-		return r.content, r.mode, r.err
-	case <-ctx.Done():
-		return nil, 0, ctx.Err()
-	}
+		r.content, err = io.ReadAll(io.LimitReader(in, position.MaxFile+1))
+		return r, err
+	})
+	return r.content, r.mode, err
 }
 
 // unreadable says why a file cannot be read. Of what the system says only the

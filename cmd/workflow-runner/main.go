@@ -81,26 +81,17 @@ func hide(log *slog.Logger) {
 	}
 }
 
-// receive reads the handover, for as long as an agent may take to write it. The
-// read itself cannot be ended on every kind of input; the program ends instead.
+// receive reads the handover. It returns an error if the agent takes longer than
+// handoverLimit to write it, or if ctx ends.
 func receive(ctx context.Context, stdin io.Reader) (*runtime.Handover, error) {
-	type result struct {
-		handover *runtime.Handover
-		err      error
-	}
-	received := make(chan result, 1)
-	go func() {
-		h, err := runtime.ReadHandover(stdin)
-		received <- result{h, err}
-	}()
-	select {
-	case r := <-received:
-		return r.handover, r.err
-	case <-ctx.Done():
+	ctx, cancel := context.WithTimeoutCause(ctx, handoverLimit,
+		fmt.Errorf("the agent has handed no job over within %s", handoverLimit))
+	defer cancel()
+	handover, err := cli.Await(ctx, func() (*runtime.Handover, error) { return runtime.ReadHandover(stdin) })
+	if errors.Is(err, context.Canceled) {
 		return nil, errors.New("asked to stop before the agent has handed a job over")
-	case <-time.After(handoverLimit):
-		return nil, fmt.Errorf("the agent has handed no job over within %s", handoverLimit)
 	}
+	return handover, err
 }
 
 // signals returns a context that the first TERM, INT or HUP cancels, and a channel

@@ -1,0 +1,275 @@
+package configure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// Options is the input of [Run].
+type Options struct {
+	Config        string // file to write; empty is the one of the environment, or the default
+	TokenFile     string // file of the pool access token
+	TokenStdin    bool   // read the pool access token from Stdin
+	OIDCTokenFile string // file of an OIDC token, which excludes a pool access token
+	Organization  string // for the exchange of an OIDC token
+	PoolID        string // for the exchange of an OIDC token
+	ServiceURL    string
+	Target        string // deploy_target
+	Yes           bool   // change files that exist without asking
+
+	Targets []string          // deploy targets that this release supports
+	Environ map[string]string // variables of the process
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+}
+
+// session is one call of Run.
+type session struct {
+	o      Options
+	prompt *prompt // nil if there is no terminal
+
+	fields    map[string]schema.Field // by key
+	config    file                    // the configuration
+	present   map[string]string       // values that the configuration has now, by key
+	tokenFile *file                   // separate file to write the token to; nil is none
+	token     string                  // to write to tokenFile
+	changes   []schema.Change         // of the configuration
+}
+
+// Run writes a configuration file. What the options leave open is asked for, if
+// standard input and standard error are a terminal. Nothing is written unless the
+// result is a configuration that the agent can use.
+func Run(ctx context.Context, o Options) error {
+	s := &session{o: o}
+	if !o.TokenStdin {
+		s.prompt = newPrompt(ctx, o.Stdin, o.Stderr)
+	}
+	defer s.prompt.close()
+
+	// Check the options and read the file.
+	if err := o.check(); err != nil {
+		return cli.Usage(err)
+	}
+	if err := s.open(); err != nil {
+		return err
+	}
+
+	// Ask.
+	if err := s.confirmConfig(); err != nil {
+		return err
+	}
+	if err := s.credentials(ctx); err != nil {
+		return err
+	}
+	if err := s.service(); err != nil {
+		return err
+	}
+
+	// Check the result, and write it.
+	content, err := s.content()
+	if err != nil {
+		return err
+	}
+	s.prompt.close()
+	if ctx.Err() != nil {
+		return errNoAnswer
+	}
+	return s.write(content)
+}
+
+// check rejects options that contradict each other, and tokens as options, which
+// would be shown in a message or written to a wrong place in the file.
+func (o Options) check() error {
+	if o.exchanges() && (o.TokenFile != "" || o.TokenStdin) {
+		return errors.New("--oidc-token-file, --organization and --pool-id do not go with a token: " +
+			"leave out one of the two")
+	}
+	for name, value := range map[string]string{
+		"config": o.Config, "token-file": o.TokenFile, "oidc-token-file": o.OIDCTokenFile,
+		"organization": o.Organization, "pool-id": o.PoolID, "service-url": o.ServiceURL, "target": o.Target,
+	} {
+		if secret.LooksLikeToken(value) {
+			return fmt.Errorf("--%s holds what looks like a token: "+
+				"pass a token through --token-stdin, or name a file that holds it", name)
+		}
+	}
+	return nil
+}
+
+// exchanges reports whether an option concerns the exchange of an OIDC token.
+func (o Options) exchanges() bool { return o.OIDCTokenFile+o.Organization+o.PoolID != "" }
+
+// open reads the schema, and the configuration if it exists.
+func (s *session) open() error {
+	fields, err := schema.Fields()
+	if err != nil {
+		return err
+	}
+	variable := "" // that names the configuration
+	s.fields = map[string]schema.Field{}
+	for _, f := range fields {
+		if f.Key == "config" {
+			variable = f.Variable
+		}
+		if !f.OnlyVariable {
+			s.fields[f.Key] = f
+		}
+	}
+	path := s.o.Config
+	if path == "" {
+		path = strings.TrimSpace(s.o.Environ[variable])
+	}
+	if path == "" {
+		path = schema.FileName
+	}
+	if s.config, err = open(path, path); err != nil {
+		return err
+	}
+	if s.present, err = schema.Texts(s.config.content); err != nil {
+		return cli.Usage(s.located(err))
+	}
+	return nil
+}
+
+// located adds the name of the configuration to problems.
+func (s *session) located(err error) error {
+	var problems position.Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	problems = slices.Clone(problems)
+	for i := range problems {
+		problems[i].File = s.config.path
+	}
+	return fmt.Errorf("nothing has been changed, because of what must be mended first:\n%w", problems)
+}
+
+// content returns the new content of the configuration, if the agent can use it.
+func (s *session) content() ([]byte, error) {
+	// Apply the changes.
+	before := s.config.content
+	if s.config.info == nil {
+		before = []byte("# Configuration of cmwa, written by cmwa configure. " +
+			"Change it with that command or by hand: cmwa vet says\n" +
+			"# what is wrong with it, and cmwa explain tells of all other keys.\n")
+	}
+	content, err := schema.Edit(before, s.changes)
+	if err != nil {
+		return nil, cli.Usage(s.located(err))
+	}
+
+	// Load the result as the agent would, with the token file as it will be.
+	source := schema.Source{Path: s.config.path, Content: content, ReadFile: func(name string) ([]byte, error) {
+		if s.tokenFile != nil && name == s.tokenFile.path {
+			return []byte(s.token), nil
+		}
+		f, err := open(name, name)
+		if err == nil && f.info == nil || errors.Is(err, errNoFolder) {
+			err = fs.ErrNotExist
+		}
+		return f.content, err
+	}}
+	_, problems := schema.Load(source)
+	errs := problems.Errors()
+	if s.config.info == nil { // a new file has no lines that a person could look at
+		for i := range errs {
+			if errs[i].File == s.config.path {
+				errs[i].File, errs[i].Line, errs[i].Column = "", 0, 0
+			}
+		}
+	}
+	if err := errs.Err(); err != nil {
+		return nil, cli.Usagef("nothing has been changed, because the result could not be used:\n%w", err)
+	}
+	return content, nil
+}
+
+// write writes the token file, if there is one, and the configuration. It prints
+// what it did and which commands come next.
+func (s *session) write(content []byte) error {
+	var lines []string
+	if s.tokenFile != nil {
+		done, err := s.tokenFile.replace([]byte(s.token + "\n"))
+		if err != nil {
+			return fmt.Errorf("write %s: %w: nothing has been changed", s.tokenFile.name, err)
+		}
+		lines = append(lines, fmt.Sprintf(done, s.tokenFile.name))
+	}
+	done, err := s.config.replace(content)
+	if err != nil {
+		if s.tokenFile != nil {
+			err = errors.Join(err, s.tokenFile.undo())
+		}
+		return fmt.Errorf("write %s: %w: nothing has been changed", s.config.name, err)
+	}
+	lines = append(lines, fmt.Sprintf(done, s.config.name))
+	s.warn(content)
+	word := shellWord(s.config.path)
+	lines = append(lines, "next:", "  cmwa vet "+word, "  cmwa run --config "+word)
+	_, err = fmt.Fprintln(s.o.Stdout, strings.Join(lines, "\n"))
+	return err
+}
+
+// warn prints a warning for each variable that overrides a changed key, and for
+// each written file that holds a token within a git work tree.
+func (s *session) warn(content []byte) {
+	for _, change := range s.changes {
+		if variable := s.fields[change.Key].Variable; strings.TrimSpace(s.o.Environ[variable]) != "" {
+			fmt.Fprintf(s.o.Stderr, "cmwa: the variable %s is set here, and wins over the file\n", variable)
+		}
+	}
+	for _, f := range []*file{&s.config, s.tokenFile} {
+		if f == nil || f == &s.config && !holdsToken(content) {
+			continue
+		}
+		if inWorkTree(f.path) {
+			fmt.Fprintf(s.o.Stderr, "cmwa: %s lies in a git work tree: "+
+				"keep the token in it out of commits, with a line in .gitignore\n", f.name)
+		}
+	}
+}
+
+func holdsToken(content []byte) bool {
+	texts, err := schema.Texts(content)
+	return err == nil && texts["token"] != ""
+}
+
+// inWorkTree reports whether the file is in a git work tree.
+func inWorkTree(path string) bool {
+	folder, err := filepath.Abs(filepath.Dir(path))
+	for ; err == nil; folder = filepath.Dir(folder) {
+		if _, err := os.Lstat(filepath.Join(folder, ".git")); err == nil {
+			return true
+		}
+		if folder == filepath.Dir(folder) {
+			return false
+		}
+	}
+	return false
+}
+
+// shellWord returns a name as a word of a shell's command line, in quotes if it
+// needs them.
+func shellWord(name string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("/._-+,:@%", r)
+	}
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return name
+	}
+	return cli.Quote(name)
+}

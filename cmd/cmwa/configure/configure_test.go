@@ -1,0 +1,497 @@
+package configure
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// canary is a token that no output may show.
+const canary = "pul-c4n4ryc4n4ryc4n4ryc4n4ry"
+
+// configured is the result of one call of Run without a terminal.
+type configured struct {
+	code           int
+	stdout, stderr string
+}
+
+// configure calls Run in the current folder, without a terminal.
+func configure(t *testing.T, stdin string, environ []string, args ...string) configured {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	o := options(t, args)
+	o.Stdin, o.Stdout, o.Stderr, o.Environ = strings.NewReader(stdin), &stdout, &stderr, map[string]string{}
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		o.Environ[name] = value
+	}
+	code := cli.Exit(&stderr, "cmwa", Run(t.Context(), o))
+	if out := stdout.String() + stderr.String(); strings.Contains(out, canary[4:12]) {
+		t.Errorf("the output shows the token:\n%s", out)
+	}
+	return configured{code, stdout.String(), stderr.String()}
+}
+
+// options returns the options for flags of the same names.
+func options(t *testing.T, args []string) Options {
+	t.Helper()
+	o := Options{Targets: []string{"docker", "process"}}
+	flags := flag.NewFlagSet("configure", flag.ContinueOnError)
+	for name, p := range map[string]*string{
+		"config": &o.Config, "token-file": &o.TokenFile, "oidc-token-file": &o.OIDCTokenFile,
+		"organization": &o.Organization, "pool-id": &o.PoolID, "service-url": &o.ServiceURL, "target": &o.Target,
+	} {
+		flags.StringVar(p, name, "", "")
+	}
+	flags.BoolVar(&o.TokenStdin, "token-stdin", false, "")
+	flags.BoolVar(&o.Yes, "yes", false, "")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return o
+}
+
+// emptyFolder makes a new folder the current one.
+func emptyFolder(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+}
+
+func put(t *testing.T, name, content string, mode fs.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func content(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func mode(t *testing.T, name string) fs.FileMode {
+	t.Helper()
+	info, err := os.Lstat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode()
+}
+
+// holds checks what lies in the current folder.
+func holds(t *testing.T, names ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	if strings.Join(got, " ") != strings.Join(names, " ") {
+		t.Errorf("the folder holds %v, not %v", got, names)
+	}
+}
+
+// settings loads a file that is without problems.
+func settings(t *testing.T, name string) schema.Pool {
+	t.Helper()
+	source, err := schema.Find(schema.Places{Config: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, problems := schema.Load(source)
+	if len(problems) > 0 {
+		t.Fatalf("%v in\n%s", problems, source.Content)
+	}
+	return c.Pools[0]
+}
+
+func TestConfigureWritesACommentedFileForItsOwnerAlone(t *testing.T) {
+	emptyFolder(t)
+	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/", "--target", "process")
+	if got.code != cli.ExitOK || got.stderr != "" {
+		t.Fatalf("%+v", got)
+	}
+	const name = schema.FileName
+	holds(t, name)
+	if m := mode(t, name); m != 0o600 {
+		t.Errorf("mode %v", m)
+	}
+	p := settings(t, name)
+	if p.Token.Reveal() != canary || p.ServiceURL != "https://pulumi.example.com" || p.DeployTarget != "process" {
+		t.Errorf("%+v", p)
+	}
+	for line := range strings.Lines(content(t, name)) {
+		if len(line) > 111 {
+			t.Errorf("a line of %d bytes: %s", len(line), line)
+		}
+	}
+	if !strings.Contains(content(t, name), "\n# Base URL of the service.") {
+		t.Errorf("no documentation in\n%s", content(t, name))
+	}
+	for _, want := range []string{"wrote " + name, "cmwa vet " + name, "cmwa run --config " + name} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is not in %q", want, got.stdout)
+		}
+	}
+}
+
+func TestConfigureWithoutATerminalNamesTheFlagThatIsMissing(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "--token-stdin, --token-file, or --oidc-token-file"},
+		{[]string{"--service-url", "https://pulumi.example.com"}, "--token-stdin, --token-file, or --oidc-token-file"},
+		{[]string{"--oidc-token-file", "jwt"}, "add --organization"},
+		{[]string{"--organization", "acme"}, "add --oidc-token-file"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme"}, "add --pool-id"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "a b", "--pool-id", "p"}, "--organization: must be one word"},
+		{[]string{"--oidc-token-file", "jwt", "--token-stdin"}, "leave out one"},
+		{[]string{"--token-stdin"}, "token on standard input must not be empty"},
+		{[]string{"--token-file", "none"}, "there is no such file"},
+		{[]string{"--token-file", schema.FileName}, "there is no such file"},
+		{[]string{"--token-file", canary}, "looks like a token"},
+		{[]string{"--config", canary}, "looks like a token"},
+		{[]string{"--organization", "eyJ" + canary}, "looks like a token"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url", "pulumi.example.com"}, "--service-url: must be a URL such as"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url", "https://u:" + canary + "@x"}, "--service-url: must be a URL such as"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "dokcer"}, "--target: must be one of"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "x\x00\n\u2028\xff"}, "--target: must be"},
+		{[]string{"--config", ".", "--token-file", "none"}, "not a regular file"},
+		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its folder is not there"},
+		{[]string{"--token-file", "none/token"}, "--token-file: its folder is not there"},
+		{[]string{"--token-file", "none"}, "--token-file: there is no such file"},
+		{[]string{"--token-file", "."}, "--token-file: is not a regular file"},
+	} {
+		emptyFolder(t)
+		got := configure(t, "", nil, c.args...)
+		if strings.Contains(got.stderr, schema.FileName+":") {
+			t.Errorf("%q: a place in a file that is not there: %s", c.args, got.stderr)
+		}
+		if got.code == cli.ExitOK || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
+			t.Errorf("%q: %+v", c.args, got)
+		}
+		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") && !strings.Contains(c.want, "regular"); usage && got.code != cli.ExitUsage {
+			t.Errorf("%q: exit code %d", c.args, got.code)
+		}
+		holds(t)
+	}
+}
+
+func TestConfigureDoesNotWaitForATokenOnceItIsToldToStop(t *testing.T) {
+	emptyFolder(t)
+	ctx, stop := context.WithCancel(t.Context())
+	reading := &held{reached: stop}
+	var stdout, stderr bytes.Buffer
+	o := Options{TokenStdin: true, Stdin: reading, Stdout: &stdout, Stderr: &stderr}
+	code := cli.Exit(&stderr, "cmwa", Run(ctx, o))
+	if code != cli.ExitFailure || !strings.Contains(stderr.String(), "nothing has been changed") || stdout.Len() > 0 {
+		t.Errorf("exit code %d, %s", code, &stderr)
+	}
+	holds(t)
+}
+
+// held is a pipe that nobody writes to, and nobody closes.
+type held struct{ reached func() }
+
+func (h *held) Read([]byte) (int, error) {
+	h.reached()
+	select {}
+}
+
+const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
+
+func TestConfigureSaysThatNoPoolWouldUseATokenAtTheTop(t *testing.T) {
+	const said = "every pool of x.yaml has credentials of its own"
+	emptyFolder(t)
+	put(t, "x.yaml", ownTokens, 0o600)
+	put(t, "token", "pul-0", 0o600)
+	for name, args := range map[string][]string{
+		"a token":         {"--token-stdin"},
+		"a token file":    {"--token-file", "token"},
+		"an exchange":     {"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "q"},
+		"only the target": {"--target", "docker"},
+	} {
+		put(t, "x.yaml", ownTokens, 0o600)
+		got := configure(t, canary, nil, append(args, "--config", "x.yaml", "--yes")...)
+		switch name {
+		case "only the target":
+			if got.code != cli.ExitOK || strings.Contains(got.stderr, said) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		default:
+			if got.code != cli.ExitOK || strings.Count(got.stderr, said) != 1 {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	}
+	put(t, "x.yaml", ownTokens+"- name: c\n", 0o600)
+	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK || got.stderr != "" {
+		t.Errorf("one pool inherits: %+v", got)
+	}
+}
+
+func TestConfigureRefusesTokensThatAreNone(t *testing.T) {
+	for _, token := range []string{"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff", strings.Repeat("\n", 1<<20) + canary} {
+		emptyFolder(t)
+		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "the token on standard input must") {
+			t.Errorf("%+v", got)
+		}
+		holds(t)
+	}
+}
+
+const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\ntoken:   'pul-old'  # from the console\r\n# end"
+
+func TestConfigureKeepsEverythingElseOfAFileThatIsThere(t *testing.T) {
+	emptyFolder(t)
+	put(t, "x.yaml", existing, 0o600)
+	got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin")
+	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "x.yaml is there already: to change it, add --yes") || content(t, "x.yaml") != existing {
+		t.Errorf("%+v", got)
+	}
+	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
+	if got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	text := content(t, "x.yaml")
+	kept, added, _ := strings.Cut(text, "# end")
+	if want := strings.ReplaceAll(strings.TrimSuffix(existing, "# end"), "'pul-old'", canary); kept != want {
+		t.Errorf("kept %q", kept)
+	}
+	if strings.Count(added, "\n") != strings.Count(added, "\r\n") || !strings.HasSuffix(added, "\r\ndeploy_target: process\r\n") || strings.Contains(added, "service_url") {
+		t.Errorf("added %q", added)
+	}
+
+	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
+	if got.code != cli.ExitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "left x.yaml as it is") {
+		t.Errorf("a second time: %+v\n%q", got, content(t, "x.yaml"))
+	}
+	got = configure(t, "", nil, "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
+	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" || p.Token.Reveal() != canary {
+		t.Errorf("without a word on the token: %+v", got)
+	}
+	holds(t, "x.yaml")
+}
+
+// settings2 is settings of a file that may have warnings.
+func settings2(t *testing.T, name string) schema.Pool {
+	t.Helper()
+	c, problems := schema.Load(schema.Source{Content: []byte(content(t, name))})
+	if c == nil {
+		t.Fatal(problems)
+	}
+	return c.Pools[0]
+}
+
+func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
+	emptyFolder(t)
+	put(t, "token", "pul-0", 0o600)
+	put(t, "x.yaml", "token: "+canary+" # mine\n", 0o600)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--config", "x.yaml", "--yes"}
+	if got := configure(t, "", nil, append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p1")...); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	if p := settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") || p.OrganizationName != "acme" || p.RunnerPoolID != "p1" {
+		t.Errorf("%+v", p)
+	}
+	if text := content(t, "x.yaml"); strings.Contains(text, canary) || !strings.HasPrefix(text, "token: \"\" # mine\n") {
+		t.Errorf("the token is still in\n%s", text)
+	}
+	if got := configure(t, "", nil, append(args, "--pool-id", "p2")...); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	if p := settings(t, "x.yaml"); p.RunnerPoolID != "p2" || p.OrganizationName != "acme" {
+		t.Errorf("%+v", p)
+	}
+	if got := configure(t, "", nil, append(args, "--token-file", "token")...); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	if p := settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" || p.TokenFile != filepath.Join(here, "token") {
+		t.Errorf("%+v", p)
+	}
+	if got := configure(t, canary, nil, append(args, "--token-file", "token", "--token-stdin")...); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	if p := settings(t, "x.yaml"); p.Token.Reveal() != canary || content(t, "token") != canary+"\n" {
+		t.Errorf("%+v", p)
+	}
+	if got := configure(t, "pul-1", nil, append(args, "--token-stdin")...); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	if p := settings(t, "x.yaml"); p.Token.Reveal() != "pul-1" || content(t, "token") != "pul-1\n" {
+		t.Errorf("the token did not go to the file that token_file names: %+v", p)
+	}
+	if got := configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "configuration itself") {
+		t.Errorf("%+v", got)
+	}
+	holds(t, "token", "x.yaml")
+}
+
+func TestConfigureWritesNothingThatTheAgentCouldNotUse(t *testing.T) {
+	for before, want := range map[string]string{
+		"log_level: loud\n":         "x.yaml:1:12: log_level: must be one of",
+		"a: [\n" + canary:           "x.yaml:",
+		"token: [" + canary + "]\n": "x.yaml:1:8: token: is a list or a mapping",
+		"token: a\ntoken: b\n":      "x.yaml:2:1: token: duplicate key",
+		"\xff":                      "x.yaml:1:1: the file is not UTF-8",
+		"a: b\n---\nc: d\n":         "one document",
+		"pools: 5\n":                "x.yaml:1:8: pools: must be",
+		strings.Repeat("#", 2<<20):  "larger than",
+	} {
+		emptyFolder(t)
+		put(t, "x.yaml", before, 0o640)
+		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "nothing has been changed") || got.stdout != "" {
+			t.Errorf("%.40q: %+v", before, got)
+		}
+		if content(t, "x.yaml") != before || mode(t, "x.yaml") != 0o640 {
+			t.Errorf("%.40q was touched", before)
+		}
+		holds(t, "x.yaml")
+	}
+}
+
+func TestConfigureKeepsLinksOwnersAndStricterModes(t *testing.T) {
+	for _, c := range []struct {
+		mode, want fs.FileMode
+		told       bool
+	}{{0o600, 0o600, false}, {0o400, 0o400, false}, {0o644, 0o600, true}, {0o440, 0o400, true}, {0o777, 0o600, true}} {
+		emptyFolder(t)
+		if err := os.MkdirAll("real/deep", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		put(t, "real/x.yaml", "# old\n", c.mode)
+		owner, group := os.Geteuid(), os.Getegid()
+		if owner == 0 {
+			owner, group = 12345, 54321
+		}
+		if err := os.Chown("real/x.yaml", owner, group); err != nil {
+			t.Fatal(err)
+		}
+		for link, target := range map[string]string{"x.yaml": "real/deep/link", "real/deep/link": "../x.yaml"} {
+			if err := os.Symlink(target, link); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
+		if got.code != cli.ExitOK || strings.Contains(got.stdout, "cannot read or write any more") != c.told {
+			t.Errorf("%v: %+v", c.mode, got)
+		}
+		if mode(t, "x.yaml")&fs.ModeSymlink == 0 || mode(t, "real/deep/link")&fs.ModeSymlink == 0 || mode(t, "real/x.yaml") != c.want {
+			t.Errorf("%v became %v", c.mode, mode(t, "real/x.yaml"))
+		}
+		info, err := os.Stat("x.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stat := info.Sys().(*syscall.Stat_t); int(stat.Uid) != owner || int(stat.Gid) != group {
+			t.Errorf("the file belongs to %d:%d", stat.Uid, stat.Gid)
+		}
+		if !strings.HasPrefix(content(t, "real/x.yaml"), "# old\n") || !strings.Contains(content(t, "x.yaml"), canary) {
+			t.Errorf("%q", content(t, "x.yaml"))
+		}
+	}
+}
+
+func TestConfigureMakesTheFileThatADanglingLinkNames(t *testing.T) {
+	emptyFolder(t)
+	if err := os.Symlink("new.yaml", "x.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin"); got.code != cli.ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	if mode(t, "new.yaml") != 0o600 || mode(t, "x.yaml")&fs.ModeSymlink == 0 {
+		t.Error("the link was replaced")
+	}
+	if err := os.Symlink("loop.yaml", "loop.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if got := configure(t, canary, nil, "--config", "loop.yaml", "--token-stdin"); got.code != cli.ExitFailure || !strings.Contains(got.stderr, "symbolic links") {
+		t.Errorf("%+v", got)
+	}
+	holds(t, "loop.yaml", "new.yaml", "x.yaml")
+}
+
+func TestConfigureSaysWhatMaySurpriseLater(t *testing.T) {
+	emptyFolder(t)
+	if err := os.MkdirAll("tree/.git", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll("tree/etc", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"PULUMI_AGENT_CONFIG= tree/etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary, "PULUMI_AGENT_CA_FILE=x"}
+	got := configure(t, canary, environ, "--token-stdin")
+	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "cmwa vet 'tree/etc/x y.yaml'") {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{"git work tree", "PULUMI_AGENT_DEPLOY_TARGET is set here, and wins", "PULUMI_AGENT_TOKEN is set here"} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("%q is not in %s", want, got.stderr)
+		}
+	}
+	if strings.Contains(got.stderr, "CA_FILE") {
+		t.Errorf("a variable of no key that was written is named: %s", got.stderr)
+	}
+	put(t, "token", "pul-0", 0o600)
+	if got := configure(t, "", nil, "--config", "tree/x.yaml", "--token-file", "token"); got.code != cli.ExitOK || got.stderr != "" {
+		t.Errorf("%+v", got)
+	}
+	if got := configure(t, canary, nil, "--config", "tree/y.yaml", "--token-stdin", "--token-file", "tree/token"); got.code != cli.ExitOK || !strings.Contains(got.stderr, "tree/token lies in a git work tree") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestConfigureTakesTheTokenFileBackIfTheConfigurationCannotBeWritten(t *testing.T) {
+	for _, was := range []string{"", "pul-0\n"} {
+		emptyFolder(t)
+		names := []string{"x.yaml"}
+		if was != "" {
+			put(t, "token", was, 0o600)
+			names = []string{"token", "x.yaml"}
+		}
+		config, err := open("x.yaml", "x.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := open("token", "token")
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, "x.yaml", "# of another\n", 0o600)
+		var stdout, stderr bytes.Buffer
+		s := &session{o: Options{Stdout: &stdout, Stderr: &stderr}, config: config, tokenFile: &token, token: canary}
+		if err := s.write([]byte("token_file: token\n")); err == nil || !strings.Contains(err.Error(), "in the meantime") || stdout.Len() > 0 {
+			t.Errorf("%v %s", err, &stdout)
+		}
+		if content(t, "x.yaml") != "# of another\n" || was != "" && content(t, "token") != was {
+			t.Error("something was changed")
+		}
+		holds(t, names...)
+	}
+}

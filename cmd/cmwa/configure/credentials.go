@@ -1,0 +1,266 @@
+package configure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// credentials notes the changes of how the agent authenticates.
+func (s *session) credentials(ctx context.Context) error {
+	if s.unused() {
+		set, err := s.confirmUnused()
+		if err != nil || !set {
+			return err
+		}
+	}
+	method, err := s.method()
+	switch {
+	case err != nil || method == "":
+		return err
+	case method == "oidc":
+		return s.exchange()
+	default:
+		return s.accessToken(ctx)
+	}
+}
+
+// unused reports whether every pool of the file has credentials of its own, so that
+// no pool inherits those at the top level. It is false for a configuration that
+// cannot be loaded.
+func (s *session) unused() bool {
+	const mark = "inherited"
+	changes := []schema.Change{
+		{Key: "token", Value: mark}, {Key: "token_file", Value: ""}, {Key: "oidc_token_file", Value: ""},
+	}
+	content, err := schema.Edit(s.config.content, changes)
+	if err != nil {
+		return false
+	}
+	nothing := func(string) ([]byte, error) { return nil, fs.ErrNotExist }
+	config, _ := schema.Load(schema.Source{Content: content, Elsewhere: true, ReadFile: nothing})
+	inherits := func(p schema.Pool) bool { return p.Token.Reveal() == mark }
+	return config != nil && !slices.ContainsFunc(config.Pools, inherits)
+}
+
+// confirmUnused reports whether to set credentials that no pool uses.
+func (s *session) confirmUnused() (bool, error) {
+	state := fmt.Sprintf("every pool of %s has credentials of its own, "+
+		"so that none would use those at the top level", s.config.name)
+	given := s.o.TokenStdin || s.o.TokenFile != "" || s.o.exchanges()
+	switch {
+	case given && s.o.Yes:
+		fmt.Fprintf(s.o.Stderr, "cmwa: %s\n", state)
+		return true, nil
+	case s.prompt == nil && given:
+		return false, cli.Usagef("%s: to set these all the same, add --yes", state)
+	case s.prompt == nil:
+		return false, nil
+	}
+	yes, err := s.prompt.confirm(state + ". Set these all the same?")
+	if err == nil && !yes && given {
+		err = errUnchanged
+	}
+	return yes, err
+}
+
+// method returns token or oidc, or nothing if the credentials of the file stay as
+// they are.
+func (s *session) method() (string, error) {
+	had := ""
+	switch {
+	case s.present["oidc_token_file"] != "":
+		had = "oidc"
+	case s.present["token"] != "" || s.present["token_file"] != "":
+		had = "token"
+	}
+	switch {
+	case s.o.TokenFile != "" || s.o.TokenStdin:
+		return "token", nil
+	case s.o.exchanges():
+		return "oidc", nil
+	case s.prompt != nil:
+		if had == "" {
+			had = "token"
+		}
+		return s.prompt.choose("Authenticate by pool access token or OIDC (token or oidc)", had, "token", "oidc")
+	case had != "":
+		return "", nil
+	default:
+		return "", cli.Usagef("there is nobody to ask how the agent authenticates: " +
+			"add --token-stdin, --token-file, or --oidc-token-file with --organization and --pool-id")
+	}
+}
+
+// exchange sets the keys of an OIDC exchange, and removes those of a token.
+func (s *session) exchange() error {
+	name, err := s.answer("oidc_token_file", "oidc-token-file", s.o.OIDCTokenFile, "File that holds the OIDC token",
+		s.validFile("oidc_token_file"))
+	if err != nil {
+		return err
+	}
+	organization, err := s.answer("organization_name", "organization", s.o.Organization, "Organisation",
+		s.valid("organization_name"))
+	if err != nil {
+		return err
+	}
+	pool, err := s.answer("runner_pool_id", "pool-id", s.o.PoolID, "ID of the pool", s.valid("runner_pool_id"))
+	if err != nil {
+		return err
+	}
+	if name, err = s.absolute("oidc_token_file", name); err != nil {
+		return err
+	}
+	s.set("oidc_token_file", name)
+	s.set("organization_name", organization)
+	s.set("runner_pool_id", pool)
+	s.set("token", "")
+	s.set("token_file", "")
+	return nil
+}
+
+// absolute returns the absolute name of a file, because the agent may be started in
+// any directory. A name that the configuration has already stays as it is.
+func (s *session) absolute(key, name string) (string, error) {
+	if name == s.present[key] {
+		return name, nil
+	}
+	return filepath.Abs(name)
+}
+
+// accessToken sets the token, or the file that holds it.
+func (s *session) accessToken(ctx context.Context) error {
+	// A file that holds the token already.
+	if s.o.TokenFile != "" && !s.o.TokenStdin {
+		name, err := filepath.Abs(s.o.TokenFile)
+		if err != nil {
+			return err
+		}
+		f, err := open(name, "--token-file")
+		if err == nil && f.info == nil {
+			err = errors.New("--token-file: there is no such file: put the token into it, or add --token-stdin")
+		}
+		if err != nil {
+			return cli.Usage(err)
+		}
+		return s.setTokenFile("", name)
+	}
+
+	// A new token, or the one that the configuration has.
+	had := s.present["token"] != "" || s.present["token_file"] != ""
+	token, err := s.readToken(ctx, had)
+	if err != nil {
+		return err
+	}
+	if token == "" { // it stays
+		s.set("oidc_token_file", "")
+		return nil
+	}
+
+	// Where to write it.
+	if s.o.TokenFile != "" {
+		name, err := filepath.Abs(s.o.TokenFile)
+		if err != nil {
+			return err
+		}
+		return s.setTokenFile(token, name)
+	}
+	place, name := "config", strings.TrimSuffix(s.config.path, filepath.Ext(s.config.path))+".token"
+	if present := s.present["token_file"]; present != "" && !secret.LooksLikeToken(present) {
+		place, name = "file", present
+	}
+	if name, err = s.absolute("token_file", name); err != nil {
+		return err
+	}
+	if s.prompt != nil {
+		const text = "Token in the configuration or in a file of its own (config or file)"
+		if place, err = s.prompt.choose(text, place, "config", "file"); err != nil {
+			return err
+		}
+	}
+	if place == "file" {
+		return s.setTokenFile(token, name)
+	}
+	s.set("token", token)
+	s.set("token_file", "")
+	s.set("oidc_token_file", "")
+	return nil
+}
+
+// readToken returns the token, or nothing if the configuration keeps the one that
+// it has.
+func (s *session) readToken(ctx context.Context, had bool) (string, error) {
+	check := s.valid("token")
+	prompt := s.prompt
+	if s.o.TokenStdin {
+		prompt, had = newTokenPrompt(ctx, s.o.Stdin, s.o.Stderr), false
+		defer prompt.close()
+	}
+	if prompt == nil {
+		return s.tokenFromInput(ctx, check)
+	}
+	q := question{text: "Pool access token, which is not shown", hidden: true, check: check}
+	if had {
+		q.shown = "as it is"
+		q.check = func(answer string) error {
+			if answer == "" {
+				return nil
+			}
+			return check(answer)
+		}
+	}
+	return prompt.ask(q)
+}
+
+// tokenFromInput reads the token from a standard input that is not a terminal.
+func (s *session) tokenFromInput(ctx context.Context, check func(string) error) (string, error) {
+	const maxToken = 64 << 10 // longer input is not a token
+	content, err := cli.Await(ctx, func() ([]byte, error) {
+		return io.ReadAll(io.LimitReader(s.o.Stdin, position.MaxFile+1))
+	})
+	switch {
+	case ctx.Err() != nil:
+		return "", errNoAnswer
+	case err != nil:
+		return "", errors.New("read the token from standard input: it cannot be read")
+	}
+	token := strings.TrimSpace(string(content[:min(len(content), maxToken)]))
+	if err := check(token); err != nil {
+		return "", cli.Usagef("the token on standard input %w", err)
+	}
+	return token, nil
+}
+
+// setTokenFile makes the configuration name a token file. The token is written to
+// it unless it is empty.
+func (s *session) setTokenFile(token, name string) error {
+	s.set("token", "")
+	s.set("oidc_token_file", "")
+	s.set("token_file", name)
+	if token == "" {
+		return nil
+	}
+	shown := name
+	if name == s.present["token_file"] {
+		shown = "the file that token_file names"
+	}
+	f, err := open(name, shown)
+	if err != nil {
+		return err
+	}
+	if same, err := filepath.Abs(s.config.resolved); err != nil || same == f.resolved {
+		return cli.Usagef("the token file cannot be the configuration itself: name another with --token-file")
+	}
+	s.token, s.tokenFile = token, &f
+	return s.confirm(f, "Put the new token into it?")
+}

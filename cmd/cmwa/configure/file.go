@@ -1,0 +1,183 @@
+package configure
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cmwa-project/cmwa/schema/position"
+)
+
+// file is a file to be written, in the state that open found.
+type file struct {
+	path     string      // as an option or a person named it
+	name     string      // in messages
+	resolved string      // with links followed
+	content  []byte      // nil if the file does not exist
+	info     fs.FileInfo // nil if the file does not exist
+}
+
+// maxLinks is how many links in a row are followed, as on Linux.
+const maxLinks = 40
+
+var errNoFolder = errors.New("its folder is not there: make it, or name another")
+
+// open reads a file, which need not exist. Its folder must exist. Errors contain
+// the name for messages, and not the path.
+func open(path, name string) (file, error) {
+	f := file{path: path, name: name, resolved: path}
+	refuse := func(err error) (file, error) { return file{}, fmt.Errorf("%s: %w", f.name, withoutPath(err)) }
+	for range maxLinks {
+		info, err := os.Lstat(f.resolved)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			switch _, err := os.Stat(filepath.Dir(f.resolved)); {
+			case errors.Is(err, fs.ErrNotExist):
+				return refuse(errNoFolder)
+			case err != nil:
+				return refuse(errors.New("its folder cannot be used: name another"))
+			}
+			return f, nil
+		case err != nil:
+			return refuse(err)
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(f.resolved)
+			if err != nil {
+				return refuse(err)
+			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(f.resolved), target)
+			}
+			f.resolved = target
+			continue
+		case !info.Mode().IsRegular():
+			return refuse(errors.New("is not a regular file"))
+		}
+		opened, err := os.Open(f.resolved)
+		if err != nil {
+			return refuse(err)
+		}
+		defer opened.Close()
+		f.info = info
+		if f.content, err = io.ReadAll(io.LimitReader(opened, position.MaxFile+1)); err != nil {
+			return refuse(err)
+		}
+		return f, nil
+	}
+	return refuse(syscall.ELOOP)
+}
+
+// withoutPath returns the cause of an error without the name of a file, because the
+// message contains the name already or must not show it.
+func withoutPath(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	default:
+		return err
+	}
+}
+
+// replace replaces the file, or does not change it and returns an error. done is a
+// format for the name of the file which describes what was done.
+//
+//  1. A file that changed since open is not replaced.
+//  2. The file keeps its owner. It keeps the permissions of its owner to read and
+//     write, and loses all others. A new file has the mode 0600.
+//  3. The content is written to a new file in the same folder, which is synced and
+//     renamed.
+func (f file) replace(content []byte) (done string, err error) {
+	// 1. Compare with the file as it is now.
+	now, err := open(f.path, f.name)
+	if err != nil {
+		return "", err
+	}
+	if now.resolved != f.resolved || (now.info == nil) != (f.info == nil) || !bytes.Equal(now.content, f.content) {
+		return "", errors.New("it has been changed by another in the meantime: begin again")
+	}
+
+	// 2. Choose the mode.
+	mode := fs.FileMode(0o600)
+	done = "wrote %s"
+	if f.info != nil {
+		tighter := now.info.Mode().Perm() & mode
+		switch {
+		case tighter != now.info.Mode().Perm():
+			done = "wrote %s, which others cannot read or write any more"
+		case bytes.Equal(content, f.content):
+			return "left %s as it is, since it says so already", nil
+		}
+		mode = tighter
+	}
+
+	// 3. Write, sync, rename.
+	temp, err := os.CreateTemp(filepath.Dir(f.resolved), "."+filepath.Base(f.resolved)+".*")
+	if err != nil {
+		return "", withoutPath(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temp.Name())
+		}
+	}()
+	_, err = temp.Write(content)
+	if err == nil && f.info != nil {
+		err = keepOwner(temp, now.info)
+	}
+	if err == nil {
+		err = temp.Chmod(mode)
+	}
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err != nil {
+		return "", withoutPath(err)
+	}
+	if err = os.Rename(temp.Name(), f.resolved); err != nil {
+		return "", withoutPath(err)
+	}
+	// The file is replaced, also if its folder cannot be synced.
+	if folder, err := os.Open(filepath.Dir(f.resolved)); err == nil {
+		_ = folder.Sync()
+		_ = folder.Close()
+	}
+	return done, nil
+}
+
+// keepOwner gives a new file the owner and group of the one that it replaces.
+func keepOwner(created *os.File, old fs.FileInfo) error {
+	info, err := created.Stat()
+	if err != nil {
+		return err
+	}
+	was, ok := old.Sys().(*syscall.Stat_t)
+	is, okToo := info.Sys().(*syscall.Stat_t)
+	if !ok || !okToo || was.Uid == is.Uid && was.Gid == is.Gid {
+		return nil
+	}
+	if err := created.Chown(int(was.Uid), int(was.Gid)); err != nil {
+		return errors.New("it belongs to another user or group: begin again as that user")
+	}
+	return nil
+}
+
+// undo restores the state before replace.
+func (f file) undo() error {
+	if f.info == nil {
+		return os.Remove(f.resolved)
+	}
+	now, err := open(f.path, f.name)
+	if err == nil {
+		_, err = now.replace(f.content)
+	}
+	return err
+}
