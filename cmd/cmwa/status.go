@@ -35,13 +35,16 @@ func statusCommand(s streams) command {
 		name: "status", help: "tell what the running agent does, and what it thinks of its configuration",
 		forms: []form{{
 			optional(
-				stringFlag(&c.config, "config", aFile, "configuration file of the agent; otherwise the one that cmwa run would find"),
-				stringFlag(&c.url, "url", aURL, "where the agent's HTTP server is; otherwise http_server_address and http_server_port of the configuration on this machine"),
+				stringFlag(&c.config, "config", aFile, "configuration file of the agent; "+
+					"otherwise the one that cmwa run would find"),
+				stringFlag(&c.url, "url", aURL, "where the agent's HTTP server is; "+
+					"otherwise http_server_address and http_server_port of the configuration on this machine"),
 			),
 			optional(boolFlag(&asJSON, "json", "print the whole answer in JSON; with --watch, one line for each look")),
 			optional(boolFlag(&watched, "watch", "look again each second, until an INT or TERM")),
 		}},
-		long: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; or the one at --url.\n" +
+		long: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; " +
+			"or the one at --url.\n" +
 			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
 			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
 			"Exit code 0: healthy and ready, and what the file says is what runs; 1: not so; 2: the agent cannot be reached,\n" +
@@ -145,7 +148,8 @@ func (c *client) address() (at, guessed string, err error) {
 	}
 	address, port, guessed := serverOf(source)
 	if port == 0 {
-		return "", "", errors.New("the agent of this configuration has no HTTP server: set http_server_port, or name another agent with --url")
+		return "", "", errors.New("the agent of this configuration has no HTTP server: " +
+			"set http_server_port, or name another agent with --url")
 	}
 	if ip, err := netip.ParseAddr(address); address == "" || err == nil && ip.IsUnspecified() {
 		address = "127.0.0.1" // it listens on all addresses
@@ -158,7 +162,8 @@ func (c *client) address() (at, guessed string, err error) {
 func statusURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
-	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "",
+		u.User != nil, u.RawQuery != "", u.Fragment != "":
 		return "", errors.New("--url must be a URL such as http://127.0.0.1:8080, without user, query or fragment")
 	case path.Base(u.Path) != "status":
 		u = u.JoinPath("status")

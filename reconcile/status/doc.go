@@ -7,8 +7,7 @@
 // [Handler] is the server, [Fetch] the client. They share a package because they
 // share one type: a field of the Document is declared, documented, filled and
 // printed here, and [Version] grows when a client of an earlier version would read
-// it wrong. It is a package of its own because reconcile imports no net/http, and
-// because the commands that only read a Document need no loop.
+// it wrong. It is a package of its own because reconcile must not import net/http.
 //
 // A Document is computed from snapshots for each request, and the metrics are
 // computed from a Document. So the pages cannot contradict each other, and no
@@ -16,9 +15,9 @@
 // need a fixed set of pools, so the collector is an unchecked one.
 //
 // Nothing here contains a secret, because everybody who reaches the port can read
-// it, and no probe of Kubernetes can authenticate. A Document names keys that have
-// changed and never their values; the packages schema word a problem, and
-// quotes no value except harmless numbers and words. Names of pools, their targets,
+// it, and a probe of Kubernetes has no credentials. A Document names keys that have
+// changed and never their values. Problems come from package schema, whose messages
+// quote no value except harmless numbers and words. Names of pools, their targets,
 // the URLs of their services, IDs of jobs and paths of files are shown.
 //
 // A client treats a Document as foreign input: it bounds the time and the size of a

@@ -106,8 +106,8 @@ func (m metrics) pool(p Pool, now time.Time) {
 	m.gauge("pool_max_jobs", "Jobs that the pool may have in flight.", float64(p.MaxJobs), labels...)
 	m.gauge("pool_failing", "Whether the pool cannot work, or failed when it asked for work last, and is tried again.",
 		number(p.Problem != ""), labels...)
-	m.gauge("pool_stuck", "Whether the pool's loop has not turned within health_threshold, which makes the agent unhealthy.",
-		number(p.Stuck), labels...)
+	m.gauge("pool_stuck", "Whether the pool's loop has not turned within health_threshold, "+
+		"which makes the agent unhealthy.", number(p.Stuck), labels...)
 	if p.ProgressAt.IsZero() {
 		return // the pool does not run
 	}

@@ -141,4 +141,8 @@ func TestATerminalSeesThePictureDrawnOver(t *testing.T) {
 	if err := Redraw(&out, fixedDocument(), errors.New("nobody there"), 0); err != nil || !strings.HasPrefix(out.String(), "\x1b[Hlost     nobody there\x1b[K\nagent ") {
 		t.Errorf("%v: %q", err, out.String())
 	}
+	out.Reset()
+	if err := Redraw(&out, fixedDocument(), nil, 5); err != nil || strings.Count(out.String(), "\n") != 4 || !strings.Contains(out.String(), "\n... and 28 lines\x1b[K\n") {
+		t.Errorf("on 5 lines, %v: %q", err, out.String())
+	}
 }
