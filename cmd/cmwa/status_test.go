@@ -241,7 +241,7 @@ func TestAFileThatIsSpoiltWhileItIsFollowedDoesNotLoseTheAgent(t *testing.T) {
 	}
 }
 
-func TestALostAgentIsReportedOnce(t *testing.T) {
+func TestStatusPrinterReportsALostAgentOnce(t *testing.T) {
 	var out, wrong bytes.Buffer
 	show := streams{stdout: &out, stderr: &wrong}.statusPrinter(false, true)
 	look := func(lost error) string {
