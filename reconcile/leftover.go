@@ -56,18 +56,5 @@ func (l *Loop) setLeftovers(specs []runtime.PoolSpec) {
 		l.leftover[spec.Key()] = spec
 	}
 	l.mu.Unlock()
-	select {
-	case l.woken <- struct{}{}:
-	default:
-	}
-}
-
-// leftoverFailed reports that a leftover pool could not be built. The next list
-// finds it again.
-func (l *Loop) leftoverFailed(spec runtime.PoolSpec, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.leftover, spec.Key())
-	l.log.Warn("cannot adopt instances of a pool that is no longer configured",
-		"pool", spec.Name, "error", err, "retry_in", leftoverInterval)
+	l.wake()
 }

@@ -13,26 +13,23 @@ import (
 )
 
 const (
-	lookInterval = 10 * time.Second // the net under the wake-ups
-	firstRetry   = time.Second      // of what could not be built, doubling
+	lookInterval = 10 * time.Second // between two looks that nothing else causes
+	firstRetry   = time.Second      // after the first failure; doubles with each further one
 	lastRetry    = time.Minute
 )
-
-// errNewer is the cause with which the preparation of a plan ends when something
-// else is wanted.
-var errNewer = errors.New("there is a newer wish")
 
 // errStopping is the cause with which jobs are stopped.
 var errStopping = errors.New("the agent is stopping")
 
-// Loop converges what runs onto what is wanted. Its methods are safe for
-// concurrent use; Run is called once.
+// Loop turns what runs into what is desired. Its methods are safe for concurrent use;
+// Run is called once.
 type Loop struct {
 	build   Build
 	process Process
 	log     *slog.Logger
 	set     *Set
-	woken   chan struct{} // holds one empty token: something is new
+	woken   chan struct{}  // holds one empty token: something is new
+	change  *processChange // that is under way, nil if none is; used by Run alone
 
 	mu       sync.Mutex
 	desired  Desired
@@ -42,21 +39,17 @@ type Loop struct {
 	failures map[string]failure
 	leftover map[string]runtime.PoolSpec // see Observed.Leftovers
 	stopping bool
-	giveUp   context.CancelCauseFunc // ends the preparation that is under way
 }
 
-// failure is a pool that could not be built, or did not live.
+// failure is a pool that could not be built or has died, or a change of the process
+// that could not be prepared.
 type failure struct {
 	err   error
 	times int // in a row
 	until time.Time
 }
 
-// Process prepares a change of the process as a whole, opens what is new, and
-// touches nothing that is in use. Commit then makes the change, and cannot fail.
-type Process func(ctx context.Context, from, to ProcessSpec) (commit func(), err error)
-
-// New makes a loop that wants nothing yet. The process is as inForce says.
+// New returns a loop that desires nothing yet. The process is as inForce describes.
 func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *Loop {
 	return &Loop{
 		build:    build,
@@ -66,17 +59,14 @@ func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *L
 		set:      newSet(),
 		woken:    make(chan struct{}, 1),
 		failures: map[string]failure{},
-		giveUp:   func(error) {},
 	}
 }
 
-// Want replaces what is wanted. The latest wins: it does not wait for what is
-// being prepared for the one before.
+// Want replaces the desired state. What failed before is tried again at once.
 func (l *Loop) Want(desired Desired) {
 	l.mu.Lock()
 	l.desired = desired
-	clear(l.failures) // a new wish is a new try
-	l.giveUp(errNewer)
+	clear(l.failures)
 	l.mu.Unlock()
 	l.wake()
 }
@@ -110,15 +100,13 @@ func (l *Loop) Run(ctx, hurry context.Context) error {
 	pools := context.WithoutCancel(ctx)
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
-	for !l.over() {
-		wake := l.turn(ctx, pools)
+	for ctx.Err() == nil && !l.over() {
+		retry := l.turn(ctx, pools)
 		select {
 		case <-ctx.Done():
-			l.stop(hurry)
-			return nil
 		case <-l.woken:
-		case <-l.set.moved:
-		case <-wake:
+		case <-l.set.changed:
+		case <-retry:
 		case <-ticker.C:
 		}
 	}
@@ -126,7 +114,8 @@ func (l *Loop) Run(ctx, hurry context.Context) error {
 	return nil
 }
 
-// stop ends every pool in order.
+// stop ends every pool in order. A change of the process that is under way is not
+// made.
 func (l *Loop) stop(hurry context.Context) {
 	l.mu.Lock()
 	l.stopping = true
@@ -135,41 +124,27 @@ func (l *Loop) stop(hurry context.Context) {
 	if jobs := l.running(); jobs > 0 {
 		l.log.Info("stopping: nothing new is claimed, and running jobs may finish", "jobs", jobs, "limit", limit)
 	}
+	if l.change != nil {
+		l.change.cancel()
+		defer l.change.discard()
+	}
 	l.set.empty(hurry, limit, errStopping)
 }
 
-// turn is one look: observe, diff, do what takes no time, build and start the pools
-// that are new. The channel it returns says when to look again for what is
-// blocked until then.
+// turn is one look: observe, diff, act. It does not block: pools are built, and
+// changes of the process prepared, by goroutines whose end causes another look. The
+// channel that it returns tells when what is blocked may be tried again.
 func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
-	for {
-		current, done := l.untilNewer(ctx)
-		desired, observed := l.observe()
-		plan := Diff(desired, observed)
-		if len(plan) == 0 {
-			done(nil)
-			l.converged(desired, observed)
-			break
-		}
-		swift, starts := plan.parts()
-		acted := l.commit(swift, l.prepareProcess(current, swift))
-		started := l.start(current, pools, starts)
-		done(nil)
-		if !acted && !started {
-			break
-		}
+	l.finishChange()
+	desired, observed := l.observe()
+	plan := Diff(desired, observed)
+	if len(plan) == 0 {
+		l.converged(desired, observed)
+	}
+	if l.act(ctx, pools, plan) {
+		l.wake()
 	}
 	return l.next()
-}
-
-// untilNewer returns a context that ends when something else is wanted from now
-// on.
-func (l *Loop) untilNewer(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	ctx, giveUp := context.WithCancelCause(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.giveUp = giveUp
-	return ctx, giveUp
 }
 
 // observe returns what is wanted and what is there. A failure of what is not
@@ -202,31 +177,25 @@ func (l *Loop) observe() (Desired, Observed) {
 	return l.desired, Observed{Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked, Leftovers: maps.Clone(l.leftover)}
 }
 
-// poolFails is the word of a pool that cannot be built, or does not live.
-const poolFails = "pool cannot work; trying again"
-
-// commit does what takes no time, and reports whether it did anything. The change
-// of the process is left if it could not be prepared. A pool that died by itself
-// is removed and noted as a failure, so that it comes back with back-off.
-func (l *Loop) commit(plan Plan, setProcess func()) (acted bool) {
+// act carries out a plan. It reports whether there is reason to look again at once.
+func (l *Loop) act(ctx, pools context.Context, plan Plan) (acted bool) {
 	for _, action := range plan {
 		switch a := action.(type) {
 		case SetProcess:
-			if setProcess == nil {
-				continue
-			}
-			setProcess()
-			l.mu.Lock()
-			l.inForce = a.To
-			delete(l.failures, ProcessKey)
-			l.mu.Unlock()
+			l.prepareChange(ctx, a)
+			continue // logged when it is made
+		case StartPool:
+			l.set.start(pools, a.Spec, l.buildPool)
+			continue // logged when it is built
 		case TunePool:
 			l.set.tune(a.Spec)
 		case DrainPool:
 			l.set.drain(a.Key)
 		case RemovePool:
-			if err := l.set.remove(a.Key); err != nil {
-				l.failed(a.Key, poolFails, a.Name, err)
+			acted = true
+			if state := l.set.remove(a.Key); state.Err != nil {
+				l.poolFailed(a.Key, state)
+				continue
 			}
 		}
 		acted = true
@@ -235,16 +204,45 @@ func (l *Loop) commit(plan Plan, setProcess func()) (acted bool) {
 	return acted
 }
 
-// failed notes that something could not be built or did not live, so that it is
-// tried again if it is wanted. The first failure of a row is a warning, the others
-// are for those who look closely.
-func (l *Loop) failed(key, what, pool string, err error) {
+// buildPool builds a pool, and logs that it starts.
+func (l *Loop) buildPool(ctx context.Context, spec runtime.PoolSpec) (Pool, error) {
+	pool, err := l.build(ctx, spec)
+	if err == nil {
+		l.log.Info(StartPool{spec}.String(), "service", spec.Identity.Service, "target", spec.Identity.Target)
+	}
+	return pool, err
+}
+
+// poolFailed notes that a pool could not be built, or has died. If it is desired it
+// is started again, with back-off. A pool of an earlier run is found by the next list
+// of instances.
+func (l *Loop) poolFailed(key string, state runtime.PoolState) {
+	l.mu.Lock()
+	_, desired := l.desired.Pools[key]
+	if !desired {
+		delete(l.leftover, key)
+	}
+	l.mu.Unlock()
+	log := l.log.With("pool", state.Spec.Name)
+	switch {
+	case !desired && state.Spec.Leftover:
+		log.Warn("cannot adopt instances of a pool that is no longer configured",
+			"error", state.Err, "retry_in", leftoverInterval)
+	case !desired:
+		log.Warn("pool that is no longer desired failed", "error", state.Err)
+	case state.Begun:
+		l.failed(key, state.Err, log, "pool failed")
+	default:
+		l.failed(key, state.Err, log, "pool failed to start")
+	}
+}
+
+// failed notes a failure, so that what failed is tried again after a while if it is
+// still desired then. The first failure of a row is a warning, the others are logged
+// for debugging.
+func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, wanted := l.desired.Pools[key]; !wanted && key != ProcessKey {
-		l.log.Warn("pool that is not wanted any more ended with an error", "pool", pool, "error", err)
-		return
-	}
 	f := l.failures[key]
 	wait := min(lastRetry, firstRetry<<min(f.times, 10))
 	level := slog.LevelWarn
@@ -252,11 +250,7 @@ func (l *Loop) failed(key, what, pool string, err error) {
 		level = slog.LevelDebug
 	}
 	l.failures[key] = failure{err: err, times: f.times + 1, until: time.Now().Add(wait)}
-	log := l.log
-	if pool != "" {
-		log = log.With("pool", pool)
-	}
-	log.Log(context.Background(), level, what, "error", err, "in", wait)
+	log.Log(context.Background(), level, message, "error", err, "retry_in", wait)
 }
 
 // converged notes that what is wanted is what runs, unless something still

@@ -123,11 +123,15 @@ type house struct {
 	ended chan error
 
 	mu    sync.Mutex
-	built map[string][]*fakePool // by name
-	fails map[string]error       // of the next builds, by name
-	hangs map[string]bool        // builds that end only with their context, by name
+	built map[string][]*fakePool   // by name
+	fails map[string]error         // of the next builds, by name
+	hangs map[string]bool          // builds that end only with their context, by name
+	gates map[string]chan struct{} // builds, and preparations of the process, that go on when these are closed, by name
 	tries map[string]int
 	sets  []reconcile.ProcessSpec // in order
+
+	building, most int                     // builds at the same time
+	discarded      []reconcile.ProcessSpec // prepared and not made, in order
 
 	begin     func(*fakePool) // is done to each pool that is built; nil is nothing
 	meanwhile func()          // happens once, during the next build
@@ -136,7 +140,7 @@ type house struct {
 func inHouse(t *testing.T, story func(t *testing.T, h *house)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := &house{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, hangs: map[string]bool{}, tries: map[string]int{}, ended: make(chan error, 1)}
+		h := &house{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, hangs: map[string]bool{}, gates: map[string]chan struct{}{}, tries: map[string]int{}, ended: make(chan error, 1)}
 		h.loop = reconcile.New(h.build, h.process, reconcile.ProcessSpec{}, slog.New(slog.NewTextHandler(&h.log, nil)))
 		soft, stop := context.WithCancel(context.Background())
 		hard, hurry := context.WithCancel(context.Background())
@@ -155,6 +159,10 @@ func (h *house) build(ctx context.Context, spec runtime.PoolSpec) (reconcile.Poo
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tries[spec.Name]++
+	h.building++
+	h.most = max(h.most, h.building)
+	defer func() { h.building-- }()
+	h.pass(spec.Name)
 	if h.hangs[spec.Name] {
 		h.mu.Unlock()
 		<-ctx.Done()
@@ -174,6 +182,27 @@ func (h *house) build(ctx context.Context, spec runtime.PoolSpec) (reconcile.Poo
 	}
 	h.built[spec.Name] = append(h.built[spec.Name], p)
 	return p, nil
+}
+
+// pass waits for a gate, if there is one. The caller holds the lock.
+func (h *house) pass(name string) {
+	if gate := h.gates[name]; gate != nil {
+		h.mu.Unlock()
+		<-gate
+		h.mu.Lock()
+	}
+}
+
+// gate makes builds of a name wait until the returned function is called.
+func (h *house) gate(name string) (open func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gate := make(chan struct{})
+	h.gates[name] = gate
+	return func() {
+		close(gate)
+		synctest.Wait()
+	}
 }
 
 func (h *house) fail(name string, err error) {
@@ -249,7 +278,7 @@ func TestAPoolThatDiesComesBackWithBackOff(t *testing.T) {
 				t.Fatal("the pool did not come back")
 			}
 		}
-		if count := strings.Count(h.log.String(), "pool cannot work"); count != 3 {
+		if count := strings.Count(h.log.String(), "pool failed"); count != 3 {
 			t.Errorf("said %d times:\n%s", count, h.log.String())
 		}
 	})
@@ -297,7 +326,7 @@ func TestANewWishDoesNotWaitForWhatIsBeingBuilt(t *testing.T) {
 		if c := h.pool("c"); c == nil || !c.stopped {
 			t.Error("a pool of the wish before is not there, or still asks for work")
 		}
-		if strings.Contains(h.log.String(), "pool cannot work") {
+		if strings.Contains(h.log.String(), "pool failed") {
 			t.Errorf("what nobody wants any more is said to fail:\n%s", h.log.String())
 		}
 	})
@@ -312,7 +341,7 @@ func TestTheEndOfTheAgentDoesNotWaitForWhatIsBeingBuilt(t *testing.T) {
 		if err := <-h.ended; err != nil || time.Since(began) > 0 {
 			t.Errorf("the loop ended with %v after %s", err, time.Since(began))
 		}
-		if strings.Contains(h.log.String(), "pool cannot work") {
+		if strings.Contains(h.log.String(), "pool failed") {
 			t.Errorf("a pool is said to fail since the agent ends:\n%s", h.log.String())
 		}
 		h.ended <- nil
@@ -429,17 +458,21 @@ func TestTheLatestWishWins(t *testing.T) {
 }
 
 // process stands for the process around the loop.
-func (h *house) process(_ context.Context, _, to reconcile.ProcessSpec) (func(), error) {
+func (h *house) process(_ context.Context, _, to reconcile.ProcessSpec) (reconcile.Prepared, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.pass(reconcile.ProcessKey)
 	if err := h.fails[reconcile.ProcessKey]; err != nil {
-		return nil, err
+		return reconcile.Prepared{}, err
 	}
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.sets = append(h.sets, to)
-	}, nil
+	note := func(list *[]reconcile.ProcessSpec) func() {
+		return func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			*list = append(*list, to)
+		}
+	}
+	return reconcile.Prepared{Commit: note(&h.sets), Discard: note(&h.discarded)}, nil
 }
 
 func TestTheProcessIsSetOnceAndTriedAgainWhereItCannotBe(t *testing.T) {

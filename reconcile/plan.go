@@ -29,7 +29,7 @@ const ProcessKey = "process"
 // [TunePool], [DrainPool], [RemovePool].
 type Action interface {
 	fmt.Stringer
-	rank() int
+	rank() int // order in a plan
 	key() string
 }
 
@@ -58,16 +58,6 @@ type RemovePool struct{ Key, Name string }
 // Plan is an ordered list of actions. It prints as one line per action.
 type Plan []Action
 
-// parts splits a plan into what is done at once, and the pools to start.
-func (p Plan) parts() (swift, starts Plan) {
-	for i, action := range p {
-		if _, ok := action.(StartPool); ok {
-			return p[:i], p[i:]
-		}
-	}
-	return p, nil
-}
-
 // String lists the actions, a line each.
 func (p Plan) String() string {
 	var b strings.Builder
@@ -77,57 +67,63 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// Diff says what to do next so that what is there becomes what is wanted. The
-// same values give the same plan. An empty plan is the normal case.
+// Diff returns the actions that turn observed into desired. The same values give the
+// same plan. An empty plan is the normal case.
 //
-//  1. What is wanted and not there is started, unless it failed a short while
+//  1. The process is set to what is desired of it, unless that failed a short while
 //     ago.
-//  2. What is wanted and there with other settings is tuned; if it drains, it is
+//  2. A desired pool that is not there is started, unless it failed a short while
+//     ago.
+//  3. A desired pool that is there with other settings is tuned; if it drains, it is
 //     revived, never doubled.
-//  3. What is wanted and has stopped is removed, so that the next look starts it
-//     again; a single run that is over stays over for as long as one is wanted.
-//  4. What is not wanted is drained, whatever it holds: at once if nothing takes
-//     its place, otherwise once a pool that does works.
-//  5. What is not wanted and has stopped is removed.
-//  6. The process is made what is wanted of it, unless that failed a short while
-//     ago.
+//  4. A desired pool that has stopped is removed, so that the next plan starts it
+//     again; a single run that is over stays over for as long as one is desired.
+//  5. A pool that is not desired is drained, whatever it holds: at once if no desired
+//     pool replaces it, otherwise once a replacement works.
+//  6. A pool that is not desired and has stopped is removed.
 //  7. A pool with instances of an earlier run that is neither desired nor
 //     observed is started: it drains at once, see [runtime.PoolSpec].Leftover.
 //
-// No action ends a job. What takes no time comes first in a plan.
+// A pool is there from the start of its build. No action ends a job.
 func Diff(desired Desired, observed Observed) Plan {
 	var plan Plan
+
+	// 1. The process.
 	if desired.Process != observed.Process && !observed.Now.Before(observed.Blocked[ProcessKey]) {
 		plan = append(plan, SetProcess{observed.Process, desired.Process})
 	}
+
+	// 2. to 4. Desired pools.
 	for key, spec := range desired.Pools {
 		state, there := observed.Pools[key]
+		over := state.Finished && spec.Tuning.SingleRun
 		switch {
-		case !there && !observed.Now.Before(observed.Blocked[key]):
-			plan = append(plan, StartPool{spec})
+		case !there && observed.Now.Before(observed.Blocked[key]):
 		case !there:
-		case state.Phase == runtime.PoolStopped && !(state.Finished && spec.Tuning.SingleRun):
-			plan = append(plan, RemovePool{key, spec.Name})
+			plan = append(plan, StartPool{spec})
+		case state.Phase == runtime.PoolStopped && over:
 		case state.Phase == runtime.PoolStopped:
+			plan = append(plan, RemovePool{key, spec.Name})
 		case state.Phase == runtime.PoolDraining && !state.Finished:
 			plan = append(plan, TunePool{spec, true})
 		case !same(spec, state.Spec):
 			plan = append(plan, TunePool{spec, false})
 		}
 	}
+
+	// 5. and 6. Pools that are not desired.
 	for key, state := range observed.Pools {
-		if _, wanted := desired.Pools[key]; wanted {
-			continue
-		}
+		_, wanted := desired.Pools[key]
 		switch {
+		case wanted, state.Phase == runtime.PoolDraining:
 		case state.Phase == runtime.PoolStopped:
 			plan = append(plan, RemovePool{key, state.Spec.Name})
-		case state.Phase != runtime.PoolDraining:
-			if desired.letsGo(state.Spec, observed) {
-				plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
-			}
+		case desired.letsGo(state.Spec, observed):
+			plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
 		}
 	}
+
+	// 7. Pools of an earlier run.
 	for key, spec := range observed.Leftovers {
 		_, wanted := desired.Pools[key]
 		if _, there := observed.Pools[key]; !wanted && !there {
@@ -179,7 +175,7 @@ func (a SetProcess) rank() int { return 0 }
 func (a TunePool) rank() int   { return 1 }
 func (a DrainPool) rank() int  { return 2 }
 func (a RemovePool) rank() int { return 3 }
-func (a StartPool) rank() int  { return 4 } // last: it takes time
+func (a StartPool) rank() int  { return 4 }
 
 func (a SetProcess) key() string { return ProcessKey }
 func (a StartPool) key() string  { return a.Spec.Key() }

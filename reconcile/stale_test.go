@@ -18,8 +18,8 @@ func TestAPoolThatIsTakenAwayWhileItIsBuiltIsForgotten(t *testing.T) {
 			time.Sleep(10 * time.Second) // of the bubble: an engine that answers late
 			return nil, errors.New("the engine is gone")
 		}
-		process := func(context.Context, reconcile.ProcessSpec, reconcile.ProcessSpec) (func(), error) {
-			return func() {}, nil
+		process := func(context.Context, reconcile.ProcessSpec, reconcile.ProcessSpec) (reconcile.Prepared, error) {
+			return reconcile.Prepared{Commit: func() {}, Discard: func() {}}, nil
 		}
 		loop := reconcile.New(slow, process, reconcile.ProcessSpec{}, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(context.Background())

@@ -18,7 +18,7 @@ import (
 // such as from *:8080 to 127.0.0.1:8080, the kernel refuses the new listener while
 // the old one is open, unless both sockets have SO_REUSEPORT. They have it during
 // this call only: no other program can take the port before or after.
-func listen(address string, port int, inUse net.Listener) (net.Listener, error) {
+func listen(ctx context.Context, address string, port int, inUse net.Listener) (net.Listener, error) {
 	if port == 0 {
 		return nil, nil
 	}
@@ -30,7 +30,7 @@ func listen(address string, port int, inUse net.Listener) (net.Listener, error) 
 		defer func() { _ = sharePort(inUse, false) }()
 		config.Control = func(_, _ string, socket syscall.RawConn) error { return shareSocket(socket, true) }
 	}
-	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	switch {
 	case err != nil && (address == "" || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)):
 		return nil, fmt.Errorf("open the health port: %w: set http_server_port to a free port, or to 0 for none", err)

@@ -16,7 +16,7 @@ func TestListen(t *testing.T) {
 	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 	open := func(t *testing.T, address string, number int, inUse net.Listener) net.Listener {
 		t.Helper()
-		l, err := listen(address, number, inUse)
+		l, err := listen(t.Context(), address, number, inUse)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestListen(t *testing.T) {
 				t.Errorf("%v is not reached on port %d", opened.Addr(), number)
 			}
 			for _, address := range []string{"", "127.0.0.1"} {
-				if other, err := listen(address, number, nil); err == nil {
+				if other, err := listen(t.Context(), address, number, nil); err == nil {
 					_ = other.Close()
 					t.Errorf("another listener opens %q too", address)
 				}
@@ -53,11 +53,11 @@ func TestListen(t *testing.T) {
 	t.Run("that fails leaves the one in use alone on its port", func(t *testing.T) {
 		number := freePort(t)
 		old := open(t, "127.0.0.1", number, nil)
-		_, err := listen("192.0.2.1", number, old) // no address of this machine
+		_, err := listen(t.Context(), "192.0.2.1", number, old) // no address of this machine
 		if err == nil || !strings.Contains(err.Error(), "set http_server_address to an address of this machine") {
 			t.Errorf("%v", err)
 		}
-		if other, err := listen("127.0.0.1", number, nil); err == nil {
+		if other, err := listen(t.Context(), "127.0.0.1", number, nil); err == nil {
 			_ = other.Close()
 			t.Error("the port is shared")
 		}
@@ -67,7 +67,7 @@ func TestListen(t *testing.T) {
 	})
 	t.Run("a taken port is named with its cure", func(t *testing.T) {
 		taken := open(t, "127.0.0.1", freePort(t), nil)
-		if _, err := listen("127.0.0.1", port(taken), nil); err == nil || !strings.Contains(err.Error(), "set http_server_port to a free port") {
+		if _, err := listen(t.Context(), "127.0.0.1", port(taken), nil); err == nil || !strings.Contains(err.Error(), "set http_server_port to a free port") {
 			t.Errorf("%v", err)
 		}
 	})

@@ -75,6 +75,13 @@ func (s *logSwitch) use(sink *logSink) {
 	}
 }
 
+// discard closes a sink that was opened and never used.
+func (s *logSwitch) discard(sink *logSink) {
+	if sink != s.current.Load() {
+		sink.close()
+	}
+}
+
 func (s *logSwitch) close() { s.current.Load().close() }
 
 // switchHandler hands each record to the sink in use.

@@ -493,7 +493,7 @@ func TestTheHealthServerMovesAndStaysWhereItCannot(t *testing.T) {
 	w.must(err)
 	number := taken.Addr().(*net.TCPAddr).Port
 	w.save("token: "+p[0].token, port(number))
-	agent.find(regexp.MustCompile(`agent cannot be set; trying again.*set http_server_port to a free port`))
+	agent.find(regexp.MustCompile(`cannot change settings of the agent.*set http_server_port to a free port`))
 	if got := health(to); got != http.StatusOK {
 		t.Errorf("the port from before answers %d while the new one is taken", got)
 	}

@@ -35,36 +35,46 @@ type shell struct {
 // newShell opens what the configuration asks for.
 func newShell(ctx context.Context, log *logSwitch, spec reconcile.ProcessSpec) (*shell, error) {
 	p := &shell{log: log, slots: runtime.NewSlots(spec.MaxJobs), failed: make(chan error, 1)}
-	commit, err := p.prepare(ctx, reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}, spec)
+	change, err := p.prepare(ctx, reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}, spec)
 	if err != nil {
 		return nil, err
 	}
-	commit()
+	change.Commit()
 	return p, nil
 }
 
 // prepare opens what is new: see [reconcile.Process].
-func (p *shell) prepare(_ context.Context, from, to reconcile.ProcessSpec) (commit func(), err error) {
+func (p *shell) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (reconcile.Prepared, error) {
 	rebind := from.HTTPPort != to.HTTPPort || from.HTTPAddress != to.HTTPAddress
 	var listener net.Listener
-	if rebind {
-		if listener, err = listen(to.HTTPAddress, to.HTTPPort, p.inUse()); err != nil {
-			return nil, err
-		}
-	}
-	sink, err := p.log.open(to) // comes last: it may be the one in use, which must not be closed if something else fails
-	if err != nil {
+	closeListener := func() {
 		if listener != nil {
 			_ = listener.Close()
 		}
-		return nil, err
 	}
-	return func() {
-		p.log.use(sink)
-		p.slots.SetLimit(to.MaxJobs)
-		if rebind {
-			p.answerOn(listener)
+	if rebind {
+		var err error
+		if listener, err = listen(ctx, to.HTTPAddress, to.HTTPPort, p.inUse()); err != nil {
+			return reconcile.Prepared{}, err
 		}
+	}
+	sink, err := p.log.open(to)
+	if err != nil {
+		closeListener()
+		return reconcile.Prepared{}, err
+	}
+	return reconcile.Prepared{
+		Commit: func() {
+			p.log.use(sink)
+			p.slots.SetLimit(to.MaxJobs)
+			if rebind {
+				p.answerOn(listener)
+			}
+		},
+		Discard: func() {
+			closeListener()
+			p.log.discard(sink)
+		},
 	}, nil
 }
 

@@ -136,11 +136,11 @@ func TestAHealthPortThatIsTakenLeavesTheLogsSinkOpen(t *testing.T) {
 	if err := taken.Close(); err != nil {
 		t.Fatal(err)
 	}
-	commit, err := p.prepare(t.Context(), spec, to)
+	change, err := p.prepare(t.Context(), spec, to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if commit(); *closed > 0 {
+	if change.Commit(); *closed > 0 {
 		t.Errorf("a sink that stays in use was closed %d times", *closed)
 	}
 	if p.close(); *closed != 1 {
@@ -156,7 +156,7 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 	if _, err := p.prepare(t.Context(), spec, to); err == nil {
 		t.Fatal("a log of no known level is opened")
 	}
-	free, err := listen("", to.HTTPPort, nil)
+	free, err := listen(t.Context(), "", to.HTTPPort, nil)
 	if err != nil {
 		t.Fatal("the port is still open: ", err)
 	}
@@ -164,4 +164,30 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 	if *closed > 0 {
 		t.Errorf("the sink in use was closed %d times", *closed)
 	}
+}
+
+func TestShell(t *testing.T) {
+	t.Run("a discarded change closes its listener and not the sink in use", func(t *testing.T) {
+		spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
+		p, closed := watched(t, spec)
+		to := spec
+		to.HTTPPort = freePort(t)
+		change, err := p.prepare(t.Context(), spec, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := listen(t.Context(), "", to.HTTPPort, nil); err == nil {
+			_ = l.Close()
+			t.Fatal("the prepared listener is not open")
+		}
+		change.Discard()
+		free, err := listen(t.Context(), "", to.HTTPPort, nil)
+		if err != nil {
+			t.Fatal("the port is still open: ", err)
+		}
+		_ = free.Close()
+		if *closed > 0 {
+			t.Errorf("the sink in use was closed %d times", *closed)
+		}
+	})
 }
