@@ -9,9 +9,12 @@ import (
 	"time"
 )
 
+// StopGrace is the time between TERM and KILL of a job that is stopped. Every
+// other package takes it from here.
+const StopGrace = 30 * time.Second
+
 // Limits of a job's life that nobody has asked to set.
 const (
-	stopGrace     = 30 * time.Second // from TERM to KILL
 	failGrace     = 30 * time.Second // for a runner that has just reported a failure, to end
 	finishGrace   = time.Minute      // for a runner that has reported the last success, to end
 	farewellLimit = 5 * time.Minute  // for the last report of a job
@@ -149,7 +152,7 @@ func (l *life) halt(over <-chan struct{}, children *sync.WaitGroup) (ended bool)
 			return true, nil
 		}
 		removed := make(chan error, 1)
-		children.Go(func() { removed <- l.remove(stopGrace) })
+		children.Go(func() { removed <- l.remove(StopGrace) })
 		select {
 		case <-over:
 			select { // it may be about to remove what has ended

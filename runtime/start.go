@@ -102,7 +102,7 @@ func (l *life) handover() Handover {
 		OIDC:       job.OIDC.Reveal(),
 		UserAgent:  l.pool.parts.UserAgent,
 		CA:         job.Tuning.CA,
-		Grace:      Seconds((stopGrace - 5*time.Second).Seconds()), // inside the agent's own
+		Grace:      Seconds((StopGrace - 5*time.Second).Seconds()), // inside the agent's own
 		Forward:    map[string]string{},
 		Definition: job.Definition.Raw,
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -26,9 +27,12 @@ func files(content map[string]string) func(string) ([]byte, error) {
 	}
 }
 
+// thisRelease carries out every key, and gives jobs 30 seconds to stop.
+var thisRelease = schema.Release{StopGrace: 30 * time.Second}
+
 // source is a file of this content and nothing else.
 func source(content string) schema.Source {
-	return schema.Source{Path: "agent.yaml", Content: []byte(content), Executable: "/opt/cmwa/cmwa"}
+	return schema.Source{Path: "agent.yaml", Content: []byte(content), Executable: "/opt/cmwa/cmwa", Release: thisRelease}
 }
 
 func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {

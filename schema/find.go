@@ -72,6 +72,10 @@ func fileID(info fs.FileInfo) FileID {
 type Release struct {
 	Targets []string // values of deploy_target
 	Kinds   []string // of enabled_workflow_types; a pool must have one of them
+
+	// StopGrace is the time between TERM and KILL of a job that is stopped. With 0,
+	// shutdown_timeout is not compared with it.
+	StopGrace time.Duration
 }
 
 func (s Source) read(name string) ([]byte, fs.FileMode, error) {

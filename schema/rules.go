@@ -355,10 +355,6 @@ func (s *scope) retries() {
 	}
 }
 
-// StopGrace is how long a job that is asked to stop has to do so, before it is
-// killed.
-const StopGrace = 30 * time.Second
-
 // times checks that the time budgets of the agent fit into each other.
 func (l *load) times(c *Config, top *scope, scopes []*scope) {
 	var longer time.Duration
@@ -374,15 +370,16 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
-	if !top.good("shutdown_timeout") {
+	stopGrace := l.source.Release.StopGrace
+	if !top.good("shutdown_timeout") || stopGrace == 0 {
 		return
 	}
-	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < StopGrace {
-		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(StopGrace)),
+	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < stopGrace {
+		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(stopGrace)),
 			"make it longer, or 0s to ask running jobs to stop at once", "shutdown_timeout")
 	}
-	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+StopGrace > grace {
-		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(StopGrace), short(grace)),
+	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+stopGrace > grace {
+		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(stopGrace), short(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }

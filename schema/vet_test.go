@@ -42,7 +42,7 @@ func TestEveryMistakeOfAFileIsToldWithItsPlaceAndItsCure(t *testing.T) {
 	for path, content := range vetCorpus(t) {
 		t.Run(strings.TrimPrefix(path, "testdata/vet/"), func(t *testing.T) {
 			var got strings.Builder
-			for _, p := range schema.Vet(schema.Source{Path: filepath.Base(path), Content: content, ReadFile: files(nil)}) {
+			for _, p := range schema.Vet(schema.Source{Path: filepath.Base(path), Content: content, ReadFile: files(nil), Release: thisRelease}) {
 				got.WriteString(p.Severity.String() + " " + string(p.Rule) + "\n" + p.String() + "\n")
 			}
 			if *update {

@@ -23,6 +23,8 @@ import (
 var carriedOut = schema.Release{
 	Targets: []string{"docker", "process"},
 	Kinds:   []string{string(runtime.Deployment)},
+
+	StopGrace: runtime.StopGrace,
 }
 
 // builder returns what makes pools: a client, an executor, and the pool over

@@ -127,7 +127,9 @@ func load(config string, environ environment) (*schema.Config, position.Problems
 // find reads the file that the command line names, or that lies in one of the
 // documented places.
 func find(config string, environ environment) (schema.Source, error) {
-	return schema.Find(placesOf(config, environ))
+	source, err := schema.Find(placesOf(config, environ))
+	source.Release.StopGrace = carriedOut.StopGrace
+	return source, err
 }
 
 // placesOf returns where the configuration is looked for. The working directory is

@@ -18,7 +18,6 @@ import (
 
 // Limits of a job's end.
 const (
-	defaultGrace   = 30 * time.Second // from TERM to KILL, if the handover does not say
 	farewellTime   = time.Minute      // after the agent's request to stop and the grace, for the last words
 	statusPatience = 15 * time.Minute // for one status
 )
@@ -184,7 +183,7 @@ func (j *job) grace() time.Duration {
 	if grace := j.handover.Grace.Duration(); grace > 0 {
 		return grace
 	}
-	return defaultGrace
+	return runtime.StopGrace
 }
 
 // later notes what is to be undone at the job's end.
