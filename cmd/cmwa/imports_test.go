@@ -44,6 +44,8 @@ var never = []arrow{
 	{"schema*", "net/http", "a configuration is read from values, not from the network"},
 	{"schema*", "github.com/moby/*", "a configuration knows no engine"},
 	{"schema/position", module + "*", "a position and a problem mean the same for every file"},
+	{"schema", module + "schema/effective", "loading a configuration does not depend on how it is printed"},
+	{"schema/effective", "cuelang.org/*", "it renders loaded settings"},
 	{"schema/position", "cuelang.org/*", "YAML is read without the schema"},
 
 	{"reconcile", module + "cloud*", "the loop is handed pools, and never meets a service"},

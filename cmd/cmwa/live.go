@@ -26,7 +26,7 @@ func (s streams) planLive(ctx context.Context, c *client, name, format string) e
 		return s.noPlan(err)
 	}
 	if d.Agent.Version != cli.Version() {
-		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", printable(d.Agent.Version), cli.Version())
+		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", status.Printable(d.Agent.Version), cli.Version())
 	}
 	before, err := inForceHere(d, c.environ)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 func tableRow(cells ...string) string {
 	var b strings.Builder
 	for i, width := range []int{24, 8, 7, 10, 23} {
-		fmt.Fprintf(&b, "%-*s  ", width, truncate(printable(cells[i]), width))
+		fmt.Fprintf(&b, "%-*s  ", width, truncate(Printable(cells[i]), width))
 	}
 	return truncate(strings.TrimRight(b.String(), " "), columns)
 }
@@ -34,7 +34,7 @@ func wrap(part, first, others, text string) []line {
 	var lines []line
 	prefix := first
 	room := columns - len(others)
-	remaining := []rune(printable(strings.Join(strings.Fields(text), " ")))
+	remaining := []rune(Printable(strings.Join(strings.Fields(text), " ")))
 	for {
 		if len(remaining) <= room {
 			return append(lines, line{part, strings.TrimRight(prefix+string(remaining), " ")})
@@ -60,8 +60,8 @@ func truncate(text string, limit int) string {
 	return text
 }
 
-// printable replaces the characters that could end a line or control a terminal.
-func printable(text string) string {
+// Printable replaces the characters that could end a line or control a terminal.
+func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'

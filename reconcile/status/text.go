@@ -203,7 +203,7 @@ func keyNames(keys []Key) (names []string) {
 func poolLines(d Document, format times) []line {
 	all := []line{{"pools", ""}, {"pools", tableRow("POOL", "PHASE", "JOBS", "TARGET", "SERVICE")}}
 	for _, p := range d.Pools {
-		part := "pool " + printable(p.Name) + ", " + printable(p.Key)
+		part := "pool " + Printable(p.Name) + ", " + Printable(p.Key)
 		service := strings.TrimPrefix(p.Service, "https://") // http:// stays: tokens are sent in plain text there
 		row := tableRow(p.Name, p.Phase, fmt.Sprintf("%d/%d", len(p.Jobs), p.MaxJobs), p.Target, service)
 		all = append(all, line{part, row})
@@ -219,7 +219,7 @@ func poolLines(d Document, format times) []line {
 			all = append(all, indented(part, "STUCK: no turn of its loop "+format.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
-			text := fmt.Sprintf("  %-8s %s  %s", printable(j.Phase), format.since(j.Since), printable(cmp.Or(j.Subject, j.ID)))
+			text := fmt.Sprintf("  %-8s %s  %s", Printable(j.Phase), format.since(j.Since), Printable(cmp.Or(j.Subject, j.ID)))
 			all = append(all, line{part, truncate(text, columns)})
 		}
 	}
