@@ -11,6 +11,7 @@ import (
 	"cuelang.org/go/cue/format"
 	"cuelang.org/go/cue/parser"
 	"cuelang.org/go/cue/token"
+	"github.com/cmwa-project/cmwa/schema/jsonschema"
 )
 
 // export is one translation.
@@ -18,8 +19,8 @@ type export struct {
 	files  []*ast.File           // schema.cue and defaults.cue
 	named  map[string]*ast.Field // their definitions
 	fields map[string]Field      // by key
-	pod    podTypes
-	wanted map[string]bool // definitions that something refers to
+
+	constraints jsonschema.Translator
 }
 
 func newExport() (*export, error) {
@@ -27,7 +28,7 @@ func newExport() (*export, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &export{files: files, named: map[string]*ast.Field{}, fields: map[string]Field{}, wanted: map[string]bool{}}
+	x := &export{files: files, named: map[string]*ast.Field{}, fields: map[string]Field{}}
 	for _, file := range files {
 		for _, declaration := range file.Decls {
 			if field, ok := declaration.(*ast.Field); ok {
@@ -43,9 +44,6 @@ func newExport() (*export, error) {
 		if !f.OnlyVariable {
 			x.fields[f.Key] = f
 		}
-	}
-	if x.pod, err = readPodTypes(); err != nil {
-		return nil, err
 	}
 	for _, definition := range x.named {
 		ast.Walk(definition, func(n ast.Node) bool {
@@ -66,7 +64,7 @@ func (x *export) settle(field *ast.Field) error {
 	case f.Kind == KindMapping: // without keys it may also be without a value
 		field.Value = ast.NewBinExpr(token.OR, ast.NewNull(), field.Value)
 	case hasAttribute(field, "tree"):
-		field.Value = ast.NewIdent(podDefinition)
+		field.Value = ast.NewIdent(Root)
 	case hasAttribute(field, "env") && labelOf(field) == "labels":
 		list, ok := field.Value.(*ast.ListLit)
 		if !ok || len(list.Elts) == 0 {
@@ -88,9 +86,6 @@ func (x *export) settle(field *ast.Field) error {
 	}
 	return nil
 }
-
-// podDefinition is the type of a pod template.
-const podDefinition = "#Pod"
 
 func labelOf(field *ast.Field) string {
 	name, _, err := ast.LabelName(field.Label)

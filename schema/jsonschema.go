@@ -3,14 +3,12 @@ package schema
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/token"
+	"github.com/cmwa-project/cmwa/schema/jsonschema"
 )
 
 // SchemaID names the JSON Schema of a configuration file. It is a name: nothing
@@ -22,12 +20,6 @@ const SchemaID = "https://github.com/cmwa-project/cmwa/schema/pulumi-workflow-ag
 // refuses, as far as one value or one mapping can be judged alone: YAML's own
 // rules, rules across keys, files that the configuration names and the bounds of
 // durations are not in it.
-//
-// It is translated from the syntax of the CUE files and not exported by CUE's own
-// encoder, which drops bounds and defaults, refuses open mappings, makes
-// alternatives of one and the same number type, and calls its definitions by
-// names that editors cannot follow. The translator knows the part of CUE in which
-// the files are written, and fails on anything else rather than be silent.
 func JSONSchema() ([]byte, error) {
 	x, err := newExport()
 	if err != nil {
@@ -37,17 +29,16 @@ func JSONSchema() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	definitions, err := x.definitions()
+	definitions, err := x.constraints.Definitions(x.definition)
 	if err != nil {
 		return nil, err
 	}
-	root := ordered{
-		{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-		{"$id", SchemaID},
-		{"title", FileName},
-		{"description", "Configuration of a workflow agent. An empty file is one, too: everything can come from variables."},
-	}
-	root = append(append(root, nullable(config)...), member{"$defs", definitions})
+	root := jsonschema.Object{}.
+		With("$schema", "https://json-schema.org/draft/2020-12/schema").
+		With("$id", SchemaID).
+		With("title", FileName).
+		With("description", "Configuration of a workflow agent. An empty file is one, too: everything can come from variables.")
+	root = append(root, jsonschema.Nullable(config)...).With("$defs", definitions)
 	text, err := json.Marshal(root)
 	if err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)
@@ -62,7 +53,7 @@ func JSONSchema() ([]byte, error) {
 
 // mapping translates a definition whose keys are described by fields. Those of a
 // pool alone stand under the key that holds the pools.
-func (x *export) mapping(name, prefix string) (ordered, error) {
+func (x *export) mapping(name, prefix string) (jsonschema.Object, error) {
 	definition := x.named[name]
 	if definition == nil {
 		return nil, fmt.Errorf("there is no definition %s", name)
@@ -70,7 +61,7 @@ func (x *export) mapping(name, prefix string) (ordered, error) {
 	return x.structure(definition.Value, prefix)
 }
 
-func (x *export) structure(expr ast.Expr, prefix string) (ordered, error) {
+func (x *export) structure(expr ast.Expr, prefix string) (jsonschema.Object, error) {
 	var kind any = "object"
 	if choice, ok := expr.(*ast.BinaryExpr); ok && choice.Op == token.OR {
 		kind, expr = []string{"object", "null"}, choice.Y
@@ -83,14 +74,14 @@ func (x *export) structure(expr ast.Expr, prefix string) (ordered, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := ordered{{"type", kind}}
+	o := jsonschema.Object{}.With("type", kind)
 	if len(required) > 0 {
-		o = append(o, member{"required", required})
+		o = o.With("required", required)
 	}
-	return append(o, member{"properties", properties}, member{"additionalProperties", false}), nil
+	return o.With("properties", properties).With("additionalProperties", false), nil
 }
 
-func (x *export) properties(body *ast.StructLit, prefix string) (properties ordered, required []string, err error) {
+func (x *export) properties(body *ast.StructLit, prefix string) (properties jsonschema.Object, required []string, err error) {
 	for _, element := range body.Elts {
 		switch e := element.(type) {
 		case *ast.EmbedDecl:
@@ -120,7 +111,7 @@ func (x *export) properties(body *ast.StructLit, prefix string) (properties orde
 			if err != nil {
 				return nil, nil, err
 			}
-			properties = append(properties, member{key, value})
+			properties = properties.With(key, value)
 			if f.Required {
 				required = append(required, key)
 			}
@@ -137,9 +128,9 @@ const poolsPrefix = "pools."
 
 // key translates one key with all that is known about it. In a pool it has no
 // default but what the top level says, and no variable.
-func (x *export) key(f Field, expr ast.Expr, path string) (ordered, error) {
+func (x *export) key(f Field, expr ast.Expr, path string) (jsonschema.Object, error) {
 	inPool := strings.HasPrefix(path, poolsPrefix)
-	o := ordered{{"title", path}, {"description", x.description(f, inPool)}}
+	o := jsonschema.Object{}.With("title", path).With("description", x.description(f, inPool))
 	if f.Old != "" {
 		current, definition := x.fields[f.Old], x.declaration(f.Old)
 		if definition == nil {
@@ -149,10 +140,10 @@ func (x *export) key(f Field, expr ast.Expr, path string) (ordered, error) {
 		if err != nil {
 			return nil, err
 		}
-		return append(append(o, member{"deprecated", true}), value...), nil
+		return append(o.With("deprecated", true), value...), nil
 	}
 	if f.Unused != "" || f.Ignored {
-		return append(o, member{"deprecated", true}), nil
+		return o.With("deprecated", true), nil
 	}
 	value, err := x.value(f, expr, path)
 	if err != nil {
@@ -160,7 +151,7 @@ func (x *export) key(f Field, expr ast.Expr, path string) (ordered, error) {
 	}
 	o = append(o, value...)
 	if f.Default != "" && !inPool {
-		o = append(o, member{"default", json.RawMessage(f.Default)})
+		o = o.With("default", json.RawMessage(f.Default))
 	}
 	return o, nil
 }
@@ -201,66 +192,28 @@ func (x *export) description(f Field, inPool bool) string {
 }
 
 // value translates the constraint of a key.
-func (x *export) value(f Field, expr ast.Expr, path string) (ordered, error) {
+func (x *export) value(f Field, expr ast.Expr, path string) (jsonschema.Object, error) {
 	switch f.Kind {
 	case KindMapping:
 		return x.structure(expr, path+".")
 	case KindMappings:
-		x.wanted["#Pool"] = true
-		return ordered{{"type", "array"}, {"minItems", 1}, {"items", ordered{{"$ref", "#/$defs/Pool"}}}}, nil
+		pool, err := x.constraints.Name("#Pool")
+		return jsonschema.Object{}.With("type", "array").With("minItems", 1).With("items", pool), err
 	}
-	o, err := x.of(expr)
+	o, err := x.constraints.Translate(expr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return o, nil
 }
 
-// definitions translates everything that was referred to, and what that refers
-// to.
-func (x *export) definitions() (ordered, error) {
-	done := map[string]ordered{}
-	for {
-		before := len(done)
-		for _, name := range slices.Sorted(maps.Keys(x.wanted)) {
-			if _, ok := done[name]; ok {
-				continue
-			}
-			o, err := x.definition(name)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			done[name] = o
-		}
-		if len(done) == before {
-			break
-		}
-	}
-	var all ordered
-	for _, name := range slices.Sorted(maps.Keys(done)) {
-		all = append(all, member{name[1:], done[name]})
-	}
-	return all, nil
-}
-
-func (x *export) definition(name string) (ordered, error) {
+// definition translates one definition that a constraint refers to.
+func (x *export) definition(name string) (jsonschema.Object, error) {
 	if name == "#Pool" {
 		return x.mapping(name, poolsPrefix)
 	}
 	if definition := x.named[name]; definition != nil {
-		return x.of(definition.Value)
+		return x.constraints.Translate(definition.Value)
 	}
-	t := x.pod[name]
-	switch {
-	case t == nil:
-		return nil, errors.New("there is no such definition")
-	case len(t.fields) == 0:
-		return x.podValue(&t.leaf)
-	default:
-		o, err := x.podMapping(name, t)
-		if name == podDefinition {
-			o = append(o, member{"allOf", []any{json.RawMessage(ofTheAgent)}})
-		}
-		return o, err
-	}
+	return Definition(&x.constraints, name)
 }

@@ -1,13 +1,21 @@
 package schema
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/parser"
+	"github.com/cmwa-project/cmwa/schema/jsonschema"
 )
+
+// Root is the name of the definition of a Pod template.
+const Root = "#Pod"
 
 // ofTheAgent is what a template must leave to the agent, and what a container
 // beside the agent's needs, as far as JSON Schema can say it.
@@ -70,60 +78,83 @@ const ofTheAgent = `{
 	}
 }`
 
-// steering is what the keys may be that say how a mapping is merged, by pattern.
-func steering() []member {
-	return []member{
-		{"^[$]patch$", ordered{{"enum", []any{"replace", "delete"}}}},
-		{"^[$]retainKeys$", ordered{{"type", "array"}, {"items", ordered{{"type", "string"}}}}},
-		{"^[$](setElementOrder|deleteFromPrimitiveList)/", ordered{{"type", "array"}}},
+// directives returns the schemas of the keys that control how a mapping is merged,
+// by pattern.
+func directives() jsonschema.Object {
+	texts := jsonschema.Object{}.With("type", "array").With("items", jsonschema.Object{}.With("type", "string"))
+	return jsonschema.Object{}.
+		With("^[$]patch$", jsonschema.Object{}.With("enum", []any{"replace", "delete"})).
+		With("^[$]retainKeys$", texts).
+		With("^[$](setElementOrder|deleteFromPrimitiveList)/", jsonschema.Object{}.With("type", "array"))
+}
+
+// Definition returns the JSON Schema of a definition, such as [Root]. References to
+// other definitions are noted in the translator.
+func Definition(translator *jsonschema.Translator, name string) (jsonschema.Object, error) {
+	types, err := readPodTypes()
+	if err != nil {
+		return nil, err
+	}
+	x, t := exporter{translator}, types[name]
+	switch {
+	case t == nil:
+		return nil, errors.New("there is no such definition")
+	case len(t.fields) == 0:
+		return x.value(&t.leaf)
+	default:
+		o, err := x.mapping(name, t)
+		if name == Root {
+			o = o.With("allOf", []any{json.RawMessage(ofTheAgent)})
+		}
+		return o, err
 	}
 }
 
-// podMapping translates a mapping of a Pod. It is part of a patch, and so nothing
-// is required but what a new entry of a list must have.
-func (x *export) podMapping(name string, t *podType) (ordered, error) {
-	var properties ordered
+// exporter translates definitions of Pods to JSON Schema.
+type exporter struct{ constraints *jsonschema.Translator }
+
+// mapping translates a mapping of a Pod. A template is a patch, so no key is
+// required except in a new entry of a list.
+func (x exporter) mapping(name string, t *podType) (jsonschema.Object, error) {
+	var properties jsonschema.Object
 	var needed []string
 	for _, key := range slices.Sorted(maps.Keys(t.fields)) {
-		o, err := x.podValue(t.fields[key])
+		o, err := x.value(t.fields[key])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
-		properties = append(properties, member{key, nullable(o)})
+		properties = properties.With(key, jsonschema.Nullable(o))
 		if t.fields[key].need {
 			needed = append(needed, key)
 		}
 	}
-	o := ordered{{"type", "object"}, {"properties", properties}, {"patternProperties", ordered(steering())}, {"additionalProperties", false}}
-	if !slices.Contains(laidOver(), name) && len(needed) > 0 {
-		o = append(o, member{"anyOf", []any{ordered{{"required", []string{"$patch"}}}, ordered{{"required", needed}}}})
+	o := jsonschema.Object{}.
+		With("type", "object").
+		With("properties", properties).
+		With("patternProperties", directives()).
+		With("additionalProperties", false)
+	if !slices.Contains(patched(), name) && len(needed) > 0 {
+		required := func(keys []string) jsonschema.Object { return jsonschema.Object{}.With("required", keys) }
+		o = o.With("anyOf", []any{required([]string{"$patch"}), required(needed)})
 	}
 	return o, nil
 }
 
-// laidOver returns the mappings that are there before the template.
-func laidOver() []string { return []string{podDefinition, "#ObjectMeta", "#PodSpec"} }
+// patched returns the mappings of which the agent's Pod already has one.
+func patched() []string { return []string{Root, "#ObjectMeta", "#PodSpec"} }
 
-// podValue translates one value of a Pod: every declaration of it must hold.
-func (x *export) podValue(f *podField) (ordered, error) {
+// value translates one value of a Pod: it must match every declaration of its key.
+func (x exporter) value(f *podField) (jsonschema.Object, error) {
 	switch f.kind {
 	case podOpen:
-		return ordered{}, nil
+		return jsonschema.Object{}, nil
 	case podMapping:
-		return x.name(f.ref)
+		return x.constraints.Name(f.ref)
 	case podList:
-		items, err := x.podValue(f.entry)
-		return ordered{{"type", "array"}, {"items", items}}, err
+		items, err := x.value(f.entry)
+		return jsonschema.Object{}.With("type", "array").With("items", items), err
 	case podMap:
-		values, err := x.podValue(f.entry)
-		o := ordered{{"type", "object"}, {"patternProperties", append(ordered(steering()), member{"^[^$]|^$", nullable(values)})}, {"additionalProperties", false}}
-		if err == nil && f.keys != "" {
-			var key ordered
-			if key, err = x.name(f.keys); err == nil {
-				o = append(o, member{"propertyNames", ordered{{"anyOf", []any{ordered{{"pattern", "^[$]"}}, key}}}})
-			}
-		}
-		return o, err
+		return x.entries(f)
 	}
 	var exprs []ast.Expr
 	for _, text := range f.from {
@@ -133,5 +164,81 @@ func (x *export) podValue(f *podField) (ordered, error) {
 		}
 		exprs = append(exprs, expr)
 	}
-	return x.both(exprs...)
+	return x.constraints.Translate(exprs...)
+}
+
+// entries translates a mapping of any keys.
+func (x exporter) entries(f *podField) (jsonschema.Object, error) {
+	values, err := x.value(f.entry)
+	if err != nil {
+		return nil, err
+	}
+	o := jsonschema.Object{}.
+		With("type", "object").
+		With("patternProperties", directives().With("^[^$]|^$", jsonschema.Nullable(values))).
+		With("additionalProperties", false)
+	if f.keys == "" {
+		return o, nil
+	}
+	key, err := x.constraints.Name(f.keys)
+	if err != nil {
+		return nil, err
+	}
+	names := []any{jsonschema.Object{}.With("pattern", "^[$]"), key}
+	return o.With("propertyNames", jsonschema.Object{}.With("anyOf", names)), nil
+}
+
+// directivesCUE are the same in CUE.
+const directivesCUE = `"$patch"?: "replace" | "delete"
+	"$retainKeys"?: [...string]
+	[=~"^[$](setElementOrder|deleteFromPrimitiveList)/"]: [...]
+`
+
+// WriteCUE writes the definitions of Pods as CUE, not formatted.
+func WriteCUE(b *bytes.Buffer) error {
+	types, err := readPodTypes()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		t := types[name]
+		if len(t.fields) == 0 {
+			fmt.Fprintf(b, "%s: %s\n\n", name, expression(&t.leaf))
+			continue
+		}
+		fmt.Fprintf(b, "%s: {\n\t%s", name, directivesCUE)
+		for _, key := range slices.Sorted(maps.Keys(t.fields)) {
+			fmt.Fprintf(b, "\t%s?: %s\n", key, orNull(t.fields[key]))
+		}
+		b.WriteString("}\n\n")
+	}
+	return nil
+}
+
+// orNull returns the CUE of a value that null may remove.
+func orNull(f *podField) string {
+	if f.kind == podOpen {
+		return "_"
+	}
+	return "null | " + expression(f)
+}
+
+// expression returns the CUE of a value.
+func expression(f *podField) string {
+	switch f.kind {
+	case podOpen:
+		return "_"
+	case podMapping:
+		return f.ref
+	case podList:
+		return "[..." + expression(f.entry) + "]"
+	case podMap:
+		keys := `=~"^[^$]|^$"`
+		if f.keys != "" {
+			keys = f.keys
+		}
+		return "{\n\t[" + keys + "]: " + orNull(f.entry) + "\n\t" + directivesCUE + "}"
+	default:
+		return "(" + strings.Join(f.from, ") & (") + ")"
+	}
 }
