@@ -6,7 +6,7 @@ SHELL := bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOLCHAIN := testdata/toolchain
-ORACLE := schema/oracle
+ORACLE := schema/podtemplate/oracle
 LINT := go tool -modfile=$(TOOLCHAIN)/go.mod
 
 go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/cmwa-project/cmwa/cmd/cli.version=$(VERSION)"
@@ -43,7 +43,7 @@ oracle: ## Hold the check of Pod templates against the API server's own.
 	cd $(ORACLE) && go test -count=1 -timeout 20m ./...
 
 reference: ## Write what is generated from the schema anew.
-	go generate ./schema
+	go generate ./schema/...
 
 demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up.
 	@examples/demo/run

@@ -6,6 +6,8 @@ import (
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/format"
+
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
 // CUE returns constraints, defaults and the types of a pod template as one CUE
@@ -34,7 +36,7 @@ func CUE() ([]byte, error) {
 		}
 	}
 	b.WriteString("// What follows is a Pod, or a part of one that is laid over another as a strategic\n// merge patch: nothing is required, a null takes a key away, and keys that begin\n// with a dollar sign say how to merge.\n\n")
-	if err := WriteCUE(&b); err != nil {
+	if err := podtemplate.WriteCUE(&b); err != nil {
 		return nil, err
 	}
 	text, err := format.Source(b.Bytes())

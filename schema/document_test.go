@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
@@ -21,7 +22,7 @@ func namedInMessages(names []string) []string {
 		for _, name := range some {
 			fmt.Fprintf(&file, "%[1]q: 1\n%[1]q: 2\n", name)
 		}
-		for _, p := range schema.CheckPod("pod.yaml", []byte(file.String())) {
+		for _, p := range podtemplate.CheckFile("pod.yaml", []byte(file.String())) {
 			if p.Rule == position.RuleDuplicateKey {
 				shown = append(shown, p.Path)
 			}
@@ -62,7 +63,7 @@ func TestMessagesNameEveryKeyAndVariableOfTheSchema(t *testing.T) {
 		names = append(names, strings.Split(f.Key, ".")...)
 		names = append(names, f.Variable)
 	}
-	for _, file := range []string{"pod.cue", "podoverlay.cue"} {
+	for _, file := range []string{"podtemplate/pod.cue", "podtemplate/overlay.cue"} {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +98,7 @@ func TestATemplateOfHelmIsToldWhatItIs(t *testing.T) {
 	if _, problems := schema.Load(source("? [a]\n: b\n")); strings.Contains(problems.Error(), "Helm") || problems.Err() == nil {
 		t.Errorf("a list as a key: %v", problems)
 	}
-	if problems := schema.CheckPod("pod.yaml", []byte("spec: {{ .Values.spec }}\n")); !strings.Contains(problems.Error(), hint) {
+	if problems := podtemplate.CheckFile("pod.yaml", []byte("spec: {{ .Values.spec }}\n")); !strings.Contains(problems.Error(), hint) {
 		t.Errorf("a Pod: %v", problems)
 	}
 }
@@ -106,7 +107,7 @@ func TestAnEmptyDocumentBehindTheFirstIsNone(t *testing.T) {
 	for _, end := range []string{"---", "---\n", "---\n\n# end\n", "--- # end\n", "...\n---\n...\n"} {
 		for name, problems := range map[string]position.Problems{
 			"configuration": schema.Vet(source("token: pul-a\n" + end)),
-			"template":      schema.CheckPod("pod.yaml", []byte("spec: {hostname: a}\n"+end)),
+			"template":      podtemplate.CheckFile("pod.yaml", []byte("spec: {hostname: a}\n"+end)),
 		} {
 			if len(problems) > 0 {
 				t.Errorf("%s that ends in %q: %v", name, end, problems)

@@ -8,6 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
@@ -110,7 +111,7 @@ func (e *embedded) vet(source Source) position.Problems {
 	source.Content, lift = e.inPlace()
 	var found position.Problems
 	if e.template {
-		found = CheckPod(source.Path, source.Content)
+		found = podtemplate.CheckFile(source.Path, source.Content)
 	} else {
 		_, found = Load(source)
 	}
@@ -147,7 +148,7 @@ func (e *embedded) vet(source Source) position.Problems {
 // broken reports whether the text cannot be read.
 func (e *embedded) broken() bool {
 	if e.template {
-		v, _, _ := parsePod("", []byte(e.text))
+		v, _, _ := podtemplate.Parse("", []byte(e.text))
 		t, _ := v.Data.(position.Mapping)
 		return t == nil
 	}

@@ -11,7 +11,9 @@ import (
 	"cuelang.org/go/cue/format"
 	"cuelang.org/go/cue/parser"
 	"cuelang.org/go/cue/token"
+
 	"github.com/cmwa-project/cmwa/schema/jsonschema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
 // export is one translation.
@@ -64,7 +66,7 @@ func (x *export) settle(field *ast.Field) error {
 	case f.Kind == KindMapping: // without keys it may also be without a value
 		field.Value = ast.NewBinExpr(token.OR, ast.NewNull(), field.Value)
 	case hasAttribute(field, "tree"):
-		field.Value = ast.NewIdent(Root)
+		field.Value = ast.NewIdent(podtemplate.Root)
 	case hasAttribute(field, "env") && labelOf(field) == "labels":
 		list, ok := field.Value.(*ast.ListLit)
 		if !ok || len(list.Elts) == 0 {

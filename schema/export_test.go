@@ -23,6 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
@@ -608,10 +609,27 @@ func TestTheCorpusOfGoodFilesSetsEveryKey(t *testing.T) {
 	}
 }
 
+// template is one file of an archive of them.
+type template struct{ name, content string }
+
+// podCorpus returns the Pod templates of the archives with which their check is
+// tested: files, each after a line such as -- name.yaml --.
 func podCorpus(t *testing.T) (all []template) {
 	t.Helper()
-	for _, archive := range archives(t) {
-		all = append(all, templates(t, archive)...)
+	archives, err := filepath.Glob("podtemplate/testdata/*.txtar")
+	if err != nil || len(archives) < 5 {
+		t.Fatalf("found %d archives, %v", len(archives), err)
+	}
+	for _, archive := range archives {
+		content, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, files, _ := strings.Cut("\n"+string(content), "\n-- ")
+		for file := range strings.SplitSeq(files, "\n-- ") {
+			name, text, _ := strings.Cut(file, " --\n")
+			all = append(all, template{name, strings.TrimSuffix(text, "\n") + "\n"})
+		}
 	}
 	return all
 }
@@ -624,7 +642,7 @@ func TestBothSchemasJudgePodTemplatesAsFarAsTheyCan(t *testing.T) {
 	context, config := cueConfig(t)
 	compared, refused, passed := 0, 0, map[string]int{}
 	for _, file := range podCorpus(t) {
-		problems := schema.CheckPod(file.name, []byte(file.content)).Errors()
+		problems := podtemplate.CheckFile(file.name, []byte(file.content)).Errors()
 		v, err := instance([]byte(file.content))
 		if err != nil || v == nil || unreadable(problems) {
 			continue

@@ -8,7 +8,9 @@ import (
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/token"
+
 	"github.com/cmwa-project/cmwa/schema/jsonschema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
 // SchemaID names the JSON Schema of a configuration file. It is a name: nothing
@@ -215,5 +217,5 @@ func (x *export) definition(name string) (jsonschema.Object, error) {
 	if definition := x.named[name]; definition != nil {
 		return x.constraints.Translate(definition.Value)
 	}
-	return Definition(&x.constraints, name)
+	return podtemplate.Definition(&x.constraints, name)
 }

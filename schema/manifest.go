@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
@@ -179,7 +180,7 @@ func isManifest(n *yaml.Node) bool {
 func isTemplate(n *yaml.Node) bool {
 	var aside manifests
 	kind := aside.text(n, "kind")
-	return isPod(position.Mapping{"kind": position.Value{Data: kind}}) && len(aside.containers(resource{kind, n})) == 0
+	return podtemplate.Is(position.Mapping{"kind": position.Value{Data: kind}}) && len(aside.containers(resource{kind, n})) == 0
 }
 
 // wanted says what the manifests should hold.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -267,7 +268,7 @@ func (s *scope) template() {
 	case isInline && name != "":
 		s.about(position.Error, position.RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
 	case isInline:
-		problems := podTemplate(inline, s.path("pod_template"))
+		problems := podtemplate.Check(inline, s.path("pod_template"))
 		s.report(problems...)
 		s.use(inline, problems)
 	case name != "":
@@ -291,9 +292,9 @@ func (s *scope) templateFile(key, name string, unasked bool) {
 		}
 		return
 	}
-	v, problems, ok := parsePod(name, content)
+	v, problems, ok := podtemplate.Parse(name, content)
 	if ok {
-		problems = append(problems, podTemplate(v, "")...)
+		problems = append(problems, podtemplate.Check(v, "")...)
 		s.use(v, problems)
 	}
 	s.report(problems...)

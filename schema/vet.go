@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -97,10 +98,10 @@ func vet(source Source) position.Problems {
 		if problems, ok := vetManifests(source, content); ok {
 			return problems
 		}
-		v, _, _ := parsePod(source.Path, source.Content)
+		v, _, _ := podtemplate.Parse(source.Path, source.Content)
 		t, _ := v.Data.(position.Mapping)
-		if isPod(t) || slices.Contains(podNames, filepath.Base(source.Path)) {
-			return CheckPod(source.Path, source.Content)
+		if podtemplate.Is(t) || slices.Contains(podNames, filepath.Base(source.Path)) {
+			return podtemplate.CheckFile(source.Path, source.Content)
 		}
 	}
 	_, problems := Load(source)

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
@@ -142,7 +143,7 @@ func embeddedAlike(t interface {
 	if key == schema.FileName {
 		_, want = schema.Load(source)
 	} else {
-		want = schema.CheckPod(source.Path, source.Content)
+		want = podtemplate.CheckFile(source.Path, source.Content)
 	}
 	want = moved(schema.Strict(want), before+4, section+inner, section+1)
 	source.Content = []byte(manifest)
@@ -176,12 +177,10 @@ func TestAConfigurationInAManifestIsVettedAtItsRealLines(t *testing.T) {
 
 func TestATemplateInAManifestIsVettedAtItsRealLines(t *testing.T) {
 	count := 0
-	for _, archive := range archives(t) {
-		for _, file := range templates(t, archive) {
-			if blockable(file.content) {
-				count++
-				embeddedAlike(t, "worker-pod.json", file.content, count%7, 1+count%4, 1+count%8)
-			}
+	for _, file := range podCorpus(t) {
+		if blockable(file.content) {
+			count++
+			embeddedAlike(t, "worker-pod.json", file.content, count%7, 1+count%4, 1+count%8)
 		}
 	}
 	if count < 50 {

@@ -57,7 +57,7 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 	}{
 		{"typical", "../../examples/docker.yaml", []string{"../../schema/schema.cue"}, vetLimit},
 		{"pools", "../../examples/pools.yaml", []string{"../../schema/schema.cue"}, vetLimit},
-		{"template", "../../examples/kubernetes.yaml", []string{"../../schema/schema.cue", "../../schema/pod.cue", "../../schema/podoverlay.cue"}, vetTemplateLimit},
+		{"template", "../../examples/kubernetes.yaml", []string{"../../schema/schema.cue", "../../schema/podtemplate/pod.cue", "../../schema/podtemplate/overlay.cue"}, vetTemplateLimit},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			commands := [][]string{

@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"fmt"
@@ -17,10 +17,10 @@ import (
 
 // judge asks CUE about the values. It compiles no more of the schema than the
 // template makes use of, in a context that is then thrown away.
-func (c *podCheck) judge(clean position.Mapping) {
+func (c *checker) judge(clean position.Mapping) {
 	context := cuecontext.New()
 	root := context.CompileString(c.types.source(c.used))
-	pod := root.LookupPath(cue.ParsePath("#Pod"))
+	pod := root.LookupPath(cue.ParsePath(Root))
 	if pod.Err() != nil {
 		c.report(position.RuleInternal, c.at, "", "cannot be checked: the schema is at fault", "")
 		return
@@ -29,7 +29,7 @@ func (c *podCheck) judge(clean position.Mapping) {
 	outer := map[string]bool{}
 	for _, e := range errors.Errors(pod.Unify(context.Encode(clean.Plain())).Validate(cue.Concrete(true))) {
 		steps := slices.Clone(e.Path())
-		if len(steps) > 0 && steps[0] == "#Pod" {
+		if len(steps) > 0 && steps[0] == Root {
 			steps = steps[1:]
 		}
 		for i, step := range steps {
@@ -44,7 +44,7 @@ func (c *podCheck) judge(clean position.Mapping) {
 		if outer[steps] {
 			continue
 		}
-		place, ok := c.places[steps]
+		place, ok := c.locations[steps]
 		if !ok {
 			c.report(position.RuleInternal, c.at, "", "a value of the template is refused, and the program cannot tell why", "")
 			continue
@@ -61,7 +61,7 @@ func (c *podCheck) judge(clean position.Mapping) {
 var byteUnit = regexp.MustCompile(`^[0-9.]+ ?([kKMGTPE]i?)?[bB]?$`)
 
 // hint says what to write instead, where the kind of the value tells.
-func (c *podCheck) hint(place podPlace) string {
+func (c *checker) hint(place location) string {
 	must := c.types.sentence(place.f)
 	switch data := place.v.Data.(type) {
 	case string:
@@ -77,22 +77,22 @@ func (c *podCheck) hint(place podPlace) string {
 		if _, err := strconv.Atoi(data); err == nil && strings.HasPrefix(must, "a whole number") {
 			return "remove the quotes"
 		}
-		if place.f.kind == podList {
+		if place.f.kind == kindList {
 			return "write each entry in a line of its own, after a dash"
 		}
 	case bool, int, int64, uint64, float64:
 		if must == "text" || strings.HasPrefix(must, "at most 63") {
 			return "put the value in quotes"
 		}
-		if place.f.kind == podList {
+		if place.f.kind == kindList {
 			return "write each entry in a line of its own, after a dash"
 		}
 	case []position.Value:
-		if place.f.kind == podLeaf {
+		if place.f.kind == kindLeaf {
 			return "write one value, without brackets or dashes"
 		}
 	case position.Mapping:
-		if place.f.kind == podList {
+		if place.f.kind == kindList {
 			return "put a dash before each entry"
 		}
 	}

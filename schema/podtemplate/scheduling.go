@@ -1,11 +1,11 @@
-package schema
+package podtemplate
 
 import (
 	"regexp"
 )
 
 // scheduling checks where a Pod may run.
-func (r podRules) scheduling() {
+func (r rules) scheduling() {
 	for _, toleration := range r.spec.get("tolerations").entries() {
 		r.toleration(toleration)
 	}
@@ -47,7 +47,7 @@ func (r podRules) scheduling() {
 	}
 }
 
-func (r podRules) toleration(n podNode) {
+func (r rules) toleration(n node) {
 	key, operator, effect := n.get("key").text(), n.get("operator"), n.get("effect").text()
 	switch {
 	case key == "" && operator.text() != "Exists":
@@ -65,7 +65,7 @@ func (r podRules) toleration(n podNode) {
 var labelValue = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?$`)
 
 // nodeTerm checks one term of a node affinity.
-func (r podRules) nodeTerm(n podNode, strict bool) {
+func (r rules) nodeTerm(n node, strict bool) {
 	for _, requirement := range n.get("matchExpressions").entries() {
 		r.requirement(requirement)
 		if operator := requirement.get("operator").text(); (operator == "Gt" || operator == "Lt") && len(requirement.get("values").entries()) != 1 {
@@ -96,7 +96,7 @@ func (r podRules) nodeTerm(n podNode, strict bool) {
 
 var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-func (r podRules) podTerm(n podNode) {
+func (r rules) podTerm(n node) {
 	r.selector(n.get("labelSelector"))
 	r.selector(n.get("namespaceSelector"))
 	r.labelKeys(n, "matchLabelKeys")
@@ -112,7 +112,7 @@ func (r podRules) podTerm(n podNode) {
 	}
 }
 
-func (r podRules) labelKeys(n podNode, key string) {
+func (r rules) labelKeys(n node, key string) {
 	v, ok := n.at(key)
 	if ok && len(v.entries()) > 0 && !n.has("labelSelector") {
 		r.wrong(v, "needs labelSelector beside it", "")
@@ -120,7 +120,7 @@ func (r podRules) labelKeys(n podNode, key string) {
 }
 
 // requirement checks that an operator has the values that it works on.
-func (r podRules) requirement(n podNode) {
+func (r rules) requirement(n node) {
 	count := len(n.get("values").entries())
 	switch n.get("operator").text() {
 	case "In", "NotIn":
@@ -134,7 +134,7 @@ func (r podRules) requirement(n podNode) {
 	}
 }
 
-func (r podRules) selector(n podNode) {
+func (r rules) selector(n node) {
 	for _, requirement := range n.get("matchExpressions").entries() {
 		r.requirement(requirement)
 	}

@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"fmt"
@@ -76,14 +76,14 @@ func unit(name string) *big.Rat {
 	return new(big.Rat).SetInt(power)
 }
 
-func (c *podCheck) notNegative(n podNode) {
+func (c *checker) notNegative(n node) {
 	if amount, ok := quantity(n.v.Data); ok && amount.Sign() < 0 {
 		c.wrong(n, "must not be negative", "")
 	}
 }
 
 // resources checks requests and limits, of a container or of the Pod.
-func (r podRules) resources(n podNode, ofPod bool) {
+func (r rules) resources(n node, ofPod bool) {
 	limits, requests := n.get("limits"), n.get("requests")
 	r.amounts(limits, ofPod)
 	r.amounts(requests, ofPod)
@@ -127,8 +127,8 @@ func (r podRules) resources(n podNode, ofPod bool) {
 }
 
 // huge reports huge pages without any of the resources that they come from.
-func (r podRules) huge(limits, requests podNode) {
-	for _, n := range []podNode{limits, requests} {
+func (r rules) huge(limits, requests node) {
+	for _, n := range []node{limits, requests} {
 		if len(limits.keys("cpu", "memory"))+len(requests.keys("cpu", "memory")) > 0 {
 			return
 		}
@@ -143,7 +143,7 @@ func (r podRules) huge(limits, requests podNode) {
 
 // withinPod compares the containers of the template with what the Pod as a whole
 // may use.
-func (r podRules) withinPod(pod podNode) {
+func (r rules) withinPod(pod node) {
 	for _, kind := range []string{"limits", "requests"} {
 		whole, _ := pod.get(kind).v.Data.(position.Mapping)
 		for name, v := range whole {
@@ -174,7 +174,7 @@ func (r podRules) withinPod(pod podNode) {
 }
 
 // amounts checks the names of resources, and how much of each.
-func (r podRules) amounts(n podNode, ofPod bool) {
+func (r rules) amounts(n node, ofPod bool) {
 	t, _ := n.v.Data.(position.Mapping)
 	for name, v := range t {
 		entry := n.into(name)

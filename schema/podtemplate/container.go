@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-func (r podRules) container(n podNode, isInit bool) {
+func (r rules) container(n node, isInit bool) {
 	if n.blank() {
 		return
 	}
@@ -53,7 +53,7 @@ func (r podRules) container(n podNode, isInit bool) {
 	}
 }
 
-func (r podRules) ports(n podNode, isInit bool) {
+func (r rules) ports(n node, isInit bool) {
 	list := n.get("ports").entries()
 	r.unique(list, "name", map[string]bool{})
 	taken := r.hostPorts
@@ -80,7 +80,7 @@ func (r podRules) ports(n podNode, isInit bool) {
 	}
 }
 
-func (r podRules) env(n podNode) {
+func (r rules) env(n node) {
 	from, ok := n.at("valueFrom")
 	if !ok {
 		return
@@ -102,7 +102,7 @@ func (r podRules) env(n podNode) {
 }
 
 // repeatedEnv warns, because the API server takes it and the last one wins.
-func (r podRules) repeatedEnv(list []podNode) {
+func (r rules) repeatedEnv(list []node) {
 	seen := map[string]bool{}
 	for _, env := range list {
 		name := env.get("name")
@@ -125,7 +125,7 @@ var (
 )
 
 // reference checks what fieldRef and resourceFieldRef point at.
-func (r podRules) reference(n podNode, isFile bool) {
+func (r rules) reference(n node, isFile bool) {
 	if field := n.get("fieldRef", "fieldPath"); field.text() != "" {
 		fields := envFields
 		if isFile {
@@ -160,7 +160,7 @@ func (r podRules) reference(n podNode, isFile bool) {
 	}
 }
 
-func (r podRules) mounts(n podNode) {
+func (r rules) mounts(n node) {
 	paths := map[string]bool{}
 	names := map[string]bool{}
 	for _, mount := range n.get("volumeMounts").entries() {
@@ -217,7 +217,7 @@ func (r podRules) mounts(n podNode) {
 
 // volumeNamed reports a name that no volume has. The volumes of the agent are
 // told apart by their names and not for a template.
-func (r podRules) volumeNamed(name podNode) {
+func (r rules) volumeNamed(name node) {
 	word := name.text()
 	if _, ok := r.volumes[word]; ok || word == "" || word == mainContainer || strings.HasPrefix(word, mainContainer+"-") {
 		return
@@ -233,7 +233,7 @@ func (r podRules) volumeNamed(name podNode) {
 	r.wrong(name, "must name a volume of the template", hint)
 }
 
-func (r podRules) probe(n podNode, key string) {
+func (r rules) probe(n node, key string) {
 	r.exactlyOne(n, "a handler", "exec", "grpc", "httpGet", "tcpSocket")
 
 	if v := n.get("successThreshold"); key != "readinessProbe" {
@@ -245,7 +245,7 @@ func (r podRules) probe(n podNode, key string) {
 	}
 }
 
-func (r podRules) lifecycle(n podNode) {
+func (r rules) lifecycle(n node) {
 	for _, key := range []string{"postStart", "preStop"} {
 		handler, ok := n.at(key)
 		if !ok {
@@ -264,7 +264,7 @@ func (r podRules) lifecycle(n podNode) {
 	}
 }
 
-func (r podRules) restarts(n podNode) {
+func (r rules) restarts(n node) {
 	rules, ok := n.at("restartPolicyRules")
 	if ok && !rules.hollow() && !n.has("restartPolicy") {
 		r.wrong(rules, "needs restartPolicy beside it", "")

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
 // apart are the enumerations of which no template has a value, and those that
@@ -81,7 +81,7 @@ func enumerations(t *testing.T) map[string][]string {
 
 func TestTheOverlayKnowsEveryEnumerationOfAPod(t *testing.T) {
 	var ours [][]string
-	for line := range strings.Lines(read(t, "../podoverlay.cue")) {
+	for line := range strings.Lines(read(t, "../overlay.cue")) {
 		var words []string
 		for _, word := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(strings.Split(line, "@must")[0], -1) {
 			words = append(words, word[1])
@@ -108,7 +108,7 @@ func TestEverySignalIsKnown(t *testing.T) {
 	}
 	for _, signal := range append(signals, "") {
 		content := "spec: {os: {name: linux}, containers: [{name: pulumi-workflow, lifecycle: {stopSignal: \"" + signal + "\"}}]}\n"
-		if problems := schema.CheckPod("pod.yaml", []byte(content)); len(problems) > 0 != (signal == "") {
+		if problems := podtemplate.CheckFile("pod.yaml", []byte(content)); len(problems) > 0 != (signal == "") {
 			t.Errorf("%s: %v", signal, problems)
 		}
 	}

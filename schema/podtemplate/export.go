@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/parser"
+
 	"github.com/cmwa-project/cmwa/schema/jsonschema"
 )
 
@@ -91,7 +92,7 @@ func directives() jsonschema.Object {
 // Definition returns the JSON Schema of a definition, such as [Root]. References to
 // other definitions are noted in the translator.
 func Definition(translator *jsonschema.Translator, name string) (jsonschema.Object, error) {
-	types, err := readPodTypes()
+	types, err := readTypes()
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +116,7 @@ type exporter struct{ constraints *jsonschema.Translator }
 
 // mapping translates a mapping of a Pod. A template is a patch, so no key is
 // required except in a new entry of a list.
-func (x exporter) mapping(name string, t *podType) (jsonschema.Object, error) {
+func (x exporter) mapping(name string, t *typeDef) (jsonschema.Object, error) {
 	var properties jsonschema.Object
 	var needed []string
 	for _, key := range slices.Sorted(maps.Keys(t.fields)) {
@@ -144,16 +145,16 @@ func (x exporter) mapping(name string, t *podType) (jsonschema.Object, error) {
 func patched() []string { return []string{Root, "#ObjectMeta", "#PodSpec"} }
 
 // value translates one value of a Pod: it must match every declaration of its key.
-func (x exporter) value(f *podField) (jsonschema.Object, error) {
+func (x exporter) value(f *valueType) (jsonschema.Object, error) {
 	switch f.kind {
-	case podOpen:
+	case kindOpen:
 		return jsonschema.Object{}, nil
-	case podMapping:
+	case kindMapping:
 		return x.constraints.Name(f.ref)
-	case podList:
+	case kindList:
 		items, err := x.value(f.entry)
 		return jsonschema.Object{}.With("type", "array").With("items", items), err
-	case podMap:
+	case kindMap:
 		return x.entries(f)
 	}
 	var exprs []ast.Expr
@@ -168,7 +169,7 @@ func (x exporter) value(f *podField) (jsonschema.Object, error) {
 }
 
 // entries translates a mapping of any keys.
-func (x exporter) entries(f *podField) (jsonschema.Object, error) {
+func (x exporter) entries(f *valueType) (jsonschema.Object, error) {
 	values, err := x.value(f.entry)
 	if err != nil {
 		return nil, err
@@ -196,7 +197,7 @@ const directivesCUE = `"$patch"?: "replace" | "delete"
 
 // WriteCUE writes the definitions of Pods as CUE, not formatted.
 func WriteCUE(b *bytes.Buffer) error {
-	types, err := readPodTypes()
+	types, err := readTypes()
 	if err != nil {
 		return err
 	}
@@ -216,23 +217,23 @@ func WriteCUE(b *bytes.Buffer) error {
 }
 
 // orNull returns the CUE of a value that null may remove.
-func orNull(f *podField) string {
-	if f.kind == podOpen {
+func orNull(f *valueType) string {
+	if f.kind == kindOpen {
 		return "_"
 	}
 	return "null | " + expression(f)
 }
 
 // expression returns the CUE of a value.
-func expression(f *podField) string {
+func expression(f *valueType) string {
 	switch f.kind {
-	case podOpen:
+	case kindOpen:
 		return "_"
-	case podMapping:
+	case kindMapping:
 		return f.ref
-	case podList:
+	case kindList:
 		return "[..." + expression(f.entry) + "]"
-	case podMap:
+	case kindMap:
 		keys := `=~"^[^$]|^$"`
 		if f.keys != "" {
 			keys = f.keys

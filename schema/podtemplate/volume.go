@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"slices"
@@ -14,7 +14,7 @@ var volumeSources = []string{
 	"quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
 }
 
-func (r podRules) volumeRules() {
+func (r rules) volumeRules() {
 	list := r.spec.get("volumes").entries()
 	r.unique(list, "name", map[string]bool{})
 	for _, volume := range list {
@@ -39,9 +39,9 @@ func (r podRules) volumeRules() {
 	}
 }
 
-func (r podRules) projected(n podNode) {
+func (r rules) projected(n node) {
 	paths := map[string]bool{}
-	once := func(v podNode) {
+	once := func(v node) {
 		if word := v.text(); word != "" {
 			if paths[word] {
 				r.wrong(v, "is used twice in this volume", "give each file a path of its own")
@@ -78,7 +78,7 @@ func (r podRules) projected(n podNode) {
 	}
 }
 
-func (r podRules) rareVolume(volume podNode) {
+func (r rules) rareVolume(volume node) {
 	if fc, ok := volume.at("fc"); ok {
 		if (len(fc.get("targetWWNs").entries()) == 0) == (len(fc.get("wwids").entries()) == 0) {
 			r.wrong(fc, "must have one of targetWWNs and wwids", "")

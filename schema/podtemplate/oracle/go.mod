@@ -1,4 +1,4 @@
-module github.com/cmwa-project/cmwa/schema/oracle
+module github.com/cmwa-project/cmwa/schema/podtemplate/oracle
 
 go 1.26.0
 
@@ -69,7 +69,7 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 )
 
-replace github.com/cmwa-project/cmwa => ../..
+replace github.com/cmwa-project/cmwa => ../../..
 
 replace (
 	k8s.io/api => k8s.io/api v0.36.3

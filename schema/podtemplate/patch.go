@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"path"
@@ -23,7 +23,7 @@ func text(t position.Mapping, key string) string {
 }
 
 // directive checks a key of a mapping that steers the merge.
-func (c *podCheck) directive(t position.Mapping, key string, fields map[string]*podField, s podStep) {
+func (c *checker) directive(t position.Mapping, key string, fields map[string]*valueType, s step) {
 	v := t[key]
 	at := position.Join(s.path, position.SafeName(key))
 	name, target, _ := strings.Cut(key, "/")
@@ -36,9 +36,9 @@ func (c *podCheck) directive(t position.Mapping, key string, fields map[string]*
 		c.verb(v, at)
 	case key == "$retainKeys":
 		c.retained(t, v, at)
-	case name == "$setElementOrder" && f != nil && f.kind == podList && f.merges:
+	case name == "$setElementOrder" && f != nil && f.kind == kindList && f.merges:
 		c.ordered(t, v, target, f.mergeKey, at)
-	case name == "$deleteFromPrimitiveList" && f != nil && f.kind == podList && f.entry.kind == podLeaf:
+	case name == "$deleteFromPrimitiveList" && f != nil && f.kind == kindList && f.entry.kind == kindLeaf:
 		if _, ok := v.Data.([]position.Value); !ok {
 			c.report(position.RulePodTemplate, v.At, at, "must be a list", "")
 		}
@@ -52,7 +52,7 @@ func (c *podCheck) directive(t position.Mapping, key string, fields map[string]*
 }
 
 // verb checks what $patch says.
-func (c *podCheck) verb(v position.Value, at string) {
+func (c *checker) verb(v position.Value, at string) {
 	switch v.Data {
 	case "replace", "delete":
 	case "merge":
@@ -63,7 +63,7 @@ func (c *podCheck) verb(v position.Value, at string) {
 }
 
 // retained checks that $retainKeys keeps what the mapping itself sets.
-func (c *podCheck) retained(t position.Mapping, v position.Value, at string) {
+func (c *checker) retained(t position.Mapping, v position.Value, at string) {
 	list, ok := v.Data.([]position.Value)
 	if !ok {
 		c.report(position.RulePodTemplate, v.At, at, "must be a list", "write the keys that are to stay")
@@ -86,7 +86,7 @@ func (c *podCheck) retained(t position.Mapping, v position.Value, at string) {
 
 // ordered checks that $setElementOrder names the entries of the list beside it in
 // their order.
-func (c *podCheck) ordered(t position.Mapping, v position.Value, target, mergeKey, at string) {
+func (c *checker) ordered(t position.Mapping, v position.Value, target, mergeKey, at string) {
 	order, ok := v.Data.([]position.Value)
 	if !ok {
 		c.report(position.RulePodTemplate, v.At, at, "must be a list", "")
@@ -130,7 +130,7 @@ func (c *podCheck) ordered(t position.Mapping, v position.Value, target, mergeKe
 
 // entryDirective checks an entry of a list that steers the merge, and reports
 // whether it is one.
-func (c *podCheck) entryDirective(t position.Mapping, v position.Value, f *podField, s podStep) bool {
+func (c *checker) entryDirective(t position.Mapping, v position.Value, f *valueType, s step) bool {
 	verb, ok := t["$patch"]
 	if !ok {
 		return false
@@ -146,7 +146,7 @@ func (c *podCheck) entryDirective(t position.Mapping, v position.Value, f *podFi
 }
 
 // protect refuses what belongs to the agent, whatever else is wrong with it.
-func (c *podCheck) protect(n podNode) {
+func (c *checker) protect(n node) {
 	c.whole(n, "the Pod")
 	if v, ok := n.at("apiVersion"); ok && v.v.Data != "v1" {
 		c.report(position.RulePodTemplate, v.v.At, v.path, "must be v1", "")
@@ -169,7 +169,7 @@ func (c *podCheck) protect(n podNode) {
 	}
 }
 
-func (c *podCheck) own(n podNode, message, hint string) {
+func (c *checker) own(n node, message, hint string) {
 	at := n.v.Key
 	if at.Line == 0 {
 		at = n.v.At
@@ -179,7 +179,7 @@ func (c *podCheck) own(n podNode, message, hint string) {
 
 // whole refuses to take away or replace a mapping or a list of which a part is
 // the agent's.
-func (c *podCheck) whole(n podNode, what string) {
+func (c *checker) whole(n node, what string) {
 	if n.v.Data == nil && n.v.Key.Line > 0 {
 		c.own(n, "must not be removed: it holds what the agent needs", "write only what is to change")
 		return
@@ -187,19 +187,19 @@ func (c *podCheck) whole(n podNode, what string) {
 	t, _ := n.v.Data.(position.Mapping)
 	for _, key := range []string{"$patch", "$retainKeys"} {
 		if v, ok := t[key]; ok && v.Data != "merge" {
-			c.own(podNode{v: v, path: position.Join(n.path, key)}, "must not stand here: it would remove what the agent needs of "+what, "write only what is to change, or null for what is to go")
+			c.own(node{v: v, path: position.Join(n.path, key)}, "must not stand here: it would remove what the agent needs of "+what, "write only what is to change, or null for what is to go")
 		}
 	}
 	list, _ := n.v.Data.([]position.Value)
 	for i := range list {
 		entry := n.entry(i)
 		if inner, ok := list[i].Data.(position.Mapping); ok && text(inner, "$patch") == "replace" && text(inner, "name") != mainContainer {
-			c.own(podNode{v: inner["$patch"], path: position.Join(entry.path, "$patch")}, "must not stand here: it would remove what the agent needs of "+what, "delete single entries with $patch: delete")
+			c.own(node{v: inner["$patch"], path: position.Join(entry.path, "$patch")}, "must not stand here: it would remove what the agent needs of "+what, "delete single entries with $patch: delete")
 		}
 	}
 }
 
-func (c *podCheck) protectMetadata(n podNode) {
+func (c *checker) protectMetadata(n node) {
 	c.whole(n, "the metadata")
 	for _, key := range []string{"name", "generateName", "namespace"} {
 		if v, ok := n.at(key); ok {
@@ -221,16 +221,16 @@ func (c *podCheck) protectMetadata(n podNode) {
 		for name, v := range t {
 			if name == "app.kubernetes.io/component" || name == "app.kubernetes.io/name" {
 				if key == "labels" {
-					c.own(podNode{v: v, path: position.Join(marks.path, name)}, "is set by the agent, which finds its Pods by it", "use another label")
+					c.own(node{v: v, path: position.Join(marks.path, name)}, "is set by the agent, which finds its Pods by it", "use another label")
 				}
 			} else if strings.HasPrefix(name, "cmwa") {
-				c.own(podNode{v: v, path: position.Join(marks.path, position.SafeName(name))}, "begins with cmwa, which is kept for the agent", "use another name")
+				c.own(node{v: v, path: position.Join(marks.path, position.SafeName(name))}, "begins with cmwa, which is kept for the agent", "use another name")
 			}
 		}
 	}
 }
 
-func (c *podCheck) protectSpec(n podNode) {
+func (c *checker) protectSpec(n node) {
 	c.whole(n, "the spec")
 	if v, ok := n.at("restartPolicy"); ok && v.v.Data != "Never" {
 		c.own(v, "must be Never, because a job runs once", "remove it")
@@ -251,7 +251,7 @@ func (c *podCheck) protectSpec(n podNode) {
 }
 
 // protectEntry looks at one container or volume.
-func (c *podCheck) protectEntry(n podNode, list string) {
+func (c *checker) protectEntry(n node, list string) {
 	name, ok := n.at("name")
 	word, _ := name.v.Data.(string)
 	isMain := word == mainContainer && list == "containers"
@@ -285,13 +285,13 @@ func inOwnMount(where string) bool {
 }
 
 // protectMain looks at the container in which the job runs.
-func (c *podCheck) protectMain(n podNode) {
+func (c *checker) protectMain(n node) {
 	t, _ := n.v.Data.(position.Mapping)
 	if verb, ok := t["$patch"]; ok {
-		c.own(podNode{v: verb, path: position.Join(n.path, "$patch")}, "must not stand here: it would remove the container in which the job runs", "write only what is to change")
+		c.own(node{v: verb, path: position.Join(n.path, "$patch")}, "must not stand here: it would remove the container in which the job runs", "write only what is to change")
 	}
 	if verb, ok := t["$retainKeys"]; ok {
-		c.own(podNode{v: verb, path: position.Join(n.path, "$retainKeys")}, "must not stand here: it would remove what the agent needs of the container", "write null for what is to go")
+		c.own(node{v: verb, path: position.Join(n.path, "$retainKeys")}, "must not stand here: it would remove what the agent needs of the container", "write null for what is to go")
 	}
 	for _, key := range []string{"command", "args"} {
 		for _, spelt := range []string{key, "$deleteFromPrimitiveList/" + key} {

@@ -1,6 +1,7 @@
-package schema_test
+package podtemplate_test
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,9 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
+
+var update = flag.Bool("update", false, "write what CheckFile returns into the golden files")
 
 // template is one file of an archive of them.
 type template struct{ name, content string }
@@ -37,7 +40,7 @@ func templates(t testing.TB, archive string) []template {
 }
 
 func archives(t testing.TB) []string {
-	found, err := filepath.Glob("testdata/pod/*.txtar")
+	found, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(found) < 5 {
 		t.Fatalf("found %d archives, %v", len(found), err)
 	}
@@ -51,7 +54,7 @@ func TestEveryMistakeOfATemplateIsToldWithItsPlaceAndItsCure(t *testing.T) {
 			var got strings.Builder
 			for _, file := range templates(t, archive) {
 				count++
-				problems := schema.CheckPod(file.name, []byte(file.content))
+				problems := podtemplate.CheckFile(file.name, []byte(file.content))
 				if good := strings.HasPrefix(file.name, "good-"); good == (len(problems.Errors()) > 0) {
 					t.Errorf("%s: errors: %v", file.name, problems.Errors())
 				}
@@ -116,7 +119,7 @@ spec:
 func BenchmarkPodTemplate(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if problems := schema.CheckPod("pod.yaml", []byte(typical)); len(problems) > 0 {
+		if problems := podtemplate.CheckFile("pod.yaml", []byte(typical)); len(problems) > 0 {
 			b.Fatal(problems)
 		}
 	}
@@ -125,7 +128,7 @@ func BenchmarkPodTemplate(b *testing.B) {
 func TestATemplateFullOfMistakesIsJudgedInBoundedTime(t *testing.T) {
 	entry := "    - {name: A, value: 1}\n"
 	content := "spec:\n  containers:\n  - name: pulumi-workflow\n    env:\n" + strings.Repeat(entry, 1_600)
-	if problems := schema.CheckPod("pod.yaml", []byte(content)); len(problems.Errors()) != 1_600 {
+	if problems := podtemplate.CheckFile("pod.yaml", []byte(content)); len(problems.Errors()) != 1_600 {
 		t.Errorf("%d errors", len(problems.Errors()))
 	}
 }
@@ -140,7 +143,7 @@ func TestNoTemplateShowsWhatItHolds(t *testing.T) {
 				strings.ReplaceAll(file.content, "- ", "- "+secret),
 				strings.ReplaceAll(file.content, "{", "{"+secret+": "),
 			} {
-				for _, p := range schema.CheckPod("pod.yaml", []byte(spoiled)) {
+				for _, p := range podtemplate.CheckFile("pod.yaml", []byte(spoiled)) {
 					if strings.Contains(p.String(), secret) {
 						t.Fatalf("%s: %s", file.name, p)
 					}
@@ -159,7 +162,7 @@ func FuzzPod(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		const secret = "pul-5ecre7"
 		for _, tried := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
-			for _, p := range schema.CheckPod("pod.yaml", tried) {
+			for _, p := range podtemplate.CheckFile("pod.yaml", tried) {
 				if strings.Contains(p.String(), secret) || p.Rule == position.RuleInternal || p.Message == "" {
 					t.Errorf("%+v", p)
 				}
@@ -204,7 +207,7 @@ func TestASlipInAKeyOfAPodIsAnsweredWithTheKey(t *testing.T) {
 					continue
 				}
 				count++
-				answer := schema.CheckPod("pod.yaml", []byte(strings.Replace(form, "KEY", slip, 1))).Error()
+				answer := podtemplate.CheckFile("pod.yaml", []byte(strings.Replace(form, "KEY", slip, 1))).Error()
 				if !strings.Contains(answer, `"`+key+`"`) && !nearAnother(slip, key, keys) {
 					t.Errorf("%s for %s: %s", slip, key, answer)
 				}

@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	_ "embed"
@@ -22,53 +22,53 @@ import (
 //go:generate go run ./podgen
 
 //go:embed pod.cue
-var podText string
+var podCUE string
 
-//go:embed podoverlay.cue
-var podOverlayText string
+//go:embed overlay.cue
+var overlayCUE string
 
-// podTypes are the types of a Pod as pod.cue and its overlay write them, not as
-// CUE evaluates them: the syntax says which keys a mapping has, how its lists
-// merge and what to call a value, and CUE need only compile what a template
-// makes use of.
-type podTypes map[string]*podType
+// typeSet are the types of a Pod by the names of their definitions, as the syntax of
+// pod.cue and overlay.cue has them, not as CUE evaluates them: the syntax contains the
+// keys of a mapping, how its lists merge and how messages name a value. So CUE
+// compiles only the types that a template uses.
+type typeSet map[string]*typeDef
 
-// podType is one definition: a mapping if it has fields.
-type podType struct {
-	fields map[string]*podField
-	leaf   podField
+// typeDef is one definition: a mapping if it has fields.
+type typeDef struct {
+	fields map[string]*valueType
+	leaf   valueType
 }
 
-type podKind int
+type typeKind int
 
 const (
-	podLeaf podKind = iota
-	podMapping
-	podList
-	podMap  // a mapping of any keys
-	podOpen // whatever
+	kindLeaf typeKind = iota
+	kindMapping
+	kindList
+	kindMap  // a mapping of any keys
+	kindOpen // whatever
 )
 
-// podField is what a key, an entry of a list or a definition of a plain value
-// may be.
-type podField struct {
-	kind     podKind
-	ref      string    // the definition, for a mapping and some leaves
-	entry    *podField // of a list or a map
-	merges   bool      // a list whose entries are laid over those of the Pod
-	mergeKey string    // what entries are told apart by; none for plain values
-	need     bool      // a whole object must have it
-	keys     string    // the definition of the keys of a map
+// valueType is the type of a key, of an entry of a list or of a definition of a plain
+// value.
+type valueType struct {
+	kind     typeKind
+	ref      string     // the definition, for a mapping and some leaves
+	entry    *valueType // of a list or a map
+	merges   bool       // a list whose entries are laid over those of the Pod
+	mergeKey string     // what entries are told apart by; none for plain values
+	need     bool       // a whole object must have it
+	keys     string     // the definition of the keys of a map
 	must     string
 	from     []string // the declarations, as they are written
 	expr     ast.Expr // the narrowest of them
 }
 
-// readPodTypes reads the types once for all templates; nobody changes them
-// afterwards. It fails only if the schema is at fault.
-var readPodTypes = sync.OnceValues(func() (podTypes, error) {
-	types := podTypes{}
-	for _, source := range []struct{ name, text string }{{"pod.cue", podText}, {"podoverlay.cue", podOverlayText}} {
+// readTypes reads the types once for all templates. They are not changed afterwards.
+// It fails only if the CUE files are invalid.
+var readTypes = sync.OnceValues(func() (typeSet, error) {
+	types := typeSet{}
+	for _, source := range []struct{ name, text string }{{"pod.cue", podCUE}, {"overlay.cue", overlayCUE}} {
 		file, err := parser.ParseFile(source.name, source.text)
 		if err != nil {
 			return nil, fmt.Errorf("read the types of a Pod: %w", err)
@@ -90,21 +90,21 @@ var readPodTypes = sync.OnceValues(func() (podTypes, error) {
 })
 
 // fields returns the keys of a mapping, and none for what is no mapping.
-func (types podTypes) fields(ref string) map[string]*podField {
+func (types typeSet) fields(ref string) map[string]*valueType {
 	if t := types[ref]; t != nil {
 		return t.fields
 	}
 	return nil
 }
 
-func (types podTypes) define(definition *ast.Field, text string) {
+func (types typeSet) define(definition *ast.Field, text string) {
 	name, _, err := ast.LabelName(definition.Label)
 	if err != nil {
 		return
 	}
 	t := types[name]
 	if t == nil {
-		t = &podType{fields: map[string]*podField{}}
+		t = &typeDef{fields: map[string]*valueType{}}
 		types[name] = t
 	}
 	body, ok := definition.Value.(*ast.StructLit)
@@ -122,7 +122,7 @@ func (types podTypes) define(definition *ast.Field, text string) {
 			continue
 		}
 		if t.fields[key] == nil {
-			t.fields[key] = &podField{}
+			t.fields[key] = &valueType{}
 		}
 		t.fields[key].read(field, text)
 	}
@@ -130,7 +130,7 @@ func (types podTypes) define(definition *ast.Field, text string) {
 
 // read takes in one declaration of a field. The second one is the overlay's: it
 // narrows what the first says, and does not change its shape.
-func (f *podField) read(field *ast.Field, text string) {
+func (f *valueType) read(field *ast.Field, text string) {
 	first := f.expr == nil
 	f.take(field.Value, text, first)
 	for _, attribute := range field.Attrs {
@@ -148,7 +148,7 @@ func (f *podField) read(field *ast.Field, text string) {
 	}
 }
 
-func (f *podField) take(expr ast.Expr, text string, first bool) {
+func (f *valueType) take(expr ast.Expr, text string, first bool) {
 	f.from = append(f.from, text[expr.Pos().Offset():expr.End().Offset()])
 	if name, ok := expr.(*ast.Ident); ok && name.Name == "_" && !first {
 		return
@@ -162,61 +162,61 @@ func (f *podField) take(expr ast.Expr, text string, first bool) {
 			f.ref = e.Name
 		}
 		if e.Name == "_" {
-			f.kind = podOpen
+			f.kind = kindOpen
 		}
 	case *ast.ListLit:
-		f.kind = podList
+		f.kind = kindList
 		if open, ok := e.Elts[0].(*ast.Ellipsis); ok {
 			inner = open.Type
 		}
 	case *ast.StructLit:
-		f.kind = podMap
+		f.kind = kindMap
 		if pattern, ok := e.Elts[0].(*ast.Field); ok {
 			inner = pattern.Value
 		}
 	default:
 		f.ref = ""
 	}
-	if f.kind != podList && f.kind != podMap {
+	if f.kind != kindList && f.kind != kindMap {
 		return
 	}
 	if f.entry == nil {
-		f.entry = &podField{}
+		f.entry = &valueType{}
 	}
 	if inner == nil {
-		f.entry.kind = podOpen
+		f.entry.kind = kindOpen
 		return
 	}
 	f.entry.take(inner, text, first)
 }
 
 // settle tells references to mappings from those to plain values.
-func (types podTypes) settle(f *podField) {
+func (types typeSet) settle(f *valueType) {
 	if f.entry != nil {
 		types.settle(f.entry)
 	}
-	if t := types[f.ref]; f.kind == podLeaf && t != nil && len(t.fields) > 0 {
-		f.kind = podMapping
+	if t := types[f.ref]; f.kind == kindLeaf && t != nil && len(t.fields) > 0 {
+		f.kind = kindMapping
 	}
 }
 
 // sentence says what a value must be.
-func (types podTypes) sentence(f *podField) string {
+func (types typeSet) sentence(f *valueType) string {
 	switch {
 	case f.must != "":
 		return f.must
-	case f.kind == podList:
+	case f.kind == kindList:
 		return "a list"
-	case f.kind == podMapping || f.kind == podMap:
+	case f.kind == kindMapping || f.kind == kindMap:
 		return "a mapping of keys to values"
 	}
 	if t := types[f.ref]; t != nil {
 		return types.sentence(&t.leaf)
 	}
-	if words := podChoices(f.expr); len(words) > 0 {
+	if words := choicesOf(f.expr); len(words) > 0 {
 		return "one of " + strings.Join(words, ", ")
 	}
-	bounds := podBounds{lowest: math.MinInt64, highest: math.MaxInt64}
+	bounds := numberBounds{lowest: math.MinInt64, highest: math.MaxInt64}
 	bounds.read(f.expr)
 	switch bounds.kind {
 	case "bool":
@@ -238,20 +238,20 @@ func (types podTypes) sentence(f *podField) string {
 }
 
 // choices returns the words of an enumeration.
-func (types podTypes) choices(f *podField) []string {
-	if t := types[f.ref]; t != nil && f.kind == podLeaf {
+func (types typeSet) choices(f *valueType) []string {
+	if t := types[f.ref]; t != nil && f.kind == kindLeaf {
 		return types.choices(&t.leaf)
 	}
-	return podChoices(f.expr)
+	return choicesOf(f.expr)
 }
 
-func podChoices(expr ast.Expr) []string {
+func choicesOf(expr ast.Expr) []string {
 	switch e := expr.(type) {
 	case *ast.ParenExpr:
-		return podChoices(e.X)
+		return choicesOf(e.X)
 	case *ast.BinaryExpr:
 		if e.Op == token.OR {
-			return append(podChoices(e.X), podChoices(e.Y)...)
+			return append(choicesOf(e.X), choicesOf(e.Y)...)
 		}
 	case *ast.BasicLit:
 		if word, err := literal.Unquote(e.Value); err == nil && e.Kind == token.STRING && word != "" {
@@ -263,7 +263,7 @@ func podChoices(expr ast.Expr) []string {
 
 // pattern returns the expression that the keys of a map must match, or nil if
 // the definition of keys is of another form, which a test would notice.
-func (f *podField) pattern() *regexp.Regexp {
+func (f *valueType) pattern() *regexp.Regexp {
 	e, ok := f.expr.(*ast.UnaryExpr)
 	if !ok || e.Op != token.MAT {
 		return nil
@@ -283,13 +283,13 @@ func (f *podField) pattern() *regexp.Regexp {
 	return pattern
 }
 
-// podBounds is what an expression says about a number.
-type podBounds struct {
+// numberBounds are the kind and the bounds of a number in an expression.
+type numberBounds struct {
 	kind            string
 	lowest, highest int64
 }
 
-func (b *podBounds) read(expr ast.Expr) {
+func (b *numberBounds) read(expr ast.Expr) {
 	switch e := expr.(type) {
 	case *ast.Ident:
 		b.kind = e.Name
@@ -319,12 +319,12 @@ var definitionNames = regexp.MustCompile(`#[A-Z]\w*`)
 
 // source writes #Pod with some of the keys, and what these need, as CUE. A small
 // schema takes CUE a quarter of the time that the whole one takes it.
-func (types podTypes) source(used map[*podField]bool) string {
+func (types typeSet) source(used map[*valueType]bool) string {
 	var b strings.Builder
 	// An import must have a use, and not every template needs one.
 	b.WriteString("import \"strings\"\n\n#Runes: strings.MaxRunes(253)\n")
 	done := map[string]bool{}
-	todo := []string{"#Pod"}
+	todo := []string{Root}
 	for len(todo) > 0 {
 		name := todo[0]
 		todo = todo[1:]

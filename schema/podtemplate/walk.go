@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 // mapping checks the keys of a mapping and returns it without what is not data:
 // unknown keys, directives, and the nulls that take keys away.
-func (c *podCheck) mapping(t position.Mapping, v position.Value, ref string, s podStep) position.Mapping {
+func (c *checker) mapping(t position.Mapping, v position.Value, ref string, s step) position.Mapping {
 	fields := c.types.fields(ref)
 	clean := position.Mapping{}
 	if !s.plain && text(t, "$patch") == "delete" {
@@ -44,13 +44,13 @@ func (c *podCheck) mapping(t position.Mapping, v position.Value, ref string, s p
 
 // below says where the walk is one key deeper. Only the Pod, its metadata, its
 // spec and the main container are there before the template.
-func (c *podCheck) below(s podStep, ref, key string) podStep {
-	s.loose = s.loose && ref == "#Pod" && (key == "metadata" || key == "spec")
+func (c *checker) below(s step, ref, key string) step {
+	s.loose = s.loose && ref == Root && (key == "metadata" || key == "spec")
 	return s.to(key)
 }
 
 // needed reports what a whole object lacks.
-func (c *podCheck) needed(t position.Mapping, v position.Value, ref string, s podStep) {
+func (c *checker) needed(t position.Mapping, v position.Value, ref string, s step) {
 	for key, f := range c.types.fields(ref) {
 		if !f.need {
 			continue
@@ -72,18 +72,18 @@ func (c *podCheck) needed(t position.Mapping, v position.Value, ref string, s po
 	}
 }
 
-func (c *podCheck) value(v position.Value, f *podField, s podStep) position.Value {
-	c.places[strings.Join(s.steps, "\x00")] = podPlace{v: v, path: s.path, f: f}
+func (c *checker) value(v position.Value, f *valueType, s step) position.Value {
+	c.locations[strings.Join(s.steps, "\x00")] = location{v: v, path: s.path, f: f}
 	switch data := v.Data.(type) {
 	case position.Mapping:
 		switch f.kind {
-		case podMapping:
+		case kindMapping:
 			v.Data = c.mapping(data, v, f.ref, s)
-		case podMap:
+		case kindMap:
 			v.Data = c.entries(data, f, s)
 		}
 	case []position.Value:
-		if f.kind == podList {
+		if f.kind == kindList {
 			v.Data = c.list(data, f, s)
 		}
 	}
@@ -94,7 +94,7 @@ func (c *podCheck) value(v position.Value, f *podField, s podStep) position.Valu
 const longestPrefix = 253
 
 // entries checks a mapping of any keys, such as labels.
-func (c *podCheck) entries(t position.Mapping, f *podField, s podStep) position.Mapping {
+func (c *checker) entries(t position.Mapping, f *valueType, s step) position.Mapping {
 	clean := position.Mapping{}
 	var pattern *regexp.Regexp
 	words := ""
@@ -122,16 +122,16 @@ func (c *podCheck) entries(t position.Mapping, f *podField, s podStep) position.
 
 // list checks the entries of a list. Mappings that are directives are left empty,
 // so that the others keep their places.
-func (c *podCheck) list(list []position.Value, f *podField, s podStep) []position.Value {
+func (c *checker) list(list []position.Value, f *valueType, s step) []position.Value {
 	clean := make([]position.Value, 0, len(list))
 	for i, v := range list {
-		inner := podStep{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain || !f.merges}
+		inner := step{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain || !f.merges}
 		t, isTable := v.Data.(position.Mapping)
-		isTable = isTable && f.entry.kind == podMapping
+		isTable = isTable && f.entry.kind == kindMapping
 		switch {
 		case v.Data == nil:
 			c.report(position.RulePodTemplate, v.At, inner.path, "must have a value", "write one, or remove the dash")
-			if f.entry.kind == podMapping {
+			if f.entry.kind == kindMapping {
 				clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 			}
 		case isTable && !inner.plain && c.entryDirective(t, v, f, inner):
@@ -152,7 +152,7 @@ func (c *podCheck) list(list []position.Value, f *podField, s podStep) []positio
 
 // mergeKey reports an entry that the merge could not tell from the others, unless
 // a whole object needs the key anyway.
-func (c *podCheck) mergeKey(t position.Mapping, v position.Value, f *podField, s podStep) {
+func (c *checker) mergeKey(t position.Mapping, v position.Value, f *valueType, s step) {
 	key := c.types.fields(f.entry.ref)[f.mergeKey]
 	if t[f.mergeKey].Data == nil && (key == nil || !key.need || s.loose) {
 		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey, "entries of this list are told apart by it")
@@ -160,35 +160,35 @@ func (c *podCheck) mergeKey(t position.Mapping, v position.Value, f *podField, s
 }
 
 // unknown reports a key that no Pod has.
-func (c *podCheck) unknown(key string, v position.Value, ref string, s podStep) {
+func (c *checker) unknown(key string, v position.Value, ref string, s step) {
 	c.report(position.RuleUnknownKey, v.Key, position.Join(s.path, position.SafeName(key)), "unknown key", c.suggestion(key, ref))
 }
 
-// podSynonyms are what people call a key, if it is not spelt like it.
-var podSynonyms = map[string]string{
+// synonyms are other names that people use for a key.
+var synonyms = map[string]string{
 	"environment": "env", "enviroment": "env", "variables": "env", "mounts": "volumeMounts", "pvc": "persistentVolumeClaim", "secretRef": "secretKeyRef",
 	"configMapRef": "configMapKeyRef", "user": "runAsUser", "group": "runAsGroup", "grace": "terminationGracePeriodSeconds", "secrets": "secret", "http": "httpGet", "tcp": "tcpSocket",
 }
 
 // suggestion says where an unknown key belongs, or what it may stand for.
-func (c *podCheck) suggestion(key, ref string) string {
+func (c *checker) suggestion(key, ref string) string {
 	fields := c.types.fields(ref)
 	mean := func(word string) string { return fmt.Sprintf("did you mean %q?", word) }
 	switch {
 	case strings.HasPrefix(key, "$"):
 		return "$patch, $retainKeys, $setElementOrder/KEY and $deleteFromPrimitiveList/KEY direct the merge, but not within what is new or replaced as a whole"
-	case ref == "#Pod" && (key == "template" || key == "pod_template" || key == "podTemplate"):
+	case ref == Root && (key == "template" || key == "pod_template" || key == "podTemplate"):
 		return "write what stands under it, and not the key itself"
 	case ref == "#PodSecurityContext" && c.types.fields("#SecurityContext")[key] != nil:
 		return "write " + key + ": within securityContext: of a container"
 	case ref == "#PodSpec" && c.types.fields("#Container")[key] != nil:
 		return "write " + key + ": in an entry of containers:"
-	case fields[podSynonyms[key]] != nil:
-		return mean(podSynonyms[key])
+	case fields[synonyms[key]] != nil:
+		return mean(synonyms[key])
 	}
 	words := slices.Sorted(maps.Keys(fields))
 	for _, outer := range words {
-		if f := fields[outer]; f.kind == podMapping && c.types.fields(f.ref)[key] != nil {
+		if f := fields[outer]; f.kind == kindMapping && c.types.fields(f.ref)[key] != nil {
 			return "write " + key + ": within " + outer + ":"
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/oracle"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
+	"github.com/cmwa-project/cmwa/schema/podtemplate/oracle"
 )
 
 // stricter are the templates that the check refuses and the API server takes.
@@ -47,7 +47,7 @@ var stricter = map[string]string{
 var looser = map[string]string{}
 
 func TestTheCheckAgreesWithTheAPIServer(t *testing.T) {
-	archives, err := filepath.Glob("../testdata/pod/*.txtar")
+	archives, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil || len(archives) < 5 {
 		t.Fatalf("found %d archives, %v", len(archives), err)
 	}
@@ -58,7 +58,7 @@ func TestTheCheckAgreesWithTheAPIServer(t *testing.T) {
 			count++
 			met[name] = true
 			t.Run(name, func(t *testing.T) {
-				problems := schema.CheckPod(name, []byte(content)).Errors()
+				problems := podtemplate.CheckFile(name, []byte(content)).Errors()
 				refusal := oracle.Judge([]byte(content))
 				ours, theirs := len(problems) == 0, refusal == nil
 				_, isStricter := stricter[name]
@@ -118,7 +118,7 @@ func TestQuantitiesAreReadAlike(t *testing.T) {
 	for _, limit := range written {
 		for _, request := range written {
 			content := []byte(`{"spec": {"containers": [{"name": "pulumi-workflow", "resources": {"limits": {"cpu": "` + limit + `"}, "requests": {"cpu": "` + request + `"}}}]}}`)
-			problems := schema.CheckPod("pod.json", content).Errors()
+			problems := podtemplate.CheckFile("pod.json", content).Errors()
 			if slices.Contains(slips, limit) || slices.Contains(slips, request) {
 				if len(problems) == 0 {
 					t.Errorf("limit %q, request %q: the check says nothing", limit, request)

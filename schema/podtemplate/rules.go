@@ -1,4 +1,4 @@
-package schema
+package podtemplate
 
 import (
 	"net/netip"
@@ -12,10 +12,10 @@ import (
 )
 
 // rules checks what no value alone can tell.
-func (c *podCheck) rules(n podNode) {
+func (c *checker) rules(n node) {
 	c.metadata(n.get("metadata"))
 	spec := n.get("spec")
-	pod := podRules{podCheck: c, spec: spec, volumes: map[string]podNode{}, claims: map[string]bool{}, hostPorts: map[string]bool{}}
+	pod := rules{checker: c, spec: spec, volumes: map[string]node{}, claims: map[string]bool{}, hostPorts: map[string]bool{}}
 	pod.volumeRules()
 	pod.claimRules()
 	names := map[string]bool{}
@@ -36,16 +36,17 @@ func (c *podCheck) rules(n podNode) {
 	}
 }
 
-// podRules is what rules of one part need to know of the others.
-type podRules struct {
-	*podCheck
-	spec      podNode
-	volumes   map[string]podNode
+// rules are the rules across values, with what rules of one part of a Pod need to
+// know of the others.
+type rules struct {
+	*checker
+	spec      node
+	volumes   map[string]node
 	claims    map[string]bool
 	hostPorts map[string]bool
 }
 
-func (c *podCheck) metadata(n podNode) {
+func (c *checker) metadata(n node) {
 	for _, v := range n.get("finalizers").entries() {
 		if word := v.text(); word != "" && !strings.Contains(word, "/") && !slices.Contains([]string{"kubernetes", "orphan", "foregroundDeletion"}, word) {
 			c.wrong(v, "must be a name such as example.com/name", "")
@@ -67,7 +68,7 @@ func (c *podCheck) metadata(n podNode) {
 	}
 }
 
-func (r podRules) claimRules() {
+func (r rules) claimRules() {
 	list := r.spec.get("resourceClaims").entries()
 	r.unique(list, "name", r.claims)
 	for _, claim := range list {
@@ -78,7 +79,7 @@ func (r podRules) claimRules() {
 }
 
 // security checks a security context, of a container or of the Pod.
-func (c *podCheck) security(n podNode) {
+func (c *checker) security(n node) {
 	for _, key := range []string{"seccompProfile", "appArmorProfile"} {
 		profile, ok := n.at(key)
 		if !ok {
@@ -108,7 +109,7 @@ func (c *podCheck) security(n podNode) {
 }
 
 // host checks what a Pod shares with its node.
-func (r podRules) host() {
+func (r rules) host() {
 	spec := r.spec
 	if spec.get("hostPID").yes() && spec.get("shareProcessNamespace").yes() {
 		r.wrong(spec.get("shareProcessNamespace"), "must not be true together with hostPID", "")
@@ -141,7 +142,7 @@ func (r podRules) host() {
 	}
 }
 
-func (r podRules) address(n podNode) {
+func (r rules) address(n node) {
 	if n.text() == "" {
 		return
 	}
@@ -150,7 +151,7 @@ func (r podRules) address(n podNode) {
 	}
 }
 
-func (r podRules) dns() {
+func (r rules) dns() {
 	config := r.spec.get("dnsConfig")
 	servers := config.get("nameservers")
 	if v := r.spec.get("dnsPolicy"); v.text() == "None" && len(servers.entries()) == 0 {

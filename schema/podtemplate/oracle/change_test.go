@@ -13,8 +13,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/oracle"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
+	"github.com/cmwa-project/cmwa/schema/podtemplate/oracle"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // removed stands for no value at all.
@@ -41,7 +42,7 @@ func values() []any {
 }
 
 func TestEveryChangeOfOneValueIsJudgedAlike(t *testing.T) {
-	archives, err := filepath.Glob("../testdata/pod/*.txtar")
+	archives, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestEveryChangeOfOneValueIsJudgedAlike(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					problems := schema.CheckPod("pod.json", content).Errors()
+					problems := podtemplate.CheckFile("pod.json", content).Errors()
 					refusal := oracle.Judge(content)
 					if (len(problems) == 0) == (refusal == nil) || slices.ContainsFunc(problems, protected) {
 						continue
@@ -92,10 +93,10 @@ func TestEveryChangeOfOneValueIsJudgedAlike(t *testing.T) {
 // digits tell the entries of a list apart, which are alike.
 var digits = regexp.MustCompile(`\.\d+\b`)
 
-func protected(p schema.Problem) bool { return p.Rule == schema.RuleProtectedField }
+func protected(p position.Problem) bool { return p.Rule == position.RuleProtectedField }
 
 func TestEveryEntryWrittenTwiceIsJudgedAlike(t *testing.T) {
-	archives, err := filepath.Glob("../testdata/pod/*.txtar")
+	archives, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestEveryEntryWrittenTwiceIsJudgedAlike(t *testing.T) {
 					t.Fatal(err)
 				}
 				count++
-				problems := schema.CheckPod("pod.json", content).Errors()
+				problems := podtemplate.CheckFile("pod.json", content).Errors()
 				if refusal := oracle.Judge(content); (len(problems) == 0) != (refusal == nil) && !slices.ContainsFunc(problems, protected) {
 					t.Errorf("%s: %s: the check says %v, the API server %.300v", name, path, problems, refusal)
 				}

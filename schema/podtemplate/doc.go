@@ -1,0 +1,20 @@
+// Package podtemplate knows Pod templates: which keys and values a Pod may have, what
+// the API server or the strategic merge before it would refuse, and which parts of a
+// Pod belong to the agent. It will never know the agent's own configuration, or how a
+// Pod is created.
+//
+// It is a package of its own because nothing in it depends on the configuration, and
+// because it is large: a target has a schema as large as the agent's.
+//
+// pod.cue has the types of a Pod. The command podgen writes it from the OpenAPI
+// document of Kubernetes. overlay.cue adds what that document leaves out:
+// enumerations, formats and bounds. The module in oracle compares the check with the
+// API server's own validation.
+//
+// CUE checks the values; [Check] itself checks keys, merge directives and everything
+// across values, because CUE would report these without a position. Compiling all
+// types takes CUE four times as long as compiling those that a typical template uses,
+// so each check compiles only these, in a context that is dropped afterwards.
+//
+// [Definition] and [WriteCUE] export the types as JSON Schema and as CUE.
+package podtemplate
