@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -105,13 +106,13 @@ func TestBashCompletesCommandLines(t *testing.T) {
 func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
 	all := bash(t, "cmwa", "")
 	for _, c := range commands(context.Background(), streams{}) {
-		if !slices.Contains(all, c.name) {
-			t.Errorf("%s is not completed", c.name)
+		if !slices.Contains(all, c.Name) {
+			t.Errorf("%s is not completed", c.Name)
 		}
-		flags := bash(t, "cmwa", c.name, "-")
-		for _, f := range c.options() {
-			if !slices.Contains(flags, "--"+f.name) {
-				t.Errorf("%s --%s is not completed", c.name, f.name)
+		flags := bash(t, "cmwa", c.Name, "-")
+		for _, f := range c.Options() {
+			if !slices.Contains(flags, "--"+f.Name) {
+				t.Errorf("%s --%s is not completed", c.Name, f.Name)
 			}
 		}
 	}
@@ -122,9 +123,9 @@ func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
 func TestWhatAFlagTakesIsKnown(t *testing.T) {
 	free := []string{"configure --organization", "configure --pool-id", "configure --service-url", "plan --url", "status --url"}
 	for _, c := range commands(context.Background(), streams{}) {
-		for _, f := range c.options() {
-			known := f.takes == nil || f.takes.file || f.takes.key || len(f.takes.words) > 0
-			if name := c.name + " --" + f.name; known == slices.Contains(free, name) {
+		for _, f := range c.Options() {
+			known := f.Takes == nil || f.Takes.Completed()
+			if name := c.Name + " --" + f.Name; known == slices.Contains(free, name) {
 				t.Errorf("%s: what it takes is known: %t", name, known)
 			}
 		}
@@ -134,7 +135,7 @@ func TestWhatAFlagTakesIsKnown(t *testing.T) {
 func TestCommandUsage(t *testing.T) {
 	var got []string
 	for _, c := range commands(context.Background(), streams{}) {
-		got = append(got, strings.Join(c.usage(), " | "))
+		got = append(got, strings.Join(c.Usage(), " | "))
 	}
 	want := []string{
 		"cmwa run [--config FILE] [--dry-run]",
@@ -153,61 +154,19 @@ func TestCommandUsage(t *testing.T) {
 	}
 }
 
-// small returns commands with one of each sort of flag and argument.
-func small() []command {
-	var p string
-	var b bool
-	return []command{
-		{name: "check", help: "check files: all of them", forms: []form{{
-			optional(stringFlag(&p, "format", oneOf("text", "json"), "text or [json]")),
-			optional(boolFlag(&b, "strict", "don't forgive")), argument("FILE...", aFile),
-		}}},
-		{name: "tell", help: `tell \ what it's about`, forms: []form{{
-			anyOf(
-				stringFlag(&p, "target", oneOf("docker", "ecs", "process"), "where: docker, ecs or process"),
-				stringFlag(&p, "token-file", aFile, "file to read"), stringFlag(&p, "name", aName, "any word"),
-			),
-			argument("[KEY]", values{key: true}),
-		}}},
-		{name: "shell", help: "name a shell", forms: []form{{argument("bash|zsh", oneOf("bash", "zsh"))}}},
-		{name: "end", help: "take nothing", forms: []form{{}}},
-	}
-}
-
-func TestTheScriptsForShellsThatAreNotHere(t *testing.T) {
-	for name, script := range map[string]string{"zsh": zshScript(small()), "fish": fishScript(small())} {
-		golden := filepath.Join("testdata", "completion."+name)
-		if *update {
-			if err := os.MkdirAll("testdata", 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(golden, []byte(script), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), script); diff != "" {
-			t.Errorf("run with -update if this is right:\n%s", diff)
-		}
-	}
-}
-
 func TestEveryScriptNamesEveryCommandAndEveryFlag(t *testing.T) {
-	for _, shell := range shells() {
+	for _, shell := range command.Shells() {
 		script := tell(nil, "completion", shell)
 		if script.code != 0 || script.stderr != "" {
 			t.Fatal(shell, script)
 		}
 		for _, c := range commands(context.Background(), streams{}) {
-			if !regexp.MustCompile(`[^a-z-]` + c.name + `[^a-z-]`).MatchString(script.stdout) {
-				t.Errorf("the script of %s lacks %s", shell, c.name)
+			if !regexp.MustCompile(`[^a-z-]` + c.Name + `[^a-z-]`).MatchString(script.stdout) {
+				t.Errorf("the script of %s lacks %s", shell, c.Name)
 			}
-			for _, f := range c.options() {
-				if !regexp.MustCompile(`(--|-l )` + f.name + `[^a-z-]`).MatchString(script.stdout) {
-					t.Errorf("the script of %s lacks %s --%s", shell, c.name, f.name)
+			for _, f := range c.Options() {
+				if !regexp.MustCompile(`(--|-l )` + f.Name + `[^a-z-]`).MatchString(script.stdout) {
+					t.Errorf("the script of %s lacks %s --%s", shell, c.Name, f.Name)
 				}
 			}
 		}

@@ -10,20 +10,22 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func explainCommand(s streams) command {
+func explainCommand(s streams) command.Command {
 	var names bool
-	return command{
-		name: "explain", help: "tell what a key of the configuration means",
-		forms: []form{{
-			optional(boolFlag(&names, "names", "print only the names that can be explained, one in each line")),
-			argument("[KEY]", values{name: "KEY", key: true}),
+	return command.Command{
+		Name: "explain", Help: "tell what a key of the configuration means",
+		Forms: []command.Form{{
+			command.Optional(command.Bool(&names, "names",
+				"print only the names that can be explained, one in each line")),
+			command.Argument("[KEY]", command.Key),
 		}},
-		long: "KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or a rule that cmwa vet names.\n" +
+		Long: "KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or a rule that cmwa vet names.\n" +
 			"Without one, all keys are listed with their defaults and what a change of them does.",
-		run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
+		Run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
 			switch {
 			case names:
 				return printNames(s)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 )
 
 // streams is what a command works on beside its arguments.
@@ -35,13 +36,13 @@ func main() {
 // execute runs one command line and returns its exit code. The first signal
 // cancels soft, the second one hard.
 func execute(soft, hard context.Context, args []string, s streams) int {
-	return cli.Exit(s.stderr, "cmwa", runLine(soft, commands(hard, s), args, s))
+	return cli.Exit(s.stderr, "cmwa", command.Run(soft, commands(hard, s), args, s.stderr))
 }
 
 // commands returns the descriptions of all commands. Their flags hold the state of
 // one command line.
-func commands(hard context.Context, s streams) (all []command) {
-	return []command{
+func commands(hard context.Context, s streams) (all []command.Command) {
+	return []command.Command{
 		runCommand(hard, s),
 		statusCommand(s),
 		vetCommand(s),
@@ -50,22 +51,15 @@ func commands(hard context.Context, s streams) (all []command) {
 		configCommand(s),
 		explainCommand(s),
 		schemaCommand(s),
-		completionCommand(func() []command { return all }, s),
+		completionCommand(func() []command.Command { return all }, s),
 		versionCommand(s),
 	}
 }
 
-// flags returns an empty set of flags for one command.
-func (s streams) flags(name string) *flag.FlagSet {
-	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	set.SetOutput(s.stderr)
-	return set
-}
-
-func versionCommand(s streams) command {
-	return command{
-		name: "version", help: "print the version", forms: []form{{}},
-		run: func(context.Context, *flag.FlagSet, []string) error {
+func versionCommand(s streams) command.Command {
+	return command.Command{
+		Name: "version", Help: "print the version", Forms: []command.Form{{}},
+		Run: func(context.Context, *flag.FlagSet, []string) error {
 			_, err := fmt.Fprintln(s.stdout, cli.Version())
 			return err
 		},

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
@@ -21,24 +22,26 @@ const (
 	exitChanges = 2
 )
 
-func planCommand(s streams) command {
+func planCommand(s streams) command.Command {
 	format, live := "text", false
 	running := client{environ: readEnvironment(s.environ)}
-	c := command{
-		name: "plan", help: "say what a reload from one file to another would do",
-		forms: []form{{
-			optional(stringFlag(&format, "format", oneOf("text", "json"), "text or json")),
-			argument("OLD", aFile), argument("NEW", aFile),
+	c := command.Command{
+		Name: "plan", Help: "say what a reload from one file to another would do",
+		Forms: []command.Form{{
+			command.Optional(command.String(&format, "format", command.OneOf("text", "json"), "text or json")),
+			command.Argument("OLD", command.File), command.Argument("NEW", command.File),
 		}, {
-			required(boolFlag(&live, "live", "compare with what the running agent has in force, in place of OLD")),
-			optional(
-				stringFlag(&running.config, "config", aFile, "with --live: configuration file of the agent; otherwise the one that cmwa run would find"),
-				stringFlag(&running.url, "url", aURL, "with --live: where the agent's HTTP server is"),
+			command.Required(command.Bool(&live, "live",
+				"compare with what the running agent has in force, in place of OLD")),
+			command.Optional(
+				command.String(&running.config, "config", command.File,
+					"with --live: configuration file of the agent; otherwise the one that cmwa run would find"),
+				command.String(&running.url, "url", command.URL, "with --live: where the agent's HTTP server is"),
 			),
-			argument("NEW", aFile),
+			command.Argument("NEW", command.File),
 		}},
-		usageCode: exitInvalid, // 2 means that there are changes
-		long: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
+		UsageCode: exitInvalid, // 2 means that there are changes
+		Long: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
 			"by draining the pool and starting a new one, or needs a restart. Tokens and files that are not on this machine do not matter.\n" +
 			"\n" +
 			"OLD and NEW are named as a FILE of cmwa vet: pipes too, and - is standard input. Each is judged as the agent of this\n" +
@@ -50,15 +53,15 @@ func planCommand(s streams) command {
 			"\n" +
 			"Problems go to standard error. Exit code 0: no change; 2: changes; 1: a file cannot be read or used.",
 	}
-	c.run = func(ctx context.Context, flags *flag.FlagSet, args []string) error {
-		files, err := interspersed(flags, args)
+	c.Run = func(ctx context.Context, flags *flag.FlagSet, args []string) error {
+		files, err := command.Interspersed(flags, args)
 		switch {
 		case errors.Is(err, flag.ErrHelp):
 			return err
 		case err == nil && live && len(files) == 1 && (format == "text" || format == "json"):
 			return s.planLive(ctx, &running, files[0], format)
 		case err != nil, live, running.config+running.url != "", len(files) != 2, format != "text" && format != "json":
-			return cli.Usagef("write: %s", strings.Join(c.usage(), ", or "))
+			return cli.Usagef("write: %s", strings.Join(c.Usage(), ", or "))
 		}
 		configs, err := s.planned(ctx, files)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -102,7 +103,7 @@ func TestConfigureOffersTheTargetsOfThisRelease(t *testing.T) {
 		}
 		holds(t)
 	}
-	for _, shell := range shells() {
+	for _, shell := range command.Shells() {
 		script := tell(nil, "completion", shell).stdout
 		if strings.Contains(script, "docker kubernetes") || strings.Contains(script, "ecs process") || !strings.Contains(script, "docker process") {
 			t.Errorf("the script for %s does not offer docker and process alone", shell)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
@@ -18,20 +19,22 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-func runCommand(hard context.Context, s streams) command {
+func runCommand(hard context.Context, s streams) command.Command {
 	var config string
 	var dry bool
-	return command{
-		name: "run", help: "claim jobs and run them, until a TERM or INT",
-		forms: []form{{
-			optional(stringFlag(&config, "config", aFile, "configuration file; otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")),
-			optional(boolFlag(&dry, "dry-run", "check the configuration, print what would be done first, and do nothing")),
+	return command.Command{
+		Name: "run", Help: "claim jobs and run them, until a TERM or INT",
+		Forms: []command.Form{{
+			command.Optional(command.String(&config, "config", command.File, "configuration file; "+
+				"otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")),
+			command.Optional(command.Bool(&dry, "dry-run",
+				"check the configuration, print what would be done first, and do nothing")),
 		}},
-		daemon: true,
-		long: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
+		Daemon: true,
+		Long: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
 			"The second one stops running jobs in order. A HUP checks the configuration at once, and ends waits after\n" +
 			"failures with one more try, except waits that the service asked for.",
-		run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
+		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("run takes no argument %q", args[0])
 			}

@@ -5,21 +5,22 @@ import (
 	"flag"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func schemaCommand(s streams) command {
+func schemaCommand(s streams) command.Command {
 	format := "json"
-	return command{
-		name: "schema", help: "print the schema of the configuration, for editors and other checks",
-		forms: []form{{
-			optional(stringFlag(&format, "format", oneOf("json", "cue"), "json for JSON Schema, or cue")),
+	return command.Command{
+		Name: "schema", Help: "print the schema of the configuration, for editors and other checks",
+		Forms: []command.Form{{
+			command.Optional(command.String(&format, "format", command.OneOf("json", "cue"), "json for JSON Schema, or cue")),
 		}},
-		long: "JSON Schema is of draft 2020-12. An editor uses it if the configuration begins with a line such as\n\n" +
+		Long: "JSON Schema is of draft 2020-12. An editor uses it if the configuration begins with a line such as\n\n" +
 			"  # yaml-language-server: $schema=pulumi-workflow-agent.json\n\n" +
 			"CUE is one file, to be used by cue vet -d '#Config' schema.cue pulumi-workflow-agent.yaml.\n" +
 			"cmwa vet finds more than either: they judge values one by one.",
-		run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
+		Run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("schema takes no argument %q", args[0])
 			}

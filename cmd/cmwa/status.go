@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 )
@@ -28,22 +29,23 @@ const (
 	defaultPort   = 8080        // of http_server_port, for a file that does not set it
 )
 
-func statusCommand(s streams) command {
+func statusCommand(s streams) command.Command {
 	c := client{environ: readEnvironment(s.environ)}
 	var asJSON, watched bool
-	return command{
-		name: "status", help: "tell what the running agent does, and what it thinks of its configuration",
-		forms: []form{{
-			optional(
-				stringFlag(&c.config, "config", aFile, "configuration file of the agent; "+
+	return command.Command{
+		Name: "status", Help: "tell what the running agent does, and what it thinks of its configuration",
+		Forms: []command.Form{{
+			command.Optional(
+				command.String(&c.config, "config", command.File, "configuration file of the agent; "+
 					"otherwise the one that cmwa run would find"),
-				stringFlag(&c.url, "url", aURL, "where the agent's HTTP server is; "+
+				command.String(&c.url, "url", command.URL, "where the agent's HTTP server is; "+
 					"otherwise http_server_address and http_server_port of the configuration on this machine"),
 			),
-			optional(boolFlag(&asJSON, "json", "print the whole answer in JSON; with --watch, one line for each look")),
-			optional(boolFlag(&watched, "watch", "look again each second, until an INT or TERM")),
+			command.Optional(command.Bool(&asJSON, "json",
+				"print the whole answer in JSON; with --watch, one line for each look")),
+			command.Optional(command.Bool(&watched, "watch", "look again each second, until an INT or TERM")),
 		}},
-		long: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; " +
+		Long: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; " +
 			"or the one at --url.\n" +
 			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
 			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
@@ -51,7 +53,7 @@ func statusCommand(s streams) command {
 			"or the command line is wrong. With --watch it is the code of the last answer.\n" +
 			"Ready means that every pool has been answered by its service, has not failed for longer than health_threshold,\n" +
 			"and can run jobs; the reasons are shown if it is not.",
-		run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
+		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("status takes no argument %q: name a file with --config", args[0])
 			}

@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
@@ -17,15 +16,16 @@ import (
 // exitUnread is vet's code for a file that it cannot read.
 const exitUnread = 2
 
-func vetCommand(s streams) command {
+func vetCommand(s streams) command.Command {
 	format := "text"
-	return command{
-		name: "vet", help: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
-		forms: []form{{
-			optional(stringFlag(&format, "format", oneOf(vetFormats()...), "how to tell what is wrong: "+strings.Join(vetFormats(), ", "))),
-			argument("[FILE...]", aFile),
+	return command.Command{
+		Name: "vet", Help: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
+		Forms: []command.Form{{
+			command.Optional(command.String(&format, "format", command.OneOf(vetFormats()...),
+				"how to tell what is wrong: "+strings.Join(vetFormats(), ", "))),
+			command.Argument("[FILE...]", command.File),
 		}},
-		long: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
+		Long: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
 			"pulumi-workflow-agent.yaml and worker-pod.json of each ConfigMap and Secret are checked, and the PULUMI_AGENT_\n" +
 			"variables of containers, as far as their values are in the manifest. What a FILE is, its content says. The FILE -\n" +
 			"is standard input. Without any FILE, the configuration is checked that cmwa run would take.\n" +
@@ -35,8 +35,8 @@ func vetCommand(s streams) command {
 			"but for harmless words and numbers that text shows on a terminal.\n" +
 			"\n" +
 			"Columns count characters.",
-		run: func(ctx context.Context, flags *flag.FlagSet, args []string) error {
-			files, err := interspersed(flags, args)
+		Run: func(ctx context.Context, flags *flag.FlagSet, args []string) error {
+			files, err := command.Interspersed(flags, args)
 			if err != nil {
 				return err
 			}
@@ -47,28 +47,6 @@ func vetCommand(s streams) command {
 			return s.vet(ctx, files, write)
 		},
 	}
-}
-
-// interspersed reads flags that stand between and behind files.
-func interspersed(flags *flag.FlagSet, args []string) (files []string, err error) {
-	var rest []string
-	if end := slices.Index(args, "--"); end >= 0 {
-		args, rest = args[:end], args[end+1:]
-	}
-	for len(args) > 0 {
-		if args[0] == "-" || !strings.HasPrefix(args[0], "-") {
-			files, args = append(files, args[0]), args[1:]
-			continue
-		}
-		if err := flags.Parse(args); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				return nil, err
-			}
-			return nil, cli.Usage(err)
-		}
-		args = flags.Args()
-	}
-	return append(files, rest...), nil
 }
 
 // finding is a problem as it is shown.
