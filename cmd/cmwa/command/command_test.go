@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 		"plan --unknown": {1, "not defined: -unknown"},
 		"plan --strict":  {1, "no disk"},
 		"plna":           {2, `there is no command "plna": did you mean plan?`},
-		"x":              {2, "the commands are vet, plan"},
+		"x":              {2, "the commands are plan, vet"},
 		"--unknown":      {2, "not defined: -unknown"},
 		"":               {2, "name a command"},
 	} {
