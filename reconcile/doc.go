@@ -1,15 +1,36 @@
-// Package reconcile knows what is wanted, what is there, what to do next and
-// how far we got: a value that says what should run ([Desired]), a value that
-// says what runs ([Observed]), a pure function between them ([Diff]), and a
-// loop that acts ([Loop]). It will never know an engine, a service or a file.
+// Package reconcile turns what runs into what a configuration describes: a value for
+// the desired state ([Desired]), a value for the observed state ([Observed]), a pure
+// function that computes the difference ([Diff]), and a loop that applies it ([Loop]).
+// It never knows an executor, a service or the format of a file: pools and
+// configurations are handed to it.
 //
-// The loop is level, not edge: it looks at what is, on every wake-up, whatever
-// woke it. A pool that died comes back, with back-off, because it is wanted.
+// One edit, from the file event to the applied plan, goes through these files:
 //
-// A pool that takes the place of another works before that one is let go, so that
-// a replacement that cannot start costs nothing. Nothing else waits for it: neither
-// tunings, nor other pools' starts, nor the end of a pool that nothing takes the
-// place of. To hold back all of a round for one failure would keep a removed pool
-// claiming for as long as any engine is down, and a renamed one asking twice under
-// one token.
+//  1. watch/watch.go: an event means that a file may have changed.
+//  2. reload.go: [Reloader] reads the file, and decides whether it is the next
+//     generation.
+//  3. ../schema/load.go: the bytes become a configuration, or problems.
+//  4. desired.go: [Want] translates the configuration into the desired state.
+//  5. loop.go: [Loop] looks again: observe, diff, act.
+//  6. plan.go: [Diff] returns the actions.
+//  7. set.go: [Set] starts, tunes, drains and removes pools.
+//  8. ../runtime/pool.go: the pool works with its new settings.
+//
+// # Decisions
+//
+// The loop is level-triggered: each wake-up compares all of the desired state with all
+// of the observed state. A pool that died is started again, with back-off, because it
+// is desired.
+//
+// A turn of the loop does not block. "Starting" is a state of a member of the Set,
+// whose goroutine builds the pool: a pool whose engine hangs for a minute delays no
+// other one, and a newer desired state handles it by the actions that it has for any
+// pool. A change of the process, which may have to resolve a host name, is prepared
+// by one goroutine too, and closed if it is no longer desired when it is ready.
+//
+// A pool that replaces another one works before that one drains, so that a replacement
+// that cannot start costs nothing. Nothing else waits for it: neither tuning, nor the
+// start of other pools, nor the drain of a pool without a replacement. To hold back
+// the whole plan for one failure would keep a removed pool claiming for as long as an
+// engine is down, and would have a renamed pool poll twice with one token.
 package reconcile

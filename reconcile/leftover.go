@@ -2,7 +2,10 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -11,6 +14,10 @@ import (
 // leftoverInterval is the time between two lists of instances. A pool whose last
 // instance could not be removed, or that failed, is found by the next one.
 const leftoverInterval = 10 * time.Minute
+
+// recoverLimit bounds one list of the instances at a deploy_target, and one sweep
+// there.
+const recoverLimit = 3 * time.Minute
 
 // Leftovers returns the pools that have instances of this agent at the executors,
 // configured or not. With an error it returns what it found all the same. It also
@@ -57,4 +64,93 @@ func (l *Loop) setLeftovers(specs []runtime.PoolSpec) {
 	}
 	l.mu.Unlock()
 	l.wake()
+}
+
+// Recovery finds what earlier runs of this agent left at its deploy_targets.
+type Recovery struct {
+	Agent     string // id
+	Record    TargetRecord
+	Supported []string // deploy_targets that this release can use; others are forgotten
+	Log       *slog.Logger
+
+	// Executor returns the executor of a deploy_target, and a function that closes it.
+	Executor func(ctx context.Context, target string) (executor runtime.Executor, closeIt func(), err error)
+}
+
+// TargetRecord lists the deploy_targets at which the agent may have instances, this
+// run and earlier ones included.
+type TargetRecord interface {
+	Targets() []string
+	RemoveTarget(target string) // has no effect on one that this run uses
+	Empty()                     // no target has instances
+}
+
+// List is a [Leftovers]. It asks each deploy_target that the agent uses or has used,
+// and forgets one that has no instances.
+func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
+	// The deploy_targets, also of pools that are not built yet.
+	targets := r.Record.Targets()
+	for _, spec := range desired {
+		targets = append(targets, spec.Identity.Target)
+	}
+	slices.Sort(targets)
+
+	// Their instances.
+	var specs []runtime.PoolSpec
+	var errs []error
+	for _, target := range slices.Compact(targets) {
+		found, err := r.recover(ctx, target, desired)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("deploy_target %s: %w", target, err))
+		case len(found) == 0:
+			r.Record.RemoveTarget(target)
+		}
+		for _, instance := range found {
+			specs = append(specs, instance.Spec())
+		}
+	}
+	if len(errs) == 0 && len(specs) == 0 {
+		r.Record.Empty()
+	}
+	return specs, errors.Join(errs...)
+}
+
+// recover returns the instances of this agent at one deploy_target, and removes what
+// agents that died left there. Its error is of the list alone.
+func (r Recovery) recover(
+	ctx context.Context, target string, desired map[string]runtime.PoolSpec,
+) ([]runtime.Found, error) {
+	if !slices.Contains(r.Supported, target) {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
+	defer cancel()
+	executor, closeIt, err := r.Executor(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	defer closeIt()
+	found, err := executor.List(ctx, r.Agent)
+	if err != nil {
+		return nil, err
+	}
+	sweeper, ok := executor.(runtime.Sweeper)
+	if !ok {
+		return found, nil
+	}
+	var places []runtime.Place
+	for _, spec := range desired {
+		if spec.Identity.Target == target {
+			places = append(places, spec.Tuning.Place)
+		}
+	}
+	removed, err := sweeper.Sweep(ctx, places)
+	if len(removed) > 0 {
+		r.Log.Info("removed leftovers of agents that died", "target", target, "removed", removed)
+	}
+	if err != nil {
+		r.Log.Warn("cannot remove leftovers of agents that died", "target", target, "error", err)
+	}
+	return found, nil
 }

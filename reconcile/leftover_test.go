@@ -3,12 +3,15 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
 // leftover is a pool as the labels of its instances name it.
@@ -144,4 +147,118 @@ func TestFollowLeftovers(t *testing.T) {
 			}
 		})
 	})
+}
+
+// targetRecord is a [reconcile.TargetRecord] in memory.
+type targetRecord struct {
+	targets, removed []string
+	empty            int // calls of Empty
+}
+
+func (r *targetRecord) Targets() []string          { return slices.Clone(r.targets) }
+func (r *targetRecord) RemoveTarget(target string) { r.removed = append(r.removed, target) }
+func (r *targetRecord) Empty()                     { r.empty++ }
+
+// sweeper is an executor that notes for which places it sweeps.
+type sweeper struct {
+	*runtimetest.Executor
+	fails  error
+	swept  []runtime.Place
+	closed int
+}
+
+func (s *sweeper) Sweep(_ context.Context, places []runtime.Place) ([]string, error) {
+	s.swept = append(s.swept, places...)
+	return []string{"volume-1"}, s.fails
+}
+
+func TestRecovery(t *testing.T) {
+	ours := func(target string) runtime.Job {
+		spec := runtime.PoolSpec{Name: "of-" + target, Identity: runtime.Identity{Target: target}}
+		return runtime.Job{ID: "job-" + target, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: "agent-1"}
+	}
+	desired := map[string]runtime.PoolSpec{}
+	for _, directory := range []string{"/a", "/b"} {
+		spec := runtime.PoolSpec{Name: directory, Identity: runtime.Identity{Target: "process"}}
+		spec.Tuning.Place.WorkingDirectory = directory
+		desired[spec.Key()] = spec
+	}
+	for name, c := range map[string]struct {
+		used    []string         // deploy_targets of earlier runs
+		with    []string         // those of them that have an instance
+		broken  map[string]error // executors that cannot be made
+		fails   error            // of each sweep
+		found   []string         // names of pools
+		removed []string
+		empty   int
+		err     string
+		logged  string
+	}{
+		"instances at a target of an earlier run are found": {
+			used: []string{"docker"}, with: []string{"docker", "process"}, found: []string{"of-docker", "of-process"}, logged: "volume-1",
+		},
+		"a target without instances is forgotten": {
+			used: []string{"docker"}, with: []string{"process"}, found: []string{"of-process"}, removed: []string{"docker"},
+		},
+		"an agent without instances is empty": {used: []string{"docker"}, removed: []string{"docker", "process"}, empty: 1},
+		"a target of another release is forgotten": {
+			used: []string{"moon"}, with: []string{"moon", "process"}, found: []string{"of-process"}, removed: []string{"moon"},
+		},
+		"a target that fails keeps its record and the others are listed": {
+			used: []string{"docker"}, with: []string{"process"}, broken: map[string]error{"docker": errors.New("no engine")},
+			found: []string{"of-process"}, err: "deploy_target docker: no engine",
+		},
+		"a target that fails may have instances": {
+			used: []string{"docker"}, broken: map[string]error{"docker": errors.New("no engine")},
+			removed: []string{"process"}, err: "deploy_target docker: no engine",
+		},
+		"a sweep that fails is only logged": {
+			with: []string{"process"}, fails: errors.New("volume in use"), found: []string{"of-process"}, logged: "volume in use",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			executors := map[string]*sweeper{}
+			for _, target := range []string{"docker", "process", "moon"} {
+				executors[target] = &sweeper{Executor: runtimetest.NewExecutor(), fails: c.fails}
+				if job := ours(target); slices.Contains(c.with, target) {
+					executors[target].Adopt(&job, time.Now())
+				}
+			}
+			var log strings.Builder
+			record := &targetRecord{targets: c.used}
+			recovery := reconcile.Recovery{
+				Agent: "agent-1", Record: record, Supported: []string{"docker", "process"}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Executor: func(_ context.Context, target string) (runtime.Executor, func(), error) {
+					return executors[target], func() { executors[target].closed++ }, c.broken[target]
+				},
+			}
+			specs, err := recovery.List(t.Context(), desired)
+			var found []string
+			for _, spec := range specs {
+				if found = append(found, spec.Name); !spec.Leftover {
+					t.Errorf("pool %s is no leftover", spec.Name)
+				}
+			}
+			if !slices.Equal(found, c.found) || !slices.Equal(record.removed, c.removed) || record.empty != c.empty {
+				t.Errorf("found %v, want %v; forgotten %v, want %v; empty %d times, want %d",
+					found, c.found, record.removed, c.removed, record.empty, c.empty)
+			}
+			text := ""
+			if err != nil {
+				text = err.Error()
+			}
+			if text != c.err {
+				t.Errorf("the error is %q, want %q", text, c.err)
+			}
+			if process := executors["process"]; len(process.swept) != 2 || process.closed != 1 || executors["moon"].closed > 0 {
+				t.Errorf("swept are %v; closed %d times", process.swept, process.closed)
+			}
+			if len(executors["docker"].swept) > 0 {
+				t.Errorf("docker is swept for pools of another target: %v", executors["docker"].swept)
+			}
+			if !strings.Contains(log.String(), c.logged) {
+				t.Errorf("the log has no %q:\n%s", c.logged, log.String())
+			}
+		})
+	}
 }

@@ -92,10 +92,10 @@ func (l *Loop) wake() {
 	}
 }
 
-// Run converges until ctx ends, and then drains: nothing new is claimed, jobs
-// that run may finish until the shutdown timeout is over or hurry ends, and are
-// then stopped in order. It returns nil, after everything has ended. It also
-// returns when every pool was wanted for a single run, and that is over.
+// Run looks again and again until ctx ends, and then drains: nothing new is claimed,
+// running jobs may finish until the shutdown timeout is over or hurry ends, and are
+// then stopped in order. It returns nil, after everything has ended. It also returns
+// when every desired pool is a single run, and all of them are over.
 func (l *Loop) Run(ctx, hurry context.Context) error {
 	pools := context.WithoutCancel(ctx)
 	ticker := time.NewTicker(lookInterval)
@@ -147,24 +147,21 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	return l.next()
 }
 
-// observe returns what is wanted and what is there. A failure of what is not
-// wanted any more is forgotten.
+// observe returns the desired and the observed state. It forgets failures of pools
+// that are no longer desired, or that work again.
 func (l *Loop) observe() (Desired, Observed) {
 	states := l.set.snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	blocked := map[string]time.Time{}
 	for key, f := range l.failures {
-		_, wanted := l.desired.Pools[key]
+		_, desired := l.desired.Pools[key]
 		if key == ProcessKey {
-			wanted = l.desired.Process != l.inForce
+			desired = l.desired.Process != l.inForce
 		}
-		if !wanted {
+		state, there := states[key]
+		if works := there && state.Begun && state.Err == nil; works || !desired {
 			delete(l.failures, key)
-			continue
-		}
-		if state, there := states[key]; there && state.Begun && state.Err == nil {
-			delete(l.failures, key) // it works again, or has worked
 			continue
 		}
 		blocked[key] = f.until
@@ -174,7 +171,9 @@ func (l *Loop) observe() (Desired, Observed) {
 		_, there := states[key]
 		return wanted || there // such a pool adopts its instances itself
 	})
-	return l.desired, Observed{Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked, Leftovers: maps.Clone(l.leftover)}
+	return l.desired, Observed{
+		Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked, Leftovers: maps.Clone(l.leftover),
+	}
 }
 
 // act carries out a plan. It reports whether there is reason to look again at once.
@@ -253,8 +252,8 @@ func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	log.Log(context.Background(), level, message, "error", err, "retry_in", wait)
 }
 
-// converged notes that what is wanted is what runs, unless something still
-// starts, drains or is blocked.
+// converged notes that the desired state is in force, unless a pool still starts or
+// drains, or something is blocked.
 func (l *Loop) converged(desired Desired, observed Observed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,14 +263,15 @@ func (l *Loop) converged(desired Desired, observed Observed) {
 			pools++
 		}
 	}
-	if len(l.failures) > 0 || pools != len(desired.Pools) || l.applied.Generation == desired.Generation || !desired.claimedIn(observed.Pools) {
+	if l.applied.Generation == desired.Generation || len(l.failures) > 0 ||
+		pools != len(desired.Pools) || !desired.claimedIn(observed.Pools) {
 		return
 	}
 	l.applied, l.since = desired, observed.Now
 	l.log.Info("converged", "generation", desired.Generation, "pools", len(desired.Pools))
 }
 
-// next says when the first of what is blocked may be tried again.
+// next returns a channel that tells when the first blocked action may be tried again.
 func (l *Loop) next() <-chan time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,8 +291,8 @@ func (l *Loop) next() <-chan time.Time {
 	return time.After(time.Until(first))
 }
 
-// over reports whether all that was wanted was wanted once, and is done, and
-// nothing else has jobs to finish.
+// over reports whether every desired pool is a single run that is over, and no other
+// pool has jobs to finish.
 func (l *Loop) over() bool {
 	states := l.set.snapshot()
 	l.mu.Lock()
@@ -329,7 +329,8 @@ func (l *Loop) Status() Status {
 	defer l.mu.Unlock()
 	status := Status{
 		Desired: l.desired.Generation, Applied: l.applied.Generation, AppliedAt: l.since,
-		Problems: map[string]string{}, Names: map[string]string{}, Stopping: l.stopping, Process: l.desired.Process, Claiming: l.desired.claimedIn(states),
+		Problems: map[string]string{}, Names: map[string]string{}, Stopping: l.stopping,
+		Process: l.desired.Process, Claiming: l.desired.claimedIn(states),
 	}
 	for _, key := range sorted(states) {
 		status.Pools = append(status.Pools, states[key])

@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Observed is what is there.
+// Observed is the observed state.
 type Observed struct {
 	Now     time.Time
 	Pools   map[string]runtime.PoolState // by key
@@ -25,7 +25,7 @@ type Observed struct {
 // ProcessKey is the key under which the process as a whole fails.
 const ProcessKey = "process"
 
-// Action is one thing to do. The set is closed: [SetProcess], [StartPool],
+// Action is one change. The set is closed: [SetProcess], [StartPool],
 // [TunePool], [DrainPool], [RemovePool].
 type Action interface {
 	fmt.Stringer
@@ -37,16 +37,18 @@ type Action interface {
 // limits. The new listener and log are there before the old ones go.
 type SetProcess struct{ From, To ProcessSpec }
 
-// StartPool builds a pool and runs it.
+// StartPool builds a pool and runs it. The pool is there, and starting, at once.
 type StartPool struct{ Spec runtime.PoolSpec }
 
-// TunePool gives a running pool new settings; a draining one is revived by it.
+// TunePool gives a pool new settings, also while it is built; it revives a pool that
+// drains.
 type TunePool struct {
 	Spec   runtime.PoolSpec
 	Revive bool
 }
 
-// DrainPool makes a pool claim nothing more. It ends when its jobs have.
+// DrainPool makes a pool claim nothing more. It ends when its jobs have. It cancels a
+// build.
 type DrainPool struct {
 	Key, Name string
 	Jobs      int // in flight
@@ -190,7 +192,8 @@ func (a SetProcess) String() string {
 		parts = append(parts, fmt.Sprintf("HTTP port %d -> %d", a.From.HTTPPort, a.To.HTTPPort))
 	}
 	if a.From.HTTPAddress != a.To.HTTPAddress {
-		parts = append(parts, fmt.Sprintf("HTTP address %s -> %s", cmp.Or(a.From.HTTPAddress, "all"), cmp.Or(a.To.HTTPAddress, "all")))
+		from, to := cmp.Or(a.From.HTTPAddress, "all"), cmp.Or(a.To.HTTPAddress, "all")
+		parts = append(parts, fmt.Sprintf("HTTP address %s -> %s", from, to))
 	}
 	if a.From.LogLevel != a.To.LogLevel || a.From.LogFormat != a.To.LogFormat || a.From.Syslog != a.To.Syslog {
 		parts = append(parts, "log")

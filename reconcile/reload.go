@@ -17,13 +17,6 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// rewriteGrace is how long a file that had content may be empty or missing, while
-// a writer replaces it.
-const rewriteGrace = 2 * time.Second
-
-// errEmpty is the reason for rejecting a file that had content and has none now.
-var errEmpty = errors.New("the configuration file is gone, or empty: restore it; to go on without one, restart the agent")
-
 // Reloader reads a configuration file, checks it, and delivers what it describes
 // as the desired state. A file that is rejected leaves the previous generation in
 // force. [Reloader.Reload] may be called at any time and any number of times. All
@@ -253,10 +246,10 @@ func (r *Reloader) RecheckAfter() time.Duration {
 
 // Triggers are the events after which [Reloader.Follow] reloads.
 type Triggers struct {
-	Changed  <-chan struct{}  // a file may have changed
-	Asked    <-chan os.Signal // the operator asks for a check
-	BeforeIt func()           // called before such a check
-	AfterIt  func()           // called after it
+	Changed     <-chan struct{}  // a file may have changed
+	Asked       <-chan os.Signal // the operator asks for a check
+	BeforeCheck func()           // called before a check that the operator asks for
+	AfterCheck  func()           // called after it
 }
 
 // Follow reloads at once and after each trigger, until ctx ends. It warns once of
@@ -284,9 +277,9 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 		case <-on.Changed:
 			_ = r.Reload()
 		case <-on.Asked:
-			on.BeforeIt()
+			on.BeforeCheck()
 			_ = r.Check()
-			on.AfterIt()
+			on.AfterCheck()
 		}
 	}
 }
@@ -321,7 +314,8 @@ func (r *Reloader) accept(outcome schema.Outcome, generation uint64, begun time.
 	effects := ByEffect(reloads).logAttributes()
 	message := "configuration changed"
 	if len(effects) == 0 {
-		message += ", and no setting in force: comments alone, or keys that a variable overlays or deploy_target does not use"
+		message += ", and no setting in force: comments alone, " +
+			"or keys that a variable overlays or deploy_target does not use"
 	}
 	r.log.Info(message, append(attributes, effects...)...)
 }

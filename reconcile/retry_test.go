@@ -62,7 +62,7 @@ func TestFollow(t *testing.T) {
 	asked, ended := make(chan os.Signal), make(chan error, 1)
 	go func() {
 		ended <- reloader.Follow(ctx, reconcile.Triggers{
-			Asked: asked, BeforeIt: func() { calls = append(calls, "before") }, AfterIt: func() { calls = append(calls, "after") },
+			Asked: asked, BeforeCheck: func() { calls = append(calls, "before") }, AfterCheck: func() { calls = append(calls, "after") },
 		})
 	}()
 	<-reloads

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"crypto/sha256"
+	"errors"
 	"slices"
 	"time"
 
@@ -11,6 +12,14 @@ import (
 // settleTime is how long a file that is written in place must stay as it is before a
 // change that moves pools, credentials or the listener is taken from it.
 const settleTime = time.Second
+
+// rewriteGrace is how long a file that had content may be empty or missing, while
+// a writer replaces it.
+const rewriteGrace = 2 * time.Second
+
+// errEmpty is the reason for rejecting a file that had content and has none now.
+var errEmpty = errors.New("the configuration file is gone, or empty: restore it; " +
+	"to go on without one, restart the agent")
 
 // reading is what one reload read.
 type reading struct {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -55,20 +56,11 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	signal.Notify(asked, syscall.SIGHUP)
 	defer signal.Stop(asked)
 
-	environ := readEnvironment(s.environ)
-
 	// The configuration, as it is now.
+	environ := readEnvironment(s.environ)
 	watcher := watch.New()
 	log := newSwitch(s.stderr)
-	places := placesOf(config, environ)
-	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
-		Find: func() (schema.Source, error) {
-			source, err := schema.Find(places)
-			source.Release = carriedOut
-			return source, err
-		},
-		Watch: watcher.Watch, Written: watcher.Written, Frozen: watch.Frozen, Log: log.logger,
-	})
+	reloader := newReloader(config, environ, watcher, log.logger)
 	if err := reloader.Reload(); err != nil {
 		return cli.Usage(err)
 	}
@@ -85,7 +77,8 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	defer agent.Close()
 
 	// The loop, and the pages that show its state.
-	loop := reconcile.New(builder(environ, agent, process.slots, log.logger), process.prepare, first.Process, log.logger)
+	build := builder(environ, agent, process.slots, log.logger)
+	loop := reconcile.New(build, process.prepare, first.Process, log.logger)
 	process.handle(status.Handler(status.Snapshots{
 		Version: cli.Version(), StartedAt: time.Now(), Config: reloader.View, Loop: loop.Status, WatchMode: watcher.Mode,
 	}))
@@ -96,18 +89,18 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	// Run until the first of them returns. The HTTP server is the last to stop.
 	group, groupCtx := errgroup.WithContext(ctx)
 	serving, closeServer := context.WithCancel(context.WithoutCancel(groupCtx))
-	looking, lookAway := context.WithCancel(groupCtx)
+	watching, stopWatching := context.WithCancel(groupCtx)
 	group.Go(func() error {
 		defer closeServer()
-		defer lookAway()
+		defer stopWatching()
 		return loop.Run(groupCtx, hurry)
 	})
 	group.Go(func() error { return process.serve(serving) })
-	group.Go(func() error { return loop.FollowLeftovers(looking, leftovers(environ, agent, log.logger)) })
-	group.Go(func() error { return watcher.Run(looking) })
+	group.Go(func() error { return loop.FollowLeftovers(watching, recovery(environ, agent, log.logger).List) })
+	group.Go(func() error { return watcher.Run(watching) })
 	group.Go(func() error {
-		return reloader.Follow(looking, reconcile.Triggers{
-			Changed: watcher.Changed(), Asked: asked, BeforeIt: watcher.Look, AfterIt: loop.Retry,
+		return reloader.Follow(watching, reconcile.Triggers{
+			Changed: watcher.Changed(), Asked: asked, BeforeCheck: watcher.Look, AfterCheck: loop.Retry,
 		})
 	})
 	if err := group.Wait(); err != nil {
@@ -115,6 +108,19 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	}
 	log.logger.Info("agent has stopped")
 	return nil
+}
+
+// newReloader returns what reads the configuration again when its files change.
+func newReloader(config string, environ environment, watcher *watch.Watcher, log *slog.Logger) *reconcile.Reloader {
+	places := placesOf(config, environ)
+	return reconcile.NewReloader(reconcile.ReloaderParts{
+		Find: func() (schema.Source, error) {
+			source, err := schema.Find(places)
+			source.Release = carriedOut
+			return source, err
+		},
+		Watch: watcher.Watch, Written: watcher.Written, Frozen: watch.Frozen, Log: log,
+	})
 }
 
 // load finds and reads the configuration.
