@@ -30,7 +30,7 @@ func (s streams) sources(ctx context.Context, files []string) (sources []schema.
 		return []schema.Source{source}, nil, nil
 	}
 	if first := slices.Index(files, "-"); first >= 0 && slices.Contains(files[first+1:], "-") {
-		return nil, nil, cli.Usage(errors.New("standard input can be read once only: name - once"))
+		return nil, nil, cli.Usagef("standard input can be read once only: name - once")
 	}
 	unread = map[int]position.Problems{}
 	for i, name := range files {
