@@ -108,13 +108,6 @@ func vet(source Source) position.Problems {
 	return problems
 }
 
-// Excerpt is the line of a file that a problem is about, as far as it may be
-// shown. The zero value shows nothing.
-type Excerpt struct {
-	Text  string
-	Caret string // as wide as what stands before the place in Text
-}
-
 // Excerpts returns what may be shown of the line of each problem.
 //
 // A line may hold a secret: a token at the wrong place, a password in a URL, the
@@ -127,8 +120,8 @@ type Excerpt struct {
 // line. In place of any other value stands a mark. Lines of other shapes are not shown:
 // entries of lists, continued text, mappings in brackets, broken YAML, and what no
 // screen holds; and no line with the beginning of a token.
-func Excerpts(content []byte, problems position.Problems) []Excerpt {
-	excerpts := make([]Excerpt, len(problems))
+func Excerpts(content []byte, problems position.Problems) []position.Excerpt {
+	excerpts := make([]position.Excerpt, len(problems))
 	if len(problems) == 0 {
 		return excerpts
 	}
@@ -161,15 +154,15 @@ const (
 	longestShown = 200 // bytes of a line
 )
 
-func (d *definition) excerpt(line string, p position.Problem) Excerpt {
+func (d *definition) excerpt(line string, p position.Problem) position.Excerpt {
 	line = strings.TrimRight(line, "\r")
 	m := keyLine.FindStringSubmatch(line)
 	if m == nil || secret.ContainsToken(line) {
-		return Excerpt{}
+		return position.Excerpt{}
 	}
 	before, key, blanks, rest := m[1]+m[2]+m[3]+m[4]+m[5], m[3], m[6], m[7]
 	if position.SafeName(key) != key || p.Path != key && !strings.HasSuffix(p.Path, "."+key) {
-		return Excerpt{}
+		return position.Excerpt{}
 	}
 	text := before
 	if rest, _, _ = strings.Cut(rest, " #"); rest != "" {
@@ -183,7 +176,7 @@ func (d *definition) excerpt(line string, p position.Problem) Excerpt {
 	if caret > 0 && caret < p.Column-1 && p.Column-1 < len(text) && rest != hidden {
 		caret = p.Column - 1
 	}
-	return Excerpt{Text: text, Caret: strings.Map(func(r rune) rune {
+	return position.Excerpt{Text: text, Caret: strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return r
 		}

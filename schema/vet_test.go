@@ -374,7 +374,7 @@ func TestExcerptsOfAnyPlaceKeepWithinTheFile(t *testing.T) {
 			}
 		}
 	}
-	if got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}}); !slices.Equal(got, make([]schema.Excerpt, 1)) {
+	if got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}}); !slices.Equal(got, make([]position.Excerpt, 1)) {
 		t.Errorf("an excerpt of nothing: %v", got)
 	}
 }

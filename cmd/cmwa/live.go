@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // planLive is cmwa plan --live: what the running agent would do if its file said
@@ -40,7 +41,7 @@ func (s streams) planLive(ctx context.Context, c *client, name, format string) e
 	if problems == nil {
 		after, problems = asAgent(sources[0])
 	}
-	if err := writeText(s.stderr, found(sources[0], problems, map[position.Problem]bool{}), false, false); err != nil {
+	if err := report.Text(s.stderr, report.Findings(sources[0].Path, problems, map[position.Problem]bool{}), false, false); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
 	}
 	if after == nil {
@@ -75,7 +76,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 		}
 		var err error
 		if source, err = schema.Find(schema.Places{Config: path, Executable: executable, Environ: environ}); err != nil {
-			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: run this where the agent runs, as its user", quotedName(path))
+			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: run this where the agent runs, as its user", report.QuoteName(path))
 		}
 	}
 	outcome := schema.Evaluate(source)
@@ -85,7 +86,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 	case d.Config.Rejection != nil:
 		return nil, errors.New("the agent refuses its file as it is now, so that what it has in force is in no file: cmwa status tells why; undo that edit first, or compare two files with cmwa plan OLD NEW")
 	case d.Agent.Directory != "" && d.Agent.Directory != here:
-		return nil, fmt.Errorf("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s", quotedName(d.Agent.Directory))
+		return nil, fmt.Errorf("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s", report.QuoteName(d.Agent.Directory))
 	default:
 		return nil, errors.New("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, wait a second")
 	}

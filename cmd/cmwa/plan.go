@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // Exit codes of cmwa plan beside 0 for no change. They are those that people know
@@ -87,8 +88,8 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 	for i, source := range sources {
 		embedded[i], packed[i] = schema.Configurations(source)
 	}
-	var findings []finding
-	said := map[position.Problem]bool{}
+	var findings []report.Finding
+	reported := map[position.Problem]bool{}
 	for i, source := range sources {
 		source.Elsewhere = true
 		if slices.Contains(packed, true) { // what differs must not come from this machine
@@ -106,11 +107,11 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 		if problems.Err() != nil {
 			err = cli.ExitError(exitInvalid)
 		}
-		findings = append(findings, found(source, problems, said)...)
+		findings = append(findings, report.Findings(source.Path, problems, reported)...)
 		configs = append(configs, config)
 	}
 	coloured := isTerminal(s.stderr) && readEnvironment(s.environ)["NO_COLOR"] == ""
-	if wrong := writeText(s.stderr, findings, false, coloured); wrong != nil {
+	if wrong := report.Text(s.stderr, findings, false, coloured); wrong != nil {
 		return nil, fmt.Errorf("write what was found: %w", wrong)
 	}
 	return configs, err

@@ -15,6 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // sources reads the files, and says by index which cannot be. Without files it
@@ -106,7 +107,7 @@ func unreadable(name string, err error) (message, hint string) {
 	var number syscall.Errno
 	switch {
 	case errors.Is(err, errDirectory):
-		return "this is a directory", "name the files in it, such as " + quotedName(filepath.Join(name, "*.yaml"))
+		return "this is a directory", "name the files in it, such as " + report.QuoteName(filepath.Join(name, "*.yaml"))
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such file", ""
 	case errors.Is(err, fs.ErrPermission):

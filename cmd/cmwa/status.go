@@ -22,6 +22,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 const (
@@ -208,9 +209,9 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	case source.Path == "":
 		guessed = fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
 	case empty:
-		guessed = quotedName(source.Path) + " is empty"
+		guessed = report.QuoteName(source.Path) + " is empty"
 	default:
-		guessed = quotedName(source.Path) + " cannot be used, as cmwa vet tells"
+		guessed = report.QuoteName(source.Path) + " cannot be used, as cmwa vet tells"
 		text = schema.TopLevelScalar(source.Content, portKey)
 	}
 	number, err := strconv.ParseUint(text, 10, 16)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // exitUnread is vet's code for a file that it cannot read.
@@ -49,22 +51,38 @@ func vetCommand(s streams) command.Command {
 	}
 }
 
-// finding is a problem as it is shown.
-type finding struct {
-	position.Problem
-	vetted  string // the file that was vetted when it came up; a variable has no other
-	excerpt schema.Excerpt
+// vetFormats are the values of --format.
+func vetFormats() []string { return []string{"text", "json", "sarif", "github"} }
+
+// vetFormat returns the function that writes findings in a format.
+func (s streams) vetFormat(name string) (func([]report.Finding) error, bool) {
+	switch name {
+	case "text":
+		environ := readEnvironment(s.environ)
+		terminal := isTerminal(s.stdout)
+		return func(all []report.Finding) error {
+			return report.Text(s.stdout, all, terminal, terminal && environ["NO_COLOR"] == "" && environ["TERM"] != "dumb")
+		}, true
+	case "json":
+		return func(all []report.Finding) error { return report.JSON(s.stdout, all) }, true
+	case "sarif":
+		return func(all []report.Finding) error { return report.SARIF(s.stdout, all, cli.Version()) }, true
+	case "github":
+		return func(all []report.Finding) error { return report.GitHub(s.stdout, all) }, true
+	default:
+		return nil, false
+	}
 }
 
 // vet is cmwa vet: read, check, and write all at once, in the order of the
 // command line.
-func (s streams) vet(ctx context.Context, files []string, write func([]finding) error) error {
+func (s streams) vet(ctx context.Context, files []string, write func([]report.Finding) error) error {
 	sources, unread, err := s.sources(ctx, files)
 	if err != nil {
 		return err
 	}
-	var findings []finding
-	said := map[position.Problem]bool{} // of variables, which lie over every file
+	var findings []report.Finding
+	reported := map[position.Problem]bool{}
 	for i, source := range sources {
 		if err := ctx.Err(); err != nil {
 			return cli.ExitError(exitUnread)
@@ -74,7 +92,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]finding) 
 			source.Release = carriedOut
 			problems = schema.Vet(source)
 		}
-		more := found(source, problems, said)
+		more := report.Findings(cmp.Or(source.Path, schema.FileName), problems, reported)
 		if isTerminal(s.stdout) {
 			excerpt(source, more)
 		}
@@ -109,21 +127,8 @@ func several(n int, what string) string {
 	return strconv.Itoa(n) + " " + what + "s"
 }
 
-// found makes findings of the problems of one file.
-func found(source schema.Source, problems position.Problems, said map[position.Problem]bool) []finding {
-	var findings []finding
-	for _, p := range problems {
-		if p.File == "" && said[p] {
-			continue
-		}
-		said[p] = true
-		findings = append(findings, finding{Problem: p, vetted: source.Path})
-	}
-	return findings
-}
-
 // excerpt adds what may be shown of the lines of one file.
-func excerpt(source schema.Source, findings []finding) {
+func excerpt(source schema.Source, findings []report.Finding) {
 	problems := make(position.Problems, len(findings))
 	for i, f := range findings {
 		if f.File == source.Path { // and not a file that it names
@@ -131,6 +136,6 @@ func excerpt(source schema.Source, findings []finding) {
 		}
 	}
 	for i, e := range schema.Excerpts(source.Content, problems) {
-		findings[i].excerpt = e
+		findings[i].Excerpt = e
 	}
 }

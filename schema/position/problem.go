@@ -43,6 +43,13 @@ type Problem struct {
 	Value secret.String
 }
 
+// Excerpt is the part of a problem's line that may be shown. The zero value shows
+// nothing.
+type Excerpt struct {
+	Text  string
+	Caret string // as wide as the part of Text before the position
+}
+
 // NewWarning returns a warning about the key or value at an origin.
 func NewWarning(rule Rule, at Origin, path, message, hint string) Problem {
 	return Problem{

@@ -1,24 +1,23 @@
-package main
+package report
 
 import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// The format sarif is version 2.1.0 of the Static Analysis Results Interchange
-// Format (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), of
-// which GitHub's code scanning reads what stands here. Results are there also if
-// there are none: that closes old alerts.
+// The types of version 2.1.0 of the Static Analysis Results Interchange Format
+// (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), with the fields
+// that GitHub's code scanning reads. Results are written also if there are none: that
+// closes old alerts.
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`
@@ -72,10 +71,12 @@ type (
 	}
 )
 
-func sarifOf(all []finding) sarifLog {
+// SARIF writes the findings as one SARIF document. version is that of the program. A
+// finding without a file is placed in the file in whose check it was found.
+func SARIF(w io.Writer, findings []Finding, version string) error {
 	rules := position.Rules()
 	run := sarifRun{
-		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: cli.Version()}},
+		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: version}},
 		ColumnKind: "unicodeCodePoints", Results: []sarifResult{},
 	}
 	for _, rule := range rules {
@@ -83,7 +84,7 @@ func sarifOf(all []finding) sarifLog {
 	}
 	read := true
 	alike := map[string]int{}
-	for _, f := range all {
+	for _, f := range findings {
 		read = read && f.Rule != position.RuleUnreadable
 		what := position.Problem{Path: f.Path, Message: f.Message}.String()
 		result := sarifResult{
@@ -94,7 +95,7 @@ func sarifOf(all []finding) sarifLog {
 			result.Message.Text += "\n" + f.Hint
 		}
 		var location sarifLocation
-		location.PhysicalLocation.ArtifactLocation.URI = relativeURI(cmp.Or(f.File, f.vetted, schema.FileName))
+		location.PhysicalLocation.ArtifactLocation.URI = relativeURI(cmp.Or(f.File, f.Checked))
 		location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.Column}
 		result.Locations = []sarifLocation{location}
 		// An alert stays the same while its line moves.
@@ -105,11 +106,12 @@ func sarifOf(all []finding) sarifLog {
 		run.Results = append(run.Results, result)
 	}
 	run.Invocations = []sarifInvocation{{read}}
-	return sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
+	log := sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
+	return encode(w, log)
 }
 
-// relativeURI returns the URI of a file relative to the working directory, and an
-// absolute one of a file outside of it.
+// relativeURI returns the URI of a file relative to the working directory, or an
+// absolute URI if the file is outside of it.
 func relativeURI(path string) string {
 	path = inside(path)
 	segments := strings.Split(filepath.ToSlash(path), "/")

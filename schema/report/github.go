@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"fmt"
@@ -11,14 +11,14 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// writeGitHub writes workflow commands, which GitHub Actions shows beside the
-// lines of a change
+// GitHub writes each finding as a workflow command, which GitHub Actions shows beside
+// the lines of a change
 // (https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands).
-func writeGitHub(w io.Writer, all []finding) error {
+func GitHub(w io.Writer, findings []Finding) error {
 	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 	var b strings.Builder
-	for _, f := range all {
+	for _, f := range findings {
 		b.WriteString("::" + f.Severity.String() + " ")
 		if f.File != "" {
 			b.WriteString("file=" + property.Replace(uncontrolled(filepath.ToSlash(inside(f.File)))) + ",")
@@ -36,8 +36,8 @@ func writeGitHub(w io.Writer, all []finding) error {
 	return err
 }
 
-// uncontrolled writes out the control characters of a name that a workflow
-// command has no escape for.
+// uncontrolled returns a name with its control characters written as text, except those
+// for which a workflow command has an escape.
 func uncontrolled(name string) string {
 	var b strings.Builder
 	for _, r := range strings.ToValidUTF8(name, string(utf8.RuneError)) {

@@ -1,0 +1,166 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
+)
+
+// readCommand reads a workflow command as the runner does: properties between the
+// first blank and the two colons, then the text.
+func readCommand(t interface{ Fatalf(string, ...any) }, line string) map[string]string {
+	m := regexp.MustCompile(`^::(error|warning) ([^:]*)::(.*)$`).FindStringSubmatch(line)
+	if m == nil || strings.ContainsAny(line, "\r\n\x1b") {
+		t.Fatalf("%q is no workflow command", line)
+	}
+	unescape := strings.NewReplacer("%25", "%", "%0D", "\r", "%0A", "\n", "%3A", ":", "%2C", ",")
+	read := map[string]string{"": unescape.Replace(m[3]), "level": m[1]}
+	for _, property := range strings.Split(m[2], ",") {
+		name, value, ok := strings.Cut(property, "=")
+		if !ok {
+			t.Fatalf("%q in %q is no property", property, line)
+		}
+		read[name] = unescape.Replace(value)
+	}
+	return read
+}
+
+func TestAnyFindingIsOneWorkflowCommandAndOneLineOfText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := report.Finding{Problem: position.Problem{
+			Severity: rapid.SampledFrom([]position.Severity{position.Error, position.Warning}).Draw(t, "severity"), Rule: position.RuleValue,
+			File: "dir/" + rapid.StringN(1, 9, 30).Draw(t, "file"), Line: rapid.IntRange(0, 9).Draw(t, "line"), Message: "must be: 100%, or so",
+		}}
+		f.Column = rapid.IntRange(0, 9).Draw(t, "column")
+		var github, text bytes.Buffer
+		if err := errors.Join(report.GitHub(&github, []report.Finding{f}), report.Text(&text, []report.Finding{f}, true, false)); err != nil {
+			t.Fatalf("%v", err)
+		}
+		line, more := strings.CutSuffix(github.String(), "\n")
+		read := readCommand(t, line)
+		if !more || read[""] != f.Message || read["title"] != "value" || read["level"] != f.Severity.String() || (read["line"] == "") != (f.Line == 0) {
+			t.Fatalf("%q is read as %q", line, read)
+		}
+		if strings.Count(text.String(), "\n") != 1 || !strings.HasSuffix(text.String(), f.Message+"\n") {
+			t.Fatalf("%q is not one line", text.String())
+		}
+	})
+}
+
+// odd are names that a line, an annotation or a URI takes for something else.
+var odd = []string{
+	"a:b.yaml", "new\nline.yaml", "es\x1b[31mcape.yaml", "100%.yaml", "a,b.yaml", "blank .yaml", "é.yaml", "#x.yaml", "?x.yaml",
+	"q\"uote.yaml", "raw\xff.yaml", "::error::x.yaml", "\r.yaml",
+}
+
+// written returns what a format makes of findings.
+func written(t *testing.T, write func(*bytes.Buffer) error) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestOddNames(t *testing.T) {
+	var findings []report.Finding
+	for _, name := range odd {
+		p := position.Problem{Rule: position.RuleValue, File: name, Line: 2, Column: 12, Path: "log_level", Message: "must be one of a, b"}
+		findings = append(findings, report.Findings(name, position.Problems{p}, map[position.Problem]bool{})...)
+	}
+	t.Run("text has one line for each", func(t *testing.T) {
+		text := written(t, func(b *bytes.Buffer) error { return report.Text(b, findings, false, false) })
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if len(lines) != len(odd) {
+			t.Fatalf("%d lines", len(lines))
+		}
+		for _, line := range lines {
+			if !regexp.MustCompile(`^("([^"\\]|\\.)*"|[^":]+):2:12: log_level: must be`).MatchString(line) || strings.ContainsAny(line, "\x1b\r") {
+				t.Errorf("%q", line)
+			}
+		}
+	})
+	t.Run("JSON has them as UTF-8", func(t *testing.T) {
+		var document struct{ Problems []struct{ File string } }
+		text := written(t, func(b *bytes.Buffer) error { return report.JSON(b, findings) })
+		if err := json.Unmarshal([]byte(text), &document); err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range document.Problems {
+			if p.File != strings.ToValidUTF8(odd[i], "\uFFFD") {
+				t.Errorf("%q for %q", p.File, odd[i])
+			}
+		}
+	})
+	t.Run("SARIF has them as relative URIs", func(t *testing.T) {
+		text := written(t, func(b *bytes.Buffer) error { return report.SARIF(b, findings, "v1") })
+		uris := regexp.MustCompile(`"uri": (".*")`).FindAllStringSubmatch(text, -1)
+		if len(uris) != len(odd) {
+			t.Fatalf("%d URIs", len(uris))
+		}
+		for i, m := range uris {
+			var written string
+			if err := json.Unmarshal([]byte(m[1]), &written); err != nil {
+				t.Fatal(err)
+			}
+			uri, err := url.Parse(written)
+			if err != nil || uri.Scheme != "" || uri.Path != odd[i] || uri.Fragment != "" || uri.RawQuery != "" {
+				t.Errorf("%v, %v for %q", uri, err, odd[i])
+			}
+		}
+	})
+	t.Run("GitHub has one command for each", func(t *testing.T) {
+		text := written(t, func(b *bytes.Buffer) error { return report.GitHub(b, findings) })
+		commands := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if len(commands) != len(odd) {
+			t.Fatalf("%d commands", len(commands))
+		}
+		for i, line := range commands {
+			want := strings.ReplaceAll(strings.ToValidUTF8(odd[i], "\uFFFD"), "\x1b", `\x1b`)
+			if file := readCommand(t, line)["file"]; file != want {
+				t.Errorf("%q for %q", file, odd[i])
+			}
+		}
+	})
+}
+
+func TestFindings(t *testing.T) {
+	variable, ofFile := position.Problem{Path: "PULUMI_AGENT_SYSLOG", Message: "must be true or false"}, position.Problem{File: "a", Message: "is empty"}
+	reported := map[position.Problem]bool{}
+	first := report.Findings("a", position.Problems{variable, ofFile}, reported)
+	second := report.Findings("b", position.Problems{variable, ofFile}, reported)
+	if len(first) != 2 || first[0].Checked != "a" || len(second) != 1 || second[0].Problem != ofFile {
+		t.Errorf("a variable is not reported once: %v, %v", first, second)
+	}
+}
+
+func TestText(t *testing.T) {
+	all := []report.Finding{
+		{Problem: position.Problem{File: "a", Line: 1, Column: 2, Path: "b", Message: "is wrong", Hint: "fix it"}, Excerpt: position.Excerpt{Text: "b: 1", Caret: " "}},
+		{Problem: position.Problem{Severity: position.Warning, Path: "B", Message: "is odd"}},
+	}
+	for name, test := range map[string]struct {
+		excerpts, colours bool
+		want              string
+	}{
+		"plain":        {false, false, "a:1:2: b: is wrong\n  hint: fix it\nwarning: B: is odd\n"},
+		"with excerpt": {true, false, "a:1:2: b: is wrong\n    b: 1\n     ^\n  hint: fix it\nwarning: B: is odd\n"},
+		"in colours":   {false, true, "\x1b[1ma:1:2:\x1b[0m b: is wrong\n  hint: fix it\n\x1b[33mwarning:\x1b[0m B: is odd\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := written(t, func(b *bytes.Buffer) error { return report.Text(b, all, test.excerpts, test.colours) }); got != test.want {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
