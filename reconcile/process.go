@@ -1,8 +1,6 @@
 package reconcile
 
-import (
-	"context"
-)
+import "context"
 
 // Process prepares a change of the process as a whole: it opens what is new, and
 // touches nothing that is in use. One change is prepared at a time.
