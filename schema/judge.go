@@ -16,8 +16,8 @@ import (
 // judge asks CUE about every value, and the fields about the bounds of their
 // durations and quantities. It takes what is out from the table.
 func (l *load) judge(t position.Mapping) {
-	for _, path := range l.failures(l.config, t) {
-		f, at := l.field(path)
+	for _, path := range l.schema.failures(l.schema.config, t) {
+		f, at := l.schema.field(path)
 		if f == nil {
 			l.report(position.Problem{Rule: position.RuleInternal, File: l.source.Path, Path: position.SafeName(path), Message: "is refused, and the program cannot tell why"})
 			continue
@@ -46,8 +46,8 @@ func (l *load) judge(t position.Mapping) {
 			}
 		}
 	}
-	for i := range l.fields {
-		f := &l.fields[i]
+	for i := range l.schema.fields {
+		f := &l.schema.fields[i]
 		if f.OnlyVariable || f.Kind != KindDuration && f.Kind != KindQuantity {
 			continue
 		}
@@ -77,9 +77,9 @@ func (l *load) missing(t position.Mapping, path string) {
 
 // judgeAlone does the same for what only variables say.
 func (l *load) judgeAlone(t position.Mapping) position.Mapping {
-	for _, key := range l.failures(l.environment, t) {
-		for i := range l.fields {
-			if f := &l.fields[i]; f.OnlyVariable && f.Key == key {
+	for _, key := range l.schema.failures(l.schema.environment, t) {
+		for i := range l.schema.fields {
+			if f := &l.schema.fields[i]; f.OnlyVariable && f.Key == key {
 				l.refuse(f, t[key], key, "must be "+f.sentence())
 				delete(t, key)
 			}
@@ -112,7 +112,7 @@ func entryPath(path string) bool {
 // no constraint looks at two keys, and to unify whole pools costs ten times as
 // much, nearly all of it for the keys that they do not set.
 func (d *definition) failures(constraints cue.Value, t position.Mapping) []string {
-	asked := verdicts{definition: d, known: map[string][]string{}, constraints: map[string]cue.Value{}}
+	asked := verdicts{schema: d, known: map[string][]string{}, constraints: map[string]cue.Value{}}
 	paths := asked.mapping(constraints, t, "", "")
 	slices.Sort(paths)
 	return slices.Compact(paths)
@@ -121,7 +121,7 @@ func (d *definition) failures(constraints cue.Value, t position.Mapping) []strin
 // verdicts are what CUE said: by key and value, what is out, as ".3" for an entry
 // of a list, or as "" for the value itself.
 type verdicts struct {
-	*definition
+	schema      *definition
 	known       map[string][]string
 	constraints map[string]cue.Value // by key
 }
@@ -161,7 +161,7 @@ func (a verdicts) mapping(constraints cue.Value, t position.Mapping, prefix, at 
 
 // kind returns the kind of a key, none for one that only pools have.
 func (a verdicts) kind(key string) Kind {
-	if f := a.byKey[key]; f != nil {
+	if f := a.schema.byKey[key]; f != nil {
 		return f.Kind
 	}
 	return ""
@@ -190,7 +190,7 @@ func (a verdicts) value(constraint cue.Value, v position.Value, key string) []st
 		return below
 	}
 	depth := strings.Count(key, ".") + 1
-	for _, e := range errors.Errors(constraint.Unify(a.context.Encode(plain)).Validate(cue.Concrete(true))) {
+	for _, e := range errors.Errors(constraint.Unify(a.schema.context.Encode(plain)).Validate(cue.Concrete(true))) {
 		steps := e.Path()
 		if len(steps) > 0 && strings.HasPrefix(steps[0], "#") {
 			steps = steps[1:]

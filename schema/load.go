@@ -57,7 +57,7 @@ func Evaluate(source Source) Outcome {
 
 // load is one load under way.
 type load struct {
-	*definition
+	schema   *definition
 	source   Source
 	problems position.Problems
 	bad      map[string]bool // paths whose value is out, so that no rule speaks of them again
@@ -87,7 +87,7 @@ func (l *load) report(problems ...position.Problem) { l.problems = append(l.prob
 // run goes through the steps in the order that the package's comment tells.
 func (l *load) run() *Config {
 	var err error
-	if l.definition, err = define(); err != nil {
+	if l.schema, err = define(); err != nil {
 		l.report(position.Problem{Rule: position.RuleInternal, Message: err.Error()})
 		return nil
 	}
@@ -99,11 +99,11 @@ func (l *load) run() *Config {
 	if !ok {
 		return nil
 	}
-	l.report(l.known(file, "")...)
-	l.report(l.renamed(file, l.source.Environ)...)
+	l.report(l.schema.known(file, "")...)
+	l.report(l.schema.renamed(file, l.source.Environ)...)
 
 	keys, alone := l.variables()
-	l.report(l.strangers(l.source.Environ)...)
+	l.report(l.schema.strangers(l.source.Environ)...)
 	l.overlaid(file, keys)
 	merged := keys.Over(file)
 	l.judge(merged)
@@ -113,7 +113,7 @@ func (l *load) run() *Config {
 	alone = l.judgeAlone(alone)
 
 	plain := map[string]any{}
-	if err := l.definition.defaults.Decode(&plain); err != nil {
+	if err := l.schema.defaults.Decode(&plain); err != nil {
 		l.report(position.Problem{Rule: position.RuleInternal, Message: "the defaults do not decode"})
 		return nil
 	}
@@ -142,8 +142,8 @@ func (l *load) refuseUnknown() {
 // One that is empty, but for blanks, counts as not set.
 func (l *load) variables() (keys, alone position.Mapping) {
 	keys, alone = position.Mapping{}, position.Mapping{}
-	for i := range l.fields {
-		f := &l.fields[i]
+	for i := range l.schema.fields {
+		f := &l.schema.fields[i]
 		text := strings.TrimSpace(l.source.Environ[f.Variable])
 		if f.Variable == "" || text == "" {
 			continue

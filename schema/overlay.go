@@ -16,8 +16,8 @@ const overlayHint = "remove the key from the file; or unset the variable, and st
 // overlaid warns of every key of the file that a variable sets to another value:
 // an edit of such a key changes nothing, and no other message gives the reason.
 func (l *load) overlaid(file, variables position.Mapping) {
-	for i := range l.fields {
-		f := &l.fields[i]
+	for i := range l.schema.fields {
+		f := &l.schema.fields[i]
 		path := strings.Split(f.Key, ".")
 		above, hides := variables.Get(path...)
 		below, hidden := file.Get(path...)
@@ -56,8 +56,8 @@ func (f *Field) harmless(text string) bool {
 func (s *scope) dropped(key, by string) {
 	v := s.table[key]
 	text, _ := v.Data.(string)
-	message := fmt.Sprintf("has no effect: %s sets the token", s.variableOf(by))
+	message := fmt.Sprintf("has no effect: %s sets the token", s.load.schema.variableOf(by))
 	p := position.NewWarning(position.RuleOverlaid, v.Key, s.path(key), message, overlayHint)
 	p.Value = secret.New(text)
-	s.report(p)
+	s.load.report(p)
 }

@@ -11,7 +11,7 @@ import (
 
 // scope is one pool under check.
 type scope struct {
-	*load
+	load   *load
 	pool   *Pool
 	at     string                     // path of its entry in the list of pools; empty where there is none
 	entry  position.Value             // that entry
@@ -38,8 +38,8 @@ func groups() [][]string {
 // scopes makes the pools of a judged table. There is always one.
 func (l *load) scopes(t, defaults position.Mapping) []*scope {
 	shared := position.Mapping{}
-	for i := range l.fields {
-		if f := &l.fields[i]; f.Pool && !strings.Contains(f.Key, ".") {
+	for i := range l.schema.fields {
+		if f := &l.schema.fields[i]; f.Pool && !strings.Contains(f.Key, ".") {
 			if v, ok := t[f.Key]; ok {
 				shared[f.Key] = v
 			}
@@ -95,14 +95,14 @@ func (s *scope) own(key string) bool {
 // good reports whether the values of none of the keys is out.
 func (s *scope) good(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool {
-		return s.bad[position.Join(s.at, key)] || s.bad[key] && !s.own(key)
+		return s.load.bad[position.Join(s.at, key)] || s.load.bad[key] && !s.own(key)
 	})
 }
 
 // about places a problem at the first of the keys that is set, or at the pool's
 // entry.
 func (s *scope) about(severity position.Severity, rule position.Rule, message, hint string, keys ...string) {
-	p := position.Problem{Severity: severity, Rule: rule, File: s.source.Path, Path: s.path(keys[0]), Message: message, Hint: hint}
+	p := position.Problem{Severity: severity, Rule: rule, File: s.load.source.Path, Path: s.path(keys[0]), Message: message, Hint: hint}
 	at, ok := s.entry.At, s.at != ""
 	if _, set := s.places[keys[0]]; !set && ok {
 		p.Path = position.Join(s.at, keys[0])
@@ -119,7 +119,7 @@ func (s *scope) about(severity position.Severity, rule position.Rule, message, h
 	if ok {
 		p.File, p.Line, p.Column = at.File, at.Line, at.Column
 	}
-	s.report(p)
+	s.load.report(p)
 }
 
 // together checks what pools cannot say alone.

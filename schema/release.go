@@ -11,7 +11,7 @@ import (
 
 // release refuses what the release cannot carry out.
 func (s *scope) release() {
-	r := s.source.Release
+	r := s.load.source.Release
 	target := s.pool.DeployTarget
 	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
 		message := fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and"))
@@ -30,6 +30,6 @@ func (s *scope) address(text string) {
 		return
 	}
 	if _, err := netip.ParseAddr(text); err != nil {
-		s.about(position.Error, position.RuleValue, "must be "+s.byKey["http_server_address"].sentence(), "", "http_server_address")
+		s.about(position.Error, position.RuleValue, "must be "+s.load.schema.byKey["http_server_address"].sentence(), "", "http_server_address")
 	}
 }

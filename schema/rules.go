@@ -35,7 +35,7 @@ func (s *scope) check() {
 	s.forwarded()
 	s.release()
 	if s.pool.WorkingDirectory == "" {
-		s.pool.WorkingDirectory = directoryOf(s.source.Executable)
+		s.pool.WorkingDirectory = directoryOf(s.load.source.Executable)
 	}
 	slices.Sort(s.pool.EnabledWorkflowTypes)
 	s.pool.EnabledWorkflowTypes = slices.Compact(s.pool.EnabledWorkflowTypes)
@@ -60,7 +60,7 @@ func (s *scope) service() {
 			_, err = strconv.ParseUint(u.Port(), 10, 16)
 		}
 		if err != nil || u.Hostname() == "" {
-			s.about(position.Error, position.RuleValue, "must be "+s.byKey["service_url"].sentence(), "", "service_url")
+			s.about(position.Error, position.RuleValue, "must be "+s.load.schema.byKey["service_url"].sentence(), "", "service_url")
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
@@ -69,13 +69,13 @@ func (s *scope) service() {
 // names refuses tokens in place of the names of files that hold them. A name is
 // shown in logs and by cmwa config, so it must not come to that.
 func (s *scope) names() {
-	for i := range s.fields {
-		f := &s.fields[i]
+	for i := range s.load.schema.fields {
+		f := &s.load.schema.fields[i]
 		v, ok := s.table.Get(strings.Split(f.Key, ".")...)
 		if name, isText := v.Data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && secret.LooksLikeToken(name) && s.good(f.Key) {
 			s.about(position.Error, position.RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
-			s.bad[position.Join(s.at, f.Key)] = true
-			s.bad[s.path(f.Key)] = true
+			s.load.bad[position.Join(s.at, f.Key)] = true
+			s.load.bad[s.path(f.Key)] = true
 		}
 	}
 }
@@ -83,11 +83,11 @@ func (s *scope) names() {
 // credentials settles which of token, token_file and OIDC is used. OIDC wins
 // over both; of the two others the environment's wins over the file's.
 func (s *scope) credentials() {
-	if !s.good("token", "token_file", "oidc_token_file") || s.at == "" && s.bad["pools"] {
+	if !s.good("token", "token_file", "oidc_token_file") || s.at == "" && s.load.bad["pools"] {
 		return
 	}
 	c := s.pool
-	if at := s.places["token"]; !c.Token.Empty() && at.Line > 0 && s.source.Mode&0o044 != 0 {
+	if at := s.places["token"]; !c.Token.Empty() && at.Line > 0 && s.load.source.Mode&0o044 != 0 {
 		s.about(position.Warning, position.RuleReadableToken, "the token is in a file that others may read", "chmod 600 the file, or put the token into one of its own and name that in token_file", "token")
 	}
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""
@@ -110,12 +110,12 @@ func (s *scope) credentials() {
 	case hasToken:
 		s.placeholder("token")
 	case !hasToken && s.at != "":
-		s.report(position.Problem{Rule: position.RuleMissingToken, File: s.entry.At.File, Line: s.entry.At.Line, Column: s.entry.At.Column, Path: s.at,
+		s.load.report(position.Problem{Rule: position.RuleMissingToken, File: s.entry.At.File, Line: s.entry.At.Line, Column: s.entry.At.Column, Path: s.at,
 			Message: "the pool has no access token", Hint: "set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"})
 	default:
-		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", s.variableOf("token"))
-		if s.source.Path == "" && len(s.source.Searched) > 0 {
-			hint += "; there is no " + FileName + " in " + strings.Join(s.source.Searched, ", ")
+		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", s.load.schema.variableOf("token"))
+		if s.load.source.Path == "" && len(s.load.source.Searched) > 0 {
+			hint += "; there is no " + FileName + " in " + strings.Join(s.load.source.Searched, ", ")
 		}
 		s.about(position.Error, position.RuleMissingToken, "there is no pool access token", hint, "token")
 	}
@@ -129,7 +129,7 @@ func (s *scope) above(key string) bool { return s.places[key].Variable != "" }
 func (s *scope) exchange(others map[string]bool) {
 	for key, value := range map[string]string{"organization_name": s.pool.OrganizationName, "runner_pool_id": s.pool.RunnerPoolID} {
 		if value == "" && s.good(key) {
-			s.about(position.Error, position.RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+s.variableOf(key), key, "oidc_token_file")
+			s.about(position.Error, position.RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+s.load.schema.variableOf(key), key, "oidc_token_file")
 		}
 	}
 	for key, set := range others {
@@ -152,8 +152,8 @@ func (s *scope) identity() {
 // with its place: a file that is not there, or cannot be read, is a finding too,
 // so that what moves from one pool's file to another's is another digest.
 func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
-	s.files = append(s.files, name)
-	content, mode, err := s.source.read(name)
+	s.load.files = append(s.load.files, name)
+	content, mode, err := s.load.source.read(name)
 	found := "read"
 	switch {
 	case err == nil:
@@ -165,7 +165,7 @@ func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
 		found, content = "not readable", nil
 	}
 	// With its length, content cannot pass for the next file.
-	fmt.Fprintf(s.digest, "\x00%q\x00%s\x00%d\x00%s", position.Join(s.at, key), found, len(content), content)
+	fmt.Fprintf(s.load.digest, "\x00%q\x00%s\x00%d\x00%s", position.Join(s.at, key), found, len(content), content)
 	return content, mode, err
 }
 
@@ -269,7 +269,7 @@ func (s *scope) template() {
 		s.about(position.Error, position.RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
 	case isInline:
 		problems := podtemplate.Check(inline, s.path("pod_template"))
-		s.report(problems...)
+		s.load.report(problems...)
 		s.use(inline, problems)
 	case name != "":
 		s.templateFile("pod_template_file", name, false)
@@ -297,7 +297,7 @@ func (s *scope) templateFile(key, name string, unasked bool) {
 		problems = append(problems, podtemplate.Check(v, "")...)
 		s.use(v, problems)
 	}
-	s.report(problems...)
+	s.load.report(problems...)
 }
 
 func (s *scope) use(v position.Value, problems position.Problems) {
@@ -323,7 +323,7 @@ func (s *scope) sizes() {
 // forwarded warns of the agent's own secrets among what jobs get.
 func (s *scope) forwarded() {
 	for _, name := range s.pool.EnvForwardAllowlist {
-		if f := s.byVariable[name]; f != nil && f.Secret {
+		if f := s.load.schema.byVariable[name]; f != nil && f.Secret {
 			s.about(position.Warning, position.RuleCredentials, "hands the agent's own token to every job", "remove "+name+"; a job has a token of its own", "env_forward_allowlist")
 		}
 	}
@@ -343,7 +343,7 @@ func (s *scope) labels() {
 			if entry.At.Variable != "" {
 				p.Path = entry.At.Variable
 			}
-			s.report(p)
+			s.load.report(p)
 		}
 	}
 }

@@ -30,14 +30,14 @@ func (s Setting) Same(other Setting) bool { return s.same == other.same }
 func (c *Config) Settings() []Setting { return c.settings }
 
 func (l *load) settings(c *Config) []Setting {
-	settings := make([]Setting, 0, len(l.fields)*(1+len(l.pools)))
+	settings := make([]Setting, 0, len(l.schema.fields)*(1+len(l.pools)))
 	process := l.process
 	process.Set(valueOr(process, "health_threshold", short(c.HealthThreshold)), "health_threshold")
 	if c.MaxConcurrentWorkflows == 0 {
 		process.Set(position.Value{Data: ""}, "max_concurrent_workflows")
 	}
-	for i := range l.fields {
-		f := &l.fields[i]
+	for i := range l.schema.fields {
+		f := &l.schema.fields[i]
 		if f.plainKey() && (!f.Pool || f.Key == "max_concurrent_workflows") {
 			settings = append(settings, f.setting("", process, ""))
 		}
@@ -71,8 +71,8 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 		named["pod_template_file"] = string(content)
 	}
 	exclusive := slices.Concat(groups()...)
-	for i := range s.fields {
-		f := &s.fields[i]
+	for i := range s.load.schema.fields {
+		f := &s.load.schema.fields[i]
 		if !f.plainKey() || !f.Pool || f.Key == "pools.name" {
 			continue
 		}
