@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -182,4 +183,9 @@ func readRegular(path string) ([]byte, fs.FileInfo, error) {
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, position.MaxFile+1))
 	return content, info, err
+}
+
+// missing reports whether an error says that there is no such file.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }

@@ -132,3 +132,109 @@ func (r *reference) setting(prefix, key string, f Field) {
 	}
 	r.WriteString(entry(prefix, key, value))
 }
+
+// Example returns lines of YAML that set the key, and end in a line feed. It is
+// empty for what no file sets.
+func (f Field) Example() string {
+	if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored {
+		return ""
+	}
+	value := examples()[f.Key]
+	if value == "" {
+		value = defaultOf(f)
+	}
+	key, indent := f.Key, ""
+	outer, inner, nested := strings.Cut(f.Key, ".")
+	switch {
+	case f.Kind == KindMapping:
+		return ""
+	case outer == "pools" && nested:
+		return "pools:\n  - " + inner + ": " + value + "\n"
+	case nested:
+		key, indent = inner, "  "
+	}
+	var b strings.Builder
+	if nested {
+		b.WriteString(outer + ":\n")
+	}
+	b.WriteString(entry(indent, key, value))
+	return b.String()
+}
+
+// entry writes a key and its value, which may be lines that each end in a line
+// feed, with a prefix before all lines.
+func entry(prefix, key, value string) string {
+	if !strings.Contains(value, "\n") {
+		return prefix + key + ": " + value + "\n"
+	}
+	var b strings.Builder
+	b.WriteString(prefix + key + ":\n")
+	for line := range strings.Lines(value) {
+		b.WriteString(prefix + "  " + line)
+	}
+	return b.String()
+}
+
+// examples returns a value for each key whose default shows too little.
+func examples() map[string]string {
+	return map[string]string{
+		"token":                             "pul-...",
+		"token_file":                        "/etc/cmwa/token",
+		"service_url":                       "https://pulumi.example.com",
+		"ca_file":                           "/etc/cmwa/ca.pem",
+		"working_directory":                 "/opt/cmwa",
+		"shared_volume_directory":           "/srv/cmwa",
+		"deploy_target":                     "kubernetes",
+		"single_run":                        "true",
+		"pull_image":                        "false",
+		"enabled_workflow_types":            "[deployment]",
+		"env_forward_allowlist":             "[AWS_PROFILE, AWS_REGION]",
+		"oidc_token_file":                   "/var/run/secrets/oidc/token",
+		"organization_name":                 "acme",
+		"runner_pool_id":                    "3fa85f64-5717-4562-b3fc-2c963f66afa6",
+		"token_expiration":                  "2h",
+		"polling_interval":                  "30s",
+		"polling_interval_override":         "true",
+		"job_status_loop_interval":          "10s",
+		"request_timeout":                   "1m",
+		"request_retry_count":               "4",
+		"request_retry_wait":                "5s",
+		"request_retry_max_wait":            "5m",
+		"circuit_breaker_failures":          "3",
+		"circuit_breaker_timeout":           "5m",
+		"max_concurrent_workflows":          "4",
+		"docker.network":                    "builds",
+		"docker.volumes":                    `["cache:/root/.cache", "/srv/ca:/ca:ro"]`,
+		"docker.extra_hosts":                `["git.internal:10.0.0.5"]`,
+		"docker.memory":                     "4Gi",
+		"docker.cpus":                       "1.5",
+		"docker.user":                       `"1000:1000"`,
+		"docker.labels":                     "[team=platform]",
+		"kubernetes.namespace":              "builds",
+		"kubernetes.image":                  "registry.example.com/cmwa:1.2.3",
+		"kubernetes.image_pull_policy":      "Always",
+		"kubernetes.service_account":        "workflow-runner",
+		"kubernetes.cpu":                    "500m",
+		"kubernetes.memory":                 "4Gi",
+		"kubernetes.keep_failed_pods":       "true",
+		"pod_template":                      "spec:\n  nodeSelector:\n    kubernetes.io/arch: arm64\n",
+		"pod_template_file":                 "/etc/cmwa/worker-pod.yaml",
+		"ecs.cluster":                       "builds",
+		"ecs.subnets":                       "[subnet-0a1b2c, subnet-3d4e5f]",
+		"ecs.security_groups":               "[sg-0a1b2c]",
+		"ecs.launch_type":                   "EC2",
+		"ecs.assign_public_ip":              "true",
+		"ecs.task_definition_template_file": "/etc/cmwa/task.json",
+		"pools":                             "- name: linux\n  token_file: /etc/cmwa/linux\n- name: arm\n  token_file: /etc/cmwa/arm\n  deploy_target: kubernetes\n",
+		"pools.name":                        "linux",
+		"http_server_address":               "127.0.0.1",
+		"http_server_port":                  "9090",
+		"health_threshold":                  "5m",
+		"syslog":                            "true",
+		"log_level":                         "debug",
+		"log_format":                        "json",
+		"shutdown_timeout":                  "15m",
+		"strict":                            "true",
+		"state_directory":                   "/var/lib/cmwa",
+	}
+}

@@ -1,0 +1,179 @@
+package schema
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
+	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// look reads a file that a key names, and takes what it finds into the digest,
+// with its place: a file that is not there, or cannot be read, is a finding too,
+// so that what moves from one pool's file to another's is another digest.
+func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
+	s.load.files = append(s.load.files, name)
+	content, mode, err := s.load.source.read(name)
+	found := "read"
+	switch {
+	case err == nil:
+	case missing(err):
+		found, content = "not there", nil
+	case errors.Is(err, fs.ErrPermission):
+		found, content = "not allowed", nil
+	default:
+		found, content = "not readable", nil
+	}
+	// With its length, content cannot pass for the next file.
+	fmt.Fprintf(s.load.digest, "\x00%q\x00%s\x00%d\x00%s", position.Join(s.at, key), found, len(content), content)
+	return content, mode, err
+}
+
+// file is look, and reports what is wrong.
+func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+	content, mode, err := s.look(key, name)
+	if err == nil && len(content) > position.MaxFile {
+		s.about(position.Error, position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10), "name another", key)
+		return nil, 0, false
+	}
+	if err != nil {
+		s.unread(key, cure, err)
+		return nil, 0, false
+	}
+	return content, mode, true
+}
+
+// unread reports a file that cannot be read. Its name stays out of messages:
+// people put a secret itself there.
+func (s *scope) unread(key, cure string, err error) {
+	switch {
+	case missing(err):
+		s.about(position.Error, position.RuleMissingFile, "there is no such file", cure+", or correct the name", key)
+	case errors.Is(err, fs.ErrPermission):
+		s.about(position.Error, position.RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it", key)
+	default:
+		s.about(position.Error, position.RuleFile, "the file cannot be read", "name a regular file", key)
+	}
+}
+
+// token reads the token file.
+func (s *scope) token() secret.String {
+	content, mode, ok := s.file("token_file", s.pool.TokenFile, "put the token into it")
+	if !ok {
+		return secret.String{}
+	}
+	token := string(bytes.TrimSpace(content))
+	switch {
+	case token == "":
+		s.about(position.Error, position.RuleFile, "the file is empty", "put the token into it", "token_file")
+		return secret.String{}
+	case len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		s.about(position.Error, position.RuleFile, "the file must hold one token and nothing else", "", "token_file")
+		return secret.String{}
+	case mode&0o004 != 0:
+		s.about(position.Warning, position.RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
+	}
+	return secret.New(token)
+}
+
+// maxToken is the length of the longest token, in bytes.
+const maxToken = 4096
+
+// identity notes what the file of the OIDC token holds. It is read anew for each
+// exchange, and need not be there yet.
+func (s *scope) identity() {
+	if content, _, err := s.look("oidc_token_file", s.pool.OIDCTokenFile); err == nil {
+		sum := sha256.Sum256(content)
+		s.pool.OIDCSum = hex.EncodeToString(sum[:])
+	}
+}
+
+// certificates reads the CA file.
+func (s *scope) certificates() {
+	if s.pool.CAFile == "" || !s.good("ca_file") {
+		return
+	}
+	content, _, ok := s.file("ca_file", s.pool.CAFile, "put the certificates into it")
+	if !ok {
+		return
+	}
+	var good []byte
+	for rest := content; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			s.about(position.Error, position.RuleFile, "the file must hold certificates and nothing else", "remove the block that is none; a private key must not lie there", "ca_file")
+			return
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			s.about(position.Error, position.RuleFile, "the file holds a certificate that cannot be read", "export it anew, in PEM form", "ca_file")
+			return
+		}
+		good = append(good, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+	}
+	if len(good) == 0 {
+		s.about(position.Error, position.RuleFile, "the file holds no certificate in PEM form", "a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
+		return
+	}
+	s.pool.CA = string(good)
+}
+
+// template settles the Pod template: written inline, in a file, or in the file
+// that the public packaging mounts.
+func (s *scope) template() {
+	if !s.good("pod_template", "pod_template_file") {
+		return
+	}
+	inline, isInline := s.table["pod_template"]
+	name := s.pool.PodTemplateFile
+	switch {
+	case isInline && name != "":
+		s.about(position.Error, position.RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
+	case isInline:
+		problems := podtemplate.Check(inline, s.path("pod_template"))
+		s.load.report(problems...)
+		s.use(inline, problems)
+	case name != "":
+		s.templateFile("pod_template_file", name, false)
+	case s.pool.DeployTarget == "kubernetes":
+		s.templateFile("pod_template_file", DefaultPodTemplateFile, true)
+	}
+}
+
+// templateFile reads a template from a file of its own. One that nobody asked for
+// need not be there, and may be a folder: that is what a mount of a key that is
+// not there leaves.
+func (s *scope) templateFile(key, name string, unasked bool) {
+	content, _, err := s.look(key, name)
+	switch {
+	case unasked && (errors.Is(err, secret.ErrNotRegular) || errors.Is(err, fs.ErrNotExist)):
+		return
+	case err != nil:
+		if !unasked {
+			s.unread(key, "put the template into it", err)
+		}
+		return
+	}
+	v, problems, ok := podtemplate.Parse(name, content)
+	if ok {
+		problems = append(problems, podtemplate.Check(v, "")...)
+		s.use(v, problems)
+	}
+	s.load.report(problems...)
+}
+
+func (s *scope) use(v position.Value, problems position.Problems) {
+	if t, ok := v.Data.(position.Mapping); ok && len(t) > 0 && len(problems.Errors()) == 0 {
+		s.pool.PodTemplate = t.Plain()
+	}
+}
