@@ -14,8 +14,9 @@ func (s *scope) names() {
 	for i := range s.load.schema.fields {
 		f := &s.load.schema.fields[i]
 		v, ok := s.table.Get(strings.Split(f.Key, ".")...)
-		if name, isText := v.Data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") && secret.LooksLikeToken(name) && s.good(f.Key) {
-			s.about(position.Error, position.RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
+		if name, isText := v.Data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") &&
+			secret.LooksLikeToken(name) && s.good(f.Key) {
+			s.refuse(position.RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
 			s.load.bad[position.Join(s.at, f.Key)] = true
 			s.load.bad[s.path(f.Key)] = true
 		}
@@ -30,7 +31,8 @@ func (s *scope) credentials() {
 	}
 	c := s.pool
 	if at := s.places["token"]; !c.Token.Empty() && at.Line > 0 && s.load.source.Mode&0o044 != 0 {
-		s.about(position.Warning, position.RuleReadableToken, "the token is in a file that others may read", "chmod 600 the file, or put the token into one of its own and name that in token_file", "token")
+		s.warn(position.RuleReadableToken, "the token is in a file that others may read",
+			"chmod 600 the file, or put the token into one of its own and name that in token_file", "token")
 	}
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""
 	switch {
@@ -39,7 +41,7 @@ func (s *scope) credentials() {
 		s.exchange(map[string]bool{"token": hasToken, "token_file": hasFile})
 		c.Token = secret.String{}
 	case hasToken && hasFile && s.above("token") == s.above("token_file"):
-		s.about(position.Error, position.RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
+		s.refuse(position.RuleCredentials, "must not be set beside token", "remove one of the two", "token_file")
 	case hasFile && (!hasToken || s.above("token_file")):
 		if hasToken {
 			s.dropped("token", "token_file")
@@ -52,14 +54,15 @@ func (s *scope) credentials() {
 	case hasToken:
 		s.placeholder("token")
 	case !hasToken && s.at != "":
-		s.load.report(position.Problem{Rule: position.RuleMissingToken, File: s.entry.At.File, Line: s.entry.At.Line, Column: s.entry.At.Column, Path: s.at,
-			Message: "the pool has no access token", Hint: "set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"})
+		s.load.report(position.NewError(position.RuleMissingToken, s.entry.At, s.at, "the pool has no access token",
+			"set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"))
 	default:
-		hint := fmt.Sprintf("set token or token_file in the file, or the variable %s; or use OIDC with oidc_token_file, organization_name and runner_pool_id", s.load.schema.variableOf("token"))
+		hint := "set token or token_file in the file, or the variable " + s.load.schema.variableOf("token") +
+			"; or use OIDC with oidc_token_file, organization_name and runner_pool_id"
 		if s.load.source.Path == "" && len(s.load.source.Searched) > 0 {
 			hint += "; there is no " + FileName + " in " + strings.Join(s.load.source.Searched, ", ")
 		}
-		s.about(position.Error, position.RuleMissingToken, "there is no pool access token", hint, "token")
+		s.refuse(position.RuleMissingToken, "there is no pool access token", hint, "token")
 	}
 }
 
@@ -69,14 +72,16 @@ func (s *scope) above(key string) bool { return s.places[key].Variable != "" }
 // exchange checks the set of keys that an exchange of an OIDC token needs, and
 // the keys that it makes useless.
 func (s *scope) exchange(others map[string]bool) {
-	for key, value := range map[string]string{"organization_name": s.pool.OrganizationName, "runner_pool_id": s.pool.RunnerPoolID} {
+	needed := map[string]string{"organization_name": s.pool.OrganizationName, "runner_pool_id": s.pool.RunnerPoolID}
+	for key, value := range needed {
 		if value == "" && s.good(key) {
-			s.about(position.Error, position.RuleCredentials, "must be set beside oidc_token_file", "add it, or set "+s.load.schema.variableOf(key), key, "oidc_token_file")
+			s.refuse(position.RuleCredentials, "must be set beside oidc_token_file",
+				"add it, or set "+s.load.schema.variableOf(key), key, "oidc_token_file")
 		}
 	}
 	for key, set := range others {
 		if set {
-			s.about(position.Warning, position.RuleCredentials, "has no effect beside oidc_token_file", "remove one of the two", key)
+			s.warn(position.RuleCredentials, "has no effect beside oidc_token_file", "remove one of the two", key)
 		}
 	}
 }
@@ -85,7 +90,8 @@ func (s *scope) exchange(others map[string]bool) {
 func (s *scope) forwarded() {
 	for _, name := range s.pool.EnvForwardAllowlist {
 		if f := s.load.schema.byVariable[name]; f != nil && f.Secret {
-			s.about(position.Warning, position.RuleCredentials, "hands the agent's own token to every job", "remove "+name+"; a job has a token of its own", "env_forward_allowlist")
+			s.warn(position.RuleCredentials, "hands the agent's own token to every job",
+				"remove "+name+"; a job has a token of its own", "env_forward_allowlist")
 		}
 	}
 }
@@ -105,12 +111,13 @@ func (s *scope) placeholder(key string) {
 	case strings.ContainsAny(token, "<>"), strings.Contains(token, ".."), rest == "":
 	case strings.Trim(rest, "xX") == "" && len(rest) > 2: // pul-xxx
 	case !begins:
-		s.about(position.Warning, position.RulePlaceholder, "is no pool access token: these begin with "+secret.AccessTokenPrefix, hint, key)
+		s.warn(position.RulePlaceholder, "is no pool access token: these begin with "+secret.AccessTokenPrefix, hint,
+			key)
 		return
 	default:
 		return
 	}
-	s.about(position.Warning, position.RulePlaceholder, "is a placeholder, not a pool access token", hint, key)
+	s.warn(position.RulePlaceholder, "is a placeholder, not a pool access token", hint, key)
 }
 
 // dropped warns of a token, or the name of its file, that the other one hides,

@@ -57,7 +57,8 @@ func define() (*definition, error) {
 	}
 	d := &definition{context: cuecontext.New(), byKey: map[string]*Field{}, byVariable: map[string]*Field{}}
 	root := d.context.BuildInstance(instance)
-	for name, part := range map[string]*cue.Value{"#Config": &d.config, "#Environment": &d.environment, "#Defaults": &d.defaults} {
+	parts := map[string]*cue.Value{"#Config": &d.config, "#Environment": &d.environment, "#Defaults": &d.defaults}
+	for name, part := range parts {
 		*part = root.LookupPath(cue.ParsePath(name))
 		if err := part.Err(); err != nil {
 			return nil, fmt.Errorf("build %s: %w", name, err)
@@ -95,7 +96,10 @@ func define() (*definition, error) {
 // only a pool has.
 func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
 	pool := root.LookupPath(cue.ParsePath("#Pool"))
-	own, err := fieldsOf(pool, "pools.", func(key string) bool { return !d.config.LookupPath(cue.MakePath(cue.Str(key).Optional())).Exists() })
+	ofPoolOnly := func(key string) bool {
+		return !d.config.LookupPath(cue.MakePath(cue.Str(key).Optional())).Exists()
+	}
+	own, err := fieldsOf(pool, "pools.", ofPoolOnly)
 	if err != nil {
 		return nil, err
 	}

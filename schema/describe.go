@@ -234,7 +234,8 @@ func short(d time.Duration) string {
 // of the schema and numbers.
 func (f *Field) hint(v position.Value, entry bool) string {
 	if v.At.Variable != "" && f.Kind == KindList {
-		return map[string]string{",": "put commas between the entries", " ": "put blanks between the entries"}[f.Separator]
+		hints := map[string]string{",": "put commas between the entries", " ": "put blanks between the entries"}
+		return hints[f.Separator]
 	}
 	switch data := v.Data.(type) {
 	case nil:

@@ -98,7 +98,8 @@ func scalarOf(t position.Mapping, key string) string {
 }
 
 func notEdited(n *yaml.Node, path, message, hint string) position.Problems {
-	return position.Problems{{Rule: position.RuleSyntax, Line: n.Line, Column: n.Column, Path: path, Message: message, Hint: hint}}
+	return position.Problems{{Rule: position.RuleSyntax, Line: n.Line, Column: n.Column, Path: path, Message: message,
+		Hint: hint}}
 }
 
 // set returns the text with one change in it. Where a text can be put in more
@@ -114,7 +115,8 @@ func (p *page) set(change Change) ([]byte, error) {
 			continue
 		}
 		if old != nil {
-			return nil, notEdited(k, change.Key, fmt.Sprintf("duplicate key; first set on line %d", key.Line), "keep one of the two")
+			return nil, notEdited(k, change.Key, fmt.Sprintf("duplicate key; first set on line %d", key.Line),
+				"keep one of the two")
 		}
 		key, old = k, v
 	}
@@ -127,7 +129,8 @@ func (p *page) set(change Change) ([]byte, error) {
 	case alike(old, want):
 		return p.whole, nil
 	case old.Kind == yaml.SequenceNode || old.Kind == yaml.MappingNode:
-		return nil, notEdited(old, change.Key, "is a list or a mapping, which is not replaced", "remove it, and begin again")
+		return nil, notEdited(old, change.Key, "is a list or a mapping, which is not replaced",
+			"remove it, and begin again")
 	case p.flow() && key.Style&yaml.DoubleQuotedStyle != 0:
 		ways = p.replace(old, asJSON(want))
 	default:
@@ -168,7 +171,8 @@ func (p *page) differsOnly(after *page, key string, want *yaml.Node) bool {
 
 // alike compares two scalars by type and text, whatever their quotes.
 func alike(a, b *yaml.Node) bool {
-	return a.Kind == yaml.ScalarNode && b.Kind == yaml.ScalarNode && a.Anchor == "" && a.Value == b.Value && a.ShortTag() == b.ShortTag()
+	return a.Kind == yaml.ScalarNode && b.Kind == yaml.ScalarNode && a.Anchor == "" && a.Value == b.Value &&
+		a.ShortTag() == b.ShortTag()
 }
 
 // sameNode compares two nodes with all that is in them, and follows no alias: those

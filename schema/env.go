@@ -68,7 +68,8 @@ func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 // no effect.
 func (d *definition) strangers(environ map[string]string) position.Problems {
 	var problems position.Problems
-	linked := regexp.MustCompile(`^` + prefix + `(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)
+	linked := regexp.MustCompile(`^` + prefix +
+		`(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		p := position.Problem{Severity: position.Warning, Path: position.SafeName(name)}
 		switch {

@@ -26,7 +26,8 @@ func Overview(width int) (string, error) {
 	var b strings.Builder
 	row := func(key, usual, class, meaning string) {
 		room := max(20, width-keys-defaults-len("restart")-3*len(gap))
-		line := fmt.Sprintf("%-*s%s%s%s%-7s%s%s", keys, key, gap, padded(cut(usual, defaults), defaults), gap, class, gap, cut(meaning, room))
+		line := fmt.Sprintf("%-*s%s%s%s%-7s%s%s", keys, key, gap, padded(cut(usual, defaults), defaults), gap, class,
+			gap, cut(meaning, room))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	row("KEY", "DEFAULT", "CHANGES", "MEANING")
@@ -88,7 +89,8 @@ func Explain(name string, width int) (string, error) {
 	}
 	for _, info := range position.Rules() {
 		if string(info.Rule) == name {
-			return strings.Join([]string{name, "", "  " + info.Description + ".", "", "  a rule of cmwa vet", ""}, "\n"), nil
+			return strings.Join([]string{name, "", "  " + info.Description + ".", "", "  a rule of cmwa vet", ""},
+				"\n"), nil
 		}
 	}
 	names, err := Names()

@@ -74,7 +74,8 @@ func (x *export) settle(field *ast.Field) error {
 			return errors.New("labels is no list")
 		}
 		if entries, ok := list.Elts[0].(*ast.Ellipsis); ok {
-			entries.Type = ast.NewBinExpr(token.AND, entries.Type, &ast.UnaryExpr{Op: token.NMAT, X: ast.NewString("^cmwa[.]")})
+			entries.Type = ast.NewBinExpr(token.AND, entries.Type,
+				&ast.UnaryExpr{Op: token.NMAT, X: ast.NewString("^cmwa[.]")})
 		}
 	case hasAttribute(field, "unused"):
 		field.Value = ast.NewIdent("_")

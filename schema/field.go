@@ -103,7 +103,8 @@ func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool)
 			continue
 		}
 		v := keys.Value()
-		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v), Required: keys.Selector().ConstraintType() == cue.RequiredConstraint}
+		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v),
+			Required: keys.Selector().ConstraintType() == cue.RequiredConstraint}
 		f.shape(v)
 		if err := f.attributes(v); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Key, err)

@@ -41,7 +41,8 @@ func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
 func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
 	content, mode, err := s.look(key, name)
 	if err == nil && len(content) > position.MaxFile {
-		s.about(position.Error, position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10), "name another", key)
+		s.refuse(position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10),
+			"name another", key)
 		return nil, 0, false
 	}
 	if err != nil {
@@ -56,11 +57,12 @@ func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, 
 func (s *scope) unread(key, cure string, err error) {
 	switch {
 	case missing(err):
-		s.about(position.Error, position.RuleMissingFile, "there is no such file", cure+", or correct the name", key)
+		s.refuse(position.RuleMissingFile, "there is no such file", cure+", or correct the name", key)
 	case errors.Is(err, fs.ErrPermission):
-		s.about(position.Error, position.RuleMissingFile, "the file must not be read by this user", "give the agent's user the right to read it", key)
+		s.refuse(position.RuleMissingFile, "the file must not be read by this user",
+			"give the agent's user the right to read it", key)
 	default:
-		s.about(position.Error, position.RuleFile, "the file cannot be read", "name a regular file", key)
+		s.refuse(position.RuleFile, "the file cannot be read", "name a regular file", key)
 	}
 }
 
@@ -73,13 +75,13 @@ func (s *scope) token() secret.String {
 	token := string(bytes.TrimSpace(content))
 	switch {
 	case token == "":
-		s.about(position.Error, position.RuleFile, "the file is empty", "put the token into it", "token_file")
+		s.refuse(position.RuleFile, "the file is empty", "put the token into it", "token_file")
 		return secret.String{}
 	case len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		s.about(position.Error, position.RuleFile, "the file must hold one token and nothing else", "", "token_file")
+		s.refuse(position.RuleFile, "the file must hold one token and nothing else", "", "token_file")
 		return secret.String{}
 	case mode&0o004 != 0:
-		s.about(position.Warning, position.RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
+		s.warn(position.RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
 	}
 	return secret.New(token)
 }
@@ -112,17 +114,20 @@ func (s *scope) certificates() {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			s.about(position.Error, position.RuleFile, "the file must hold certificates and nothing else", "remove the block that is none; a private key must not lie there", "ca_file")
+			s.refuse(position.RuleFile, "the file must hold certificates and nothing else",
+				"remove the block that is none; a private key must not lie there", "ca_file")
 			return
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			s.about(position.Error, position.RuleFile, "the file holds a certificate that cannot be read", "export it anew, in PEM form", "ca_file")
+			s.refuse(position.RuleFile, "the file holds a certificate that cannot be read",
+				"export it anew, in PEM form", "ca_file")
 			return
 		}
 		good = append(good, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
 	}
 	if len(good) == 0 {
-		s.about(position.Error, position.RuleFile, "the file holds no certificate in PEM form", "a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
+		s.refuse(position.RuleFile, "the file holds no certificate in PEM form",
+			"a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
 		return
 	}
 	s.pool.CA = string(good)
@@ -138,7 +143,8 @@ func (s *scope) template() {
 	name := s.pool.PodTemplateFile
 	switch {
 	case isInline && name != "":
-		s.about(position.Error, position.RuleFile, "must not be set beside pod_template", "remove one of the two", "pod_template_file")
+		s.refuse(position.RuleFile, "must not be set beside pod_template", "remove one of the two",
+			"pod_template_file")
 	case isInline:
 		problems := podtemplate.Check(inline, s.path("pod_template"))
 		s.load.report(problems...)

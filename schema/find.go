@@ -111,7 +111,8 @@ func Find(places Places) (Source, error) {
 	if named, by := places.named(); named != "" {
 		content, info, err := readRegular(named)
 		if err != nil {
-			return Source{}, fmt.Errorf("read the configuration that %s names: %w: make it readable, or name another", by, err)
+			return Source{}, fmt.Errorf("read the configuration that %s names: %w: make it readable, or name another",
+				by, err)
 		}
 		source.Path, source.Content, source.Mode, source.FileID = named, content, info.Mode().Perm(), fileID(info)
 		return source, nil

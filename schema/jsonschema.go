@@ -83,7 +83,9 @@ func (x *export) structure(expr ast.Expr, prefix string) (jsonschema.Object, err
 	return o.With("properties", properties).With("additionalProperties", false), nil
 }
 
-func (x *export) properties(body *ast.StructLit, prefix string) (properties jsonschema.Object, required []string, err error) {
+func (x *export) properties(body *ast.StructLit, prefix string) (
+	properties jsonschema.Object, required []string, err error,
+) {
 	for _, element := range body.Elts {
 		switch e := element.(type) {
 		case *ast.EmbedDecl:

@@ -19,7 +19,9 @@ func (l *load) judge(t position.Mapping) {
 	for _, path := range l.schema.failures(l.schema.config, t) {
 		f, at := l.schema.field(path)
 		if f == nil {
-			l.report(position.Problem{Rule: position.RuleInternal, File: l.source.Path, Path: position.SafeName(path), Message: "is refused, and the program cannot tell why"})
+			at := position.Origin{File: l.source.Path}
+			message := "is refused, and the program cannot tell why"
+			l.report(position.NewError(position.RuleInternal, at, position.SafeName(path), message, ""))
 			continue
 		}
 		if f.Kind == KindMappings {
@@ -72,7 +74,7 @@ func (l *load) judge(t position.Mapping) {
 func (l *load) missing(t position.Mapping, path string) {
 	end := strings.LastIndexByte(path, '.')
 	outer, _ := t.Get(strings.Split(path[:max(end, 0)], ".")...)
-	l.report(position.Problem{Rule: position.RuleValue, File: outer.At.File, Line: outer.At.Line, Column: outer.At.Column, Path: path, Message: "must be set"})
+	l.report(position.NewError(position.RuleValue, outer.At, path, "must be set", ""))
 }
 
 // judgeAlone does the same for what only variables say.
@@ -91,7 +93,7 @@ func (l *load) judgeAlone(t position.Mapping) position.Mapping {
 // refuse reports a wrong value of a field. A variable has no paths: its name
 // stands in place of one.
 func (l *load) refuse(f *Field, v position.Value, path, message string) {
-	p := position.Problem{Rule: position.RuleValue, File: v.At.File, Line: v.At.Line, Column: v.At.Column, Path: path, Message: message, Hint: f.hint(v, entryPath(path))}
+	p := position.NewError(position.RuleValue, v.At, path, message, f.hint(v, entryPath(path)))
 	if v.At.Variable != "" {
 		p.Path = v.At.Variable
 	}

@@ -76,7 +76,11 @@ func (l *load) guarded() (config *Config) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			config = nil
-			l.report(position.Problem{Rule: position.RuleInternal, File: l.source.Path, Message: "the configuration cannot be checked, through a fault of the program", Hint: "undo the last change, and report this"})
+			l.report(position.Problem{
+				Rule: position.RuleInternal, File: l.source.Path,
+				Message: "the configuration cannot be checked, through a fault of the program",
+				Hint:    "undo the last change, and report this",
+			})
 		}
 	}()
 	return l.run()
@@ -92,7 +96,8 @@ func (l *load) run() *Config {
 		return nil
 	}
 	if filepath.Base(l.source.Path) == OldFileName {
-		l.report(position.NewWarning(position.RuleOldName, position.Origin{File: l.source.Path}, "", "the name of the file is an old one", "rename it to "+FileName))
+		l.report(position.NewWarning(position.RuleOldName, position.Origin{File: l.source.Path}, "",
+			"the name of the file is an old one", "rename it to "+FileName))
 	}
 	file, problems, ok := position.Parse(l.source.Path, l.source.Content)
 	l.report(problems...)

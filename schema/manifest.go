@@ -119,10 +119,12 @@ func vetManifests(source Source, content []byte) (problems position.Problems, ok
 		}
 	}
 	if m.variables > maxVariables {
-		m.report(position.RuleSize, nil, "", fmt.Sprintf("the containers of the file have more than %d variables", maxVariables), "split it")
+		m.report(position.RuleSize, nil, "",
+			fmt.Sprintf("the containers of the file have more than %d variables", maxVariables), "split it")
 	}
 	if m.checked == 0 && len(m.problems) == 0 {
-		m.report(position.RuleManifest, nil, "", "no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent", m.wanted())
+		m.report(position.RuleManifest, nil, "",
+			"no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent", m.wanted())
 	}
 	return m.problems, true
 }
@@ -134,7 +136,9 @@ func (m *manifests) count(n *yaml.Node, path string) bool {
 	}
 	if !m.full {
 		m.full = true
-		m.report(position.RuleSize, n, path, fmt.Sprintf("the file holds more than %d configurations, Pod templates and containers of the agent", maxEmbedded), "split it")
+		m.report(position.RuleSize, n, path,
+			fmt.Sprintf("the file holds more than %d configurations, Pod templates and containers of the agent",
+				maxEmbedded), "split it")
 	}
 	return false
 }
@@ -155,18 +159,22 @@ func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 			documents = append(documents, document)
 		}
 	}
-	if !slices.ContainsFunc(documents, isManifest) || len(documents) == 1 && len(m.problems) == 0 && isTemplate(documents[0]) {
+	if !slices.ContainsFunc(documents, isManifest) || len(documents) == 1 && len(m.problems) == 0 &&
+		isTemplate(documents[0]) {
 		return nil, false
 	}
 	m.lines = strings.Split(string(content), "\n")
 	if more {
-		m.report(position.RuleSize, nil, "", fmt.Sprintf("the file holds more than %d documents", position.MaxDocuments), "split it")
+		m.report(position.RuleSize, nil, "",
+			fmt.Sprintf("the file holds more than %d documents", position.MaxDocuments), "split it")
 	}
 	for _, document := range documents {
 		if isManifest(document) {
 			m.collect(document)
 		} else {
-			m.report(position.RuleManifest, document, "", "is no Kubernetes manifest, as the other documents of the file are", "add apiVersion and kind, or move it to a file of its own")
+			m.report(position.RuleManifest, document, "",
+				"is no Kubernetes manifest, as the other documents of the file are",
+				"add apiVersion and kind, or move it to a file of its own")
 		}
 	}
 	return m, true
@@ -180,7 +188,8 @@ func isManifest(n *yaml.Node) bool {
 func isTemplate(n *yaml.Node) bool {
 	var aside manifests
 	kind := aside.text(n, "kind")
-	return podtemplate.Is(position.Mapping{"kind": position.Value{Data: kind}}) && len(aside.containers(resource{kind, n})) == 0
+	return podtemplate.Is(position.Mapping{"kind": position.Value{Data: kind}}) &&
+		len(aside.containers(resource{kind, n})) == 0
 }
 
 // wanted says what the manifests should hold.

@@ -24,7 +24,8 @@ func (d *definition) known(t position.Mapping, at string) position.Problems {
 		if f == nil || whole != path || strings.Contains(key, ".") {
 			delete(t, key)
 			hint, meant := d.suggestion(at, key)
-			problem := position.NewWarning(position.RuleUnknownKey, v.Key, position.Join(at, position.SafeName(key)), "unknown key", hint)
+			problem := position.NewWarning(position.RuleUnknownKey, v.Key, position.Join(at, position.SafeName(key)),
+				"unknown key", hint)
 			if meant {
 				problem.Severity = position.Error
 			}
@@ -53,20 +54,23 @@ func (d *definition) renamed(t position.Mapping, environ map[string]string) posi
 	var problems position.Problems
 	for _, f := range d.fields {
 		v, ok := t[f.Key]
+		warn := func(rule position.Rule, message, hint string) {
+			problems = append(problems, position.NewWarning(rule, v.Key, f.Key, message, hint))
+		}
 		switch {
 		case !ok:
 		case f.Ignored:
 			delete(t, f.Key)
 		case f.Unused != "":
 			delete(t, f.Key)
-			problems = append(problems, position.NewWarning(position.RuleUnused, v.Key, f.Key, "has no effect", f.Unused))
+			warn(position.RuleUnused, "has no effect", f.Unused)
 		case f.Old != "":
 			delete(t, f.Key)
 			if _, both := t[f.Old]; both {
-				problems = append(problems, position.NewWarning(position.RuleOldName, v.Key, f.Key, fmt.Sprintf("an old name, without effect beside %s", f.Old), "remove it"))
+				warn(position.RuleOldName, "an old name, without effect beside "+f.Old, "remove it")
 				continue
 			}
-			problems = append(problems, position.NewWarning(position.RuleOldName, v.Key, f.Key, "an old name", "write "+f.Old))
+			warn(position.RuleOldName, "an old name", "write "+f.Old)
 			if text, ok := v.Data.(string); ok {
 				v.Data = os.Expand(text, func(name string) string {
 					if f := d.byVariable[name]; f != nil && f.Secret {
@@ -103,7 +107,8 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
 		return "only the variable " + variable + " sets it", false
 	}
-	if f := d.byVariable[prefix+strings.ToUpper(key)]; f != nil && path == key && key == strings.ToLower(key) && strings.ReplaceAll(f.Key, ".", "_") != key {
+	if f := d.byVariable[prefix+strings.ToUpper(key)]; f != nil && path == key && key == strings.ToLower(key) &&
+		strings.ReplaceAll(f.Key, ".", "_") != key {
 		outer, inner, _ := strings.Cut(f.Key, ".")
 		return fmt.Sprintf("write %s: within %s:", inner, outer), false
 	}

@@ -28,7 +28,8 @@ func readPage(content []byte) (*page, error) {
 	documents, stopped := position.Decode("", text, 2)
 	switch {
 	case len(documents) > 1:
-		return nil, notEdited(documents[1], "", "the file must be one document", "remove the line --- and what follows it")
+		return nil, notEdited(documents[1], "", "the file must be one document",
+			"remove the line --- and what follows it")
 	case stopped != nil:
 		return nil, position.Problems{*stopped}
 	case len(documents) == 0:
@@ -39,7 +40,8 @@ func readPage(content []byte) (*page, error) {
 	case root.Kind == yaml.MappingNode:
 		p.root = root
 	case root.Kind != yaml.ScalarNode || root.Value != "" || root.ShortTag() != "!!null":
-		return nil, notEdited(root, "", "the file must be a mapping of keys to values", "write lines such as: deploy_target: docker")
+		return nil, notEdited(root, "", "the file must be a mapping of keys to values",
+			"write lines such as: deploy_target: docker")
 	}
 	return p, nil
 }
@@ -74,7 +76,8 @@ func (p *page) end() int {
 		if i+1 < len(p.lines) {
 			to = p.lines[i+1]
 		}
-		if rest, ok := bytes.CutPrefix(p.text[from:to], []byte("...")); ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+		if rest, ok := bytes.CutPrefix(p.text[from:to], []byte("...")); ok &&
+			(len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
 			return from
 		}
 	}

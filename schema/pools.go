@@ -99,10 +99,22 @@ func (s *scope) good(keys ...string) bool {
 	})
 }
 
-// about places a problem at the first of the keys that is set, or at the pool's
+// refuse reports an error about keys, and warn a warning.
+func (s *scope) refuse(rule position.Rule, message, hint string, keys ...string) {
+	s.about(position.Error, rule, message, hint, keys...)
+}
+
+func (s *scope) warn(rule position.Rule, message, hint string, keys ...string) {
+	s.about(position.Warning, rule, message, hint, keys...)
+}
+
+// about reports a problem at the first of the keys that is set, or at the pool's
 // entry.
 func (s *scope) about(severity position.Severity, rule position.Rule, message, hint string, keys ...string) {
-	p := position.Problem{Severity: severity, Rule: rule, File: s.load.source.Path, Path: s.path(keys[0]), Message: message, Hint: hint}
+	p := position.Problem{
+		Severity: severity, Rule: rule, File: s.load.source.Path, Path: s.path(keys[0]),
+		Message: message, Hint: hint,
+	}
 	at, ok := s.entry.At, s.at != ""
 	if _, set := s.places[keys[0]]; !set && ok {
 		p.Path = position.Join(s.at, keys[0])
@@ -127,7 +139,8 @@ func (l *load) together(scopes []*scope) {
 	names := map[string]*scope{}
 	for i, s := range scopes {
 		if first := names[s.pool.Name]; first != nil && s.pool.Name != "" {
-			s.about(position.Error, position.RulePools, fmt.Sprintf("another pool has this name, on line %d", first.entry.At.Line), "give each pool a name of its own", "name")
+			s.refuse(position.RulePools, fmt.Sprintf("another pool has this name, on line %d", first.entry.At.Line),
+				"give each pool a name of its own", "name")
 		} else {
 			names[s.pool.Name] = s
 		}
@@ -145,7 +158,8 @@ func (l *load) together(scopes []*scope) {
 // file is the same also where it cannot be read.
 func (l *load) twins(s, other *scope) bool {
 	a, b := s.pool, other.pool
-	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes, func(kind string) bool { return slices.Contains(b.EnabledWorkflowTypes, kind) })
+	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes,
+		func(kind string) bool { return slices.Contains(b.EnabledWorkflowTypes, kind) })
 	if a.ServiceURL != b.ServiceURL || !overlap {
 		return false
 	}
@@ -154,15 +168,21 @@ func (l *load) twins(s, other *scope) bool {
 	switch {
 	case a.OIDCTokenFile != "" && b.OIDCTokenFile != "":
 		if a.RunnerPoolID != "" && a.RunnerPoolID == b.RunnerPoolID && a.OrganizationName == b.OrganizationName {
-			s.about(position.Error, position.RulePools, fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.At.Line), "give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types", "runner_pool_id", "name")
+			s.refuse(position.RulePools,
+				fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.At.Line),
+				"give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types",
+				"runner_pool_id", "name")
 			return true
 		}
-	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" && (a.Token == b.Token && !a.Token.Empty() || a.Token == b.Token && sameFile):
+	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" &&
+		(a.Token == b.Token && !a.Token.Empty() || a.Token == b.Token && sameFile):
 		key := "token"
 		if _, set := s.places["token"]; !set {
 			key = "token_file"
 		}
-		s.about(position.Error, position.RulePools, fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.At.Line), hint, key, "name")
+		s.refuse(position.RulePools,
+			fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.At.Line),
+			hint, key, "name")
 		return true
 	}
 	return false
@@ -178,7 +198,9 @@ func (l *load) rate(scopes []*scope) {
 		}
 	}
 	if perSecond > most {
-		scopes[0].about(position.Warning, position.RulePollRate, fmt.Sprintf("all pools together ask the service %.0f times a second", perSecond),
-			fmt.Sprintf("make it longer, so that they ask at most %.0f times; services answer such rates with 429", most), "polling_interval")
+		scopes[0].warn(position.RulePollRate,
+			fmt.Sprintf("all pools together ask the service %.0f times a second", perSecond),
+			fmt.Sprintf("make it longer, so that they ask at most %.0f times; services answer such rates with 429",
+				most), "polling_interval")
 	}
 }

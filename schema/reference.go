@@ -19,7 +19,8 @@ func Reference() ([]byte, error) {
 		return nil, err
 	}
 	r := &reference{fields: fields}
-	r.prose("", "Every key of "+FileName+", and the manual of it. A key that is commented out stands here at its default, or with an example where "+
+	r.prose("", "Every key of "+FileName+
+		", and the manual of it. A key that is commented out stands here at its default, or with an example where "+
 		"the default is to be unset. To set one, remove the # before it, and no more: what follows # and a blank is prose. "+
 		"cmwa explain KEY tells the same, and cmwa vet checks a file.")
 	r.line("")

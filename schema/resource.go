@@ -34,7 +34,8 @@ func (m *manifests) get(n *yaml.Node, name string) (key, value *yaml.Node) {
 			key, value = n.Content[i], target(n.Content[i+1])
 			continue
 		}
-		m.report(position.RuleDuplicateKey, n.Content[i], name, fmt.Sprintf("duplicate key; first set on line %d", key.Line), "keep one of the two")
+		m.report(position.RuleDuplicateKey, n.Content[i], name,
+			fmt.Sprintf("duplicate key; first set on line %d", key.Line), "keep one of the two")
 	}
 	return key, value
 }
@@ -62,14 +63,16 @@ func (m *manifests) collect(n *yaml.Node) {
 	if len(m.objects) >= maxObjects {
 		if !m.full {
 			m.full = true
-			m.report(position.RuleSize, n, "", fmt.Sprintf("the file holds, or unfolds to, more than %d objects", maxObjects), "split it")
+			m.report(position.RuleSize, n, "",
+				fmt.Sprintf("the file holds, or unfolds to, more than %d objects", maxObjects), "split it")
 		}
 		return
 	}
 	n = target(n)
 	o := resource{m.text(n, "kind"), n}
 	m.objects = append(m.objects, o)
-	if _, items := m.get(n, "items"); strings.HasSuffix(o.kind, "List") && items != nil && items.Kind == yaml.SequenceNode {
+	if _, items := m.get(n, "items"); strings.HasSuffix(o.kind, "List") && items != nil &&
+		items.Kind == yaml.SequenceNode {
 		for _, item := range items.Content {
 			m.collect(item)
 		}
@@ -103,14 +106,16 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 		seen := map[string]int{}
 		for i := 0; i+1 < len(files.Content); i += 2 {
 			key := files.Content[i]
-			e := embedded{key: key, at: target(files.Content[i+1]), template: slices.Contains(podNames, key.Value), public: o.kind == "ConfigMap"}
+			e := embedded{key: key, at: target(files.Content[i+1]), template: slices.Contains(podNames, key.Value),
+				public: o.kind == "ConfigMap"}
 			if key.Kind != yaml.ScalarNode || !e.template && key.Value != FileName && key.Value != OldFileName {
 				m.others = append(m.others, key.Value)
 				continue
 			}
 			path := position.Join(section.name, key.Value)
 			if line, twice := seen[key.Value]; twice {
-				m.report(position.RuleDuplicateKey, key, path, fmt.Sprintf("duplicate key; first set on line %d", line), "keep one of the two")
+				m.report(position.RuleDuplicateKey, key, path,
+					fmt.Sprintf("duplicate key; first set on line %d", line), "keep one of the two")
 				continue
 			}
 			seen[key.Value] = key.Line
@@ -118,7 +123,10 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 				return
 			}
 			if key.Value == OldFileName {
-				m.problems = append(m.problems, position.NewWarning(position.RuleOldName, position.Origin{File: m.source.Path, Line: key.Line, Column: key.Column}, path, "an old name", "rename it to "+FileName))
+				m.problems = append(m.problems,
+					position.NewWarning(position.RuleOldName,
+						position.Origin{File: m.source.Path, Line: key.Line, Column: key.Column}, path, "an old name",
+						"rename it to "+FileName))
 			}
 			if message, hint := e.read(m.lines, section.encoded); message != "" {
 				m.report(position.RuleValue, e.at, path, message, hint)
@@ -132,8 +140,9 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 // sourceOf is what a configuration in an object is loaded with.
 func (m *manifests) sourceOf(o resource) Source {
 	source := Source{
-		Path: m.source.Path, Mode: m.source.Mode, Release: m.source.Release, vetted: m.source.vetted, TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
-		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
+		Path: m.source.Path, Mode: m.source.Mode, Release: m.source.Release, vetted: m.source.vetted,
+		TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
+		ReadFile:         func(string) ([]byte, error) { return nil, fs.ErrNotExist },
 	}
 	if o.kind == "ConfigMap" {
 		source.Mode |= 0o044 // a token in it is one that others may read
@@ -158,7 +167,8 @@ func (m *manifests) grace(name string) time.Duration {
 			continue
 		}
 		for _, volume := range volumes.Content {
-			if name != "" && (m.text(volume, "configMap", "name") == name || m.text(volume, "secret", "secretName") == name) {
+			if name != "" && (m.text(volume, "configMap", "name") == name ||
+				m.text(volume, "secret", "secretName") == name) {
 				mounting = append(mounting, spec)
 				break
 			}
@@ -263,7 +273,8 @@ func (e *embedded) folded(lines []string) {
 		block = append(block, line[indent:])
 	}
 	whole := strings.Join(block, "\n")
-	if strings.HasPrefix(strings.TrimSpace(whole), "{") && slices.Equal(strings.Fields(whole), strings.Fields(e.text)) {
+	if strings.HasPrefix(strings.TrimSpace(whole), "{") &&
+		slices.Equal(strings.Fields(whole), strings.Fields(e.text)) {
 		e.text, e.line, e.indent = whole, e.at.Line+1, indent
 	}
 }
@@ -298,7 +309,8 @@ func (e *embedded) vet(source Source) position.Problems {
 		case p.Rule == position.RuleOldName && p.Path == "": // of the manifest's file
 			continue
 		case p.Rule == position.RuleReadableToken && e.public:
-			p.Message, p.Hint = "a token in a ConfigMap may be read by many", "put it into a Secret, and hand it on as a variable or through token_file"
+			p.Message = "a token in a ConfigMap may be read by many"
+			p.Hint = "put it into a Secret, and hand it on as a variable or through token_file"
 		}
 		p.File = source.Path
 		switch {

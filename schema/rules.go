@@ -51,7 +51,7 @@ func (s *scope) service() {
 			_, err = strconv.ParseUint(u.Port(), 10, 16)
 		}
 		if err != nil || u.Hostname() == "" {
-			s.about(position.Error, position.RuleValue, "must be "+s.load.schema.byKey["service_url"].sentence(), "", "service_url")
+			s.refuse(position.RuleValue, "must be "+s.load.schema.byKey["service_url"].sentence(), "", "service_url")
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
@@ -63,11 +63,11 @@ func (s *scope) sizes() {
 	if v, ok := s.table.Get("docker", "memory"); ok && s.good("docker.memory") {
 		text, _ := v.Data.(string)
 		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
-			s.about(position.Error, position.RuleValue, "must be from 6m to 1024t", "", "docker.memory")
+			s.refuse(position.RuleValue, "must be from 6m to 1024t", "", "docker.memory")
 		}
 	}
 	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.good("docker.cpus") {
-		s.about(position.Error, position.RuleValue, "must be at least 0.01", "", "docker.cpus")
+		s.refuse(position.RuleValue, "must be at least 0.01", "", "docker.cpus")
 	}
 }
 
@@ -80,8 +80,9 @@ func (s *scope) labels() {
 	entries, _ := v.Data.([]position.Value)
 	for i, entry := range entries {
 		if label, ok := entry.Data.(string); ok && strings.HasPrefix(label, "cmwa.") {
-			p := position.Problem{Rule: position.RuleProtectedField, File: entry.At.File, Line: entry.At.Line, Column: entry.At.Column, Path: fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
-				Message: "must not begin with cmwa., which the agent keeps for its own labels"}
+			p := position.NewError(position.RuleProtectedField, entry.At,
+				fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
+				"must not begin with cmwa., which the agent keeps for its own labels", "")
 			if entry.At.Variable != "" {
 				p.Path = entry.At.Variable
 			}
@@ -93,7 +94,8 @@ func (s *scope) labels() {
 func (s *scope) retries() {
 	c := s.pool
 	if c.RequestRetryWait > c.RequestRetryMaxWait && s.good("request_retry_wait", "request_retry_max_wait") {
-		s.about(position.Error, position.RuleTimes, fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
+		s.refuse(position.RuleTimes,
+			fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
 			"", "request_retry_wait", "request_retry_max_wait")
 	}
 }
@@ -110,7 +112,8 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 	case c.HealthThreshold == 0:
 		c.HealthThreshold = 2 * longer
 	case c.HealthThreshold <= longer && good:
-		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
+		top.warn(position.RuleTimes,
+			fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
 	stopGrace := l.source.Release.StopGrace
@@ -118,11 +121,13 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 		return
 	}
 	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < stopGrace {
-		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(stopGrace)),
+		top.warn(position.RuleTimes,
+			fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(stopGrace)),
 			"make it longer, or 0s to ask running jobs to stop at once", "shutdown_timeout")
 	}
 	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+stopGrace > grace {
-		top.about(position.Warning, position.RuleTimes, fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(stopGrace), short(grace)),
+		top.warn(position.RuleTimes,
+			fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(stopGrace), short(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }
@@ -133,21 +138,24 @@ func (s *scope) release() {
 	target := s.pool.DeployTarget
 	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
 		message := fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and"))
-		s.about(position.Error, position.RuleRelease, message, "", "deploy_target")
+		s.refuse(position.RuleRelease, message, "", "deploy_target")
 	}
 	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
-	if r.Kinds != nil && s.good("enabled_workflow_types") && !slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
+	if r.Kinds != nil && s.good("enabled_workflow_types") &&
+		!slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
 		message := fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or"))
-		s.about(position.Error, position.RuleRelease, message, "", "enabled_workflow_types")
+		s.refuse(position.RuleRelease, message, "", "enabled_workflow_types")
 	}
 }
 
 // address refuses what looks like an IP address and is none.
 func (s *scope) address(text string) {
-	if !s.good("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" || text == "" {
+	if !s.good("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" ||
+		text == "" {
 		return
 	}
 	if _, err := netip.ParseAddr(text); err != nil {
-		s.about(position.Error, position.RuleValue, "must be "+s.load.schema.byKey["http_server_address"].sentence(), "", "http_server_address")
+		s.refuse(position.RuleValue, "must be "+s.load.schema.byKey["http_server_address"].sentence(), "",
+			"http_server_address")
 	}
 }

@@ -57,7 +57,8 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 	t["token"] = position.Value{At: t["token"].At, Data: ""}
 	named := map[string]string{"token_file": "", "ca_file": s.pool.CA, "oidc_token_file": s.pool.OIDCSum}
 	if !s.pool.Token.Empty() {
-		if _, inline := s.places["token"]; inline && (s.pool.TokenFile == "" || !s.above("token_file") || s.above("token")) {
+		if _, inline := s.places["token"]; inline &&
+			(s.pool.TokenFile == "" || !s.above("token_file") || s.above("token")) {
 			t["token"] = position.Value{At: s.places["token"], Data: s.pool.Token.Reveal()}
 		} else {
 			named["token_file"] = s.pool.Token.Reveal()
@@ -102,13 +103,15 @@ func valueOr(t position.Mapping, key, other string) position.Value {
 // plainKey reports whether the field is a key of a file that holds one value and
 // has an effect.
 func (f *Field) plainKey() bool {
-	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != KindMapping && f.Kind != KindMappings
+	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != KindMapping &&
+		f.Kind != KindMappings
 }
 
 func (f *Field) setting(pool string, t position.Mapping, named string) Setting {
 	v, _ := t.Get(strings.Split(f.Key, ".")...)
 	text, _ := json.Marshal(f.meaning(v))
-	s := Setting{Pool: pool, Key: f.Key, Origin: v.At, Reload: f.Reload, same: secret.New(string(text) + "\x00" + named)}
+	s := Setting{Pool: pool, Key: f.Key, Origin: v.At, Reload: f.Reload,
+		same: secret.New(string(text) + "\x00" + named)}
 	switch {
 	case v.Data == nil || v.Data == "":
 	case f.Secret:
@@ -214,9 +217,12 @@ func flowText(text string) string {
 	if text != "" && strings.TrimFunc(text, other) == "" && !strings.HasSuffix(text, ":") {
 		unit := strings.TrimLeft(text, "0123456789.")
 		switch {
-		case first(text[0]) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(text)):
+		case first(text[0]) &&
+			!slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"},
+				strings.ToLower(text)):
 			return text
-		case digit(rune(text[0])) && slices.Contains([]string{"ms", "s", "m", "h", "k", "g", "t", "Ki", "Mi", "Gi", "Ti"}, unit):
+		case digit(rune(text[0])) &&
+			slices.Contains([]string{"ms", "s", "m", "h", "k", "g", "t", "Ki", "Mi", "Gi", "Ti"}, unit):
 			return text
 		}
 	}

@@ -206,7 +206,8 @@ func asScalar(value any) (string, *yaml.Node, error) {
 	case string:
 		want := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 		if !utf8.ValidString(value) {
-			return "", nil, position.Problems{{Rule: position.RuleValue, Message: "the value is not UTF-8", Hint: "write it as plain text"}}
+			return "", nil, position.Problems{{Rule: position.RuleValue, Message: "the value is not UTF-8",
+				Hint: "write it as plain text"}}
 		}
 		// Older parsers than ours read these words as true and false.
 		words := []string{"y", "n", "yes", "no", "on", "off"}
@@ -216,7 +217,8 @@ func asScalar(value any) (string, *yaml.Node, error) {
 		}
 		return inQuotes(value), want, nil
 	default:
-		return "", nil, fmt.Errorf("set a value of type %T: only text, true and false, and whole numbers can be set", value)
+		return "", nil, fmt.Errorf("set a value of type %T: only text, true and false, and whole numbers can be set",
+			value)
 	}
 }
 

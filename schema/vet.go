@@ -35,7 +35,8 @@ func VetAsAgent(source Source) position.Problems { return vetted(source, elsewhe
 func vetted(source Source, weigh func(position.Problems) position.Problems) (problems position.Problems) {
 	defer func() {
 		if recover() != nil { // for the reason that Load has
-			problems = position.Problems{{Rule: position.RuleInternal, File: source.Path, Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
+			problems = position.Problems{{Rule: position.RuleInternal, File: source.Path,
+				Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
 		}
 	}()
 	problems = weigh(vet(source))

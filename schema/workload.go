@@ -89,7 +89,8 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 	}
 	if first := c.names[name.Value]; first != nil {
 		at := position.Origin{File: m.source.Path, Line: name.Line, Column: name.Column}
-		p := position.NewWarning(position.RuleDuplicateKey, at, position.SafeName(name.Value), "is set twice, and the last one counts", "keep one of the two")
+		p := position.NewWarning(position.RuleDuplicateKey, at, position.SafeName(name.Value),
+			"is set twice, and the last one counts", "keep one of the two")
 		m.problems = append(m.problems, p)
 		delete(c.values, name.Value)
 	}
@@ -104,7 +105,8 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 		c.open = true
 	case value.ShortTag() == "!!null":
 	case value.ShortTag() != "!!str":
-		m.report(position.RuleValue, value, position.SafeName(name.Value), "must be text", "put it in quotes: an API server takes nothing else")
+		m.report(position.RuleValue, value, position.SafeName(name.Value), "must be text",
+			"put it in quotes: an API server takes nothing else")
 	default:
 		c.values[name.Value] = value
 	}
@@ -158,7 +160,8 @@ func (m *manifests) vetContainer(o resource, c container) {
 	})
 	for _, p := range problems {
 		n := c.values[p.Path]
-		several := (p.Rule == position.RuleCredentials || p.Rule == position.RuleTimes) && p.Path != d.variableOf("shutdown_timeout")
+		several := (p.Rule == position.RuleCredentials || p.Rule == position.RuleTimes) &&
+			p.Path != d.variableOf("shutdown_timeout")
 		switch {
 		case n == nil, several && c.open:
 		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused: // reported with the names
@@ -171,8 +174,10 @@ func (m *manifests) vetContainer(o resource, c container) {
 	// A token, which belongs into a Secret.
 	token := d.variableOf("token")
 	isPlaceholder := func(p position.Problem) bool { return p.Rule == position.RulePlaceholder && p.Path == token }
-	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" && !slices.ContainsFunc(problems, isPlaceholder) {
-		place(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token, Message: "a token in a manifest may be read by many",
-			Hint: "put it into a Secret, and name that in valueFrom"}, n)
+	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" &&
+		!slices.ContainsFunc(problems, isPlaceholder) {
+		place(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token,
+			Message: "a token in a manifest may be read by many",
+			Hint:    "put it into a Secret, and name that in valueFrom"}, n)
 	}
 }

@@ -90,6 +90,7 @@ func Nullable(o Object) Object {
 		return Object{{"anyOf", []any{o, Object{{"type", "null"}}}}}
 	}
 	either := slices.Clone(o)
-	either[slices.IndexFunc(o, func(m Member) bool { return m.Name == "type" })] = Member{"type", []string{kind, "null"}}
+	at := slices.IndexFunc(o, func(m Member) bool { return m.Name == "type" })
+	either[at].Value = []string{kind, "null"}
 	return either
 }

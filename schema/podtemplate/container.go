@@ -38,7 +38,8 @@ func (r rules) container(n node, isInit bool) {
 		switch {
 		case !ok:
 		case !isSidecar:
-			r.report(position.RulePodTemplate, v.v.Key, v.path, "must not be set for an init container that ends", "remove it, or set restartPolicy: Always for a sidecar")
+			r.report(position.RulePodTemplate, v.v.Key, v.path, "must not be set for an init container that ends",
+				"remove it, or set restartPolicy: Always for a sidecar")
 		case key == "lifecycle":
 			r.lifecycle(v)
 		default:
@@ -48,7 +49,8 @@ func (r rules) container(n node, isInit bool) {
 	r.restarts(n)
 	r.resources(n.get("resources"), false)
 	r.security(n.get("securityContext"))
-	if mode := n.get("securityContext", "procMount"); mode.text() == "Unmasked" && r.spec.get("hostUsers").v.Data != false {
+	if mode := n.get("securityContext", "procMount"); mode.text() == "Unmasked" &&
+		r.spec.get("hostUsers").v.Data != false {
 		r.wrong(mode, "must be Default unless the Pod has hostUsers: false", "")
 	}
 }
@@ -74,7 +76,8 @@ func (r rules) ports(n node, isInit bool) {
 			r.wrong(port.get("hostPort"), "is used twice", "use each once")
 		}
 		taken[label] = true
-		if inside, ok := port.get("containerPort").number(); ok && !isInit && r.spec.get("hostNetwork").yes() && inside != outside {
+		if inside, ok := port.get("containerPort").number(); ok && !isInit && r.spec.get("hostNetwork").yes() &&
+			inside != outside {
 			r.wrong(port.get("hostPort"), "must equal containerPort, because of hostNetwork", "")
 		}
 	}
@@ -117,11 +120,13 @@ func (r rules) repeatedEnv(list []node) {
 
 // What a variable and a file of a volume may say about the Pod.
 var (
-	envFields  = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
-	fileFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations"}
-	subscript  = regexp.MustCompile(`^metadata\.(labels|annotations)\['([^']+)'\]$`)
-	qualified  = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$`)
-	divisors   = regexp.MustCompile(`^1([kMGTPE]|[KMGTPE]i)?$`)
+	envFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
+		"spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
+	fileFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels",
+		"metadata.annotations"}
+	subscript = regexp.MustCompile(`^metadata\.(labels|annotations)\['([^']+)'\]$`)
+	qualified = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$`)
+	divisors  = regexp.MustCompile(`^1([kMGTPE]|[KMGTPE]i)?$`)
 )
 
 // reference checks what fieldRef and resourceFieldRef point at.
@@ -174,8 +179,10 @@ func (r rules) mounts(n node) {
 				r.wrong(where, "is used twice", "use each once")
 			}
 			paths[word] = true
-			if !path.IsAbs(word) || path.Clean(word) != strings.TrimSuffix(word, "/") && word != "/" || strings.Contains(word, ":") {
-				r.warn(where.v.At, where.path, "is not a plain absolute path, and is taken from the root", "write a path such as /data")
+			if !path.IsAbs(word) || path.Clean(word) != strings.TrimSuffix(word, "/") && word != "/" ||
+				strings.Contains(word, ":") {
+				r.warn(where.v.At, where.path, "is not a plain absolute path, and is taken from the root",
+					"write a path such as /data")
 			}
 		}
 		r.volumeNamed(name)
@@ -183,7 +190,8 @@ func (r rules) mounts(n node) {
 		if mount.get("subPath").text() != "" && mount.get("subPathExpr").text() != "" {
 			r.wrong(mount, "must have subPath or subPathExpr, and has both", "keep one of them")
 		}
-		if v := mount.get("mountPropagation"); v.text() == "Bidirectional" && !n.get("securityContext", "privileged").yes() {
+		if v := mount.get("mountPropagation"); v.text() == "Bidirectional" &&
+			!n.get("securityContext", "privileged").yes() {
 			r.wrong(v, "must not be Bidirectional unless the container is privileged", "")
 		}
 		if v := mount.get("recursiveReadOnly"); v.text() == "Enabled" || v.text() == "IfPossible" {
@@ -209,7 +217,8 @@ func (r rules) mounts(n node) {
 		}
 		names[name.text()] = true
 		r.volumeNamed(name)
-		if volume, ok := r.volumes[name.text()]; ok && !volume.has("persistentVolumeClaim") && !volume.has("ephemeral") {
+		if volume, ok := r.volumes[name.text()]; ok && !volume.has("persistentVolumeClaim") &&
+			!volume.has("ephemeral") {
 			r.wrong(name, "must name a volume of the kind persistentVolumeClaim or ephemeral", "")
 		}
 	}
@@ -219,7 +228,8 @@ func (r rules) mounts(n node) {
 // told apart by their names and not for a template.
 func (r rules) volumeNamed(name node) {
 	word := name.text()
-	if _, ok := r.volumes[word]; ok || word == "" || word == mainContainer || strings.HasPrefix(word, mainContainer+"-") {
+	if _, ok := r.volumes[word]; ok || word == "" || word == mainContainer ||
+		strings.HasPrefix(word, mainContainer+"-") {
 		return
 	}
 	hint := "add it to spec.volumes"

@@ -46,13 +46,15 @@ func (c *checker) judge(clean position.Mapping) {
 		}
 		place, ok := c.locations[steps]
 		if !ok {
-			c.report(position.RuleInternal, c.at, "", "a value of the template is refused, and the program cannot tell why", "")
+			c.report(position.RuleInternal, c.at, "",
+				"a value of the template is refused, and the program cannot tell why", "")
 			continue
 		}
 		if !slices.ContainsFunc(c.problems, func(p position.Problem) bool {
 			return p.Path == place.path && p.Line == place.v.At.Line && p.Column == place.v.At.Column
 		}) {
-			c.report(position.RulePodTemplate, place.v.At, place.path, "must be "+c.types.sentence(place.f), c.hint(place))
+			c.report(position.RulePodTemplate, place.v.At, place.path, "must be "+c.types.sentence(place.f),
+				c.hint(place))
 		}
 	}
 }
@@ -68,7 +70,8 @@ func (c *checker) hint(place location) string {
 		if best := position.Closest(data, c.types.choices(place.f)); best != "" {
 			return fmt.Sprintf("did you mean %s?", best)
 		}
-		if must == "true or false" && slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(data)) {
+		if must == "true or false" &&
+			slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(data)) {
 			return "write true or false, in small letters and without quotes"
 		}
 		if strings.Contains(must, "quantity") && byteUnit.MatchString(data) {

@@ -103,7 +103,8 @@ func (c *checker) exactlyOne(n node, what string, some ...string) {
 	case 0:
 		c.wrong(n, "needs "+what, "write one of "+strings.Join(some, ", "))
 	default:
-		c.wrong(n, "must have one "+strings.TrimPrefix(what, "a ")+", and has "+strings.Join(found, ", "), "keep one of them")
+		c.wrong(n, "must have one "+strings.TrimPrefix(what, "a ")+", and has "+strings.Join(found, ", "),
+			"keep one of them")
 	}
 }
 

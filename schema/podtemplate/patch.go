@@ -43,9 +43,11 @@ func (c *checker) directive(t position.Mapping, key string, fields map[string]*v
 			c.report(position.RulePodTemplate, v.At, at, "must be a list", "")
 		}
 	case name == "$setElementOrder":
-		c.report(position.RulePodTemplate, v.Key, at, "must name a list of this mapping whose entries merge", "write such as $setElementOrder/containers")
+		c.report(position.RulePodTemplate, v.Key, at, "must name a list of this mapping whose entries merge",
+			"write such as $setElementOrder/containers")
 	case name == "$deleteFromPrimitiveList":
-		c.report(position.RulePodTemplate, v.Key, at, "must name a list of plain values of this mapping", "write such as $deleteFromPrimitiveList/finalizers")
+		c.report(position.RulePodTemplate, v.Key, at, "must name a list of plain values of this mapping",
+			"write such as $deleteFromPrimitiveList/finalizers")
 	default:
 		c.unknown(key, v, "", s)
 	}
@@ -56,7 +58,8 @@ func (c *checker) verb(v position.Value, at string) {
 	switch v.Data {
 	case "replace", "delete":
 	case "merge":
-		c.report(position.RulePodTemplate, v.At, at, "must be replace or delete", "remove the line: merging is what happens without it")
+		c.report(position.RulePodTemplate, v.At, at, "must be replace or delete",
+			"remove the line: merging is what happens without it")
 	default:
 		c.report(position.RulePodTemplate, v.At, at, "must be replace or delete", "")
 	}
@@ -79,7 +82,8 @@ func (c *checker) retained(t position.Mapping, v position.Value, at string) {
 	}
 	for key, inner := range t {
 		if inner.Data != nil && !strings.HasPrefix(key, "$") && !slices.Contains(kept, key) {
-			c.report(position.RulePodTemplate, v.At, at, "must name every key that is set beside it", "add "+position.SafeName(key))
+			c.report(position.RulePodTemplate, v.At, at, "must name every key that is set beside it",
+				"add "+position.SafeName(key))
 		}
 	}
 }
@@ -104,7 +108,8 @@ func (c *checker) ordered(t position.Mapping, v position.Value, target, mergeKey
 		name := label(entry)
 		switch name.(type) {
 		case nil, position.Mapping, []position.Value:
-			c.report(position.RulePodTemplate, entry.At, at, "must hold entries such as - name: app, with the key of the list", "")
+			c.report(position.RulePodTemplate, entry.At, at,
+				"must hold entries such as - name: app, with the key of the list", "")
 			return
 		}
 		names = append(names, name)
@@ -140,7 +145,8 @@ func (c *checker) entryDirective(t position.Mapping, v position.Value, f *valueT
 	case verb.Data == "delete" && t[f.mergeKey].Data == nil:
 		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey, "it tells which entry is to be deleted")
 	case verb.Data == "replace" && len(t) > 1 && text(t, "name") != mainContainer:
-		c.warn(v.At, s.path, "what stands beside $patch: replace in one entry is ignored", "write it as an entry of its own")
+		c.warn(v.At, s.path, "what stands beside $patch: replace in one entry is ignored",
+			"write it as an entry of its own")
 	}
 	return true
 }
@@ -187,14 +193,19 @@ func (c *checker) whole(n node, what string) {
 	t, _ := n.v.Data.(position.Mapping)
 	for _, key := range []string{"$patch", "$retainKeys"} {
 		if v, ok := t[key]; ok && v.Data != "merge" {
-			c.own(node{v: v, path: position.Join(n.path, key)}, "must not stand here: it would remove what the agent needs of "+what, "write only what is to change, or null for what is to go")
+			c.own(node{v: v, path: position.Join(n.path, key)},
+				"must not stand here: it would remove what the agent needs of "+what,
+				"write only what is to change, or null for what is to go")
 		}
 	}
 	list, _ := n.v.Data.([]position.Value)
 	for i := range list {
 		entry := n.entry(i)
-		if inner, ok := list[i].Data.(position.Mapping); ok && text(inner, "$patch") == "replace" && text(inner, "name") != mainContainer {
-			c.own(node{v: inner["$patch"], path: position.Join(entry.path, "$patch")}, "must not stand here: it would remove what the agent needs of "+what, "delete single entries with $patch: delete")
+		if inner, ok := list[i].Data.(position.Mapping); ok && text(inner, "$patch") == "replace" &&
+			text(inner, "name") != mainContainer {
+			c.own(node{v: inner["$patch"], path: position.Join(entry.path, "$patch")},
+				"must not stand here: it would remove what the agent needs of "+what,
+				"delete single entries with $patch: delete")
 		}
 	}
 }
@@ -206,7 +217,8 @@ func (c *checker) protectMetadata(n node) {
 			c.own(v, "is chosen by the agent", "remove it")
 		}
 	}
-	for _, key := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"} {
+	for _, key := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+		"deletionGracePeriodSeconds", "selfLink", "managedFields"} {
 		if v, ok := n.at(key); ok && v.v.Data != nil {
 			c.own(v, "is set by the cluster", "remove it")
 		}
@@ -221,10 +233,12 @@ func (c *checker) protectMetadata(n node) {
 		for name, v := range t {
 			if name == "app.kubernetes.io/component" || name == "app.kubernetes.io/name" {
 				if key == "labels" {
-					c.own(node{v: v, path: position.Join(marks.path, name)}, "is set by the agent, which finds its Pods by it", "use another label")
+					c.own(node{v: v, path: position.Join(marks.path, name)},
+						"is set by the agent, which finds its Pods by it", "use another label")
 				}
 			} else if strings.HasPrefix(name, "cmwa") {
-				c.own(node{v: v, path: position.Join(marks.path, position.SafeName(name))}, "begins with cmwa, which is kept for the agent", "use another name")
+				c.own(node{v: v, path: position.Join(marks.path, position.SafeName(name))},
+					"begins with cmwa, which is kept for the agent", "use another name")
 			}
 		}
 	}
@@ -256,7 +270,9 @@ func (c *checker) protectEntry(n node, list string) {
 	word, _ := name.v.Data.(string)
 	isMain := word == mainContainer && list == "containers"
 	if ok && !isMain && (word == mainContainer || strings.HasPrefix(word, mainContainer+"-")) {
-		c.report(position.RuleProtectedField, name.v.At, name.path, "is a name that is kept for the agent: pulumi-workflow, and whatever begins with pulumi-workflow-", "use another name")
+		c.report(position.RuleProtectedField, name.v.At, name.path,
+			"is a name that is kept for the agent: pulumi-workflow, and whatever begins with pulumi-workflow-",
+			"use another name")
 	}
 	if list == "volumes" {
 		return
@@ -268,12 +284,15 @@ func (c *checker) protectEntry(n node, list string) {
 	for _, mount := range mounts.entries() {
 		if v, ok := mount.at("mountPath"); ok {
 			if where, ok := v.v.Data.(string); ok && inOwnMount(where) {
-				c.report(position.RuleProtectedField, v.v.At, v.path, "is, or lies below, "+ownMount+", where the agent puts the runner and its files", "mount it elsewhere")
+				c.report(position.RuleProtectedField, v.v.At, v.path,
+					"is, or lies below, "+ownMount+", where the agent puts the runner and its files",
+					"mount it elsewhere")
 			}
 		}
 		if v, ok := mount.at("name"); ok {
 			if word, _ := v.v.Data.(string); word == mainContainer || strings.HasPrefix(word, mainContainer+"-") {
-				c.report(position.RuleProtectedField, v.v.At, v.path, "is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
+				c.report(position.RuleProtectedField, v.v.At, v.path,
+					"is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
 			}
 		}
 	}
@@ -288,16 +307,20 @@ func inOwnMount(where string) bool {
 func (c *checker) protectMain(n node) {
 	t, _ := n.v.Data.(position.Mapping)
 	if verb, ok := t["$patch"]; ok {
-		c.own(node{v: verb, path: position.Join(n.path, "$patch")}, "must not stand here: it would remove the container in which the job runs", "write only what is to change")
+		c.own(node{v: verb, path: position.Join(n.path, "$patch")},
+			"must not stand here: it would remove the container in which the job runs", "write only what is to change")
 	}
 	if verb, ok := t["$retainKeys"]; ok {
-		c.own(node{v: verb, path: position.Join(n.path, "$retainKeys")}, "must not stand here: it would remove what the agent needs of the container", "write null for what is to go")
+		c.own(node{v: verb, path: position.Join(n.path, "$retainKeys")},
+			"must not stand here: it would remove what the agent needs of the container",
+			"write null for what is to go")
 	}
 	for _, key := range []string{"command", "args"} {
 		for _, spelt := range []string{key, "$deleteFromPrimitiveList/" + key} {
 			if v, ok := n.at(spelt); ok {
 				v.path = position.Join(n.path, key)
-				c.own(v, "is set by the agent, which starts the runner with it", "remove it; a container of another name may have its own")
+				c.own(v, "is set by the agent, which starts the runner with it",
+					"remove it; a container of another name may have its own")
 			}
 		}
 	}

@@ -95,7 +95,8 @@ func (r rules) resources(n node, ofPod bool) {
 		most, ok := limited[name]
 		wanted, known := milli(v.Data)
 		limit, alsoKnown := milli(most.Data)
-		extended := !strings.HasPrefix(name, "hugepages-") && strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, "hugepages-")
+		extended := !strings.HasPrefix(name, "hugepages-") && strings.Contains(name, "/") &&
+			!strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, "hugepages-")
 		switch {
 		case !ok && extended:
 			r.wrong(request, "needs a limit of the same amount", "add it under limits")
@@ -192,7 +193,9 @@ func (r rules) amounts(n node, ofPod bool) {
 			} else if best != "" && name != "gpu" {
 				hint = fmt.Sprintf("did you mean %q?", best)
 			}
-			r.report(position.RulePodTemplate, v.Key, entry.path, "must be cpu, memory, ephemeral-storage, hugepages- with a size, or a name such as nvidia.com/gpu", hint)
+			r.report(position.RulePodTemplate, v.Key, entry.path,
+				"must be cpu, memory, ephemeral-storage, hugepages- with a size, or a name such as nvidia.com/gpu",
+				hint)
 		case own && strings.HasPrefix(name, "requests."):
 			r.report(position.RulePodTemplate, v.Key, entry.path, "must not begin with requests.", "")
 		}
@@ -200,7 +203,8 @@ func (r rules) amounts(n node, ofPod bool) {
 			continue
 		}
 		r.notNegative(entry)
-		if size, ok := quantity(strings.TrimPrefix(name, "hugepages-")); ok && strings.HasPrefix(name, "hugepages-") && size.Sign() > 0 && !new(big.Rat).Quo(amount, size).IsInt() {
+		if size, ok := quantity(strings.TrimPrefix(name, "hugepages-")); ok && strings.HasPrefix(name, "hugepages-") &&
+			size.Sign() > 0 && !new(big.Rat).Quo(amount, size).IsInt() {
 			r.wrong(entry, "must be a multiple of the size of a page", "")
 		}
 		if own && !amount.IsInt() {
@@ -208,7 +212,8 @@ func (r rules) amounts(n node, ofPod bool) {
 		}
 		word, _ := v.Data.(string)
 		if (name == "memory" || name == "ephemeral-storage") && strings.HasSuffix(word, "m") {
-			r.warn(v.At, entry.path, "is less than it seems: m stands for thousandths of a byte", "write Mi for mebibytes")
+			r.warn(v.At, entry.path, "is less than it seems: m stands for thousandths of a byte",
+				"write Mi for mebibytes")
 		}
 	}
 }

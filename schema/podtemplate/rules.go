@@ -15,7 +15,8 @@ import (
 func (c *checker) rules(n node) {
 	c.metadata(n.get("metadata"))
 	spec := n.get("spec")
-	pod := rules{checker: c, spec: spec, volumes: map[string]node{}, claims: map[string]bool{}, hostPorts: map[string]bool{}}
+	pod := rules{checker: c, spec: spec, volumes: map[string]node{}, claims: map[string]bool{},
+		hostPorts: map[string]bool{}}
 	pod.volumeRules()
 	pod.claimRules()
 	names := map[string]bool{}
@@ -48,7 +49,8 @@ type rules struct {
 
 func (c *checker) metadata(n node) {
 	for _, v := range n.get("finalizers").entries() {
-		if word := v.text(); word != "" && !strings.Contains(word, "/") && !slices.Contains([]string{"kubernetes", "orphan", "foregroundDeletion"}, word) {
+		if word := v.text(); word != "" && !strings.Contains(word, "/") &&
+			!slices.Contains([]string{"kubernetes", "orphan", "foregroundDeletion"}, word) {
 			c.wrong(v, "must be a name such as example.com/name", "")
 		}
 	}
@@ -64,7 +66,8 @@ func (c *checker) metadata(n node) {
 		size += len(key) + len(word)
 	}
 	if size > 256<<10 {
-		c.wrong(n.get("annotations"), "must not hold more than 262144 bytes in all", "put large content into a ConfigMap")
+		c.wrong(n.get("annotations"), "must not hold more than 262144 bytes in all",
+			"put large content into a ConfigMap")
 	}
 }
 
@@ -91,7 +94,8 @@ func (c *checker) security(n node) {
 			c.wrong(profile, "needs localhostProfile beside type: Localhost", "")
 		case kind != "Localhost" && kind != "" && set:
 			c.wrong(local, "must not be set unless type is Localhost", "")
-		case key == "seccompProfile" && (path.IsAbs(local.text()) || slices.Contains(strings.Split(local.text(), "/"), "..")):
+		case key == "seccompProfile" &&
+			(path.IsAbs(local.text()) || slices.Contains(strings.Split(local.text(), "/"), "..")):
 			c.wrong(local, "must be a relative path without ..", "")
 		}
 	}
@@ -126,7 +130,9 @@ func (r rules) host() {
 		if spec.get("hostNetwork").yes() && strings.HasPrefix(name, "net.") {
 			r.wrong(sysctl.get("name"), "must not be set together with hostNetwork", "")
 		}
-		if spec.get("hostIPC").yes() && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")) {
+		if spec.get("hostIPC").yes() &&
+			(strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" ||
+				strings.HasPrefix(name, "fs.mqueue.")) {
 			r.wrong(sysctl.get("name"), "must not be set together with hostIPC", "")
 		}
 	}

@@ -55,7 +55,9 @@ func (r rules) toleration(n node) {
 	case operator.text() == "Exists" && n.get("value").text() != "":
 		r.wrong(n.get("value"), "must not be set with operator: Exists", "remove it")
 	case operator.text() != "Exists" && !labelValue.MatchString(n.get("value").text()):
-		r.wrong(n.get("value"), "must be at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends", "")
+		r.wrong(n.get("value"),
+			"must be at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends",
+			"")
 	}
 	if v, ok := n.at("tolerationSeconds"); ok && effect != "NoExecute" {
 		r.wrong(v, "needs effect: NoExecute", "")
@@ -68,7 +70,8 @@ var labelValue = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z
 func (r rules) nodeTerm(n node, strict bool) {
 	for _, requirement := range n.get("matchExpressions").entries() {
 		r.requirement(requirement)
-		if operator := requirement.get("operator").text(); (operator == "Gt" || operator == "Lt") && len(requirement.get("values").entries()) != 1 {
+		if operator := requirement.get("operator").text(); (operator == "Gt" || operator == "Lt") &&
+			len(requirement.get("values").entries()) != 1 {
 			r.wrong(requirement, "needs exactly one of values for Gt and Lt", "")
 		}
 		for _, v := range requirement.get("values").entries() {

@@ -133,10 +133,7 @@ func (s step) into(key string) step {
 
 // report adds an error, once.
 func (c *checker) report(rule position.Rule, at position.Origin, path, message, hint string) {
-	p := position.Problem{
-		Rule: rule, File: at.File, Line: at.Line, Column: at.Column,
-		Path: path, Message: message, Hint: hint,
-	}
+	p := position.NewError(rule, at, path, message, hint)
 	if !c.reported[p] {
 		c.reported[p] = true
 		c.problems = append(c.problems, p)

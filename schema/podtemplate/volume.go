@@ -9,8 +9,10 @@ import (
 
 // volumeSources are the kinds of volumes.
 var volumeSources = []string{
-	"awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "fc", "flexVolume", "flocker",
-	"gcePersistentDisk", "gitRepo", "glusterfs", "hostPath", "image", "iscsi", "nfs", "persistentVolumeClaim", "photonPersistentDisk", "portworxVolume", "projected",
+	"awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI",
+	"emptyDir", "ephemeral", "fc", "flexVolume", "flocker",
+	"gcePersistentDisk", "gitRepo", "glusterfs", "hostPath", "image", "iscsi", "nfs", "persistentVolumeClaim",
+	"photonPersistentDisk", "portworxVolume", "projected",
 	"quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
 }
 
@@ -25,7 +27,8 @@ func (r rules) volumeRules() {
 		switch found := volume.keys(volumeSources...); len(found) {
 		case 1:
 		case 0:
-			r.warn(volume.v.At, volume.path, "has no source, and becomes an empty folder", "write emptyDir: {} if that is meant")
+			r.warn(volume.v.At, volume.path, "has no source, and becomes an empty folder",
+				"write emptyDir: {} if that is meant")
 		default:
 			r.wrong(volume, "must have one source, and has "+strings.Join(found, ", "), "keep one of them")
 		}
@@ -50,8 +53,10 @@ func (r rules) projected(n node) {
 		}
 	}
 	for _, source := range n.get("sources").entries() {
-		if found := source.keys("clusterTrustBundle", "configMap", "downwardAPI", "podCertificate", "secret", "serviceAccountToken"); len(found) > 1 {
-			r.wrong(source, "must have one kind of content, and has "+strings.Join(found, ", "), "put a dash before each")
+		if found := source.keys("clusterTrustBundle", "configMap", "downwardAPI", "podCertificate", "secret",
+			"serviceAccountToken"); len(found) > 1 {
+			r.wrong(source, "must have one kind of content, and has "+strings.Join(found, ", "),
+				"put a dash before each")
 		}
 		for _, kind := range []string{"secret", "configMap", "downwardAPI"} {
 			for _, item := range source.get(kind, "items").entries() {
@@ -92,7 +97,8 @@ func (r rules) rareVolume(volume node) {
 			r.wrong(flocker, "must have one of datasetName and datasetUUID", "")
 		}
 	}
-	if iscsi, ok := volume.at("iscsi"); ok && (iscsi.get("chapAuthDiscovery").yes() || iscsi.get("chapAuthSession").yes()) && !iscsi.has("secretRef") {
+	if iscsi, ok := volume.at("iscsi"); ok &&
+		(iscsi.get("chapAuthDiscovery").yes() || iscsi.get("chapAuthSession").yes()) && !iscsi.has("secretRef") {
 		r.wrong(iscsi, "needs secretRef for CHAP", "")
 	}
 	if disk, ok := volume.at("azureDisk"); ok {
@@ -108,7 +114,8 @@ func (r rules) rareVolume(volume node) {
 		r.selector(claim.get("spec", "selector"))
 		for _, key := range []string{"dataSource", "dataSourceRef"} {
 			source := claim.get("spec", key)
-			if kind := source.get("kind"); source.get("apiGroup").text() == "" && kind.text() != "" && kind.text() != "PersistentVolumeClaim" {
+			if kind := source.get("kind"); source.get("apiGroup").text() == "" && kind.text() != "" &&
+				kind.text() != "PersistentVolumeClaim" {
 				r.wrong(kind, "must be PersistentVolumeClaim where there is no apiGroup", "")
 			}
 		}
@@ -122,7 +129,9 @@ func (r rules) rareVolume(volume node) {
 		if t, _ := claim.get("metadata").v.Data.(position.Mapping); t != nil {
 			for key, v := range t {
 				if !slices.Contains([]string{"labels", "annotations"}, key) {
-					r.report(position.RulePodTemplate, v.Key, position.Join(claim.path, "metadata."+position.SafeName(key)), "must not be set here", "only labels and annotations may be")
+					r.report(position.RulePodTemplate, v.Key,
+						position.Join(claim.path, "metadata."+position.SafeName(key)), "must not be set here",
+						"only labels and annotations may be")
 				}
 			}
 		}

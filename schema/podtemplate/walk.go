@@ -109,7 +109,8 @@ func (c *checker) entries(t position.Mapping, f *valueType, s step) position.Map
 		}
 		prefix, _, _ := strings.Cut(key, "/")
 		if pattern != nil && (len(prefix) > longestPrefix && strings.Contains(key, "/") || !pattern.MatchString(key)) {
-			c.report(position.RulePodTemplate, v.Key, position.Join(s.path, position.SafeName(key)), "the key must be "+words, "")
+			c.report(position.RulePodTemplate, v.Key, position.Join(s.path, position.SafeName(key)),
+				"the key must be "+words, "")
 			continue
 		}
 		if v.Data == nil {
@@ -125,7 +126,8 @@ func (c *checker) entries(t position.Mapping, f *valueType, s step) position.Map
 func (c *checker) list(list []position.Value, f *valueType, s step) []position.Value {
 	clean := make([]position.Value, 0, len(list))
 	for i, v := range list {
-		inner := step{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain || !f.merges}
+		inner := step{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain ||
+			!f.merges}
 		t, isTable := v.Data.(position.Mapping)
 		isTable = isTable && f.entry.kind == kindMapping
 		switch {
@@ -138,7 +140,8 @@ func (c *checker) list(list []position.Value, f *valueType, s step) []position.V
 			clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 		default:
 			if isTable {
-				inner.loose = f.entry.ref == "#Container" && s.path[strings.LastIndexByte(s.path, '.')+1:] == "containers" && text(t, "name") == mainContainer
+				inner.loose = f.entry.ref == "#Container" &&
+					s.path[strings.LastIndexByte(s.path, '.')+1:] == "containers" && text(t, "name") == mainContainer
 			}
 			if isTable && f.mergeKey != "" && !inner.plain {
 				c.mergeKey(t, v, f, inner)
@@ -155,19 +158,23 @@ func (c *checker) list(list []position.Value, f *valueType, s step) []position.V
 func (c *checker) mergeKey(t position.Mapping, v position.Value, f *valueType, s step) {
 	key := c.types.fields(f.entry.ref)[f.mergeKey]
 	if t[f.mergeKey].Data == nil && (key == nil || !key.need || s.loose) {
-		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey, "entries of this list are told apart by it")
+		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey,
+			"entries of this list are told apart by it")
 	}
 }
 
 // unknown reports a key that no Pod has.
 func (c *checker) unknown(key string, v position.Value, ref string, s step) {
-	c.report(position.RuleUnknownKey, v.Key, position.Join(s.path, position.SafeName(key)), "unknown key", c.suggestion(key, ref))
+	c.report(position.RuleUnknownKey, v.Key, position.Join(s.path, position.SafeName(key)), "unknown key",
+		c.suggestion(key, ref))
 }
 
 // synonyms are other names that people use for a key.
 var synonyms = map[string]string{
-	"environment": "env", "enviroment": "env", "variables": "env", "mounts": "volumeMounts", "pvc": "persistentVolumeClaim", "secretRef": "secretKeyRef",
-	"configMapRef": "configMapKeyRef", "user": "runAsUser", "group": "runAsGroup", "grace": "terminationGracePeriodSeconds", "secrets": "secret", "http": "httpGet", "tcp": "tcpSocket",
+	"environment": "env", "enviroment": "env", "variables": "env", "mounts": "volumeMounts",
+	"pvc": "persistentVolumeClaim", "secretRef": "secretKeyRef",
+	"configMapRef": "configMapKeyRef", "user": "runAsUser", "group": "runAsGroup",
+	"grace": "terminationGracePeriodSeconds", "secrets": "secret", "http": "httpGet", "tcp": "tcpSocket",
 }
 
 // suggestion says where an unknown key belongs, or what it may stand for.

@@ -68,7 +68,8 @@ func Parse(file string, content []byte) (t Mapping, problems Problems, ok bool) 
 	d := &converter{file: file}
 	switch {
 	case len(documents) > 1:
-		d.report(RuleSyntax, documents[1], "", "the file must be one document", "remove the line --- and what follows it")
+		d.report(RuleSyntax, documents[1], "", "the file must be one document",
+			"remove the line --- and what follows it")
 		return nil, d.problems, false
 	case stopped != nil:
 		return nil, Problems{*stopped}, false
@@ -140,7 +141,8 @@ func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
 	if d.values++; d.values > maxValues || depth > maxDepth {
 		if !d.full {
 			d.full = true
-			message := fmt.Sprintf("the file holds, or unfolds to, more than %d values or %d levels", maxValues, maxDepth)
+			message := fmt.Sprintf("the file holds, or unfolds to, more than %d values or %d levels", maxValues,
+				maxDepth)
 			d.report(RuleSize, n, "", message, "shorten lists, and write values out where aliases multiply them")
 		}
 		return v

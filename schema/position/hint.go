@@ -51,7 +51,8 @@ func onlyPrefixed(name string, words []string) string {
 	found := ""
 	for _, word := range words {
 		plain := normalized(word)
-		if min(len(name), len(plain)) < shortest || !strings.HasPrefix(name, plain) && !strings.HasPrefix(plain, name) {
+		if min(len(name), len(plain)) < shortest || !strings.HasPrefix(name, plain) &&
+			!strings.HasPrefix(plain, name) {
 			continue
 		}
 		if found != "" {

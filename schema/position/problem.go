@@ -50,12 +50,19 @@ type Excerpt struct {
 	Caret string // as wide as the part of Text before the position
 }
 
-// NewWarning returns a warning about the key or value at an origin.
-func NewWarning(rule Rule, at Origin, path, message, hint string) Problem {
+// NewError returns an error about the key or value at an origin.
+func NewError(rule Rule, at Origin, path, message, hint string) Problem {
 	return Problem{
-		Severity: Warning, Rule: rule, File: at.File, Line: at.Line, Column: at.Column,
+		Severity: Error, Rule: rule, File: at.File, Line: at.Line, Column: at.Column,
 		Path: path, Message: message, Hint: hint,
 	}
+}
+
+// NewWarning returns a warning about the key or value at an origin.
+func NewWarning(rule Rule, at Origin, path, message, hint string) Problem {
+	p := NewError(rule, at, path, message, hint)
+	p.Severity = Warning
+	return p
 }
 
 // String returns the problem in one line and its hint in a second line.

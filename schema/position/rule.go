@@ -19,7 +19,7 @@ const (
 	RuleMissingToken    Rule = "missing-token"    // no credentials at all
 	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
 	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
-	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names does not exist or is not readable
+	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names is missing or not readable
 	RulePlaceholder     Rule = "placeholder"      // a token that is no real one
 	RuleReadableToken   Rule = "readable-token"   // a token in a file that others may read
 	RulePools           Rule = "pools"            // pools that conflict with each other
@@ -28,7 +28,7 @@ const (
 	RuleRelease         Rule = "release"          // a setting that this release does not support
 	RulePodTemplate     Rule = "pod-template"     // what the API server, or the merge before it, would refuse
 	RuleProtectedField  Rule = "protected-field"  // a part of a Pod or a container that belongs to the agent
-	RuleManifest        Rule = "manifest"         // a Kubernetes manifest without a configuration, template or variable
+	RuleManifest        Rule = "manifest"         // a manifest without a configuration, template or variable
 	RuleUnreadable      Rule = "unreadable"       // a file to check that cannot be read
 	RuleInternal        Rule = "internal"         // a fault of the program itself
 )

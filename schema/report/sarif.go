@@ -80,7 +80,8 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 		ColumnKind: "unicodeCodePoints", Results: []sarifResult{},
 	}
 	for _, rule := range rules {
-		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{string(rule.Rule), sarifText{rule.Description}})
+		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules,
+			sarifRule{string(rule.Rule), sarifText{rule.Description}})
 	}
 	read := true
 	alike := map[string]int{}
@@ -102,7 +103,8 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 		sum := sha256.Sum256([]byte(f.File + "\x00" + string(f.Rule) + "\x00" + what))
 		print := hex.EncodeToString(sum[:8])
 		alike[print]++
-		result.PartialFingerprints = map[string]string{"primaryLocationLineHash": fmt.Sprintf("%s:%d", print, alike[print])}
+		result.PartialFingerprints = map[string]string{"primaryLocationLineHash": fmt.Sprintf("%s:%d", print,
+			alike[print])}
 		run.Results = append(run.Results, result)
 	}
 	run.Invocations = []sarifInvocation{{read}}
