@@ -46,8 +46,8 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// Client speaks for one pool. It is a [runtime.Cloud], a [runtime.Tunable] and a
-// [runtime.Retrier], safe for concurrent use.
+// Client speaks for one pool. It is a [runtime.Cloud] and a [runtime.PollRetrier],
+// safe for concurrent use.
 type Client struct {
 	service string
 	agent   string
@@ -55,7 +55,7 @@ type Client struct {
 
 	transport   *http.Transport // of which all others are copies
 	credentials *credentials
-	pace        *pace
+	schedule    *schedule
 	asks        atomic.Int32  // which call tells whether a job is wanted: see Wanted
 	leastPoll   time.Duration // see there
 	arrival     time.Duration // of a poll's answer
@@ -98,7 +98,7 @@ func New(o Options) *Client {
 		agent:     o.UserAgent,
 		log:       o.Log,
 		transport: transport,
-		pace:      newPace(o.Tuning),
+		schedule:  newSchedule(o.Tuning, o.Log),
 		tuning:    o.Tuning,
 		hushed:    map[string]time.Time{},
 		doubts:    map[string]*doubt{},
@@ -118,15 +118,15 @@ func (c *Client) lay(certificates string) wires {
 	}
 	single := transport.Clone()
 	single.DisableKeepAlives = true
-	caller := func(transport *http.Transport) *caller { // repeating is for pace to decide
+	caller := func(transport *http.Transport) *caller { // retries are for schedule to decide
 		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log})
 	}
 	return wires{certificates: certificates, transport: transport, single: single, calls: caller(transport), polls: caller(single)}
 }
 
-// Tune takes new settings over; calls that are under way keep theirs, and the
-// calls about a job trust what was trusted at its claim.
-func (c *Client) Tune(tuning runtime.Tuning) {
+// Tune implements [runtime.Cloud]: calls that are under way keep their settings, and
+// the calls about a job trust what was trusted at its claim.
+func (c *Client) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	c.mu.Lock()
 	c.tuning = tuning
 	old := c.wires
@@ -137,12 +137,12 @@ func (c *Client) Tune(tuning runtime.Tuning) {
 	calls := c.wires.calls
 	c.mu.Unlock()
 	c.credentials.tune(tuning, calls)
-	c.pace.tune(tuning)
+	return c.schedule.tune(tuning)
 }
 
-// Retry lets an open circuit breaker make one poll before its timeout is over; if
-// that one fails, the timeout begins again. A wait that the service asked for stays.
-func (c *Client) Retry() { c.pace.retry() }
+// Retry implements [runtime.PollRetrier]. If the poll that it allows fails, the wait
+// begins again.
+func (c *Client) Retry() runtime.NextPoll { return c.schedule.retryNow() }
 
 // Close lets connections go that are not in use. A client that is used all the
 // same makes new ones.
@@ -169,61 +169,78 @@ func (c *Client) settings() runtime.Tuning {
 // the claim as its side effect.
 func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 	if !slices.Contains(c.settings().Kinds, runtime.Deployment) {
-		return runtime.Claim{}, nil
+		return runtime.Claim{Next: c.schedule.record(outcome{})}, nil
 	}
-	if err := c.pace.begin(); err != nil {
-		return runtime.Claim{}, err
+	if next, err := c.schedule.begin(); err != nil {
+		return runtime.Claim{Next: next}, err
 	}
-	var claim runtime.Claim
+	var answer pollAnswer
 	var sent bool
 	err := c.authorized(ctx, func(token secret.String) (err error) {
-		claim, sent, err = c.poll(ctx, token)
+		answer, sent, err = c.poll(ctx, token)
 		return err
 	})
+	o := outcome{job: answer.job != nil, retryAfter: answer.retryAfter}
+	if err != nil {
+		o = c.classify(err, sent)
+	}
+	return runtime.Claim{Job: answer.job, Next: c.schedule.record(o)}, o.err
+}
+
+// classify returns how an attempt ended that failed. Its error names the cure. Sent
+// reports whether the service may have understood the request.
+//
+// A failure does not count if the service works and refuses the poll, or if no
+// request was made: an operator may be changing the token.
+func (c *Client) classify(err error, sent bool) outcome {
 	var status *StatusError
 	var exchange *exchangeError
+	answered := errors.As(err, &status)
 	switch {
-	case err == nil:
-		c.pace.succeeded()
-		return claim, nil
-	case errors.As(err, &exchange) && (exchange.local || exchange.refused()):
-		c.pace.succeeded() // the service works, or was not asked
-		return claim, err
 	case errors.As(err, &exchange):
-		again, least := true, time.Duration(0)
-		if errors.As(err, &status) {
-			again, least = status.Location == "", status.RetryAfter
+		o := outcome{err: err, counts: !exchange.local && !exchange.refused(), retryable: true}
+		if answered && o.counts {
+			o.retryable, o.retryAfter = status.Location == "", status.RetryAfter
 		}
-		return claim, c.pace.failed(err, again, least)
+		return o
 	case errors.Is(err, runtime.ErrUnauthorized) && c.credentials.renewable():
-		c.pace.succeeded()
-		return claim, fmt.Errorf("%w: %w: the token that oidc_token_file was just exchanged for: check organization_name and runner_pool_id", runtime.ErrUnauthorized, err)
+		return outcome{err: fmt.Errorf("%w: %w: the token that oidc_token_file was just exchanged for: "+
+			"check organization_name and runner_pool_id", runtime.ErrUnauthorized, err)}
 	case errors.Is(err, runtime.ErrUnauthorized):
-		c.pace.succeeded() // the service works; an operator may be changing the token
-		return claim, fmt.Errorf("%w: %w: check token, token_file or PULUMI_AGENT_TOKEN: it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)
-	case errors.As(err, &status) && status.Code == http.StatusBadRequest:
-		c.pace.succeeded()
-		return claim, err
-	case errors.As(err, &status) && status.Location != "":
-		return claim, c.pace.failed(&redirectError{status, pollPath}, false, status.RetryAfter)
-	case errors.As(err, &status):
-		again := status.Code == http.StatusTooManyRequests || status.Code >= 500 && status.Code != http.StatusNotImplemented
-		return claim, c.pace.failed(err, again, status.RetryAfter)
+		return outcome{err: fmt.Errorf("%w: %w: check token, token_file or PULUMI_AGENT_TOKEN: "+
+			"it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)}
+	case answered && status.Code == http.StatusBadRequest:
+		return outcome{err: err}
+	case answered && status.Location != "":
+		return outcome{err: &redirectError{status, pollPath}, counts: true, retryAfter: status.RetryAfter}
+	case answered:
+		retryable := status.Code == http.StatusTooManyRequests ||
+			status.Code >= 500 && status.Code != http.StatusNotImplemented
+		return outcome{err: err, counts: true, retryable: retryable, retryAfter: status.RetryAfter}
 	case sent:
-		return claim, c.pace.failed(fmt.Errorf("%w: an answer was lost; if it was a job, the service declares it failed after ten minutes without a heartbeat", err), false, 0)
+		return outcome{counts: true, err: fmt.Errorf("%w: an answer was lost; "+
+			"if it was a job, the service declares it failed after ten minutes without a heartbeat", err)}
 	case untrusted(err):
-		return claim, c.pace.failed(fmt.Errorf("%s shows a certificate that is not trusted: %w: check service_url, or name the certificates of its authority in ca_file", c.service, err), true, 0)
+		return outcome{counts: true, retryable: true, err: fmt.Errorf("%s shows a certificate that is not trusted: %w: "+
+			"check service_url, or name the certificates of its authority in ca_file", c.service, err)}
 	default:
-		return claim, c.pace.failed(fmt.Errorf("cannot reach %s: %w: check service_url and the network", c.service, err), true, 0)
+		return outcome{counts: true, retryable: true, err: fmt.Errorf("cannot reach %s: %w: "+
+			"check service_url and the network", c.service, err)}
 	}
 }
 
 // pollPath is the path of the poll.
 const pollPath = "/api/deployments/poll"
 
-// poll asks once. Sent reports whether the service may have understood the
-// question although there is an error.
-func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.Claim, sent bool, err error) {
+// pollAnswer is the service's answer to a poll.
+type pollAnswer struct {
+	job        *runtime.Job // nil if there is none
+	retryAfter time.Duration
+}
+
+// poll makes one request for a job. Sent reports whether the service may have
+// understood the request although there is an error.
+func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnswer, sent bool, err error) {
 	var wrote, answered atomic.Bool
 	wait := max(c.settings().RequestTimeout, c.leastPoll)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -248,31 +265,33 @@ func (c *Client) poll(ctx context.Context, token secret.String) (claim runtime.C
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return claim, wrote.Load(), plain(err)
+		return answer, wrote.Load(), plain(err)
 	}
-	claim.RetryAfter, _ = retryAfter(header, time.Now())
+	answer.retryAfter, _ = retryAfter(header, time.Now())
 	if status == http.StatusNoContent {
-		return claim, true, nil
+		return answer, true, nil
 	}
-	var answer Poll
+	var body Poll
 	if !json.Valid(text) && len(text) > 0 {
-		return claim, true, fmt.Errorf("%w (answer to the poll, %d bytes, status %d)", notJSON(text), len(text), status)
+		return answer, true, fmt.Errorf("%w (answer to the poll, %d bytes, status %d)", notJSON(text), len(text), status)
 	}
-	if json.Unmarshal(text, &answer) != nil {
-		return claim, true, fmt.Errorf("the answer to the poll (%d bytes, status %d) is not the JSON that is documented", len(text), status)
+	if json.Unmarshal(text, &body) != nil {
+		return answer, true, fmt.Errorf("the answer to the poll (%d bytes, status %d) is not the JSON that is documented",
+			len(text), status)
 	}
-	subject := answer.TypeSpecificID
+	subject := body.TypeSpecificID
 	if subject == "" {
-		subject = answer.DeploymentID
+		subject = body.DeploymentID
 	}
-	if answer.JobID == "" || answer.JobToken == "" {
-		return claim, true, fmt.Errorf("the answer to the poll names no job and no token (deployment %q, status %d)", words([]byte(subject)), status)
+	if body.JobID == "" || body.JobToken == "" {
+		return answer, true, fmt.Errorf("the answer to the poll names no job and no token (deployment %q, status %d)",
+			words([]byte(subject)), status)
 	}
-	claim.Job = &runtime.Job{
-		ID: answer.JobID, Kind: runtime.Deployment, Subject: subject,
-		Token: secret.New(answer.JobToken), OIDC: secret.New(answer.OIDCToken),
+	answer.job = &runtime.Job{
+		ID: body.JobID, Kind: runtime.Deployment, Subject: subject,
+		Token: secret.New(body.JobToken), OIDC: secret.New(body.OIDCToken),
 	}
-	return claim, true, nil
+	return answer, true, nil
 }
 
 // Definition implements [runtime.Cloud].
@@ -349,24 +368,6 @@ func (c *Client) jobs(job *runtime.Job) *Jobs {
 		RequestTimeout: c.settings().RequestTimeout,
 		RetryCount:     jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log,
 	})
-}
-
-// authorized makes a call with the pool's token, and once more with a new one
-// if the token can be renewed and was refused.
-func (c *Client) authorized(ctx context.Context, call func(token secret.String) error) error {
-	token, err := c.credentials.current(ctx, secret.String{})
-	if err != nil {
-		return err
-	}
-	err = call(token)
-	if !errors.Is(err, runtime.ErrUnauthorized) || !c.credentials.renewable() {
-		return err
-	}
-	token, err = c.credentials.current(ctx, token)
-	if err != nil {
-		return err
-	}
-	return call(token)
 }
 
 // ask makes one call within request_timeout, its answer included.

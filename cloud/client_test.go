@@ -87,8 +87,11 @@ func TestAClaimedJobCarriesWhatTheServiceSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := claim.Job
-	if job.ID != "j" || job.Subject != "d" || job.Token.Reveal() != "job-secret" || !job.OIDC.Empty() || claim.RetryAfter != 7*time.Second {
-		t.Errorf("claimed %+v, retry after %s", job, claim.RetryAfter)
+	if job.ID != "j" || job.Subject != "d" || job.Token.Reveal() != "job-secret" || !job.OIDC.Empty() {
+		t.Errorf("claimed %+v", job)
+	}
+	if wait := held(claim.Next); claim.Next.Reason != reasonRetryAfter || wait > 7*time.Second || wait < 6*time.Second {
+		t.Errorf("the next poll is held for %s (%s), want the 7 s that the service asks for", wait, claim.Next.Reason)
 	}
 	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
 }
@@ -125,13 +128,12 @@ func TestAPollWhoseAnswerBrokeOffIsNeverRepeated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, nil, answer)
-			_, err := s.client.Claim(t.Context())
-			var pause *runtime.Pause
+			claim, err := s.client.Claim(t.Context())
 			switch {
 			case err == nil || !strings.Contains(err.Error(), "an answer was lost") || strings.Contains(err.Error(), "job-secret"):
 				t.Errorf("the error is %v", err)
-			case errors.As(err, &pause):
-				t.Errorf("it would be repeated: %v", err)
+			case claim.Next.Reason != "":
+				t.Errorf("it would be repeated: %v", claim.Next)
 			}
 			s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
 		})
@@ -144,19 +146,17 @@ func TestABusyServiceIsAskedAgainLaterAndNotByTheCall(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, `{"code":503,"message":"down for a while"}`)
 	})
-	_, err := s.client.Claim(t.Context())
-	var pause *runtime.Pause
-	if !errors.As(err, &pause) || time.Until(pause.Until) < 80*time.Second || !strings.Contains(err.Error(), "down for a while") {
-		t.Errorf("the error is %v, want a pause of 90 s with the service's words", err)
+	claim, err := s.client.Claim(t.Context())
+	if err == nil || held(claim.Next) < 80*time.Second || !strings.Contains(err.Error(), "down for a while") {
+		t.Errorf("the error is %v with %v, want a hold of 90 s and the service's words", err, claim.Next)
 	}
 	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
 }
 
 func TestAServiceThatIsDownIsNamedWithTheCure(t *testing.T) {
 	s := newScene(t, func(o *Options) { o.Identity.Service = "http://127.0.0.1:1" }, func(http.ResponseWriter, *http.Request) {})
-	_, err := s.client.Claim(t.Context())
-	var pause *runtime.Pause
-	if !errors.As(err, &pause) || !strings.Contains(err.Error(), "cannot reach http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "service_url") {
+	claim, err := s.client.Claim(t.Context())
+	if err == nil || claim.Next.Reason == "" || !strings.Contains(err.Error(), "cannot reach http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "service_url") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -164,9 +164,8 @@ func TestAServiceThatIsDownIsNamedWithTheCure(t *testing.T) {
 func TestARefusedTokenIsSaidAndDoesNotOpenTheBreaker(t *testing.T) {
 	s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 	for range 10 {
-		_, err := s.client.Claim(t.Context())
-		var pause *runtime.Pause
-		if !errors.Is(err, runtime.ErrUnauthorized) || errors.As(err, &pause) || !strings.Contains(err.Error(), "check token, token_file or PULUMI_AGENT_TOKEN") || strings.Contains(err.Error(), "pul-pool") {
+		claim, err := s.client.Claim(t.Context())
+		if !errors.Is(err, runtime.ErrUnauthorized) || claim.Next.Reason != "" || !strings.Contains(err.Error(), "check token, token_file or PULUMI_AGENT_TOKEN") || strings.Contains(err.Error(), "pul-pool") {
 			t.Fatalf("the error is %v", err)
 		}
 	}
@@ -308,13 +307,12 @@ func TestAnExchangeThatFailsIsNamedWithWhatToCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, withOIDC(t), c.answer)
-			_, err := s.client.Claim(t.Context())
+			claim, err := s.client.Claim(t.Context())
 			if err == nil {
 				t.Fatal("there is no error")
 			}
-			var pause *runtime.Pause
-			if errors.As(err, &pause) != c.again || errors.Is(err, runtime.ErrUnauthorized) != c.refused {
-				t.Errorf("again: %v, refused: %v; want %v, %v", errors.As(err, &pause), errors.Is(err, runtime.ErrUnauthorized), c.again, c.refused)
+			if again := claim.Next.Reason != ""; again != c.again || errors.Is(err, runtime.ErrUnauthorized) != c.refused {
+				t.Errorf("again: %v, refused: %v; want %v, %v", again, errors.Is(err, runtime.ErrUnauthorized), c.again, c.refused)
 			}
 			for _, part := range append(c.says, "exchange the OIDC token") {
 				if !strings.Contains(err.Error(), part) {
@@ -724,9 +722,8 @@ func TestAServiceThatHangsIsLeftAfterTheTimeout(t *testing.T) {
 			}
 		})
 		s.client.leastPoll, s.client.arrival = time.Millisecond, 70*time.Millisecond
-		_, err := s.client.Claim(context.Background())
-		var pause *runtime.Pause
-		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "an answer was lost") || errors.As(err, &pause) {
+		claim, err := s.client.Claim(context.Background())
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "an answer was lost") || claim.Next.Reason != "" {
 			t.Errorf("the error is %v, want %q, and no repetition", err, c.says)
 		}
 		close(release)
@@ -808,4 +805,32 @@ func TestNew(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The schedule keeps a breaker's hold itself, and no other: a pool that polls too early
+// makes a request while a retry is due later, and none while the breaker is open.
+func TestClaimTooEarly(t *testing.T) {
+	for name, c := range map[string]struct {
+		retries int
+		breaker bool
+	}{"makes no request while the breaker is open": {0, true}, "makes a request before a retry is due": {2, false}} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, func(o *Options) {
+				o.Tuning.RetryCount, o.Tuning.RetryWait, o.Tuning.RetryMaxWait = c.retries, time.Minute, time.Minute
+				o.Tuning.BreakerFailures = 1
+			}, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", "3600")
+				w.WriteHeader(http.StatusTooManyRequests)
+			})
+			for range 2 {
+				claim, err := s.client.Claim(t.Context())
+				if err == nil || held(claim.Next) == 0 || (claim.Next.Reason == reasonBreaker) != c.breaker {
+					t.Errorf("the client answers %v, %v; want a hold, of a breaker %v", err, claim.Next, c.breaker)
+				}
+			}
+			if kept := len(s.calls) == 1; kept != c.breaker {
+				t.Errorf("two claims were %d requests", len(s.calls))
+			}
+		})
+	}
 }

@@ -1,6 +1,6 @@
 // Package cloud knows the wire between agent, runner and service: URLs, JSON,
-// tokens, retries and the circuit breaker. It satisfies what package runtime
-// asks for. It will never know how a job is run.
+// tokens, retries, and when the service may be polled again. It satisfies what
+// package runtime asks for. It will never know how a job is run.
 //
 // The shapes are those of Pulumi Cloud's public REST documentation and of its
 // public repositories, and where these are silent, of agents observed from
@@ -18,6 +18,13 @@
 //   - No call follows a redirect, so a token stays with the configured address.
 //
 // The poll is the exception to the first rule, since an answer that is lost may be
-// a job: it is made once, on a connection of its own, and only the caller decides
-// when to poll again.
+// a job: it is made once, on a connection of its own, and never within one call again.
+//
+// # The schedule of polls
+//
+// One type, schedule, owns the polling interval, Retry-After, the retries of a poll
+// that failed, and the circuit breaker; each answer to [Client.Claim] and
+// [Client.Tune] has the time of the next poll that follows from them. It also logs
+// polls: whether a failure is new, a repetition or the one that opens the breaker
+// is known only there.
 package cloud

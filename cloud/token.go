@@ -248,3 +248,21 @@ func tokenFileError(err error) error {
 	}
 	return errors.New("the file cannot be read")
 }
+
+// authorized makes a call with the pool's token, and once more with a new one
+// if the token can be renewed and was refused.
+func (c *Client) authorized(ctx context.Context, call func(token secret.String) error) error {
+	token, err := c.credentials.current(ctx, secret.String{})
+	if err != nil {
+		return err
+	}
+	err = call(token)
+	if !errors.Is(err, runtime.ErrUnauthorized) || !c.credentials.renewable() {
+		return err
+	}
+	token, err = c.credentials.current(ctx, token)
+	if err != nil {
+		return err
+	}
+	return call(token)
+}

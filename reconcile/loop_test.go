@@ -99,7 +99,7 @@ func (p *fakePool) State() runtime.PoolState {
 	if !p.stale && !p.stopped {
 		p.progress = time.Now()
 	}
-	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err, Begun: !p.begins, Finished: p.finished(), Progress: p.progress, AnsweredAt: p.progress}
+	state := runtime.PoolState{Spec: p.spec, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, p.jobs), Err: p.err, Begun: !p.begins, Finished: p.finished(), Due: p.progress, AnsweredAt: p.progress}
 	switch {
 	case p.stopped:
 		state.Phase = runtime.PoolStopped

@@ -261,12 +261,12 @@ func (s *Set) snapshot() map[string]runtime.PoolState {
 }
 
 // state returns the state of the pool. A build has a limit of its own, so that a
-// member without a pool always makes progress.
+// member without a pool is never overdue.
 func (m *member) state() runtime.PoolState {
 	if m.pool != nil {
 		return m.pool.State()
 	}
-	state := runtime.PoolState{Spec: m.spec, Phase: runtime.PoolStarting, Progress: time.Now()}
+	state := runtime.PoolState{Spec: m.spec, Phase: runtime.PoolStarting}
 	if m.drains {
 		state.Phase = runtime.PoolDraining
 	}

@@ -31,27 +31,26 @@ func (s Status) Healthy(now time.Time) bool {
 	return !slices.ContainsFunc(s.Pools, func(pool runtime.PoolState) bool { return s.Stuck(pool, now) })
 }
 
-// Stuck reports whether a pool has made no progress within the threshold, although
-// it has some to make.
+// Stuck reports whether the loop of a pool is overdue by more than the threshold.
 func (s Status) Stuck(pool runtime.PoolState, now time.Time) bool {
-	over := pool.Finished && pool.Phase == runtime.PoolStopped
-	return !over && now.Sub(pool.Progress) > s.Process.HealthThreshold
+	return !over(pool) && pool.Overdue(now) > s.Process.HealthThreshold
 }
 
-// LastProgress returns the last progress of the pool that has waited longest
-// for one. A single run that is over has none to make. It is zero when there is no
-// pool.
-func (s Status) LastProgress() time.Time {
-	var oldest time.Time
+// LastProgress returns the last progress at a time of the pool that has waited longest
+// for one: when its loop should have turned, or now if it is not overdue. It is zero
+// when there is no pool.
+func (s Status) LastProgress(now time.Time) (oldest time.Time) {
 	for _, pool := range s.Pools {
-		if pool.Finished && pool.Phase == runtime.PoolStopped {
-			continue
-		}
-		if oldest.IsZero() || pool.Progress.Before(oldest) {
-			oldest = pool.Progress
+		if progress := now.Add(-pool.Overdue(now)); !over(pool) && (oldest.IsZero() || progress.Before(oldest)) {
+			oldest = progress
 		}
 	}
 	return oldest
+}
+
+// over reports whether a pool has no progress to make: its single run has ended.
+func over(pool runtime.PoolState) bool {
+	return pool.Finished && pool.Phase == runtime.PoolStopped
 }
 
 // Converged reports whether what is wanted was reached in full, and still is.

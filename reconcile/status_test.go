@@ -52,10 +52,10 @@ func TestStatus(t *testing.T) {
 			p.Phase, p.AnsweredAt, p.ExecutorProblem = runtime.PoolDraining, time.Time{}, "engine down"
 		}, true, nil},
 		"a single run that is over needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.Phase, p.Finished, p.FailingSince, p.Progress = runtime.PoolStopped, true, ago(time.Hour), ago(time.Hour)
+			p.Phase, p.Finished, p.FailingSince, p.Due = runtime.PoolStopped, true, ago(time.Hour), ago(time.Hour)
 		}, true, nil},
 		"a loop that stands still is not alive": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.Progress = ago(threshold + time.Second)
+			p.Due = ago(threshold + time.Second)
 		}, false, nil},
 		"a pool that starts is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
 			p.Phase, p.Begun, p.AnsweredAt, s.Claiming = runtime.PoolStarting, false, time.Time{}, false
@@ -84,7 +84,7 @@ func TestStatus(t *testing.T) {
 			}
 			for _, pool := range []string{"one", "two"} {
 				status.Pools = append(status.Pools, runtime.PoolState{
-					Spec: runtime.PoolSpec{Name: pool}, Phase: runtime.PoolPolling, Begun: true, Progress: now, AnsweredAt: now,
+					Spec: runtime.PoolSpec{Name: pool}, Phase: runtime.PoolPolling, Begun: true, Due: now, AnsweredAt: now,
 				})
 			}
 			second := status.Pools[1]

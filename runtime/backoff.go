@@ -31,6 +31,7 @@ type starts struct {
 	failed  int           // in a row
 	backoff time.Duration // length of the last pause; 0 is none
 	paused  time.Time     // when it began
+	hold    NextPoll      // its end and reason; may be past
 }
 
 // startFailed counts a job that failed before its first step.
@@ -45,9 +46,10 @@ func (p *Pool) startFailed(l *life, reason error) {
 	now := time.Now()
 	p.starts.paused = now
 	p.starts.backoff = min(max(2*p.starts.backoff, firstStartBackoff), lastStartBackoff)
-	p.engine = pause{
-		until: now.Add(p.starts.backoff),
-		why:   fmt.Sprintf("%d jobs in a row failed before their first step, so one job is tried at a time: %v", p.starts.failed, reason),
+	p.starts.hold = NextPoll{
+		At: now.Add(p.starts.backoff),
+		Reason: fmt.Sprintf("%d jobs in a row failed before their first step, so one job is tried at a time: %v",
+			p.starts.failed, reason),
 	}
 	p.log.Warn("polling paused: jobs fail before their first step", "failures", p.starts.failed, "retry_in", p.starts.backoff, "error", reason)
 }
@@ -66,7 +68,7 @@ func (p *Pool) startSucceeded(l *life) {
 	if p.starts.failed >= startFailures {
 		p.log.Info("polling resumed: a job is past its start", "job", l.job.ID)
 	}
-	p.starts, p.engine = starts{}, pause{}
+	p.starts = starts{}
 	p.poke()
 }
 
@@ -77,8 +79,8 @@ func (p *Pool) retryStart(before Tuning) {
 	if p.starts.failed == 0 || before.SameStart(p.spec.Tuning) {
 		return
 	}
-	p.starts, p.engine = starts{failed: 1}, pause{}
-	p.pollAt = time.Now()
+	p.starts = starts{failed: 1}
+	p.polls.soon()
 }
 
 // starting reports whether a job is not past its start yet. The caller holds the

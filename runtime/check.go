@@ -109,7 +109,7 @@ func (p *Pool) runCheck(ctx context.Context, checker Checker) {
 	p.check.ended, p.check.problem = time.Now(), err
 	switch {
 	case err == nil && before != nil:
-		p.pollAt = p.check.ended // it was due when the problem was found
+		p.polls.soon() // it was due when the problem was found
 		p.log.Info("polling resumed: the executor can start jobs again")
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		p.log.Warn("polling paused: the executor cannot start jobs", "error", err)

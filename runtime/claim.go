@@ -2,15 +2,41 @@ package runtime
 
 import (
 	"context"
-	"errors"
-	"log/slog"
-	"math/rand/v2"
 	"time"
 )
 
 // claimLimit bounds one claim. It is longer than any sensible request_timeout,
 // because it only guards against a Cloud that keeps no limit of its own.
 const claimLimit = 10 * time.Minute
+
+// polls is what a pool knows of its polls.
+type polls struct {
+	next     NextPoll // when the next one is allowed
+	outdated bool     // next was set while a poll is under way, whose own answer may be older
+
+	since        time.Time // start of the poll that is under way; zero if none is
+	answered     time.Time // when the service last answered a poll or a call about a job
+	failing      error     // why the last poll failed; nil if it did not
+	failingSince time.Time // start of the first poll of this series of failures
+}
+
+// end notes the outcome of the poll that is under way.
+func (p *polls) end(err error) {
+	switch {
+	case err == nil:
+		p.answered, p.failingSince = time.Now(), time.Time{}
+	case p.failing == nil:
+		p.failingSince = p.since
+	}
+	p.failing, p.since = err, time.Time{}
+}
+
+// soon makes the next poll due at once, unless it is held.
+func (p *polls) soon() {
+	if p.next.Reason == "" {
+		p.next.At = time.Time{}
+	}
+}
 
 // claim polls once and starts the job of the answer, if there is one. The poll is
 // not cancelled by ctx, because its answer may be a job that no one else gets. The
@@ -23,52 +49,32 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 			mine.leave()
 		}
 	}()
-	asking, cancel := context.WithTimeout(p.final, claimLimit)
-	defer cancel()
-	late := time.AfterFunc(patience, mine.lend)
-	before, tuned := p.settings()
-	began := time.Now()
-	p.polling(began, began.Add(claimLimit))
-	claim, err := p.parts.Cloud.Claim(asking)
-	late.Stop()
 
+	// Poll.
+	limited, cancel := context.WithTimeout(p.final, claimLimit)
+	defer cancel()
+	slow := time.AfterFunc(patience, mine.lend)
+	before, tuned := p.startPoll()
+	claim, err := p.parts.Cloud.Claim(limited)
+	slow.Stop()
+
+	// Note the outcome. What was changed during the poll counts.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.polled, p.pollingSince = time.Now(), time.Time{}
-	p.service = pause{}
-	p.progress = p.polled
-	p.pollAt = p.polled.Add(jitter(p.spec.Tuning.PollingInterval))
-	if err != nil {
-		if p.failing == nil {
-			p.failingSince = began
-		}
-		p.failed(err)
-		if closed(tuned) { // the answer is to the settings of before
-			p.reconsider(before)
-		}
+	p.polls.end(err)
+	if p.polls.next = claim.Next; p.polls.outdated {
+		p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
+	}
+	switch {
+	case err != nil, claim.Job == nil:
+		return
+	case p.lives[claim.Job.ID] != nil:
+		p.log.Warn("service handed out a job that is running here; ignored", "job", claim.Job.ID)
+		p.polls.next = NextPoll{At: time.Now().Add(p.spec.Tuning.PollingInterval)}
 		return
 	}
-	if p.failing != nil {
-		var closed []any
-		if p.broken {
-			closed = []any{"circuit_breaker", "closed"}
-		}
-		p.failing, p.failingSince, p.quiet, p.broken = nil, time.Time{}, false, false
-		p.log.Info("the service answers again", closed...)
-	}
-	p.answered = p.polled
-	if claim.RetryAfter > 0 && !p.spec.Tuning.PollingOverride {
-		p.service = pause{until: p.polled.Add(claim.RetryAfter), why: "the service asked for a longer wait", kind: forWish}
-		p.pollAt = p.service.until
-	}
-	if claim.Job == nil {
-		return
-	}
-	if p.lives[claim.Job.ID] != nil {
-		p.log.Warn("the service handed out a job that runs here already; ignored", "job", claim.Job.ID)
-		return
-	}
-	p.pollAt = p.polled // there may be more
+
+	// Start the job.
 	job := claim.Job
 	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
 	job.Agent = p.parts.Agent
@@ -80,46 +86,22 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 	}
 	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
 	if mine.keep() {
-		p.log.Info("the service's answer came late, and other jobs run in its place; the job runs beyond the limit of all pools", "job", job.ID)
+		p.log.Info("poll was answered late and its slot is used by another pool; "+
+			"the job runs beyond the limit of all pools", "job", job.ID)
 	}
 	p.begin(ctx, job, "", mine)
 	begun = true
 }
 
-// failed notes a question for work that failed, or that the Cloud's breaker did
-// not let through. The caller holds the lock.
-func (p *Pool) failed(err error) {
-	var wait *Pause
-	errors.As(err, &wait)
-	open := wait != nil && wait.Reason == BreakerOpen
-	if p.broken && wait == nil { // an open breaker would have asked for another pause
-		p.broken, p.quiet = false, false
-		p.log.Info("the circuit breaker is closed")
-	}
-	level := slog.LevelWarn
-	switch {
-	case p.quiet:
-		level = slog.LevelDebug
-	case errors.Is(err, ErrUnauthorized):
-		level = slog.LevelError
-	}
-	if open && !(p.broken && p.quiet) {
-		why := wait.Err
-		if why == nil {
-			why = err
-		}
-		p.log.Warn("the circuit breaker is open: not asking for work", "until", wait.Until, "error", why)
-	} else {
-		p.log.Log(context.Background(), level, "ask for work", "error", err)
-	}
-	p.failing, p.quiet, p.broken = err, true, p.broken || open
-	if wait != nil {
-		p.service = pause{until: wait.Until, wish: wait.Wish, why: wait.Reason, kind: forFailure}
-		if open {
-			p.service.kind = forBreaker
-		}
-		p.pollAt = wait.Until
-	}
+// startPoll notes that a poll begins, and returns the settings in force, with a
+// channel that is closed when there are others.
+func (p *Pool) startPoll() (Tuning, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.polls.since, p.polls.outdated = now, false
+	p.due = now.Add(claimLimit)
+	return p.spec.Tuning, p.tuned
 }
 
 // begin starts the life of a job, in an environment that exists already if id
@@ -145,14 +127,7 @@ func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 		if id == "" {
 			p.done++ // an adopted job is not what a single run was started for
 		}
-		p.progress = time.Now()
-		p.pollAt = p.progress // the next job may be waiting
+		p.polls.soon() // the next job may be waiting
 		p.poke()
 	})
-}
-
-// jitter spreads an interval by a tenth to either side, so that many agents
-// that started together do not ask together.
-func jitter(interval time.Duration) time.Duration {
-	return interval - interval/10 + rand.N(interval/5+1)
 }

@@ -8,13 +8,22 @@ import (
 
 // Cloud is what a pool asks of a service. Implementations are safe for
 // concurrent use and limit each call in time themselves; a context bounds the
-// whole of a call, its repetitions included.
+// whole of a call, its retries included.
+//
+// A Cloud owns the schedule of polls: the polling interval, the Retry-After of the
+// service, the retries of a poll that failed, and the circuit breaker. It logs polls
+// that fail, and the first that succeeds again.
 type Cloud interface {
-	// Claim asks once for a job. It has a side effect: what it returns belongs to
+	// Claim polls once for a job. It has a side effect: what it returns belongs to
 	// the caller, and an answer that gets lost is a job that gets lost. So it
 	// never repeats a request that may have been understood, and callers do not
-	// cancel it. A *Pause as error says not to ask again before its time.
+	// cancel it. Claim.Next is filled in also when there is an error.
 	Claim(ctx context.Context) (Claim, error)
+
+	// Tune replaces the settings, and returns when the next poll is allowed under
+	// them. A poll that is under way keeps its settings. With the settings in force
+	// it changes nothing.
+	Tune(tuning Tuning) NextPoll
 
 	// Definition fetches what the job is made of. [ErrGone] when the service no
 	// longer has the job.
@@ -28,10 +37,24 @@ type Cloud interface {
 	Report(ctx context.Context, job *Job, report Report) error
 }
 
-// Claim is the answer to the question for work.
+// PollRetrier is an optional interface of a [Cloud].
+type PollRetrier interface {
+	// Retry ends the wait after a failed poll, except for what the service asked
+	// for, and returns when the next poll is allowed. It makes no request.
+	Retry() NextPoll
+}
+
+// Claim is the outcome of a poll.
 type Claim struct {
-	Job        *Job          // nil when there is nothing to do; the caller fills in what is its own
-	RetryAfter time.Duration // the service's wish for the next question; 0 is none
+	Job  *Job // nil when there is nothing to do; the caller fills in what is its own
+	Next NextPoll
+}
+
+// NextPoll is when a pool may poll again. Without a reason it is only the polling
+// interval, which a pool may cut short.
+type NextPoll struct {
+	At     time.Time // zero: at once
+	Reason string    // why polling is held until At, for people
 }
 
 // Verdict is a service's answer to whether a job shall go on.
@@ -72,29 +95,3 @@ var (
 	// ErrUnauthorized says that the service refuses the pool's credentials.
 	ErrUnauthorized = fmt.Errorf("the service refuses the token")
 )
-
-// BreakerOpen is the Reason of a [Pause] that a Cloud itself keeps: until then it
-// answers every claim with it and asks the service nothing. So it may be asked
-// earlier, to learn whether new settings have moved the end.
-const BreakerOpen = "circuit breaker open"
-
-// Pause is the error of a [Cloud.Claim] that must not be repeated before Until:
-// between two tries, or while the circuit breaker is open.
-type Pause struct {
-	Until  time.Time
-	Wish   time.Time // until when the service itself asks for it, and only other credentials end it; zero if it does not
-	Reason string    // for people, or BreakerOpen
-	Err    error     // the failure behind it; may be nil
-}
-
-// Error says until when and why.
-func (p *Pause) Error() string {
-	text := fmt.Sprintf("%s, asking again at %s", p.Reason, p.Until.Format(time.TimeOnly))
-	if p.Err != nil {
-		text = fmt.Sprintf("%v (%s)", p.Err, text)
-	}
-	return text
-}
-
-// Unwrap returns the failure behind the pause.
-func (p *Pause) Unwrap() error { return p.Err }

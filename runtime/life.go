@@ -201,7 +201,9 @@ func (l *life) follow(ctx context.Context, over <-chan struct{}) {
 // ends: an engine may be restarted while its containers run. The wait between two
 // calls doubles from firstRetry to lastRetry; wake ends it early. The first error is
 // logged with the message.
-func (l *life) retryEngine(ctx context.Context, wake <-chan struct{}, message string, call func() (done bool, err error)) {
+func (l *life) retryEngine(
+	ctx context.Context, wake <-chan struct{}, message string, call func() (done bool, err error),
+) {
 	logged := false
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		done, err := call()

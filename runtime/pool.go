@@ -24,62 +24,42 @@ type Parts struct {
 	Log       *slog.Logger
 }
 
-// Tunable is what a [Cloud] may also be: one that takes new settings while it
-// is in use.
-type Tunable interface {
-	Tune(Tuning)
-}
-
 // Pool claims jobs and runs each in an environment of its own, up to
 // Tuning.MaxJobs at a time. Its methods are safe for concurrent use.
 type Pool struct {
 	parts   Parts
 	log     *slog.Logger
 	changed chan struct{} // holds one empty token: something below is new
-	begun   chan struct{}
+	begun   chan struct{} // closed when the loop begins
 	jobs    sync.WaitGroup
 	final   context.Context // of Run, for what is done after its end: it ends lastLimit later
 
 	mu      sync.Mutex
 	spec    PoolSpec
+	tuned   chan struct{}    // closed and replaced by each Tune
 	lives   map[string]*life // by job id
-	running bool             // the loop has begun, and begun is closed
-	stopped bool             // Run has returned
 	drain   bool             // claim nothing more
 	done    int              // jobs that have ended, in a single run since it is one
+	stopped bool             // Run has returned
 	err     error            // why Run returned
 
-	polled   time.Time // last question for work
-	answered time.Time // last one that did not fail, or last answer about a job
-	pollAt   time.Time // next one; a pause may delay it
-	service  pause     // before the next question, for what the last one brought
-	engine   pause     // before the next poll, after jobs that failed before their first step
-	starts   starts    // of jobs
-	check    check     // of the executor
-	progress time.Time // last time that anything went forward
-	due      time.Time // latest time of the loop's next turn; zero while it waits for an event
-	failing  error     // of the last question; nil if it did not fail
-
-	pollingSince time.Time // start of the poll that is under way; zero if none is
-	failingSince time.Time // start of the first question of this row of failures
-
-	quiet   bool          // the failures of this row are said, and nothing has changed that may end it
-	broken  bool          // the circuit breaker is open, and this was said
-	waiting bool          // for one of the process's slots
-	tuned   chan struct{} // closed and replaced by each Tune
+	polls   polls
+	starts  starts    // of jobs
+	check   check     // of the executor
+	waiting bool      // for one of the process's slots
+	due     time.Time // latest time of the loop's next turn; zero while it waits for an event
 }
 
 // NewPool makes a pool that does nothing until [Pool.Run].
 func NewPool(spec PoolSpec, parts Parts) *Pool {
 	return &Pool{
-		parts:    parts,
-		log:      parts.Log.With("component", "pool", "pool", spec.Name),
-		changed:  make(chan struct{}, 1),
-		begun:    make(chan struct{}),
-		spec:     spec,
-		lives:    map[string]*life{},
-		progress: time.Now(),
-		tuned:    make(chan struct{}),
+		parts:   parts,
+		log:     parts.Log.With("component", "pool", "pool", spec.Name),
+		changed: make(chan struct{}, 1),
+		begun:   make(chan struct{}),
+		spec:    spec,
+		lives:   map[string]*life{},
+		tuned:   make(chan struct{}),
 	}
 }
 
@@ -104,16 +84,20 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 	})
 	defer stop()
-	p.expect(time.Now().Add(listLimit))
+	p.mu.Lock()
+	p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
+	p.due = time.Now().Add(listLimit)
+	p.mu.Unlock()
 	err := p.adopt(ctx)
 	if err == nil {
 		p.mu.Lock()
-		p.running = true
-		p.mu.Unlock()
 		close(p.begun)
+		p.mu.Unlock()
 		p.loop(ctx)
 	}
-	p.expect(time.Time{})
+	p.mu.Lock()
+	p.due = time.Time{}
+	p.mu.Unlock()
 	p.jobs.Wait()
 	if p.parts.Close != nil {
 		p.parts.Close()
@@ -128,74 +112,68 @@ func (p *Pool) Run(ctx context.Context) error {
 // behind and begins to ask for work. It stays open if it never comes to that.
 func (p *Pool) Begun() <-chan struct{} { return p.begun }
 
-// loop is one turn after the other: wait for whatever comes first, ask for work
-// when that is due and there is room, and sweep now and then.
+// loop claims jobs until the pool is done or ctx ends. Each turn decides whether to
+// poll, and then waits for the first event.
 func (p *Pool) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	broom := time.NewTicker(sweepInterval)
-	defer broom.Stop()
-	beside, enough := context.WithCancel(ctx) // for sweeps and checks
-	defer enough()
-	var queued *slot // while the pool waits for a slot
-	defer func() { p.leaveQueue(queued) }()
-	for {
-		room, wait := p.turn()
-		if room < 0 {
-			return
+	sweepTicker := time.NewTicker(sweepInterval)
+	defer sweepTicker.Stop()
+	beside, cancel := context.WithCancel(ctx) // for sweeps and checks
+	defer cancel()
+	var place *slot // in the queue, or the slot itself; nil while the pool may not poll
+	for ctx.Err() == nil {
+		capacity, wait := p.turn()
+		if capacity < 0 {
+			break
 		}
-		polls := room > 0 && wait <= 0 // the next poll is due
+		polls := capacity > 0 && wait <= 0 // the next poll is due
 		executor, check := p.examine(beside, polls)
 
 		// A pool that may not poll waits for no slot. One that has a slot polls, but
 		// only after a check that still counts.
 		switch {
 		case !polls || executor == unable:
-			p.leaveQueue(queued)
-			queued = nil
-		case executor == able && queued != nil && queued.has():
-			granted := queued
-			queued = nil
-			p.setWaiting(false)
-			p.claim(ctx, granted)
-			continue
-		}
-
-		// Wait for the first event. The timer is for the next poll, or for the
-		// next check: while the pool may not poll, and while it waits for a slot.
-		var due <-chan time.Time
-		var granted <-chan struct{}
-		if queued != nil && !queued.has() {
-			granted = queued.granted
-		}
-		switch {
-		case executor != able || queued != nil:
-			if wait = check; check > 0 {
-				due = timer.C
+			p.leaveQueue(place)
+			place = nil
+		case executor == able:
+			if place == nil {
+				place = p.parts.Slots.join(p)
+				p.setWaiting(!place.has())
 			}
-		case room > 0:
-			due = timer.C
-		}
-		timer.Reset(wait)
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.changed:
-		case <-broom.C:
-			p.jobs.Go(func() { p.sweepAgain(beside) })
-		case <-due:
-			if !polls || executor != able || queued != nil {
+			if place.has() {
+				granted := place
+				place = nil
+				p.setWaiting(false)
+				p.claim(ctx, granted)
 				continue
 			}
-			if slot := p.parts.Slots.join(p); slot.has() {
-				p.claim(ctx, slot)
-			} else {
-				queued = slot
-				p.setWaiting(true)
-			}
-		case <-granted: // if it is still wanted
+		}
+
+		// The timer is for the next poll, or for the next check: while the pool may not
+		// poll, and while it waits for a slot.
+		if executor != able || place != nil {
+			wait = check
+		}
+		var due <-chan time.Time
+		if wait > 0 {
+			timer.Reset(wait)
+			due = timer.C
+		}
+		var granted <-chan struct{}
+		if place != nil && !place.has() {
+			granted = place.granted
+		}
+		select {
+		case <-ctx.Done():
+		case <-p.changed:
+		case <-sweepTicker.C:
+			p.jobs.Go(func() { p.sweepAgain(beside) })
+		case <-due:
+		case <-granted:
 		}
 	}
+	p.leaveQueue(place)
 }
 
 // leaveQueue gives up the pool's place in the queue for a slot, or its slot. Nil is
@@ -214,14 +192,13 @@ func (p *Pool) setWaiting(waiting bool) {
 	p.waiting = waiting
 }
 
-// turn says how many jobs there is room for, and how long to wait before the
-// next question. Room is negative when the loop is over.
-func (p *Pool) turn() (room int, wait time.Duration) {
+// turn returns the free capacity and the delay until the next poll. Capacity is -1
+// when the pool is done. Without capacity there is no delay: an event wakes the loop.
+func (p *Pool) turn() (capacity int, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drain = p.drain || p.spec.Tuning.SingleRun && p.done > 0
-	now := time.Now()
-	p.due = time.Time{} // until there is room, an event wakes the loop
+	p.due = time.Time{}
 	switch {
 	case p.drain && len(p.lives) == 0:
 		return -1, 0
@@ -232,33 +209,20 @@ func (p *Pool) turn() (room int, wait time.Duration) {
 	if p.spec.Tuning.SingleRun {
 		most = 1
 	}
-	room, wait = max(0, most-len(p.lives)), max(0, p.pollAt.Sub(now), p.paused().until.Sub(now))
-	if room > 0 && !p.waiting {
+	if capacity = most - len(p.lives); capacity <= 0 {
+		return 0, 0
+	}
+	now := time.Now()
+	wait = max(0, p.polls.next.At.Sub(now), p.starts.hold.At.Sub(now))
+	if !p.waiting {
 		p.due = now.Add(wait)
 	}
-	return room, wait
-}
-
-// polling notes that a poll begins, which ends at the latest at a time.
-func (p *Pool) polling(began, end time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pollingSince, p.due = began, end
-}
-
-// expect sets the time at which the loop turns next at the latest; zero is when
-// something happens.
-func (p *Pool) expect(due time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.due = due
+	return capacity, wait
 }
 
 // Tune gives the pool new settings. They are used from the next turn on; a job
-// keeps what it was claimed under, but for the interval of the questions whether
-// it is wanted. Waits that the new settings make shorter end sooner, at once if
-// they should be over, and what the service has asked for is kept for as long as
-// nothing changes that it was asked for.
+// keeps what it was claimed under, but for the interval of its status check. The
+// Cloud decides which waits the new settings end.
 func (p *Pool) Tune(spec PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,14 +232,34 @@ func (p *Pool) Tune(spec PoolSpec) {
 	if spec.Tuning.SingleRun && !before.SingleRun {
 		p.done = 0
 	}
-	if cloud, ok := p.parts.Cloud.(Tunable); ok {
-		cloud.Tune(spec.Tuning)
-	}
-	p.reconsider(before)
+	p.polls.next, p.polls.outdated = p.parts.Cloud.Tune(spec.Tuning), true
 	p.retryStart(before)
 	p.check.ended = time.Time{}
 	close(p.tuned)
 	p.tuned = make(chan struct{})
+	p.poke()
+}
+
+// Retrier is an optional interface of what makes use of a [Cloud].
+type Retrier interface {
+	// Retry ends the wait after a failed poll. It returns at once.
+	Retry()
+}
+
+// Retry ends the wait after a failed poll: the next one is made now, and if it fails,
+// the wait begins again. A wait that the service asked for stays, and so does the
+// interval after a poll that did not fail.
+func (p *Pool) Retry() {
+	cloud, ok := p.parts.Cloud.(PollRetrier)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if next := cloud.Retry(); next.At.Before(p.polls.next.At) {
+		p.polls.next = next
+	}
+	p.polls.outdated = true
 	p.poke()
 }
 
@@ -293,7 +277,7 @@ func (p *Pool) Drain() {
 func (p *Pool) answeredNow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answered = time.Now()
+	p.polls.answered = time.Now()
 }
 
 // settings returns the settings in force now, and a channel that is closed when

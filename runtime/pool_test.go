@@ -470,7 +470,7 @@ func TestALongJobIsNoStandstillWhileTheServiceGivesNoAnswerAboutIt(t *testing.T)
 		st.start()
 		for range 100 {
 			wait(time.Minute)
-			if still := time.Since(st.pool.State().Progress); still > time.Minute {
+			if still := st.pool.State().Overdue(time.Now()); still > time.Minute {
 				t.Errorf("the pool counts as standing still for %s while its job runs", still)
 				return
 			}
@@ -625,12 +625,13 @@ func TestALongSetUpGivesSignsOfLife(t *testing.T) {
 
 func TestRetryAfterSetsTheNextQuestionUnlessOverridden(t *testing.T) {
 	for _, override := range []bool{false, true} {
-		play(t, spec(func(t *runtime.Tuning) { t.PollingOverride = override }), func(t *testing.T, st *stage) {
-			st.cloud.RetryAfter(10 * time.Minute)
-			st.start()
+		s := broken(func(t *runtime.Tuning) { t.PollingOverride = override })
+		play(t, s, func(t *testing.T, st *stage) {
+			service := answering("204 No Content\r\nRetry-After: 600")
+			st.reach(s, service)
 			state := st.pool.State()
 			wait(9 * time.Minute)
-			calls := len(st.cloud.Calls(runtimetest.Claim))
+			calls := service.dials.Load()
 			switch {
 			case override && calls < 8:
 				t.Errorf("overridden: %d questions in 9 minutes, want one a minute", calls)
@@ -640,7 +641,7 @@ func TestRetryAfterSetsTheNextQuestionUnlessOverridden(t *testing.T) {
 				t.Errorf("the pool is %s (%s), want paused with a reason", state.Phase, state.Why)
 			}
 			wait(2 * time.Minute)
-			if calls := len(st.cloud.Calls(runtimetest.Claim)); !override && calls != 2 {
+			if calls := service.dials.Load(); !override && calls != 2 {
 				t.Errorf("%d questions in 11 minutes, want 2", calls)
 			}
 		})
@@ -653,7 +654,7 @@ func TestAPauseIsKeptAlsoWhenAJobEnds(t *testing.T) {
 		st.engine.Script("long", runtimetest.Script{Running: 5 * time.Minute})
 		st.cloud.Queue("a", "long")
 		st.start()
-		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(10 * time.Minute), Reason: "circuit breaker open"})
+		st.cloud.Hold(runtime.NextPoll{At: time.Now().Add(10 * time.Minute), Reason: "circuit breaker open"})
 		wait(70 * time.Second)
 		calls := len(st.cloud.Calls(runtimetest.Claim))
 		st.cloud.Queue("b")
@@ -661,8 +662,8 @@ func TestAPauseIsKeptAlsoWhenAJobEnds(t *testing.T) {
 		if now := len(st.cloud.Calls(runtimetest.Claim)); now != calls {
 			t.Errorf("%d questions during the pause", now-calls)
 		}
-		if state := st.pool.State(); time.Since(state.Progress) > time.Minute {
-			t.Errorf("a pause on purpose counts as %s without progress", time.Since(state.Progress))
+		if still := st.pool.State().Overdue(time.Now()); still > time.Minute {
+			t.Errorf("a pause on purpose counts as %s without progress", still)
 		}
 		wait(3 * time.Minute)
 		st.wantDeeds("b", "start", "started", "remove", "removed")
@@ -670,40 +671,46 @@ func TestAPauseIsKeptAlsoWhenAJobEnds(t *testing.T) {
 }
 
 func TestFailedQuestionsAreRepeatedAtTheIntervalAndSaidOnce(t *testing.T) {
-	play(t, spec(), func(t *testing.T, st *stage) {
-		st.cloud.Fail(runtimetest.Claim, 5, errors.New("connection refused"))
-		st.start()
+	s := broken(func(t *runtime.Tuning) { t.BreakerFailures = 100 })
+	play(t, s, func(t *testing.T, st *stage) {
+		service := answering("")
+		st.reach(s, service)
 		wait(4 * time.Minute)
+		if polls := service.dials.Load(); polls < 4 || polls > 5 {
+			t.Errorf("%d polls in four minutes, want one a minute", polls)
+		}
 		if loud := strings.Count(st.log.String(), "level=WARN"); loud != 1 {
 			t.Errorf("%d warnings for one row of failures:\n%s", loud, st.log)
 		}
-		if still := time.Since(st.pool.State().Progress); still > time.Minute {
+		if still := st.pool.State().Overdue(time.Now()); still > time.Minute {
 			t.Errorf("failed questions count as %s without progress", still)
 		}
+		service.answer.Store("204 No Content")
 		wait(2 * time.Minute)
-		if !strings.Contains(st.log.String(), "the service answers again") {
+		if !strings.Contains(st.log.String(), "polling resumed") {
 			t.Errorf("the recovery was not said:\n%s", st.log)
 		}
 	})
 }
 
 func TestThePoolTellsWhyItsLastQuestionFailedUntilOneSucceeds(t *testing.T) {
-	play(t, spec(), func(t *testing.T, st *stage) {
-		refused := fmt.Errorf("%w: check token", runtime.ErrUnauthorized)
-		down := &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "try 1 of 3", Err: errors.New("connection refused")}
-		st.cloud.Fail(runtimetest.Claim, 1, refused)
-		st.cloud.Fail(runtimetest.Claim, 1, down)
+	s := broken(func(t *runtime.Tuning) { t.RetryCount, t.RetryWait, t.RetryMaxWait = 2, 2*time.Minute, 2*time.Minute })
+	play(t, s, func(t *testing.T, st *stage) {
 		if got := st.pool.State().Failing; got != "" {
 			t.Errorf("before the first question it is %q", got)
 		}
-		st.start()
-		for _, want := range []error{refused, down} {
-			if got := st.pool.State().Failing; got != want.Error() || !strings.Contains(st.log.String(), got) {
-				t.Errorf("it is %q, want %q as in the log:\n%s", got, want, st.log)
-			}
-			wait(2 * time.Minute)
+		service := answering("401 Unauthorized")
+		st.reach(s, service)
+		if got := st.pool.State().Failing; !strings.Contains(got, "check token") || !strings.Contains(st.log.String(), got) {
+			t.Errorf("it is %q, want that the token is refused, as in the log:\n%s", got, st.log)
 		}
-		wait(time.Hour)
+		service.answer.Store("")
+		wait(2 * time.Minute)
+		if got := st.pool.State().Failing; !strings.Contains(got, "connection refused") || !strings.Contains(st.log.String(), got) {
+			t.Errorf("it is %q, want that the connection is refused, as in the log:\n%s", got, st.log)
+		}
+		service.answer.Store("204 No Content")
+		wait(5 * time.Minute)
 		if got := st.pool.State().Failing; got != "" {
 			t.Errorf("after a question that succeeded it is %q", got)
 		}
@@ -839,7 +846,7 @@ func TestLeftoverPool(t *testing.T) {
 		run(t, func(st *stage) {
 			wait(2 * time.Hour)
 			state := st.pool.State()
-			if state.Phase != runtime.PoolDraining || state.Why == "" || len(state.Jobs) != 1 || time.Since(state.Progress) > time.Minute {
+			if state.Phase != runtime.PoolDraining || state.Why == "" || len(state.Jobs) != 1 || state.Overdue(time.Now()) > time.Minute {
 				t.Errorf("the pool is %+v", state)
 			}
 			wait(4 * time.Hour)

@@ -138,7 +138,7 @@ func TestWaitingForASlotIsShownAndIsNoStandstill(t *testing.T) {
 	share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
 		wait(50 * time.Minute)
 		state := stages[1].pool.State()
-		if state.Phase != runtime.PoolWaiting || state.Why == "" || time.Since(state.Progress) > time.Second || len(state.Jobs) > 0 {
+		if state.Phase != runtime.PoolWaiting || state.Why == "" || state.Overdue(time.Now()) > time.Second || len(state.Jobs) > 0 {
 			t.Errorf("the pool that waits is %+v", state)
 		}
 		if polls := stages[1].cloud.Calls(runtimetest.Claim); len(polls) > 0 {

@@ -21,13 +21,13 @@ const (
 
 // PoolState is a snapshot of a pool.
 type PoolState struct {
-	Spec     PoolSpec // in force
-	Phase    PoolPhase
-	Until    time.Time // end of a pause
-	Why      string    // reason of a pause, or of the waiting
-	Failing  string    // why the last question for work failed; empty if it did not
-	Jobs     []JobState
-	Progress time.Time // last time that the loop turned; now, while its next turn is not due
+	Spec    PoolSpec // in force
+	Phase   PoolPhase
+	Until   time.Time // end of a pause
+	Why     string    // reason of a pause, or of the waiting
+	Failing string    // why the last question for work failed; empty if it did not
+	Jobs    []JobState
+	Due     time.Time // latest time of the loop's next turn; zero while an event wakes it
 
 	// AnsweredAt is when the service last answered the pool: a poll, with a job or
 	// with none, or the question whether a job is wanted. Zero is never.
@@ -57,44 +57,46 @@ type JobState struct {
 	Since   time.Time // of the claim, or of the adoption
 }
 
+// Overdue returns for how long the loop should have turned at a time, 0 while its next
+// turn is not due.
+func (s PoolState) Overdue(now time.Time) time.Duration {
+	if s.Due.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(s.Due))
+}
+
 // State returns a snapshot.
 func (p *Pool) State() PoolState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	state := PoolState{
-		Spec:     p.spec,
-		Phase:    p.phase(),
-		Progress: p.progress,
-		Begun:    p.running,
+		Spec:  p.spec,
+		Phase: p.phase(),
+		Due:   p.due,
+		Begun: closed(p.begun),
 
-		AnsweredAt: p.answered, FailingSince: p.failingSince, PollingSince: p.pollingSince,
+		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.polls.since,
 
 		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
 		Err:      p.err,
 	}
-	if p.failing != nil {
-		state.Failing = p.failing.Error()
+	if p.polls.failing != nil {
+		state.Failing = p.polls.failing.Error()
 	}
 	switch {
 	case state.Phase == PoolPaused && p.check.problem != nil:
 		state.Why = "the executor cannot start jobs, so the pool does not poll"
 		state.ExecutorProblem = p.check.problem.Error()
 	case state.Phase == PoolPaused:
-		pause := p.paused()
-		state.Until, state.Why = pause.until, pause.why
+		hold := p.hold()
+		state.Until, state.Why = hold.At, hold.Reason
 	}
 	if state.Phase == PoolWaiting {
 		state.Why = "each of the agent's places for a job is taken, by a job or by a pool that asks for work"
 	}
 	if state.Phase == PoolDraining && p.spec.Leftover {
 		state.Why = "the pool is no longer configured, and has jobs of an earlier run of the agent"
-	}
-	now := time.Now()
-	switch {
-	case p.due.IsZero(), p.due.After(now):
-		state.Progress = now
-	case p.due.After(p.progress):
-		state.Progress = p.due
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.lives)) {
 		state.Jobs = append(state.Jobs, p.lives[id].state())
@@ -109,13 +111,22 @@ func (p *Pool) phase() PoolPhase {
 		return PoolStopped
 	case p.drain:
 		return PoolDraining
-	case !p.running:
+	case !closed(p.begun):
 		return PoolStarting
-	case p.check.problem != nil, time.Now().Before(p.paused().until):
+	case p.check.problem != nil, time.Now().Before(p.hold().At):
 		return PoolPaused
 	case p.waiting:
 		return PoolWaiting
 	default:
 		return PoolPolling
 	}
+}
+
+// hold returns the hold that ends last, of the Cloud or after failed starts. It may be
+// past. The caller holds the lock.
+func (p *Pool) hold() NextPoll {
+	if p.polls.next.Reason != "" && p.polls.next.At.After(p.starts.hold.At) {
+		return p.polls.next
+	}
+	return p.starts.hold
 }

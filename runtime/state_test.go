@@ -151,7 +151,7 @@ func TestPoolState(t *testing.T) {
 			wait(9 * time.Minute)
 			st.wantFresh()
 			wait(time.Hour)
-			if still := time.Since(st.pool.State().Progress); still < 50*time.Minute {
+			if still := st.pool.State().Overdue(time.Now()); still < 50*time.Minute {
 				t.Errorf("the loop that is held in a call counts as standing still for %s", still)
 			}
 			close(deaf.release)
@@ -167,7 +167,7 @@ type slowRefusal struct {
 
 func (c *slowRefusal) Claim(context.Context) (runtime.Claim, error) {
 	time.Sleep(10 * time.Second)
-	return runtime.Claim{}, c.err
+	return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Minute)}}, c.err
 }
 
 // deafCloud does not return from a claim before it is released, even when its
@@ -179,5 +179,5 @@ type deafCloud struct {
 
 func (c deafCloud) Claim(context.Context) (runtime.Claim, error) {
 	<-c.release
-	return runtime.Claim{}, errors.New("too late")
+	return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Minute)}}, errors.New("too late")
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,37 +31,46 @@ func (st *stage) wantPaused(span time.Duration) {
 	}
 }
 
-// wantFresh checks that the pool has gone forward, or has waited on purpose,
-// within the last second.
+// wantFresh checks that the pool's loop has turned when it should.
 func (st *stage) wantFresh() {
 	st.t.Helper()
-	if still := time.Since(st.pool.State().Progress); still > time.Second {
+	if still := st.pool.State().Overdue(time.Now()); still > time.Second {
 		st.t.Errorf("the pool counts as standing still for %s", still)
 	}
 }
 
-// lateCloud answers the first question only after an edit has come, and with err.
+// lateCloud answers the first poll only after an edit has come, with a hold of an hour
+// that the edit has ended.
 type lateCloud struct {
 	*runtimetest.Cloud
 	edit func()
-	err  error
 }
 
 func (c *lateCloud) Claim(ctx context.Context) (runtime.Claim, error) {
 	claim, err := c.Cloud.Claim(ctx)
-	if c.edit == nil {
-		return claim, err
+	if c.edit != nil {
+		claim.Next = runtime.NextPoll{At: time.Now().Add(time.Hour), Reason: "of older settings"}
+		err = errors.New("500")
+		c.edit()
+		c.edit = nil
 	}
-	c.edit()
-	c.edit = nil
-	return claim, c.err
+	return claim, err
 }
 
-// startLate starts the pool with an edit that comes while the service is about
-// to answer the first question with err.
-func (st *stage) startLate(s runtime.PoolSpec, next runtime.PoolSpec, err error) {
-	st.pool = runtime.NewPool(s, runtime.Parts{
-		Cloud:    &lateCloud{Cloud: st.cloud, edit: func() { st.pool.Tune(next) }, err: err},
+// Tune allows the next poll at once.
+func (c *lateCloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
+	c.Cloud.Tune(tuning)
+	return runtime.NextPoll{}
+}
+
+// Retry allows the next poll at once.
+func (c *lateCloud) Retry() runtime.NextPoll { return runtime.NextPoll{} }
+
+// startLate starts the pool with an edit, or a Retry, that comes while the service is
+// about to answer the first poll.
+func (st *stage) startLate(edit func()) {
+	st.pool = runtime.NewPool(edited(), runtime.Parts{
+		Cloud:    &lateCloud{Cloud: st.cloud, edit: edit},
 		Executor: st.engine, Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
 	})
 	st.start()
@@ -74,15 +82,6 @@ func edited(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 		t.Token, t.OIDCSum = secret.New("old"), "old"
 		t.PollingInterval, t.BreakerTimeout = time.Hour, time.Hour
 	}}, edits...)...)
-}
-
-// unrelated are edits that change nothing for which a service may have asked for
-// a longer wait.
-func unrelated(i int) func(*runtime.Tuning) {
-	return func(t *runtime.Tuning) {
-		t.MaxJobs, t.PollingInterval, t.StatusInterval = 1+i%3, time.Duration(1+i)*time.Second, time.Duration(1+i)*time.Second
-		t.RetryCount, t.BreakerFailures, t.BreakerTimeout = i, 1+i, time.Duration(1+i)*time.Second
-	}
 }
 
 func TestAnIntervalThatIsLoweredHoldsForTheNextQuestionAboutARunningJob(t *testing.T) {
@@ -144,175 +143,52 @@ func TestNoRowOfEditsPutsOffOrMultipliesTheQuestionsAboutARunningJob(t *testing.
 	})
 }
 
-func TestAnEditEndsThePauseOfABreakerThatNoLongerHolds(t *testing.T) {
-	play(t, edited(), func(t *testing.T, st *stage) {
-		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: runtime.BreakerOpen, Err: errors.New("500")})
-		st.start()
-		wait(30 * time.Minute)
-		st.wantPaused(30 * time.Minute)
-		st.pool.Tune(edited(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }))
-		st.wantFresh()
-		wait(0)
-		if asked := st.asked(runtimetest.Claim); asked != 2 {
-			t.Errorf("%d questions right after the edit, want 1", asked-1)
-		}
-	})
-}
-
-func TestAnEditLeavesThePauseOfABreakerThatStillHolds(t *testing.T) {
-	play(t, edited(), func(t *testing.T, st *stage) {
-		open := func(span time.Duration) *runtime.Pause {
-			return &runtime.Pause{Until: time.Now().Add(span), Reason: runtime.BreakerOpen}
-		}
-		st.cloud.Fail(runtimetest.Claim, 1, open(time.Hour))
-		st.cloud.Fail(runtimetest.Claim, 1, open(2*time.Hour)) // the edit made it longer
-		st.start()
-		wait(time.Minute)
-		st.pool.Tune(edited(func(t *runtime.Tuning) { t.BreakerTimeout = 2 * time.Hour }))
-		wait(0)
-		st.wantPaused(2*time.Hour - time.Minute)
-		wait(2*time.Hour - 2*time.Minute)
-		if asked := st.asked(runtimetest.Claim); asked != 2 {
-			t.Errorf("%d questions within the pause", asked-2)
-		}
-		wait(time.Minute)
-		if asked := st.asked(runtimetest.Claim); asked != 3 {
-			t.Errorf("%d questions after the pause, want 1", asked-2)
-		}
-	})
-}
-
-func TestAnEditThatArrivesBeforeTheBreakersPauseIsHeeded(t *testing.T) {
-	play(t, edited(), func(t *testing.T, st *stage) {
-		st.startLate(edited(), edited(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }),
-			&runtime.Pause{Until: time.Now().Add(time.Hour), Reason: runtime.BreakerOpen})
-		if asked := st.asked(runtimetest.Claim); asked != 2 {
-			t.Errorf("asked %d times, want a question anew at once, as the pause was of the old settings", asked)
-		}
-	})
-}
-
-func TestOverridingThePollingIntervalEndsTheServicesLongerWait(t *testing.T) {
-	quick := func(t *runtime.Tuning) { t.PollingInterval = time.Second }
-	play(t, edited(quick), func(t *testing.T, st *stage) {
-		st.cloud.RetryAfter(24 * time.Hour)
-		st.start()
-		for i := range 600 {
-			st.pool.Tune(edited(unrelated(i)))
-			wait(time.Second)
-		}
-		st.wantPaused(24*time.Hour - 10*time.Minute)
-		if asked := st.asked(runtimetest.Claim); asked != 1 {
-			t.Errorf("%d questions in spite of the service's wish", asked-1)
-		}
-		st.pool.Tune(edited(quick, func(t *runtime.Tuning) { t.PollingOverride = true }))
-		st.wantFresh()
-		wait(0)
-		if asked := st.asked(runtimetest.Claim); asked != 2 {
-			t.Errorf("%d questions right after the edit, want 1", asked-1)
-		}
-	})
-}
-
-func TestOtherCertificatesEndARepetitionsWaitButNotTheServices(t *testing.T) {
-	other := edited(func(t *runtime.Tuning) { t.CA = "new" })
-	const minute = time.Minute
-	for name, c := range map[string]struct{ until, wish, left time.Duration }{
-		"a back-off alone":           {30 * minute, 0, 0},
-		"a wish that has passed":     {30 * minute, 5 * minute, 0},
-		"a wish within the back-off": {30 * minute, 20 * minute, 10 * minute},
-		"a wish alone":               {30 * minute, 30 * minute, 20 * minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, edited(), func(t *testing.T, st *stage) {
-				pause := &runtime.Pause{Until: time.Now().Add(c.until), Reason: "try 1 of 3", Err: errors.New("500")}
-				if c.wish > 0 {
-					pause.Wish = time.Now().Add(c.wish)
-				}
-				st.cloud.Fail(runtimetest.Claim, 1, pause)
-				st.start()
-				wait(10 * minute)
-				st.pool.Tune(other)
-				st.wantFresh()
-				wait(0)
-				if c.left > 0 {
-					st.wantPaused(c.left)
-					wait(c.left - time.Millisecond)
-					if asked := st.asked(runtimetest.Claim); asked != 1 {
-						t.Errorf("%d questions within the service's wish", asked-1)
-					}
-					wait(time.Millisecond)
-				}
-				if asked := st.asked(runtimetest.Claim); asked != 2 {
-					t.Errorf("%d questions %s after the edit, want 1", asked-1, c.left)
-				}
-			})
-		})
+// The rules of when an edit ends a wait are tested in package cloud: see
+// TestScheduleTune and TestScheduleRetryAfter there.
+func TestTune(t *testing.T) {
+	held := func(span time.Duration) runtime.NextPoll {
+		return runtime.NextPoll{At: time.Now().Add(span), Reason: "a test"}
 	}
-	t.Run("a failure that comes after the edit", func(t *testing.T) {
+	t.Run("a hold that the cloud ends is followed by a poll at once", func(t *testing.T) {
 		play(t, edited(), func(t *testing.T, st *stage) {
-			st.startLate(edited(), other, &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "try 1 of 3", Err: errors.New("not trusted")})
-			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("asked %d times, want a question with the new certificates at once", asked)
+			st.cloud.Hold(held(time.Hour))
+			st.start()
+			wait(30 * time.Minute)
+			st.wantPaused(30 * time.Minute)
+			st.cloud.Hold(runtime.NextPoll{At: time.Now()})
+			st.pool.Tune(edited(func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
+			st.wantFresh()
+			wait(0)
+			if asked := st.asked(runtimetest.Claim); asked != 1 {
+				t.Errorf("%d polls right after the edit, want 1", asked)
 			}
 		})
 	})
-}
-
-func TestOnlyOtherCredentialsEndTheWaitAfterARefusal(t *testing.T) {
-	failures := map[string]func() error{
-		"a rate limit": func() error {
-			return &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "try 1 of 3", Err: errors.New("429 Too Many Requests")}
-		},
-		"a refusal": func() error { return fmt.Errorf("%w: 401", runtime.ErrUnauthorized) },
-	}
-	others := map[string]func(*runtime.Tuning){
-		"a token":                  func(t *runtime.Tuning) { t.Token = secret.New("new") },
-		"a file of a token":        func(t *runtime.Tuning) { t.OIDCTokenFile = "/new" },
-		"the content of that file": func(t *runtime.Tuning) { t.OIDCSum = "new" },
-	}
-	for failed, failure := range failures {
-		for changed, other := range others {
-			t.Run(failed+" and "+changed, func(t *testing.T) {
-				play(t, edited(), func(t *testing.T, st *stage) {
-					st.cloud.Fail(runtimetest.Claim, 1, failure())
-					st.start()
-					for i := range 600 {
-						st.pool.Tune(edited(unrelated(i), func(t *runtime.Tuning) { t.PollingInterval = time.Hour }))
-						wait(time.Second)
-					}
-					if asked := st.asked(runtimetest.Claim); asked != 1 {
-						t.Errorf("%d questions after edits that change nothing of it", asked-1)
-					}
-					st.pool.Tune(edited(other))
-					wait(0)
-					if asked := st.asked(runtimetest.Claim); asked != 2 {
-						t.Errorf("%d questions right after the edit, want 1", asked-1)
-					}
-				})
-			})
-			t.Run(failed+" that comes after "+changed, func(t *testing.T) {
-				play(t, edited(), func(t *testing.T, st *stage) {
-					st.startLate(edited(), edited(other), failure())
-					if asked := st.asked(runtimetest.Claim); asked != 2 {
-						t.Errorf("asked %d times, want a question with the new token at once", asked)
-					}
-				})
-			})
-		}
-	}
-}
-
-func TestAnEditDoesNotPutOffARepetition(t *testing.T) {
-	play(t, edited(), func(t *testing.T, st *stage) {
-		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(20 * time.Second), Reason: "try 1 of 3", Err: errors.New("500")})
-		st.start()
-		wait(10 * time.Second)
-		st.pool.Tune(edited(most(2)))
-		wait(10 * time.Second)
-		if asked := st.asked(runtimetest.Claim); asked != 2 {
-			t.Errorf("%d questions when the repetition was due, want 1", asked-1)
-		}
+	t.Run("a hold that the cloud makes longer is kept", func(t *testing.T) {
+		play(t, edited(), func(t *testing.T, st *stage) {
+			st.start()
+			wait(time.Minute)
+			st.cloud.Hold(held(2*time.Hour - time.Minute))
+			st.pool.Tune(edited())
+			wait(0)
+			st.wantPaused(2*time.Hour - time.Minute)
+			wait(2*time.Hour - 2*time.Minute)
+			if asked := st.asked(runtimetest.Claim); asked != 1 {
+				t.Errorf("%d polls within the hold", asked-1)
+			}
+			wait(time.Minute)
+			if asked := st.asked(runtimetest.Claim); asked != 2 {
+				t.Errorf("%d polls after the hold, want 1", asked-1)
+			}
+		})
+	})
+	t.Run("a poll that is under way does not bring back a hold that an edit has ended", func(t *testing.T) {
+		play(t, edited(), func(t *testing.T, st *stage) {
+			st.startLate(func() { st.pool.Tune(edited()) })
+			if asked := st.asked(runtimetest.Claim); asked != 2 {
+				t.Errorf("%d polls, want another one at once, as the hold was of the old settings", asked)
+			}
+		})
 	})
 }
 
@@ -327,9 +203,11 @@ func TestAWaitOnPurposeIsNoStandstillWhateverEndsIt(t *testing.T) {
 		release()
 	})
 	play(t, edited(), func(t *testing.T, st *stage) {
-		st.cloud.Fail(runtimetest.Claim, 1, &runtime.Pause{Until: time.Now().Add(2 * time.Hour), Reason: "try 1 of 2", Err: errors.New("429")})
+		st.cloud.Fail(runtimetest.Claim, 1, errors.New("429"))
 		st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
 		st.start()
+		st.cloud.Hold(runtime.NextPoll{At: time.Now().Add(2 * time.Hour), Reason: "try 1 of 2"})
+		st.pool.Tune(edited())
 		wait(2 * time.Hour)
 		st.wantFresh()
 		wait(time.Minute)
@@ -412,42 +290,6 @@ func TestAJobThatRunsWhenASingleRunIsSwitchedOnIsTheOne(t *testing.T) {
 	})
 }
 
-// The pool ends a breaker's pause with any edit, so the client must keep it; and
-// no other, as the client forgets all others at once.
-func TestTheClientKeepsThePauseThatIsSaidToBeABreakersAndNoOther(t *testing.T) {
-	for name, c := range map[string]struct {
-		retries int
-		breaker bool
-	}{"breaker": {0, true}, "repetition": {2, false}} {
-		t.Run(name, func(t *testing.T) {
-			var questions atomic.Int32
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				questions.Add(1)
-				w.Header().Set("Retry-After", "3600")
-				w.WriteHeader(http.StatusTooManyRequests)
-			}))
-			defer server.Close()
-			s := edited(func(t *runtime.Tuning) {
-				t.RetryCount, t.RetryWait, t.RetryMaxWait, t.BreakerFailures = c.retries, time.Minute, time.Minute, 1
-			})
-			client := cloud.New(cloud.Options{
-				Identity: runtime.Identity{Service: server.URL}, Tuning: s.Tuning, UserAgent: "test", Log: slog.New(slog.DiscardHandler),
-			})
-			defer client.Close()
-			for range 2 {
-				_, err := client.Claim(t.Context())
-				var pause *runtime.Pause
-				if !errors.As(err, &pause) || (pause.Reason == runtime.BreakerOpen) != c.breaker {
-					t.Errorf("the client answers %v; want a pause, of a breaker %v", err, c.breaker)
-				}
-			}
-			if kept := questions.Load() == 1; kept != c.breaker {
-				t.Errorf("two claims were %d questions", questions.Load())
-			}
-		})
-	}
-}
-
 // service is one that a pool's client reaches within a bubble, over connections
 // of its own. An empty answer is a connection that is refused.
 type service struct {
@@ -487,12 +329,13 @@ func broken(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 
 // reach starts the pool of a spec with a real client of a service.
 func (st *stage) reach(s runtime.PoolSpec, with *service) {
+	log := slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	client := cloud.New(cloud.Options{
-		Identity: s.Identity, Tuning: s.Tuning, UserAgent: "test", Log: slog.New(slog.DiscardHandler),
+		Identity: s.Identity, Tuning: s.Tuning, UserAgent: "test", Log: log.With("component", "cloud", "pool", s.Name),
 		Transport: &http.Transport{DialContext: with.dial},
 	})
 	st.pool = runtime.NewPool(s, runtime.Parts{
-		Cloud: client, Executor: st.engine, Close: client.Close, Agent: "agent-1", Log: slog.New(slog.NewTextHandler(st.log, nil)),
+		Cloud: client, Executor: st.engine, Close: client.Close, Agent: "agent-1", Log: log,
 	})
 	st.start()
 }
@@ -593,18 +436,18 @@ func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t 
 		with := answering("")
 		st.reach(broken(), with)
 		end := time.Now().Add(time.Hour).Format("until=2006-01-02T15:04:05")
-		st.wantSaid("WARN", 1, "the circuit breaker is open: not asking for work\" component=pool pool=default "+end)
+		st.wantSaid("WARN", 1, "circuit breaker opened\" component=cloud pool=default "+end)
 		if _, why := st.said("WARN", "connection refused"); why != 1 {
 			t.Errorf("it is not said why:\n%s", st.log)
 		}
 		wait(30 * time.Minute)
-		st.pool.Tune(broken(most(2))) // and the pool asks the client whether it still holds
+		st.pool.Tune(broken(most(2))) // and the client tells whether it still holds
 		wait(3 * time.Hour)
 		st.wantSaid("WARN", 1, "")
 		st.wantSaid("INFO", 0, "")
 		with.answer.Store("204 No Content")
 		wait(time.Hour)
-		st.wantSaid("INFO", 1, "\"the service answers again\" component=pool pool=default circuit_breaker=closed")
+		st.wantSaid("INFO", 1, "\"polling resumed\" component=cloud pool=default circuit_breaker=closed")
 		st.wantSaid("WARN", 1, "")
 		with.answer.Store("")
 		wait(time.Minute + 10*time.Second)
@@ -615,7 +458,7 @@ func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t 
 func TestABreakerThatOpensAfterFailuresIsSaidAfterThem(t *testing.T) {
 	play(t, broken(), func(t *testing.T, st *stage) {
 		st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), answering(""))
-		st.wantSaid("WARN", 1, "ask for work")
+		st.wantSaid("WARN", 1, "poll failed")
 		wait(5 * time.Minute)
 		st.wantSaid("WARN", 2, "circuit breaker")
 	})
@@ -645,7 +488,7 @@ func TestABreakerThatClosesWithARefusalIsSaidAndSoIsTheRefusal(t *testing.T) {
 		st.reach(broken(), with)
 		with.answer.Store("401 Unauthorized")
 		wait(time.Hour)
-		st.wantSaid("INFO", 1, "the circuit breaker is closed")
+		st.wantSaid("INFO", 1, "circuit breaker closed")
 		st.wantSaid("ERROR", 1, "refuses the token")
 		wait(time.Hour)
 		st.wantSaid("INFO", 1, "")

@@ -38,7 +38,7 @@ func TestHangUp(t *testing.T) {
 		w := newWorld(t, "process")
 		w.url = service.URL
 		agent = w.follow(nil, "token: "+w.pool, "circuit_breaker_failures: 1", "circuit_breaker_timeout: 1h", "request_retry_count: 0")
-		agent.says("the circuit breaker is open")
+		agent.says("circuit breaker opened")
 		return agent, polls, up
 	}
 
@@ -46,7 +46,7 @@ func TestHangUp(t *testing.T) {
 	opened := func(agent *program, times int) {
 		agent.w.t.Helper()
 		agent.w.eventually("the breaker opens again", func() bool {
-			return strings.Count(agent.output(), "the circuit breaker is open") == times
+			return strings.Count(agent.output(), "circuit breaker opened") == times
 		})
 	}
 
@@ -62,7 +62,7 @@ func TestHangUp(t *testing.T) {
 		}
 		up.Store(true)
 		agent.signal(syscall.SIGHUP)
-		agent.says("the service answers again")
+		agent.says("polling resumed")
 		agent.w.eventually("polling goes on", func() bool { return polls.Load() > 6 })
 	})
 

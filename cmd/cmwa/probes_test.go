@@ -126,7 +126,7 @@ func TestProbes(t *testing.T) {
 		up, p := w.url, probes{w, freePort(t)}
 		w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
 		agent := w.agent(p.settings("circuit_breaker_failures: 1", "circuit_breaker_timeout: 1s", "request_retry_count: 0")...)
-		agent.says("the circuit breaker is open")
+		agent.says("circuit breaker opened")
 		p.never(2 * probedThreshold)
 		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet", "problem: cannot reach")
 		stop := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))

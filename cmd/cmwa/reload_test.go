@@ -463,7 +463,7 @@ func TestTheLogIsSwitchedWhileTheAgentRuns(t *testing.T) {
 	}
 	w.save("token: of-no-pool", "log_level: debug", "log_format: json")
 	agent.find(regexp.MustCompile(`(?m)^\{.*"msg":"converged".*"generation":2`))
-	agent.find(regexp.MustCompile(`(?m)^\{.*"level":"DEBUG".*"msg":"ask for work"`)) // from the second failure on
+	agent.find(regexp.MustCompile(`(?m)^\{.*"level":"DEBUG".*"msg":"poll failed"`)) // from the second failure on
 	w.save("token: "+p[1].token, "log_level: error")
 	w.polls(v, p[1].token)
 	before := len(agent.output())

@@ -474,7 +474,7 @@ func TestAServiceThatIsDownIsSaidAndTriedAgain(t *testing.T) {
 	agent.says("service_url")
 	proxy := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
 	defer proxy()
-	agent.says("the service answers again")
+	agent.says("polling resumed")
 	w.url = up
 }
 

@@ -51,7 +51,7 @@ func busyAgent(t *testing.T) Snapshots {
 			continue
 		}
 		status.Pools = append(status.Pools, runtime.PoolState{
-			Spec: spec, Phase: runtime.PoolPaused, Until: now.Add(time.Minute), Why: "the service asks for it", Progress: now, AnsweredAt: now,
+			Spec: spec, Phase: runtime.PoolPaused, Until: now.Add(time.Minute), Why: "the service asks for it", Due: now, AnsweredAt: now,
 			Jobs: []runtime.JobState{{ID: "job-1", Subject: "deployment-1", Phase: runtime.Started, Since: now.Add(-90 * time.Second)}},
 		})
 	}
@@ -76,7 +76,7 @@ func calmAgent(t *testing.T) Snapshots {
 	now := time.Now()
 	status := reconcile.Status{Desired: 1, Applied: 1, AppliedAt: now, Claiming: true, Problems: map[string]string{}, Process: desired.Process}
 	for _, spec := range desired.Pools {
-		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Begun: true, Progress: now, AnsweredAt: now})
+		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Begun: true, Due: now, AnsweredAt: now})
 	}
 	return newSnapshots(reconcile.View{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second), Accepted: 1}, status)
 }
@@ -158,7 +158,7 @@ func TestHealth(t *testing.T) {
 			p.ExecutorProblem = "the engine does not answer: start it"
 		}, 200, 503, []string{`"reason":"the engine does not answer: start it"`, `"problem":"the engine does not answer: start it"`}, []string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
 		"a loop that stands still": {func(p *runtime.PoolState) {
-			p.Progress = time.Now().Add(-time.Hour)
+			p.Due = time.Now().Add(-time.Hour)
 		}, 503, 200, []string{`"stuck":true`}, []string{"cmwa_healthy 0\n", "cmwa_ready 1\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestHealth(t *testing.T) {
 func TestAPoolThatIsStuckTellsSinceWhenAndWhy(t *testing.T) {
 	a := calmAgent(t)
 	status := a.Loop()
-	status.Pools[0].Failing, status.Pools[0].Progress = "the service refuses the token", time.Now().Add(-time.Hour)
+	status.Pools[0].Failing, status.Pools[0].Due = "the service refuses the token", time.Now().Add(-time.Hour)
 	d := a.Document(time.Now())
 	if p := d.Pools[0]; d.Healthy || !p.Stuck || p.Problem != "the service refuses the token" {
 		t.Errorf("%+v", p)

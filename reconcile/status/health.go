@@ -59,7 +59,7 @@ func readiness(status func() reconcile.Status) http.HandlerFunc {
 
 func writeProbe(w http.ResponseWriter, code int, word string, s reconcile.Status, now time.Time) {
 	p := probe{
-		Status: word, CurrentTime: now.UTC(), LastActivity: s.LastProgress().UTC(), Generation: s.Applied,
+		Status: word, CurrentTime: now.UTC(), LastActivity: s.LastProgress(now).UTC(), Generation: s.Applied,
 		Pools: []probedPool{}, Problems: s.Problems, NotReady: reasonsOf(s, now),
 	}
 	if len(s.Pools) == 0 {

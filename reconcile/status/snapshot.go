@@ -107,7 +107,7 @@ func poolsOf(view reconcile.View, loop reconcile.Status, now time.Time) []Pool {
 	running := map[string]bool{}
 	for _, state := range loop.Pools {
 		p := poolOf(state.Spec, string(state.Phase), loop.Problems)
-		p.Until, p.Why, p.ProgressAt = state.Until.UTC(), state.Why, state.Progress.UTC()
+		p.Until, p.Why, p.ProgressAt = state.Until.UTC(), state.Why, now.Add(-state.Overdue(now)).UTC()
 		p.AnsweredAt, p.FailingSince = state.AnsweredAt.UTC(), state.FailingSince.UTC()
 		if p.Problem == "" && state.Err != nil {
 			p.Problem = state.Err.Error()

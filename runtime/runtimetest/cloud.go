@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Call names one of the four questions to a [runtime.Cloud].
+// Call names one of the four calls of a [runtime.Cloud] to its service.
 type Call string
 
 // The calls.
@@ -30,6 +30,10 @@ type Cloud struct {
 	queue      []string
 	jobs       map[string]*order
 	retryAfter time.Duration
+	interval   time.Duration
+	polled     time.Time        // end of the last Claim
+	hold       runtime.NextPoll // of the test, or for a Retry-After; may be past
+	gaveJob    bool             // the last Claim did
 	faults     map[Call][]fault
 	calls      map[Call][]time.Time
 	lost       []string
@@ -98,15 +102,43 @@ func (c *Cloud) Answer(jobID string, verdict runtime.Verdict) {
 	}
 }
 
-// RetryAfter sets what every later Claim asks for.
-func (c *Cloud) RetryAfter(wish time.Duration) {
+// RetryAfter sets for how long every later Claim that succeeds holds the next poll.
+func (c *Cloud) RetryAfter(wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.retryAfter = wish
+	c.retryAfter = wait
+}
+
+// Hold makes Claim and Tune answer with this hold until its end. One that is past, or
+// zero, ends the hold in force.
+func (c *Cloud) Hold(next runtime.NextPoll) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hold = next
+}
+
+// Tune keeps the polling interval.
+func (c *Cloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.interval = tuning.PollingInterval
+	return c.next()
+}
+
+// next returns the hold in force, or else the end of the polling interval; after a
+// job, at once. The caller holds the lock.
+func (c *Cloud) next() runtime.NextPoll {
+	switch {
+	case c.hold.At.After(time.Now()):
+		return c.hold
+	case c.polled.IsZero(), c.gaveJob:
+		return runtime.NextPoll{}
+	}
+	return runtime.NextPoll{At: c.polled.Add(c.interval)}
 }
 
 // Fail makes the next times calls of a kind fail with err, behind the faults
-// already arranged. A *runtime.Pause is an error like any other.
+// already arranged.
 func (c *Cloud) Fail(call Call, times int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,27 +213,36 @@ func (c *Cloud) Step(jobID string, step int) (status runtime.Status, log string)
 }
 
 // Claim gives out the job at the head of the queue, or none.
-func (c *Cloud) Claim(ctx context.Context) (runtime.Claim, error) {
-	if err := c.meet(ctx, Claim); err != nil {
-		return runtime.Claim{}, err
-	}
+func (c *Cloud) Claim(ctx context.Context) (claim runtime.Claim, err error) {
+	err = c.meet(ctx, Claim)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answer := runtime.Claim{RetryAfter: c.retryAfter}
+	if err == nil {
+		claim.Job, err = c.take(ctx)
+	}
+	c.polled, c.gaveJob = time.Now(), claim.Job != nil
+	if err == nil && c.retryAfter > 0 {
+		c.hold = runtime.NextPoll{At: c.polled.Add(c.retryAfter), Reason: "the service asked for a longer wait"}
+	}
+	claim.Next = c.next()
+	return claim, err
+}
+
+// take takes the job at the head of the queue; nil if there is none. The caller holds
+// the lock.
+func (c *Cloud) take(ctx context.Context) (*runtime.Job, error) {
 	if len(c.queue) == 0 {
-		return answer, nil
+		return nil, nil
 	}
 	id := c.queue[0]
 	c.queue = c.queue[1:]
-	o := c.jobs[id]
-	o.claimed = true
+	c.jobs[id].claimed = true
 	if ctx.Err() != nil { // given away all the same: that is what a lost answer is
 		c.lost = append(c.lost, id)
-		return runtime.Claim{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	job := o.job
-	answer.Job = &job
-	return answer, nil
+	job := c.jobs[id].job
+	return &job, nil
 }
 
 // Definition returns what the job was added with.

@@ -15,29 +15,59 @@ var _ runtime.Cloud = (*runtimetest.Cloud)(nil)
 var _ runtime.Cloud = (*runtimetest.Service)(nil)
 
 func TestTheFakeCloudGivesEachJobOnce(t *testing.T) {
-	c := runtimetest.NewCloud()
-	c.Queue("a", "b")
-	c.RetryAfter(time.Minute)
-	for _, want := range []string{"a", "b", ""} {
-		claim, err := c.Claim(t.Context())
-		if err != nil || claim.RetryAfter != time.Minute {
-			t.Fatalf("claim: %+v, %v", claim, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := runtimetest.NewCloud()
+		c.Queue("a", "b")
+		c.RetryAfter(time.Minute)
+		for _, want := range []string{"a", "b", ""} {
+			claim, err := c.Claim(t.Context())
+			if err != nil || time.Until(claim.Next.At) != time.Minute || claim.Next.Reason == "" {
+				t.Fatalf("claim: %+v, %v", claim, err)
+			}
+			if (claim.Job == nil) != (want == "") || claim.Job != nil && claim.Job.ID != want {
+				t.Errorf("got %+v, want %q", claim.Job, want)
+			}
 		}
-		if (claim.Job == nil) != (want == "") || claim.Job != nil && claim.Job.ID != want {
-			t.Errorf("got %+v, want %q", claim.Job, want)
+	})
+}
+
+func TestCloudNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := runtimetest.NewCloud()
+		wantNext := func(next runtime.NextPoll, want time.Duration, reason string) {
+			t.Helper()
+			if got := max(0, time.Until(next.At)); got != want || next.Reason != reason {
+				t.Errorf("the next poll is in %s (%q), want %s (%q)", got, next.Reason, want, reason)
+			}
 		}
-	}
+		hourly := runtime.Tuning{PollingInterval: time.Hour}
+		claim := func() runtime.NextPoll {
+			claim, _ := c.Claim(t.Context())
+			return claim.Next
+		}
+		wantNext(c.Tune(hourly), 0, "") // before the first poll
+		wantNext(claim(), time.Hour, "")
+		time.Sleep(time.Minute)
+		wantNext(c.Tune(runtime.Tuning{PollingInterval: 3 * time.Minute}), 2*time.Minute, "")
+		c.Hold(runtime.NextPoll{At: time.Now().Add(10 * time.Minute), Reason: "a test"})
+		wantNext(c.Tune(hourly), 10*time.Minute, "a test")
+		c.Fail(runtimetest.Claim, 1, errors.New("500"))
+		wantNext(claim(), 10*time.Minute, "a test")
+		c.Hold(runtime.NextPoll{})
+		c.Queue("a")
+		wantNext(claim(), 0, "") // after a job
+	})
 }
 
 func TestTheFakeCloudFailsAndHangsAsArranged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := runtimetest.NewCloud()
 		c.Queue("a")
-		c.Fail(runtimetest.Claim, 2, &runtime.Pause{Until: time.Now().Add(time.Hour), Reason: "circuit breaker open"})
+		down := errors.New("connection refused")
+		c.Fail(runtimetest.Claim, 2, down)
 		for range 2 {
-			var pause *runtime.Pause
-			if _, err := c.Claim(t.Context()); !errors.As(err, &pause) {
-				t.Fatalf("got %v, want a pause", err)
+			if _, err := c.Claim(t.Context()); !errors.Is(err, down) {
+				t.Fatalf("got %v, want %v", err, down)
 			}
 		}
 		release := c.Hang(runtimetest.Claim)

@@ -122,6 +122,9 @@ func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Rep
 // no work, and wants what is there.
 func (s *Service) Claim(context.Context) (runtime.Claim, error) { return runtime.Claim{}, nil }
 
+// Tune does nothing.
+func (s *Service) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
+
 // Definition returns the definition that the job was added with.
 func (s *Service) Definition(_ context.Context, job *runtime.Job) (runtime.Definition, error) {
 	return job.Definition, nil

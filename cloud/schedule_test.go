@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 var errDown = errors.New("connection refused")
 
-// documented are the documented defaults of the settings that a pace follows.
+// documented are the documented defaults of the settings that a schedule follows.
 func documented() runtime.Tuning {
 	return runtime.Tuning{
 		RetryCount: 2, RetryWait: 20 * time.Second, RetryMaxWait: 2 * time.Minute,
@@ -23,13 +24,41 @@ func documented() runtime.Tuning {
 	}
 }
 
-// paused is how long the error says to wait, or 0.
-func paused(err error) time.Duration {
-	var pause *runtime.Pause
-	if !errors.As(err, &pause) {
+// newTestSchedule is a schedule that logs nothing.
+func newTestSchedule(tuning runtime.Tuning) *schedule {
+	return newSchedule(tuning, slog.New(slog.DiscardHandler))
+}
+
+// failure is an attempt that counts for the breaker.
+func failure(err error, retryable bool, retryAfter time.Duration) outcome {
+	return outcome{err: err, counts: true, retryable: retryable, retryAfter: retryAfter}
+}
+
+// held is for how long the next poll is held, or 0.
+func held(next runtime.NextPoll) time.Duration {
+	if next.Reason == "" {
 		return 0
 	}
-	return time.Until(pause.Until)
+	return left(next)
+}
+
+// left is the time until the next poll.
+func left(next runtime.NextPoll) time.Duration { return max(0, time.Until(next.At)) }
+
+// denied is for how long an attempt is refused, or 0.
+func denied(next runtime.NextPoll, err error) time.Duration {
+	if err == nil {
+		return 0
+	}
+	return left(next)
+}
+
+// attempt begins an attempt, which must be allowed.
+func (s *schedule) attempt(t testing.TB) {
+	t.Helper()
+	if _, err := s.begin(); err != nil {
+		t.Fatalf("an attempt is refused: %v", err)
+	}
 }
 
 // around checks a wait that has a fifth of jitter.
@@ -42,36 +71,36 @@ func around(t *testing.T, what string, got, want time.Duration) {
 
 func TestAQuestionIsRepeatedWithDoublingWaitsAndThenTheBreakerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPace(documented())
+		p := newTestSchedule(documented())
 		for question := range 2 {
 			for try, want := range []time.Duration{20 * time.Second, 40 * time.Second} {
-				if err := p.begin(); err != nil {
+				if _, err := p.begin(); err != nil {
 					t.Fatalf("question %d, try %d: %v", question, try, err)
 				}
-				wait := paused(p.failed(errDown, true, 0))
+				wait := held(p.record(failure(errDown, true, 0)))
 				around(t, "the wait before a repetition", wait, want)
 				time.Sleep(wait)
 			}
-			if err := p.begin(); err != nil {
+			if _, err := p.begin(); err != nil {
 				t.Fatal(err)
 			}
-			err := p.failed(errDown, true, 0)
-			if !errors.Is(err, errDown) {
-				t.Errorf("the error %v does not wrap its cause", err)
-			}
-			if wait := paused(err); question == 0 && wait != 0 || question == 1 && wait != 10*time.Minute {
+			if wait := held(p.record(failure(errDown, true, 0))); question == 0 && wait != 0 || question == 1 && wait != 10*time.Minute {
 				t.Errorf("after question %d the pause is %s", question, wait)
 			}
 		}
-		if wait := paused(p.begin()); wait != 10*time.Minute {
+		next, err := p.begin()
+		if wait := denied(next, err); wait != 10*time.Minute {
 			t.Errorf("the open breaker asks for %s, want 10m", wait)
 		}
+		if !errors.Is(err, errDown) {
+			t.Errorf("the error %v does not wrap its cause", err)
+		}
 		time.Sleep(10*time.Minute + time.Second)
-		if err := p.begin(); err != nil {
+		if _, err := p.begin(); err != nil {
 			t.Fatalf("after its timeout the breaker refuses a trial: %v", err)
 		}
-		p.succeeded()
-		if err := p.begin(); err != nil {
+		p.record(outcome{})
+		if _, err := p.begin(); err != nil {
 			t.Fatalf("after a success: %v", err)
 		}
 	})
@@ -81,16 +110,16 @@ func TestAFailedTrialOpensTheBreakerAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tuning := documented()
 		tuning.RetryCount = 0
-		p := newPace(tuning)
+		p := newTestSchedule(tuning)
 		for range 2 {
-			_ = p.begin()
-			_ = p.failed(errDown, true, 0)
+			p.attempt(t)
+			p.record(failure(errDown, true, 0))
 		}
 		time.Sleep(10*time.Minute + time.Second)
-		if err := p.begin(); err != nil {
+		if _, err := p.begin(); err != nil {
 			t.Fatal(err)
 		}
-		if wait := paused(p.failed(errDown, true, 0)); wait != 10*time.Minute {
+		if wait := held(p.record(failure(errDown, true, 0))); wait != 10*time.Minute {
 			t.Errorf("after the failed trial the pause is %s, want 10m", wait)
 		}
 	})
@@ -98,9 +127,9 @@ func TestAFailedTrialOpensTheBreakerAgain(t *testing.T) {
 
 func TestAServicesWishIsALowerLimitOfTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPace(documented())
-		_ = p.begin()
-		if wait := paused(p.failed(errDown, true, time.Hour)); wait != time.Hour {
+		p := newTestSchedule(documented())
+		p.attempt(t)
+		if wait := held(p.record(failure(errDown, true, time.Hour))); wait != time.Hour {
 			t.Errorf("the wait is %s, want the hour that the service asks for", wait)
 		}
 	})
@@ -108,39 +137,39 @@ func TestAServicesWishIsALowerLimitOfTheWait(t *testing.T) {
 
 func TestAShutdownDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPace(documented())
+		p := newTestSchedule(documented())
 		for range 20 {
-			if err := p.begin(); err != nil {
+			if _, err := p.begin(); err != nil {
 				t.Fatalf("cancelled questions have opened the breaker: %v", err)
 			}
-			_ = p.failed(context.Canceled, true, 0)
+			p.record(failure(context.Canceled, true, 0))
 		}
 	})
 }
 
 func TestALostAnswerIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPace(documented())
-		_ = p.begin()
-		if wait := paused(p.failed(errDown, false, 0)); wait != 0 {
+		p := newTestSchedule(documented())
+		p.attempt(t)
+		if wait := held(p.record(failure(errDown, false, 0))); wait != 0 {
 			t.Errorf("the question is repeated after %s", wait)
 		}
 	})
 }
 
 func TestANewTimeoutKeepsWhatTheBreakerKnows(t *testing.T) {
-	open := func(t *testing.T) *pace {
+	open := func(t *testing.T) *schedule {
 		tuning := documented()
 		tuning.RetryCount = 0
-		p := newPace(tuning)
+		p := newTestSchedule(tuning)
 		for range 2 {
-			_ = p.begin()
-			_ = p.failed(errDown, true, 0)
+			p.attempt(t)
+			p.record(failure(errDown, true, 0))
 		}
 		time.Sleep(4 * time.Minute)
 		return p
 	}
-	retune := func(p *pace, timeout time.Duration) {
+	retune := func(p *schedule, timeout time.Duration) {
 		tuning := p.tuning
 		tuning.BreakerTimeout = timeout
 		p.tune(tuning)
@@ -149,7 +178,7 @@ func TestANewTimeoutKeepsWhatTheBreakerKnows(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := open(t)
 			retune(p, 30*time.Minute)
-			if wait := paused(p.begin()); wait != 26*time.Minute {
+			if wait := denied(p.begin()); wait != 26*time.Minute {
 				t.Errorf("the pause is %s, want 26m", wait)
 			}
 		})
@@ -158,10 +187,10 @@ func TestANewTimeoutKeepsWhatTheBreakerKnows(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := open(t)
 			retune(p, 3*time.Minute)
-			if err := p.begin(); err != nil {
+			if _, err := p.begin(); err != nil {
 				t.Fatalf("no question is let through: %v", err)
 			}
-			if wait := paused(p.failed(errDown, true, 0)); wait != 3*time.Minute {
+			if wait := held(p.record(failure(errDown, true, 0))); wait != 3*time.Minute {
 				t.Errorf("its failure pauses for %s, want 3m at once", wait)
 			}
 		})
@@ -170,12 +199,12 @@ func TestANewTimeoutKeepsWhatTheBreakerKnows(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tuning := documented()
 			tuning.RetryCount = 0
-			p := newPace(tuning)
-			_ = p.begin()
-			_ = p.failed(errDown, true, 0)
+			p := newTestSchedule(tuning)
+			p.attempt(t)
+			p.record(failure(errDown, true, 0))
 			retune(p, time.Minute)
-			_ = p.begin()
-			if wait := paused(p.failed(errDown, true, 0)); wait != time.Minute {
+			p.attempt(t)
+			if wait := held(p.record(failure(errDown, true, 0))); wait != time.Minute {
 				t.Errorf("the second failure of the row pauses for %s, want 1m", wait)
 			}
 		})
@@ -184,51 +213,50 @@ func TestANewTimeoutKeepsWhatTheBreakerKnows(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tuning := documented()
 			tuning.RetryCount = 0
-			p := newPace(tuning)
+			p := newTestSchedule(tuning)
 			tuning.BreakerFailures = 1
 			p.tune(tuning)
-			_ = p.begin()
-			if wait := paused(p.failed(errDown, true, 0)); wait == 0 {
+			p.attempt(t)
+			if wait := held(p.record(failure(errDown, true, 0))); wait == 0 {
 				t.Error("one failure does not open a breaker whose limit is one")
 			}
 		})
 	})
 }
 
-// broken is a pace without repetitions whose breaker has just opened, with a wish
+// broken is a schedule without repetitions whose breaker has just opened, with a wish
 // of the service if least is not 0.
-func broken(t *testing.T, least time.Duration) *pace {
+func broken(t *testing.T, least time.Duration) *schedule {
 	t.Helper()
 	tuning := documented()
 	tuning.RetryCount, tuning.Token, tuning.CA = 0, secret.New("old"), "old"
-	p := newPace(tuning)
+	p := newTestSchedule(tuning)
 	for range tuning.BreakerFailures {
-		if err := p.begin(); err != nil {
+		if _, err := p.begin(); err != nil {
 			t.Fatal(err)
 		}
-		_ = p.failed(errDown, true, least)
+		p.record(failure(errDown, true, least))
 	}
 	return p
 }
 
-// edit gives a pace its settings with a change.
-func (p *pace) edit(change func(*runtime.Tuning)) {
-	tuning := p.tuning
+// edit gives a schedule its settings with a change.
+func (s *schedule) edit(change func(*runtime.Tuning)) {
+	tuning := s.tuning
 	change(&tuning)
-	p.tune(tuning)
+	s.tune(tuning)
 }
 
-// asks checks how long the pace lets no question through. A question that it lets
-// through is left open.
-func (p *pace) asks(t *testing.T, what string, want time.Duration) {
+// asks checks how long the schedule refuses an attempt. One that it allows is left
+// open.
+func (s *schedule) asks(t *testing.T, what string, want time.Duration) {
 	t.Helper()
-	err := p.begin()
-	var pause *runtime.Pause
+	next, err := s.begin()
 	switch {
-	case want == 0 && err != nil, want != 0 && paused(err) != want:
-		t.Errorf("%s: %v (a pause of %s), want one of %s", what, err, paused(err), want)
-	case errors.As(err, &pause) && (pause.Reason != runtime.BreakerOpen || !errors.Is(err, errDown)):
-		t.Errorf("%s: the pause %v is not said to be the breaker's, for what opened it", what, err)
+	case denied(next, err) != want, want == 0 && err != nil:
+		t.Errorf("%s: %v (held for %s), want it held for %s", what, err, denied(next, err), want)
+	case err != nil && (next.Reason != reasonBreaker || !errors.Is(err, errDown)):
+		t.Errorf("%s: the hold %v (%v) is not said to be the breaker's, for what opened it", what, next, err)
 	}
 }
 
@@ -286,7 +314,7 @@ func TestAnOpenBreakerLetsOneTryThroughWhenWhatItDependsOnHasChanged(t *testing.
 				p.asks(t, "before", 9*time.Minute)
 				p.edit(change)
 				p.asks(t, "after", 0)
-				if wait := paused(p.failed(errDown, true, 0)); wait != 10*time.Minute {
+				if wait := held(p.record(failure(errDown, true, 0))); wait != 10*time.Minute {
 					t.Errorf("the failed try is followed by %s, want the whole timeout", wait)
 				}
 				p.asks(t, "after that", 10*time.Minute)
@@ -302,10 +330,10 @@ func TestATryThatSucceedsEarlyClosesTheBreaker(t *testing.T) {
 		p := broken(t, 0)
 		p.edit(dependences["a token"])
 		p.asks(t, "the early try", 0)
-		p.succeeded()
+		p.record(outcome{})
 		p.asks(t, "the next", 0)
-		if err := p.failed(errDown, false, 0); paused(err) != 0 {
-			t.Errorf("one failure opens it again: %v", err)
+		if next := p.record(failure(errDown, false, 0)); held(next) != 0 {
+			t.Errorf("one failure opens it again: %v", next)
 		}
 	})
 }
@@ -318,11 +346,11 @@ func TestAChangeWhileAQuestionIsAskedIsTriedWhenItHasFailed(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				p.asks(t, "after the timeout", 0)
 				p.edit(change)
-				if wait := paused(p.failed(errDown, true, 0)); wait != 0 {
+				if wait := held(p.record(failure(errDown, true, 0))); wait != 0 {
 					t.Errorf("what has changed is tried after %s, want at once", wait)
 				}
 				p.asks(t, "the try", 0)
-				if wait := paused(p.failed(errDown, true, 0)); wait != 10*time.Minute {
+				if wait := held(p.record(failure(errDown, true, 0))); wait != 10*time.Minute {
 					t.Errorf("its failure is followed by %s, want 10m", wait)
 				}
 			})
@@ -363,20 +391,20 @@ func TestNoRowOfOtherEditsOpensTheWayThroughABreaker(t *testing.T) {
 	})
 }
 
-// TestAPaceNeverLetsMoreThroughThanItsLimit: whatever happens, between two
+// TestAScheduleNeverLetsMoreThroughThanItsLimit: whatever happens, between two
 // successes no more than the limit of questions fail without a pause of the
 // breaker's length in between.
-func TestAPaceNeverLetsMoreThroughThanItsLimit(t *testing.T) {
+func TestAScheduleNeverLetsMoreThroughThanItsLimit(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(*testing.T) {
 			tuning := documented()
 			tuning.RetryCount = rapid.IntRange(0, 2).Draw(rt, "retries")
 			tuning.BreakerFailures = rapid.IntRange(1, 4).Draw(rt, "limit")
-			p := newPace(tuning)
+			p := newTestSchedule(tuning)
 			row, trial := 0, false
 			for range rapid.IntRange(1, 60).Draw(rt, "questions") {
-				if err := p.begin(); err != nil {
-					wait := paused(err)
+				if next, err := p.begin(); err != nil {
+					wait := left(next)
 					if wait <= 0 || wait > tuning.BreakerTimeout {
 						rt.Fatalf("a pause of %s", wait)
 					}
@@ -391,36 +419,36 @@ func TestAPaceNeverLetsMoreThroughThanItsLimit(t *testing.T) {
 					rt.Fatalf("a question is let through after %d failures in a row, the limit is %d", row, tuning.BreakerFailures)
 				}
 				if rapid.IntRange(0, 2).Draw(rt, "outcome") == 0 {
-					p.succeeded()
+					p.record(outcome{})
 					row, trial = 0, false
 					continue
 				}
 				again := rapid.Bool().Draw(rt, "again")
-				err := p.failed(errDown, again, 0)
-				if p.done == nil {
+				next := p.record(failure(errDown, again, 0))
+				if p.attempts == 0 {
 					row++
 					trial = false
 				} else {
-					time.Sleep(paused(err))
+					time.Sleep(left(next))
 				}
 			}
 		})
 	})
 }
 
-func TestPace(t *testing.T) {
-	// open is a pace whose breaker has just opened, for an hour, with a wish of the
+func TestSchedule(t *testing.T) {
+	// open is a schedule whose breaker has just opened, for an hour, with a wish of the
 	// service if it is not 0.
-	open := func(wish time.Duration) *pace {
+	open := func(wish time.Duration) *schedule {
 		tuning := documented()
 		tuning.BreakerFailures, tuning.BreakerTimeout = 1, time.Hour
-		p := newPace(tuning)
+		p := newTestSchedule(tuning)
 		for range 3 { // with the repetitions
-			_ = p.begin()
-			_ = p.failed(errDown, true, 0)
+			p.attempt(t)
+			p.record(failure(errDown, true, 0))
 		}
 		if wish > 0 {
-			p.wish = time.Now().Add(wish)
+			p.retryAfter = time.Now().Add(wish)
 		}
 		return p
 	}
@@ -429,26 +457,26 @@ func TestPace(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := open(0)
 			time.Sleep(time.Minute)
-			if wait := paused(p.begin()); wait != 59*time.Minute {
+			if wait := denied(p.begin()); wait != 59*time.Minute {
 				t.Fatalf("the breaker is open for %s, want 59m", wait)
 			}
-			p.retry()
-			p.retry() // which is still one
-			if err := p.begin(); err != nil {
+			p.retryNow()
+			p.retryNow() // which is still one
+			if _, err := p.begin(); err != nil {
 				t.Fatalf("the breaker refuses the trial: %v", err)
 			}
-			if wait := paused(p.failed(errDown, true, 0)); wait != time.Hour {
+			if wait := held(p.record(failure(errDown, true, 0))); wait != time.Hour {
 				t.Errorf("after the failed trial the breaker is open for %s, want 1h", wait)
 			}
-			if wait := paused(p.begin()); wait != time.Hour {
+			if wait := denied(p.begin()); wait != time.Hour {
 				t.Errorf("a second trial is let through, or waits %s", wait)
 			}
-			p.retry()
-			if err := p.begin(); err != nil {
+			p.retryNow()
+			if _, err := p.begin(); err != nil {
 				t.Fatal(err)
 			}
-			p.succeeded()
-			if err := p.begin(); err != nil || p.isOpen() {
+			p.record(outcome{})
+			if _, err := p.begin(); err != nil || p.isOpen() {
 				t.Errorf("after a trial that succeeded the breaker is open: %v", err)
 			}
 		})
@@ -457,8 +485,8 @@ func TestPace(t *testing.T) {
 	t.Run("retry leaves what the service asked for", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := open(20 * time.Minute)
-			p.retry()
-			if wait := paused(p.begin()); wait != 20*time.Minute {
+			p.retryNow()
+			if wait := denied(p.begin()); wait != 20*time.Minute {
 				t.Errorf("the wait is %s, want the 20m that the service asked for", wait)
 			}
 		})
@@ -466,10 +494,10 @@ func TestPace(t *testing.T) {
 
 	t.Run("retry does not change a closed breaker", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPace(documented())
-			p.retry()
-			_ = p.begin()
-			around(t, "the wait before a repetition", paused(p.failed(errDown, true, 0)), 20*time.Second)
+			p := newTestSchedule(documented())
+			p.retryNow()
+			p.attempt(t)
+			around(t, "the wait before a repetition", held(p.record(failure(errDown, true, 0))), 20*time.Second)
 		})
 	})
 }

@@ -1,0 +1,356 @@
+package cloud
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// hourly are settings with an interval and a breaker timeout of an hour, with these
+// edits.
+func hourly(edits ...func(*runtime.Tuning)) runtime.Tuning {
+	tuning := runtime.Tuning{
+		Token: secret.New("old"), OIDCSum: "old",
+		PollingInterval: time.Hour, BreakerTimeout: time.Hour, BreakerFailures: 1,
+	}
+	for _, edit := range edits {
+		edit(&tuning)
+	}
+	return tuning
+}
+
+// retried are settings whose first retry comes after about this wait.
+func retried(wait time.Duration) func(*runtime.Tuning) {
+	return func(t *runtime.Tuning) { t.RetryCount, t.RetryWait, t.RetryMaxWait = 2, wait, wait }
+}
+
+// unrelated are edits that change nothing for which a service may have asked for
+// a longer wait.
+func unrelated(i int) func(*runtime.Tuning) {
+	return func(t *runtime.Tuning) {
+		t.MaxJobs, t.PollingInterval, t.StatusInterval = 1+i%3, time.Duration(1+i)*time.Second, time.Duration(1+i)*time.Second
+		t.RetryCount, t.BreakerFailures, t.BreakerTimeout = i, 1+i, time.Duration(1+i)*time.Second
+	}
+}
+
+// otherCredentials are edits that make other credentials.
+var otherCredentials = map[string]func(*runtime.Tuning){
+	"a token":                  func(t *runtime.Tuning) { t.Token = secret.New("new") },
+	"a file of a token":        func(t *runtime.Tuning) { t.OIDCTokenFile = "/new" },
+	"the content of that file": func(t *runtime.Tuning) { t.OIDCSum = "new" },
+}
+
+// wantLeft checks the time until the next poll, and whether it is held for a reason.
+func wantLeft(t *testing.T, next runtime.NextPoll, want time.Duration) {
+	t.Helper()
+	if got := left(next); got != want || want > 0 && next.Reason == "" {
+		t.Errorf("the next poll is allowed in %s (%q), want %s with a reason", got, next.Reason, want)
+	}
+}
+
+// refusal is a poll that the service refuses, which counts for nothing.
+func refusal() outcome { return outcome{err: fmt.Errorf("%w: 401", runtime.ErrUnauthorized)} }
+
+func TestScheduleInterval(t *testing.T) {
+	// passed polls with this outcome, 50 minutes ago.
+	passed := func(t *testing.T, o outcome) *schedule {
+		s := newTestSchedule(hourly())
+		wantLeft(t, s.tune(hourly()), 0) // before the first poll
+		s.attempt(t)
+		s.record(o)
+		time.Sleep(50 * time.Minute)
+		return s
+	}
+	for name, o := range map[string]outcome{"an answer": {}, "a refusal": refusal()} {
+		t.Run("counts from "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				next := passed(t, o).tune(hourly())
+				if got := left(next); got < 4*time.Minute || got > 16*time.Minute || next.Reason != "" {
+					t.Errorf("the next poll is in %s (%q), want an hour after the last one, with a tenth of jitter", got, next.Reason)
+				}
+			})
+		})
+		t.Run("counts from "+name+" also when it is new", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := passed(t, o)
+				wantLeft(t, s.tune(hourly(func(t *runtime.Tuning) { t.PollingInterval = time.Second })), 0)
+				next := s.tune(hourly(func(t *runtime.Tuning) { t.PollingInterval = 100 * time.Minute }))
+				if got := left(next); got < 40*time.Minute || got > time.Hour || next.Reason != "" {
+					t.Errorf("the next poll is in %s (%q), want 100 minutes after the last one", got, next.Reason)
+				}
+			})
+		})
+	}
+	t.Run("is spread, and an edit does not spread it again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly())
+			waits := map[time.Duration]bool{}
+			for range 100 {
+				wait := left(s.record(outcome{}))
+				if waits[wait] = true; wait < 54*time.Minute || wait > 66*time.Minute {
+					t.Fatalf("the wait is %s, want an hour with a tenth of jitter", wait)
+				}
+				if again := left(s.tune(hourly())); again != wait {
+					t.Fatalf("the wait is %s, and %s after an edit that changes nothing", wait, again)
+				}
+			}
+			if len(waits) < 10 {
+				t.Errorf("100 waits have %d lengths", len(waits))
+			}
+		})
+	})
+	t.Run("does not follow a job", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly())
+			wantLeft(t, s.record(outcome{job: true}), 0)
+			wantLeft(t, s.tune(hourly(unrelated(1))), 0)
+			wantLeft(t, s.record(outcome{job: true, retryAfter: time.Minute}), time.Minute)
+		})
+	})
+}
+
+func TestScheduleRetryAfter(t *testing.T) {
+	quick := func(t *runtime.Tuning) { t.PollingInterval = time.Second }
+	override := func(t *runtime.Tuning) { t.PollingOverride = true }
+	t.Run("is ended by polling_interval_override and by no other edit", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly(quick))
+			wantLeft(t, s.record(outcome{retryAfter: 24 * time.Hour}), 24*time.Hour)
+			for i := range 600 {
+				s.tune(hourly(unrelated(i)))
+				time.Sleep(time.Second)
+			}
+			wantLeft(t, s.tune(hourly(quick)), 24*time.Hour-10*time.Minute)
+			wantLeft(t, s.tune(hourly(quick, override)), 0)
+			wantLeft(t, s.tune(hourly(quick)), 0) // it does not come back
+		})
+	})
+	t.Run("does not hold with polling_interval_override", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly(override, quick))
+			if next := s.record(outcome{retryAfter: 10 * time.Minute}); held(next) != 0 || left(next) > 2*time.Second {
+				t.Errorf("the next poll is %v", next)
+			}
+			s.tune(hourly(quick))
+			if next := s.tune(hourly(quick)); held(next) != 0 {
+				t.Errorf("what did not hold at first holds later: %v", next)
+			}
+		})
+	})
+	t.Run("of a failure holds also with polling_interval_override", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly(override, retried(time.Minute)))
+			s.attempt(t)
+			wantLeft(t, s.record(failure(errDown, true, 10*time.Minute)), 10*time.Minute)
+			wantLeft(t, s.tune(hourly(override, quick)), 10*time.Minute)
+		})
+	})
+	t.Run("takes the place of a longer interval", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			wantLeft(t, newTestSchedule(hourly()).record(outcome{retryAfter: time.Minute}), time.Minute)
+		})
+	})
+}
+
+func TestScheduleTune(t *testing.T) {
+	const minute = time.Minute
+	timeout := func(span time.Duration) runtime.Tuning {
+		return hourly(func(t *runtime.Tuning) { t.BreakerTimeout = span })
+	}
+	// open is a schedule whose breaker has just opened for an hour.
+	open := func(t *testing.T) *schedule {
+		s := newTestSchedule(hourly())
+		s.attempt(t)
+		s.record(failure(errors.New("500"), true, 0))
+		return s
+	}
+	t.Run("a breaker timeout that has passed ends the hold", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t)
+			time.Sleep(30 * minute)
+			wantLeft(t, s.tune(hourly()), 30*minute)
+			wantLeft(t, s.tune(timeout(10*time.Second)), 0)
+			s.asks(t, "after the edit", 0)
+		})
+	})
+	t.Run("a longer breaker timeout counts from when it opened", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t)
+			time.Sleep(minute)
+			wantLeft(t, s.tune(timeout(2*time.Hour)), 2*time.Hour-minute)
+			time.Sleep(2*time.Hour - 2*minute)
+			wantLeft(t, s.tune(timeout(2*time.Hour)), minute)
+			time.Sleep(minute)
+			wantLeft(t, s.tune(timeout(2*time.Hour)), 0)
+		})
+	})
+	t.Run("a breaker timeout that is edited during the poll counts", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly())
+			s.attempt(t)
+			s.tune(timeout(0))
+			wantLeft(t, s.record(failure(errDown, true, 0)), 0)
+		})
+	})
+
+	// Other CA certificates end a retry delay and not a Retry-After.
+	trusting := func(t *runtime.Tuning) { t.CA = "new" }
+	for name, c := range map[string]struct{ wait, retryAfter, left time.Duration }{
+		"a back-off alone":                  {30 * minute, 0, 0},
+		"a Retry-After that has passed":     {30 * minute, 5 * minute, 0},
+		"a Retry-After within the back-off": {30 * minute, 20 * minute, 10 * minute},
+		"a Retry-After alone":               {time.Second, 30 * minute, 20 * minute},
+	} {
+		t.Run("a new CA after "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTestSchedule(hourly(retried(c.wait)))
+				s.attempt(t)
+				s.record(failure(errors.New("500"), true, c.retryAfter))
+				time.Sleep(10 * minute)
+				wantLeft(t, s.tune(hourly(retried(c.wait), trusting)), c.left)
+				time.Sleep(c.left)
+				wantLeft(t, s.tune(hourly(retried(c.wait), trusting)), 0)
+			})
+		})
+	}
+	t.Run("a new CA during the poll is tried at once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly(retried(time.Hour)))
+			s.attempt(t)
+			s.tune(hourly(retried(time.Hour), trusting))
+			wantLeft(t, s.record(failure(errors.New("not trusted"), true, 0)), 0)
+		})
+	})
+
+	// Only other credentials end the wait after a refusal.
+	patient := func(t *runtime.Tuning) { t.BreakerFailures = 1000 }
+	for failed, c := range map[string]struct {
+		tuning func(*runtime.Tuning)
+		o      outcome
+	}{
+		"a rate limit":                    {retried(time.Second), failure(errors.New("429"), true, time.Hour)},
+		"a rate limit that is no retry":   {patient, failure(errors.New("429"), true, time.Hour)},
+		"a refusal":                       {func(*runtime.Tuning) {}, refusal()},
+		"a failure that is never retried": {patient, failure(errDown, false, 0)},
+	} {
+		for changed, other := range otherCredentials {
+			t.Run(failed+" and "+changed, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newTestSchedule(hourly(c.tuning))
+					s.attempt(t)
+					s.record(c.o)
+					for i := range 600 {
+						next := s.tune(hourly(unrelated(i), func(t *runtime.Tuning) { t.PollingInterval = time.Hour }))
+						if left(next) == 0 {
+							t.Fatalf("a poll is allowed %d s after an edit that changes nothing of it: %v", i, next)
+						}
+						time.Sleep(time.Second)
+					}
+					wantLeft(t, s.tune(hourly(other)), 0)
+				})
+			})
+			t.Run(failed+" that comes after "+changed, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newTestSchedule(hourly(c.tuning))
+					s.attempt(t)
+					s.tune(hourly(c.tuning, other))
+					wantLeft(t, s.record(c.o), 0)
+				})
+			})
+		}
+	}
+	t.Run("an edit does not put off a retry", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly(retried(20 * time.Second)))
+			s.attempt(t)
+			wait := held(s.record(failure(errors.New("500"), true, 0)))
+			around(t, "the wait before a retry", wait, 20*time.Second)
+			time.Sleep(10 * time.Second)
+			wantLeft(t, s.tune(hourly(retried(time.Hour), unrelated(2))), wait-10*time.Second)
+		})
+	})
+}
+
+func TestScheduleRetryNow(t *testing.T) {
+	const minute = time.Minute
+	ten := func(t *runtime.Tuning) { t.BreakerTimeout = 10 * minute }
+	for name, c := range map[string]struct {
+		edit  func(*runtime.Tuning)
+		o     outcome
+		after time.Duration // from the retry to the next poll
+	}{
+		"an open breaker polls at once":               {ten, failure(errDown, true, 0), 0},
+		"a retry is made at once":                     {retried(10 * minute), failure(errDown, true, 0), 0},
+		"a refused token is tried at once":            {ten, refusal(), 0},
+		"a Retry-After stays, less than the back-off": {retried(10 * minute), failure(errDown, true, 3*minute), 2 * minute},
+		"a Retry-After stays, as long as the wait":    {retried(time.Second), failure(errDown, true, 10*minute), 9 * minute},
+		"a Retry-After stays beside an open breaker":  {ten, failure(errDown, true, 5*minute), 4 * minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTestSchedule(hourly(c.edit))
+				s.attempt(t)
+				s.record(c.o)
+				time.Sleep(minute)
+				wantLeft(t, s.retryNow(), c.after)
+				time.Sleep(c.after)
+				s.attempt(t)
+			})
+		})
+	}
+	t.Run("the interval after an answer stays", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestSchedule(hourly())
+			s.record(outcome{})
+			time.Sleep(minute)
+			if wait := left(s.retryNow()); wait < 53*minute || wait > 65*minute {
+				t.Errorf("the next poll comes %s after the retry, want about 59m", wait)
+			}
+		})
+	})
+	t.Run("a failure after it is logged and waits again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			s := newSchedule(hourly(ten), slog.New(slog.NewTextHandler(&log, nil)))
+			s.attempt(t)
+			s.record(failure(errDown, true, 0))
+			time.Sleep(minute)
+			s.retryNow()
+			s.attempt(t)
+			wantLeft(t, s.record(failure(errDown, true, 0)), 10*minute)
+			time.Sleep(9 * minute)
+			s.asks(t, "within the timeout", minute)
+			if opened := strings.Count(log.String(), "circuit breaker opened"); opened != 2 {
+				t.Errorf("the open breaker is logged %d times, want 2:\n%s", opened, &log)
+			}
+		})
+	})
+}
+
+func TestScheduleLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		tuning := hourly(func(t *runtime.Tuning) { t.BreakerFailures = 100 })
+		s := newSchedule(tuning, slog.New(slog.NewTextHandler(&log, nil)))
+		for range 5 {
+			s.attempt(t)
+			s.record(failure(errDown, true, 0))
+		}
+		if loud := strings.Count(log.String(), "level=WARN"); loud != 1 || !strings.Contains(log.String(), errDown.Error()) {
+			t.Errorf("%d warnings for one series of failures:\n%s", loud, &log)
+		}
+		s.record(outcome{})
+		s.record(outcome{})
+		if strings.Count(log.String(), "polling resumed") != 1 {
+			t.Errorf("the recovery is not logged once:\n%s", &log)
+		}
+	})
+}

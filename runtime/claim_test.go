@@ -1,0 +1,30 @@
+package runtime_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+func TestClaim(t *testing.T) {
+	t.Run("a job that is handed out again is ignored, and the next poll waits for the interval", func(t *testing.T) {
+		play(t, spec(most(3)), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.cloud.Queue("a", "a", "a")
+			st.start()
+			if asked := st.asked(runtimetest.Claim); asked != 2 {
+				t.Fatalf("%d polls at once, want one with the job and one with it again", asked)
+			}
+			wait(time.Minute)
+			if asked := st.asked(runtimetest.Claim); asked != 3 {
+				t.Errorf("%d polls a minute later, want 3", asked)
+			}
+			st.wantDeeds("a", "start", "started")
+			if ignored := strings.Count(st.log.String(), "running here; ignored"); ignored != 2 {
+				t.Errorf("it is logged %d times, want 2:\n%s", ignored, st.log)
+			}
+		})
+	})
+}
