@@ -1,28 +1,42 @@
-// Package schema knows where the configuration is, what it may say, what it
-// says, and how to say what is wrong with it. It will never know what is done
-// with a configuration: no service, no engine, no pool.
+// Package schema knows the agent's configuration: where the file is, what it may
+// contain, what it contains, and how to explain a mistake in it. It will never know
+// what is done with a configuration: no service, no engine, no pool at work.
 //
-// schema.cue is the single source: constraints, variables, secrecy, reload
-// classes and documentation of every key stand there once, and [Fields] hands
-// them out. defaults.cue stands apart, for a reason told in schema.cue.
+// schema.cue is the single source: it has the constraint, the variable, the secrecy,
+// the reload class and the documentation of every key, and [Fields] returns them.
+// defaults.cue is a file of its own; the head of schema.cue gives the reason.
 //
-// [Load] is a function of values. It works in this order: syntax; unknown and
-// old names; the environment over the file, each value parsed under its
-// variable's name; constraints; defaults; rules across keys. All problems are
-// reported at once, each once, in the order of the file.
+// Sub-packages know what does not depend on the agent's keys. schema imports the first
+// three of them:
 //
-// CUE judges and Go speaks. CUE's own messages print values, tokens included,
-// and one line per choice of an enumeration, so only the path of a failure is
-// taken from them; the sentence is made from the schema. For the same reason no
-// message quotes what a file or a variable says: it names the place, and what to
-// write instead. CUE is asked key by key, and about equal values of one key once:
-// to unify whole pools costs ten times as much, nearly all of it for keys that they
-// do not set. So a constraint in schema.cue is about one key; what is about several
-// stands in rules.go.
+//	position     YAML with positions, and problems: what both kinds of files need
+//	podtemplate  the check of Pod templates, a schema as large as that of the agent
+//	jsonschema   the translation of CUE constraints to JSON Schema, for both exports
+//	report       problems as text, JSON, SARIF and annotations of GitHub
+//	effective    settings in force as a file
+//	secret       a string that is never printed, and the reading of regular files
 //
-// YAML is read into a tree of ours before CUE sees it, which keeps line and
-// column through aliases and overlays, finds the duplicate keys that CUE lets
-// pass when their values are equal, and bounds what aliases unfold to. Every
-// load has a CUE context of its own, because contexts never shrink; nothing of
-// CUE outlives the load.
+// [Load] is a function of values: the [Source] is everything that it depends on. It
+// works in this order:
+//
+//  1. Read YAML (position.Parse).
+//  2. Remove unknown keys and replace old names (names.go).
+//  3. Lay the variables over the file, each parsed under its own name (env.go).
+//  4. Check constraints and remove the values that violate one (judge.go).
+//  5. Fill in defaults, decode (config.go, pools.go).
+//  6. Check the rules across keys, and read the files that keys name (rules.go,
+//     credentials.go, files.go, pools.go).
+//
+// It reports all problems at once, each once, in the order of the file.
+//
+// CUE checks constraints, but its messages are not used: they print values, tokens
+// included, and one line for each choice of an enumeration. Only the path of a failure
+// is taken from CUE; the message is made from the schema. No message quotes a value of
+// a file or a variable.
+//
+// CUE evaluates one key at a time, and equal values of one key once. Unifying whole
+// pools costs ten times as much, nearly all of it for keys that they do not set. So a
+// constraint in schema.cue concerns one key, and rules across keys are Go. Every load
+// has a CUE context of its own, because contexts never shrink; nothing of CUE outlives
+// the load.
 package schema

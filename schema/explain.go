@@ -116,6 +116,21 @@ func Explain(name string, width int) (string, error) {
 	}
 }
 
+// where returns the places that may set the field.
+func (f Field) where() string {
+	switch {
+	case f.OnlyVariable:
+		return "only in the variable"
+	case strings.HasPrefix(f.Key, "pools."):
+		return "in an entry of pools"
+	case f.Pool:
+		return "at the top level for all pools, or in an entry of pools"
+	default:
+		return "at the top level"
+	}
+}
+
+// explained returns the explanation of one field.
 func explained(f Field, fields []Field, width int) string {
 	var b strings.Builder
 	b.WriteString(f.listed() + "\n\n")
@@ -155,16 +170,7 @@ func explained(f Field, fields []Field, width int) string {
 	if f.Reload != "" {
 		fact("changes", string(f.Reload)+": "+f.Reload.Meaning())
 	}
-	switch {
-	case f.OnlyVariable:
-		fact("where", "only in the variable")
-	case strings.HasPrefix(f.Key, "pools."):
-		fact("where", "in an entry of pools")
-	case f.Pool:
-		fact("where", "at the top level for all pools, or in an entry of pools")
-	default:
-		fact("where", "at the top level")
-	}
+	fact("where", f.where())
 	for _, other := range fields {
 		if other.Old == f.Key {
 			fact("old name", other.Key)

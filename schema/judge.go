@@ -13,15 +13,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// judge asks CUE about every value, and the fields about the bounds of their
-// durations and quantities. It takes what is out from the table.
+// judge checks every value of a table and removes the invalid ones. CUE checks the
+// constraints; the bounds of durations and quantities are checked here, because CUE
+// cannot compare them.
 func (l *load) judge(t position.Mapping) {
+	// Constraints of CUE.
 	for _, path := range l.schema.failures(l.schema.config, t) {
 		f, at := l.schema.field(path)
 		if f == nil {
-			at := position.Origin{File: l.source.Path}
-			message := "is refused, and the program cannot tell why"
-			l.report(position.NewError(position.RuleInternal, at, position.SafeName(path), message, ""))
+			file, message := position.Origin{File: l.source.Path}, "is refused, and the program cannot tell why"
+			l.report(position.NewError(position.RuleInternal, file, position.SafeName(path), message, ""))
 			continue
 		}
 		if f.Kind == KindMappings {
@@ -38,16 +39,20 @@ func (l *load) judge(t position.Mapping) {
 			l.refuse(f, v, path, "must be "+f.sentence())
 		}
 	}
+
+	// Names of pools: CUE does not report a missing one while another value is invalid.
 	scopes := []string{""}
 	for i, entry := range poolEntries(t) {
 		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
-		if own, ok := entry.Data.(position.Mapping); ok { // CUE is silent about it while another value is wrong
+		if own, ok := entry.Data.(position.Mapping); ok {
 			if path := fmt.Sprintf("pools.%d.name", i); own["name"].Key == (position.Origin{}) && !l.bad[path] {
 				l.missing(t, path)
 				l.bad[path] = true
 			}
 		}
 	}
+
+	// Bounds of durations and quantities.
 	for i := range l.schema.fields {
 		f := &l.schema.fields[i]
 		if f.OnlyVariable || f.Kind != KindDuration && f.Kind != KindQuantity {

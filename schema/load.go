@@ -55,23 +55,22 @@ func Evaluate(source Source) Outcome {
 	return outcome
 }
 
-// load is one load under way.
+// load is one call of Load.
 type load struct {
 	schema   *definition
 	source   Source
 	problems position.Problems
-	bad      map[string]bool // paths whose value is out, so that no rule speaks of them again
-	files    []string
+	bad      map[string]bool // paths of invalid values, which no rule reports again
+	files    []string        // that the configuration names
 	digest   hash.Hash
 
-	process position.Mapping // what is in force at the top level
+	process position.Mapping // the top level with variables and defaults
 	pools   []*scope
 }
 
-// guarded is the load behind a net. Parser and CUE are large, and are fed what
-// others write; a fault in them must not end an agent that has jobs to finish
-// and is merely told of an edit. What it says of the panic is nothing, since its
-// text may hold a value.
+// guarded calls run and recovers from a panic. The parser and CUE are large and read
+// what others write; a fault in them must not end an agent that has jobs to finish.
+// The problem does not quote the panic, because its text may contain a value.
 func (l *load) guarded() (config *Config) {
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -86,9 +85,10 @@ func (l *load) guarded() (config *Config) {
 	return l.run()
 }
 
+// report adds problems.
 func (l *load) report(problems ...position.Problem) { l.problems = append(l.problems, problems...) }
 
-// run goes through the steps in the order that the package's comment tells.
+// run loads the configuration in the steps that the comment of the package numbers.
 func (l *load) run() *Config {
 	var err error
 	if l.schema, err = define(); err != nil {
@@ -99,24 +99,32 @@ func (l *load) run() *Config {
 		l.report(position.NewWarning(position.RuleOldName, position.Origin{File: l.source.Path}, "",
 			"the name of the file is an old one", "rename it to "+FileName))
 	}
+
+	// 1. Read YAML.
 	file, problems, ok := position.Parse(l.source.Path, l.source.Content)
 	l.report(problems...)
 	if !ok {
 		return nil
 	}
+
+	// 2. Remove unknown keys and replace old names.
 	l.report(l.schema.known(file, "")...)
 	l.report(l.schema.renamed(file, l.source.Environ)...)
 
+	// 3. Lay the variables over the file.
 	keys, alone := l.variables()
 	l.report(l.schema.strangers(l.source.Environ)...)
 	l.overlaid(file, keys)
 	merged := keys.Over(file)
+
+	// 4. Check constraints.
 	l.judge(merged)
 	if (reader{merged}).bool("strict") {
 		l.refuseUnknown()
 	}
 	alone = l.judgeAlone(alone)
 
+	// 5. Fill in defaults, decode.
 	plain := map[string]any{}
 	if err := l.schema.defaults.Decode(&plain); err != nil {
 		l.report(position.Problem{Rule: position.RuleInternal, Message: "the defaults do not decode"})
@@ -126,6 +134,8 @@ func (l *load) run() *Config {
 	config := processOf(merged.Over(defaults), alone)
 	config.Path = l.source.Path
 	l.process, l.pools = merged.Over(defaults), l.scopes(merged, defaults)
+
+	// 6. Check the rules across keys.
 	for _, s := range l.pools {
 		s.check()
 		config.Pools = append(config.Pools, *s.pool)

@@ -19,21 +19,7 @@ func Reference() ([]byte, error) {
 		return nil, err
 	}
 	r := &reference{fields: fields}
-	r.prose("", "Every key of "+FileName+
-		", and the manual of it. A key that is commented out stands here at its default, or with an example where "+
-		"the default is to be unset. To set one, remove the # before it, and no more: what follows # and a blank is prose. "+
-		"cmwa explain KEY tells the same, and cmwa vet checks a file.")
-	r.line("")
-	r.prose("", "In brackets stands what a key takes, its default, its variable, and when a change takes effect in a running agent:")
-	for _, c := range classes() {
-		for _, line := range beside(string(c), c.Meaning(), classColumn, referenceWidth-len("#   ")) {
-			r.line("#   " + line)
-		}
-	}
-	r.prose("", "A variable that is set and not empty wins over the file, and stays as it was when the agent started. Blanks around it do not count. "+
-		"Units of a duration are h, m, s and ms, as in 1h30m.")
-	r.line("")
-	r.prose("", "This file is generated from schema/schema.cue by go generate ./schema.")
+	r.introduction()
 	r.heading("What a pool may set for itself. Here it holds for all pools that do not.")
 	for _, f := range fields {
 		if f.Pool && f.plainTop() {
@@ -74,6 +60,26 @@ func Reference() ([]byte, error) {
 		}
 	}
 	return r.Bytes(), nil
+}
+
+// introduction writes how to read the reference.
+func (r *reference) introduction() {
+	r.prose("", "Every key of "+FileName+
+		", and the manual of it. A key that is commented out stands here at its default, or with an example where "+
+		"the default is to be unset. To set one, remove the # before it, and no more: what follows # and a blank is "+
+		"prose. cmwa explain KEY tells the same, and cmwa vet checks a file.")
+	r.line("")
+	r.prose("", "In brackets stands what a key takes, its default, its variable, and when a change takes effect in a "+
+		"running agent:")
+	for _, c := range classes() {
+		for _, line := range beside(string(c), c.Meaning(), classColumn, referenceWidth-len("#   ")) {
+			r.line("#   " + line)
+		}
+	}
+	r.prose("", "A variable that is set and not empty wins over the file, and stays as it was when the agent "+
+		"started. Blanks around it do not count. Units of a duration are h, m, s and ms, as in 1h30m.")
+	r.line("")
+	r.prose("", "This file is generated from schema/schema.cue by go generate ./schema.")
 }
 
 // reference is the file as far as it is written.
