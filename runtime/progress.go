@@ -19,6 +19,15 @@ const (
 	maxSteps = 10_000
 )
 
+// Progress is one line of a runner's standard output, as JSON: what the service
+// has accepted so far. It is the agent's knowledge of where a job was when its
+// environment dies without a word, and nothing else depends on it.
+type Progress struct {
+	Step   int    `json:"step"`
+	Lines  int    `json:"lines"`            // of that step, accepted by the service
+	Status Status `json:"status,omitempty"` // accepted by the service; empty when only lines were
+}
+
 // streamState is what is known of a job's stream of progress from one read of it
 // to the next.
 type streamState struct {

@@ -2,10 +2,15 @@ package runtime
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Limits of a job's start.
@@ -138,4 +143,197 @@ func (l *life) beat(ctx context.Context, accepted func()) {
 			}
 		}
 	}
+}
+
+// maxSetupLine limits a line of the set-up's log, in bytes.
+const maxSetupLine = 4 << 10
+
+// Setup is step 0 of a job, while the agent still has the word: the lines that
+// an executor says while it makes the environment, and the handover that ends
+// the agent's turn. From the handover on, the runner goes on where the agent
+// stopped, and reports the step's end itself, because only then it is proved
+// that the environment works.
+//
+// A Setup belongs to one job and to the goroutine that starts it.
+type Setup struct {
+	job    *Job
+	cloud  Cloud
+	offer  Handover
+	lines  []Line // said, not yet accepted
+	told   int    // accepted by the service
+	sent   int    // the first so many of lines were sent without an answer; the service may have them
+	opened bool   // the service knows that the step runs
+
+	began time.Time
+}
+
+// NewSetup makes the set-up of a job, with the handover it will end in but for
+// what the set-up itself knows.
+func NewSetup(job *Job, cloud Cloud, offer Handover) *Setup {
+	return &Setup{job: job, cloud: cloud, offer: offer, began: time.Now()}
+}
+
+// Say adds a line to the log of step 0, or several. It does not block and cannot
+// fail; [Setup.Flush] sends. What engines and registries say may be huge or hold
+// what must not be shown, so lines are cut and the job's secrets marked.
+func (s *Setup) Say(format string, args ...any) {
+	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "\uFFFD")
+	for _, hidden := range append([]string{s.offer.Token, s.offer.OIDC}, s.offer.Redact...) {
+		if hidden != "" {
+			text = strings.ReplaceAll(text, hidden, secret.Mark)
+		}
+	}
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		if len(line) > maxSetupLine {
+			line = strings.ToValidUTF8(line[:maxSetupLine], "") + " …"
+		}
+		s.lines = append(s.lines, Line{Time: time.Now(), Text: line + "\n"})
+	}
+}
+
+// Flush sends what was said. Lines that could not be sent are kept for the next
+// time.
+func (s *Setup) Flush(ctx context.Context) error {
+	for !s.opened || len(s.lines) > 0 {
+		err := s.report(ctx)
+		switch {
+		case errors.Is(err, ErrUntold):
+			return nil // log trouble never fails a job
+		case err != nil:
+			return fmt.Errorf("report the set-up: %w", err)
+		}
+	}
+	return nil
+}
+
+// report makes one report of the lines that were said; the first one also reports
+// the step as running. Lines whose answer was lost are sent again first, and without
+// newer ones: a service that has them refuses other lines at their offset.
+func (s *Setup) report(ctx context.Context) error {
+	lines, status := s.lines, Status("")
+	if s.resends() {
+		lines = lines[:s.sent]
+	}
+	if !s.opened {
+		status = Running
+	}
+	s.sent = len(lines)
+	err := s.cloud.Report(ctx, s.job, Report{Step: 0, Offset: s.told, Lines: lines, Status: status})
+	if err != nil {
+		s.opened = s.opened || errors.Is(err, ErrUntold)
+		return err
+	}
+	s.opened, s.sent = true, 0
+	s.told += len(lines)
+	s.lines = s.lines[len(lines):]
+	return nil
+}
+
+// resends reports whether the next report must repeat an earlier one.
+func (s *Setup) resends() bool { return s.sent > 0 && s.sent < len(s.lines) }
+
+// Handover sends what was said and returns the bytes for the runner's standard
+// input. An executor calls it once, at the last moment before the runner
+// starts. Root is what stands for "/" in the job's world. After a long preparation
+// it asks the service whether the job is still wanted, and returns an error if it
+// is not.
+func (s *Setup) Handover(ctx context.Context, root string) ([]byte, error) {
+	if err := s.Flush(ctx); err != nil {
+		return nil, err
+	}
+	if time.Since(s.began) > recheckAfter {
+		verdict, err := s.cloud.Wanted(ctx, s.job)
+		if err == nil && (verdict == Ended || verdict == Finishing || verdict == Gone) {
+			return nil, fmt.Errorf("the job was not started: %w", errCancelled)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	s.offer.Root = root
+	s.offer.SetupLines, s.offer.Pending, s.offer.Resend = s.told, s.lines, s.sent
+	text, err := json.Marshal(s.offer)
+	if err != nil {
+		return nil, fmt.Errorf("write the handover: %w", err)
+	}
+	return text, nil
+}
+
+// Fail ends step 0 as failed, with the reason as its last line.
+func (s *Setup) Fail(ctx context.Context, reason error) error {
+	s.Say("Error: %v", reason)
+	for !s.opened || s.resends() {
+		if err := s.report(ctx); errors.Is(err, ErrUntold) {
+			break // the status matters more
+		} else if err != nil {
+			return fmt.Errorf("report the failed set-up: %w", err)
+		}
+	}
+	err := s.cloud.Report(ctx, s.job, Report{Step: 0, Offset: s.told, Lines: s.lines, Status: Failed})
+	if err != nil {
+		return fmt.Errorf("report the failed set-up: %w", err)
+	}
+	return nil
+}
+
+// HandoverVersion numbers the private language between agent and runner: the
+// handover on the runner's standard input, and the progress on its standard
+// output. Both ends are of one release, as upstream demands of its own
+// (Pulumi documentation, "Customer-managed runners").
+const HandoverVersion = 1
+
+// maxHandover limits a handover in bytes: definitions carry whole scripts, and
+// no honest one comes near.
+const maxHandover = 64 << 20
+
+// Handover is everything that a runner needs for one job. It travels on
+// standard input, so that no token stands on a command line, in an environment
+// or in a file.
+type Handover struct {
+	Version    int               `json:"version"`
+	Service    string            `json:"service"`             // base URL without a trailing slash
+	JobID      string            `json:"jobID"`               //
+	Token      string            `json:"token"`               // the job's token
+	OIDC       string            `json:"oidc,omitempty"`      // for cloud providers; may be empty
+	Root       string            `json:"root"`                // what stands for "/" in the job's world: PULUMI_ENV, the default directory
+	SetupLines int               `json:"setupLines"`          // lines of step 0 that the service has already
+	Pending    []Line            `json:"pending,omitempty"`   // lines of step 0 behind these, which the service has not accepted
+	Resend     int               `json:"resend,omitempty"`    // the first so many of Pending were sent as one batch: the service may have them
+	Forward    map[string]string `json:"forward,omitempty"`   // the agent's own variables that go along
+	Redact     []string          `json:"redact,omitempty"`    // further texts that must not be shown
+	UserAgent  string            `json:"userAgent,omitempty"` //
+	CA         string            `json:"ca,omitempty"`        // certificates in PEM form to trust beside the system's
+	Grace      Seconds           `json:"grace,omitempty"`     // between TERM and KILL of a step; 0 is the runner's default
+	Definition json.RawMessage   `json:"definition"`          // as the service sent it
+}
+
+// Format writes the job's id and nothing else, whatever the verb: the tokens
+// stand in the open here, for the wire.
+func (h Handover) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "handover of job %s", h.JobID) }
+
+// Seconds is a duration that stands in JSON as a number of seconds.
+type Seconds float64
+
+// Duration converts.
+func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
+
+// ReadHandover reads one handover up to the end of r. Its errors never show
+// what was read.
+func ReadHandover(r io.Reader) (*Handover, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxHandover+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the handover: %w", err)
+	}
+	var h Handover
+	switch {
+	case len(text) == 0:
+		return nil, errors.New("no handover on standard input: this program is started by the agent, not by hand")
+	case len(text) > maxHandover:
+		return nil, fmt.Errorf("the handover is larger than %d MiB", maxHandover>>20)
+	case json.Unmarshal(text, &h) != nil:
+		return nil, errors.New("the handover is not in the form that the agent writes")
+	case h.Version != HandoverVersion:
+		return nil, fmt.Errorf("the handover is of version %d and this runner speaks %d: install agent and runner from one release", h.Version, HandoverVersion)
+	}
+	return &h, nil
 }
