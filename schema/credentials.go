@@ -15,7 +15,7 @@ func (s *scope) names() {
 		f := &s.load.schema.fields[i]
 		v, ok := s.table.Get(strings.Split(f.Key, ".")...)
 		if name, isText := v.Data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") &&
-			secret.LooksLikeToken(name) && s.good(f.Key) {
+			secret.LooksLikeToken(name) && s.valid(f.Key) {
 			s.refuse(position.RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
 			s.load.bad[position.Join(s.at, f.Key)] = true
 			s.load.bad[s.path(f.Key)] = true
@@ -26,7 +26,7 @@ func (s *scope) names() {
 // credentials settles which of token, token_file and OIDC is used. OIDC wins
 // over both; of the two others the environment's wins over the file's.
 func (s *scope) credentials() {
-	if !s.good("token", "token_file", "oidc_token_file") || s.at == "" && s.load.bad["pools"] {
+	if !s.valid("token", "token_file", "oidc_token_file") || s.at == "" && s.load.bad["pools"] {
 		return
 	}
 	c := s.pool
@@ -74,7 +74,7 @@ func (s *scope) above(key string) bool { return s.places[key].Variable != "" }
 func (s *scope) exchange(others map[string]bool) {
 	needed := map[string]string{"organization_name": s.pool.OrganizationName, "runner_pool_id": s.pool.RunnerPoolID}
 	for key, value := range needed {
-		if value == "" && s.good(key) {
+		if value == "" && s.valid(key) {
 			s.refuse(position.RuleCredentials, "must be set beside oidc_token_file",
 				"add it, or set "+s.load.schema.variableOf(key), key, "oidc_token_file")
 		}

@@ -64,9 +64,9 @@ func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 	return v, true
 }
 
-// strangers finds the variables that look as if they were for the agent and have
-// no effect.
-func (d *definition) strangers(environ map[string]string) position.Problems {
+// unknownVariables returns warnings about variables that seem to be for the agent and
+// have no effect.
+func (d *definition) unknownVariables(environ map[string]string) position.Problems {
 	var problems position.Problems
 	linked := regexp.MustCompile(`^` + prefix +
 		`(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)

@@ -100,7 +100,7 @@ func (s *scope) identity() {
 
 // certificates reads the CA file.
 func (s *scope) certificates() {
-	if s.pool.CAFile == "" || !s.good("ca_file") {
+	if s.pool.CAFile == "" || !s.valid("ca_file") {
 		return
 	}
 	content, _, ok := s.file("ca_file", s.pool.CAFile, "put the certificates into it")
@@ -136,7 +136,7 @@ func (s *scope) certificates() {
 // template settles the Pod template: written inline, in a file, or in the file
 // that the public packaging mounts.
 func (s *scope) template() {
-	if !s.good("pod_template", "pod_template_file") {
+	if !s.valid("pod_template", "pod_template_file") {
 		return
 	}
 	inline, isInline := s.table["pod_template"]

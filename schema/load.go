@@ -113,7 +113,7 @@ func (l *load) run() *Config {
 
 	// 3. Lay the variables over the file.
 	keys, alone := l.variables()
-	l.report(l.schema.strangers(l.source.Environ)...)
+	l.report(l.schema.unknownVariables(l.source.Environ)...)
 	l.overlaid(file, keys)
 	merged := keys.Over(file)
 

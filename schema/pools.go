@@ -9,16 +9,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// scope is one pool under check.
+// scope is the check of one pool.
 type scope struct {
 	load   *load
 	pool   *Pool
-	at     string                     // path of its entry in the list of pools; empty where there is none
-	entry  position.Value             // that entry
-	table  position.Mapping           // what is in force for it, without defaults
+	at     string                     // path of the pool in the list of pools; empty without a list
+	entry  position.Value             // of the list, at that path
+	table  position.Mapping           // own and inherited settings, without defaults
 	places map[string]position.Origin // of every key that is set
 
-	whole position.Mapping // what is in force for it, defaults included
+	effective position.Mapping // table with defaults
 }
 
 // poolEntries returns the entries of the list of pools.
@@ -27,7 +27,7 @@ func poolEntries(t position.Mapping) []position.Value {
 	return list
 }
 
-// groups are keys of which a pool inherits none if it sets one.
+// groups returns groups of keys: a pool that sets one key of a group inherits none.
 func groups() [][]string {
 	return [][]string{
 		{"token", "token_file", "oidc_token_file"},
@@ -66,8 +66,8 @@ func (l *load) scopes(t, defaults position.Mapping) []*scope {
 		}
 	}
 	for _, s := range scopes {
-		s.load, s.places, s.whole = l, map[string]position.Origin{}, s.table.Over(defaults)
-		s.pool = poolOf(s.whole)
+		s.load, s.places, s.effective = l, map[string]position.Origin{}, s.table.Over(defaults)
+		s.pool = poolOf(s.effective)
 		s.table.Origins("", s.places)
 		if s.at == "" {
 			s.pool.Name = DefaultPool
@@ -92,8 +92,8 @@ func (s *scope) own(key string) bool {
 	return ok
 }
 
-// good reports whether the values of none of the keys is out.
-func (s *scope) good(keys ...string) bool {
+// valid reports whether no value of the keys is invalid.
+func (s *scope) valid(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool {
 		return s.load.bad[position.Join(s.at, key)] || s.load.bad[key] && !s.own(key)
 	})
@@ -101,16 +101,16 @@ func (s *scope) good(keys ...string) bool {
 
 // refuse reports an error about keys, and warn a warning.
 func (s *scope) refuse(rule position.Rule, message, hint string, keys ...string) {
-	s.about(position.Error, rule, message, hint, keys...)
+	s.problemAt(position.Error, rule, message, hint, keys...)
 }
 
 func (s *scope) warn(rule position.Rule, message, hint string, keys ...string) {
-	s.about(position.Warning, rule, message, hint, keys...)
+	s.problemAt(position.Warning, rule, message, hint, keys...)
 }
 
-// about reports a problem at the first of the keys that is set, or at the pool's
+// problemAt reports a problem at the first of the keys that is set, or at the pool's
 // entry.
-func (s *scope) about(severity position.Severity, rule position.Rule, message, hint string, keys ...string) {
+func (s *scope) problemAt(severity position.Severity, rule position.Rule, message, hint string, keys ...string) {
 	p := position.Problem{
 		Severity: severity, Rule: rule, File: s.load.source.Path, Path: s.path(keys[0]),
 		Message: message, Hint: hint,
@@ -134,8 +134,8 @@ func (s *scope) about(severity position.Severity, rule position.Rule, message, h
 	s.load.report(p)
 }
 
-// together checks what pools cannot say alone.
-func (l *load) together(scopes []*scope) {
+// acrossPools checks the rules across pools.
+func (l *load) acrossPools(scopes []*scope) {
 	names := map[string]*scope{}
 	for i, s := range scopes {
 		if first := names[s.pool.Name]; first != nil && s.pool.Name != "" {
@@ -145,18 +145,18 @@ func (l *load) together(scopes []*scope) {
 			names[s.pool.Name] = s
 		}
 		for _, other := range scopes[:i] {
-			if l.twins(s, other) {
+			if l.duplicates(s, other) {
 				break
 			}
 		}
 	}
-	l.rate(scopes)
+	l.pollRate(scopes)
 }
 
-// twins refuses two pools that would claim the same jobs, and reports whether they
-// would: the first to ask would get them, with settings that nobody chose. A token
-// file is the same also where it cannot be read.
-func (l *load) twins(s, other *scope) bool {
+// duplicates reports an error, and returns true, if two pools would claim the same
+// jobs: the first to poll would get a job, so its settings would be arbitrary. Two
+// equal names of token files are the same token, also if the file cannot be read.
+func (l *load) duplicates(s, other *scope) bool {
 	a, b := s.pool, other.pool
 	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes,
 		func(kind string) bool { return slices.Contains(b.EnabledWorkflowTypes, kind) })
@@ -188,8 +188,8 @@ func (l *load) twins(s, other *scope) bool {
 	return false
 }
 
-// rate warns of pools that ask more often, together, than a service likes.
-func (l *load) rate(scopes []*scope) {
+// pollRate warns if all pools together poll more often than a service accepts.
+func (l *load) pollRate(scopes []*scope) {
 	const most = 10.0
 	perSecond := 0.0
 	for _, s := range scopes {

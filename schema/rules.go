@@ -34,7 +34,7 @@ func (s *scope) check() {
 
 // check applies the rules across pools and the whole agent.
 func (l *load) check(c *Config, t position.Mapping, scopes []*scope) {
-	l.together(scopes)
+	l.acrossPools(scopes)
 	top := &scope{load: l, places: map[string]position.Origin{}}
 	t.Origins("", top.places)
 	l.times(c, top, scopes)
@@ -45,7 +45,7 @@ func (l *load) check(c *Config, t position.Mapping, scopes []*scope) {
 }
 
 func (s *scope) service() {
-	if s.good("service_url") {
+	if s.valid("service_url") {
 		u, err := url.Parse(s.pool.ServiceURL)
 		if err == nil && u.Port() != "" {
 			_, err = strconv.ParseUint(u.Port(), 10, 16)
@@ -60,13 +60,13 @@ func (s *scope) service() {
 // sizes refuses limits that no engine takes.
 func (s *scope) sizes() {
 	const least, most = 6 << 20, 1 << 50 // bytes; the least is Docker's
-	if v, ok := s.table.Get("docker", "memory"); ok && s.good("docker.memory") {
+	if v, ok := s.table.Get("docker", "memory"); ok && s.valid("docker.memory") {
 		text, _ := v.Data.(string)
 		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
 			s.refuse(position.RuleValue, "must be from 6m to 1024t", "", "docker.memory")
 		}
 	}
-	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.good("docker.cpus") {
+	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.valid("docker.cpus") {
 		s.refuse(position.RuleValue, "must be at least 0.01", "", "docker.cpus")
 	}
 }
@@ -74,7 +74,7 @@ func (s *scope) sizes() {
 // labels refuses labels of containers that the agent would take for its own.
 func (s *scope) labels() {
 	v, ok := s.table.Get("docker", "labels")
-	if !ok || !s.good("docker.labels") {
+	if !ok || !s.valid("docker.labels") {
 		return
 	}
 	entries, _ := v.Data.([]position.Value)
@@ -93,7 +93,7 @@ func (s *scope) labels() {
 
 func (s *scope) retries() {
 	c := s.pool
-	if c.RequestRetryWait > c.RequestRetryMaxWait && s.good("request_retry_wait", "request_retry_max_wait") {
+	if c.RequestRetryWait > c.RequestRetryMaxWait && s.valid("request_retry_wait", "request_retry_max_wait") {
 		s.refuse(position.RuleTimes,
 			fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
 			"", "request_retry_wait", "request_retry_max_wait")
@@ -103,10 +103,10 @@ func (s *scope) retries() {
 // times checks that the time budgets of the agent fit into each other.
 func (l *load) times(c *Config, top *scope, scopes []*scope) {
 	var longer time.Duration
-	good := top.good("health_threshold")
+	good := top.valid("health_threshold")
 	for _, s := range scopes {
 		longer = max(longer, s.pool.PollingInterval, s.pool.JobStatusLoopInterval)
-		good = good && s.good("polling_interval", "job_status_loop_interval")
+		good = good && s.valid("polling_interval", "job_status_loop_interval")
 	}
 	switch {
 	case c.HealthThreshold == 0:
@@ -117,7 +117,7 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
 	stopGrace := l.source.Release.StopGrace
-	if !top.good("shutdown_timeout") || stopGrace == 0 {
+	if !top.valid("shutdown_timeout") || stopGrace == 0 {
 		return
 	}
 	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < stopGrace {
@@ -136,12 +136,12 @@ func (l *load) times(c *Config, top *scope, scopes []*scope) {
 func (s *scope) release() {
 	r := s.load.source.Release
 	target := s.pool.DeployTarget
-	if r.Targets != nil && s.good("deploy_target") && !slices.Contains(r.Targets, target) {
+	if r.Targets != nil && s.valid("deploy_target") && !slices.Contains(r.Targets, target) {
 		message := fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and"))
 		s.refuse(position.RuleRelease, message, "", "deploy_target")
 	}
 	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
-	if r.Kinds != nil && s.good("enabled_workflow_types") &&
+	if r.Kinds != nil && s.valid("enabled_workflow_types") &&
 		!slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
 		message := fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or"))
 		s.refuse(position.RuleRelease, message, "", "enabled_workflow_types")
@@ -150,7 +150,7 @@ func (s *scope) release() {
 
 // address refuses what looks like an IP address and is none.
 func (s *scope) address(text string) {
-	if !s.good("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" ||
+	if !s.valid("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" ||
 		text == "" {
 		return
 	}

@@ -52,7 +52,7 @@ func (l *load) settings(c *Config) []Setting {
 // settings adds those of one pool. What pools inherit is the same for all of them,
 // and is made once.
 func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Setting {
-	t := s.whole
+	t := s.effective
 	t["working_directory"] = valueOr(t, "working_directory", s.pool.WorkingDirectory)
 	t["token"] = position.Value{At: t["token"].At, Data: ""}
 	named := map[string]string{"token_file": "", "ca_file": s.pool.CA, "oidc_token_file": s.pool.OIDCSum}

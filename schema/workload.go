@@ -143,7 +143,7 @@ func (m *manifests) vetContainer(o resource, c container) {
 	}
 
 	// The names, also of variables whose values are elsewhere.
-	for _, p := range d.strangers(names) {
+	for _, p := range d.unknownVariables(names) {
 		for name, n := range c.names {
 			if position.SafeName(name) == p.Path {
 				place(p, n)
