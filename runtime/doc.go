@@ -21,7 +21,7 @@
 //  2. slots.go: a slot of the limit that all pools share.
 //  3. claim.go: polls, keeps when the next poll is allowed, and begins the job.
 //  4. cloud/client.go: Claim makes the request; Definition and Report follow later.
-//  5. cloud/token.go: the pool's token, exchanged for an OIDC token or as configured.
+//  5. cloud/token.go: the token of the pool: as configured, or in exchange for an OIDC token.
 //  6. cloud/call.go: one HTTP request, its answer, its errors.
 //  7. cloud/schedule.go: computes the time of the next poll from the outcome.
 //  8. life.go: one job from its claim to its removal, and its three children.

@@ -104,9 +104,10 @@ type end struct {
 
 // attend blocks until the job has ended, and stops the job when ctx ends first. Ok
 // is false when the job may still run.
-func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (e end, ok bool) {
+func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (_ end, ok bool) {
 	// Wait for the end and follow the output, each in its own goroutine. The first
-	// writes e and then closes over.
+	// writes e, which nothing else reads before over is closed.
+	var e end
 	over, followed := make(chan struct{}), make(chan struct{})
 	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
