@@ -42,18 +42,18 @@ func (p *polls) soon() {
 // not cancelled by ctx, because its answer may be a job that no one else gets. The
 // slot becomes the job's, or is given back; until the answer is there it makes
 // room for another pool after a while.
-func (p *Pool) claim(ctx context.Context, mine *slot) {
-	begun := false
+func (p *Pool) claim(ctx context.Context, granted *slot) {
+	started := false
 	defer func() {
-		if !begun {
-			mine.leave()
+		if !started {
+			granted.leave()
 		}
 	}()
 
 	// Poll.
 	limited, cancel := context.WithTimeout(p.final, claimLimit)
 	defer cancel()
-	slow := time.AfterFunc(patience, mine.lend)
+	slow := time.AfterFunc(patience, granted.lend)
 	before, tuned := p.startPoll()
 	claim, err := p.parts.Cloud.Claim(limited)
 	slow.Stop()
@@ -85,12 +85,12 @@ func (p *Pool) claim(ctx context.Context, mine *slot) {
 		job.Tuning.Place, job.Tuning.CA = before.Place, before.CA
 	}
 	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
-	if mine.keep() {
+	if granted.keep() {
 		p.log.Info("poll was answered late and its slot is used by another pool; "+
 			"the job runs beyond the limit of all pools", "job", job.ID)
 	}
-	p.begin(ctx, job, "", mine)
-	begun = true
+	p.begin(ctx, job, "", granted)
+	started = true
 }
 
 // startPoll notes that a poll begins, and returns the settings in force, with a
@@ -106,7 +106,7 @@ func (p *Pool) startPoll() (Tuning, <-chan struct{}) {
 
 // begin starts the life of a job, in an environment that exists already if id
 // is not empty, and gives its slot back afterwards. The caller holds the lock.
-func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
+func (p *Pool) begin(ctx context.Context, job *Job, id string, granted *slot) {
 	l := &life{
 		pool: p, job: job, id: id, adopted: id != "", past: id != "", since: time.Now(), phase: Claimed,
 		log: p.log.With("job", job.ID, "generation", job.Generation),
@@ -120,7 +120,7 @@ func (p *Pool) begin(ctx context.Context, job *Job, id string, mine *slot) {
 		if gone && p.parts.InFlight != nil {
 			p.parts.InFlight(-1)
 		}
-		mine.leave()
+		granted.leave()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.lives, job.ID)

@@ -23,6 +23,7 @@ const (
 // image, a look for the runner's mark and the attachment, beyond what
 // docker run does; the latter two run beside the report to the service.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
+	// Find the image, pulled if that is configured, and the runner for its machine.
 	setup.Say("Preparing the environment of this job on the Docker engine at %s", e.host)
 	place := job.Tuning.Place
 	img, err := e.image(ctx, job, setup)
@@ -32,25 +33,19 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	case err != nil:
 		return "", err
 	}
-	runner, err := e.programs.find(place.WorkingDirectory, img.architecture)
-	switch {
-	case err != nil && img.architecture != e.architecture:
-		return "", jobFault("%w", err) // jobs for the engine's own machine may work
-	case err != nil:
+	runner, err := e.findRunner(place.WorkingDirectory, img)
+	if err != nil {
 		return "", err
 	}
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 
-	name, folder, door := newName(job.ID), "", mount.Mount{}
-	if place.SharedVolumeDirectory == "" {
-		door = volumeMount(runner, true)
-	} else {
-		if folder, err = makeFolder(place.SharedVolumeDirectory, name, e.owner(), runner); err != nil {
-			return "", err
-		}
-		door = folderMount(folder)
+	// Create the container. From here on, an error removes what was made.
+	name := newName(job.ID)
+	from, folder, err := e.runnerMount(place.SharedVolumeDirectory, name, runner)
+	if err != nil {
+		return "", err
 	}
 	id := ""
 	defer func() {
@@ -60,13 +55,14 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		}
 		e.remember(id, folder)
 	}()
-	id, err = e.create(ctx, containerOf(job, img, name, folder, door))
+	id, err = e.create(ctx, containerOf(job, img, name, folder, from))
 	if err != nil {
 		return "", err
 	}
 	setup.Say("Container created: %s", short(id))
 	setup.Say("Starting the container")
 
+	// Put the runner in, attach to its input, and get the handover.
 	input, handover, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
 		if folder == "" {
 			if err := e.fill(ctx, id, img, runner); err != nil {
@@ -84,6 +80,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if err != nil {
 		return "", err
 	}
+	// Start the runner and hand the job over.
 	if err := e.launch(ctx, id); err != nil {
 		return "", err
 	}
@@ -96,6 +93,25 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		}
 	}
 	return id, nil
+}
+
+// findRunner finds the runner program for the machine of an image.
+func (e *Executor) findRunner(directory string, img image) (program, error) {
+	runner, err := e.programs.find(directory, img.architecture)
+	if err != nil && img.architecture != e.architecture {
+		return runner, jobFault("%w", err) // jobs for the engine's own machine may work
+	}
+	return runner, err
+}
+
+// runnerMount returns what a job's container mounts to have the runner: the runner's
+// volume, or a new folder of this name below shared_volume_directory.
+func (e *Executor) runnerMount(shared, name string, runner program) (from mount.Mount, folder string, err error) {
+	if shared == "" {
+		return volumeMount(runner, true), "", nil
+	}
+	folder, err = makeFolder(shared, name, e.owner(), runner)
+	return folderMount(folder), folder, err
 }
 
 // prepare does at once what needs the created container: it attaches to the
