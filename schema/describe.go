@@ -69,7 +69,7 @@ func (f Field) Usually() string {
 
 // defaultOf writes the default as it would stand in a file.
 func defaultOf(f Field) string {
-	t, problems, ok := position.Parse("", []byte("v: "+f.Default))
+	t, problems, ok := position.Parse("", []byte("v: "+f.Default), "")
 	if !ok || len(problems) > 0 {
 		return f.Default
 	}

@@ -72,14 +72,14 @@ func Texts(content []byte) (map[string]string, error) {
 // its own. A line such as "key: value" in the first column is one, whatever stands
 // in the lines before and after it.
 func TopLevelScalar(content []byte, key string) string {
-	if t, _, _ := position.Parse("", content); t != nil {
+	if t, _, _ := position.Parse("", content, ""); t != nil {
 		return scalarOf(t, key)
 	}
 	for line := range bytes.Lines(content) {
 		if line[0] == ' ' || line[0] == '\t' || !bytes.Contains(line, []byte(key)) {
 			continue
 		}
-		t, _, _ := position.Parse("", line)
+		t, _, _ := position.Parse("", line, "")
 		if value := scalarOf(t, key); value != "" {
 			return value
 		}

@@ -55,6 +55,9 @@ func Evaluate(source Source) Outcome {
 	return outcome
 }
 
+// hintForMapping is the hint for a file that is no mapping.
+const hintForMapping = "write lines such as: deploy_target: docker"
+
 // load is one call of Load.
 type load struct {
 	schema   *definition
@@ -101,7 +104,7 @@ func (l *load) run() *Config {
 	}
 
 	// 1. Read YAML.
-	file, problems, ok := position.Parse(l.source.Path, l.source.Content)
+	file, problems, ok := position.Parse(l.source.Path, l.source.Content, hintForMapping)
 	l.report(problems...)
 	if !ok {
 		return nil

@@ -40,8 +40,7 @@ func readPage(content []byte) (*page, error) {
 	case root.Kind == yaml.MappingNode:
 		p.root = root
 	case root.Kind != yaml.ScalarNode || root.Value != "" || root.ShortTag() != "!!null":
-		return nil, notEdited(root, "", "the file must be a mapping of keys to values",
-			"write lines such as: deploy_target: docker")
+		return nil, notEdited(root, "", "the file must be a mapping of keys to values", hintForMapping)
 	}
 	return p, nil
 }

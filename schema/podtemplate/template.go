@@ -2,7 +2,6 @@ package podtemplate
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/position"
 )
@@ -22,12 +21,7 @@ func CheckFile(file string, content []byte) position.Problems {
 // Parse reads a template file, YAML or JSON. An empty file and {} are an empty
 // template. ok is false if the file cannot be used as a template.
 func Parse(file string, content []byte) (v position.Value, problems position.Problems, ok bool) {
-	t, problems, ok := position.Parse(file, content)
-	for i, p := range problems {
-		if p.Rule == position.RuleSyntax && t == nil && strings.HasPrefix(p.Hint, "write lines such as") {
-			problems[i].Hint = hintForTemplate
-		}
-	}
+	t, problems, ok := position.Parse(file, content, hintForTemplate)
 	return position.Value{At: position.Origin{File: file, Line: 1, Column: 1}, Data: t}, problems, ok
 }
 

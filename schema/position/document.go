@@ -53,8 +53,9 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 
 // Parse reads a file as one mapping. An empty file is an empty mapping. ok is false
 // if the file cannot be used as a mapping; the problems then give the reason. A
-// duplicate key is a problem, but leaves ok true.
-func Parse(file string, content []byte) (t Mapping, problems Problems, ok bool) {
+// duplicate key is a problem, but leaves ok true. hint is that of the problem of a file
+// with something else than a mapping.
+func Parse(file string, content []byte, hint string) (t Mapping, problems Problems, ok bool) {
 	// Read the only document.
 	content, broken := CheckText(file, content)
 	if broken != nil {
@@ -88,7 +89,7 @@ func Parse(file string, content []byte) (t Mapping, problems Problems, ok bool) 
 		return data, d.problems, whole
 	default:
 		message := "the file must be a mapping of keys to values"
-		d.report(RuleSyntax, first, "", message, "write lines such as: deploy_target: docker")
+		d.report(RuleSyntax, first, "", message, hint)
 		return nil, d.problems, false
 	}
 }

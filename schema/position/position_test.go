@@ -13,7 +13,7 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Run("values keep their positions through aliases", func(t *testing.T) {
-		m, problems, ok := position.Parse("a.yaml", []byte("a: &x {b: 1}\nc: *x\n"))
+		m, problems, ok := position.Parse("a.yaml", []byte("a: &x {b: 1}\nc: *x\n"), "")
 		if !ok || len(problems) > 0 {
 			t.Fatalf("%v, %v", ok, problems)
 		}
@@ -28,19 +28,19 @@ func TestParse(t *testing.T) {
 	})
 	t.Run("an empty file is an empty mapping", func(t *testing.T) {
 		for _, content := range []string{"", "# a\n", "---\n", "\uFEFF"} {
-			if m, problems, ok := position.Parse("", []byte(content)); m == nil || len(m) > 0 || len(problems) > 0 || !ok {
+			if m, problems, ok := position.Parse("", []byte(content), ""); m == nil || len(m) > 0 || len(problems) > 0 || !ok {
 				t.Errorf("%q: %v, %v, %v", content, m, problems, ok)
 			}
 		}
 	})
 	t.Run("a duplicate key leaves a mapping that can be used", func(t *testing.T) {
-		m, problems, ok := position.Parse("", []byte("a: 1\na: 2\n"))
+		m, problems, ok := position.Parse("", []byte("a: 1\na: 2\n"), "")
 		if !ok || m["a"].Data != 1 || len(problems) != 1 || problems[0].Rule != position.RuleDuplicateKey || problems[0].Line != 2 {
 			t.Errorf("%v, %v, %v", m, problems, ok)
 		}
 	})
 	for content, want := range map[string]string{
-		"- a\n":               "f:1:1: the file must be a mapping of keys to values",
+		"- a\n":               "f:1:1: the file must be a mapping of keys to values\n  hint: write a mapping",
 		"a: 1\n---\nb: 2\n":   "f:2:1: the file must be one document",
 		"a: 1\n---\n---\nb\n": "f:3:1: the file must be one document",
 		"a: 1\n---\n---\n[\n": "f:5:1: this is not YAML",
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 		"\ta: 1\n":            "f:1:1: a tab cannot indent",
 		"a: \x00\n":           "f:1:4: there is a NUL byte",
 	} {
-		if _, problems, ok := position.Parse("f", []byte(content)); ok || !strings.HasPrefix(problems.Error(), want) {
+		if _, problems, ok := position.Parse("f", []byte(content), "write a mapping"); ok || !strings.HasPrefix(problems.Error(), want) {
 			t.Errorf("%q: %v, %v", content, ok, problems)
 		}
 	}
