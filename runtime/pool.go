@@ -240,12 +240,6 @@ func (p *Pool) Tune(spec PoolSpec) {
 	p.poke()
 }
 
-// Retrier is an optional interface of what makes use of a [Cloud].
-type Retrier interface {
-	// Retry ends the wait after a failed poll. It returns at once.
-	Retry()
-}
-
 // Retry ends the wait after a failed poll: the next one is made now, and if it fails,
 // the wait begins again. A wait that the service asked for stays, and so does the
 // interval after a poll that did not fail.
