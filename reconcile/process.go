@@ -1,6 +1,9 @@
 package reconcile
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Process prepares a change of the process as a whole: it opens what is new, and
 // touches nothing that is in use. One change is prepared at a time.
@@ -15,13 +18,13 @@ type Prepared struct {
 
 // processChange is a change of the process that a goroutine prepares.
 type processChange struct {
-	action    SetProcess
-	cancel    context.CancelFunc
-	cancelled bool          // it was not desired at some time
-	done      chan struct{} // closed when the goroutine has ended; the rest is set then
+	action SetProcess
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the goroutine has ended; the rest is set then
 
-	prepared Prepared
-	err      error
+	prepared  Prepared
+	err       error
+	cancelled bool // while it was prepared: err is no failure
 }
 
 // prepareChange prepares a change of the process in a goroutine of its own, unless one
@@ -38,6 +41,7 @@ func (l *Loop) prepareChange(ctx context.Context, action SetProcess) {
 		defer close(change.done)
 		defer cancel()
 		change.prepared, change.err = l.process(ctx, action.From, action.To)
+		change.cancelled = errors.Is(ctx.Err(), context.Canceled)
 	}()
 }
 
@@ -58,7 +62,6 @@ func (l *Loop) finishChange() {
 	case <-change.done:
 	default:
 		if !desired {
-			change.cancelled = true
 			change.cancel()
 		}
 		return
