@@ -14,11 +14,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// closeLimit bounds the end of the HTTP server: its answers are short.
+// closeLimit is the time that the HTTP server has to finish its responses.
 const closeLimit = 5 * time.Second
 
-// shell is what of the agent belongs to no pool: its log, its listener, and the
-// limit of all jobs. Each can be exchanged while the agent runs.
+// shell holds the parts of the agent that belong to no pool: its log, its listener,
+// and the limit of all jobs. Each can be replaced while the agent runs.
 type shell struct {
 	log     *logSwitch
 	slots   *runtime.Slots
@@ -32,10 +32,12 @@ type shell struct {
 	failed   chan error
 }
 
-// newShell opens what the configuration asks for.
+// newShell opens what a configuration describes. A signal that arrives meanwhile ends
+// the agent after its start, and is not an error of the listener.
 func newShell(ctx context.Context, log *logSwitch, spec reconcile.ProcessSpec) (*shell, error) {
 	p := &shell{log: log, slots: runtime.NewSlots(spec.MaxJobs), failed: make(chan error, 1)}
-	change, err := p.prepare(ctx, reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}, spec)
+	none := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
+	change, err := p.prepare(context.WithoutCancel(ctx), none, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +47,7 @@ func newShell(ctx context.Context, log *logSwitch, spec reconcile.ProcessSpec) (
 
 // prepare opens what is new: see [reconcile.Process].
 func (p *shell) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (reconcile.Prepared, error) {
+	// Open the listener.
 	rebind := from.HTTPPort != to.HTTPPort || from.HTTPAddress != to.HTTPAddress
 	var listener net.Listener
 	closeListener := func() {
@@ -58,6 +61,8 @@ func (p *shell) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (re
 			return reconcile.Prepared{}, err
 		}
 	}
+
+	// Open the log's sink, or take the one in use.
 	sink, err := p.log.open(to)
 	if err != nil {
 		closeListener()
@@ -78,7 +83,7 @@ func (p *shell) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (re
 	}, nil
 }
 
-// handle says what answers requests.
+// handle sets the handler of requests.
 func (p *shell) handle(handler http.Handler) { p.handler.Store(&handler) }
 
 // inUse returns the listener of the HTTP server, nil if there is none.
@@ -88,11 +93,13 @@ func (p *shell) inUse() net.Listener {
 	return p.listener
 }
 
-// answerOn serves on a listener from now on, and lets the one before finish its
-// answers. Nil is none.
+// answerOn serves on a listener from now on, and shuts the previous server down. A nil
+// listener is none.
 func (p *shell) answerOn(listener net.Listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
+	// Shut the previous server down.
 	old := p.server
 	p.listener, p.server = listener, nil
 	if old != nil {
@@ -105,6 +112,8 @@ func (p *shell) answerOn(listener net.Listener) {
 		_ = listener.Close()
 		return
 	}
+
+	// Start the new one.
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if handler := p.handler.Load(); handler != nil {
@@ -113,8 +122,8 @@ func (p *shell) answerOn(listener net.Listener) {
 			}
 			http.Error(w, "the agent is starting", http.StatusServiceUnavailable)
 		}),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	p.server = server
 	p.servers.Go(func() {
@@ -127,7 +136,7 @@ func (p *shell) answerOn(listener net.Listener) {
 	})
 }
 
-// shut lets a server finish its answers.
+// shut closes a server after it has finished its responses, or after closeLimit.
 func shut(server *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
@@ -136,7 +145,7 @@ func shut(server *http.Server) {
 	}
 }
 
-// serve waits until ctx ends, or a server fails.
+// serve blocks until ctx ends, or a server fails.
 func (p *shell) serve(ctx context.Context) error {
 	select {
 	case err := <-p.failed:
@@ -146,7 +155,7 @@ func (p *shell) serve(ctx context.Context) error {
 	}
 }
 
-// close ends the server and the log's sink.
+// close closes the server and the log's sink.
 func (p *shell) close() {
 	p.mu.Lock()
 	p.closed = true

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -167,6 +168,19 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 }
 
 func TestShell(t *testing.T) {
+	t.Run("a signal during the start does not make the listener fail", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 { // the resolver may be faster than the end of the context
+			p, err := newShell(ctx, newSwitch(io.Discard), reconcile.ProcessSpec{
+				LogLevel: "info", LogFormat: "text", HTTPAddress: "localhost", HTTPPort: freePort(t),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.close()
+		}
+	})
 	t.Run("a discarded change closes its listener and not the sink in use", func(t *testing.T) {
 		spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
 		p, closed := watched(t, spec)
