@@ -1,6 +1,6 @@
 // Package cli holds what the programs of this module share as command lines: the
 // version of the build, usage errors and exit codes, the signals that end a program,
-// and reads of standard input that a signal can end.
+// reads of standard input that a signal can end, and the quoting of a shell's words.
 //
 // It knows the process it runs in. It never knows what a program does: it imports
 // no package of this module, and only programs import it. Other packages get the
