@@ -110,16 +110,19 @@ func logNames(effects []Effect) (names []string) {
 	return names
 }
 
-// Preview says what a reload from one configuration to another does: what the
-// loop would do if the first were in force and nothing ran, and when each changed
-// key takes effect. It is pure and in order: first the agent, then pools by name.
-// Nothing is an empty list.
+// Preview returns what a reload from one configuration to another does: the actions of
+// the loop if the first were in force and no job ran, and when each changed key takes
+// effect. The agent comes first, then the pools by name. The list is empty if nothing
+// changes.
 func Preview(before, after *schema.Config) []Reload {
+	// What happens to each pool, and to the agent.
 	reloads := fates(before, after)
 	targets := map[string]string{}
 	for _, p := range after.Pools {
 		targets[p.Name] = p.DeployTarget
 	}
+
+	// The changed keys of each.
 	old := byPool(before.Settings())
 	for pool, settings := range byPool(after.Settings()) {
 		for i, s := range settings {
@@ -154,6 +157,7 @@ func Preview(before, after *schema.Config) []Reload {
 			r.Changes = append(r.Changes, Change{Key: s.Key, From: was.Value, To: s.Value, Effect: effect})
 		}
 	}
+
 	var list []Reload
 	for _, name := range sorted(reloads) {
 		list = append(list, *reloads[name])
@@ -161,8 +165,8 @@ func Preview(before, after *schema.Config) []Reload {
 	return list
 }
 
-// byPool is the settings of each pool, and under no name those of the agent. All
-// pools of all configurations have the same keys in the same order.
+// byPool returns the settings of each pool by name, and those of the agent under the
+// empty name. All pools of all configurations have the same keys in the same order.
 func byPool(settings []schema.Setting) map[string][]schema.Setting {
 	parts := map[string][]schema.Setting{}
 	for i := 0; i < len(settings); {
@@ -188,8 +192,10 @@ func concerns(key, target string) bool {
 	}
 }
 
-// fates asks Diff what becomes of the pools, until all that is started works.
+// fates applies plans of Diff to a state in which every started pool works at once, and
+// returns what happens to each pool.
 func fates(before, after *schema.Config) map[string]*Reload {
+	// The state in which the first configuration is in force.
 	was, will := Want(before, 1), Want(after, 2)
 	observed := Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
 	there := func(spec runtime.PoolSpec, phase runtime.PoolPhase) {
@@ -198,6 +204,8 @@ func fates(before, after *schema.Config) map[string]*Reload {
 	for _, spec := range was.Pools {
 		there(spec, runtime.PoolPolling)
 	}
+
+	// Plan after plan, until one is empty.
 	reloads := map[string]*Reload{}
 	for plan := Diff(will, observed); len(plan) > 0; plan = Diff(will, observed) {
 		for _, action := range plan {
@@ -227,8 +235,8 @@ func fates(before, after *schema.Config) map[string]*Reload {
 	return reloads
 }
 
-// Describe writes a preview for people. Pools to which the same happens are told
-// of together. No reload is one line that says so.
+// Describe returns a preview as text for people. Pools with the same changes share a
+// paragraph. The text of an empty preview is one line.
 func Describe(reloads []Reload) string {
 	if len(reloads) == 0 {
 		return "no change\n"

@@ -27,7 +27,7 @@ type ProcessSpec struct {
 	MaxJobs         int           // of all pools together; 0 is no limit but the pools' own
 }
 
-// claimedIn reports whether every pool that is wanted is there, and past its start.
+// claimedIn reports whether every desired pool is past its start.
 func (d Desired) claimedIn(states map[string]runtime.PoolState) bool {
 	for key := range d.Pools {
 		if state, there := states[key]; !there || !state.Begun {
@@ -37,8 +37,8 @@ func (d Desired) claimedIn(states map[string]runtime.PoolState) bool {
 	return true
 }
 
-// Want translates a configuration into what should run: the only place where
-// the words of a file meet the words of what is run.
+// Want translates a configuration into the desired state. It is the only translator
+// between the vocabularies of schema and runtime.
 func Want(c *schema.Config, generation uint64) Desired {
 	desired := Desired{
 		Generation: generation,
@@ -46,8 +46,8 @@ func Want(c *schema.Config, generation uint64) Desired {
 		Pools:      make(map[string]runtime.PoolSpec, len(c.Pools)),
 		Process: ProcessSpec{
 			LogLevel: c.LogLevel, LogFormat: c.LogFormat, Syslog: c.Syslog,
-			HTTPAddress: c.HTTPServerAddress, HTTPPort: c.HTTPServerPort, HealthThreshold: c.HealthThreshold, ShutdownTimeout: c.ShutdownTimeout,
-			MaxJobs: c.MaxConcurrentWorkflows,
+			HTTPAddress: c.HTTPServerAddress, HTTPPort: c.HTTPServerPort,
+			HealthThreshold: c.HealthThreshold, ShutdownTimeout: c.ShutdownTimeout, MaxJobs: c.MaxConcurrentWorkflows,
 		},
 	}
 	for i := range c.Pools {
@@ -81,7 +81,8 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, OIDCSum: p.OIDCSum, TokenExpiration: p.TokenExpiration, CA: p.CA,
 			Kinds: kinds, MaxJobs: p.MaxConcurrentWorkflows, SingleRun: p.SingleRun,
 			PollingInterval: p.PollingInterval, PollingOverride: p.PollingOverride, StatusInterval: p.JobStatusLoopInterval,
-			RequestTimeout: p.RequestTimeout, RetryCount: p.RequestRetryCount, RetryWait: p.RequestRetryWait, RetryMaxWait: p.RequestRetryMaxWait,
+			RequestTimeout: p.RequestTimeout, RetryCount: p.RequestRetryCount,
+			RetryWait: p.RequestRetryWait, RetryMaxWait: p.RequestRetryMaxWait,
 			BreakerFailures: p.CircuitBreakerFailures, BreakerTimeout: p.CircuitBreakerTimeout,
 			Place: runtime.Place{
 				WorkingDirectory: p.WorkingDirectory, SharedVolumeDirectory: p.SharedVolumeDirectory,

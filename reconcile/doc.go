@@ -1,20 +1,26 @@
-// Package reconcile turns what runs into what a configuration describes: a value for
+// Package reconcile makes the running pools match a configuration. It has a value for
 // the desired state ([Desired]), a value for the observed state ([Observed]), a pure
 // function that computes the difference ([Diff]), and a loop that applies it ([Loop]).
-// It never knows an executor, a service or the format of a file: pools and
-// configurations are handed to it.
+// It never knows an executor, a service or the format of a file: it gets pools and
+// configurations from the functions that main passes.
 //
 // One edit, from the file event to the applied plan, goes through these files:
 //
 //  1. watch/watch.go: an event means that a file may have changed.
-//  2. reload.go: [Reloader] reads the file, and decides whether it is the next
-//     generation.
-//  3. ../schema/load.go: the bytes become a configuration, or problems.
+//  2. reload.go: [Reloader.Follow] receives it. [Reloader.Reload] reads the file, and
+//     decides whether it is the next generation.
+//  3. ../schema/load.go: Evaluate turns the bytes into a configuration, or problems.
 //  4. desired.go: [Want] translates the configuration into the desired state.
-//  5. loop.go: [Loop] looks again: observe, diff, act.
+//  5. loop.go: [Loop.Want] stores it and wakes [Loop.Run], whose turn observes, diffs
+//     and acts.
 //  6. plan.go: [Diff] returns the actions.
 //  7. set.go: [Set] starts, tunes, drains and removes pools.
-//  8. ../runtime/pool.go: the pool works with its new settings.
+//  8. ../runtime/pool.go: Tune gives a running pool its new settings, and a pool that
+//     starts runs.
+//
+// Three files explain a part of it: ../cmd/cmwa/run.go connects the watcher, the
+// Reloader and the Loop; settle.go decides whether a file that is being written must
+// wait; process.go prepares a changed listener or log.
 //
 // # Decisions
 //

@@ -124,6 +124,8 @@ func (r Recovery) recover(
 	if !slices.Contains(r.Supported, target) {
 		return nil, nil
 	}
+
+	// List the instances.
 	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
 	defer cancel()
 	executor, closeIt, err := r.Executor(ctx, target)
@@ -135,6 +137,8 @@ func (r Recovery) recover(
 	if err != nil {
 		return nil, err
 	}
+
+	// Sweep, if the executor can.
 	sweeper, ok := executor.(runtime.Sweeper)
 	if !ok {
 		return found, nil

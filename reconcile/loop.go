@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	lookInterval = 10 * time.Second // between two looks that nothing else causes
+	lookInterval = 10 * time.Second // longest time between two turns
 	firstRetry   = time.Second      // after the first failure; doubles with each further one
 	lastRetry    = time.Minute
 )
@@ -21,15 +21,15 @@ const (
 // errStopping is the cause with which jobs are stopped.
 var errStopping = errors.New("the agent is stopping")
 
-// Loop turns what runs into what is desired. Its methods are safe for concurrent use;
-// Run is called once.
+// Loop turns the observed state into the desired state. Its methods are safe for
+// concurrent use; Run is called once.
 type Loop struct {
 	build   Build
 	process Process
 	log     *slog.Logger
 	set     *Set
-	woken   chan struct{}  // holds one empty token: something is new
-	change  *processChange // that is under way, nil if none is; used by Run alone
+	woken   chan struct{}  // holds one empty token: a turn is due
+	change  *processChange // that is being prepared, nil if none is; used by Run alone
 
 	mu       sync.Mutex
 	desired  Desired
@@ -41,7 +41,7 @@ type Loop struct {
 	stopping bool
 }
 
-// failure is a pool that could not be built or has died, or a change of the process
+// failure is a pool that could not be built or has failed, or a change of the process
 // that could not be prepared.
 type failure struct {
 	err   error
@@ -62,7 +62,7 @@ func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *L
 	}
 }
 
-// Want replaces the desired state. What failed before is tried again at once.
+// Want replaces the desired state. Failed builds and changes are retried at once.
 func (l *Loop) Want(desired Desired) {
 	l.mu.Lock()
 	l.desired = desired
@@ -71,9 +71,9 @@ func (l *Loop) Want(desired Desired) {
 	l.wake()
 }
 
-// Retry ends the waits after failures: what could not be built is built again now, and
-// a pool whose last poll failed polls again, unless the service asked for a longer
-// wait. If it fails again, the wait begins again.
+// Retry ends the waits after failures: failed builds and changes are retried now, and a
+// pool whose last poll failed polls again, unless the service requested a longer wait.
+// The next failure starts a new back-off.
 func (l *Loop) Retry() {
 	l.mu.Lock()
 	for key, f := range l.failures {
@@ -84,7 +84,7 @@ func (l *Loop) Retry() {
 	l.wake()
 }
 
-// wake makes the loop look again.
+// wake makes the loop take another turn.
 func (l *Loop) wake() {
 	select {
 	case l.woken <- struct{}{}:
@@ -92,9 +92,9 @@ func (l *Loop) wake() {
 	}
 }
 
-// Run looks again and again until ctx ends, and then drains: nothing new is claimed,
-// running jobs may finish until the shutdown timeout is over or hurry ends, and are
-// then stopped in order. It returns nil, after everything has ended. It also returns
+// Run takes one turn after another until ctx ends, and then drains: nothing new is
+// claimed, running jobs may finish until the shutdown timeout is over or hurry ends, and
+// are then stopped in order. It returns nil, after everything has ended. It also returns
 // when every desired pool is a single run, and all of them are over.
 func (l *Loop) Run(ctx, hurry context.Context) error {
 	pools := context.WithoutCancel(ctx)
@@ -114,8 +114,8 @@ func (l *Loop) Run(ctx, hurry context.Context) error {
 	return nil
 }
 
-// stop ends every pool in order. A change of the process that is under way is not
-// made.
+// stop ends every pool in order, and discards a change of the process that is being
+// prepared.
 func (l *Loop) stop(hurry context.Context) {
 	l.mu.Lock()
 	l.stopping = true
@@ -131,9 +131,9 @@ func (l *Loop) stop(hurry context.Context) {
 	l.set.empty(hurry, limit, errStopping)
 }
 
-// turn is one look: observe, diff, act. It does not block: pools are built, and
-// changes of the process prepared, by goroutines whose end causes another look. The
-// channel that it returns tells when what is blocked may be tried again.
+// turn observes, diffs and acts once. It does not block: pools are built, and changes of
+// the process prepared, by goroutines whose end causes another turn. The returned channel
+// receives when the first blocked action may be retried.
 func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	l.finishChange()
 	desired, observed := l.observe()
@@ -176,7 +176,7 @@ func (l *Loop) observe() (Desired, Observed) {
 	}
 }
 
-// act carries out a plan. It reports whether there is reason to look again at once.
+// act carries out a plan. It reports whether another turn is due at once.
 func (l *Loop) act(ctx, pools context.Context, plan Plan) (acted bool) {
 	for _, action := range plan {
 		switch a := action.(type) {
@@ -212,9 +212,9 @@ func (l *Loop) buildPool(ctx context.Context, spec runtime.PoolSpec) (Pool, erro
 	return pool, err
 }
 
-// poolFailed notes that a pool could not be built, or has died. If it is desired it
-// is started again, with back-off. A pool of an earlier run is found by the next list
-// of instances.
+// poolFailed notes that a pool could not be built, or has failed. A desired pool is
+// started again, with back-off. A pool of an earlier run is found by the next list of
+// instances.
 func (l *Loop) poolFailed(key string, state runtime.PoolState) {
 	l.mu.Lock()
 	_, desired := l.desired.Pools[key]
@@ -236,9 +236,9 @@ func (l *Loop) poolFailed(key string, state runtime.PoolState) {
 	}
 }
 
-// failed notes a failure, so that what failed is tried again after a while if it is
-// still desired then. The first failure of a row is a warning, the others are logged
-// for debugging.
+// failed notes a failure, so that the action is retried after a back-off if it is still
+// desired then. The first failure of a series is a warning, the others are logged for
+// debugging.
 func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,7 +271,8 @@ func (l *Loop) converged(desired Desired, observed Observed) {
 	l.log.Info("converged", "generation", desired.Generation, "pools", len(desired.Pools))
 }
 
-// next returns a channel that tells when the first blocked action may be tried again.
+// next returns a channel that receives when the first blocked action may be retried. It
+// is nil if no action is blocked.
 func (l *Loop) next() <-chan time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -279,7 +280,7 @@ func (l *Loop) next() <-chan time.Time {
 	now := time.Now()
 	for _, f := range l.failures {
 		if !f.until.After(now) {
-			continue // tried again already: its pool is about to work, or to end
+			continue // retried already: its pool is starting, or about to stop
 		}
 		if first.IsZero() || f.until.Before(first) {
 			first = f.until
@@ -322,7 +323,7 @@ func (l *Loop) running() (jobs int) {
 	return jobs
 }
 
-// Status returns a snapshot of how far we got.
+// Status returns a snapshot.
 func (l *Loop) Status() Status {
 	states := l.set.snapshot()
 	l.mu.Lock()

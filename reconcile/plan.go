@@ -33,11 +33,11 @@ type Action interface {
 	key() string
 }
 
-// SetProcess changes what the process as a whole is: its log, its listener, its
-// limits. The new listener and log are there before the old ones go.
+// SetProcess changes the settings of the process: its log, its listener, its limits.
+// The new listener and log are open before the old ones are closed.
 type SetProcess struct{ From, To ProcessSpec }
 
-// StartPool builds a pool and runs it. The pool is there, and starting, at once.
+// StartPool builds a pool and runs it. The pool is starting at once.
 type StartPool struct{ Spec runtime.PoolSpec }
 
 // TunePool gives a pool new settings, also while it is built; it revives a pool that
@@ -120,7 +120,7 @@ func Diff(desired Desired, observed Observed) Plan {
 		case wanted, state.Phase == runtime.PoolDraining:
 		case state.Phase == runtime.PoolStopped:
 			plan = append(plan, RemovePool{key, state.Spec.Name})
-		case desired.letsGo(state.Spec, observed):
+		case desired.mayDrain(state.Spec, observed):
 			plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
 		}
 	}
@@ -138,25 +138,25 @@ func Diff(desired Desired, observed Observed) Plan {
 	return plan
 }
 
-// letsGo reports whether a pool that is not wanted may be drained: nothing takes its
-// place, or something that does works.
-func (d Desired) letsGo(old runtime.PoolSpec, observed Observed) bool {
-	taken := false
+// mayDrain reports whether a pool that is not desired may be drained: no desired pool
+// replaces it, or one that does works.
+func (d Desired) mayDrain(old runtime.PoolSpec, observed Observed) bool {
+	replaced := false
 	for key, spec := range d.Pools {
-		if !takesPlace(spec, old) {
+		if !replaces(spec, old) {
 			continue
 		}
 		if state, there := observed.Pools[key]; there && state.Begun && state.Err == nil {
 			return true
 		}
-		taken = true
+		replaced = true
 	}
-	return !taken
+	return !replaced
 }
 
-// takesPlace reports whether a pool is what became of another one: it has its
-// name, or asks the same service for the same work.
-func takesPlace(spec, old runtime.PoolSpec) bool {
+// replaces reports whether a pool replaces another one: it has the same name, or polls
+// the same pool of the same service.
+func replaces(spec, old runtime.PoolSpec) bool {
 	if spec.Name == old.Name {
 		return true
 	}
@@ -166,8 +166,7 @@ func takesPlace(spec, old runtime.PoolSpec) bool {
 	return a.Service == b.Service && (sameToken || samePool)
 }
 
-// same reports whether two specs of one key mean the same to a pool. Another
-// generation alone does not make a difference.
+// same reports whether two specs of one key differ in nothing but the generation.
 func same(a, b runtime.PoolSpec) bool {
 	a.Generation = b.Generation
 	return reflect.DeepEqual(a, b)
@@ -230,5 +229,5 @@ func (a DrainPool) String() string {
 
 func (a RemovePool) String() string { return fmt.Sprintf("remove pool %s", a.Name) }
 
-// sorted returns the keys of a map in order, so that order never shows.
+// sorted returns the keys of a map in order.
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Process prepares a change of the process as a whole: it opens what is new, and
+// Process prepares a change of the process: it opens the new listener and log, and
 // touches nothing that is in use. One change is prepared at a time.
 type Process func(ctx context.Context, from, to ProcessSpec) (Prepared, error)
 

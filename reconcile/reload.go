@@ -258,6 +258,7 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 	warned := map[string]bool{}
 	_ = r.Reload() // has logged its error
 	for {
+		// Warn of files whose replacement is never seen.
 		for _, path := range r.View().Frozen {
 			if !warned[path] {
 				r.log.Warn("cannot see a replacement of this file: it is mounted by itself, or with subPath; "+
@@ -265,6 +266,8 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 			}
 			warned[path] = true
 		}
+
+		// Wait for the next trigger.
 		var recheck <-chan time.Time
 		if wait := r.RecheckAfter(); wait > 0 {
 			recheck = time.After(wait)
@@ -286,6 +289,7 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 
 // accept puts a configuration into force.
 func (r *Reloader) accept(outcome schema.Outcome, generation uint64, begun time.Time) {
+	// Replace the view.
 	frozen := r.frozen(outcome.Config)
 	r.viewMu.Lock()
 	before, known := r.view.Config, r.view.Warnings
@@ -299,6 +303,8 @@ func (r *Reloader) accept(outcome schema.Outcome, generation uint64, begun time.
 	r.view.Rejection, r.view.LastReload = nil, reloads
 	r.view.Seconds = time.Since(begun).Seconds()
 	r.viewMu.Unlock()
+
+	// Log new warnings, and what changes.
 	for _, warning := range outcome.Problems {
 		if !slices.Contains(known, warning) {
 			r.log.Warn(inLine(warning))

@@ -61,8 +61,8 @@ func (r *Reloader) mustSettle(outcome schema.Outcome, now time.Time, wasSettling
 	return wasSettling || slices.ContainsFunc(Preview(before, outcome.Config), Reload.moves)
 }
 
-// credentialKeys are the keys that say with which secret a pool asks for work, beside
-// those that make it another pool.
+// credentialKeys are the keys of the secrets with which a pool polls. Other keys of
+// credentials make it another pool.
 var credentialKeys = []string{"token", "token_file", "oidc_token_file"}
 
 // moves reports whether a reload starts, drains or replaces a pool, moves the

@@ -9,16 +9,17 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Status is how far we got: the only source for health, metrics and logs.
+// Status describes how far the loop got: the only source for health, metrics and the
+// status document.
 type Status struct {
-	Desired   uint64 // generation that is wanted
-	Applied   uint64 // last generation that was reached in full
+	Desired   uint64 // generation
+	Applied   uint64 // last generation that was in force in full
 	AppliedAt time.Time
 	Pools     []runtime.PoolState // by name
 	Problems  map[string]string   // by pool key: why it cannot be built now
-	Names     map[string]string   // of the pools that are wanted, by pool key
-	Claiming  bool                // every pool that is wanted is there and past its start
-	Pending   bool                // a part of the desired generation is not in force; pools that still drain do not count
+	Names     map[string]string   // of the desired pools, by pool key
+	Claiming  bool                // every desired pool is past its start
+	Pending   bool                // a part of the desired generation is not in force; draining pools do not count
 	Stopping  bool                // nothing new is claimed any more
 	Process   ProcessSpec
 }
@@ -53,7 +54,7 @@ func over(pool runtime.PoolState) bool {
 	return pool.Finished && pool.Phase == runtime.PoolStopped
 }
 
-// Converged reports whether what is wanted was reached in full, and still is.
+// Converged reports whether the desired generation is in force in full.
 func (s Status) Converged() bool {
 	return !s.Stopping && s.Desired > 0 && s.Applied == s.Desired && s.Claiming && len(s.Problems) == 0
 }
