@@ -32,7 +32,8 @@ var carriedOut = schema.Release{
 func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, log *slog.Logger) reconcile.Build {
 	host := hostname()
 	userAgent := func(program string) string {
-		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)", program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
+		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)",
+			program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
 		executor, closeExecutor, err := executorFor(ctx, spec.Identity.Target, environ, agent, log.With("pool", spec.Name))

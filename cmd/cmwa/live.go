@@ -27,7 +27,8 @@ func (s streams) planLive(ctx context.Context, c *client, name, format string) e
 		return s.noPlan(err)
 	}
 	if d.Agent.Version != cli.Version() {
-		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: they may not understand each key alike\n", status.Printable(d.Agent.Version), cli.Version())
+		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: "+
+			"they may not understand each key alike\n", status.Printable(d.Agent.Version), cli.Version())
 	}
 	before, err := inForceHere(d, c.environ)
 	if err != nil {
@@ -41,7 +42,8 @@ func (s streams) planLive(ctx context.Context, c *client, name, format string) e
 	if problems == nil {
 		after, problems = asAgent(sources[0])
 	}
-	if err := report.Text(s.stderr, report.Findings(sources[0].Path, problems, map[position.Problem]bool{}), false, false); err != nil {
+	findings := report.Findings(sources[0].Path, problems, map[position.Problem]bool{})
+	if err := report.Text(s.stderr, findings, false, false); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
 	}
 	if after == nil {
@@ -76,7 +78,8 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 		}
 		var err error
 		if source, err = schema.Find(schema.Places{Config: path, Executable: executable, Environ: environ}); err != nil {
-			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: run this where the agent runs, as its user", report.QuoteName(path))
+			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: "+
+				"run this where the agent runs, as its user", report.QuoteName(path))
 		}
 	}
 	outcome := schema.Evaluate(source)
@@ -84,11 +87,15 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 	case outcome.Config != nil && outcome.Digest == d.Config.Digest:
 		return outcome.Config, nil
 	case d.Config.Rejection != nil:
-		return nil, errors.New("the agent refuses its file as it is now, so that what it has in force is in no file: cmwa status tells why; undo that edit first, or compare two files with cmwa plan OLD NEW")
+		return nil, errors.New("the agent refuses its file as it is now, so that what it has in force is in no file: " +
+			"cmwa status tells why; undo that edit first, or compare two files with cmwa plan OLD NEW")
 	case d.Agent.Directory != "" && d.Agent.Directory != here:
-		return nil, fmt.Errorf("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s", report.QuoteName(d.Agent.Directory))
+		return nil, fmt.Errorf("the file on disk, as it is read here, is not what the agent has in force: "+
+			"run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s",
+			report.QuoteName(d.Agent.Directory))
 	default:
-		return nil, errors.New("the file on disk, as it is read here, is not what the agent has in force: run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, wait a second")
+		return nil, errors.New("the file on disk, as it is read here, is not what the agent has in force: " +
+			"run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, wait a second")
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 )
 
-// logSwitch is a log whose level, form and sink can be exchanged while it is in
-// use. Until it is told otherwise it writes text to standard error.
+// logSwitch is a log whose level, format and sink can be replaced while it is in use.
+// The first sink writes text to standard error.
 type logSwitch struct {
 	stderr  io.Writer
 	logger  *slog.Logger
@@ -48,7 +48,8 @@ func (s *logSwitch) open(spec reconcile.ProcessSpec) (*logSink, error) {
 	if err := level.UnmarshalText([]byte(spec.LogLevel)); err != nil {
 		return nil, fmt.Errorf("set up the log: %w", err)
 	}
-	if now := s.current.Load(); now != nil && now.level == level && now.format == spec.LogFormat && now.syslog == spec.Syslog {
+	now := s.current.Load()
+	if now != nil && now.level == level && now.format == spec.LogFormat && now.syslog == spec.Syslog {
 		return now, nil
 	}
 	sink := &logSink{level: level, format: spec.LogFormat, syslog: spec.Syslog, close: func() {}}
@@ -63,7 +64,9 @@ func (s *logSwitch) open(spec reconcile.ProcessSpec) (*logSink, error) {
 	if strings.EqualFold(spec.LogFormat, "json") {
 		sink.handler = slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})
 	} else {
-		sink.handler = tint.NewTextHandler(out, &tint.Options{Level: level, TimeFormat: "2006-01-02T15:04:05.000Z07:00", NoColor: !terminal(out)})
+		sink.handler = tint.NewTextHandler(out, &tint.Options{
+			Level: level, TimeFormat: "2006-01-02T15:04:05.000Z07:00", NoColor: !terminal(out),
+		})
 	}
 	return sink, nil
 }

@@ -73,7 +73,7 @@ func planCommand(s streams) command.Command {
 	return c
 }
 
-// planned loads the two sides of a plan, and tells what is wrong with them.
+// planned loads the two sides of a plan, and prints their problems.
 func (s streams) planned(ctx context.Context, files []string) (configs []*schema.Config, err error) {
 	sources, unread, err := s.sources(ctx, files)
 	if err != nil {
@@ -83,6 +83,8 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 		}
 		return nil, cli.ExitError(exitInvalid)
 	}
+
+	// Load each as the agent of this release does.
 	embedded := make([][]schema.Source, len(sources))
 	packed := make([]bool, len(sources))
 	for i, source := range sources {
@@ -110,6 +112,8 @@ func (s streams) planned(ctx context.Context, files []string) (configs []*schema
 		findings = append(findings, report.Findings(source.Path, problems, reported)...)
 		configs = append(configs, config)
 	}
+
+	// Print the problems.
 	coloured := isTerminal(s.stderr) && readEnvironment(s.environ)["NO_COLOR"] == ""
 	if wrong := report.Text(s.stderr, findings, false, coloured); wrong != nil {
 		return nil, fmt.Errorf("write what was found: %w", wrong)

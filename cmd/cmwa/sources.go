@@ -18,9 +18,11 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// sources reads the files, and says by index which cannot be. Without files it
-// reads the one that cmwa run would.
-func (s streams) sources(ctx context.Context, files []string) (sources []schema.Source, unread map[int]position.Problems, err error) {
+// sources reads the files. Unread has the problems of those that cannot be read, by
+// index. Without files it reads the one that cmwa run would.
+func (s streams) sources(
+	ctx context.Context, files []string,
+) (sources []schema.Source, unread map[int]position.Problems, err error) {
 	environ := readEnvironment(s.environ)
 	executable, _ := os.Executable()
 	if len(files) == 0 {
@@ -51,7 +53,7 @@ func (s streams) sources(ctx context.Context, files []string) (sources []schema.
 	return sources, unread, nil
 }
 
-// usual is what cmwa run would read.
+// usual returns the file that cmwa run would read.
 func (s streams) usual(environ environment, executable string) (schema.Source, error) {
 	home, _ := os.UserHomeDir()
 	source, err := schema.Find(schema.Places{Home: home, Executable: executable, Environ: environ})

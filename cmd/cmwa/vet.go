@@ -81,6 +81,8 @@ func (s streams) vet(ctx context.Context, files []string, write func([]report.Fi
 	if err != nil {
 		return err
 	}
+
+	// Check.
 	var findings []report.Finding
 	reported := map[position.Problem]bool{}
 	for i, source := range sources {
@@ -98,6 +100,8 @@ func (s streams) vet(ctx context.Context, files []string, write func([]report.Fi
 		}
 		findings = append(findings, more...)
 	}
+
+	// Write, and count for a person at a terminal.
 	if err := write(findings); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
 	}
@@ -108,7 +112,8 @@ func (s streams) vet(ctx context.Context, files []string, write func([]report.Fi
 		}
 	}
 	if isTerminal(s.stderr) && len(findings) > 0 {
-		fmt.Fprintf(s.stderr, "%s, %s in %s\n", several(errs, "error"), several(len(findings)-errs, "warning"), several(len(sources), "file"))
+		fmt.Fprintf(s.stderr, "%s, %s in %s\n",
+			several(errs, "error"), several(len(findings)-errs, "warning"), several(len(sources), "file"))
 	}
 	switch {
 	case len(unread) > 0:

@@ -118,6 +118,7 @@ const widest = 60
 
 // yaml returns the configuration as a file, with origins as comments in one column.
 func (l layout) yaml(origins bool) ([]byte, error) {
+	// The lines, with their origins.
 	lines, err := settingLines(l.common, "")
 	if err != nil {
 		return nil, err
@@ -133,6 +134,8 @@ func (l layout) yaml(origins bool) ([]byte, error) {
 		}
 		lines = append(lines, own...)
 	}
+
+	// The column of the comments, and the text.
 	column := 0
 	for _, line := range lines {
 		if n := utf8.RuneCountInString(line.text); n <= widest && line.origin != "" {
@@ -150,6 +153,7 @@ func (l layout) yaml(origins bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// settingLines returns the lines of settings.
 func settingLines(settings []schema.Setting, indent string) ([]outputLine, error) {
 	var lines []outputLine
 	mapping := ""
@@ -157,6 +161,8 @@ func settingLines(settings []schema.Setting, indent string) ([]outputLine, error
 		if setting.Value == "" {
 			continue
 		}
+
+		// The head of a mapping, and the indentation within it.
 		outer, key, nested := strings.Cut(setting.Key, ".")
 		inner := indent
 		if !nested {
@@ -168,6 +174,8 @@ func settingLines(settings []schema.Setting, indent string) ([]outputLine, error
 			lines = append(lines, outputLine{text: indent + outer + ":"})
 		}
 		mapping = outer
+
+		// The value, on the line of the key or as a block below it.
 		origin := commentText(setting.Origin.String())
 		if !strings.HasPrefix(setting.Value, "{") || setting.Value == "{}" {
 			lines = append(lines, outputLine{inner + key + ": " + shownValue(setting), origin})

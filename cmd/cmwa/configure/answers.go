@@ -137,6 +137,7 @@ func (s *session) service() error {
 		{"service_url", "service-url", s.o.ServiceURL, "URL of the service"},
 		{"deploy_target", "target", s.o.Target, "Where jobs run (" + strings.Join(s.o.Targets, ", ") + ")"},
 	} {
+		// The present value, or the default.
 		defaultValue := strings.Trim(s.fields[q.key].Default, `"`)
 		value, had := q.value, s.present[q.key]
 		check := s.valid(q.key)
@@ -146,6 +147,8 @@ func (s *session) service() error {
 		if had == "" {
 			had = defaultValue
 		}
+
+		// The new value: that of the flag, the answer, or the present one.
 		switch {
 		case value != "":
 			if err := check(value); err != nil {

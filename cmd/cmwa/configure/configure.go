@@ -118,7 +118,9 @@ func (s *session) open() error {
 	if err != nil {
 		return err
 	}
-	variable := "" // that names the configuration
+
+	// The keys, and the variable that names the configuration.
+	variable := ""
 	s.fields = map[string]schema.Field{}
 	for _, f := range fields {
 		if f.Key == "config" {
@@ -128,6 +130,8 @@ func (s *session) open() error {
 			s.fields[f.Key] = f
 		}
 	}
+
+	// The configuration: that of the options, of the environment, or the default.
 	path := s.o.Config
 	if path == "" {
 		path = strings.TrimSpace(s.o.Environ[variable])

@@ -33,6 +33,7 @@ func open(path, name string) (file, error) {
 	f := file{path: path, name: name, resolved: path}
 	refuse := func(err error) (file, error) { return file{}, fmt.Errorf("%s: %w", f.name, withoutPath(err)) }
 	for range maxLinks {
+		// Follow one link, or stop at a file that does not exist.
 		info, err := os.Lstat(f.resolved)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -58,6 +59,8 @@ func open(path, name string) (file, error) {
 		case !info.Mode().IsRegular():
 			return refuse(errors.New("is not a regular file"))
 		}
+
+		// Read the file.
 		opened, err := os.Open(f.resolved)
 		if err != nil {
 			return refuse(err)
