@@ -28,7 +28,7 @@ func (s streams) planLive(ctx context.Context, c *client, name, format string) e
 	}
 	if d.Agent.Version != cli.Version() {
 		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: "+
-			"they may not understand each key alike\n", status.Printable(d.Agent.Version), cli.Version())
+			"they may not understand each key alike\n", report.Printable(d.Agent.Version), cli.Version())
 	}
 	before, err := inForceHere(d, c.environ)
 	if err != nil {

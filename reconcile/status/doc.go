@@ -16,9 +16,9 @@
 //
 // Nothing here contains a secret, because everybody who reaches the port can read
 // it, and a probe of Kubernetes has no credentials. A Document names keys that have
-// changed and never their values. Problems come from package schema, whose messages
-// quote no value except harmless numbers and words. Names of pools, their targets,
-// the URLs of their services, IDs of jobs and paths of files are shown.
+// changed and never their values. Problems are those of schema/position, whose
+// messages quote no value except harmless numbers and words. Names of pools, their
+// targets, the URLs of their services, IDs of jobs and paths of files are shown.
 //
 // A client treats a Document as foreign input: it bounds the time and the size of a
 // response, follows no redirect, quotes nothing of a response in an error, and prints

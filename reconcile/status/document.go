@@ -1,6 +1,10 @@
 package status
 
-import "time"
+import (
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema/report"
+)
 
 // Version is the version of the [Document]. It grows when a client of an earlier
 // version would read the Document wrong.
@@ -49,40 +53,27 @@ type Agent struct {
 
 // Config describes the configuration in force, and a rejected one.
 type Config struct {
-	Path       string     `json:"path,omitempty"` // absolute; empty for an agent without a file
-	Digest     string     `json:"digest"`         // of the desired generation
-	Desired    uint64     `json:"desired"`        // desired generation: the last accepted one
-	Applied    uint64     `json:"applied"`        // last generation that was in force in full
-	AcceptedAt time.Time  `json:"acceptedAt"`     // when the desired generation was accepted
-	AppliedAt  time.Time  `json:"appliedAt,omitzero"`
-	RejectedAt time.Time  `json:"rejectedAt,omitzero"` // time of the last rejection, even if the edit was undone
-	Accepted   uint64     `json:"accepted"`            // number of accepted configurations since the start
-	Rejected   uint64     `json:"rejected"`            // number of rejected configurations since the start
-	Seconds    float64    `json:"loadSeconds"`         // time for reading and checking the desired generation
-	Rejection  *Rejection `json:"rejection,omitempty"` // of the file as it is now
-	Warnings   []Problem  `json:"warnings,omitempty"`  // of the configuration in force
-	Watch      string     `json:"watch"`               // how changes of files are noticed: events or polling
-	Frozen     []string   `json:"frozen,omitempty"`    // files that are mount points; a replacement is never seen
+	Path       string           `json:"path,omitempty"` // absolute; empty for an agent without a file
+	Digest     string           `json:"digest"`         // of the desired generation
+	Desired    uint64           `json:"desired"`        // desired generation: the last accepted one
+	Applied    uint64           `json:"applied"`        // last generation that was in force in full
+	AcceptedAt time.Time        `json:"acceptedAt"`     // when the desired generation was accepted
+	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
+	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // time of the last rejection, even if the edit was undone
+	Accepted   uint64           `json:"accepted"`            // number of accepted configurations since the start
+	Rejected   uint64           `json:"rejected"`            // number of rejected configurations since the start
+	Seconds    float64          `json:"loadSeconds"`         // time for reading and checking the desired generation
+	Rejection  *Rejection       `json:"rejection,omitempty"` // of the file as it is now
+	Warnings   []report.Problem `json:"warnings,omitempty"`  // of the configuration in force
+	Watch      string           `json:"watch"`               // how changes of files are noticed: events or polling
+	Frozen     []string         `json:"frozen,omitempty"`    // files that are mount points; a replacement is never seen
 }
 
 // Rejection describes a file that the agent does not use.
 type Rejection struct {
-	At       time.Time `json:"at"`
-	Reason   string    `json:"reason,omitempty"` // set if Problems is empty
-	Problems []Problem `json:"problems"`
-}
-
-// Problem is a [position.Problem] in the form of cmwa vet --format json. A number that
-// is unknown is 0, a text that does not apply is empty; neither is omitted.
-type Problem struct {
-	Severity string `json:"severity"`
-	Rule     string `json:"rule"`
-	File     string `json:"file"`
-	Line     int    `json:"line"`
-	Column   int    `json:"column"`
-	Path     string `json:"path"`
-	Message  string `json:"message"`
-	Hint     string `json:"hint"`
+	At       time.Time        `json:"at"`
+	Reason   string           `json:"reason,omitempty"` // set if Problems is empty
+	Problems []report.Problem `json:"problems"`
 }
 
 // Reload lists what the last accepted change did, by when it takes effect.

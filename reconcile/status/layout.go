@@ -3,7 +3,8 @@ package status
 import (
 	"fmt"
 	"strings"
-	"unicode"
+
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 const (
@@ -16,7 +17,7 @@ const (
 func tableRow(cells ...string) string {
 	var b strings.Builder
 	for i, width := range []int{24, 8, 7, 10, 23} {
-		fmt.Fprintf(&b, "%-*s  ", width, truncate(Printable(cells[i]), width))
+		fmt.Fprintf(&b, "%-*s  ", width, truncate(report.Printable(cells[i]), width))
 	}
 	return truncate(strings.TrimRight(b.String(), " "), columns)
 }
@@ -34,7 +35,7 @@ func wrap(part, first, others, text string) []line {
 	var lines []line
 	prefix := first
 	room := columns - len(others)
-	remaining := []rune(Printable(strings.Join(strings.Fields(text), " ")))
+	remaining := []rune(report.Printable(strings.Join(strings.Fields(text), " ")))
 	for {
 		if len(remaining) <= room {
 			return append(lines, line{part, strings.TrimRight(prefix+string(remaining), " ")})
@@ -58,14 +59,4 @@ func truncate(text string, limit int) string {
 		return string(runes[:max(0, limit-3)]) + "..."
 	}
 	return text
-}
-
-// Printable replaces the characters that could end a line or control a terminal.
-func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }

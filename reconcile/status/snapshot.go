@@ -12,6 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // Snapshots is what a [Document] is made of. Each function returns the present
@@ -82,13 +83,10 @@ func absolute(path string) string {
 }
 
 // problemsOf returns problems in the form of a Document.
-func problemsOf(problems position.Problems) []Problem {
-	list := []Problem{}
+func problemsOf(problems position.Problems) []report.Problem {
+	list := []report.Problem{}
 	for _, p := range problems {
-		list = append(list, Problem{
-			Severity: p.Severity.String(), Rule: string(p.Rule), File: p.File, Line: p.Line, Column: p.Column,
-			Path: p.Path, Message: p.Message, Hint: p.Hint,
-		})
+		list = append(list, report.NewProblem(p))
 	}
 	return list
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // WriteText writes a Document for people, in lines of at most 80 columns. Times are
@@ -143,13 +143,6 @@ func configLines(d Document, format times) []line {
 	return all
 }
 
-// String returns the problem as [position.Problem.String] does.
-func (p Problem) String() string {
-	return position.Problem{
-		File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message, Hint: p.Hint,
-	}.String()
-}
-
 func rejectionLines(d Document, format times) []line {
 	r := d.Config.Rejection
 	if r == nil {
@@ -203,7 +196,7 @@ func keyNames(keys []Key) (names []string) {
 func poolLines(d Document, format times) []line {
 	all := []line{{"pools", ""}, {"pools", tableRow("POOL", "PHASE", "JOBS", "TARGET", "SERVICE")}}
 	for _, p := range d.Pools {
-		part := "pool " + Printable(p.Name) + ", " + Printable(p.Key)
+		part := "pool " + report.Printable(p.Name) + ", " + report.Printable(p.Key)
 		service := strings.TrimPrefix(p.Service, "https://") // http:// stays: tokens are sent in plain text there
 		row := tableRow(p.Name, p.Phase, fmt.Sprintf("%d/%d", len(p.Jobs), p.MaxJobs), p.Target, service)
 		all = append(all, line{part, row})
@@ -219,7 +212,7 @@ func poolLines(d Document, format times) []line {
 			all = append(all, indented(part, "STUCK: no turn of its loop "+format.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
-			text := fmt.Sprintf("  %-8s %s  %s", Printable(j.Phase), format.since(j.Since), Printable(cmp.Or(j.Subject, j.ID)))
+			text := fmt.Sprintf("  %-8s %s  %s", report.Printable(j.Phase), format.since(j.Since), report.Printable(cmp.Or(j.Subject, j.ID)))
 			all = append(all, line{part, truncate(text, columns)})
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 var update = flag.Bool("update", false, "write golden files")
@@ -48,11 +50,11 @@ func fixedDocument() Document {
 		Config: Config{
 			Path: "/etc/cmwa/pulumi-workflow-agent.yaml", Digest: strings.Repeat("0123456789abcdef", 4), Desired: 3, Applied: 2,
 			AcceptedAt: ago(20 * time.Second), AppliedAt: ago(time.Hour), Watch: "events", Frozen: []string{"/run/secrets/token"},
-			Rejection: &Rejection{At: ago(5 * time.Second), Problems: []Problem{{
+			Rejection: &Rejection{At: ago(5 * time.Second), Problems: []report.Problem{{
 				Severity: "error", File: "/etc/cmwa/pulumi-workflow-agent.yaml", Line: 12, Column: 19, Path: "pools.prod.http_server_port",
 				Message: "must be a whole number from 0 to 65535, and so on until the line is full", Hint: "remove it",
 			}}},
-			Warnings: []Problem{{Severity: "warning", File: "agent.yaml", Line: 3, Column: 1, Path: "poling_interval", Message: "unknown key", Hint: "did you mean \"polling_interval\"?"}},
+			Warnings: []report.Problem{{Severity: "warning", File: "agent.yaml", Line: 3, Column: 1, Path: "poling_interval", Message: "unknown key", Hint: "did you mean \"polling_interval\"?"}},
 		},
 		Reload: &Reload{
 			At: ago(20 * time.Second), Now: []Key{{"", "log_level"}, {"prod", "polling_interval"}}, NextJob: []Key{{"prod", "pull_image"}},

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -176,7 +176,7 @@ func settingLines(settings []schema.Setting, indent string) ([]outputLine, error
 		mapping = outer
 
 		// The value, on the line of the key or as a block below it.
-		origin := commentText(setting.Origin.String())
+		origin := report.Printable(setting.Origin.String())
 		if !strings.HasPrefix(setting.Value, "{") || setting.Value == "{}" {
 			lines = append(lines, outputLine{inner + key + ": " + shownValue(setting), origin})
 			continue
@@ -217,16 +217,6 @@ func unfold(n *yaml.Node) {
 	for _, inner := range n.Content {
 		unfold(inner)
 	}
-}
-
-// commentText replaces the characters of a file's name that could end a comment.
-func commentText(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 // data returns the configuration as values.

@@ -3,17 +3,21 @@ package report
 import (
 	"encoding/json"
 	"io"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// document is the JSON of a report. An unknown number is 0 and a text that does not
-// apply is empty; neither is left out. Version changes when readers of the previous
+// document is the JSON of a report. Version changes when readers of the previous
 // version would misread the document.
 type document struct {
-	Version  int     `json:"version"`
-	Problems []entry `json:"problems"`
+	Version  int       `json:"version"`
+	Problems []Problem `json:"problems"`
 }
 
-type entry struct {
+// Problem is a [position.Problem] in JSON. A number that is unknown is 0 and a text that
+// does not apply is empty; neither is omitted. The document of the agent's status has
+// problems of this type too, so that both documents can be read in one way.
+type Problem struct {
 	Severity string `json:"severity"`
 	Rule     string `json:"rule"`
 	File     string `json:"file"`
@@ -24,14 +28,26 @@ type entry struct {
 	Hint     string `json:"hint"`
 }
 
+// NewProblem returns a problem in the form of JSON.
+func NewProblem(p position.Problem) Problem {
+	return Problem{
+		Severity: p.Severity.String(), Rule: string(p.Rule), File: p.File, Line: p.Line, Column: p.Column,
+		Path: p.Path, Message: p.Message, Hint: p.Hint,
+	}
+}
+
+// String returns the same as [position.Problem.String].
+func (p Problem) String() string {
+	return position.Problem{
+		File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message, Hint: p.Hint,
+	}.String()
+}
+
 // JSON writes the findings as one JSON document.
 func JSON(w io.Writer, findings []Finding) error {
-	report := document{Version: 1, Problems: []entry{}}
+	report := document{Version: 1, Problems: []Problem{}}
 	for _, f := range findings {
-		report.Problems = append(report.Problems, entry{
-			Severity: f.Severity.String(), Rule: string(f.Rule), File: f.File, Line: f.Line, Column: f.Column,
-			Path: f.Path, Message: f.Message, Hint: f.Hint,
-		})
+		report.Problems = append(report.Problems, NewProblem(f.Problem))
 	}
 	return encode(w, report)
 }

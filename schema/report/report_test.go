@@ -164,3 +164,18 @@ func TestText(t *testing.T) {
 		})
 	}
 }
+
+func TestPrintable(t *testing.T) {
+	if got := report.Printable("a\nb\x1b[31m\u2028é \u202e"); got != "a?b?[31m?é ?" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestProblem(t *testing.T) {
+	p := position.Problem{
+		Severity: position.Warning, Rule: position.RuleValue, File: "a", Line: 1, Column: 2, Path: "b", Message: "is wrong", Hint: "fix it",
+	}
+	if got := report.NewProblem(p); got.String() != p.String() || got.Severity != "warning" || got.Rule != "value" {
+		t.Errorf("%+v", got)
+	}
+}

@@ -20,6 +20,17 @@ func QuoteName(name string) string {
 	return name
 }
 
+// Printable returns a text in which a question mark replaces each character that could
+// end a line or control a terminal.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
 // Text writes each finding as file:line:column: path: message, and its hint in a line
 // of its own. With excerpts, it also writes what may be shown of the line of the file.
 func Text(w io.Writer, findings []Finding, excerpts, colours bool) error {
