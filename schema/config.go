@@ -113,8 +113,8 @@ type ECS struct {
 	TaskDefinitionTemplateFile string
 }
 
-// processOf reads the settings of the whole agent out of a table that holds every
-// key and has been judged.
+// processOf returns the settings of the whole agent. t has every key with a checked
+// value, alone has the variables that are no key.
 func processOf(t, alone position.Mapping) *Config {
 	r := reader{t}
 	return &Config{
@@ -132,7 +132,7 @@ func processOf(t, alone position.Mapping) *Config {
 	}
 }
 
-// poolOf reads the settings of a pool.
+// poolOf returns the settings of a pool. t has every key with a checked value.
 func poolOf(t position.Mapping) *Pool {
 	r := reader{t}
 	memory, _ := size(r.text("docker", "memory"))
@@ -193,11 +193,11 @@ func poolOf(t position.Mapping) *Pool {
 	}
 }
 
-// reader takes typed values out of a judged table. What is missing is zero.
-type reader struct{ table position.Mapping }
+// reader returns checked values by their types. A missing value is zero.
+type reader struct{ values position.Mapping }
 
 func (r reader) text(path ...string) string {
-	v, _ := r.table.Get(path...)
+	v, _ := r.values.Get(path...)
 	switch data := v.Data.(type) {
 	case string:
 		return data
@@ -209,31 +209,31 @@ func (r reader) text(path ...string) string {
 }
 
 func (r reader) cores(path ...string) float64 {
-	v, _ := r.table.Get(path...)
+	v, _ := r.values.Get(path...)
 	n, _ := cores(v.Data)
 	return n
 }
 
 func (r reader) bool(path ...string) bool {
-	v, _ := r.table.Get(path...)
+	v, _ := r.values.Get(path...)
 	b, _ := v.Data.(bool)
 	return b
 }
 
 func (r reader) int(path ...string) int {
-	v, _ := r.table.Get(path...)
+	v, _ := r.values.Get(path...)
 	n, _ := v.Data.(int)
 	return n
 }
 
 func (r reader) duration(path ...string) time.Duration {
-	v, _ := r.table.Get(path...)
+	v, _ := r.values.Get(path...)
 	d, _ := duration(v.Data)
 	return d
 }
 
 func (r reader) list(path ...string) []string {
-	v, _ := r.table.Get(path...)
+	v, _ := r.values.Get(path...)
 	entries, _ := v.Data.([]position.Value)
 	var list []string
 	for _, entry := range entries {

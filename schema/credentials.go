@@ -13,7 +13,7 @@ import (
 func (s *scope) names() {
 	for i := range s.load.schema.fields {
 		f := &s.load.schema.fields[i]
-		v, ok := s.table.Get(strings.Split(f.Key, ".")...)
+		v, ok := s.values.Get(strings.Split(f.Key, ".")...)
 		if name, isText := v.Data.(string); ok && isText && f.Pool && strings.HasSuffix(f.Key, "_file") &&
 			secret.LooksLikeToken(name) && s.valid(f.Key) {
 			s.refuse(position.RuleFile, "the value looks like a token", "give the name of a file that holds it", f.Key)
@@ -123,7 +123,7 @@ func (s *scope) placeholder(key string) {
 // dropped warns of a token, or the name of its file, that the other one hides,
 // because that one is in a variable.
 func (s *scope) dropped(key, by string) {
-	v := s.table[key]
+	v := s.values[key]
 	text, _ := v.Data.(string)
 	message := fmt.Sprintf("has no effect: %s sets the token", s.load.schema.variableOf(by))
 	p := position.NewWarning(position.RuleOverlaid, v.Key, s.path(key), message, overlayHint)

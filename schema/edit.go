@@ -24,7 +24,7 @@ type Change struct {
 // the value already is left as it is, so that a second edit changes nothing.
 //
 // Content may be empty. It must be one YAML document that holds a mapping; the
-// values in it are not judged. The error is of type [Problems], with no file in
+// values in it are not judged. The error is of type [position.Problems], with no file in
 // it, and quotes nothing of the content: the content is not YAML, or the old value
 // is not a plain one (a list, a mapping, something with an anchor or a tag). The
 // result is read again before it is handed out, and an edit that would change

@@ -139,7 +139,7 @@ func (s *scope) template() {
 	if !s.valid("pod_template", "pod_template_file") {
 		return
 	}
-	inline, isInline := s.table["pod_template"]
+	inline, isInline := s.values["pod_template"]
 	name := s.pool.PodTemplateFile
 	switch {
 	case isInline && name != "":

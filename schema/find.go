@@ -45,7 +45,7 @@ type Source struct {
 	TerminationGrace time.Duration
 
 	// ReadFile reads a file that the configuration names. Nil reads regular
-	// files of at most MaxFile bytes from disk.
+	// files of at most position.MaxFile bytes from disk.
 	ReadFile func(name string) ([]byte, error)
 
 	vetted bool // by [Vet], and not read by an agent
@@ -175,7 +175,7 @@ func directoryOf(path string) string {
 }
 
 // readRegular reads a regular file, and returns what the file is. It stops one
-// byte after [MaxFile], which Load then refuses, so that no file fills the memory.
+// byte after [position.MaxFile], which Load then refuses, so that no file fills the memory.
 func readRegular(path string) ([]byte, fs.FileInfo, error) {
 	file, info, err := secret.OpenRegular(path)
 	if err != nil {

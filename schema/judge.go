@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// judge checks every value of a table and removes the invalid ones. CUE checks the
+// judge checks every value of a mapping and removes the invalid ones. CUE checks the
 // constraints; the bounds of durations and quantities are checked here, because CUE
 // cannot compare them.
 func (l *load) judge(t position.Mapping) {
@@ -111,9 +111,9 @@ func entryPath(path string) bool {
 	return err == nil
 }
 
-// failures returns the paths at which CUE refuses a table, sorted, each once. A
+// failures returns the paths at which CUE refuses a mapping, sorted, each once. A
 // path of a list is left out if one within it is there. Keys that the schema does
-// not know are out of the table already, see [definition.known].
+// not know are removed from it before, see [definition.known].
 //
 // CUE is asked about each value by itself, and about equal values of one key once:
 // no constraint looks at two keys, and to unify whole pools costs ten times as

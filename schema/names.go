@@ -10,8 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// known removes what the schema has no key for from a table, and says so. CUE
-// would be silent about such keys as long as another value is wrong.
+// known removes unknown keys from a mapping and reports them. CUE does not report them
+// while another value is wrong.
 func (d *definition) known(t position.Mapping, at string) position.Problems {
 	var problems position.Problems
 	for key, v := range t {

@@ -15,10 +15,10 @@ type scope struct {
 	pool   *Pool
 	at     string                     // path of the pool in the list of pools; empty without a list
 	entry  position.Value             // of the list, at that path
-	table  position.Mapping           // own and inherited settings, without defaults
+	values position.Mapping           // own and inherited settings, without defaults
 	places map[string]position.Origin // of every key that is set
 
-	effective position.Mapping // table with defaults
+	effective position.Mapping // values with defaults
 }
 
 // poolEntries returns the entries of the list of pools.
@@ -35,7 +35,7 @@ func groups() [][]string {
 	}
 }
 
-// scopes makes the pools of a judged table. There is always one.
+// scopes makes the pools of a checked file. There is always one.
 func (l *load) scopes(t, defaults position.Mapping) []*scope {
 	shared := position.Mapping{}
 	for i := range l.schema.fields {
@@ -57,18 +57,18 @@ func (l *load) scopes(t, defaults position.Mapping) []*scope {
 				inherited = inherited.Without(group...)
 			}
 		}
-		scopes = append(scopes, &scope{at: fmt.Sprintf("pools.%d", i), entry: entry, table: own.Over(inherited)})
+		scopes = append(scopes, &scope{at: fmt.Sprintf("pools.%d", i), entry: entry, values: own.Over(inherited)})
 	}
 	if len(scopes) == 0 {
-		scopes = []*scope{{table: shared}}
+		scopes = []*scope{{values: shared}}
 		if len(poolEntries(t)) > 0 {
 			l.bad["pools"] = true // none of them is one
 		}
 	}
 	for _, s := range scopes {
-		s.load, s.places, s.effective = l, map[string]position.Origin{}, s.table.Over(defaults)
+		s.load, s.places, s.effective = l, map[string]position.Origin{}, s.values.Over(defaults)
 		s.pool = poolOf(s.effective)
-		s.table.Origins("", s.places)
+		s.values.Origins("", s.places)
 		if s.at == "" {
 			s.pool.Name = DefaultPool
 		}

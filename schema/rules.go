@@ -60,7 +60,7 @@ func (s *scope) service() {
 // sizes refuses limits that no engine takes.
 func (s *scope) sizes() {
 	const least, most = 6 << 20, 1 << 50 // bytes; the least is Docker's
-	if v, ok := s.table.Get("docker", "memory"); ok && s.valid("docker.memory") {
+	if v, ok := s.values.Get("docker", "memory"); ok && s.valid("docker.memory") {
 		text, _ := v.Data.(string)
 		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
 			s.refuse(position.RuleValue, "must be from 6m to 1024t", "", "docker.memory")
@@ -73,7 +73,7 @@ func (s *scope) sizes() {
 
 // labels refuses labels of containers that the agent would take for its own.
 func (s *scope) labels() {
-	v, ok := s.table.Get("docker", "labels")
+	v, ok := s.values.Get("docker", "labels")
 	if !ok || !s.valid("docker.labels") {
 		return
 	}

@@ -56,9 +56,9 @@ func (n node) empty() bool {
 
 // hollow reports an empty mapping or list.
 func (n node) hollow() bool {
-	t, isTable := n.v.Data.(position.Mapping)
+	t, isMapping := n.v.Data.(position.Mapping)
 	list, isList := n.v.Data.([]position.Value)
-	return isTable && len(t) == 0 || isList && len(list) == 0
+	return isMapping && len(t) == 0 || isList && len(list) == 0
 }
 
 func (n node) entry(i int) node {

@@ -16,7 +16,7 @@ const (
 	ownMount      = "/mnt/pulumi/workflow"
 )
 
-// text returns a text of a table, or the empty one.
+// text returns the text of a key, empty if there is none.
 func text(t position.Mapping, key string) string {
 	word, _ := t[key].Data.(string)
 	return word

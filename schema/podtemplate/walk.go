@@ -128,25 +128,25 @@ func (c *checker) list(list []position.Value, f *valueType, s step) []position.V
 	for i, v := range list {
 		inner := step{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain ||
 			!f.merges}
-		t, isTable := v.Data.(position.Mapping)
-		isTable = isTable && f.entry.kind == kindMapping
+		t, isMapping := v.Data.(position.Mapping)
+		isMapping = isMapping && f.entry.kind == kindMapping
 		switch {
 		case v.Data == nil:
 			c.report(position.RulePodTemplate, v.At, inner.path, "must have a value", "write one, or remove the dash")
 			if f.entry.kind == kindMapping {
 				clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 			}
-		case isTable && !inner.plain && c.entryDirective(t, v, f, inner):
+		case isMapping && !inner.plain && c.entryDirective(t, v, f, inner):
 			clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 		default:
-			if isTable {
+			if isMapping {
 				inner.loose = f.entry.ref == "#Container" &&
 					s.path[strings.LastIndexByte(s.path, '.')+1:] == "containers" && text(t, "name") == mainContainer
 			}
-			if isTable && f.mergeKey != "" && !inner.plain {
+			if isMapping && f.mergeKey != "" && !inner.plain {
 				c.mergeKey(t, v, f, inner)
 			}
-			inner.plain = inner.plain || isTable && !inner.loose
+			inner.plain = inner.plain || isMapping && !inner.loose
 			clean = append(clean, c.value(v, f.entry, inner))
 		}
 	}

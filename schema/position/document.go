@@ -53,9 +53,9 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 
 // Parse reads a file as one mapping. An empty file is an empty mapping. ok is false
 // if the file cannot be used as a mapping; the problems then give the reason. A
-// duplicate key is a problem, but leaves ok true. hint is that of the problem of a file
-// with something else than a mapping.
-func Parse(file string, content []byte, hint string) (t Mapping, problems Problems, ok bool) {
+// duplicate key is a problem, but leaves ok true. hint is part of the problem of a
+// file with something other than a mapping.
+func Parse(file string, content []byte, hint string) (m Mapping, problems Problems, ok bool) {
 	// Read the only document.
 	content, broken := CheckText(file, content)
 	if broken != nil {
@@ -168,7 +168,7 @@ func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
 // mapping returns the keys of a node in order. Keys from merge keys do not replace
 // keys that the mapping itself has.
 func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
-	t := Mapping{}
+	m := Mapping{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content) && !d.full; i += 2 {
 		key, content := n.Content[i], n.Content[i+1]
@@ -185,23 +185,23 @@ func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 			continue
 		}
 		inner := Join(path, SafeName(key.Value))
-		if earlier, ok := t[key.Value]; ok {
+		if earlier, ok := m[key.Value]; ok {
 			message := fmt.Sprintf("duplicate key; first set on line %d", earlier.Key.Line)
 			d.report(RuleDuplicateKey, key, inner, message, "keep one of the two")
 			continue
 		}
 		v := d.convert(content, inner, depth+1)
 		v.Key = d.origin(key)
-		t[key.Value] = v
+		m[key.Value] = v
 	}
 	for _, content := range merged {
-		d.merge(t, content, path, depth)
+		d.merge(m, content, path, depth)
 	}
-	return t
+	return m
 }
 
 // merge adds the keys of a merge key that the mapping lacks.
-func (d *converter) merge(t Mapping, n *yaml.Node, path string, depth int) {
+func (d *converter) merge(m Mapping, n *yaml.Node, path string, depth int) {
 	v := d.convert(n, path, depth+1)
 	sources := []Value{v}
 	if list, ok := v.Data.([]Value); ok {
@@ -214,8 +214,8 @@ func (d *converter) merge(t Mapping, n *yaml.Node, path string, depth int) {
 			return
 		}
 		for key, v := range more {
-			if _, ok := t[key]; !ok {
-				t[key] = v
+			if _, ok := m[key]; !ok {
+				m[key] = v
 			}
 		}
 	}

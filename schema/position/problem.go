@@ -10,7 +10,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Severity tells whether a configuration can be used in spite of a problem.
+// Severity is whether a configuration can be used in spite of a problem.
 type Severity int
 
 const (
@@ -37,7 +37,7 @@ type Problem struct {
 	Column   int    // from 1, in characters; 0 is unknown
 	Path     string // of the key, with dots; or the name of a variable
 	Message  string // completes "path: "
-	Hint     string // how to fix it, unless the message already tells
+	Hint     string // how to fix it, unless the message already has it
 
 	// Value distinguishes problems that differ only in a value that is not shown.
 	Value secret.String
@@ -92,8 +92,8 @@ func (p Problem) String() string {
 // message contains all of them.
 type Problems []Problem
 
-// maxProblems is the largest number of problems that are reported of one
-// configuration: few enough for a log.
+// maxProblems is the largest number of problems that are reported of one configuration,
+// so that a log stays readable.
 const maxProblems = 1000
 
 // Limit returns the first problems, and in place of the others one problem with
@@ -102,18 +102,18 @@ func (p Problems) Limit(file string) Problems {
 	if len(p) <= maxProblems {
 		return p
 	}
-	rest := Problem{
+	omitted := Problem{
 		Severity: Warning, Rule: RuleSize, File: file,
 		Message: fmt.Sprintf("there are %d more problems", len(p)-maxProblems),
 		Hint:    "mend the ones that are listed, and look again",
 	}
 	if len(p[maxProblems:].Errors()) > 0 {
-		rest.Severity = Error
+		omitted.Severity = Error
 	}
-	return append(p[:maxProblems:maxProblems], rest)
+	return append(p[:maxProblems:maxProblems], omitted)
 }
 
-// Error returns every problem, in lines of their own.
+// Error returns all problems, each on lines of its own.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, problem := range p {

@@ -39,8 +39,8 @@ type Mapping map[string]Value
 
 // Get returns the value at a path of keys. A number is also the index of an entry
 // of a list, from 0.
-func (t Mapping) Get(path ...string) (Value, bool) {
-	v, ok := t[path[0]]
+func (m Mapping) Get(path ...string) (Value, bool) {
+	v, ok := m[path[0]]
 	for _, step := range path[1:] {
 		switch data := v.Data.(type) {
 		case Mapping:
@@ -61,34 +61,34 @@ func (t Mapping) Get(path ...string) (Value, bool) {
 }
 
 // Set puts a value at a path and replaces what is there.
-func (t Mapping) Set(v Value, path ...string) {
+func (m Mapping) Set(v Value, path ...string) {
 	if len(path) == 1 {
-		t[path[0]] = v
+		m[path[0]] = v
 		return
 	}
-	outer := t[path[0]]
+	outer := m[path[0]]
 	inner, ok := outer.Data.(Mapping)
 	if !ok {
 		inner = Mapping{}
 		outer.Data = inner
-		t[path[0]] = outer
+		m[path[0]] = outer
 	}
 	inner.Set(v, path[1:]...)
 }
 
-// Remove deletes the value at a path if it is in a mapping.
-func (t Mapping) Remove(path ...string) {
+// Remove deletes the value at a path. Entries of lists are not deleted.
+func (m Mapping) Remove(path ...string) {
 	last := len(path) - 1
 	if last > 0 {
-		v, _ := t.Get(path[:last]...)
-		t, _ = v.Data.(Mapping)
+		v, _ := m.Get(path[:last]...)
+		m, _ = v.Data.(Mapping)
 	}
-	delete(t, path[last])
+	delete(m, path[last])
 }
 
 // Without returns a copy of the mapping without some keys.
-func (t Mapping) Without(keys ...string) Mapping {
-	less := maps.Clone(t)
+func (m Mapping) Without(keys ...string) Mapping {
+	less := maps.Clone(m)
 	for _, key := range keys {
 		delete(less, key)
 	}
@@ -98,11 +98,11 @@ func (t Mapping) Without(keys ...string) Mapping {
 // FromPlain returns decoded JSON or CUE as a mapping whose values have the origin of
 // the defaults.
 func FromPlain(plain map[string]any) Mapping {
-	t := make(Mapping, len(plain))
+	m := make(Mapping, len(plain))
 	for key, data := range plain {
-		t[key] = Value{Data: unplain(data)}
+		m[key] = Value{Data: unplain(data)}
 	}
-	return t
+	return m
 }
 
 func unplain(data any) any {
@@ -122,17 +122,18 @@ func unplain(data any) any {
 	}
 }
 
-// Over returns the mapping laid over another one: its values win, except that two
-// mappings under the same key are merged in the same way.
-func (t Mapping) Over(other Mapping) Mapping {
-	merged := make(Mapping, len(t)+len(other))
+// Over returns a mapping with the keys of both mappings. Of a key that both have, the
+// value of m is taken, except that two mappings under the same key are merged in the
+// same way.
+func (m Mapping) Over(other Mapping) Mapping {
+	merged := make(Mapping, len(m)+len(other))
 	for key, v := range other {
 		merged[key] = v
 	}
-	for key, v := range t {
-		upper, isTable := v.Data.(Mapping)
-		lower, wasTable := merged[key].Data.(Mapping)
-		if isTable && wasTable {
+	for key, v := range m {
+		upper, isMapping := v.Data.(Mapping)
+		lower, wasMapping := merged[key].Data.(Mapping)
+		if isMapping && wasMapping {
 			v.Data = upper.Over(lower)
 		}
 		merged[key] = v
@@ -140,10 +141,10 @@ func (t Mapping) Over(other Mapping) Mapping {
 	return merged
 }
 
-// Origins adds the origin of each value to a map by path. Entries of lists are
-// left out.
-func (t Mapping) Origins(at string, into map[string]Origin) {
-	for key, v := range t {
+// Origins adds the origin of each value to a map by path, which begins with at. A list
+// has one origin, none for each entry.
+func (m Mapping) Origins(at string, into map[string]Origin) {
+	for key, v := range m {
 		path := Join(at, key)
 		if inner, ok := v.Data.(Mapping); ok {
 			inner.Origins(path, into)
@@ -170,13 +171,13 @@ func (v Value) Plain() any {
 }
 
 // Plain returns the data of the mapping without origins.
-func (t Mapping) Plain() map[string]any {
-	plain := make(map[string]any, len(t))
-	for key, v := range t {
+func (m Mapping) Plain() map[string]any {
+	plain := make(map[string]any, len(m))
+	for key, v := range m {
 		plain[key] = v.Plain()
 	}
 	return plain
 }
 
 // Keys returns the keys in order.
-func (t Mapping) Keys() []string { return slices.Sorted(maps.Keys(t)) }
+func (m Mapping) Keys() []string { return slices.Sorted(maps.Keys(m)) }

@@ -3,7 +3,7 @@
 //
 // It knows forms of command lines, the flag library, and how bash, zsh and fish
 // complete. It never knows what a command does: cmd/cmwa passes a function. Of
-// package schema it uses only the spelling correction.
+// schema/position it uses only the spelling correction.
 //
 // Decisions:
 //
