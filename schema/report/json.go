@@ -45,11 +45,11 @@ func (p Problem) String() string {
 
 // JSON writes the findings as one JSON document.
 func JSON(w io.Writer, findings []Finding) error {
-	report := document{Version: 1, Problems: []Problem{}}
+	d := document{Version: 1, Problems: []Problem{}}
 	for _, f := range findings {
-		report.Problems = append(report.Problems, NewProblem(f.Problem))
+		d.Problems = append(d.Problems, NewProblem(f.Problem))
 	}
-	return encode(w, report)
+	return encode(w, d)
 }
 
 // encode writes a value as indented JSON.

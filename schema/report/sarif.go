@@ -74,6 +74,7 @@ type (
 // SARIF writes the findings as one SARIF document. version is that of the program. A
 // finding without a file is placed in the file in whose check it was found.
 func SARIF(w io.Writer, findings []Finding, version string) error {
+	// The program and all of its rules.
 	rules := position.Rules()
 	run := sarifRun{
 		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: version}},
@@ -83,10 +84,12 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules,
 			sarifRule{string(rule.Rule), sarifText{rule.Description}})
 	}
-	read := true
-	alike := map[string]int{}
+
+	// One result for each finding.
+	readAll := true
+	alike := map[string]int{} // results with the same fingerprint
 	for _, f := range findings {
-		read = read && f.Rule != position.RuleUnreadable
+		readAll = readAll && f.Rule != position.RuleUnreadable
 		what := position.Problem{Path: f.Path, Message: f.Message}.String()
 		result := sarifResult{
 			RuleID: string(f.Rule), Level: f.Severity.String(), Message: sarifText{what},
@@ -99,17 +102,20 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 		location.PhysicalLocation.ArtifactLocation.URI = relativeURI(cmp.Or(f.File, f.Checked))
 		location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.Column}
 		result.Locations = []sarifLocation{location}
-		// An alert stays the same while its line moves.
+
+		// The fingerprint has no line, so that an alert stays the same when its line moves.
 		sum := sha256.Sum256([]byte(f.File + "\x00" + string(f.Rule) + "\x00" + what))
-		print := hex.EncodeToString(sum[:8])
-		alike[print]++
-		result.PartialFingerprints = map[string]string{"primaryLocationLineHash": fmt.Sprintf("%s:%d", print,
-			alike[print])}
+		hash := hex.EncodeToString(sum[:8])
+		alike[hash]++
+		result.PartialFingerprints = map[string]string{
+			"primaryLocationLineHash": fmt.Sprintf("%s:%d", hash, alike[hash]),
+		}
 		run.Results = append(run.Results, result)
 	}
-	run.Invocations = []sarifInvocation{{read}}
-	log := sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
-	return encode(w, log)
+	run.Invocations = []sarifInvocation{{readAll}}
+	return encode(w, sarifLog{
+		Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run},
+	})
 }
 
 // relativeURI returns the URI of a file relative to the working directory, or an
