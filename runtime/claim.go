@@ -70,7 +70,9 @@ func (p *Pool) claim(ctx context.Context, granted *slot) {
 		return
 	case p.lives[claim.Job.ID] != nil:
 		p.log.Warn("service handed out a job that is running here; ignored", "job", claim.Job.ID)
-		p.polls.next = NextPoll{At: time.Now().Add(p.spec.Tuning.PollingInterval)}
+		if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
+			p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
+		}
 		return
 	}
 

@@ -27,4 +27,21 @@ func TestClaim(t *testing.T) {
 			}
 		})
 	})
+	t.Run("a job that is handed out again leaves what the service asked for", func(t *testing.T) {
+		play(t, spec(most(3)), func(t *testing.T, st *stage) {
+			st.engine.Otherwise(runtimetest.Script{Running: 2 * time.Hour})
+			st.cloud.RetryAfter(10 * time.Minute)
+			st.cloud.Queue("a", "a")
+			st.start()
+			wait(19 * time.Minute)
+			if asked := st.asked(runtimetest.Claim); asked != 2 {
+				t.Errorf("%d polls in 19 minutes, want 2", asked)
+			}
+			st.wantPaused(time.Minute)
+			wait(2 * time.Minute)
+			if asked := st.asked(runtimetest.Claim); asked != 3 {
+				t.Errorf("%d polls in 21 minutes, want 3", asked)
+			}
+		})
+	})
 }

@@ -185,11 +185,15 @@ func (p *Pool) leaveQueue(queued *slot) {
 	}
 }
 
-// setWaiting notes whether the pool waits for a slot.
+// setWaiting notes whether the pool waits for a slot. While it does, an event wakes
+// the loop.
 func (p *Pool) setWaiting(waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting = waiting
+	if waiting {
+		p.due = time.Time{}
+	}
 }
 
 // turn returns the free capacity and the delay until the next poll. Capacity is -1
@@ -214,7 +218,7 @@ func (p *Pool) turn() (capacity int, wait time.Duration) {
 	}
 	now := time.Now()
 	wait = max(0, p.polls.next.At.Sub(now), p.starts.hold.At.Sub(now))
-	if !p.waiting {
+	if wait > 0 || !p.waiting {
 		p.due = now.Add(wait)
 	}
 	return capacity, wait

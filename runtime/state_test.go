@@ -143,6 +143,32 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
+	t.Run("a pool that waits for a slot is no standstill", func(t *testing.T) {
+		share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+			for range 20 {
+				wait(time.Second)
+				for _, st := range stages {
+					st.wantFresh()
+				}
+			}
+		}, 1, 1)
+	})
+
+	t.Run("a pool that waits for a slot and may not poll has a deadline", func(t *testing.T) {
+		share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+			for _, st := range stages {
+				if st.pool.State().Phase == runtime.PoolWaiting {
+					st.cloud.Hold(runtime.NextPoll{At: time.Now().Add(time.Hour), Reason: "a test"})
+					st.pool.Tune(spec(most(1000)))
+					wait(time.Second)
+					if state := st.pool.State(); time.Until(state.Due) != time.Hour-time.Second {
+						t.Errorf("the next turn is due in %s, want when the hold ends", time.Until(state.Due))
+					}
+				}
+			}
+		}, 1, 1)
+	})
+
 	t.Run("a poll that its own limit does not end is a standstill", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *stage) {
 			deaf := deafCloud{Cloud: st.cloud, release: make(chan struct{})}
