@@ -169,7 +169,7 @@ func (c *Client) settings() runtime.Tuning {
 // the claim as its side effect.
 func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 	if !slices.Contains(c.settings().Kinds, runtime.Deployment) {
-		return runtime.Claim{Next: c.schedule.record(outcome{})}, nil
+		return runtime.Claim{Next: c.schedule.skip()}, nil
 	}
 	if next, err := c.schedule.begin(); err != nil {
 		return runtime.Claim{Next: next}, err

@@ -111,6 +111,31 @@ func TestAPoolWithoutDeploymentsDoesNotAsk(t *testing.T) {
 	s.wantCalls(t)
 }
 
+func TestClaimWithoutDeployments(t *testing.T) {
+	fragile := func(o *Options) { o.Tuning.RetryCount, o.Tuning.BreakerFailures = 0, 1 }
+	s := newScene(t, fragile, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	deployments := s.client.settings()
+	deployments.PollingInterval = time.Minute
+	none := deployments
+	none.Kinds = []runtime.Kind{runtime.InsightsScan}
+	failed, err := s.client.Claim(t.Context())
+	if err == nil || failed.Next.Reason != reasonBreaker {
+		t.Fatalf("the client answers %v, %v; want an open breaker", err, failed.Next)
+	}
+	s.client.Tune(none)
+	claim, err := s.client.Claim(t.Context())
+	if wait := left(claim.Next); err != nil || claim.Next.Reason != "" || wait < 50*time.Second || wait > time.Minute {
+		t.Errorf("without deployments the client answers %v, %v; want the polling interval", err, claim.Next)
+	}
+	if next := s.client.Tune(deployments); next != failed.Next {
+		t.Errorf("with deployments again the next poll is %v, want that of the open breaker, %v", next, failed.Next)
+	}
+	if strings.Contains(s.log.String(), "polling resumed") {
+		t.Errorf("a poll that was not made ends the failure:\n%s", s.log)
+	}
+	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+}
+
 func TestAPollWhoseAnswerBrokeOffIsNeverRepeated(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"before the answer": func(w http.ResponseWriter, _ *http.Request) {

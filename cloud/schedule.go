@@ -100,6 +100,14 @@ func (s *schedule) begin() (runtime.NextPoll, error) {
 	return runtime.NextPoll{}, nil
 }
 
+// skip returns the time of the next poll when no attempt is made, since the pool claims
+// no deployments. It changes nothing that is known of the last attempt.
+func (s *schedule) skip() runtime.NextPoll {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return runtime.NextPoll{At: time.Now().Add(s.tuning.PollingInterval)}
+}
+
 // record ends an attempt and returns when the next one is allowed.
 func (s *schedule) record(o outcome) runtime.NextPoll {
 	s.mu.Lock()
