@@ -218,8 +218,8 @@ func (c *Client) classify(err error, sent bool) outcome {
 			status.Code >= 500 && status.Code != http.StatusNotImplemented
 		return outcome{err: err, counts: true, retryable: retryable, retryAfter: status.RetryAfter}
 	case sent:
-		return outcome{counts: true, err: fmt.Errorf("%w: an answer was lost; "+
-			"if it was a job, the service declares it failed after ten minutes without a heartbeat", err)}
+		return outcome{counts: true, err: fmt.Errorf("%w: an answer was lost; if it was a job, %s",
+			err, runtime.DeclaredFailed)}
 	case untrusted(err):
 		return outcome{counts: true, retryable: true, err: fmt.Errorf("%s shows a certificate that is not trusted: %w: "+
 			"check service_url, or name the certificates of its authority in ca_file", c.service, err)}

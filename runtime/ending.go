@@ -22,7 +22,7 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 		l.log.Info("job cancelled by the service", "took", took)
 		return
 	case l.job.Token.Empty():
-		l.log.Warn("a job of an earlier run ended without a word; the service declares it failed after ten minutes of silence", "took", took)
+		l.log.Warn("a job of an earlier run ended without a word; "+DeclaredFailed, "took", took)
 		return
 	}
 
@@ -37,7 +37,7 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 	defer cancel()
 	for _, report := range reports {
 		if err := l.pool.parts.Cloud.Report(final, l.job, report); err != nil {
-			l.log.Error("cannot report a job's outcome; the service declares it failed after ten minutes of silence", "error", err)
+			l.log.Error("cannot report a job's outcome; "+DeclaredFailed, "error", err)
 			return
 		}
 	}

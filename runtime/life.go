@@ -13,6 +13,14 @@ import (
 // other package takes it from here.
 const StopGrace = 30 * time.Second
 
+// HeartbeatLimit is the time without a heartbeat after which a service declares a
+// job failed (Pulumi documentation, "Customer-managed runners"). DeclaredFailed
+// states it in messages about a job that this agent can report no more.
+const (
+	HeartbeatLimit = 10 * time.Minute
+	DeclaredFailed = "the service declares it failed after ten minutes without a heartbeat"
+)
+
 // Limits of a job's life that nobody has asked to set.
 const (
 	failGrace     = 30 * time.Second // for a runner that has just reported a failure, to end

@@ -16,13 +16,15 @@ import (
 // Limits of a job's start.
 const (
 	beatInterval    = 30 * time.Second // between two heartbeats that the agent sends
-	silenceLimit    = 9 * time.Minute  // without an accepted heartbeat
 	definitionLimit = 30 * time.Minute // for the definition, even while heartbeats are accepted
 	recheckAfter    = time.Minute      // of preparation, after which the job may have been cancelled
+
+	// silenceLimit is the time without an accepted heartbeat after which a start is
+	// given up: a start must end before the service declares the job failed.
+	silenceLimit = HeartbeatLimit - time.Minute
 )
 
-// errSilent ends a start. A service declares a job failed that has sent no
-// heartbeat for ten minutes (Pulumi documentation, "Customer-managed runners").
+// errSilent ends a start of which the service has accepted no heartbeat.
 var errSilent = fmt.Errorf("the service has accepted no heartbeat of the job for %s, so it may have declared the job failed",
 	silenceLimit)
 
@@ -91,7 +93,7 @@ func (l *life) fail(ctx context.Context, setup *Setup, reason error) error {
 	final, cancel := context.WithTimeout(l.pool.final, farewellLimit)
 	defer cancel()
 	if err := setup.Fail(final, reason); err != nil {
-		l.log.Error("cannot report a failed job; the service declares it failed after ten minutes of silence", "error", err)
+		l.log.Error("cannot report a failed job; "+DeclaredFailed, "error", err)
 	}
 	return reason
 }
@@ -123,8 +125,8 @@ func (l *life) handover() Handover {
 }
 
 // beat sends a heartbeat every beatInterval until ctx ends, also after failures: an
-// image can take longer to pull than the ten minutes a service waits. Each is
-// limited to the interval, as request_timeout may be longer.
+// image can take longer to pull than [HeartbeatLimit]. Each is limited to the interval,
+// as request_timeout may be longer.
 func (l *life) beat(ctx context.Context, accepted func()) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()

@@ -47,7 +47,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 // sweep removes what has ended and belongs to nobody: leftovers of an earlier
 // run, and what could not be removed at its time. Nothing can be reported of it,
 // as nobody holds its token any more; a runner that died without a word is
-// declared failed by the service, after ten minutes without a heartbeat. What
+// declared failed by the service, after [HeartbeatLimit]. What
 // ended within the last minute may be about to be removed by its owner, and stays. An
 // end in the future comes from an engine's clock that is ahead of ours.
 func (p *Pool) sweep(ctx context.Context, found []Found) {

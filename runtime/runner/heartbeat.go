@@ -11,8 +11,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// beatInterval is the time between two heartbeats. A service declares a job failed
-// after ten minutes without one (Pulumi documentation, deployment agents).
+// beatInterval is the time between two heartbeats, a small part of
+// [runtime.HeartbeatLimit].
 const beatInterval = 30 * time.Second
 
 // beat sends heartbeats, the first at once, until ctx ends, also after refusals: a
