@@ -17,6 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/docker"
 	"github.com/cmwa-project/cmwa/runtime/process"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
 // carriedOut is what this release can carry out: the only list of its targets.
@@ -68,7 +69,9 @@ func executorFor(
 	log = log.With("component", target)
 	switch target {
 	case "docker":
-		executor, err := docker.New(ctx, docker.Options{Environ: environ.lookup, Agent: agent.ID, Log: log})
+		executor, err := docker.New(ctx, docker.Options{
+			Environ: environ.lookup, Agent: agent.ID, Log: log, RunnerDirectory: podtemplate.RunnerDirectory,
+		})
 		if err != nil {
 			return nil, nil, err
 		}

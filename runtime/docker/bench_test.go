@@ -33,7 +33,7 @@ func BenchmarkAStartBesideItsCallsAlone(b *testing.B) {
 			b.Fatal(err)
 		}
 		begin = time.Now()
-		id = e.bare(b, containerOf(job, image{name: base}, newName(job.ID), "", volumeMount(runner, true)))
+		id = e.bare(b, e.containerOf(job, image{name: base}, newName(job.ID), "", e.volumeMount(runner, true)))
 		alone = append(alone, time.Since(begin))
 		if err := e.Remove(b.Context(), id, 0); err != nil {
 			b.Fatal(err)

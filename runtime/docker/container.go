@@ -29,7 +29,9 @@ import (
 
 // containerOf says what a job's container is to be. It holds nothing secret:
 // whoever may ask the engine may read all of it.
-func containerOf(job *runtime.Job, img image, name, folder string, runner mount.Mount) client.ContainerCreateOptions {
+func (e *Executor) containerOf(
+	job *runtime.Job, img image, name, folder string, runner mount.Mount,
+) client.ContainerCreateOptions {
 	place := job.Tuning.Place.Docker
 	return client.ContainerCreateOptions{
 		Name:     name,
@@ -37,7 +39,7 @@ func containerOf(job *runtime.Job, img image, name, folder string, runner mount.
 		Config: &container.Config{
 			Image:       img.name,
 			User:        place.User,
-			Entrypoint:  []string{mountPoint + "/" + runnerName},
+			Entrypoint:  []string{e.directory + "/" + runnerName},
 			Cmd:         []string{"run"},
 			AttachStdin: true,
 			OpenStdin:   true,
@@ -75,7 +77,8 @@ func asRoot(configured, image string) bool {
 func (e *Executor) admit(ctx context.Context, id string) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: strings.TrimPrefix(path.Dir(mountPoint), "/") + "/", Mode: 0o1777, ModTime: time.Now()})
+	parent := strings.TrimPrefix(path.Dir(e.directory), "/") + "/"
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: parent, Mode: 0o1777, ModTime: time.Now()})
 	if err := errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("pack a directory: %w", err)
 	}
@@ -89,8 +92,8 @@ func (e *Executor) admit(ctx context.Context, id string) error {
 }
 
 // folderMount mounts a job's own folder.
-func folderMount(folder string) mount.Mount {
-	return mount.Mount{Type: mount.TypeBind, Source: folder, Target: mountPoint, ReadOnly: true}
+func (e *Executor) folderMount(folder string) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: folder, Target: e.directory, ReadOnly: true}
 }
 
 // create makes a container and starts nothing. The engine is not interrupted:

@@ -7,7 +7,7 @@
 // The engine may be on another machine, or the agent in a container itself, so
 // no path of the agent means anything to the engine. The runner therefore
 // travels through the engine's API into a named volume, one for each digest of
-// the program, which every job mounts read-only at /mnt/pulumi/workflow. A
+// the program, which every job mounts read-only at [Options].RunnerDirectory. A
 // container that is created and never started serves as the door: it mounts the
 // volume for writing, takes the program, and is removed. Its name is fixed for
 // each digest, so that the engine lets only one agent through at a time; the

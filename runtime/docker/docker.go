@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -57,6 +58,8 @@ type Options struct {
 	Environ func(name string) (string, bool)
 	Agent   string // id of the agent, for what it makes beside jobs
 	Log     *slog.Logger
+
+	RunnerDirectory string // where a job's container has the runner; must not be empty
 }
 
 // Executor runs jobs as containers of one engine. It keeps nothing that a
@@ -69,6 +72,7 @@ type Executor struct {
 	architecture string // of the engine's machine, as Go names it
 	environ      func(name string) (string, bool)
 	log          *slog.Logger
+	directory    string // where a job's container has the runner
 	programs     programs
 	stall        time.Duration // without any news, after which a pull is given up
 
@@ -79,6 +83,9 @@ type Executor struct {
 // New makes an executor, and asks the engine whether it is there and able. Its
 // errors are one line that says what to do.
 func New(ctx context.Context, options Options) (*Executor, error) {
+	if options.RunnerDirectory == "" {
+		return nil, errors.New("the options of the Docker executor have no RunnerDirectory")
+	}
 	host := client.DefaultDockerHost
 	if set, _ := options.Environ(client.EnvOverrideHost); set != "" {
 		host = set
@@ -92,7 +99,10 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up the connection to the Docker engine at %s: %w", host, err)
 	}
-	e := &Executor{engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log, stall: pullStall, folders: map[string]string{}}
+	e := &Executor{
+		engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log,
+		directory: options.RunnerDirectory, stall: pullStall, folders: map[string]string{},
+	}
 	if err := e.greet(ctx); err != nil {
 		_ = engine.Close()
 		return nil, err

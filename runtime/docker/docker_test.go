@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,7 +124,7 @@ func TestAContainerThatWasNeverStartedCountsAsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := e.create(t.Context(), containerOf(job, image{name: base}, newName(job.ID), "", volumeMount(runner, true)))
+	id, err := e.create(t.Context(), e.containerOf(job, image{name: base}, newName(job.ID), "", e.volumeMount(runner, true)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +353,16 @@ func TestPlaceShapesTheContainer(t *testing.T) {
 	if rw, ok := mounts["/data"]; !ok || rw {
 		t.Errorf("the mounts are %v, want /data read-only", mounts)
 	}
-	if rw, ok := mounts["/mnt/pulumi/workflow"]; !ok || rw {
+	if rw, ok := mounts[runnerDirectory]; !ok || rw {
 		t.Errorf("the mounts are %v, want the runner read-only", mounts)
 	}
+}
+
+func TestNew(t *testing.T) {
+	t.Run("a RunnerDirectory is needed", func(t *testing.T) {
+		e, err := New(t.Context(), Options{Environ: os.LookupEnv, Log: slog.New(slog.DiscardHandler)})
+		if e != nil || err == nil || !strings.Contains(err.Error(), "RunnerDirectory") {
+			t.Errorf("New returns %v, %v", e, err)
+		}
+	})
 }

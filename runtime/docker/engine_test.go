@@ -27,6 +27,9 @@ import (
 // base is the image that jobs of the tests run in.
 const base = "cmwa-test/base:latest"
 
+// runnerDirectory is where jobs of the tests have the runner.
+const runnerDirectory = "/mnt/pulumi/workflow"
+
 const cure = "run testdata/toolchain/up, which starts an engine and makes the images"
 
 func TestMain(m *testing.M) {
@@ -45,7 +48,9 @@ func TestMain(m *testing.M) {
 
 // dropVolume removes the volume of the stand-in.
 func dropVolume(folder string) {
-	e, err := New(context.Background(), Options{Environ: os.LookupEnv, Log: slog.New(slog.DiscardHandler)})
+	e, err := New(context.Background(), Options{
+		Environ: os.LookupEnv, Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory,
+	})
 	if err != nil {
 		return
 	}
@@ -82,7 +87,9 @@ func standin(t testing.TB) string {
 // open makes an executor for the engine of the process's environment.
 func open(t testing.TB, set ...string) *Executor {
 	t.Helper()
-	e, err := New(t.Context(), Options{Environ: environ(set...), Agent: "tests", Log: slog.New(slog.DiscardHandler)})
+	e, err := New(t.Context(), Options{
+		Environ: environ(set...), Agent: "tests", Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory,
+	})
 	if err != nil {
 		t.Fatalf("%v\n(%s)", err, cure)
 	}

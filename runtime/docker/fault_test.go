@@ -73,7 +73,10 @@ func (d *daemon) connections() (open int, closed <-chan struct{}) {
 }
 
 func (d *daemon) open(ctx context.Context) (*Executor, error) {
-	return New(ctx, Options{Environ: environ("DOCKER_HOST="+d.host, "DOCKER_API_VERSION="), Log: slog.New(slog.DiscardHandler)})
+	return New(ctx, Options{
+		Environ: environ("DOCKER_HOST="+d.host, "DOCKER_API_VERSION="), Log: slog.New(slog.DiscardHandler),
+		RunnerDirectory: runnerDirectory,
+	})
 }
 
 // now is the time by the engine's clock.

@@ -161,8 +161,7 @@ func examine(path, arch string) (program, error) {
 }
 
 const (
-	mountPoint = "/mnt/pulumi/workflow" // of the runner in the job's environment
-	markName   = "complete"             // the last file to come into a volume
+	markName = "complete" // the last file to come into a volume
 
 	doorPatience = 150 * time.Second      // after which a door has been abandoned: its maker gives up earlier
 	doorRetry    = 100 * time.Millisecond // between two knocks at a door that another holds
@@ -175,11 +174,11 @@ func volumeName(runner program) string { return "cmwa-runner-" + runner.digest[:
 
 // volumeMount mounts a runner's volume. The engine makes the volume if it is
 // not there.
-func volumeMount(runner program, readOnly bool) mount.Mount {
+func (e *Executor) volumeMount(runner program, readOnly bool) mount.Mount {
 	return mount.Mount{
 		Type:          mount.TypeVolume,
 		Source:        volumeName(runner),
-		Target:        mountPoint,
+		Target:        e.directory,
 		ReadOnly:      readOnly,
 		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: map[string]string{labelRunner: runner.digest}},
 	}
@@ -224,7 +223,7 @@ func (e *Executor) fill(ctx context.Context, id string, img image, runner progra
 func (e *Executor) marked(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	_, err := e.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: mountPoint + "/" + markName})
+	_, err := e.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: e.directory + "/" + markName})
 	switch {
 	case err == nil:
 		return true, nil
@@ -249,10 +248,10 @@ func (e *Executor) openDoor(ctx context.Context, img image, runner program) (str
 		Platform: img.platform,
 		Config: &container.Config{
 			Image:      img.name,
-			Entrypoint: []string{mountPoint + "/" + runnerName},
+			Entrypoint: []string{e.directory + "/" + runnerName},
 			Labels:     map[string]string{labelRunner: runner.digest, labelOwner: e.owner()},
 		},
-		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{volumeMount(runner, false)}},
+		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{e.volumeMount(runner, false)}},
 	})
 	return made.ID, err
 }
@@ -309,7 +308,9 @@ func (e *Executor) carryIn(ctx context.Context, door string, runner program) (er
 	}
 	limit, cancel := context.WithTimeout(ctx, longLimit)
 	defer cancel()
-	_, err = e.engine.CopyToContainer(limit, door, client.CopyToContainerOptions{DestinationPath: mountPoint, Content: bytes.NewReader(archive)})
+	_, err = e.engine.CopyToContainer(limit, door, client.CopyToContainerOptions{
+		DestinationPath: e.directory, Content: bytes.NewReader(archive),
+	})
 	if err != nil {
 		return refused("put the runner into the volume "+volumeName(runner), e.host, because(limit, err))
 	}

@@ -55,7 +55,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		}
 		e.remember(id, folder)
 	}()
-	id, err = e.create(ctx, containerOf(job, img, name, folder, from))
+	id, err = e.create(ctx, e.containerOf(job, img, name, folder, from))
 	if err != nil {
 		return "", err
 	}
@@ -108,10 +108,10 @@ func (e *Executor) findRunner(directory string, img image) (program, error) {
 // volume, or a new folder of this name below shared_volume_directory.
 func (e *Executor) runnerMount(shared, name string, runner program) (from mount.Mount, folder string, err error) {
 	if shared == "" {
-		return volumeMount(runner, true), "", nil
+		return e.volumeMount(runner, true), "", nil
 	}
 	folder, err = makeFolder(shared, name, e.owner(), runner)
-	return folderMount(folder), folder, err
+	return e.folderMount(folder), folder, err
 }
 
 // prepare does at once what needs the created container: it attaches to the

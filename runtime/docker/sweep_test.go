@@ -109,7 +109,7 @@ func TestSweepLoader(t *testing.T) {
 		made, err := e.engine.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 			Name:       doorName(stray),
 			Config:     &container.Config{Image: base, Labels: map[string]string{labelRunner: stray.digest, labelOwner: owner}},
-			HostConfig: &container.HostConfig{Mounts: []mount.Mount{volumeMount(stray, false)}},
+			HostConfig: &container.HostConfig{Mounts: []mount.Mount{e.volumeMount(stray, false)}},
 		})
 		if err != nil {
 			t.Fatal(err)

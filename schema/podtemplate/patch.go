@@ -9,12 +9,12 @@ import (
 )
 
 // mainContainer is the container that a template changes rather than adds. Names
-// that go on after it with a dash are the agent's too, and so is the path at
-// which the runner and its files are mounted.
-const (
-	mainContainer = "pulumi-workflow"
-	ownMount      = "/mnt/pulumi/workflow"
-)
+// that go on after it with a dash are the agent's too.
+const mainContainer = "pulumi-workflow"
+
+// RunnerDirectory is where a job's container has the runner and its files (Pulumi
+// documentation, "Customer-managed runners", example of an init container).
+const RunnerDirectory = "/mnt/pulumi/workflow"
 
 // text returns the text of a key, empty if there is none.
 func text(t position.Mapping, key string) string {
@@ -285,7 +285,7 @@ func (c *checker) protectEntry(n node, list string) {
 		if v, ok := mount.at("mountPath"); ok {
 			if where, ok := v.v.Data.(string); ok && inOwnMount(where) {
 				c.report(position.RuleProtectedField, v.v.At, v.path,
-					"is, or lies below, "+ownMount+", where the agent puts the runner and its files",
+					"is, or lies below, "+RunnerDirectory+", where the agent puts the runner and its files",
 					"mount it elsewhere")
 			}
 		}
@@ -300,7 +300,7 @@ func (c *checker) protectEntry(n node, list string) {
 
 func inOwnMount(where string) bool {
 	where = path.Clean("/" + where)
-	return where == ownMount || strings.HasPrefix(where, ownMount+"/")
+	return where == RunnerDirectory || strings.HasPrefix(where, RunnerDirectory+"/")
 }
 
 // protectMain looks at the container in which the job runs.
