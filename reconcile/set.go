@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,10 +33,11 @@ type Build func(ctx context.Context, spec runtime.PoolSpec) (Pool, error)
 // stopped. Each member has one goroutine. The methods are safe for concurrent use.
 type Set struct {
 	changed chan struct{} // holds one empty token: a member is past its start, or has stopped
-	builds  chan struct{} // holds a token for each build, at most buildsAtOnce
 
-	mu      sync.Mutex
-	members map[string]*member
+	mu       sync.Mutex
+	members  map[string]*member
+	queue    []*member // that wait to be built, in the order of start
+	building int       // at most buildsAtOnce
 }
 
 // member is one pool. Its fields are guarded by Set.mu.
@@ -45,28 +47,30 @@ type member struct {
 	drains bool             // the pool drains as soon as it is built
 	err    error            // of the build
 
+	mayBuild    chan struct{} // closed when the member leaves the queue
 	cancelBuild context.CancelFunc
 	cancel      context.CancelCauseFunc // ends the build, and stops the pool
 	done        chan struct{}           // closed when the goroutine has ended
 }
 
 func newSet() *Set {
-	return &Set{
-		changed: make(chan struct{}, 1), builds: make(chan struct{}, buildsAtOnce), members: map[string]*member{},
-	}
+	return &Set{changed: make(chan struct{}, 1), members: map[string]*member{}}
 }
 
 // start adds a member, and returns at once. The member's goroutine builds the pool
 // and runs it until it ends or is stopped. At most buildsAtOnce pools are built at the
-// same time; each build is limited to buildLimit.
+// same time, in the order of the calls; each build is limited to buildLimit.
 func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	buildCtx, cancelBuild := context.WithCancel(ctx)
 	m := &member{
-		spec: spec, drains: spec.Leftover, cancelBuild: cancelBuild, cancel: cancel, done: make(chan struct{}),
+		spec: spec, drains: spec.Leftover,
+		mayBuild: make(chan struct{}), cancelBuild: cancelBuild, cancel: cancel, done: make(chan struct{}),
 	}
 	s.mu.Lock()
 	s.members[spec.Key()] = m
+	s.queue = append(s.queue, m)
+	s.admit()
 	s.mu.Unlock()
 	go func() {
 		defer s.notify()
@@ -78,15 +82,15 @@ func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 	}()
 }
 
-// build builds the pool of a member, as soon as fewer than buildsAtOnce others are
-// built. It returns nil if the build failed, which is the member's error, or was
-// cancelled, which is none. A pool that is built in spite of the cancellation is
-// returned, and drains: its Run releases what it holds.
+// build waits for the member's turn and builds its pool. It returns nil if the build
+// failed, which is the member's error, or was cancelled, which is none. A pool that is
+// built in spite of the cancellation is returned, and drains: its Run releases what it
+// holds.
 func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
-	// Wait for a token, and build.
+	// Wait, and build.
+	defer s.leaveQueue(m)
 	select {
-	case s.builds <- struct{}{}:
-		defer func() { <-s.builds }()
+	case <-m.mayBuild:
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
@@ -132,6 +136,28 @@ func (s *Set) run(ctx context.Context, pool Pool) {
 	_ = pool.Run(ctx) // State keeps the error
 	close(ended)
 	begin.Wait()
+}
+
+// admit takes members from the queue while fewer than buildsAtOnce pools are built. The
+// caller holds s.mu.
+func (s *Set) admit() {
+	for len(s.queue) > 0 && s.building < buildsAtOnce {
+		close(s.queue[0].mayBuild)
+		s.queue = s.queue[1:]
+		s.building++
+	}
+}
+
+// leaveQueue removes a member from the queue, or ends its build.
+func (s *Set) leaveQueue(m *member) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.queue, m); i >= 0 {
+		s.queue = slices.Delete(s.queue, i, i+1)
+	} else {
+		s.building--
+	}
+	s.admit()
 }
 
 func (s *Set) notify() {
