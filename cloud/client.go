@@ -121,7 +121,10 @@ func (c *Client) lay(certificates string) wires {
 	caller := func(transport *http.Transport) *caller { // retries are for schedule to decide
 		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log})
 	}
-	return wires{certificates: certificates, transport: transport, single: single, calls: caller(transport), polls: caller(single)}
+	return wires{
+		certificates: certificates, transport: transport, single: single,
+		calls: caller(transport), polls: caller(single),
+	}
 }
 
 // Tune implements [runtime.Cloud]: calls that are under way keep their settings, and
@@ -241,6 +244,7 @@ type pollAnswer struct {
 // poll makes one request for a job. Sent reports whether the service may have
 // understood the request although there is an error.
 func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnswer, sent bool, err error) {
+	// Limit the wait for the answer, and then its arrival.
 	var wrote, answered atomic.Bool
 	wait := max(c.settings().RequestTimeout, c.leastPoll)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -260,6 +264,8 @@ func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnsw
 			timer.Reset(c.arrival)
 		},
 	})
+
+	// Make the request.
 	status, header, text, err := c.now().polls.do(ctx, call{method: http.MethodGet, path: pollPath, token: token})
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -271,6 +277,8 @@ func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnsw
 	if status == http.StatusNoContent {
 		return answer, true, nil
 	}
+
+	// Read the job from the answer.
 	var body Poll
 	if !json.Valid(text) && len(text) > 0 {
 		return answer, true, fmt.Errorf("%w (answer to the poll, %d bytes, status %d)", notJSON(text), len(text), status)

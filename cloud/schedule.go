@@ -196,15 +196,17 @@ func (s *schedule) retryNow() runtime.NextPoll {
 // next computes when the next attempt is allowed. The caller holds the lock.
 func (s *schedule) next() (next runtime.NextPoll) {
 	switch {
-	case s.attempts > 0:
+	case s.attempts > 0: // 3.
 		next = s.retry
-	case s.breakerHolds():
+	case s.breakerHolds(): // 4.
 		next = runtime.NextPoll{At: s.opened.Add(s.tuning.BreakerTimeout), Reason: reasonBreaker}
-	case !s.retryAfter.IsZero():
+	case !s.retryAfter.IsZero(): // 2.
 		return runtime.NextPoll{At: s.retryAfter, Reason: reasonRetryAfter}
-	case !s.polled.IsZero() && !s.job:
+	case !s.polled.IsZero() && !s.job: // 1.
 		next.At = s.polled.Add(time.Duration(float64(s.tuning.PollingInterval) * s.jitter))
 	}
+
+	// 5. An attempt at once takes the place of all but a Retry-After.
 	if s.trial {
 		next.At = time.Time{}
 	}
@@ -225,6 +227,7 @@ func (s *schedule) breakerHolds() bool { return s.isOpen() && s.polled.Equal(s.o
 // logOutcome logs an attempt: the first failure of a series is a warning, each further
 // one is debug, and so is a breaker that stays open. The caller holds the lock.
 func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
+	// The service has answered the poll.
 	closed := wasOpen && !s.isOpen()
 	if s.err == nil {
 		var attributes []any
@@ -237,7 +240,10 @@ func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 		s.logged = false
 		return
 	}
-	if closed { // the service works, and refuses the poll
+
+	// The poll failed. A breaker that closes all the same shows that the service works,
+	// and refuses the poll.
+	if closed {
 		s.log.Info("circuit breaker closed")
 		s.logged = false
 	}

@@ -39,10 +39,12 @@ func (p *Pool) startFailed(l *life, reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.check.ended = time.Time{} // what the last check found no longer counts
-	p.starts.failed++
+	p.starts.failed++           // 1. From the first on, turn waits for the job that starts.
 	if p.starts.failed < startFailures || l.since.Before(p.starts.paused) {
 		return
 	}
+
+	// 2. From the second on, pause.
 	now := time.Now()
 	p.starts.paused = now
 	p.starts.backoff = min(max(2*p.starts.backoff, firstStartBackoff), lastStartBackoff)
@@ -51,7 +53,8 @@ func (p *Pool) startFailed(l *life, reason error) {
 		Reason: fmt.Sprintf("%d jobs in a row failed before their first step, so one job is tried at a time: %v",
 			p.starts.failed, reason),
 	}
-	p.log.Warn("polling paused: jobs fail before their first step", "failures", p.starts.failed, "retry_in", p.starts.backoff, "error", reason)
+	p.log.Warn("polling paused: jobs fail before their first step",
+		"failures", p.starts.failed, "retry_in", p.starts.backoff, "error", reason)
 }
 
 // startSucceeded notes that a job is past its start, if that was not known yet.
@@ -68,7 +71,7 @@ func (p *Pool) startSucceeded(l *life) {
 	if p.starts.failed >= startFailures {
 		p.log.Info("polling resumed: a job is past its start", "job", l.job.ID)
 	}
-	p.starts = starts{}
+	p.starts = starts{} // 3.
 	p.poke()
 }
 
@@ -79,7 +82,7 @@ func (p *Pool) retryStart(before Tuning) {
 	if p.starts.failed == 0 || before.SameStart(p.spec.Tuning) {
 		return
 	}
-	p.starts = starts{failed: 1}
+	p.starts = starts{failed: 1} // 3.
 	p.polls.soon()
 }
 

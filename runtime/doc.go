@@ -3,8 +3,9 @@
 // ([Cloud]) and of a place to run ([Executor]); it will never know which
 // service or which engine answers, and never reads a configuration file.
 //
-// A [Pool] owns its loop and its jobs; a job owns three children (its output,
-// its status check, the wait for its end). Nothing else starts a goroutine here.
+// A [Pool] owns its loop, the checks and sweeps beside it, and its jobs; a job owns
+// its children (the heartbeats of its start, its output, its status check, the wait
+// for its end). Nothing else starts a goroutine here.
 //
 // Two failures are kept apart. A job's failure is reported to the service and the
 // pool goes on. A pool's failure ends [Pool.Run], and reconcile starts the pool
@@ -14,28 +15,31 @@
 //
 //	wait -> claim -> definition -> start -> follow | status check | wait -> report -> remove -> poll again at once
 //
-// From the poll to the started container and the report of its set-up, in this order:
+// From the poll to the report of its end, a job is in these files:
 //
 //  1. pool.go: the loop waits until the next poll is allowed, the executor can start
 //     jobs, and the pool has a slot.
-//  2. slots.go: a slot of the limit that all pools share.
-//  3. claim.go: polls, keeps when the next poll is allowed, and begins the job.
-//  4. cloud/client.go: Claim makes the request; Definition and Report follow later.
-//  5. cloud/token.go: the token of the pool: as configured, or in exchange for an OIDC token.
-//  6. cloud/call.go: one HTTP request, its answer, its errors.
-//  7. cloud/schedule.go: computes the time of the next poll from the outcome.
-//  8. life.go: one job from its claim to its removal, and its three children.
-//  9. start.go: heartbeats, the definition, the log of step 0, and the handover.
-//  10. docker/start.go: the acts of a start, in order; an error undoes them.
-//  11. docker/image.go: finds the image, or pulls it.
-//  12. docker/container.go: creates the container with its labels and its folder, and
+//  2. claim.go: polls, keeps when the next poll is allowed, and begins the job.
+//  3. cloud/client.go: Claim makes the request; Definition and Report follow later.
+//  4. cloud/call.go: one HTTP request, its answer, its errors.
+//  5. cloud/schedule.go: computes the time of the next poll from the outcome.
+//  6. life.go: one job from its claim to its removal, and its children.
+//  7. start.go: heartbeats, the definition, the log of step 0, and the handover.
+//  8. docker/start.go: the acts of a start, in order; an error undoes them.
+//  9. docker/image.go: finds the image, or pulls it.
+//  10. docker/container.go: creates the container with its labels and its folder, and
 //     writes the handover to its standard input.
-//  13. docker/runner.go: finds the runner program and puts it into the volume that
+//  11. docker/runner.go: finds the runner program and puts it into the volume that
 //     the container mounts.
-//  14. cloud/jobs.go: the calls about a job, which carry the reports of step 0.
+//  12. cloud/jobs.go: the calls about a job: its definition, heartbeats and reports.
+//  13. progress.go: reads from the runner's output how far it got.
+//  14. ending.go: logs how the job ended, and reports it in the runner's place if the
+//     runner could not.
 //
-// The end of a job is in life.go (wait, stop), progress.go (how far the runner got),
-// ending.go (the report in the runner's place), and the executor's Wait and Remove.
+// These files are behind one call each, and are not needed to follow the path:
+// slots.go (the limit of all pools), check.go (the executor before a poll), backoff.go
+// (jobs that fail to start), cloud/token.go (the pool's token), cloud/wanted.go (the
+// status check), and check.go, follow.go, wait.go and remove.go of the executor.
 //
 // # Decisions
 //

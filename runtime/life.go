@@ -44,8 +44,8 @@ var (
 	errLingers   = errors.New("its last step is reported, but the runner does not end")
 )
 
-// life is one job from its claim to its removal. It owns three children: its
-// output, the question whether it is wanted, and the wait for its end.
+// life is one job from its claim to its removal. It owns its children: the heartbeats
+// of its start, its output, its status check, and the wait for its end.
 type life struct {
 	pool *Pool
 	log  *slog.Logger

@@ -71,6 +71,7 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 // then is left to the next agent, and nothing is said of it.
 // Run is called once.
 func (p *Pool) Run(ctx context.Context) error {
+	// Give what is done after the end of ctx a limit of its own.
 	final, over := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer over(nil)
 	p.final = final
@@ -84,17 +85,19 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 	})
 	defer stop()
+
+	// Adopt, then claim and run jobs.
 	p.mu.Lock()
 	p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
 	p.due = time.Now().Add(listLimit)
 	p.mu.Unlock()
 	err := p.adopt(ctx)
 	if err == nil {
-		p.mu.Lock()
 		close(p.begun)
-		p.mu.Unlock()
 		p.loop(ctx)
 	}
+
+	// Wait for the last job.
 	p.mu.Lock()
 	p.due = time.Time{}
 	p.mu.Unlock()
@@ -206,7 +209,7 @@ func (p *Pool) turn() (capacity int, wait time.Duration) {
 	switch {
 	case p.drain && len(p.lives) == 0:
 		return -1, 0
-	case p.drain, p.starts.failed > 0 && p.starting():
+	case p.drain, p.starts.failed > 0 && p.starting(): // see starts, 1.
 		return 0, 0
 	}
 	most := p.spec.Tuning.MaxJobs

@@ -25,8 +25,8 @@ const (
 )
 
 // errSilent ends a start of which the service has accepted no heartbeat.
-var errSilent = fmt.Errorf("the service has accepted no heartbeat of the job for %s, so it may have declared the job failed",
-	silenceLimit)
+var errSilent = fmt.Errorf("the service has accepted no heartbeat of the job for %s, "+
+	"so it may have declared the job failed", silenceLimit)
 
 // errNoDefinition ends a start whose definition cannot be fetched.
 var errNoDefinition = fmt.Errorf("the service has not answered with a definition for %s", definitionLimit)

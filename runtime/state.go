@@ -57,8 +57,8 @@ type JobState struct {
 	Since   time.Time // of the claim, or of the adoption
 }
 
-// Overdue returns for how long the loop should have turned at a time, 0 while its next
-// turn is not due.
+// Overdue returns how long ago the loop should have turned, 0 while its next turn is
+// not due.
 func (s PoolState) Overdue(now time.Time) time.Duration {
 	if s.Due.IsZero() {
 		return 0

@@ -10,9 +10,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Wait blocks until the runner has ended, whoever started it. The code of a
-// runner that was killed together with its supervisor is -1, and so is that of one
-// whose files are damaged.
+// Wait blocks until the runner has ended, also one that an earlier agent started.
+// The code of a runner that was killed together with its supervisor is -1, and so is
+// that of one whose files are damaged.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	farewell, stop := e.await(id)
 	defer stop()
