@@ -91,7 +91,7 @@ func armed(t testing.TB) (root string, s sight, notify *fsnotify.Watcher) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = notify.Close() })
-	s = New(filepath.Join(root, "a/b/c/agent.yaml")).arm(notify)
+	s = New(filepath.Join(root, "a/b/c/agent.yaml")).arm(notify, watches{})
 	if s.blind {
 		t.Fatal("a folder cannot be watched")
 	}
@@ -148,6 +148,6 @@ func BenchmarkArm(b *testing.B) {
 	root, _, notify := armed(b)
 	w := New(filepath.Join(root, "a/b/c/agent.yaml"))
 	for b.Loop() {
-		w.arm(notify)
+		w.arm(notify, watches{})
 	}
 }

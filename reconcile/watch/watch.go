@@ -239,8 +239,9 @@ func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
 		for range faults { // until keepFirst has ended
 		}
 	}()
+	active := watches{}
 	for {
-		s := w.arm(notify)
+		s := w.arm(notify, active)
 		w.compare() // what changed before the watches were there
 		mode, pause := Events, net
 		if s.blind {
@@ -304,52 +305,4 @@ func (w *Watcher) wait(ctx context.Context, events <-chan fsnotify.Event, faults
 			return nil
 		}
 	}
-}
-
-// sight is what events can tell of the paths, and how they are to be read.
-type sight struct {
-	steps map[string]bool // names of what is on the ways
-	ends  map[string]bool // folders in which every name counts
-	blind bool            // a folder on a way is there and cannot be watched
-}
-
-// counts reports whether what an event names may change what a path leads to. In
-// a folder that is only passed through, such as /tmp, most of it does not. Names
-// are told apart without their folders there, because a folder that is mounted
-// twice is watched under one of its names only.
-func (s sight) counts(name string) bool {
-	return s.steps[filepath.Base(name)] || s.ends[filepath.Dir(name)]
-}
-
-// arm makes the kernel's watches those of the folders that matter now. All are
-// made anew: fsnotify keeps them by path, and behind the same path may be another
-// folder, since one above it was replaced.
-func (w *Watcher) arm(notify *fsnotify.Watcher) sight {
-	w.mu.Lock()
-	paths := w.paths
-	w.mu.Unlock()
-	for _, folder := range notify.WatchList() {
-		_ = notify.Remove(folder) // it may be gone
-	}
-	s := sight{steps: map[string]bool{}, ends: map[string]bool{}}
-	entered := map[string]bool{}
-	for _, path := range paths {
-		steps, ends := follow(path, func(folder string) {
-			if entered[folder] {
-				return
-			}
-			entered[folder] = true
-			err := notify.Add(folder)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
-				s.blind = true
-			}
-		})
-		for _, step := range steps {
-			s.steps[step] = true
-		}
-		for _, folder := range ends {
-			s.ends[folder] = true
-		}
-	}
-	return s
 }
