@@ -183,9 +183,22 @@ IMAGE_LABEL=cmwa.toolchain.key
 # engine, in place of what had that name. CONFIG is the image's configuration as
 # a JSON object without labels.
 load_image() {
-  local name=$1 key=$2 config=$3 work layer sum layers=() diffs=() old
+  local name=$1 key=$2 config=$3 old
   shift 3
   old=$(docker image inspect --format '{{.Id}}' "$name" 2>/dev/null) || old=
+  image_archive "$name" "$(docker version --format '{{.Server.Arch}}')" \
+    "${config%\}},\"Labels\":{\"$IMAGE_LABEL\":\"$key\"}}" "$@" | docker load
+  if [ -n "$old" ] && [ "$old" != "$(docker image inspect --format '{{.Id}}' "$name")" ]; then
+    docker image rm "$old" || true # a container may use it yet
+  fi
+}
+
+# image_archive IMAGE ARCHITECTURE CONFIG LAYER.tar...: writes an image of the
+# layers to standard output, in the format of docker save. CONFIG is the image's
+# configuration as a JSON object. The same input gives the same image id.
+image_archive() {
+  local name=$1 architecture=$2 config=$3 work layer sum layers=() diffs=()
+  shift 3
   work=$(mktemp -d)
   for layer in "$@"; do
     sum=$(digest <"$layer")
@@ -194,14 +207,10 @@ load_image() {
     diffs+=("\"sha256:$sum\"")
   done
   printf '{"architecture":"%s","os":"linux","created":"1970-01-01T00:00:00Z","config":%s,"rootfs":{"type":"layers","diff_ids":[%s]}}' \
-    "$(docker version --format '{{.Server.Arch}}')" "${config%\}},\"Labels\":{\"$IMAGE_LABEL\":\"$key\"}}" \
-    "$(IFS=, && echo "${diffs[*]}")" >"$work/config"
+    "$architecture" "$config" "$(IFS=, && echo "${diffs[*]}")" >"$work/config"
   sum=$(digest <"$work/config")
   mv "$work/config" "$work/$sum.json"
   printf '[{"Config":"%s.json","RepoTags":["%s"],"Layers":[%s]}]' "$sum" "$name" "$(IFS=, && echo "${layers[*]}")" >"$work/manifest.json"
-  (cd "$work" && tar -ch -- *) | docker load
+  (cd "$work" && tar -ch -- *)
   rm -rf "$work"
-  if [ -n "$old" ] && [ "$old" != "$(docker image inspect --format '{{.Id}}' "$name")" ]; then
-    docker image rm "$old" || true # a container may use it yet
-  fi
 }
