@@ -11,8 +11,8 @@ LINT := go tool -modfile=$(TOOLCHAIN)/go.mod
 
 go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/cmwa-project/cmwa/cmd/cli.version=$(VERSION)"
 
-# Packages whose tests talk to a Docker engine. All others need nothing but Go.
-ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker)
+# Packages whose tests need a Docker engine or a Kubernetes cluster. All others need nothing but Go.
+ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker runtime/kube runtime/kube/kubetest)
 UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
@@ -36,7 +36,7 @@ test: toolchain ## Set up what the tests need and run all of them, without Go's 
 	@echo "== holding the check of Pod templates against the API server's own"
 	@cd $(ORACLE) && time go test -count=1 -timeout 20m ./...
 
-check: build vet lint ## Build, vet, lint, and run the tests that need no engine.
+check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
 	go test -timeout 5m $(UNIT)
 
 oracle: ## Hold the check of Pod templates against the API server's own.
@@ -67,12 +67,12 @@ lint: ## Report what gofmt, staticcheck and their like find.
 fmt: ## Format every Go file.
 	gofmt -w .
 
-cover: ## Tell how much of each package the tests without an engine reach.
+cover: ## Tell how much of each package the tests without an engine or a cluster reach.
 	@mkdir -p bin
 	go test -coverprofile=bin/cover.out -coverpkg=./... $(UNIT)
 	@go tool cover -func=bin/cover.out | tail -n 1
 
-toolchain: ## Set up what the tests need: Docker, job images, pulumi.
+toolchain: ## Set up what the tests need: Docker, job images, pulumi, Kubernetes.
 	@$(TOOLCHAIN)/up
 
 clean: ## Remove bin; what toolchain made stays in the cache.

@@ -27,6 +27,7 @@ var never = []arrow{
 	{"*", "cmd/cmwa-cloud", "nothing imports a command"},
 	{"*", "cmd/workflow-runner", "nothing imports a command"},
 	{"*", "runtime/runtimetest", "production code does not import its fakes"},
+	{"*", "runtime/kube/kubetest", "production code does not import the cluster of its tests"},
 	{"*", "github.com/docker/docker*", "that module is frozen; its successor is github.com/moby/moby/client"},
 	{"*", "gopkg.in/yaml.v3", "that module is archived; its successor is go.yaml.in/yaml/v3"},
 
@@ -96,6 +97,7 @@ var never = []arrow{
 	{"runtime/docker", module + "schema*", "an executor does not know the configuration"},
 	{"runtime/docker", module + "reconcile*", "an executor does not know how its pool is reconciled"},
 	{"runtime/docker", module + "runtime/*", "executors do not import each other"},
+	{"runtime/kube/kubetest", module + "*", "a cluster for tests does not depend on what is tested"},
 	{"runtime/process", module + "cloud*", "an executor does not know the service"},
 	{"runtime/process", module + "schema*", "an executor does not know the configuration"},
 	{"runtime/process", module + "reconcile*", "an executor does not know how its pool is reconciled"},

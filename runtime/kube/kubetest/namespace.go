@@ -1,0 +1,213 @@
+package kubetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	timeout       = time.Minute // for everything that prepares or removes a namespace
+	interval      = 20 * time.Millisecond
+	tokenLifetime = 2 * time.Hour // longer than any test
+	account       = "workflow-agent"
+)
+
+// Namespace is a namespace of one test.
+type Namespace struct {
+	Name string
+
+	// Admin may do everything in the whole cluster.
+	Admin *rest.Config
+
+	// Agent authenticates as a service account whose only rights are those of
+	// [AgentRole] in this namespace.
+	Agent *rest.Config
+}
+
+// AgentRole returns the rules that the documentation of the agent grants, and
+// nothing more.
+func AgentRole() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{
+		APIGroups: []string{""},
+		Resources: []string{"pods", "pods/log", "configmaps"},
+		Verbs:     []string{"create", "get", "list", "watch", "update", "delete"},
+	}}
+}
+
+// New makes a namespace in which Pods can be created at once. It is removed when
+// the test ends; if the test fails, its Pods and events are logged before that.
+// Without a cluster, New skips the test, or fails it if CI=true.
+func New(t testing.TB) *Namespace {
+	t.Helper()
+	admin := Admin(t)
+	core := Client(t, admin, corev1.SchemeGroupVersion)
+
+	// The namespace, with a service account that is bound to the Role.
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "cmwa-test-"}}
+	if err := create(core.Post().Resource("namespaces"), namespace, namespace); err != nil {
+		t.Fatalf("create a namespace: %v; %s", err, cure)
+	}
+	n := &Namespace{Name: namespace.Name, Admin: admin}
+	t.Cleanup(func() { n.remove(t) })
+	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}})
+	rbac := Client(t, admin, rbacv1.SchemeGroupVersion)
+	n.create(t, rbac, "roles", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: AgentRole()})
+	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: account},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: account},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: n.Name}},
+	})
+
+	// Its token, in place of the administrator's.
+	lifetime := int64(tokenLifetime / time.Second)
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
+	request := core.Post().Namespace(n.Name).Resource("serviceaccounts").Name(account).SubResource("token")
+	if err := create(request, token, token); err != nil {
+		t.Fatalf("create a token: %v", err)
+	}
+	n.Agent = rest.AnonymousClientConfig(admin)
+	n.Agent.BearerToken = token.Status.Token
+	n.Agent.QPS, n.Agent.Burst = 0, 0
+
+	// Controllers make the default service account, without which no Pod can be
+	// created, and the authorizer learns of the Role a moment later.
+	n.await(t, "the default service account", func(ctx context.Context) error {
+		return core.Get().Namespace(n.Name).Resource("serviceaccounts").Name("default").Do(ctx).Error()
+	})
+	agent := Client(t, n.Agent, corev1.SchemeGroupVersion)
+	n.await(t, "the rights of the agent", func(ctx context.Context) error {
+		return agent.Get().Namespace(n.Name).Resource("pods").Do(ctx).Error()
+	})
+	return n
+}
+
+// Kubeconfig writes a kubeconfig with the agent's identity, and with this
+// namespace as the default, and returns its path.
+func (n *Namespace) Kubeconfig(t testing.TB) string {
+	t.Helper()
+	type object = map[string]any
+	text, err := json.Marshal(object{
+		"apiVersion": "v1", "kind": "Config", "current-context": contextName,
+		"clusters": []object{{"name": contextName, "cluster": object{
+			"server": n.Agent.Host, "certificate-authority-data": n.Agent.CAData,
+		}}},
+		"users":    []object{{"name": account, "user": object{"token": n.Agent.BearerToken}}},
+		"contexts": []object{{"name": contextName, "context": object{"cluster": contextName, "user": account, "namespace": n.Name}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// HostAddress returns the address of this machine at which its Pods reach it.
+func (n *Namespace) HostAddress(t testing.TB) string {
+	t.Helper()
+	var nodes corev1.NodeList
+	err := Client(t, n.Admin, corev1.SchemeGroupVersion).Get().Resource("nodes").Do(t.Context()).Into(&nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		for _, address := range node.Status.Addresses {
+			if address.Type == corev1.NodeInternalIP {
+				return address.Address
+			}
+		}
+	}
+	t.Fatal("the node has no address")
+	return ""
+}
+
+// create sends a request that must succeed within the timeout.
+func create(request *rest.Request, object, answer runtime.Object) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return request.Body(object).Do(ctx).Into(answer)
+}
+
+func (n *Namespace) create(t testing.TB, client *rest.RESTClient, resource string, object runtime.Object) {
+	t.Helper()
+	if err := create(client.Post().Namespace(n.Name).Resource(resource), object, object); err != nil {
+		t.Fatalf("create %s: %v", resource, err)
+	}
+}
+
+// await calls the function until it succeeds.
+func (n *Namespace) await(t testing.TB, what string, call func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	for {
+		err := call(ctx)
+		if err == nil {
+			return
+		}
+		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+			t.Fatalf("wait for %s: %v", what, err)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("wait for %s: %v", what, err)
+		case <-time.After(interval):
+		}
+	}
+}
+
+// remove ends all Pods at once and deletes the namespace. The cluster removes
+// what is in it some seconds later.
+func (n *Namespace) remove(t testing.TB) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	core := Client(t, n.Admin, corev1.SchemeGroupVersion)
+	if t.Failed() {
+		t.Log(n.describe(ctx, core))
+	}
+	now := int64(0)
+	err := core.Delete().Namespace(n.Name).Resource("pods").Body(&metav1.DeleteOptions{GracePeriodSeconds: &now}).Do(ctx).Error()
+	if err != nil {
+		t.Errorf("delete the Pods of %s: %v", n.Name, err)
+	}
+	if err := core.Delete().Resource("namespaces").Name(n.Name).Do(ctx).Error(); err != nil {
+		t.Errorf("delete namespace %s: %v", n.Name, err)
+	}
+}
+
+// describe returns the status of each Pod and the events of the namespace.
+func (n *Namespace) describe(ctx context.Context, core *rest.RESTClient) string {
+	var text strings.Builder
+	var pods corev1.PodList
+	if err := core.Get().Namespace(n.Name).Resource("pods").Do(ctx).Into(&pods); err != nil {
+		return err.Error()
+	}
+	for _, pod := range pods.Items {
+		status, _ := json.Marshal(pod.Status)
+		fmt.Fprintf(&text, "Pod %s: %s\n", pod.Name, status)
+	}
+	var events corev1.EventList
+	if err := core.Get().Namespace(n.Name).Resource("events").Do(ctx).Into(&events); err != nil {
+		return text.String() + err.Error()
+	}
+	for _, event := range events.Items {
+		fmt.Fprintf(&text, "event of %s %s: %s: %s\n", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
+	}
+	return text.String()
+}
