@@ -59,7 +59,7 @@ func load(path string) (*rest.Config, error) {
 		return nil, fmt.Errorf("%s: %w", variable, err)
 	}
 	if kubeconfig.CurrentContext != contextName {
-		return nil, fmt.Errorf("%s: the current context of %s is %q, not %q: tests use no other cluster than that of kube-up",
+		return nil, fmt.Errorf("%s: the current context of %s is %q, not %q: tests use only the cluster of kube-up",
 			variable, path, kubeconfig.CurrentContext, contextName)
 	}
 	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()

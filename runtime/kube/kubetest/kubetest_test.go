@@ -2,7 +2,9 @@ package kubetest
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,15 +98,35 @@ func TestNamespace(t *testing.T) {
 		}
 	})
 
+	t.Run("a Pod reaches a server of the test at HostAddress", func(t *testing.T) {
+		listener, err := net.Listen("tcp", net.JoinHostPort(n.HostAddress(t), "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		_ = server.Listener.Close()
+		server.Listener = listener
+		server.Start()
+		defer server.Close()
+		client := pod("calls", "wget", "-q", "-O", "-", server.URL)
+		if err := agent.Post().Namespace(n.Name).Resource("pods").Body(client).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if found := end(t, agent, n.Name, "calls"); found.Status.Phase != corev1.PodSucceeded {
+			t.Errorf("the Pod's status is %+v", found.Status)
+		}
+	})
+
 	t.Run("the agent has no right beyond its Role", func(t *testing.T) {
 		core := func(verb *rest.Request, resource string) *rest.Request {
 			return verb.Namespace(n.Name).Resource(resource)
 		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 		patch := []byte(`{"metadata":{"labels":{"a":"b"}}}`)
 		for what, request := range map[string]*rest.Request{
 			"list secrets":                 core(agent.Get(), "secrets"),
 			"list events":                  core(agent.Get(), "events"),
-			"create a secret":              core(agent.Post(), "secrets").Body(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "one"}}),
+			"create a secret":              core(agent.Post(), "secrets").Body(secret),
 			"patch a Pod":                  core(agent.Patch(types.MergePatchType), "pods").Name("fails").Body(patch),
 			"delete all Pods":              core(agent.Delete(), "pods"),
 			"list Pods in other namespace": agent.Get().Namespace("default").Resource("pods"),

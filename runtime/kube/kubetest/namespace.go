@@ -65,7 +65,9 @@ func New(t testing.TB) *Namespace {
 	t.Cleanup(func() { n.remove(t) })
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}})
 	rbac := Client(t, admin, rbacv1.SchemeGroupVersion)
-	n.create(t, rbac, "roles", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: AgentRole()})
+	n.create(t, rbac, "roles", &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: AgentRole(),
+	})
 	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: account},
@@ -105,8 +107,10 @@ func (n *Namespace) Kubeconfig(t testing.TB) string {
 		"clusters": []object{{"name": contextName, "cluster": object{
 			"server": n.Agent.Host, "certificate-authority-data": n.Agent.CAData,
 		}}},
-		"users":    []object{{"name": account, "user": object{"token": n.Agent.BearerToken}}},
-		"contexts": []object{{"name": contextName, "context": object{"cluster": contextName, "user": account, "namespace": n.Name}}},
+		"users": []object{{"name": account, "user": object{"token": n.Agent.BearerToken}}},
+		"contexts": []object{{"name": contextName, "context": object{
+			"cluster": contextName, "user": account, "namespace": n.Name,
+		}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -182,8 +186,8 @@ func (n *Namespace) remove(t testing.TB) {
 		t.Log(n.describe(ctx, core))
 	}
 	now := int64(0)
-	err := core.Delete().Namespace(n.Name).Resource("pods").Body(&metav1.DeleteOptions{GracePeriodSeconds: &now}).Do(ctx).Error()
-	if err != nil {
+	atOnce := &metav1.DeleteOptions{GracePeriodSeconds: &now}
+	if err := core.Delete().Namespace(n.Name).Resource("pods").Body(atOnce).Do(ctx).Error(); err != nil {
 		t.Errorf("delete the Pods of %s: %v", n.Name, err)
 	}
 	if err := core.Delete().Resource("namespaces").Name(n.Name).Do(ctx).Error(); err != nil {
@@ -207,7 +211,8 @@ func (n *Namespace) describe(ctx context.Context, core *rest.RESTClient) string 
 		return text.String() + err.Error()
 	}
 	for _, event := range events.Items {
-		fmt.Fprintf(&text, "event of %s %s: %s: %s\n", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
+		about := event.InvolvedObject
+		fmt.Fprintf(&text, "event of %s %s: %s: %s\n", about.Kind, about.Name, event.Reason, event.Message)
 	}
 	return text.String()
 }
