@@ -17,7 +17,7 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
-.PHONY: help build test check oracle demo bench reference vet lint fmt cover toolchain clean
+.PHONY: help build image test check oracle demo bench reference vet lint fmt cover toolchain clean
 
 help: ## Tell what there is to do.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,13 @@ build: ## Put cmwa, cmwa-cloud, workflow-runner (also for Linux) and the licence
 	GOOS= GOARCH= go build -C $(TOOLCHAIN) -o $(CURDIR)/bin/notices ./notices
 	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	rm bin/notices
+
+image: build ## Write the container image of the agent to bin, as an archive for docker load and as an OCI layout.
+	GOOS=linux GOARCH=amd64 $(go_build) -o bin/cmwa-linux-amd64 ./cmd/cmwa
+	GOOS=linux GOARCH=arm64 $(go_build) -o bin/cmwa-linux-arm64 ./cmd/cmwa
+	install -m 644 LICENSE bin/
+	install -d -m 755 bin/state # an empty folder for examples/image/Dockerfile, which cannot make one without a shell
+	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -folder $(CURDIR)/bin
 
 test: toolchain ## Set up what the tests need and run all of them, without Go's cache of results, with the race detector.
 	@echo "== running all tests with the race detector"

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// user is the user and the group that the agent runs as in the image.
+const user = 65532
+
+// Paths in the image. The executor for Kubernetes copies workflow-runner from the
+// folder of programs, and Go looks for the certificates at that path first.
+const (
+	programFolder = "/usr/local/bin"
+	noticesFolder = "/usr/share/doc/cmwa"
+	stateFolder   = "/var/lib/cmwa"
+	trustFolder   = "/etc/ssl/certs"
+)
+
+// certificatesFile is the name of the trusted certificates, in the image and beside
+// it.
+const certificatesFile = "ca-certificates.crt"
+
+// file is an entry of the image's file system: a file if it has a source, a
+// symbolic link if it has a target, otherwise a folder.
+type file struct {
+	path   string
+	mode   int64
+	owner  int
+	source string
+	target string
+}
+
+// filesFor returns the file system of the image for one architecture, sorted. The
+// runner is there for each architecture, as a job's image may be for another one
+// than the agent's.
+func filesFor(architecture, folder string) []file {
+	input := func(name string) string { return filepath.Join(folder, name) }
+	directory := func(path string) file { return file{path: path, mode: 0o755} }
+	files := []file{
+		directory("/etc"), directory("/etc/ssl"), directory(trustFolder),
+		{path: trustFolder + "/" + certificatesFile, mode: 0o644, source: input(certificatesFile)},
+		directory("/usr"), directory("/usr/local"), directory(programFolder),
+		{path: programFolder + "/cmwa", mode: 0o755, source: input("cmwa-linux-" + architecture)},
+		{path: programFolder + "/workflow-runner", mode: 0o777, target: "workflow-runner-linux-" + architecture},
+	}
+	for _, each := range architectures {
+		program := "workflow-runner-linux-" + each
+		files = append(files, file{path: programFolder + "/" + program, mode: 0o755, source: input(program)})
+	}
+	return append(files,
+		directory("/usr/share"), directory("/usr/share/doc"), directory(noticesFolder),
+		file{path: noticesFolder + "/LICENSE", mode: 0o644, source: input("LICENSE")},
+		file{path: noticesFolder + "/THIRD_PARTY_NOTICES", mode: 0o644, source: input("THIRD_PARTY_NOTICES")},
+		directory("/var"), directory("/var/lib"),
+		file{path: stateFolder, mode: 0o755, owner: user},
+	)
+}
+
+// opener returns what opens the files as a layer.
+func opener(files []file) tarball.Opener {
+	return func() (io.ReadCloser, error) {
+		reader, writer := io.Pipe()
+		go func() { writer.CloseWithError(writeLayer(writer, files)) }()
+		return reader, nil
+	}
+}
+
+// writeLayer writes the files as a tar archive.
+func writeLayer(w io.Writer, files []file) error {
+	archive := tar.NewWriter(w)
+	for _, f := range files {
+		header := &tar.Header{
+			Name: strings.TrimPrefix(f.path, "/"), Mode: f.mode, Uid: f.owner, Gid: f.owner,
+			ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR,
+		}
+		if err := writeFile(archive, header, f); err != nil {
+			return fmt.Errorf("add %s: %w", f.path, err)
+		}
+	}
+	return archive.Close()
+}
+
+// writeFile adds one file to an archive.
+func writeFile(archive *tar.Writer, header *tar.Header, f file) error {
+	if f.target != "" {
+		header.Typeflag, header.Linkname = tar.TypeSymlink, f.target
+		return archive.WriteHeader(header)
+	}
+	if f.source == "" {
+		header.Typeflag, header.Name = tar.TypeDir, header.Name+"/"
+		return archive.WriteHeader(header)
+	}
+	source, err := os.Open(f.source)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	info, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	header.Typeflag, header.Size = tar.TypeReg, info.Size()
+	if err := archive.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = io.Copy(archive, source)
+	return err
+}
+
+// certificates returns the trusted root certificates as PEM. The text in front of
+// them is ignored by readers of PEM.
+func certificates() ([]byte, error) {
+	const module = "golang.org/x/crypto/x509roots/fallback"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil, errors.New("this program was built without module support")
+	}
+	var out bytes.Buffer
+	for _, dependency := range info.Deps {
+		if dependency.Path == module {
+			fmt.Fprintf(&out, "Root certificates that Mozilla trusts for servers, from %s %s (BSD-3-Clause).\n"+
+				"They are generated from Mozilla's certdata.txt, which is under the Mozilla Public License 2.0.\n"+
+				"Source: go mod download %s@%s\n\n", module, dependency.Version, module, dependency.Version)
+		}
+	}
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		if err := pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,193 @@
+// Command image writes the container image of the agent. It needs no registry
+// and no engine.
+//
+//	image -version VERSION [-folder bin]
+//
+// It reads what make image has put into the folder: cmwa and workflow-runner for
+// each architecture (cmwa-linux-amd64, ...), LICENSE and THIRD_PARTY_NOTICES. It
+// writes there:
+//
+//   - ca-certificates.crt, the trusted root certificates, as PEM
+//   - cmwa-image, an OCI image layout with all architectures. Its index.json names
+//     one index by the version; that index has an image for each architecture
+//   - cmwa-image.tar, the image for this machine's architecture alone, as docker
+//     save writes one, with the tag cmwa/cmwa:VERSION
+//
+// It prints the digest of the index and the id of the image in the archive. Equal
+// input gives equal output: entries are sorted, and times are those of the epoch.
+//
+// # Decisions
+//
+// The root certificates are those of golang.org/x/crypto/x509roots/fallback, which
+// are generated from Mozilla's list. Its version is pinned in go.mod, so that the
+// image does not depend on the packages of the machine that builds it, and that
+// an update is a change of go.mod. A root that Mozilla trusts only for
+// certificates issued before some day is left out, as PEM cannot express that.
+//
+// The layers are written with the standard library, and everything around them
+// with github.com/google/go-containerregistry, which adds three small modules to
+// this build tool and knows both formats.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// repository is the name of the image without its tag.
+const repository = "cmwa/cmwa"
+
+// architectures are those that the image is made for, as Go names them.
+var architectures = []string{"amd64", "arm64"}
+
+func main() {
+	version := flag.String("version", "", "the tag of the image")
+	folder := flag.String("folder", "bin", "the folder that is read from and written to")
+	flag.Parse()
+	if err := run(*version, *folder); err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+// run writes the image, for each architecture.
+func run(version, folder string) error {
+	// 1. Check what is asked for.
+	tag, err := name.NewTag(repository+":"+version, name.WithDefaultRegistry(""))
+	if err != nil || version == "" {
+		return errors.Join(fmt.Errorf("the version %q cannot be the tag of an image", version), err)
+	}
+	if !slices.Contains(architectures, runtime.GOARCH) {
+		return fmt.Errorf("no image for this machine: it is made for %v, not for %s", architectures, runtime.GOARCH)
+	}
+
+	// 2. Write the certificates.
+	certificates, err := certificates()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, certificatesFile), certificates, 0o644); err != nil {
+		return err
+	}
+
+	// 3. Make the images.
+	images := map[string]v1.Image{}
+	var index v1.ImageIndex = empty.Index
+	for _, architecture := range architectures {
+		image, err := imageFor(architecture, version, folder)
+		if err != nil {
+			return fmt.Errorf("make the image for %s: %w", architecture, err)
+		}
+		images[architecture] = image
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        plain{image},
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}},
+		})
+	}
+
+	// 4. Write the layout and the archive.
+	if err := writeLayout(filepath.Join(folder, "cmwa-image"), version, index); err != nil {
+		return fmt.Errorf("write the layout: %w", err)
+	}
+	archive := filepath.Join(folder, "cmwa-image.tar")
+	if err := tarball.WriteToFile(archive+".new", tag, images[runtime.GOARCH]); err != nil {
+		return fmt.Errorf("write the archive: %w", err)
+	}
+	if err := os.Rename(archive+".new", archive); err != nil {
+		return err
+	}
+
+	// 5. Print what identifies them.
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	id, err := images[runtime.GOARCH].ConfigName()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("index %s\n%s %s\n", digest, tag, id)
+	return nil
+}
+
+// imageFor makes the image for one architecture.
+func imageFor(architecture, version, folder string) (v1.Image, error) {
+	layer, err := tarball.LayerFromOpener(opener(filesFor(architecture, folder)),
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+	if err != nil {
+		return nil, err
+	}
+	epoch := v1.Time{Time: time.Unix(0, 0).UTC()}
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		Architecture: architecture,
+		OS:           "linux",
+		Created:      epoch,
+		RootFS:       v1.RootFS{Type: "layers"},
+		Config: v1.Config{
+			// Kubernetes' runAsNonRoot needs a number.
+			User:       fmt.Sprintf("%d:%d", user, user),
+			Entrypoint: []string{programFolder + "/cmwa"},
+			Cmd:        []string{"run"},
+			WorkingDir: "/",
+			// There is no volume at the state folder: the agent would lose its id with
+			// each container and, as it can write to the folder, not warn of it.
+			Env:          []string{"PATH=" + programFolder, "STATE_DIRECTORY=" + stateFolder},
+			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
+			Labels: map[string]string{
+				"org.opencontainers.image.title":    "cmwa",
+				"org.opencontainers.image.version":  version,
+				"org.opencontainers.image.licenses": "Apache-2.0",
+			},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	image, err = mutate.Append(image, mutate.Addendum{
+		Layer: layer, History: v1.History{Created: epoch, CreatedBy: "make image"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON), nil
+}
+
+// plain is an image that the index lists without an artifact type. The library
+// would give it that of its configuration, which is for what is no image.
+type plain struct{ v1.Image }
+
+func (plain) ArtifactType() (string, error) { return "", nil }
+
+// writeLayout replaces an OCI image layout by one that holds the index, under the
+// name of the version.
+func writeLayout(folder, version string, index v1.ImageIndex) error {
+	part := folder + ".new"
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	named := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
+		Add:        index,
+		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": version}},
+	})
+	if _, err := layout.Write(part, named); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	return os.Rename(part, folder)
+}
