@@ -21,7 +21,8 @@ func identify(ctx context.Context, c *schema.Config, environ environment, log *s
 	}
 	if err != nil {
 		log.Warn("cannot use the state folder: after a restart the agent cannot adopt the jobs that it starts now; "+
-			"set state_directory to a folder that its user can write to", "folder", folder, "error", err)
+			"set state_directory to a folder that its user can write to, or let it write to this one "+
+			"(in a container: mount a volume there)", "folder", folder, "error", err)
 		return agentid.Temporary()
 	}
 	if agent.Warning != nil {
