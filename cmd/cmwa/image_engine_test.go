@@ -1,0 +1,210 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// testImageInDocker loads the image into the engine and runs it there. The folder is
+// that of make image.
+func testImageInDocker(t *testing.T, folder, id string) {
+	w := newWorld(t, "docker")
+	w.engine("load", "--quiet", "--input", filepath.Join(folder, "cmwa-image.tar"))
+	t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", imageName).Run() })
+	if got := w.engine("image", "inspect", "--format", "{{.Id}}", imageName); got != id {
+		t.Errorf("the engine has the image %s, want %s", got, id)
+	}
+	socket := "/var/run/docker.sock"
+	if host, ok := strings.CutPrefix(os.Getenv("DOCKER_HOST"), "unix://"); ok {
+		socket = host
+	}
+	info, err := os.Stat(socket)
+	w.must(err)
+	group := fmt.Sprint(info.Sys().(*syscall.Stat_t).Gid)
+
+	// start starts the agent with a root file system that it cannot write to.
+	start := func(t *testing.T, options ...string) (container string) {
+		t.Helper()
+		args := append([]string{"run", "--detach", "--read-only",
+			"--volume", socket + ":/var/run/docker.sock", "--group-add", group,
+			"--env", "PULUMI_AGENT_TOKEN=" + w.pool, "--env", "PULUMI_AGENT_SERVICE_URL=" + w.url,
+			"--env", "PULUMI_AGENT_DEPLOY_TARGET=docker", "--env", "PULUMI_AGENT_PULL_IMAGE=false",
+			"--env", "PULUMI_AGENT_POLLING_INTERVAL=200ms"}, options...)
+		container = w.engine(append(args, imageName)...)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(logsOf(container))
+			}
+			_ = exec.Command("docker", "rm", "--force", container).Run()
+		})
+		return container
+	}
+
+	t.Run("prints the version for any user", func(t *testing.T) {
+		for _, user := range []string{"65532", "1000:1000", "0"} {
+			got := w.engine("run", "--rm", "--read-only", "--cap-drop", "ALL", "--network", "none", "--user", user,
+				imageName, "version")
+			if got != imageVersion {
+				t.Errorf("user %s: it prints %q", user, got)
+			}
+		}
+	})
+	t.Run("an agent with its state in a volume runs a job", func(t *testing.T) {
+		volume := w.engine("volume", "create")
+		t.Cleanup(func() { _ = exec.Command("docker", "volume", "rm", "--force", volume).Run() })
+		container := start(t, "--volume", volume+":/var/lib/cmwa")
+		w.queue("image", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
+		w.await("image", "succeeded", "failed")
+		w.wantSteps("image", "succeeded", "succeeded")
+		w.engine("stop", container)
+		if said := logsOf(container); strings.Contains(said, "WRN") {
+			t.Errorf("the agent warns:\n%s", said)
+		}
+	})
+	t.Run("an agent without a volume works, and tells what to mount", func(t *testing.T) {
+		container := start(t)
+		w.queue("without", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
+		w.await("without", "succeeded", "failed")
+		w.wantSteps("without", "succeeded", "succeeded")
+		said := logsOf(container)
+		for _, want := range []string{
+			"in a container: mount a volume there", "folder=/var/lib/cmwa", "read-only file system",
+		} {
+			if !strings.Contains(said, want) {
+				t.Errorf("there is no %q in\n%s", want, said)
+			}
+		}
+	})
+	t.Run("the Dockerfile makes the same image", func(t *testing.T) {
+		const tag = "cmwa/cmwa:dockerfile-test"
+		w.engine("build", "--quiet", "--file", "../../examples/image/Dockerfile",
+			"--build-arg", "TARGETARCH="+goruntime.GOARCH, "--build-arg", "VERSION="+imageVersion, "--tag", tag, folder)
+		t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", tag).Run() })
+		ours, theirs := w.describeImage(imageName), w.describeImage(tag)
+		if !reflect.DeepEqual(ours, theirs) {
+			t.Errorf("make image makes\n%+v\nand the Dockerfile\n%+v", ours, theirs)
+		}
+	})
+}
+
+// logsOf returns what a container has printed.
+func logsOf(container string) string {
+	said, err := exec.Command("docker", "logs", container).CombinedOutput()
+	if err != nil {
+		return err.Error()
+	}
+	return string(said)
+}
+
+// describeImage returns the settings of an image, and its files with owners and modes.
+// A link counts as the file that it leads to.
+func (w *world) describeImage(image string) (description struct {
+	Settings imageConfig
+	Files    []string
+}) {
+	w.t.Helper()
+	settings := w.engine("image", "inspect", "--format", "{{json .Config}}", image)
+	w.must(json.Unmarshal([]byte(settings), &description.Settings.Config))
+	container := w.engine("create", image)
+	defer func() { _ = exec.Command("docker", "rm", container).Run() }()
+	archive, err := exec.Command("docker", "export", container).Output()
+	w.must(err)
+	headers, contents := entries(w.t, archive)
+	for _, name := range imagePaths {
+		header := headers[name]
+		if header == nil {
+			w.t.Errorf("%s has no %s", image, name)
+			continue
+		}
+		if header.Linkname != "" {
+			header = headers["usr/local/bin/"+header.Linkname]
+		}
+		line := fmt.Sprintf("%s %o %s", name, header.Mode, digestOf(contents[header.Name]))
+		if header.Typeflag != tar.TypeDir || name == "var/lib/cmwa/" { // some builders give all folders above it its owner
+			line += fmt.Sprintf(" %d:%d", header.Uid, header.Gid)
+		}
+		description.Files = append(description.Files, line)
+	}
+	for name := range headers {
+		added := strings.HasPrefix(name, "dev/") || slices.Contains(engineFiles, name)
+		if !added && !slices.Contains(imagePaths, name) {
+			w.t.Errorf("%s has %s", image, name)
+		}
+	}
+	return description
+}
+
+// engineFiles are the files that the engine adds to each container, besides devices.
+var engineFiles = []string{".dockerenv", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf", "proc/", "sys/"}
+
+// testImageInKubernetes runs the image in a namespace that allows only what the
+// restricted Pod Security Standard does.
+func testImageInKubernetes(t *testing.T, folder string) {
+	n := kubetest.New(t)
+	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	ctx, cancel := context.WithTimeout(t.Context(), storyLimit)
+	defer cancel()
+	var namespace corev1.Namespace
+	if err := admin.Get().Resource("namespaces").Name(n.Name).Do(ctx).Into(&namespace); err != nil {
+		t.Fatal(err)
+	}
+	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
+	if err := admin.Put().Resource("namespaces").Name(n.Name).Body(&namespace).Do(ctx).Error(); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(folder, "cmwa-image.tar")
+	load := exec.CommandContext(ctx, "../../testdata/toolchain/kube-load", "--archive", archive)
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("kube-load: %v: %s", err, out)
+	}
+
+	pods := kubetest.Client(t, n.Agent, corev1.SchemeGroupVersion)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "version"},
+		Spec: corev1.PodSpec{
+			RestartPolicy:   corev1.RestartPolicyNever,
+			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true)},
+			Containers: []corev1.Container{{
+				Name: "agent", Image: imageName, ImagePullPolicy: corev1.PullNever, Args: []string{"version"},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: new(false),
+					ReadOnlyRootFilesystem:   new(true),
+					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				},
+			}},
+		},
+	}
+	if err := pods.Post().Namespace(n.Name).Resource("pods").Body(pod).Do(ctx).Error(); err != nil {
+		t.Fatal(err)
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		<-look.C
+		if err := pods.Get().Namespace(n.Name).Resource("pods").Name(pod.Name).Do(ctx).Into(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := pods.Get().Namespace(n.Name).Resource("pods").Name(pod.Name).SubResource("log").Do(ctx).Raw()
+	if err != nil || pod.Status.Phase != corev1.PodSucceeded || string(log) != imageVersion+"\n" {
+		t.Errorf("the Pod is %s, its log %q, %v", pod.Status.Phase, log, err)
+	}
+}

@@ -1,0 +1,327 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"crypto/x509"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// imageVersion is the version of the images that the tests make.
+const imageVersion = "image-test"
+
+// imageName is what an engine and a cluster call such an image.
+const imageName = "cmwa/cmwa:" + imageVersion
+
+// makeImage runs make image in a copy of the sources, and returns the folder that it
+// wrote and what it printed last: the digest of the index and the id of the image.
+func makeImage(t *testing.T) (folder, identity string) {
+	t.Helper()
+	root, sources := filepath.Join("..", ".."), filepath.Join(t.TempDir(), "sources")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		relative, _ := filepath.Rel(root, path)
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (relative == "bin" || strings.HasPrefix(relative, ".") && relative != "."):
+			return fs.SkipDir
+		case entry.IsDir():
+			return os.MkdirAll(filepath.Join(sources, relative), 0o755)
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		info, infoErr := entry.Info()
+		content, readErr := os.ReadFile(path)
+		if err := errors.Join(infoErr, readErr); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(sources, relative), content, info.Mode())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("make", "--directory", sources, "--silent", "image", "VERSION="+imageVersion).Output()
+	if err != nil {
+		t.Fatalf("make image: %v\n%s", err, stderrOf(err))
+	}
+	return filepath.Join(sources, "bin"), string(out)
+}
+
+// stderrOf returns what a program that failed has written to standard error.
+func stderrOf(err error) string {
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return string(failed.Stderr)
+	}
+	return ""
+}
+
+// descriptor refers to a blob of an OCI image layout.
+type descriptor struct {
+	MediaType, ArtifactType string
+
+	Digest string
+	Size   int64
+
+	Platform    struct{ OS, Architecture string }
+	Annotations map[string]string
+}
+
+// imageConfig is the part of an image's configuration that the tests read.
+type imageConfig struct {
+	OS, Architecture string
+	Config           struct {
+		User            string
+		Entrypoint, Cmd []string
+		Env             []string
+		WorkingDir      string
+		ExposedPorts    map[string]any
+		Volumes         map[string]any
+		Labels          map[string]string
+	}
+	RootFS struct {
+		Type    string
+		DiffIDs []string `json:"diff_ids"`
+	}
+}
+
+// blob returns the content that a descriptor refers to. It checks the media type, the
+// digest and the size.
+func blob(t *testing.T, layout string, d descriptor, kind string) []byte {
+	t.Helper()
+	if d.MediaType != "application/vnd.oci.image."+kind || d.ArtifactType != "" {
+		t.Errorf("%s has the type %q and the artifact type %q, want %s", d.Digest, d.MediaType, d.ArtifactType, kind)
+	}
+	algorithm, hash, _ := strings.Cut(d.Digest, ":")
+	content, err := os.ReadFile(filepath.Join(layout, "blobs", algorithm, hash))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := digestOf(content); got != d.Digest || int64(len(content)) != d.Size {
+		t.Fatalf("blob %s of %d bytes has the digest %s and %d bytes", d.Digest, d.Size, got, len(content))
+	}
+	return content
+}
+
+func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
+
+func decode(t testing.TB, content []byte, value any) {
+	t.Helper()
+	if err := json.Unmarshal(content, value); err != nil {
+		t.Fatalf("%v: %s", err, content)
+	}
+}
+
+// layoutImage is one image of an OCI image layout.
+type layoutImage struct {
+	config imageConfig
+	layer  []byte // unpacked
+	id     string // digest of the configuration
+}
+
+// readLayout checks an OCI image layout, and returns its images by architecture.
+func readLayout(t *testing.T, layout string) map[string]layoutImage {
+	t.Helper()
+	// 1. The entry point names one index, by the version.
+	var entry, index struct{ Manifests []descriptor }
+	content, err := os.ReadFile(filepath.Join(layout, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode(t, content, &entry)
+	if len(entry.Manifests) != 1 ||
+		entry.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != imageVersion {
+		t.Fatalf("index.json is %s", content)
+	}
+	decode(t, blob(t, layout, entry.Manifests[0], "index.v1+json"), &index)
+
+	// 2. That index names a manifest for each platform.
+	images := map[string]layoutImage{}
+	for _, d := range index.Manifests {
+		var manifest struct {
+			Config descriptor
+			Layers []descriptor
+		}
+		decode(t, blob(t, layout, d, "manifest.v1+json"), &manifest)
+		image := layoutImage{id: manifest.Config.Digest}
+		decode(t, blob(t, layout, manifest.Config, "config.v1+json"), &image.config)
+		if c := image.config; c.OS != d.Platform.OS || c.Architecture != d.Platform.Architecture || c.OS != "linux" {
+			t.Errorf("the image for %+v is for %s/%s", d.Platform, c.OS, c.Architecture)
+		}
+
+		// 3. The configuration names the layer before it was compressed.
+		root := image.config.RootFS
+		if len(manifest.Layers) != 1 || len(root.DiffIDs) != 1 || root.Type != "layers" {
+			t.Fatalf("the image for %+v has %+v and the layers %+v", d.Platform, root, manifest.Layers)
+		}
+		packed, err := gzip.NewReader(bytes.NewReader(blob(t, layout, manifest.Layers[0], "layer.v1.tar+gzip")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if image.layer, err = io.ReadAll(packed); err != nil {
+			t.Fatal(err)
+		}
+		if !packed.ModTime.IsZero() || digestOf(image.layer) != root.DiffIDs[0] {
+			t.Errorf("the layer for %+v is of %s and has the digest %s", d.Platform, packed.ModTime, digestOf(image.layer))
+		}
+		images[d.Platform.Architecture] = image
+	}
+	return images
+}
+
+// entries returns the headers of an archive by name, and the contents of its files.
+func entries(t testing.TB, archive []byte) (headers map[string]*tar.Header, contents map[string][]byte) {
+	t.Helper()
+	headers, contents = map[string]*tar.Header{}, map[string][]byte{}
+	for reader := tar.NewReader(bytes.NewReader(archive)); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return headers, contents
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers[header.Name] = header
+		if contents[header.Name], err = io.ReadAll(reader); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// imagePaths is all that the image contains.
+var imagePaths = []string{
+	"etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt",
+	"usr/", "usr/local/", "usr/local/bin/",
+	"usr/local/bin/cmwa", "usr/local/bin/workflow-runner",
+	"usr/local/bin/workflow-runner-linux-amd64", "usr/local/bin/workflow-runner-linux-arm64",
+	"usr/share/", "usr/share/doc/", "usr/share/doc/cmwa/",
+	"usr/share/doc/cmwa/LICENSE", "usr/share/doc/cmwa/THIRD_PARTY_NOTICES",
+	"var/", "var/lib/", "var/lib/cmwa/",
+}
+
+func TestImage(t *testing.T) {
+	t.Parallel()
+	folder, identity := makeImage(t)
+	images := readLayout(t, filepath.Join(folder, "cmwa-image"))
+	id := images[goruntime.GOARCH].id
+
+	t.Run("the layout has an image for each architecture", func(t *testing.T) {
+		if got := slices.Sorted(maps.Keys(images)); !slices.Equal(got, []string{"amd64", "arm64"}) {
+			t.Errorf("it has images for %v", got)
+		}
+		for architecture, image := range images {
+			c := image.config.Config
+			if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/cmwa"}) ||
+				!slices.Equal(c.Cmd, []string{"run"}) || len(c.Volumes) != 0 {
+				t.Errorf("the configuration for %s is %+v", architecture, c)
+			}
+		}
+	})
+	t.Run("an image has programs, certificates and licences, and nothing else", func(t *testing.T) {
+		for architecture, image := range images {
+			testImageContents(t, architecture, image.layer)
+		}
+	})
+	t.Run("the archive has the image of this machine's architecture", func(t *testing.T) {
+		content, err := os.ReadFile(filepath.Join(folder, "cmwa-image.tar"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, contents := entries(t, content)
+		var manifest []struct {
+			Config   string
+			RepoTags []string
+		}
+		decode(t, contents["manifest.json"], &manifest)
+		if len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{imageName}) ||
+			digestOf(contents[manifest[0].Config]) != id {
+			t.Errorf("the manifest is %s, want the image %s", contents["manifest.json"], id)
+		}
+	})
+	t.Run("a second build in another folder has the same digests", func(t *testing.T) {
+		again, second := makeImage(t)
+		if second != identity || !strings.Contains(identity, "index sha256:") {
+			t.Errorf("the builds print\n%s\n%s", identity, second)
+		}
+		for _, name := range []string{"cmwa-image.tar", "cmwa-image/index.json"} {
+			one, errOne := os.ReadFile(filepath.Join(folder, name))
+			other, errOther := os.ReadFile(filepath.Join(again, name))
+			if errOne != nil || errOther != nil || !bytes.Equal(one, other) {
+				t.Errorf("%s differs, or cannot be read: %v, %v", name, errOne, errOther)
+			}
+		}
+	})
+	t.Run("docker", func(t *testing.T) { testImageInDocker(t, folder, id) })
+	t.Run("kubernetes", func(t *testing.T) { testImageInKubernetes(t, folder) })
+}
+
+// testImageContents checks the files of the image for one architecture.
+func testImageContents(t *testing.T, architecture string, layer []byte) {
+	t.Helper()
+	// 1. No file is missing, and none is there that should not be.
+	headers, contents := entries(t, layer)
+	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(got, imagePaths) {
+		t.Errorf("the image for %s has %v", architecture, got)
+	}
+
+	// 2. Only the state folder belongs to the agent.
+	for name, header := range headers {
+		owner, mode := 0, int64(0o755)
+		switch {
+		case name == "var/lib/cmwa/":
+			owner = 65532
+		case header.Typeflag == tar.TypeSymlink:
+			mode = 0o777
+		case header.Typeflag == tar.TypeReg && !strings.HasPrefix(name, "usr/local/bin/"):
+			mode = 0o644
+		}
+		if header.Uid != owner || header.Gid != owner || header.Mode != mode || header.ModTime.Unix() != 0 {
+			t.Errorf("%s: %s is of %d:%d, mode %o, time %s",
+				architecture, name, header.Uid, header.Gid, header.Mode, header.ModTime)
+		}
+	}
+
+	// 3. Each program is for its architecture.
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	for name, want := range map[string]elf.Machine{
+		"cmwa":                        machines[architecture],
+		"workflow-runner-linux-amd64": machines["amd64"],
+		"workflow-runner-linux-arm64": machines["arm64"],
+	} {
+		binary, err := elf.NewFile(bytes.NewReader(contents["usr/local/bin/"+name]))
+		if err != nil || binary.Machine != want {
+			t.Errorf("%s in the image for %s is %+v, %v", name, architecture, binary, err)
+		}
+	}
+	if own := headers["usr/local/bin/workflow-runner"].Linkname; own != "workflow-runner-linux-"+architecture {
+		t.Errorf("workflow-runner in the image for %s is %q", architecture, own)
+	}
+
+	// 4. The other files have content.
+	certificates := contents["etc/ssl/certs/ca-certificates.crt"]
+	count := bytes.Count(certificates, []byte("BEGIN CERTIFICATE"))
+	if count < 100 || !x509.NewCertPool().AppendCertsFromPEM(certificates) {
+		t.Errorf("there are %d certificates", count)
+	}
+	if !bytes.Contains(contents["usr/share/doc/cmwa/THIRD_PARTY_NOTICES"], []byte("cuelang.org/go")) {
+		t.Error("the notices do not name the modules")
+	}
+	if !bytes.Contains(contents["usr/share/doc/cmwa/LICENSE"], []byte("Apache License")) {
+		t.Error("the licence is not the Apache License")
+	}
+}
