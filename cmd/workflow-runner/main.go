@@ -1,9 +1,11 @@
 // Command workflow-runner stands in the environment of one workflow job and
 // runs its steps. The agent starts it and writes a handover to its standard
-// input; people have no use for it but to ask for its version.
+// input, or, in a Pod, sends it sealed through a file; people have no use for it
+// but to ask for its version.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,16 +18,25 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
 	"github.com/cmwa-project/cmwa/runtime/runner"
 )
 
 // handoverLimit is the time in which the agent must have handed the job over.
 const handoverLimit = 30 * time.Second
 
+// terminationLog is where a container leaves a message for the status of its Pod.
+const terminationLog = "/dev/termination-log"
+
 const usage = `workflow-runner runs the steps of one workflow job. It is started by the agent.
 
   workflow-runner run        reads a handover from standard input and runs the job
   workflow-runner version    prints the version
+
+In a Pod:
+
+  workflow-runner prepare FOLDER                    copies itself to FOLDER and makes a key there
+  workflow-runner run --handoff FILE --key FILE     reads the handover, sealed to the key, from a file
 `
 
 func main() {
@@ -35,8 +46,9 @@ func main() {
 // execute runs one command line and returns its exit code.
 func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) int {
 	log := slog.New(slog.NewTextHandler(stderr, nil)).With("component", "runner")
+	source, runs := handoffSource(args, stdin)
 	switch {
-	case len(args) == 1 && args[0] == "run" && os.Getpid() == 1:
+	case runs && os.Getpid() == 1:
 		hide(log)
 		code, err := runner.Init()
 		if err != nil {
@@ -44,8 +56,10 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 			return runtime.CodeUsage
 		}
 		return code
-	case len(args) == 1 && args[0] == "run":
-		return run(environ, stdin, stdout, log)
+	case runs:
+		return run(environ, source, stdout, log)
+	case len(args) == 2 && args[0] == "prepare":
+		return prepare(args[1], log)
 	case len(args) == 1 && args[0] == "version":
 		fmt.Fprintln(stdout, cli.Version())
 		return 0
@@ -57,12 +71,46 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 	return runtime.CodeUsage
 }
 
-// run runs the job that stands on standard input.
-func run(environ []string, stdin *os.File, stdout io.Writer, log *slog.Logger) int {
+// handoffSource returns a function that reads the handoff of a job from where the
+// arguments of "run" name it. Ok is false for other arguments.
+func handoffSource(args []string, stdin io.Reader) (source func(context.Context) (*runtime.Handover, error), ok bool) {
+	switch {
+	case len(args) == 1 && args[0] == "run":
+		return func(ctx context.Context) (*runtime.Handover, error) { return receive(ctx, stdin) }, true
+	case len(args) == 5 && args[0] == "run" && args[1] == "--handoff" && args[3] == "--key":
+		return func(ctx context.Context) (*runtime.Handover, error) {
+			text, err := handoff.Receive(ctx, args[4], args[2])
+			if err != nil {
+				return nil, err
+			}
+			return runtime.ReadHandover(bytes.NewReader(text))
+		}, true
+	}
+	return nil, false
+}
+
+// prepare makes a Pod ready for the job's own container: it copies this program
+// to folder, and reports a public key to the Pod's status.
+func prepare(folder string, log *slog.Logger) int {
+	program, err := os.Executable()
+	if err == nil {
+		err = handoff.Prepare(program, folder, terminationLog)
+	}
+	if err != nil {
+		log.Error("cannot prepare the Pod", "error", err)
+		return 1
+	}
+	return 0
+}
+
+// run runs the job whose handoff source returns.
+func run(
+	environ []string, source func(context.Context) (*runtime.Handover, error), stdout io.Writer, log *slog.Logger,
+) int {
 	ctx, hurry, done := signals()
 	defer done()
 	hide(log)
-	handover, err := receive(ctx, stdin)
+	handover, err := source(ctx)
 	if err != nil {
 		log.Error(err.Error())
 		return runtime.CodeUsage

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -274,5 +276,51 @@ func TestRun(t *testing.T) {
 			t.Errorf("the runner ends with %v", err)
 		}
 		s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	})
+}
+
+func TestRunWithASealedHandoff(t *testing.T) {
+	s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
+	folder, downward := t.TempDir(), t.TempDir()
+	report := filepath.Join(t.TempDir(), "termination-log")
+	if err := handoff.Prepare(program(t), folder, report); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(s.handover())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := handoff.Seal(string(key), handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		handoff.PodFile: "uid", handoff.JobFile: "job-1", handoff.GenerationFile: "1", handoff.SealedFile: sealed,
+	} {
+		if err := os.WriteFile(filepath.Join(downward, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied, private := filepath.Join(folder, handoff.Program), filepath.Join(folder, handoff.KeyFile)
+	args := []string{"run", "--handoff", filepath.Join(downward, handoff.SealedFile), "--key", private}
+
+	t.Run("the copied program opens it and runs the job", func(t *testing.T) {
+		p := s.start(copied, args...)
+		p.exit(runtime.CodeSucceeded)
+		s.want(runtime.Succeeded, runtime.Succeeded)
+		if _, err := os.Stat(private); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the key is still there: %v", err)
+		}
+	})
+	t.Run("a second start finds no key and runs nothing", func(t *testing.T) {
+		p := s.start(copied, args...)
+		p.exit(runtime.CodeUsage)
+		if !strings.Contains(p.stderr.String(), "read the key") {
+			t.Errorf("it printed %q", p.stderr.String())
+		}
 	})
 }

@@ -1,0 +1,133 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Names of files on the environment's side.
+const (
+	Program = "workflow-runner" // the program, in the folder given to Prepare
+	KeyFile = "key/private"     // the private key, below that folder
+
+	SealedFile     = "sealed"     // the sealed text; empty until the agent has sent it
+	PodFile        = "pod"        // the Pod's uid, beside SealedFile
+	JobFile        = "job"        // the job, beside SealedFile
+	GenerationFile = "generation" // the generation, beside SealedFile
+)
+
+const (
+	receiveLimit = 60 * time.Second      // for the sealed text to arrive
+	receivePoll  = 10 * time.Millisecond // between two looks at its file
+)
+
+// Prepare copies the program at path into folder, makes a key there, and writes
+// its public half to the file report. The program must be static, because the
+// environment that runs the copy has other libraries.
+func Prepare(program, folder, report string) error {
+	if err := copyProgram(program, filepath.Join(folder, Program)); err != nil {
+		return fmt.Errorf("copy the runner: %w", err)
+	}
+	private, public, err := NewKey()
+	if err != nil {
+		return err
+	}
+	// The umask does not apply to Chmod. Whoever runs the job must be able to
+	// delete the key.
+	key := filepath.Join(folder, KeyFile)
+	if err := os.MkdirAll(filepath.Dir(key), 0o777); err != nil {
+		return fmt.Errorf("make the key's folder: %w", err)
+	}
+	if err := os.Chmod(filepath.Dir(key), 0o777); err != nil {
+		return fmt.Errorf("make the key's folder: %w", err)
+	}
+	if err := os.WriteFile(key, private, 0o444); err != nil {
+		return fmt.Errorf("write the key: %w", err)
+	}
+	if err := os.WriteFile(report, []byte(public), 0o644); err != nil {
+		return fmt.Errorf("report the key: %w", err)
+	}
+	return nil
+}
+
+// copyProgram copies an executable file.
+func copyProgram(from, to string) (err error) {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(target, source)
+	if err := errors.Join(err, target.Close()); err != nil {
+		return err
+	}
+	return os.Chmod(to, 0o755)
+}
+
+// Receive reads and deletes the key, waits for the sealed text in file, and
+// returns what was sealed. It gives up after a minute, or with ctx.
+func Receive(ctx context.Context, key, file string) ([]byte, error) {
+	private, err := takeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, receiveLimit,
+		fmt.Errorf("the agent has not sent the handoff within %s: %s is empty", receiveLimit, file))
+	defer cancel()
+	sealed, err := await(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Dir(file)
+	as := Recipient{}
+	for name, field := range map[string]*string{PodFile: &as.Pod, JobFile: &as.Job, GenerationFile: &as.Generation} {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			return nil, fmt.Errorf("read who this is: %w", err)
+		}
+		*field = strings.TrimSpace(string(text))
+	}
+	return Open(private, as, sealed)
+}
+
+// takeKey reads the key and deletes it, so that no step finds it.
+func takeKey(path string) ([]byte, error) {
+	private, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, fmt.Errorf("delete the key: %w", err)
+	}
+	return private, nil
+}
+
+// await returns the content of file once it is not empty.
+func await(ctx context.Context, file string) (string, error) {
+	ticker := time.NewTicker(receivePoll)
+	defer ticker.Stop()
+	for {
+		text, err := os.ReadFile(file)
+		switch {
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			return "", fmt.Errorf("read the handoff: %w", err)
+		case len(text) > 0:
+			return string(text), nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}

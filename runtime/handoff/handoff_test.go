@@ -1,0 +1,182 @@
+package handoff
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var recipient = Recipient{Pod: "uid-1", Job: "job-1", Generation: "7"}
+
+func newKey(t *testing.T) (private []byte, public string) {
+	t.Helper()
+	private, public, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return private, public
+}
+
+func TestSeal(t *testing.T) {
+	private, public := newKey(t)
+	other, _ := newKey(t)
+	text := []byte(strings.Repeat("secret", 1_000_000))
+	sealed, err := Seal(public, recipient, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Seal(public+"\n", recipient, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("holder of the key opens it", func(t *testing.T) {
+		got, err := Open(private, recipient, sealed+"\n")
+		if err != nil || !bytes.Equal(got, text) {
+			t.Errorf("got %d bytes (%v), want %d", len(got), err, len(text))
+		}
+	})
+	t.Run("two sealed texts differ", func(t *testing.T) {
+		if sealed == again {
+			t.Error("the same text twice")
+		}
+	})
+	t.Run("sealed text opens nowhere else", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			key    []byte
+			as     Recipient
+			sealed string
+		}{
+			"another key":        {other, recipient, sealed},
+			"damaged key":        {private[1:], recipient, sealed},
+			"another Pod":        {private, Recipient{"uid-2", "job-1", "7"}, sealed},
+			"another job":        {private, Recipient{"uid-1", "job-2", "7"}, sealed},
+			"another generation": {private, Recipient{"uid-1", "job-1", "8"}, sealed},
+			"moved boundary":     {private, Recipient{"uid-1j", "ob-1", "7"}, sealed},
+			"truncated text":     {private, recipient, sealed[:len(sealed)-8]},
+			"other text":         {private, recipient, "aGVsbG8="},
+			"no base64":          {private, recipient, "?"},
+			"empty text":         {private, recipient, ""},
+		} {
+			if got, err := Open(c.key, c.as, c.sealed); err == nil || strings.Contains(err.Error(), "secretsecret") {
+				t.Errorf("%s: got %d bytes, error %v", name, len(got), err)
+			}
+		}
+	})
+	t.Run("text that cannot fit is refused", func(t *testing.T) {
+		random := make([]byte, MaxSealed)
+		_, _ = rand.Read(random)
+		if _, err := Seal(public, recipient, random); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("got %v, want %v", err, ErrTooLarge)
+		}
+	})
+	t.Run("what is no key is refused", func(t *testing.T) {
+		for _, key := range []string{"", "hello", "x25519:", "x25519:?", "x25519:aGVsbG8="} {
+			if _, err := Seal(key, recipient, text); err == nil || IsKey(key) {
+				t.Errorf("%q is taken for a key", key)
+			}
+		}
+		if !IsKey(public) {
+			t.Errorf("%q is not taken for a key", public)
+		}
+	})
+}
+
+// prepared makes the files that a Pod has before the agent has sent anything.
+func prepared(t *testing.T) (folder, public, file string) {
+	t.Helper()
+	folder = t.TempDir()
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("the program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	report := filepath.Join(t.TempDir(), "termination-log")
+	if err := Prepare(program, folder, report); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	downward := t.TempDir()
+	for name, text := range map[string]string{
+		PodFile: recipient.Pod, JobFile: recipient.Job, GenerationFile: recipient.Generation, SealedFile: "",
+	} {
+		if err := os.WriteFile(filepath.Join(downward, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder, string(key), filepath.Join(downward, SealedFile)
+}
+
+func TestPrepare(t *testing.T) {
+	folder, public, _ := prepared(t)
+	copied, err := os.ReadFile(filepath.Join(folder, Program))
+	if err != nil || string(copied) != "the program" {
+		t.Errorf("the copy is %q (%v)", copied, err)
+	}
+	for path, want := range map[string]os.FileMode{Program: 0o755, "key": 0o777, KeyFile: 0o444} {
+		info, err := os.Stat(filepath.Join(folder, path))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v (%v), want %v", path, info.Mode(), err, want)
+		}
+	}
+	if !IsKey(public) || len(public) > 4096 {
+		t.Errorf("reported %q, want a key that a termination message can hold", public)
+	}
+}
+
+func TestReceive(t *testing.T) {
+	t.Run("text that arrives later is opened and the key is gone before", func(t *testing.T) {
+		folder, public, file := prepared(t)
+		sealed, err := Seal(public, recipient, []byte("the handoff"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := filepath.Join(folder, KeyFile)
+		type result struct {
+			text []byte
+			err  error
+		}
+		received := make(chan result, 1)
+		go func() {
+			text, err := Receive(t.Context(), key, file)
+			received <- result{text, err}
+		}()
+		for {
+			if _, err := os.Stat(key); errors.Is(err, os.ErrNotExist) {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		// A downward API volume replaces the whole file at once.
+		if err := os.WriteFile(file+".new", []byte(sealed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-received; r.err != nil || string(r.text) != "the handoff" {
+			t.Errorf("received %q, %v", r.text, r.err)
+		}
+	})
+	t.Run("end of the context ends the wait", func(t *testing.T) {
+		folder, _, file := prepared(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("asked to stop"))
+		if _, err := Receive(ctx, filepath.Join(folder, KeyFile), file); err == nil || err.Error() != "asked to stop" {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("without a key nothing is received", func(t *testing.T) {
+		if _, err := Receive(t.Context(), filepath.Join(t.TempDir(), "none"), "file"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
