@@ -91,6 +91,7 @@ type Place struct {
 	OverrideImage         string   // used in place of the image the service asks for
 	Forward               []string // names of the agent's variables that go along
 	Docker                Docker
+	Kubernetes            Kubernetes
 }
 
 // Docker is how a container is made.
@@ -102,4 +103,15 @@ type Docker struct {
 	CPUs       float64  // limit in cores; 0 is none
 	User       string   // user[:group], names or numbers; empty is the image's
 	Labels     []string // name=value, beside the agent's own
+}
+
+// Kubernetes is how a Pod is made. The namespace is part of a pool's Identity.
+type Kubernetes struct {
+	Image           string // from which the runner is copied; empty is that of the agent's release
+	ImagePullPolicy string // of that image; empty is the cluster's default
+	ServiceAccount  string // of the Pod; empty is the namespace's default, without a token
+	CPU             string // request, a quantity; empty is none
+	Memory          string // request, a quantity; empty is none
+	KeepFailedPods  bool   // keep the Pods of failed jobs for a while
+	Template        []byte // strategic merge patch on the Pod, in JSON; empty is none
 }

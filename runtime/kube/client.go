@@ -1,0 +1,205 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	machinery "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// Limits of the client. Without its own values, client-go allows five requests a
+// second, which makes forty starts at once take six seconds.
+const (
+	queriesPerSecond = 50
+	queryBurst       = 200
+)
+
+// Limits of calls to the API server. The client's own limiter counts against
+// them, so they are longer than any wait of it that is worth having.
+const (
+	callLimit   = time.Minute      // of a call that the server answers at once
+	streamLimit = 30 * time.Second // until a log begins to arrive
+)
+
+// pods is the resource of all calls.
+const pods = "pods"
+
+// client makes the calls to the API server: Pods and their logs, and nothing else.
+type client struct {
+	rest       rest.Interface
+	parameters machinery.ParameterCodec
+	host       string // of the API server, for messages
+}
+
+// silence ends client-go's own log lines, which go to standard error otherwise.
+var silence = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
+
+// newClient makes a client and sends nothing. The scheme knows core/v1 only: the
+// generated clientset costs 15 MB of program and 10 MB of memory more.
+func newClient(config *rest.Config) (*client, error) {
+	silence()
+	scheme := machinery.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
+	}
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	config = rest.CopyConfig(config)
+	config.GroupVersion = &corev1.SchemeGroupVersion
+	config.APIPath = "/api"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType = machinery.ContentTypeProtobuf
+	config.AcceptContentTypes = machinery.ContentTypeProtobuf + "," + machinery.ContentTypeJSON
+	config.QPS, config.Burst = queriesPerSecond, queryBurst
+	config.Timeout = 0 // of watches and logs, too; each call has its own
+	config.WarningHandlerWithContext = warnings{}
+	r, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
+	}
+	return &client{rest: r, parameters: machinery.NewParameterCodec(scheme), host: config.Host}, nil
+}
+
+// namespaceFile is where a Pod finds the name of its own namespace.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// connection returns how to reach the API server, and the namespace that is meant
+// when none is named: in a Pod that of the Pod, else that of the kubeconfig which
+// KUBECONFIG or ~/.kube/config names.
+func connection(lookup func(string) (string, bool)) (*rest.Config, string, error) {
+	kubeconfig, _ := lookup("KUBECONFIG")
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err == nil {
+			namespace, err := os.ReadFile(namespaceFile)
+			if err != nil {
+				return nil, "", fmt.Errorf("read the namespace of this Pod: %w", err)
+			}
+			return config, strings.TrimSpace(string(namespace)), nil
+		}
+		if !errors.Is(err, rest.ErrNotInCluster) {
+			return nil, "", fmt.Errorf("use the service account of this Pod: %w", err)
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("find a Kubernetes cluster: run the agent in a Pod with a service account, or set KUBECONFIG: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("find the namespace of the kubeconfig: %w", err)
+	}
+	return config, namespace, nil
+}
+
+// warningsKey is the key of a context's value of type func(string).
+type warningsKey struct{}
+
+// withWarnings returns a context whose calls pass the API server's warnings to say.
+func withWarnings(ctx context.Context, say func(text string)) context.Context {
+	return context.WithValue(ctx, warningsKey{}, say)
+}
+
+// warnings passes warnings of the API server to the caller of the call.
+type warnings struct{}
+
+func (warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
+	if say, ok := ctx.Value(warningsKey{}).(func(string)); ok && code == 299 && text != "" {
+		say(text)
+	}
+}
+
+// create creates a Pod. With dry, the API server checks it and creates nothing.
+func (c *client) create(ctx context.Context, namespace string, pod *corev1.Pod, dry bool) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	options := metav1.CreateOptions{FieldManager: managedByValue}
+	if dry {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	created := &corev1.Pod{}
+	err := c.rest.Post().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).
+		Body(pod).Do(ctx).Into(created)
+	return created, because(ctx, err)
+}
+
+// get returns a whole Pod.
+func (c *client) get(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	pod := &corev1.Pod{}
+	err := c.rest.Get().Namespace(namespace).Resource(pods).Name(name).Do(ctx).Into(pod)
+	return pod, because(ctx, err)
+}
+
+// update replaces a Pod. It must be a whole one, and have a resourceVersion: the
+// API server takes an update without one whatever has changed meanwhile.
+func (c *client) update(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	if pod.ResourceVersion == "" || len(pod.Spec.Containers) == 0 {
+		return nil, fmt.Errorf("update Pod %s: the object is not a whole one", pod.Name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	updated := &corev1.Pod{}
+	err := c.rest.Put().Namespace(pod.Namespace).Resource(pods).Name(pod.Name).
+		VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters).
+		Body(pod).Do(ctx).Into(updated)
+	return updated, because(ctx, err)
+}
+
+// delete deletes the Pod with this uid.
+func (c *client) delete(ctx context.Context, namespace, name, uid string, grace int64) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	options := metav1.DeleteOptions{
+		GracePeriodSeconds: &grace,
+		Preconditions:      &metav1.Preconditions{UID: new(types.UID(uid))},
+	}
+	err := c.rest.Delete().Namespace(namespace).Resource(pods).Name(name).Body(&options).Do(ctx).Error()
+	return because(ctx, err)
+}
+
+// list returns one page of the Pods with these labels.
+func (c *client) list(ctx context.Context, namespace string, options metav1.ListOptions) (*corev1.PodList, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	all := &corev1.PodList{}
+	err := c.rest.Get().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).Do(ctx).Into(all)
+	return all, because(ctx, err)
+}
+
+// watch begins to watch Pods.
+func (c *client) watch(ctx context.Context, namespace string, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	return c.rest.Get().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).Watch(ctx)
+}
+
+// log streams the output of a Pod's job container from its beginning.
+func (c *client) log(ctx context.Context, namespace, name string) (io.ReadCloser, error) {
+	return c.rest.Get().Namespace(namespace).Resource(pods).Name(name).SubResource("log").
+		VersionedParams(&corev1.PodLogOptions{Container: mainContainer, Follow: true}, c.parameters).Stream(ctx)
+}
+
+// because adds the cause of a context's end to an error that it explains.
+func because(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+}

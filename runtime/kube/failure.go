@@ -1,0 +1,171 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// outlook is what can be expected of a Pod that has not started its job.
+type outlook int
+
+const (
+	pending outlook = iota // nothing is known to be wrong; this may last as long as what may heal
+	mayHeal                // something is wrong that can end by itself, such as a full cluster
+	stuck                  // something is wrong that ends only if somebody changes the cluster
+	failed                 // the Pod has ended or is about to
+)
+
+// verdict is the judgement on a Pod that has not started its job.
+type verdict struct {
+	outlook outlook
+	trouble trouble // in the words of Kubernetes; none if the Pod is pending
+	own     bool    // it is about the image of the job's container
+}
+
+// String returns the trouble in one line.
+func (v verdict) String() string {
+	switch {
+	case v.trouble.none():
+		return "the Pod does not start, and its status does not say why: see its events"
+	case v.trouble.message == "":
+		return v.trouble.reason
+	case v.trouble.reason == "" || strings.HasPrefix(v.trouble.message, v.trouble.reason):
+		return v.trouble.message
+	default:
+		return v.trouble.reason + ": " + v.trouble.message
+	}
+}
+
+// waitingReasons are the reasons of waiting containers that are known. Any other
+// one that is not normal may heal.
+var waitingReasons = map[string]outlook{
+	"ErrImagePull":               mayHeal, // the registry may come back, the image may be pushed
+	"ImagePullBackOff":           mayHeal,
+	"ErrImageNeverPull":          stuck,
+	"InvalidImageName":           stuck,
+	"ErrImageInspect":            stuck,
+	"CreateContainerConfigError": stuck,
+	"CreateContainerError":       stuck,
+	"RunContainerError":          stuck,
+}
+
+// imageReasons begin the reasons that are about an image.
+var imageReasons = []string{"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation"}
+
+// aboutImage reports whether a reason is about an image.
+func aboutImage(reason string) bool {
+	for _, one := range imageReasons {
+		if strings.HasPrefix(reason, one) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge returns the verdict on a Pod whose job has not started. The more
+// particular reason comes first:
+//
+//  1. the status as a whole, such as Evicted, DeadlineExceeded or OutOfcpu
+//  2. a disruption, such as a preemption
+//  3. a deletion
+//  4. the init container of the agent, then those of a template
+//  5. the job's container
+//  6. the scheduler
+//  7. nothing: Kubernetes tells faults of mounts and sandboxes in events only
+func judge(s *state) verdict {
+	status := trouble{s.reason, s.message}
+	switch {
+	case s.reason != "": // 1
+		outlook := mayHeal // NodeLost
+		if s.phase == corev1.PodFailed {
+			outlook = failed
+		}
+		return verdict{outlook: outlook, trouble: status}
+	case !s.disruption.none(): // 2
+		return verdict{outlook: failed, trouble: s.disruption}
+	case !s.deleted.IsZero(): // 3
+		return verdict{outlook: failed, trouble: trouble{message: deletedText}}
+	}
+
+	// 4. Init containers.
+	switch {
+	case s.prepare.ended && s.prepare.code != 0:
+		return verdict{outlook: failed, trouble: trouble{message: "container " + prepareContainer + " failed: " + s.prepare.ending()}}
+	case s.prepare.ended && s.key == "":
+		return verdict{outlook: failed, trouble: trouble{message: "container " + prepareContainer +
+			" reported no key: the image in kubernetes.image must be of this agent's release"}}
+	case !normal(s.prepare.waiting.reason):
+		why := s.prepare.waiting
+		return verdict{
+			outlook: waitingOutlook(why.reason),
+			trouble: trouble{why.reason, "container " + prepareContainer + ": " + why.message},
+		}
+	case !s.other.none():
+		outlook := waitingOutlook(s.other.reason)
+		if s.phase == corev1.PodFailed {
+			outlook = failed
+		}
+		return verdict{outlook: outlook, trouble: s.other}
+	}
+
+	// 5. The job's container.
+	switch {
+	case notExecuted(s.main):
+		return verdict{outlook: failed, trouble: s.main.why, own: true}
+	case !normal(s.main.waiting.reason):
+		why := s.main.waiting
+		return verdict{outlook: waitingOutlook(why.reason), trouble: why, own: aboutImage(why.reason)}
+	case s.phase == corev1.PodFailed:
+		return verdict{outlook: failed, trouble: trouble{message: "the Pod failed without a reason"}}
+	}
+
+	// 6. The scheduler, and 7. silence.
+	if !s.unscheduled.none() {
+		return verdict{outlook: mayHeal, trouble: s.unscheduled}
+	}
+	return verdict{outlook: pending}
+}
+
+// deletedText is the reason of a Pod that the agent has not deleted.
+const deletedText = "the Pod was deleted by somebody else"
+
+// waitingOutlook returns what can be expected of a waiting container.
+func waitingOutlook(reason string) outlook {
+	if known, ok := waitingReasons[reason]; ok {
+		return known
+	}
+	return mayHeal
+}
+
+// ending returns how a container ended, in one line.
+func (c container) ending() string {
+	text := fmt.Sprintf("exit code %d", c.code)
+	if c.why.reason != "" && c.why.reason != "Error" && c.why.reason != "Completed" {
+		text = c.why.reason + ", " + text
+	}
+	if c.why.message != "" {
+		text += ": " + c.why.message
+	}
+	return text
+}
+
+// maxMessage limits what is shown of a message of Kubernetes, in bytes.
+const maxMessage = 1000
+
+// shortened returns the end of a message that may be a container's log, without
+// the lines of the runner's progress, in one line.
+func shortened(message string) string {
+	var kept []string
+	for line := range strings.Lines(message) {
+		if !strings.HasPrefix(line, "{") {
+			kept = append(kept, line)
+		}
+	}
+	text := oneLine(strings.Join(kept, " "))
+	if len(text) > maxMessage {
+		text = "… " + strings.ToValidUTF8(text[len(text)-maxMessage:], "")
+	}
+	return text
+}

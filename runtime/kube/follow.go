@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Follow streams the output of the job's container from its beginning. A Pod has
+// one log for both outputs of a container; only lines of progress pass, and what
+// the runner logs is left out. The end of the stream is not the end of the job.
+func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
+	name, uid, ok := parseID(id)
+	if !ok {
+		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoEnvironment)
+	}
+	seen := e.pods.subscribe(name, false)
+	defer seen.close()
+	if now, gone, _ := seen.now(); now != nil && (gone || now.uid != uid) {
+		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	slow := time.AfterFunc(streamLimit, func() { cancel(context.DeadlineExceeded) })
+	log, err := e.client.log(ctx, e.namespace, name)
+	switch late := !slow.Stop(); {
+	case apierrors.IsNotFound(err):
+		cancel(nil)
+		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
+	case err != nil:
+		err = because(ctx, err)
+		cancel(nil)
+		return nil, e.explain("follow the Pod", err)
+	case late:
+		_ = log.Close()
+		return nil, e.explain("follow the Pod", context.DeadlineExceeded)
+	}
+	return &stream{log: log, lines: bufio.NewReaderSize(log, lineBuffer), ctx: ctx, cancel: cancel}, nil
+}
+
+// lineBuffer is the size in bytes of a stream's buffer, and the longest line that
+// can be one of progress.
+const lineBuffer = 1 << 10
+
+// stream is the progress in a container's log.
+type stream struct {
+	log    io.ReadCloser
+	lines  *bufio.Reader
+	ctx    context.Context // of the request, for the cause of its end
+	cancel context.CancelCauseFunc
+	line   []byte // what is left of the line that is being read
+	within bool   // the next bytes belong to a line that does not pass
+}
+
+// Read reads lines of progress.
+func (s *stream) Read(p []byte) (int, error) {
+	for len(s.line) == 0 {
+		line, err := s.lines.ReadSlice('\n')
+		long := errors.Is(err, bufio.ErrBufferFull)
+		passes := !s.within && !long && bytes.HasPrefix(line, []byte("{")) && bytes.HasSuffix(line, []byte("\n"))
+		s.within = long
+		if passes {
+			s.line = line // valid until the next ReadSlice
+			break
+		}
+		if err != nil && !long {
+			if s.ctx.Err() != nil && !errors.Is(err, io.EOF) {
+				err = context.Cause(s.ctx)
+			}
+			return 0, err
+		}
+	}
+	n := copy(p, s.line)
+	s.line = s.line[n:]
+	return n, nil
+}
+
+// Close ends the stream, and a Read that is blocked.
+func (s *stream) Close() error {
+	s.cancel(nil)
+	return s.log.Close()
+}

@@ -1,0 +1,155 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// StartTimeout is the default of Options.StartTimeout.
+const StartTimeout = 10 * time.Minute
+
+// Times of a Pod.
+const (
+	stuckLimit    = 2 * time.Minute  // for what does not heal by itself, before the job has failed
+	nodeLostLimit = 10 * time.Minute // without a sign of the node; a service declares a job failed after as long without a heartbeat
+	keepTime      = 24 * time.Hour   // for which the Pod of a failed job is kept
+)
+
+// Options is what a [Cluster] is made of.
+type Options struct {
+	// Environ looks up KUBECONFIG.
+	Environ func(name string) (string, bool)
+
+	// Config and Namespace take the place of what the environment says, if Config
+	// is not nil.
+	Config    *rest.Config
+	Namespace string
+
+	Agent        string        // id of the agent whose Pods are watched; empty watches those of every agent
+	Image        string        // that the runner is copied from, unless a pool's configuration names another
+	StartTimeout time.Duration // for a Pod to start; 0 is StartTimeout
+	Log          *slog.Logger
+}
+
+// Cluster is the connection to one cluster. Executors of all pools share it: it
+// has one client, and one watch for each namespace.
+type Cluster struct {
+	client    *client
+	namespace string // that is meant when none is named
+	options   Options
+	selector  string
+
+	mu        sync.Mutex
+	observers map[string]*shared // by namespace
+}
+
+// shared is an observer with the number of its users.
+type shared struct {
+	*observer
+	users int
+}
+
+// New makes a connection and sends nothing.
+func New(options Options) (*Cluster, error) {
+	config, namespace := options.Config, options.Namespace
+	if config == nil {
+		var err error
+		if config, namespace, err = connection(options.Environ); err != nil {
+			return nil, err
+		}
+	}
+	client, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	if options.StartTimeout == 0 {
+		options.StartTimeout = StartTimeout
+	}
+	selector := labelManagedBy + "=" + managedByValue
+	if options.Agent != "" {
+		selector = selectorOf(options.Agent)
+	}
+	return &Cluster{
+		client: client, namespace: namespace, options: options, selector: selector, observers: map[string]*shared{},
+	}, nil
+}
+
+// selectorOf returns the label selector of an agent's Pods.
+func selectorOf(agent string) string {
+	return labelManagedBy + "=" + managedByValue + "," + labelAgent + "=" + labelValue(agent)
+}
+
+// Executor returns an executor for a namespace; empty is the agent's own. It
+// begins to watch and waits for nothing. The caller calls [Executor.Close].
+func (c *Cluster) Executor(namespace string) *Executor {
+	if namespace == "" {
+		namespace = c.namespace
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, ok := c.observers[namespace]
+	if !ok {
+		o = &shared{observer: observe(c.client, namespace, c.selector)}
+		c.observers[namespace] = o
+	}
+	o.users++
+	return &Executor{
+		cluster: c, client: c.client, pods: o.observer, namespace: namespace, log: c.options.Log,
+		startLimit: c.options.StartTimeout, stuckLimit: min(stuckLimit, c.options.StartTimeout), lostLimit: nodeLostLimit,
+		root: func(string) string { return "/" },
+	}
+}
+
+// Executor runs jobs as Pods of one namespace. It keeps nothing that a restarted
+// agent would miss.
+type Executor struct {
+	cluster   *Cluster
+	client    *client
+	pods      *observer
+	namespace string
+	log       *slog.Logger
+
+	startLimit, stuckLimit, lostLimit time.Duration
+
+	root    func(pod string) string // what stands for "/" in the job's world; tests without containers replace it
+	checked checkedPlace
+	closed  sync.Once
+}
+
+// Close ends the watch of the namespace, unless other executors use it.
+func (e *Executor) Close() {
+	e.closed.Do(func() {
+		e.cluster.mu.Lock()
+		defer e.cluster.mu.Unlock()
+		o := e.cluster.observers[e.namespace]
+		if o.users--; o.users == 0 {
+			delete(e.cluster.observers, e.namespace)
+			o.close()
+		}
+	})
+}
+
+// outliving returns a context for a call that changes the cluster: the call is not
+// cancelled half-way, because the server may finish it and nobody would know.
+func outliving(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
+		fmt.Errorf("the Kubernetes API server did not answer within %s", limit))
+}
+
+// jobError is a failure of the job's own. It is a [runtime.ErrJob] without
+// containing its text.
+type jobError struct{ error }
+
+func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJob} }
+
+// jobFault makes an error that wraps [runtime.ErrJob].
+func jobFault(format string, args ...any) error {
+	return jobError{fmt.Errorf(format, args...)}
+}

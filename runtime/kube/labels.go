@@ -1,0 +1,133 @@
+package kube
+
+import (
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Labels of a job's Pod. The first two are documented by Pulumi; Fargate profiles
+// and scripts select Pods by them.
+const (
+	labelName      = "app.kubernetes.io/name"
+	labelComponent = "app.kubernetes.io/component"
+	labelManagedBy = "app.kubernetes.io/managed-by"
+
+	labelAgent      = "cmwa.agent"
+	labelPool       = "cmwa.pool"
+	labelJob        = "cmwa.job" // the job's id, or a digest of an id that is no label
+	labelGeneration = "cmwa.generation"
+	labelKeep       = "cmwa.keep" // "failed": the Pod of a failed job is kept; "until": it is being kept
+)
+
+// Values of labels.
+const (
+	nameValue      = "workflow-runner"
+	componentValue = "pulumi-workflow"
+	managedByValue = "cmwa"
+
+	keepFailed = "failed"
+	keepUntil  = "until"
+)
+
+// Annotations of a job's Pod: what is too long for a label, or no label.
+const (
+	annotationJob      = "cmwa.job"
+	annotationSubject  = "cmwa.subject"
+	annotationPoolName = "cmwa.pool-name"
+	annotationIdentity = "cmwa.pool-identity" // of the pool, in JSON
+	annotationHandoff  = "cmwa.handoff"       // sealed to the Pod's key
+	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
+)
+
+// target is the deploy_target of this executor.
+const target = "kubernetes"
+
+// labels returns the agent's own labels of a job's Pod.
+func labels(job *runtime.Job) map[string]string {
+	all := map[string]string{
+		labelName:       nameValue,
+		labelComponent:  componentValue,
+		labelManagedBy:  managedByValue,
+		labelAgent:      labelValue(job.Agent),
+		labelPool:       labelValue(job.Pool),
+		labelJob:        labelValue(job.ID),
+		labelGeneration: strconv.FormatUint(job.Generation, 10),
+	}
+	if job.Tuning.Place.Kubernetes.KeepFailedPods {
+		all[labelKeep] = keepFailed
+	}
+	return all
+}
+
+// annotations returns the agent's own annotations of a job's Pod at its creation.
+func annotations(job *runtime.Job) map[string]string {
+	identity, err := json.Marshal(job.Identity)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return map[string]string{
+		annotationJob:      job.ID,
+		annotationSubject:  job.Subject,
+		annotationPoolName: job.PoolName,
+		annotationIdentity: string(identity),
+	}
+}
+
+// labelValue returns text as the value of a label: itself, or a digest of it when
+// it contains what labels must not.
+func labelValue(text string) string {
+	if len(validation.IsValidLabelValue(text)) == 0 {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:16])
+}
+
+// found returns what the metadata of a Pod tell of its job. A damaged annotation
+// yields a pool that is not configured.
+func found(pod *corev1.Pod) runtime.Found {
+	pool := runtime.PoolSpec{Name: pod.Annotations[annotationPoolName]}
+	if json.Unmarshal([]byte(pod.Annotations[annotationIdentity]), &pool.Identity) != nil {
+		pool.Identity = runtime.Identity{}
+	}
+	pool.Identity.Target = cmp.Or(pool.Identity.Target, target)
+	generation, _ := strconv.ParseUint(pod.Labels[labelGeneration], 10, 64)
+	return runtime.Found{
+		ID:         idOf(pod.Name, string(pod.UID)),
+		Pool:       pool.Key(),
+		PoolName:   pool.Name,
+		Identity:   pool.Identity,
+		Job:        cmp.Or(pod.Annotations[annotationJob], pod.Labels[labelJob]),
+		Subject:    pod.Annotations[annotationSubject],
+		Generation: generation,
+	}
+}
+
+// namePrefix begins the names of jobs' Pods, as documented by Pulumi. Policies of
+// users exempt Pods with "agent" in their name, so these have not.
+const namePrefix = "pulumi-workflow-runner-"
+
+// newName returns a name for a job's Pod. The agent chooses it, and not the API
+// server, so that a repeated create cannot make a second Pod.
+func newName() string { return namePrefix + strings.ToLower(rand.Text()[:12]) }
+
+// idOf returns the id of a job's instance. The uid is part of it, because a name
+// can be used again.
+func idOf(name, uid string) string { return name + "/" + uid }
+
+// parseID splits an id. Ok is false for what cannot be one: its parts become
+// parts of URLs.
+func parseID(id string) (name, uid string, ok bool) {
+	name, uid, ok = strings.Cut(id, "/")
+	return name, uid, ok && uid != "" && len(validation.IsDNS1123Subdomain(name)) == 0
+}

@@ -1,0 +1,186 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
+)
+
+// Names in a job's Pod. Those that begin with "pulumi-workflow-" are reserved on
+// every target.
+const (
+	mainContainer    = "pulumi-workflow"
+	prepareContainer = "pulumi-workflow-prepare"
+
+	runnerVolume  = "pulumi-workflow-runner"
+	handoffVolume = "pulumi-workflow-handoff"
+)
+
+// Paths in a job's Pod.
+const (
+	programImagePath = "/usr/local/bin/" + handoff.Program // in the image of the init container
+	runnerFolder     = "/mnt/pulumi/workflow"
+	handoffFolder    = "/mnt/pulumi/handoff"
+)
+
+// overtime is how much longer than its job a Pod may be active, beyond the time
+// that its start may take. The runner keeps the job's limit and the agent a later
+// one; the cluster's own is for a job that both have lost.
+const overtime = 10 * time.Minute
+
+// podOf returns the Pod of a job, with the template of its pool applied. It holds
+// nothing secret: everyone who may read Pods may read all of it. Image is the one
+// that the runner is copied from unless the configuration names another;
+// startLimit is the time that the Pod may take to start.
+func podOf(job *runtime.Job, name, image string, startLimit time.Duration) (*corev1.Pod, error) {
+	pod, err := plainPod(job, name, image, startLimit)
+	if err != nil {
+		return nil, err
+	}
+	if template := job.Tuning.Place.Kubernetes.Template; len(template) > 0 {
+		return applyTemplate(pod, template)
+	}
+	return pod, nil
+}
+
+// plainPod returns the Pod of a job without a template.
+func plainPod(job *runtime.Job, name, image string, startLimit time.Duration) (*corev1.Pod, error) {
+	place := job.Tuning.Place.Kubernetes
+	requests, err := requestsOf(place)
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(job), Annotations: annotations(job)},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			ServiceAccountName:            place.ServiceAccount,
+			AutomountServiceAccountToken:  new(place.ServiceAccount != ""),
+			EnableServiceLinks:            new(false),
+			TerminationGracePeriodSeconds: new(int64(runtime.StopGrace / time.Second)),
+			Volumes:                       ownVolumes(),
+			InitContainers: []corev1.Container{
+				prepareOf(cmp.Or(place.Image, image), corev1.PullPolicy(place.ImagePullPolicy), requests),
+			},
+			Containers: []corev1.Container{{
+				Name:      mainContainer,
+				Image:     cmp.Or(job.Tuning.Place.OverrideImage, job.Definition.Image.Reference),
+				Command:   mainCommand(),
+				Resources: corev1.ResourceRequirements{Requests: requests},
+				// What the runner logs last, when it leaves no message of its own.
+				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				VolumeMounts:             ownMounts(),
+			}},
+		},
+	}
+	if limit := job.Definition.Timeout; limit > 0 {
+		seconds := int64(limit/time.Second) + int64((startLimit+overtime)/time.Second)
+		// The API server refuses more than 32 bits.
+		pod.Spec.ActiveDeadlineSeconds = new(min(seconds, 1<<31-1))
+	}
+	return pod, nil
+}
+
+// requestsOf returns what the job's container requests.
+func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
+	requests := corev1.ResourceList{}
+	for _, one := range []struct {
+		key, text string
+		name      corev1.ResourceName
+	}{
+		{"kubernetes.cpu", place.CPU, corev1.ResourceCPU},
+		{"kubernetes.memory", place.Memory, corev1.ResourceMemory},
+	} {
+		if one.text == "" {
+			continue
+		}
+		quantity, err := resource.ParseQuantity(one.text)
+		if err != nil || quantity.Sign() <= 0 {
+			return nil, fmt.Errorf("%s: %q is not an amount that Kubernetes knows", one.key, one.text)
+		}
+		requests[one.name] = quantity
+	}
+	if len(requests) == 0 {
+		return nil, nil
+	}
+	return requests, nil
+}
+
+// prepareOf returns the init container. It requests as much as the job's
+// container, which costs nothing, because a Pod's request is the larger of the
+// two; a quota may demand it.
+func prepareOf(image string, policy corev1.PullPolicy, requests corev1.ResourceList) corev1.Container {
+	return corev1.Container{
+		Name:            prepareContainer,
+		Image:           image,
+		ImagePullPolicy: policy,
+		Command:         []string{programImagePath, "prepare", runnerFolder},
+		Resources:       corev1.ResourceRequirements{Requests: requests},
+		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: runnerFolder}},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+		TerminationMessagePath:   corev1.TerminationMessagePathDefault,
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+// mainCommand is the command of the job's container.
+func mainCommand() []string {
+	return []string{
+		path.Join(runnerFolder, handoff.Program), "run",
+		"--handoff", path.Join(handoffFolder, handoff.SealedFile),
+		"--key", path.Join(runnerFolder, handoff.KeyFile),
+	}
+}
+
+// ownVolumes returns the two volumes that the executor needs. The first is in
+// memory for the sake of the key; it is as fast as one on disk.
+func ownVolumes() []corev1.Volume {
+	field := func(name, path string) corev1.DownwardAPIVolumeFile {
+		return corev1.DownwardAPIVolumeFile{
+			Path: name, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
+		}
+	}
+	return []corev1.Volume{
+		{Name: runnerVolume, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
+		}},
+		{Name: handoffVolume, VolumeSource: corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				field(handoff.SealedFile, "metadata.annotations['"+annotationHandoff+"']"),
+				field(handoff.PodFile, "metadata.uid"),
+				field(handoff.JobFile, "metadata.labels['"+labelJob+"']"),
+				field(handoff.GenerationFile, "metadata.labels['"+labelGeneration+"']"),
+			}},
+		}},
+	}
+}
+
+// ownMounts returns the mounts of the job's container that the executor needs.
+func ownMounts() []corev1.VolumeMount {
+	return []corev1.VolumeMount{
+		{Name: runnerVolume, MountPath: runnerFolder},
+		{Name: handoffVolume, MountPath: handoffFolder, ReadOnly: true},
+	}
+}
+
+// recipientOf returns whom a handoff for the Pod is sealed to.
+func recipientOf(pod *corev1.Pod) handoff.Recipient {
+	return handoff.Recipient{
+		Pod:        string(pod.UID),
+		Job:        pod.Labels[labelJob],
+		Generation: pod.Labels[labelGeneration],
+	}
+}

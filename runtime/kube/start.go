@@ -1,0 +1,183 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+const (
+	createRetry    = 500 * time.Millisecond // after a create that may succeed later; doubles
+	createRetryMax = 10 * time.Second       // ceiling of that
+	discardLimit   = time.Minute            // for removing what a failed start has made
+)
+
+// Start creates the job's Pod and sends it the handoff.
+//
+//  1. The Pod is made from the job, the settings and the template.
+//  2. One create makes it. Nothing that its start depends on comes later.
+//  3. The handoff is sealed to the key that the init container reports, and the
+//     job's container is waited for.
+//
+// It takes four requests: create, update, and those of Follow and Remove.
+func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
+	setup.Say("Preparing the environment of this job: a Pod in namespace %s of the cluster at %s", e.namespace, e.client.host)
+
+	// 1. Make the Pod.
+	pod, err := e.podFor(job, setup)
+	if err != nil {
+		return "", err
+	}
+	if err := e.pods.ready(ctx); err != nil {
+		return "", e.explain("start the job", err)
+	}
+
+	// 2. Create it. Whatever happens from here on, nothing stays after an error.
+	seen := e.pods.subscribe(pod.Name, true)
+	defer seen.close()
+	deadline := time.Now().Add(e.startLimit)
+	created, err := e.create(ctx, pod, setup, deadline)
+	s := &starting{executor: e, job: job, setup: setup, seen: seen, created: created, deadline: deadline}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.discard(ctx, pod, created, s.sent))
+		}
+	}()
+	if err != nil {
+		return "", err
+	}
+	setup.Say("Pod created: %s", created.Name)
+	if err := setup.Flush(ctx); err != nil {
+		return "", err
+	}
+
+	// 3. Send the handoff, and wait for the job's container.
+	if err := s.await(ctx); err != nil {
+		return "", err
+	}
+	return idOf(created.Name, string(created.UID)), nil
+}
+
+// podFor returns the Pod that a job asks for.
+func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup) (*corev1.Pod, error) {
+	place, definition := job.Tuning.Place, job.Definition
+	switch {
+	case place.OverrideImage != "":
+		setup.Say("Using the image %s, which the agent's configuration puts in place of %q",
+			place.OverrideImage, definition.Image.Reference)
+	case definition.Image.Reference == "":
+		return nil, jobFault("the job names no image: set one in the deployment settings of its stack")
+	}
+	if definition.OS != "" && definition.OS != "linux" {
+		return nil, jobFault("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
+	}
+	pod, err := podOf(job, newName(), e.cluster.options.Image, e.startLimit)
+	if err != nil {
+		return nil, err
+	}
+	pod.Namespace = e.namespace
+	return pod, nil
+}
+
+// create creates the Pod. What may succeed later, such as a quota that is used up
+// or a server that does not answer, is tried again until the deadline. The name
+// makes that safe: a second create of the same Pod is refused.
+func (e *Executor) create(
+	ctx context.Context, pod *corev1.Pod, setup *runtime.Setup, deadline time.Time,
+) (*corev1.Pod, error) {
+	warned := map[string]bool{}
+	said := ""
+	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var warnings []string
+		limited, cancel := outliving(ctx, callLimit)
+		created, err := e.client.create(withWarnings(limited, func(text string) {
+			warnings = append(warnings, text)
+		}), e.namespace, pod, false)
+		cancel()
+		for _, text := range warnings {
+			if !warned[text] {
+				warned[text] = true
+				setup.Say("Warning of the cluster: %s", oneLine(text))
+			}
+		}
+		if apierrors.IsAlreadyExists(err) { // of an earlier attempt, whose answer was lost
+			created, err = e.existing(ctx, pod)
+		}
+		switch {
+		case err == nil:
+			return created, nil
+		case !temporary(err) || time.Until(deadline) < wait:
+			return nil, e.explain("create the Pod", err)
+		case said != err.Error():
+			said = err.Error()
+			setup.Say("The Pod cannot be created yet, trying again: %s", shortened(said))
+			if err := setup.Flush(ctx); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// existing returns the Pod that an earlier create has made.
+func (e *Executor) existing(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	there, err := e.client.get(ctx, e.namespace, pod.Name)
+	if err != nil {
+		return nil, err
+	}
+	if there.Labels[labelJob] != pod.Labels[labelJob] || there.Labels[labelAgent] != pod.Labels[labelAgent] {
+		return nil, fmt.Errorf("there is a Pod %s of another job", pod.Name)
+	}
+	return there, nil
+}
+
+// temporary reports whether a call that failed may succeed later without a change
+// of settings.
+func temporary(err error) bool {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case !errors.As(err, &status): // no answer
+		return true
+	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
+		apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), status.Status().Code >= 500:
+		return true
+	case apierrors.IsForbidden(err):
+		return strings.Contains(err.Error(), "exceeded quota")
+	}
+	return false
+}
+
+// discard removes what a failed start has made. Created is nil if no create is
+// known to have succeeded; one whose answer was lost may have.
+func (e *Executor) discard(ctx context.Context, pod, created *corev1.Pod, sent bool) error {
+	ctx, cancel := outliving(ctx, discardLimit)
+	defer cancel()
+	if created == nil {
+		there, err := e.existing(ctx, pod)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return e.explain("look for a Pod that a failed start may have left", err)
+		}
+		created = there
+	}
+	grace := int64(0)
+	if sent { // the job may run
+		grace = 1
+	}
+	return e.remove(ctx, created.Name, string(created.UID), grace)
+}

@@ -1,0 +1,202 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
+)
+
+// sendLimit is the time in which the handoff must have been sent. The runner waits
+// for it for a minute.
+const sendLimit = 50 * time.Second
+
+// starting is a job whose Pod is created and has not started it.
+type starting struct {
+	executor *Executor
+	job      *runtime.Job
+	setup    *runtime.Setup
+	seen     *subscription
+	created  *corev1.Pod
+	deadline time.Time
+
+	sent    bool      // the handoff
+	said    string    // reason of the last trouble that the log of step 0 has
+	stuckAt time.Time // since when the Pod is stuck; zero if it is not
+}
+
+// await sends the handoff as soon as there is a key for it, and returns nil when
+// the job's container has started. It fails when the Pod cannot start, or does
+// not start in time.
+func (s *starting) await(ctx context.Context) error {
+	for {
+		now, gone, changed := s.seen.now()
+		switch {
+		case now == nil: // the watch has not shown it yet
+		case gone || now.uid != string(s.created.UID):
+			v := judge(now)
+			if v.outlook != failed {
+				v.trouble = trouble{message: deletedText}
+			}
+			return fmt.Errorf("start the Pod: %s", v)
+		case now.key != "" && !s.sent && !now.over():
+			if err := s.send(ctx, now.key); err != nil {
+				return err
+			}
+			continue // it may have changed meanwhile
+		case s.sent && now.started():
+			return nil
+		case !now.started() || now.over():
+			if err := s.weigh(ctx, now); err != nil {
+				return err
+			}
+		}
+		timer := time.NewTimer(s.left())
+		select {
+		case <-changed:
+		case <-timer.C:
+			return s.late(now)
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// left returns the time until the Pod is late.
+func (s *starting) left() time.Duration {
+	left := time.Until(s.deadline)
+	if !s.stuckAt.IsZero() {
+		left = min(left, time.Until(s.stuckAt.Add(s.executor.stuckLimit)))
+	}
+	return max(left, 0)
+}
+
+// weigh reports trouble in the log of step 0, and returns an error for a Pod that
+// has failed.
+func (s *starting) weigh(ctx context.Context, now *state) error {
+	if now.main.ended && !notExecuted(now.main) {
+		return fmt.Errorf("start the Pod: the runner ended before it had the job: %s", now.main.ending())
+	}
+	v := judge(now)
+	switch {
+	case v.outlook == failed:
+		return s.fault(now, v)
+	case v.outlook != stuck:
+		s.stuckAt = time.Time{}
+	case s.stuckAt.IsZero():
+		s.stuckAt = time.Now()
+	}
+	if v.trouble.none() || v.trouble.reason == s.said {
+		return nil
+	}
+	s.said = v.trouble.reason
+	s.setup.Say("Waiting for the Pod to start: %s", v)
+	return s.setup.Flush(ctx)
+}
+
+// late returns the error for a Pod that has not started in time.
+func (s *starting) late(now *state) error {
+	e := s.executor
+	if now == nil {
+		if err := e.pods.health(); err != nil {
+			return e.explain("watch the Pod", err)
+		}
+		return fmt.Errorf("start the Pod: it was created, and the watch has not shown it within %s", e.startLimit)
+	}
+	v := judge(now)
+	limit := e.startLimit
+	if v.outlook == stuck {
+		limit = e.stuckLimit
+	}
+	return fmt.Errorf("%w (waited for %s)", s.fault(now, v), limit)
+}
+
+// fault returns the error for a Pod that cannot start its job. It is the job's own
+// if it is about an image that the job has chosen.
+func (s *starting) fault(now *state, v verdict) error {
+	if v.own && s.job.Tuning.Place.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
+		return jobFault("start the Pod with the image %s: %s", now.image, v)
+	}
+	return fmt.Errorf("start the Pod: %s", v)
+}
+
+// send seals the handoff to the key and writes it into an annotation of the Pod.
+func (s *starting) send(ctx context.Context, key string) error {
+	e := s.executor
+	text, err := s.setup.Handover(ctx, e.root(s.created.Name))
+	if err != nil {
+		return err
+	}
+	sealed, err := handoff.Seal(key, recipientOf(s.created), text)
+	switch {
+	case errors.Is(err, handoff.ErrTooLarge):
+		return jobFault("send the job to its Pod: %w", err)
+	case err != nil:
+		return fmt.Errorf("send the job to its Pod: %w", err)
+	}
+	ctx, cancel := outliving(ctx, sendLimit)
+	defer cancel()
+	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+		err := s.write(ctx, sealed)
+		switch {
+		case err == nil:
+			s.sent = true
+			return nil
+		case apierrors.IsConflict(err):
+			wait = 0
+		case !temporary(err):
+			return e.explain("send the job to its Pod", err)
+		}
+		select {
+		case <-ctx.Done():
+			return e.explain("send the job to its Pod", because(ctx, err))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// write makes one attempt to write the sealed handoff. It starts from the newest
+// Pod that the watch has shown; after a conflict, that Pod is read.
+func (s *starting) write(ctx context.Context, sealed string) error {
+	e := s.executor
+	pod := s.seen.object()
+	if pod == nil {
+		there, err := e.client.get(ctx, e.namespace, s.created.Name)
+		if err != nil {
+			return err
+		}
+		pod = there
+	}
+	err := e.update(ctx, pod, sealed)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	there, err := e.client.get(ctx, e.namespace, s.created.Name)
+	if err != nil {
+		return err
+	}
+	if there.UID != s.created.UID {
+		return errors.New(deletedText)
+	}
+	return e.update(ctx, there, sealed)
+}
+
+// update writes a sealed handoff into a copy of the Pod, and that to the cluster.
+func (e *Executor) update(ctx context.Context, pod *corev1.Pod, sealed string) error {
+	pod = pod.DeepCopy()
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[annotationHandoff] = sealed
+	_, err := e.client.update(ctx, pod)
+	return err
+}

@@ -1,0 +1,226 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	sigsjson "sigs.k8s.io/json"
+)
+
+// applyTemplate returns the Pod with a strategic merge patch applied to it.
+//
+//  1. Merge keys are checked first: strategicpatch panics on a key that is a list,
+//     and takes two elements with one key for one.
+//  2. The merge is done under a recover, for what the check does not know.
+//  3. The result is decoded strictly: the merge accepts unknown fields and wrong
+//     types.
+//  4. What the executor needs is restored, and its containers come first: the
+//     merge puts those of the patch before the existing ones.
+func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
+	// 1. Check the merge keys.
+	var patch any
+	if err := json.Unmarshal(template, &patch); err != nil {
+		return nil, fmt.Errorf("pod_template is not valid JSON: %w", err)
+	}
+	fields, ok := patch.(map[string]any)
+	if !ok {
+		if patch == nil {
+			return pod, nil
+		}
+		return nil, errors.New("pod_template is not a mapping")
+	}
+	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("pod_template: %w", err)
+	}
+	if err := checkKeys("", fields, schema); err != nil {
+		return nil, fmt.Errorf("pod_template: %w", err)
+	}
+
+	// 2. Merge.
+	plain, err := json.Marshal(pod)
+	if err != nil {
+		return nil, fmt.Errorf("pod_template: %w", err)
+	}
+	merged, err := merge(plain, template)
+	if err != nil {
+		return nil, fmt.Errorf("pod_template: %w", err)
+	}
+
+	// 3. Decode.
+	result := &corev1.Pod{}
+	wrong, err := sigsjson.UnmarshalStrict(merged, result)
+	if err := errors.Join(append([]error{err}, wrong...)...); err != nil {
+		return nil, fmt.Errorf("pod_template: the merged Pod is not valid: %s", oneLine(err.Error()))
+	}
+
+	// 4. Restore.
+	if err := restore(result, pod); err != nil {
+		return nil, fmt.Errorf("pod_template: %w", err)
+	}
+	return result, nil
+}
+
+// merge applies a strategic merge patch.
+func merge(plain, patch []byte) (merged []byte, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("cannot be merged: %v", reason)
+		}
+	}()
+	return strategicpatch.StrategicMergePatch(plain, patch, corev1.Pod{})
+}
+
+// checkKeys returns an error for a list in a patch whose elements lack their merge
+// key, have one of a wrong type, or have the same one twice. Fields that a Pod has
+// not are left to the strict decoding.
+func checkKeys(path string, fields map[string]any, schema strategicpatch.LookupPatchMeta) error {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if strings.HasPrefix(name, "$") {
+			continue // a directive
+		}
+		at := strings.TrimPrefix(path+"."+name, ".")
+		switch value := fields[name].(type) {
+		case map[string]any:
+			if below, _, err := schema.LookupPatchMetadataForStruct(name); err == nil {
+				if err := checkKeys(at, value, below); err != nil {
+					return err
+				}
+			}
+		case []any:
+			below, meta, err := schema.LookupPatchMetadataForSlice(name)
+			if err != nil {
+				continue
+			}
+			if err := checkList(at, value, below, meta.GetPatchMergeKey()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkList checks the elements of one list. Key is empty for a list that a patch
+// replaces.
+func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, key string) error {
+	seen := map[any]int{}
+	for i, element := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		fields, ok := element.(map[string]any)
+		switch {
+		case !ok && key != "":
+			return fmt.Errorf("%s is not a mapping", at)
+		case !ok:
+			continue
+		}
+		if err := checkKeys(at, fields, schema); err != nil {
+			return err
+		}
+		value, there := fields[key]
+		if _, directive := fields["$patch"]; key == "" || directive && !there {
+			continue
+		}
+		switch value.(type) {
+		case string:
+			ok = key != "containerPort"
+		case float64:
+			ok = key == "containerPort"
+		default:
+			ok = false
+		}
+		switch {
+		case !there:
+			return fmt.Errorf("%s has no %s, by which elements of this list are merged", at, key)
+		case !ok:
+			return fmt.Errorf("%s.%s is of a wrong type", at, key)
+		}
+		if before, twice := seen[value]; twice {
+			return fmt.Errorf("%s has the same %s as element %d: %v", at, key, before, value)
+		}
+		seen[value] = i
+	}
+	return nil
+}
+
+// restore puts back what a template must not change in a Pod: names, labels and
+// annotations of the agent, both volumes and their mounts, and the commands. With
+// another init container or other volumes, a template would get the key that the
+// handoff is sealed to.
+func restore(pod, plain *corev1.Pod) error {
+	pod.TypeMeta, pod.Status = plain.TypeMeta, corev1.PodStatus{}
+	pod.Name, pod.GenerateName, pod.Namespace = plain.Name, "", ""
+	pod.Labels, pod.Annotations = laidOver(pod.Labels, plain.Labels), laidOver(pod.Annotations, plain.Annotations)
+	pod.Spec.RestartPolicy = plain.Spec.RestartPolicy
+	pod.Spec.ActiveDeadlineSeconds = plain.Spec.ActiveDeadlineSeconds
+	pod.Spec.EphemeralContainers = nil
+	pod.Spec.Volumes = firstOnes(plain.Spec.Volumes, pod.Spec.Volumes, func(v corev1.Volume) string { return v.Name })
+
+	// The init container: a template may change its resources and security.
+	prepare := plain.Spec.InitContainers[0]
+	containerName := func(c corev1.Container) string { return c.Name }
+	if i := slices.IndexFunc(pod.Spec.InitContainers, named(prepareContainer)); i >= 0 {
+		prepare.Resources = pod.Spec.InitContainers[i].Resources
+		prepare.SecurityContext = pod.Spec.InitContainers[i].SecurityContext
+		prepare.ImagePullPolicy = pod.Spec.InitContainers[i].ImagePullPolicy
+	}
+	pod.Spec.InitContainers = firstOnes([]corev1.Container{prepare}, pod.Spec.InitContainers, containerName)
+
+	// The job's container: a template may change all but what starts the runner.
+	i := slices.IndexFunc(pod.Spec.Containers, named(mainContainer))
+	if i < 0 {
+		return fmt.Errorf("the container %s must not be removed", mainContainer)
+	}
+	main, before := pod.Spec.Containers[i], plain.Spec.Containers[0]
+	main.Command, main.Args = before.Command, nil
+	main.RestartPolicy, main.RestartPolicyRules = nil, nil
+	main.TerminationMessagePath, main.TerminationMessagePolicy = before.TerminationMessagePath, before.TerminationMessagePolicy
+	main.VolumeMounts = firstOnes(before.VolumeMounts, main.VolumeMounts, func(m corev1.VolumeMount) string { return m.MountPath })
+	pod.Spec.Containers = firstOnes([]corev1.Container{main}, pod.Spec.Containers, containerName)
+
+	// Names of other elements that would be taken for those of the agent.
+	for _, c := range slices.Concat(pod.Spec.InitContainers[1:], pod.Spec.Containers[1:]) {
+		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == mainContainer {
+			return fmt.Errorf("the container name %s is reserved", c.Name)
+		}
+	}
+	return nil
+}
+
+// reservedPrefix begins names that a template must not use for elements of its
+// own.
+const reservedPrefix = mainContainer + "-"
+
+// named returns a function that reports whether a container has the name.
+func named(name string) func(corev1.Container) bool {
+	return func(c corev1.Container) bool { return c.Name == name }
+}
+
+// laidOver returns base with the entries of top, which win.
+func laidOver(base, top map[string]string) map[string]string {
+	all := maps.Clone(base)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, top)
+	return all
+}
+
+// firstOnes returns own, followed by those of all whose key no element of own has.
+func firstOnes[T any](own, all []T, key func(T) string) []T {
+	result := slices.Clone(own)
+	for _, one := range all {
+		if !slices.ContainsFunc(own, func(o T) bool { return key(o) == key(one) }) {
+			result = append(result, one)
+		}
+	}
+	return result
+}
+
+// oneLine returns text without line breaks.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
