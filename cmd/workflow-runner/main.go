@@ -25,9 +25,6 @@ import (
 // handoverLimit is the time in which the agent must have handed the job over.
 const handoverLimit = 30 * time.Second
 
-// terminationLog is where a container leaves a message for the status of its Pod.
-const terminationLog = "/dev/termination-log"
-
 const usage = `workflow-runner runs the steps of one workflow job. It is started by the agent.
 
   workflow-runner run        reads a handover from standard input and runs the job
@@ -35,8 +32,9 @@ const usage = `workflow-runner runs the steps of one workflow job. It is started
 
 In a Pod:
 
-  workflow-runner prepare FOLDER                    copies itself to FOLDER and makes a key there
-  workflow-runner run --handoff FILE --key FILE     reads the handover, sealed to the key, from a file
+  workflow-runner prepare FOLDER FILE              copies itself to FOLDER, makes a key there, and
+                                                   writes its public half to FILE
+  workflow-runner run --handoff FILE --key FILE    reads the handover, sealed to the key, from a file
 `
 
 func main() {
@@ -58,8 +56,8 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		return code
 	case runs:
 		return run(environ, source, stdout, log)
-	case len(args) == 2 && args[0] == "prepare":
-		return prepare(args[1], log)
+	case len(args) == 3 && args[0] == "prepare":
+		return prepare(args[1], args[2], log)
 	case len(args) == 1 && args[0] == "version":
 		fmt.Fprintln(stdout, cli.Version())
 		return 0
@@ -90,11 +88,11 @@ func handoffSource(args []string, stdin io.Reader) (source func(context.Context)
 }
 
 // prepare makes a Pod ready for the job's own container: it copies this program
-// to folder, and reports a public key to the Pod's status.
-func prepare(folder string, log *slog.Logger) int {
+// to folder, and writes a public key to report.
+func prepare(folder, report string, log *slog.Logger) int {
 	program, err := os.Executable()
 	if err == nil {
-		err = handoff.Prepare(program, folder, terminationLog)
+		err = handoff.Prepare(program, folder, report)
 	}
 	if err != nil {
 		log.Error("cannot prepare the Pod", "error", err)

@@ -283,8 +283,8 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
 	folder, downward := t.TempDir(), t.TempDir()
 	report := filepath.Join(t.TempDir(), "termination-log")
-	if err := handoff.Prepare(program(t), folder, report); err != nil {
-		t.Fatal(err)
+	if out, err := exec.Command(program(t), "prepare", folder, report).CombinedOutput(); err != nil {
+		t.Fatalf("prepare: %v\n%s", err, out)
 	}
 	key, err := os.ReadFile(report)
 	if err != nil {

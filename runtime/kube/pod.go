@@ -123,7 +123,7 @@ func prepareOf(image string, policy corev1.PullPolicy, requests corev1.ResourceL
 		Name:            prepareContainer,
 		Image:           image,
 		ImagePullPolicy: policy,
-		Command:         []string{programImagePath, "prepare", runnerFolder},
+		Command:         []string{programImagePath, "prepare", runnerFolder, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
 		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: runnerFolder}},
 		SecurityContext: &corev1.SecurityContext{

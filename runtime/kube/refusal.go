@@ -19,7 +19,7 @@ func (e *Executor) explain(doing string, err error) error {
 	case errors.Is(err, context.Canceled) && !answered:
 		return fmt.Errorf("%s: %w", doing, err)
 	case !answered:
-		return fmt.Errorf("%s: the Kubernetes API server at %s did not answer: %s", doing, e.client.host, text)
+		return fmt.Errorf("%s: the Kubernetes API server at %s cannot be reached: %s", doing, e.client.host, text)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: the cluster does not accept the agent's credentials: "+
 			"check its service account or KUBECONFIG (%s)", doing, text)

@@ -15,6 +15,7 @@ import (
 const (
 	overdueLimit = 60 * time.Second // beyond the grace, after which the object is removed by force
 	lookEvery    = time.Second      // at a Pod that the watch does not show
+	lookSeldom   = 10 * time.Second // at a Pod that the watch shows, if it is not gone by then
 )
 
 // Remove deletes the Pod and returns when it is gone. The kubelet sends a TERM
@@ -57,13 +58,13 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) er
 		if now != nil && (gone || now.uid != uid) {
 			return nil
 		}
-		var look <-chan time.Time
+		wait := lookSeldom
 		if now == nil || e.pods.health() != nil {
-			look = time.After(lookEvery)
+			wait = lookEvery
 		}
 		select {
 		case <-changed:
-		case <-look:
+		case <-time.After(wait):
 			there, err := e.client.get(ctx, e.namespace, name)
 			if apierrors.IsNotFound(err) || err == nil && string(there.UID) != uid {
 				return nil

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -61,10 +62,17 @@ func observe(client *client, namespace, selector string) *observer {
 	return o
 }
 
+// errClosed is the problem of a watch that was closed. An executor may be used
+// after its Close, to remove what is left; it then asks the API server.
+var errClosed = errors.New("the watch is closed")
+
 // close ends the watch.
 func (o *observer) close() {
 	o.cancel()
 	<-o.done
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.problem = errClosed
 }
 
 // run lists and watches until ctx ends.

@@ -1,0 +1,64 @@
+package kube
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// leftIn names the Pods of a job, and the processes of its runner.
+func leftIn(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
+	t.Helper()
+	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	var list corev1.PodList
+	if err := core.Get().Namespace(n.Name).Resource("pods").Do(t.Context()).Into(&list); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, pod := range list.Items {
+		if pod.Annotations[annotationJob] == job.ID {
+			left = append(left, pod.Name)
+		}
+	}
+	return left
+}
+
+// exposedIn is what everyone who may read the namespace can read of a running job,
+// and what processes of the node show.
+func exposedIn(t *testing.T, n *kubetest.Namespace, id string) string {
+	t.Helper()
+	name, _, _ := parseID(id)
+	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	var text strings.Builder
+	for _, resource := range []string{"pods", "configmaps", "secrets", "events"} {
+		raw, err := core.Get().Namespace(n.Name).Resource(resource).Do(t.Context()).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(raw)
+	}
+	raw, err := core.Get().Namespace(n.Name).Resource("pods").Name(name).SubResource("log").
+		Param("container", mainContainer).Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text.Write(raw)
+	processes, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		line, _ := os.ReadFile("/proc/" + process.Name() + "/cmdline")
+		if strings.Contains(string(line), "--handoff") {
+			environ, _ := os.ReadFile("/proc/" + process.Name() + "/environ")
+			text.Write(line)
+			text.Write(environ)
+		}
+	}
+	return text.String()
+}

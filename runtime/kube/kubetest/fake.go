@@ -1,0 +1,358 @@
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+var (
+	codecs  = serializer.NewCodecFactory(kinds)
+	podKind = schema.GroupResource{Resource: "pods"}
+)
+
+// API is an API server in memory that serves Pods of any namespace over HTTP, with
+// resource versions, watches, deletion with a grace period and logs. Faults are
+// injected with [API.Inject]. Pods run when a [Kubelet] serves it.
+type API struct {
+	server *httptest.Server
+
+	mu       sync.Mutex
+	version  int64 // resourceVersion of the last change
+	oldest   int64 // of the oldest change that a watch can begin at
+	pods     map[string]*corev1.Pod
+	events   []event       // since oldest
+	changed  chan struct{} // closed and replaced at each change
+	broken   chan struct{} // closed and replaced to end all watches
+	inject   func(Request) *Fault
+	requests map[string]int
+	kubelet  *Kubelet
+	uids     int
+}
+
+// event is one change.
+type event struct {
+	version int64
+	kind    watch.EventType
+	pod     *corev1.Pod // never changed afterwards
+}
+
+// Request is a call to the API server.
+type Request struct {
+	Verb string // create, get, list, watch, update, delete or log
+	Name string // of the Pod, if the call names one
+	Body []byte
+}
+
+// Fault is what the API server does in place of the call, or, with After, behind
+// it.
+type Fault struct {
+	Status     int           // of the answer; 0 breaks the connection
+	Message    string        //
+	RetryAfter int           // seconds; 0 sends no header
+	Hang       time.Duration // before the rest
+	After      bool          // the call is made, and its answer is lost
+}
+
+// NewAPI starts an API server. It ends with the test.
+func NewAPI(t testing.TB) *API {
+	t.Helper()
+	a := &API{
+		version: 1, oldest: 1, pods: map[string]*corev1.Pod{},
+		changed: make(chan struct{}), broken: make(chan struct{}), requests: map[string]int{},
+	}
+	a.server = httptest.NewServer(a)
+	t.Cleanup(func() {
+		a.DropWatches()
+		a.server.CloseClientConnections()
+		a.server.Close()
+	})
+	return a
+}
+
+// Config returns how a client reaches the API server.
+func (a *API) Config() *rest.Config { return &rest.Config{Host: a.server.URL} }
+
+// Inject sets a function that returns the fault of a call, or nil.
+func (a *API) Inject(fault func(Request) *Fault) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inject = fault
+}
+
+// Requests returns the number of calls so far by verb.
+func (a *API) Requests() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.requests)
+}
+
+// DropWatches ends all watches that are open.
+func (a *API) DropWatches() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.broken)
+	a.broken = make(chan struct{})
+}
+
+// Compact forgets all changes, so that a watch that begins at an earlier version
+// is answered with 410.
+func (a *API) Compact() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version++
+	a.events, a.oldest = nil, a.version
+}
+
+// Pods returns the Pods of a namespace, sorted by name.
+func (a *API) Pods(namespace string) []corev1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []corev1.Pod
+	for _, key := range slices.Sorted(maps.Keys(a.pods)) {
+		if pod := a.pods[key]; pod.Namespace == namespace {
+			all = append(all, *pod.DeepCopy())
+		}
+	}
+	return all
+}
+
+// Change applies a change to a Pod, as a controller would, and reports whether
+// there is such a Pod.
+func (a *API) Change(namespace, name string, change func(*corev1.Pod)) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	pod, ok := a.pods[namespace+"/"+name]
+	if ok {
+		pod = pod.DeepCopy()
+		change(pod)
+		a.record(watch.Modified, pod)
+	}
+	return ok
+}
+
+// Drop removes a Pod at once, as a deletion with no grace does.
+func (a *API) Drop(namespace, name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if pod, ok := a.pods[namespace+"/"+name]; ok {
+		a.record(watch.Deleted, pod.DeepCopy())
+	}
+}
+
+// Put adds a Pod as it is, with the uid and the version that it lacks.
+func (a *API) Put(pod *corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.add(pod.DeepCopy())
+}
+
+// add keeps a new Pod. The lock is held.
+func (a *API) add(pod *corev1.Pod) *corev1.Pod {
+	a.uids++
+	if pod.UID == "" {
+		pod.UID = types.UID(fmt.Sprintf("uid-%d", a.uids))
+	}
+	pod.CreationTimestamp = metav1.Now()
+	if pod.Status.Phase == "" {
+		pod.Status.Phase = corev1.PodPending
+	}
+	return a.record(watch.Added, pod)
+}
+
+// record keeps a change and wakes the watches. The lock is held.
+func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
+	a.version++
+	pod.ResourceVersion = strconv.FormatInt(a.version, 10)
+	key := pod.Namespace + "/" + pod.Name
+	if kind == watch.Deleted {
+		delete(a.pods, key)
+	} else {
+		a.pods[key] = pod
+	}
+	a.events = append(a.events, event{a.version, kind, pod})
+	close(a.changed)
+	a.changed = make(chan struct{})
+	if a.kubelet != nil {
+		a.kubelet.saw(kind, pod)
+	}
+	return pod
+}
+
+// ServeHTTP serves one call.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) < 2 || parts[1] != "pods" {
+		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, r.URL.Path)))
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	request := Request{Body: body}
+	if len(parts) > 2 {
+		request.Name = parts[2]
+	}
+	request.Verb = verb(r, len(parts))
+	if !a.admit(w, r, request) {
+		return
+	}
+	namespace := parts[0]
+	switch request.Verb {
+	case "create":
+		a.serveCreate(w, r, namespace, body)
+	case "update":
+		a.serveUpdate(w, r, namespace, request.Name, body)
+	case "delete":
+		a.serveDelete(w, r, namespace, request.Name, body)
+	case "get":
+		a.serveGet(w, r, namespace, request.Name)
+	case "log":
+		a.serveLog(w, r, namespace, request.Name)
+	case "watch":
+		a.serveWatch(w, r, namespace)
+	default:
+		a.serveList(w, r, namespace)
+	}
+}
+
+// verb names the call of a request whose path has so many parts.
+func verb(r *http.Request, parts int) string {
+	switch {
+	case r.Method == http.MethodPost:
+		return "create"
+	case r.Method == http.MethodPut:
+		return "update"
+	case r.Method == http.MethodDelete:
+		return "delete"
+	case parts > 3:
+		return "log"
+	case parts > 2:
+		return "get"
+	case r.URL.Query().Get("watch") != "":
+		return "watch"
+	}
+	return "list"
+}
+
+// admit counts a call, and injects its fault. It reports whether the call is to be
+// served.
+func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) bool {
+	a.mu.Lock()
+	a.requests[request.Verb]++
+	inject := a.inject
+	a.mu.Unlock()
+	if inject == nil {
+		return true
+	}
+	fault := inject(request)
+	if fault == nil {
+		return true
+	}
+	if fault.After {
+		a.mu.Lock()
+		a.inject = nil
+		a.mu.Unlock()
+		r.Body = io.NopCloser(strings.NewReader(string(request.Body)))
+		a.ServeHTTP(httptest.NewRecorder(), r)
+		a.Inject(inject)
+	}
+	if fault.Hang > 0 {
+		select {
+		case <-time.After(fault.Hang):
+		case <-r.Context().Done():
+		}
+	}
+	if fault.Status == 0 {
+		panic(http.ErrAbortHandler)
+	}
+	if fault.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(fault.RetryAfter))
+	}
+	a.answer(w, r, fault.Status, &metav1.Status{
+		Status: metav1.StatusFailure, Code: int32(fault.Status), Message: fault.Message, Reason: reasons[fault.Status],
+	})
+	return false
+}
+
+// reasons are the reasons of statuses that faults may have.
+var reasons = map[int]metav1.StatusReason{
+	http.StatusUnauthorized: metav1.StatusReasonUnauthorized, http.StatusForbidden: metav1.StatusReasonForbidden,
+	http.StatusConflict: metav1.StatusReasonConflict, http.StatusGone: metav1.StatusReasonExpired,
+	http.StatusUnprocessableEntity: metav1.StatusReasonInvalid, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests,
+	http.StatusInternalServerError: metav1.StatusReasonInternalError, http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
+}
+
+// status returns an API error as the object that is sent.
+func status(err *apierrors.StatusError) *metav1.Status { s := err.Status(); return &s }
+
+// media returns how the client wants to be answered.
+func media(r *http.Request) runtime.SerializerInfo {
+	wanted := runtime.ContentTypeJSON
+	if strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+		wanted = runtime.ContentTypeProtobuf
+	}
+	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), wanted)
+	return info
+}
+
+// answer sends an object.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, code int, object runtime.Object) {
+	info := media(r)
+	text, err := runtime.Encode(codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), object)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", info.MediaType)
+	w.WriteHeader(code)
+	_, _ = w.Write(text)
+}
+
+// decode reads an object that a client sent.
+func decode(body []byte) (runtime.Object, error) {
+	object, _, err := codecs.UniversalDeserializer().Decode(body, nil, nil)
+	return object, err
+}
+
+// decodeOptions reads the options of a delete. They are sent as meta/v1 or in JSON.
+func decodeOptions(body []byte) (options metav1.DeleteOptions) {
+	if object, err := decode(body); err == nil {
+		if sent, ok := object.(*metav1.DeleteOptions); ok {
+			return *sent
+		}
+	}
+	_ = json.Unmarshal(body, &options)
+	return options
+}
+
+// selected returns the label selector of a request.
+func selected(r *http.Request) labels.Selector {
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
+}

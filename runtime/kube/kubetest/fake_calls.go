@@ -1,0 +1,237 @@
+package kubetest
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+func (a *API) serveCreate(w http.ResponseWriter, r *http.Request, namespace string, body []byte) {
+	object, err := decode(body)
+	pod, ok := object.(*corev1.Pod)
+	if err != nil || !ok || len(pod.Spec.Containers) == 0 {
+		a.answer(w, r, http.StatusUnprocessableEntity, status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "", nil)))
+		return
+	}
+	pod.Namespace = namespace
+	a.mu.Lock()
+	_, there := a.pods[namespace+"/"+pod.Name]
+	dry := r.URL.Query().Get("dryRun") != ""
+	if !there && !dry {
+		pod = a.add(pod)
+	}
+	a.mu.Unlock()
+	if there {
+		a.answer(w, r, http.StatusConflict, status(apierrors.NewAlreadyExists(podKind, pod.Name)))
+		return
+	}
+	a.answer(w, r, http.StatusCreated, pod)
+}
+
+func (a *API) serveUpdate(w http.ResponseWriter, r *http.Request, namespace, name string, body []byte) {
+	object, err := decode(body)
+	pod, ok := object.(*corev1.Pod)
+	if err != nil || !ok || len(pod.Spec.Containers) == 0 {
+		a.answer(w, r, http.StatusUnprocessableEntity, status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), name, nil)))
+		return
+	}
+	a.mu.Lock()
+	before, there := a.pods[namespace+"/"+name]
+	current := there && (pod.ResourceVersion == "" || pod.ResourceVersion == before.ResourceVersion)
+	if current {
+		pod.Status = before.Status // an update ignores the status
+		pod = a.record(watch.Modified, pod)
+	}
+	a.mu.Unlock()
+	switch {
+	case !there:
+		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+	case !current:
+		a.answer(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
+	default:
+		a.answer(w, r, http.StatusOK, pod)
+	}
+}
+
+func (a *API) serveDelete(w http.ResponseWriter, r *http.Request, namespace, name string, body []byte) {
+	options := decodeOptions(body)
+	grace := int64(30)
+	if options.GracePeriodSeconds != nil {
+		grace = *options.GracePeriodSeconds
+	}
+	a.mu.Lock()
+	pod, there := a.pods[namespace+"/"+name]
+	wrong := there && options.Preconditions != nil && options.Preconditions.UID != nil && *options.Preconditions.UID != pod.UID
+	if there && !wrong {
+		pod = pod.DeepCopy()
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if grace == 0 || ended || pod.Spec.NodeName == "" || a.kubelet == nil {
+			a.record(watch.Deleted, pod)
+		} else if pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds > grace {
+			pod.DeletionGracePeriodSeconds = &grace
+			pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(time.Duration(grace) * time.Second)}
+			a.record(watch.Modified, pod)
+		}
+	}
+	a.mu.Unlock()
+	switch {
+	case !there:
+		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+	case wrong:
+		a.answer(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
+	default:
+		a.answer(w, r, http.StatusOK, pod)
+	}
+}
+
+func (a *API) serveGet(w http.ResponseWriter, r *http.Request, namespace, name string) {
+	a.mu.Lock()
+	pod, there := a.pods[namespace+"/"+name]
+	a.mu.Unlock()
+	if !there {
+		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+		return
+	}
+	a.answer(w, r, http.StatusOK, pod)
+}
+
+// serveList serves all Pods that match, in pages if a limit is asked for.
+func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string) {
+	selector, query := selected(r), r.URL.Query()
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	a.mu.Lock()
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(a.version, 10)}}
+	for _, key := range slices.Sorted(maps.Keys(a.pods)) {
+		pod := a.pods[key]
+		if pod.Namespace != namespace || key <= query.Get("continue") || !matches(selector, pod) {
+			continue
+		}
+		if limit > 0 && len(list.Items) == limit {
+			last := list.Items[limit-1]
+			list.Continue = last.Namespace + "/" + last.Name
+			break
+		}
+		list.Items = append(list.Items, *pod)
+	}
+	a.mu.Unlock()
+	a.answer(w, r, http.StatusOK, list)
+}
+
+// serveWatch sends changes until the client leaves or [API.DropWatches] is called.
+func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace string) {
+	info, selector, query := media(r), selected(r), r.URL.Query()
+	initial := query.Get("sendInitialEvents") == "true"
+	version, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
+
+	// What is there, or 410 for a version whose changes are forgotten.
+	a.mu.Lock()
+	var first []*corev1.Pod
+	if initial || version == 0 {
+		for _, key := range slices.Sorted(maps.Keys(a.pods)) {
+			first = append(first, a.pods[key])
+		}
+		version = a.version
+	}
+	old, broken := version < a.oldest, a.broken
+	a.mu.Unlock()
+	if old {
+		a.answer(w, r, http.StatusGone, status(apierrors.NewResourceExpired("too old resource version")))
+		return
+	}
+	w.Header().Set("Content-Type", info.MediaType+";stream=watch")
+	w.WriteHeader(http.StatusOK)
+	out := &sender{w: w, info: info}
+	shown := map[string]bool{}
+	for _, pod := range first {
+		if pod.Namespace == namespace && matches(selector, pod) {
+			shown[pod.Name] = true
+			out.send(watch.Added, pod)
+		}
+	}
+	if initial {
+		end := &corev1.Pod{}
+		end.ResourceVersion = strconv.FormatInt(version, 10)
+		end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		out.send(watch.Bookmark, end)
+	}
+
+	// Then each change.
+	for {
+		a.mu.Lock()
+		changed := a.changed
+		begin, _ := slices.BinarySearchFunc(a.events, version+1, func(e event, v int64) int { return int(e.version - v) })
+		news := slices.Clone(a.events[begin:])
+		a.mu.Unlock()
+		for _, e := range news {
+			version = e.version
+			if e.pod.Namespace == namespace {
+				out.change(e, matches(selector, e.pod), shown)
+			}
+		}
+		out.flush()
+		select {
+		case <-changed:
+		case <-broken:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// matches reports whether a Pod has the labels.
+func matches(selector labels.Selector, pod *corev1.Pod) bool {
+	return selector.Matches(labels.Set(pod.Labels))
+}
+
+// sender writes the events of one watch.
+type sender struct {
+	w    http.ResponseWriter
+	info runtime.SerializerInfo
+}
+
+// change sends a change as the watch's selector sees it: a Pod that loses its
+// labels is deleted for the watch.
+func (s *sender) change(e event, match bool, shown map[string]bool) {
+	kind := e.kind
+	switch {
+	case !match && !shown[e.pod.Name]:
+		return
+	case !match, kind == watch.Deleted:
+		kind = watch.Deleted
+		delete(shown, e.pod.Name)
+	case !shown[e.pod.Name]:
+		kind = watch.Added
+		shown[e.pod.Name] = true
+	}
+	s.send(kind, e.pod)
+}
+
+func (s *sender) send(kind watch.EventType, pod *corev1.Pod) {
+	encoder := codecs.EncoderForVersion(s.info.Serializer, corev1.SchemeGroupVersion)
+	object, err := runtime.Encode(encoder, pod)
+	if err != nil {
+		panic(err) // of a type that the scheme knows
+	}
+	frame := s.info.StreamSerializer.Framer.NewFrameWriter(s.w)
+	text, err := runtime.Encode(s.info.StreamSerializer.Serializer, &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}})
+	if err != nil {
+		panic(err)
+	}
+	_, _ = frame.Write(text)
+}
+
+func (s *sender) flush() {
+	if f, ok := s.w.(http.Flusher); ok {
+		f.Flush()
+	}
+}
