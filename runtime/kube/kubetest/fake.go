@@ -321,7 +321,7 @@ func media(r *http.Request) runtime.SerializerInfo {
 // answer sends an object.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, code int, object runtime.Object) {
 	info := media(r)
-	text, err := runtime.Encode(codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), object)
+	text, err := encode(info, object)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -329,6 +329,16 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, code int, object ru
 	w.Header().Set("Content-Type", info.MediaType)
 	w.WriteHeader(code)
 	_, _ = w.Write(text)
+}
+
+// encode returns an object as it is sent. Encoding sets the kind of the object
+// meanwhile, so a Pod that others read is copied.
+func encode(info runtime.SerializerInfo, object runtime.Object) ([]byte, error) {
+	if pod, ok := object.(*corev1.Pod); ok {
+		mine := *pod
+		object = &mine
+	}
+	return runtime.Encode(codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), object)
 }
 
 // decode reads an object that a client sent.

@@ -217,8 +217,7 @@ func (s *sender) change(e event, match bool, shown map[string]bool) {
 }
 
 func (s *sender) send(kind watch.EventType, pod *corev1.Pod) {
-	encoder := codecs.EncoderForVersion(s.info.Serializer, corev1.SchemeGroupVersion)
-	object, err := runtime.Encode(encoder, pod)
+	object, err := encode(s.info, pod)
 	if err != nil {
 		panic(err) // of a type that the scheme knows
 	}
