@@ -196,16 +196,22 @@ func restore(pod, plain *corev1.Pod) error {
 // own.
 const reservedPrefix = mainContainer + "-"
 
+// reservedKeys begins labels and annotations of the agent.
+const reservedKeys = "cmwa."
+
 // named returns a function that reports whether a container has the name.
 func named(name string) func(corev1.Container) bool {
 	return func(c corev1.Container) bool { return c.Name == name }
 }
 
-// laidOver returns base with the entries of top, which win.
+// laidOver returns base with the entries of top, which win. Keys of base that are
+// the agent's own are dropped.
 func laidOver(base, top map[string]string) map[string]string {
-	all := maps.Clone(base)
-	if all == nil {
-		all = map[string]string{}
+	all := map[string]string{}
+	for key, value := range base {
+		if !strings.HasPrefix(key, reservedKeys) {
+			all[key] = value
+		}
 	}
 	maps.Copy(all, top)
 	return all

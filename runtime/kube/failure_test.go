@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
+)
+
+// seenPod is a Pod as the API server shows it: assigned to a node, with the
+// containers in the normal states of a start.
+func seenPod(changes ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"},
+		Spec: corev1.PodSpec{
+			NodeName: "n", InitContainers: []corev1.Container{{Name: prepareContainer}},
+			Containers: []corev1.Container{{Name: mainContainer, Image: "image"}},
+		},
+		Status: corev1.PodStatus{
+			Phase:                 corev1.PodPending,
+			InitContainerStatuses: []corev1.ContainerStatus{waits(prepareContainer, "PodInitializing", "")},
+			ContainerStatuses:     []corev1.ContainerStatus{waits(mainContainer, "PodInitializing", "")},
+		},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+func waits(name, reason, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+	}}
+}
+
+func ends(name string, code int32, reason, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message},
+	}}
+}
+
+func runs(name string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+}
+
+func initIs(status corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.InitContainerStatuses[0] = status }
+}
+
+func mainIs(status corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.ContainerStatuses[0] = status }
+}
+
+func phase(phase corev1.PodPhase, reason, message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason, p.Status.Message = phase, reason, message }
+}
+
+func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason, message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message})
+	}
+}
+
+func deleted(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
+
+// withoutStatuses is a Pod that no kubelet has taken.
+func withoutStatuses(p *corev1.Pod) {
+	p.Spec.NodeName, p.Status.InitContainerStatuses, p.Status.ContainerStatuses = "", nil, nil
+}
+
+// prepared is the end of an init container that has reported a key.
+func prepared(t *testing.T) corev1.ContainerStatus {
+	t.Helper()
+	_, public, err := handoff.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ends(prepareContainer, 0, "Completed", public)
+}
+
+func TestJudge(t *testing.T) {
+	ready := initIs(prepared(t))
+	const notPulled = `Back-off pulling image "x:1": ErrImagePull: dial tcp: connection refused`
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want outlook
+		own  bool
+		text string
+	}{
+		"just created":                      {seenPod(withoutStatuses), pending, false, "see its events"},
+		"init container runs":               {seenPod(initIs(runs(prepareContainer))), pending, false, ""},
+		"main is being made":                {seenPod(ready), pending, false, ""},
+		"registry unreachable":              {seenPod(ready, mainIs(waits(mainContainer, "ErrImagePull", "dial tcp: connection refused"))), mayHeal, true, "ErrImagePull: dial tcp"},
+		"registry unreachable, back-off":    {seenPod(ready, mainIs(waits(mainContainer, "ImagePullBackOff", notPulled))), mayHeal, true, "ImagePullBackOff: Back-off"},
+		"pull policy Never, no image":       {seenPod(ready, mainIs(waits(mainContainer, "ErrImageNeverPull", `Container image "x" is not present`))), stuck, true, "ErrImageNeverPull: Container image"},
+		"invalid image name":                {seenPod(ready, mainIs(waits(mainContainer, "InvalidImageName", "repository name (Case) must be lowercase"))), stuck, true, "must be lowercase"},
+		"invalid image name, init":          {seenPod(initIs(waits(prepareContainer, "InvalidImageName", "must be lowercase"))), stuck, false, "container pulumi-workflow-prepare: must be lowercase"},
+		"volume missing":                    {seenPod(mainIs(waits(mainContainer, "ContainerCreating", ""))), pending, false, "see its events"},
+		"ConfigMap in env missing":          {seenPod(ready, mainIs(waits(mainContainer, "CreateContainerConfigError", `configmap "none" not found`))), stuck, false, `configmap "none" not found`},
+		"sandbox cannot start":              {seenPod(mainIs(waits(mainContainer, "ContainerCreating", ""))), pending, false, "see its events"},
+		"runAsNonRoot and a root image":     {seenPod(ready, mainIs(waits(mainContainer, "CreateContainerConfigError", "container has runAsNonRoot and image will run as root"))), stuck, false, "runAsNonRoot"},
+		"image volume on an old runtime":    {seenPod(ready, mainIs(waits(mainContainer, "CreateContainerError", `failed to mkdir ""`))), stuck, false, "failed to mkdir"},
+		"RunContainerError":                 {seenPod(ready, mainIs(waits(mainContainer, "RunContainerError", "context deadline exceeded"))), stuck, false, "RunContainerError: context"},
+		"too little cpu":                    {seenPod(withoutStatuses, condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes are available: 1 Insufficient cpu.")), mayHeal, false, "Unschedulable: 0/1 nodes"},
+		"rejected by the kubelet":           {seenPod(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu")), failed, false, "OutOfcpu: Pod was rejected"},
+		"command not found":                 {seenPod(ready, mainIs(ends(mainContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, true, "StartError: exec"},
+		"command not found, init":           {seenPod(initIs(ends(prepareContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, false, "pulumi-workflow-prepare failed: StartError, exit code 128"},
+		"init container exits 3":            {seenPod(initIs(ends(prepareContainer, 3, "Error", "no space left")), phase(corev1.PodFailed, "", "")), failed, false, "failed: exit code 3: no space left"},
+		"init container of another image":   {seenPod(initIs(ends(prepareContainer, 0, "Completed", ""))), failed, false, "reported no key"},
+		"evicted":                           {seenPod(ready, phase(corev1.PodFailed, "Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ")), failed, false, "Evicted: Pod ephemeral"},
+		"deadline while an image is pulled": {seenPod(phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active on the node longer than the specified deadline")), failed, false, "DeadlineExceeded"},
+		"deleted by somebody":               {seenPod(ready, deleted), failed, false, deletedText},
+		"Eviction API":                      {seenPod(ready, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "Eviction API: evicting")), failed, false, "EvictionByEvictionAPI"},
+		"preemption":                        {seenPod(ready, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod")), failed, false, "PreemptionByScheduler: default-scheduler"},
+		"node lost":                         {seenPod(ready, phase(corev1.PodPending, "NodeLost", "Node n is lost")), mayHeal, false, "NodeLost: Node n"},
+		"an unknown reason":                 {seenPod(ready, mainIs(waits(mainContainer, "Frozen", "brr"))), mayHeal, false, "Frozen: brr"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := judge(stateOf(c.pod))
+			if v.outlook != c.want || v.own != c.own || !strings.Contains(v.String(), c.text) {
+				t.Errorf("got outlook %d, own %v, %q; want %d, %v, %q", v.outlook, v.own, v, c.want, c.own, c.text)
+			}
+		})
+	}
+	t.Run("an init container of a template that cannot start", func(t *testing.T) {
+		pod := seenPod(ready)
+		pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses, waits("tools", "ErrImageNeverPull", "no image"))
+		if v := judge(stateOf(pod)); v.outlook != stuck || v.own || v.String() != "ErrImageNeverPull: container tools: no image" {
+			t.Errorf("got %+v: %s", v, v)
+		}
+	})
+}
+
+func TestExitOf(t *testing.T) {
+	running := phase(corev1.PodRunning, "", "")
+	limited := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: {}}
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want runtime.Exit
+	}{
+		"success":                     {seenPod(running, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0}},
+		"failed step":                 {seenPod(running, mainIs(ends(mainContainer, 10, "Error", "log"))), runtime.Exit{Code: 10}},
+		"child out of memory":         {seenPod(running, mainIs(ends(mainContainer, 10, "OOMKilled", ""))), runtime.Exit{Code: 10}},
+		"out of memory":               {seenPod(running, mainIs(ends(mainContainer, 137, "OOMKilled", ""))), runtime.Exit{Code: 137, Reason: "out of memory"}},
+		"out of memory, not said":     {seenPod(running, limited, mainIs(ends(mainContainer, 137, "Error", ""))), runtime.Exit{Code: 137, Reason: "killed, probably because it was out of memory"}},
+		"killed":                      {seenPod(running, mainIs(ends(mainContainer, 137, "Error", ""))), runtime.Exit{Code: 137, Reason: "killed"}},
+		"another architecture":        {seenPod(running, mainIs(ends(mainContainer, 1, "Error", "exec /x: exec format error\n"))), runtime.Exit{Code: 1, Reason: "exec /x: exec format error"}},
+		"runner with a message":       {seenPod(running, mainIs(ends(mainContainer, 13, "Error", "{\"step\":0}\nlevel=ERROR msg=x\n"))), runtime.Exit{Code: 13, Reason: "level=ERROR msg=x"}},
+		"evicted":                     {seenPod(mainIs(ends(mainContainer, 2, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")), runtime.Exit{Code: 2, Reason: "Evicted: too much"}},
+		"deadline exceeded":           {seenPod(mainIs(ends(mainContainer, 137, "Error", "")), phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")), runtime.Exit{Code: 137, Reason: "DeadlineExceeded: Pod was active"}},
+		"node is back after deletion": {seenPod(running, deleted, mainIs(ends(mainContainer, 143, "Error", ""))), runtime.Exit{Code: 143, Reason: deletedText}},
+		"preempted":                   {seenPod(running, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), mainIs(ends(mainContainer, 143, "Error", ""))), runtime.Exit{Code: 143, Reason: "PreemptionByScheduler: preempting"}},
+		"not known":                   {seenPod(mainIs(ends(mainContainer, 137, "ContainerStatusUnknown", "The container could not be located")), phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")), runtime.Exit{Code: never, Reason: "DeadlineExceeded: Pod was active"}},
+		"rejected":                    {seenPod(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "rejected")), runtime.Exit{Code: never, Reason: "OutOfcpu: rejected"}},
+		"signal":                      {seenPod(running, mainIs(ends(mainContainer, 139, "Error", ""))), runtime.Exit{Code: 139, Reason: "ended by signal 11 (segmentation fault)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := exitOf(stateOf(c.pod)); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestStateOf(t *testing.T) {
+	t.Run("a lost node is told from a container that is not ready", func(t *testing.T) {
+		running := phase(corev1.PodRunning, "", "")
+		ready := func(pod, containers corev1.ConditionStatus) bool {
+			return stateOf(seenPod(running, mainIs(runs(mainContainer)),
+				condition(corev1.PodReady, pod, "", ""), condition(corev1.ContainersReady, containers, "", ""))).nodeLost
+		}
+		if ready(corev1.ConditionTrue, corev1.ConditionTrue) || ready(corev1.ConditionFalse, corev1.ConditionFalse) {
+			t.Error("a node that reports is lost")
+		}
+		if !ready(corev1.ConditionFalse, corev1.ConditionTrue) {
+			t.Error("a lost node is not noticed")
+		}
+	})
+	t.Run("a reduced Pod has the same state", func(t *testing.T) {
+		pod := seenPod(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(mainContainer)),
+			condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""))
+		pod.Labels, pod.ResourceVersion = map[string]string{labelKeep: keepFailed}, "7"
+		if whole, small := stateOf(pod), stateOf(reduced(pod)); *whole != *small {
+			t.Errorf("got %+v, want %+v", small, whole)
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// testJob is a job with everything set that a Pod shows.
+func testJob() *runtime.Job {
+	return &runtime.Job{
+		ID: "job-1", Kind: runtime.Deployment, Subject: "deployment-1", Token: secret.New("the-token-of-the-job"),
+		Pool: "main-0123abcd", PoolName: "main", Agent: "agent-1", Generation: 7, Service: "https://api.example.com",
+		Identity: runtime.Identity{
+			Service: "https://api.example.com", Organization: "acme", PoolID: "p1",
+			Credentials: "token", Target: "kubernetes", Namespace: "jobs",
+		},
+		Definition: runtime.Definition{
+			Image: runtime.Image{Reference: "pulumi/pulumi:3"}, OS: "linux", Timeout: time.Hour, Steps: 2,
+			Raw: json.RawMessage(`{"the":"definition"}`),
+		},
+	}
+}
+
+// golden compares a value, as JSON, with a file.
+func golden(t *testing.T, name string, value any) {
+	t.Helper()
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, '\n')
+	path := filepath.Join("testdata", name+".json")
+	if *update {
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, want) {
+		t.Errorf("%s differs (-want +got):\n%s", path, cmp.Diff(string(want), string(text)))
+	}
+}
+
+func TestPodOf(t *testing.T) {
+	const name, image = "pulumi-workflow-runner-abc", "cmwa/cmwa:1"
+	make := func(t *testing.T, job *runtime.Job) *corev1.Pod {
+		t.Helper()
+		pod, err := podOf(job, name, image, StartTimeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	t.Run("default settings", func(t *testing.T) { golden(t, "pod-default", make(t, testJob())) })
+	t.Run("all settings", func(t *testing.T) {
+		job := testJob()
+		job.Tuning.Place.OverrideImage = "registry.example.com/other:2"
+		job.Tuning.Place.Kubernetes = runtime.Kubernetes{
+			Image: "registry.example.com/cmwa:2", ImagePullPolicy: "Always", ServiceAccount: "worker",
+			CPU: "500m", Memory: "4Gi", KeepFailedPods: true,
+			Template: []byte(`{"metadata": {"labels": {"team": "platform"}}, "spec": {"nodeSelector": {"disk": "ssd"}}}`),
+		}
+		golden(t, "pod-settings", make(t, job))
+	})
+	t.Run("nothing secret is in it", func(t *testing.T) {
+		text, err := json.Marshal(make(t, testJob()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, hidden := range []string{"the-token-of-the-job", "the definition", `{"the"`} {
+			if strings.Contains(string(text), hidden) {
+				t.Errorf("the Pod shows %s", hidden)
+			}
+		}
+	})
+	t.Run("an id that is no label becomes a digest", func(t *testing.T) {
+		job := testJob()
+		job.ID = "a job/with a long name " + strings.Repeat("x", 100)
+		pod := make(t, job)
+		if value := pod.Labels[labelJob]; len(value) != 32 || pod.Annotations[annotationJob] != job.ID {
+			t.Errorf("the label is %q, the annotation %q", value, pod.Annotations[annotationJob])
+		}
+		if got := found(pod).Job; got != job.ID {
+			t.Errorf("found job %q, want %q", got, job.ID)
+		}
+	})
+	t.Run("a job without a limit has no deadline", func(t *testing.T) {
+		job := testJob()
+		job.Definition.Timeout = 0
+		if pod := make(t, job); pod.Spec.ActiveDeadlineSeconds != nil {
+			t.Errorf("the deadline is %d", *pod.Spec.ActiveDeadlineSeconds)
+		}
+	})
+	t.Run("a limit beyond 32 bits is cut", func(t *testing.T) {
+		job := testJob()
+		job.Definition.Timeout = 1<<63 - 1
+		if pod := make(t, job); *pod.Spec.ActiveDeadlineSeconds != 1<<31-1 {
+			t.Errorf("the deadline is %d", *pod.Spec.ActiveDeadlineSeconds)
+		}
+	})
+	t.Run("an amount that is none is refused", func(t *testing.T) {
+		for _, text := range []string{"many", "-1", "0"} {
+			job := testJob()
+			job.Tuning.Place.Kubernetes.CPU = text
+			if _, err := podOf(job, name, image, StartTimeout); err == nil || !strings.Contains(err.Error(), "kubernetes.cpu") {
+				t.Errorf("cpu %s: got %v", text, err)
+			}
+		}
+	})
+}
+
+func TestNewName(t *testing.T) {
+	for range 100 {
+		if name := newName(); !strings.HasPrefix(name, namePrefix) || len(name) > 63 {
+			t.Errorf("%q is not the name of a Pod", name)
+		}
+	}
+}
+
+func TestParseID(t *testing.T) {
+	for id, ok := range map[string]bool{
+		"pulumi-workflow-runner-a/uid": true, "": false, "name": false, "name/": false, "/uid": false,
+		"../../etc": false, "Name/uid": false, "no-such-environment": false,
+	} {
+		if _, _, got := parseID(id); got != ok {
+			t.Errorf("%q: got %v, want %v", id, got, ok)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package kube
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// templated returns the Pod of a job with a template.
+func templated(template string) (*corev1.Pod, error) {
+	job := testJob()
+	job.Tuning.Place.Kubernetes.Template = []byte(template)
+	return podOf(job, "pulumi-workflow-runner-abc", "cmwa/cmwa:1", StartTimeout)
+}
+
+func TestApplyTemplate(t *testing.T) {
+	t.Run("what the vendor documents", func(t *testing.T) {
+		pod, err := templated(`{
+			"apiVersion": "v1", "kind": "Pod",
+			"metadata": {"labels": {"team": "platform"}, "annotations": {"note": "x"}},
+			"spec": {
+				"nodeSelector": {"disk": "ssd"},
+				"tolerations": [{"key": "jobs", "operator": "Exists"}],
+				"initContainers": [{"name": "tools", "image": "tools:1", "volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
+				"containers": [
+					{"name": "proxy", "image": "proxy:1"},
+					{"name": "pulumi-workflow", "workingDir": "/tmp", "env": [{"name": "HOME", "value": "/tmp"}],
+						"resources": {"limits": {"memory": "2Gi"}},
+						"volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+						"securityContext": {"runAsUser": 1000}}
+				],
+				"volumes": [{"name": "cache", "emptyDir": {}}]
+			}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "pod-template", pod)
+	})
+
+	t.Run("what must not change is restored", func(t *testing.T) {
+		pod, err := templated(`{
+			"metadata": {"name": "mine", "namespace": "other", "labels": {"cmwa.job": "other", "app.kubernetes.io/name": null},
+				"annotations": {"cmwa.job": "other", "cmwa.handoff": "text"}},
+			"spec": {
+				"restartPolicy": "Always", "activeDeadlineSeconds": 1,
+				"initContainers": [{"name": "pulumi-workflow-prepare", "image": "thief", "command": ["steal"], "restartPolicy": "Always",
+					"env": [{"name": "A", "value": "b"}], "resources": {"requests": {"cpu": "10m"}}}],
+				"containers": [{"name": "pulumi-workflow", "command": ["steal"], "args": ["all"], "terminationMessagePath": "/x",
+					"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/workflow"}]}],
+				"volumes": [
+					{"name": "pulumi-workflow-runner", "hostPath": {"path": "/tmp"}},
+					{"name": "pulumi-workflow-handoff", "$patch": "delete"},
+					{"name": "other", "emptyDir": {}}]
+			}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "pod-protected", pod)
+	})
+
+	t.Run("our containers come first", func(t *testing.T) {
+		pod, err := templated(`{"spec": {
+			"containers": [{"name": "sidecar", "image": "s"}], "initContainers": [{"name": "first", "image": "f"}]}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pod.Spec.Containers[0].Name != mainContainer || len(pod.Spec.Containers) != 2 ||
+			pod.Spec.InitContainers[0].Name != prepareContainer || len(pod.Spec.InitContainers) != 2 {
+			t.Errorf("containers %+v, init containers %+v", pod.Spec.Containers, pod.Spec.InitContainers)
+		}
+	})
+
+	t.Run("a template that changes nothing", func(t *testing.T) {
+		plain, err := templated("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := json.Marshal(plain)
+		for _, template := range []string{"null", "{}", `{"spec": {}}`, `{"spec": {"containers": []}}`, `{"status": {"phase": "Failed"}}`} {
+			pod, err := templated(template)
+			if err != nil {
+				t.Errorf("%s: %v", template, err)
+				continue
+			}
+			if got, _ := json.Marshal(pod); string(got) != string(want) {
+				t.Errorf("%s: got\n%s\nwant\n%s", template, got, want)
+			}
+		}
+	})
+
+	t.Run("a template that does not fit is refused", func(t *testing.T) {
+		for template, want := range map[string]string{
+			`{`:    "not valid JSON",
+			`[]`:   "not a mapping",
+			`"x"`:  "not a mapping",
+			`true`: "not a mapping",
+			`{"spec": {"containers": [{"image": "x"}]}}`:                                                       "spec.containers[0] has no name",
+			`{"spec": {"containers": [{"name": ["a"]}]}}`:                                                      "spec.containers[0].name is of a wrong type",
+			`{"spec": {"containers": [{"name": {"a": 1}}]}}`:                                                   "spec.containers[0].name is of a wrong type",
+			`{"spec": {"containers": [{"name": null}]}}`:                                                       "spec.containers[0].name is of a wrong type",
+			`{"spec": {"containers": [{"name": 7}]}}`:                                                          "spec.containers[0].name is of a wrong type",
+			`{"spec": {"containers": ["a"]}}`:                                                                  "spec.containers[0] is not a mapping",
+			`{"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "a", "image": "y"}]}}`:             "same name as element 0",
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "volumeMounts": [{"mountPath": []}]}]}}`:     "volumeMounts[0].mountPath is of a wrong type",
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "ports": [{"containerPort": "http"}]}]}}`:    "ports[0].containerPort is of a wrong type",
+			`{"spec": {"volumes": [{"emptyDir": {}}]}}`:                                                        "spec.volumes[0] has no name",
+			`{"spec": {"containers": null}}`:                                                                   "must not be removed",
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "$patch": "delete"}]}}`:                      "must not be removed",
+			`{"spec": {"containers": [{"$patch": "replace"}, {"name": "other", "image": "x"}]}}`:               "must not be removed",
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "$patch": "explode"}]}}`:                     "unknown patch type",
+			`{"spec": {"containers": {}}}`:                                                                     "cannot unmarshal",
+			`{"spec": []}`:                                                                                     "cannot unmarshal",
+			`{"spec": null}`:                                                                                   "must not be removed",
+			`{"spec": {"contaners": []}}`:                                                                      `unknown field "spec.contaners"`,
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "imge": "x"}]}}`:                             `unknown field "spec.containers[0].imge"`,
+			`{"spec": {"containers": [{"name": "pulumi-workflow-x", "image": "x"}]}}`:                          "name pulumi-workflow-x is reserved",
+			`{"spec": {"initContainers": [{"name": "pulumi-workflow", "image": "x"}]}}`:                        "name pulumi-workflow is reserved",
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "resources": {"limits": {"cpu": "two"}}}]}}`: "quantities must match",
+		} {
+			pod, err := templated(template)
+			if err == nil {
+				t.Errorf("%s: accepted as %+v", template, pod.Spec)
+				continue
+			}
+			if !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "pod_template") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: got %v, want one line with %q", template, err, want)
+			}
+		}
+	})
+
+	t.Run("directives without a merge key are accepted", func(t *testing.T) {
+		pod, err := templated(`{"spec": {"tolerations": [{"operator": "Exists"}], "$setElementOrder/containers": [{"name": "pulumi-workflow"}],
+			"containers": [{"name": "pulumi-workflow", "env": [{"$patch": "replace"}, {"name": "A", "value": "b"}]}]}}`)
+		if err != nil || len(pod.Spec.Containers[0].Env) != 1 {
+			t.Errorf("got %+v, %v", pod, err)
+		}
+	})
+}
+
+// FuzzApplyTemplate looks for templates that panic, or that take the job's start
+// out of the executor's hands.
+func FuzzApplyTemplate(f *testing.F) {
+	f.Add(`{"spec": {"containers": [{"name": ["a"]}]}}`)
+	f.Add(`{"spec": {"volumes": [{"name": "pulumi-workflow-runner", "hostPath": {"path": "/"}}]}}`)
+	f.Add(`{"spec": {"initContainers": [{"name": "pulumi-workflow-prepare", "command": ["x"]}]}}`)
+	f.Fuzz(func(t *testing.T, template string) {
+		pod, err := templated(template)
+		if err != nil {
+			return
+		}
+		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
+		if main.Name != mainContainer || strings.Join(main.Command, " ") != strings.Join(mainCommand(), " ") || len(main.Args) > 0 {
+			t.Errorf("%q: the job's container is %+v", template, main)
+		}
+		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" || prepare.Command[0] != programImagePath {
+			t.Errorf("%q: the init container is %+v", template, prepare)
+		}
+		for i, volume := range ownVolumes() {
+			if pod.Spec.Volumes[i].String() != volume.String() {
+				t.Errorf("%q: volume %d is %+v", template, i, pod.Spec.Volumes[i])
+			}
+		}
+	})
+}
