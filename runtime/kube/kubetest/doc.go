@@ -3,6 +3,10 @@
 // cluster's administrator, and a service account with exactly the Role that the
 // agent's documentation grants.
 //
+// For what a cluster cannot be asked to do, it has an API server in memory ([API])
+// that serves Pods over HTTP with injected faults, and runs them ([Kubelet]) as
+// processes ([Processes]) or as functions.
+//
 // It will never use another cluster: it reads CMWA_TEST_KUBECONFIG only, not
 // KUBECONFIG or ~/.kube/config, and refuses a kubeconfig that kube-up has not
 // written. No production code imports it.
