@@ -119,7 +119,7 @@ func TestTheLimitOfAllPoolsIsToldAsTheLoopSeesIt(t *testing.T) {
 
 // notYetRun are keys of targets that this release reads and does not carry out.
 func notYetRun(key string) bool {
-	return strings.HasPrefix(key, "kubernetes.") && key != "kubernetes.namespace" || strings.HasPrefix(key, "ecs.") || strings.HasPrefix(key, "pod_template")
+	return strings.HasPrefix(key, "ecs.") || strings.HasPrefix(key, "pod_template_file")
 }
 
 // Each key of the schema says when a change of it takes effect. What the loop
@@ -147,7 +147,7 @@ func TestEveryKeyTakesEffectAsTheSchemaSays(t *testing.T) {
 		if f.Key == "token" {
 			base = ""
 		}
-		if f.Key == "kubernetes.namespace" {
+		if strings.HasPrefix(f.Key, "kubernetes.") || f.Key == "pod_template" {
 			base += "deploy_target: kubernetes\n"
 		}
 		before := config(t, base+first(f.Key == "token", "token: pul-a\n"))
@@ -226,6 +226,8 @@ func another(f schema.Field) string {
 		value = "https://pulumi.example.com"
 	case f.Key == "shared_volume_directory", f.Key == "state_directory":
 		value = "/other"
+	case f.Key == "kubernetes.memory":
+		value = "1Gi"
 	case f.Key == "docker.memory":
 		value = "1g"
 	case f.Key == "docker.volumes":

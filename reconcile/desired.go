@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -62,9 +63,15 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 	if p.OIDCTokenFile != "" {
 		credentials = "oidc"
 	}
-	namespace := ""
+	// Keys of another target change nothing.
+	namespace, kubernetes := "", runtime.Kubernetes{}
 	if p.DeployTarget == "kubernetes" {
 		namespace = p.Kubernetes.Namespace
+		kubernetes = runtime.Kubernetes{
+			Image: p.Kubernetes.Image, ImagePullPolicy: p.Kubernetes.ImagePullPolicy,
+			ServiceAccount: p.Kubernetes.ServiceAccount, CPU: p.Kubernetes.CPU, Memory: p.Kubernetes.Memory,
+			KeepFailedPods: p.Kubernetes.KeepFailedPods, Template: podTemplate(p.PodTemplate),
+		}
 	}
 	var kinds []runtime.Kind
 	for _, kind := range p.EnabledWorkflowTypes {
@@ -91,7 +98,20 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 					Network: p.Docker.Network, Volumes: p.Docker.Volumes, ExtraHosts: p.Docker.ExtraHosts,
 					Memory: p.Docker.Memory, CPUs: p.Docker.CPUs, User: p.Docker.User, Labels: p.Docker.Labels,
 				},
+				Kubernetes: kubernetes,
 			},
 		},
 	}
+}
+
+// podTemplate returns a template in JSON; nil if there is none.
+func podTemplate(template map[string]any) []byte {
+	if template == nil {
+		return nil
+	}
+	text, err := json.Marshal(template)
+	if err != nil {
+		panic(err) // decoded from YAML or JSON, with keys that are text
+	}
+	return text
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -66,7 +67,9 @@ func (l *Loop) setLeftovers(specs []runtime.PoolSpec) {
 	l.wake()
 }
 
-// Recovery finds what earlier runs of this agent left at its deploy_targets.
+// Recovery finds what earlier runs of this agent left at its deploy_targets. The
+// word target means a [runtime.Identity.Location] here: instances in two namespaces
+// are at two targets.
 type Recovery struct {
 	Agent     string // id
 	Record    TargetRecord
@@ -91,7 +94,7 @@ func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec)
 	// The deploy_targets, also of pools that are not built yet.
 	targets := r.Record.Targets()
 	for _, spec := range desired {
-		targets = append(targets, spec.Identity.Target)
+		targets = append(targets, spec.Identity.Location())
 	}
 	slices.Sort(targets)
 
@@ -121,7 +124,7 @@ func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec)
 func (r Recovery) recover(
 	ctx context.Context, target string, desired map[string]runtime.PoolSpec,
 ) ([]runtime.Found, error) {
-	if !slices.Contains(r.Supported, target) {
+	if kind, _, _ := strings.Cut(target, ":"); !slices.Contains(r.Supported, kind) {
 		return nil, nil
 	}
 
@@ -145,7 +148,7 @@ func (r Recovery) recover(
 	}
 	var places []runtime.Place
 	for _, spec := range desired {
-		if spec.Identity.Target == target {
+		if spec.Identity.Location() == target {
 			places = append(places, spec.Tuning.Place)
 		}
 	}

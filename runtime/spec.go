@@ -45,6 +45,15 @@ type Identity struct {
 	Namespace    string `json:",omitempty"` // of Pods; empty is the agent's own, and for other targets
 }
 
+// Location names where the instances of the pool are: its target, followed by a
+// colon and the namespace if it names one.
+func (i Identity) Location() string {
+	if i.Namespace == "" {
+		return i.Target
+	}
+	return i.Target + ":" + i.Namespace
+}
+
 // Tuning is everything that can change under a running pool. Fields are used
 // from the next turn of the loop, except those under Place, which a job keeps
 // as they were at its claim.

@@ -8,6 +8,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -15,6 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/runtime/docker"
+	"github.com/cmwa-project/cmwa/runtime/kube"
 	"github.com/cmwa-project/cmwa/runtime/process"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
@@ -22,7 +24,7 @@ import (
 
 // carriedOut is what this release can carry out: the only list of its targets.
 var carriedOut = schema.Release{
-	Targets: []string{"docker", "process"},
+	Targets: []string{"docker", "kubernetes", "process"},
 	Kinds:   []string{string(runtime.Deployment)},
 
 	StopGrace: runtime.StopGrace,
@@ -30,21 +32,23 @@ var carriedOut = schema.Release{
 
 // builder returns what makes pools: a client, an executor, and the pool over
 // both. All of them share the agent's id and the slots.
-func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, log *slog.Logger) reconcile.Build {
+func builder(
+	environ environment, agent *agentid.Agent, executors *executors, slots *runtime.Slots, log *slog.Logger,
+) reconcile.Build {
 	host := hostname()
 	userAgent := func(program string) string {
 		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)",
 			program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
-		executor, closeExecutor, err := executorFor(ctx, spec.Identity.Target, environ, agent, log.With("pool", spec.Name))
+		executor, closeExecutor, err := executors.open(ctx, spec.Identity.Location(), log.With("pool", spec.Name))
 		if err != nil {
 			return nil, err
 		}
-		if err := agent.AddTarget(spec.Identity.Target); err != nil {
+		if err := agent.AddTarget(spec.Identity.Location()); err != nil {
 			log.Warn("cannot record the deploy_target in the state folder: "+
 				"if the target changes, a restarted agent does not find the instances there",
-				"target", spec.Identity.Target, "error", err)
+				"target", spec.Identity.Location(), "error", err)
 		}
 		client := cloud.New(cloud.Options{
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
@@ -61,26 +65,64 @@ func builder(environ environment, agent *agentid.Agent, slots *runtime.Slots, lo
 	}
 }
 
-// executorFor makes the executor of a deploy_target. The function that it returns
-// closes what the executor holds.
-func executorFor(
-	ctx context.Context, target string, environ environment, agent *agentid.Agent, log *slog.Logger,
-) (runtime.Executor, func(), error) {
+// agentImage is the image of this release, from which Pods copy the runner unless
+// kubernetes.image names another.
+const agentImage = "cmwa/cmwa:"
+
+// executors makes the executors of pools and of the recovery.
+type executors struct {
+	environ environment
+	agent   *agentid.Agent
+	log     *slog.Logger // of what all pools share
+
+	mu      sync.Mutex
+	cluster *kube.Cluster // of all pools with deploy_target kubernetes; nil until the first of them
+}
+
+// open makes the executor for a [runtime.Identity.Location]. The function that it
+// returns closes what the executor holds.
+func (x *executors) open(ctx context.Context, location string, log *slog.Logger) (runtime.Executor, func(), error) {
+	target, namespace, _ := strings.Cut(location, ":")
 	log = log.With("component", target)
 	switch target {
 	case "docker":
 		executor, err := docker.New(ctx, docker.Options{
-			Environ: environ.lookup, Agent: agent.ID, Log: log, RunnerDirectory: podtemplate.RunnerDirectory,
+			Environ: x.environ.lookup, Agent: x.agent.ID, Log: log, RunnerDirectory: podtemplate.RunnerDirectory,
 		})
 		if err != nil {
 			return nil, nil, err
 		}
 		return executor, executor.Close, nil
+	case "kubernetes":
+		cluster, err := x.kubernetes()
+		if err != nil {
+			return nil, nil, err
+		}
+		executor := cluster.Executor(namespace)
+		return executor, executor.Close, nil
 	case "process":
-		executor, err := process.New(process.Options{Agent: agent.ID, Environ: environ.list(), Log: log})
+		executor, err := process.New(process.Options{Agent: x.agent.ID, Environ: x.environ.list(), Log: log})
 		return executor, func() {}, err
 	}
 	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", target)
+}
+
+// kubernetes returns the connection to the cluster, which all executors share. An
+// agent without a pool of that target makes none.
+func (x *executors) kubernetes() (*kube.Cluster, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cluster == nil {
+		cluster, err := kube.New(kube.Options{
+			Environ: x.environ.lookup, Agent: x.agent.ID, Image: agentImage + cli.Version(),
+			Log: x.log.With("component", "kubernetes"),
+		})
+		if err != nil {
+			return nil, err
+		}
+		x.cluster = cluster
+	}
+	return x.cluster, nil
 }
 
 // hostname returns the name of this host for the User-Agent header, without

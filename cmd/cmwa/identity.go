@@ -33,12 +33,12 @@ func identify(ctx context.Context, c *schema.Config, environ environment, log *s
 
 // recovery returns what finds the instances of this agent at every target that it uses
 // or has used.
-func recovery(environ environment, agent *agentid.Agent, log *slog.Logger) reconcile.Recovery {
+func recovery(agent *agentid.Agent, executors *executors, log *slog.Logger) reconcile.Recovery {
 	quiet := slog.New(slog.DiscardHandler) // the pools log the problems of their executors
 	return reconcile.Recovery{
 		Agent: agent.ID, Record: agent, Supported: carriedOut.Targets, Log: log,
 		Executor: func(ctx context.Context, target string) (runtime.Executor, func(), error) {
-			return executorFor(ctx, target, environ, agent, quiet)
+			return executors.open(ctx, target, quiet)
 		},
 	}
 }

@@ -131,7 +131,7 @@ func TestADryRunPrintsTheFirstPlanAndDoesNothing(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ file, want string }{
 		"a wrong value":  {"token: pul-a\nhttp_server_port: many\n", ":2:19: http_server_port:"},
-		"another target": {"token: pul-a\ndeploy_target: kubernetes\n", "kubernetes is not in this release"},
+		"another target": {"token: pul-a\ndeploy_target: ecs\n", "ecs is not in this release"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if said := tell(nil, "run", "--dry-run", "--config", fileOf(t, "agent.yaml", test.file)); said.code != cli.ExitUsage || said.stdout != "" || !strings.Contains(said.stderr, test.want) {

@@ -161,7 +161,7 @@ func TestPlanComparesTheConfigurationsThatManifestsHold(t *testing.T) {
 		"a file beside it":   {old, manifest("ConfigMap", "data", young), 2, "polling_interval  1m -> 10m", ""},
 		"the same as a file": {manifest("ConfigMap", "data", old), old, 0, "no change\n", ""},
 		"a template": {manifest("ConfigMap", "data", kubernetes) + strings.ReplaceAll(template, "%s", "a"),
-			manifest("ConfigMap", "data", kubernetes) + strings.ReplaceAll(template, "%s", "b"), 1, "", "new.yaml:7:20: deploy_target: kubernetes is not in this release"},
+			manifest("ConfigMap", "data", kubernetes) + strings.ReplaceAll(template, "%s", "b"), 2, "pod_template_file  /mnt/worker-pod.json (changed)", ""},
 		"a mistake":      {manifest("ConfigMap", "data", old), manifest("ConfigMap", "data", young+"log_levl: x\n"), 1, "", "new.yaml:8:5: log_levl: unknown key"},
 		"a warning":      {manifest("ConfigMap", "data", old), manifest("ConfigMap", "data", old+"shutdown_timeout: 5s\n"), 2, "shutdown_timeout", "new.yaml:8:23: warning: shutdown_timeout: "},
 		"none":           {old, "apiVersion: v1\nkind: ConfigMap\ndata: {worker-pod.json: '{}'}\n", 1, "", "new.yaml: no ConfigMap or Secret of this file holds a configuration"},

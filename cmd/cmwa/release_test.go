@@ -12,14 +12,14 @@ import (
 )
 
 // foreign are targets that the schema knows and this release does not have.
-var foreign = []string{"kubernetes", "ecs"}
+var foreign = []string{"ecs"}
 
 func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 	for _, target := range foreign {
 		file := fileOf(t, "agent.yaml", "pools:\n- {name: a, token: pul-0, deploy_target: "+target+"}\n- {name: b, token: pul-1, enabled_workflow_types: [insights_scan]}\n")
 		code, stdout, _ := commandLine(nil, "vet", file)
 		for _, want := range []string{
-			fmt.Sprintf("%s:2:42: warning: pools.0.deploy_target: %s is not in this release; it has docker and process\n", file, target),
+			fmt.Sprintf("%s:2:42: warning: pools.0.deploy_target: %s is not in this release; it has docker, kubernetes and process\n", file, target),
 			fmt.Sprintf("%s:3:51: warning: pools.1.enabled_workflow_types: must contain deployment, as this release claims nothing else\n", file),
 		} {
 			if !strings.Contains(stdout, want) {
@@ -34,7 +34,7 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 		}
 	}
 	code, stdout, _ := commandLine([]string{"PULUMI_AGENT_DEPLOY_TARGET=ecs"}, "vet", fileOf(t, "agent.yaml", "token: pul-0123\n"))
-	if code != cli.ExitOK || stdout != "warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; it has docker and process\n" {
+	if code != cli.ExitOK || stdout != "warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; it has docker, kubernetes and process\n" {
 		t.Errorf("the variable: exit code %d, %q", code, stdout)
 	}
 }
@@ -58,8 +58,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 		"a key like no other, strictly":  {good + "owner: platform\nstrict: true\n", true, "owner: unknown key", ""},
 		"a misspelt key":                 {good + "log_levl: debug\n", true, `did you mean "log_level"?`, ""},
 		"a misspelt service":             {good + "servce_url: https://a\n", true, `did you mean "service_url"?`, ""},
-		"a target of another release":    {"token: pul-0123\ndeploy_target: kubernetes\n", true, "kubernetes is not in this release", ""},
-		"another one":                    {"token: pul-0123\ndeploy_target: ecs\necs: {cluster: a}\n", true, "ecs is not in this release", ""},
+		"a target of another release":    {"token: pul-0123\ndeploy_target: ecs\necs: {cluster: a}\n", true, "ecs is not in this release", ""},
 		"kinds of work of another":       {good + "enabled_workflow_types: [insights_scan]\n", true, "as this release claims nothing else", ""},
 		"a wrong value":                  {good + "log_level: loud\n", true, "log_level: must be one of", ""},
 		"the misspelt key of a pool":     {good + "pools: [{name: a, max_concurent_workflows: 2}]\n", true, "did you mean", ""},
@@ -98,27 +97,27 @@ func TestConfigureOffersTheTargetsOfThisRelease(t *testing.T) {
 	emptyFolder(t)
 	for _, target := range foreign {
 		got := runConfigure(t, canary+"\n", nil, "--token-stdin", "--target", target)
-		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, target+" is not in this release: write docker or process") {
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, target+" is not in this release: write docker, kubernetes or process") {
 			t.Errorf("%s: %+v", target, got)
 		}
 		holds(t)
 	}
 	for _, shell := range command.Shells() {
 		script := tell(nil, "completion", shell).stdout
-		if strings.Contains(script, "docker kubernetes") || strings.Contains(script, "ecs process") || !strings.Contains(script, "docker process") {
-			t.Errorf("the script for %s does not offer docker and process alone", shell)
+		if strings.Contains(script, "ecs process") || !strings.Contains(script, "docker kubernetes process") {
+			t.Errorf("the script for %s does not offer docker, kubernetes and process alone", shell)
 		}
 	}
-	if help := tell(nil, "configure", "--help"); !strings.Contains(help.stdout+help.stderr, "where jobs run: docker or process") {
+	if help := tell(nil, "configure", "--help"); !strings.Contains(help.stdout+help.stderr, "where jobs run: docker, kubernetes or process") {
 		t.Errorf("%+v", help)
 	}
 }
 
 func TestConfigureKeepsATargetOfAnotherRelease(t *testing.T) {
 	emptyFolder(t)
-	put(t, "agent.yaml", "token: pul-old\ndeploy_target: kubernetes\n", 0o600)
+	put(t, "agent.yaml", "token: pul-old\ndeploy_target: ecs\n", 0o600)
 	got := runConfigure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes")
-	if got.code != cli.ExitOK || !strings.Contains(content(t, "agent.yaml"), "deploy_target: kubernetes") {
+	if got.code != cli.ExitOK || !strings.Contains(content(t, "agent.yaml"), "deploy_target: ecs") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -77,7 +77,8 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	defer agent.Close()
 
 	// The loop, and the pages that show its state.
-	build := builder(environ, agent, process.slots, log.logger)
+	executors := &executors{environ: environ, agent: agent, log: log.logger}
+	build := builder(environ, agent, executors, process.slots, log.logger)
 	loop := reconcile.New(build, process.prepare, first.Process, log.logger)
 	process.handle(status.Handler(status.Snapshots{
 		Version: cli.Version(), StartedAt: time.Now(), Config: reloader.View, Loop: loop.Status, WatchMode: watcher.Mode,
@@ -96,7 +97,7 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		return loop.Run(groupCtx, hurry)
 	})
 	group.Go(func() error { return process.serve(serving) })
-	group.Go(func() error { return loop.FollowLeftovers(watching, recovery(environ, agent, log.logger).List) })
+	group.Go(func() error { return loop.FollowLeftovers(watching, recovery(agent, executors, log.logger).List) })
 	group.Go(func() error { return watcher.Run(watching) })
 	group.Go(func() error {
 		return reloader.Follow(watching, reconcile.Triggers{

@@ -430,7 +430,7 @@ func TestBadInputIsOneLineThatSaysWhatToDo(t *testing.T) {
 		"a folder":             {[]string{"run", "--config", elsewhere}, []string{elsewhere}},
 		"a wrong value":        {[]string{"run", "--config", file("token: pul-x\ndeploy_target: dcker\n", 0o600)}, []string{":2:", "deploy_target", "docker"}},
 		"no token":             {[]string{"run", "--config", file("deploy_target: process\n", 0o600)}, []string{"token", "PULUMI_AGENT_TOKEN"}},
-		"a target of later":    {[]string{"run", "--config", file("token: pul-x\ndeploy_target: kubernetes\n", 0o600)}, []string{"kubernetes", "docker and process"}},
+		"a target of later":    {[]string{"run", "--config", file("token: pul-x\ndeploy_target: ecs\n", 0o600)}, []string{"ecs", "docker, kubernetes and process"}},
 		"no such command":      {[]string{"rnu"}, []string{"rnu", "run"}},
 		"a flag that is not":   {[]string{"run", "--confg", "x"}, []string{"confg"}},
 		"an argument too many": {[]string{"run", "now"}, []string{"now"}},
