@@ -22,7 +22,7 @@ import (
 // everywhere tells a story once for each place that jobs can run in.
 func everywhere(t *testing.T, story func(t *testing.T, w *world)) {
 	t.Helper()
-	for _, target := range []string{"docker", "process"} {
+	for _, target := range []string{"docker", "kubernetes", "process"} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			story(t, newWorld(t, target))

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
 // Limits of the whole-program tests: far beyond what anything takes, so that
@@ -77,6 +79,8 @@ type world struct {
 	poolID string
 	target string
 
+	cluster *kubetest.Namespace // for deploy_target kubernetes; else nil
+
 	mu  sync.Mutex
 	ids map[string]string // deployment ids by stack
 }
@@ -91,8 +95,12 @@ func newWorld(t testing.TB, target string, serve ...string) *world {
 	}
 	w := &world{t: t, folder: t.TempDir(), bin: bin, target: target, ids: map[string]string{}}
 	address := "127.0.0.1"
-	if target == "docker" {
+	switch target {
+	case "docker":
 		address = gateway(t)
+	case "kubernetes":
+		w.cluster = kubetest.New(t)
+		address = w.cluster.HostAddress(t)
 	}
 	data := filepath.Join(w.folder, "service")
 	service := w.start("service", nil, "cmwa-cloud", append([]string{"serve", "--listen", address + ":0", "--data", data}, serve...)...)
@@ -310,6 +318,10 @@ func (w *world) agentWith(env []string, settings ...string) *program {
 	w.t.Helper()
 	config := filepath.Join(w.folder, "agent.yaml")
 	lines := slices.Clone(settings)
+	if w.cluster != nil {
+		lines = append(lines, w.clusterSettings()...)
+		env = append(env, "KUBECONFIG="+w.cluster.Kubeconfig(w.t))
+	}
 	for _, ours := range []string{
 		"token: " + w.pool, "service_url: " + w.url, "deploy_target: " + w.target, "working_directory: " + w.bin,
 		"pull_image: false", "polling_interval: 200ms", "job_status_loop_interval: 500ms", "http_server_port: 0",
@@ -324,6 +336,14 @@ func (w *world) agentWith(env []string, settings ...string) *program {
 		w.t.Fatal(err)
 	}
 	return w.start("agent", env, "cmwa", "run", "--config", config)
+}
+
+// clusterSettings are the settings of an agent whose cluster can pull no image.
+func (w *world) clusterSettings() []string {
+	return []string{
+		"kubernetes: {image: " + kubetest.RunnerImage(w.t) + ", image_pull_policy: Never}",
+		"pod_template: {spec: {containers: [{name: pulumi-workflow, imagePullPolicy: Never}]}}",
+	}
 }
 
 // program is one that runs.

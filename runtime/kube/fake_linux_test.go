@@ -14,8 +14,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-const testNamespace = "jobs"
-
 func TestConformanceWithoutACluster(t *testing.T) {
 	roots := t.TempDir()
 	api := kubetest.NewAPI(t)

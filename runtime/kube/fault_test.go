@@ -22,7 +22,10 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-const testLimit = 30 * time.Second // far beyond what anything takes here
+const (
+	testNamespace = "jobs"
+	testLimit     = 30 * time.Second // far beyond what anything takes here
+)
 
 // scripted is a fake cluster whose containers are functions: the init container
 // reports a key, and the job's container opens the handoff and does what job says.
