@@ -19,10 +19,21 @@ import (
 // for conditions at the service and look at engines and processes, for which a
 // script would need a language of its own.
 
-// everywhere tells a story once for each place that jobs can run in.
+// everywhere tells a story for containers and for processes of this machine.
 func everywhere(t *testing.T, story func(t *testing.T, w *world)) {
 	t.Helper()
-	for _, target := range []string{"docker", "kubernetes", "process"} {
+	at(t, []string{"docker", "process"}, story)
+}
+
+// atEachTarget tells a story once for each deploy_target.
+func atEachTarget(t *testing.T, story func(t *testing.T, w *world)) {
+	t.Helper()
+	at(t, []string{"docker", "kubernetes", "process"}, story)
+}
+
+func at(t *testing.T, targets []string, story func(t *testing.T, w *world)) {
+	t.Helper()
+	for _, target := range targets {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			story(t, newWorld(t, target))
@@ -31,7 +42,7 @@ func everywhere(t *testing.T, story func(t *testing.T, w *world)) {
 }
 
 func TestADeploymentSucceeds(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{
 			Steps: []step{
@@ -48,14 +59,14 @@ func TestADeploymentSucceeds(t *testing.T) {
 				t.Errorf("the log lacks %q:\n%s", line, log)
 			}
 		}
-		if w.target == "docker" {
+		if w.target != "process" {
 			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 		}
 	})
 }
 
 func TestAFailingStepEndsTheJob(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo before; exit 3"}, {Name: "b", Run: "echo never"}}})
 		w.await("one", "failed")
@@ -85,7 +96,7 @@ func TestAnImageThatIsNotThereFailsTheSetUpAtOnce(t *testing.T) {
 }
 
 func TestAStepThatTakesTooLongIsStopped(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho begun\nsleep 600 & wait", Timeout: "1s"}, {Name: "b", Run: "true"}}})
 		w.await("one", "failed")
@@ -98,7 +109,7 @@ func TestAStepThatTakesTooLongIsStopped(t *testing.T) {
 }
 
 func TestACancelReachesAStepThatSleeps(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		witness := filepath.Join(t.TempDir(), "ended")
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo cancelled > " + witness + "; exit 1' TERM\necho begun\nsleep 600 & wait"}, {Name: "b", Run: "true"}}})
@@ -107,7 +118,7 @@ func TestACancelReachesAStepThatSleeps(t *testing.T) {
 		if status, _ := w.status("one"); status != "failed" {
 			t.Errorf("a cancelled deployment is %s at once, want failed", status)
 		}
-		if w.target == "docker" {
+		if w.target != "process" {
 			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 		} else {
 			w.eventually("the step was asked to end", func() bool { _, err := os.Stat(witness); return err == nil })
@@ -121,7 +132,7 @@ func TestACancelReachesAStepThatSleeps(t *testing.T) {
 }
 
 func TestFourJobsRunAtOnce(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent("max_concurrent_workflows: 4")
 		var names []string
 		for i := range 6 {
@@ -168,7 +179,7 @@ func TestFourJobsRunAtOnce(t *testing.T) {
 }
 
 func TestASingleRunEndsWithCode0(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent("single_run: true")
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
@@ -183,7 +194,7 @@ func TestASingleRunEndsWithCode0(t *testing.T) {
 }
 
 func TestATermLetsTheRunningJobFinishAndClaimsNothing(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		gate := filepath.Join(w.folder, "gate")
 		settings := order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}}
@@ -202,7 +213,7 @@ func TestATermLetsTheRunningJobFinishAndClaimsNothing(t *testing.T) {
 }
 
 func TestASecondTermStopsTheJobInOrder(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo unlocking; exit 1' TERM\necho begun\nsleep 600 & wait"}}})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
@@ -218,7 +229,7 @@ func TestASecondTermStopsTheJobInOrder(t *testing.T) {
 }
 
 func TestAnAgentThatIsKilledFindsItsJobAgain(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
@@ -231,14 +242,14 @@ func TestAnAgentThatIsKilledFindsItsJobAgain(t *testing.T) {
 			t.Errorf("the step has begun %d times", count)
 		}
 		again.says("job succeeded")
-		if w.target == "docker" {
+		if w.target != "process" {
 			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 		}
 	})
 }
 
 func TestTwoAgentsOfOneHostLeaveEachOthersJobsAlone(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 250 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
@@ -256,7 +267,7 @@ func TestTwoAgentsOfOneHostLeaveEachOthersJobsAlone(t *testing.T) {
 }
 
 func TestALogOf50MBArrivesWhole(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		const lines = 500_000
 		w.queue("one", order{Steps: []step{{Name: "a", Run: fmt.Sprintf(
@@ -279,7 +290,7 @@ func TestALogOf50MBArrivesWhole(t *testing.T) {
 }
 
 func TestALineOf5MBAndBytesThatAreNoTextArrive(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: `awk 'BEGIN { for (i = 0; i < 50000; i++) printf "%s", "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-+0123456789abcdefghijklmnopqrstuvwxyz"; print "" }'
 printf 'no \377\376 text\n'
@@ -363,7 +374,7 @@ func TestSecretsAreNowhereToBeSeen(t *testing.T) {
 }
 
 func TestTheFirstLineArrivesWhileTheStepRuns(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo first; sleep 2; echo second"}}})
 		var first, second time.Time

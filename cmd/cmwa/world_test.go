@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
@@ -493,6 +495,19 @@ func (w *world) containers(stack string) []string {
 	id := w.ids[stack]
 	w.mu.Unlock()
 	var ids []string
+	if w.cluster != nil {
+		var pods corev1.PodList
+		client := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion)
+		if err := client.Get().Namespace(w.cluster.Name).Resource("pods").Do(w.t.Context()).Into(&pods); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, pod := range pods.Items {
+			if pod.Annotations["cmwa.subject"] == id {
+				ids = append(ids, pod.Name)
+			}
+		}
+		return ids
+	}
 	for scanner := bufio.NewScanner(strings.NewReader(w.engine("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=cmwa.subject="+id))); scanner.Scan(); {
 		ids = append(ids, scanner.Text())
 	}

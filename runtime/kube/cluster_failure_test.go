@@ -1,0 +1,153 @@
+package kube
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// startOn starts a job on the cluster, and returns what step 0 says.
+func startOn(t *testing.T, e *Executor, change func(*runtime.Job)) (id, log string, err error) {
+	t.Helper()
+	job := testJob()
+	job.ID, job.Definition = "job-"+newName()[len(namePrefix):], runtimetest.Definition("sleep 600")
+	place(job)
+	change(job)
+	service := runtimetest.NewService()
+	service.Add(job)
+	setup := runtime.NewSetup(job, service, runtimetest.Offer(job))
+	id, err = e.Start(t.Context(), job, setup)
+	if err != nil {
+		if err := setup.Fail(t.Context(), err); err != nil {
+			t.Error(err)
+		}
+	}
+	return id, service.Record(job.ID).Text(0), err
+}
+
+// template sets a job's template.
+func template(text string) func(*runtime.Job) {
+	return func(job *runtime.Job) { job.Tuning.Place.Kubernetes.Template = []byte(text) }
+}
+
+func TestStartThatFailsOnACluster(t *testing.T) {
+	n := onCluster(t)
+	main := func(fields string) func(*runtime.Job) {
+		return template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", ` + fields + `}]}}`)
+	}
+	for name, c := range map[string]struct {
+		change func(*runtime.Job)
+		own    bool
+		want   string
+	}{
+		"image that is not there":        {func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/missing:1" }, true, "ErrImageNeverPull"},
+		"image that cannot be pulled":    {func(j *runtime.Job) { j.Definition.Image.Reference = "registry.invalid/missing:1"; template("{}")(j) }, true, "ImagePull"},
+		"invalid image name":             {func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/Upper:1" }, true, "InvalidImageName"},
+		"image of the agent":             {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = "cmwa-test/missing:1" }, false, "container pulumi-workflow-prepare: "},
+		"image of another agent":         {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = kubetest.BaseImage }, false, "pulumi-workflow-prepare failed"},
+		"service account":                {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.ServiceAccount = "missing" }, false, "change kubernetes.service_account"},
+		"too much cpu":                   {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.CPU = "1000" }, false, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."},
+		"node selector":                  {template(`{"spec": {"nodeSelector": {"disk": "none"}}}`), false, "didn't match Pod's node affinity/selector"},
+		"ConfigMap of the environment":   {main(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`), false, `CreateContainerConfigError: configmap "none" not found`},
+		"ConfigMap of a volume":          {template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}]}}`), false, "see its events"},
+		"working directory":              {main(`"workingDir": "/bin/sh"`), true, "not a directory"},
+		"root image as another user":     {main(`"securityContext": {"runAsNonRoot": true}`), false, "runAsNonRoot"},
+		"init container of the template": {template(`{"spec": {"initContainers": [{"name": "tools", "image": "cmwa-test/base:latest", "imagePullPolicy": "Never", "command": ["false"]}]}}`), false, "container tools failed: exit code 1"},
+		"Pod that is refused":            {main(`"ports": [{"containerPort": 99999}]`), false, "check kubernetes.* and pod_template"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, n.Agent, n.Name)
+			e.startLimit, e.stuckLimit = 12*time.Second, 8*time.Second
+			_, log, err := startOn(t, e, c.change)
+			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, runtime.ErrJob) != c.own {
+				t.Errorf("got %v, want %q, and whether it is the job's own: %v", err, c.want, c.own)
+			}
+			if !strings.Contains(log, "Error: ") || !strings.Contains(log, c.want) {
+				t.Errorf("step 0 says\n%s", log)
+			}
+		})
+	}
+}
+
+func TestQuotaOnACluster(t *testing.T) {
+	n := onCluster(t)
+	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}
+	if err := core.Post().Namespace(n.Name).Resource("resourcequotas").Body(quota).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, n.Agent, n.Name)
+	e.startLimit = 3 * time.Second
+	time.Sleep(time.Second) // until the quota is known to the API server
+	_, log, err := startOn(t, e, func(*runtime.Job) {})
+	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") || !strings.Contains(log, "cannot be created yet, trying again: ") {
+		t.Errorf("got %v; step 0 says\n%s", err, log)
+	}
+	job := testJob()
+	place(job)
+	if err := e.Check(t.Context(), job.Tuning); err == nil || !strings.Contains(err.Error(), "ResourceQuota") {
+		t.Errorf("the check returns %v", err)
+	}
+}
+
+func TestEndsOnACluster(t *testing.T) {
+	n := onCluster(t)
+	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	memory := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "resources": {"limits": {"memory": "48Mi"}}}]}}`)
+	storage := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "resources": {"limits": {"ephemeral-storage": "10Mi"}}}]}}`)
+	for name, c := range map[string]struct {
+		script string
+		change func(*runtime.Job)
+		act    func(pod string) error
+		want   string
+		code   int
+	}{
+		"deleted by somebody": {"sleep 600", nil, func(pod string) error {
+			return core.Delete().Namespace(n.Name).Resource("pods").Name(pod).Body(&metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}).Do(t.Context()).Error()
+		}, deletedText, never},
+		"evicted":       {"dd if=/dev/zero of=/big bs=1M count=40; sleep 600", storage, nil, "Evicted: ", 0},
+		"out of memory": {"tail /dev/zero", memory, nil, "", runtime.CodeFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, n.Agent, n.Name)
+			id, log, err := startOn(t, e, func(job *runtime.Job) {
+				job.Definition = runtimetest.Definition(c.script)
+				place(job)
+				if c.change != nil {
+					c.change(job)
+				}
+			})
+			if err != nil {
+				t.Fatalf("%v\n%s", err, log)
+			}
+			name, _, _ := parseID(id)
+			if c.act != nil {
+				if err := c.act(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exit := waitFor(t, e, id)
+			t.Logf("%s: %+v", name, exit)
+			if !strings.Contains(exit.Reason, c.want) || c.code != 0 && exit.Code != c.code {
+				t.Errorf("got %+v, want %q and code %d", exit, c.want, c.code)
+			}
+			if err := e.Remove(t.Context(), id, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
