@@ -2,6 +2,8 @@ package kube
 
 import (
 	"errors"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -16,13 +18,21 @@ import (
 )
 
 // startOn starts a job on the cluster, and returns what step 0 says.
-func startOn(t *testing.T, e *Executor, change func(*runtime.Job)) (id, log string, err error) {
+func startOn(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runtime.Job)) (id, log string, err error) {
 	t.Helper()
 	job := testJob()
 	job.ID, job.Definition = "job-"+newName()[len(namePrefix):], runtimetest.Definition("sleep 600")
 	place(job)
 	change(job)
 	service := runtimetest.NewService()
+	server := &http.Server{Handler: service, ReadHeaderTimeout: testLimit}
+	listener, err := net.Listen("tcp", net.JoinHostPort(n.HostAddress(t), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	job.Service = "http://" + listener.Addr().String()
 	service.Add(job)
 	setup := runtime.NewSetup(job, service, runtimetest.Offer(job))
 	id, err = e.Start(t.Context(), job, setup)
@@ -58,7 +68,7 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 		"too much cpu":                   {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.CPU = "1000" }, false, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."},
 		"node selector":                  {template(`{"spec": {"nodeSelector": {"disk": "none"}}}`), false, "didn't match Pod's node affinity/selector"},
 		"ConfigMap of the environment":   {main(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`), false, `CreateContainerConfigError: configmap "none" not found`},
-		"ConfigMap of a volume":          {template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}]}}`), false, "see its events"},
+		"ConfigMap of a volume":          {template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`), false, "see its events"},
 		"working directory":              {main(`"workingDir": "/bin/sh"`), true, "not a directory"},
 		"root image as another user":     {main(`"securityContext": {"runAsNonRoot": true}`), false, "runAsNonRoot"},
 		"init container of the template": {template(`{"spec": {"initContainers": [{"name": "tools", "image": "cmwa-test/base:latest", "imagePullPolicy": "Never", "command": ["false"]}]}}`), false, "container tools failed: exit code 1"},
@@ -68,7 +78,7 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 			t.Parallel()
 			e := open(t, n.Agent, n.Name)
 			e.startLimit, e.stuckLimit = 12*time.Second, 8*time.Second
-			_, log, err := startOn(t, e, c.change)
+			_, log, err := startOn(t, n, e, c.change)
 			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, runtime.ErrJob) != c.own {
 				t.Errorf("got %v, want %q, and whether it is the job's own: %v", err, c.want, c.own)
 			}
@@ -92,7 +102,7 @@ func TestQuotaOnACluster(t *testing.T) {
 	e := open(t, n.Agent, n.Name)
 	e.startLimit = 3 * time.Second
 	time.Sleep(time.Second) // until the quota is known to the API server
-	_, log, err := startOn(t, e, func(*runtime.Job) {})
+	_, log, err := startOn(t, n, e, func(*runtime.Job) {})
 	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") || !strings.Contains(log, "cannot be created yet, trying again: ") {
 		t.Errorf("got %v; step 0 says\n%s", err, log)
 	}
@@ -119,12 +129,12 @@ func TestEndsOnACluster(t *testing.T) {
 			return core.Delete().Namespace(n.Name).Resource("pods").Name(pod).Body(&metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}).Do(t.Context()).Error()
 		}, deletedText, never},
 		"evicted":       {"dd if=/dev/zero of=/big bs=1M count=40; sleep 600", storage, nil, "Evicted: ", 0},
-		"out of memory": {"tail /dev/zero", memory, nil, "", runtime.CodeFailed},
+		"out of memory": {`awk 'BEGIN { s = "x"; while (1) s = s s }'`, memory, nil, "", runtime.CodeFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, n.Agent, n.Name)
-			id, log, err := startOn(t, e, func(job *runtime.Job) {
+			id, log, err := startOn(t, n, e, func(job *runtime.Job) {
 				job.Definition = runtimetest.Definition(c.script)
 				place(job)
 				if c.change != nil {
@@ -135,13 +145,19 @@ func TestEndsOnACluster(t *testing.T) {
 				t.Fatalf("%v\n%s", err, log)
 			}
 			name, _, _ := parseID(id)
+			ended := waiting(t, e, id)
 			if c.act != nil {
+				time.Sleep(200 * time.Millisecond) // until Wait has begun
 				if err := c.act(name); err != nil {
 					t.Fatal(err)
 				}
 			}
-			exit := waitFor(t, e, id)
-			t.Logf("%s: %+v", name, exit)
+			var exit runtime.Exit
+			select {
+			case exit = <-ended:
+			case <-time.After(2 * time.Minute): // an eviction takes up to 40 seconds
+				t.Fatal("Wait does not return")
+			}
 			if !strings.Contains(exit.Reason, c.want) || c.code != 0 && exit.Code != c.code {
 				t.Errorf("got %+v, want %q and code %d", exit, c.want, c.code)
 			}

@@ -2,8 +2,10 @@ package kubetest
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -81,7 +83,10 @@ func NewAPI(t testing.TB) *API {
 		version: 1, oldest: 1, pods: map[string]*corev1.Pod{},
 		changed: make(chan struct{}), broken: make(chan struct{}), requests: map[string]int{},
 	}
-	a.server = httptest.NewServer(a)
+	a.server = httptest.NewUnstartedServer(a)
+	a.server.EnableHTTP2 = true // as every API server does
+	a.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	a.server.StartTLS()
 	t.Cleanup(func() {
 		a.DropWatches()
 		a.server.CloseClientConnections()
@@ -91,7 +96,10 @@ func NewAPI(t testing.TB) *API {
 }
 
 // Config returns how a client reaches the API server.
-func (a *API) Config() *rest.Config { return &rest.Config{Host: a.server.URL} }
+func (a *API) Config() *rest.Config {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.server.Certificate().Raw})
+	return &rest.Config{Host: a.server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+}
 
 // Inject sets a function that returns the fault of a call, or nil.
 func (a *API) Inject(fault func(Request) *Fault) {
