@@ -2,10 +2,10 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -62,8 +62,8 @@ type patience struct {
 	ended    time.Time // since when the container has ended without a reason
 }
 
-// never2 is the time until the next look when nothing but a change of the Pod is
-// waited for.
+// untilChanged is the time until the next look when nothing but a change of the Pod
+// is waited for.
 const untilChanged = 24 * time.Hour
 
 // next returns how the Pod ended, or the time after which to look again if it has
@@ -71,7 +71,7 @@ const untilChanged = 24 * time.Hour
 func (p *patience) next(now *state) (time.Duration, *runtime.Exit) {
 	if now.over() {
 		exit := exitOf(now)
-		if now.phase != "Running" && now.phase != "Pending" || reported(exit.Code) {
+		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || reported(exit.Code) {
 			return 0, &exit
 		}
 		if p.ended.IsZero() {
@@ -119,8 +119,5 @@ func (e *Executor) vanished(ctx context.Context, name, uid string, last *state) 
 	if last.disruption.none() && last.reason == "" {
 		exit.Reason = deletedText
 	}
-	if exit.Code == never {
-		return exit, nil
-	}
-	return exit, errors.Join(nil)
+	return exit, nil
 }
