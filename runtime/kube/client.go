@@ -99,7 +99,8 @@ func connection(lookup func(string) (string, bool)) (*rest.Config, string, error
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("find a Kubernetes cluster: run the agent in a Pod with a service account, or set KUBECONFIG: %w", err)
+		return nil, "", fmt.Errorf("find a Kubernetes cluster: "+
+			"run the agent in a Pod with a service account, or set KUBECONFIG: %w", err)
 	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {

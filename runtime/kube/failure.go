@@ -52,7 +52,9 @@ var waitingReasons = map[string]outlook{
 }
 
 // imageReasons begin the reasons that are about an image.
-var imageReasons = []string{"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation"}
+var imageReasons = []string{
+	"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation",
+}
 
 // aboutImage reports whether a reason is about an image.
 func aboutImage(reason string) bool {
@@ -92,7 +94,8 @@ func judge(s *state) verdict {
 	// 4. Init containers.
 	switch {
 	case s.prepare.ended && s.prepare.code != 0:
-		return verdict{outlook: failed, trouble: trouble{message: "container " + prepareContainer + " failed: " + s.prepare.ending()}}
+		why := trouble{message: "container " + prepareContainer + " failed: " + s.prepare.ending()}
+		return verdict{outlook: failed, trouble: why}
 	case s.prepare.ended && s.key == "":
 		return verdict{outlook: failed, trouble: trouble{message: "container " + prepareContainer +
 			" reported no key: the image in kubernetes.image must be of this agent's release"}}

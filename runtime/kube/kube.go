@@ -18,7 +18,7 @@ const StartTimeout = 10 * time.Minute
 // Times of a Pod.
 const (
 	stuckLimit    = 2 * time.Minute  // for what does not heal by itself, before the job has failed
-	nodeLostLimit = 10 * time.Minute // without a sign of the node; a service declares a job failed after as long without a heartbeat
+	nodeLostLimit = 10 * time.Minute // without a report of the node; as long as a service waits for a heartbeat
 	keepTime      = 24 * time.Hour   // for which the Pod of a failed job is kept
 )
 

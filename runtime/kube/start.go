@@ -28,7 +28,8 @@ const (
 //
 // It takes four requests: create, update, and those of Follow and Remove.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
-	setup.Say("Preparing the environment of this job: a Pod in namespace %s of the cluster at %s", e.namespace, e.client.host)
+	setup.Say("Preparing the environment of this job: a Pod in namespace %s of the cluster at %s",
+		e.namespace, e.client.host)
 
 	// 1. Make the Pod.
 	pod, err := e.podFor(job, setup)

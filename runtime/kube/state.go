@@ -99,9 +99,8 @@ func (s *state) containers(pod *corev1.Pod) {
 		s.image = pod.Spec.Containers[0].Image
 		_, s.limited = pod.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
 	}
-	s.alone = len(pod.Spec.Containers) == 1 && !slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
-		return c.RestartPolicy != nil // a sidecar
-	})
+	sidecar := func(c corev1.Container) bool { return c.RestartPolicy != nil }
+	s.alone = len(pod.Spec.Containers) == 1 && !slices.ContainsFunc(pod.Spec.InitContainers, sidecar)
 	for _, c := range pod.Status.InitContainerStatuses {
 		one := containerOf(c)
 		if c.Name != prepareContainer {

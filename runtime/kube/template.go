@@ -179,8 +179,10 @@ func restore(pod, plain *corev1.Pod) error {
 	main, before := pod.Spec.Containers[i], plain.Spec.Containers[0]
 	main.Command, main.Args = before.Command, nil
 	main.RestartPolicy, main.RestartPolicyRules = nil, nil
-	main.TerminationMessagePath, main.TerminationMessagePolicy = before.TerminationMessagePath, before.TerminationMessagePolicy
-	main.VolumeMounts = firstOnes(before.VolumeMounts, main.VolumeMounts, func(m corev1.VolumeMount) string { return m.MountPath })
+	main.TerminationMessagePath = before.TerminationMessagePath
+	main.TerminationMessagePolicy = before.TerminationMessagePolicy
+	mountPath := func(m corev1.VolumeMount) string { return m.MountPath }
+	main.VolumeMounts = firstOnes(before.VolumeMounts, main.VolumeMounts, mountPath)
 	pod.Spec.Containers = firstOnes([]corev1.Container{main}, pod.Spec.Containers, containerName)
 
 	// Names of other elements that would be taken for those of the agent.

@@ -306,7 +306,8 @@ func reduced(pod *corev1.Pod) *corev1.Pod {
 		small.Spec.Containers = append(small.Spec.Containers, kept)
 	}
 	for _, c := range pod.Spec.InitContainers {
-		small.Spec.InitContainers = append(small.Spec.InitContainers, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy})
+		kept := corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy}
+		small.Spec.InitContainers = append(small.Spec.InitContainers, kept)
 	}
 	return small
 }
