@@ -87,6 +87,8 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		"agent", agent.ID, "state", agent.Folder)
 	reloader.Deliver(loop.Want)
 
+	releaseProgram()
+
 	// Run until the first of them returns. The HTTP server is the last to stop.
 	group, groupCtx := errgroup.WithContext(ctx)
 	serving, closeServer := context.WithCancel(context.WithoutCancel(groupCtx))
