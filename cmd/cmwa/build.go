@@ -114,7 +114,8 @@ func (x *executors) kubernetes() (*kube.Cluster, error) {
 	defer x.mu.Unlock()
 	if x.cluster == nil {
 		cluster, err := kube.New(kube.Options{
-			Environ: x.environ.lookup, Agent: x.agent.ID, Image: agentImage + cli.Version(),
+			RunnerDirectory: podtemplate.RunnerDirectory,
+			Environ:         x.environ.lookup, Agent: x.agent.ID, Image: agentImage + cli.Version(),
 			Log: x.log.With("component", "kubernetes"),
 		})
 		if err != nil {

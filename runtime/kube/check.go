@@ -41,7 +41,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check"), Tuning: tuning}
 	job.Definition.Image.Reference = "check"
-	pod, err := podOf(job, newName(), e.cluster.options.Image, e.startLimit)
+	pod, err := podOf(job, newName(), e.podSettings())
 	if err != nil {
 		return err
 	}

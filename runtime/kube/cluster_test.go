@@ -28,7 +28,8 @@ func onCluster(t *testing.T) *kubetest.Namespace {
 func open(t *testing.T, config *rest.Config, namespace string) *Executor {
 	t.Helper()
 	cluster, err := New(Options{
-		Config: config, Namespace: namespace, Image: agentImage, StartTimeout: 15 * time.Second,
+		RunnerDirectory: runnerDirectory,
+		Config:          config, Namespace: namespace, Image: agentImage, StartTimeout: 15 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -11,6 +11,14 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
+// runnerDirectory is where the runner lies in the Pods of tests.
+const runnerDirectory = "/mnt/pulumi/workflow"
+
+// settingsOf returns the settings of Pods whose runner is copied from an image.
+func settingsOf(image string) podSettings {
+	return podSettings{image: image, runnerDirectory: runnerDirectory, startLimit: StartTimeout}
+}
+
 // leftIn names the Pods of a job, and the processes of its runner.
 func leftIn(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
 	t.Helper()

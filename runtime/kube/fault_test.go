@@ -128,7 +128,8 @@ func (s *scripted) job(id string) *runtime.Job {
 func (s *scripted) executor(t testing.TB) *Executor {
 	t.Helper()
 	cluster, err := New(Options{
-		Config: s.Config(), Namespace: testNamespace, Image: agentImage, StartTimeout: 20 * time.Second, Agent: "agent-1",
+		RunnerDirectory: runnerDirectory,
+		Config:          s.Config(), Namespace: testNamespace, Image: agentImage, StartTimeout: 20 * time.Second, Agent: "agent-1",
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -32,6 +33,9 @@ type Options struct {
 	Config    *rest.Config
 	Namespace string
 
+	// RunnerDirectory is where the runner lies in a job's container. It is required.
+	RunnerDirectory string
+
 	Agent        string        // id of the agent whose Pods are watched; empty watches those of every agent
 	Image        string        // that the runner is copied from, unless a pool's configuration names another
 	StartTimeout time.Duration // for a Pod to start; 0 is StartTimeout
@@ -58,6 +62,9 @@ type shared struct {
 
 // New makes a connection and sends nothing.
 func New(options Options) (*Cluster, error) {
+	if options.RunnerDirectory == "" {
+		return nil, errors.New("kube: RunnerDirectory is empty")
+	}
 	config, namespace := options.Config, options.Namespace
 	if config == nil {
 		var err error
@@ -121,6 +128,12 @@ type Executor struct {
 	root    func(pod string) string // what stands for "/" in the job's world; tests without containers replace it
 	checked checkedPlace
 	closed  sync.Once
+}
+
+// podSettings returns what all Pods of the executor have in common.
+func (e *Executor) podSettings() podSettings {
+	options := e.cluster.options
+	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, startLimit: e.startLimit}
 }
 
 // Close ends the watch of the namespace, unless other executors use it.

@@ -264,7 +264,7 @@ func TestList(t *testing.T) {
 	for i := range many {
 		job := testJob()
 		job.ID = fmt.Sprint("job-", i)
-		pod, err := podOf(job, fmt.Sprintf("%s%04d", namePrefix, i), agentImage, StartTimeout)
+		pod, err := podOf(job, fmt.Sprintf("%s%04d", namePrefix, i), settingsOf(agentImage))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,6 @@ const (
 // Paths in a job's Pod.
 const (
 	programImagePath = "/usr/local/bin/" + handoff.Program // in the image of the init container
-	runnerFolder     = "/mnt/pulumi/workflow"
 	handoffFolder    = "/mnt/pulumi/handoff"
 )
 
@@ -36,12 +35,17 @@ const (
 // one; the cluster's own is for a job that both have lost.
 const overtime = 10 * time.Minute
 
+// podSettings are what all Pods of an agent have in common.
+type podSettings struct {
+	image           string        // that the runner is copied from, unless a pool's configuration names another
+	runnerDirectory string        // where the runner lies in a job's container
+	startLimit      time.Duration // for a Pod to start
+}
+
 // podOf returns the Pod of a job, with the template of its pool applied. It holds
-// nothing secret: everyone who may read Pods may read all of it. Image is the one
-// that the runner is copied from unless the configuration names another;
-// startLimit is the time that the Pod may take to start.
-func podOf(job *runtime.Job, name, image string, startLimit time.Duration) (*corev1.Pod, error) {
-	pod, err := plainPod(job, name, image, startLimit)
+// nothing secret: everyone who may read Pods may read all of it.
+func podOf(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
+	pod, err := plainPod(job, name, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +56,7 @@ func podOf(job *runtime.Job, name, image string, startLimit time.Duration) (*cor
 }
 
 // plainPod returns the Pod of a job without a template.
-func plainPod(job *runtime.Job, name, image string, startLimit time.Duration) (*corev1.Pod, error) {
+func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
 	place := job.Tuning.Place.Kubernetes
 	requests, err := requestsOf(place)
 	if err != nil {
@@ -69,21 +73,24 @@ func plainPod(job *runtime.Job, name, image string, startLimit time.Duration) (*
 			TerminationGracePeriodSeconds: new(int64(runtime.StopGrace / time.Second)),
 			Volumes:                       ownVolumes(),
 			InitContainers: []corev1.Container{
-				prepareOf(cmp.Or(place.Image, image), corev1.PullPolicy(place.ImagePullPolicy), requests),
+				prepareOf(
+					cmp.Or(place.Image, settings.image), corev1.PullPolicy(place.ImagePullPolicy),
+					settings.runnerDirectory, requests,
+				),
 			},
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Place.OverrideImage, job.Definition.Image.Reference),
-				Command:   mainCommand(),
+				Command:   mainCommand(settings.runnerDirectory),
 				Resources: corev1.ResourceRequirements{Requests: requests},
 				// What the runner logs last, when it leaves no message of its own.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				VolumeMounts:             ownMounts(),
+				VolumeMounts:             ownMounts(settings.runnerDirectory),
 			}},
 		},
 	}
 	if limit := job.Definition.Timeout; limit > 0 {
-		seconds := int64(limit/time.Second) + int64((startLimit+overtime)/time.Second)
+		seconds := int64(limit/time.Second) + int64((settings.startLimit+overtime)/time.Second)
 		// The API server refuses more than 32 bits.
 		pod.Spec.ActiveDeadlineSeconds = new(min(seconds, 1<<31-1))
 	}
@@ -118,14 +125,14 @@ func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 // prepareOf returns the init container. It requests as much as the job's
 // container, which costs nothing, because a Pod's request is the larger of the
 // two; a quota may demand it.
-func prepareOf(image string, policy corev1.PullPolicy, requests corev1.ResourceList) corev1.Container {
+func prepareOf(image string, policy corev1.PullPolicy, folder string, requests corev1.ResourceList) corev1.Container {
 	return corev1.Container{
 		Name:            prepareContainer,
 		Image:           image,
 		ImagePullPolicy: policy,
-		Command:         []string{programImagePath, "prepare", runnerFolder, corev1.TerminationMessagePathDefault},
+		Command:         []string{programImagePath, "prepare", folder, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
-		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: runnerFolder}},
+		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: folder}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			ReadOnlyRootFilesystem:   new(true),
@@ -136,12 +143,12 @@ func prepareOf(image string, policy corev1.PullPolicy, requests corev1.ResourceL
 	}
 }
 
-// mainCommand is the command of the job's container.
-func mainCommand() []string {
+// mainCommand is the command of the job's container, whose runner lies in a folder.
+func mainCommand(folder string) []string {
 	return []string{
-		path.Join(runnerFolder, handoff.Program), "run",
+		path.Join(folder, handoff.Program), "run",
 		"--handoff", path.Join(handoffFolder, handoff.SealedFile),
-		"--key", path.Join(runnerFolder, handoff.KeyFile),
+		"--key", path.Join(folder, handoff.KeyFile),
 	}
 }
 
@@ -169,9 +176,9 @@ func ownVolumes() []corev1.Volume {
 }
 
 // ownMounts returns the mounts of the job's container that the executor needs.
-func ownMounts() []corev1.VolumeMount {
+func ownMounts(folder string) []corev1.VolumeMount {
 	return []corev1.VolumeMount{
-		{Name: runnerVolume, MountPath: runnerFolder},
+		{Name: runnerVolume, MountPath: folder},
 		{Name: handoffVolume, MountPath: handoffFolder, ReadOnly: true},
 	}
 }

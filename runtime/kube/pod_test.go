@@ -62,7 +62,7 @@ func TestPodOf(t *testing.T) {
 	const name, image = "pulumi-workflow-runner-abc", "cmwa/cmwa:1"
 	make := func(t *testing.T, job *runtime.Job) *corev1.Pod {
 		t.Helper()
-		pod, err := podOf(job, name, image, StartTimeout)
+		pod, err := podOf(job, name, settingsOf(image))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestPodOf(t *testing.T) {
 		for _, text := range []string{"many", "-1", "0"} {
 			job := testJob()
 			job.Tuning.Place.Kubernetes.CPU = text
-			if _, err := podOf(job, name, image, StartTimeout); err == nil || !strings.Contains(err.Error(), "kubernetes.cpu") {
+			if _, err := podOf(job, name, settingsOf(image)); err == nil || !strings.Contains(err.Error(), "kubernetes.cpu") {
 				t.Errorf("cpu %s: got %v", text, err)
 			}
 		}

@@ -70,7 +70,7 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) er
 				return nil
 			}
 		case <-overdue.C: // the node does not answer
-			e.log.Warn("Pod is removed by force: its node does not end it", "pod", name)
+			e.log.Warn("pod is removed by force: its node does not end it", "pod", name)
 			if gone, err := e.delete(ctx, name, uid, 0); gone || err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func (e *Executor) keep(ctx context.Context, name, uid string) error {
 		case err != nil && !apierrors.IsNotFound(err):
 			return e.explain("keep the Pod of a failed job", err)
 		}
-		e.log.Info("Pod of a failed job is kept", "pod", name, "until", until.Format(time.RFC3339))
+		e.log.Info("pod of a failed job is kept", "pod", name, "until", until.Format(time.RFC3339))
 		return nil
 	}
 }

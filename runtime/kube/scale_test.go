@@ -96,7 +96,8 @@ func TestManyJobs(t *testing.T) {
 	}
 	config, stop := served(t)
 	cluster, err := New(Options{
-		Config: config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
+		RunnerDirectory: runnerDirectory,
+		Config:          config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -79,7 +79,7 @@ func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup) (*corev1.Pod, 
 	if definition.OS != "" && definition.OS != "linux" {
 		return nil, jobFault("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
 	}
-	pod, err := podOf(job, newName(), e.cluster.options.Image, e.startLimit)
+	pod, err := podOf(job, newName(), e.podSettings())
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 func templated(template string) (*corev1.Pod, error) {
 	job := testJob()
 	job.Tuning.Place.Kubernetes.Template = []byte(template)
-	return podOf(job, "pulumi-workflow-runner-abc", "cmwa/cmwa:1", StartTimeout)
+	return podOf(job, "pulumi-workflow-runner-abc", settingsOf("cmwa/cmwa:1"))
 }
 
 func TestApplyTemplate(t *testing.T) {
@@ -151,7 +151,7 @@ func FuzzApplyTemplate(f *testing.F) {
 			return
 		}
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
-		if main.Name != mainContainer || strings.Join(main.Command, " ") != strings.Join(mainCommand(), " ") || len(main.Args) > 0 {
+		if main.Name != mainContainer || strings.Join(main.Command, " ") != strings.Join(mainCommand(runnerDirectory), " ") || len(main.Args) > 0 {
 			t.Errorf("%q: the job's container is %+v", template, main)
 		}
 		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" || prepare.Command[0] != programImagePath {
