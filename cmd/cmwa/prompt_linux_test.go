@@ -183,7 +183,7 @@ func TestAPersonIsAskedThreeThings(t *testing.T) {
 	p.answer("Pool access token", canary)
 	p.answer("(config or file) [config]", "")
 	p.answer("URL of the service [https://api.pulumi.com]", "")
-	p.answer("Where jobs run (docker, process) [docker]", "process")
+	p.answer("Where jobs run (docker, kubernetes, process) [docker]", "process")
 	p.expect("wrote " + schema.FileName)
 	p.expect("cmwa vet " + schema.FileName)
 	if code := p.end(); code != cli.ExitOK {
