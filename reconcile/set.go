@@ -83,9 +83,9 @@ func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 }
 
 // build waits for the member's turn and builds its pool. It returns nil if the build
-// failed, which is the member's error, or was cancelled, which is none. A pool that is
-// built in spite of the cancellation is returned, and drains: its Run releases what it
-// holds.
+// failed or was cancelled; a failure is the member's error, a cancellation is not. A pool
+// that is built in spite of the cancellation is returned, and drains: its Run releases
+// what it holds.
 func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 	// Wait, and build.
 	defer s.leaveQueue(m)

@@ -150,7 +150,7 @@ func (c *client) get(ctx context.Context, namespace, name string) (*corev1.Pod, 
 }
 
 // update replaces a Pod. It must be a whole one, and have a resourceVersion: the
-// API server takes an update without one whatever has changed meanwhile.
+// API server accepts an update without one even if the Pod has changed meanwhile.
 func (c *client) update(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	if pod.ResourceVersion == "" || len(pod.Spec.Containers) == 0 {
 		return nil, fmt.Errorf("update Pod %s: the object is not a whole one", pod.Name)

@@ -150,7 +150,7 @@ func (e *Executor) Close() {
 }
 
 // outliving returns a context for a call that changes the cluster: the call is not
-// cancelled half-way, because the server may finish it and nobody would know.
+// cancelled half-way, because the server may finish it all the same.
 func outliving(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
 		fmt.Errorf("the Kubernetes API server did not answer within %s", limit))

@@ -123,8 +123,7 @@ func (s *state) containers(pod *corev1.Pod) {
 }
 
 // see remembers the first container of a template that cannot start. The end of a
-// sidecar is none of the executor's business, and that of an init container only
-// if it failed.
+// sidecar is ignored, and so is that of an init container that succeeded.
 func (s *state) see(name string, c container, init bool) {
 	switch {
 	case !s.other.none():

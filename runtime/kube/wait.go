@@ -28,7 +28,7 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 	seen := e.pods.subscribe(name, false)
 	defer seen.close()
-	limits := &patience{executor: e}
+	limits := &waitLimits{executor: e}
 	for {
 		now, gone, changed := seen.now()
 		switch {
@@ -55,8 +55,8 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 }
 
-// patience is how long one Wait accepts states that can end in two ways.
-type patience struct {
+// waitLimits is how long one Wait accepts states that can end in two ways.
+type waitLimits struct {
 	executor *Executor
 	lost     time.Time // since when the node does not report; zero while it does
 	ended    time.Time // since when the container has ended without a reason
@@ -68,7 +68,7 @@ const untilChanged = 24 * time.Hour
 
 // next returns how the Pod ended, or the time after which to look again if it has
 // not changed.
-func (p *patience) next(now *state) (time.Duration, *runtime.Exit) {
+func (p *waitLimits) next(now *state) (time.Duration, *runtime.Exit) {
 	if now.over() {
 		exit := exitOf(now)
 		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || reported(exit.Code) {

@@ -292,7 +292,7 @@ func (o *observer) Transformer() cache.TransformFunc {
 }
 
 // reduced returns a Pod with what stateOf reads. It has no resourceVersion, so that
-// nobody can take it for a whole one.
+// update refuses it.
 func reduced(pod *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{Status: pod.Status}
 	small.Name, small.Namespace, small.UID = pod.Name, pod.Namespace, pod.UID
