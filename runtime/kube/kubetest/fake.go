@@ -115,7 +115,8 @@ func (a *API) Requests() map[string]int {
 	return maps.Clone(a.requests)
 }
 
-// DropWatches ends all watches that are open.
+// DropWatches ends all watches whose calls have been counted. They send no change
+// that comes after it.
 func (a *API) DropWatches() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -224,7 +225,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		request.Name = parts[2]
 	}
 	request.Verb = verb(r, len(parts))
-	if !a.admit(w, r, request) {
+	broken, ok := a.admit(w, r, request)
+	if !ok {
 		return
 	}
 	namespace := parts[0]
@@ -240,7 +242,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "log":
 		a.serveLog(w, r, namespace, request.Name)
 	case "watch":
-		a.serveWatch(w, r, namespace)
+		a.serveWatch(w, r, namespace, broken)
 	default:
 		a.serveList(w, r, namespace)
 	}
@@ -265,19 +267,19 @@ func verb(r *http.Request, parts int) string {
 	return "list"
 }
 
-// admit counts a call, and injects its fault. It reports whether the call is to be
-// served.
-func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) bool {
+// admit counts a call, and injects its fault. It returns the channel that ends the
+// call if it is a watch, and reports whether the call is to be served.
+func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-chan struct{}, bool) {
 	a.mu.Lock()
 	a.requests[request.Verb]++
-	inject := a.inject
+	inject, broken := a.inject, a.broken
 	a.mu.Unlock()
 	if inject == nil {
-		return true
+		return broken, true
 	}
 	fault := inject(request)
 	if fault == nil {
-		return true
+		return broken, true
 	}
 	if fault.After {
 		a.mu.Lock()
@@ -302,7 +304,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) boo
 	a.answer(w, r, fault.Status, &metav1.Status{
 		Status: metav1.StatusFailure, Code: int32(fault.Status), Message: fault.Message, Reason: reasons[fault.Status],
 	})
-	return false
+	return nil, false
 }
 
 // reasons are the reasons of statuses that faults may have.

@@ -126,8 +126,8 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string
 	a.answer(w, r, http.StatusOK, list)
 }
 
-// serveWatch sends changes until the client leaves or [API.DropWatches] is called.
-func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace string) {
+// serveWatch sends changes until the client leaves or broken is closed.
+func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace string, broken <-chan struct{}) {
 	info, selector, query := media(r), selected(r), r.URL.Query()
 	initial := query.Get("sendInitialEvents") == "true"
 	version, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
@@ -141,7 +141,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 		}
 		version = a.version
 	}
-	old, broken := version < a.oldest, a.broken
+	old := version < a.oldest
 	a.mu.Unlock()
 	if old {
 		a.answer(w, r, http.StatusGone, status(apierrors.NewResourceExpired("too old resource version")))
@@ -164,9 +164,16 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 		out.send(watch.Bookmark, end)
 	}
 
-	// Then each change.
+	// Then each change, but none that came after broken was closed, which is done with
+	// the lock held.
 	for {
 		a.mu.Lock()
+		select {
+		case <-broken:
+			a.mu.Unlock()
+			return
+		default:
+		}
 		changed := a.changed
 		begin, _ := slices.BinarySearchFunc(a.events, version+1, func(e event, v int64) int { return int(e.version - v) })
 		news := slices.Clone(a.events[begin:])
