@@ -156,7 +156,7 @@ var engineFiles = []string{".dockerenv", "etc/hostname", "etc/hosts", "etc/mtab"
 
 // testImageInKubernetes runs the image in a namespace that allows only what the
 // restricted Pod Security Standard does.
-func testImageInKubernetes(t *testing.T, folder string) {
+func testImageInKubernetes(t *testing.T) {
 	n := kubetest.New(t)
 	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	ctx, cancel := context.WithTimeout(t.Context(), storyLimit)
@@ -169,10 +169,8 @@ func testImageInKubernetes(t *testing.T, folder string) {
 	if err := admin.Put().Resource("namespaces").Name(n.Name).Body(&namespace).Do(ctx).Error(); err != nil {
 		t.Fatal(err)
 	}
-	archive := filepath.Join(folder, "cmwa-image.tar")
-	load := exec.CommandContext(ctx, "../../testdata/toolchain/kube-load", "--archive", archive)
-	if out, err := load.CombinedOutput(); err != nil {
-		t.Fatalf("kube-load: %v: %s", err, out)
+	if err := clusterImage(); err != nil {
+		t.Fatal(err)
 	}
 
 	pods := kubetest.Client(t, n.Agent, corev1.SchemeGroupVersion)

@@ -19,6 +19,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -28,11 +29,38 @@ const imageVersion = "image-test"
 // imageName is what an engine and a cluster call such an image.
 const imageName = "cmwa/cmwa:" + imageVersion
 
-// makeImage runs make image in a copy of the sources, and returns the folder that it
-// wrote and what it printed last: the digest of the index and the id of the image.
-func makeImage(t *testing.T) (folder, identity string) {
-	t.Helper()
-	root, sources := filepath.Join("..", ".."), filepath.Join(t.TempDir(), "sources")
+// madeImage is the image of the sources, which all tests of a run share.
+var madeImage = sync.OnceValues(func() (image builtImage, err error) {
+	folder, err := os.MkdirTemp("", "cmwa-image-")
+	if err != nil {
+		return builtImage{}, err
+	}
+	temporary.add(folder)
+	return makeImage(folder)
+})
+
+// clusterImage makes sure that the cluster holds the image of the agent, [imageName].
+var clusterImage = sync.OnceValue(func() error {
+	made, err := madeImage()
+	if err != nil {
+		return err
+	}
+	archive := filepath.Join(made.folder, "cmwa-image.tar")
+	if out, err := exec.Command("../../testdata/toolchain/kube-load", "--archive", archive).CombinedOutput(); err != nil {
+		return fmt.Errorf("kube-load: %w: %s", err, out)
+	}
+	return nil
+})
+
+// builtImage is what make image has written and printed.
+type builtImage struct {
+	folder   string // that holds cmwa-image.tar and cmwa-image
+	identity string // the digest of the index and the id of the image
+}
+
+// makeImage runs make image in a copy of the sources, below a folder.
+func makeImage(folder string) (builtImage, error) {
+	root, sources := filepath.Join("..", ".."), filepath.Join(folder, "sources")
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		relative, _ := filepath.Rel(root, path)
 		switch {
@@ -53,13 +81,13 @@ func makeImage(t *testing.T) (folder, identity string) {
 		return os.WriteFile(filepath.Join(sources, relative), content, info.Mode())
 	})
 	if err != nil {
-		t.Fatal(err)
+		return builtImage{}, err
 	}
 	out, err := exec.Command("make", "--directory", sources, "--silent", "image", "VERSION="+imageVersion).Output()
 	if err != nil {
-		t.Fatalf("make image: %v\n%s", err, stderrOf(err))
+		return builtImage{}, fmt.Errorf("make image: %w\n%s", err, stderrOf(err))
 	}
-	return filepath.Join(sources, "bin"), string(out)
+	return builtImage{filepath.Join(sources, "bin"), string(out)}, nil
 }
 
 // stderrOf returns what a program that failed has written to standard error.
@@ -216,7 +244,11 @@ var imagePaths = []string{
 
 func TestImage(t *testing.T) {
 	t.Parallel()
-	folder, identity := makeImage(t)
+	made, err := madeImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := made.folder
 	images := readLayout(t, filepath.Join(folder, "cmwa-image"))
 	id := images[goruntime.GOARCH].id
 
@@ -254,20 +286,23 @@ func TestImage(t *testing.T) {
 		}
 	})
 	t.Run("a second build in another folder has the same digests", func(t *testing.T) {
-		again, second := makeImage(t)
-		if second != identity || !strings.Contains(identity, "index sha256:") {
-			t.Errorf("the builds print\n%s\n%s", identity, second)
+		again, err := makeImage(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again.identity != made.identity || !strings.Contains(made.identity, "index sha256:") {
+			t.Errorf("the builds print\n%s\n%s", made.identity, again.identity)
 		}
 		for _, name := range []string{"cmwa-image.tar", "cmwa-image/index.json"} {
 			one, errOne := os.ReadFile(filepath.Join(folder, name))
-			other, errOther := os.ReadFile(filepath.Join(again, name))
+			other, errOther := os.ReadFile(filepath.Join(again.folder, name))
 			if errOne != nil || errOther != nil || !bytes.Equal(one, other) {
 				t.Errorf("%s differs, or cannot be read: %v, %v", name, errOne, errOther)
 			}
 		}
 	})
 	t.Run("docker", func(t *testing.T) { testImageInDocker(t, folder, id) })
-	t.Run("kubernetes", func(t *testing.T) { testImageInKubernetes(t, folder) })
+	t.Run("kubernetes", testImageInKubernetes)
 }
 
 // testImageContents checks the files of the image for one architecture.

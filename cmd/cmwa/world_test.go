@@ -40,6 +40,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	temporary.add(folder)
 	build := func(env []string, args ...string) error {
 		cmd := exec.Command("go", append([]string{"build", "-buildvcs=false"}, args...)...)
 		cmd.Env = append(os.Environ(), env...)
@@ -63,10 +64,31 @@ var programs = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if folder, err := programs(); err == nil {
-		_ = os.RemoveAll(folder)
-	}
+	temporary.remove()
 	os.Exit(code)
+}
+
+// temporary holds the folders that all tests of a run share.
+var temporary folders
+
+// folders is a list of folders. It is safe for concurrent use.
+type folders struct {
+	mu    sync.Mutex
+	paths []string
+}
+
+func (f *folders) add(path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paths = append(f.paths, path)
+}
+
+func (f *folders) remove() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, path := range f.paths {
+		_ = os.RemoveAll(path)
+	}
 }
 
 // world is one local service with its agents and jobs, made of the real
@@ -319,25 +341,31 @@ func (w *world) agent(settings ...string) *program {
 func (w *world) agentWith(env []string, settings ...string) *program {
 	w.t.Helper()
 	config := filepath.Join(w.folder, "agent.yaml")
-	lines := slices.Clone(settings)
 	if w.cluster != nil {
-		lines = append(lines, w.clusterSettings()...)
+		settings = append(slices.Clone(settings), w.clusterSettings()...)
 		env = append(env, "KUBECONFIG="+w.cluster.Kubeconfig(w.t))
 	}
-	for _, ours := range []string{
-		"token: " + w.pool, "service_url: " + w.url, "deploy_target: " + w.target, "working_directory: " + w.bin,
-		"pull_image: false", "polling_interval: 200ms", "job_status_loop_interval: 500ms", "http_server_port: 0",
-		"request_retry_wait: 200ms", "log_level: debug",
-	} {
-		key, _, _ := strings.Cut(ours, ":")
-		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key+":") }) {
-			lines = append(lines, ours)
-		}
-	}
-	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+	text := w.settings(settings, "token: "+w.pool, "working_directory: "+w.bin, "http_server_port: 0")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
 	return w.start("agent", env, "cmwa", "run", "--config", config)
+}
+
+// settings returns a configuration of these lines, and of more lines and those that
+// all agents of the tests have in common, as far as their keys are not set yet.
+func (w *world) settings(lines []string, more ...string) string {
+	lines = slices.Clone(lines)
+	for _, line := range append(more,
+		"service_url: "+w.url, "deploy_target: "+w.target, "pull_image: false", "polling_interval: 200ms",
+		"job_status_loop_interval: 500ms", "request_retry_wait: 200ms", "log_level: debug",
+	) {
+		key, _, _ := strings.Cut(line, ":")
+		if !slices.ContainsFunc(lines, func(other string) bool { return strings.HasPrefix(other, key+":") }) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // clusterSettings are the settings of an agent whose cluster can pull no image.
