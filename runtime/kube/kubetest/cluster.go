@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -27,6 +28,7 @@ const (
 var kinds = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(appsv1.AddToScheme(scheme))
 	utilruntime.Must(rbacv1.AddToScheme(scheme))
 	utilruntime.Must(authenticationv1.AddToScheme(scheme))
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
@@ -70,7 +72,7 @@ func load(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// Client returns a client for the core, rbac.authorization.k8s.io or
+// Client returns a client for the core, apps, rbac.authorization.k8s.io or
 // authentication.k8s.io group in version v1, for example
 // Client(t, namespace.Agent, corev1.SchemeGroupVersion). The configuration is
 // copied.

@@ -23,8 +23,10 @@ const (
 	timeout       = time.Minute // for everything that prepares or removes a namespace
 	interval      = 20 * time.Millisecond
 	tokenLifetime = 2 * time.Hour // longer than any test
-	account       = "workflow-agent"
 )
+
+// Account is the service account of a [Namespace] that has the rights of [AgentRole].
+const Account = "workflow-agent"
 
 // Namespace is a namespace of one test.
 type Namespace struct {
@@ -63,21 +65,21 @@ func New(t testing.TB) *Namespace {
 	}
 	n := &Namespace{Name: namespace.Name, Admin: admin}
 	t.Cleanup(func() { n.remove(t) })
-	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}})
+	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
 	rbac := Client(t, admin, rbacv1.SchemeGroupVersion)
 	n.create(t, rbac, "roles", &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: AgentRole(),
+		ObjectMeta: metav1.ObjectMeta{Name: Account}, Rules: AgentRole(),
 	})
 	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: account},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: account},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: n.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: Account},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: Account},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: Account, Namespace: n.Name}},
 	})
 
 	// Its token, in place of the administrator's.
 	lifetime := int64(tokenLifetime / time.Second)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
-	request := core.Post().Namespace(n.Name).Resource("serviceaccounts").Name(account).SubResource("token")
+	request := core.Post().Namespace(n.Name).Resource("serviceaccounts").Name(Account).SubResource("token")
 	if err := create(request, token, token); err != nil {
 		t.Fatalf("create a token: %v", err)
 	}
@@ -107,9 +109,9 @@ func (n *Namespace) Kubeconfig(t testing.TB) string {
 		"clusters": []object{{"name": contextName, "cluster": object{
 			"server": n.Agent.Host, "certificate-authority-data": n.Agent.CAData,
 		}}},
-		"users": []object{{"name": account, "user": object{"token": n.Agent.BearerToken}}},
+		"users": []object{{"name": Account, "user": object{"token": n.Agent.BearerToken}}},
 		"contexts": []object{{"name": contextName, "context": object{
-			"cluster": contextName, "user": account, "namespace": n.Name,
+			"cluster": contextName, "user": Account, "namespace": n.Name,
 		}}},
 	})
 	if err != nil {

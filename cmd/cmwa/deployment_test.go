@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+
+	"github.com/cmwa-project/cmwa/reconcile/status"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+const (
+	configFolder = "/etc/cmwa"              // of a deployed agent's configuration
+	tokenFolder  = "/var/run/secrets/cmwa"  // of its token
+	touchEvery   = time.Second              // between two updates of a Pod whose volumes should be refreshed
+	nameLabel    = "app.kubernetes.io/name" // of the agent's Pods
+)
+
+// deployment is an agent that runs as a Deployment in the namespace of a world, with
+// the rights of the documented Role. Its configuration is in a ConfigMap that is
+// mounted as a folder.
+type deployment struct {
+	w    *world
+	name string // of the Deployment, and of its ConfigMap and Secret
+
+	core, apps *rest.RESTClient
+}
+
+// deploy creates a Deployment with this number of agents and waits until they are
+// ready. The lines are settings on top of those that all tests have in common.
+// Several Deployments in one world have different names.
+func (w *world) deploy(name string, replicas int32, lines ...string) *deployment {
+	w.t.Helper()
+	if err := clusterImage(); err != nil {
+		w.t.Fatal(err)
+	}
+	d := w.deployed(name)
+	meta := metav1.ObjectMeta{Name: name}
+	d.create(d.core, "secrets", &corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"token": w.pool}})
+	d.create(d.core, "configmaps", &corev1.ConfigMap{ObjectMeta: meta, Data: d.configuration(lines)})
+	d.create(d.apps, "deployments", d.object(replicas))
+	w.t.Cleanup(d.remove)
+	d.awaitReady(int(replicas))
+	return d
+}
+
+// deployed returns a Deployment that exists, or that the caller creates.
+func (w *world) deployed(name string) *deployment {
+	return &deployment{
+		w: w, name: name,
+		core: kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion),
+		apps: kubetest.Client(w.t, w.cluster.Admin, appsv1.SchemeGroupVersion),
+	}
+}
+
+// configuration returns the data of the ConfigMap.
+func (d *deployment) configuration(lines []string) map[string]string {
+	text := d.w.settings(lines,
+		"token_file: "+tokenFolder+"/token",
+		"kubernetes: {image: "+imageName+", image_pull_policy: Never}",
+		"pod_template: {spec: {containers: [{name: pulumi-workflow, imagePullPolicy: Never}]}}",
+	)
+	return map[string]string{schema.FileName: text}
+}
+
+// object returns the Deployment.
+func (d *deployment) object(replicas int32) *appsv1.Deployment {
+	labels := map[string]string{nameLabel: d.name}
+	probe := func(path string) *corev1.Probe {
+		get := &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http")}
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get}, PeriodSeconds: 1, FailureThreshold: 60}
+	}
+	pod := corev1.PodSpec{
+		ServiceAccountName:            kubetest.Account,
+		TerminationGracePeriodSeconds: new(int64(3600 + 120)), // longer than shutdown_timeout
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   new(true),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{{
+			Name: "agent", Image: imageName, ImagePullPolicy: corev1.PullNever,
+			Args:          []string{"run", "--config", configFolder + "/" + schema.FileName},
+			Ports:         []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+			LivenessProbe: probe("/healthz"), ReadinessProbe: probe("/readyz"),
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+			VolumeMounts: []corev1.VolumeMount{
+				{Name: "configuration", MountPath: configFolder, ReadOnly: true},
+				{Name: "token", MountPath: tokenFolder, ReadOnly: true},
+				{Name: "state", MountPath: "/var/lib/cmwa"},
+			},
+		}},
+		Volumes: []corev1.Volume{
+			{Name: "configuration", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: d.name},
+			}}},
+			{Name: "token", VolumeSource: corev1.VolumeSource{
+				Secret: &corev1.SecretVolumeSource{SecretName: d.name},
+			}},
+			{Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		},
+	}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: d.name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+		},
+	}
+}
+
+// pods returns the agents' Pods, without those that are being deleted.
+func (d *deployment) pods() []corev1.Pod {
+	d.w.t.Helper()
+	var all corev1.PodList
+	err := d.core.Get().Namespace(d.w.cluster.Name).Resource("pods").
+		Param("labelSelector", nameLabel+"="+d.name).Do(d.w.t.Context()).Into(&all)
+	if err != nil {
+		d.w.t.Fatal(err)
+	}
+	var pods []corev1.Pod
+	for _, pod := range all.Items {
+		if pod.DeletionTimestamp == nil {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// awaitReady waits until there are so many Pods, all of them ready, and returns them.
+func (d *deployment) awaitReady(count int) (pods []corev1.Pod) {
+	d.w.t.Helper()
+	d.w.eventually(fmt.Sprintf("Deployment %s has %d ready Pods", d.name, count), func() bool {
+		pods = d.pods()
+		ready := 0
+		for _, pod := range pods {
+			if isReady(pod) {
+				ready++
+			}
+		}
+		return ready == count && len(pods) == count
+	})
+	return pods
+}
+
+func isReady(pod corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// change updates the Deployment: its scale, its image, an annotation of its template.
+func (d *deployment) change(edit func(*appsv1.Deployment)) {
+	d.w.t.Helper()
+	updateObject(d.w, d.apps, "deployments", d.name, &appsv1.Deployment{}, edit)
+}
+
+// edit replaces the lines of the configuration, and waits until each agent has it in
+// force. The kubelet refreshes the volumes of a Pod when the Pod changes; by itself it
+// does so within 90 s.
+func (d *deployment) edit(lines ...string) {
+	d.w.t.Helper()
+	before := d.generations()
+	updateObject(d.w, d.core, "configmaps", d.name, &corev1.ConfigMap{}, func(c *corev1.ConfigMap) {
+		c.Data = d.configuration(lines)
+	})
+	d.awaitReload(before)
+}
+
+// generations returns the generation of the configuration in each Pod.
+func (d *deployment) generations() map[string]uint64 {
+	d.w.t.Helper()
+	generations := map[string]uint64{}
+	for _, pod := range d.pods() {
+		generations[pod.Name] = d.status(pod).Config.Desired
+	}
+	return generations
+}
+
+// awaitReload waits until each Pod has a later generation in force than before.
+func (d *deployment) awaitReload(before map[string]uint64) {
+	d.w.t.Helper()
+	for _, pod := range d.pods() {
+		touched := time.Time{}
+		d.w.eventually("Pod "+pod.Name+" has reloaded its configuration", func() bool {
+			if time.Since(touched) > touchEvery {
+				touched = time.Now()
+				d.touch(pod.Name)
+			}
+			now := d.status(pod)
+			return now.Config.Desired > before[pod.Name] && now.Converged
+		})
+	}
+}
+
+// touch changes an annotation of a Pod, so that the kubelet refreshes its volumes.
+func (d *deployment) touch(pod string) {
+	d.w.t.Helper()
+	updateObject(d.w, d.core, "pods", pod, &corev1.Pod{}, func(p *corev1.Pod) {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "cmwa-test/touched", time.Now().Format(time.RFC3339Nano))
+	})
+}
+
+// status asks one agent for its status.
+func (d *deployment) status(pod corev1.Pod) (document status.Document) {
+	d.w.t.Helper()
+	ctx, cancel := context.WithTimeout(d.w.t.Context(), storyLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Status.PodIP+":8080/status", nil)
+	if err != nil {
+		d.w.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		d.w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(&document); err != nil {
+		d.w.t.Fatalf("status of %s: %v", pod.Name, err)
+	}
+	return document
+}
+
+// log returns what the agent of a Pod has logged.
+func (d *deployment) log(pod string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
+	defer cancel()
+	text, err := d.core.Get().Namespace(d.w.cluster.Name).Resource("pods").Name(pod).SubResource("log").Do(ctx).Raw()
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// remove deletes the Deployment; the namespace's own removal ends its Pods. If the
+// test has failed, the agents' logs are shown.
+func (d *deployment) remove() {
+	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
+	defer cancel()
+	if d.w.t.Failed() {
+		var pods corev1.PodList
+		err := d.core.Get().Namespace(d.w.cluster.Name).Resource("pods").
+			Param("labelSelector", nameLabel+"="+d.name).Do(ctx).Into(&pods)
+		d.w.t.Logf("%d agents, %v", len(pods.Items), err)
+		for _, pod := range pods.Items {
+			d.w.t.Logf("-- log of Pod %s:\n%s", pod.Name, d.log(pod.Name))
+		}
+	}
+	options := &metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
+	err := d.apps.Delete().Namespace(d.w.cluster.Name).Resource("deployments").Name(d.name).Body(options).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		d.w.t.Errorf("delete Deployment %s: %v", d.name, err)
+	}
+}
+
+// create creates an object in the namespace of the world.
+func (d *deployment) create(client *rest.RESTClient, resource string, object runtime.Object) {
+	d.w.t.Helper()
+	err := client.Post().Namespace(d.w.cluster.Name).Resource(resource).Body(object).Do(d.w.t.Context()).Error()
+	if err != nil {
+		d.w.t.Fatalf("create %s: %v", resource, err)
+	}
+}
+
+// updateObject changes an object in the namespace of a world, also if somebody else does so
+// at the same time. The object is overwritten.
+func updateObject[T runtime.Object](w *world, client *rest.RESTClient, resource, name string, object T, edit func(T)) {
+	w.t.Helper()
+	w.eventually("update of "+resource+"/"+name, func() bool {
+		get := client.Get().Namespace(w.cluster.Name).Resource(resource).Name(name)
+		if err := get.Do(w.t.Context()).Into(object); err != nil {
+			w.t.Fatal(err)
+		}
+		edit(object)
+		put := client.Put().Namespace(w.cluster.Name).Resource(resource).Name(name).Body(object)
+		err := put.Do(w.t.Context()).Error()
+		if err != nil && !apierrors.IsConflict(err) {
+			w.t.Fatal(err)
+		}
+		return err == nil
+	})
+}

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"testing"
+)
+
+func TestDeployment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "kubernetes")
+	agents := w.deploy("agent", 1)
+
+	t.Run("an agent in a Pod runs a job", func(t *testing.T) {
+		w.queue("one", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
+		w.await("one", "succeeded", "failed")
+		w.wantSteps("one", "succeeded", "succeeded")
+	})
+	t.Run("an edit of the ConfigMap reloads and restarts nothing", func(t *testing.T) {
+		before := agents.pods()[0]
+		agents.edit("max_concurrent_workflows: 3")
+		after := agents.awaitReady(1)[0]
+		if after.UID != before.UID || after.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("Pod %s with %d restarts, was %s", after.UID, after.Status.ContainerStatuses[0].RestartCount, before.UID)
+		}
+	})
+}
