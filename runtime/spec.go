@@ -116,11 +116,12 @@ type Docker struct {
 
 // Kubernetes is how a Pod is made. The namespace is part of a pool's Identity.
 type Kubernetes struct {
-	Image           string // from which the runner is copied; empty is that of the agent's release
-	ImagePullPolicy string // of that image; empty is the cluster's default
-	ServiceAccount  string // of the Pod; empty is the namespace's default, without a token
-	CPU             string // request, a quantity; empty is none
-	Memory          string // request, a quantity; empty is none
-	KeepFailedPods  bool   // keep the Pods of failed jobs for a while
-	Template        []byte // strategic merge patch on the Pod, in JSON; empty is none
+	Image           string        // from which the runner is copied; empty is that of the agent's release
+	ImagePullPolicy string        // of that image; empty is the cluster's default
+	ServiceAccount  string        // of the Pod; empty is the namespace's default, without a token
+	CPU             string        // request, a quantity; empty is none
+	Memory          string        // request, a quantity; empty is none
+	StartTimeout    time.Duration // for the Pod to start; 0 is the executor's default
+	KeepFailedPods  bool          // keep the Pods of failed jobs for a while
+	Template        []byte        // strategic merge patch on the Pod, in JSON; empty is none
 }

@@ -115,6 +115,7 @@ kubernetes:
   service_account: worker
   cpu: 2
   memory: 4Gi
+  start_timeout: 12s
   keep_failed_pods: true
 pod_template: {metadata: {labels: {team: platform}}}
 ecs:
@@ -139,7 +140,7 @@ func everyValue() *schema.Config {
 			Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
 				Memory: 1536 << 20, CPUs: 0.5, User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"}},
 			Kubernetes: schema.Kubernetes{Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always", ServiceAccount: "worker",
-				CPU: "2", Memory: "4Gi", KeepFailedPods: true},
+				CPU: "2", Memory: "4Gi", StartTimeout: 12 * time.Second, KeepFailedPods: true},
 			ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
 				TaskDefinitionTemplateFile: "f"},
 			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
@@ -176,7 +177,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"PULUMI_AGENT_DOCKER_LABELS":        "team=platform cost-centre=42",
 		"PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PULUMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
 		"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2", "PULUMI_AGENT_MEM_QUANTITY": "4",
-		"PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
+		"PULUMI_AGENT_KUBERNETES_START_TIMEOUT": "12s", "PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
 		// Known, though they say nothing to this configuration.
 		"PULUMI_AGENT_CONFIG": "x", "PULUMI_ENV": "x",
 	}})

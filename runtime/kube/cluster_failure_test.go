@@ -77,8 +77,11 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, n.Agent, n.Name)
-			e.startLimit, e.stuckLimit = 12*time.Second, 8*time.Second
-			_, log, err := startOn(t, n, e, c.change)
+			e.stuckLimit = 8 * time.Second
+			_, log, err := startOn(t, n, e, func(job *runtime.Job) {
+				job.Tuning.Place.Kubernetes.StartTimeout = 12 * time.Second
+				c.change(job)
+			})
 			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, runtime.ErrJob) != c.own {
 				t.Errorf("got %v, want %q, and whether it is the job's own: %v", err, c.want, c.own)
 			}
@@ -100,9 +103,10 @@ func TestQuotaOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := open(t, n.Agent, n.Name)
-	e.startLimit = 3 * time.Second
 	time.Sleep(time.Second) // until the quota is known to the API server
-	_, log, err := startOn(t, n, e, func(*runtime.Job) {})
+	_, log, err := startOn(t, n, e, func(job *runtime.Job) {
+		job.Tuning.Place.Kubernetes.StartTimeout = 3 * time.Second
+	})
 	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") || !strings.Contains(log, "cannot be created yet, trying again: ") {
 		t.Errorf("got %v; step 0 says\n%s", err, log)
 	}

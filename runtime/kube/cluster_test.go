@@ -29,7 +29,7 @@ func open(t *testing.T, config *rest.Config, namespace string) *Executor {
 	t.Helper()
 	cluster, err := New(Options{
 		RunnerDirectory: runnerDirectory,
-		Config:          config, Namespace: namespace, Image: agentImage, StartTimeout: 15 * time.Second,
+		Config:          config, Namespace: namespace, Image: agentImage,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -44,6 +44,7 @@ func open(t *testing.T, config *rest.Config, namespace string) *Executor {
 func place(job *runtime.Job) {
 	job.Definition.Image.Reference = kubetest.BaseImage
 	job.Tuning.Place.Kubernetes.ImagePullPolicy = "Never"
+	job.Tuning.Place.Kubernetes.StartTimeout = 15 * time.Second
 	job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
 }
 

@@ -59,8 +59,8 @@
 //
 // The agent keeps the clock of a start: activeDeadlineSeconds does not run before
 // the Pod has a node. What may heal (no room, an image that cannot be pulled, and
-// silence, because faults of mounts and sandboxes are told in events only) has ten
-// minutes, what cannot heal two. Both are answers with the reason and the message
+// silence, because faults of mounts and sandboxes are told in events only) has
+// start_timeout (ten minutes), what cannot heal two minutes at most. Both are answers with the reason and the message
 // of Kubernetes. The whole list is judge.
 //
 // # Deletion

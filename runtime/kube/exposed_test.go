@@ -16,7 +16,7 @@ const runnerDirectory = "/mnt/pulumi/workflow"
 
 // settingsOf returns the settings of Pods whose runner is copied from an image.
 func settingsOf(image string) podSettings {
-	return podSettings{image: image, runnerDirectory: runnerDirectory, startLimit: StartTimeout}
+	return podSettings{image: image, runnerDirectory: runnerDirectory}
 }
 
 // leftIn names the Pods of a job, and the processes of its runner.

@@ -120,6 +120,7 @@ func last(c *kubetest.Container) int {
 func (s *scripted) job(id string) *runtime.Job {
 	job := testJob()
 	job.ID, job.Definition = id, runtimetest.Definition("true")
+	job.Tuning.Place.Kubernetes.StartTimeout = 20 * time.Second
 	s.service.Add(job)
 	return job
 }
@@ -129,7 +130,7 @@ func (s *scripted) executor(t testing.TB) *Executor {
 	t.Helper()
 	cluster, err := New(Options{
 		RunnerDirectory: runnerDirectory,
-		Config:          s.Config(), Namespace: testNamespace, Image: agentImage, StartTimeout: 20 * time.Second, Agent: "agent-1",
+		Config:          s.Config(), Namespace: testNamespace, Image: agentImage, Agent: "agent-1",
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -323,7 +324,8 @@ func TestStartThatFails(t *testing.T) {
 			s.Inject(c.fault)
 			s.kubelet.Hold = c.hold
 			e, job := s.executor(t), s.job("job-1")
-			e.startLimit, e.stuckLimit = 500*time.Millisecond, 100*time.Millisecond
+			e.stuckLimit = 100 * time.Millisecond
+			job.Tuning.Place.Kubernetes.StartTimeout = 500 * time.Millisecond
 			_, log, err := s.start(t, e, job)
 			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, runtime.ErrJob) != c.own {
 				t.Errorf("got %v, want %q, and whether it is the job's own: %v", err, c.want, c.own)
@@ -334,6 +336,16 @@ func TestStartThatFails(t *testing.T) {
 			s.none(t)
 		})
 	}
+	t.Run("start_timeout that is shorter than the limit of what cannot heal", func(t *testing.T) {
+		s := newScripted(t, succeed)
+		s.kubelet.Hold = held(mainIs(waits(mainContainer, "InvalidImageName", "upper case")))
+		e, job := s.executor(t), s.job("job-1")
+		job.Tuning.Place.Kubernetes.StartTimeout = 200 * time.Millisecond
+		_, _, err := s.start(t, e, job)
+		if want := "InvalidImageName: upper case (waited for 200ms)"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	})
 	t.Run("handoff that cannot fit", func(t *testing.T) {
 		s := newScripted(t, succeed)
 		e, job := s.executor(t), s.job("job-1")

@@ -13,7 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// StartTimeout is the default of Options.StartTimeout.
+// StartTimeout is the time that a Pod has to start, unless a pool's configuration
+// says otherwise.
 const StartTimeout = 10 * time.Minute
 
 // Times of a Pod.
@@ -36,10 +37,9 @@ type Options struct {
 	// RunnerDirectory is where the runner lies in a job's container. It is required.
 	RunnerDirectory string
 
-	Agent        string        // id of the agent whose Pods are watched; empty watches those of every agent
-	Image        string        // that the runner is copied from, unless a pool's configuration names another
-	StartTimeout time.Duration // for a Pod to start; 0 is StartTimeout
-	Log          *slog.Logger
+	Agent string // id of the agent whose Pods are watched; empty watches those of every agent
+	Image string // that the runner is copied from, unless a pool's configuration names another
+	Log   *slog.Logger
 }
 
 // Cluster is the connection to one cluster. Executors of all pools share it: it
@@ -76,9 +76,6 @@ func New(options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if options.StartTimeout == 0 {
-		options.StartTimeout = StartTimeout
-	}
 	selector := labelManagedBy + "=" + managedByValue
 	if options.Agent != "" {
 		selector = selectorOf(options.Agent)
@@ -109,7 +106,7 @@ func (c *Cluster) Executor(namespace string) *Executor {
 	o.users++
 	return &Executor{
 		cluster: c, client: c.client, pods: o.observer, namespace: namespace, log: c.options.Log,
-		startLimit: c.options.StartTimeout, stuckLimit: min(stuckLimit, c.options.StartTimeout), lostLimit: nodeLostLimit,
+		stuckLimit: stuckLimit, lostLimit: nodeLostLimit,
 		root: func(string) string { return "/" },
 	}
 }
@@ -123,7 +120,7 @@ type Executor struct {
 	namespace string
 	log       *slog.Logger
 
-	startLimit, stuckLimit, lostLimit time.Duration
+	stuckLimit, lostLimit time.Duration
 
 	root    func(pod string) string // what stands for "/" in the job's world; tests without containers replace it
 	checked checkedPlace
@@ -133,7 +130,7 @@ type Executor struct {
 // podSettings returns what all Pods of the executor have in common.
 func (e *Executor) podSettings() podSettings {
 	options := e.cluster.options
-	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, startLimit: e.startLimit}
+	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory}
 }
 
 // Close ends the watch of the namespace, unless other executors use it.

@@ -37,9 +37,13 @@ const overtime = 10 * time.Minute
 
 // podSettings are what all Pods of an agent have in common.
 type podSettings struct {
-	image           string        // that the runner is copied from, unless a pool's configuration names another
-	runnerDirectory string        // where the runner lies in a job's container
-	startLimit      time.Duration // for a Pod to start
+	image           string // that the runner is copied from, unless a pool's configuration names another
+	runnerDirectory string // where the runner lies in a job's container
+}
+
+// startLimit returns how long the Pod of a job may take to start.
+func startLimit(job *runtime.Job) time.Duration {
+	return cmp.Or(job.Tuning.Place.Kubernetes.StartTimeout, StartTimeout)
 }
 
 // podOf returns the Pod of a job, with the template of its pool applied. It holds
@@ -90,7 +94,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 		},
 	}
 	if limit := job.Definition.Timeout; limit > 0 {
-		seconds := int64(limit/time.Second) + int64((settings.startLimit+overtime)/time.Second)
+		seconds := int64(limit/time.Second) + int64((startLimit(job)+overtime)/time.Second)
 		// The API server refuses more than 32 bits.
 		pod.Spec.ActiveDeadlineSeconds = new(min(seconds, 1<<31-1))
 	}

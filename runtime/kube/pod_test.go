@@ -108,6 +108,14 @@ func TestPodOf(t *testing.T) {
 			t.Errorf("the deadline is %d", *pod.Spec.ActiveDeadlineSeconds)
 		}
 	})
+	t.Run("the deadline of the cluster is behind the start and the job", func(t *testing.T) {
+		job := testJob()
+		job.Tuning.Place.Kubernetes.StartTimeout = 2 * time.Hour
+		want := int64((2*time.Hour + job.Definition.Timeout + overtime) / time.Second)
+		if pod := make(t, job); *pod.Spec.ActiveDeadlineSeconds != want {
+			t.Errorf("the deadline is %d, want %d", *pod.Spec.ActiveDeadlineSeconds, want)
+		}
+	})
 	t.Run("a limit beyond 32 bits is cut", func(t *testing.T) {
 		job := testJob()
 		job.Definition.Timeout = 1<<63 - 1

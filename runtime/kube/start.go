@@ -43,7 +43,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	// 2. Create it. Whatever happens from here on, nothing stays after an error.
 	seen := e.pods.subscribe(pod.Name, true)
 	defer seen.close()
-	deadline := time.Now().Add(e.startLimit)
+	deadline := time.Now().Add(startLimit(job))
 	created, err := e.create(ctx, pod, setup, deadline)
 	s := &starting{executor: e, job: job, setup: setup, seen: seen, created: created, deadline: deadline}
 	defer func() {

@@ -75,10 +75,13 @@ func (s *starting) await(ctx context.Context) error {
 func (s *starting) left() time.Duration {
 	left := time.Until(s.deadline)
 	if !s.stuckAt.IsZero() {
-		left = min(left, time.Until(s.stuckAt.Add(s.executor.stuckLimit)))
+		left = min(left, time.Until(s.stuckAt.Add(s.stuckLimit())))
 	}
 	return max(left, 0)
 }
+
+// stuckLimit returns how long the Pod may be stuck.
+func (s *starting) stuckLimit() time.Duration { return min(s.executor.stuckLimit, startLimit(s.job)) }
 
 // weigh reports trouble in the log of step 0, and returns an error for a Pod that
 // has failed.
@@ -110,12 +113,12 @@ func (s *starting) late(now *state) error {
 		if err := e.pods.health(); err != nil {
 			return e.explain("watch the Pod", err)
 		}
-		return fmt.Errorf("start the Pod: it was created, and the watch has not shown it within %s", e.startLimit)
+		return fmt.Errorf("start the Pod: it was created, and the watch has not shown it within %s", startLimit(s.job))
 	}
 	v := judge(now)
-	limit := e.startLimit
+	limit := startLimit(s.job)
 	if v.outlook == stuck {
-		limit = e.stuckLimit
+		limit = s.stuckLimit()
 	}
 	return fmt.Errorf("%w (waited for %s)", s.fault(now, v), limit)
 }
