@@ -36,6 +36,10 @@
 //  14. ending.go: logs how the job ended, and reports it in the runner's place if the
 //     runner could not.
 //
+// A pool also attends jobs that it has not claimed (sweep.go): at its start those of
+// an earlier run of the agent, and at intervals those of agents that no longer exist,
+// if the executor can adopt them ([Adopter]).
+//
 // These files are behind one call each, and are not needed to follow the path:
 // slots.go (the limit of all pools), check.go (the executor before a poll), backoff.go
 // (jobs that fail to start), cloud/token.go (the pool's token), cloud/wanted.go (the
@@ -50,6 +54,10 @@
 // Reconnection to an engine is here (retryEngine), and executors do not retry: an
 // engine that is restarted fails Wait, Follow and Remove in the same way, and one
 // place decides how long to wait and what to log.
+//
+// A pool that has to stop ends its jobs in order, because what is left behind by an
+// agent that nobody starts again would run for ever. Where another agent adopts them
+// ([Adopter].LeavesJobs), it leaves them, unless a job must end for a reason of its own.
 //
 // A pool is healthy while its loop turns when it must: [PoolState.Due] is that time.
 // There are no other signs of progress to keep.

@@ -52,6 +52,22 @@ type Sweeper interface {
 	Sweep(ctx context.Context, places []Place) (removed []string, err error)
 }
 
+// Adopter is an optional interface of an [Executor] whose instances may outlive the
+// agent, and are then adopted by another agent that runs already or starts later.
+type Adopter interface {
+	// AdoptOrphans takes over instances of agents that no longer exist, and returns
+	// them, running or ended. Exactly one of several agents gets an instance; that
+	// one may get it from more than one call. Mine reports whether the pool with this
+	// key is one to adopt for. With an error it returns what it has adopted all the
+	// same. It is called every 20 seconds by each pool, so it must be cheap when there
+	// is nothing to adopt.
+	AdoptOrphans(ctx context.Context, mine func(pool string) bool) ([]Found, error)
+
+	// LeavesJobs reports whether a pool that has to stop leaves its running jobs to
+	// an agent that adopts them. Otherwise it stops them.
+	LeavesJobs() bool
+}
+
 // Found is one instance that an executor found by its labels.
 type Found struct {
 	ID         string

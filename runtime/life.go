@@ -90,7 +90,11 @@ func (l *life) run(ctx context.Context) (gone bool) {
 	}
 
 	e, ended := l.attend(ctx, &children)
-	if !ended {
+	switch {
+	case !ended && l.isLeft(ctx):
+		l.log.Info("the agent stops and the job goes on; the next agent adopts it", "environment", l.id)
+		return false
+	case !ended:
 		l.log.Error("the job could not be ended in time and is left running; the next agent attends it", "environment", l.id)
 		return false
 	}
@@ -110,8 +114,8 @@ type end struct {
 	err  error
 }
 
-// attend blocks until the job has ended, and stops the job when ctx ends first. Ok
-// is false when the job may still run.
+// attend blocks until the job has ended. When ctx ends first, it stops the job, or
+// leaves it (isLeft). Ok is false when the job may still run.
 func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (_ end, ok bool) {
 	// Wait for the end and follow the output, each in its own goroutine. The first
 	// writes e, which nothing else reads before over is closed.
@@ -134,6 +138,9 @@ func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (_ end, ok 
 	select {
 	case <-over:
 	case <-ctx.Done():
+		if l.isLeft(ctx) && !closed(over) {
+			return end{}, false
+		}
 		l.enter(Stopping)
 		l.log.Info("stopping the job", "reason", context.Cause(ctx))
 		if !l.halt(over, children) {
@@ -150,6 +157,21 @@ func (l *life) attend(ctx context.Context, children *sync.WaitGroup) (_ end, ok 
 		return end{err: errors.New("the engine does not say how it ended")}, true
 	}
 	return e, true
+}
+
+// isLeft reports whether the job is left running when ctx has ended: the pool has to
+// stop, and the executor's instances are adopted by another agent. A job that must end
+// for a reason of its own is stopped all the same.
+func (l *life) isLeft(ctx context.Context) bool {
+	adopter, ok := l.pool.parts.Executor.(Adopter)
+	if !ok || !adopter.LeavesJobs() {
+		return false
+	}
+	switch context.Cause(ctx) {
+	case errCancelled, errOverdue, errLingers:
+		return false
+	}
+	return true
 }
 
 // halt ends the environment, in order if it can be, and reports whether it is known

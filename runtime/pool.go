@@ -43,11 +43,12 @@ type Pool struct {
 	stopped bool             // Run has returned
 	err     error            // why Run returned
 
-	polls   polls
-	starts  starts    // of jobs
-	check   check     // of the executor
-	waiting bool      // for one of the process's slots
-	due     time.Time // latest time of the loop's next turn; zero while it waits for an event
+	polls          polls
+	starts         starts    // of jobs
+	check          check     // of the executor
+	orphansUnknown bool      // the last attempt to adopt failed
+	waiting        bool      // for one of the process's slots
+	due            time.Time // latest time of the loop's next turn; zero while it waits for an event
 }
 
 // NewPool makes a pool that does nothing until [Pool.Run].
@@ -66,9 +67,10 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 // Run adopts what an earlier run of this agent left behind, then claims and
 // runs jobs. It returns nil when the pool is drained or its single run is over,
 // and an error when it cannot work. When ctx ends, the jobs are stopped in
-// order first. It returns only after every job has been reported and removed,
-// or two minutes after the end of ctx: a job that an engine could not end until
-// then is left to the next agent, and nothing is said of it.
+// order first, or left running where another agent adopts them ([Adopter]). It
+// returns only after every other job has been reported and removed, or two minutes
+// after the end of ctx: a job that an engine could not end until then is left to
+// the next agent, and nothing is reported of it.
 // Run is called once.
 func (p *Pool) Run(ctx context.Context) error {
 	// Give what is done after the end of ctx a limit of its own.
@@ -89,7 +91,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	// Adopt, then claim and run jobs.
 	p.mu.Lock()
 	p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
-	p.due = time.Now().Add(listLimit)
+	p.due = time.Now().Add(listLimit + adoptLimit)
 	p.mu.Unlock()
 	err := p.adopt(ctx)
 	if err == nil {
@@ -122,8 +124,11 @@ func (p *Pool) loop(ctx context.Context) {
 	defer timer.Stop()
 	sweepTicker := time.NewTicker(sweepInterval)
 	defer sweepTicker.Stop()
-	beside, cancel := context.WithCancel(ctx) // for sweeps and checks
+	beside, cancel := context.WithCancel(ctx) // for sweeps, checks and adoptions
 	defer cancel()
+	if adopter, ok := p.parts.Executor.(Adopter); ok {
+		p.jobs.Go(func() { p.followOrphans(beside, ctx, adopter) })
+	}
 	var place *slot // in the queue, or the slot itself; nil while the pool may not poll
 	for ctx.Err() == nil {
 		capacity, wait := p.turn()

@@ -1,0 +1,246 @@
+package runtime_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// gone is the id of an agent that no longer exists.
+const gone = "agent-gone"
+
+// adopter is an engine whose instances outlive their agent. Those of the agent
+// that is gone are adopted.
+type adopter struct {
+	*runtimetest.Executor
+	repeats bool // an instance is returned by each call
+
+	mu    sync.Mutex
+	calls int
+	taken map[string]bool // ids of instances
+	err   error           // of each call
+}
+
+// fail sets the error of each call.
+func (a *adopter) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+// count returns the number of calls.
+func (a *adopter) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls
+}
+
+func (a *adopter) LeavesJobs() bool { return true }
+
+func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]runtime.Found, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls++
+	all, err := a.List(ctx, gone)
+	if err != nil {
+		return nil, err
+	}
+	var adopted []runtime.Found
+	for _, f := range all {
+		if mine(f.Pool) && (a.repeats || !a.taken[f.ID]) {
+			a.taken[f.ID] = true
+			adopted = append(adopted, f)
+		}
+	}
+	return adopted, a.err
+}
+
+// unset is an environment without variables.
+func unset(string) (string, bool) { return "", false }
+
+// playAdopter runs a story with an adopter in a bubble of virtual time.
+func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *stage, a *adopter)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		st := newStage(t, s)
+		a := &adopter{Executor: st.engine, taken: map[string]bool{}}
+		st.pool = runtime.NewPool(s, runtime.Parts{
+			Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
+			Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
+		story(st, a)
+		st.stop(errors.New("the story is over"))
+		if err := st.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// orphan puts an instance of the agent that is gone there.
+func orphan(st *stage, id, pool string, script runtimetest.Script, age time.Duration) {
+	job := runtime.Job{ID: id, Subject: "deployment-of-" + id, Pool: pool, Agent: gone}
+	st.cloud.Know(job, runtimetest.Definition("sleep 60"))
+	st.engine.Script(id, script)
+	st.engine.Adopt(&job, time.Now().Add(-age))
+}
+
+func TestAdoptOrphans(t *testing.T) {
+	long, short := runtimetest.Script{Running: 5 * time.Minute}, runtimetest.Script{Running: time.Second}
+	t.Run("at the start", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, _ *adopter) {
+			orphan(st, "running", spec().Key(), long, time.Minute)
+			orphan(st, "ended", spec().Key(), short, 3*time.Second)
+			orphan(st, "elsewhere", "another-key", long, time.Minute)
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			if len(st.cloud.Queued()) != 1 {
+				t.Error("the adopted job takes no slot")
+			}
+			st.wantDeeds("ended", "was adopted", "remove", "removed")
+			wait(5 * time.Minute)
+			st.wantDeeds("running", "was adopted", "remove", "removed")
+			st.wantDeeds("a", "start", "started", "remove", "removed")
+			st.wantDeeds("elsewhere", "was adopted")
+		})
+	})
+	t.Run("while the pool runs", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, a *adopter) {
+			a.repeats = true
+			st.start()
+			wait(10 * time.Minute)
+			orphan(st, "running", spec().Key(), long, 0)
+			orphan(st, "ended", spec().Key(), short, time.Minute)
+			wait(21 * time.Second)
+			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
+				t.Errorf("the pool attends %+v", jobs)
+			}
+			wait(6 * time.Minute)
+			st.wantDeeds("running", "was adopted", "remove", "removed")
+			st.wantDeeds("ended", "was adopted", "remove", "removed")
+			if n := strings.Count(st.log.String(), "job adopted"); n != 1 {
+				t.Errorf("the job was adopted %d times:\n%s", n, st.log)
+			}
+		})
+	})
+	t.Run("outcome is left to the runner", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, _ *adopter) {
+			orphan(st, "running", spec().Key(), runtimetest.Script{Running: time.Minute, Exit: runtime.Exit{Code: 137}}, 0)
+			st.start()
+			wait(5 * time.Minute)
+			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 0 {
+				t.Errorf("the agent reported at %v, without the job's token", calls)
+			}
+		})
+	})
+	t.Run("pool that drains adopts nothing", func(t *testing.T) {
+		playAdopter(t, spec(most(2)), func(st *stage, a *adopter) {
+			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Second)
+			st.pool.Drain()
+			calls := a.count()
+			orphan(st, "running", spec().Key(), long, 0)
+			wait(10 * time.Minute)
+			st.wantDeeds("running", "was adopted")
+			if n := a.count() - calls; n > 0 {
+				t.Errorf("%d attempts to adopt while the pool drains", n)
+			}
+			st.pool.Tune(spec(most(2)))
+			wait(10 * time.Minute)
+			st.wantDeeds("running", "was adopted", "remove", "removed")
+		})
+	})
+	t.Run("failures are logged once", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, a *adopter) {
+			a.fail(errors.New("the API server is slow"))
+			orphan(st, "running", spec().Key(), long, 0)
+			st.start()
+			wait(10 * time.Minute)
+			st.wantDeeds("running", "was adopted", "remove", "removed")
+			a.fail(nil)
+			wait(time.Minute)
+			log := st.log.String()
+			if strings.Count(log, `level=WARN msg="cannot adopt`) != 1 || strings.Count(log, "adoption of jobs resumed") != 1 {
+				t.Errorf("the log:\n%s", log)
+			}
+		})
+	})
+}
+
+func TestStopLeavesJobs(t *testing.T) {
+	forever := runtimetest.Script{Running: runtimetest.Forever, OnTerm: runtime.Exit{Code: 143}}
+	t.Run("running jobs go on", func(t *testing.T) {
+		playAdopter(t, spec(most(2)), func(st *stage, a *adopter) {
+			st.engine.Otherwise(forever)
+			orphan(st, "adopted", spec().Key(), forever, 0)
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.stop(errors.New("the agent is stopping"))
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+			st.wantDeeds("a", "start", "started")
+			st.wantDeeds("adopted", "was adopted")
+			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 1 { // of step 0
+				t.Errorf("reports at %v", calls)
+			}
+			if !strings.Contains(st.log.String(), "the next agent adopts it") {
+				t.Errorf("the log:\n%s", st.log)
+			}
+
+			// The next agent.
+			log := st.log
+			next := newStage(t, spec(most(2)))
+			next.engine = st.engine
+			next.pool = runtime.NewPool(spec(most(2)), runtime.Parts{
+				Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset, Log: slog.New(slog.NewTextHandler(log, nil)),
+			})
+			next.start()
+			wait(time.Minute)
+			if jobs := next.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "a" {
+				t.Errorf("the next agent attends %+v", jobs)
+			}
+			next.stop(errors.New("the story is over"))
+			if err := next.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("cancelled job is stopped", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, _ *adopter) {
+			st.engine.Otherwise(forever)
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.cloud.Answer("a", runtime.Ended)
+			wait(time.Minute)
+			st.wantDeeds("a", "start", "started", "remove", "term", "removed")
+		})
+	})
+	t.Run("job that has not begun is reported as failed", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, _ *adopter) {
+			st.engine.Otherwise(runtimetest.Script{Starting: time.Hour})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.stop(errors.New("the agent is stopping"))
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+			if status, _ := st.cloud.Step("a", 0); status != runtime.Failed {
+				t.Errorf("the job is %q", status)
+			}
+		})
+	})
+}
