@@ -21,8 +21,9 @@ const leftoverInterval = 10 * time.Minute
 const recoverLimit = 3 * time.Minute
 
 // Leftovers returns the pools that have instances of this agent at the executors,
-// configured or not. With an error it returns what it found all the same. It also
-// removes what the executors of the desired pools find of agents that died.
+// configured or not. With an error it returns what it found all the same. Of pools
+// that are not desired, it first adopts the instances of agents that no longer exist.
+// It also removes what the executors of the desired pools find of agents that died.
 type Leftovers func(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error)
 
 // FollowLeftovers lists instances at once and then every ten minutes, until ctx
@@ -128,7 +129,7 @@ func (r Recovery) recover(
 		return nil, nil
 	}
 
-	// List the instances.
+	// Adopt instances that no desired pool adopts, and list all.
 	ctx, cancel := context.WithTimeout(ctx, recoverLimit)
 	defer cancel()
 	executor, closeIt, err := r.Executor(ctx, target)
@@ -136,6 +137,9 @@ func (r Recovery) recover(
 		return nil, err
 	}
 	defer closeIt()
+	if adopter, ok := executor.(runtime.Adopter); ok {
+		r.adopt(ctx, target, adopter, desired)
+	}
 	found, err := executor.List(ctx, r.Agent)
 	if err != nil {
 		return nil, err
@@ -160,4 +164,22 @@ func (r Recovery) recover(
 		r.Log.Warn("cannot remove leftovers of agents that died", "target", target, "error", err)
 	}
 	return found, nil
+}
+
+// adopt takes over instances of agents that no longer exist, of pools that are not
+// desired. The next list contains them.
+func (r Recovery) adopt(
+	ctx context.Context, target string, adopter runtime.Adopter, desired map[string]runtime.PoolSpec,
+) {
+	adopted, err := adopter.AdoptOrphans(ctx, func(pool string) bool {
+		_, adopts := desired[pool]
+		return !adopts
+	})
+	for _, instance := range adopted {
+		r.Log.Info("job adopted: its agent no longer exists, and its pool is no longer configured",
+			"target", target, "pool", instance.PoolName, "job", instance.Job, "environment", instance.ID)
+	}
+	if err != nil {
+		r.Log.Debug("cannot adopt jobs of agents that no longer exist", "target", target, "error", err)
+	}
 }

@@ -262,3 +262,53 @@ func TestRecovery(t *testing.T) {
 		})
 	}
 }
+
+// orphanage is an executor with instances of agents that no longer exist.
+type orphanage struct {
+	*runtimetest.Executor
+	orphans []runtime.Job
+	fails   error
+}
+
+func (o *orphanage) LeavesJobs() bool { return true }
+
+func (o *orphanage) AdoptOrphans(_ context.Context, mine func(string) bool) (adopted []runtime.Found, _ error) {
+	for _, job := range o.orphans {
+		if mine(job.Pool) {
+			job.Agent = "agent-1"
+			adopted = append(adopted, runtime.Found{ID: o.Adopt(&job, time.Now()), Pool: job.Pool, PoolName: job.PoolName, Job: job.ID})
+		}
+	}
+	return adopted, o.fails
+}
+
+func TestRecoveryAdoptsOrphans(t *testing.T) {
+	spec := func(name string) runtime.PoolSpec {
+		return runtime.PoolSpec{Name: name, Identity: runtime.Identity{Target: "kubernetes"}}
+	}
+	orphan := func(id string, spec runtime.PoolSpec) runtime.Job {
+		return runtime.Job{ID: id, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: "agent-gone"}
+	}
+	for name, fails := range map[string]error{"succeeds": nil, "fails after one": errors.New("the API server is slow")} {
+		t.Run(name, func(t *testing.T) {
+			executor := &orphanage{
+				Executor: runtimetest.NewExecutor(), fails: fails,
+				orphans: []runtime.Job{orphan("job-1", spec("desired")), orphan("job-2", spec("removed"))},
+			}
+			var log strings.Builder
+			recovery := reconcile.Recovery{
+				Agent: "agent-1", Record: &targetRecord{}, Supported: []string{"kubernetes"},
+				Log:      slog.New(slog.NewTextHandler(&log, nil)),
+				Executor: func(context.Context, string) (runtime.Executor, func(), error) { return executor, func() {}, nil },
+			}
+			desired := map[string]runtime.PoolSpec{spec("desired").Key(): spec("desired")}
+			specs, err := recovery.List(t.Context(), desired)
+			if err != nil || len(specs) != 1 || specs[0].Key() != spec("removed").Key() || !specs[0].Leftover {
+				t.Errorf("found %+v, %v, want the pool that is not desired", specs, err)
+			}
+			if !strings.Contains(log.String(), "job=job-2") || strings.Contains(log.String(), "job=job-1") {
+				t.Errorf("the log:\n%s", &log)
+			}
+		})
+	}
+}
