@@ -79,34 +79,44 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // connection returns how to reach the API server, and the namespace that is meant
 // when none is named: in a Pod that of the Pod, else that of the kubeconfig which
-// KUBECONFIG or ~/.kube/config names.
-func connection(lookup func(string) (string, bool)) (*rest.Config, string, error) {
+// KUBECONFIG or ~/.kube/config names. InPod is whether it is the cluster of the Pod
+// that the agent runs in.
+func connection(lookup func(string) (string, bool)) (_ *rest.Config, namespace string, inPod bool, _ error) {
 	kubeconfig, _ := lookup("KUBECONFIG")
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err == nil {
-			namespace, err := os.ReadFile(namespaceFile)
-			if err != nil {
-				return nil, "", fmt.Errorf("read the namespace of this Pod: %w", err)
-			}
-			return config, strings.TrimSpace(string(namespace)), nil
+			namespace, err := ownNamespace(lookup)
+			return config, namespace, true, err
 		}
 		if !errors.Is(err, rest.ErrNotInCluster) {
-			return nil, "", fmt.Errorf("use the service account of this Pod: %w", err)
+			return nil, "", false, fmt.Errorf("use the service account of this Pod: %w", err)
 		}
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("find a Kubernetes cluster: "+
+		return nil, "", false, fmt.Errorf("find a Kubernetes cluster: "+
 			"run the agent in a Pod with a service account, or set KUBECONFIG: %w", err)
 	}
-	namespace, _, err := loader.Namespace()
+	namespace, _, err = loader.Namespace()
 	if err != nil {
-		return nil, "", fmt.Errorf("find the namespace of the kubeconfig: %w", err)
+		return nil, "", false, fmt.Errorf("find the namespace of the kubeconfig: %w", err)
 	}
-	return config, namespace, nil
+	return config, namespace, false, nil
+}
+
+// ownNamespace returns the namespace of the Pod that the agent runs in.
+func ownNamespace(lookup func(string) (string, bool)) (string, error) {
+	if namespace, _ := lookup("POD_NAMESPACE"); namespace != "" {
+		return namespace, nil
+	}
+	namespace, err := os.ReadFile(namespaceFile)
+	if err != nil {
+		return "", fmt.Errorf("read the namespace of this Pod: %w", err)
+	}
+	return strings.TrimSpace(string(namespace)), nil
 }
 
 // warningsKey is the key of a context's value of type func(string).

@@ -55,6 +55,47 @@
 // of the Pod, which follows up to 2.5 s later. The end of a log stream decides
 // nothing: the stream of a Pod on a lost node ends, too.
 //
+// # Ownership
+//
+// An agent's Pod is replaced whenever its image, its settings or its node change, and
+// its state folder is gone with it. So in a cluster a job's Pod belongs to the
+// agent's Pod: a label holds its name, an annotation its namespace, name and uid. The
+// agent reads its own Pod once, and learns from it which controller replaces it: a
+// Deployment (the ReplicaSet's name without the pod-template-hash), a StatefulSet, a
+// DaemonSet, a Job, or nothing but the Pod's name. Namespace and controller are the
+// group, a second label. One watch of a namespace shows the Pods of the whole group,
+// so every replica sees what the others run. Other Deployments in the namespace have
+// another group, also if they serve the same pool: their Pods are neither watched nor
+// adopted nor swept.
+//
+// Each pool looks every 20 seconds for Pods of owners that no longer exist. An owner
+// does not exist if its name is not found, has another uid, or belongs to a Pod that
+// succeeded or failed. One that cannot be read, or is being deleted, exists. A look
+// costs nothing if the watch shows no Pod of others, else one get for each owner. A
+// new agent of a rolling update starts while the old one still drains, which is why a
+// look at the start is not enough.
+//
+// A Pod is adopted by an update that names the version that was read. The API server
+// accepts one such update of a version (200 of 200 races of two agents; the other one
+// is answered with 409), so exactly one replica gets the Pod. The update needs the
+// whole Pod, which is read first: the store of the watch holds a part of it. If the
+// answer of the update is lost, the next look finds out what became of it. A
+// container of the agent that starts again in its Pod has the same uid, and finds its
+// jobs by its first list.
+//
+// There is no owner reference, because the garbage collector would end the jobs with
+// the agent's Pod, and no Lease, because the Role does not allow it. What remains when
+// a Deployment is removed with jobs running are Pods that end by themselves and stay
+// until somebody deletes them.
+//
+// An agent in a Pod never ends its jobs when it stops: the kubelet sends the same
+// TERM whether the Pod is deleted, moved or replaced. The job goes on, its runner
+// reports by itself, and another agent adopts it. A job whose handoff is not sent yet
+// fails, because only the agent that claimed it has its token.
+//
+// An agent outside of a cluster, and one that may not read its own Pod, finds its
+// Pods by its id, which its state folder keeps.
+//
 // # Failures
 //
 // The agent keeps the clock of a start: activeDeadlineSeconds does not run before

@@ -26,13 +26,15 @@ const (
 
 // Options is what a [Cluster] is made of.
 type Options struct {
-	// Environ looks up KUBECONFIG.
+	// Environ looks up KUBECONFIG, and in a Pod POD_NAME, POD_NAMESPACE and HOSTNAME.
 	Environ func(name string) (string, bool)
 
-	// Config and Namespace take the place of what the environment says, if Config
-	// is not nil.
+	// Config, Namespace and Pod take the place of what the environment says, if
+	// Config is not nil. Pod is the name of the Pod that the agent runs in, in
+	// Namespace; empty if it runs in none.
 	Config    *rest.Config
 	Namespace string
+	Pod       string
 
 	// RunnerDirectory is where the runner lies in a job's container. It is required.
 	RunnerDirectory string
@@ -48,10 +50,15 @@ type Cluster struct {
 	client    *client
 	namespace string // that is meant when none is named
 	options   Options
-	selector  string
+	at        agentPod // that the agent runs in
+
+	identifying chan struct{} // holds a token while Identify makes its request
+	warned      bool          // that the agent's own Pod cannot be read; guarded by identifying
 
 	mu        sync.Mutex
+	self      self
 	observers map[string]*shared // by namespace
+	alive     map[owner]time.Time
 }
 
 // shared is an observer with the number of its users.
@@ -65,29 +72,28 @@ func New(options Options) (*Cluster, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("kube: RunnerDirectory is empty")
 	}
-	config, namespace := options.Config, options.Namespace
-	if config == nil {
+	config, namespace, at := options.Config, options.Namespace, agentPod{}
+	switch {
+	case config == nil:
+		var inPod bool
 		var err error
-		if config, namespace, err = connection(options.Environ); err != nil {
+		if config, namespace, inPod, err = connection(options.Environ); err != nil {
 			return nil, err
 		}
+		if inPod {
+			at = agentPodOf(options.Environ, namespace)
+		}
+	case options.Pod != "":
+		at = agentPod{namespace: namespace, name: options.Pod}
 	}
 	client, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}
-	selector := labelManagedBy + "=" + managedByValue
-	if options.Agent != "" {
-		selector = selectorOf(options.Agent)
-	}
 	return &Cluster{
-		client: client, namespace: namespace, options: options, selector: selector, observers: map[string]*shared{},
+		client: client, namespace: namespace, options: options, at: at,
+		identifying: make(chan struct{}, 1), observers: map[string]*shared{}, alive: map[owner]time.Time{},
 	}, nil
-}
-
-// selectorOf returns the label selector of an agent's Pods.
-func selectorOf(agent string) string {
-	return labelManagedBy + "=" + managedByValue + "," + labelAgent + "=" + labelValue(agent)
 }
 
 // Executor returns an executor for a namespace; empty is the agent's own. It
@@ -100,14 +106,14 @@ func (c *Cluster) Executor(namespace string) *Executor {
 	defer c.mu.Unlock()
 	o, ok := c.observers[namespace]
 	if !ok {
-		o = &shared{observer: observe(c.client, namespace, c.selector)}
+		o = &shared{observer: observe(c.client, namespace, c.self, watched(c.self, c.options.Agent))}
 		c.observers[namespace] = o
 	}
 	o.users++
 	return &Executor{
-		cluster: c, client: c.client, pods: o.observer, namespace: namespace, log: c.options.Log,
+		cluster: c, client: c.client, pods: o.observer, self: o.self, namespace: namespace, log: c.options.Log,
 		stuckLimit: stuckLimit, lostLimit: nodeLostLimit,
-		root: func(string) string { return "/" },
+		root: func(string) string { return "/" }, unsure: map[string]bool{},
 	}
 }
 
@@ -117,6 +123,7 @@ type Executor struct {
 	cluster   *Cluster
 	client    *client
 	pods      *observer
+	self      self // as it was when the namespace began to be watched
 	namespace string
 	log       *slog.Logger
 
@@ -125,12 +132,15 @@ type Executor struct {
 	root    func(pod string) string // what stands for "/" in the job's world; tests without containers replace it
 	checked checkedPlace
 	closed  sync.Once
+
+	mu     sync.Mutex
+	unsure map[string]bool // uids of Pods that an update may have adopted whose answer was lost
 }
 
 // podSettings returns what all Pods of the executor have in common.
 func (e *Executor) podSettings() podSettings {
 	options := e.cluster.options
-	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory}
+	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, self: e.self}
 }
 
 // Close ends the watch of the namespace, unless other executors use it.

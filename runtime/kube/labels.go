@@ -22,7 +22,9 @@ const (
 	labelComponent = "app.kubernetes.io/component"
 	labelManagedBy = "app.kubernetes.io/managed-by"
 
-	labelAgent      = "cmwa.agent"
+	labelAgent      = "cmwa.agent" // id of the agent
+	labelOwner      = "cmwa.owner" // name of the agent's Pod, or a digest of it
+	labelGroup      = "cmwa.group" // of the agents that adopt each other's Pods, see groupOf
 	labelPool       = "cmwa.pool"
 	labelJob        = "cmwa.job" // the job's id, or a digest of an id that is no label
 	labelGeneration = "cmwa.generation"
@@ -46,6 +48,7 @@ const (
 	annotationPoolName = "cmwa.pool-name"
 	annotationIdentity = "cmwa.pool-identity" // of the pool, in JSON
 	annotationHandoff  = "cmwa.handoff"       // sealed to the Pod's key
+	annotationOwner    = "cmwa.owner"         // namespace, name and uid of the agent's Pod, in JSON
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
 )
 
@@ -93,14 +96,20 @@ func labelValue(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// found returns what the metadata of a Pod tell of its job. A damaged annotation
-// yields a pool that is not configured.
-func found(pod *corev1.Pod) runtime.Found {
+// poolOf returns the name and the identity of the pool that a Pod's job belongs to.
+// A damaged annotation yields a pool that is not configured.
+func poolOf(pod *corev1.Pod) runtime.PoolSpec {
 	pool := runtime.PoolSpec{Name: pod.Annotations[annotationPoolName]}
 	if json.Unmarshal([]byte(pod.Annotations[annotationIdentity]), &pool.Identity) != nil {
 		pool.Identity = runtime.Identity{}
 	}
 	pool.Identity.Target = cmp.Or(pool.Identity.Target, target)
+	return pool
+}
+
+// found returns what the metadata of a Pod contain about its job.
+func found(pod *corev1.Pod) runtime.Found {
+	pool := poolOf(pod)
 	generation, _ := strconv.ParseUint(pod.Labels[labelGeneration], 10, 64)
 	return runtime.Found{
 		ID:         idOf(pod.Name, string(pod.UID)),

@@ -14,13 +14,15 @@ import (
 // pageSize is the number of Pods in one answer of the API server.
 const pageSize = 500
 
-// List returns the Pods of the namespace whose labels name the agent. One that
-// never got its handoff counts as ended when it was created: its agent died before
-// it started the job.
+// List returns the agent's own Pods in the namespace: those that its Pod owns, or
+// those with the agent's id if its Pod is not known. A Pod that never got its handoff
+// counts as ended when it was created: its agent ended before it started the job.
 func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
 	var all []runtime.Found
-	err := e.each(ctx, selectorOf(agent), func(pod *corev1.Pod) {
-		all = append(all, foundWithState(pod))
+	err := e.each(ctx, owned(e.self, agent), func(pod *corev1.Pod) {
+		if !e.self.known() || ownerOf(pod) == e.self.owner {
+			all = append(all, foundWithState(pod))
+		}
 	})
 	if err != nil {
 		return nil, e.explain("list the Pods of jobs", err)
@@ -66,7 +68,7 @@ func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1
 // Sweep removes the Pods of failed jobs that were kept for long enough.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []string, err error) {
 	var due []*corev1.Pod
-	err = e.each(ctx, labelManagedBy+"="+managedByValue+","+labelKeep+"="+keepUntil, func(pod *corev1.Pod) {
+	err = e.each(ctx, kept(e.self), func(pod *corev1.Pod) {
 		until, err := time.Parse(time.RFC3339, pod.Annotations[annotationKept])
 		if err != nil || time.Now().After(until) {
 			due = append(due, pod.DeepCopy())

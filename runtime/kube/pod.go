@@ -39,6 +39,7 @@ const overtime = 10 * time.Minute
 type podSettings struct {
 	image           string // that the runner is copied from, unless a pool's configuration names another
 	runnerDirectory string // where the runner lies in a job's container
+	self            self   // the agent
 }
 
 // startLimit returns how long the Pod of a job may take to start.
@@ -93,6 +94,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			}},
 		},
 	}
+	settings.self.mark(pod)
 	if limit := job.Definition.Timeout; limit > 0 {
 		seconds := int64(limit/time.Second) + int64((startLimit(job)+overtime)/time.Second)
 		// The API server refuses more than 32 bits.

@@ -93,7 +93,7 @@ func (e *Executor) delete(ctx context.Context, name, uid string, grace int64) (g
 }
 
 // keep leaves the Pod of a failed job in the cluster, for people to look at. It
-// takes the label of the agent away, so that no agent takes it for a job of its
+// takes the labels of the agent away, so that no agent takes it for a job of its
 // own; a sweep removes it.
 func (e *Executor) keep(ctx context.Context, name, uid string) error {
 	for {
@@ -121,6 +121,7 @@ func (e *Executor) keep(ctx context.Context, name, uid string) error {
 // release makes a Pod one that no agent owns.
 func release(pod *corev1.Pod, until time.Time) {
 	delete(pod.Labels, labelAgent)
+	delete(pod.Labels, labelOwner)
 	delete(pod.Annotations, annotationHandoff)
 	pod.Labels[labelKeep] = keepUntil
 	if pod.Annotations == nil {

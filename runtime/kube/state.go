@@ -3,6 +3,7 @@ package kube
 import (
 	"slices"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,7 +14,9 @@ import (
 // 14 kB of memory, of which a third is the managed fields; this takes less than one.
 type state struct {
 	name, uid string
-	keep      string    // value of labelKeep
+	keep      string                // value of labelKeep
+	pool      unique.Handle[string] // key of the job's pool
+	owner     unique.Handle[owner]
 	node      string    // empty until the Pod is assigned to one
 	deleted   time.Time // deletionTimestamp: when the Pod should be gone; zero is not deleted
 	began     time.Time // status.startTime; zero until the kubelet has seen the Pod
@@ -55,6 +58,7 @@ type container struct {
 func stateOf(pod *corev1.Pod) *state {
 	s := &state{
 		name: pod.Name, uid: string(pod.UID), keep: pod.Labels[labelKeep], node: pod.Spec.NodeName,
+		pool: unique.Make(poolOf(pod).Key()), owner: unique.Make(ownerOf(pod)),
 		phase: pod.Status.Phase, reason: pod.Status.Reason, message: oneLine(pod.Status.Message),
 	}
 	if pod.DeletionTimestamp != nil {

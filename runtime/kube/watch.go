@@ -27,6 +27,7 @@ const (
 type observer struct {
 	client    *client
 	namespace string
+	self      self
 	selector  string
 
 	cancel context.CancelFunc
@@ -49,10 +50,10 @@ type entry struct {
 }
 
 // observe begins to watch. The caller calls close.
-func observe(client *client, namespace, selector string) *observer {
+func observe(client *client, namespace string, self self, selector string) *observer {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &observer{
-		client: client, namespace: namespace, selector: selector,
+		client: client, namespace: namespace, self: self, selector: selector,
 		cancel: cancel, done: make(chan struct{}), synced: make(chan struct{}), pods: map[string]*entry{},
 	}
 	go func() {
@@ -209,6 +210,18 @@ func (o *observer) tidy(name string, e *entry) {
 	}
 }
 
+// each calls visit for the state of each Pod that exists. Visit must not call the
+// observer.
+func (o *observer) each(visit func(*state)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range o.pods {
+		if e.state != nil && !e.gone {
+			visit(e.state)
+		}
+	}
+}
+
 // set keeps the state of a Pod, or the last one of a Pod that is deleted. The lock
 // is held.
 func (o *observer) set(pod *corev1.Pod, gone bool) {
@@ -297,9 +310,8 @@ func reduced(pod *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{Status: pod.Status}
 	small.Name, small.Namespace, small.UID = pod.Name, pod.Namespace, pod.UID
 	small.DeletionTimestamp = pod.DeletionTimestamp
-	if value, ok := pod.Labels[labelKeep]; ok {
-		small.Labels = map[string]string{labelKeep: value}
-	}
+	small.Labels = only(pod.Labels, labelKeep, labelOwner)
+	small.Annotations = only(pod.Annotations, annotationOwner, annotationPoolName, annotationIdentity)
 	small.Spec.NodeName, small.Spec.ReadinessGates = pod.Spec.NodeName, pod.Spec.ReadinessGates
 	for _, c := range pod.Spec.Containers {
 		kept := corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources}
@@ -310,6 +322,17 @@ func reduced(pod *corev1.Pod) *corev1.Pod {
 		small.Spec.InitContainers = append(small.Spec.InitContainers, kept)
 	}
 	return small
+}
+
+// only returns the entries of a map with these keys.
+func only(all map[string]string, keys ...string) map[string]string {
+	few := make(map[string]string, len(keys))
+	for _, key := range keys {
+		if value, ok := all[key]; ok {
+			few[key] = value
+		}
+	}
+	return few
 }
 
 // Resync is called by the reflector and does nothing.

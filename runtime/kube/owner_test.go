@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	selectors "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// agentPodWith returns the Pod of an agent that a controller has made. Kind is empty
+// for a Pod without a controller.
+func agentPodWith(name, kind, controller, hash string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "cmwa", Name: name, UID: types.UID("uid of " + name)}}
+	if hash != "" {
+		pod.Labels = map[string]string{"pod-template-hash": hash}
+	}
+	if kind != "" {
+		pod.OwnerReferences = []metav1.OwnerReference{
+			{Kind: "Node", Name: "not-the-controller"},
+			{Kind: kind, Name: controller, Controller: new(true)},
+		}
+	}
+	return pod
+}
+
+func TestGroupOf(t *testing.T) {
+	long := strings.Repeat("agent-", 20) + "x"
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want string // a digest if it is empty
+	}{
+		"Deployment":              {agentPodWith("agent-7d4b9c-abcde", "ReplicaSet", "agent-7d4b9c", "7d4b9c"), "cmwa.deployment.agent"},
+		"ReplicaSet alone":        {agentPodWith("agent-abcde", "ReplicaSet", "agent", ""), "cmwa.replicaset.agent"},
+		"hash of another object":  {agentPodWith("agent-abcde", "ReplicaSet", "agent-1", "2"), "cmwa.replicaset.agent-1"},
+		"StatefulSet":             {agentPodWith("agent-0", "StatefulSet", "agent", ""), "cmwa.statefulset.agent"},
+		"DaemonSet":               {agentPodWith("agent-xyz", "DaemonSet", "agent", ""), "cmwa.daemonset.agent"},
+		"Job":                     {agentPodWith("agent-xyz", "Job", "agent-28", ""), "cmwa.job.agent-28"},
+		"Pod without controller":  {agentPodWith("agent", "", "", ""), "cmwa.pod.agent"},
+		"name that is no label":   {agentPodWith(long, "ReplicaSet", long+"-1", "1"), ""},
+		"name with dots":          {agentPodWith("a.b-0", "StatefulSet", "a.b", ""), "cmwa.statefulset.a.b"},
+		"Deployment without name": {agentPodWith("x", "ReplicaSet", "-1", "1"), "cmwa.replicaset.-1"},
+	} {
+		got := groupOf(c.pod)
+		if len(validation.IsValidLabelValue(got)) > 0 || c.want != "" && got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestMark(t *testing.T) {
+	me := selfOf(agentPodWith(strings.Repeat("a", 100), "ReplicaSet", "agent-1", "1"))
+	pod := &corev1.Pod{}
+	me.mark(pod)
+	if got := ownerOf(pod); got != me.owner {
+		t.Errorf("the owner is %+v, want %+v", got, me.owner)
+	}
+	if value := pod.Labels[labelOwner]; len(validation.IsValidLabelValue(value)) > 0 {
+		t.Errorf("the owner's label is %q", value)
+	}
+	plain := &corev1.Pod{}
+	self{}.mark(plain)
+	if len(plain.Labels)+len(plain.Annotations) > 0 {
+		t.Errorf("an agent that does not know its own Pod marked %+v", plain)
+	}
+}
+
+func TestOwnerOf(t *testing.T) {
+	for text, want := range map[string]owner{
+		`{"namespace":"cmwa","name":"agent-1","uid":"u"}`:      {"cmwa", "agent-1", "u"},
+		`{"namespace":"cmwa","name":"agent-1"}`:                {"cmwa", "agent-1", ""},
+		`{"namespace":"../x","name":"agent-1","uid":"u"}`:      {"jobs", "label", ""},
+		`{"namespace":"cmwa","name":"a/b?c=d","uid":"u"}`:      {"jobs", "label", ""},
+		`{"namespace":"cmwa"}`:                                 {"jobs", "label", ""},
+		`[1]`:                                                  {"jobs", "label", ""},
+		``:                                                     {"jobs", "label", ""},
+		`{"namespace":1,"name":"agent-1","uid":"u"}`:           {"jobs", "label", ""},
+		strings.Repeat(`{"name":`, 10_000) + `{}`:              {"jobs", "label", ""},
+		`{"namespace":"cmwa","name":"agent-1","uid":"u"} more`: {"jobs", "label", ""},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "jobs", Labels: map[string]string{labelOwner: "label"}, Annotations: map[string]string{annotationOwner: text},
+		}}
+		if got := ownerOf(pod); got != want {
+			t.Errorf("%.60s: got %+v, want %+v", text, got, want)
+		}
+		if got := ownerOf(reduced(pod)); got != want {
+			t.Errorf("%.60s, reduced: got %+v, want %+v", text, got, want)
+		}
+	}
+	none := ownerOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "jobs"}})
+	if none.valid() {
+		t.Errorf("the owner of a Pod without marks is %+v", none)
+	}
+}
+
+func TestOwnerEnded(t *testing.T) {
+	with := func(change func(*corev1.Pod)) *corev1.Pod {
+		pod := agentPodWith("agent-1", "", "", "")
+		pod.Status.Phase = corev1.PodRunning
+		change(pod)
+		return pod
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"there is none":    {nil, true},
+		"running":          {with(func(*corev1.Pod) {}), false},
+		"pending":          {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), false},
+		"lost node":        {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }), false},
+		"being deleted":    {with(func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), false},
+		"another uid":      {with(func(p *corev1.Pod) { p.UID = "new" }), true},
+		"evicted":          {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
+		"single run ended": {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), true},
+	} {
+		if got := selfOf(agentPodWith("agent-1", "", "", "")).owner.ended(c.pod); got != c.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+	if (owner{"cmwa", "agent-1", ""}).ended(with(func(*corev1.Pod) {})) {
+		t.Error("an owner without a known uid has ended although a Pod has its name")
+	}
+}
+
+func TestSelectors(t *testing.T) {
+	first := selfOf(agentPodWith("a-1-x", "ReplicaSet", "a-1", "1"))
+	second := selfOf(agentPodWith("a-1-y", "ReplicaSet", "a-1", "1"))
+	other := selfOf(agentPodWith("b-1-x", "ReplicaSet", "b-1", "1"))
+	pods := map[string]map[string]string{}
+	add := func(name string, s self, agent string, keep bool) {
+		job := testJob()
+		job.Agent = agent
+		settings := settingsOf(agentImage)
+		settings.self = s
+		pod, err := plainPod(job, name, settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keep {
+			release(pod, pod.CreationTimestamp.Time)
+		}
+		pods[name] = pod.Labels
+	}
+	add("first's", first, "id-1", false)
+	add("second's", second, "id-2", false)
+	add("other's", other, "id-3", false)
+	add("by id", self{}, "id-4", false)
+	add("group's kept", first, "id-1", true)
+	add("other's kept", other, "id-3", true)
+	add("kept by id", self{}, "id-4", true)
+	for _, c := range []struct{ name, selector, want string }{
+		{"watch of a group", watched(first, "id-1"), "first's, second's"},
+		{"watch of another group", watched(other, "id-3"), "other's"},
+		{"watch by id", watched(self{}, "id-4"), "by id"},
+		{"own Pods", owned(first, "id-1"), "first's"},
+		{"own Pods by id", owned(self{}, "id-4"), "by id"},
+		{"kept of a group", kept(first), "group's kept"},
+		{"kept without a group", kept(self{}), "kept by id"},
+	} {
+		selector, err := selectors.Parse(c.selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, name := range []string{"first's", "second's", "other's", "by id", "group's kept", "other's kept", "kept by id"} {
+			if selector.Matches(selectors.Set(pods[name])) {
+				got = append(got, name)
+			}
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%s (%s): got %v, want %s", c.name, c.selector, got, c.want)
+		}
+	}
+}
+
+func TestAgentPodOf(t *testing.T) {
+	for _, c := range []struct {
+		environ map[string]string
+		want    string
+	}{
+		{map[string]string{"HOSTNAME": "agent-1"}, "agent-1"},
+		{map[string]string{"HOSTNAME": "node", "POD_NAME": "agent-1"}, "agent-1"},
+		{map[string]string{"HOSTNAME": "agent-1", "POD_NAME": ""}, "agent-1"},
+	} {
+		got := agentPodOf(func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }, "cmwa")
+		if got != (agentPod{"cmwa", c.want}) {
+			t.Errorf("%v: got %+v", c.environ, got)
+		}
+	}
+}
