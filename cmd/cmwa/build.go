@@ -45,6 +45,9 @@ func builder(
 		if err != nil {
 			return nil, err
 		}
+		if pods, ok := executor.(*kube.Executor); !ok || !pods.Owned() {
+			executors.needsID()
+		}
 		if err := agent.AddTarget(spec.Identity.Location()); err != nil {
 			log.Warn("cannot record the deploy_target in the state folder: "+
 				"if the target changes, a restarted agent does not find the instances there",
@@ -73,6 +76,7 @@ const agentImage = "cmwa/cmwa:"
 type executors struct {
 	environ environment
 	agent   *agentid.Agent
+	needsID func()       // called for a pool whose instances are found by the agent's id
 	log     *slog.Logger // of what all pools share
 
 	mu      sync.Mutex
@@ -96,6 +100,9 @@ func (x *executors) open(ctx context.Context, location string, log *slog.Logger)
 	case "kubernetes":
 		cluster, err := x.kubernetes()
 		if err != nil {
+			return nil, nil, err
+		}
+		if err := cluster.Identify(ctx); err != nil {
 			return nil, nil, err
 		}
 		executor := cluster.Executor(namespace)

@@ -33,8 +33,9 @@ func runCommand(hard context.Context, s streams) command.Command {
 		}},
 		Daemon: true,
 		Long: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
-			"The second one stops running jobs in order. A HUP checks the configuration at once, and ends waits after\n" +
-			"failures with one more try, except waits that the service asked for.",
+			"The second one stops running jobs in order. Where the agent runs in a Kubernetes Pod, jobs in Pods are not\n" +
+			"stopped: they go on, and the next agent adopts them. A HUP checks the configuration at once, and ends waits\n" +
+			"after failures with one more try, except waits that the service asked for.",
 		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("run takes no argument %q", args[0])
@@ -73,11 +74,11 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 		return err
 	}
 	defer process.close()
-	agent := identify(ctx, c, environ, log.logger)
+	agent, warn := identify(ctx, c, environ, log.logger)
 	defer agent.Close()
 
 	// The loop, and the pages that show its state.
-	executors := &executors{environ: environ, agent: agent, log: log.logger}
+	executors := &executors{environ: environ, agent: agent, needsID: warn, log: log.logger}
 	build := builder(environ, agent, executors, process.slots, log.logger)
 	loop := reconcile.New(build, process.prepare, first.Process, log.logger)
 	process.handle(status.Handler(status.Snapshots{
