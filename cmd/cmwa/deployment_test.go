@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -27,25 +29,27 @@ const (
 	nameLabel    = "app.kubernetes.io/name" // of the agent's Pods
 )
 
-// deployment is an agent that runs as a Deployment in the namespace of a world, with
-// the rights of the documented Role. Its configuration is in a ConfigMap that is
-// mounted as a folder.
+// deployment is an agent that runs as a Deployment, with its configuration in a
+// ConfigMap that is mounted as a folder.
 type deployment struct {
-	w    *world
-	name string // of the Deployment, and of its ConfigMap and Secret
+	w         *world
+	namespace string
+	name      string // of the Deployment and of its ConfigMap
+	selector  string // of the agent's Pods, by their labels
 
 	core, apps *rest.RESTClient
 }
 
-// deploy creates a Deployment with this number of agents and waits until they are
-// ready. The lines are settings on top of those that all tests have in common.
-// Several Deployments in one world have different names.
+// deploy creates a Deployment in the namespace of the world with this number of agents,
+// which have the rights of the documented Role, and waits until they are ready. The
+// lines are settings on top of those that all tests have in common. Several Deployments
+// in one world have different names.
 func (w *world) deploy(name string, replicas int32, lines ...string) *deployment {
 	w.t.Helper()
 	if err := clusterImage(); err != nil {
 		w.t.Fatal(err)
 	}
-	d := w.deployed(name)
+	d := w.deployed(w.cluster.Name, name, nameLabel+"="+name)
 	meta := metav1.ObjectMeta{Name: name}
 	d.create(d.core, "secrets", &corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"token": w.pool}})
 	d.create(d.core, "configmaps", &corev1.ConfigMap{ObjectMeta: meta, Data: d.configuration(lines)})
@@ -56,9 +60,9 @@ func (w *world) deploy(name string, replicas int32, lines ...string) *deployment
 }
 
 // deployed returns a Deployment that exists, or that the caller creates.
-func (w *world) deployed(name string) *deployment {
+func (w *world) deployed(namespace, name, selector string) *deployment {
 	return &deployment{
-		w: w, name: name,
+		w: w, namespace: namespace, name: name, selector: selector,
 		core: kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion),
 		apps: kubetest.Client(w.t, w.cluster.Admin, appsv1.SchemeGroupVersion),
 	}
@@ -127,8 +131,8 @@ func (d *deployment) object(replicas int32) *appsv1.Deployment {
 func (d *deployment) pods() []corev1.Pod {
 	d.w.t.Helper()
 	var all corev1.PodList
-	err := d.core.Get().Namespace(d.w.cluster.Name).Resource("pods").
-		Param("labelSelector", nameLabel+"="+d.name).Do(d.w.t.Context()).Into(&all)
+	err := d.core.Get().Namespace(d.namespace).Resource("pods").
+		Param("labelSelector", d.selector).Do(d.w.t.Context()).Into(&all)
 	if err != nil {
 		d.w.t.Fatal(err)
 	}
@@ -169,17 +173,24 @@ func isReady(pod corev1.Pod) bool {
 // change updates the Deployment: its scale, its image, an annotation of its template.
 func (d *deployment) change(edit func(*appsv1.Deployment)) {
 	d.w.t.Helper()
-	updateObject(d.w, d.apps, "deployments", d.name, &appsv1.Deployment{}, edit)
+	updateObject(d, d.apps, "deployments", d.name, &appsv1.Deployment{}, edit)
 }
 
 // edit replaces the lines of the configuration, and waits until each agent has it in
-// force. The kubelet refreshes the volumes of a Pod when the Pod changes; by itself it
-// does so within 90 s.
+// force.
 func (d *deployment) edit(lines ...string) {
 	d.w.t.Helper()
+	d.rewrite(func(string) string { return d.configuration(lines)[schema.FileName] })
+}
+
+// rewrite changes the configuration in the ConfigMap through the API, and waits until
+// each agent has it in force. The kubelet refreshes the volumes of a Pod when the Pod
+// changes; by itself it does so within 90 s.
+func (d *deployment) rewrite(change func(text string) string) {
+	d.w.t.Helper()
 	before := d.generations()
-	updateObject(d.w, d.core, "configmaps", d.name, &corev1.ConfigMap{}, func(c *corev1.ConfigMap) {
-		c.Data = d.configuration(lines)
+	updateObject(d, d.core, "configmaps", d.name, &corev1.ConfigMap{}, func(c *corev1.ConfigMap) {
+		c.Data[schema.FileName] = change(c.Data[schema.FileName])
 	})
 	d.awaitReload(before)
 }
@@ -213,7 +224,7 @@ func (d *deployment) awaitReload(before map[string]uint64) {
 // touch changes an annotation of a Pod, so that the kubelet refreshes its volumes.
 func (d *deployment) touch(pod string) {
 	d.w.t.Helper()
-	updateObject(d.w, d.core, "pods", pod, &corev1.Pod{}, func(p *corev1.Pod) {
+	updateObject(d, d.core, "pods", pod, &corev1.Pod{}, func(p *corev1.Pod) {
 		metav1.SetMetaDataAnnotation(&p.ObjectMeta, "cmwa-test/touched", time.Now().Format(time.RFC3339Nano))
 	})
 }
@@ -242,7 +253,7 @@ func (d *deployment) status(pod corev1.Pod) (document status.Document) {
 func (d *deployment) log(pod string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	defer cancel()
-	text, err := d.core.Get().Namespace(d.w.cluster.Name).Resource("pods").Name(pod).SubResource("log").Do(ctx).Raw()
+	text, err := d.core.Get().Namespace(d.namespace).Resource("pods").Name(pod).SubResource("log").Do(ctx).Raw()
 	if err != nil {
 		return err.Error()
 	}
@@ -256,15 +267,15 @@ func (d *deployment) remove() {
 	defer cancel()
 	if d.w.t.Failed() {
 		var pods corev1.PodList
-		err := d.core.Get().Namespace(d.w.cluster.Name).Resource("pods").
-			Param("labelSelector", nameLabel+"="+d.name).Do(ctx).Into(&pods)
+		err := d.core.Get().Namespace(d.namespace).Resource("pods").
+			Param("labelSelector", d.selector).Do(ctx).Into(&pods)
 		d.w.t.Logf("%d agents, %v", len(pods.Items), err)
 		for _, pod := range pods.Items {
 			d.w.t.Logf("-- log of Pod %s:\n%s", pod.Name, d.log(pod.Name))
 		}
 	}
 	options := &metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
-	err := d.apps.Delete().Namespace(d.w.cluster.Name).Resource("deployments").Name(d.name).Body(options).Do(ctx).Error()
+	err := d.apps.Delete().Namespace(d.namespace).Resource("deployments").Name(d.name).Body(options).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) {
 		d.w.t.Errorf("delete Deployment %s: %v", d.name, err)
 	}
@@ -273,27 +284,59 @@ func (d *deployment) remove() {
 // create creates an object in the namespace of the world.
 func (d *deployment) create(client *rest.RESTClient, resource string, object runtime.Object) {
 	d.w.t.Helper()
-	err := client.Post().Namespace(d.w.cluster.Name).Resource(resource).Body(object).Do(d.w.t.Context()).Error()
+	err := client.Post().Namespace(d.namespace).Resource(resource).Body(object).Do(d.w.t.Context()).Error()
 	if err != nil {
 		d.w.t.Fatalf("create %s: %v", resource, err)
 	}
 }
 
-// updateObject changes an object in the namespace of a world, also if somebody else does so
-// at the same time. The object is overwritten.
-func updateObject[T runtime.Object](w *world, client *rest.RESTClient, resource, name string, object T, edit func(T)) {
-	w.t.Helper()
-	w.eventually("update of "+resource+"/"+name, func() bool {
-		get := client.Get().Namespace(w.cluster.Name).Resource(resource).Name(name)
-		if err := get.Do(w.t.Context()).Into(object); err != nil {
-			w.t.Fatal(err)
+// updateObject changes an object in the namespace of a Deployment, also if somebody else
+// does so at the same time. The object is overwritten.
+func updateObject[T runtime.Object](
+	d *deployment, client *rest.RESTClient, resource, name string, object T, edit func(T),
+) {
+	d.w.t.Helper()
+	d.w.eventually("update of "+resource+"/"+name, func() bool {
+		get := client.Get().Namespace(d.namespace).Resource(resource).Name(name)
+		if err := get.Do(d.w.t.Context()).Into(object); err != nil {
+			d.w.t.Fatal(err)
 		}
 		edit(object)
-		put := client.Put().Namespace(w.cluster.Name).Resource(resource).Name(name).Body(object)
-		err := put.Do(w.t.Context()).Error()
+		put := client.Put().Namespace(d.namespace).Resource(resource).Name(name).Body(object)
+		err := put.Do(d.w.t.Context()).Error()
 		if err != nil && !apierrors.IsConflict(err) {
-			w.t.Fatal(err)
+			d.w.t.Fatal(err)
 		}
 		return err == nil
 	})
+}
+
+// keep runs a function, and checks that the agents' Pods are the same afterwards and
+// have not been restarted.
+func (d *deployment) keep(what func()) {
+	d.w.t.Helper()
+	identities := func() (all []string) {
+		for _, pod := range d.pods() {
+			all = append(all, fmt.Sprint(pod.UID, " with ", pod.Status.ContainerStatuses[0].RestartCount, " restarts"))
+		}
+		slices.Sort(all)
+		return all
+	}
+	before := identities()
+	what()
+	if after := identities(); !slices.Equal(after, before) {
+		d.w.t.Errorf("the agents are %v, and were %v", after, before)
+	}
+}
+
+// warnings returns the lines of the agents' logs that are warnings or errors.
+func (d *deployment) warnings() (lines []string) {
+	for _, pod := range d.pods() {
+		for line := range strings.Lines(d.log(pod.Name)) {
+			if strings.Contains(line, " WRN ") || strings.Contains(line, " ERR ") {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
 }

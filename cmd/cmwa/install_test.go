@@ -15,11 +15,9 @@ func TestDeployment(t *testing.T) {
 		w.wantSteps("one", "succeeded", "succeeded")
 	})
 	t.Run("an edit of the ConfigMap reloads and restarts nothing", func(t *testing.T) {
-		before := agents.pods()[0]
-		agents.edit("max_concurrent_workflows: 3")
-		after := agents.awaitReady(1)[0]
-		if after.UID != before.UID || after.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("Pod %s with %d restarts, was %s", after.UID, after.Status.ContainerStatuses[0].RestartCount, before.UID)
+		agents.keep(func() { agents.edit("max_concurrent_workflows: 3") })
+		if warnings := agents.warnings(); len(warnings) > 0 {
+			t.Error(warnings)
 		}
 	})
 }
