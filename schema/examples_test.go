@@ -4,10 +4,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
 )
+
+// generated are the folders of parts from which kubectl and helm make manifests. The
+// manifests that they make are vetted in cmd/cmwa.
+var generated = regexp.MustCompile(`^\.\./examples/(kubernetes|chart)/`)
 
 func TestEveryFileOfTheExamplesVetsClean(t *testing.T) {
 	vetted := 0
@@ -17,6 +22,9 @@ func TestEveryFileOfTheExamplesVetsClean(t *testing.T) {
 		}
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" { // the files of CI services end in .yml
 			return err
+		}
+		if generated.MatchString(filepath.ToSlash(path)) && entry.Name() != schema.FileName {
+			return nil
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {

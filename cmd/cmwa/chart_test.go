@@ -1,0 +1,96 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const chartFolder = "../../examples/chart"
+
+// render returns the manifests of the chart for files of values and single ones.
+func render(t *testing.T, values []string, set ...string) (manifests, message string, err error) {
+	t.Helper()
+	args := []string{"template", "release", chartFolder, "--namespace", "pulumi"}
+	for _, file := range values {
+		args = append(args, "--values", file)
+	}
+	for _, value := range set {
+		args = append(args, "--set", value)
+	}
+	return try(t, helmVariable, args...)
+}
+
+func TestChart(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/chart/*.values.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("there are %d files of values, %v", len(files), err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".values.yaml")
+		t.Run(name+" passes helm lint", func(t *testing.T) {
+			out := must(t, helmVariable, "lint", "--strict", chartFolder, "--values", file)
+			if strings.Contains(out, "[WARNING]") || strings.Contains(out, "[ERROR]") {
+				t.Error(out)
+			}
+		})
+		t.Run(name+" renders valid manifests", func(t *testing.T) {
+			got, message, err := render(t, []string{file})
+			if err != nil {
+				t.Fatal(message)
+			}
+			golden := strings.TrimSuffix(file, ".values.yaml") + ".golden.yaml"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("helm template differs from %s; if that is right, run the test with -update:\n%s", golden, diff)
+			}
+			if kinds := checkManifests(t, got); !slices.Contains(kinds, "Deployment") {
+				t.Errorf("the kinds are %v", kinds)
+			}
+		})
+	}
+}
+
+func TestChartRefuses(t *testing.T) {
+	t.Parallel()
+	const token = "agent.token=pul-1"
+	for name, test := range map[string]struct {
+		set  []string
+		want string
+	}{
+		"no token":                   {nil, "there is no pool access token: set agent.token, or agent.existingSecretName"},
+		"two tokens":                 {[]string{token, "agent.existingSecretName=x"}, "are both set: keep one of them"},
+		"a token in the ConfigMap":   {[]string{"config.token=pul-1"}, "config.token would stand in a ConfigMap"},
+		"a pool's token in it":       {[]string{"config.pools[0].name=a", "config.pools[0].token=pul-1"}, "the token of pool a would stand"},
+		"a pool without a token":     {[]string{"config.pools[0].name=a"}, "there is no pool access token"},
+		"OIDC without a pool":        {[]string{"agent.oidc.audience=x"}, "set config.organization_name and config.runner_pool_id"},
+		"two Pod templates":          {[]string{token, "config.pod_template.spec.hostname=x", `podTemplate.workerPod=\{"spec":\{\}\}`}, "keep one of them"},
+		"a template that is no JSON": {[]string{token, "podTemplate.workerPod=x"}, "invalid character"},
+		"too short a grace period":   {[]string{token, "terminationGracePeriodSeconds=60", "config.shutdown_timeout=10m"}, "is longer: remove one of them"},
+		"a misspelt key":             {[]string{token, "config.poling_interval=1m"}, "at '/config': additional properties 'poling_interval' not allowed"},
+		"a wrong value of a key":     {[]string{token, "config.max_concurrent_workflows=none"}, "at '/config/max_concurrent_workflows'"},
+		"a misspelt key of a Pod":    {[]string{token, "config.pod_template.spec.contaners=x"}, "additional properties 'contaners' not allowed"},
+		"a misspelt value":           {[]string{token, "replicas=3"}, "additional properties 'replicas' not allowed"},
+		"another deployTarget":       {[]string{token, "agent.deployTarget=ecs"}, "at '/agent/deployTarget'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			manifests, message, err := render(t, nil, test.set...)
+			if err == nil || !strings.Contains(message, test.want) {
+				t.Errorf("helm says %q, want %q\n%s", message, test.want, manifests)
+			}
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+)
+
+// Variables that testdata/toolchain/environment sets to the paths of programs.
+const (
+	helmVariable    = "CMWA_TEST_HELM"
+	kubectlVariable = "CMWA_TEST_KUBECTL"
+)
+
+// tool returns the path of a program that the toolchain builds. Without it, the test is
+// skipped, or fails if CI=true.
+func tool(t testing.TB, variable string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		const cure = ` is not set: run make toolchain; then: eval "$(testdata/toolchain/environment)"`
+		if os.Getenv("CI") == "true" {
+			t.Fatal(variable + cure)
+		}
+		t.Skip(variable + cure)
+	}
+	return path
+}
+
+// try runs a program of the toolchain, with a home of its own and with the rights of
+// the cluster's administrator.
+func try(t testing.TB, variable string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*storyLimit)
+	defer cancel()
+	var out, errors strings.Builder
+	cmd := exec.CommandContext(ctx, tool(t, variable), args...)
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home,
+		"KUBECONFIG="+os.Getenv("CMWA_TEST_KUBECONFIG"))
+	cmd.Stdout, cmd.Stderr = &out, &errors
+	err = cmd.Run()
+	return out.String(), errors.String(), err
+}
+
+// must runs a program of the toolchain, and returns what it prints.
+func must(t testing.TB, variable string, args ...string) string {
+	t.Helper()
+	stdout, stderr, err := try(t, variable, args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", filepath.Base(tool(t, variable)), strings.Join(args, " "), err, stderr)
+	}
+	return stdout
+}
+
+// checkManifests checks manifests against the types of the Kubernetes API, in which
+// every key must be known, and what they contain of the agent with cmwa vet. It returns
+// the kinds in their order.
+func checkManifests(t *testing.T, text string) (kinds []string) {
+	t.Helper()
+
+	// 1. Each document is an object of a known type without unknown keys.
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	for documents := kubeyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var meta metav1.TypeMeta
+		if err = errors.Join(err, yaml.Unmarshal(document, &meta)); err != nil {
+			t.Fatalf("%v:\n%s", err, document)
+		}
+		if meta.Kind == "" && len(bytes.TrimSpace(document)) > 0 && !bytes.HasPrefix(document, []byte("#")) {
+			t.Errorf("a document has no kind:\n%s", document)
+		}
+		if meta.Kind == "" {
+			continue
+		}
+		kinds = append(kinds, meta.Kind)
+		if meta.Kind == "ServiceMonitor" { // of the Prometheus operator, whose types are not linked
+			err = yaml.UnmarshalStrict(document, &serviceMonitor{})
+		} else {
+			_, _, err = decoder.Decode(document, nil, nil)
+		}
+		if err != nil {
+			t.Errorf("%v:\n%s", err, document)
+		}
+	}
+
+	// 2. The configuration in them is valid, and fits the Deployment.
+	file := filepath.Join(t.TempDir(), "manifests.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if vetted := tell(nil, "vet", file); vetted.code != cli.ExitOK || vetted.stdout != "" {
+		t.Errorf("cmwa vet exits with %d:\n%s%s", vetted.code, vetted.stdout, vetted.stderr)
+	}
+	return kinds
+}
+
+// serviceMonitor is the part of a ServiceMonitor, of monitoring.coreos.com/v1, that the
+// examples use.
+type serviceMonitor struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Selector  metav1.LabelSelector `json:"selector"`
+		Endpoints []struct {
+			Port     string `json:"port"`
+			Path     string `json:"path"`
+			Interval string `json:"interval"`
+		} `json:"endpoints"`
+	} `json:"spec"`
+}

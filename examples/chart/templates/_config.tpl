@@ -1,0 +1,105 @@
+{{/* cmwa.seconds is a duration of Go, such as 1h30m, in whole seconds, rounded up. */}}
+{{- define "cmwa.seconds" -}}
+{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "μs" 0.000001 "ns" 0.000000001 }}
+{{- $sum := 0.0 }}
+{{- range regexFindAll "[0-9.]+(h|ms|m|s|us|µs|μs|ns)" (toString .) -1 }}
+{{- $unit := regexFind "[^0-9.]+$" . }}
+{{- $sum = addf $sum (mulf (trimSuffix $unit . | float64) (get $units $unit)) }}
+{{- end }}
+{{- ceil $sum | int64 }}
+{{- end }}
+
+{{/* cmwa.config is pulumi-workflow-agent.yaml: what the values under agent and others say,
+and config over it. */}}
+{{- define "cmwa.config" -}}
+{{- $agent := .Values.agent }}
+{{- $config := dict "service_url" $agent.serviceUrl "deploy_target" $agent.deployTarget }}
+{{- with $agent.sharedVolumeDirectory }}{{ $_ := set $config "shared_volume_directory" . }}{{ end }}
+
+{{- /* The Pods of jobs. */}}
+{{- if eq (dig "deploy_target" $agent.deployTarget .Values.config) "kubernetes" }}
+{{- $pods := dict "image" (include "cmwa.image" .) "image_pull_policy" .Values.image.pullPolicy }}
+{{- with include "cmwa.workerServiceAccount" . }}{{ $_ := set $pods "service_account" . }}{{ end }}
+{{- with $agent.numCpus }}{{ $_ := set $pods "cpu" (toString .) }}{{ end }}
+{{- with $agent.memQuantity }}{{ $_ := set $pods "memory" (ternary (printf "%vGi" .) (toString .) (regexMatch "^[0-9.]+$" (toString .))) }}{{ end }}
+{{- $_ := set $config "kubernetes" $pods }}
+{{- if include "cmwa.workerPod" . }}{{ $_ := set $config "pod_template_file" "/etc/cmwa/worker-pod.json" }}{{ end }}
+{{- end }}
+
+{{- /* The credentials. A pool with a token of its own needs none at the top level. */}}
+{{- if $agent.oidc.audience }}
+{{- $_ := set $config "oidc_token_file" "/var/run/secrets/cmwa/oidc-token" }}
+{{- else if $agent.tokenFile }}
+{{- $_ := set $config "token_file" $agent.tokenFile }}
+{{- else if and (include "cmwa.secret" .) (not .Values.config.pools) }}
+{{- $_ := set $config "token_file" "/var/run/secrets/cmwa/PULUMI_AGENT_TOKEN" }}
+{{- end }}
+
+{{- /* The time to stop, if it is given by the Pod's. */}}
+{{- with .Values.terminationGracePeriodSeconds }}{{ $_ := set $config "shutdown_timeout" (printf "%ds" (max 0 (sub (int64 .) 120))) }}{{ end }}
+
+{{- mergeOverwrite $config (deepCopy .Values.config) | toYaml }}
+{{- end }}
+
+{{/* cmwa.grace is terminationGracePeriodSeconds of the agent's Pod. */}}
+{{- define "cmwa.grace" -}}
+{{- if .Values.terminationGracePeriodSeconds }}
+{{- .Values.terminationGracePeriodSeconds | int64 }}
+{{- else }}
+{{- $config := include "cmwa.config" . | fromYaml }}
+{{- add (include "cmwa.seconds" (default "1h" $config.shutdown_timeout)) 120 }}
+{{- end }}
+{{- end }}
+
+{{/* cmwa.port is the port of the agent's server; 0 is no server. */}}
+{{- define "cmwa.port" -}}
+{{- $config := include "cmwa.config" . | fromYaml }}
+{{- dig "http_server_port" 8080 $config | int }}
+{{- end }}
+
+{{/* cmwa.namespaces are the namespaces in which jobs run, with commas between them. */}}
+{{- define "cmwa.namespaces" -}}
+{{- $config := include "cmwa.config" . | fromYaml }}
+{{- $top := (default dict $config.kubernetes).namespace | default .Release.Namespace }}
+{{- $all := list }}
+{{- range $config.pools | default (list dict) }}
+{{- $all = append $all ((default dict .kubernetes).namespace | default $top) }}
+{{- end }}
+{{- $all | uniq | join "," }}
+{{- end }}
+
+{{/* cmwa.check fails with the cure if values contradict each other or miss something. */}}
+{{- define "cmwa.check" -}}
+{{- $agent := .Values.agent }}
+{{- $config := include "cmwa.config" . | fromYaml }}
+{{- if and $agent.token $agent.existingSecretName }}
+{{- fail "agent.token and agent.existingSecretName are both set: keep one of them" }}
+{{- end }}
+{{- if $config.token }}
+{{- fail "config.token would stand in a ConfigMap, which many may read: set agent.token or agent.existingSecretName instead" }}
+{{- end }}
+{{- range $config.pools }}
+{{- if .token }}
+{{- fail (printf "config.pools: the token of pool %s would stand in a ConfigMap, which many may read: put it into a Secret, name that in agent.existingSecretName, and set token_file to /var/run/secrets/cmwa/KEY" .name) }}
+{{- end }}
+{{- end }}
+{{- $ofPools := true }}
+{{- range $config.pools | default (list dict) }}{{ if not (or .token_file .oidc_token_file) }}{{ $ofPools = false }}{{ end }}{{ end }}
+{{- $variables := list }}
+{{- range $agent.extraEnvVars }}{{ $variables = append $variables .name }}{{ end }}
+{{- $ofEnvironment := or (has "PULUMI_AGENT_TOKEN" $variables) (has "PULUMI_AGENT_TOKEN_FILE" $variables) (has "PULUMI_AGENT_OIDC_TOKEN_FILE" $variables) }}
+{{- if not (or $config.token_file $config.oidc_token_file $ofPools $ofEnvironment) }}
+{{- fail "there is no pool access token: set agent.token, or agent.existingSecretName to the name of a Secret with the key PULUMI_AGENT_TOKEN, or agent.tokenFile, or agent.oidc.audience" }}
+{{- end }}
+{{- if and $agent.oidc.audience (not (and $config.organization_name $config.runner_pool_id)) (not $config.pools) }}
+{{- fail "agent.oidc.audience is set: set config.organization_name and config.runner_pool_id, too" }}
+{{- end }}
+{{- if and .Values.config.pod_template (include "cmwa.workerPod" .) }}
+{{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
+{{- end }}
+{{- with .Values.terminationGracePeriodSeconds }}
+{{- if gt (add (include "cmwa.seconds" (default "1h" $config.shutdown_timeout)) 30) (int64 .) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and config.shutdown_timeout is %s, which with the 30 s that jobs have to stop is longer: remove one of them" (int64 .) (default "1h" $config.shutdown_timeout)) }}
+{{- end }}
+{{- end }}
+{{- end }}

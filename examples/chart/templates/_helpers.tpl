@@ -1,0 +1,62 @@
+{{/* cmwa.fullname is the name of all objects. It contains "agent": policies that the
+documentation of the original shows exempt such Pods from rules for Pods of jobs. */}}
+{{- define "cmwa.fullname" -}}
+{{- $name := .Values.fullnameOverride }}
+{{- if not $name }}
+{{- $name = .Release.Name }}
+{{- if not (contains "agent" $name) }}{{ $name = printf "%s-agent" $name }}{{ end }}
+{{- end }}
+{{- $name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{/* cmwa.selectorLabels are the labels by which the agent's Pods are found. */}}
+{{- define "cmwa.selectorLabels" -}}
+app.kubernetes.io/name: {{ default "customer-managed-workflow-agent" .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* cmwa.objectLabels are the labels of all objects but Pods: the version of the chart in
+the labels of Pods would restart them at each upgrade. */}}
+{{- define "cmwa.objectLabels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* cmwa.labels are the labels of the agent's objects. */}}
+{{- define "cmwa.labels" -}}
+app.kubernetes.io/name: {{ default "customer-managed-workflow-agent" .Values.nameOverride }}
+{{ include "cmwa.objectLabels" . }}
+{{- end }}
+
+{{/* cmwa.workerLabels are the labels of objects for the Pods of jobs. */}}
+{{- define "cmwa.workerLabels" -}}
+app.kubernetes.io/name: workflow-runner
+{{ include "cmwa.objectLabels" . }}
+{{- end }}
+
+{{- define "cmwa.image" -}}
+{{- with .Values.image }}{{ with .registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end }}
+{{- end }}
+
+{{- define "cmwa.serviceAccount" -}}
+{{- default (ternary (include "cmwa.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
+{{- end }}
+
+{{/* cmwa.workerServiceAccount is empty for the default one of the namespace, whose token is
+then not mounted into Pods of jobs. */}}
+{{- define "cmwa.workerServiceAccount" -}}
+{{- default (ternary (printf "%s-runner" (include "cmwa.fullname" .)) "" .Values.workerServiceAccount.create) .Values.workerServiceAccount.name }}
+{{- end }}
+
+{{/* cmwa.secret is the name of the Secret with the token, or empty. */}}
+{{- define "cmwa.secret" -}}
+{{- if .Values.agent.token }}{{ include "cmwa.fullname" . }}{{ else }}{{ .Values.agent.existingSecretName }}{{ end }}
+{{- end }}
+
+{{/* cmwa.workerPod is podTemplate.workerPod, or empty if it is an empty object. */}}
+{{- define "cmwa.workerPod" -}}
+{{- $text := .Values.podTemplate.workerPod | default "{}" | trim }}
+{{- if $text | mustFromJson }}{{ $text }}{{ end }}
+{{- end }}
