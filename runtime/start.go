@@ -165,6 +165,7 @@ type Setup struct {
 	told   int    // accepted by the service
 	sent   int    // the first so many of lines were sent without an answer; the service may have them
 	opened bool   // the service knows that the step runs
+	handed bool   // the handover is made: the runner reports from there on
 
 	began time.Time
 }
@@ -194,8 +195,12 @@ func (s *Setup) Say(format string, args ...any) {
 }
 
 // Flush sends what was said. Lines that could not be sent are kept for the next
-// time.
+// time. After [Setup.Handover] it sends nothing, because the runner continues the
+// log at the offset that the handover names; only [Setup.Fail] sends such lines.
 func (s *Setup) Flush(ctx context.Context) error {
+	if s.handed {
+		return nil
+	}
 	for !s.opened || len(s.lines) > 0 {
 		err := s.report(ctx)
 		switch {
@@ -234,6 +239,16 @@ func (s *Setup) report(ctx context.Context) error {
 // resends reports whether the next report must repeat an earlier one.
 func (s *Setup) resends() bool { return s.sent > 0 && s.sent < len(s.lines) }
 
+// Size returns the length of the handover in bytes as it is now. Lines that the
+// service does not accept in time make it longer.
+func (s *Setup) Size() int {
+	text, err := json.Marshal(s.offer)
+	if err != nil {
+		return 0 // Handover returns the error
+	}
+	return len(text)
+}
+
 // Handover sends what was said and returns the bytes for the runner's standard
 // input. An executor calls it once, at the last moment before the runner
 // starts. Root is what stands for "/" in the job's world. After a long preparation
@@ -258,6 +273,7 @@ func (s *Setup) Handover(ctx context.Context, root string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the handover: %w", err)
 	}
+	s.handed = true
 	return text, nil
 }
 

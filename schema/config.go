@@ -100,6 +100,7 @@ type Kubernetes struct {
 	ServiceAccount  string // empty is the namespace's default
 	CPU             string // quantity; empty is none
 	Memory          string // quantity; empty is none
+	Handoff         string // sealed, secret or configmap
 	StartTimeout    time.Duration
 	KeepFailedPods  bool
 }
@@ -180,6 +181,7 @@ func poolOf(t position.Mapping) *Pool {
 			ServiceAccount:  r.text("kubernetes", "service_account"),
 			CPU:             r.text("kubernetes", "cpu"),
 			Memory:          r.text("kubernetes", "memory"),
+			Handoff:         r.text("kubernetes", "handoff"),
 			StartTimeout:    r.duration("kubernetes", "start_timeout"),
 			KeepFailedPods:  r.bool("kubernetes", "keep_failed_pods"),
 		},

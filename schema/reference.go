@@ -223,6 +223,7 @@ func examples() map[string]string {
 		"kubernetes.service_account":        "workflow-runner",
 		"kubernetes.cpu":                    "500m",
 		"kubernetes.memory":                 "4Gi",
+		"kubernetes.handoff":                "secret",
 		"kubernetes.start_timeout":          "20m",
 		"kubernetes.keep_failed_pods":       "true",
 		"pod_template":                      "spec:\n  nodeSelector:\n    kubernetes.io/arch: arm64\n",

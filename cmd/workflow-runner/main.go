@@ -35,6 +35,7 @@ In a Pod:
   workflow-runner prepare FOLDER FILE              copies itself to FOLDER, makes a key there, and
                                                    writes its public half to FILE
   workflow-runner run --handoff FILE --key FILE    reads the handover, sealed to the key, from a file
+  workflow-runner run --handoff FILE               reads the handover, compressed, from a file
 `
 
 func main() {
@@ -76,15 +77,22 @@ func handoffSource(args []string, stdin io.Reader) (source func(context.Context)
 	case len(args) == 1 && args[0] == "run":
 		return func(ctx context.Context) (*runtime.Handover, error) { return receive(ctx, stdin) }, true
 	case len(args) == 5 && args[0] == "run" && args[1] == "--handoff" && args[3] == "--key":
-		return func(ctx context.Context) (*runtime.Handover, error) {
-			text, err := handoff.Receive(ctx, args[4], args[2])
-			if err != nil {
-				return nil, err
-			}
-			return runtime.ReadHandover(bytes.NewReader(text))
-		}, true
+		return fromFile(func(ctx context.Context) ([]byte, error) { return handoff.Receive(ctx, args[4], args[2]) }), true
+	case len(args) == 3 && args[0] == "run" && args[1] == "--handoff":
+		return fromFile(func(ctx context.Context) ([]byte, error) { return handoff.ReceivePacked(ctx, args[2]) }), true
 	}
 	return nil, false
+}
+
+// fromFile returns a function that decodes the handoff that receive returns.
+func fromFile(receive func(context.Context) ([]byte, error)) func(context.Context) (*runtime.Handover, error) {
+	return func(ctx context.Context) (*runtime.Handover, error) {
+		text, err := receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return runtime.ReadHandover(bytes.NewReader(text))
+	}
 }
 
 // prepare makes a Pod ready for the job's own container: it copies this program

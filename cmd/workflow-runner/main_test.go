@@ -294,7 +294,7 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed, err := handoff.Seal(string(key), handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}, text)
+	sealed, err := handoff.Seal(string(key), handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}, text, handoff.MaxAnnotation)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,5 +322,23 @@ func TestRunWithASealedHandoff(t *testing.T) {
 		if !strings.Contains(p.stderr.String(), "read the key") {
 			t.Errorf("it printed %q", p.stderr.String())
 		}
+	})
+	t.Run("a handoff that is not sealed needs no key", func(t *testing.T) {
+		s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
+		text, err := io.ReadAll(s.handover())
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, err := handoff.Pack(text, handoff.MaxObject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(downward, handoff.PackedFile)
+		if err := os.WriteFile(file, packed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := s.start(copied, "run", "--handoff", file)
+		p.exit(runtime.CodeSucceeded)
+		s.want(runtime.Succeeded, runtime.Succeeded)
 	})
 }

@@ -16,9 +16,13 @@
 // HKDF-SHA256), HKDF-SHA256, AES-256-GCM) by Go's crypto/hpke. The sealed text
 // is bound to the Pod, the job and the generation, so it opens nowhere else.
 // The text is compressed before it is sealed, since all annotations of a Pod
-// together may have 262,144 bytes: a definition of 5 MB that compresses well
-// passes. Nobody who could choose parts of the text sees the sealed length of
-// many variants, so compression gives nothing away.
+// together may have 262,144 bytes, and a ConfigMap 1 MiB: a definition of 20 MB
+// that compresses well passes. Nobody who could choose parts of the text sees the
+// sealed length of many variants, so compression gives nothing away.
+//
+// A text can also be packed, which compresses it and hides nothing ([Pack],
+// [ReceivePacked]): for clusters whose nodes do not refresh the files of a running
+// Pod, where a key that is made in the Pod comes too late.
 //
 // # Files
 //

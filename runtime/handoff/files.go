@@ -16,7 +16,8 @@ const (
 	Program = "workflow-runner" // the program, in the folder given to Prepare
 	KeyFile = "key/private"     // the private key, below that folder
 
-	SealedFile     = "sealed"     // the sealed text; empty until the agent has sent it
+	SealedFile     = "sealed"     // the sealed text; empty or missing until the agent has sent it
+	PackedFile     = "packed"     // the packed text, of a handoff that is not sealed; missing until it is there
 	PodFile        = "pod"        // the Pod's uid, beside SealedFile
 	JobFile        = "job"        // the job, beside SealedFile
 	GenerationFile = "generation" // the generation, beside SealedFile
@@ -81,9 +82,6 @@ func Receive(ctx context.Context, key, file string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, receiveLimit,
-		fmt.Errorf("the agent has not sent the handoff within %s: %s is empty", receiveLimit, file))
-	defer cancel()
 	sealed, err := await(ctx, file)
 	if err != nil {
 		return nil, err
@@ -97,7 +95,17 @@ func Receive(ctx context.Context, key, file string) ([]byte, error) {
 		}
 		*field = strings.TrimSpace(string(text))
 	}
-	return Open(private, as, sealed)
+	return Open(private, as, string(sealed))
+}
+
+// ReceivePacked waits for the packed text in file, and returns what was packed. It
+// gives up after a minute, or with ctx.
+func ReceivePacked(ctx context.Context, file string) ([]byte, error) {
+	packed, err := await(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	return Unpack(packed)
 }
 
 // takeKey reads the key and deletes it, so that no step finds it.
@@ -112,21 +120,25 @@ func takeKey(path string) ([]byte, error) {
 	return private, nil
 }
 
-// await returns the content of file once it is not empty.
-func await(ctx context.Context, file string) (string, error) {
+// await returns the content of file once it is not empty. It gives up after
+// receiveLimit.
+func await(ctx context.Context, file string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, receiveLimit,
+		fmt.Errorf("the agent has not sent the handoff within %s: %s is empty or missing", receiveLimit, file))
+	defer cancel()
 	ticker := time.NewTicker(receivePoll)
 	defer ticker.Stop()
 	for {
 		text, err := os.ReadFile(file)
 		switch {
 		case err != nil && !errors.Is(err, os.ErrNotExist):
-			return "", fmt.Errorf("read the handoff: %w", err)
+			return nil, fmt.Errorf("read the handoff: %w", err)
 		case len(text) > 0:
-			return string(text), nil
+			return text, nil
 		}
 		select {
 		case <-ctx.Done():
-			return "", context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case <-ticker.C:
 		}
 	}

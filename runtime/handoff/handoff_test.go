@@ -27,11 +27,11 @@ func TestSeal(t *testing.T) {
 	private, public := newKey(t)
 	other, _ := newKey(t)
 	text := []byte(strings.Repeat("secret", 1_000_000))
-	sealed, err := Seal(public, recipient, text)
+	sealed, err := Seal(public, recipient, text, MaxAnnotation)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := Seal(public+"\n", recipient, text)
+	again, err := Seal(public+"\n", recipient, text, MaxAnnotation)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,15 +70,18 @@ func TestSeal(t *testing.T) {
 		}
 	})
 	t.Run("text that cannot fit is refused", func(t *testing.T) {
-		random := make([]byte, MaxSealed)
+		random := make([]byte, MaxAnnotation)
 		_, _ = rand.Read(random)
-		if _, err := Seal(public, recipient, random); !errors.Is(err, ErrTooLarge) {
+		if _, err := Seal(public, recipient, random, MaxAnnotation); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("got %v, want %v", err, ErrTooLarge)
+		}
+		if _, err := Seal(public, recipient, random, MaxObject); err != nil {
+			t.Errorf("sealed for an object: %v", err)
 		}
 	})
 	t.Run("what is no key is refused", func(t *testing.T) {
 		for _, key := range []string{"", "hello", "x25519:", "x25519:?", "x25519:aGVsbG8="} {
-			if _, err := Seal(key, recipient, text); err == nil || IsKey(key) {
+			if _, err := Seal(key, recipient, text, MaxAnnotation); err == nil || IsKey(key) {
 				t.Errorf("%q is taken for a key", key)
 			}
 		}
@@ -86,6 +89,31 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%q is not taken for a key", public)
 		}
 	})
+}
+
+func TestPack(t *testing.T) {
+	text := []byte(strings.Repeat("text", 100_000))
+	packed, err := Pack(text, MaxObject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), PackedFile)
+	if err := os.WriteFile(file+".new", packed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(10*time.Millisecond, func() { _ = os.Rename(file+".new", file) }) // as a volume does
+	defer late.Stop()
+	if got, err := ReceivePacked(t.Context(), file); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("received %d bytes (%v), want %d", len(got), err, len(text))
+	}
+	random := make([]byte, MaxObject)
+	_, _ = rand.Read(random)
+	if _, err := Pack(random, MaxObject); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v, want %v", err, ErrTooLarge)
+	}
+	if _, err := Unpack([]byte("not compressed")); err == nil {
+		t.Error("damaged text is unpacked")
+	}
 }
 
 // prepared makes the files that a Pod has before the agent has sent anything.
@@ -135,7 +163,7 @@ func TestPrepare(t *testing.T) {
 func TestReceive(t *testing.T) {
 	t.Run("text that arrives later is opened and the key is gone before", func(t *testing.T) {
 		folder, public, file := prepared(t)
-		sealed, err := Seal(public, recipient, []byte("the handoff"))
+		sealed, err := Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
 		if err != nil {
 			t.Fatal(err)
 		}

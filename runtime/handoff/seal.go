@@ -13,9 +13,13 @@ import (
 	"strings"
 )
 
-// MaxSealed is the longest sealed text in bytes. A Pod may have 262,144 bytes of
-// annotations; the difference is left for those of others.
-const MaxSealed = 240 << 10
+// Limits of a sealed or packed text in bytes, by where it is kept. A Pod may have
+// 262,144 bytes of annotations, and a ConfigMap or a Secret 1 MiB of data; the
+// difference is left for those of others.
+const (
+	MaxAnnotation = 240 << 10
+	MaxObject     = 1000 << 10
+)
 
 // maxOpened limits the text after decompression, in bytes.
 const maxOpened = 64<<20 + 1
@@ -23,8 +27,8 @@ const maxOpened = 64<<20 + 1
 // keyPrefix begins a public key in its text form and names the scheme.
 const keyPrefix = "x25519:"
 
-// ErrTooLarge is returned by [Seal] for a text that does not fit into
-// [MaxSealed] bytes.
+// ErrTooLarge is returned by [Seal] and [Pack] for a text that does not fit into
+// the limit.
 var ErrTooLarge = errors.New("handoff is too large")
 
 // Recipient names the one environment that may open a sealed text.
@@ -75,30 +79,54 @@ func parseKey(public string) (hpke.PublicKey, error) {
 }
 
 // Seal returns the text in a form that only the holder of the private key can
-// open, and only as the named recipient. Its errors never show the text.
-func Seal(public string, to Recipient, text []byte) (string, error) {
+// open, and only as the named recipient. Limit is the most bytes that the sealed
+// text may have. Its errors never show the text.
+func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 	key, err := parseKey(public)
 	if err != nil {
 		return "", err
 	}
-	var packed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	packed, err := compress(text)
 	if err != nil {
 		return "", err
 	}
-	_, err = w.Write(text)
-	if err := errors.Join(err, w.Close()); err != nil {
-		return "", fmt.Errorf("compress handoff: %w", err)
-	}
-	sealed, err := hpke.Seal(key, hpke.HKDFSHA256(), hpke.AES256GCM(), to.info(), packed.Bytes())
+	sealed, err := hpke.Seal(key, hpke.HKDFSHA256(), hpke.AES256GCM(), to.info(), packed)
 	if err != nil {
 		return "", fmt.Errorf("seal handoff: %w", err)
 	}
-	if length := base64.StdEncoding.EncodedLen(len(sealed)); length > MaxSealed {
-		return "", fmt.Errorf("%w: %d KiB compressed and sealed, at most %d KiB fit into a Pod's annotations",
-			ErrTooLarge, length>>10, MaxSealed>>10)
+	if length := base64.StdEncoding.EncodedLen(len(sealed)); length > limit {
+		return "", tooLarge("compressed and sealed", length, limit)
 	}
 	return base64.StdEncoding.EncodeToString(sealed), nil
+}
+
+// Pack returns the text compressed, for an object that only the recipient's
+// namespace can read. Limit is the most bytes that it may have then.
+func Pack(text []byte, limit int) ([]byte, error) {
+	packed, err := compress(text)
+	if err == nil && len(packed) > limit {
+		err = tooLarge("compressed", len(packed), limit)
+	}
+	return packed, err
+}
+
+// tooLarge wraps ErrTooLarge. How names what was done to the text.
+func tooLarge(how string, length, limit int) error {
+	return fmt.Errorf("%w: %d KiB %s, and at most %d KiB can be sent", ErrTooLarge, length>>10, how, limit>>10)
+}
+
+// compress returns the text compressed.
+func compress(text []byte) ([]byte, error) {
+	var packed bytes.Buffer
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(text)
+	if err := errors.Join(err, w.Close()); err != nil {
+		return nil, fmt.Errorf("compress handoff: %w", err)
+	}
+	return packed.Bytes(), nil
 }
 
 // Open returns the text that was sealed to the key for the recipient.
@@ -115,6 +143,11 @@ func Open(private []byte, as Recipient, sealed string) ([]byte, error) {
 	if err != nil {
 		return nil, errors.New("the handoff is not sealed to this Pod, job and key")
 	}
+	return Unpack(packed)
+}
+
+// Unpack returns the text of which [Pack] returned the compressed form.
+func Unpack(packed []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, fmt.Errorf("decompress handoff: %w", err)

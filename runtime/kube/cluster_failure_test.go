@@ -25,14 +25,7 @@ func startOn(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runt
 	place(job)
 	change(job)
 	service := runtimetest.NewService()
-	server := &http.Server{Handler: service, ReadHeaderTimeout: testLimit}
-	listener, err := net.Listen("tcp", net.JoinHostPort(n.HostAddress(t), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
-	job.Service = "http://" + listener.Addr().String()
+	job.Service = serve(t, n.HostAddress(t), service)
 	service.Add(job)
 	setup := runtime.NewSetup(job, service, runtimetest.Offer(job))
 	id, err = e.Start(t.Context(), job, setup)
@@ -42,6 +35,19 @@ func startOn(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runt
 		}
 	}
 	return id, service.Record(job.ID).Text(0), err
+}
+
+// serve serves a service at an address of this machine, and returns its URL.
+func serve(t *testing.T, host string, service http.Handler) string {
+	t.Helper()
+	server := &http.Server{Handler: service, ReadHeaderTimeout: testLimit}
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return "http://" + listener.Addr().String()
 }
 
 // template sets a job's template.

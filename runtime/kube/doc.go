@@ -4,7 +4,9 @@
 //
 // The agent needs the rights of the documented Role and nothing more: create, get,
 // list, watch, update and delete on pods and pods/log of one namespace. It never
-// patches, reads no Secret and no event, and creates nothing but Pods.
+// patches, reads no Secret and no event, and creates nothing but Pods, and ConfigMaps
+// for large handoffs. The right to create Secrets is asked for only by settings and
+// jobs that need it.
 //
 // The figures below are medians, measured on one idle node of two cores with
 // Kubernetes 1.36 and containerd 1.6.
@@ -39,8 +41,31 @@
 //
 // Neither a key from the job's container (0.2 to 1.1 s, and the log must be polled)
 // nor a ConfigMap (readable by others for as long as an image is pulled) is better.
-// All annotations of a Pod may have 256 KiB: a handoff that is larger when it is
-// compressed and sealed is a failure of the job.
+//
+// All annotations of a Pod may have 256 KiB. A handoff that might not fit is sealed in
+// the same way and put into a ConfigMap that the Pod owns; the annotation then only
+// makes the kubelet read it at once, which takes 0.1 s. That is better than a failed
+// job: the Role allows ConfigMaps, and what is sealed may be read by all. Above 1 MB,
+// compressed, the job fails with the advice to shorten it.
+//
+// Two settings of kubernetes.handoff are for nodes that do not refresh the files of a
+// running Pod, such as virtual kubelets: there no key that is made in the Pod can be
+// answered. With secret and configmap the handoff is compressed and not sealed. Its
+// object is created before the Pod, because the Pod cannot wait for it on such nodes;
+// the Pod is made its owner afterwards. Its volume is optional, so that the object can
+// be deleted when the runner has read it, which its first line of progress shows. Until
+// then, a second or as long as an image is pulled, it is readable to those who may get
+// Secrets (ConfigMaps) of the namespace, and in the file to the steps of the job
+// itself. Removal, a sweep by label, and the owner delete what is left. It takes seven
+// requests a job, and step 0 shows trouble of the start only if the start fails, as the
+// runner continues the log from where the handoff was made.
+//
+// # Registry credentials
+//
+// Credentials that a job brings become an image pull secret directly after the create
+// of the Pod, which owns it; the kubelet reads it when the init container has ended.
+// Where the agent may not create Secrets, the log of step 0 says what to do instead,
+// and the job goes on: its image may be public.
 //
 // # One watch
 //
@@ -100,9 +125,9 @@
 //
 // The agent keeps the clock of a start: activeDeadlineSeconds does not run before
 // the Pod has a node. What may heal (no room, an image that cannot be pulled, and
-// silence, because faults of mounts and sandboxes are told in events only) has
-// start_timeout (ten minutes), what cannot heal two minutes at most. Both are answers with the reason and the message
-// of Kubernetes. The whole list is judge.
+// silence, because faults of mounts and sandboxes are reported in events only) has
+// start_timeout (ten minutes), what cannot heal two minutes at most. Both are answers
+// with the reason and the message of Kubernetes. The whole list is judge.
 //
 // # Deletion
 //

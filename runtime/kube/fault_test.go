@@ -346,16 +346,6 @@ func TestStartThatFails(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	})
-	t.Run("handoff that cannot fit", func(t *testing.T) {
-		s := newScripted(t, succeed)
-		e, job := s.executor(t), s.job("job-1")
-		job.Definition.Raw = random(t, 400<<10)
-		_, _, err := s.start(t, e, job)
-		if !errors.Is(err, runtime.ErrJob) || !errors.Is(err, handoff.ErrTooLarge) {
-			t.Errorf("got %v", err)
-		}
-		s.none(t)
-	})
 	t.Run("Pod deleted before its job started", func(t *testing.T) {
 		s := newScripted(t, succeed)
 		s.kubelet.Hold = func(p *corev1.Pod) *corev1.PodStatus {

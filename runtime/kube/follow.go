@@ -24,7 +24,8 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	}
 	seen := e.pods.subscribe(name, false)
 	defer seen.close()
-	if now, gone, _ := seen.now(); now != nil && (gone || now.uid != uid) {
+	now, gone, _ := seen.now()
+	if now != nil && (gone || now.uid != uid) {
 		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
 	}
 
@@ -43,8 +44,26 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 		_ = log.Close()
 		return nil, e.explain("follow the Pod", context.DeadlineExceeded)
 	}
-	return &stream{log: log, lines: bufio.NewReaderSize(log, lineBuffer), ctx: ctx, cancel: cancel}, nil
+	s := &stream{log: log, lines: bufio.NewReaderSize(log, lineBuffer), ctx: ctx, cancel: cancel}
+	if now != nil && now.carrier != "" {
+		s.first = func() { e.received(ctx, now.carrier, name) }
+	}
+	return s, nil
 }
+
+// received deletes the object that carried a handoff: the runner has read it, or it
+// could report no progress. What cannot be deleted now is deleted with the Pod.
+func (e *Executor) received(ctx context.Context, resource, pod string) {
+	ctx, cancel := outliving(ctx, receivedLimit)
+	defer cancel()
+	if err := e.removeObject(ctx, resource, objectOf(pod)); err != nil {
+		e.log.Debug("cannot remove a handoff that was read", "pod", pod, "error", err)
+	}
+}
+
+// receivedLimit is how long the removal of a handoff may hold up the progress of its
+// job.
+const receivedLimit = 10 * time.Second
 
 // lineBuffer is the size in bytes of a stream's buffer, and the longest line that
 // can be one of progress.
@@ -58,6 +77,7 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	line   []byte // what is left of the line that is being read
 	within bool   // the next bytes belong to a line that does not pass
+	first  func() // called once, at the first line that passes; may be nil
 }
 
 // Read reads lines of progress.
@@ -69,6 +89,10 @@ func (s *stream) Read(p []byte) (int, error) {
 		s.within = long
 		if passes {
 			s.line = line // valid until the next ReadSlice
+			if s.first != nil {
+				s.first()
+				s.first = nil
+			}
 			break
 		}
 		if err != nil && !long {

@@ -47,7 +47,7 @@ const (
 	annotationSubject  = "cmwa.subject"
 	annotationPoolName = "cmwa.pool-name"
 	annotationIdentity = "cmwa.pool-identity" // of the pool, in JSON
-	annotationHandoff  = "cmwa.handoff"       // sealed to the Pod's key
+	annotationHandoff  = "cmwa.handoff"       // sealed to the Pod's key, or what carries it
 	annotationOwner    = "cmwa.owner"         // namespace, name and uid of the agent's Pod, in JSON
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
 )

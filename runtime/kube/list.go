@@ -65,7 +65,8 @@ func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1
 	}
 }
 
-// Sweep removes the Pods of failed jobs that were kept for long enough.
+// Sweep removes the Pods of failed jobs that were kept for long enough, and what
+// starts that were cut off have left.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []string, err error) {
 	var due []*corev1.Pod
 	err = e.each(ctx, kept(e.self), func(pod *corev1.Pod) {
@@ -77,7 +78,8 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []stri
 	if err != nil {
 		return nil, e.explain("list kept Pods", err)
 	}
-	var failures []error
+	removed, err = e.sweepObjects(ctx)
+	failures := []error{err}
 	for _, pod := range due {
 		if _, err := e.delete(ctx, pod.Name, string(pod.UID), 0); err != nil {
 			failures = append(failures, err)

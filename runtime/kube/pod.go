@@ -40,6 +40,7 @@ type podSettings struct {
 	image           string // that the runner is copied from, unless a pool's configuration names another
 	runnerDirectory string // where the runner lies in a job's container
 	self            self   // the agent
+	handoffSize     int    // in bytes, as far as it is known
 }
 
 // startLimit returns how long the Pod of a job may take to start.
@@ -67,6 +68,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	if err != nil {
 		return nil, err
 	}
+	delivery := deliveryOf(place.Handoff, settings.handoffSize)
 	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(job), Annotations: annotations(job)},
@@ -76,7 +78,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			AutomountServiceAccountToken:  new(place.ServiceAccount != ""),
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(int64(runtime.StopGrace / time.Second)),
-			Volumes:                       ownVolumes(),
+			Volumes:                       ownVolumes(delivery.volume(name)),
 			InitContainers: []corev1.Container{
 				prepareOf(
 					cmp.Or(place.Image, settings.image), corev1.PullPolicy(place.ImagePullPolicy),
@@ -86,7 +88,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Place.OverrideImage, job.Definition.Image.Reference),
-				Command:   mainCommand(settings.runnerDirectory),
+				Command:   mainCommand(settings.runnerDirectory, delivery),
 				Resources: corev1.ResourceRequirements{Requests: requests},
 				// What the runner logs last, when it leaves no message of its own.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -95,6 +97,12 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 		},
 	}
 	settings.self.mark(pod)
+	if delivery.packed {
+		pod.Annotations[annotationHandoff] = delivery.mark()
+	}
+	if bringsCredentials(job) {
+		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: pullSecretOf(name)}}
+	}
 	if limit := job.Definition.Timeout; limit > 0 {
 		seconds := int64(limit/time.Second) + int64((startLimit(job)+overtime)/time.Second)
 		// The API server refuses more than 32 bits.
@@ -150,34 +158,18 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 }
 
 // mainCommand is the command of the job's container, whose runner lies in a folder.
-func mainCommand(folder string) []string {
-	return []string{
-		path.Join(folder, handoff.Program), "run",
-		"--handoff", path.Join(handoffFolder, handoff.SealedFile),
-		"--key", path.Join(folder, handoff.KeyFile),
-	}
+func mainCommand(folder string, d delivery) []string {
+	return append([]string{path.Join(folder, handoff.Program), "run"}, d.arguments(folder)...)
 }
 
 // ownVolumes returns the two volumes that the executor needs. The first is in
 // memory for the sake of the key; it is as fast as one on disk.
-func ownVolumes() []corev1.Volume {
-	field := func(name, path string) corev1.DownwardAPIVolumeFile {
-		return corev1.DownwardAPIVolumeFile{
-			Path: name, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
-		}
-	}
+func ownVolumes(handoff corev1.Volume) []corev1.Volume {
 	return []corev1.Volume{
 		{Name: runnerVolume, VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
 		}},
-		{Name: handoffVolume, VolumeSource: corev1.VolumeSource{
-			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-				field(handoff.SealedFile, "metadata.annotations['"+annotationHandoff+"']"),
-				field(handoff.PodFile, "metadata.uid"),
-				field(handoff.JobFile, "metadata.labels['"+labelJob+"']"),
-				field(handoff.GenerationFile, "metadata.labels['"+labelGeneration+"']"),
-			}},
-		}},
+		handoff,
 	}
 }
 

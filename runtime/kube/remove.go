@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,11 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	now, gone, _ := seen.now()
 	if now != nil && (gone || now.uid != uid) {
 		return nil
+	}
+	if now != nil && now.carrier != "" {
+		if err := e.removeObject(ctx, now.carrier, objectOf(name)); err != nil {
+			e.log.Warn("cannot remove a job's handoff", "pod", name, "error", err)
+		}
 	}
 	if grace == 0 && now != nil && now.keep == keepFailed && now.main.ended && now.main.code != runtime.CodeSucceeded {
 		return e.keep(ctx, name, uid)
@@ -103,6 +109,13 @@ func (e *Executor) keep(ctx context.Context, name, uid string) error {
 			return nil
 		case err != nil:
 			return e.explain("keep the Pod of a failed job", err)
+		}
+		if slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(r corev1.LocalObjectReference) bool {
+			return r.Name == pullSecretOf(name)
+		}) {
+			if err := e.removeObject(ctx, secrets, pullSecretOf(name)); err != nil {
+				e.log.Warn("cannot remove the registry credentials of a job whose Pod is kept", "pod", name, "error", err)
+			}
 		}
 		until := time.Now().Add(keepTime).UTC()
 		release(pod, until)

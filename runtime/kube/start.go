@@ -22,17 +22,20 @@ const (
 // Start creates the job's Pod and sends it the handoff.
 //
 //  1. The Pod is made from the job, the settings and the template.
-//  2. One create makes it. Nothing that its start depends on comes later.
-//  3. The handoff is sealed to the key that the init container reports, and the
-//     job's container is waited for.
+//  2. A handoff that is not sealed is put into its object.
+//  3. One create makes the Pod. Nothing that its start depends on comes later.
+//  4. A handoff that is sealed is sent when the init container has reported its
+//     key, and the job's container is waited for.
 //
-// It takes four requests: create, update, and those of Follow and Remove.
+// By default it takes two requests, create and update, beside those of Follow and
+// Remove.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
 	setup.Say("Preparing the environment of this job: a Pod in namespace %s of the cluster at %s",
 		e.namespace, e.client.host)
 
 	// 1. Make the Pod.
-	pod, err := e.podFor(job, setup)
+	size := setup.Size()
+	pod, err := e.podFor(job, setup, size)
 	if err != nil {
 		return "", err
 	}
@@ -40,34 +43,54 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", e.explain("start the job", err)
 	}
 
-	// 2. Create it. Whatever happens from here on, nothing stays after an error.
-	seen := e.pods.subscribe(pod.Name, true)
-	defer seen.close()
-	deadline := time.Now().Add(startLimit(job))
-	created, err := e.create(ctx, pod, setup, deadline)
-	s := &starting{executor: e, job: job, setup: setup, seen: seen, created: created, deadline: deadline}
+	// 2. Create the object that carries the handoff. Whatever happens from here on,
+	// nothing stays after an error.
+	s := &starting{
+		executor: e, job: job, setup: setup, seen: e.pods.subscribe(pod.Name, true),
+		deadline: time.Now().Add(startLimit(job)), delivery: deliveryOf(job.Tuning.Place.Kubernetes.Handoff, size),
+	}
+	defer s.seen.close()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, e.discard(ctx, pod, created, s.sent))
+			err = errors.Join(err, s.discard(ctx, pod))
 		}
 	}()
-	if err != nil {
+	if s.delivery.packed {
+		if err := s.deliver(ctx, pod.Name); err != nil {
+			return "", err
+		}
+	}
+
+	// 3. Create the Pod.
+	if s.created, err = e.create(ctx, pod, setup, s.deadline); err != nil {
 		return "", err
 	}
-	setup.Say("Pod created: %s", created.Name)
-	if err := setup.Flush(ctx); err != nil {
+	setup.Say("Pod created: %s", s.created.Name)
+	if err := s.complete(ctx); err != nil {
 		return "", err
 	}
 
-	// 3. Send the handoff, and wait for the job's container.
+	// 4. Send a sealed handoff, and wait for the job's container.
 	if err := s.await(ctx); err != nil {
 		return "", err
 	}
-	return idOf(created.Name, string(created.UID)), nil
+	return idOf(s.created.Name, string(s.created.UID)), nil
+}
+
+// complete creates what belongs to the Pod that was just created.
+func (s *starting) complete(ctx context.Context) error {
+	e := s.executor
+	if err := e.addPullSecret(ctx, s.job, s.setup, s.created, s.deadline); err != nil {
+		return err
+	}
+	if s.carrier != nil {
+		e.own(ctx, s.delivery.resource, s.carrier, s.created)
+	}
+	return s.setup.Flush(ctx)
 }
 
 // podFor returns the Pod that a job asks for.
-func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup) (*corev1.Pod, error) {
+func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup, handoffSize int) (*corev1.Pod, error) {
 	place, definition := job.Tuning.Place, job.Definition
 	switch {
 	case place.OverrideImage != "":
@@ -79,7 +102,9 @@ func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup) (*corev1.Pod, 
 	if definition.OS != "" && definition.OS != "linux" {
 		return nil, jobFault("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
 	}
-	pod, err := podOf(job, newName(), e.podSettings())
+	settings := e.podSettings()
+	settings.handoffSize = handoffSize
+	pod, err := podOf(job, newName(), settings)
 	if err != nil {
 		return nil, err
 	}
@@ -161,11 +186,18 @@ func temporary(err error) bool {
 	return false
 }
 
-// discard removes what a failed start has made. Created is nil if no create is
-// known to have succeeded; one whose answer was lost may have.
-func (e *Executor) discard(ctx context.Context, pod, created *corev1.Pod, sent bool) error {
+// discard removes what a failed start has made. If no create of the Pod is known to
+// have succeeded, one whose answer was lost may have.
+func (s *starting) discard(ctx context.Context, pod *corev1.Pod) error {
+	e := s.executor
 	ctx, cancel := outliving(ctx, discardLimit)
 	defer cancel()
+	if s.carried {
+		if err := e.removeObject(ctx, s.delivery.resource, objectOf(pod.Name)); err != nil {
+			e.log.Warn("cannot remove the handoff of a failed start", "pod", pod.Name, "error", err)
+		}
+	}
+	created := s.created
 	if created == nil {
 		there, err := e.existing(ctx, pod)
 		switch {
@@ -177,7 +209,7 @@ func (e *Executor) discard(ctx context.Context, pod, created *corev1.Pod, sent b
 		created = there
 	}
 	grace := int64(0)
-	if sent { // the job may run
+	if s.sent { // the job may run
 		grace = 1
 	}
 	return e.remove(ctx, created.Name, string(created.UID), grace)

@@ -17,15 +17,18 @@ import (
 // for it for a minute.
 const sendLimit = 50 * time.Second
 
-// starting is a job whose Pod is created and has not started it.
+// starting is a job that is being started.
 type starting struct {
 	executor *Executor
 	job      *runtime.Job
 	setup    *runtime.Setup
 	seen     *subscription
-	created  *corev1.Pod
+	created  *corev1.Pod // nil before it is
 	deadline time.Time
+	delivery delivery
+	carrier  object // that carries a handoff which is not sealed; nil if there is none
 
+	carried bool      // an object may carry the handoff
 	sent    bool      // the handoff
 	said    string    // reason of the last trouble that the log of step 0 has
 	stuckAt time.Time // since when the Pod is stuck; zero if it is not
@@ -139,15 +142,23 @@ func (s *starting) send(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := handoff.Seal(key, recipientOf(s.created), text)
-	switch {
-	case errors.Is(err, handoff.ErrTooLarge):
-		return jobFault("send the job to its Pod: %w", err)
-	case err != nil:
-		return fmt.Errorf("send the job to its Pod: %w", err)
+	limit := handoff.MaxAnnotation
+	if s.delivery.resource != "" {
+		limit = handoff.MaxObject
+	}
+	sealed, err := handoff.Seal(key, recipientOf(s.created), text, limit)
+	if err != nil {
+		return sendError(err)
 	}
 	ctx, cancel := outliving(ctx, sendLimit)
 	defer cancel()
+	if s.delivery.resource != "" {
+		// A change of the annotation makes the kubelet read the ConfigMap at once.
+		if err := s.carry(ctx, sealed); err != nil {
+			return err
+		}
+		sealed = s.delivery.mark()
+	}
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
 		err := s.write(ctx, sealed)
 		switch {
@@ -167,7 +178,19 @@ func (s *starting) send(ctx context.Context, key string) error {
 	}
 }
 
-// write makes one attempt to write the sealed handoff. It starts from the newest
+// carry creates the ConfigMap that carries a sealed handoff.
+func (s *starting) carry(ctx context.Context, sealed string) error {
+	e := s.executor
+	o := s.delivery.object(e.objectMeta(s.job, objectOf(s.created.Name), s.deadline), []byte(sealed))
+	o.SetOwnerReferences(ownedBy(s.created))
+	s.carried = true
+	if err := e.createObject(ctx, s.delivery.resource, o, time.Now().Add(sendLimit)); err != nil {
+		return e.explainObject("create", s.delivery.resource, err)
+	}
+	return nil
+}
+
+// write makes one attempt to write the annotation of the handoff. It starts from the newest
 // Pod that the watch has shown; after a conflict, that Pod is read.
 func (s *starting) write(ctx context.Context, sealed string) error {
 	e := s.executor

@@ -17,6 +17,7 @@ type state struct {
 	keep      string                // value of labelKeep
 	pool      unique.Handle[string] // key of the job's pool
 	owner     unique.Handle[owner]
+	carrier   string    // resource of the object that carries the handoff; empty if none does
 	node      string    // empty until the Pod is assigned to one
 	deleted   time.Time // deletionTimestamp: when the Pod should be gone; zero is not deleted
 	began     time.Time // status.startTime; zero until the kubelet has seen the Pod
@@ -57,8 +58,8 @@ type container struct {
 // stateOf returns what the executor keeps of a Pod.
 func stateOf(pod *corev1.Pod) *state {
 	s := &state{
-		name: pod.Name, uid: string(pod.UID), keep: pod.Labels[labelKeep], node: pod.Spec.NodeName,
-		pool: unique.Make(poolOf(pod).Key()), owner: unique.Make(ownerOf(pod)),
+		name: pod.Name, uid: string(pod.UID), keep: pod.Labels[labelKeep], carrier: carrierOf(pod),
+		node: pod.Spec.NodeName, pool: unique.Make(poolOf(pod).Key()), owner: unique.Make(ownerOf(pod)),
 		phase: pod.Status.Phase, reason: pod.Status.Reason, message: oneLine(pod.Status.Message),
 	}
 	if pod.DeletionTimestamp != nil {

@@ -151,13 +151,13 @@ func FuzzApplyTemplate(f *testing.F) {
 			return
 		}
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
-		if main.Name != mainContainer || strings.Join(main.Command, " ") != strings.Join(mainCommand(runnerDirectory), " ") || len(main.Args) > 0 {
+		if main.Name != mainContainer || strings.Join(main.Command, " ") != strings.Join(mainCommand(runnerDirectory, delivery{}), " ") || len(main.Args) > 0 {
 			t.Errorf("%q: the job's container is %+v", template, main)
 		}
 		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" || prepare.Command[0] != programImagePath {
 			t.Errorf("%q: the init container is %+v", template, prepare)
 		}
-		for i, volume := range ownVolumes() {
+		for i, volume := range ownVolumes(delivery{}.volume(pod.Name)) {
 			if pod.Spec.Volumes[i].String() != volume.String() {
 				t.Errorf("%q: volume %d is %+v", template, i, pod.Spec.Volumes[i])
 			}

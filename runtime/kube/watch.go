@@ -312,6 +312,11 @@ func reduced(pod *corev1.Pod) *corev1.Pod {
 	small.DeletionTimestamp = pod.DeletionTimestamp
 	small.Labels = only(pod.Labels, labelKeep, labelOwner)
 	small.Annotations = only(pod.Annotations, annotationOwner, annotationPoolName, annotationIdentity)
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == handoffVolume {
+			small.Spec.Volumes = append(small.Spec.Volumes, v)
+		}
+	}
 	small.Spec.NodeName, small.Spec.ReadinessGates = pod.Spec.NodeName, pod.Spec.ReadinessGates
 	for _, c := range pod.Spec.Containers {
 		kept := corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources}

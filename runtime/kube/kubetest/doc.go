@@ -4,7 +4,7 @@
 // agent's documentation grants.
 //
 // For what a cluster cannot be asked to do, it has an API server in memory ([API])
-// that serves Pods over HTTP with injected faults, and runs them ([Kubelet]) as
+// that serves Pods, ConfigMaps and Secrets over HTTP with injected faults, and runs them ([Kubelet]) as
 // processes ([Processes]) or as functions.
 //
 // It will never use another cluster: it reads CMWA_TEST_KUBECONFIG only, not

@@ -34,7 +34,8 @@ var (
 )
 
 // API is an API server in memory that serves Pods of any namespace over HTTP, with
-// resource versions, watches, deletion with a grace period and logs. Faults are
+// resource versions, watches, deletion with a grace period and logs, and ConfigMaps
+// and Secrets, which it deletes with the Pod that owns them. Faults are
 // injected with [API.Inject]. Pods run when a [Kubelet] serves it.
 type API struct {
 	server *httptest.Server
@@ -43,9 +44,10 @@ type API struct {
 	version  int64 // resourceVersion of the last change
 	oldest   int64 // of the oldest change that a watch can begin at
 	pods     map[string]*corev1.Pod
-	events   []event       // since oldest
-	changed  chan struct{} // closed and replaced at each change
-	broken   chan struct{} // closed and replaced to end all watches
+	objects  map[string]Object // ConfigMaps and Secrets by resource, namespace and name
+	events   []event           // since oldest
+	changed  chan struct{}     // closed and replaced at each change
+	broken   chan struct{}     // closed and replaced to end all watches
 	inject   func(Request) *Fault
 	requests map[string]int
 	kubelet  *Kubelet
@@ -61,9 +63,10 @@ type event struct {
 
 // Request is a call to the API server.
 type Request struct {
-	Verb string // create, get, list, watch, update, delete or log
-	Name string // of the Pod, if the call names one
-	Body []byte
+	Verb     string // create, get, list, watch, update, delete or log
+	Resource string // pods, configmaps or secrets
+	Name     string // of the Pod or object, if the call names one
+	Body     []byte
 }
 
 // Fault is what the API server does in place of the call, or, with After, behind
@@ -80,7 +83,7 @@ type Fault struct {
 func NewAPI(t testing.TB) *API {
 	t.Helper()
 	a := &API{
-		version: 1, oldest: 1, pods: map[string]*corev1.Pod{},
+		version: 1, oldest: 1, pods: map[string]*corev1.Pod{}, objects: map[string]Object{},
 		changed: make(chan struct{}), broken: make(chan struct{}), requests: map[string]int{},
 	}
 	a.server = httptest.NewUnstartedServer(a)
@@ -108,7 +111,8 @@ func (a *API) Inject(fault func(Request) *Fault) {
 	a.inject = fault
 }
 
-// Requests returns the number of calls so far by verb.
+// Requests returns the number of calls so far by verb; those that are not about Pods
+// by verb and resource, such as "create secrets".
 func (a *API) Requests() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,6 +200,7 @@ func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 	key := pod.Namespace + "/" + pod.Name
 	if kind == watch.Deleted {
 		delete(a.pods, key)
+		a.collect(pod.UID)
 	} else {
 		a.pods[key] = pod
 	}
@@ -212,7 +217,7 @@ func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
 	parts := strings.Split(rest, "/")
-	if !ok || len(parts) < 2 || parts[1] != "pods" {
+	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets}, parts[1]) {
 		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, r.URL.Path)))
 		return
 	}
@@ -220,7 +225,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	request := Request{Body: body}
+	request := Request{Body: body, Resource: parts[1]}
 	if len(parts) > 2 {
 		request.Name = parts[2]
 	}
@@ -230,6 +235,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	namespace := parts[0]
+	if request.Resource != "pods" {
+		a.serveObject(w, r, namespace, request)
+		return
+	}
 	switch request.Verb {
 	case "create":
 		a.serveCreate(w, r, namespace, body)
@@ -271,7 +280,11 @@ func verb(r *http.Request, parts int) string {
 // call if it is a watch, and reports whether the call is to be served.
 func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-chan struct{}, bool) {
 	a.mu.Lock()
-	a.requests[request.Verb]++
+	counted := request.Verb
+	if request.Resource != "pods" {
+		counted += " " + request.Resource
+	}
+	a.requests[counted]++
 	inject, broken := a.inject, a.broken
 	a.mu.Unlock()
 	if inject == nil {

@@ -88,22 +88,22 @@ type places struct {
 	report string
 	mounts map[string]string // path in the container to path here
 	files  map[string]string
+	api    *API
 	items  map[string][]corev1.DownwardAPIVolumeFile // by folder
-	shown  map[string]string                         // content of downward files
+	links  []link
+	shown  map[string]string // content of downward files and those of objects
 }
 
 func newPlaces(folder string, c *Container, files map[string]string) *places {
 	p := &places{
-		folder: folder, report: filepath.Join(folder, "report-"+c.Spec.Name), mounts: map[string]string{}, files: files,
+		folder: folder, api: c.kubelet.api, report: filepath.Join(folder, "report-"+c.Spec.Name), mounts: map[string]string{}, files: files,
 		items: map[string][]corev1.DownwardAPIVolumeFile{}, shown: map[string]string{},
 	}
 	for _, mount := range c.Spec.VolumeMounts {
 		p.mounts[mount.MountPath] = filepath.Join(folder, mount.Name)
 	}
 	for _, volume := range c.Pod.Spec.Volumes {
-		if volume.DownwardAPI != nil {
-			p.items[filepath.Join(folder, volume.Name)] = volume.DownwardAPI.Items
-		}
+		p.add(filepath.Join(folder, volume.Name), volume)
 	}
 	return p
 }
@@ -132,24 +132,69 @@ func (p *places) translate(arg string) string {
 	return arg
 }
 
-// downward writes the files of downward API volumes, each in one move.
+// downward writes the files of downward API volumes, and those of objects that are
+// there.
 func (p *places) downward(pod *corev1.Pod) error {
 	for folder, items := range p.items {
 		for _, item := range items {
-			text, path := field(pod, item.FieldRef.FieldPath), filepath.Join(folder, item.Path)
-			if before, ok := p.shown[path]; ok && before == text {
-				continue
-			}
-			p.shown[path] = text
-			if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
-				return err
-			}
-			if err := os.Rename(path+".new", path); err != nil {
+			if err := p.show(filepath.Join(folder, item.Path), field(pod, item.FieldRef.FieldPath)); err != nil {
 				return err
 			}
 		}
 	}
+	for _, l := range p.links {
+		for _, o := range p.api.Objects(l.resource, pod.Namespace) {
+			for _, item := range l.items {
+				text, ok := dataOf(o)[item.Key]
+				if o.GetName() != l.name || !ok {
+					continue
+				}
+				if err := p.show(filepath.Join(l.folder, item.Path), string(text)); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	return nil
+}
+
+// show writes a file in one move, unless it has this content.
+func (p *places) show(path, text string) error {
+	if before, ok := p.shown[path]; ok && before == text {
+		return nil
+	}
+	p.shown[path] = text
+	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// link is a part of a volume whose files are the data of an optional object.
+type link struct {
+	folder, resource, name string
+	items                  []corev1.KeyToPath
+}
+
+// add notes what the files of a volume contain.
+func (p *places) add(folder string, volume corev1.Volume) {
+	switch {
+	case volume.DownwardAPI != nil:
+		p.items[folder] = volume.DownwardAPI.Items
+	case volume.Secret != nil:
+		p.links = append(p.links, link{folder, secrets, volume.Secret.SecretName, volume.Secret.Items})
+	case volume.ConfigMap != nil:
+		p.links = append(p.links, link{folder, configMaps, volume.ConfigMap.Name, volume.ConfigMap.Items})
+	case volume.Projected != nil:
+		for _, source := range volume.Projected.Sources {
+			switch {
+			case source.DownwardAPI != nil:
+				p.items[folder] = append(p.items[folder], source.DownwardAPI.Items...)
+			case source.ConfigMap != nil:
+				p.links = append(p.links, link{folder, configMaps, source.ConfigMap.Name, source.ConfigMap.Items})
+			}
+		}
+	}
 }
 
 // field returns the value of a field of a Pod.

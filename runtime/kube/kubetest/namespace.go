@@ -66,15 +66,7 @@ func New(t testing.TB) *Namespace {
 	n := &Namespace{Name: namespace.Name, Admin: admin}
 	t.Cleanup(func() { n.remove(t) })
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
-	rbac := Client(t, admin, rbacv1.SchemeGroupVersion)
-	n.create(t, rbac, "roles", &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: Account}, Rules: AgentRole(),
-	})
-	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: Account},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: Account},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: Account, Namespace: n.Name}},
-	})
+	n.grant(t, Account, AgentRole())
 
 	// Its token, in place of the administrator's.
 	lifetime := int64(tokenLifetime / time.Second)
@@ -97,6 +89,29 @@ func New(t testing.TB) *Namespace {
 		return agent.Get().Namespace(n.Name).Resource("pods").Do(ctx).Error()
 	})
 	return n
+}
+
+// Grant gives the agent rights beyond [AgentRole], list among them, and waits until they
+// are in force.
+func (n *Namespace) Grant(t testing.TB, rule rbacv1.PolicyRule) {
+	t.Helper()
+	n.grant(t, Account+"-more", []rbacv1.PolicyRule{rule})
+	agent := Client(t, n.Agent, corev1.SchemeGroupVersion)
+	n.await(t, "further rights of the agent", func(ctx context.Context) error {
+		return agent.Get().Namespace(n.Name).Resource(rule.Resources[0]).Do(ctx).Error()
+	})
+}
+
+// grant binds the agent's service account to a Role.
+func (n *Namespace) grant(t testing.TB, name string, rules []rbacv1.PolicyRule) {
+	t.Helper()
+	rbac := Client(t, n.Admin, rbacv1.SchemeGroupVersion)
+	n.create(t, rbac, "roles", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
+	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: Account, Namespace: n.Name}},
+	})
 }
 
 // Kubeconfig writes a kubeconfig with the agent's identity, and with this

@@ -1,0 +1,183 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/handoff"
+)
+
+// Values of kubernetes.handoff. Empty is sealed.
+const (
+	handoffSecret    = "secret"
+	handoffConfigMap = "configmap"
+)
+
+// largeHandoff is the size in bytes from which a sealed handoff is sent in a
+// ConfigMap: one that is shorter fits into an annotation however badly it
+// compresses.
+const largeHandoff = 160 << 10
+
+// delivery is how a handoff reaches its Pod. The zero value is the default: sealed
+// to the key of the Pod, in an annotation.
+type delivery struct {
+	resource string // of the object that carries it; empty is an annotation of the Pod
+	packed   bool   // it is not sealed, and there before the Pod
+}
+
+// deliveryOf returns how a handoff of so many bytes is sent, with the value of
+// kubernetes.handoff.
+func deliveryOf(setting string, size int) delivery {
+	switch {
+	case setting == handoffSecret:
+		return delivery{secrets, true}
+	case setting == handoffConfigMap:
+		return delivery{configMaps, true}
+	case size > largeHandoff:
+		return delivery{resource: configMaps}
+	}
+	return delivery{}
+}
+
+// objectOf returns the name of the object that carries the handoff of a Pod.
+func objectOf(pod string) string { return pod + "-handoff" }
+
+// volume returns the volume from which the runner of a Pod reads its handoff. What
+// it names is optional, because the object is deleted when the runner has read it:
+// after a restart of the kubelet, the end of a Pod with a mandatory volume that is
+// missing is not reported.
+func (d delivery) volume(pod string) corev1.Volume {
+	v := corev1.Volume{Name: handoffVolume}
+	recipient := []corev1.DownwardAPIVolumeFile{
+		downwardFile(handoff.PodFile, "metadata.uid"),
+		downwardFile(handoff.JobFile, "metadata.labels['"+labelJob+"']"),
+		downwardFile(handoff.GenerationFile, "metadata.labels['"+labelGeneration+"']"),
+	}
+	only := func(name string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: name, Path: name}} }
+	switch d {
+	case delivery{}:
+		sealed := downwardFile(handoff.SealedFile, "metadata.annotations['"+annotationHandoff+"']")
+		v.DownwardAPI = &corev1.DownwardAPIVolumeSource{Items: append([]corev1.DownwardAPIVolumeFile{sealed}, recipient...)}
+	case delivery{secrets, true}:
+		v.Secret = &corev1.SecretVolumeSource{
+			SecretName: objectOf(pod), Optional: new(true), Items: only(handoff.PackedFile),
+		}
+	case delivery{configMaps, true}:
+		v.ConfigMap = &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: objectOf(pod)},
+			Optional:             new(true), Items: only(handoff.PackedFile),
+		}
+	default:
+		v.Projected = &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{DownwardAPI: &corev1.DownwardAPIProjection{Items: recipient}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: objectOf(pod)},
+				Optional:             new(true), Items: only(handoff.SealedFile),
+			}},
+		}}
+	}
+	return v
+}
+
+// downwardFile is a file with the value of a field of the Pod.
+func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
+	return corev1.DownwardAPIVolumeFile{
+		Path: name, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: field},
+	}
+}
+
+// arguments returns the arguments with which the runner, which lies in a folder,
+// receives the handoff.
+func (d delivery) arguments(folder string) []string {
+	if d.packed {
+		return []string{"--handoff", path.Join(handoffFolder, handoff.PackedFile)}
+	}
+	return []string{
+		"--handoff", path.Join(handoffFolder, handoff.SealedFile),
+		"--key", path.Join(folder, handoff.KeyFile),
+	}
+}
+
+// mark returns the value of the handoff's annotation when an object carries the
+// handoff.
+func (d delivery) mark() string { return carriedBy + d.resource }
+
+// carriedBy begins the value of the handoff's annotation when an object carries the
+// handoff. The name of its resource follows. It is no base64, which a sealed handoff
+// is.
+const carriedBy = "in "
+
+// carrierOf returns the resource of the object that carries the handoff of a Pod;
+// empty if none does.
+func carrierOf(pod *corev1.Pod) string {
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.Name != handoffVolume:
+		case v.Secret != nil:
+			return secrets
+		case v.ConfigMap != nil, v.Projected != nil:
+			return configMaps
+		}
+	}
+	return ""
+}
+
+// object returns the object that carries a handoff.
+func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
+	switch {
+	case d.resource == secrets:
+		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{handoff.PackedFile: text}}
+	case d.packed:
+		return &corev1.ConfigMap{ObjectMeta: meta, BinaryData: map[string][]byte{handoff.PackedFile: text}}
+	default:
+		return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{handoff.SealedFile: string(text)}}
+	}
+}
+
+// deliver creates the object with a handoff that is not sealed, before the Pod: then
+// its file is there when the job's container starts, on every node.
+func (s *starting) deliver(ctx context.Context, pod string) error {
+	e := s.executor
+	s.setup.Say("The job is sent in an entry of %s, %s, which is deleted when the runner has read it",
+		s.delivery.resource, objectOf(pod))
+	text, err := s.setup.Handover(ctx, e.root(pod))
+	if err != nil {
+		return err
+	}
+	packed, err := handoff.Pack(text, handoff.MaxObject)
+	if err != nil {
+		return sendError(err)
+	}
+	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), packed)
+	s.carried = true
+	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline); err != nil {
+		return e.explainObject("create", s.delivery.resource, err)
+	}
+	s.sent = true
+	return nil
+}
+
+// own makes the cluster delete an object with its Pod, for the case that the agent
+// does not. That it cannot is no reason to fail the job.
+func (e *Executor) own(ctx context.Context, resource string, o object, pod *corev1.Pod) {
+	ctx, cancel := outliving(ctx, callLimit)
+	defer cancel()
+	o.SetOwnerReferences(ownedBy(pod))
+	if err := e.client.updateObject(ctx, resource, o); err != nil {
+		e.log.Debug("cannot make the Pod the owner of its handoff", "pod", pod.Name, "error", err)
+	}
+}
+
+// sendError returns the error of a handoff that could not be made ready to be sent.
+func sendError(err error) error {
+	if errors.Is(err, handoff.ErrTooLarge) {
+		return jobFault("send the job to its Pod: %w: shorten the scripts and variables of its deployment settings, "+
+			"or keep what they contain in its repository or in the image", err)
+	}
+	return fmt.Errorf("send the job to its Pod: %w", err)
+}

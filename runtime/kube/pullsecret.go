@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// hub is the name under which credentials of docker.io are kept.
+const hub = "https://index.docker.io/v1/"
+
+// pullSecretOf returns the name of the image pull secret of a Pod.
+func pullSecretOf(pod string) string { return pod + "-pull" }
+
+// bringsCredentials reports whether a job has credentials for the registry of its
+// image. They are not meant for an image that the agent's configuration puts in its
+// place.
+func bringsCredentials(job *runtime.Job) bool {
+	image := job.Definition.Image
+	return job.Tuning.Place.OverrideImage == "" && (image.Username != "" || !image.Password.Empty())
+}
+
+// addPullSecret creates an image pull secret with the credentials that a job brings.
+// It is created directly after the Pod, which owns it: the kubelet reads it when it
+// pulls the image of the job's container, after the init container. The agent needs
+// no more than the right to create Secrets, and reads none. Without that right the
+// job goes on, because the image may be public, or there already.
+func (e *Executor) addPullSecret(
+	ctx context.Context, job *runtime.Job, setup *runtime.Setup, pod *corev1.Pod, deadline time.Time,
+) error {
+	if !bringsCredentials(job) {
+		return nil
+	}
+	config, registry, err := dockerConfig(job.Definition.Image)
+	if err != nil {
+		return err
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: e.objectMeta(job, pullSecretOf(pod.Name), deadline),
+		Type:       corev1.SecretTypeDockerConfigJson,
+		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
+	}
+	secret.OwnerReferences = ownedBy(pod)
+	err = e.createObject(ctx, secrets, secret, deadline)
+	switch {
+	case err == nil:
+		setup.Say("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)
+	case apierrors.IsForbidden(err):
+		setup.Say("The job has credentials for %s, and the agent may not create Secrets in namespace %s (%s). "+
+			"If the image needs them, grant create on secrets to the agent's service account, or set imagePullSecrets "+
+			"in pod_template or in the service account of the Pods", registry, e.namespace, shortened(err.Error()))
+	default:
+		return e.explainObject("create", secrets, err)
+	}
+	return nil
+}
+
+// dockerConfig returns the credentials of an image in the form that kubelets read,
+// and the registry that they are for. Its errors do not show them.
+func dockerConfig(image runtime.Image) (config []byte, registry string, err error) {
+	named, err := reference.ParseDockerRef(image.Reference)
+	if err != nil {
+		return nil, "", jobFault("the job's image %q is not a valid reference: %w", image.Reference, err)
+	}
+	registry = reference.Domain(named)
+	key := registry
+	if registry == "docker.io" {
+		key = hub
+	}
+	password := image.Password.Reveal()
+	type entry struct {
+		Username string `json:"username"`
+		Password string `json:"password"`
+		Auth     string `json:"auth"`
+	}
+	config, err = json.Marshal(map[string]map[string]entry{"auths": {key: {
+		image.Username, password, base64.StdEncoding.EncodeToString([]byte(image.Username + ":" + password)),
+	}}})
+	if err != nil {
+		return nil, "", fmt.Errorf("encode the job's registry credentials: %w", err)
+	}
+	return config, registry, nil
+}
