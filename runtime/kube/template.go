@@ -17,13 +17,14 @@ import (
 //
 //  1. Merge keys are checked first: strategicpatch panics on a key that is a list,
 //     and takes two elements with one key for one.
-//  2. The merge is done under a recover, for what the check does not know.
-//  3. The result is decoded strictly: the merge accepts unknown fields and wrong
+//  2. Directives are carried out where they meet nothing in the Pod: strategicpatch
+//     drops a new mapping with $patch: replace, and leaves $retainKeys in one.
+//  3. The merge is done under a recover, for what the check does not know.
+//  4. The result is decoded strictly: the merge accepts unknown fields and wrong
 //     types.
-//  4. What the executor needs is restored, and its containers come first: the
+//  5. What the executor needs is restored, and its containers come first: the
 //     merge puts those of the patch before the existing ones.
 func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
-	// 1. Check the merge keys.
 	var patch any
 	if err := json.Unmarshal(template, &patch); err != nil {
 		return nil, fmt.Errorf("pod_template is not valid JSON: %w", err)
@@ -35,34 +36,54 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 		}
 		return nil, errors.New("pod_template is not a mapping")
 	}
+	result, err := merged(pod, fields)
+	if err == nil {
+		err = restore(result, pod) // 5.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pod_template: %w", err)
+	}
+	return result, nil
+}
+
+// merged returns the Pod with the fields of a patch merged.
+func merged(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.Pod{})
 	if err != nil {
-		return nil, fmt.Errorf("pod_template: %w", err)
+		return nil, err
 	}
-	if err := checkKeys("", fields, schema); err != nil {
-		return nil, fmt.Errorf("pod_template: %w", err)
-	}
-
-	// 2. Merge.
 	plain, err := json.Marshal(pod)
 	if err != nil {
-		return nil, fmt.Errorf("pod_template: %w", err)
+		return nil, err
 	}
-	merged, err := merge(plain, template)
+	var base map[string]any
+	if err := json.Unmarshal(plain, &base); err != nil {
+		return nil, err
+	}
+
+	// 1. Check the merge keys.
+	if err := checkKeys("", fields, schema); err != nil {
+		return nil, err
+	}
+
+	// 2. Carry out directives in what is new.
+	settle(fields, base, schema)
+	patch, err := json.Marshal(fields)
 	if err != nil {
-		return nil, fmt.Errorf("pod_template: %w", err)
+		return nil, err
 	}
 
-	// 3. Decode.
+	// 3. Merge.
+	text, err := merge(plain, patch)
+	if err != nil {
+		return nil, err
+	}
+
+	// 4. Decode.
 	result := &corev1.Pod{}
-	wrong, err := sigsjson.UnmarshalStrict(merged, result)
+	wrong, err := sigsjson.UnmarshalStrict(text, result)
 	if err := errors.Join(append([]error{err}, wrong...)...); err != nil {
-		return nil, fmt.Errorf("pod_template: the merged Pod is not valid: %s", oneLine(err.Error()))
-	}
-
-	// 4. Restore.
-	if err := restore(result, pod); err != nil {
-		return nil, fmt.Errorf("pod_template: %w", err)
+		return nil, fmt.Errorf("the merged Pod is not valid: %s", oneLine(err.Error()))
 	}
 	return result, nil
 }
@@ -75,77 +96,6 @@ func merge(plain, patch []byte) (merged []byte, err error) {
 		}
 	}()
 	return strategicpatch.StrategicMergePatch(plain, patch, corev1.Pod{})
-}
-
-// checkKeys returns an error for a list in a patch whose elements lack their merge
-// key, have one of a wrong type, or have the same one twice. Fields that a Pod has
-// not are left to the strict decoding.
-func checkKeys(path string, fields map[string]any, schema strategicpatch.LookupPatchMeta) error {
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if strings.HasPrefix(name, "$") {
-			continue // a directive
-		}
-		at := strings.TrimPrefix(path+"."+name, ".")
-		switch value := fields[name].(type) {
-		case map[string]any:
-			if below, _, err := schema.LookupPatchMetadataForStruct(name); err == nil {
-				if err := checkKeys(at, value, below); err != nil {
-					return err
-				}
-			}
-		case []any:
-			below, meta, err := schema.LookupPatchMetadataForSlice(name)
-			if err != nil {
-				continue
-			}
-			if err := checkList(at, value, below, meta.GetPatchMergeKey()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// checkList checks the elements of one list. Key is empty for a list that a patch
-// replaces.
-func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, key string) error {
-	seen := map[any]int{}
-	for i, element := range list {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		fields, ok := element.(map[string]any)
-		switch {
-		case !ok && key != "":
-			return fmt.Errorf("%s is not a mapping", at)
-		case !ok:
-			continue
-		}
-		if err := checkKeys(at, fields, schema); err != nil {
-			return err
-		}
-		value, there := fields[key]
-		if _, directive := fields["$patch"]; key == "" || directive && !there {
-			continue
-		}
-		switch value.(type) {
-		case string:
-			ok = key != "containerPort"
-		case float64:
-			ok = key == "containerPort"
-		default:
-			ok = false
-		}
-		switch {
-		case !there:
-			return fmt.Errorf("%s has no %s, by which elements of this list are merged", at, key)
-		case !ok:
-			return fmt.Errorf("%s.%s is of a wrong type", at, key)
-		}
-		if before, twice := seen[value]; twice {
-			return fmt.Errorf("%s has the same %s as element %d: %v", at, key, before, value)
-		}
-		seen[value] = i
-	}
-	return nil
 }
 
 // restore puts back what a template must not change in a Pod: names, labels and

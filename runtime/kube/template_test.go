@@ -130,6 +130,33 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
+	t.Run("directives in what is new are carried out", func(t *testing.T) {
+		pod, err := templated(`{"spec": {
+			"nodeSelector": {"$retainKeys": ["disk"], "disk": "ssd"}, "affinity": {"$patch": "delete"},
+			"containers": [
+				{"name": "pulumi-workflow", "securityContext": {"$patch": "replace", "runAsUser": 1}, "env": [{"$patch": "replace"}, {"name": "A", "value": "1"}]},
+				{"name": "proxy", "image": "p", "ports": [{"containerPort": 1, "$patch": "delete"}, {"containerPort": 2}]},
+				{"name": "none", "$patch": "delete"}]}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		main, proxy := pod.Spec.Containers[0], pod.Spec.Containers[1]
+		if len(pod.Spec.Containers) != 2 || *main.SecurityContext.RunAsUser != 1 || len(main.Env) != 1 ||
+			len(proxy.Ports) != 1 || proxy.Ports[0].ContainerPort != 2 ||
+			len(pod.Spec.NodeSelector) != 1 || pod.Spec.Affinity != nil {
+			t.Errorf("got %+v", pod.Spec)
+		}
+	})
+
+	t.Run("elements that may have the same merge key", func(t *testing.T) {
+		pod, err := templated(`{"spec": {"containers": [{"name": "pulumi-workflow",
+			"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}],
+			"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}]}}`)
+		if err != nil || len(pod.Spec.Containers[0].Ports) != 2 || pod.Spec.Containers[0].Env[len(pod.Spec.Containers[0].Env)-1].Value != "2" {
+			t.Errorf("got %+v, %v", pod, err)
+		}
+	})
+
 	t.Run("directives without a merge key are accepted", func(t *testing.T) {
 		pod, err := templated(`{"spec": {"tolerations": [{"operator": "Exists"}], "$setElementOrder/containers": [{"name": "pulumi-workflow"}],
 			"containers": [{"name": "pulumi-workflow", "env": [{"$patch": "replace"}, {"name": "A", "value": "b"}]}]}}`)
