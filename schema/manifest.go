@@ -52,27 +52,9 @@ func Configurations(source Source) (configurations []Source, ok bool) {
 			configurations, ok = nil, false
 		}
 	}()
-	content, broken := position.CheckText(source.Path, source.Content)
-	if broken != nil {
-		return nil, false
-	}
-	m, ok := readManifests(source, content)
+	all, ok := heldBy(source)
 	if !ok {
 		return nil, false
-	}
-	type held struct {
-		template bool
-		object   int
-		name     string // of the file that the key becomes where it is mounted
-		source   Source
-	}
-	var all []held
-	for i, o := range m.objects {
-		m.check(o, func(e *embedded) {
-			one := held{e.template, i, e.key.Value, m.sourceOf(o)}
-			one.source.Content, _ = e.inPlace()
-			all = append(all, one)
-		})
 	}
 	for _, c := range all {
 		if c.template {
@@ -102,6 +84,35 @@ func Configurations(source Source) (configurations []Source, ok bool) {
 		configurations = append(configurations, c.source)
 	}
 	return configurations, true
+}
+
+// held is a configuration or a Pod template that a manifest holds.
+type held struct {
+	template bool
+	object   int    // of the file
+	name     string // of the file that the key becomes where it is mounted
+	source   Source
+}
+
+// heldBy returns what the manifests of a file hold. ok is false if the file holds no
+// manifests.
+func heldBy(source Source) (all []held, ok bool) {
+	content, broken := position.CheckText(source.Path, source.Content)
+	if broken != nil {
+		return nil, false
+	}
+	m, ok := readManifests(source, content)
+	if !ok {
+		return nil, false
+	}
+	for i, o := range m.objects {
+		m.check(o, func(e *embedded) {
+			one := held{e.template, i, e.key.Value, m.sourceOf(o)}
+			one.source.Content, _ = e.inPlace()
+			all = append(all, one)
+		})
+	}
+	return all, true
 }
 
 // vetManifests checks what the manifests of a file hold.

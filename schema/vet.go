@@ -99,14 +99,45 @@ func vet(source Source) position.Problems {
 		if problems, ok := vetManifests(source, content); ok {
 			return problems
 		}
-		v, _, _ := podtemplate.Parse(source.Path, source.Content)
-		t, _ := v.Data.(position.Mapping)
-		if podtemplate.Is(t) || slices.Contains(podNames, filepath.Base(source.Path)) {
+		if _, ok := templateOf(source); ok {
 			return podtemplate.CheckFile(source.Path, source.Content)
 		}
 	}
 	_, problems := Load(source)
 	return problems
+}
+
+// templateOf reports whether a file without manifests is a Pod template, and
+// returns it.
+func templateOf(source Source) (template position.Mapping, ok bool) {
+	v, _, _ := podtemplate.Parse(source.Path, source.Content)
+	template, _ = v.Data.(position.Mapping)
+	return template, podtemplate.Is(template) || slices.Contains(podNames, filepath.Base(source.Path))
+}
+
+// Templates returns the Pod templates of a file in which [Vet] finds no error: the
+// file itself if it is a template, or those that its manifests hold, in its order.
+// It is empty for a configuration. It never panics, whatever the source holds, and
+// is safe for concurrent use.
+func Templates(source Source) (templates []map[string]any) {
+	defer func() {
+		if recover() != nil { // for the reason that Load has
+			templates = nil
+		}
+	}()
+	if all, ok := heldBy(source); ok {
+		for _, one := range all {
+			if v, _, ok := podtemplate.Parse(one.name, one.source.Content); ok && one.template {
+				t, _ := v.Data.(position.Mapping)
+				templates = append(templates, t.Plain())
+			}
+		}
+		return templates
+	}
+	if t, ok := templateOf(source); ok {
+		return []map[string]any{t.Plain()}
+	}
+	return nil
 }
 
 // Excerpts returns what may be shown of the line of each problem.

@@ -114,17 +114,20 @@ func (x *executors) open(ctx context.Context, location string, log *slog.Logger)
 	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", target)
 }
 
+// podOptions returns the options by which all Pods of this release are made.
+func podOptions() kube.Options {
+	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Image: agentImage + cli.Version()}
+}
+
 // kubernetes returns the connection to the cluster, which all executors share. An
 // agent without a pool of that target makes none.
 func (x *executors) kubernetes() (*kube.Cluster, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.cluster == nil {
-		cluster, err := kube.New(kube.Options{
-			RunnerDirectory: podtemplate.RunnerDirectory,
-			Environ:         x.environ.lookup, Agent: x.agent.ID, Image: agentImage + cli.Version(),
-			Log: x.log.With("component", "kubernetes"),
-		})
+		options := podOptions()
+		options.Environ, options.Agent, options.Log = x.environ.lookup, x.agent.ID, x.log.With("component", "kubernetes")
+		cluster, err := kube.New(options)
 		if err != nil {
 			return nil, err
 		}

@@ -49,7 +49,7 @@ func (s streams) planLive(ctx context.Context, c *client, name, format string) e
 	if after == nil {
 		return cli.ExitError(exitInvalid)
 	}
-	return s.printPlan(reconcile.Preview(before, after), format)
+	return s.printPlan(before, after, format)
 }
 
 // asAgent loads a source as the agent of this release does. The configuration is

@@ -47,6 +47,7 @@ func commands(hard context.Context, s streams) (all []command.Command) {
 		statusCommand(s),
 		vetCommand(s),
 		planCommand(s),
+		podCommand(s),
 		configureCommand(s),
 		configCommand(s),
 		explainCommand(s),

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 )
 
@@ -14,6 +15,16 @@ func writeJSON(w io.Writer, document any) error {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(document)
+}
+
+// writeYAML writes one document.
+func writeYAML(w io.Writer, document any) error {
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(document); err != nil {
+		return err
+	}
+	return encoder.Close()
 }
 
 // isTerminal reports whether a stream is a terminal.

@@ -11,6 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime/kube"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/report"
@@ -43,7 +44,8 @@ func planCommand(s streams) command.Command {
 		}},
 		UsageCode: exitInvalid, // 2 means that there are changes
 		Long: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
-			"by draining the pool and starting a new one, or needs a restart. Tokens and files that are not on this machine do not matter.\n" +
+			"by draining the pool and starting a new one, or needs a restart; and what changes in the Pods of its next jobs, with the\n" +
+			"Pod template merged. Tokens and files that are not on this machine do not matter.\n" +
 			"\n" +
 			"OLD and NEW are named as a FILE of cmwa vet: pipes too, and - is standard input. Each is judged as the agent of this\n" +
 			"release would: what it refuses has no plan, and of what it ignores there is a warning. Either may also be Kubernetes\n" +
@@ -68,7 +70,7 @@ func planCommand(s streams) command.Command {
 		if err != nil {
 			return err
 		}
-		return s.printPlan(reconcile.Preview(configs[0], configs[1]), format)
+		return s.printPlan(configs[0], configs[1], format)
 	}
 	return c
 }
@@ -149,12 +151,21 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, p
 	}
 }
 
-func (s streams) printPlan(reloads []reconcile.Reload, format string) error {
-	var err error
+// printPlan prints what a reload from one configuration to another does.
+func (s streams) printPlan(before, after *schema.Config, format string) error {
+	reloads := reconcile.Preview(before, after)
+	pods, err := reloadedPods(before, after)
+	if err != nil {
+		return err
+	}
 	if format == "json" {
-		err = writeJSON(s.stdout, planJSON(reloads))
+		err = writeJSON(s.stdout, planJSON(reloads, pods))
 	} else {
-		_, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads))
+		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
+			err = writePodChanges(s.stdout, pods, func(_ podChanges, pools string) string {
+				return pools + ": Pods of the next jobs"
+			})
+		}
 	}
 	switch {
 	case err != nil:
@@ -177,6 +188,8 @@ type planReload struct {
 	Pool    string       `json:"pool,omitempty"` // none is the agent as a whole
 	Fate    string       `json:"fate,omitempty"`
 	Changes []planChange `json:"changes"`
+
+	Pod []kube.Change `json:"pod,omitempty"` // what changes in the Pods of its next jobs
 }
 
 type planChange struct {
@@ -186,10 +199,15 @@ type planChange struct {
 	Effect string `json:"effect"`
 }
 
-func planJSON(reloads []reconcile.Reload) planDocument {
+func planJSON(reloads []reconcile.Reload, pods []podChanges) planDocument {
+	changed := map[string][]kube.Change{}
+	for _, pod := range pods {
+		changed[pod.Pool] = pod.Changes
+	}
+
 	document := planDocument{Version: 1, Changed: len(reloads) > 0, Reloads: []planReload{}}
 	for _, r := range reloads {
-		out := planReload{Pool: r.Pool, Fate: string(r.Fate), Changes: []planChange{}}
+		out := planReload{Pool: r.Pool, Fate: string(r.Fate), Changes: []planChange{}, Pod: changed[r.Pool]}
 		for _, c := range r.Changes {
 			out.Changes = append(out.Changes, planChange{Key: c.Key, From: c.From, To: c.To, Effect: string(c.Effect)})
 		}

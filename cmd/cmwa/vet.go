@@ -19,12 +19,14 @@ import (
 const exitUnread = 2
 
 func vetCommand(s streams) command.Command {
-	format := "text"
+	format, pods := "text", false
 	return command.Command{
 		Name: "vet", Help: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
 		Forms: []command.Form{{
 			command.Optional(command.String(&format, "format", command.OneOf(vetFormats()...),
 				"how to tell what is wrong: "+strings.Join(vetFormats(), ", "))),
+			command.Optional(command.Bool(&pods, "pod",
+				"tell, too, what each Pod template changes in the Pod of a job; with text and json")),
 			command.Argument("[FILE...]", command.File),
 		}},
 		Long: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
@@ -36,6 +38,9 @@ func vetCommand(s streams) command.Command {
 			"there is one; and 2 if a FILE cannot be read or the command line is wrong. No format shows what a key is set to,\n" +
 			"but for harmless words and numbers that text shows on a terminal.\n" +
 			"\n" +
+			"With --pod, vet also prints what each Pod template changes in the Pod that a job would get without it: with format\n" +
+			"json as pods. cmwa pod prints the whole Pod.\n" +
+			"\n" +
 			"Columns count characters.",
 		Run: func(ctx context.Context, flags *flag.FlagSet, args []string) error {
 			files, err := command.Interspersed(flags, args)
@@ -46,7 +51,10 @@ func vetCommand(s streams) command.Command {
 			if !ok {
 				return cli.Usagef("--format must be one of %s", strings.Join(vetFormats(), ", "))
 			}
-			return s.vet(ctx, files, write)
+			if pods && format != "text" && format != "json" {
+				return cli.Usagef("--pod has no format %s: write text or json", format)
+			}
+			return s.vet(ctx, files, pods, write)
 		},
 	}
 }
@@ -54,21 +62,44 @@ func vetCommand(s streams) command.Command {
 // vetFormats are the values of --format.
 func vetFormats() []string { return []string{"text", "json", "sarif", "github"} }
 
-// vetFormat returns the function that writes findings in a format.
-func (s streams) vetFormat(name string) (func([]report.Finding) error, bool) {
+// vetDocument is what vet finds, for programs.
+type vetDocument struct {
+	report.Document
+	Pods []podChanges `json:"pods,omitempty"` // with --pod
+}
+
+// templateHeading returns the line above what a template changes.
+func templateHeading(pod podChanges, pools string) string {
+	if len(pod.Changes) == 0 {
+		return pod.File + ": " + pools + ": no template changes the Pod of a job"
+	}
+	return pod.File + ": " + pools + ": the template changes the Pod of a job"
+}
+
+// vetFormat returns the function that writes findings, and with --pod what templates
+// change, in a format.
+func (s streams) vetFormat(name string) (func([]report.Finding, []podChanges) error, bool) {
 	switch name {
 	case "text":
 		environ := readEnvironment(s.environ)
 		terminal := isTerminal(s.stdout)
-		return func(all []report.Finding) error {
-			return report.Text(s.stdout, all, terminal, terminal && environ["NO_COLOR"] == "" && environ["TERM"] != "dumb")
+		coloured := terminal && environ["NO_COLOR"] == "" && environ["TERM"] != "dumb"
+		return func(all []report.Finding, pods []podChanges) error {
+			if err := report.Text(s.stdout, all, terminal, coloured); err != nil {
+				return err
+			}
+			return writePodChanges(s.stdout, pods, templateHeading)
 		}, true
 	case "json":
-		return func(all []report.Finding) error { return report.JSON(s.stdout, all) }, true
+		return func(all []report.Finding, pods []podChanges) error {
+			return writeJSON(s.stdout, vetDocument{report.NewDocument(all), pods})
+		}, true
 	case "sarif":
-		return func(all []report.Finding) error { return report.SARIF(s.stdout, all, cli.Version()) }, true
+		return func(all []report.Finding, _ []podChanges) error {
+			return report.SARIF(s.stdout, all, cli.Version())
+		}, true
 	case "github":
-		return func(all []report.Finding) error { return report.GitHub(s.stdout, all) }, true
+		return func(all []report.Finding, _ []podChanges) error { return report.GitHub(s.stdout, all) }, true
 	default:
 		return nil, false
 	}
@@ -76,7 +107,9 @@ func (s streams) vetFormat(name string) (func([]report.Finding) error, bool) {
 
 // vet is cmwa vet: read, check, and write all at once, in the order of the
 // command line.
-func (s streams) vet(ctx context.Context, files []string, write func([]report.Finding) error) error {
+func (s streams) vet(
+	ctx context.Context, files []string, withPods bool, write func([]report.Finding, []podChanges) error,
+) error {
 	sources, unread, err := s.sources(ctx, files)
 	if err != nil {
 		return err
@@ -84,6 +117,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]report.Fi
 
 	// Check.
 	var findings []report.Finding
+	var pods []podChanges
 	reported := map[position.Problem]bool{}
 	for i, source := range sources {
 		if err := ctx.Err(); err != nil {
@@ -93,6 +127,13 @@ func (s streams) vet(ctx context.Context, files []string, write func([]report.Fi
 		if problems == nil {
 			source.Release = carriedOut
 			problems = schema.Vet(source)
+			if withPods && problems.Err() == nil {
+				changes, err := templateChanges(source)
+				if err != nil {
+					return err
+				}
+				pods = append(pods, changes...)
+			}
 		}
 		more := report.Findings(cmp.Or(source.Path, schema.FileName), problems, reported)
 		if isTerminal(s.stdout) {
@@ -102,7 +143,7 @@ func (s streams) vet(ctx context.Context, files []string, write func([]report.Fi
 	}
 
 	// Write, and count for a person at a terminal.
-	if err := write(findings); err != nil {
+	if err := write(findings, pods); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
 	}
 	errs := 0

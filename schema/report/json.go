@@ -7,9 +7,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// document is the JSON of a report. Version changes when readers of the previous
+// Document is the JSON of a report. Version changes when readers of the previous
 // version would misread the document.
-type document struct {
+type Document struct {
 	Version  int       `json:"version"`
 	Problems []Problem `json:"problems"`
 }
@@ -43,13 +43,13 @@ func (p Problem) String() string {
 	}.String()
 }
 
-// JSON writes the findings as one JSON document.
-func JSON(w io.Writer, findings []Finding) error {
-	d := document{Version: 1, Problems: []Problem{}}
+// NewDocument returns the findings as a document.
+func NewDocument(findings []Finding) Document {
+	d := Document{Version: 1, Problems: []Problem{}}
 	for _, f := range findings {
 		d.Problems = append(d.Problems, NewProblem(f.Problem))
 	}
-	return encode(w, d)
+	return d
 }
 
 // encode writes a value as indented JSON.

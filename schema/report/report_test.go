@@ -92,7 +92,7 @@ func TestOddNames(t *testing.T) {
 	})
 	t.Run("JSON has them as UTF-8", func(t *testing.T) {
 		var document struct{ Problems []struct{ File string } }
-		text := written(t, func(b *bytes.Buffer) error { return report.JSON(b, findings) })
+		text := written(t, func(b *bytes.Buffer) error { return json.NewEncoder(b).Encode(report.NewDocument(findings)) })
 		if err := json.Unmarshal([]byte(text), &document); err != nil {
 			t.Fatal(err)
 		}

@@ -63,6 +63,9 @@ var URL = Values{name: "URL"}
 // Name is a name that the service gave, which shells do not complete.
 var Name = Values{name: "NAME"}
 
+// Image is a container image, which shells do not complete.
+var Image = Values{name: "IMAGE"}
+
 // OneOf is one of a few words.
 func OneOf(words ...string) Values { return Values{words: words} }
 
@@ -89,9 +92,18 @@ func String(p *string, name string, takes Values, help string) Option {
 
 func (o Option) String() string {
 	if o.Takes == nil {
-		return "--" + o.Name
+		return o.spelling()
 	}
-	return "--" + o.Name + " " + o.Takes.String()
+	return o.spelling() + " " + o.Takes.String()
+}
+
+// spelling returns the flag as people write it: one dash before one letter, two
+// before a word.
+func (o Option) spelling() string {
+	if len(o.Name) == 1 {
+		return "-" + o.Name
+	}
+	return "--" + o.Name
 }
 
 // Required returns the item of a flag that tells its form from others.

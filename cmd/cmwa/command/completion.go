@@ -78,7 +78,7 @@ complete -o default -F _cmwa cmwa
 func flagNames(c Command) string {
 	var names []string
 	for _, f := range c.Options() {
-		names = append(names, "--"+f.Name)
+		names = append(names, f.spelling())
 	}
 	return strings.Join(names, " ")
 }
@@ -127,7 +127,7 @@ _cmwa() {
 	for _, c := range all {
 		var specs []string
 		for _, f := range c.Options() {
-			spec := "--" + f.Name + "[" + zshText(f.help) + "]"
+			spec := f.spelling() + "[" + zshText(f.help) + "]"
 			if f.Takes != nil {
 				spec += ":" + f.Name + ":" + zshValue(*f.Takes)
 			}
@@ -177,7 +177,10 @@ func fishScript(all []Command) string {
 		fmt.Fprintf(&b, "\ncomplete -c cmwa -n __fish_use_subcommand -a %s -d %s\n", c.Name, fishQuoted(c.Help))
 		within := "complete -c cmwa -n '__fish_seen_subcommand_from " + c.Name + "'"
 		for _, f := range c.Options() {
-			value := ""
+			kind, value := "-l", ""
+			if len(f.Name) == 1 {
+				kind = "-s"
+			}
 			if f.Takes != nil {
 				if value = fishValue(*f.Takes); value == "" {
 					value = " -x"
@@ -185,7 +188,7 @@ func fishScript(all []Command) string {
 					value = " -r" + value
 				}
 			}
-			fmt.Fprintf(&b, "%s -l %s%s -d %s\n", within, f.Name, value, fishQuoted(f.help))
+			fmt.Fprintf(&b, "%s %s %s%s -d %s\n", within, kind, f.Name, value, fishQuoted(f.help))
 		}
 		if value := fishValue(c.takes()); value != "" {
 			b.WriteString(within + value + "\n")

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	sigsjson "sigs.k8s.io/json"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
+)
+
+// onePool runs jobs as Pods, with a template that holds a secret.
+const onePool = `token_file: /not/on/this/machine
+deploy_target: kubernetes
+kubernetes: {namespace: jobs, cpu: 500m}
+pod_template:
+  spec:
+    nodeSelector: {disk: ssd}
+    containers:
+      - name: pulumi-workflow
+        env: [{name: PASSWORD, value: hunter2}]
+`
+
+// threePools are two pools that run jobs as Pods, and one that does not.
+const threePools = `pools:
+  - {name: a, token_file: /a, deploy_target: kubernetes, pod_template: {spec: {hostname: a}}}
+  - {name: b, token_file: /b, deploy_target: kubernetes}
+  - {name: c, token_file: /c}
+`
+
+// workerPod is a Pod template as the original's packaging mounts it.
+const workerPod = `{"spec": {"nodeSelector": {"disk": "ssd"}}}`
+
+// manifest returns a ConfigMap with a key.
+func manifest(key, content string) string {
+	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  " + key + ": |\n    " +
+		strings.ReplaceAll(strings.TrimSpace(content), "\n", "\n    ") + "\n"
+}
+
+func TestPodPrintsWhatAJobGets(t *testing.T) {
+	file := fileOf(t, "agent.yaml", onePool)
+	code, stdout, stderr := commandLine(nil, "pod", "--job-image", "registry.example.com/job:1", file)
+	if code != 0 || stderr != "" {
+		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	}
+	if strings.Contains(stdout, "hunter2") {
+		t.Errorf("it shows a secret:\n%s", stdout)
+	}
+	var data any
+	if err := yaml.Unmarshal([]byte(stdout), &data); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// It is a Pod that the API server could read.
+	var pod corev1.Pod
+	if wrong, err := sigsjson.UnmarshalStrict(text, &pod); err != nil || len(wrong) > 0 {
+		t.Fatalf("%v, %v", wrong, err)
+	}
+	main := pod.Spec.Containers[0]
+	if pod.Namespace != "jobs" || pod.Spec.NodeSelector["disk"] != "ssd" || main.Name != "pulumi-workflow" ||
+		main.Image != "registry.example.com/job:1" || main.Resources.Requests.Cpu().String() != "500m" ||
+		pod.Spec.InitContainers[0].Image != agentImage+cli.Version() {
+		t.Errorf("the Pod is\n%s", stdout)
+	}
+
+	// It is the same in JSON, and each time.
+	for _, flags := range [][]string{{"--format", "json"}, {"-o", "json"}, {"-o=json"}} {
+		code, document, stderr := commandLine(nil, append(append([]string{"pod", file}, flags...), "--job-image", "registry.example.com/job:1")...)
+		var same any
+		if err := json.Unmarshal([]byte(document), &same); err != nil || code != 0 || stderr != "" {
+			t.Fatalf("%v: exit code %d, stderr %q, %v", flags, code, stderr, err)
+		}
+		var want any
+		_ = json.Unmarshal(text, &want) // it was marshalled above
+		if diff := cmp.Diff(want, same); diff != "" {
+			t.Errorf("%v: YAML -, JSON +:\n%s", flags, diff)
+		}
+	}
+	if _, again, _ := commandLine(nil, "pod", "--job-image", "registry.example.com/job:1", file); again != stdout {
+		t.Error("a second run prints another Pod")
+	}
+
+	// An image that the environment overrides comes before that of the job.
+	environ := []string{"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE=mirror.example.com/job:2"}
+	if _, stdout, _ := commandLine(environ, "pod", file, "--job-image", "other"); !strings.Contains(stdout, "image: mirror.example.com/job:2\n") {
+		t.Errorf("the image is not the one of the environment:\n%s", stdout)
+	}
+}
+
+func TestPodChoosesThePool(t *testing.T) {
+	for name, c := range map[string]struct {
+		content string
+		args    []string
+		code    int
+		stdout  string
+		stderr  string
+	}{
+		"the only one":         {onePool, nil, 0, "disk: ssd", ""},
+		"by name":              {threePools, []string{"--pool", "a"}, 0, "hostname: a", ""},
+		"without a template":   {threePools, []string{"--pool", "b"}, 0, "cmwa.pool-name: b", ""},
+		"several":              {threePools, nil, 2, "", "several pools run Pods: name one with --pool: a, b"},
+		"another target":       {threePools, []string{"--pool", "c"}, 2, "", `there is no pool "c" that runs Pods: the pools are a, b`},
+		"none":                 {"token_file: /a\n", nil, 1, "", "no pool has deploy_target kubernetes"},
+		"of a manifest":        {manifest("pulumi-workflow-agent.yaml", onePool), nil, 0, "disk: ssd", ""},
+		"of a template":        {workerPod, nil, 0, "disk: ssd", ""},
+		"of packaged template": {manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", ""},
+		"template of the manifest": {manifest("pulumi-workflow-agent.yaml", "token_file: /a\ndeploy_target: kubernetes\n") + "---\n" +
+			manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", ""},
+		"manifest without either": {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", nil, 1, "", "no ConfigMap or Secret of this file holds"},
+		"mistake":                 {onePool + "        imge: x\n", nil, 1, "", "agent.yaml:10:9: pod_template.spec.containers.0.imge: unknown key"},
+		"mistake in a manifest":   {manifest("worker-pod.json", `{"spec": {"contaners": []}}`), nil, 1, "", "agent.yaml:6:15: spec.contaners: unknown key"},
+		"two files":               {onePool, []string{"other.yaml"}, 2, "", "pod takes one FILE"},
+		"unknown format":          {onePool, []string{"-o", "toml"}, 2, "", "write yaml or json"},
+		"unknown flag":            {onePool, []string{"--image", "x"}, 2, "", "not defined: -image"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := commandLine(nil, append([]string{"pod", fileOf(t, "agent.yaml", c.content)}, c.args...)...)
+			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" || c.stdout == "" && stdout != "" {
+				t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
+			}
+		})
+	}
+	if code, _, stderr := commandLine(nil, "pod", filepath.Join(t.TempDir(), "none.yaml")); code != exitUnread || !strings.Contains(stderr, "there is no such file") {
+		t.Errorf("a missing file: exit code %d, stderr %q", code, stderr)
+	}
+}
+
+func TestPlanTellsWhatChangesInPods(t *testing.T) {
+	before := fileOf(t, "old.yaml", onePool)
+	after := fileOf(t, "new.yaml", strings.NewReplacer("500m", `"2"`, "hunter2", "hunter3", "{disk: ssd}", "{}").Replace(onePool))
+	code, stdout, stderr := commandLine(nil, "plan", before, after)
+	want := `pool default: Pods of the next jobs
+  spec.containers[pulumi-workflow].env[PASSWORD].value: [secret] (changed)
+  spec.containers[pulumi-workflow].resources.requests.cpu: 500m -> 2
+  spec.initContainers[pulumi-workflow-prepare].resources.requests.cpu: 500m -> 2
+  spec.nodeSelector.disk: removed ssd
+`
+	if code != exitChanges || !strings.HasSuffix(stdout, want) || stderr != "" {
+		t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
+	}
+
+	code, stdout, _ = commandLine(nil, "plan", "--format", "json", before, after)
+	var document planDocument
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != exitChanges || len(document.Reloads) != 1 {
+		t.Fatalf("exit code %d, %v: %s", code, err, stdout)
+	}
+	changes := document.Reloads[0].Pod
+	if len(changes) != 4 || strings.Contains(stdout, "hunter") ||
+		!cmp.Equal(changes[1], kube.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}) {
+		t.Errorf("%s", stdout)
+	}
+
+	// Pools with the same changes share a paragraph; those of other targets have none.
+	top := "kubernetes: {cpu: 1}\n"
+	after = fileOf(t, "new.yaml", top+threePools)
+	before = fileOf(t, "old.yaml", threePools)
+	if _, stdout, _ := commandLine(nil, "plan", before, after); strings.Count(stdout, "Pods of the next jobs") != 1 ||
+		!strings.Contains(stdout, "pools a, b: Pods of the next jobs\n") {
+		t.Errorf("%s", stdout)
+	}
+	if _, stdout, _ := commandLine(nil, "plan", before, fileOf(t, "new.yaml", threePools+"polling_interval: 1m\n")); strings.Contains(stdout, "Pods") {
+		t.Errorf("a change that concerns no Pod:\n%s", stdout)
+	}
+}
+
+func TestVetTellsWhatATemplateChanges(t *testing.T) {
+	file, template := fileOf(t, "agent.yaml", onePool), fileOf(t, "worker-pod.json", workerPod)
+	if code, stdout, stderr := commandLine(nil, "vet", file, template); code != 0 || stdout+stderr != "" {
+		t.Fatalf("without --pod: exit code %d, %q, %q", code, stdout, stderr)
+	}
+	pools := fileOf(t, "pools.yaml", threePools)
+	code, stdout, stderr := commandLine(nil, "vet", "--pod", file, template, pools)
+	want := file + `: pool default: the template changes the Pod of a job
+  spec.containers[pulumi-workflow].env[PASSWORD]: added {"name":"PASSWORD","value":"[secret]"}
+  spec.nodeSelector.disk: added ssd
+` + template + `: pool default: the template changes the Pod of a job
+  spec.nodeSelector.disk: added ssd
+` + pools + `: pool a: the template changes the Pod of a job
+  spec.hostname: added a
+` + pools + `: pool b: no template changes the Pod of a job
+`
+	if diff := cmp.Diff(want, stdout); diff != "" || code != 0 || stderr != "" {
+		t.Errorf("exit code %d, stderr %q:\n%s", code, stderr, diff)
+	}
+
+	code, stdout, _ = commandLine(nil, "vet", "--pod", "--format", "json", file)
+	var document vetDocument
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != 0 || document.Version != 1 || len(document.Pods) != 1 ||
+		document.Pods[0].Pool != "default" || len(document.Pods[0].Changes) != 2 || strings.Contains(stdout, "hunter2") {
+		t.Errorf("exit code %d, %v: %s", code, err, stdout)
+	}
+
+	broken := fileOf(t, "broken.yaml", onePool+"        imge: x\n")
+	if code, stdout, _ := commandLine(nil, "vet", "--pod", broken); code != 1 || strings.Contains(stdout, "changes the Pod") {
+		t.Errorf("a template with a mistake: exit code %d, %s", code, stdout)
+	}
+	if code, _, stderr := commandLine(nil, "vet", "--pod", "--format", "sarif", file); code != 2 || !strings.Contains(stderr, "--pod has no format sarif") {
+		t.Errorf("SARIF: exit code %d, %s", code, stderr)
+	}
+}
+
+// podTemplates returns the templates with which their check is tested.
+func podTemplates(t testing.TB) map[string][]byte {
+	t.Helper()
+	archives, err := filepath.Glob("../../schema/podtemplate/testdata/*.txtar")
+	if err != nil || len(archives) < 5 {
+		t.Fatalf("found %d archives, %v", len(archives), err)
+	}
+	all := map[string][]byte{}
+	for _, archive := range archives {
+		content, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, files, _ := strings.Cut("\n"+string(content), "\n-- ")
+		for file := range strings.SplitSeq(files, "\n-- ") {
+			name, text, _ := strings.Cut(file, " --\n")
+			all[name] = []byte(text)
+		}
+	}
+	return all
+}
+
+// judgedAlike reports an error if vet finds no error in a template and the agent
+// cannot merge it. Good is false if vet finds one.
+func judgedAlike(t testing.TB, name string, content []byte) (good bool) {
+	t.Helper()
+	if len(podtemplate.CheckFile("worker-pod.json", content).Errors()) > 0 {
+		return false
+	}
+	for _, template := range schema.Templates(schema.Source{Path: "worker-pod.json", Content: content}) {
+		if _, err := kube.Preview(templatePool(template), "image", podOptions()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	return true
+}
+
+// TestTemplatesAreJudgedAlike compares the check of templates with their merge: the
+// agent can merge every template in which vet finds no error.
+func TestTemplatesAreJudgedAlike(t *testing.T) {
+	count := 0
+	for name, content := range podTemplates(t) {
+		if judgedAlike(t, name, content) {
+			count++
+		}
+	}
+	if count < 50 {
+		t.Errorf("only %d templates are good", count)
+	}
+}
+
+func FuzzTemplatesAreJudgedAlike(f *testing.F) {
+	for _, content := range podTemplates(f) {
+		f.Add(content)
+	}
+	f.Fuzz(func(t *testing.T, content []byte) { judgedAlike(t, "worker-pod.json", content) })
+}
