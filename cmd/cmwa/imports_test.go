@@ -39,6 +39,8 @@ var never = []arrow{
 	{"cmd/cmwa/command", module + "reconcile*", "it describes commands and does not run them"},
 	{"cmd/cmwa/command", module + "cloud*", "it describes commands and does not run them"},
 	{"cmd/cmwa/command", module + "schema", "callers pass the keys of the schema"},
+	{"cmd/cmwa/pods", module + "cloud*", "the Pods of a configuration do not depend on a service"},
+	{"cmd/cmwa/pods", "k8s.io/client-go*", "no cluster is asked"},
 	{"cmd/cmwa-cloud", module + "cmd/cmwa/*", "these packages are parts of cmd/cmwa"},
 	{"cmd/cmwa-cloud", module + "schema*", "the service reads no configuration of an agent"},
 	{"cmd/cmwa-cloud", module + "reconcile*", "the service reconciles nothing"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime/kube"
 	"github.com/cmwa-project/cmwa/schema"
@@ -154,15 +155,15 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, p
 // printPlan prints what a reload from one configuration to another does.
 func (s streams) printPlan(before, after *schema.Config, format string) error {
 	reloads := reconcile.Preview(before, after)
-	pods, err := reloadedPods(before, after)
+	changed, err := podRelease().Reload(before, after)
 	if err != nil {
 		return err
 	}
 	if format == "json" {
-		err = writeJSON(s.stdout, planJSON(reloads, pods))
+		err = writeJSON(s.stdout, planJSON(reloads, changed))
 	} else {
 		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
-			err = writePodChanges(s.stdout, pods, func(_ podChanges, pools string) string {
+			err = pods.Write(s.stdout, changed, func(_ pods.Changes, pools string) string {
 				return pools + ": Pods of the next jobs"
 			})
 		}
@@ -199,15 +200,15 @@ type planChange struct {
 	Effect string `json:"effect"`
 }
 
-func planJSON(reloads []reconcile.Reload, pods []podChanges) planDocument {
-	changed := map[string][]kube.Change{}
-	for _, pod := range pods {
-		changed[pod.Pool] = pod.Changes
+func planJSON(reloads []reconcile.Reload, changed []pods.Changes) planDocument {
+	byPool := map[string][]kube.Change{}
+	for _, c := range changed {
+		byPool[c.Pool] = c.Changes
 	}
 
 	document := planDocument{Version: 1, Changed: len(reloads) > 0, Reloads: []planReload{}}
 	for _, r := range reloads {
-		out := planReload{Pool: r.Pool, Fate: string(r.Fate), Changes: []planChange{}, Pod: changed[r.Pool]}
+		out := planReload{Pool: r.Pool, Fate: string(r.Fate), Changes: []planChange{}, Pod: byPool[r.Pool]}
 		for _, c := range r.Changes {
 			out.Changes = append(out.Changes, planChange{Key: c.Key, From: c.From, To: c.To, Effect: string(c.Effect)})
 		}

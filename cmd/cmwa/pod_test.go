@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime/kube"
-	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
 // onePool runs jobs as Pods, with a template that holds a secret.
@@ -210,62 +207,4 @@ func TestVetTellsWhatATemplateChanges(t *testing.T) {
 	if code, _, stderr := commandLine(nil, "vet", "--pod", "--format", "sarif", file); code != 2 || !strings.Contains(stderr, "--pod has no format sarif") {
 		t.Errorf("SARIF: exit code %d, %s", code, stderr)
 	}
-}
-
-// podTemplates returns the templates with which their check is tested.
-func podTemplates(t testing.TB) map[string][]byte {
-	t.Helper()
-	archives, err := filepath.Glob("../../schema/podtemplate/testdata/*.txtar")
-	if err != nil || len(archives) < 5 {
-		t.Fatalf("found %d archives, %v", len(archives), err)
-	}
-	all := map[string][]byte{}
-	for _, archive := range archives {
-		content, err := os.ReadFile(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, files, _ := strings.Cut("\n"+string(content), "\n-- ")
-		for file := range strings.SplitSeq(files, "\n-- ") {
-			name, text, _ := strings.Cut(file, " --\n")
-			all[name] = []byte(text)
-		}
-	}
-	return all
-}
-
-// judgedAlike reports an error if vet finds no error in a template and the agent
-// cannot merge it. Good is false if vet finds one.
-func judgedAlike(t testing.TB, name string, content []byte) (good bool) {
-	t.Helper()
-	if len(podtemplate.CheckFile("worker-pod.json", content).Errors()) > 0 {
-		return false
-	}
-	for _, template := range schema.Templates(schema.Source{Path: "worker-pod.json", Content: content}) {
-		if _, err := kube.Preview(templatePool(template), "image", podOptions()); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	return true
-}
-
-// TestTemplatesAreJudgedAlike compares the check of templates with their merge: the
-// agent can merge every template in which vet finds no error.
-func TestTemplatesAreJudgedAlike(t *testing.T) {
-	count := 0
-	for name, content := range podTemplates(t) {
-		if judgedAlike(t, name, content) {
-			count++
-		}
-	}
-	if count < 50 {
-		t.Errorf("only %d templates are good", count)
-	}
-}
-
-func FuzzTemplatesAreJudgedAlike(f *testing.F) {
-	for _, content := range podTemplates(f) {
-		f.Add(content)
-	}
-	f.Fuzz(func(t *testing.T, content []byte) { judgedAlike(t, "worker-pod.json", content) })
 }

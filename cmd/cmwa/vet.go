@@ -10,6 +10,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/report"
@@ -19,13 +20,13 @@ import (
 const exitUnread = 2
 
 func vetCommand(s streams) command.Command {
-	format, pods := "text", false
+	format, withPods := "text", false
 	return command.Command{
 		Name: "vet", Help: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
 		Forms: []command.Form{{
 			command.Optional(command.String(&format, "format", command.OneOf(vetFormats()...),
 				"how to tell what is wrong: "+strings.Join(vetFormats(), ", "))),
-			command.Optional(command.Bool(&pods, "pod",
+			command.Optional(command.Bool(&withPods, "pod",
 				"tell, too, what each Pod template changes in the Pod of a job; with text and json")),
 			command.Argument("[FILE...]", command.File),
 		}},
@@ -51,10 +52,10 @@ func vetCommand(s streams) command.Command {
 			if !ok {
 				return cli.Usagef("--format must be one of %s", strings.Join(vetFormats(), ", "))
 			}
-			if pods && format != "text" && format != "json" {
+			if withPods && format != "text" && format != "json" {
 				return cli.Usagef("--pod has no format %s: write text or json", format)
 			}
-			return s.vet(ctx, files, pods, write)
+			return s.vet(ctx, files, withPods, write)
 		},
 	}
 }
@@ -65,41 +66,41 @@ func vetFormats() []string { return []string{"text", "json", "sarif", "github"} 
 // vetDocument is what vet finds, for programs.
 type vetDocument struct {
 	report.Document
-	Pods []podChanges `json:"pods,omitempty"` // with --pod
+	Pods []pods.Changes `json:"pods,omitempty"` // with --pod
 }
 
 // templateHeading returns the line above what a template changes.
-func templateHeading(pod podChanges, pools string) string {
-	if len(pod.Changes) == 0 {
-		return pod.File + ": " + pools + ": no template changes the Pod of a job"
+func templateHeading(c pods.Changes, pools string) string {
+	if len(c.Changes) == 0 {
+		return c.File + ": " + pools + ": no template changes the Pod of a job"
 	}
-	return pod.File + ": " + pools + ": the template changes the Pod of a job"
+	return c.File + ": " + pools + ": the template changes the Pod of a job"
 }
 
 // vetFormat returns the function that writes findings, and with --pod what templates
 // change, in a format.
-func (s streams) vetFormat(name string) (func([]report.Finding, []podChanges) error, bool) {
+func (s streams) vetFormat(name string) (func([]report.Finding, []pods.Changes) error, bool) {
 	switch name {
 	case "text":
 		environ := readEnvironment(s.environ)
 		terminal := isTerminal(s.stdout)
 		coloured := terminal && environ["NO_COLOR"] == "" && environ["TERM"] != "dumb"
-		return func(all []report.Finding, pods []podChanges) error {
+		return func(all []report.Finding, changed []pods.Changes) error {
 			if err := report.Text(s.stdout, all, terminal, coloured); err != nil {
 				return err
 			}
-			return writePodChanges(s.stdout, pods, templateHeading)
+			return pods.Write(s.stdout, changed, templateHeading)
 		}, true
 	case "json":
-		return func(all []report.Finding, pods []podChanges) error {
-			return writeJSON(s.stdout, vetDocument{report.NewDocument(all), pods})
+		return func(all []report.Finding, changed []pods.Changes) error {
+			return writeJSON(s.stdout, vetDocument{report.NewDocument(all), changed})
 		}, true
 	case "sarif":
-		return func(all []report.Finding, _ []podChanges) error {
+		return func(all []report.Finding, _ []pods.Changes) error {
 			return report.SARIF(s.stdout, all, cli.Version())
 		}, true
 	case "github":
-		return func(all []report.Finding, _ []podChanges) error { return report.GitHub(s.stdout, all) }, true
+		return func(all []report.Finding, _ []pods.Changes) error { return report.GitHub(s.stdout, all) }, true
 	default:
 		return nil, false
 	}
@@ -108,7 +109,7 @@ func (s streams) vetFormat(name string) (func([]report.Finding, []podChanges) er
 // vet is cmwa vet: read, check, and write all at once, in the order of the
 // command line.
 func (s streams) vet(
-	ctx context.Context, files []string, withPods bool, write func([]report.Finding, []podChanges) error,
+	ctx context.Context, files []string, withPods bool, write func([]report.Finding, []pods.Changes) error,
 ) error {
 	sources, unread, err := s.sources(ctx, files)
 	if err != nil {
@@ -117,7 +118,7 @@ func (s streams) vet(
 
 	// Check.
 	var findings []report.Finding
-	var pods []podChanges
+	var changed []pods.Changes
 	reported := map[position.Problem]bool{}
 	for i, source := range sources {
 		if err := ctx.Err(); err != nil {
@@ -128,11 +129,11 @@ func (s streams) vet(
 			source.Release = carriedOut
 			problems = schema.Vet(source)
 			if withPods && problems.Err() == nil {
-				changes, err := templateChanges(source)
+				more, err := podRelease().Templates(source)
 				if err != nil {
 					return err
 				}
-				pods = append(pods, changes...)
+				changed = append(changed, more...)
 			}
 		}
 		more := report.Findings(cmp.Or(source.Path, schema.FileName), problems, reported)
@@ -143,7 +144,7 @@ func (s streams) vet(
 	}
 
 	// Write, and count for a person at a terminal.
-	if err := write(findings, pods); err != nil {
+	if err := write(findings, changed); err != nil {
 		return fmt.Errorf("write what was found: %w", err)
 	}
 	errs := 0

@@ -1,0 +1,174 @@
+package pods
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
+)
+
+// Release is what an agent makes Pods with.
+type Release struct {
+	Schema  schema.Release
+	Options kube.Options // Image and RunnerDirectory
+}
+
+// Choose returns the pool of a name, or the only one if the name is empty.
+func Choose(specs []runtime.PoolSpec, name string) (runtime.PoolSpec, error) {
+	var names []string
+	for _, spec := range specs {
+		if spec.Name == name || name == "" && len(specs) == 1 {
+			return spec, nil
+		}
+		names = append(names, spec.Name)
+	}
+	switch {
+	case len(specs) == 0:
+		return runtime.PoolSpec{}, errors.New("no pool has deploy_target kubernetes, so no job gets a Pod")
+	case name == "":
+		return runtime.PoolSpec{}, cli.Usagef("several pools run Pods: name one with --pool: %s", strings.Join(names, ", "))
+	default:
+		return runtime.PoolSpec{}, cli.Usagef("there is no pool %q that runs Pods: the pools are %s",
+			name, strings.Join(names, ", "))
+	}
+}
+
+// Pools returns the pools of a file that run Pods, sorted by name. A Pod template
+// by itself is that of a pool with default settings. Problems are those that the
+// agent of this release finds, wherever it runs; the list is empty if one is an error.
+func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems position.Problems) {
+	source.Elsewhere, source.Release = true, r.Schema
+	embedded, packed := schema.Configurations(source)
+	templates := schema.Templates(source)
+	configs := []*schema.Config{nil}
+	switch {
+	case packed, len(templates) > 0:
+		if problems = schema.VetAsAgent(source); problems.Err() != nil {
+			return nil, problems
+		}
+		configs = nil
+		for _, one := range embedded {
+			config, more := schema.Load(one)
+			problems = append(problems, more.Errors()...)
+			configs = append(configs, config)
+		}
+	default:
+		configs[0], problems = schema.Load(source)
+	}
+	if problems.Err() != nil {
+		return nil, problems
+	}
+	for _, config := range configs {
+		for _, spec := range reconcile.Want(config, 1).Pools {
+			if spec.Identity.Target == "kubernetes" {
+				specs = append(specs, spec)
+			}
+		}
+	}
+	if len(embedded) == 0 {
+		for _, template := range templates {
+			specs = append(specs, templatePool(template))
+		}
+	}
+	slices.SortStableFunc(specs, func(a, b runtime.PoolSpec) int { return strings.Compare(a.Name, b.Name) })
+	return specs, problems
+}
+
+// templatePool returns a pool with default settings and a template.
+func templatePool(template map[string]any) runtime.PoolSpec {
+	text, err := json.Marshal(template)
+	if err != nil {
+		panic(err) // it was read from YAML or JSON
+	}
+	spec := runtime.PoolSpec{Name: schema.DefaultPool, Identity: runtime.Identity{Target: "kubernetes"}}
+	spec.Tuning.Place.Kubernetes.Template = text
+	return spec
+}
+
+// Changes is what changes in the Pods of a pool.
+type Changes struct {
+	File    string        `json:"file,omitempty"`
+	Pool    string        `json:"pool"`
+	Changes []kube.Change `json:"changes"`
+}
+
+// Templates returns what the templates of a file change in the Pods of jobs, for
+// each pool that runs Pods. It is empty if the file has an error.
+func (r Release) Templates(source schema.Source) ([]Changes, error) {
+	specs, _ := r.Pools(source)
+	var all []Changes
+	for _, spec := range specs {
+		changes, err := kube.TemplateChanges(spec, r.Options)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Changes{source.Path, spec.Name, append([]kube.Change{}, changes...)})
+	}
+	return all, nil
+}
+
+// Reload returns what a reload changes in the Pods of the pools that stay, in place
+// or as new ones. Pools whose Pods do not change are left out.
+func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
+	old := map[string]runtime.PoolSpec{}
+	for _, spec := range reconcile.Want(before, 1).Pools {
+		old[spec.Name] = spec
+	}
+	var all []Changes
+	for _, spec := range reconcile.Want(after, 1).Pools {
+		was, there := old[spec.Name]
+		if !there || was.Identity.Target != "kubernetes" || spec.Identity.Target != "kubernetes" {
+			continue
+		}
+		changes, err := kube.Changes(was, spec, r.Options)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
+		}
+		if len(changes) > 0 {
+			all = append(all, Changes{Pool: spec.Name, Changes: changes})
+		}
+	}
+	slices.SortFunc(all, func(a, b Changes) int { return strings.Compare(a.Pool, b.Pool) })
+	return all, nil
+}
+
+// Write writes a paragraph for each pool: a heading, and a line for each change.
+// Pools of one file with the same changes share a paragraph.
+func Write(w io.Writer, all []Changes, heading func(c Changes, pools string) string) error {
+	type paragraph struct{ file, text string }
+	var order []paragraph
+	alike := map[paragraph][]Changes{}
+	for _, c := range all {
+		p := paragraph{file: c.File}
+		for _, change := range c.Changes {
+			p.text += "  " + change.String() + "\n"
+		}
+		if alike[p] == nil {
+			order = append(order, p)
+		}
+		alike[p] = append(alike[p], c)
+	}
+	for _, p := range order {
+		var names []string
+		for _, c := range alike[p] {
+			names = append(names, c.Pool)
+		}
+		pools := "pool " + names[0]
+		if len(names) > 1 {
+			pools = "pools " + strings.Join(names, ", ")
+		}
+		if _, err := io.WriteString(w, heading(alike[p][0], pools)+"\n"+p.text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
