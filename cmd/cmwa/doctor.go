@@ -5,7 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"time"
+	"slices"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -96,16 +96,16 @@ func (s streams) doctorParts(config string, exchange bool) doctor.Parts {
 			return source, err
 		},
 		Environ: environ.lookup,
-		Agent: func(c *schema.Config) (checks []runtime.SelfCheck) {
-			grace := int64((c.ShutdownTimeout + runtime.StopGrace) / time.Second)
-			for i := range c.Pools {
-				if c.Pools[i].DeployTarget == "kubernetes" {
-					if check, inside := kube.SelfCheckOwnPod(cluster, grace, append(c.Files, c.Path)); inside {
-						return []runtime.SelfCheck{check}
-					}
-				}
+		Agent: func(c *schema.Config) (checks []runtime.SelfCheck, owned bool) {
+			inCluster := func(p schema.Pool) bool { return p.DeployTarget == "kubernetes" }
+			if !slices.ContainsFunc(c.Pools, inCluster) {
+				return nil, false
 			}
-			return nil
+			check, inside := kube.SelfCheckOwnPod(cluster, c.ShutdownTimeout+runtime.StopGrace, doctor.Files(c))
+			if inside {
+				checks = append(checks, check)
+			}
+			return checks, inside && !slices.ContainsFunc(c.Pools, func(p schema.Pool) bool { return !inCluster(p) })
 		},
 		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
 			checks := cloud.SelfChecks(cloud.Options{

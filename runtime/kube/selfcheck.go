@@ -39,7 +39,7 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 		{Name: apiCheck, Run: c.with(checkVersion)},
 		{Name: "kubernetes-namespace", Needs: apiCheck, Run: c.with(checkNamespace)},
 	}
-	for _, r := range needed {
+	for _, r := range rightsFor(spec.Tuning.Place.Kubernetes) {
 		checks = append(checks, runtime.SelfCheck{
 			Name: r.check, Needs: apiCheck,
 			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult { return e.checkRight(ctx, r) }),
@@ -80,9 +80,7 @@ func (c *Cluster) unwatched(namespace string) *Executor {
 	if namespace == "" {
 		namespace = c.namespace
 	}
-	return &Executor{
-		cluster: c, client: c.client, namespace: namespace, log: c.options.Log, startLimit: c.options.StartTimeout,
-	}
+	return &Executor{cluster: c, client: c.client, namespace: namespace, log: c.options.Log}
 }
 
 // checkVersion asks the API server for its version, which every user may.

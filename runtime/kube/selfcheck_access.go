@@ -16,12 +16,27 @@ type right struct {
 	check                 string // name of its check
 	resource, subresource string
 	verbs                 []string
+	only                  string // what needs it, if not every job does
 }
 
-// needed are the rights that every job needs, which the documented Role grants.
-var needed = []right{
-	{"kubernetes-access-pods", pods, "", []string{"create", "get", "list", "watch", "update", "delete"}},
-	{"kubernetes-access-logs", pods, "log", []string{"get"}},
+// rightsFor returns the rights that the agent needs under these settings. The
+// documented Role grants those on Pods, their logs and ConfigMaps, and those alone.
+func rightsFor(place runtime.Kubernetes) []right {
+	rights := []right{
+		{check: "kubernetes-access-pods", resource: pods, verbs: []string{"create", "get", "list", "watch", "update", "delete"}},
+		{check: "kubernetes-access-logs", resource: pods, subresource: "log", verbs: []string{"get"}},
+	}
+	object := right{
+		check: "kubernetes-access-configmaps", resource: configMaps, verbs: []string{"create", "update", "list", "delete"},
+	}
+	switch place.Handoff {
+	case handoffConfigMap:
+	case handoffSecret:
+		object.check, object.resource = "kubernetes-access-secrets", secrets
+	default:
+		object.only = fmt.Sprintf("jobs with a handoff of more than %d KiB", largeHandoff>>10)
+	}
+	return append(rights, object)
 }
 
 // accessReview is a SelfSubjectAccessReview of authorization.k8s.io/v1. It is a type
@@ -86,12 +101,17 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		}
 	}
 	if len(missing) > 0 {
-		return runtime.CheckResult{
+		result := runtime.CheckResult{
 			Level:   runtime.CheckFailed,
 			Message: fmt.Sprintf("the agent may not %s %s in namespace %s", strings.Join(missing, ", "), resource, e.namespace),
 			Cure: fmt.Sprintf("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]",
 				resource, strings.Join(r.verbs, ", ")),
 		}
+		if r.only != "" {
+			result.Level = runtime.CheckWarning
+			result.Message += ", which " + r.only + " need"
+		}
+		return result
 	}
 	return runtime.CheckPassed("the agent may %s %s in namespace %s", strings.Join(r.verbs, ", "), resource, e.namespace)
 }

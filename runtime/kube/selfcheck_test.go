@@ -101,7 +101,7 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		wantResult(t, results, apiCheck, runtime.CheckOK, "has version v1.")
 		var left corev1.PodList
 		err := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion).Get().Namespace(n.Name).Resource("pods").Do(t.Context()).Into(&left)
-		if err != nil || len(left.Items) > 0 || len(results) != 7 {
+		if err != nil || len(left.Items) > 0 || len(results) != 8 {
 			t.Errorf("%d Pods, %d results, %v", len(left.Items), len(results), err)
 		}
 
@@ -113,6 +113,9 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			"change kubernetes.service_account")
 		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"nodeSelector": {"a b": ""}}}`) }), podCheck,
 			runtime.CheckFailed, "check kubernetes.* and pod_template")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffConfigMap }), "kubernetes-access-configmaps", runtime.CheckOK, "")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffSecret }), "kubernetes-access-secrets", runtime.CheckFailed,
+			"may not create, update, list, delete secrets")
 		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"contaners": []}}`) }), podCheck,
 			runtime.CheckFailed, "contaners")
 		wantResult(t, selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Identity.Service = "http://127.0.0.1" }),
@@ -132,6 +135,32 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		stranger.BearerToken = "wrong"
 		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.CheckFailed, "does not accept the agent's credentials")
 	})
+	t.Run("the agent's own Pod", func(t *testing.T) {
+		t.Parallel()
+		n := kubetest.New(t)
+		check := func(config *rest.Config, pod string) map[string]runtime.CheckResult {
+			own, inside := SelfCheckOwnPod(Options{
+				RunnerDirectory: runnerDirectory, Config: config, Namespace: n.Name, Pod: pod, Log: slog.New(slog.DiscardHandler),
+			}, time.Hour, nil)
+			if inside != (pod != "") {
+				t.Fatalf("in Pod %q: %v", pod, inside)
+			}
+			if !inside {
+				return nil
+			}
+			return map[string]runtime.CheckResult{own.Name: own.Run(t.Context())}
+		}
+		check(n.Agent, "")
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "set the variable POD_NAME")
+		add(t, n, pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
+			Spec: corev1.PodSpec{
+				NodeSelector: map[string]string{"cmwa-none": ""}, Containers: []corev1.Container{{Name: "agent", Image: agentImage}},
+			},
+		})
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3600")
+		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "so that no other agent adopts its jobs")
+	})
 	t.Run("a Role that lacks a verb", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
@@ -148,6 +177,7 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		results := eventually(t, check, "kubernetes-access-pods", runtime.CheckFailed, "may not delete pods in namespace "+n.Name)
 		wantResult(t, results, "kubernetes-access-pods", runtime.CheckFailed, "resources [pods], verbs [create, get, list, watch, update, delete]")
 		wantResult(t, results, "kubernetes-access-logs", runtime.CheckFailed, "may not get pods/log")
+		wantResult(t, results, "kubernetes-access-configmaps", runtime.CheckWarning, "a handoff of more than 160 KiB")
 		wantResult(t, results, podCheck, runtime.CheckOK, "")
 	})
 	t.Run("a Pod Security level that warns, and one that refuses", func(t *testing.T) {
@@ -253,7 +283,7 @@ func TestJudgeOwnPod(t *testing.T) {
 		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.CheckOK, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := judgeOwnPod(c.pod, 3630, files)
+			got := judgeOwnPod(c.pod, 3630*time.Second, files)
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
 				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
 			}

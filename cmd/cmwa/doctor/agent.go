@@ -21,18 +21,27 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// checkMounts finds files of the configuration whose replacement is never seen.
-func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult {
-	var names, mountings []string
+// Files returns the absolute paths of a configuration and of the files that it names.
+func Files(c *schema.Config) (paths []string) {
 	for _, path := range append([]string{c.Path}, c.Files...) {
-		if path == "" || !frozen(path) {
+		if path == "" {
 			continue
 		}
-		full, err := filepath.Abs(path)
-		if err != nil {
-			full = path
+		if full, err := filepath.Abs(path); err == nil {
+			path = full
 		}
-		names, mountings = append(names, report.QuoteName(full)), append(mountings, report.QuoteName(filepath.Dir(full)))
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// checkMounts finds files of the configuration whose replacement is never seen.
+func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult {
+	var names, folders []string
+	for _, path := range Files(c) {
+		if frozen(path) {
+			names, folders = append(names, report.QuoteName(path)), append(folders, report.QuoteName(filepath.Dir(path)))
+		}
 	}
 	if len(names) == 0 {
 		return runtime.CheckPassed("changes of the configuration, and of the files that it names, are seen")
@@ -40,25 +49,28 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 	return runtime.CheckResult{
 		Level:   runtime.CheckWarning,
 		Message: "mounted by itself or with subPath, so that a new file in its place is never seen: " + strings.Join(names, ", "),
-		Cure:    "mount the folder without subPath: " + strings.Join(slices.Compact(mountings), ", "),
+		Cure:    "mount the folder without subPath: " + strings.Join(slices.Compact(folders), ", "),
 	}
 }
 
-// checkState checks that the agent can keep its id, without taking one.
-func checkState(c *schema.Config, environ func(string) (string, bool)) runtime.CheckResult {
+// checkState checks that the agent can keep its id, without taking one. Owned says that
+// it needs none.
+func checkState(c *schema.Config, environ func(string) (string, bool), owned bool) runtime.CheckResult {
 	folder, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
 	checked := folder
 	if err == nil {
 		checked, err = agentid.Check(folder, c.Path)
 	}
-	if err != nil {
+	switch {
+	case err != nil && owned:
+		return runtime.CheckPassed("the state folder cannot be used, and is not needed: the agent's Pod identifies its jobs")
+	case err != nil:
 		return runtime.CheckResult{
 			Level:   runtime.CheckWarning,
 			Message: fmt.Sprintf("cannot use the state folder, so that after a restart the agent does not adopt its jobs: %v", err),
 			Cure:    "set state_directory to a folder that the agent's user can write to; in a container, mount a volume there",
 		}
-	}
-	if !strings.HasPrefix(checked+"/", folder+"/") {
+	case !strings.HasPrefix(checked+"/", folder+"/"):
 		return runtime.CheckPassed("the state folder %s can be made in %s", folder, checked)
 	}
 	return runtime.CheckPassed("the state folder %s can be written to, and has locks", folder)

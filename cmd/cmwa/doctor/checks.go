@@ -21,8 +21,9 @@ type Parts struct {
 	Find func() (schema.Source, error)
 	// Environ looks up a variable.
 	Environ func(string) (string, bool)
-	// Agent returns further checks of the agent as a whole.
-	Agent func(*schema.Config) []runtime.SelfCheck
+	// Agent returns further checks of the agent as a whole, and whether all its
+	// instances are found by the agent's Pod, so that it needs no id.
+	Agent func(*schema.Config) (checks []runtime.SelfCheck, owned bool)
 	// Pool returns the checks of a pool: of its service and of its executor.
 	Pool func(runtime.PoolSpec) []runtime.SelfCheck
 }
@@ -38,16 +39,17 @@ func Checks(ctx context.Context, parts Parts) []Check {
 	}
 
 	// The agent as a whole.
+	more, owned := parts.Agent(c)
 	agent := []runtime.SelfCheck{
 		{Name: "configuration-mounts", Run: func(context.Context) runtime.CheckResult { return checkMounts(c, watch.Frozen) }},
-		{Name: "state-folder", Run: func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ) }},
+		{Name: "state-folder", Run: func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ, owned) }},
 		{Name: "free-disk", Run: func(context.Context) runtime.CheckResult { return checkDisks(folders(c, parts.Environ), spaceOf) }},
 		{Name: "http-server", Run: func(ctx context.Context) runtime.CheckResult { return checkServer(ctx, c) }},
 	}
 	if c.Syslog {
 		agent = append(agent, runtime.SelfCheck{Name: "syslog", Run: checkSyslog})
 	}
-	for _, check := range append(agent, parts.Agent(c)...) {
+	for _, check := range append(agent, more...) {
 		checks = append(checks, Check{SelfCheck: check})
 	}
 

@@ -21,8 +21,8 @@ func at(content string) Parts {
 	return Parts{
 		Find:    func() (schema.Source, error) { return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil },
 		Environ: func(string) (string, bool) { return "", false },
-		Agent: func(*schema.Config) []runtime.SelfCheck {
-			return []runtime.SelfCheck{{Name: "of-agent"}}
+		Agent: func(*schema.Config) ([]runtime.SelfCheck, bool) {
+			return []runtime.SelfCheck{{Name: "of-agent"}}, false
 		},
 		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
 			return []runtime.SelfCheck{{Name: "of-" + spec.Identity.Target}}
@@ -82,12 +82,13 @@ func TestCheckMounts(t *testing.T) {
 func TestCheckState(t *testing.T) {
 	environ := func(string) (string, bool) { return "", false }
 	folder := t.TempDir()
-	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ), runtime.CheckOK, "has locks")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ), runtime.CheckOK, "can be made in "+folder)
+	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.CheckOK, "has locks")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false), runtime.CheckOK, "can be made in "+folder)
 	if err := os.WriteFile(filepath.Join(folder, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ), runtime.CheckWarning, "set state_directory")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false), runtime.CheckWarning, "set state_directory")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true), runtime.CheckOK, "is not needed")
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
 		t.Errorf("there is %v, %v", entries, err)
 	}
