@@ -69,6 +69,23 @@
 // Where the agent may not create Secrets, the log of step 0 says what to do instead,
 // and the job goes on: its image may be public.
 //
+// # Users and security contexts
+//
+// The agent sets the security context of its own init container, to all that Pod
+// Security "restricted" demands, and of nothing else: jobs may need root, and the image
+// decides. It names no user, because some clusters assign one; where a template makes
+// root the user of the whole Pod, runAsNonRoot of the init container gives way. In a
+// namespace that enforces "restricted", a template sets runAsNonRoot, runAsUser and
+// seccompProfile of the Pod, and allowPrivilegeEscalation and capabilities of the job's
+// container; the API server's refusal lists what is missing.
+//
+// Nothing depends on the user of the job's container: volumes are writable for all, the
+// key may be deleted by all, and a job with an OIDC token gets a volume at /mnt/pulumi
+// for its file, as the folder belongs to root in every image. The runner finds a home, a
+// root and a place for scripts also with a read-only root (its own volume, if there is no
+// other; /dev/shm is mounted noexec). Steps start in the template's workingDir, and in /
+// without one, whatever the image says.
+//
 // # One watch
 //
 // All Pods of the agent in a namespace are watched once, by client-go's reflector
