@@ -38,12 +38,15 @@ var (
 // and Secrets, which it deletes with the Pod that owns them. Faults are
 // injected with [API.Inject]. Pods run when a [Kubelet] serves it.
 type API struct {
-	server *httptest.Server
+	config *rest.Config
 
 	mu       sync.Mutex
 	version  int64 // resourceVersion of the last change
 	oldest   int64 // of the oldest change that a watch can begin at
+	ahead    time.Duration
 	pods     map[string]*corev1.Pod
+	past     *Snapshot         // that lists and watches show; nil shows the Pods as they are
+	warnings *corev1.EventList // nil is without the right to list them
 	objects  map[string]Object // ConfigMaps and Secrets by resource, namespace and name
 	events   []event           // since oldest
 	changed  chan struct{}     // closed and replaced at each change
@@ -61,55 +64,36 @@ type event struct {
 	pod     *corev1.Pod // never changed afterwards
 }
 
-// Request is a call to the API server.
-type Request struct {
-	Verb     string // create, get, list, watch, update, delete or log
-	Resource string // pods, configmaps or secrets
-	Name     string // of the Pod or object, if the call names one
-	Body     []byte
-}
-
-// Fault is what the API server does in place of the call, or, with After, behind
-// it.
-type Fault struct {
-	Status     int           // of the answer; 0 breaks the connection
-	Message    string        //
-	RetryAfter int           // seconds; 0 sends no header
-	Hang       time.Duration // before the rest
-	After      bool          // the call is made, and its answer is lost
-}
-
 // NewAPI starts an API server. It ends with the test.
 func NewAPI(t testing.TB) *API {
 	t.Helper()
-	a := &API{
-		version: 1, oldest: 1, pods: map[string]*corev1.Pod{}, objects: map[string]Object{},
-		changed: make(chan struct{}), broken: make(chan struct{}), requests: map[string]int{},
-	}
-	a.server = httptest.NewUnstartedServer(a)
-	a.server.EnableHTTP2 = true // as every API server does
-	a.server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	a.server.StartTLS()
+	a := newAPI()
+	server := httptest.NewUnstartedServer(a)
+	server.EnableHTTP2 = true // as every API server does
+	server.Config.ErrorLog = quiet
+	server.StartTLS()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	a.config = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
 	t.Cleanup(func() {
 		a.DropWatches()
-		a.server.CloseClientConnections()
-		a.server.Close()
+		server.CloseClientConnections()
+		server.Close()
 	})
 	return a
 }
 
-// Config returns how a client reaches the API server.
-func (a *API) Config() *rest.Config {
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.server.Certificate().Raw})
-	return &rest.Config{Host: a.server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+// quiet is the log of servers whose connections break.
+var quiet = log.New(io.Discard, "", 0)
+
+func newAPI() *API {
+	return &API{
+		version: 1, oldest: 1, pods: map[string]*corev1.Pod{}, objects: map[string]Object{},
+		changed: make(chan struct{}), broken: make(chan struct{}), requests: map[string]int{},
+	}
 }
 
-// Inject sets a function that returns the fault of a call, or nil.
-func (a *API) Inject(fault func(Request) *Fault) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.inject = fault
-}
+// Config returns how a client reaches the API server.
+func (a *API) Config() *rest.Config { return rest.CopyConfig(a.config) }
 
 // Requests returns the number of calls so far by verb; those that are not about Pods
 // by verb and resource, such as "create secrets".
@@ -117,24 +101,6 @@ func (a *API) Requests() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.requests)
-}
-
-// DropWatches ends all watches whose calls have been counted. They send no change
-// that comes after it.
-func (a *API) DropWatches() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	close(a.broken)
-	a.broken = make(chan struct{})
-}
-
-// Compact forgets all changes, so that a watch that begins at an earlier version
-// is answered with 410.
-func (a *API) Compact() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.version++
-	a.events, a.oldest = nil, a.version
 }
 
 // Pods returns the Pods of a namespace, sorted by name.
@@ -186,7 +152,7 @@ func (a *API) add(pod *corev1.Pod) *corev1.Pod {
 	if pod.UID == "" {
 		pod.UID = types.UID(fmt.Sprintf("uid-%d", a.uids))
 	}
-	pod.CreationTimestamp = metav1.Now()
+	pod.CreationTimestamp = a.now()
 	if pod.Status.Phase == "" {
 		pod.Status.Phase = corev1.PodPending
 	}
@@ -217,7 +183,7 @@ func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
 	parts := strings.Split(rest, "/")
-	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets}, parts[1]) {
+	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets, events}, parts[1]) {
 		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, r.URL.Path)))
 		return
 	}
@@ -235,7 +201,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	namespace := parts[0]
-	if request.Resource != "pods" {
+	switch request.Resource {
+	case "pods":
+	case events:
+		a.serveEvents(w, r)
+		return
+	default:
 		a.serveObject(w, r, namespace, request)
 		return
 	}
@@ -274,58 +245,6 @@ func verb(r *http.Request, parts int) string {
 		return "watch"
 	}
 	return "list"
-}
-
-// admit counts a call, and injects its fault. It returns the channel that ends the
-// call if it is a watch, and reports whether the call is to be served.
-func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-chan struct{}, bool) {
-	a.mu.Lock()
-	counted := request.Verb
-	if request.Resource != "pods" {
-		counted += " " + request.Resource
-	}
-	a.requests[counted]++
-	inject, broken := a.inject, a.broken
-	a.mu.Unlock()
-	if inject == nil {
-		return broken, true
-	}
-	fault := inject(request)
-	if fault == nil {
-		return broken, true
-	}
-	if fault.After {
-		a.mu.Lock()
-		a.inject = nil
-		a.mu.Unlock()
-		r.Body = io.NopCloser(strings.NewReader(string(request.Body)))
-		a.ServeHTTP(httptest.NewRecorder(), r)
-		a.Inject(inject)
-	}
-	if fault.Hang > 0 {
-		select {
-		case <-time.After(fault.Hang):
-		case <-r.Context().Done():
-		}
-	}
-	if fault.Status == 0 {
-		panic(http.ErrAbortHandler)
-	}
-	if fault.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(fault.RetryAfter))
-	}
-	a.answer(w, r, fault.Status, &metav1.Status{
-		Status: metav1.StatusFailure, Code: int32(fault.Status), Message: fault.Message, Reason: reasons[fault.Status],
-	})
-	return nil, false
-}
-
-// reasons are the reasons of statuses that faults may have.
-var reasons = map[int]metav1.StatusReason{
-	http.StatusUnauthorized: metav1.StatusReasonUnauthorized, http.StatusForbidden: metav1.StatusReasonForbidden,
-	http.StatusConflict: metav1.StatusReasonConflict, http.StatusGone: metav1.StatusReasonExpired,
-	http.StatusUnprocessableEntity: metav1.StatusReasonInvalid, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests,
-	http.StatusInternalServerError: metav1.StatusReasonInternalError, http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
 }
 
 // status returns an API error as the object that is sent.

@@ -1,7 +1,6 @@
 package kubetest
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -78,7 +77,7 @@ func (a *API) serveDelete(w http.ResponseWriter, r *http.Request, namespace, nam
 			a.record(watch.Deleted, pod)
 		} else if pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds > grace {
 			pod.DeletionGracePeriodSeconds = &grace
-			pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(time.Duration(grace) * time.Second)}
+			pod.DeletionTimestamp = &metav1.Time{Time: a.now().Add(time.Duration(grace) * time.Second)}
 			a.record(watch.Modified, pod)
 		}
 	}
@@ -109,9 +108,10 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string
 	selector, query := selected(r), r.URL.Query()
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	a.mu.Lock()
-	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(a.version, 10)}}
-	for _, key := range slices.Sorted(maps.Keys(a.pods)) {
-		pod := a.pods[key]
+	version, pods := a.shown()
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(version, 10)}}
+	for _, pod := range pods {
+		key := pod.Namespace + "/" + pod.Name
 		if pod.Namespace != namespace || key <= query.Get("continue") || !matches(selector, pod) {
 			continue
 		}
@@ -136,10 +136,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 	a.mu.Lock()
 	var first []*corev1.Pod
 	if initial || version == 0 {
-		for _, key := range slices.Sorted(maps.Keys(a.pods)) {
-			first = append(first, a.pods[key])
-		}
-		version = a.version
+		version, first = a.shown()
 	}
 	old := version < a.oldest
 	a.mu.Unlock()
@@ -174,10 +171,13 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 			return
 		default:
 		}
-		changed := a.changed
+		changed, lags := a.changed, a.past != nil
 		begin, _ := slices.BinarySearchFunc(a.events, version+1, func(e event, v int64) int { return int(e.version - v) })
 		news := slices.Clone(a.events[begin:])
 		a.mu.Unlock()
+		if lags {
+			news = nil
+		}
 		for _, e := range news {
 			version = e.version
 			if e.pod.Namespace == namespace {

@@ -21,6 +21,10 @@ type Kubelet struct {
 	// whose image cannot be pulled. Nil runs every Pod.
 	Hold func(*corev1.Pod) *corev1.PodStatus
 
+	// Before is called before each container is made, and may take its time. Nil does
+	// nothing.
+	Before func(*corev1.Pod, corev1.Container)
+
 	api  *API
 	exec func(*Container) int
 	busy sync.WaitGroup
@@ -139,7 +143,7 @@ func (k *Kubelet) run(pod *corev1.Pod) {
 		}
 	}
 	there := k.api.Change(namespace, name, func(p *corev1.Pod) {
-		now := metav1.Now()
+		now := k.api.now()
 		p.Spec.NodeName = "fake"
 		p.Status = corev1.PodStatus{
 			Phase: corev1.PodPending, StartTime: &now,
@@ -184,6 +188,9 @@ func waiting(name string) corev1.ContainerStatus {
 func (k *Kubelet) contain(
 	pod *corev1.Pod, spec corev1.Container, init bool, state func(*corev1.Pod) *corev1.ContainerStatus,
 ) (code int, there bool) {
+	if k.Before != nil {
+		k.Before(pod, spec)
+	}
 	c := &Container{
 		Pod: pod, Spec: spec, Init: init, kubelet: k, news: make(chan struct{}), newest: pod,
 		term: make(chan struct{}), kill: make(chan struct{}),
@@ -192,8 +199,9 @@ func (k *Kubelet) contain(
 	k.mu.Lock()
 	k.runs[string(pod.UID)] = c
 	k.mu.Unlock()
-	started := metav1.Now()
+	var started metav1.Time
 	there = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
+		started = k.api.now()
 		state(p).State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}
 		if !init {
 			p.Status.Phase = corev1.PodRunning
@@ -222,7 +230,7 @@ func (k *Kubelet) contain(
 	}
 	there = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
 		state(p).State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: int32(code), Reason: reason, Message: message, StartedAt: started, FinishedAt: metav1.Now(),
+			ExitCode: int32(code), Reason: reason, Message: message, StartedAt: started, FinishedAt: k.api.now(),
 		}}
 	})
 	if deleted {

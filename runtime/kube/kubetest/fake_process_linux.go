@@ -124,14 +124,12 @@ func (p *places) translate(arg string) string {
 	if arg == corev1.TerminationMessagePathDefault {
 		return p.report
 	}
-	deepest, found := "", arg
 	for mount, here := range p.mounts {
-		rest, ok := strings.CutPrefix(arg, mount)
-		if ok && (rest == "" || rest[0] == '/') && len(mount) > len(deepest) {
-			deepest, found = mount, here+rest
+		if rest, ok := strings.CutPrefix(arg, mount); ok && (rest == "" || rest[0] == '/') {
+			return here + rest
 		}
 	}
-	return found
+	return arg
 }
 
 // downward writes the files of downward API volumes, and those of objects that are
