@@ -24,7 +24,9 @@ const (
 )
 
 const (
-	receiveLimit = 60 * time.Second      // for the sealed text to arrive
+	// For the sealed text to arrive: an API server that is down for a while must not
+	// end a job. The agent gives up earlier.
+	receiveLimit = 10 * time.Minute
 	receivePoll  = 10 * time.Millisecond // between two looks at its file
 )
 
@@ -76,7 +78,7 @@ func copyProgram(from, to string) (err error) {
 }
 
 // Receive reads and deletes the key, waits for the sealed text in file, and
-// returns what was sealed. It gives up after a minute, or with ctx.
+// returns what was sealed. It gives up after ten minutes, or with ctx.
 func Receive(ctx context.Context, key, file string) ([]byte, error) {
 	private, err := takeKey(key)
 	if err != nil {

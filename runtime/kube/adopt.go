@@ -126,7 +126,7 @@ func (e *Executor) gone(ctx context.Context, o owner) (bool, error) {
 	}
 	pod, err := e.client.get(ctx, o.Namespace, o.Name)
 	switch {
-	case apierrors.IsNotFound(err):
+	case absent(err):
 		return true, nil
 	case err != nil:
 		return false, e.explain(fmt.Sprintf("find out whether agent Pod %s/%s exists", o.Namespace, o.Name), err)
@@ -165,7 +165,7 @@ func (e *Executor) adopt(ctx context.Context, w worker, from owner, gone bool) (
 	for range adoptTries {
 		// 1. Read.
 		pod, err := e.client.get(ctx, e.namespace, w.name)
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err != nil && !absent(err) {
 			return nil, e.explain("adopt Pod "+w.name, err)
 		}
 
@@ -199,7 +199,7 @@ func (e *Executor) adopt(ctx context.Context, w worker, from owner, gone bool) (
 			e.settle(w.uid)
 			found := foundWithState(updated)
 			return &found, nil
-		case !apierrors.IsConflict(err):
+		case !apierrors.IsConflict(err) || fromProxy(err):
 			if !temporary(err) {
 				e.settle(w.uid)
 			}

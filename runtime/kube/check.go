@@ -39,17 +39,6 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 		return nil
 	}
 
-	if err := e.dryRun(ctx, tuning); err != nil {
-		return err
-	}
-	e.checked.mu.Lock()
-	defer e.checked.mu.Unlock()
-	e.checked.place, e.checked.at = tuning.Place, time.Now()
-	return nil
-}
-
-// dryRun returns why the cluster would refuse the Pod of a job under these settings.
-func (e *Executor) dryRun(ctx context.Context, tuning runtime.Tuning) error {
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check"), Tuning: tuning}
 	job.Definition.Image.Reference = "check"
 	pod, err := podOf(job, newName(), e.podSettings())
@@ -60,5 +49,8 @@ func (e *Executor) dryRun(ctx context.Context, tuning runtime.Tuning) error {
 	if _, err := e.client.create(ctx, e.namespace, pod, true); err != nil {
 		return e.explain("create a Pod as a dry run", err)
 	}
+	e.checked.mu.Lock()
+	defer e.checked.mu.Unlock()
+	e.checked.place, e.checked.at = tuning.Place, time.Now()
 	return nil
 }

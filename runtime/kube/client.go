@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	machinery "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -34,6 +35,13 @@ const (
 const (
 	callLimit   = time.Minute      // of a call that the server answers at once
 	streamLimit = 30 * time.Second // until a log begins to arrive
+
+	// Until a watch begins to arrive: some proxies hold the headers back until the
+	// first event, and the API server sends a bookmark once a minute.
+	watchStartLimit = 2 * time.Minute
+	// Beyond the time after which the API server ends a watch. A watch whose server
+	// is lost behind a proxy would be silent for ever.
+	watchOvertime = 30 * time.Second
 )
 
 // pods is the resource of all calls.
@@ -182,7 +190,8 @@ func (c *client) delete(ctx context.Context, namespace, name, uid string, grace 
 		GracePeriodSeconds: &grace,
 		Preconditions:      &metav1.Preconditions{UID: new(types.UID(uid))},
 	}
-	err := c.rest.Delete().Namespace(namespace).Resource(pods).Name(name).Body(&options).Do(ctx).Error()
+	// Get reads the answer; without that, the page of a proxy is taken for success.
+	_, err := c.rest.Delete().Namespace(namespace).Resource(pods).Name(name).Body(&options).Do(ctx).Get()
 	return because(ctx, err)
 }
 
@@ -195,16 +204,56 @@ func (c *client) list(ctx context.Context, namespace string, options metav1.List
 	return all, because(ctx, err)
 }
 
-// watch begins to watch Pods.
+// watch begins to watch Pods. It does not retry: client-go would wait for as long
+// as a Retry-After asks for.
 func (c *client) watch(ctx context.Context, namespace string, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
-	return c.rest.Get().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).Watch(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	slow := time.AfterFunc(watchStartLimit, func() { cancel(context.DeadlineExceeded) })
+	w, err := c.rest.Get().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).
+		MaxRetries(0).Watch(ctx)
+	if !slow.Stop() && err == nil {
+		w.Stop()
+		err = context.DeadlineExceeded
+	}
+	// For a connection that breaks before the answer, client-go returns an empty
+	// watch of another type, and no error.
+	if _, ok := w.(*watch.StreamWatcher); err == nil && !ok {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		err = because(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	limited := limitedWatch{Interface: w, stop: func() { cancel(nil) }}
+	if seconds := options.TimeoutSeconds; seconds != nil {
+		overdue := time.AfterFunc(time.Duration(*seconds)*time.Second+watchOvertime, limited.stop)
+		limited.stop = func() {
+			overdue.Stop()
+			cancel(nil)
+		}
+	}
+	return limited, nil
+}
+
+// limitedWatch is a watch that ends in time, even if its server does not.
+type limitedWatch struct {
+	watch.Interface
+	stop func()
+}
+
+// Stop ends the watch.
+func (w limitedWatch) Stop() {
+	w.stop()
+	w.Interface.Stop()
 }
 
 // log streams the output of a Pod's job container from its beginning.
 func (c *client) log(ctx context.Context, namespace, name string) (io.ReadCloser, error) {
 	return c.rest.Get().Namespace(namespace).Resource(pods).Name(name).SubResource("log").
-		VersionedParams(&corev1.PodLogOptions{Container: mainContainer, Follow: true}, c.parameters).Stream(ctx)
+		VersionedParams(&corev1.PodLogOptions{Container: mainContainer, Follow: true}, c.parameters).
+		MaxRetries(0).Stream(ctx)
 }
 
 // because adds the cause of a context's end to an error that it explains.
@@ -213,4 +262,14 @@ func because(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+}
+
+// absent reports whether the API server states that there is no such Pod. A page of
+// a proxy with that status states nothing.
+func absent(err error) bool { return apierrors.IsNotFound(err) && !fromProxy(err) }
+
+// fromProxy reports whether an answer is not one of a Kubernetes API server, but of
+// something before it.
+func fromProxy(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

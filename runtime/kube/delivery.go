@@ -158,7 +158,7 @@ func (s *starting) deliver(ctx context.Context, pod string) error {
 	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline); err != nil {
 		return e.explainObject("create", s.delivery.resource, err)
 	}
-	s.sent = true
+	s.tried, s.sent = true, true
 	return nil
 }
 

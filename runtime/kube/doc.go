@@ -4,11 +4,10 @@
 //
 // The agent needs the rights of the documented Role and nothing more: create, get,
 // list, watch, update and delete on pods and pods/log of one namespace. It never
-// patches, reads no Secret and no event, and creates nothing but Pods, and ConfigMaps
+// patches, reads no Secret, and creates nothing but Pods, and ConfigMaps
 // for large handoffs. The right to create Secrets is asked for only by settings and
-// jobs that need it. Its self checks also ask for the version of the API server, for
-// the namespace, and for reviews of the agent's own access. A cluster may refuse these;
-// they then decide nothing.
+// jobs that need it. Events are read where a Role allows it, and only for a Pod that
+// does not start and does not tell why.
 //
 // The figures below are medians, measured on one idle node of two cores with
 // Kubernetes 1.36 and containerd 1.6.
@@ -69,31 +68,26 @@
 // Where the agent may not create Secrets, the log of step 0 says what to do instead,
 // and the job goes on: its image may be public.
 //
-// # Users and security contexts
-//
-// The agent sets the security context of its own init container, to all that Pod
-// Security "restricted" demands, and of nothing else: jobs may need root, and the image
-// decides. It names no user, because some clusters assign one; where a template makes
-// root the user of the whole Pod, runAsNonRoot of the init container gives way. In a
-// namespace that enforces "restricted", a template sets runAsNonRoot, runAsUser and
-// seccompProfile of the Pod, and allowPrivilegeEscalation and capabilities of the job's
-// container; the API server's refusal lists what is missing.
-//
-// Nothing depends on the user of the job's container: volumes are writable for all, the
-// key may be deleted by all, and a job with an OIDC token gets a volume at /mnt/pulumi
-// for its file, as the folder belongs to root in every image. The runner finds a home, a
-// root and a place for scripts also with a read-only root (its own volume, if there is no
-// other; /dev/shm is mounted noexec). Steps start in the template's workingDir, and in /
-// without one, whatever the image says.
-//
 // # One watch
 //
 // All Pods of the agent in a namespace are watched once, by client-go's reflector
 // with a store of our own that keeps less than a kilobyte of each; a whole Pod takes
 // 14. The whole object is kept between create and handoff only, because an update
-// needs it. Nothing is polled: Wait and Start read what the watch shows, so an API
-// server that is down delays them and loses nothing. A job takes four requests:
-// create, update, log, delete.
+// needs it. Nothing is polled: Wait and Start read what the watch shows. A job takes
+// four requests: create, update, log, delete.
+//
+// # An API server that is down, or wrong
+//
+// An outage delays jobs and ends none: a create, and the handoff, are tried again
+// for as long as a start may take, and what has started needs no API server. Only
+// the API server's own statement ends a job. A Pod that a list or a watch does not
+// show any more is asked for, because a list can be old; a page of a proxy with the
+// status 404 states nothing; a refusal of the agent's credentials or rights must last
+// for 20 seconds, because tokens are replaced and an API server that has just
+// started may not know all Roles. No time of the cluster's clock is compared with
+// the agent's to end anything. Calls, watches and logs all have limits, and client-go's
+// own retries of watches and logs are off: they wait for as long as a Retry-After
+// asks for.
 //
 // The state of the job's container decides when a job has ended, and not the phase
 // of the Pod, which follows up to 2.5 s later. The end of a log stream decides

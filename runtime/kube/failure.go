@@ -157,6 +157,18 @@ func (c container) ending() string {
 // maxMessage limits what is shown of a message of Kubernetes, in bytes.
 const maxMessage = 1000
 
+// beginning returns the beginning of a message of Kubernetes, in one line.
+func beginning(message string) string {
+	if len(message) > 4*maxMessage { // so that little is split into words
+		message = message[:4*maxMessage]
+	}
+	text := oneLine(message)
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + " …"
+	}
+	return text
+}
+
 // shortened returns the end of a message that may be a container's log, without
 // the lines of the runner's progress, in one line.
 func shortened(message string) string {

@@ -43,7 +43,13 @@ type scripted struct {
 // has its handoff; it returns the exit code.
 func newScripted(t testing.TB, job func(*kubetest.Container) int) *scripted {
 	t.Helper()
-	s := &scripted{API: kubetest.NewAPI(t), service: runtimetest.NewService(), keys: map[string][]byte{}}
+	return newScriptedOn(t, kubetest.NewAPI(t), job)
+}
+
+// newScriptedOn is newScripted with a given API server.
+func newScriptedOn(t testing.TB, api *kubetest.API, job func(*kubetest.Container) int) *scripted {
+	t.Helper()
+	s := &scripted{API: api, service: runtimetest.NewService(), keys: map[string][]byte{}}
 	s.kubelet = kubetest.NewKubelet(t, s.API, func(c *kubetest.Container) int {
 		if c.Init {
 			return s.prepare(c)

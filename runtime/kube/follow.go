@@ -9,8 +9,6 @@ import (
 	"io"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
@@ -24,8 +22,8 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	}
 	seen := e.pods.subscribe(name, false)
 	defer seen.close()
-	now, gone, _ := seen.now()
-	if now != nil && (gone || now.uid != uid) {
+	now, _, _ := seen.now()
+	if now != nil && now.uid != uid {
 		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
 	}
 
@@ -33,7 +31,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	slow := time.AfterFunc(streamLimit, func() { cancel(context.DeadlineExceeded) })
 	log, err := e.client.log(ctx, e.namespace, name)
 	switch late := !slow.Stop(); {
-	case apierrors.IsNotFound(err):
+	case absent(err):
 		cancel(nil)
 		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
 	case err != nil:

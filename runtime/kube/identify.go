@@ -64,10 +64,10 @@ func (c *Cluster) Identify(ctx context.Context) error {
 		c.mu.Unlock()
 		c.options.Log.Info("agent runs in a pod", "namespace", pod.Namespace, "agent_pod", pod.Name, "group", found.group)
 		return nil
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && !fromProxy(err):
 		c.warnUnknown("grant get on pods in the agent's namespace, as the documented Role does", err)
 		return nil
-	case apierrors.IsNotFound(err):
+	case absent(err):
 		c.warnUnknown("set the variable POD_NAME from metadata.name in the agent's Pod, "+
 			"because its host name is not its name", err)
 		return nil

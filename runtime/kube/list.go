@@ -82,7 +82,7 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []stri
 	failures := []error{err}
 	for _, pod := range due {
 		if _, err := e.delete(ctx, pod.Name, string(pod.UID), 0); err != nil {
-			failures = append(failures, err)
+			failures = append(failures, e.explain("delete kept Pod "+pod.Name, err))
 			continue
 		}
 		removed = append(removed, pod.Name)

@@ -69,7 +69,7 @@ func (e *Executor) createObject(ctx context.Context, resource string, o object, 
 
 // removeObject deletes an object of a job, if it is there.
 func (e *Executor) removeObject(ctx context.Context, resource, name string) error {
-	if err := e.client.deleteObject(ctx, resource, e.namespace, name); err != nil && !apierrors.IsNotFound(err) {
+	if err := e.client.deleteObject(ctx, resource, e.namespace, name); err != nil && !absent(err) {
 		return e.explainObject("delete", resource, err)
 	}
 	return nil
@@ -107,7 +107,7 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 }
 
 // unneededAfter is added to the limit of a start before a sweep removes an object:
-// the runner waits for its handoff for a minute, and clocks differ.
+// a handoff may be sent for a minute more, and clocks differ.
 const unneededAfter = 5 * time.Minute
 
 // explainObject returns, in one line, why a call about an object of a job failed

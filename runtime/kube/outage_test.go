@@ -150,14 +150,14 @@ func TestWaitWithFaults(t *testing.T) {
 }
 
 func TestRemoveWithFaults(t *testing.T) {
-	t.Run("a failed call is an error and can be repeated", func(t *testing.T) {
+	t.Run("a refused call is an error and can be repeated", func(t *testing.T) {
 		s := newScripted(t, last)
 		e := s.executor(t)
 		id, _, err := s.start(t, e, s.job("job-1"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Inject(times(1, "delete", kubetest.Fault{Status: http.StatusInternalServerError}))
+		s.Inject(times(1, "delete", kubetest.Fault{Status: http.StatusForbidden, Message: "no right"}))
 		if err := e.Remove(t.Context(), id, time.Second); err == nil {
 			t.Error("got no error")
 		}

@@ -23,6 +23,8 @@ const (
 // first; a grace is rounded up to whole seconds. A grace of zero would remove the
 // object at once and leave the container to end by itself, so a Pod that may run
 // has one second at least. The Pod of a failed job is kept if the pool says so.
+// A Pod that the watch shows as deleted is deleted all the same, because a list can
+// be an old one.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	name, uid, ok := parseID(id)
 	if !ok {
@@ -30,8 +32,8 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	}
 	seen := e.pods.subscribe(name, false)
 	defer seen.close()
-	now, gone, _ := seen.now()
-	if now != nil && (gone || now.uid != uid) {
+	now, _, _ := seen.now()
+	if now != nil && now.uid != uid {
 		return nil
 	}
 	if now != nil && now.carrier != "" {
@@ -49,14 +51,27 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	return e.remove(ctx, name, uid, seconds)
 }
 
-// remove deletes a Pod and waits until it is gone.
+// remove deletes a Pod and waits until it is gone. A delete that may succeed later
+// is tried again until ctx ends.
 func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) error {
 	seen := e.pods.subscribe(name, false)
 	defer seen.close()
-	gone, err := e.delete(ctx, name, uid, grace)
-	if gone || err != nil {
-		return err
+	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+		gone, err := e.delete(ctx, name, uid, grace)
+		switch {
+		case gone:
+			return nil
+		case err == nil:
+			return e.awaitDeletion(ctx, seen, uid, grace)
+		case !temporary(err) || !pause(ctx, wait):
+			return e.explain("delete the Pod", err)
+		}
 	}
+}
+
+// awaitDeletion blocks until a Pod is gone whose deletion was requested.
+func (e *Executor) awaitDeletion(ctx context.Context, seen *subscription, uid string, grace int64) error {
+	name := seen.name
 	overdue := time.NewTimer(time.Duration(grace)*time.Second + overdueLimit)
 	defer overdue.Stop()
 	for {
@@ -72,13 +87,16 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) er
 		case <-changed:
 		case <-time.After(wait):
 			there, err := e.client.get(ctx, e.namespace, name)
-			if apierrors.IsNotFound(err) || err == nil && string(there.UID) != uid {
+			if absent(err) || err == nil && string(there.UID) != uid {
 				return nil
 			}
 		case <-overdue.C: // the node does not answer
 			e.log.Warn("pod is removed by force: its node does not end it", "pod", name)
-			if gone, err := e.delete(ctx, name, uid, 0); gone || err != nil {
-				return err
+			switch gone, err := e.delete(ctx, name, uid, 0); {
+			case gone:
+				return nil
+			case err != nil:
+				return e.explain("delete the Pod", err)
 			}
 		case <-ctx.Done():
 			return fmt.Errorf("wait for Pod %s to be deleted: %w", name, context.Cause(ctx))
@@ -86,16 +104,13 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) er
 	}
 }
 
-// delete requests the deletion of a Pod, and reports whether it is gone already.
+// delete makes one request to delete a Pod, and reports whether it is gone already.
 func (e *Executor) delete(ctx context.Context, name, uid string, grace int64) (gone bool, err error) {
 	err = e.client.delete(ctx, e.namespace, name, uid, grace)
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // there is none, or another one of this name
+	if absent(err) || apierrors.IsConflict(err) && !fromProxy(err) { // there is none, or another one of this name
 		return true, nil
-	case err != nil:
-		return false, e.explain("delete the Pod", err)
 	}
-	return false, nil
+	return false, err
 }
 
 // keep leaves the Pod of a failed job in the cluster, for people to look at. It
@@ -105,7 +120,7 @@ func (e *Executor) keep(ctx context.Context, name, uid string) error {
 	for {
 		pod, err := e.client.get(ctx, e.namespace, name)
 		switch {
-		case apierrors.IsNotFound(err) || err == nil && string(pod.UID) != uid:
+		case absent(err) || err == nil && string(pod.UID) != uid:
 			return nil
 		case err != nil:
 			return e.explain("keep the Pod of a failed job", err)
@@ -121,9 +136,9 @@ func (e *Executor) keep(ctx context.Context, name, uid string) error {
 		release(pod, until)
 		_, err = e.client.update(ctx, pod)
 		switch {
-		case apierrors.IsConflict(err):
+		case apierrors.IsConflict(err) && !fromProxy(err):
 			continue
-		case err != nil && !apierrors.IsNotFound(err):
+		case err != nil && !absent(err):
 			return e.explain("keep the Pod of a failed job", err)
 		}
 		e.log.Info("pod of a failed job is kept", "pod", name, "until", until.Format(time.RFC3339))

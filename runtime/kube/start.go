@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,6 +17,10 @@ const (
 	createRetry    = 500 * time.Millisecond // after a create that may succeed later; doubles
 	createRetryMax = 10 * time.Second       // ceiling of that
 	discardLimit   = time.Minute            // for removing what a failed start has made
+
+	// For which an answer that refuses the agent is not believed: a token may have been
+	// replaced, and an API server that has just started may not know all Roles.
+	refusalLimit = 20 * time.Second
 )
 
 // Start creates the job's Pod and sends it the handoff.
@@ -39,9 +42,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	pod, err := e.podFor(job, setup, size)
 	if err != nil {
 		return "", err
-	}
-	if directory := pod.Spec.Containers[0].WorkingDir; directory != "" {
-		setup.StartIn(filepath.Join(e.root(pod.Name), directory))
 	}
 	if err := e.pods.ready(ctx); err != nil {
 		return "", e.explain("start the job", err)
@@ -90,7 +90,7 @@ func (s *starting) complete(ctx context.Context) error {
 	if s.carrier != nil {
 		e.own(ctx, s.delivery.resource, s.carrier, s.created)
 	}
-	return s.setup.Flush(ctx)
+	return s.flush(ctx)
 }
 
 // podFor returns the Pod that a job asks for.
@@ -123,7 +123,7 @@ func (e *Executor) create(
 	ctx context.Context, pod *corev1.Pod, setup *runtime.Setup, deadline time.Time,
 ) (*corev1.Pod, error) {
 	warned := map[string]bool{}
-	said := ""
+	said, refusals := "", doubt{limit: min(refusalLimit, e.stuckLimit)}
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -137,7 +137,7 @@ func (e *Executor) create(
 		for _, text := range warnings {
 			if !warned[text] {
 				warned[text] = true
-				setup.Say("Warning of the cluster: %s", oneLine(text))
+				setup.Say("Warning of the cluster: %s", beginning(text))
 			}
 		}
 		if apierrors.IsAlreadyExists(err) { // of an earlier attempt, whose answer was lost
@@ -146,7 +146,7 @@ func (e *Executor) create(
 		switch {
 		case err == nil:
 			return created, nil
-		case !temporary(err) || time.Until(deadline) < wait:
+		case !refusals.about(err) || time.Until(deadline) < wait:
 			return nil, e.explain("create the Pod", err)
 		case said != err.Error():
 			said = err.Error()
@@ -179,7 +179,7 @@ func (e *Executor) existing(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, 
 func temporary(err error) bool {
 	status := apierrors.APIStatus(nil)
 	switch {
-	case !errors.As(err, &status): // no answer
+	case !errors.As(err, &status), fromProxy(err): // no answer of the API server
 		return true
 	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
 		apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), status.Status().Code >= 500:
@@ -188,6 +188,27 @@ func temporary(err error) bool {
 		return strings.Contains(err.Error(), "exceeded quota")
 	}
 	return false
+}
+
+// doubt decides whether a failed call is repeated. The zero value repeats no call
+// that was refused.
+type doubt struct {
+	limit time.Duration // for answers that refuse the agent
+	since time.Time     // of the first of them in a row
+}
+
+// about reports whether the call that failed with err is to be repeated.
+func (d *doubt) about(err error) bool {
+	switch {
+	case temporary(err):
+		d.since = time.Time{}
+		return true
+	case !refusesAgent(err):
+		return false
+	case d.since.IsZero():
+		d.since = time.Now()
+	}
+	return time.Since(d.since) < d.limit
 }
 
 // discard removes what a failed start has made. If no create of the Pod is known to
@@ -205,7 +226,7 @@ func (s *starting) discard(ctx context.Context, pod *corev1.Pod) error {
 	if created == nil {
 		there, err := e.existing(ctx, pod)
 		switch {
-		case apierrors.IsNotFound(err):
+		case absent(err):
 			return nil
 		case err != nil:
 			return e.explain("look for a Pod that a failed start may have left", err)
@@ -213,7 +234,7 @@ func (s *starting) discard(ctx context.Context, pod *corev1.Pod) error {
 		created = there
 	}
 	grace := int64(0)
-	if s.sent { // the job may run
+	if s.tried { // the job may run
 		grace = 1
 	}
 	return e.remove(ctx, created.Name, string(created.UID), grace)

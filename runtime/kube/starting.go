@@ -13,9 +13,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
-// sendLimit is the time in which the handoff must have been sent. The runner waits
-// for it for a minute.
-const sendLimit = 50 * time.Second
+// Times of sending the handoff. The runner waits for it for ten minutes.
+const (
+	sendAtLeast = 50 * time.Second               // if a start has less time left
+	sendAtMost  = 9*time.Minute + 30*time.Second //
+)
 
 // starting is a job that is being started.
 type starting struct {
@@ -29,25 +31,26 @@ type starting struct {
 	carrier  object // that carries a handoff which is not sealed; nil if there is none
 
 	carried bool      // an object may carry the handoff
-	sent    bool      // the handoff
+	tried   bool      // to send the handoff: it may have arrived
+	sent    bool      // the handoff has arrived, and is still true
+	missing bool      // the log of step 0 has that the state of the Pod is not known
 	said    string    // reason of the last trouble that the log of step 0 has
 	stuckAt time.Time // since when the Pod is stuck; zero if it is not
 }
 
 // await sends the handoff as soon as there is a key for it, and returns nil when
 // the job's container has started. It fails when the Pod cannot start, or does
-// not start in time.
+// not start in time. A Pod that the watch does not show any more is asked for,
+// because a list can be an old one.
 func (s *starting) await(ctx context.Context) error {
 	for {
 		now, gone, changed := s.seen.now()
 		switch {
 		case now == nil: // the watch has not shown it yet
 		case gone || now.uid != string(s.created.UID):
-			v := judge(now)
-			if v.outlook != failed {
-				v.trouble = trouble{message: deletedText}
+			if err := s.vanished(ctx, now); err != nil {
+				return err
 			}
-			return fmt.Errorf("start the Pod: %s", v)
 		case now.key != "" && !s.sent && !now.over():
 			if err := s.send(ctx, now.key); err != nil {
 				return err
@@ -59,12 +62,20 @@ func (s *starting) await(ctx context.Context) error {
 			if err := s.weigh(ctx, now); err != nil {
 				return err
 			}
+			if s.tried && !s.sent {
+				continue
+			}
 		}
-		timer := time.NewTimer(s.left())
+		timer := time.NewTimer(min(s.left(), lookSeldom))
 		select {
 		case <-changed:
 		case <-timer.C:
-			return s.late(now)
+			if s.left() == 0 {
+				return s.late(ctx, now)
+			}
+			if err := s.weighSilence(ctx); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -72,6 +83,31 @@ func (s *starting) await(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// vanished returns an error if the Pod does not exist any more.
+func (s *starting) vanished(ctx context.Context, last *state) error {
+	there, err := s.executor.client.get(ctx, s.created.Namespace, s.created.Name)
+	if err != nil && !absent(err) || err == nil && there.UID == s.created.UID {
+		return nil // it may exist
+	}
+	v := judge(last)
+	if v.outlook != failed {
+		v.trouble = trouble{message: deletedText}
+	}
+	return fmt.Errorf("start the Pod: %s", v)
+}
+
+// weighSilence reports in the log of step 0 that the state of the Pod is not known.
+func (s *starting) weighSilence(ctx context.Context) error {
+	problem := s.executor.pods.health()
+	if problem == nil || s.missing || s.tried { // from the handoff on, the log is the runner's
+		s.missing = problem != nil
+		return nil
+	}
+	s.missing = true
+	s.setup.Say("Waiting for the cluster: %v", s.executor.explain("watch the Pod", problem))
+	return s.setup.Flush(ctx)
 }
 
 // left returns the time until the Pod is late.
@@ -106,19 +142,32 @@ func (s *starting) weigh(ctx context.Context, now *state) error {
 	}
 	s.said = v.trouble.reason
 	s.setup.Say("Waiting for the Pod to start: %s", v)
+	return s.flush(ctx)
+}
+
+// flush sends the lines of step 0. A handoff counts those that were sent before: one
+// in an annotation is sent again, and one in an object keeps later lines back.
+func (s *starting) flush(ctx context.Context) error {
+	if s.tried && s.delivery.resource != "" {
+		return nil
+	}
+	s.sent = false
 	return s.setup.Flush(ctx)
 }
 
 // late returns the error for a Pod that has not started in time.
-func (s *starting) late(now *state) error {
+func (s *starting) late(ctx context.Context, now *state) error {
 	e := s.executor
+	if err := e.pods.health(); err != nil {
+		return e.explain("watch the Pod", err)
+	}
 	if now == nil {
-		if err := e.pods.health(); err != nil {
-			return e.explain("watch the Pod", err)
-		}
 		return fmt.Errorf("start the Pod: it was created, and the watch has not shown it within %s", startLimit(s.job))
 	}
 	v := judge(now)
+	if v.trouble.none() {
+		v.trouble = e.warning(ctx, s.created)
+	}
 	limit := startLimit(s.job)
 	if v.outlook == stuck {
 		limit = s.stuckLimit()
@@ -150,41 +199,49 @@ func (s *starting) send(ctx context.Context, key string) error {
 	if err != nil {
 		return sendError(err)
 	}
-	ctx, cancel := outliving(ctx, sendLimit)
-	defer cancel()
+	s.tried = true
+	until := time.Now().Add(min(max(time.Until(s.deadline), sendAtLeast), sendAtMost))
 	if s.delivery.resource != "" {
 		// A change of the annotation makes the kubelet read the ConfigMap at once.
-		if err := s.carry(ctx, sealed); err != nil {
+		if err := s.carry(ctx, sealed, until); err != nil {
 			return err
 		}
 		sealed = s.delivery.mark()
 	}
+	said, refusals := "", doubt{limit: min(refusalLimit, e.stuckLimit)}
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
 		err := s.write(ctx, sealed)
 		switch {
 		case err == nil:
 			s.sent = true
 			return nil
-		case apierrors.IsConflict(err):
+		case apierrors.IsConflict(err) && !fromProxy(err):
 			wait = 0
-		case !temporary(err):
+		case !refusals.about(err):
 			return e.explain("send the job to its Pod", err)
+		case said != err.Error():
+			said = err.Error()
+			// Not flushed: from the handoff on, the log is the runner's.
+			s.setup.Say("The job cannot be sent to its Pod yet, trying again: %s", shortened(said))
 		}
 		select {
 		case <-ctx.Done():
-			return e.explain("send the job to its Pod", because(ctx, err))
-		case <-time.After(wait):
+			return context.Cause(ctx)
+		case <-time.After(min(wait, max(time.Until(until), 0))):
+		}
+		if time.Now().After(until) {
+			return e.explain("send the job to its Pod", err)
 		}
 	}
 }
 
 // carry creates the ConfigMap that carries a sealed handoff.
-func (s *starting) carry(ctx context.Context, sealed string) error {
+func (s *starting) carry(ctx context.Context, sealed string, until time.Time) error {
 	e := s.executor
 	o := s.delivery.object(e.objectMeta(s.job, objectOf(s.created.Name), s.deadline), []byte(sealed))
 	o.SetOwnerReferences(ownedBy(s.created))
 	s.carried = true
-	if err := e.createObject(ctx, s.delivery.resource, o, time.Now().Add(sendLimit)); err != nil {
+	if err := e.createObject(ctx, s.delivery.resource, o, until); err != nil {
 		return e.explainObject("create", s.delivery.resource, err)
 	}
 	return nil
@@ -193,6 +250,8 @@ func (s *starting) carry(ctx context.Context, sealed string) error {
 // write makes one attempt to write the annotation of the handoff. It starts from the newest
 // Pod that the watch has shown; after a conflict, that Pod is read.
 func (s *starting) write(ctx context.Context, sealed string) error {
+	ctx, cancel := outliving(ctx, callLimit)
+	defer cancel()
 	e := s.executor
 	pod := s.seen.object()
 	if pod == nil {

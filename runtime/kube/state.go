@@ -60,7 +60,7 @@ func stateOf(pod *corev1.Pod) *state {
 	s := &state{
 		name: pod.Name, uid: string(pod.UID), keep: pod.Labels[labelKeep], carrier: carrierOf(pod),
 		node: pod.Spec.NodeName, pool: unique.Make(poolOf(pod).Key()), owner: unique.Make(ownerOf(pod)),
-		phase: pod.Status.Phase, reason: pod.Status.Reason, message: oneLine(pod.Status.Message),
+		phase: pod.Status.Phase, reason: beginning(pod.Status.Reason), message: beginning(pod.Status.Message),
 	}
 	if pod.DeletionTimestamp != nil {
 		s.deleted = pod.DeletionTimestamp.Time
@@ -80,11 +80,11 @@ func (s *state) conditions(pod *corev1.Pod) {
 		switch c.Type {
 		case corev1.PodScheduled:
 			if c.Status == corev1.ConditionFalse {
-				s.unscheduled = trouble{c.Reason, oneLine(c.Message)}
+				s.unscheduled = trouble{beginning(c.Reason), beginning(c.Message)}
 			}
 		case corev1.DisruptionTarget:
 			if c.Status == corev1.ConditionTrue {
-				s.disruption = trouble{c.Reason, oneLine(c.Message)}
+				s.disruption = trouble{beginning(c.Reason), beginning(c.Message)}
 			}
 		case corev1.PodReady:
 			ready = c.Status
@@ -152,10 +152,10 @@ func containerOf(c corev1.ContainerStatus) (one container) {
 	case c.State.Terminated != nil:
 		end := c.State.Terminated
 		one.ended, one.code = true, int(end.ExitCode)
-		one.why = trouble{end.Reason, shortened(end.Message)}
+		one.why = trouble{beginning(end.Reason), shortened(end.Message)}
 		one.started, one.at = end.StartedAt.Time, end.FinishedAt.Time
 	case c.State.Waiting != nil:
-		one.waiting = trouble{c.State.Waiting.Reason, shortened(c.State.Waiting.Message)}
+		one.waiting = trouble{beginning(c.State.Waiting.Reason), shortened(c.State.Waiting.Message)}
 	}
 	return one
 }

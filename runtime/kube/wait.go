@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -108,9 +107,9 @@ func (e *Executor) vanished(ctx context.Context, name, uid string, last *state) 
 		if now := stateOf(there); now.over() {
 			return exitOf(now), nil
 		}
-		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: it runs, and the watch does not show it: "+
+		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: it exists, and the watch does not show it: "+
 			"its labels must not be changed", name)
-	case err != nil && !apierrors.IsNotFound(err):
+	case err != nil && !absent(err):
 		return runtime.Exit{}, e.explain("look for Pod "+name, err)
 	case last == nil:
 		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, runtime.ErrNoEnvironment)

@@ -5,19 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	machinery "k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
 
 // Times of the watch.
 const (
-	watchRetry    = time.Second      // after a watch that ended with an error; doubles
-	watchRetryMax = 30 * time.Second // ceiling of that
+	watchRetry    = time.Second      // after an attempt that failed, and between the beginnings of two watches; doubles
+	watchRetryMax = 10 * time.Second // ceiling of that
 	syncLimit     = 30 * time.Second // for the first list, when a job is started
 )
 
@@ -33,6 +36,9 @@ type observer struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended
 	synced chan struct{} // closed after the first list
+
+	began    time.Time   // of the last watch, for the goroutine of run
+	noEvents atomic.Bool // the Role does not allow to list the events of the namespace
 
 	mu      sync.Mutex
 	pods    map[string]*entry // by name
@@ -83,14 +89,12 @@ func (o *observer) run(ctx context.Context) {
 			options.LabelSelector = o.selector
 			all, err := o.client.list(ctx, o.namespace, options)
 			o.attempted(ctx, err)
+			for i := range all.Items { // of all pages, which the reflector collects
+				all.Items[i] = *o.needed(&all.Items[i])
+			}
 			return all, err
 		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-			options.LabelSelector = o.selector
-			w, err := o.client.watch(ctx, o.namespace, options)
-			o.attempted(ctx, err)
-			return w, err
-		},
+		WatchFuncWithContext: o.watch,
 	}
 	reflector := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, o, cache.ReflectorOptions{Name: "pods"})
 	for wait := watchRetry; ; wait = min(2*wait, watchRetryMax) {
@@ -100,12 +104,42 @@ func (o *observer) run(ctx context.Context) {
 		if time.Since(began) > watchRetryMax {
 			wait = watchRetry
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
+}
+
+// watch begins a watch for the reflector. What the reflector repeats by itself is
+// repeated here, because its own waits do not end with ctx, and a watch that is
+// answered with 410 again and again has no wait at all.
+func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+	options.LabelSelector = o.selector
+	for wait := watchRetry; ; wait = min(2*wait, watchRetryMax) {
+		if !pause(ctx, time.Until(o.began.Add(watchRetry))) {
+			return nil, context.Cause(ctx)
+		}
+		o.began = time.Now()
+		w, err := o.client.watch(ctx, o.namespace, options)
+		o.attempted(ctx, err)
+		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
+			return w, err
+		}
+		if !pause(ctx, wait) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// pause waits, and reports whether ctx has not ended.
+func pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
 }
 
 // attempted keeps the result of an attempt to list or watch.
@@ -287,7 +321,7 @@ func (o *observer) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Transformer is called by the reflector for the first list, which it collects
+// Transformer is called by the reflector for a list as a stream, which it collects
 // before it passes it on: 5,000 whole Pods would take 70 MB meanwhile.
 func (o *observer) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
@@ -295,13 +329,18 @@ func (o *observer) Transformer() cache.TransformFunc {
 		if !ok {
 			return object, nil
 		}
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if e, ok := o.pods[pod.Name]; ok && e.wholes > 0 {
-			return pod, nil
-		}
-		return reduced(pod), nil
+		return o.needed(pod), nil
 	}
+}
+
+// needed returns a Pod with what the observer needs of it.
+func (o *observer) needed(pod *corev1.Pod) *corev1.Pod {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if e, ok := o.pods[pod.Name]; ok && e.wholes > 0 {
+		return pod
+	}
+	return reduced(pod)
 }
 
 // reduced returns a Pod with what stateOf reads. It has no resourceVersion, so that

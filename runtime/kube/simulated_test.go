@@ -1,0 +1,280 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// simulated is a pool on a fake cluster, in simulated time.
+type simulated struct {
+	*scripted
+	t    *testing.T
+	e    *Executor
+	pool *runtime.Pool
+	log  *journal
+
+	mu     sync.Mutex
+	queue  []*runtime.Job
+	jobs   map[string]*runtime.Job
+	ends   map[string][]string // outcomes by job, as they were reported
+	opened map[string]int      // handoffs by job
+}
+
+// journal is a log that can be read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// simulate tells a story in simulated time. Job is what the job's container does
+// between the beginning and the end of its step.
+func simulate(t *testing.T, job func(s *simulated, id string), story func(s *simulated)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &simulated{
+			t: t, log: &journal{}, jobs: map[string]*runtime.Job{}, ends: map[string][]string{}, opened: map[string]int{},
+		}
+		s.scripted = newScriptedOn(t, kubetest.NewAPIWithoutNetwork(t), func(c *kubetest.Container) int {
+			return s.runner(c, job)
+		})
+		cluster, err := New(Options{
+			RunnerDirectory: runnerDirectory, Config: s.Config(), Namespace: testNamespace, Image: agentImage,
+			Agent: "agent-1", Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.e = cluster.Executor("")
+		template := testJob()
+		spec := runtime.PoolSpec{Name: template.PoolName, Identity: template.Identity, Tuning: runtime.Tuning{
+			MaxJobs: 10, PollingInterval: time.Second, StatusInterval: 30 * time.Second,
+		}}
+		s.pool = runtime.NewPool(spec, runtime.Parts{
+			Cloud: s, Executor: s.e, Agent: "agent-1", Close: s.e.Close,
+			Environ: func(string) (string, bool) { return "", false },
+			Log:     slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.pool.Run(ctx) }()
+		story(s)
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the pool ended with %v", err)
+		}
+		if bad := s.service.Violations(); len(bad) > 0 {
+			t.Errorf("calls that a service refuses: %q", bad)
+		}
+		if t.Failed() {
+			t.Logf("the log of the agent:\n%s", s.log)
+		}
+	})
+}
+
+// runner is a job's container: it does what the runner does, without a network.
+func (s *simulated) runner(c *kubetest.Container, work func(s *simulated, id string)) int {
+	id := c.Pod.Annotations[annotationJob]
+	handoffs := s.handoffs()
+	h := handoffs[len(handoffs)-1]
+	s.mu.Lock()
+	job := s.jobs[id]
+	s.opened[id]++
+	s.mu.Unlock()
+	report := func(report runtime.Report) {
+		if err := s.service.Report(context.Background(), job, report); err != nil {
+			s.t.Errorf("report of the runner of %s: %v", id, err)
+		}
+		if report.Status == runtime.Succeeded {
+			fmt.Fprintf(c, `{"step":%d,"lines":0,"status":"succeeded"}`+"\n", report.Step)
+		}
+	}
+	report(runtime.Report{Step: 0, Offset: h.SetupLines, Lines: h.Pending, Status: runtime.Succeeded})
+	report(runtime.Report{Step: 1, Status: runtime.Running})
+	work(s, id)
+	report(runtime.Report{Step: 1, Status: runtime.Succeeded})
+	s.mu.Lock()
+	s.ends[id] = append(s.ends[id], "succeeded")
+	s.mu.Unlock()
+	return runtime.CodeSucceeded
+}
+
+// add queues a job.
+func (s *simulated) add(id string) {
+	job := s.job(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = append(s.queue, job)
+	s.jobs[id] = job
+}
+
+// Claim returns the next job of the queue. It and the following methods make the
+// story a runtime.Cloud.
+func (s *simulated) Claim(context.Context) (runtime.Claim, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	claim := runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(5 * time.Second)}}
+	if len(s.queue) > 0 {
+		claim.Job, s.queue = s.queue[0], s.queue[1:]
+	}
+	return claim, nil
+}
+
+func (s *simulated) Tune(tuning runtime.Tuning) runtime.NextPoll { return s.service.Tune(tuning) }
+
+func (s *simulated) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
+	return s.service.Definition(ctx, job)
+}
+
+func (s *simulated) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict, error) {
+	return s.service.Wanted(ctx, job)
+}
+
+// Report takes the reports of the agent.
+func (s *simulated) Report(ctx context.Context, job *runtime.Job, report runtime.Report) error {
+	if report.Status == runtime.Failed {
+		s.mu.Lock()
+		s.ends[job.ID] = append(s.ends[job.ID], "failed by the agent")
+		s.mu.Unlock()
+	}
+	return s.service.Report(ctx, job, report)
+}
+
+// unclaimed returns the number of jobs in the queue.
+func (s *simulated) unclaimed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
+}
+
+// wantSuccess checks that jobs ran once, succeeded once, and left nothing.
+func (s *simulated) wantSuccess(ids ...string) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		record := s.service.Record(id)
+		if got := s.ends[id]; len(got) != 1 || got[0] != "succeeded" || s.opened[id] != 1 {
+			s.t.Errorf("the outcomes of %s are %q, and it ran %d times; step 0 has\n%s", id, got, s.opened[id], record.Text(0))
+		}
+		if states := fmt.Sprint(record.Statuses()); states != "[succeeded succeeded]" {
+			s.t.Errorf("the steps of %s are %s", id, states)
+		}
+	}
+	s.scripted.mu.Lock()
+	defer s.scripted.mu.Unlock()
+	if len(s.keys) != len(ids) {
+		s.t.Errorf("%d Pods were started for %d jobs", len(s.keys), len(ids))
+	}
+	s.none(s.t)
+}
+
+// wantLine checks that step 0 of a job has a line.
+func (s *simulated) wantLine(id, line string) {
+	s.t.Helper()
+	if text := s.service.Record(id).Text(0); !strings.Contains(text, line) {
+		s.t.Errorf("step 0 of %s has\n%s\nwant %q", id, text, line)
+	}
+}
+
+// wait lets time pass, and everything happen that it brings.
+func (s *simulated) wait(span time.Duration) {
+	time.Sleep(span) // simulated
+	synctest.Wait()
+}
+
+func TestOutage(t *testing.T) {
+	spans := map[string]time.Duration{"ends-meanwhile": 3 * time.Minute, "ends-later": 12 * time.Minute}
+	work := func(_ *simulated, id string) { time.Sleep(spans[id]) }
+	for name, fault := range map[string]kubetest.Fault{
+		"connections that break":   {},
+		"calls that hang":          {Hang: time.Hour},
+		"answers of 503":           {Status: 503, Message: "apiserver is shutting down"},
+		"answers of 429":           {Status: 429, RetryAfter: 3600},
+		"pages of a proxy":         {Status: 404, Page: "<html>no such host</html>", MediaType: "text/html"},
+		"pages of a proxy, 200":    {Status: 200, Page: "<html>Welcome</html>", MediaType: "text/html"},
+		"answers that are no text": {Status: 200, Page: "k8s\x00\xff\xfe\xfd", MediaType: "application/vnd.kubernetes.protobuf"},
+		"credentials refused":      {Status: 401, Message: "Unauthorized"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, work, func(s *simulated) {
+				// One job ends meanwhile, one later, and one gets its key meanwhile.
+				var mu sync.Mutex
+				slow, broken := time.Minute, false
+				s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
+					if c.Name == prepareContainer && pod.Annotations[annotationJob] == "starts-meanwhile" {
+						time.Sleep(slow)
+					}
+				}
+				s.add("ends-meanwhile")
+				s.add("ends-later")
+				s.wait(time.Minute)
+				s.add("starts-meanwhile")
+				s.wait(30 * time.Second)
+
+				// The create of another one begins the outage. Credentials are refused for a
+				// moment only: a longer refusal is an answer.
+				span := 5 * time.Minute
+				if fault.Status == 401 {
+					span = 10 * time.Second
+				}
+				s.Inject(func(r kubetest.Request) *kubetest.Fault {
+					mu.Lock()
+					defer mu.Unlock()
+					if !broken && r.Verb == "create" && bytes.Contains(r.Body, []byte("created-meanwhile")) {
+						broken = true
+					}
+					if broken {
+						return &fault
+					}
+					return nil
+				})
+				s.add("created-meanwhile")
+				s.wait(5 * time.Second)
+				s.DropWatches()
+				s.wait(span - 5*time.Second)
+				if fault.Status != 401 && fault.Hang == 0 {
+					s.add("claimed-later")
+					s.wait(30 * time.Second)
+					if s.unclaimed() != 1 {
+						t.Error("a job was claimed although none can be started")
+					}
+					s.wantLine("created-meanwhile", "The Pod cannot be created yet, trying again: ")
+					s.wantLine("starts-meanwhile", "Waiting for the cluster: watch the Pod: ")
+				} else {
+					s.add("claimed-later")
+				}
+
+				// The end of the outage.
+				s.Inject(nil)
+				s.DropWatches()
+				s.wait(15 * time.Minute)
+				s.wantSuccess("ends-meanwhile", "ends-later", "starts-meanwhile", "created-meanwhile", "claimed-later")
+			})
+		})
+	}
+}

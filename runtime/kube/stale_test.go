@@ -1,0 +1,272 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// sleeping is a job that takes five minutes.
+func sleeping(*simulated, string) { time.Sleep(5 * time.Minute) }
+
+// pod returns the only Pod there is.
+func (s *simulated) pod() *corev1.Pod {
+	s.t.Helper()
+	pods := s.Pods(testNamespace)
+	if len(pods) != 1 {
+		s.t.Fatalf("there are %d Pods, want 1", len(pods))
+	}
+	return &pods[0]
+}
+
+func TestStaleAnswers(t *testing.T) {
+	for name, c := range map[string]func(t *testing.T, s *simulated){
+		"list that lacks a Pod that starts": func(_ *testing.T, s *simulated) {
+			s.kubelet.Before = func(*corev1.Pod, corev1.Container) { time.Sleep(time.Minute) }
+			empty := s.Snapshot()
+			s.add("one")
+			s.wait(30 * time.Second)
+			s.Show(empty)
+			s.Compact()
+			s.DropWatches()
+			s.wait(5 * time.Minute)
+			s.Show(nil)
+		},
+		"list that lacks a Pod that runs": func(_ *testing.T, s *simulated) {
+			empty := s.Snapshot()
+			s.add("one")
+			s.wait(time.Minute)
+			s.Show(empty)
+			s.Compact()
+			s.DropWatches()
+			s.wait(time.Minute)
+			s.Show(nil)
+		},
+		"deletion that did not happen": func(_ *testing.T, s *simulated) {
+			s.add("one")
+			s.wait(time.Minute)
+			s.Send(watch.Deleted, s.pod())
+			s.wait(time.Minute)
+			s.Change(testNamespace, s.pod().Name, func(p *corev1.Pod) { p.Annotations["touched"] = "yes" })
+		},
+		"running Pod that is shown as pending": func(_ *testing.T, s *simulated) {
+			s.kubelet.Before = func(*corev1.Pod, corev1.Container) { time.Sleep(time.Minute) }
+			s.add("one")
+			s.wait(30 * time.Second)
+			pending, earlier := s.pod(), s.Snapshot()
+			s.wait(2 * time.Minute)
+			s.Send(watch.Modified, pending)
+			s.wait(time.Minute)
+			s.Show(earlier)
+			s.DropWatches()
+			s.wait(time.Minute)
+			s.Show(nil)
+		},
+		"deleted Pod that is shown again": func(t *testing.T, s *simulated) {
+			s.add("one")
+			s.wait(time.Minute)
+			running, earlier := s.pod(), s.Snapshot()
+			s.wait(10 * time.Minute)
+			before := s.Requests()
+			s.Send(watch.Added, running)
+			s.wait(time.Minute)
+			s.Show(earlier)
+			s.DropWatches()
+			s.wait(15 * time.Minute)
+			s.Show(nil)
+			s.DropWatches()
+			s.Compact()
+			after := s.Requests()
+			if after["update"] != before["update"] || after["log"] != before["log"] {
+				t.Errorf("the requests were %v, and are %v", before, after)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, sleeping, func(s *simulated) {
+				s.wait(time.Second)
+				c(t, s)
+				s.wait(20 * time.Minute)
+				s.wantSuccess("one")
+			})
+		})
+	}
+}
+
+// TestVerbs meets each kind of call with each fault, for the first calls of it.
+func TestVerbs(t *testing.T) {
+	faults := map[string]struct {
+		kubetest.Fault
+		times int
+	}{
+		"429":                {kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 1}, 3},
+		"429 for an hour":    {kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 3600}, 1},
+		"500":                {kubetest.Fault{Status: http.StatusInternalServerError}, 3},
+		"503":                {kubetest.Fault{Status: http.StatusServiceUnavailable, RetryAfter: 1}, 2},
+		"hang":               {kubetest.Fault{Hang: time.Hour}, 1},
+		"broken connection":  {kubetest.Fault{}, 3},
+		"lost answer":        {kubetest.Fault{After: true}, 1},
+		"page with 404":      {kubetest.Fault{Status: 404, Page: "<html>no</html>", MediaType: "text/html"}, 3},
+		"page with 403":      {kubetest.Fault{Status: 403, Page: "<html>you cannot</html>", MediaType: "text/html"}, 3},
+		"page with 200":      {kubetest.Fault{Status: 200, Page: "<html>hello</html>", MediaType: "text/html"}, 3},
+		"invalid protobuf":   {kubetest.Fault{Status: 200, Page: "k8s\x00\xff\xff", MediaType: "application/vnd.kubernetes.protobuf"}, 3},
+		"message of 1 MB":    {kubetest.Fault{Status: 500, Message: strings.Repeat("long ", 200_000)}, 1},
+		"gone":               {kubetest.Fault{Status: http.StatusGone}, 1},
+		"refused for a time": {kubetest.Fault{Status: http.StatusUnauthorized}, 2},
+	}
+	for _, verb := range []string{"create", "get", "update", "delete", "log", "watch", "list"} {
+		for name, fault := range faults {
+			if name == "gone" && verb != "watch" && verb != "list" {
+				continue // for other calls, it is an answer
+			}
+			t.Run(verb+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				simulate(t, sleeping, func(s *simulated) {
+					s.wait(time.Second)
+					var met, conflicts atomic.Int32
+					s.Inject(func(r kubetest.Request) *kubetest.Fault {
+						switch {
+						case r.Verb == verb && r.Resource == "pods" && int(met.Load()) < fault.times:
+							met.Add(1)
+							return &fault.Fault
+						case verb == "get" && r.Verb == "update" && conflicts.Add(1) == 1: // makes a get necessary
+							return &kubetest.Fault{Status: http.StatusConflict}
+						case verb == "list" && r.Verb == "watch" && met.Load() == 0: // makes a list necessary
+							return &kubetest.Fault{Status: http.StatusUnprocessableEntity}
+						}
+						return nil
+					})
+					s.Compact()
+					s.DropWatches()
+					s.add("one")
+					s.wait(25 * time.Minute) // what could not be deleted is swept
+					s.wantSuccess("one")
+					if met.Load() == 0 {
+						t.Errorf("there was no %s", verb)
+					}
+					if line := longest(s.service.Record("one").Text(0)); line > 4000 {
+						t.Errorf("a line of step 0 has %d bytes", line)
+					}
+				})
+			})
+		}
+	}
+}
+
+// longest returns the length of the longest line.
+func longest(text string) (length int) {
+	for line := range strings.Lines(text) {
+		length = max(length, len(line))
+	}
+	return length
+}
+
+func TestClockOfTheCluster(t *testing.T) {
+	for _, ahead := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
+		t.Run(fmt.Sprint(ahead, " ahead"), func(t *testing.T) {
+			t.Parallel()
+			simulate(t, sleeping, func(s *simulated) {
+				s.SetClock(ahead)
+				s.kubelet.Before = func(_ *corev1.Pod, c corev1.Container) {
+					if c.Name == prepareContainer {
+						time.Sleep(9 * time.Minute) // one less than a start may take
+					}
+				}
+				for i := range 4 { // so that sweeps meet each phase of a job
+					s.add(fmt.Sprint("job-", i))
+					s.wait(4 * time.Minute)
+				}
+				s.wait(30 * time.Minute)
+				s.wantSuccess("job-0", "job-1", "job-2", "job-3")
+			})
+		})
+	}
+}
+
+func TestHandoffAfterTrouble(t *testing.T) {
+	simulate(t, sleeping, func(s *simulated) {
+		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
+			if c.Name != mainContainer {
+				return
+			}
+			for _, reason := range []string{"ErrImagePull", "ImagePullBackOff"} {
+				time.Sleep(10 * time.Second)
+				s.Change(pod.Namespace, pod.Name, mainIs(waits(mainContainer, reason, "registry is away")))
+			}
+			time.Sleep(10 * time.Second)
+		}
+		s.add("one")
+		s.wait(15 * time.Minute)
+		s.wantSuccess("one")
+		s.wantLine("one", "Waiting for the Pod to start: ErrImagePull: registry is away\n")
+		s.wantLine("one", "Waiting for the Pod to start: ImagePullBackOff: registry is away\n")
+	})
+}
+
+func TestWarning(t *testing.T) {
+	silent := func(s *simulated) {
+		s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &seenPod().Status }
+	}
+	event := func(pod *corev1.Pod, kind, reason, message string, age time.Duration) corev1.Event {
+		return corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Name: reason, Namespace: pod.Namespace},
+			InvolvedObject: corev1.ObjectReference{UID: pod.UID},
+			Type:           kind, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(time.Now().Add(-age)),
+		}
+	}
+	t.Run("newest warning is the reason", func(t *testing.T) {
+		simulate(t, sleeping, func(s *simulated) {
+			silent(s)
+			s.add("one")
+			s.wait(time.Minute)
+			pod := s.pod()
+			s.SetEvents(
+				event(pod, corev1.EventTypeWarning, "FailedScheduling", "0/1 nodes are available", time.Hour),
+				event(pod, corev1.EventTypeWarning, "FailedMount", "secret\n\"none\" not found", time.Minute),
+				event(pod, corev1.EventTypeNormal, "Pulled", "image is present", time.Second),
+				event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another"}}, corev1.EventTypeWarning, "Other", "", 0),
+			)
+			s.wait(15 * time.Minute)
+			s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
+		})
+	})
+	t.Run("a missing right costs one request", func(t *testing.T) {
+		simulate(t, sleeping, func(s *simulated) {
+			silent(s)
+			for i := range 3 {
+				s.add(fmt.Sprint("job-", i))
+				s.wait(time.Minute)
+			}
+			s.wait(15 * time.Minute)
+			s.wantLine("job-2", "see its events (waited for 10m0s)")
+			if n := s.Requests()["list events"]; n != 1 {
+				t.Errorf("events were listed %d times", n)
+			}
+		})
+	})
+	t.Run("no answer is no reason", func(t *testing.T) {
+		simulate(t, sleeping, func(s *simulated) {
+			silent(s)
+			s.Inject(func(r kubetest.Request) *kubetest.Fault {
+				if r.Resource != "events" {
+					return nil
+				}
+				return &kubetest.Fault{Hang: time.Hour}
+			})
+			s.add("one")
+			s.wait(15 * time.Minute)
+			s.wantLine("one", "see its events (waited for 10m0s)")
+			s.none(t)
+		})
+	})
+}
