@@ -89,7 +89,7 @@ func (d *deployment) object(replicas int32) *appsv1.Deployment {
 		ServiceAccountName:            kubetest.Account,
 		TerminationGracePeriodSeconds: new(int64(3600 + 120)), // longer than shutdown_timeout
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot:   new(true),
+			RunAsNonRoot: new(true), FSGroup: new(int64(65532)),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
@@ -112,7 +112,7 @@ func (d *deployment) object(replicas int32) *appsv1.Deployment {
 				LocalObjectReference: corev1.LocalObjectReference{Name: d.name},
 			}}},
 			{Name: "token", VolumeSource: corev1.VolumeSource{
-				Secret: &corev1.SecretVolumeSource{SecretName: d.name},
+				Secret: &corev1.SecretVolumeSource{SecretName: d.name, DefaultMode: new(int32(0o440))},
 			}},
 			{Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},

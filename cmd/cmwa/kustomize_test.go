@@ -1,0 +1,284 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+const kustomizeFolder = "../../examples/kubernetes"
+
+// agentSelector finds the agents that the examples install.
+const agentSelector = nameLabel + "=customer-managed-workflow-agent"
+
+// kustomization is an overlay of a test on top of one of the examples.
+type kustomization struct {
+	overlay      string                      // of the examples
+	namespace    string                      // in place of the example's
+	organization string                      // in place of the example's, if it is not empty
+	tokens       map[string]string           // by the file beside the overlay
+	components   []string                    // of the examples
+	change       func(config map[string]any) // of the configuration; may be nil
+}
+
+// write copies the examples to a folder, and returns a folder with the overlay.
+func (k kustomization) write(t *testing.T) (folder string) {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.CopyFS(root, os.DirFS(kustomizeFolder)); err != nil {
+		t.Fatal(err)
+	}
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, token := range k.tokens {
+		write(filepath.Join("overlays", k.overlay, name), token+"\n")
+	}
+
+	if k.organization != "" {
+		path := filepath.Join("overlays", k.overlay, "projected-token.yaml")
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(path, strings.ReplaceAll(string(text), "acme", k.organization))
+	}
+
+	// The configuration of the example, changed.
+	text, err := os.ReadFile(filepath.Join(root, "overlays", k.overlay, schema.FileName))
+	if os.IsNotExist(err) {
+		text, err = os.ReadFile(filepath.Join(root, "base", schema.FileName))
+	}
+	config := map[string]any{}
+	if err == nil {
+		err = yaml.Unmarshal(text, &config)
+	}
+	if k.change != nil {
+		k.change(config)
+	}
+	if err == nil {
+		text, err = yaml.Marshal(config)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("overlays/test/"+schema.FileName, string(text))
+
+	// The overlay, as an operator writes one.
+	var components strings.Builder
+	for _, name := range k.components {
+		fmt.Fprintf(&components, "\n  - ../../components/%s", name)
+	}
+	write("overlays/test/kustomization.yaml", `namespace: `+k.namespace+`
+resources: [../`+k.overlay+`]
+components:`+components.String()+`
+images:
+  - name: cmwa/cmwa
+    newTag: `+strings.TrimPrefix(imageName, "cmwa/cmwa:")+`
+configMapGenerator:
+  - name: workflow-agent
+    behavior: replace
+    files: [`+schema.FileName+`]
+`)
+	return filepath.Join(root, "overlays/test")
+}
+
+func TestKustomize(t *testing.T) {
+	t.Parallel()
+	for overlay, tokens := range map[string]map[string]string{
+		"plain": {"token": "pul-1"}, "restricted": {"token": "pul-1"}, "oidc": nil,
+		"pools": {"production.token": "pul-1", "teams.token": "pul-2"},
+	} {
+		t.Run(overlay+" renders valid manifests", func(t *testing.T) {
+			folder := kustomization{overlay: overlay, namespace: "other", tokens: tokens}.write(t)
+			text := must(t, kubectlVariable, "kustomize", filepath.Join(folder, "..", overlay))
+			checkManifests(t, text)
+			if names := regexp.MustCompile(`(?m)^  name: .*-[0-9a-f]{10}$`).FindAllString(text, -1); names != nil {
+				t.Errorf("names have digests: %q", names)
+			}
+		})
+		t.Run(overlay+" can be laid over", func(t *testing.T) {
+			components := []string{"network-policy", "service-monitor"}
+			folder := kustomization{overlay: overlay, namespace: "other", tokens: tokens, components: components}.write(t)
+			text := must(t, kubectlVariable, "kustomize", folder)
+			kinds := checkManifests(t, text)
+			for _, kind := range []string{"Namespace", "Deployment", "NetworkPolicy", "ServiceMonitor"} {
+				if !slices.Contains(kinds, kind) {
+					t.Errorf("there is no %s in %v", kind, kinds)
+				}
+			}
+			if strings.Contains(text, "namespace: cmwa") || !strings.Contains(text, "name: other") {
+				t.Errorf("an object is in another namespace:\n%s", text)
+			}
+			if n := strings.Count(text, imageName); n != 2 { // of the agent, and of the Pods of jobs
+				t.Errorf("the image is named %d times", n)
+			}
+		})
+	}
+	t.Run("a missing token is an error that names the file", func(t *testing.T) {
+		folder := kustomization{overlay: "plain", namespace: "other"}.write(t)
+		_, message, err := try(t, kubectlVariable, "kustomize", folder)
+		if err == nil || !strings.Contains(message, "overlays/plain/token") {
+			t.Errorf("kubectl says %q", message)
+		}
+	})
+}
+
+// install applies a kustomization to the cluster, in a namespace of its own, and waits
+// until the agent is ready. The service, the intervals and what the cluster of the tests
+// needs are added to the configuration.
+func (w *world) install(k kustomization) (agents *deployment, folder string) {
+	w.t.Helper()
+	if err := clusterImage(); err != nil {
+		w.t.Fatal(err)
+	}
+	change := k.change
+	k.namespace = w.cluster.Name + "-" + k.overlay
+	k.change = func(config map[string]any) {
+		w.adapt(config)
+		if change != nil {
+			change(config)
+		}
+	}
+	folder = k.write(w.t.(*testing.T))
+	agents = w.deployed(k.namespace, "workflow-agent", agentSelector)
+	w.t.Cleanup(func() { // in case that the test ends before it deletes them
+		agents.remove()
+		for _, args := range [][]string{{"pods", "--all", "--namespace", k.namespace, "--force"}, {"namespace", k.namespace}} {
+			_, message, err := try(w.t, kubectlVariable,
+				append([]string{"delete", "--ignore-not-found", "--wait=false"}, args...)...)
+			if err != nil {
+				w.t.Error(message)
+			}
+		}
+	})
+	must(w.t, kubectlVariable, "apply", "-k", folder)
+	agents.awaitReady(1)
+	return agents, folder
+}
+
+// adapt changes a configuration of the examples: jobs come from the service of the test,
+// soon, and their Pods use images that the cluster has and less of the machine.
+func (w *world) adapt(config map[string]any) {
+	config["service_url"] = w.url
+	config["polling_interval"] = "200ms"
+	config["job_status_loop_interval"] = "500ms"
+	config["request_retry_wait"] = "200ms"
+	at := func(parent map[string]any, key string) map[string]any {
+		child, _ := parent[key].(map[string]any)
+		if child == nil {
+			child = map[string]any{}
+			parent[key] = child
+		}
+		return child
+	}
+	pods := at(config, "kubernetes")
+	pods["cpu"], pods["memory"] = "10m", "16Mi"
+	spec := at(at(config, "pod_template"), "spec")
+	containers, _ := spec["containers"].([]any)
+	if len(containers) == 0 {
+		containers = []any{map[string]any{"name": "pulumi-workflow"}}
+	}
+	containers[0].(map[string]any)["imagePullPolicy"] = "Never"
+	spec["containers"] = containers
+}
+
+// runs queues a job of one command, and checks that it succeeds and what it prints.
+func (w *world) runs(stack, poolID, command, want string) {
+	w.t.Helper()
+	w.queue(stack, order{
+		Steps: []step{{Name: "one", Run: command}}, Request: map[string]any{"agentPoolID": poolID},
+	})
+	w.await(stack, "succeeded", "failed")
+	w.wantSteps(stack, "succeeded", "succeeded")
+	if log := w.log(stack); !strings.Contains(log, want) {
+		w.t.Errorf("there is no %q in the log:\n%s", want, log)
+	}
+}
+
+// whoAmI prints the service account of a job's Pod.
+const whoAmI = `cut -d . -f 2 /var/run/secrets/kubernetes.io/serviceaccount/token | tr _- /+ | base64 -d 2>/dev/null | grep -o '"sub":"[^"]*"'`
+
+func TestKustomizeOnACluster(t *testing.T) {
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "kubernetes")
+		agents, folder := w.install(kustomization{
+			overlay: "plain", tokens: map[string]string{"token": w.pool}, components: []string{"network-policy"},
+		})
+		w.runs("one", w.poolID, whoAmI, ":"+agents.namespace+":workflow-runner")
+
+		// An edit through the API reloads, and restarts nothing.
+		agents.keep(func() {
+			agents.rewrite(func(text string) string {
+				return strings.Replace(text, "max_concurrent_workflows: 10", "max_concurrent_workflows: 3", 1)
+			})
+		})
+		w.runs("two", w.poolID, "echo again", "again")
+		if lines := agents.warnings(); len(lines) > 0 {
+			t.Errorf("the agent warns: %s", lines)
+		}
+
+		// What was applied with one command is deleted with one.
+		must(t, kubectlVariable, "delete", "-k", folder)
+		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()
+		if !apierrors.IsNotFound(err) {
+			t.Errorf("the namespace is left: %v", err)
+		}
+	})
+
+	t.Run("restricted", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "kubernetes")
+		agents, _ := w.install(kustomization{overlay: "restricted", tokens: map[string]string{"token": w.pool}})
+		var namespace corev1.Namespace
+		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Into(&namespace)
+		if level := namespace.Labels["pod-security.kubernetes.io/enforce"]; err != nil || level != "restricted" {
+			t.Errorf("the namespace has the level %q, %v", level, err)
+		}
+		w.runs("one", w.poolID, `touch "$HOME/file" && echo "user $(id -u)"`, "user 1000\n")
+	})
+
+	t.Run("oidc", func(t *testing.T) {
+		t.Parallel()
+		keys := filepath.Join(t.TempDir(), "jwks.json")
+		text := must(t, kubectlVariable, "get", "--raw", "/openid/v1/jwks")
+		if err := os.WriteFile(keys, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, "kubernetes", "--oidc-issuer", "https://kubernetes.default.svc="+keys)
+		w.install(kustomization{overlay: "oidc", organization: "organization", change: func(config map[string]any) {
+			config["organization_name"], config["runner_pool_id"] = "organization", w.poolID
+		}})
+		w.runs("one", w.poolID, "echo it runs", "it runs")
+	})
+
+	t.Run("pools", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "kubernetes")
+		pools := w.pools(2)
+		agents, _ := w.install(kustomization{
+			overlay: "pools", tokens: map[string]string{"production.token": pools[0].token, "teams.token": pools[1].token},
+		})
+		account := ":" + agents.namespace + ":workflow-runner"
+		w.runs("one", pools[0].id, whoAmI, account+`-production"`)
+		w.runs("two", pools[1].id, whoAmI, account+`"`)
+	})
+}
