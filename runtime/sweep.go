@@ -92,7 +92,7 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 		case f.Running:
 			p.attendFound(jobs, f, "job adopted: its agent no longer exists")
 		default:
-			p.removeEnded(ctx, f)
+			p.jobs.Go(func() { p.removeEnded(jobs, f) })
 		}
 	}
 }
@@ -137,6 +137,8 @@ func (p *Pool) sweep(ctx context.Context, found []Found) {
 
 // removeEnded removes an instance that has ended.
 func (p *Pool) removeEnded(ctx context.Context, f Found) {
+	ctx, cancel := context.WithTimeout(ctx, removeLimit)
+	defer cancel()
 	p.log.Info("removing what an ended job left behind", "job", f.Job, "environment", f.ID)
 	if err := p.parts.Executor.Remove(ctx, f.ID, 0); err != nil {
 		p.log.Warn("cannot remove a leftover", "job", f.Job, "environment", f.ID, "error", err)
