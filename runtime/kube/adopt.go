@@ -44,8 +44,12 @@ func (e *Executor) AdoptOrphans(ctx context.Context, mine func(pool string) bool
 		return nil, nil
 	}
 
-	// 1. Look for Pods of others.
-	if err := e.pods.ready(ctx); err != nil {
+	// 1. Look for Pods of others. A first list that fails is not waited for.
+	err := e.pods.health()
+	if err == nil || e.pods.listed() {
+		err = e.pods.ready(ctx)
+	}
+	if err != nil {
 		return nil, e.explain("look for Pods of agents that no longer exist", err)
 	}
 	others := e.foreign(mine)

@@ -108,8 +108,8 @@
 //
 // Each pool looks every 20 seconds for Pods of owners that no longer exist. An owner
 // does not exist if its name is not found, has another uid, or belongs to a Pod that
-// succeeded or failed. One that cannot be read, or is being deleted, exists. A look
-// costs nothing if the watch shows no Pod of others, else one get for each owner. A
+// succeeded or failed. One that cannot be read, is being deleted, or is on a node that
+// is lost exists: its agent may run. A look costs nothing if the watch shows no Pod of others, else one get for each owner. A
 // new agent of a rolling update starts while the old one still drains, which is why a
 // look at the start is not enough.
 //

@@ -159,6 +159,16 @@ func (o *observer) health() error {
 	return o.problem
 }
 
+// listed reports whether the Pods that existed at first are known.
+func (o *observer) listed() bool {
+	select {
+	case <-o.synced:
+		return true
+	default:
+		return false
+	}
+}
+
 // ready blocks until the Pods that exist are known.
 func (o *observer) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncLimit)
