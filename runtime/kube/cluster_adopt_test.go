@@ -1,0 +1,184 @@
+package kube
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// replicas is a Deployment whose Pods stand for those of agents.
+type replicas struct {
+	n    *kubetest.Namespace
+	core *rest.RESTClient
+}
+
+// newReplicas creates a Deployment of two Pods that do nothing.
+func newReplicas(t *testing.T, n *kubetest.Namespace) *replicas {
+	t.Helper()
+	labels := map[string]string{"app": "agent"}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64(1)),
+					Containers: []corev1.Container{{
+						Name: "agent", Image: kubetest.BaseImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "3600"},
+					}},
+				},
+			},
+		},
+	}
+	apps := kubetest.Client(t, n.Admin, appsv1.SchemeGroupVersion)
+	if err := apps.Post().Namespace(n.Name).Resource("deployments").Body(deployment).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	return &replicas{n: n, core: kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)}
+}
+
+// await waits until there are two Pods that are not being deleted, and returns their
+// names.
+func (r *replicas) await(t *testing.T) []string {
+	t.Helper()
+	limit := time.After(2 * time.Minute) // on a busy node
+	for {
+		var all corev1.PodList
+		err := r.core.Get().Namespace(r.n.Name).Resource("pods").Param("labelSelector", "app=agent").Do(t.Context()).Into(&all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, pod := range all.Items {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning {
+				names = append(names, pod.Name)
+			}
+		}
+		if len(names) == 2 {
+			return names
+		}
+		select {
+		case <-limit:
+			t.Fatalf("the Deployment has the Pods %v", names)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// delete removes a Pod at once.
+func (r *replicas) delete(t *testing.T, name string) {
+	t.Helper()
+	options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	if err := r.core.Delete().Namespace(r.n.Name).Resource("pods").Name(name).Body(options).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// agent returns an executor of the agent in a Pod, with the rights of the documented
+// Role.
+func (r *replicas) agent(t *testing.T, pod string) *Executor {
+	t.Helper()
+	cluster, err := New(Options{
+		RunnerDirectory: runnerDirectory, Config: r.n.Agent, Namespace: r.n.Name, Pod: pod,
+		Image: agentImage, Agent: "id-of-" + pod, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Identify(t.Context()); err != nil || !cluster.selfNow().known() {
+		t.Fatalf("identify: %v, %+v", err, cluster.selfNow())
+	}
+	e := cluster.Executor("")
+	t.Cleanup(e.Close)
+	return e
+}
+
+func TestAdoptOnACluster(t *testing.T) {
+	t.Parallel()
+	n := onCluster(t)
+	deployment := newReplicas(t, n)
+	pods := deployment.await(t)
+	first, second := deployment.agent(t, pods[0]), deployment.agent(t, pods[1])
+	if want := n.Name + ".deployment.agent"; first.self.group != want || second.self.group != want {
+		t.Fatalf("the groups are %s and %s, want %s", first.self.group, second.self.group, want)
+	}
+
+	// A job that runs, and ten that wait for a node, which nothing changes meanwhile.
+	id, log, err := startOn(t, n, first, func(job *runtime.Job) { job.ID = "running" })
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	want := []string{"running"}
+	for i := range 10 {
+		job := testJob()
+		job.ID = fmt.Sprint("waiting-", i)
+		place(job)
+		job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"nodeSelector": {"disk": "none"}}}`)
+		pod, err := podOf(job, newName(), first.podSettings())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Namespace, pod.Annotations[annotationHandoff] = n.Name, "sealed"
+		if _, err := first.client.create(t.Context(), n.Name, pod, false); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, job.ID)
+	}
+	sees := func(e *Executor) {
+		seen(t, e, "all jobs", func(all map[string]*state) bool { return len(all) == len(want) })
+	}
+	sees(second)
+	wantAdopted(t, second)
+
+	// The agent is deleted. The other one and the new one adopt at the same time.
+	deployment.delete(t, pods[0])
+	pods = slices.DeleteFunc(deployment.await(t), func(pod string) bool { return pod == pods[1] })
+	third := deployment.agent(t, pods[0])
+	sees(third)
+	var got [2][]string
+	var group sync.WaitGroup
+	for i, e := range []*Executor{second, third} {
+		group.Go(func() {
+			var err error
+			if got[i], err = adopt(t, e); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	all := slices.Sorted(slices.Values(slices.Concat(got[0], got[1])))
+	if slices.Sort(want); !slices.Equal(all, want) {
+		t.Errorf("adopted %v and %v, want each of %v once", got[0], got[1], want)
+	}
+	for i, e := range []*Executor{second, third} {
+		found, err := e.List(t.Context(), "any id")
+		if err != nil || len(found) != len(got[i]) {
+			t.Errorf("one agent lists %d jobs, %v, and has adopted %v", len(found), err, got[i])
+		}
+	}
+
+	// The job that runs goes on until the agent that adopted it ends it.
+	attends := second
+	if slices.Contains(got[1], "running") {
+		attends = third
+	}
+	ended := waiting(t, attends, id)
+	if err := attends.Remove(t.Context(), id, time.Second); err != nil {
+		t.Error(err)
+	}
+	if exit := receive(t, ended); exit.Code == runtime.CodeSucceeded {
+		t.Errorf("the job ended with %+v", exit)
+	}
+}
