@@ -1,23 +1,132 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
 
-func TestDeployment(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "kubernetes")
-	agents := w.deploy("agent", 1)
+// jobImage has a shell, and a tag for which the kubelet does not ask a registry.
+const jobImage = "cmwa/job:local"
 
-	t.Run("an agent in a Pod runs a job", func(t *testing.T) {
-		w.queue("one", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
+// TestOriginalDeployment installs what the installer of the original does, with nothing
+// changed but the image.
+func TestOriginalDeployment(t *testing.T) {
+	install := func(t *testing.T, template string) (*world, *deployment) {
+		t.Parallel()
+		w := newWorld(t, "kubernetes")
+		if err := clusterImage(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile("testdata/install/original.yaml")
+		w.must(err)
+		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "AGENT_IMAGE\n", imageName+"\n", "POOL_TOKEN", w.pool).
+			Replace(string(text))
+		if template != "" {
+			manifests = strings.Replace(manifests, "\ndata:\n", "\ndata:\n  worker-pod.json: '"+template+"'\n", 1)
+		}
+		file := filepath.Join(w.folder, "original.yaml")
+		w.must(os.WriteFile(file, []byte(manifests), 0o600))
+		must(t, kubectlVariable, "apply", "--namespace", w.cluster.Name, "--filename", file)
+		agents := w.deployed(w.cluster.Name, "workflow-agent-pool", agentSelector)
+		t.Cleanup(agents.remove)
+		w.eventually("the three agents are healthy", func() bool {
+			pods := agents.pods()
+			healthy := slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
+				return probe("http://"+pod.Status.PodIP+":8080/healthz") != 200
+			})
+			return len(healthy) == 3
+		})
+		return w, agents
+	}
+	run := func(w *world, command, want string) {
+		w.queue("one", order{Image: jobImage, Steps: []step{{Name: "one", Run: command}}})
 		w.await("one", "succeeded", "failed")
 		w.wantSteps("one", "succeeded", "succeeded")
-	})
-	t.Run("an edit of the ConfigMap reloads and restarts nothing", func(t *testing.T) {
-		agents.keep(func() { agents.edit("max_concurrent_workflows: 3") })
-		if warnings := agents.warnings(); len(warnings) > 0 {
-			t.Error(warnings)
+		if log := w.log("one"); !strings.Contains(log, want) {
+			w.t.Errorf("there is no %q in the log:\n%s", want, log)
+		}
+	}
+
+	t.Run("a mount without a Pod template is a directory", func(t *testing.T) {
+		w, agents := install(t, "")
+		run(w, "echo it runs", "it runs")
+		for _, line := range agents.warnings() {
+			if !strings.Contains(line, "cannot see a replacement of this file") || !strings.Contains(line, "/mnt/worker-pod.json") {
+				t.Errorf("an agent warns: %s", line)
+			}
 		}
 	})
+	t.Run("with a Pod template", func(t *testing.T) {
+		w, _ := install(t, `{"spec": {"containers": [{"name": "pulumi-workflow", "env": [{"name": "TEAM", "value": "platform"}]}]}}`)
+		run(w, "echo team $TEAM", "team platform")
+	})
+}
+
+func TestHelmOnACluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "kubernetes")
+	if err := clusterImage(); err != nil {
+		t.Fatal(err)
+	}
+	everything := func() string {
+		return must(t, kubectlVariable, "get", "--namespace", w.cluster.Name, "--output", "name",
+			"all,configmaps,secrets,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies")
+	}
+	before := everything()
+
+	// values writes a file of values with this configuration.
+	values := func(config map[string]any) string {
+		w.adapt(config)
+		text, err := yaml.Marshal(map[string]any{
+			"image":  map[string]any{"tag": strings.TrimPrefix(imageName, "cmwa/cmwa:")},
+			"agent":  map[string]any{"token": w.pool},
+			"config": config, "networkPolicy": map[string]any{"enabled": true},
+		})
+		w.must(err)
+		file := filepath.Join(w.folder, "values.yaml")
+		w.must(os.WriteFile(file, text, 0o600))
+		return file
+	}
+	helm := func(command string, args ...string) string {
+		t.Helper()
+		args = append([]string{command, "tests", "--namespace", w.cluster.Name, "--wait", "--timeout", "2m"}, args...)
+		return must(t, helmVariable, args...)
+	}
+
+	// 1. One command installs the agent. Its notes name the commands that follow.
+	notes := helm("install", chartFolder, "--values", values(map[string]any{}))
+	if want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"; !strings.Contains(notes, want) {
+		t.Errorf("there is no %q in the notes:\n%s", want, notes)
+	}
+	agents := w.deployed(w.cluster.Name, "tests-agent", "app.kubernetes.io/instance=tests")
+	t.Cleanup(agents.remove)
+	agents.awaitReady(1)
+	w.runs("one", w.poolID, whoAmI, ":"+w.cluster.Name+":tests-agent-runner")
+
+	// 2. An upgrade of the configuration reloads, and restarts nothing.
+	agents.keep(func() {
+		generations := agents.generations()
+		helm("upgrade", chartFolder, "--values", values(map[string]any{
+			"max_concurrent_workflows": 3,
+			"pod_template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
+				"name": "pulumi-workflow", "env": []any{map[string]any{"name": "TEAM", "value": "platform"}},
+			}}}},
+		}))
+		agents.awaitReload(generations)
+	})
+	w.runs("two", w.poolID, "echo team $TEAM", "team platform")
+	if lines := agents.warnings(); len(lines) > 0 {
+		t.Errorf("the agent warns: %s", lines)
+	}
+
+	// 3. One command removes all that the first one made.
+	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
+	helm("uninstall")
+	w.eventually("nothing is left", func() bool { return everything() == before })
 }
