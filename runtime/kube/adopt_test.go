@@ -391,6 +391,27 @@ func TestAdoptOrphans(t *testing.T) {
 			t.Errorf("swept %v, %v", removed, err)
 		}
 	})
+	t.Run("pools in several namespaces", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y")
+		here, there := all[1], all[1].cluster.Executor("elsewhere")
+		t.Cleanup(there.Close)
+		name := a.worker(t, all[0], "job-1")
+		for _, pod := range a.Pods(testNamespace) {
+			if pod.Name == name {
+				moved := pod.DeepCopy()
+				moved.Namespace, moved.UID = "elsewhere", ""
+				a.Put(moved)
+				a.Drop(testNamespace, name)
+			}
+		}
+		shows(t, there, name, all[0].self.owner)
+		a.Drop(testNamespace, "agent-x")
+		wantAdopted(t, here)
+		wantAdopted(t, there, "job-1")
+		if pods := a.Pods("elsewhere"); len(pods) != 1 || ownerOf(&pods[0]) != there.self.owner || there.self.owner.Namespace != testNamespace {
+			t.Errorf("the Pods elsewhere are %+v", pods)
+		}
+	})
 	t.Run("another Deployment", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		name := a.worker(t, all[0], "job-1")
