@@ -276,7 +276,8 @@ func (o *orphanage) AdoptOrphans(_ context.Context, mine func(string) bool) (ado
 	for _, job := range o.orphans {
 		if mine(job.Pool) {
 			job.Agent = "agent-1"
-			adopted = append(adopted, runtime.Found{ID: o.Adopt(&job, time.Now()), Pool: job.Pool, PoolName: job.PoolName, Job: job.ID})
+			id := o.Adopt(&job, time.Now())
+			adopted = append(adopted, runtime.Found{ID: id, Pool: job.Pool, PoolName: job.PoolName, Job: job.ID})
 		}
 	}
 	return adopted, o.fails

@@ -53,9 +53,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // hold queues a job that runs until it is released, and waits until it runs.
 func (g *gate) hold(stack string) {
 	g.w.t.Helper()
-	g.w.queue(stack, order{Steps: []step{{
-		Name: "a", Run: "echo begun; until wget -q -O - " + g.url + "/" + stack + " 2>/dev/null; do sleep 0.1; done; echo finished",
-	}}})
+	wait := "until wget -q -O - " + g.url + "/" + stack + " 2>/dev/null; do sleep 0.1; done"
+	g.w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo begun; " + wait + "; echo finished"}}})
 	g.w.begun(stack)
 }
 

@@ -137,7 +137,7 @@ func (e *Executor) gone(ctx context.Context, o owner) (bool, error) {
 	case o.ended(pod):
 		return true, nil
 	}
-	e.cluster.found(o)
+	e.cluster.noteExists(o)
 	return false, nil
 }
 
@@ -148,8 +148,8 @@ func (c *Cluster) exists(o owner) bool {
 	return time.Since(c.alive[o]) < ownerFresh
 }
 
-// found notes that the Pod of an agent exists.
-func (c *Cluster) found(o owner) {
+// noteExists notes that the Pod of an agent was found.
+func (c *Cluster) noteExists(o owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()

@@ -56,7 +56,8 @@ func (r *replicas) await(t *testing.T) []string {
 	limit := time.After(2 * time.Minute) // on a busy node
 	for {
 		var all corev1.PodList
-		err := r.core.Get().Namespace(r.n.Name).Resource("pods").Param("labelSelector", "app=agent").Do(t.Context()).Into(&all)
+		err := r.core.Get().Namespace(r.n.Name).Resource("pods").
+			Param("labelSelector", "app=agent").Do(t.Context()).Into(&all)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +82,8 @@ func (r *replicas) await(t *testing.T) []string {
 func (r *replicas) delete(t *testing.T, name string) {
 	t.Helper()
 	options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
-	if err := r.core.Delete().Namespace(r.n.Name).Resource("pods").Name(name).Body(options).Do(t.Context()).Error(); err != nil {
+	err := r.core.Delete().Namespace(r.n.Name).Resource("pods").Name(name).Body(options).Do(t.Context()).Error()
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -65,7 +65,7 @@ func (c *Cluster) Identify(ctx context.Context) error {
 		c.options.Log.Info("agent runs in a pod", "namespace", pod.Namespace, "agent_pod", pod.Name, "group", found.group)
 		return nil
 	case apierrors.IsForbidden(err) && !fromProxy(err):
-		c.warnUnknown("grant get on pods in the agent's namespace, as the documented Role does", err)
+		c.warnUnknown("grant get on pods in the agent's namespace, as the documented Role does, and restart the agent", err)
 		return nil
 	case absent(err):
 		c.warnUnknown("set the variable POD_NAME from metadata.name in the agent's Pod, "+
@@ -90,6 +90,6 @@ func (c *Cluster) warnUnknown(cure string, err error) {
 	}
 	c.warned = true
 	c.options.Log.Warn("cannot read the agent's own Pod: if it ends, its jobs go on, "+
-		"but no other agent adopts them or removes their Pods; "+cure,
+		"but only an agent with the same state folder adopts them or removes their Pods; "+cure,
 		"namespace", c.at.namespace, "agent_pod", c.at.name, "error", err)
 }

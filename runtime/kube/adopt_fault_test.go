@@ -1,0 +1,161 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// orphaned returns a cluster with a running job whose agent does not exist any more, and
+// another agent, whose watch shows the job.
+func orphaned(t *testing.T) (a *agents, e *Executor, worker string, before owner) {
+	t.Helper()
+	a, all := newAgents(t, "agent-x", "agent-y")
+	worker = a.worker(t, all[0], "job-1")
+	shows(t, all[1], worker, all[0].self.owner)
+	a.Drop(testNamespace, "agent-x")
+	return a, all[1], worker, all[0].self.owner
+}
+
+func TestAdoptOwnerUnknown(t *testing.T) {
+	for name, fault := range map[string]kubetest.Fault{
+		"403":      {Status: http.StatusForbidden, Message: "not allowed"},
+		"500":      {Status: http.StatusInternalServerError, Message: "etcd is slow"},
+		"time-out": {Status: http.StatusGatewayTimeout, Message: "Timeout: request did not complete"},
+	} {
+		t.Run("request for the owner is answered with "+name, func(t *testing.T) {
+			a, e, worker, before := orphaned(t)
+			a.Inject(func(r kubetest.Request) *kubetest.Fault {
+				if r.Verb == "get" && r.Name == "agent-x" {
+					return &fault
+				}
+				return nil
+			})
+			if got, err := adopt(t, e); err == nil || !strings.Contains(err.Error(), "agent-x") || len(got) > 0 {
+				t.Errorf("adopted %v, %v, want an error that names the agent's Pod", got, err)
+			}
+			shows(t, e, worker, before)
+			a.Inject(nil)
+			wantAdopted(t, e, "job-1")
+		})
+	}
+	t.Run("API server is down", func(t *testing.T) {
+		a, e, _, _ := orphaned(t)
+		a.Inject(down)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if found, err := e.AdoptOrphans(ctx, everyPool); err == nil || len(found) > 0 {
+			t.Errorf("adopted %v, %v", found, err)
+		}
+		a.Inject(nil)
+		wantAdopted(t, e, "job-1")
+	})
+	t.Run("owner that is damaged", func(t *testing.T) {
+		a, e, worker, _ := orphaned(t)
+		a.Change(testNamespace, worker, func(p *corev1.Pod) {
+			p.Annotations[annotationOwner], p.Labels[labelOwner] = "{", ""
+		})
+		shows(t, e, worker, owner{Namespace: testNamespace})
+		if got, err := adopt(t, e); err == nil || len(got) > 0 {
+			t.Errorf("adopted %v, %v", got, err)
+		}
+	})
+}
+
+func TestAdoptConflict(t *testing.T) {
+	t.Run("kubelet reports between read and update", func(t *testing.T) {
+		a, e, worker, _ := orphaned(t)
+		left := 2
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "update" && left > 0 {
+				left--
+				a.Change(testNamespace, worker, func(p *corev1.Pod) { p.Status.Message = fmt.Sprint("report ", left) })
+			}
+			return nil
+		})
+		wantAdopted(t, e, "job-1")
+		if left > 0 {
+			t.Error("no update was tried")
+		}
+	})
+	t.Run("Pod changes before each update", func(t *testing.T) {
+		a, e, worker, _ := orphaned(t)
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "update" {
+				a.Change(testNamespace, worker, func(*corev1.Pod) {})
+			}
+			return nil
+		})
+		if got, err := adopt(t, e); err == nil || len(got) > 0 {
+			t.Errorf("adopted %v, %v", got, err)
+		}
+		a.Inject(nil)
+		wantAdopted(t, e, "job-1")
+	})
+	t.Run("another agent is first", func(t *testing.T) {
+		a, e, worker, _ := orphaned(t)
+		a.put("agent-z", "agent")
+		third := a.agent(t, "agent-z")
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "update" {
+				a.Change(testNamespace, worker, third.self.mark)
+			}
+			return nil
+		})
+		wantAdopted(t, e)
+		a.Inject(nil)
+		shows(t, e, worker, third.self.owner)
+	})
+	t.Run("watch is behind", func(t *testing.T) {
+		a, e, worker, before := orphaned(t)
+		a.put("agent-z", "agent")
+		third := a.agent(t, "agent-z")
+		shows(t, third, worker, before)
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "watch" || r.Verb == "list" {
+				return &kubetest.Fault{Status: http.StatusServiceUnavailable}
+			}
+			return nil
+		})
+		a.DropWatches()
+		wantAdopted(t, third, "job-1")
+		shows(t, e, worker, before)
+		wantAdopted(t, e)
+		a.Drop(testNamespace, worker)
+		wantAdopted(t, e)
+	})
+}
+
+func TestAdoptLostAnswer(t *testing.T) {
+	t.Run("answer of the update is lost", func(t *testing.T) {
+		a, e, worker, _ := orphaned(t)
+		a.Inject(times(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
+		if got, err := adopt(t, e); err == nil || len(got) > 0 {
+			t.Errorf("adopted %v, %v", got, err)
+		}
+		a.Inject(nil)
+		shows(t, e, worker, e.self.owner)
+		wantAdopted(t, e, "job-1")
+		wantAdopted(t, e)
+	})
+	t.Run("answer of the update is lost and the Pod is deleted", func(t *testing.T) {
+		a, e, worker, _ := orphaned(t)
+		a.Inject(times(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
+		if got, err := adopt(t, e); err == nil || len(got) > 0 {
+			t.Errorf("adopted %v, %v", got, err)
+		}
+		a.Drop(testNamespace, worker)
+		seen(t, e, "no Pod", func(all map[string]*state) bool { return len(all) == 0 })
+		wantAdopted(t, e)
+		if len(e.unsure) > 0 {
+			t.Errorf("the Pods %v are still unsure", e.unsure)
+		}
+	})
+}

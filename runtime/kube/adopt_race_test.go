@@ -1,0 +1,168 @@
+package kube
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+func TestAdoptRace(t *testing.T) {
+	const rounds = 100
+	a, all := newAgents(t, "agent-x", "agent-y", "agent-z")
+	for i := range rounds {
+		job := fmt.Sprint("job-", i)
+		name := a.worker(t, all[0], job)
+		dead := owner{testNamespace, fmt.Sprint("dead-", i), "u"}
+		a.Change(testNamespace, name, self{owner: dead, group: all[0].self.group}.mark)
+		for _, e := range all {
+			shows(t, e, name, dead)
+		}
+		winners := make(chan string, len(all))
+		var group sync.WaitGroup
+		for _, e := range all {
+			group.Go(func() {
+				if got, err := adopt(t, e); err != nil || len(got) > 0 && !slices.Equal(got, []string{job}) {
+					t.Errorf("round %d: adopted %v, %v", i, got, err)
+				} else if len(got) == 1 {
+					winners <- e.self.owner.Name
+				}
+			})
+		}
+		group.Wait()
+		if len(winners) != 1 {
+			t.Fatalf("round %d: %d agents adopted the job", i, len(winners))
+		}
+		winner := <-winners
+		for _, pod := range a.Pods(testNamespace) {
+			if pod.Name == name && ownerOf(&pod).Name != winner {
+				t.Fatalf("round %d: %s adopted the job, and its owner is %+v", i, winner, ownerOf(&pod))
+			}
+		}
+		a.Drop(testNamespace, name)
+	}
+}
+
+// TestAdoptUnderChange lets agents come and go, and faults happen, while they adopt. No
+// agent adopts a job whose agent exists, and in the end each job has exactly one.
+func TestAdoptUnderChange(t *testing.T) {
+	const jobs, agentsAtOnce, steps = 12, 4, 30
+	random := rand.New(rand.NewPCG(1, 2))
+	a, living := newAgents(t, "agent-0", "agent-1", "agent-2", "agent-3")
+	attends := map[string]string{} // agent by job; guarded by mu
+	var mu sync.Mutex
+	for i := range jobs {
+		job := fmt.Sprint("job-", i)
+		e := living[i%agentsAtOnce]
+		a.worker(t, e, job)
+		attends[job] = e.self.owner.UID
+	}
+	tick := func(gone map[string]bool) {
+		var group sync.WaitGroup
+		for _, e := range living {
+			group.Go(func() {
+				got, _ := adopt(t, e) // faults are repeated by a later turn
+				mu.Lock()
+				defer mu.Unlock()
+				for _, job := range got {
+					if before := attends[job]; before != e.self.owner.UID && !gone[before] {
+						t.Errorf("%s adopted %s, which %s attends", e.self.owner.UID, job, attends[job])
+					}
+					attends[job] = e.self.owner.UID
+				}
+			})
+		}
+		group.Wait()
+	}
+	gone := map[string]bool{}
+	for step := range steps {
+		i := random.IntN(len(living))
+		a.Drop(testNamespace, living[i].self.owner.Name)
+		gone[living[i].self.owner.UID] = true
+		name := fmt.Sprint("agent-", agentsAtOnce+step)
+		if random.IntN(3) == 0 {
+			name = living[i].self.owner.Name // as a StatefulSet does
+		}
+		a.put(name, "agent")
+		living[i] = a.agent(t, name)
+		faults := []kubetest.Fault{
+			{Status: http.StatusConflict}, {Status: http.StatusInternalServerError},
+			{Status: http.StatusInternalServerError, After: true}, {Status: http.StatusForbidden},
+		}
+		verb := []string{"get", "update"}[random.IntN(2)]
+		a.Inject(times(random.IntN(4), verb, faults[random.IntN(len(faults))]))
+		if random.IntN(4) == 0 {
+			a.DropWatches()
+		}
+		tick(gone)
+		a.Inject(nil)
+	}
+	limit := time.Now().Add(testLimit)
+	for orphans := jobs; orphans > 0; {
+		if time.Now().After(limit) {
+			t.Fatalf("%d jobs have no agent: %v", orphans, attends)
+		}
+		tick(gone)
+		orphans = 0
+		for _, agent := range attends {
+			if gone[agent] {
+				orphans++
+			}
+		}
+	}
+	for _, pod := range a.Pods(testNamespace) {
+		if job := pod.Labels[labelJob]; job != "" && ownerOf(&pod).UID != attends[job] {
+			t.Errorf("%s is attended by %s, and its owner is %+v", job, attends[job], ownerOf(&pod))
+		}
+	}
+}
+
+// TestAdoptedJob follows a job over the end of its agent to its own end.
+func TestAdoptedJob(t *testing.T) {
+	release := make(chan struct{})
+	s := newScripted(t, func(c *kubetest.Container) int {
+		<-release
+		return succeed(c)
+	})
+	s.kubelet.Hold = func(pod *corev1.Pod) *corev1.PodStatus {
+		if !strings.HasPrefix(pod.Name, "agent-") {
+			return nil
+		}
+		return &corev1.PodStatus{Phase: corev1.PodRunning}
+	}
+	a := &agents{API: s.API}
+	a.put("agent-x", "agent")
+	a.put("agent-y", "agent")
+	first, second := a.agent(t, "agent-x"), a.agent(t, "agent-y")
+	job := s.job("job-1")
+	setup := runtime.NewSetup(job, s.service, runtimetest.Offer(job))
+	id, err := first.Start(t.Context(), job, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, _, _ := parseID(id)
+	shows(t, second, name, first.self.owner)
+	a.Drop(testNamespace, "agent-x")
+	wantAdopted(t, second, "job-1")
+	ended := waiting(t, second, id)
+	close(release)
+	if exit := receive(t, ended); exit.Code != runtime.CodeSucceeded {
+		t.Errorf("got %+v", exit)
+	}
+	if err := second.Remove(t.Context(), id, 0); err != nil {
+		t.Error(err)
+	}
+	if pods := a.Pods(testNamespace); len(pods) != 1 {
+		t.Errorf("%d Pods are left, want the one of the second agent", len(pods))
+	}
+}

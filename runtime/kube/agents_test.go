@@ -1,0 +1,159 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// agents is a fake cluster with agents in Pods of the Deployment "agent". Their
+// jobs are Pods that do nothing.
+type agents struct {
+	*kubetest.API
+	log lockedBuffer // of all executors
+}
+
+// lockedBuffer is a buffer that several goroutines write to.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// put creates the Pod of an agent, and deletes an older one of its name.
+func (a *agents) put(name, deployment string) {
+	a.Drop(testNamespace, name)
+	pod := agentPodWith(name, "ReplicaSet", deployment+"-1", "1")
+	pod.Namespace, pod.UID = testNamespace, ""
+	pod.Spec.Containers = []corev1.Container{{Name: "agent", Image: agentImage}}
+	pod.Status.Phase = corev1.PodRunning
+	a.Put(pod)
+}
+
+// cluster returns the connection of the agent in a Pod.
+func (a *agents) cluster(t testing.TB, pod string) *Cluster {
+	t.Helper()
+	cluster, err := New(Options{
+		RunnerDirectory: runnerDirectory, Config: a.Config(), Namespace: testNamespace, Pod: pod,
+		Image: agentImage, Agent: "id-of-" + pod, Log: slog.New(slog.NewTextHandler(&a.log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cluster
+}
+
+// agent returns an executor of the agent in a Pod.
+func (a *agents) agent(t testing.TB, pod string) *Executor {
+	t.Helper()
+	cluster := a.cluster(t, pod)
+	if err := cluster.Identify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e := cluster.Executor("")
+	t.Cleanup(e.Close)
+	if err := e.pods.ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// worker creates the Pod of a job that an agent has started, and returns its name.
+func (a *agents) worker(t testing.TB, e *Executor, id string) string {
+	t.Helper()
+	job := testJob()
+	job.ID, job.Agent = id, e.cluster.options.Agent
+	pod, err := podOf(job, namePrefix+id, e.podSettings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Namespace = testNamespace
+	pod.Annotations[annotationHandoff] = "sealed"
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: mainContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+	}}}
+	a.Put(pod)
+	return pod.Name
+}
+
+// seen waits until the watch of an executor shows what the condition demands.
+func seen(t testing.TB, e *Executor, what string, condition func(all map[string]*state) bool) {
+	t.Helper()
+	limit := time.After(testLimit)
+	for {
+		all := map[string]*state{}
+		e.pods.each(func(s *state) { all[s.name] = s })
+		if condition(all) {
+			return
+		}
+		select {
+		case <-limit:
+			t.Fatalf("the watch does not show %s: %+v", what, all)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// shows waits until the watch of an executor shows a Pod with this owner.
+func shows(t testing.TB, e *Executor, name string, o owner) {
+	t.Helper()
+	seen(t, e, fmt.Sprintf("%s of %s", name, o.Name), func(all map[string]*state) bool {
+		return all[name] != nil && all[name].owner.Value() == o
+	})
+}
+
+func everyPool(string) bool { return true }
+
+// adopt calls AdoptOrphans, and returns the ids of the adopted jobs.
+func adopt(t testing.TB, e *Executor) ([]string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	defer cancel()
+	found, err := e.AdoptOrphans(ctx, everyPool)
+	var jobs []string
+	for _, f := range found {
+		jobs = append(jobs, f.Job)
+	}
+	slices.Sort(jobs)
+	return jobs, err
+}
+
+// wantAdopted checks what one call of AdoptOrphans adopts.
+func wantAdopted(t testing.TB, e *Executor, want ...string) {
+	t.Helper()
+	if got, err := adopt(t, e); err != nil || !slices.Equal(got, want) {
+		t.Errorf("adopted %v, %v, want %v", got, err, want)
+	}
+}
+
+func newAgents(t testing.TB, names ...string) (*agents, []*Executor) {
+	t.Helper()
+	a := &agents{API: kubetest.NewAPI(t)}
+	var all []*Executor
+	for _, name := range names {
+		a.put(name, "agent")
+		all = append(all, a.agent(t, name))
+	}
+	return a, all
+}
