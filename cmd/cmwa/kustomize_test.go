@@ -115,10 +115,15 @@ func TestKustomize(t *testing.T) {
 			}
 		})
 		t.Run(overlay+" can be laid over", func(t *testing.T) {
-			components := []string{"network-policy", "service-monitor"}
+			components := []string{"network-policy", "service-monitor", "registry-credentials", "events"}
 			folder := kustomization{overlay: overlay, namespace: "other", tokens: tokens, components: components}.write(t)
 			text := must(t, kubectlVariable, "kustomize", folder)
 			kinds := checkManifests(t, text)
+			for _, verbs := range []string{"- secrets\n  verbs:\n  - create\n  - delete\n", "- events\n  verbs:\n  - list\n"} {
+				if !strings.Contains(text, verbs) {
+					t.Errorf("there is no %q in\n%s", verbs, text)
+				}
+			}
 			for _, kind := range []string{"Namespace", "Deployment", "NetworkPolicy", "ServiceMonitor"} {
 				if !slices.Contains(kinds, kind) {
 					t.Errorf("there is no %s in %v", kind, kinds)

@@ -68,6 +68,16 @@ and config over it. */}}
 {{- $all | uniq | join "," }}
 {{- end }}
 
+{{/* cmwa.handoffBySecret is true if a pool has kubernetes.handoff: secret. */}}
+{{- define "cmwa.handoffBySecret" -}}
+{{- $config := include "cmwa.config" . | fromYaml }}
+{{- $result := false }}
+{{- range append ($config.pools | default list) $config }}
+{{- if eq ((default dict .kubernetes).handoff | default "") "secret" }}{{ $result = true }}{{ end }}
+{{- end }}
+{{- $result }}
+{{- end }}
+
 {{/* cmwa.check fails with the cure if values contradict each other or miss something. */}}
 {{- define "cmwa.check" -}}
 {{- $agent := .Values.agent }}
