@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	sigsjson "sigs.k8s.io/json"
 )
@@ -36,6 +37,7 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 		}
 		return nil, errors.New("pod_template is not a mapping")
 	}
+	mountToken(fields)
 	result, err := merged(pod, fields)
 	if err == nil {
 		err = restore(result, pod) // 5.
@@ -88,6 +90,18 @@ func merged(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 	return result, nil
 }
 
+// mountToken lets a Pod have the token of a service account that the template names,
+// unless the template decides that itself. kubernetes.service_account does the same.
+func mountToken(fields map[string]any) {
+	spec, _ := fields["spec"].(map[string]any)
+	if account, _ := spec["serviceAccountName"].(string); account == "" {
+		return
+	}
+	if _, set := spec["automountServiceAccountToken"]; !set {
+		spec["automountServiceAccountToken"] = true
+	}
+}
+
 // merge applies a strategic merge patch.
 func merge(plain, patch []byte) (merged []byte, err error) {
 	defer func() {
@@ -101,11 +115,15 @@ func merge(plain, patch []byte) (merged []byte, err error) {
 // restore puts back what a template must not change in a Pod: names, labels and
 // annotations of the agent, both volumes and their mounts, and the commands. With
 // another init container or other volumes, a template would get the key that the
-// handoff is sealed to.
+// handoff is sealed to. What only the cluster sets is removed: a template may be a
+// Pod that was read from a cluster.
 func restore(pod, plain *corev1.Pod) error {
 	pod.TypeMeta, pod.Status = plain.TypeMeta, corev1.PodStatus{}
-	pod.Name, pod.GenerateName, pod.Namespace = plain.Name, "", ""
-	pod.Labels, pod.Annotations = laidOver(pod.Labels, plain.Labels), laidOver(pod.Annotations, plain.Annotations)
+	pod.ObjectMeta = metav1.ObjectMeta{
+		Name:   plain.Name,
+		Labels: laidOver(pod.Labels, plain.Labels), Annotations: laidOver(pod.Annotations, plain.Annotations),
+		Finalizers: pod.Finalizers, OwnerReferences: pod.OwnerReferences,
+	}
 	pod.Spec.RestartPolicy = plain.Spec.RestartPolicy
 	pod.Spec.ActiveDeadlineSeconds = plain.Spec.ActiveDeadlineSeconds
 	pod.Spec.EphemeralContainers = nil

@@ -148,6 +148,28 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
+	t.Run("a service account of its own brings its token", func(t *testing.T) {
+		for template, want := range map[string]bool{
+			`{"spec": {"serviceAccountName": "worker"}}`:                                        true,
+			`{"spec": {"serviceAccountName": "worker", "automountServiceAccountToken": false}}`: false,
+			`{"spec": {"hostname": "a"}}`:                                                       false,
+		} {
+			pod, err := templated(template)
+			if err != nil || *pod.Spec.AutomountServiceAccountToken != want {
+				t.Errorf("%s: got %+v, %v", template, pod, err)
+			}
+		}
+	})
+
+	t.Run("a Pod that was read from a cluster", func(t *testing.T) {
+		pod, err := templated(`{"metadata": {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-02T15:04:05Z",
+			"deletionTimestamp": "2026-01-02T15:04:05Z", "finalizers": ["example.com/a"]}, "status": {"phase": "Running"}}`)
+		if err != nil || pod.UID != "" || pod.ResourceVersion != "" || !pod.CreationTimestamp.IsZero() ||
+			pod.DeletionTimestamp != nil || pod.Status.Phase != "" || len(pod.Finalizers) != 1 {
+			t.Errorf("got %+v, %v", pod, err)
+		}
+	})
+
 	t.Run("elements that may have the same merge key", func(t *testing.T) {
 		pod, err := templated(`{"spec": {"containers": [{"name": "pulumi-workflow",
 			"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}],
