@@ -15,8 +15,11 @@ func (r rules) container(n node, isInit bool) {
 	if n.blank() {
 		return
 	}
-	isMain := !isInit && n.get("name").text() == mainContainer
-	if image := n.get("image"); !isMain && image.text() == "" && (image.v.Data == nil || image.v.Data == "") {
+	list := "containers"
+	if isInit {
+		list = "initContainers"
+	}
+	if image := n.get("image"); !isOwn(list, n.get("name").text()) && image.text() == "" && (image.v.Data == nil || image.v.Data == "") {
 		hint := "only the container " + mainContainer + " has one already"
 		if !isInit && position.Closest(n.get("name").text(), []string{mainContainer}) != "" {
 			hint = "did you mean the container " + mainContainer + "?"

@@ -18,32 +18,21 @@ import (
 // Root is the name of the definition of a Pod template.
 const Root = "#Pod"
 
-// ofTheAgent is what a template must leave to the agent, and what a container
-// beside the agent's needs, as far as JSON Schema can say it.
+// ofTheAgent is what a template must not take from the agent, and what a container
+// beside the agent's needs, as far as JSON Schema can express it. Fields that the agent
+// restores are accepted.
 const ofTheAgent = `{
 	"$comment": "What belongs to the agent.",
 	"properties": {
 		"apiVersion": {"const": "v1"},
 		"kind": {"const": "Pod"},
-		"status": {"maxProperties": 0},
 		"$patch": false,
 		"$retainKeys": false,
 		"metadata": {
 			"type": "object",
 			"properties": {
-				"name": false, "generateName": false, "namespace": false,
-				"uid": {"type": "null"}, "resourceVersion": {"type": "null"}, "generation": {"type": "null"}, "creationTimestamp": {"type": "null"},
-				"deletionTimestamp": {"type": "null"}, "deletionGracePeriodSeconds": {"type": "null"}, "selfLink": {"type": "null"}, "managedFields": {"type": "null"},
-				"labels": {
-					"type": "object",
-					"properties": {"app.kubernetes.io/component": false, "app.kubernetes.io/name": false, "$patch": false, "$retainKeys": false},
-					"patternProperties": {"^cmwa": false}
-				},
-				"annotations": {
-					"type": "object",
-					"properties": {"$patch": false, "$retainKeys": false},
-					"patternProperties": {"^cmwa": false}
-				},
+				"labels": {"type": "object", "properties": {"$patch": false, "$retainKeys": false}},
+				"annotations": {"type": "object", "properties": {"$patch": false, "$retainKeys": false}},
 				"$patch": false,
 				"$retainKeys": false
 			}
@@ -51,23 +40,25 @@ const ofTheAgent = `{
 		"spec": {
 			"type": "object",
 			"properties": {
-				"restartPolicy": {"const": "Never"},
-				"ephemeralContainers": {"maxItems": 0},
 				"$patch": false,
 				"$retainKeys": false,
 				"containers": {
 					"type": "array",
 					"items": {
 						"if": {"properties": {"name": {"const": "pulumi-workflow"}}},
-						"then": {"properties": {"command": false, "args": false, "$patch": false, "$retainKeys": false, "restartPolicy": {"const": null}, "image": {"type": "string", "minLength": 1}}},
+						"then": {"properties": {"$patch": false, "$retainKeys": false, "image": {"type": "string", "minLength": 1}}},
 						"else": {"properties": {"name": {"not": {"pattern": "^pulumi-workflow-"}}}, "anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]}
 					}
 				},
 				"initContainers": {
 					"type": "array",
 					"items": {
-						"properties": {"name": {"not": {"pattern": "^pulumi-workflow(-|$)"}}},
-						"anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]
+						"if": {"properties": {"name": {"const": "pulumi-workflow-prepare"}}},
+						"then": {"properties": {"$patch": false, "$retainKeys": false}},
+						"else": {
+							"properties": {"name": {"not": {"pattern": "^pulumi-workflow(-|$)"}}},
+							"anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]
+						}
 					}
 				},
 				"volumes": {

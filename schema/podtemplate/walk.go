@@ -141,7 +141,7 @@ func (c *checker) list(list []position.Value, f *valueType, s step) []position.V
 		default:
 			if isMapping {
 				inner.loose = f.entry.ref == "#Container" &&
-					s.path[strings.LastIndexByte(s.path, '.')+1:] == "containers" && text(t, "name") == mainContainer
+					isOwn(s.path[strings.LastIndexByte(s.path, '.')+1:], text(t, "name"))
 			}
 			if isMapping && f.mergeKey != "" && !inner.plain {
 				c.mergeKey(t, v, f, inner)

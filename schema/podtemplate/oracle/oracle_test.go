@@ -13,34 +13,24 @@ import (
 
 // stricter are the templates that the check refuses and the API server takes.
 var stricter = map[string]string{
-	"metadata/bad-name.yaml":                "the label, or the field, is the agent's",
-	"metadata/bad-generate-name.yaml":       "the label, or the field, is the agent's",
-	"metadata/bad-own-labels.yaml":          "the label, or the field, is the agent's",
-	"metadata/bad-labels-removed.yaml":      "the label, or the field, is the agent's",
-	"metadata/bad-labels-replaced.yaml":     "the label, or the field, is the agent's",
-	"metadata/bad-server-set.yaml":          "the cluster sets it, and overwrites what a Pod says",
-	"metadata/bad-status.yaml":              "the cluster sets it, and overwrites what a Pod says",
-	"metadata/bad-kind.yaml":                "the merge works, but the agent asks for a Pod of v1",
-	"metadata/bad-api-version.yaml":         "the merge works, but the agent asks for a Pod of v1",
-	"metadata/bad-two-documents.yaml":       "a reader of one document passes over the second",
-	"patch/bad-main-env-replaced.yaml":      "it would take away or replace what the agent needs to run a job",
-	"patch/bad-mount-below.yaml":            "it would take away or replace what the agent needs to run a job",
-	"patch/bad-main-mount-deleted.yaml":     "it would take away or replace what the agent needs to run a job",
-	"patch/bad-main-mounts-removed.yaml":    "it would take away or replace what the agent needs to run a job",
-	"patch/bad-containers-replaced.yaml":    "it would take away or replace what the agent needs to run a job",
-	"patch/bad-main-command.yaml":           "it would take away or replace what the agent needs to run a job",
-	"patch/bad-main-command-null.yaml":      "it would take away or replace what the agent needs to run a job",
-	"patch/bad-main-command-trimmed.yaml":   "it would take away or replace what the agent needs to run a job",
-	"patch/bad-restart-policy.yaml":         "a job runs once",
-	"patch/bad-restart-policy-removed.yaml": "a job runs once",
-	"patch/bad-main-restart.yaml":           "a job runs once",
-	"patch/bad-mount-of-ours.yaml":          "the volume is the agent's, or its name is kept for the agent",
-	"patch/bad-reserved-volume.yaml":        "the volume is the agent's, or its name is kept for the agent",
-	"patch/bad-directive-in-list.yaml":      "the merge drops the directive in silence, or not, depending on the Pod below it",
-	"patch/bad-primitive-list.yaml":         "the merge drops the directive in silence, or not, depending on the Pod below it",
-	"containers/bad-same-init-name.yaml":    "the merge lays the second entry over the first in silence",
-	"scheduling/bad-grace-negative.yaml":    "the API server puts 1 second in place of a negative time",
-	"volumes/bad-medium.yaml":               "the API server does not look, and the node refuses to start the Pod",
+	"metadata/bad-labels-removed.yaml":   "the label, or the field, is the agent's",
+	"metadata/bad-labels-replaced.yaml":  "the label, or the field, is the agent's",
+	"metadata/bad-kind.yaml":             "the merge works, but the agent asks for a Pod of v1",
+	"metadata/bad-api-version.yaml":      "the merge works, but the agent asks for a Pod of v1",
+	"metadata/bad-two-documents.yaml":    "a reader of one document passes over the second",
+	"patch/bad-main-env-replaced.yaml":   "it would take away or replace what the agent needs to run a job",
+	"patch/bad-mount-below.yaml":         "it would take away or replace what the agent needs to run a job",
+	"patch/bad-prepare-deleted.yaml":     "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-mount-deleted.yaml":  "it would take away or replace what the agent needs to run a job",
+	"patch/bad-main-mounts-removed.yaml": "it would take away or replace what the agent needs to run a job",
+	"patch/bad-containers-replaced.yaml": "it would take away or replace what the agent needs to run a job",
+	"patch/bad-mount-of-ours.yaml":       "the volume is the agent's, or its name is kept for the agent",
+	"patch/bad-reserved-volume.yaml":     "the volume is the agent's, or its name is kept for the agent",
+	"patch/bad-directive-in-list.yaml":   "the merge drops the directive in silence, or not, depending on the Pod below it",
+	"patch/bad-primitive-list.yaml":      "the merge drops the directive in silence, or not, depending on the Pod below it",
+	"containers/bad-same-init-name.yaml": "the merge lays the second entry over the first in silence",
+	"scheduling/bad-grace-negative.yaml": "the API server puts 1 second in place of a negative time",
+	"volumes/bad-medium.yaml":            "the API server does not look, and the node refuses to start the Pod",
 }
 
 // looser are the templates that the API server refuses and the check takes.
@@ -58,8 +48,12 @@ func TestTheCheckAgreesWithTheAPIServer(t *testing.T) {
 			count++
 			met[name] = true
 			t.Run(name, func(t *testing.T) {
-				problems := podtemplate.CheckFile(name, []byte(content)).Errors()
+				all := podtemplate.CheckFile(name, []byte(content))
+				problems := all.Errors()
 				refusal := oracle.Judge([]byte(content))
+				if len(problems) == 0 && slices.ContainsFunc(all, protected) {
+					return // the agent sets its own after the merge, so the API server never sees it
+				}
 				ours, theirs := len(problems) == 0, refusal == nil
 				_, isStricter := stricter[name]
 				_, isLooser := looser[name]
