@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
@@ -133,8 +134,9 @@ func (s *scope) certificates() {
 	s.pool.CA = string(good)
 }
 
-// template settles the Pod template: written inline, in a file, or in the file
-// that the public packaging mounts.
+// template settles the Pod template: pod_template, or the file that
+// pod_template_file names, or without either the file that the public packaging
+// mounts.
 func (s *scope) template() {
 	if !s.valid("pod_template", "pod_template_file") {
 		return
@@ -149,33 +151,71 @@ func (s *scope) template() {
 		problems := podtemplate.Check(inline, s.path("pod_template"))
 		s.load.report(problems...)
 		s.use(inline, problems)
+		s.unusedTemplate(inline.Key, "pod_template", nil)
 	case name != "":
-		s.templateFile("pod_template_file", name, false)
+		content, _, err := s.look("pod_template_file", name)
+		if err != nil {
+			s.unread("pod_template_file", "put the template into it", err)
+			return
+		}
+		s.templateFile(name, content)
+		if filepath.Clean(name) != DefaultPodTemplateFile {
+			s.unusedTemplate(s.places["pod_template_file"], "pod_template_file", content)
+		}
 	case s.pool.DeployTarget == "kubernetes":
-		s.templateFile("pod_template_file", DefaultPodTemplateFile, true)
+		s.mountedTemplate()
 	}
 }
 
-// templateFile reads a template from a file of its own. One that nobody asked for
-// need not be there, and may be a folder: that is what a mount of a key that is
+// mountedTemplate reads the template from the file that the public packaging mounts.
+// It need not be there, and may be a folder: that is what the mount of a key that is
 // not there leaves.
-func (s *scope) templateFile(key, name string, unasked bool) {
-	content, _, err := s.look(key, name)
+func (s *scope) mountedTemplate() {
+	content, _, err := s.look("pod_template_file", DefaultPodTemplateFile)
 	switch {
-	case unasked && (errors.Is(err, secret.ErrNotRegular) || errors.Is(err, fs.ErrNotExist)):
-		return
-	case err != nil:
-		if !unasked {
-			s.unread(key, "put the template into it", err)
-		}
-		return
+	case err == nil:
+		s.templateFile(DefaultPodTemplateFile, content)
+	case errors.Is(err, secret.ErrNotRegular), missing(err):
+	default:
+		s.load.report(position.Problem{
+			Rule: position.RuleMissingFile, File: DefaultPodTemplateFile, Path: s.path("pod_template_file"),
+			Message: "the Pod template is there, and cannot be read by this user",
+			Hint:    "give the agent's user the right to read it, or set pod_template",
+		})
 	}
+}
+
+// templateFile takes a template from a file of its own.
+func (s *scope) templateFile(name string, content []byte) {
 	v, problems, ok := podtemplate.Parse(name, content)
 	if ok {
 		problems = append(problems, podtemplate.Check(v, "")...)
 		s.use(v, problems)
 	}
 	s.load.report(problems...)
+}
+
+// unusedTemplate warns if the file that the public packaging mounts holds another
+// template than the one in use, which key names: people expect that it counts. The
+// file is not followed for this. Without a template in use, people have decided so.
+func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {
+	if s.pool.DeployTarget != "kubernetes" || s.pool.PodTemplate == nil {
+		return
+	}
+	content, _, err := s.load.source.read(DefaultPodTemplateFile)
+	if err != nil || bytes.Equal(content, used) {
+		return
+	}
+	if v, _, ok := podtemplate.Parse(DefaultPodTemplateFile, content); ok && len(v.Data.(position.Mapping)) == 0 {
+		return
+	}
+	path := s.path(key)
+	if at.Variable != "" {
+		path = at.Variable
+	}
+	s.load.report(position.NewWarning(position.RuleFile, at, path,
+		"takes the place of "+DefaultPodTemplateFile+", which has no effect",
+		"move what is needed of that file here, and remove the file or its mount"))
 }
 
 func (s *scope) use(v position.Value, problems position.Problems) {

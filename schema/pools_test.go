@@ -138,7 +138,7 @@ func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
 	if changed != 1 {
 		t.Errorf("a change of it shows %d times", changed)
 	}
-	for _, content := range []string{"", "{}", "\n"} {
+	for _, content := range []string{"", "{}", "\n", "null"} {
 		if config, problems := read("kubernetes", content); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
 			t.Errorf("%q is no empty template: %v", content, problems)
 		}
@@ -150,6 +150,58 @@ func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
 	if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != position.RuleFile {
 		t.Errorf("a folder that is named outright is taken: %v", problems)
 	}
+}
+
+// TestOtherTemplatesTakeThePlaceOfTheMountedOne expects a warning where a template of
+// the public packaging is mounted and has no effect.
+func TestOtherTemplatesTakeThePlaceOfTheMountedOne(t *testing.T) {
+	const mounted, own = `{"spec": {"nodeSelector": {"disk": "ssd"}}}`, `{"spec": {"hostname": "a"}}`
+	for name, c := range map[string]struct {
+		keys, mounted string
+		warned        string // path of the warning; empty is none
+	}{
+		"pod_template":              {"pod_template: " + own, mounted, "pod_template"},
+		"pod_template_file":         {"pod_template_file: pod.json", mounted, "pod_template_file"},
+		"broken file":               {"pod_template: " + own, "{", "pod_template"},
+		"empty file":                {"pod_template: " + own, "{}", ""},
+		"the same content":          {"pod_template_file: pod.json", own, ""},
+		"the same file":             {"pod_template_file: /mnt/../mnt/worker-pod.json", mounted, ""},
+		"pod_template that is none": {"pod_template: {}", mounted, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := source("token: pul-a\ndeploy_target: kubernetes\n" + c.keys + "\n")
+			src.ReadFile = files(map[string]string{
+				schema.DefaultPodTemplateFile: c.mounted, "pod.json": own, "/mnt/../mnt/worker-pod.json": c.mounted,
+			})
+			config, problems := schema.Load(src)
+			if config == nil {
+				t.Fatal(problems)
+			}
+			if c.warned == "" && len(problems) > 0 {
+				t.Errorf("problems %v", problems)
+			}
+			if c.warned != "" && (len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Path != c.warned || problems[0].Line != 3) {
+				t.Errorf("problems %+v", problems)
+			}
+			if got := config.Pools[0].PodTemplate; (name == "pod_template that is none") != (got == nil) {
+				t.Errorf("the template is %v", got)
+			}
+		})
+	}
+	t.Run("Docker", func(t *testing.T) {
+		src := source("token: pul-a\npod_template: " + own + "\n")
+		src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: mounted})
+		if _, problems := schema.Load(src); len(problems) > 0 {
+			t.Errorf("problems %v", problems)
+		}
+	})
+	t.Run("a mounted file that cannot be read is no missing one", func(t *testing.T) {
+		src := source("token: pul-a\ndeploy_target: kubernetes\n")
+		src.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrPermission }
+		if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].File != schema.DefaultPodTemplateFile || problems[0].Hint == "" {
+			t.Errorf("problems %+v", problems)
+		}
+	})
 }
 
 // newCertificate makes a certificate in PEM form.
