@@ -52,7 +52,7 @@ oracle: ## Hold the check of Pod templates against the API server's own.
 reference: ## Write what is generated from the schema anew.
 	go generate ./schema/...
 
-demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up.
+demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up, TARGET=kubernetes runs it in a cluster.
 	@examples/demo/run
 
 bench: toolchain ## Compare jobs with docker run, and cmwa vet with cue vet; time reloads; load ten thousand times.
@@ -79,7 +79,7 @@ cover: ## Tell how much of each package the tests without an engine or a cluster
 	go test -coverprofile=bin/cover.out -coverpkg=./... $(UNIT)
 	@go tool cover -func=bin/cover.out | tail -n 1
 
-toolchain: ## Set up what the tests need: Docker, job images, pulumi, Kubernetes.
+toolchain: ## Set up what the tests need: Docker, job images, pulumi, Kubernetes, helm.
 	@$(TOOLCHAIN)/up
 
 clean: ## Remove bin; what toolchain made stays in the cache.

@@ -4,16 +4,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
 // TestTheDemo runs what make demo runs: it ends well, shows the stack's outputs,
 // and leaves nothing behind but caches.
 func TestTheDemo(t *testing.T) {
-	for _, target := range []string{"docker", "process"} {
-		t.Run(target, func(t *testing.T) { // one after the other: both build into bin
+	for _, target := range []string{"docker", "process", "kubernetes"} {
+		t.Run(target, func(t *testing.T) { // one after the other: all build into bin
 			folder := t.TempDir()
+			if target == "kubernetes" {
+				kubetest.Admin(t)
+			}
 			volumes := func() string {
 				out, err := exec.Command("docker", "volume", "ls", "--quiet", "--filter", "name=cmwa-demo").CombinedOutput()
 				if err != nil {
@@ -38,6 +44,12 @@ func TestTheDemo(t *testing.T) {
 			}
 			if after := volumes(); after != before {
 				t.Errorf("the demo leaves volumes: before %q, after %q", before, after)
+			}
+			if name := regexp.MustCompile(`namespace (\S+)`).FindStringSubmatch(string(out)); target == "kubernetes" {
+				left := must(t, kubectlVariable, "get", "namespace", name[1], "--ignore-not-found", "--output", "name")
+				if left != "" {
+					t.Errorf("the demo leaves %s", left)
+				}
 			}
 		})
 	}

@@ -3,24 +3,25 @@
 
 # choose_target: sets target to docker if an engine answers or can be started
 # (one that was started is stopped at the end), else to process; TARGET, if set,
-# decides.
+# decides. An engine also holds the image for jobs in a cluster.
 choose_target() {
   local refusal
   target=${TARGET:-docker}
   case $target in
-  docker) ;;
+  docker | kubernetes) ;;
   process) return 0 ;;
-  *) die "TARGET must be docker or process, not $target" ;;
+  *) die "TARGET must be docker, kubernetes or process, not $target" ;;
   esac
   ! engine_answers || return 0
   if refusal=$("$HERE/docker-up" 2>&1 >"$work/docker-up.log"); then
     note "started an engine; it is stopped again at the end"
     at_exit "$HERE/docker-down"
-  else
-    note "$refusal"
-    note "no engine can be had: the job runs as a process of this machine, isolated from nothing"
-    target=process
+    return 0
   fi
+  note "$refusal"
+  [ "$target" != kubernetes ] || die "no Docker engine can be had, which makes the image for jobs"
+  note "no engine can be had: the job runs as a process of this machine, isolated from nothing"
+  target=process
 }
 
 # choose_image: sets image to one that holds pulumi and git: the published one if

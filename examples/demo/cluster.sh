@@ -1,0 +1,92 @@
+# Sourced by run: the parts of the demo in a Kubernetes cluster.
+# shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh; root, work, url, image, place, pids from run
+
+# choose_cluster: sets kubectl to a command for the test cluster, which is started
+# if it does not run, and then removed at the end; and namespace to the demo's own.
+choose_cluster() {
+  local kubeconfig
+  . "$HERE/kube.sh"
+  alive "$KUBE_STATE/pid/kube-apiserver" kube-apiserver || {
+    note "starting a cluster; it is removed again at the end"
+    at_exit "$HERE/kube-down"
+  }
+  kubeconfig=$("$HERE/kube-up") || exit 1
+  kubectl=("$CACHE/kube/bin/kubectl" --kubeconfig "$kubeconfig")
+  namespace=$(basename "$work" | tr 'A-Z.' 'a-z-')
+  address=$KUBE_NODE_IP
+  at_exit remove_namespace
+  note "Kubernetes $("${kubectl[@]}" get nodes --output 'jsonpath={.items[0].status.nodeInfo.kubeletVersion}'), namespace $namespace"
+}
+
+remove_namespace() { "${kubectl[@]}" delete namespace "$namespace" --ignore-not-found --timeout 2m >/dev/null; }
+
+# load_images: copies the images of the agent and of jobs into the cluster.
+load_images() {
+  "$HERE/kube-load" --archive "$root/bin/cmwa-image.tar"
+  "$HERE/kube-load" "$image"
+}
+
+# start_workspace: a Pod with the image and the volume of jobs, in which inside runs
+# its commands. The volume is a folder of this machine, which is the node.
+start_workspace() {
+  mkdir "$work/demo"
+  "${kubectl[@]}" create namespace "$namespace" >/dev/null
+  "${kubectl[@]}" --namespace "$namespace" create secret generic workspace \
+    --from-env-file <(printf '%s=%s\n' PULUMI_BACKEND_URL "$PULUMI_BACKEND_URL" \
+      PULUMI_CONFIG_PASSPHRASE "$PULUMI_CONFIG_PASSPHRASE") >/dev/null
+  "${kubectl[@]}" --namespace "$namespace" apply --filename - >/dev/null <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: workspace}
+spec:
+  terminationGracePeriodSeconds: 0
+  automountServiceAccountToken: false
+  containers:
+    - name: workspace
+      image: $image
+      imagePullPolicy: Never
+      command: [sleep, infinity]
+      envFrom: [{secretRef: {name: workspace}}]
+      volumeMounts: [{name: demo, mountPath: $place}]
+  volumes: [{name: demo, hostPath: {path: $work/demo}}]
+END
+  "${kubectl[@]}" --namespace "$namespace" wait --for condition=Ready --timeout 1m pod/workspace >/dev/null
+}
+
+# install_agent: the agent as examples/kubernetes installs it, with the token of the
+# pool and with what the jobs of the demo need.
+install_agent() {
+  mkdir "$work/overlay"
+  cp "$work/pool.token" "$work/overlay/token"
+  cat >"$work/overlay/kustomization.yaml" <<END
+namespace: $namespace
+resources: [$(realpath --relative-to "$work/overlay" "$root/examples/kubernetes/base")]
+images: [{name: cmwa/cmwa, newTag: demo}]
+configMapGenerator:
+  - {name: workflow-agent, behavior: replace, files: [pulumi-workflow-agent.yaml]}
+secretGenerator:
+  - {name: workflow-agent-token, files: [token], options: {disableNameSuffixHash: true}}
+END
+  cat >"$work/overlay/pulumi-workflow-agent.yaml" <<END
+service_url: $url
+token_file: /var/run/secrets/cmwa/token
+deploy_target: kubernetes
+polling_interval: 1s
+kubernetes: {service_account: workflow-runner}
+pod_template:
+  spec:
+    containers:
+      - name: pulumi-workflow
+        imagePullPolicy: Never # the cluster pulls nothing
+        volumeMounts: [{name: demo, mountPath: $place}]
+    volumes: [{name: demo, hostPath: {path: $work/demo}}]
+END
+  "$root/bin/cmwa" vet "$work/overlay/pulumi-workflow-agent.yaml" || die "the agent's configuration is wrong"
+  "${kubectl[@]}" apply --kustomize "$work/overlay" >"$work/apply.log" 2>&1 || fail "kubectl: $(cat "$work/apply.log")"
+  "${kubectl[@]}" --namespace "$namespace" rollout status --timeout 1m deployment/workflow-agent >"$work/apply.log" 2>&1 || {
+    "${kubectl[@]}" --namespace "$namespace" logs deployment/workflow-agent >"$work/agent.log" 2>&1 || true
+    fail "the agent is not ready: $(tail -n 1 "$work/apply.log")"
+  }
+  start agent "${kubectl[@]}" --namespace "$namespace" logs --follow deployment/workflow-agent
+  note "installed with kubectl apply -k; claims the jobs of pool demo"
+}
