@@ -1,8 +1,10 @@
 package kube
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -246,6 +248,31 @@ func TestCheck(t *testing.T) {
 	if err := e.Check(t.Context(), tuning); err == nil || !strings.Contains(err.Error(), "contaners") {
 		t.Errorf("a template that does not fit: got %v", err)
 	}
+
+	t.Run("a template that the cluster refuses", func(t *testing.T) {
+		var log strings.Builder
+		e.log = slog.New(slog.NewTextHandler(&log, nil))
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "create" && bytes.Contains(r.Body, []byte("refused-class")) {
+				return &kubetest.Fault{Status: http.StatusForbidden, Message: "no PriorityClass with name refused-class was found"}
+			}
+			return nil
+		})
+		before := s.Requests()["create"]
+		for _, host := range []string{"a", "a", "b"} {
+			tuning.Place.Kubernetes.Template = []byte(`{"spec": {"priorityClassName": "refused-class", "hostname": "` + host + `"}}`)
+			if err := e.Check(t.Context(), tuning); err != nil {
+				t.Errorf("got %v, want none: its jobs fail", err)
+			}
+		}
+		if n := s.Requests()["create"] - before; n != 4 {
+			t.Errorf("%d dry runs for two templates, want 4", n)
+		}
+		if text := log.String(); strings.Count(text, "the cluster refuses Pods with the pod_template") != 1 || !strings.Contains(text, "no PriorityClass") {
+			t.Errorf("the log is\n%s", text)
+		}
+	})
+
 	tuning.Place.Kubernetes.Template = nil
 	s.Inject(times(1, "create", kubetest.Fault{Status: http.StatusForbidden, Message: "exceeded quota: q"}))
 	tuning.Place.Kubernetes.CPU = "1"
