@@ -95,7 +95,7 @@ func TestHelmOnACluster(t *testing.T) {
 	}
 	helm := func(command string, args ...string) string {
 		t.Helper()
-		args = append([]string{command, "tests", "--namespace", w.cluster.Name, "--wait", "--timeout", "2m"}, args...)
+		args = append([]string{command, "tests", "--namespace", w.cluster.Name, "--wait", "--timeout", "3m"}, args...)
 		return must(t, helmVariable, args...)
 	}
 

@@ -13,11 +13,12 @@
 and config over it. */}}
 {{- define "cmwa.config" -}}
 {{- $agent := .Values.agent }}
+{{- $own := .Values.config | default dict }}
 {{- $config := dict "service_url" $agent.serviceUrl "deploy_target" $agent.deployTarget }}
 {{- with $agent.sharedVolumeDirectory }}{{ $_ := set $config "shared_volume_directory" . }}{{ end }}
 
 {{- /* The Pods of jobs. */}}
-{{- if eq (dig "deploy_target" $agent.deployTarget .Values.config) "kubernetes" }}
+{{- if eq (default $agent.deployTarget $own.deploy_target) "kubernetes" }}
 {{- $pods := dict "image" (include "cmwa.image" .) "image_pull_policy" .Values.image.pullPolicy }}
 {{- with include "cmwa.workerServiceAccount" . }}{{ $_ := set $pods "service_account" . }}{{ end }}
 {{- with $agent.numCpus }}{{ $_ := set $pods "cpu" (toString .) }}{{ end }}
@@ -31,14 +32,14 @@ and config over it. */}}
 {{- $_ := set $config "oidc_token_file" "/var/run/secrets/cmwa/oidc-token" }}
 {{- else if $agent.tokenFile }}
 {{- $_ := set $config "token_file" $agent.tokenFile }}
-{{- else if and (include "cmwa.secret" .) (not .Values.config.pools) }}
+{{- else if and (include "cmwa.secret" .) (not $own.pools) }}
 {{- $_ := set $config "token_file" "/var/run/secrets/cmwa/PULUMI_AGENT_TOKEN" }}
 {{- end }}
 
 {{- /* The time to stop, if it is given by the Pod's. */}}
 {{- with .Values.terminationGracePeriodSeconds }}{{ $_ := set $config "shutdown_timeout" (printf "%ds" (max 0 (sub (int64 .) 120))) }}{{ end }}
 
-{{- mergeOverwrite $config (deepCopy .Values.config) | toYaml }}
+{{- mergeOverwrite $config (deepCopy $own) | toYaml }}
 {{- end }}
 
 {{/* cmwa.grace is terminationGracePeriodSeconds of the agent's Pod. */}}
@@ -104,7 +105,7 @@ and config over it. */}}
 {{- if and $agent.oidc.audience (not (and $config.organization_name $config.runner_pool_id)) (not $config.pools) }}
 {{- fail "agent.oidc.audience is set: set config.organization_name and config.runner_pool_id, too" }}
 {{- end }}
-{{- if and .Values.config.pod_template (include "cmwa.workerPod" .) }}
+{{- if and $config.pod_template (include "cmwa.workerPod" .) }}
 {{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
 {{- end }}
 {{- with .Values.terminationGracePeriodSeconds }}
