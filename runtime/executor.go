@@ -37,8 +37,9 @@ type Executor interface {
 	// TERM), and then removes every trace. Removing what is not there is success.
 	Remove(ctx context.Context, id string, grace time.Duration) error
 
-	// List returns the instances that the agent with this id has made for any
-	// pool, running or ended.
+	// List returns the instances that the agent with this id has made or adopted
+	// for any pool, running or ended. An executor that identifies the agent in
+	// another way ignores the id.
 	List(ctx context.Context, agent string) ([]Found, error)
 }
 

@@ -138,10 +138,12 @@ func (d *deployment) adopted(stack string, before corev1.Pod) {
 	}
 }
 
-// ended checks that exactly one agent has seen the end of the job in a Pod.
+// ended waits until an agent has logged the end of the job in a Pod, and checks that no
+// other has, and that none warns of its state folder.
 func (d *deployment) ended(worker corev1.Pod) {
 	d.w.t.Helper()
 	job := "job=" + worker.Labels["cmwa.job"] + " "
+	d.w.eventually("an agent has seen the end of the job", func() bool { return d.logged("job succeeded", job) > 0 })
 	if n := d.logged("job succeeded", job); n != 1 {
 		d.w.t.Errorf("%d agents have seen the end of the job", n)
 	}
