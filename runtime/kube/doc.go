@@ -134,6 +134,19 @@
 // An agent outside of a cluster, and one that may not read its own Pod, finds its
 // Pods by its id, which its state folder keeps.
 //
+// # Templates
+//
+// A template is a strategic merge patch on the Pod, as of kubectl patch: people know
+// it, and other agents take it. strategicpatch needs help: it panics on a merge key
+// that is a list, drops a new mapping with $patch: replace, accepts unknown fields,
+// and puts new containers first. So keys are checked before the merge, directives
+// that meet nothing are carried out before it, the result is decoded strictly, and
+// what the agent needs is restored. Package schema/podtemplate refuses with line and
+// column what this would refuse; a test in cmd/cmwa/pods compares the two.
+//
+// Preview and Changes show the Pod that Start makes, by the same functions. They take
+// no cluster, and mask what people write secrets into.
+//
 // # Failures
 //
 // The agent keeps the clock of a start: activeDeadlineSeconds does not run before

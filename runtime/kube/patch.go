@@ -60,7 +60,8 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 			return err
 		}
 		value, there := fields[key]
-		if _, directive := fields["$patch"]; key == "" || directive && !there {
+		_, directive := fields["$patch"]
+		if key == "" || directive && !there {
 			continue
 		}
 		switch value.(type) {
@@ -77,7 +78,7 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 		case !ok:
 			return fmt.Errorf("%s.%s is of a wrong type", at, key)
 		}
-		if before, twice := seen[value]; twice && unique {
+		if before, twice := seen[value]; twice && unique && !directive {
 			return fmt.Errorf("%s has the same %s as element %d: %v", at, key, before, value)
 		}
 		seen[value] = i

@@ -37,6 +37,7 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 		}
 		return nil, errors.New("pod_template is not a mapping")
 	}
+	discard(fields)
 	mountToken(fields)
 	result, err := merged(pod, fields)
 	if err == nil {
@@ -88,6 +89,23 @@ func merged(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("the merged Pod is not valid: %s", oneLine(err.Error()))
 	}
 	return result, nil
+}
+
+// discard removes from a patch what [restore] would undo and what need not even be
+// valid: the status, the containers of a running Pod, and changes of a command.
+func discard(fields map[string]any) {
+	delete(fields, "status")
+	spec, _ := fields["spec"].(map[string]any)
+	delete(spec, "ephemeralContainers")
+	containers, _ := spec["containers"].([]any)
+	for _, one := range containers {
+		if c, _ := one.(map[string]any); c["name"] == mainContainer {
+			for _, key := range []string{"command", "args"} {
+				delete(c, key)
+				delete(c, "$deleteFromPrimitiveList/"+key)
+			}
+		}
+	}
 }
 
 // mountToken lets a Pod have the token of a service account that the template names,
