@@ -89,6 +89,7 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 	for _, f := range found {
 		switch {
 		case f.Pool != key: // a pool that is not configured adopts it
+		case p.attends(f.Job): // returned by an earlier call, too
 		case f.Running:
 			p.attendFound(jobs, f, "job adopted: its agent no longer exists")
 		default:
@@ -125,14 +126,18 @@ func (p *Pool) adoptFailed(ctx context.Context, err error) {
 // end in the future comes from an engine's clock that is ahead of ours.
 func (p *Pool) sweep(ctx context.Context, found []Found) {
 	for _, f := range found {
-		p.mu.Lock()
-		held := p.lives[f.Job] != nil
-		p.mu.Unlock()
-		if held || f.Running || f.Ended.IsZero() || time.Since(f.Ended).Abs() < young {
+		if p.attends(f.Job) || f.Running || f.Ended.IsZero() || time.Since(f.Ended).Abs() < young {
 			continue
 		}
 		p.removeEnded(ctx, f)
 	}
+}
+
+// attends reports whether a job is in one of its phases here.
+func (p *Pool) attends(job string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lives[job] != nil
 }
 
 // removeEnded removes an instance that has ended.
