@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,9 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 	case err == nil && exit.Code == CodeSucceeded:
 		l.log.Info("job succeeded", "took", took)
 		return
+	case err == nil && exit.Code == CodeFailed && cmp.Or(l.endedBy(), exit.Reason) != "":
+		l.log.Warn("job failed", "step", l.seen().Step, "reason", cmp.Or(l.endedBy(), exit.Reason), "took", took)
+		return
 	case err == nil && exit.Code == CodeFailed:
 		l.log.Info("job failed", "step", l.seen().Step, "took", took)
 		return
@@ -28,7 +32,9 @@ func (l *life) close(ctx context.Context, exit Exit, err error) {
 
 	// Report the outcome in the runner's place.
 	reason := epitaph(exit, err)
-	reports := lastWords(l.seen(), l.job.Definition.Steps, reason)
+	last := l.seen()
+	last.Lines += l.added // the runner does not count it
+	reports := lastWords(last, l.job.Definition.Steps, reason)
 	if err == nil && exit.Code == CodeSucceededUnreported {
 		reports = []Report{{Step: l.job.Definition.Steps - 1, Status: Succeeded}}
 	}
@@ -50,6 +56,8 @@ func epitaph(exit Exit, err error) string {
 		return "the environment of this job was removed from outside"
 	case err != nil:
 		return fmt.Sprintf("the environment of this job was lost: %v", err)
+	case exit.Code == CodeFailedUnreported && exit.Reason != "":
+		return "the job failed, and the runner could not report it to the service: " + exit.Reason
 	case exit.Code == CodeFailedUnreported:
 		return "the job failed, and the runner could not report it to the service"
 	case exit.Code == CodeSucceededUnreported:
@@ -80,4 +88,40 @@ func lastWords(last Progress, steps int, reason string) []Report {
 			{Step: last.Step + 1, Lines: line, Status: Failed},
 		}
 	}
+}
+
+// addEnding adds a line to the log of a step whose runner was asked to end by others
+// than this agent: why, as the engine puts it. The runner cannot know the reason. It has
+// sent its last line, and reports the failure itself in a moment, so that a job is
+// reported once, and also when no agent follows it.
+func (l *life) addEnding(ctx context.Context) {
+	explainer, ok := l.pool.parts.Executor.(Explainer)
+	if !ok || l.job.Token.Empty() || l.state().Phase != Started {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, endingLimit)
+	defer cancel()
+	reason := explainer.Ending(ctx, l.id)
+	if reason == "" || l.state().Phase != Started {
+		return
+	}
+	last := l.seen()
+	line := Line{Time: time.Now(), Text: "Reason: " + reason + "\n"}
+	err := l.pool.parts.Cloud.Report(ctx, l.job, Report{Step: last.Step, Offset: last.Lines, Lines: []Line{line}})
+	if err != nil {
+		l.log.Warn("cannot add to the job's log why it ends", "reason", reason, "error", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.why = reason
+	if err == nil {
+		l.added = 1
+	}
+}
+
+// endedBy returns why something else ended the job; empty if that is not known.
+func (l *life) endedBy() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why
 }

@@ -69,6 +69,15 @@ type Adopter interface {
 	LeavesJobs() bool
 }
 
+// Explainer is an optional interface of an [Executor] whose instances can be ended by
+// others, such as a cluster that needs the node.
+type Explainer interface {
+	// Ending blocks until something other than Remove ends the instance, and returns
+	// why, as the engine puts it. It returns nothing when ctx ends first. It is safe for
+	// concurrent use.
+	Ending(ctx context.Context, id string) string
+}
+
 // Found is one instance that an executor found by its labels.
 type Found struct {
 	ID         string

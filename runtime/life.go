@@ -29,6 +29,9 @@ const (
 	removeLimit   = 2 * time.Minute  // for removing an environment, on top of its grace
 	overtime      = 5 * time.Minute  // after the job's own limit, which the runner keeps
 
+	yieldLimit  = 3 * time.Second // for which a runner that is asked to end lets the agent add why
+	endingLimit = 2 * time.Second // for the agent to do so
+
 	endLimit   = time.Second      // from the end of a job's stream to its own, or it was no end
 	hearLimit  = 5 * time.Second  // from a job's end to that of its stream
 	wordLimit  = 10 * time.Second // between the removal of an environment and the engine's word how it ended
@@ -59,6 +62,8 @@ type life struct {
 	mu    sync.Mutex
 	phase Phase
 	last  Progress // what the service has accepted, as the runner told it
+	why   string   // something else ended the job, as the engine puts it; empty if that is not known
+	added int      // lines that the agent has added to the log of the last step
 
 	stream streamState // of follow's goroutine
 }

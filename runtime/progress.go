@@ -26,6 +26,10 @@ type Progress struct {
 	Step   int    `json:"step"`
 	Lines  int    `json:"lines"`            // of that step, accepted by the service
 	Status Status `json:"status,omitempty"` // accepted by the service; empty when only lines were
+
+	// Stopped reports that the runner was asked to end, has ended the step, and waits for
+	// [Handover.Yield] before it reports the step as failed: the agent may add why.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // streamState is what is known of a job's stream of progress from one read of it
@@ -34,6 +38,7 @@ type streamState struct {
 	first   Progress // its first line
 	lines   int      // lines of progress in the longest read
 	ignored bool     // a line was ignored, and that was logged
+	stopped bool     // a line reported that the runner was asked to end
 }
 
 // listen reads one stream of progress to its end. The stream is not trusted:
@@ -79,6 +84,10 @@ func (l *life) listen(ctx context.Context) error {
 				l.stream.lines = max(l.stream.lines, count)
 				if (!old || rotated) && l.saw(progress, old) && (progress.Step > 0 || progress.Status == Succeeded) {
 					l.pool.startSucceeded(l)
+				}
+				if progress.Stopped && (!old || rotated) && !l.stream.stopped { // lines can be repeated
+					l.stream.stopped = true
+					l.addEnding(ctx)
 				}
 			case err == nil: // a line without a newline was cut off
 				l.ignored(invalid)

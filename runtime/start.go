@@ -113,6 +113,9 @@ func (l *life) handover() Handover {
 		Forward:    map[string]string{},
 		Definition: job.Definition.Raw,
 	}
+	if _, ok := l.pool.parts.Executor.(Explainer); ok {
+		h.Yield = Seconds(yieldLimit.Seconds())
+	}
 	for _, name := range append([]string{"DOCKER_HOST"}, job.Tuning.Place.Forward...) {
 		if value, ok := l.pool.parts.Environ(name); ok {
 			h.Forward[name] = value
@@ -321,6 +324,7 @@ type Handover struct {
 	Redact     []string          `json:"redact,omitempty"`    // further texts that must not be shown
 	UserAgent  string            `json:"userAgent,omitempty"` //
 	CA         string            `json:"ca,omitempty"`        // certificates in PEM form to trust beside the system's
+	Yield      Seconds           `json:"yield,omitempty"`     // for which a runner that is asked to end lets the agent add why
 	Grace      Seconds           `json:"grace,omitempty"`     // between TERM and KILL of a step; 0 is the runner's default
 	Definition json.RawMessage   `json:"definition"`          // as the service sent it
 }

@@ -155,6 +155,12 @@
 // start_timeout (ten minutes), what cannot heal two minutes at most. Both are answers
 // with the reason and the message of Kubernetes. The whole list is judge.
 //
+// Evictions, preemptions and deletions send a TERM first, which the runner answers with a
+// report of its own before the Pod has ended. The runner therefore waits for three
+// seconds before that report, and the agent adds a last line to the log of the step
+// with the reason, which it knows from the watch. Only the runner reports the failure,
+// so that it is reported once, and also while no agent runs.
+//
 // # Deletion
 //
 // A deletion with a grace of zero removes the object and leaves the container to

@@ -25,6 +25,13 @@ func endReason(s *state) string {
 	code := s.main.code
 	signal := syscall.Signal(code - 128)
 	switch {
+	case code == runtime.CodeFailed || code == runtime.CodeFailedUnreported:
+		// A TERM that the runner has answered. Deletions are left out, because the agent
+		// itself deletes the Pod of a job that it stops.
+		if s.reason == "" && s.disruption.none() {
+			return ""
+		}
+		return verdict{trouble: s.ending()}.String()
 	case reported(code):
 		return ""
 	case s.reason != "": // Evicted, DeadlineExceeded

@@ -39,14 +39,16 @@ type starting struct {
 }
 
 // await sends the handoff as soon as there is a key for it, and returns nil when
-// the job's container has started. It fails when the Pod cannot start, or does
-// not start in time. A Pod that the watch does not show any more is asked for,
+// the job's container has started, or may have. It fails when the Pod cannot start, or
+// does not start in time. A Pod that the watch does not show any more is asked for,
 // because a list can be an old one.
 func (s *starting) await(ctx context.Context) error {
 	for {
 		now, gone, changed := s.seen.now()
 		switch {
 		case now == nil: // the watch has not shown it yet
+		case s.sent && !gone && now.uid == string(s.created.UID) && mayHaveRun(now):
+			return nil
 		case gone || now.uid != string(s.created.UID):
 			if err := s.vanished(ctx, now); err != nil {
 				return err
@@ -109,6 +111,12 @@ func (s *starting) weighSilence(ctx context.Context) error {
 	s.setup.Say("Waiting for the cluster: %v", s.executor.explain("watch the Pod", problem))
 	return s.setup.Flush(ctx)
 }
+
+// mayHaveRun reports whether a Pod that has its handoff is about to end before its job
+// was seen to run. The runner may have begun, and have reported that: a kubelet reports
+// the start of a container up to some seconds late. What follows the job finds out how it
+// ended.
+func mayHaveRun(now *state) bool { return !now.ending().none() && !notExecuted(now.main) }
 
 // left returns the time until the Pod is late.
 func (s *starting) left() time.Duration {

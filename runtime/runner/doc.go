@@ -41,6 +41,10 @@
 // they are refused. A success and a failure that could not be reported have exit
 // codes of their own, so that the agent can report the true outcome.
 //
+// A runner that is asked to end cannot know who asks. Where the agent may know, as in a
+// cluster that evicts Pods, the runner reports that it has ended the step and waits a
+// moment before it reports the failure, and the agent adds the reason to the log.
+//
 // Whatever may not end is bounded: a status is repeated for [statusPatience], the
 // lines of an ended step for [flushPatience] without progress, and everything
 // after the agent's request to stop for the grace and [farewellTime]. Progress is

@@ -97,6 +97,23 @@ func TestAnAgentsRequestToStopIsToldAndReported(t *testing.T) {
 	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by the agent\n")
 }
 
+func TestYield(t *testing.T) {
+	w := newWorld(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
+	w.handover.Yield = runtime.Seconds(0.3)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		w.begun(1, "\nbegun\n")
+		stop()
+	}()
+	w.runIn(ctx, runtime.CodeFailed)
+	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by the agent")
+	lines := strings.Count(w.record().Text(1), "\n")
+	want := fmt.Sprintf(`{"step":1,"lines":%d,"status":"running","stopped":true}`, lines)
+	if !strings.Contains(w.progress.String(), want) {
+		t.Errorf("the progress is\n%s\nwant %s", w.progress.String(), want)
+	}
+}
+
 func TestAnAgentInAHurryKillsAtOnce(t *testing.T) {
 	w := newWorld(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo begun; `+forever))
 	ctx, stop := context.WithCancel(t.Context())

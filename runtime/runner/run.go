@@ -63,6 +63,8 @@ type job struct {
 	matcher *matcher
 	env     environ
 	envFile *envFile
+	stopped time.Time // when the agent, or what ends the instance, asked to end; read after errStopped
+
 	private string // folder of our own
 	root    string // what stands for "/": the handover's, or one that can be written to
 
@@ -121,6 +123,7 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 	children.Go(func() {
 		select {
 		case <-ctx.Done():
+			j.stopped = time.Now()
 			stop(errStopped)
 		case <-life.Done():
 			return

@@ -132,6 +132,9 @@ func (j *job) conclude(life, work context.Context, step int, log *stepLog, reaso
 		}
 	}
 	told := log.close()
+	if errors.Is(reason, errStopped) && j.handover.Yield > 0 {
+		j.yield(life, step, told)
+	}
 	err := context.Cause(life)
 	if err == nil {
 		err = j.status(life, work, step, told, status)
@@ -145,6 +148,21 @@ func (j *job) conclude(life, work context.Context, step int, log *stepLog, reaso
 		return errFailed
 	}
 	return nil
+}
+
+// yield waits before the failure of a step is reported, so that the agent can add to its
+// log why the job ends. The wait ends with the grace period of steps, because the runner is
+// killed soon after that.
+func (j *job) yield(life context.Context, step, told int) {
+	j.progress.tell(runtime.Progress{Step: step, Lines: told, Status: runtime.Running, Stopped: true})
+	left := min(j.handover.Yield.Duration(), time.Until(j.stopped.Add(j.grace())))
+	timer := time.NewTimer(max(left, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-j.options.Hurry:
+	case <-life.Done():
+	}
 }
 
 // learn takes note of what must not be shown, after the environment changed.

@@ -1,0 +1,167 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+func TestEnding(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"evicted":   {phase(corev1.PodRunning, "Evicted", "the node was low on memory"), "Evicted: the node was low on memory"},
+		"preempted": {condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"), "PreemptionByScheduler: a higher priority"},
+		"deleted": {func(p *corev1.Pod) {
+			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+			p.DeletionGracePeriodSeconds = new(int64(30))
+		}, deletedText},
+		"runs": {func(*corev1.Pod) {}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScripted(t, last)
+			e := s.executor(t)
+			id, _, err := s.start(t, e, s.job("job-1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit := testLimit
+			if c.want == "" {
+				limit = 100 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			pod, _, _ := parseID(id)
+			s.Change(testNamespace, pod, c.change)
+			if got := e.Ending(ctx, id); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestStartOfAPodThatEndsWhenItHasItsHandoff(t *testing.T) {
+	s := newScripted(t, succeed)
+	_, public, err := handoff.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := initIs(ends(prepareContainer, 0, "Completed", public))
+	s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &seenPod(ready).Status }
+	s.Inject(func(r kubetest.Request) *kubetest.Fault {
+		if r.Verb == "update" && r.Resource == "pods" { // the handoff
+			go func() {
+				for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" {
+					time.Sleep(time.Millisecond)
+				}
+				s.Change(testNamespace, r.Name, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"))
+			}()
+		}
+		return nil
+	})
+	e := s.executor(t)
+	id, log, err := s.start(t, e, s.job("job-1"))
+	if err != nil {
+		t.Fatalf("the job may run, and the start returns %v\n%s", err, log)
+	}
+	name, _, _ := parseID(id)
+	s.Change(testNamespace, name, mainIs(ends(mainContainer, 143, "Error", "")))
+	if exit := waitFor(t, e, id); exit.Code != 143 || exit.Reason != "PreemptionByScheduler: a higher priority" {
+		t.Errorf("got %+v", exit)
+	}
+}
+
+// oneJob is a service with one job to claim.
+type oneJob struct {
+	*runtimetest.Service
+	job chan *runtime.Job
+}
+
+// Claim returns the job once.
+func (o *oneJob) Claim(context.Context) (runtime.Claim, error) {
+	select {
+	case job := <-o.job:
+		return runtime.Claim{Job: job, Next: runtime.NextPoll{At: time.Now().Add(time.Hour)}}, nil
+	default:
+		return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Hour)}}, nil
+	}
+}
+
+// A runner that is asked to end by others reports that in time, and cannot know why. The
+// job's own log names the reason all the same, and the job is reported once.
+func TestReasonOfAnEndOnACluster(t *testing.T) {
+	n := onCluster(t)
+	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	for name, c := range map[string]struct {
+		end  func(pod string) error
+		want string
+	}{
+		"deleted by somebody": {func(pod string) error {
+			return core.Delete().Namespace(n.Name).Resource("pods").Name(pod).Do(t.Context()).Error()
+		}, deletedText},
+		"evicted": {func(pod string) error {
+			eviction := `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "` + pod + `", "namespace": "` + n.Name + `"}}`
+			return core.Post().Namespace(n.Name).Resource("pods").Name(pod).SubResource("eviction").
+				SetHeader("Content-Type", "application/json").Body([]byte(eviction)).Do(t.Context()).Error()
+		}, "EvictionByEvictionAPI"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			service, job := jobOf(t, n.HostAddress(t), `trap 'echo unlocked; exit 1' TERM; echo begun; while :; do sleep 0.1; done`)
+			service.Add(job)
+			e := open(t, n.Agent, n.Name)
+			cloud := &oneJob{service, make(chan *runtime.Job, 1)}
+			cloud.job <- job
+			tuning := job.Tuning
+			tuning.MaxJobs, tuning.SingleRun, tuning.StatusInterval = 1, true, time.Hour
+			identity := job.Identity
+			identity.Service = job.Service
+			tuning.Kinds = []runtime.Kind{runtime.Deployment}
+			pool := runtime.NewPool(runtime.PoolSpec{Name: "main", Identity: identity, Tuning: tuning}, runtime.Parts{
+				Cloud: cloud, Executor: e, Agent: "agent-1", Environ: func(string) (string, bool) { return "", false },
+				Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+			})
+			ended := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { ended <- pool.Run(ctx) }()
+			defer func() { cancel(); <-ended }()
+
+			service.Await(t, job.ID, "the step to begin", func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "begun") })
+			list := &corev1.PodList{}
+			if err := core.Get().Namespace(n.Name).Resource("pods").Param("labelSelector", labelJob+"="+labelValue(job.ID)).
+				Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 {
+				t.Fatalf("%d Pods, %v", len(list.Items), err)
+			}
+			if err := c.end(list.Items[0].Name); err != nil {
+				t.Fatal(err)
+			}
+			service.Await(t, job.ID, "the step to fail", func(r runtimetest.Record) bool { return r.Statuses()[1] == runtime.Failed })
+			select {
+			case err := <-ended:
+				ended <- err
+			case <-time.After(2 * time.Minute):
+				t.Fatal("the pool does not end after its job")
+			}
+			text := service.Record(job.ID).Text(1)
+			if !strings.Contains(text, "unlocked\nError: the job was stopped by the agent") ||
+				!strings.HasPrefix(text[strings.LastIndex(text[:len(text)-1], "\n")+1:], "Reason: "+c.want) {
+				t.Errorf("step 1 printed\n%s", text)
+			}
+			if bad := service.Violations(); len(bad) > 0 {
+				t.Errorf("the service refused %q", bad)
+			}
+		})
+	}
+}
