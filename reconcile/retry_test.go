@@ -41,6 +41,32 @@ func TestLoop(t *testing.T) {
 	})
 }
 
+// TestFrozen expects that the template of the original's packaging is followed, and
+// known to be frozen where its mount is that of one key.
+func TestFrozen(t *testing.T) {
+	var followed []string
+	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
+		Find: func() (schema.Source, error) {
+			return schema.Source{
+				Path: "/etc/cmwa/agent.yaml", Content: []byte("token: a\ndeploy_target: kubernetes\n"),
+				ReadFile: func(string) ([]byte, error) { return []byte("{}"), nil },
+			}, nil
+		},
+		Watch:  func(paths ...string) { followed = append(followed, paths...) },
+		Frozen: func(path string) bool { return path == schema.DefaultPodTemplateFile },
+		Log:    slog.New(slog.DiscardHandler),
+	})
+	if err := reloader.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if files := reloader.View().Frozen; !slices.Equal(files, []string{schema.DefaultPodTemplateFile}) {
+		t.Errorf("the frozen files are %v", files)
+	}
+	if !slices.Contains(followed, schema.DefaultPodTemplateFile) {
+		t.Errorf("the followed files are %v", followed)
+	}
+}
+
 // TestFollow asks for checks of a file that is found at a frozen path, from the second
 // reload on: a mount by itself, as a file of a ConfigMap with subPath is.
 func TestFollow(t *testing.T) {
