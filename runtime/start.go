@@ -242,6 +242,10 @@ func (s *Setup) report(ctx context.Context) error {
 // resends reports whether the next report must repeat an earlier one.
 func (s *Setup) resends() bool { return s.sent > 0 && s.sent < len(s.lines) }
 
+// StartIn sets the folder in which steps start. Without it they start in the root of
+// the job's world.
+func (s *Setup) StartIn(directory string) { s.offer.Directory = directory }
+
 // Size returns the length of the handover in bytes as it is now. Lines that the
 // service does not accept in time make it longer.
 func (s *Setup) Size() int {
@@ -317,6 +321,7 @@ type Handover struct {
 	Token      string            `json:"token"`               // the job's token
 	OIDC       string            `json:"oidc,omitempty"`      // for cloud providers; may be empty
 	Root       string            `json:"root"`                // what stands for "/" in the job's world: PULUMI_ENV, the default directory
+	Directory  string            `json:"directory,omitempty"` // where steps start; empty is Root
 	SetupLines int               `json:"setupLines"`          // lines of step 0 that the service has already
 	Pending    []Line            `json:"pending,omitempty"`   // lines of step 0 behind these, which the service has not accepted
 	Resend     int               `json:"resend,omitempty"`    // the first so many of Pending were sent as one batch: the service may have them

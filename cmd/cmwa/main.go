@@ -45,6 +45,7 @@ func commands(hard context.Context, s streams) (all []command.Command) {
 	return []command.Command{
 		runCommand(hard, s),
 		statusCommand(s),
+		doctorCommand(s),
 		vetCommand(s),
 		planCommand(s),
 		podCommand(s),

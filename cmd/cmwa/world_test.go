@@ -340,16 +340,24 @@ func (w *world) agent(settings ...string) *program {
 
 func (w *world) agentWith(env []string, settings ...string) *program {
 	w.t.Helper()
+	config, env := w.configure(env, settings...)
+	return w.start("agent", env, "cmwa", "run", "--config", config)
+}
+
+// configure writes the configuration of an agent with these settings on top of the
+// tests' own. It returns its path and the agent's variables.
+func (w *world) configure(env []string, settings ...string) (string, []string) {
+	w.t.Helper()
 	config := filepath.Join(w.folder, "agent.yaml")
+	more := []string{"token: " + w.pool, "working_directory: " + w.bin, "http_server_port: 0"}
 	if w.cluster != nil {
-		settings = append(slices.Clone(settings), w.clusterSettings()...)
+		more = append(more, w.clusterSettings()...)
 		env = append(env, "KUBECONFIG="+w.cluster.Kubeconfig(w.t))
 	}
-	text := w.settings(settings, "token: "+w.pool, "working_directory: "+w.bin, "http_server_port: 0")
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(w.settings(settings, more...)), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	return w.start("agent", env, "cmwa", "run", "--config", config)
+	return config, env
 }
 
 // settings returns a configuration of these lines, and of more lines and those that

@@ -7,7 +7,9 @@
 // patches, reads no Secret, and creates nothing but Pods, and ConfigMaps
 // for large handoffs. The right to create Secrets is asked for only by settings and
 // jobs that need it. Events are read where a Role allows it, and only for a Pod that
-// does not start and does not tell why.
+// does not start and does not tell why. Its self checks also ask for the version of the
+// API server, for the namespace, and for reviews of the agent's own access. A cluster
+// may refuse these; they then decide nothing.
 //
 // The figures below are medians, measured on one idle node of two cores with
 // Kubernetes 1.36 and containerd 1.6.
@@ -67,6 +69,23 @@
 // of the Pod, which owns it; the kubelet reads it when the init container has ended.
 // Where the agent may not create Secrets, the log of step 0 says what to do instead,
 // and the job goes on: its image may be public.
+//
+// # Users and security contexts
+//
+// The agent sets the security context of its own init container, to all that Pod
+// Security "restricted" demands, and of nothing else: jobs may need root, and the image
+// decides. It names no user, because some clusters assign one; where a template makes
+// root the user of the whole Pod, runAsNonRoot of the init container gives way. In a
+// namespace that enforces "restricted", a template sets runAsNonRoot, runAsUser and
+// seccompProfile of the Pod, and allowPrivilegeEscalation and capabilities of the job's
+// container; the API server's refusal lists what is missing.
+//
+// Nothing depends on the user of the job's container: volumes are writable for all, the
+// key may be deleted by all, and a job with an OIDC token gets a volume at /mnt/pulumi
+// for its file, as the folder belongs to root in every image. The runner finds a home, a
+// root and a place for scripts also with a read-only root (its own volume, if there is no
+// other; /dev/shm is mounted noexec). Steps start in the template's workingDir, and in /
+// without one, whatever the image says.
 //
 // # One watch
 //

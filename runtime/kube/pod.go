@@ -22,12 +22,14 @@ const (
 
 	runnerVolume  = "pulumi-workflow-runner"
 	handoffVolume = "pulumi-workflow-handoff"
+	oidcVolume    = "pulumi-workflow-oidc"
 )
 
 // Paths in a job's Pod.
 const (
 	programImagePath = "/usr/local/bin/" + handoff.Program // in the image of the init container
 	handoffFolder    = "/mnt/pulumi/handoff"
+	oidcFolder       = "/mnt/pulumi" // of the file pulumi.oidc, in which a job finds its OIDC token
 )
 
 // overtime is how much longer than its job a Pod may be active, beyond the time
@@ -100,6 +102,9 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	if delivery.packed {
 		pod.Annotations[annotationHandoff] = delivery.mark()
 	}
+	if !job.OIDC.Empty() {
+		addOIDCVolume(&pod.Spec)
+	}
 	if bringsCredentials(job) {
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: pullSecretOf(name)}}
 	}
@@ -147,10 +152,14 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 		Command:         []string{programImagePath, "prepare", folder, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
 		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: folder}},
+		// All that Pod Security "restricted" demands. It names no user: the image has
+		// one, and some clusters assign another.
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			ReadOnlyRootFilesystem:   new(true),
+			RunAsNonRoot:             new(true),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		TerminationMessagePath:   corev1.TerminationMessagePathDefault,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -171,6 +180,18 @@ func ownVolumes(handoff corev1.Volume) []corev1.Volume {
 		}},
 		handoff,
 	}
+}
+
+// addOIDCVolume adds a volume to which the runner writes the job's OIDC token: the
+// folder belongs to root in every image, and the user of the job may be another one. A
+// template may put its own volume there.
+func addOIDCVolume(spec *corev1.PodSpec) {
+	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{
+		Name: oidcVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &memory},
+	})
+	main := &spec.Containers[0]
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: oidcVolume, MountPath: oidcFolder})
 }
 
 // ownMounts returns the mounts of the job's container that the executor needs.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -42,6 +43,9 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	pod, err := e.podFor(job, setup, size)
 	if err != nil {
 		return "", err
+	}
+	if directory := pod.Spec.Containers[0].WorkingDir; directory != "" {
+		setup.StartIn(filepath.Join(e.root(pod.Name), directory))
 	}
 	if err := e.pods.ready(ctx); err != nil {
 		return "", e.explain("start the job", err)

@@ -157,6 +157,9 @@ func restore(pod, plain *corev1.Pod) error {
 		prepare.SecurityContext = pod.Spec.InitContainers[i].SecurityContext
 		prepare.ImagePullPolicy = pod.Spec.InitContainers[i].ImagePullPolicy
 	}
+	if asRoot(pod.Spec.SecurityContext, prepare.SecurityContext) {
+		prepare.SecurityContext.RunAsNonRoot = nil
+	}
 	pod.Spec.InitContainers = firstOnes([]corev1.Container{prepare}, pod.Spec.InitContainers, containerName)
 
 	// The job's container: a template may change all but what starts the runner.
@@ -170,7 +173,7 @@ func restore(pod, plain *corev1.Pod) error {
 	main.TerminationMessagePath = before.TerminationMessagePath
 	main.TerminationMessagePolicy = before.TerminationMessagePolicy
 	mountPath := func(m corev1.VolumeMount) string { return m.MountPath }
-	main.VolumeMounts = firstOnes(before.VolumeMounts, main.VolumeMounts, mountPath)
+	main.VolumeMounts = firstOnes(ownMounts(before.VolumeMounts[0].MountPath), main.VolumeMounts, mountPath)
 	pod.Spec.Containers = firstOnes([]corev1.Container{main}, pod.Spec.Containers, containerName)
 
 	// Names of other elements that would be taken for those of the agent.
@@ -180,6 +183,17 @@ func restore(pod, plain *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// asRoot reports whether a template makes root the user of a container.
+func asRoot(pod *corev1.PodSecurityContext, container *corev1.SecurityContext) bool {
+	switch {
+	case container == nil:
+		return false
+	case container.RunAsUser != nil:
+		return *container.RunAsUser == 0
+	}
+	return pod != nil && pod.RunAsUser != nil && *pod.RunAsUser == 0
 }
 
 // reservedPrefix begins names that a template must not use for elements of its

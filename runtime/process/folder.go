@@ -50,9 +50,24 @@ type labels struct {
 	Started    time.Time        `json:"started"`
 }
 
-// parent makes the folder that jobs' folders lie in, and sees to it that nobody
-// else can put something there.
+// parent makes the folder that jobs' folders lie in, and checks that nobody else can
+// put something there.
 func parent(folder string) (string, error) {
+	folder, err := parentPath(folder)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", fmt.Errorf("make the folder for jobs: %w", err)
+	}
+	if err := checkParent(folder); err != nil {
+		return "", err
+	}
+	return folder, nil
+}
+
+// parentPath returns the absolute path of the folder that jobs' folders lie in.
+func parentPath(folder string) (string, error) {
 	if folder == "" {
 		folder = filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-process-%d", os.Getuid()))
 	}
@@ -60,18 +75,22 @@ func parent(folder string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the folder for jobs: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", fmt.Errorf("make the folder for jobs: %w", err)
-	}
+	return folder, nil
+}
+
+// checkParent checks that the folder that jobs' folders lie in belongs to this user
+// and nobody else can write to it.
+func checkParent(folder string) error {
 	info, err := os.Lstat(folder)
 	if err != nil {
-		return "", fmt.Errorf("look at the folder for jobs: %w", err)
+		return fmt.Errorf("look at the folder for jobs: %w", err)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || !ok || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
-		return "", fmt.Errorf("the folder for jobs %s must be a directory that belongs to this user and that nobody else can write to: remove it, or name another", folder)
+		return fmt.Errorf("the folder for jobs %s must be a directory that belongs to this user and that nobody else can write to: "+
+			"remove it, or name another", folder)
 	}
-	return folder, nil
+	return nil
 }
 
 // name is the id of a job's environment.

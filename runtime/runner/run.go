@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -210,7 +211,11 @@ func (j *job) keep(o *output) {
 // makePrivate makes a folder that nobody else can look into.
 func (j *job) makePrivate() error {
 	var errs []error
-	for _, parent := range []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], "/dev/shm"} {
+	beside := "" // this program: a volume in a Pod, and unlike /dev/shm not mounted noexec
+	if program, err := os.Executable(); err == nil {
+		beside = filepath.Dir(program)
+	}
+	for _, parent := range []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], beside, "/dev/shm"} {
 		if parent == "" {
 			continue
 		}

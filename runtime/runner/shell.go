@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
 	if err != nil {
 		return err
 	}
-	directory, err := findDirectory(j.root, j.definition.Steps[step].WorkingDir)
+	directory, err := findDirectory(j.root, j.directory(), j.definition.Steps[step].WorkingDir)
 	if err != nil {
 		return err
 	}
@@ -70,12 +71,16 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// findDirectory is where a step works: the job's root, or what the definition
-// says, below that root if it is there.
-func findDirectory(root, named string) (string, error) {
-	candidates := []string{filepath.Join(root, named)}
+// directory returns the folder in which steps start.
+func (j *job) directory() string { return cmp.Or(j.handover.Directory, j.root) }
+
+// findDirectory returns where a step works: the folder in which steps start, or the
+// one that the definition names. A relative name counts from there or from the job's
+// root, an absolute one from the root or as it is.
+func findDirectory(root, start, named string) (string, error) {
+	candidates := []string{filepath.Join(start, named), filepath.Join(root, named)}
 	if filepath.IsAbs(named) {
-		candidates = append(candidates, filepath.Clean(named))
+		candidates = []string{filepath.Join(root, named), filepath.Clean(named)}
 	}
 	for _, directory := range candidates {
 		if info, err := os.Stat(directory); err == nil && info.IsDir() {

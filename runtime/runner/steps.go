@@ -75,7 +75,7 @@ func (j *job) prepare(log *stepLog) (err error) {
 	if err != nil {
 		return err
 	}
-	j.say(log, fmt.Sprintf("Steps run in %s with %s", j.root, shell))
+	j.say(log, fmt.Sprintf("Steps run in %s with %s", j.directory(), shell))
 	return nil
 }
 

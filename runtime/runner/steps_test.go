@@ -181,6 +181,20 @@ func TestAStepWorksWhereTheDefinitionSays(t *testing.T) {
 	w.wantLog(5, "Error: the working directory /no/such/folder does not exist\n")
 }
 
+func TestStepsStartInTheFolderOfTheHandoff(t *testing.T) {
+	definition := steps("mkdir deep; pwd", "pwd", "pwd", "echo never")
+	definition.Steps[2].WorkingDir = "deep"
+	definition.Steps[3].WorkingDir = "/deep" // below the job's root, where it is not
+	w := newWorld(t, definition)
+	start := t.TempDir()
+	w.handover.Directory = start
+	w.run(runtime.CodeFailed)
+	w.wantLog(0, "Steps run in "+start)
+	w.wantLog(1, start+"\n")
+	w.wantLog(2, start+"/deep\n")
+	w.wantLog(3, "Error: the working directory /deep does not exist\n")
+}
+
 func TestFilesPersistBetweenStepsAndShellsDoNot(t *testing.T) {
 	w := newWorld(t, steps("echo kept > file; variable=lost; cd /", `cat file; echo "[$variable]"; pwd`))
 	w.run(runtime.CodeSucceeded)

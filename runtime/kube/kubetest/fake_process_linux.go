@@ -124,12 +124,14 @@ func (p *places) translate(arg string) string {
 	if arg == corev1.TerminationMessagePathDefault {
 		return p.report
 	}
+	deepest, found := "", arg
 	for mount, here := range p.mounts {
-		if rest, ok := strings.CutPrefix(arg, mount); ok && (rest == "" || rest[0] == '/') {
-			return here + rest
+		rest, ok := strings.CutPrefix(arg, mount)
+		if ok && (rest == "" || rest[0] == '/') && len(mount) > len(deepest) {
+			deepest, found = mount, here+rest
 		}
 	}
-	return arg
+	return found
 }
 
 // downward writes the files of downward API volumes, and those of objects that are

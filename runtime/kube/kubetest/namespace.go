@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
 
@@ -89,6 +90,17 @@ func New(t testing.TB) *Namespace {
 		return agent.Get().Namespace(n.Name).Resource("pods").Do(ctx).Error()
 	})
 	return n
+}
+
+// Enforce sets the Pod Security level that the namespace enforces, such as restricted.
+func (n *Namespace) Enforce(t testing.TB, level string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": %q}}}`, level)
+	err := Client(t, n.Admin, corev1.SchemeGroupVersion).Patch(types.MergePatchType).Resource("namespaces").Name(n.Name).
+		Body([]byte(patch)).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatalf("set the Pod Security level: %v", err)
+	}
 }
 
 // Grant gives the agent rights beyond [AgentRole], list among them, and waits until they

@@ -1,0 +1,265 @@
+package cloud
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Limits of the self checks.
+const (
+	attemptLimit  = 15 * time.Second    // of one request, its answer included
+	renewalNotice = 14 * 24 * time.Hour // before the end of a certificate
+
+	// The service's clock counts as right. Its Date header has whole seconds.
+	clockWarning = time.Minute     // from which tokens may be judged wrongly
+	clockLimit   = 5 * time.Minute // from which they are, as by most verifiers of tokens and signatures
+)
+
+// nobodysStatus is the path of the call that the self checks make: the status of a
+// deployment that does not exist. Pulumi documents the call as the one by which an
+// agent learns whether a deployment is active: it needs the pool's token and changes
+// nothing. A poll would need the token, too, but may claim a job.
+const nobodysStatus = "/api/deployments/00000000-0000-0000-0000-000000000000/status"
+
+// SelfChecks returns the checks of a pool's service and credentials: that it can be
+// reached, shows a certificate that is trusted, answers as a service and not as a
+// proxy, agrees about the time, and accepts the token. They make two requests, of
+// which the first has no token.
+//
+// An exchange of an OIDC token makes the service issue a token that stays valid for
+// hours and that nothing revokes. It is made only if exchange is true.
+func SelfChecks(o Options, exchange bool) []runtime.SelfCheck {
+	c := newSelfChecker(o)
+	checks := []runtime.SelfCheck{
+		{Name: "service-connection", Run: c.checkConnection},
+		{Name: "service-certificate", Needs: "service-connection", Run: c.checkCertificate},
+		{Name: "service-answer", Needs: "service-certificate", Run: c.checkAnswer},
+		{Name: "service-clock", Needs: "service-answer", Run: c.checkClock},
+	}
+	token := runtime.SelfCheck{Name: "service-token", Needs: "service-answer", Run: c.checkToken}
+	if o.Tuning.OIDCTokenFile == "" {
+		return append(checks, token)
+	}
+	token.Run = func(ctx context.Context) runtime.CheckResult { return c.checkExchange(ctx, exchange) }
+	return append(checks, runtime.SelfCheck{Name: "oidc-token", Run: c.checkTokenFile}, token)
+}
+
+// selfChecker makes the checks of one pool's service.
+type selfChecker struct {
+	options   Options
+	transport *http.Transport
+	anonymous func(context.Context) *attempt // the request without a token, made once
+}
+
+func newSelfChecker(o Options) *selfChecker {
+	c := &selfChecker{options: o, transport: newTransport()}
+	if o.Transport != nil {
+		c.transport = o.Transport.Clone()
+	}
+	c.transport.DisableKeepAlives = true
+	_ = trust(c.transport, o.Tuning.CA) // a configuration with a ca_file that has none is not valid
+	var once sync.Once
+	var first *attempt
+	c.anonymous = func(ctx context.Context) *attempt {
+		once.Do(func() { first = c.try(ctx, "") })
+		return first
+	}
+	return c
+}
+
+// checkConnection finds the service's address, and connects to it or to the proxy.
+func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
+	a := c.anonymous(ctx)
+	host := c.host()
+	if a.connected != "" && !a.refusedByProxy() {
+		if a.proxy != nil {
+			return runtime.CheckPassed("connected to %s through the proxy %s, which %s names", host, a.proxy.Host, c.proxyVariable())
+		}
+		return runtime.CheckPassed("connected to %s at %s, without a proxy", host, a.connected)
+	}
+	failed := runtime.CheckResult{Level: runtime.CheckFailed}
+	var dns *net.DNSError
+	switch {
+	case a.err == nil: // on a connection that no trace has seen
+		return runtime.CheckPassed("connected to %s", host)
+	case a.proxy != nil && a.connected != "":
+		failed.Message = fmt.Sprintf("the proxy %s does not connect to %s: %v", a.proxy.Host, host, a.err)
+		failed.Cure = "let the proxy allow this host, give " + c.proxyVariable() + " the user and password that it wants, or name the host in NO_PROXY"
+	case a.proxy != nil:
+		failed.Message = fmt.Sprintf("cannot connect to the proxy %s: %v", a.proxy.Host, a.err)
+		failed.Cure = "correct " + c.proxyVariable() + ", or name " + host + " in NO_PROXY"
+	case errors.As(a.err, &dns):
+		failed.Message = fmt.Sprintf("cannot find the address of %s: %v", host, a.err)
+		failed.Cure = "correct service_url, or the name servers of this machine; set HTTPS_PROXY if only a proxy reaches the service"
+	default:
+		failed.Message = fmt.Sprintf("cannot connect to %s: %v", host, a.err)
+		failed.Cure = "correct service_url, or allow the connection in firewalls and network policies; set HTTPS_PROXY if only a proxy reaches the service"
+	}
+	return failed
+}
+
+// checkCertificate judges the certificate that the service has shown.
+func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult {
+	a := c.anonymous(ctx)
+	switch {
+	case !c.encrypted() && c.local():
+		return runtime.CheckPassed("service_url is http:// on this machine, which needs no certificate")
+	case !c.encrypted():
+		return runtime.CheckResult{
+			Level: runtime.CheckWarning, Message: "service_url is http://, so tokens and logs can be read on their way",
+			Cure: "set it to an https:// URL, unless nobody else can read on that network",
+		}
+	case a.handshake != nil:
+		return c.judgeHandshake(a.handshake)
+	case a.shaken:
+		return c.judgeChain(a.tls)
+	case a.err != nil:
+		return c.judgeHandshake(a.err)
+	}
+	return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "no certificate was seen"}
+}
+
+// judgeChain judges a certificate that is trusted.
+func (c *selfChecker) judgeChain(state *tls.ConnectionState) runtime.CheckResult {
+	if len(state.PeerCertificates) == 0 {
+		return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "no certificate was seen"}
+	}
+	leaf := state.PeerCertificates[0]
+	end := leaf.NotAfter.UTC().Format(time.RFC3339)
+	if time.Until(leaf.NotAfter) < renewalNotice {
+		return runtime.CheckResult{
+			Level:   runtime.CheckWarning,
+			Message: fmt.Sprintf("the certificate of %s is trusted and expires at %s", c.host(), end),
+			Cure:    "renew it before then",
+		}
+	}
+	return runtime.CheckPassed("trusted, from %s, until %s", leaf.Issuer, end)
+}
+
+// judgeHandshake explains why no certificate was trusted.
+func (c *selfChecker) judgeHandshake(err error) runtime.CheckResult {
+	failed := runtime.CheckResult{
+		Level: runtime.CheckFailed, Message: fmt.Sprintf("%s shows a certificate that is not trusted: %v", c.host(), err),
+	}
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &authority) && c.options.Tuning.CA != "":
+		failed.Cure = "add the certificate of its authority to ca_file, whose certificates do not include it"
+	case errors.As(err, &authority):
+		failed.Cure = "name the certificate of its authority in ca_file; if a proxy opens the encryption, that is the proxy's authority"
+	case errors.As(err, &name):
+		failed.Cure = "set service_url to a name that the certificate is for"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		failed.Cure = "renew the certificate, or correct the clock of this machine"
+	case errors.As(err, &record):
+		failed.Message = fmt.Sprintf("%s does not answer with TLS: %v", c.host(), err)
+		failed.Cure = "set service_url to the port for https, or to http:// if the service has no encryption"
+	case untrusted(err):
+		failed.Cure = "correct service_url, or name the certificate of its authority in ca_file"
+	default:
+		failed.Message = fmt.Sprintf("the TLS handshake with %s failed: %v", c.host(), err)
+		failed.Cure = "check what stands between this machine and the service, such as a firewall or a proxy"
+	}
+	return failed
+}
+
+// checkAnswer decides whether the service has answered, or something in its place.
+func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
+	a := c.anonymous(ctx)
+	failed := runtime.CheckResult{Level: runtime.CheckFailed}
+	switch {
+	case a.err != nil:
+		failed.Message = fmt.Sprintf("%s does not answer: %v", c.options.Identity.Service, a.err)
+		failed.Cure = "check service_url, the service, and what stands between"
+		return failed
+	case a.refusal != nil && a.refusal.Location != "":
+		failed.Message = (&redirectError{a.refusal, nobodysStatus}).Error()
+		failed.Cure = "the agent follows no redirect, because its token would go with it"
+		return failed
+	case a.status == http.StatusProxyAuthRequired:
+		failed.Message = "the proxy asks for a user and a password"
+		failed.Cure = "write them into " + c.proxyVariable() + ", or name " + c.host() + " in NO_PROXY"
+		return failed
+	}
+	var format *formatError
+	if errors.As(wantJSON(a.text), &format) && (format.html || a.status/100 == 2) {
+		failed.Message = fmt.Sprintf("%v (status %d)", format, a.status)
+		return failed
+	}
+	switch a.status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		failed.Message, failed.Cure = a.refusal.Error(), "see to the service, or to what answers in its place"
+		return failed
+	case http.StatusTooManyRequests:
+		return runtime.CheckResult{Level: runtime.CheckWarning, Message: a.refusal.Error(), Cure: "wait, and start fewer agents from this address"}
+	}
+	return runtime.CheckPassed("%s answers as a service does, with status %d to a request without a token", c.options.Identity.Service, a.status)
+}
+
+// checkClock compares this machine's clock with that of the service.
+func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
+	a := c.anonymous(ctx)
+	date, err := http.ParseTime(a.header.Get("Date"))
+	if err != nil {
+		return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "the service tells no time (its answer has no Date header)"}
+	}
+	if age, err := time.ParseDuration(a.header.Get("Age") + "s"); err == nil { // from a cache
+		date = date.Add(age)
+	}
+	local := a.sent.Add(a.received.Sub(a.sent) / 2)
+	skew, direction := local.Sub(date), "ahead of"
+	if skew < 0 {
+		skew, direction = -skew, "behind"
+	}
+	result := runtime.CheckResult{
+		Level:   runtime.CheckFailed,
+		Message: fmt.Sprintf("this machine's clock is %s %s the service's", skew.Round(time.Second), direction),
+		Cure:    "synchronise the clock of this machine, for example with chrony or systemd-timesyncd",
+	}
+	switch {
+	case skew < clockWarning:
+		return runtime.CheckPassed("this machine's clock differs from the service's by less than %s", clockWarning)
+	case skew < clockLimit:
+		result.Level = runtime.CheckWarning
+		result.Message += "; from " + clockLimit.String() + " on, OIDC tokens and signed requests of jobs are refused"
+	default:
+		result.Message += ", more than the " + clockLimit.String() + " from which OIDC tokens and signed requests of jobs are refused"
+	}
+	return result
+}
+
+// service returns the URL of the service.
+func (c *selfChecker) service() *url.URL {
+	u, err := url.Parse(c.options.Identity.Service)
+	if err != nil { // a configuration with such a URL is not valid
+		return &url.URL{}
+	}
+	return u
+}
+
+func (c *selfChecker) host() string    { return c.service().Host }
+func (c *selfChecker) encrypted() bool { return c.service().Scheme == "https" }
+
+// local reports whether the service is on this machine.
+func (c *selfChecker) local() bool { return runtime.OnLoopback(c.options.Identity.Service) }
+
+// proxyVariable names the variable that holds the proxy for the service.
+func (c *selfChecker) proxyVariable() string {
+	if c.encrypted() {
+		return "HTTPS_PROXY"
+	}
+	return "HTTP_PROXY"
+}

@@ -1,0 +1,158 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// attempt is one request of the self checks, and how far it came.
+type attempt struct {
+	proxy     *url.URL // that the request goes through; nil is none
+	connected string   // address of the connection; empty if there was none
+
+	shaken    bool                 // a TLS handshake has ended
+	handshake error                // of the service's certificate, or of TLS; nil if it is trusted
+	tls       *tls.ConnectionState // nil without a handshake
+
+	sent, received time.Time
+	err            error // nil if there was an answer
+	status         int
+	header         http.Header
+	text           []byte       // of the answer, up to maxAnswer
+	refusal        *StatusError // nil for an answer that is a success
+}
+
+// refusedByProxy reports whether the proxy did not connect to the service.
+func (a *attempt) refusedByProxy() bool {
+	return a.err != nil && a.proxy != nil && !a.shaken
+}
+
+// try requests the status of a deployment that does not exist. An empty token is
+// none. The token is removed from the answer, as some proxies repeat requests.
+func (c *selfChecker) try(ctx context.Context, token string) *attempt {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	var mu sync.Mutex // a connection may be made even after the request has ended
+	var seen attempt
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		ConnectDone: func(_, address string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				seen.connected = address
+			}
+		},
+		TLSHandshakeDone: func(state tls.ConnectionState, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen.shaken, seen.tls, seen.handshake = true, &state, err
+		},
+	})
+	a := &attempt{sent: time.Now()}
+	defer func() {
+		mu.Lock()
+		defer mu.Unlock()
+		a.connected, a.shaken, a.tls, a.handshake = seen.connected, seen.shaken, seen.tls, seen.handshake
+	}()
+
+	// Make the request.
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.Identity.Service+nobodysStatus, nil)
+	if err != nil {
+		a.err = plain(err)
+		return a
+	}
+	by := &caller{userAgent: c.options.UserAgent}
+	by.address(request.Header, call{token: secret.New(token)})
+	if c.transport.Proxy != nil {
+		a.proxy, _ = c.transport.Proxy(request) // a wrong variable fails the request, too
+	}
+	client := &http.Client{Transport: c.transport, CheckRedirect: followNothing}
+	response, err := client.Do(request)
+	a.received = time.Now()
+	if err != nil {
+		a.err = withoutURL(err)
+		return a
+	}
+	defer response.Body.Close()
+
+	// Keep the answer, without the token.
+	a.status, a.header = response.StatusCode, response.Header
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil && a.status/100 == 2 {
+		a.err = withoutURL(err)
+		return a
+	}
+	a.text = text
+	if token != "" {
+		a.text = bytes.ReplaceAll(text, []byte(token), []byte(secret.Mark))
+		for name, values := range a.header {
+			for i := range values {
+				a.header[name][i] = strings.ReplaceAll(values[i], token, secret.Mark)
+			}
+		}
+	}
+	if a.status/100 != 2 {
+		a.refusal = refused(response, a.text)
+	}
+	return a
+}
+
+// withoutURL is [plain] for a request whose limit is not request_timeout.
+func withoutURL(err error) error {
+	var inner *url.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return errors.New("no answer within " + attemptLimit.String())
+	case errors.As(err, &inner):
+		return inner.Err
+	}
+	return err
+}
+
+// checkToken finds out whether the service accepts the token: a request with it must
+// be answered in another way than one without.
+func (c *selfChecker) checkToken(ctx context.Context) runtime.CheckResult {
+	return c.judgeToken(ctx, c.options.Tuning.Token.Reveal(), "check token, token_file or PULUMI_AGENT_TOKEN: "+
+		"it must be the token of an agent pool at "+c.options.Identity.Service)
+}
+
+// judgeToken makes the request with a token. Cure is what to do if it is refused.
+func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtime.CheckResult {
+	a, without := c.try(ctx, token), c.anonymous(ctx)
+	switch {
+	case a.err != nil:
+		return runtime.CheckResult{
+			Level: runtime.CheckFailed, Message: "the service does not answer to a request with the token: " + a.err.Error(),
+			Cure: "check the service, and what stands between",
+		}
+	case a.status == http.StatusUnauthorized:
+		return runtime.CheckResult{Level: runtime.CheckFailed, Message: "the service rejects the token: " + a.refusal.Error(), Cure: cure}
+	case a.status == http.StatusForbidden:
+		return runtime.CheckResult{
+			Level: runtime.CheckWarning, Message: "the service knows the token and forbids the request: " + a.refusal.Error(),
+			Cure: "check at the service that the pool exists, and that its organisation may use agents",
+		}
+	case without.status == http.StatusUnauthorized || without.status == http.StatusForbidden:
+		return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
+			"to a request that claims no job", a.status, without.status)
+	}
+	return runtime.CheckResult{
+		Level: runtime.CheckSkipped,
+		Message: fmt.Sprintf("the service answers alike with the token and without (status %d), "+
+			"and a poll, which would tell, may claim a job", a.status),
+		Cure: "start the agent, and look at cmwa status",
+	}
+}

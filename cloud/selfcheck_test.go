@@ -1,0 +1,442 @@
+package cloud_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+const poolToken = "pul-0123456789abcdef"
+
+// service is a service with a job that waits to be claimed.
+type service struct {
+	mu     sync.Mutex
+	calls  []string
+	claims int
+	skew   time.Duration                                            // of its clock
+	before func(w http.ResponseWriter, r *http.Request) (done bool) // answers in its place
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.calls = append(s.calls, r.Method+" "+r.URL.Path)
+	s.mu.Unlock()
+	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
+	if s.before != nil && s.before(w, r) {
+		return
+	}
+	answer := func(code int, message string) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(map[string]any{"code": code, "message": message})
+	}
+	authorized := r.Header.Get("Authorization") == "token "+poolToken
+	switch {
+	case r.URL.Path == "/api/oauth/token":
+		text, _ := io.ReadAll(r.Body)
+		if !strings.Contains(string(text), "scope=runner%3Aours") {
+			answer(http.StatusBadRequest, "no policy allows "+string(text))
+			return
+		}
+		fmt.Fprintf(w, `{"access_token": %q, "expires_in": 7200}`, poolToken)
+	case !authorized:
+		answer(http.StatusUnauthorized, "no such token: "+r.Header.Get("Authorization"))
+	case r.URL.Path == "/api/deployments/poll":
+		s.claims++
+		fmt.Fprint(w, `{"jobID": "1", "jobToken": "t"}`)
+	default:
+		answer(http.StatusNotFound, "no such deployment")
+	}
+}
+
+// shown is a certificate that a test's server shows.
+type shown struct {
+	name       string // it is for; empty is 127.0.0.1
+	begin, end time.Duration
+}
+
+// serve serves behind a certificate, and returns its URL and its authority.
+func (c shown) serve(t *testing.T, handler http.Handler) (url, authority string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "an authority of our own"},
+		NotBefore: time.Now().Add(c.begin), NotAfter: time.Now().Add(c.end),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	if c.name != "" {
+		template.IPAddresses, template.DNSNames = nil, []string{c.name}
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{signed}, PrivateKey: key}}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
+}
+
+// proxy is an HTTP proxy that answers each CONNECT with a status, and connects if it
+// is 200.
+func proxy(t *testing.T, status int) *url.URL {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect || status != http.StatusOK {
+			w.WriteHeader(status)
+			return
+		}
+		there, err := net.Dial("tcp", r.Host)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer there.Close()
+		here, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer here.Close()
+		_, _ = io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() { _, _ = io.Copy(there, here) }()
+		_, _ = io.Copy(here, there)
+	}))
+	t.Cleanup(server.Close)
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword("someone", "proxy-password")
+	return address
+}
+
+// check makes the checks as cmwa doctor does, and returns the results by name. A check
+// whose need has failed is missing.
+func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.CheckResult {
+	t.Helper()
+	o.UserAgent, o.Log = "test/1", slog.New(slog.DiscardHandler)
+	results := map[string]runtime.CheckResult{}
+	for _, c := range cloud.SelfChecks(o, exchange) {
+		if need, ok := results[c.Needs]; c.Needs != "" && (!ok || need.Level == runtime.CheckFailed || need.Level == runtime.CheckSkipped) {
+			continue
+		}
+		results[c.Name] = c.Run(t.Context())
+		text := results[c.Name].Message + results[c.Name].Cure
+		if strings.Contains(text, poolToken) || strings.Contains(text, "proxy-password") || strings.Contains(text, "eyJ") {
+			t.Errorf("%s shows a secret: %s", c.Name, text)
+		}
+	}
+	return results
+}
+
+// want checks the level of a result, and a part of its text.
+func want(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
+	t.Helper()
+	got, made := results[name]
+	if !made || got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
+	}
+}
+
+func at(url, authority string) cloud.Options {
+	return cloud.Options{
+		Identity: runtime.Identity{Service: url, Organization: "acme", PoolID: "ours"},
+		Tuning: runtime.Tuning{
+			Token: secret.New(poolToken), CA: authority, Kinds: []runtime.Kind{runtime.Deployment}, RequestTimeout: 10 * time.Second,
+		},
+	}
+}
+
+var year = shown{begin: -time.Hour, end: 365 * 24 * time.Hour}
+
+func TestSelfChecksOfAService(t *testing.T) {
+	t.Run("a service that is well passes, and keeps its job", func(t *testing.T) {
+		s := &service{}
+		url, authority := year.serve(t, s)
+		results := check(t, at(url, authority), false)
+		for _, name := range []string{"service-connection", "service-certificate", "service-answer", "service-clock", "service-token"} {
+			want(t, results, name, runtime.CheckOK, "")
+		}
+		if len(s.calls) != 2 || s.claims != 0 {
+			t.Errorf("the calls are %q, %d claims", s.calls, s.claims)
+		}
+	})
+	t.Run("an address that does not exist", func(t *testing.T) {
+		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.CheckFailed, "cannot find the address of nowhere.invalid")
+	})
+	t.Run("a port that nobody listens on", func(t *testing.T) {
+		server := httptest.NewServer(nil)
+		server.Close()
+		want(t, check(t, at(server.URL, ""), false), "service-connection", runtime.CheckFailed, "correct service_url")
+	})
+	t.Run("an authority that nothing vouches for", func(t *testing.T) {
+		url, authority := year.serve(t, &service{})
+		_, other := year.serve(t, &service{})
+		want(t, check(t, at(url, ""), false), "service-certificate", runtime.CheckFailed, "name the certificate of its authority in ca_file")
+		want(t, check(t, at(url, other), false), "service-certificate", runtime.CheckFailed, "add the certificate of its authority to ca_file")
+		want(t, check(t, at(url, other+authority), false), "service-certificate", runtime.CheckOK, "an authority of our own")
+	})
+	t.Run("a certificate that has expired", func(t *testing.T) {
+		url, authority := shown{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.CheckFailed, "renew the certificate, or correct the clock")
+	})
+	t.Run("a certificate that expires soon", func(t *testing.T) {
+		url, authority := shown{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.CheckWarning, "renew it")
+	})
+	t.Run("a certificate for another name", func(t *testing.T) {
+		url, authority := shown{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.CheckFailed, "a name that the certificate is for")
+	})
+	t.Run("a server without TLS", func(t *testing.T) {
+		server := httptest.NewServer(&service{})
+		t.Cleanup(server.Close)
+		results := check(t, at(strings.Replace(server.URL, "http:", "https:", 1), ""), false)
+		want(t, results, "service-certificate", runtime.CheckFailed, "does not answer with TLS")
+	})
+	t.Run("a service without encryption on this machine", func(t *testing.T) {
+		server := httptest.NewServer(&service{})
+		t.Cleanup(server.Close)
+		results := check(t, at(server.URL, ""), false)
+		want(t, results, "service-certificate", runtime.CheckOK, "needs no certificate")
+		want(t, results, "service-token", runtime.CheckOK, "accepts the token")
+	})
+}
+
+func TestSelfChecksOfAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(http.ResponseWriter, *http.Request) bool
+		level  runtime.CheckLevel
+		part   string
+	}{
+		"a page of a proxy": {func(w http.ResponseWriter, _ *http.Request) bool {
+			fmt.Fprint(w, "<html>Please log in</html>")
+			return true
+		}, runtime.CheckFailed, "HTML page"},
+		"a page of a proxy instead of a refusal": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, "\n<!DOCTYPE html>")
+			return true
+		}, runtime.CheckFailed, "HTML page"},
+		"a success that is no JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
+			fmt.Fprint(w, "welcome")
+			return true
+		}, runtime.CheckFailed, "not JSON"},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, "https://elsewhere.example"+r.URL.Path, http.StatusMovedPermanently)
+			return true
+		}, runtime.CheckFailed, "set it to https://elsewhere.example "},
+		"a gateway without a service": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusBadGateway)
+			return true
+		}, runtime.CheckFailed, "502"},
+		"a service that is busy": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return true
+		}, runtime.CheckWarning, "429"},
+		"an answer that breaks off": {func(http.ResponseWriter, *http.Request) bool {
+			panic(http.ErrAbortHandler)
+		}, runtime.CheckFailed, "does not answer"},
+		"a service that has not the call": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusInternalServerError)
+			return true
+		}, runtime.CheckOK, "500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url, authority := year.serve(t, &service{before: c.before})
+			want(t, check(t, at(url, authority), false), "service-answer", c.level, c.part)
+		})
+	}
+}
+
+func TestSelfChecksOfTheClock(t *testing.T) {
+	for skew, c := range map[time.Duration]struct {
+		level runtime.CheckLevel
+		part  string
+	}{
+		0:                 {runtime.CheckOK, "less than 1m0s"},
+		-30 * time.Second: {runtime.CheckOK, "less than 1m0s"},
+		3 * time.Minute:   {runtime.CheckWarning, "behind the service's"},
+		-3 * time.Minute:  {runtime.CheckWarning, "ahead of the service's"},
+		-2 * time.Hour:    {runtime.CheckFailed, "more than the 5m0s"},
+	} {
+		t.Run(skew.String(), func(t *testing.T) {
+			url, authority := year.serve(t, &service{skew: skew})
+			want(t, check(t, at(url, authority), false), "service-clock", c.level, c.part)
+		})
+	}
+	t.Run("an answer from a cache", func(t *testing.T) {
+		url, authority := year.serve(t, &service{skew: -time.Hour, before: func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Age", "3600")
+			return false
+		}})
+		want(t, check(t, at(url, authority), false), "service-clock", runtime.CheckOK, "")
+	})
+	t.Run("an answer without a time", func(t *testing.T) {
+		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header()["Date"] = nil
+			return false
+		}})
+		want(t, check(t, at(url, authority), false), "service-clock", runtime.CheckSkipped, "no Date")
+	})
+}
+
+func TestSelfChecksOfAToken(t *testing.T) {
+	t.Run("a token that the service does not know", func(t *testing.T) {
+		s := &service{}
+		url, authority := year.serve(t, s)
+		o := at(url, authority)
+		o.Tuning.Token = secret.New("an-old-token")
+		results := check(t, o, false)
+		want(t, results, "service-token", runtime.CheckFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
+		if strings.Contains(results["service-token"].Message, "an-old-token") || !strings.Contains(results["service-token"].Message, secret.Mark) {
+			t.Errorf("a service that repeats the token makes the message %q", results["service-token"].Message)
+		}
+	})
+	t.Run("a token that may not", func(t *testing.T) {
+		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Header.Get("Authorization") == "" {
+				return false
+			}
+			w.WriteHeader(http.StatusForbidden)
+			return true
+		}})
+		want(t, check(t, at(url, authority), false), "service-token", runtime.CheckWarning, "pool exists")
+	})
+	t.Run("a service that answers alike with any token", func(t *testing.T) {
+		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		}})
+		want(t, check(t, at(url, authority), false), "service-token", runtime.CheckSkipped, "may claim a job")
+	})
+}
+
+func TestSelfChecksThroughAProxy(t *testing.T) {
+	through := func(t *testing.T, proxy *url.URL) map[string]runtime.CheckResult {
+		url, authority := year.serve(t, &service{})
+		o := at(url, authority)
+		o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
+		return check(t, o, false)
+	}
+	t.Run("that connects", func(t *testing.T) {
+		results := through(t, proxy(t, http.StatusOK))
+		want(t, results, "service-connection", runtime.CheckOK, "HTTPS_PROXY")
+		want(t, results, "service-token", runtime.CheckOK, "accepts the token")
+	})
+	t.Run("that wants a password", func(t *testing.T) {
+		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.CheckFailed, "Proxy Authentication Required")
+	})
+	t.Run("that is not there", func(t *testing.T) {
+		gone := httptest.NewServer(nil)
+		gone.Close()
+		address, _ := url.Parse(gone.URL)
+		want(t, through(t, address), "service-connection", runtime.CheckFailed, "cannot connect to the proxy")
+	})
+}
+
+// webToken returns a file with an unsigned token that has these claims.
+func webToken(t *testing.T, claims map[string]any) string {
+	t.Helper()
+	text, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := base64.RawURLEncoding.EncodeToString
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(part([]byte(`{"alg":"none"}`))+"."+part(text)+".c2lnbmVk\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestSelfChecksWithOIDC(t *testing.T) {
+	now := time.Now().Unix()
+	good := map[string]any{"aud": []string{"urn:pulumi:org:acme"}, "exp": now + 600, "nbf": now - 600, "iss": "https://issuer", "sub": "us"}
+	with := func(t *testing.T, file string, exchange bool, edit func(*cloud.Options)) (*service, map[string]runtime.CheckResult) {
+		s := &service{}
+		url, authority := year.serve(t, s)
+		o := at(url, authority)
+		o.Tuning.Token, o.Tuning.OIDCTokenFile = secret.String{}, file
+		if edit != nil {
+			edit(&o)
+		}
+		return s, check(t, o, exchange)
+	}
+	t.Run("a good token is not exchanged unless that is wanted", func(t *testing.T) {
+		s, results := with(t, webToken(t, good), false, nil)
+		want(t, results, "oidc-token", runtime.CheckOK, "issuer https://issuer and subject us")
+		want(t, results, "service-token", runtime.CheckSkipped, "--exchange")
+		if len(s.calls) != 1 {
+			t.Errorf("the calls are %q", s.calls)
+		}
+	})
+	t.Run("an exchange", func(t *testing.T) {
+		s, results := with(t, webToken(t, good), true, nil)
+		want(t, results, "service-token", runtime.CheckOK, "accepts the token")
+		if s.claims != 0 {
+			t.Error("a job was claimed")
+		}
+	})
+	t.Run("an exchange that no policy allows, by a service that repeats the token", func(t *testing.T) {
+		_, results := with(t, webToken(t, good), true, func(o *cloud.Options) { o.Identity.PoolID = "theirs" })
+		want(t, results, "service-token", runtime.CheckFailed, "trusts its issuer")
+	})
+	for name, c := range map[string]struct {
+		claims map[string]any
+		level  runtime.CheckLevel
+		part   string
+	}{
+		"expired":                   {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60}, runtime.CheckFailed, "expired at"},
+		"not valid yet":             {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600}, runtime.CheckFailed, "clock"},
+		"for another audience":      {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60}, runtime.CheckWarning, "urn:pulumi:org:acme"},
+		"without an end":            {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.CheckOK, "without an end"},
+		"with an end far away":      {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300}, runtime.CheckOK, "9999"},
+		"with claims of no meaning": {map[string]any{"aud": 7}, runtime.CheckFailed, "no JSON Web Token"},
+	} {
+		t.Run("a token "+name, func(t *testing.T) {
+			_, results := with(t, webToken(t, c.claims), false, nil)
+			want(t, results, "oidc-token", c.level, c.part)
+		})
+	}
+	t.Run("a file that is missing, or no token", func(t *testing.T) {
+		_, results := with(t, filepath.Join(t.TempDir(), "none"), false, nil)
+		want(t, results, "oidc-token", runtime.CheckFailed, "the file is not there")
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte("a.b.c"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, results = with(t, file, false, nil)
+		want(t, results, "oidc-token", runtime.CheckFailed, "no JSON Web Token")
+	})
+}

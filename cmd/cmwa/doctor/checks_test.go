@@ -1,0 +1,171 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/reconcile/status"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// at returns the parts of a program whose configuration has this content.
+func at(content string) Parts {
+	return Parts{
+		Find:    func() (schema.Source, error) { return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil },
+		Environ: func(string) (string, bool) { return "", false },
+		Agent: func(*schema.Config) ([]runtime.SelfCheck, bool) {
+			return []runtime.SelfCheck{{Name: "of-agent"}}, false
+		},
+		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
+			return []runtime.SelfCheck{{Name: "of-" + spec.Identity.Target}}
+		},
+	}
+}
+
+// wantResult checks the level of a result, and a part of its text.
+func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel, part string) {
+	t.Helper()
+	if got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+		t.Errorf("%+v, want %s with %q", got, level, part)
+	}
+}
+
+func TestChecks(t *testing.T) {
+	t.Run("each pool has the checks of its target, in the order of names", func(t *testing.T) {
+		checks := Checks(t.Context(), at("syslog: true\npools:\n- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
+		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, of-agent, " +
+			"of-process of pool a, of-docker of pool b"
+		if got := Names(checks); got != want {
+			t.Errorf("the checks are %s, want %s", got, want)
+		}
+	})
+	for name, c := range map[string]struct {
+		content string
+		level   runtime.CheckLevel
+		part    string
+	}{
+		"valid":         {"token: pul-1\n", runtime.CheckOK, "agent.yaml is valid"},
+		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.CheckWarning, "warnings: 1; cmwa vet 'agent.yaml' lists them"},
+		"wrong":         {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.CheckFailed, "(and 1 more); cmwa vet 'agent.yaml' lists all"},
+	} {
+		t.Run("a configuration that is "+name, func(t *testing.T) {
+			checks := Checks(t.Context(), at(c.content))
+			wantResult(t, checks[0].Run(t.Context()), c.level, c.part)
+			if c.level == runtime.CheckFailed && len(checks) != 1 {
+				t.Errorf("without a configuration there are the checks %s", Names(checks))
+			}
+		})
+	}
+	t.Run("a configuration that cannot be read", func(t *testing.T) {
+		parts := at("")
+		parts.Find = func() (schema.Source, error) { return schema.Source{}, errors.New("no such file: name another") }
+		checks := Checks(t.Context(), parts)
+		wantResult(t, checks[0].Run(t.Context()), runtime.CheckFailed, "name another")
+	})
+}
+
+func TestCheckMounts(t *testing.T) {
+	c := &schema.Config{Path: "/etc/cmwa/agent.yaml", Files: []string{"/etc/cmwa/token", "/mnt/worker-pod.json"}}
+	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.CheckOK, "are seen")
+	got := checkMounts(c, func(path string) bool { return path != "/etc/cmwa/token" })
+	wantResult(t, got, runtime.CheckWarning, "/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
+}
+
+func TestCheckState(t *testing.T) {
+	environ := func(string) (string, bool) { return "", false }
+	folder := t.TempDir()
+	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.CheckOK, "has locks")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false), runtime.CheckOK, "can be made in "+folder)
+	if err := os.WriteFile(filepath.Join(folder, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false), runtime.CheckWarning, "set state_directory")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true), runtime.CheckOK, "is not needed")
+	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
+		t.Errorf("there is %v, %v", entries, err)
+	}
+}
+
+func TestCheckServer(t *testing.T) {
+	config := func(address string) *schema.Config {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, _ := strconv.Atoi(port)
+		return &schema.Config{HTTPServerAddress: host, HTTPServerPort: number}
+	}
+	listen := func(t *testing.T, handler http.Handler) *schema.Config {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{Handler: handler}
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(func() { _ = server.Close() })
+		return config(listener.Addr().String())
+	}
+	free := listen(t, nil)
+	t.Run("none", func(t *testing.T) {
+		wantResult(t, checkServer(t.Context(), &schema.Config{}), runtime.CheckOK, "no HTTP server")
+	})
+	t.Run("an agent has the port", func(t *testing.T) {
+		agent := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(status.Document{Version: status.Version, Agent: status.Agent{Version: "v7"}})
+		}))
+		wantResult(t, checkServer(t.Context(), agent), runtime.CheckOK, "an agent of version v7")
+	})
+	t.Run("another program has the port", func(t *testing.T) {
+		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), runtime.CheckFailed, "free port")
+	})
+	t.Run("an address of another machine", func(t *testing.T) {
+		other := *free
+		other.HTTPServerAddress = "192.0.2.1"
+		wantResult(t, checkServer(t.Context(), &other), runtime.CheckFailed, "correct http_server_address")
+	})
+}
+
+func TestCheckDisks(t *testing.T) {
+	with := func(found map[string]space) runtime.CheckResult {
+		return checkDisks([]string{"/a", "/b"}, func(folder string) (space, error) {
+			s, ok := found[folder]
+			if !ok {
+				return s, errors.New("not mounted")
+			}
+			return s, nil
+		})
+	}
+	plenty := space{free: 1 << 20, files: true}
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": plenty}), runtime.CheckOK, "in /a, /b")
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), runtime.CheckWarning, "warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
+	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), runtime.CheckFailed, "/a has 9 MiB")
+	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.CheckFailed, "/a can hold no more files")
+	wantResult(t, with(map[string]space{"/a": plenty}), runtime.CheckSkipped, "/b: not mounted")
+	wantResult(t, with(map[string]space{"/a": {9, true}}), runtime.CheckFailed, "/a has 9 MiB")
+	if got, err := spaceOf(t.TempDir()); err != nil || got.free == 0 || !got.files {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := spaceOf("/nowhere/at/all"); err == nil {
+		t.Error("a folder that is not there has space")
+	}
+}
+
+func TestFolders(t *testing.T) {
+	state := t.TempDir()
+	c := &schema.Config{StateDirectory: filepath.Join(state, "not", "yet"), Pools: []schema.Pool{
+		{DeployTarget: "docker", SharedVolumeDirectory: "/", WorkingDirectory: "/usr"},
+		{DeployTarget: "kubernetes", SharedVolumeDirectory: "/mnt/work", WorkingDirectory: "/usr/local"},
+	}}
+	got := folders(c, func(string) (string, bool) { return "", false })
+	if want := []string{state, "/", "/usr"}; strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("the folders are %q, want %q", got, want)
+	}
+}

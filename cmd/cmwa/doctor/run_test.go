@@ -1,0 +1,201 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+// after returns a check that takes a time and then has a result.
+func after(took time.Duration, result runtime.CheckResult) func(context.Context) runtime.CheckResult {
+	return func(ctx context.Context) runtime.CheckResult {
+		select {
+		case <-time.After(took):
+			return result
+		case <-ctx.Done():
+			return runtime.CheckResult{Level: runtime.CheckFailed, Message: "too late"}
+		}
+	}
+}
+
+func named(pool, name, needs string, run func(context.Context) runtime.CheckResult) Check {
+	return Check{Pool: pool, SelfCheck: runtime.SelfCheck{Name: name, Needs: needs, Run: run}}
+}
+
+// result is what a run has reported.
+type result struct {
+	outcomes []Outcome
+	waiting  []string
+	passed   bool
+	took     time.Duration
+}
+
+func run(ctx context.Context, checks []Check) (r result) {
+	began := time.Now()
+	r.passed = Run(ctx, checks, Reporter{
+		Outcome: func(o Outcome) { r.outcomes = append(r.outcomes, o) },
+		Waiting: func(left []Check) { r.waiting = append(r.waiting, Names(left)) },
+	})
+	r.took = time.Since(began)
+	return r
+}
+
+func (r result) levels() (levels []string) {
+	for _, o := range r.outcomes {
+		levels = append(levels, o.Name+" "+string(o.Level))
+	}
+	return levels
+}
+
+func TestRun(t *testing.T) {
+	ok := runtime.CheckPassed("good")
+	bad := runtime.CheckResult{Level: runtime.CheckFailed, Message: "bad", Cure: "mend"}
+	warned := runtime.CheckResult{Level: runtime.CheckWarning, Message: "odd"}
+	bubble := func(name string, f func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+	}
+	bubble("checks run at the same time, and are reported in their order", func(t *testing.T) {
+		r := run(t.Context(), []Check{
+			named("", "a", "", after(3*time.Second, ok)), named("", "b", "", after(time.Second, warned)), named("", "c", "", after(2500*time.Millisecond, ok)),
+		})
+		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b warning", "c ok"}) || r.took != 3*time.Second || !r.passed {
+			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
+		}
+		if r.outcomes[1].Duration != time.Second || !slices.Equal(r.waiting, []string{"a, c"}) {
+			t.Errorf("b took %s, waiting for %q", r.outcomes[1].Duration, r.waiting)
+		}
+	})
+	bubble("a check whose need has failed is skipped, and so are those that need it", func(t *testing.T) {
+		never := func(context.Context) runtime.CheckResult {
+			t.Error("a check was made whose need has failed")
+			return ok
+		}
+		r := run(t.Context(), []Check{
+			named("one", "a", "", after(time.Second, bad)), named("one", "b", "a", never), named("one", "c", "b", never),
+			named("two", "a", "", after(time.Second, warned)), named("two", "b", "a", after(0, ok)),
+		})
+		want := []string{"a failed", "b skipped", "c skipped", "a warning", "b ok"}
+		if got := r.levels(); !slices.Equal(got, want) || r.passed || !strings.Contains(r.outcomes[2].Message, "it needs b") {
+			t.Errorf("%v, passed %v, %+v", got, r.passed, r.outcomes[2])
+		}
+	})
+	bubble("a check that never returns fails at its limit", func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		r := run(t.Context(), []Check{
+			named("", "hangs", "", func(context.Context) runtime.CheckResult { <-release; return ok }),
+			named("", "late", "", after(time.Hour, ok)),
+		})
+		if got := r.levels(); !slices.Equal(got, []string{"hangs failed", "late failed"}) || r.took != checkLimit+returnLimit || r.passed {
+			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
+		}
+		if r.outcomes[0].Message != "no result within 30s" || r.outcomes[1].Message != "too late" {
+			t.Errorf("%+v", r.outcomes)
+		}
+	})
+	bubble("a check that panics fails, and shows nothing of it", func(t *testing.T) {
+		r := run(t.Context(), []Check{named("", "a", "", func(context.Context) runtime.CheckResult { panic("pul-0123456789") })})
+		if r.passed || r.outcomes[0].Level != runtime.CheckFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
+			t.Errorf("%+v", r.outcomes)
+		}
+	})
+	bubble("an interrupt skips what has not ended, and is no success", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		r := run(ctx, []Check{named("", "a", "", after(time.Second, ok)), named("", "b", "", after(time.Minute, ok)), named("", "c", "b", after(0, ok))})
+		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b skipped", "c skipped"}) || r.took != 2*time.Second || r.passed {
+			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
+		}
+	})
+	bubble("a hundred pools are checked a few at a time", func(t *testing.T) {
+		var checks []Check
+		for i := range 10 * atOnce {
+			checks = append(checks, named(fmt.Sprint(i), "a", "", after(time.Second, ok)), named(fmt.Sprint(i), "b", "a", after(time.Second, ok)))
+		}
+		if r := run(t.Context(), checks); len(r.outcomes) != len(checks) || r.took != 20*time.Second {
+			t.Errorf("%d outcomes in %s", len(r.outcomes), r.took)
+		}
+	})
+}
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"one\nline\t of text":                   "one line of text",
+		"\x1b[31mred\u202e":                     "?[31mred?",
+		"\xff":                                  "?",
+		"the token pul-0123456789 is not known": "the token [secret] is not known",
+		"Bearer eyJhbGciOi.eyJzdWIiOi.c2ln, no": "Bearer [secret], no",
+		"pul-x and x[2Jpul-0123456789":          "pul-x and x[2J[secret]",
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+	if got := printable(strings.Repeat("ä", 1<<20)); len(got) > maxText+10 || !strings.HasSuffix(got, "ä …") {
+		t.Errorf("a long text becomes %d bytes", len(got))
+	}
+}
+
+// golden compares text with a file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || got != string(want) {
+		t.Errorf("%s (write it with -update): %v\ngot\n%s\nwant\n%s", path, err, got, want)
+	}
+}
+
+func TestPrint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checks := []Check{
+			named("", "configuration", "", after(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
+			named("", "free-disk", "", after(0, runtime.CheckResult{Level: runtime.CheckWarning, Message: "free disk is short", Cure: "remove something"})),
+			named("default", "service-connection", "", after(1500*time.Millisecond, runtime.CheckResult{
+				Level: runtime.CheckFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789", Cure: "correct service_url",
+			})),
+			named("default", "service-token", "service-connection", nil),
+		}
+		texts := func(name string, checks []Check, colours bool) {
+			r := run(t.Context(), checks)
+			var text bytes.Buffer
+			printer := NewPrinter(&text, checks, colours)
+			for _, o := range r.outcomes {
+				if err := printer.Print(o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			golden(t, name, text.String()+Summary(r.outcomes)+"\n")
+		}
+		texts("one-pool.txt", checks, false)
+		texts("colours.txt", checks, true)
+		texts("two-pools.txt", append(slices.Clone(checks), named("team-a", "service-token", "", after(0, runtime.CheckPassed("accepted")))), false)
+
+		r := run(t.Context(), checks)
+		var text bytes.Buffer
+		encoder := json.NewEncoder(&text)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(NewDocument("v1.2.3", r.outcomes, r.passed)); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "document.json", text.String())
+	})
+}

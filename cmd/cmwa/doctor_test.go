@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/doctor"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// doctor runs cmwa doctor --json with the configuration that [world.agent] writes, as
+// changed by settings, and returns the levels of the checks.
+func (w *world) doctor(code int, env []string, settings ...string) map[string]runtime.CheckLevel {
+	w.t.Helper()
+	config, env := w.configure(env, settings...)
+	p := w.start("doctor", env, "cmwa", "doctor", "--json", "--config", config)
+	p.exit(code)
+	var d doctor.Document
+	if err := json.Unmarshal([]byte(p.output()), &d); err != nil || d.Passed != (code == cli.ExitOK) {
+		w.t.Fatalf("the document: %v, passed %v:\n%s", err, d.Passed, p.output())
+	}
+	if strings.Contains(p.output(), w.pool) {
+		w.t.Errorf("the token is shown:\n%s", p.output())
+	}
+	levels := map[string]runtime.CheckLevel{}
+	for _, c := range d.Checks {
+		levels[c.Name] = c.Result
+		if c.Result == runtime.CheckFailed && code == cli.ExitOK {
+			w.t.Errorf("%+v", c)
+		}
+	}
+	return levels
+}
+
+func TestDoctor(t *testing.T) {
+	atEachTarget(t, func(t *testing.T, w *world) {
+		// A job waits, and must wait afterwards.
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
+		own := map[string][]string{
+			"docker":     {"docker-engine", "docker-runner", "docker-image", "docker-network", "docker-service"},
+			"kubernetes": {"kubernetes-api", "kubernetes-access-pods", "kubernetes-access-logs", "kubernetes-pod"},
+			"process":    {"process-runner", "process-folder"},
+		}[w.target]
+
+		// All is well.
+		levels := w.doctor(cli.ExitOK, nil)
+		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token", "state-folder") {
+			if levels[name] != runtime.CheckOK && !(name == "docker-image" && levels[name] == runtime.CheckWarning) {
+				t.Errorf("%s is %q, want ok", name, levels[name])
+			}
+		}
+
+		// Something is broken, and found by the check that is about it.
+		broken := map[string][]string{
+			"service-connection":  {"service_url: http://127.0.0.1:1"},
+			"service-certificate": {"service_url: " + strings.Replace(w.url, "http:", "https:", 1)},
+			"service-token":       {"token: pul-another-token"},
+			"configuration":       {"polling_interval: soon"},
+		}
+		switch w.target {
+		case "docker":
+			broken["docker-runner"] = []string{"working_directory: " + t.TempDir()}
+			broken["docker-network"] = []string{"docker: {network: cmwa-none}"}
+		case "kubernetes":
+			broken["kubernetes-pod"] = []string{"pod_template: {spec: {serviceAccountName: cmwa-none}}"}
+			broken["kubernetes-access-pods"] = []string{"kubernetes: {namespace: kube-system}"}
+		case "process":
+			broken["process-runner"] = []string{"working_directory: " + t.TempDir()}
+		}
+		for name, settings := range broken {
+			if levels := w.doctor(cli.ExitFailure, nil, settings...); levels[name] != runtime.CheckFailed {
+				t.Errorf("with %q, %s is %q, want failed", settings, name, levels[name])
+			}
+		}
+		if status, _ := w.status("one"); status != "not-started" {
+			t.Errorf("the job that waited is %s", status)
+		}
+
+		// Beside an agent that runs, it changes nothing.
+		agent := w.agent()
+		w.await("one", "succeeded")
+		before := w.stateFolders()
+		w.doctor(cli.ExitOK, nil)
+		if after := w.stateFolders(); !slices.Equal(before, after) {
+			t.Errorf("the state folder had %q, and has %q", before, after)
+		}
+		agent.signal(os.Interrupt)
+		agent.exit(cli.ExitOK)
+	})
+}
+
+// stateFolders are the files and folders of the agents' state, without the mark that
+// comes and goes with jobs.
+func (w *world) stateFolders() (paths []string) {
+	w.t.Helper()
+	err := filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, _ os.DirEntry, err error) error {
+		if filepath.Base(path) != "instances" {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return paths
+}
+
+func TestDoctorText(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "agent.yaml")
+	text := "token: pul-0123456789\nservice_url: http://127.0.0.1:1\ndeploy_target: process\nhttp_server_port: 0\nstate_directory: " + t.TempDir() + "\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := tell(nil, "doctor", "--config", config)
+	if said.code != cli.ExitFailure || strings.Contains(said.stdout+said.stderr, "pul-") || said.stderr != "" {
+		t.Errorf("%+v", said)
+	}
+	for _, line := range []string{"ok       configuration ", "failed   service-connection ", "skipped  service-token ", "; cure: correct service_url"} {
+		if !strings.Contains(said.stdout, line) {
+			t.Errorf("no line has %q:\n%s", line, said.stdout)
+		}
+	}
+	for args, code := range map[string]int{
+		"doctor --config /nowhere/agent.yaml": cli.ExitFailure,
+		"doctor agent.yaml":                   cli.ExitUsage,
+		"doctor --jsn":                        cli.ExitUsage,
+		"doctor --help":                       cli.ExitOK,
+	} {
+		if said := tell(nil, strings.Fields(args)...); said.code != code {
+			t.Errorf("%s ends with %d, want %d: %+v", args, said.code, code, said)
+		}
+	}
+	said = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
+	var d doctor.Document
+	if err := json.Unmarshal([]byte(said.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 || d.Checks[0].Result != runtime.CheckFailed {
+		t.Errorf("%v, %s", err, fmt.Sprint(d))
+	}
+}

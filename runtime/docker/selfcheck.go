@@ -1,0 +1,175 @@
+package docker
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+const (
+	hostsFile   = "/etc/hosts"           // of this machine; a container has its own
+	desktopName = "host.docker.internal" // of the engine's machine, in containers of Docker Desktop alone
+	usualImage  = "pulumi/pulumi"        // which the service names unless a stack has its own
+	needsEngine = "docker-engine"        // name of the check that others need
+)
+
+// SelfChecks returns the checks of what jobs in containers need: the engine, the
+// runner, and the settings that an engine can be asked about. Service is the URL that
+// containers have to reach. Nothing is created, pulled or started.
+func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtime.SelfCheck {
+	place := tuning.Place
+	with := func(f func(context.Context, *Executor) runtime.CheckResult) func(context.Context) runtime.CheckResult {
+		return func(ctx context.Context) runtime.CheckResult {
+			e, err := New(ctx, options)
+			if err != nil {
+				return runtime.CheckError(err, runtime.CheckResult{})
+			}
+			defer e.Close()
+			return f(ctx, e)
+		}
+	}
+	return []runtime.SelfCheck{
+		{Name: needsEngine, Run: with(describeEngine)},
+		{Name: "docker-runner", Needs: needsEngine, Run: with(func(_ context.Context, e *Executor) runtime.CheckResult {
+			err := e.programs.findAny(place.WorkingDirectory, e.architecture)
+			return runtime.CheckError(err, runtime.CheckPassed("the runner is in %s", place.WorkingDirectory))
+		})},
+		{Name: "docker-shared-directory", Run: func(context.Context) runtime.CheckResult {
+			return checkShared(place.SharedVolumeDirectory, options.Environ)
+		}},
+		{Name: "docker-user", Run: func(context.Context) runtime.CheckResult {
+			return runtime.CheckError(checkUser(place.Docker.User),
+				runtime.CheckPassed("jobs run as %s", cmp.Or(place.Docker.User, "the user of their image")))
+		}},
+		{Name: "docker-network", Needs: needsEngine, Run: with(func(ctx context.Context, e *Executor) runtime.CheckResult {
+			return runtime.CheckError(e.checkNetwork(ctx, place.Docker.Network),
+				runtime.CheckPassed("containers join the network %s", cmp.Or(place.Docker.Network, "that is the engine's default")))
+		})},
+		{Name: "docker-image", Needs: needsEngine, Run: with(func(ctx context.Context, e *Executor) runtime.CheckResult {
+			return e.selfCheckImage(ctx, place)
+		})},
+		{Name: "docker-service", Run: func(context.Context) runtime.CheckResult {
+			hosts, err := os.Open(hostsFile)
+			if err != nil {
+				return checkService(service, place.Docker, strings.NewReader(""))
+			}
+			defer hosts.Close()
+			return checkService(service, place.Docker, io.LimitReader(hosts, maxConfig))
+		}},
+	}
+}
+
+// describeEngine reports which engine has answered; [New] has checked that it can run
+// jobs.
+func describeEngine(ctx context.Context, e *Executor) runtime.CheckResult {
+	about, err := e.engine.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return runtime.CheckError(unreachable(e.host, err), runtime.CheckResult{})
+	}
+	return runtime.CheckPassed("the engine at %s has version %s for %s/%s, and API %s",
+		e.host, about.Version, about.Os, e.architecture, about.APIVersion)
+}
+
+// checkShared checks shared_volume_directory as far as this machine can tell.
+func checkShared(parent string, environ func(string) (string, bool)) runtime.CheckResult {
+	if parent == "" {
+		return runtime.CheckPassed("shared_volume_directory is not set: jobs have the runner in a volume of the engine")
+	}
+	if err := checkFolder(parent); err != nil {
+		return runtime.CheckError(err, runtime.CheckResult{})
+	}
+	if host, _ := environ(client.EnvOverrideHost); host != "" && !strings.HasPrefix(host, "unix://") {
+		return runtime.CheckResult{
+			Level: runtime.CheckWarning, Message: fmt.Sprintf("jobs have their folders in %s, and the engine may be on another machine (DOCKER_HOST)", parent),
+			Cure: "see that this is the same folder there, or remove shared_volume_directory",
+		}
+	}
+	return runtime.CheckPassed("jobs have their folders in %s", parent)
+}
+
+// selfCheckImage checks that jobs have an image, as far as that is known before a job.
+func (e *Executor) selfCheckImage(ctx context.Context, place runtime.Place) runtime.CheckResult {
+	switch {
+	case place.PullImage:
+		return runtime.CheckPassed("the image is pulled for each job (pull_image)")
+	case place.OverrideImage != "":
+		return runtime.CheckError(e.checkOverride(ctx, place), runtime.CheckPassed("the engine has the image %s of every job", place.OverrideImage))
+	}
+	found, err := e.engine.ImageList(ctx, client.ImageListOptions{Filters: client.Filters{}.Add("reference", usualImage+"*")})
+	switch {
+	case err != nil:
+		return runtime.CheckError(refused("list the images", e.host, err), runtime.CheckResult{})
+	case len(found.Items) == 0:
+		return runtime.CheckResult{
+			Level: runtime.CheckWarning, Message: "pull_image is false, and the engine has no image " + usualImage + ", which jobs use unless their stack names another",
+			Cure: "load the images of your stacks there, or set pull_image to true",
+		}
+	}
+	return runtime.CheckPassed("pull_image is false, and the engine has the image %s", usualImage)
+}
+
+// checkService decides whether containers can reach the service by the address that
+// the agent uses. Hosts is the content of /etc/hosts of this machine.
+func checkService(service string, place runtime.Docker, hosts io.Reader) runtime.CheckResult {
+	u, err := url.Parse(service)
+	if err != nil {
+		return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "service_url is not a URL"}
+	}
+	name := u.Hostname()
+	given := slices.IndexFunc(place.ExtraHosts, func(entry string) bool { return strings.HasPrefix(entry, name+":") })
+	failed := runtime.CheckResult{
+		Level: runtime.CheckFailed,
+		Cure: "set service_url to an address of the service that both this machine and containers reach, or docker.network to host; " +
+			"docker.extra_hosts can give a name the address host-gateway",
+	}
+	switch {
+	case place.Network == "none":
+		failed.Message = "docker.network is none, so that no job can report to the service"
+		failed.Cure = "change docker.network"
+	case place.Network == "host":
+		return runtime.CheckPassed("containers use the network of the engine's machine (docker.network)")
+	case strings.HasPrefix(place.Network, "container:"):
+		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", place.Network)
+	case runtime.OnLoopback(service):
+		failed.Message = fmt.Sprintf("in a container, %s is the container itself, and not this machine", name)
+	case given >= 0:
+		return runtime.CheckPassed("containers find %s by docker.extra_hosts: %s", name, place.ExtraHosts[given])
+	case inHosts(hosts, name):
+		failed.Message = fmt.Sprintf("%s is in %s of this machine, which containers do not have", name, hostsFile)
+		failed.Level = runtime.CheckWarning
+		failed.Cure = "give it to containers, too, with docker.extra_hosts, unless their name servers know it"
+	case name == desktopName:
+		failed.Message = name + " is known in containers of Docker Desktop alone"
+		failed.Level = runtime.CheckWarning
+		failed.Cure = "with another engine, set docker.extra_hosts to [\"" + name + ":host-gateway\"]"
+	default:
+		return runtime.CheckPassed("containers reach the service at the same address, %s", u.Host)
+	}
+	return failed
+}
+
+// inHosts reports whether a table in the format of hosts(5) has a name.
+func inHosts(table io.Reader, name string) bool {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return false
+	}
+	for lines := bufio.NewScanner(table); lines.Scan(); {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		fields := strings.Fields(line)
+		if len(fields) > 1 && slices.ContainsFunc(fields[1:], func(f string) bool { return strings.EqualFold(f, name) }) {
+			return true
+		}
+	}
+	return false
+}

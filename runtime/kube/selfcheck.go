@@ -1,0 +1,205 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Names of checks that others need.
+const (
+	apiCheck = "kubernetes-api"
+	podCheck = "kubernetes-pod"
+)
+
+// SelfChecks returns the checks of what the Pods of a pool need: the API server, the
+// rights in the namespace, and that the cluster accepts the Pod of a job. That is
+// found out by a create as a dry run, which creates nothing; reviews of the agent's
+// own access are allowed to every user of a cluster by default.
+func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
+	c := &selfChecker{
+		spec: spec,
+		open: sync.OnceValues(func() (*Executor, error) {
+			cluster, err := New(options)
+			if err != nil {
+				return nil, err
+			}
+			return cluster.unwatched(spec.Identity.Namespace), nil
+		}),
+	}
+	checks := []runtime.SelfCheck{
+		{Name: apiCheck, Run: c.with(checkVersion)},
+		{Name: "kubernetes-namespace", Needs: apiCheck, Run: c.with(checkNamespace)},
+	}
+	for _, r := range rightsFor(spec.Tuning.Place.Kubernetes) {
+		checks = append(checks, runtime.SelfCheck{
+			Name: r.check, Needs: apiCheck,
+			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult { return e.checkRight(ctx, r) }),
+		})
+	}
+	return append(checks,
+		runtime.SelfCheck{Name: podCheck, Needs: apiCheck, Run: c.with(c.checkPod)},
+		runtime.SelfCheck{Name: "kubernetes-pod-security", Needs: podCheck, Run: c.with(c.checkPodSecurity)},
+		runtime.SelfCheck{Name: "kubernetes-service", Run: c.checkService},
+	)
+}
+
+// selfChecker makes the checks of one pool.
+type selfChecker struct {
+	spec runtime.PoolSpec
+	open func() (*Executor, error) // once; the executor watches nothing
+
+	trial    sync.Once
+	warnings []string // of the dry run
+	refusal  error    // of the dry run
+}
+
+// with returns a check that needs the connection to the cluster.
+func (c *selfChecker) with(
+	check func(context.Context, *Executor) runtime.CheckResult,
+) func(context.Context) runtime.CheckResult {
+	return func(ctx context.Context) runtime.CheckResult {
+		e, err := c.open()
+		if err != nil {
+			return runtime.CheckError(err, runtime.CheckResult{})
+		}
+		return check(ctx, e)
+	}
+}
+
+// unwatched returns an executor that can create Pods as a dry run and nothing else.
+func (c *Cluster) unwatched(namespace string) *Executor {
+	if namespace == "" {
+		namespace = c.namespace
+	}
+	return &Executor{cluster: c, client: c.client, namespace: namespace, log: c.options.Log}
+}
+
+// checkVersion asks the API server for its version, which every user may.
+func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
+	text, err := e.client.rest.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if apierrors.IsForbidden(err) {
+		return runtime.CheckPassed("the API server at %s answers, and does not tell its version", e.client.host)
+	}
+	if err != nil {
+		return runtime.CheckError(e.explain("ask the API server for its version", because(ctx, err)), runtime.CheckResult{})
+	}
+	var version struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if json.Unmarshal(text, &version) != nil || version.GitVersion == "" {
+		return runtime.CheckResult{
+			Level:   runtime.CheckFailed,
+			Message: "what answers at " + e.client.host + " is not a Kubernetes API server",
+			Cure:    "correct the kubeconfig, or see whether a proxy answers in its place",
+		}
+	}
+	return runtime.CheckPassed("the API server at %s has version %s", e.client.host, version.GitVersion)
+}
+
+// checkNamespace finds out whether the namespace exists. The documented Role does not
+// allow to read it, but it exists where that Role is bound.
+func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
+	namespace := &corev1.Namespace{}
+	err := e.client.rest.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
+	switch {
+	case err == nil && namespace.DeletionTimestamp != nil:
+		return runtime.CheckResult{
+			Level: runtime.CheckFailed, Message: "namespace " + e.namespace + " is being deleted", Cure: "change kubernetes.namespace",
+		}
+	case err == nil:
+		return runtime.CheckPassed("namespace %s exists", e.namespace)
+	case apierrors.IsNotFound(err):
+		return runtime.CheckResult{
+			Level: runtime.CheckFailed, Message: "there is no namespace " + e.namespace, Cure: "create it, or change kubernetes.namespace",
+		}
+	case !apierrors.IsForbidden(err):
+		return runtime.CheckError(e.explain("look for the namespace", because(ctx, err)), runtime.CheckResult{})
+	}
+	if _, err := e.client.list(ctx, e.namespace, metav1.ListOptions{Limit: 1}); err == nil {
+		return runtime.CheckPassed("namespace %s is one in which the agent may list Pods", e.namespace)
+	}
+	return runtime.CheckResult{
+		Level:   runtime.CheckSkipped,
+		Message: "the agent may not read namespace " + e.namespace + ", nor list its Pods: it may be missing, or its Role",
+		Cure:    "see that the namespace exists, and has the Role with a RoleBinding to the agent's service account",
+	}
+}
+
+// securityWarning begins the warnings of a Pod Security level that warns.
+const securityWarning = "would violate PodSecurity"
+
+// tryPod creates a job's Pod as a dry run, once.
+func (c *selfChecker) tryPod(ctx context.Context, e *Executor) {
+	c.trial.Do(func() {
+		pod, err := e.checkPod(c.spec.Tuning)
+		if err != nil {
+			c.refusal = err
+			return
+		}
+		err = e.dryRun(withWarnings(ctx, func(text string) {
+			if text = oneLine(text); !slices.Contains(c.warnings, text) {
+				c.warnings = append(c.warnings, text)
+			}
+		}), pod)
+		if err != nil {
+			c.refusal = e.explain("create a Pod as a dry run", err)
+		}
+	})
+}
+
+// checkPod finds out whether the cluster accepts the Pod of a job.
+func (c *selfChecker) checkPod(ctx context.Context, e *Executor) runtime.CheckResult {
+	c.tryPod(ctx, e)
+	if c.refusal != nil {
+		return runtime.CheckError(c.refusal, runtime.CheckResult{})
+	}
+	warnings := slices.DeleteFunc(slices.Clone(c.warnings), func(text string) bool { return strings.HasPrefix(text, securityWarning) })
+	if len(warnings) > 0 {
+		return runtime.CheckResult{
+			Level: runtime.CheckWarning, Message: "the cluster accepts the Pod of a job and warns: " + strings.Join(warnings, "; "),
+			Cure: "check kubernetes.* and pod_template",
+		}
+	}
+	account := c.spec.Tuning.Place.Kubernetes.ServiceAccount
+	if account == "" {
+		account = "default, without its token"
+	}
+	return runtime.CheckPassed("the cluster accepts the Pod of a job in namespace %s, with service account %s", e.namespace, account)
+}
+
+// checkPodSecurity reports what the Pod Security level of the namespace warns of. One
+// that refuses the Pod fails the check before.
+func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) runtime.CheckResult {
+	c.tryPod(ctx, e)
+	for _, text := range c.warnings {
+		if strings.HasPrefix(text, securityWarning) {
+			return runtime.CheckResult{
+				Level: runtime.CheckWarning, Message: "the Pod Security level of namespace " + e.namespace + " warns: the Pod of a job " + text,
+				Cure: "set security contexts in pod_template",
+			}
+		}
+	}
+	return runtime.CheckPassed("no Pod Security level of namespace %s refuses the Pod of a job, or warns of it", e.namespace)
+}
+
+// checkService decides whether Pods can reach the service by the address that the
+// agent uses.
+func (c *selfChecker) checkService(context.Context) runtime.CheckResult {
+	service := c.spec.Identity.Service
+	if !runtime.OnLoopback(service) {
+		return runtime.CheckPassed("Pods reach the service at the same address, %s", service)
+	}
+	return runtime.CheckResult{
+		Level: runtime.CheckFailed, Message: "in a Pod, the host of " + service + " is the Pod itself",
+		Cure: "set service_url to an address that Pods reach, such as that of a Service",
+	}
+}

@@ -1,0 +1,292 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	machinery "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// selfCheck makes the checks of a pool, and returns the results by name. A check whose
+// need has failed is missing.
+func selfCheck(t *testing.T, config *rest.Config, namespace string, edit func(*runtime.PoolSpec)) map[string]runtime.CheckResult {
+	t.Helper()
+	spec := runtime.PoolSpec{Identity: runtime.Identity{Service: "https://service.example", Target: target}}
+	if edit != nil {
+		edit(&spec)
+	}
+	results := map[string]runtime.CheckResult{}
+	for _, c := range SelfChecks(Options{
+		RunnerDirectory: runnerDirectory, Config: config, Namespace: namespace, Image: agentImage, Log: slog.New(slog.DiscardHandler),
+	}, spec) {
+		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.CheckOK || need.Level == runtime.CheckWarning {
+			results[c.Name] = c.Run(t.Context())
+		}
+	}
+	return results
+}
+
+// wantResult checks the level of a result, and a part of its text.
+func wantResult(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
+	t.Helper()
+	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
+	}
+}
+
+// eventually makes checks until one has a result: controllers and authorizers of a
+// cluster learn of a new object a moment later.
+func eventually(
+	t *testing.T, check func() map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
+) map[string]runtime.CheckResult {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); ; {
+		results := check()
+		if got := results[name]; got.Level == level && strings.Contains(got.Message+"; "+got.Cure, part) || time.Now().After(limit) {
+			wantResult(t, results, name, level, part)
+			return results
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// label sets a label of a namespace.
+func label(t *testing.T, n *kubetest.Namespace, key, value string) {
+	t.Helper()
+	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	var namespace corev1.Namespace
+	if err := admin.Get().Resource("namespaces").Name(n.Name).Do(t.Context()).Into(&namespace); err != nil {
+		t.Fatal(err)
+	}
+	namespace.Labels[key] = value
+	if err := admin.Put().Resource("namespaces").Name(n.Name).Body(&namespace).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// add creates an object in a namespace as its administrator.
+func add(t *testing.T, n *kubetest.Namespace, resource string, object machinery.Object) {
+	t.Helper()
+	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	if err := admin.Post().Namespace(n.Name).Resource(resource).Body(object).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSelfChecksOnACluster(t *testing.T) {
+	t.Parallel()
+	t.Run("the documented Role is enough, and nothing is left", func(t *testing.T) {
+		t.Parallel()
+		n := kubetest.New(t)
+		results := selfCheck(t, n.Agent, n.Name, nil)
+		for name, got := range results {
+			if got.Level != runtime.CheckOK {
+				t.Errorf("%s is %+v", name, got)
+			}
+		}
+		wantResult(t, results, apiCheck, runtime.CheckOK, "has version v1.")
+		var left corev1.PodList
+		err := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion).Get().Namespace(n.Name).Resource("pods").Do(t.Context()).Into(&left)
+		if err != nil || len(left.Items) > 0 || len(results) != 8 {
+			t.Errorf("%d Pods, %d results, %v", len(left.Items), len(results), err)
+		}
+
+		// Other settings in the same namespace.
+		with := func(edit func(*runtime.Kubernetes)) map[string]runtime.CheckResult {
+			return selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { edit(&spec.Tuning.Place.Kubernetes) })
+		}
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.ServiceAccount = "missing" }), podCheck, runtime.CheckFailed,
+			"change kubernetes.service_account")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"nodeSelector": {"a b": ""}}}`) }), podCheck,
+			runtime.CheckFailed, "check kubernetes.* and pod_template")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffConfigMap }), "kubernetes-access-configmaps", runtime.CheckOK, "")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffSecret }), "kubernetes-access-secrets", runtime.CheckFailed,
+			"may not create, update, list, delete secrets")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"contaners": []}}`) }), podCheck,
+			runtime.CheckFailed, "contaners")
+		wantResult(t, selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Identity.Service = "http://127.0.0.1" }),
+			"kubernetes-service", runtime.CheckFailed, "the Pod itself")
+
+		// Another namespace, and other credentials.
+		elsewhere := func(spec *runtime.PoolSpec) { spec.Identity.Namespace = "cmwa-none" }
+		results = selfCheck(t, n.Agent, n.Name, elsewhere)
+		wantResult(t, results, "kubernetes-namespace", runtime.CheckSkipped, "RoleBinding")
+		wantResult(t, results, "kubernetes-access-pods", runtime.CheckFailed, "may not create, get, list, watch, update, delete pods")
+		wantResult(t, results, podCheck, runtime.CheckFailed, "lacks a right")
+		results = selfCheck(t, n.Admin, n.Name, elsewhere)
+		wantResult(t, results, "kubernetes-namespace", runtime.CheckFailed, "create it, or change kubernetes.namespace")
+		wantResult(t, results, "kubernetes-access-pods", runtime.CheckOK, "")
+		wantResult(t, results, podCheck, runtime.CheckFailed, "there is no namespace cmwa-none")
+		stranger := rest.CopyConfig(n.Agent)
+		stranger.BearerToken = "wrong"
+		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.CheckFailed, "does not accept the agent's credentials")
+	})
+	t.Run("the agent's own Pod", func(t *testing.T) {
+		t.Parallel()
+		n := kubetest.New(t)
+		check := func(config *rest.Config, pod string) map[string]runtime.CheckResult {
+			own, inside := SelfCheckOwnPod(Options{
+				RunnerDirectory: runnerDirectory, Config: config, Namespace: n.Name, Pod: pod, Log: slog.New(slog.DiscardHandler),
+			}, time.Hour, nil)
+			if inside != (pod != "") {
+				t.Fatalf("in Pod %q: %v", pod, inside)
+			}
+			if !inside {
+				return nil
+			}
+			return map[string]runtime.CheckResult{own.Name: own.Run(t.Context())}
+		}
+		check(n.Agent, "")
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "set the variable POD_NAME")
+		add(t, n, pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
+			Spec: corev1.PodSpec{
+				NodeSelector: map[string]string{"cmwa-none": ""}, Containers: []corev1.Container{{Name: "agent", Image: agentImage}},
+			},
+		})
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3600")
+		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "so that no other agent adopts its jobs")
+	})
+	t.Run("a Role that lacks a verb", func(t *testing.T) {
+		t.Parallel()
+		n := kubetest.New(t)
+		admin := kubetest.Client(t, n.Admin, rbacv1.SchemeGroupVersion)
+		var role rbacv1.Role
+		if err := admin.Get().Namespace(n.Name).Resource("roles").Name("workflow-agent").Do(t.Context()).Into(&role); err != nil {
+			t.Fatal(err)
+		}
+		role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create", "get", "list", "watch", "update"}}}
+		if err := admin.Put().Namespace(n.Name).Resource("roles").Name(role.Name).Body(&role).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
+		results := eventually(t, check, "kubernetes-access-pods", runtime.CheckFailed, "may not delete pods in namespace "+n.Name)
+		wantResult(t, results, "kubernetes-access-pods", runtime.CheckFailed, "resources [pods], verbs [create, get, list, watch, update, delete]")
+		wantResult(t, results, "kubernetes-access-logs", runtime.CheckFailed, "may not get pods/log")
+		wantResult(t, results, "kubernetes-access-configmaps", runtime.CheckWarning, "a handoff of more than 160 KiB")
+		wantResult(t, results, podCheck, runtime.CheckOK, "")
+	})
+	t.Run("a Pod Security level that warns, and one that refuses", func(t *testing.T) {
+		t.Parallel()
+		n := kubetest.New(t)
+		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
+		label(t, n, "pod-security.kubernetes.io/warn", "restricted")
+		results := eventually(t, check, "kubernetes-pod-security", runtime.CheckWarning, "runAsNonRoot")
+		wantResult(t, results, podCheck, runtime.CheckOK, "")
+		label(t, n, "pod-security.kubernetes.io/enforce", "restricted")
+		eventually(t, check, podCheck, runtime.CheckFailed, "set security contexts in pod_template")
+	})
+	t.Run("a quota and a limit range that refuse the Pod", func(t *testing.T) {
+		t.Parallel()
+		n := kubetest.New(t)
+		add(t, n, "limitranges", &corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Name: "limits"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
+			}}},
+		})
+		large := func() map[string]runtime.CheckResult {
+			return selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.CPU = "2" })
+		}
+		eventually(t, large, podCheck, runtime.CheckFailed, "cpu")
+		add(t, n, "resourcequotas", &corev1.ResourceQuota{
+			ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+			Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+		})
+		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
+		eventually(t, check, podCheck, runtime.CheckFailed, "ResourceQuota")
+	})
+}
+
+func TestSelfChecksWithoutACluster(t *testing.T) {
+	t.Run("a server that is not there", func(t *testing.T) {
+		results := selfCheck(t, &rest.Config{Host: "http://127.0.0.1:1"}, "jobs", nil)
+		wantResult(t, results, apiCheck, runtime.CheckFailed, "cannot be reached")
+		if len(results) != 2 {
+			t.Errorf("checks that need the API server were made: %+v", results)
+		}
+	})
+	t.Run("something else in its place", func(t *testing.T) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }))
+		t.Cleanup(server.Close)
+		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.CheckFailed, "not a Kubernetes API server")
+	})
+	t.Run("a cluster without reviews, whose dry run warns", func(t *testing.T) {
+		answer := func(w http.ResponseWriter, code int, object any) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(object)
+		}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/version":
+				answer(w, http.StatusOK, map[string]string{"gitVersion": "v1.99.0"})
+			case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") && r.URL.Query().Get("dryRun") == "All":
+				w.Header().Add("Warning", `299 - "spec.nodeSelector[beta]: deprecated"`)
+				pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+				answer(w, http.StatusCreated, pod)
+			case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
+				answer(w, http.StatusOK, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}})
+			default:
+				answer(w, http.StatusForbidden, metav1.Status{
+					TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+					Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "not for you",
+				})
+			}
+		}))
+		t.Cleanup(server.Close)
+		results := selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil)
+		wantResult(t, results, apiCheck, runtime.CheckOK, "v1.99.0")
+		wantResult(t, results, "kubernetes-namespace", runtime.CheckOK, "jobs")
+		wantResult(t, results, "kubernetes-access-pods", runtime.CheckSkipped, "dry run of a Pod shows")
+		wantResult(t, results, podCheck, runtime.CheckWarning, "deprecated")
+		wantResult(t, results, "kubernetes-pod-security", runtime.CheckOK, "")
+	})
+}
+
+func TestJudgeOwnPod(t *testing.T) {
+	pod := func(grace int64, mounts ...corev1.VolumeMount) *corev1.Pod {
+		pod := &corev1.Pod{}
+		pod.Name = "agent-1"
+		pod.Spec.TerminationGracePeriodSeconds = &grace
+		pod.Spec.Containers = []corev1.Container{{VolumeMounts: mounts}}
+		return pod
+	}
+	files := []string{"/etc/cmwa/pulumi-workflow-agent.yaml", "/mnt/worker-pod.json"}
+	for name, c := range map[string]struct {
+		pod   *corev1.Pod
+		level runtime.CheckLevel
+		part  string
+	}{
+		"folders and time enough": {pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.CheckOK, "agent-1"},
+		"too little time":         {pod(30), runtime.CheckWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3630"},
+		"a template by subPath": {
+			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}), runtime.CheckWarning, "/mnt/worker-pod.json",
+		},
+		"a folder by subPath": {
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.CheckWarning, "without subPath",
+		},
+		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.CheckOK, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := judgeOwnPod(c.pod, 3630*time.Second, files)
+			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
+				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
+			}
+		})
+	}
+}

@@ -1,0 +1,87 @@
+//go:build linux || darwin
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// jobPrograms are what the steps of the service use in every deployment: they fetch
+// the executor and the source, and run pulumi.
+var jobPrograms = []string{"pulumi", "git", "curl"}
+
+// SelfChecks returns the checks of what jobs need on this machine. They make no
+// folder.
+func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
+	return []runtime.SelfCheck{
+		{Name: "process-runner", Run: func(context.Context) runtime.CheckResult {
+			runner, err := find(tuning.Place.WorkingDirectory)
+			return runtime.CheckError(err, runtime.CheckPassed("jobs are run by %s", runner))
+		}},
+		{Name: "process-shell", Run: func(context.Context) runtime.CheckResult {
+			return runtime.CheckError(checkShell(), runtime.CheckPassed("jobs have the shell %s", shell))
+		}},
+		{Name: "process-folder", Run: func(context.Context) runtime.CheckResult {
+			folder, err := usableParent(options.Folder)
+			return runtime.CheckError(err, runtime.CheckPassed("jobs have their folders in %s", folder))
+		}},
+		{Name: "process-programs", Run: func(context.Context) runtime.CheckResult {
+			return checkPrograms(options.Environ)
+		}},
+	}
+}
+
+// usableParent returns the folder for jobs, and why it could not be used or made.
+func usableParent(folder string) (string, error) {
+	folder, err := parentPath(folder)
+	if err != nil {
+		return folder, err
+	}
+	err = checkParent(folder)
+	for above := folder; errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; {
+		above = filepath.Dir(above)
+		if _, err = os.Stat(above); err == nil {
+			return folder, checkWritable(above)
+		}
+	}
+	if err != nil {
+		return folder, err
+	}
+	return folder, checkWritable(folder)
+}
+
+// checkPrograms looks for the programs that jobs use on the PATH that jobs have.
+func checkPrograms(agent []string) runtime.CheckResult {
+	path := ""
+	for _, entry := range environ(agent, "") {
+		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
+			path = value
+		}
+	}
+	there := func(program string) bool {
+		return slices.ContainsFunc(filepath.SplitList(path), func(folder string) bool {
+			file := filepath.Join(folder, program)
+			info, err := os.Stat(file)
+			return err == nil && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil
+		})
+	}
+	missing := slices.DeleteFunc(slices.Clone(jobPrograms), there)
+	if len(missing) == 0 {
+		return runtime.CheckPassed("jobs find %s on the PATH", strings.Join(jobPrograms, ", "))
+	}
+	return runtime.CheckResult{
+		Level: runtime.CheckWarning, Message: fmt.Sprintf("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path),
+		Cure: "install what the steps of your deployments use, or start the agent with a PATH that has it",
+	}
+}

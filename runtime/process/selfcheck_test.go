@@ -1,0 +1,70 @@
+//go:build linux || darwin
+
+package process
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+func TestSelfChecks(t *testing.T) {
+	program := func(t *testing.T, folder string, names ...string) string {
+		t.Helper()
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return folder
+	}
+	results := func(t *testing.T, working, folder, path string) map[string]runtime.CheckResult {
+		t.Helper()
+		all := map[string]runtime.CheckResult{}
+		tuning := runtime.Tuning{Place: runtime.Place{WorkingDirectory: working}}
+		for _, c := range SelfChecks(Options{Folder: folder, Environ: []string{"PATH=" + path}}, tuning) {
+			all[c.Name] = c.Run(t.Context())
+		}
+		return all
+	}
+	t.Run("a machine that has all passes, and gets no folder", func(t *testing.T) {
+		above := t.TempDir()
+		folder := filepath.Join(above, "a", "jobs")
+		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder, program(t, t.TempDir(), jobPrograms...)) {
+			if got.Level != runtime.CheckOK {
+				t.Errorf("%s is %+v", name, got)
+			}
+		}
+		if entries, err := os.ReadDir(above); err != nil || len(entries) > 0 {
+			t.Errorf("there is %v, %v", entries, err)
+		}
+	})
+	t.Run("a machine that lacks all", func(t *testing.T) {
+		file := filepath.Join(program(t, t.TempDir(), "file"), "file")
+		got := results(t, t.TempDir(), file, program(t, t.TempDir(), "git"))
+		for name, want := range map[string]struct {
+			level runtime.CheckLevel
+			part  string
+		}{
+			"process-runner":   {runtime.CheckFailed, "set working_directory"},
+			"process-folder":   {runtime.CheckFailed, "must be a directory that belongs to this user"},
+			"process-programs": {runtime.CheckWarning, "do not find pulumi, curl"},
+		} {
+			if got[name].Level != want.level || !strings.Contains(got[name].Message, want.part) {
+				t.Errorf("%s is %+v, want %s with %q", name, got[name], want.level, want.part)
+			}
+		}
+	})
+	t.Run("a folder that others can write to", func(t *testing.T) {
+		folder := t.TempDir()
+		if err := os.Chmod(folder, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if got := results(t, "", folder, "")["process-folder"]; got.Level != runtime.CheckFailed {
+			t.Errorf("%+v", got)
+		}
+	})
+}

@@ -1,0 +1,36 @@
+package runtime
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestOnLoopback(t *testing.T) {
+	for service, want := range map[string]bool{
+		"http://localhost:8585":      true,
+		"http://LOCALHOST.":          true,
+		"https://cmwa.localhost/api": true,
+		"http://127.1.2.3":           true,
+		"http://[::1]:80":            true,
+		"http://[::ffff:127.0.0.1]":  true,
+		"https://api.pulumi.com":     false,
+		"http://10.0.0.1:8585":       false,
+		"https://localhost.example":  false,
+		"http://%":                   false,
+		"":                           false,
+	} {
+		if got := OnLoopback(service); got != want {
+			t.Errorf("%q: %v", service, got)
+		}
+	}
+}
+
+func TestCheckError(t *testing.T) {
+	passed := CheckPassed("%d programs", 3)
+	if passed.Level != CheckOK || passed.Message != "3 programs" || CheckError(nil, passed) != passed {
+		t.Errorf("no error gives %+v", passed)
+	}
+	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != CheckFailed || got.Message != "no disk: buy one" {
+		t.Errorf("an error gives %+v", got)
+	}
+}
