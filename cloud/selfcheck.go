@@ -80,45 +80,42 @@ func newSelfChecker(o Options) *selfChecker {
 // checkConnection finds the service's address, and connects to it or to the proxy.
 func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
-	host := c.host()
-	if a.connected != "" && !a.refusedByProxy() {
-		if a.proxy != nil {
-			return runtime.CheckPassed("connected to %s through the proxy %s, which %s names", host, a.proxy.Host, c.proxyVariable())
-		}
-		return runtime.CheckPassed("connected to %s at %s, without a proxy", host, a.connected)
-	}
-	failed := runtime.CheckResult{Level: runtime.CheckFailed}
+	host, variable := c.host(), c.proxyVariable()
 	var dns *net.DNSError
 	switch {
+	case a.connected != "" && a.refusedByProxy():
+		return runtime.CheckFailed("the proxy %s does not connect to %s: %v", a.proxy.Host, host, a.err).
+			WithCure("let the proxy allow this host, write its user and password into %s, "+
+				"or name the host in NO_PROXY", variable)
+	case a.connected != "" && a.proxy != nil:
+		return runtime.CheckPassed("connected to %s through the proxy %s, which %s names", host, a.proxy.Host, variable)
+	case a.connected != "":
+		return runtime.CheckPassed("connected to %s at %s, without a proxy", host, a.connected)
 	case a.err == nil: // on a connection that no trace has seen
 		return runtime.CheckPassed("connected to %s", host)
-	case a.proxy != nil && a.connected != "":
-		failed.Message = fmt.Sprintf("the proxy %s does not connect to %s: %v", a.proxy.Host, host, a.err)
-		failed.Cure = "let the proxy allow this host, give " + c.proxyVariable() + " the user and password that it wants, or name the host in NO_PROXY"
 	case a.proxy != nil:
-		failed.Message = fmt.Sprintf("cannot connect to the proxy %s: %v", a.proxy.Host, a.err)
-		failed.Cure = "correct " + c.proxyVariable() + ", or name " + host + " in NO_PROXY"
+		return runtime.CheckFailed("cannot connect to the proxy %s: %v", a.proxy.Host, a.err).
+			WithCure("correct %s, or name %s in NO_PROXY", variable, host)
 	case errors.As(a.err, &dns):
-		failed.Message = fmt.Sprintf("cannot find the address of %s: %v", host, a.err)
-		failed.Cure = "correct service_url, or the name servers of this machine; set HTTPS_PROXY if only a proxy reaches the service"
-	default:
-		failed.Message = fmt.Sprintf("cannot connect to %s: %v", host, a.err)
-		failed.Cure = "correct service_url, or allow the connection in firewalls and network policies; set HTTPS_PROXY if only a proxy reaches the service"
+		return runtime.CheckFailed("cannot find the address of %s: %v", host, a.err).
+			WithCure("correct service_url, or the name servers of this machine; " + proxyCure)
 	}
-	return failed
+	return runtime.CheckFailed("cannot connect to %s: %v", host, a.err).
+		WithCure("correct service_url, or allow the connection in firewalls and network policies; " + proxyCure)
 }
+
+// proxyCure is what helps where only a proxy has a way out.
+const proxyCure = "set HTTPS_PROXY if only a proxy reaches the service"
 
 // checkCertificate judges the certificate that the service has shown.
 func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
 	switch {
-	case !c.encrypted() && c.local():
+	case !c.encrypted() && runtime.OnLoopback(c.options.Identity.Service):
 		return runtime.CheckPassed("service_url is http:// on this machine, which needs no certificate")
 	case !c.encrypted():
-		return runtime.CheckResult{
-			Level: runtime.CheckWarning, Message: "service_url is http://, so tokens and logs can be read on their way",
-			Cure: "set it to an https:// URL, unless nobody else can read on that network",
-		}
+		return runtime.CheckWarned("service_url is http://, so tokens and logs can be read on their way").
+			WithCure("set it to an https:// URL, unless nobody else can read on that network")
 	case a.handshake != nil:
 		return c.judgeHandshake(a.handshake)
 	case a.shaken:
@@ -126,87 +123,76 @@ func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult 
 	case a.err != nil:
 		return c.judgeHandshake(a.err)
 	}
-	return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "no certificate was seen"}
+	return runtime.CheckSkipped("no certificate was seen")
 }
 
 // judgeChain judges a certificate that is trusted.
 func (c *selfChecker) judgeChain(state *tls.ConnectionState) runtime.CheckResult {
 	if len(state.PeerCertificates) == 0 {
-		return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "no certificate was seen"}
+		return runtime.CheckSkipped("no certificate was seen")
 	}
 	leaf := state.PeerCertificates[0]
 	end := leaf.NotAfter.UTC().Format(time.RFC3339)
 	if time.Until(leaf.NotAfter) < renewalNotice {
-		return runtime.CheckResult{
-			Level:   runtime.CheckWarning,
-			Message: fmt.Sprintf("the certificate of %s is trusted and expires at %s", c.host(), end),
-			Cure:    "renew it before then",
-		}
+		return runtime.CheckWarned("the certificate of %s is trusted and expires at %s", c.host(), end).
+			WithCure("renew it before then")
 	}
 	return runtime.CheckPassed("trusted, from %s, until %s", leaf.Issuer, end)
 }
 
 // judgeHandshake explains why no certificate was trusted.
 func (c *selfChecker) judgeHandshake(err error) runtime.CheckResult {
-	failed := runtime.CheckResult{
-		Level: runtime.CheckFailed, Message: fmt.Sprintf("%s shows a certificate that is not trusted: %v", c.host(), err),
-	}
+	failed := runtime.CheckFailed("%s shows a certificate that is not trusted: %v", c.host(), err)
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
 	switch {
 	case errors.As(err, &authority) && c.options.Tuning.CA != "":
-		failed.Cure = "add the certificate of its authority to ca_file, whose certificates do not include it"
+		return failed.WithCure("add the certificate of its authority to ca_file, whose certificates do not include it")
 	case errors.As(err, &authority):
-		failed.Cure = "name the certificate of its authority in ca_file; if a proxy opens the encryption, that is the proxy's authority"
+		return failed.WithCure("name the certificate of its authority in ca_file; " +
+			"if a proxy opens the encryption, that is the proxy's authority")
 	case errors.As(err, &name):
-		failed.Cure = "set service_url to a name that the certificate is for"
+		return failed.WithCure("set service_url to a name that the certificate is for")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		failed.Cure = "renew the certificate, or correct the clock of this machine"
+		return failed.WithCure("renew the certificate, or correct the clock of this machine")
 	case errors.As(err, &record):
-		failed.Message = fmt.Sprintf("%s does not answer with TLS: %v", c.host(), err)
-		failed.Cure = "set service_url to the port for https, or to http:// if the service has no encryption"
+		return runtime.CheckFailed("%s does not answer with TLS: %v", c.host(), err).
+			WithCure("set service_url to the port for https, or to http:// if the service has no encryption")
 	case untrusted(err):
-		failed.Cure = "correct service_url, or name the certificate of its authority in ca_file"
-	default:
-		failed.Message = fmt.Sprintf("the TLS handshake with %s failed: %v", c.host(), err)
-		failed.Cure = "check what stands between this machine and the service, such as a firewall or a proxy"
+		return failed.WithCure("correct service_url, or name the certificate of its authority in ca_file")
 	}
-	return failed
+	return runtime.CheckFailed("the TLS handshake with %s failed: %v", c.host(), err).
+		WithCure("check what stands between this machine and the service, such as a firewall or a proxy")
 }
 
 // checkAnswer decides whether the service has answered, or something in its place.
 func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
-	failed := runtime.CheckResult{Level: runtime.CheckFailed}
+	service := c.options.Identity.Service
+	var format *formatError
 	switch {
 	case a.err != nil:
-		failed.Message = fmt.Sprintf("%s does not answer: %v", c.options.Identity.Service, a.err)
-		failed.Cure = "check service_url, the service, and what stands between"
-		return failed
+		return runtime.CheckFailed("%s does not answer: %v", service, a.err).
+			WithCure("check service_url, the service, and what stands between")
 	case a.refusal != nil && a.refusal.Location != "":
-		failed.Message = (&redirectError{a.refusal, nobodysStatus}).Error()
-		failed.Cure = "the agent follows no redirect, because its token would go with it"
-		return failed
+		return runtime.CheckFailed("%v", &redirectError{a.refusal, nobodysStatus}).
+			WithCure("the agent follows no redirect, because its token would go with it")
 	case a.status == http.StatusProxyAuthRequired:
-		failed.Message = "the proxy asks for a user and a password"
-		failed.Cure = "write them into " + c.proxyVariable() + ", or name " + c.host() + " in NO_PROXY"
-		return failed
-	}
-	var format *formatError
-	if errors.As(wantJSON(a.text), &format) && (format.html || a.status/100 == 2) {
-		failed.Message = fmt.Sprintf("%v (status %d)", format, a.status)
-		return failed
+		return runtime.CheckFailed("the proxy asks for a user and a password").
+			WithCure("write them into %s, or name %s in NO_PROXY", c.proxyVariable(), c.host())
+	case errors.As(wantJSON(a.text), &format) && (format.html || a.status/100 == 2):
+		return runtime.CheckFailed("status %d: %v", a.status, format)
 	}
 	switch a.status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		failed.Message, failed.Cure = a.refusal.Error(), "see to the service, or to what answers in its place"
-		return failed
+		return runtime.CheckFailed("%v", a.refusal).WithCure("see to the service, or to what answers in its place")
 	case http.StatusTooManyRequests:
-		return runtime.CheckResult{Level: runtime.CheckWarning, Message: a.refusal.Error(), Cure: "wait, and start fewer agents from this address"}
+		return runtime.CheckWarned("%v", a.refusal).WithCure("wait, and start fewer agents from this address")
 	}
-	return runtime.CheckPassed("%s answers as a service does, with status %d to a request without a token", c.options.Identity.Service, a.status)
+	return runtime.CheckPassed("%s answers as a service does, with status %d to a request without a token",
+		service, a.status)
 }
 
 // checkClock compares this machine's clock with that of the service.
@@ -214,7 +200,7 @@ func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
 	date, err := http.ParseTime(a.header.Get("Date"))
 	if err != nil {
-		return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "the service tells no time (its answer has no Date header)"}
+		return runtime.CheckSkipped("the answer of the service has no Date header")
 	}
 	if age, err := time.ParseDuration(a.header.Get("Age") + "s"); err == nil { // from a cache
 		date = date.Add(age)
@@ -224,21 +210,16 @@ func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
 	if skew < 0 {
 		skew, direction = -skew, "behind"
 	}
-	result := runtime.CheckResult{
-		Level:   runtime.CheckFailed,
-		Message: fmt.Sprintf("this machine's clock is %s %s the service's", skew.Round(time.Second), direction),
-		Cure:    "synchronise the clock of this machine, for example with chrony or systemd-timesyncd",
-	}
+	const cure = "synchronise the clock of this machine, for example with chrony or systemd-timesyncd"
+	const refused = "OIDC tokens and signed requests of jobs are refused"
+	found := fmt.Sprintf("this machine's clock is %s %s the service's", skew.Round(time.Second), direction)
 	switch {
 	case skew < clockWarning:
 		return runtime.CheckPassed("this machine's clock differs from the service's by less than %s", clockWarning)
 	case skew < clockLimit:
-		result.Level = runtime.CheckWarning
-		result.Message += "; from " + clockLimit.String() + " on, OIDC tokens and signed requests of jobs are refused"
-	default:
-		result.Message += ", more than the " + clockLimit.String() + " from which OIDC tokens and signed requests of jobs are refused"
+		return runtime.CheckWarned("%s; from %s on, %s", found, clockLimit, refused).WithCure(cure)
 	}
-	return result
+	return runtime.CheckFailed("%s, more than the %s from which %s", found, clockLimit, refused).WithCure(cure)
 }
 
 // service returns the URL of the service.
@@ -252,9 +233,6 @@ func (c *selfChecker) service() *url.URL {
 
 func (c *selfChecker) host() string    { return c.service().Host }
 func (c *selfChecker) encrypted() bool { return c.service().Scheme == "https" }
-
-// local reports whether the service is on this machine.
-func (c *selfChecker) local() bool { return runtime.OnLoopback(c.options.Identity.Service) }
 
 // proxyVariable names the variable that holds the proxy for the service.
 func (c *selfChecker) proxyVariable() string {

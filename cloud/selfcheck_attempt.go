@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -134,25 +133,18 @@ func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtim
 	a, without := c.try(ctx, token), c.anonymous(ctx)
 	switch {
 	case a.err != nil:
-		return runtime.CheckResult{
-			Level: runtime.CheckFailed, Message: "the service does not answer to a request with the token: " + a.err.Error(),
-			Cure: "check the service, and what stands between",
-		}
+		return runtime.CheckFailed("the service does not answer to a request with the token: %v", a.err).
+			WithCure("check the service, and what stands between")
 	case a.status == http.StatusUnauthorized:
-		return runtime.CheckResult{Level: runtime.CheckFailed, Message: "the service rejects the token: " + a.refusal.Error(), Cure: cure}
+		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithCure("%s", cure)
 	case a.status == http.StatusForbidden:
-		return runtime.CheckResult{
-			Level: runtime.CheckWarning, Message: "the service knows the token and forbids the request: " + a.refusal.Error(),
-			Cure: "check at the service that the pool exists, and that its organisation may use agents",
-		}
+		return runtime.CheckWarned("the service knows the token and forbids the request: %v", a.refusal).
+			WithCure("check at the service that the pool exists, and that its organisation may use agents")
 	case without.status == http.StatusUnauthorized || without.status == http.StatusForbidden:
 		return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
 			"to a request that claims no job", a.status, without.status)
 	}
-	return runtime.CheckResult{
-		Level: runtime.CheckSkipped,
-		Message: fmt.Sprintf("the service answers alike with the token and without (status %d), "+
-			"and a poll, which would tell, may claim a job", a.status),
-		Cure: "start the agent, and look at cmwa status",
-	}
+	return runtime.CheckSkipped("the service answers alike with the token and without (status %d), "+
+		"and a poll, which would tell, may claim a job", a.status).
+		WithCure("start the agent, and look at cmwa status")
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -58,41 +57,39 @@ func claimsOf(token secret.String) (claims, error) {
 
 // checkTokenFile reads the OIDC token and judges what it says of itself.
 func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
-	failed := runtime.CheckResult{Level: runtime.CheckFailed, Cure: "see that what writes the file runs, and that the agent's user may read it"}
+	// Read it.
+	const renew = "see that what writes the file runs, and that the agent's user may read it"
 	token, err := readTokenFile(c.options.Tuning.OIDCTokenFile)
 	if err != nil {
-		failed.Message = "read oidc_token_file: " + err.Error()
-		return failed
+		return runtime.CheckFailed("read oidc_token_file: %v", err).WithCure(renew)
 	}
 	found, err := claimsOf(token)
 	if err != nil {
-		failed.Message = err.Error()
-		failed.Cure = "let an OIDC provider write its ID token there; in Kubernetes, a projected service account token"
-		return failed
+		return runtime.CheckFailed("%v", err).
+			WithCure("let an OIDC provider write its ID token there; " +
+				"in Kubernetes, that is a projected service account token")
 	}
+
+	// Judge when it is valid, and for whom.
 	now, begin, end := time.Now(), instant(found.NotBefore), instant(found.Expires)
 	switch {
 	case found.Expires > 0 && !now.Before(end):
-		failed.Message = "the OIDC token expired at " + end.Format(time.RFC3339)
-		return failed
+		return runtime.CheckFailed("the OIDC token expired at %s", end.Format(time.RFC3339)).WithCure(renew)
 	case found.NotBefore > 0 && now.Add(clockWarning).Before(begin):
-		failed.Message = "the OIDC token is not valid before " + begin.Format(time.RFC3339)
-		failed.Cure = "correct the clock of this machine"
-		return failed
+		return runtime.CheckFailed("the OIDC token is not valid before %s", begin.Format(time.RFC3339)).
+			WithCure("correct the clock of this machine")
 	}
 	if want := "urn:pulumi:org:" + c.options.Identity.Organization; !slices.Contains(found.Audience, want) {
-		return runtime.CheckResult{
-			Level:   runtime.CheckWarning,
-			Message: fmt.Sprintf("the OIDC token is for the audience %s, and not for %s", strings.Join(found.Audience, ", "), want),
-			Cure:    "request it with that audience, or see that the organisation's trust in the issuer allows the other",
-		}
+		return runtime.CheckWarned("the OIDC token is for the audience %q, and not for %s", found.Audience, want).
+			WithCure("request it with that audience, " +
+				"or see that the organisation's trust in the issuer allows the other")
 	}
 	until := "without an end"
 	if found.Expires > 0 {
 		until = "until " + end.Format(time.RFC3339)
 	}
-	return runtime.CheckPassed("the OIDC token is valid %s, for issuer %s and subject %s; its signature is not verified here",
-		until, found.Issuer, found.Subject)
+	return runtime.CheckPassed("the OIDC token is valid %s, for issuer %s and subject %s; "+
+		"its signature is not verified here", until, found.Issuer, found.Subject)
 }
 
 // latest is the last instant that is believed, in seconds since 1970: in the year 9999.
@@ -107,13 +104,13 @@ func instant(seconds float64) time.Time {
 // then checks the token that it got.
 func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) runtime.CheckResult {
 	if !wanted {
-		return runtime.CheckResult{
-			Level: runtime.CheckSkipped, Message: "the OIDC token was not exchanged, because the service would issue a token that stays valid",
-			Cure: "cmwa doctor --exchange makes one exchange",
-		}
+		return runtime.CheckSkipped("the OIDC token was not exchanged, " +
+			"because the service would issue a token that stays valid").
+			WithCure("cmwa doctor --exchange makes one exchange")
 	}
 	by := newCaller(callerOptions{
-		service: c.options.Identity.Service, userAgent: c.options.UserAgent, transport: c.transport, log: c.options.Log,
+		service: c.options.Identity.Service, userAgent: c.options.UserAgent,
+		transport: c.transport, log: c.options.Log,
 	})
 	token, _, err := exchange(ctx, c.options.Identity, c.options.Tuning, by)
 	if err != nil {
@@ -121,7 +118,7 @@ func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) runtime.Ch
 		if subject, err := readTokenFile(c.options.Tuning.OIDCTokenFile); err == nil {
 			message = strings.ReplaceAll(message, subject.Reveal(), secret.Mark)
 		}
-		return runtime.CheckResult{Level: runtime.CheckFailed, Message: message}
+		return runtime.CheckFailed("%s", message)
 	}
 	return c.judgeToken(ctx, token.Reveal(), "check organization_name and runner_pool_id")
 }

@@ -147,7 +147,7 @@ func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.Chec
 	o.UserAgent, o.Log = "test/1", slog.New(slog.DiscardHandler)
 	results := map[string]runtime.CheckResult{}
 	for _, c := range cloud.SelfChecks(o, exchange) {
-		if need, ok := results[c.Needs]; c.Needs != "" && (!ok || need.Level == runtime.CheckFailed || need.Level == runtime.CheckSkipped) {
+		if need, ok := results[c.Needs]; c.Needs != "" && (!ok || need.Level == runtime.LevelFailed || need.Level == runtime.LevelSkipped) {
 			continue
 		}
 		results[c.Name] = c.Run(t.Context())
@@ -185,51 +185,51 @@ func TestSelfChecksOfAService(t *testing.T) {
 		url, authority := year.serve(t, s)
 		results := check(t, at(url, authority), false)
 		for _, name := range []string{"service-connection", "service-certificate", "service-answer", "service-clock", "service-token"} {
-			want(t, results, name, runtime.CheckOK, "")
+			want(t, results, name, runtime.LevelOK, "")
 		}
 		if len(s.calls) != 2 || s.claims != 0 {
 			t.Errorf("the calls are %q, %d claims", s.calls, s.claims)
 		}
 	})
 	t.Run("an address that does not exist", func(t *testing.T) {
-		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.CheckFailed, "cannot find the address of nowhere.invalid")
+		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.LevelFailed, "cannot find the address of nowhere.invalid")
 	})
 	t.Run("a port that nobody listens on", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
-		want(t, check(t, at(server.URL, ""), false), "service-connection", runtime.CheckFailed, "correct service_url")
+		want(t, check(t, at(server.URL, ""), false), "service-connection", runtime.LevelFailed, "correct service_url")
 	})
 	t.Run("an authority that nothing vouches for", func(t *testing.T) {
 		url, authority := year.serve(t, &service{})
 		_, other := year.serve(t, &service{})
-		want(t, check(t, at(url, ""), false), "service-certificate", runtime.CheckFailed, "name the certificate of its authority in ca_file")
-		want(t, check(t, at(url, other), false), "service-certificate", runtime.CheckFailed, "add the certificate of its authority to ca_file")
-		want(t, check(t, at(url, other+authority), false), "service-certificate", runtime.CheckOK, "an authority of our own")
+		want(t, check(t, at(url, ""), false), "service-certificate", runtime.LevelFailed, "name the certificate of its authority in ca_file")
+		want(t, check(t, at(url, other), false), "service-certificate", runtime.LevelFailed, "add the certificate of its authority to ca_file")
+		want(t, check(t, at(url, other+authority), false), "service-certificate", runtime.LevelOK, "an authority of our own")
 	})
 	t.Run("a certificate that has expired", func(t *testing.T) {
 		url, authority := shown{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.CheckFailed, "renew the certificate, or correct the clock")
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed, "renew the certificate, or correct the clock")
 	})
 	t.Run("a certificate that expires soon", func(t *testing.T) {
 		url, authority := shown{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.CheckWarning, "renew it")
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelWarning, "renew it")
 	})
 	t.Run("a certificate for another name", func(t *testing.T) {
 		url, authority := shown{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.CheckFailed, "a name that the certificate is for")
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed, "a name that the certificate is for")
 	})
 	t.Run("a server without TLS", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
 		results := check(t, at(strings.Replace(server.URL, "http:", "https:", 1), ""), false)
-		want(t, results, "service-certificate", runtime.CheckFailed, "does not answer with TLS")
+		want(t, results, "service-certificate", runtime.LevelFailed, "does not answer with TLS")
 	})
 	t.Run("a service without encryption on this machine", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
 		results := check(t, at(server.URL, ""), false)
-		want(t, results, "service-certificate", runtime.CheckOK, "needs no certificate")
-		want(t, results, "service-token", runtime.CheckOK, "accepts the token")
+		want(t, results, "service-certificate", runtime.LevelOK, "needs no certificate")
+		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 	})
 }
 
@@ -242,35 +242,35 @@ func TestSelfChecksOfAnAnswer(t *testing.T) {
 		"a page of a proxy": {func(w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, "<html>Please log in</html>")
 			return true
-		}, runtime.CheckFailed, "HTML page"},
+		}, runtime.LevelFailed, "HTML page"},
 		"a page of a proxy instead of a refusal": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, "\n<!DOCTYPE html>")
 			return true
-		}, runtime.CheckFailed, "HTML page"},
+		}, runtime.LevelFailed, "HTML page"},
 		"a success that is no JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, "welcome")
 			return true
-		}, runtime.CheckFailed, "not JSON"},
+		}, runtime.LevelFailed, "not JSON"},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "https://elsewhere.example"+r.URL.Path, http.StatusMovedPermanently)
 			return true
-		}, runtime.CheckFailed, "set it to https://elsewhere.example "},
+		}, runtime.LevelFailed, "set it to https://elsewhere.example "},
 		"a gateway without a service": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusBadGateway)
 			return true
-		}, runtime.CheckFailed, "502"},
+		}, runtime.LevelFailed, "502"},
 		"a service that is busy": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusTooManyRequests)
 			return true
-		}, runtime.CheckWarning, "429"},
+		}, runtime.LevelWarning, "429"},
 		"an answer that breaks off": {func(http.ResponseWriter, *http.Request) bool {
 			panic(http.ErrAbortHandler)
-		}, runtime.CheckFailed, "does not answer"},
+		}, runtime.LevelFailed, "does not answer"},
 		"a service that has not the call": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusInternalServerError)
 			return true
-		}, runtime.CheckOK, "500"},
+		}, runtime.LevelOK, "500"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, authority := year.serve(t, &service{before: c.before})
@@ -284,11 +284,11 @@ func TestSelfChecksOfTheClock(t *testing.T) {
 		level runtime.CheckLevel
 		part  string
 	}{
-		0:                 {runtime.CheckOK, "less than 1m0s"},
-		-30 * time.Second: {runtime.CheckOK, "less than 1m0s"},
-		3 * time.Minute:   {runtime.CheckWarning, "behind the service's"},
-		-3 * time.Minute:  {runtime.CheckWarning, "ahead of the service's"},
-		-2 * time.Hour:    {runtime.CheckFailed, "more than the 5m0s"},
+		0:                 {runtime.LevelOK, "less than 1m0s"},
+		-30 * time.Second: {runtime.LevelOK, "less than 1m0s"},
+		3 * time.Minute:   {runtime.LevelWarning, "behind the service's"},
+		-3 * time.Minute:  {runtime.LevelWarning, "ahead of the service's"},
+		-2 * time.Hour:    {runtime.LevelFailed, "more than the 5m0s"},
 	} {
 		t.Run(skew.String(), func(t *testing.T) {
 			url, authority := year.serve(t, &service{skew: skew})
@@ -300,14 +300,14 @@ func TestSelfChecksOfTheClock(t *testing.T) {
 			w.Header().Set("Age", "3600")
 			return false
 		}})
-		want(t, check(t, at(url, authority), false), "service-clock", runtime.CheckOK, "")
+		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelOK, "")
 	})
 	t.Run("an answer without a time", func(t *testing.T) {
 		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header()["Date"] = nil
 			return false
 		}})
-		want(t, check(t, at(url, authority), false), "service-clock", runtime.CheckSkipped, "no Date")
+		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelSkipped, "no Date")
 	})
 }
 
@@ -318,7 +318,7 @@ func TestSelfChecksOfAToken(t *testing.T) {
 		o := at(url, authority)
 		o.Tuning.Token = secret.New("an-old-token")
 		results := check(t, o, false)
-		want(t, results, "service-token", runtime.CheckFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
+		want(t, results, "service-token", runtime.LevelFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
 		if strings.Contains(results["service-token"].Message, "an-old-token") || !strings.Contains(results["service-token"].Message, secret.Mark) {
 			t.Errorf("a service that repeats the token makes the message %q", results["service-token"].Message)
 		}
@@ -331,14 +331,14 @@ func TestSelfChecksOfAToken(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			return true
 		}})
-		want(t, check(t, at(url, authority), false), "service-token", runtime.CheckWarning, "pool exists")
+		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelWarning, "pool exists")
 	})
 	t.Run("a service that answers alike with any token", func(t *testing.T) {
 		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusNotFound)
 			return true
 		}})
-		want(t, check(t, at(url, authority), false), "service-token", runtime.CheckSkipped, "may claim a job")
+		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelSkipped, "may claim a job")
 	})
 }
 
@@ -351,17 +351,17 @@ func TestSelfChecksThroughAProxy(t *testing.T) {
 	}
 	t.Run("that connects", func(t *testing.T) {
 		results := through(t, proxy(t, http.StatusOK))
-		want(t, results, "service-connection", runtime.CheckOK, "HTTPS_PROXY")
-		want(t, results, "service-token", runtime.CheckOK, "accepts the token")
+		want(t, results, "service-connection", runtime.LevelOK, "HTTPS_PROXY")
+		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 	})
 	t.Run("that wants a password", func(t *testing.T) {
-		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.CheckFailed, "Proxy Authentication Required")
+		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed, "Proxy Authentication Required")
 	})
 	t.Run("that is not there", func(t *testing.T) {
 		gone := httptest.NewServer(nil)
 		gone.Close()
 		address, _ := url.Parse(gone.URL)
-		want(t, through(t, address), "service-connection", runtime.CheckFailed, "cannot connect to the proxy")
+		want(t, through(t, address), "service-connection", runtime.LevelFailed, "cannot connect to the proxy")
 	})
 }
 
@@ -395,34 +395,34 @@ func TestSelfChecksWithOIDC(t *testing.T) {
 	}
 	t.Run("a good token is not exchanged unless that is wanted", func(t *testing.T) {
 		s, results := with(t, webToken(t, good), false, nil)
-		want(t, results, "oidc-token", runtime.CheckOK, "issuer https://issuer and subject us")
-		want(t, results, "service-token", runtime.CheckSkipped, "--exchange")
+		want(t, results, "oidc-token", runtime.LevelOK, "issuer https://issuer and subject us")
+		want(t, results, "service-token", runtime.LevelSkipped, "--exchange")
 		if len(s.calls) != 1 {
 			t.Errorf("the calls are %q", s.calls)
 		}
 	})
 	t.Run("an exchange", func(t *testing.T) {
 		s, results := with(t, webToken(t, good), true, nil)
-		want(t, results, "service-token", runtime.CheckOK, "accepts the token")
+		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 		if s.claims != 0 {
 			t.Error("a job was claimed")
 		}
 	})
 	t.Run("an exchange that no policy allows, by a service that repeats the token", func(t *testing.T) {
 		_, results := with(t, webToken(t, good), true, func(o *cloud.Options) { o.Identity.PoolID = "theirs" })
-		want(t, results, "service-token", runtime.CheckFailed, "trusts its issuer")
+		want(t, results, "service-token", runtime.LevelFailed, "trusts its issuer")
 	})
 	for name, c := range map[string]struct {
 		claims map[string]any
 		level  runtime.CheckLevel
 		part   string
 	}{
-		"expired":                   {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60}, runtime.CheckFailed, "expired at"},
-		"not valid yet":             {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600}, runtime.CheckFailed, "clock"},
-		"for another audience":      {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60}, runtime.CheckWarning, "urn:pulumi:org:acme"},
-		"without an end":            {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.CheckOK, "without an end"},
-		"with an end far away":      {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300}, runtime.CheckOK, "9999"},
-		"with claims of no meaning": {map[string]any{"aud": 7}, runtime.CheckFailed, "no JSON Web Token"},
+		"expired":                   {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60}, runtime.LevelFailed, "expired at"},
+		"not valid yet":             {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600}, runtime.LevelFailed, "clock"},
+		"for another audience":      {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60}, runtime.LevelWarning, "urn:pulumi:org:acme"},
+		"without an end":            {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.LevelOK, "without an end"},
+		"with an end far away":      {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300}, runtime.LevelOK, "9999"},
+		"with claims of no meaning": {map[string]any{"aud": 7}, runtime.LevelFailed, "no JSON Web Token"},
 	} {
 		t.Run("a token "+name, func(t *testing.T) {
 			_, results := with(t, webToken(t, c.claims), false, nil)
@@ -431,12 +431,12 @@ func TestSelfChecksWithOIDC(t *testing.T) {
 	}
 	t.Run("a file that is missing, or no token", func(t *testing.T) {
 		_, results := with(t, filepath.Join(t.TempDir(), "none"), false, nil)
-		want(t, results, "oidc-token", runtime.CheckFailed, "the file is not there")
+		want(t, results, "oidc-token", runtime.LevelFailed, "the file is not there")
 		file := filepath.Join(t.TempDir(), "token")
 		if err := os.WriteFile(file, []byte("a.b.c"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, results = with(t, file, false, nil)
-		want(t, results, "oidc-token", runtime.CheckFailed, "no JSON Web Token")
+		want(t, results, "oidc-token", runtime.LevelFailed, "no JSON Web Token")
 	})
 }

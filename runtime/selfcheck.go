@@ -31,10 +31,10 @@ type CheckLevel string
 
 // The levels.
 const (
-	CheckOK      CheckLevel = "ok"
-	CheckWarning CheckLevel = "warning" // jobs can run, and something may not be as intended
-	CheckFailed  CheckLevel = "failed"  // the agent would not start, or no job could run
-	CheckSkipped CheckLevel = "skipped" // not known
+	LevelOK      CheckLevel = "ok"
+	LevelWarning CheckLevel = "warning" // jobs can run, and something may not be as intended
+	LevelFailed  CheckLevel = "failed"  // the agent would not start, or no job could run
+	LevelSkipped CheckLevel = "skipped" // not known
 )
 
 // CheckResult is what a [SelfCheck] has found. Its texts may quote what a service or
@@ -47,7 +47,22 @@ type CheckResult struct {
 
 // CheckPassed returns the result of a check that has found no problem.
 func CheckPassed(format string, args ...any) CheckResult {
-	return CheckResult{Level: CheckOK, Message: fmt.Sprintf(format, args...)}
+	return CheckResult{Level: LevelOK, Message: fmt.Sprintf(format, args...)}
+}
+
+// CheckWarned returns the result of a check that has found something to look at.
+func CheckWarned(format string, args ...any) CheckResult {
+	return CheckResult{Level: LevelWarning, Message: fmt.Sprintf(format, args...)}
+}
+
+// CheckFailed returns the result of a check that has found a problem.
+func CheckFailed(format string, args ...any) CheckResult {
+	return CheckResult{Level: LevelFailed, Message: fmt.Sprintf(format, args...)}
+}
+
+// CheckSkipped returns the result of a check that could not be made.
+func CheckSkipped(format string, args ...any) CheckResult {
+	return CheckResult{Level: LevelSkipped, Message: fmt.Sprintf(format, args...)}
 }
 
 // CheckError returns the result of a check that has found a problem: an error whose
@@ -56,7 +71,13 @@ func CheckError(err error, passed CheckResult) CheckResult {
 	if err == nil {
 		return passed
 	}
-	return CheckResult{Level: CheckFailed, Message: err.Error()}
+	return CheckResult{Level: LevelFailed, Message: err.Error()}
+}
+
+// WithCure returns the result with what to do.
+func (r CheckResult) WithCure(format string, args ...any) CheckResult {
+	r.Cure = fmt.Sprintf(format, args...)
+	return r
 }
 
 // OnLoopback reports whether the host of a URL means the machine, container or Pod

@@ -27,10 +27,10 @@ func TestOnLoopback(t *testing.T) {
 
 func TestCheckError(t *testing.T) {
 	passed := CheckPassed("%d programs", 3)
-	if passed.Level != CheckOK || passed.Message != "3 programs" || CheckError(nil, passed) != passed {
+	if passed.Level != LevelOK || passed.Message != "3 programs" || CheckError(nil, passed) != passed {
 		t.Errorf("no error gives %+v", passed)
 	}
-	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != CheckFailed || got.Message != "no disk: buy one" {
+	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != LevelFailed || got.Message != "no disk: buy one" {
 		t.Errorf("an error gives %+v", got)
 	}
 }

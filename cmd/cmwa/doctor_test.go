@@ -31,7 +31,7 @@ func (w *world) doctor(code int, env []string, settings ...string) map[string]ru
 	levels := map[string]runtime.CheckLevel{}
 	for _, c := range d.Checks {
 		levels[c.Name] = c.Result
-		if c.Result == runtime.CheckFailed && code == cli.ExitOK {
+		if c.Result == runtime.LevelFailed && code == cli.ExitOK {
 			w.t.Errorf("%+v", c)
 		}
 	}
@@ -51,7 +51,7 @@ func TestDoctor(t *testing.T) {
 		// All is well.
 		levels := w.doctor(cli.ExitOK, nil)
 		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token", "state-folder") {
-			if levels[name] != runtime.CheckOK && !(name == "docker-image" && levels[name] == runtime.CheckWarning) {
+			if levels[name] != runtime.LevelOK && !(name == "docker-image" && levels[name] == runtime.LevelWarning) {
 				t.Errorf("%s is %q, want ok", name, levels[name])
 			}
 		}
@@ -74,7 +74,7 @@ func TestDoctor(t *testing.T) {
 			broken["process-runner"] = []string{"working_directory: " + t.TempDir()}
 		}
 		for name, settings := range broken {
-			if levels := w.doctor(cli.ExitFailure, nil, settings...); levels[name] != runtime.CheckFailed {
+			if levels := w.doctor(cli.ExitFailure, nil, settings...); levels[name] != runtime.LevelFailed {
 				t.Errorf("with %q, %s is %q, want failed", settings, name, levels[name])
 			}
 		}
@@ -138,7 +138,7 @@ func TestDoctorText(t *testing.T) {
 	}
 	said = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
 	var d doctor.Document
-	if err := json.Unmarshal([]byte(said.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 || d.Checks[0].Result != runtime.CheckFailed {
+	if err := json.Unmarshal([]byte(said.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 || d.Checks[0].Result != runtime.LevelFailed {
 		t.Errorf("%v, %s", err, fmt.Sprint(d))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net/netip"
 	"net/url"
@@ -12,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -39,26 +40,30 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtim
 			return f(ctx, e)
 		}
 	}
+	asked := func(name string, f func(context.Context, *Executor) runtime.CheckResult) runtime.SelfCheck {
+		return runtime.SelfCheck{Name: name, Needs: needsEngine, Run: with(f)}
+	}
+	user := cmp.Or(place.Docker.User, "the user of their image")
+	network := cmp.Or(place.Docker.Network, "that is the engine's default")
 	return []runtime.SelfCheck{
 		{Name: needsEngine, Run: with(describeEngine)},
-		{Name: "docker-runner", Needs: needsEngine, Run: with(func(_ context.Context, e *Executor) runtime.CheckResult {
+		asked("docker-runner", func(_ context.Context, e *Executor) runtime.CheckResult {
 			err := e.programs.findAny(place.WorkingDirectory, e.architecture)
 			return runtime.CheckError(err, runtime.CheckPassed("the runner is in %s", place.WorkingDirectory))
-		})},
-		{Name: "docker-shared-directory", Run: func(context.Context) runtime.CheckResult {
-			return checkShared(place.SharedVolumeDirectory, options.Environ)
-		}},
+		}),
+		asked("docker-shared-directory", func(ctx context.Context, e *Executor) runtime.CheckResult {
+			return e.checkShared(ctx, place.SharedVolumeDirectory)
+		}),
 		{Name: "docker-user", Run: func(context.Context) runtime.CheckResult {
-			return runtime.CheckError(checkUser(place.Docker.User),
-				runtime.CheckPassed("jobs run as %s", cmp.Or(place.Docker.User, "the user of their image")))
+			return runtime.CheckError(checkUser(place.Docker.User), runtime.CheckPassed("jobs run as %s", user))
 		}},
-		{Name: "docker-network", Needs: needsEngine, Run: with(func(ctx context.Context, e *Executor) runtime.CheckResult {
-			return runtime.CheckError(e.checkNetwork(ctx, place.Docker.Network),
-				runtime.CheckPassed("containers join the network %s", cmp.Or(place.Docker.Network, "that is the engine's default")))
-		})},
-		{Name: "docker-image", Needs: needsEngine, Run: with(func(ctx context.Context, e *Executor) runtime.CheckResult {
+		asked("docker-network", func(ctx context.Context, e *Executor) runtime.CheckResult {
+			err := e.checkNetwork(ctx, place.Docker.Network)
+			return runtime.CheckError(err, runtime.CheckPassed("containers join the network %s", network))
+		}),
+		asked("docker-image", func(ctx context.Context, e *Executor) runtime.CheckResult {
 			return e.selfCheckImage(ctx, place)
-		})},
+		}),
 		{Name: "docker-service", Run: func(context.Context) runtime.CheckResult {
 			hosts, err := os.Open(hostsFile)
 			if err != nil {
@@ -81,21 +86,45 @@ func describeEngine(ctx context.Context, e *Executor) runtime.CheckResult {
 		e.host, about.Version, about.Os, e.architecture, about.APIVersion)
 }
 
-// checkShared checks shared_volume_directory as far as this machine can tell.
-func checkShared(parent string, environ func(string) (string, bool)) runtime.CheckResult {
+// checkShared checks shared_volume_directory, which must be the same folder for the
+// agent and for the engine's machine.
+func (e *Executor) checkShared(ctx context.Context, parent string) runtime.CheckResult {
 	if parent == "" {
 		return runtime.CheckPassed("shared_volume_directory is not set: jobs have the runner in a volume of the engine")
 	}
 	if err := checkFolder(parent); err != nil {
 		return runtime.CheckError(err, runtime.CheckResult{})
 	}
-	if host, _ := environ(client.EnvOverrideHost); host != "" && !strings.HasPrefix(host, "unix://") {
-		return runtime.CheckResult{
-			Level: runtime.CheckWarning, Message: fmt.Sprintf("jobs have their folders in %s, and the engine may be on another machine (DOCKER_HOST)", parent),
-			Cure: "see that this is the same folder there, or remove shared_volume_directory",
-		}
+	const cure = "see that %s is the same folder on the engine's machine, or remove shared_volume_directory"
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown"
+	}
+	own, err := e.engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	switch {
+	case err == nil && !sharedBy(own.Container.Mounts, parent):
+		return runtime.CheckFailed("the agent runs in the container %s, "+
+			"into which %s is not mounted under the same path", name, parent).
+			WithCure("mount it with --volume %s:%s, or remove shared_volume_directory", parent, parent)
+	case err != nil && !strings.HasPrefix(e.host, "unix://"):
+		return runtime.CheckWarned("jobs have their folders in %s, and the engine at %s may be on another machine",
+			parent, e.host).
+			WithCure(cure, parent)
 	}
 	return runtime.CheckPassed("jobs have their folders in %s", parent)
+}
+
+// sharedBy reports whether a container sees a folder of the engine's machine under the
+// same path.
+func sharedBy(mounts []container.MountPoint, folder string) bool {
+	deepest, same := "", false
+	for _, m := range mounts {
+		within := folder == m.Destination || strings.HasPrefix(folder, strings.TrimSuffix(m.Destination, "/")+"/")
+		if within && len(m.Destination) >= len(deepest) {
+			deepest, same = m.Destination, m.Type == mount.TypeBind && m.Source == m.Destination
+		}
+	}
+	return same
 }
 
 // selfCheckImage checks that jobs have an image, as far as that is known before a job.
@@ -104,17 +133,20 @@ func (e *Executor) selfCheckImage(ctx context.Context, place runtime.Place) runt
 	case place.PullImage:
 		return runtime.CheckPassed("the image is pulled for each job (pull_image)")
 	case place.OverrideImage != "":
-		return runtime.CheckError(e.checkOverride(ctx, place), runtime.CheckPassed("the engine has the image %s of every job", place.OverrideImage))
+		err := e.checkOverride(ctx, place)
+		return runtime.CheckError(err,
+			runtime.CheckPassed("the engine has the image %s of every job", place.OverrideImage))
 	}
-	found, err := e.engine.ImageList(ctx, client.ImageListOptions{Filters: client.Filters{}.Add("reference", usualImage+"*")})
+	found, err := e.engine.ImageList(ctx, client.ImageListOptions{
+		Filters: client.Filters{}.Add("reference", usualImage+"*"),
+	})
 	switch {
 	case err != nil:
 		return runtime.CheckError(refused("list the images", e.host, err), runtime.CheckResult{})
 	case len(found.Items) == 0:
-		return runtime.CheckResult{
-			Level: runtime.CheckWarning, Message: "pull_image is false, and the engine has no image " + usualImage + ", which jobs use unless their stack names another",
-			Cure: "load the images of your stacks there, or set pull_image to true",
-		}
+		return runtime.CheckWarned("pull_image is false, and the engine has no image %s, "+
+			"which jobs use unless their stack names another", usualImage).
+			WithCure("load the images of your stacks there, or set pull_image to true")
 	}
 	return runtime.CheckPassed("pull_image is false, and the engine has the image %s", usualImage)
 }
@@ -124,39 +156,32 @@ func (e *Executor) selfCheckImage(ctx context.Context, place runtime.Place) runt
 func checkService(service string, place runtime.Docker, hosts io.Reader) runtime.CheckResult {
 	u, err := url.Parse(service)
 	if err != nil {
-		return runtime.CheckResult{Level: runtime.CheckSkipped, Message: "service_url is not a URL"}
+		return runtime.CheckSkipped("service_url is not a URL")
 	}
 	name := u.Hostname()
 	given := slices.IndexFunc(place.ExtraHosts, func(entry string) bool { return strings.HasPrefix(entry, name+":") })
-	failed := runtime.CheckResult{
-		Level: runtime.CheckFailed,
-		Cure: "set service_url to an address of the service that both this machine and containers reach, or docker.network to host; " +
-			"docker.extra_hosts can give a name the address host-gateway",
-	}
 	switch {
 	case place.Network == "none":
-		failed.Message = "docker.network is none, so that no job can report to the service"
-		failed.Cure = "change docker.network"
+		return runtime.CheckFailed("docker.network is none, so that no job can report to the service").
+			WithCure("change docker.network")
 	case place.Network == "host":
 		return runtime.CheckPassed("containers use the network of the engine's machine (docker.network)")
 	case strings.HasPrefix(place.Network, "container:"):
 		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", place.Network)
 	case runtime.OnLoopback(service):
-		failed.Message = fmt.Sprintf("in a container, %s is the container itself, and not this machine", name)
+		return runtime.CheckFailed("in a container, %s is the container itself, and not this machine", name).
+			WithCure("set service_url to an address that both this machine and containers reach, " +
+				"or docker.network to host; docker.extra_hosts can give a name the address host-gateway")
 	case given >= 0:
 		return runtime.CheckPassed("containers find %s by docker.extra_hosts: %s", name, place.ExtraHosts[given])
 	case inHosts(hosts, name):
-		failed.Message = fmt.Sprintf("%s is in %s of this machine, which containers do not have", name, hostsFile)
-		failed.Level = runtime.CheckWarning
-		failed.Cure = "give it to containers, too, with docker.extra_hosts, unless their name servers know it"
+		return runtime.CheckWarned("%s is in %s of this machine, which containers do not have", name, hostsFile).
+			WithCure("give it to containers, too, with docker.extra_hosts, unless their name servers know it")
 	case name == desktopName:
-		failed.Message = name + " is known in containers of Docker Desktop alone"
-		failed.Level = runtime.CheckWarning
-		failed.Cure = "with another engine, set docker.extra_hosts to [\"" + name + ":host-gateway\"]"
-	default:
-		return runtime.CheckPassed("containers reach the service at the same address, %s", u.Host)
+		return runtime.CheckWarned("%s is known in containers of Docker Desktop alone", name).
+			WithCure("with another engine, set docker.extra_hosts to [\"%s:host-gateway\"]", name)
 	}
-	return failed
+	return runtime.CheckPassed("containers reach the service at the same address, %s", u.Host)
 }
 
 // inHosts reports whether a table in the format of hosts(5) has a name.
@@ -167,7 +192,8 @@ func inHosts(table io.Reader, name string) bool {
 	for lines := bufio.NewScanner(table); lines.Scan(); {
 		line, _, _ := strings.Cut(lines.Text(), "#")
 		fields := strings.Fields(line)
-		if len(fields) > 1 && slices.ContainsFunc(fields[1:], func(f string) bool { return strings.EqualFold(f, name) }) {
+		same := func(field string) bool { return strings.EqualFold(field, name) }
+		if len(fields) > 1 && slices.ContainsFunc(fields[1:], same) {
 			return true
 		}
 	}

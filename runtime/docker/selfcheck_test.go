@@ -1,9 +1,11 @@
 package docker
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,7 +22,7 @@ func selfCheck(t *testing.T, place runtime.Place, service string, set ...string)
 	results := map[string]runtime.CheckResult{}
 	options := Options{Environ: environ(set...), Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory}
 	for _, c := range SelfChecks(options, runtime.Tuning{Place: place}, service) {
-		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.CheckOK {
+		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK {
 			results[c.Name] = c.Run(t.Context())
 		}
 	}
@@ -53,26 +55,21 @@ func TestSelfChecks(t *testing.T) {
 		place.SharedVolumeDirectory = t.TempDir()
 		results := selfCheck(t, place, service)
 		for name, got := range results {
-			if got.Level != runtime.CheckOK {
+			if got.Level != runtime.LevelOK {
 				t.Errorf("%s is %+v", name, got)
 			}
 		}
-		wantResult(t, results, needsEngine, runtime.CheckOK, "has version ")
+		wantResult(t, results, needsEngine, runtime.LevelOK, "has version ")
 		if entries, _ := filepath.Glob(filepath.Join(place.SharedVolumeDirectory, "*")); len(entries) > 0 || volumes() != before || len(results) != 7 {
 			t.Errorf("there is %v, and %d results", entries, len(results))
 		}
 	})
 	t.Run("no engine", func(t *testing.T) {
 		results := selfCheck(t, good, service, "DOCKER_HOST=unix:///nowhere.sock")
-		wantResult(t, results, needsEngine, runtime.CheckFailed, "start it")
-		if len(results) != 4 {
+		wantResult(t, results, needsEngine, runtime.LevelFailed, "start it")
+		if len(results) != 3 {
 			t.Errorf("checks that need the engine were made: %+v", results)
 		}
-	})
-	t.Run("an engine on another machine may not have the shared directory", func(t *testing.T) {
-		place := good
-		place.SharedVolumeDirectory = t.TempDir()
-		wantResult(t, selfCheck(t, place, service, "DOCKER_HOST=tcp://127.0.0.1:1"), "docker-shared-directory", runtime.CheckWarning, "the same folder there")
 	})
 	t.Run("settings that fail each job", func(t *testing.T) {
 		place := runtime.Place{
@@ -80,18 +77,66 @@ func TestSelfChecks(t *testing.T) {
 			Docker: runtime.Docker{Network: "cmwa-none", User: "99999999999"},
 		}
 		results := selfCheck(t, place, "http://localhost:8585")
-		wantResult(t, results, "docker-runner", runtime.CheckFailed, "set working_directory")
-		wantResult(t, results, "docker-shared-directory", runtime.CheckFailed, "there is no directory")
-		wantResult(t, results, "docker-image", runtime.CheckFailed, "load the image there")
-		wantResult(t, results, "docker-network", runtime.CheckFailed, "has no network cmwa-none")
-		wantResult(t, results, "docker-user", runtime.CheckFailed, "up to 2147483647")
-		wantResult(t, results, "docker-service", runtime.CheckFailed, "the container itself")
+		wantResult(t, results, "docker-runner", runtime.LevelFailed, "set working_directory")
+		wantResult(t, results, "docker-shared-directory", runtime.LevelFailed, "there is no directory")
+		wantResult(t, results, "docker-image", runtime.LevelFailed, "load the image there")
+		wantResult(t, results, "docker-network", runtime.LevelFailed, "has no network cmwa-none")
+		wantResult(t, results, "docker-user", runtime.LevelFailed, "up to 2147483647")
+		wantResult(t, results, "docker-service", runtime.LevelFailed, "the container itself")
 	})
 	t.Run("a socket that may not be used", func(t *testing.T) {
 		if err := unreachable("unix:///var/run/docker.sock", fmt.Errorf("dial unix: connect: permission denied")); !strings.Contains(err.Error(), "group docker") {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// In a container, shared_volume_directory must be a mount of the same path.
+func TestCheckShared(t *testing.T) {
+	own, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := t.TempDir()
+	for name, c := range map[string]struct {
+		mounts string // of the agent's container; empty is no container
+		level  runtime.CheckLevel
+		part   string
+		host   string // of the engine; empty is a socket
+	}{
+		"an agent in no container":     {"", runtime.LevelOK, shared, ""},
+		"an engine on another machine": {"", runtime.LevelWarning, "may be on another machine", "tcp://10.0.0.1:2376"},
+		"mounted under the same path": {
+			fmt.Sprintf(`[{"Type": "bind", "Source": %[1]q, "Destination": %[1]q}]`, filepath.Dir(shared)), runtime.LevelOK, shared, "",
+		},
+		"mounted from another path": {
+			fmt.Sprintf(`[{"Type": "bind", "Source": "/srv", "Destination": %q}]`, shared), runtime.LevelFailed, "--volume " + shared, "",
+		},
+		"a volume": {
+			fmt.Sprintf(`[{"Type": "volume", "Source": %[1]q, "Destination": %[1]q}]`, shared), runtime.LevelFailed, "the same path", "",
+		},
+		"not mounted": {`[]`, runtime.LevelFailed, "into which " + shared + " is not mounted", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemon(t)
+			d.override["GET /containers/"+own+"/json"] = func(w http.ResponseWriter, r *http.Request) {
+				if c.mounts == "" {
+					fail(404, "No such container")(w, r)
+					return
+				}
+				fmt.Fprintf(w, `{"Id": "own", "Mounts": %s}`, c.mounts)
+			}
+			e, err := d.open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.host = cmp.Or(c.host, e.host)
+			got := e.checkShared(t.Context(), shared)
+			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
+				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
+			}
+		})
+	}
 }
 
 func TestSelfCheckImage(t *testing.T) {
@@ -101,10 +146,10 @@ func TestSelfCheckImage(t *testing.T) {
 		place  runtime.Place
 		level  runtime.CheckLevel
 	}{
-		"pulled for each job":     {`[]`, runtime.Place{PullImage: true}, runtime.CheckOK},
-		"not pulled and there":    {`[{"Id": "sha256:1"}]`, runtime.Place{}, runtime.CheckOK},
-		"not pulled and missing":  {`[]`, runtime.Place{}, runtime.CheckWarning},
-		"an answer of no meaning": {`{`, runtime.Place{}, runtime.CheckFailed},
+		"pulled for each job":     {`[]`, runtime.Place{PullImage: true}, runtime.LevelOK},
+		"not pulled and there":    {`[{"Id": "sha256:1"}]`, runtime.Place{}, runtime.LevelOK},
+		"not pulled and missing":  {`[]`, runtime.Place{}, runtime.LevelWarning},
+		"an answer of no meaning": {`{`, runtime.Place{}, runtime.LevelFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDaemon(t)
@@ -128,19 +173,19 @@ func TestCheckService(t *testing.T) {
 		level   runtime.CheckLevel
 		part    string
 	}{
-		"a public name":                        {"https://api.pulumi.com", runtime.Docker{}, runtime.CheckOK, "api.pulumi.com"},
-		"an address of this machine":           {"http://172.17.0.1:8585", runtime.Docker{}, runtime.CheckOK, ""},
-		"localhost":                            {"http://localhost:8585", runtime.Docker{}, runtime.CheckFailed, "docker.network to host"},
-		"localhost in the host's network":      {"http://localhost:8585", runtime.Docker{Network: "host"}, runtime.CheckOK, "engine's machine"},
-		"localhost of a container":             {"http://localhost:8585", runtime.Docker{Network: "container:vpn"}, runtime.CheckOK, "container:vpn"},
-		"no network":                           {"https://api.pulumi.com", runtime.Docker{Network: "none"}, runtime.CheckFailed, "change docker.network"},
-		"a name that this machine alone knows": {"https://CMWA.internal", runtime.Docker{}, runtime.CheckWarning, "/etc/hosts"},
-		"a name in a comment":                  {"https://commented.internal", runtime.Docker{}, runtime.CheckOK, ""},
+		"a public name":                        {"https://api.pulumi.com", runtime.Docker{}, runtime.LevelOK, "api.pulumi.com"},
+		"an address of this machine":           {"http://172.17.0.1:8585", runtime.Docker{}, runtime.LevelOK, ""},
+		"localhost":                            {"http://localhost:8585", runtime.Docker{}, runtime.LevelFailed, "docker.network to host"},
+		"localhost in the host's network":      {"http://localhost:8585", runtime.Docker{Network: "host"}, runtime.LevelOK, "engine's machine"},
+		"localhost of a container":             {"http://localhost:8585", runtime.Docker{Network: "container:vpn"}, runtime.LevelOK, "container:vpn"},
+		"no network":                           {"https://api.pulumi.com", runtime.Docker{Network: "none"}, runtime.LevelFailed, "change docker.network"},
+		"a name that this machine alone knows": {"https://CMWA.internal", runtime.Docker{}, runtime.LevelWarning, "/etc/hosts"},
+		"a name in a comment":                  {"https://commented.internal", runtime.Docker{}, runtime.LevelOK, ""},
 		"a name that containers are given": {
-			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.CheckOK, "10.0.0.8",
+			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK, "10.0.0.8",
 		},
-		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.CheckWarning, "host-gateway"},
-		"no URL":                   {"http://%", runtime.Docker{}, runtime.CheckSkipped, ""},
+		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.LevelWarning, "host-gateway"},
+		"no URL":                   {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := checkService(c.service, c.place, strings.NewReader(hosts))

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -42,7 +43,9 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 	for _, r := range rightsFor(spec.Tuning.Place.Kubernetes) {
 		checks = append(checks, runtime.SelfCheck{
 			Name: r.check, Needs: apiCheck,
-			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult { return e.checkRight(ctx, r) }),
+			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
+				return e.checkRight(ctx, r)
+			}),
 		})
 	}
 	return append(checks,
@@ -90,17 +93,14 @@ func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
 		return runtime.CheckPassed("the API server at %s answers, and does not tell its version", e.client.host)
 	}
 	if err != nil {
-		return runtime.CheckError(e.explain("ask the API server for its version", because(ctx, err)), runtime.CheckResult{})
+		return runtime.CheckError(e.explain("ask for the version", because(ctx, err)), runtime.CheckResult{})
 	}
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
 	if json.Unmarshal(text, &version) != nil || version.GitVersion == "" {
-		return runtime.CheckResult{
-			Level:   runtime.CheckFailed,
-			Message: "what answers at " + e.client.host + " is not a Kubernetes API server",
-			Cure:    "correct the kubeconfig, or see whether a proxy answers in its place",
-		}
+		return runtime.CheckFailed("what answers at %s is not a Kubernetes API server", e.client.host).
+			WithCure("correct the kubeconfig, or see whether a proxy answers in its place")
 	}
 	return runtime.CheckPassed("the API server at %s has version %s", e.client.host, version.GitVersion)
 }
@@ -112,26 +112,21 @@ func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
 	err := e.client.rest.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
 	switch {
 	case err == nil && namespace.DeletionTimestamp != nil:
-		return runtime.CheckResult{
-			Level: runtime.CheckFailed, Message: "namespace " + e.namespace + " is being deleted", Cure: "change kubernetes.namespace",
-		}
+		return runtime.CheckFailed("namespace %s is being deleted", e.namespace).WithCure("change kubernetes.namespace")
 	case err == nil:
 		return runtime.CheckPassed("namespace %s exists", e.namespace)
 	case apierrors.IsNotFound(err):
-		return runtime.CheckResult{
-			Level: runtime.CheckFailed, Message: "there is no namespace " + e.namespace, Cure: "create it, or change kubernetes.namespace",
-		}
+		return runtime.CheckFailed("there is no namespace %s", e.namespace).
+			WithCure("create it, or change kubernetes.namespace")
 	case !apierrors.IsForbidden(err):
 		return runtime.CheckError(e.explain("look for the namespace", because(ctx, err)), runtime.CheckResult{})
 	}
 	if _, err := e.client.list(ctx, e.namespace, metav1.ListOptions{Limit: 1}); err == nil {
 		return runtime.CheckPassed("namespace %s is one in which the agent may list Pods", e.namespace)
 	}
-	return runtime.CheckResult{
-		Level:   runtime.CheckSkipped,
-		Message: "the agent may not read namespace " + e.namespace + ", nor list its Pods: it may be missing, or its Role",
-		Cure:    "see that the namespace exists, and has the Role with a RoleBinding to the agent's service account",
-	}
+	return runtime.CheckSkipped("the agent may not read namespace %s, nor list its Pods: "+
+		"it may be missing, or its Role", e.namespace).
+		WithCure("see that the namespace exists, and has the Role with a RoleBinding to the agent's service account")
 }
 
 // securityWarning begins the warnings of a Pod Security level that warns.
@@ -162,44 +157,38 @@ func (c *selfChecker) checkPod(ctx context.Context, e *Executor) runtime.CheckRe
 	if c.refusal != nil {
 		return runtime.CheckError(c.refusal, runtime.CheckResult{})
 	}
-	warnings := slices.DeleteFunc(slices.Clone(c.warnings), func(text string) bool { return strings.HasPrefix(text, securityWarning) })
-	if len(warnings) > 0 {
-		return runtime.CheckResult{
-			Level: runtime.CheckWarning, Message: "the cluster accepts the Pod of a job and warns: " + strings.Join(warnings, "; "),
-			Cure: "check kubernetes.* and pod_template",
-		}
+	others := slices.DeleteFunc(slices.Clone(c.warnings), isSecurityWarning)
+	if len(others) > 0 {
+		return runtime.CheckWarned("the cluster accepts the Pod of a job and warns: %s", strings.Join(others, "; ")).
+			WithCure("check kubernetes.* and pod_template")
 	}
-	account := c.spec.Tuning.Place.Kubernetes.ServiceAccount
-	if account == "" {
-		account = "default, without its token"
-	}
-	return runtime.CheckPassed("the cluster accepts the Pod of a job in namespace %s, with service account %s", e.namespace, account)
+	account := cmp.Or(c.spec.Tuning.Place.Kubernetes.ServiceAccount, "default, without its token")
+	return runtime.CheckPassed("the cluster accepts the Pod of a job in namespace %s, with service account %s",
+		e.namespace, account)
 }
 
 // checkPodSecurity reports what the Pod Security level of the namespace warns of. One
 // that refuses the Pod fails the check before.
 func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) runtime.CheckResult {
 	c.tryPod(ctx, e)
-	for _, text := range c.warnings {
-		if strings.HasPrefix(text, securityWarning) {
-			return runtime.CheckResult{
-				Level: runtime.CheckWarning, Message: "the Pod Security level of namespace " + e.namespace + " warns: the Pod of a job " + text,
-				Cure: "set security contexts in pod_template",
-			}
-		}
+	if i := slices.IndexFunc(c.warnings, isSecurityWarning); i >= 0 {
+		return runtime.CheckWarned("the Pod Security level of namespace %s warns: the Pod of a job %s",
+			e.namespace, c.warnings[i]).
+			WithCure("set security contexts in pod_template")
 	}
-	return runtime.CheckPassed("no Pod Security level of namespace %s refuses the Pod of a job, or warns of it", e.namespace)
+	return runtime.CheckPassed("no Pod Security level of namespace %s refuses the Pod of a job, or warns of it",
+		e.namespace)
 }
+
+func isSecurityWarning(text string) bool { return strings.HasPrefix(text, securityWarning) }
 
 // checkService decides whether Pods can reach the service by the address that the
 // agent uses.
 func (c *selfChecker) checkService(context.Context) runtime.CheckResult {
 	service := c.spec.Identity.Service
-	if !runtime.OnLoopback(service) {
-		return runtime.CheckPassed("Pods reach the service at the same address, %s", service)
+	if runtime.OnLoopback(service) {
+		return runtime.CheckFailed("in a Pod, the host of %s is the Pod itself", service).
+			WithCure("set service_url to an address that Pods reach, such as that of a Service")
 	}
-	return runtime.CheckResult{
-		Level: runtime.CheckFailed, Message: "in a Pod, the host of " + service + " is the Pod itself",
-		Cure: "set service_url to an address that Pods reach, such as that of a Service",
-	}
+	return runtime.CheckPassed("Pods reach the service at the same address, %s", service)
 }

@@ -23,11 +23,15 @@ type right struct {
 // documented Role grants those on Pods, their logs and ConfigMaps, and those alone.
 func rightsFor(place runtime.Kubernetes) []right {
 	rights := []right{
-		{check: "kubernetes-access-pods", resource: pods, verbs: []string{"create", "get", "list", "watch", "update", "delete"}},
+		{
+			check: "kubernetes-access-pods", resource: pods,
+			verbs: []string{"create", "get", "list", "watch", "update", "delete"},
+		},
 		{check: "kubernetes-access-logs", resource: pods, subresource: "log", verbs: []string{"get"}},
 	}
 	object := right{
-		check: "kubernetes-access-configmaps", resource: configMaps, verbs: []string{"create", "update", "list", "delete"},
+		check: "kubernetes-access-configmaps", resource: configMaps,
+		verbs: []string{"create", "update", "list", "delete"},
 	}
 	switch place.Handoff {
 	case handoffConfigMap:
@@ -70,8 +74,8 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 	if err != nil {
 		return false, err
 	}
-	text, err := e.client.rest.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").
-		SetHeader("Content-Type", "application/json").SetHeader("Accept", "application/json").
+	const path, form = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "application/json"
+	text, err := e.client.rest.Post().AbsPath(path).SetHeader("Content-Type", form).SetHeader("Accept", form).
 		Body(body).Do(ctx).Raw()
 	if err != nil {
 		return false, because(ctx, err)
@@ -90,28 +94,23 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		allowed, err := e.review(ctx, resourceAttributes{e.namespace, verb, r.resource, r.subresource})
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			return runtime.CheckResult{
-				Level:   runtime.CheckSkipped,
-				Message: "the cluster does not tell the agent what it may do; the dry run of a Pod shows the right to create one: " + shortened(err.Error()),
-			}
+			return runtime.CheckSkipped("the cluster does not tell the agent what it may do; "+
+				"the dry run of a Pod shows the right to create one: %s", shortened(err.Error()))
 		case err != nil:
 			return runtime.CheckError(e.explain("review the access to "+resource, err), runtime.CheckResult{})
 		case !allowed:
 			missing = append(missing, verb)
 		}
 	}
-	if len(missing) > 0 {
-		result := runtime.CheckResult{
-			Level:   runtime.CheckFailed,
-			Message: fmt.Sprintf("the agent may not %s %s in namespace %s", strings.Join(missing, ", "), resource, e.namespace),
-			Cure: fmt.Sprintf("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]",
-				resource, strings.Join(r.verbs, ", ")),
-		}
-		if r.only != "" {
-			result.Level = runtime.CheckWarning
-			result.Message += ", which " + r.only + " need"
-		}
-		return result
+	all := strings.Join(r.verbs, ", ")
+	if len(missing) == 0 {
+		return runtime.CheckPassed("the agent may %s %s in namespace %s", all, resource, e.namespace)
 	}
-	return runtime.CheckPassed("the agent may %s %s in namespace %s", strings.Join(r.verbs, ", "), resource, e.namespace)
+	result := runtime.CheckFailed("the agent may not %s %s in namespace %s",
+		strings.Join(missing, ", "), resource, e.namespace)
+	if r.only != "" {
+		result.Level = runtime.LevelWarning
+		result.Message += ", which " + r.only + " need"
+	}
+	return result.WithCure("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]", resource, all)
 }

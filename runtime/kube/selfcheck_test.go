@@ -33,7 +33,7 @@ func selfCheck(t *testing.T, config *rest.Config, namespace string, edit func(*r
 	for _, c := range SelfChecks(Options{
 		RunnerDirectory: runnerDirectory, Config: config, Namespace: namespace, Image: agentImage, Log: slog.New(slog.DiscardHandler),
 	}, spec) {
-		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.CheckOK || need.Level == runtime.CheckWarning {
+		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK || need.Level == runtime.LevelWarning {
 			results[c.Name] = c.Run(t.Context())
 		}
 	}
@@ -94,11 +94,11 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		n := kubetest.New(t)
 		results := selfCheck(t, n.Agent, n.Name, nil)
 		for name, got := range results {
-			if got.Level != runtime.CheckOK {
+			if got.Level != runtime.LevelOK {
 				t.Errorf("%s is %+v", name, got)
 			}
 		}
-		wantResult(t, results, apiCheck, runtime.CheckOK, "has version v1.")
+		wantResult(t, results, apiCheck, runtime.LevelOK, "has version v1.")
 		var left corev1.PodList
 		err := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion).Get().Namespace(n.Name).Resource("pods").Do(t.Context()).Into(&left)
 		if err != nil || len(left.Items) > 0 || len(results) != 8 {
@@ -109,31 +109,31 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		with := func(edit func(*runtime.Kubernetes)) map[string]runtime.CheckResult {
 			return selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { edit(&spec.Tuning.Place.Kubernetes) })
 		}
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.ServiceAccount = "missing" }), podCheck, runtime.CheckFailed,
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.ServiceAccount = "missing" }), podCheck, runtime.LevelFailed,
 			"change kubernetes.service_account")
 		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"nodeSelector": {"a b": ""}}}`) }), podCheck,
-			runtime.CheckFailed, "check kubernetes.* and pod_template")
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffConfigMap }), "kubernetes-access-configmaps", runtime.CheckOK, "")
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffSecret }), "kubernetes-access-secrets", runtime.CheckFailed,
+			runtime.LevelFailed, "check kubernetes.* and pod_template")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffConfigMap }), "kubernetes-access-configmaps", runtime.LevelOK, "")
+		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffSecret }), "kubernetes-access-secrets", runtime.LevelFailed,
 			"may not create, update, list, delete secrets")
 		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"contaners": []}}`) }), podCheck,
-			runtime.CheckFailed, "contaners")
+			runtime.LevelFailed, "contaners")
 		wantResult(t, selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Identity.Service = "http://127.0.0.1" }),
-			"kubernetes-service", runtime.CheckFailed, "the Pod itself")
+			"kubernetes-service", runtime.LevelFailed, "the Pod itself")
 
 		// Another namespace, and other credentials.
 		elsewhere := func(spec *runtime.PoolSpec) { spec.Identity.Namespace = "cmwa-none" }
 		results = selfCheck(t, n.Agent, n.Name, elsewhere)
-		wantResult(t, results, "kubernetes-namespace", runtime.CheckSkipped, "RoleBinding")
-		wantResult(t, results, "kubernetes-access-pods", runtime.CheckFailed, "may not create, get, list, watch, update, delete pods")
-		wantResult(t, results, podCheck, runtime.CheckFailed, "lacks a right")
+		wantResult(t, results, "kubernetes-namespace", runtime.LevelSkipped, "RoleBinding")
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed, "may not create, get, list, watch, update, delete pods")
+		wantResult(t, results, podCheck, runtime.LevelFailed, "lacks a right")
 		results = selfCheck(t, n.Admin, n.Name, elsewhere)
-		wantResult(t, results, "kubernetes-namespace", runtime.CheckFailed, "create it, or change kubernetes.namespace")
-		wantResult(t, results, "kubernetes-access-pods", runtime.CheckOK, "")
-		wantResult(t, results, podCheck, runtime.CheckFailed, "there is no namespace cmwa-none")
+		wantResult(t, results, "kubernetes-namespace", runtime.LevelFailed, "create it, or change kubernetes.namespace")
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelOK, "")
+		wantResult(t, results, podCheck, runtime.LevelFailed, "there is no namespace cmwa-none")
 		stranger := rest.CopyConfig(n.Agent)
 		stranger.BearerToken = "wrong"
-		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.CheckFailed, "does not accept the agent's credentials")
+		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.LevelFailed, "does not accept the agent's credentials")
 	})
 	t.Run("the agent's own Pod", func(t *testing.T) {
 		t.Parallel()
@@ -151,15 +151,15 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			return map[string]runtime.CheckResult{own.Name: own.Run(t.Context())}
 		}
 		check(n.Agent, "")
-		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "set the variable POD_NAME")
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning, "set the variable POD_NAME")
 		add(t, n, pods, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
 			Spec: corev1.PodSpec{
 				NodeSelector: map[string]string{"cmwa-none": ""}, Containers: []corev1.Container{{Name: "agent", Image: agentImage}},
 			},
 		})
-		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3600")
-		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod", runtime.CheckWarning, "so that no other agent adopts its jobs")
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3600")
+		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning, "so that no other agent adopts its jobs")
 	})
 	t.Run("a Role that lacks a verb", func(t *testing.T) {
 		t.Parallel()
@@ -174,21 +174,21 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		results := eventually(t, check, "kubernetes-access-pods", runtime.CheckFailed, "may not delete pods in namespace "+n.Name)
-		wantResult(t, results, "kubernetes-access-pods", runtime.CheckFailed, "resources [pods], verbs [create, get, list, watch, update, delete]")
-		wantResult(t, results, "kubernetes-access-logs", runtime.CheckFailed, "may not get pods/log")
-		wantResult(t, results, "kubernetes-access-configmaps", runtime.CheckWarning, "a handoff of more than 160 KiB")
-		wantResult(t, results, podCheck, runtime.CheckOK, "")
+		results := eventually(t, check, "kubernetes-access-pods", runtime.LevelFailed, "may not delete pods in namespace "+n.Name)
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed, "resources [pods], verbs [create, get, list, watch, update, delete]")
+		wantResult(t, results, "kubernetes-access-logs", runtime.LevelFailed, "may not get pods/log")
+		wantResult(t, results, "kubernetes-access-configmaps", runtime.LevelWarning, "a handoff of more than 160 KiB")
+		wantResult(t, results, podCheck, runtime.LevelOK, "")
 	})
 	t.Run("a Pod Security level that warns, and one that refuses", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
 		label(t, n, "pod-security.kubernetes.io/warn", "restricted")
-		results := eventually(t, check, "kubernetes-pod-security", runtime.CheckWarning, "runAsNonRoot")
-		wantResult(t, results, podCheck, runtime.CheckOK, "")
+		results := eventually(t, check, "kubernetes-pod-security", runtime.LevelWarning, "runAsNonRoot")
+		wantResult(t, results, podCheck, runtime.LevelOK, "")
 		label(t, n, "pod-security.kubernetes.io/enforce", "restricted")
-		eventually(t, check, podCheck, runtime.CheckFailed, "set security contexts in pod_template")
+		eventually(t, check, podCheck, runtime.LevelFailed, "set security contexts in pod_template")
 	})
 	t.Run("a quota and a limit range that refuse the Pod", func(t *testing.T) {
 		t.Parallel()
@@ -202,20 +202,20 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		large := func() map[string]runtime.CheckResult {
 			return selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.CPU = "2" })
 		}
-		eventually(t, large, podCheck, runtime.CheckFailed, "cpu")
+		eventually(t, large, podCheck, runtime.LevelFailed, "cpu")
 		add(t, n, "resourcequotas", &corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Name: "quota"},
 			Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
 		})
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		eventually(t, check, podCheck, runtime.CheckFailed, "ResourceQuota")
+		eventually(t, check, podCheck, runtime.LevelFailed, "ResourceQuota")
 	})
 }
 
 func TestSelfChecksWithoutACluster(t *testing.T) {
 	t.Run("a server that is not there", func(t *testing.T) {
 		results := selfCheck(t, &rest.Config{Host: "http://127.0.0.1:1"}, "jobs", nil)
-		wantResult(t, results, apiCheck, runtime.CheckFailed, "cannot be reached")
+		wantResult(t, results, apiCheck, runtime.LevelFailed, "cannot be reached")
 		if len(results) != 2 {
 			t.Errorf("checks that need the API server were made: %+v", results)
 		}
@@ -223,7 +223,7 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 	t.Run("something else in its place", func(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }))
 		t.Cleanup(server.Close)
-		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.CheckFailed, "not a Kubernetes API server")
+		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.LevelFailed, "not a Kubernetes API server")
 	})
 	t.Run("a cluster without reviews, whose dry run warns", func(t *testing.T) {
 		answer := func(w http.ResponseWriter, code int, object any) {
@@ -250,11 +250,11 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 		}))
 		t.Cleanup(server.Close)
 		results := selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil)
-		wantResult(t, results, apiCheck, runtime.CheckOK, "v1.99.0")
-		wantResult(t, results, "kubernetes-namespace", runtime.CheckOK, "jobs")
-		wantResult(t, results, "kubernetes-access-pods", runtime.CheckSkipped, "dry run of a Pod shows")
-		wantResult(t, results, podCheck, runtime.CheckWarning, "deprecated")
-		wantResult(t, results, "kubernetes-pod-security", runtime.CheckOK, "")
+		wantResult(t, results, apiCheck, runtime.LevelOK, "v1.99.0")
+		wantResult(t, results, "kubernetes-namespace", runtime.LevelOK, "jobs")
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelSkipped, "dry run of a Pod shows")
+		wantResult(t, results, podCheck, runtime.LevelWarning, "deprecated")
+		wantResult(t, results, "kubernetes-pod-security", runtime.LevelOK, "")
 	})
 }
 
@@ -272,15 +272,15 @@ func TestJudgeOwnPod(t *testing.T) {
 		level runtime.CheckLevel
 		part  string
 	}{
-		"folders and time enough": {pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.CheckOK, "agent-1"},
-		"too little time":         {pod(30), runtime.CheckWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3630"},
+		"folders and time enough": {pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.LevelOK, "agent-1"},
+		"too little time":         {pod(30), runtime.LevelWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3630"},
 		"a template by subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}), runtime.CheckWarning, "/mnt/worker-pod.json",
+			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}), runtime.LevelWarning, "/mnt/worker-pod.json",
 		},
 		"a folder by subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.CheckWarning, "without subPath",
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning, "without subPath",
 		},
-		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.CheckOK, ""},
+		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.LevelOK, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := judgeOwnPod(c.pod, 3630*time.Second, files)

@@ -5,7 +5,6 @@ package process
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -80,8 +79,6 @@ func checkPrograms(agent []string) runtime.CheckResult {
 	if len(missing) == 0 {
 		return runtime.CheckPassed("jobs find %s on the PATH", strings.Join(jobPrograms, ", "))
 	}
-	return runtime.CheckResult{
-		Level: runtime.CheckWarning, Message: fmt.Sprintf("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path),
-		Cure: "install what the steps of your deployments use, or start the agent with a PATH that has it",
-	}
+	return runtime.CheckWarned("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path).
+		WithCure("install what the steps of your deployments use, or start the agent with a PATH that has it")
 }

@@ -34,7 +34,7 @@ func TestSelfChecks(t *testing.T) {
 		above := t.TempDir()
 		folder := filepath.Join(above, "a", "jobs")
 		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder, program(t, t.TempDir(), jobPrograms...)) {
-			if got.Level != runtime.CheckOK {
+			if got.Level != runtime.LevelOK {
 				t.Errorf("%s is %+v", name, got)
 			}
 		}
@@ -49,9 +49,9 @@ func TestSelfChecks(t *testing.T) {
 			level runtime.CheckLevel
 			part  string
 		}{
-			"process-runner":   {runtime.CheckFailed, "set working_directory"},
-			"process-folder":   {runtime.CheckFailed, "must be a directory that belongs to this user"},
-			"process-programs": {runtime.CheckWarning, "do not find pulumi, curl"},
+			"process-runner":   {runtime.LevelFailed, "set working_directory"},
+			"process-folder":   {runtime.LevelFailed, "must be a directory that belongs to this user"},
+			"process-programs": {runtime.LevelWarning, "do not find pulumi, curl"},
 		} {
 			if got[name].Level != want.level || !strings.Contains(got[name].Message, want.part) {
 				t.Errorf("%s is %+v, want %s with %q", name, got[name], want.level, want.part)
@@ -63,7 +63,7 @@ func TestSelfChecks(t *testing.T) {
 		if err := os.Chmod(folder, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if got := results(t, "", folder, "")["process-folder"]; got.Level != runtime.CheckFailed {
+		if got := results(t, "", folder, "")["process-folder"]; got.Level != runtime.LevelFailed {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -40,16 +40,19 @@ func Checks(ctx context.Context, parts Parts) []Check {
 
 	// The agent as a whole.
 	more, owned := parts.Agent(c)
-	agent := []runtime.SelfCheck{
-		{Name: "configuration-mounts", Run: func(context.Context) runtime.CheckResult { return checkMounts(c, watch.Frozen) }},
-		{Name: "state-folder", Run: func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ, owned) }},
-		{Name: "free-disk", Run: func(context.Context) runtime.CheckResult { return checkDisks(folders(c, parts.Environ), spaceOf) }},
-		{Name: "http-server", Run: func(ctx context.Context) runtime.CheckResult { return checkServer(ctx, c) }},
+	agent := func(name string, run func(context.Context) runtime.CheckResult) {
+		checks = append(checks, Check{SelfCheck: runtime.SelfCheck{Name: name, Run: run}})
 	}
+	agent("configuration-mounts", func(context.Context) runtime.CheckResult { return checkMounts(c, watch.Frozen) })
+	agent("state-folder", func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ, owned) })
+	agent("free-disk", func(context.Context) runtime.CheckResult {
+		return checkDisks(folders(c, parts.Environ), spaceOf)
+	})
+	agent("http-server", func(ctx context.Context) runtime.CheckResult { return checkServer(ctx, c) })
 	if c.Syslog {
-		agent = append(agent, runtime.SelfCheck{Name: "syslog", Run: checkSyslog})
+		agent("syslog", checkSyslog)
 	}
-	for _, check := range append(agent, more...) {
+	for _, check := range more {
 		checks = append(checks, Check{SelfCheck: check})
 	}
 
@@ -93,18 +96,16 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 	}
 	switch {
 	case err != nil:
-		return nil, runtime.CheckResult{Level: runtime.CheckFailed, Message: err.Error()}
+		return nil, runtime.CheckFailed("%v", err)
 	case l.config == nil:
 		text := fmt.Sprintf("%s cannot be used: %s", name, l.problems[0])
 		if more := len(l.problems) - 1; more > 0 {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
-		return nil, runtime.CheckResult{Level: runtime.CheckFailed, Message: text, Cure: vet + " lists all"}
+		return nil, runtime.CheckFailed("%s", text).WithCure("%s lists all", vet)
 	case l.warnings > 0:
-		return l.config, runtime.CheckResult{
-			Level:   runtime.CheckWarning,
-			Message: fmt.Sprintf("%s is valid with warnings: %d", name, l.warnings), Cure: vet + " lists them",
-		}
+		return l.config, runtime.CheckWarned("%s is valid, with warnings: %d", name, l.warnings).
+			WithCure("%s lists them", vet)
 	}
 	return l.config, runtime.CheckPassed("%s is valid", name)
 }

@@ -43,7 +43,7 @@ func TestChecks(t *testing.T) {
 		checks := Checks(t.Context(), at("syslog: true\npools:\n- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
 		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, of-agent, " +
 			"of-process of pool a, of-docker of pool b"
-		if got := Names(checks); got != want {
+		if got := names(checks); got != want {
 			t.Errorf("the checks are %s, want %s", got, want)
 		}
 	})
@@ -52,15 +52,15 @@ func TestChecks(t *testing.T) {
 		level   runtime.CheckLevel
 		part    string
 	}{
-		"valid":         {"token: pul-1\n", runtime.CheckOK, "agent.yaml is valid"},
-		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.CheckWarning, "warnings: 1; cmwa vet 'agent.yaml' lists them"},
-		"wrong":         {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.CheckFailed, "(and 1 more); cmwa vet 'agent.yaml' lists all"},
+		"valid":         {"token: pul-1\n", runtime.LevelOK, "agent.yaml is valid"},
+		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.LevelWarning, "with warnings: 1; cmwa vet 'agent.yaml' lists them"},
+		"wrong":         {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.LevelFailed, "(and 1 more); cmwa vet 'agent.yaml' lists all"},
 	} {
 		t.Run("a configuration that is "+name, func(t *testing.T) {
 			checks := Checks(t.Context(), at(c.content))
 			wantResult(t, checks[0].Run(t.Context()), c.level, c.part)
-			if c.level == runtime.CheckFailed && len(checks) != 1 {
-				t.Errorf("without a configuration there are the checks %s", Names(checks))
+			if c.level == runtime.LevelFailed && len(checks) != 1 {
+				t.Errorf("without a configuration there are the checks %s", names(checks))
 			}
 		})
 	}
@@ -68,27 +68,27 @@ func TestChecks(t *testing.T) {
 		parts := at("")
 		parts.Find = func() (schema.Source, error) { return schema.Source{}, errors.New("no such file: name another") }
 		checks := Checks(t.Context(), parts)
-		wantResult(t, checks[0].Run(t.Context()), runtime.CheckFailed, "name another")
+		wantResult(t, checks[0].Run(t.Context()), runtime.LevelFailed, "name another")
 	})
 }
 
 func TestCheckMounts(t *testing.T) {
 	c := &schema.Config{Path: "/etc/cmwa/agent.yaml", Files: []string{"/etc/cmwa/token", "/mnt/worker-pod.json"}}
-	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.CheckOK, "are seen")
+	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.LevelOK, "are seen")
 	got := checkMounts(c, func(path string) bool { return path != "/etc/cmwa/token" })
-	wantResult(t, got, runtime.CheckWarning, "/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
+	wantResult(t, got, runtime.LevelWarning, "/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
 }
 
 func TestCheckState(t *testing.T) {
 	environ := func(string) (string, bool) { return "", false }
 	folder := t.TempDir()
-	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.CheckOK, "has locks")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false), runtime.CheckOK, "can be made in "+folder)
+	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.LevelOK, "has locks")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false), runtime.LevelOK, "can be made in "+folder)
 	if err := os.WriteFile(filepath.Join(folder, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false), runtime.CheckWarning, "set state_directory")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true), runtime.CheckOK, "is not needed")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false), runtime.LevelWarning, "set state_directory")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true), runtime.LevelOK, "is not needed")
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
 		t.Errorf("there is %v, %v", entries, err)
 	}
@@ -115,21 +115,21 @@ func TestCheckServer(t *testing.T) {
 	}
 	free := listen(t, nil)
 	t.Run("none", func(t *testing.T) {
-		wantResult(t, checkServer(t.Context(), &schema.Config{}), runtime.CheckOK, "no HTTP server")
+		wantResult(t, checkServer(t.Context(), &schema.Config{}), runtime.LevelOK, "no HTTP server")
 	})
 	t.Run("an agent has the port", func(t *testing.T) {
 		agent := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(status.Document{Version: status.Version, Agent: status.Agent{Version: "v7"}})
 		}))
-		wantResult(t, checkServer(t.Context(), agent), runtime.CheckOK, "an agent of version v7")
+		wantResult(t, checkServer(t.Context(), agent), runtime.LevelOK, "an agent of version v7")
 	})
 	t.Run("another program has the port", func(t *testing.T) {
-		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), runtime.CheckFailed, "free port")
+		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), runtime.LevelFailed, "free port")
 	})
 	t.Run("an address of another machine", func(t *testing.T) {
 		other := *free
 		other.HTTPServerAddress = "192.0.2.1"
-		wantResult(t, checkServer(t.Context(), &other), runtime.CheckFailed, "correct http_server_address")
+		wantResult(t, checkServer(t.Context(), &other), runtime.LevelFailed, "correct http_server_address")
 	})
 }
 
@@ -144,12 +144,12 @@ func TestCheckDisks(t *testing.T) {
 		})
 	}
 	plenty := space{free: 1 << 20, files: true}
-	wantResult(t, with(map[string]space{"/a": plenty, "/b": plenty}), runtime.CheckOK, "in /a, /b")
-	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), runtime.CheckWarning, "warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
-	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), runtime.CheckFailed, "/a has 9 MiB")
-	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.CheckFailed, "/a can hold no more files")
-	wantResult(t, with(map[string]space{"/a": plenty}), runtime.CheckSkipped, "/b: not mounted")
-	wantResult(t, with(map[string]space{"/a": {9, true}}), runtime.CheckFailed, "/a has 9 MiB")
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": plenty}), runtime.LevelOK, "in /a, /b")
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), runtime.LevelWarning, "warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
+	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), runtime.LevelFailed, "/a has 9 MiB")
+	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.LevelFailed, "/a can hold no more files")
+	wantResult(t, with(map[string]space{"/a": plenty}), runtime.LevelSkipped, "/b: not mounted")
+	wantResult(t, with(map[string]space{"/a": {9, true}}), runtime.LevelFailed, "/a has 9 MiB")
 	if got, err := spaceOf(t.TempDir()); err != nil || got.free == 0 || !got.files {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -78,7 +78,7 @@ func spaceOf(folder string) (space, error) {
 
 // checkDisks checks how much may still be written where the folders are.
 func checkDisks(folders []string, of func(folder string) (space, error)) runtime.CheckResult {
-	result := runtime.CheckResult{Level: runtime.CheckOK}
+	result := runtime.CheckResult{Level: runtime.LevelOK}
 	var short, unknown []string
 	for _, folder := range folders {
 		found, err := of(folder)
@@ -93,9 +93,9 @@ func checkDisks(folders []string, of func(folder string) (space, error)) runtime
 		}
 		switch {
 		case !found.files || found.free < leastDisk:
-			result.Level = runtime.CheckFailed
-		case found.free < scarceDisk && result.Level == runtime.CheckOK:
-			result.Level = runtime.CheckWarning
+			result.Level = runtime.LevelFailed
+		case found.free < scarceDisk && result.Level == runtime.LevelOK:
+			result.Level = runtime.LevelWarning
 		}
 	}
 	limits := fmt.Sprintf("warning below %d MiB, failure below %d MiB", scarceDisk, leastDisk)
@@ -104,7 +104,7 @@ func checkDisks(folders []string, of func(folder string) (space, error)) runtime
 		result.Message = fmt.Sprintf("free disk is short (%s): %s", limits, strings.Join(short, ", "))
 		result.Cure = "remove what is not needed there, or use other folders"
 	case len(unknown) > 0:
-		return skipped("free disk is not known: " + strings.Join(unknown, ", "))
+		return runtime.CheckSkipped("free disk is not known: %s", strings.Join(unknown, ", "))
 	default:
 		result.Message = fmt.Sprintf("free disk is enough (%s) in %s", limits, strings.Join(folders, ", "))
 	}

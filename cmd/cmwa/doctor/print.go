@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -29,6 +31,48 @@ func printable(text string) string {
 	return text
 }
 
+// Output is how a run is reported.
+type Output struct {
+	Text     io.Writer
+	JSON     bool   // one [Document], and not a line for each check
+	Colours  bool   // in lines
+	Version  string // of the program, for the Document
+	Progress io.Writer
+	Terminal bool // Progress is a terminal: what runs for long is named there, and outcomes are counted
+}
+
+// Report makes the checks and prints their outcomes. It reports whether none has
+// failed.
+func Report(ctx context.Context, checks []Check, to Output) (passed bool, err error) {
+	var outcomes []Outcome
+	lines := newPrinter(to.Text, checks, to.Colours)
+	passed = Run(ctx, checks, Reporter{
+		Outcome: func(o Outcome) {
+			outcomes = append(outcomes, o)
+			if !to.JSON && err == nil {
+				err = lines.print(o)
+			}
+		},
+		Waiting: func(left []Check) {
+			if to.Terminal {
+				fmt.Fprintf(to.Progress, "cmwa: waiting for %s\n", names(left))
+			}
+		},
+	})
+	if to.JSON {
+		encoder := json.NewEncoder(to.Text)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(documentOf(to.Version, outcomes, passed))
+	} else if to.Terminal {
+		fmt.Fprintln(to.Progress, summary(outcomes))
+	}
+	if err != nil {
+		return false, fmt.Errorf("write the outcomes: %w", err)
+	}
+	return passed, nil
+}
+
 // Document is the result of cmwa doctor for programs.
 type Document struct {
 	Version int             `json:"version"` // grows when a reader of an earlier version would read the Document wrong
@@ -47,8 +91,8 @@ type DocumentCheck struct {
 	Duration float64            `json:"duration"`       // in seconds
 }
 
-// NewDocument returns the document of a run.
-func NewDocument(program string, outcomes []Outcome, passed bool) Document {
+// documentOf returns the document of a run.
+func documentOf(program string, outcomes []Outcome, passed bool) Document {
 	document := Document{Version: 1, Program: program, Passed: passed, Checks: []DocumentCheck{}}
 	for _, o := range outcomes {
 		document.Checks = append(document.Checks, DocumentCheck{
@@ -59,8 +103,8 @@ func NewDocument(program string, outcomes []Outcome, passed bool) Document {
 	return document
 }
 
-// Printer prints outcomes for people, each in a line of its own.
-type Printer struct {
+// printer prints outcomes for people, each in a line of its own.
+type printer struct {
 	to      io.Writer
 	colours bool
 	pools   bool // there are pools to tell apart
@@ -68,9 +112,9 @@ type Printer struct {
 	pool    int  // width of the column
 }
 
-// NewPrinter returns a printer for the outcomes of these checks.
-func NewPrinter(to io.Writer, checks []Check, colours bool) *Printer {
-	p := &Printer{to: to, colours: colours}
+// newPrinter returns a printer for the outcomes of these checks.
+func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
+	p := &printer{to: to, colours: colours}
 	first := ""
 	for _, c := range checks {
 		p.name, p.pool = max(p.name, len(c.Name)), max(p.pool, len(report.Printable(c.Pool)))
@@ -84,11 +128,11 @@ func NewPrinter(to io.Writer, checks []Check, colours bool) *Printer {
 
 // colourOf are the colours of levels: those of cmwa vet, and green.
 var colourOf = map[runtime.CheckLevel]string{
-	runtime.CheckOK: "32", runtime.CheckWarning: "33", runtime.CheckFailed: "31", runtime.CheckSkipped: "2",
+	runtime.LevelOK: "32", runtime.LevelWarning: "33", runtime.LevelFailed: "31", runtime.LevelSkipped: "2",
 }
 
-// Print prints an outcome.
-func (p *Printer) Print(o Outcome) error {
+// print prints an outcome.
+func (p *printer) print(o Outcome) error {
 	level := fmt.Sprintf("%-7s", o.Level)
 	if p.colours {
 		level = "\x1b[" + colourOf[o.Level] + "m" + level + "\x1b[0m"
@@ -105,14 +149,14 @@ func (p *Printer) Print(o Outcome) error {
 	return err
 }
 
-// Summary returns how many outcomes there are of each level.
-func Summary(outcomes []Outcome) string {
+// summary returns how many outcomes there are of each level.
+func summary(outcomes []Outcome) string {
 	count := map[runtime.CheckLevel]int{}
 	for _, o := range outcomes {
 		count[o.Level]++
 	}
-	text := fmt.Sprintf("%d checks: %d ok", len(outcomes), count[runtime.CheckOK])
-	for _, level := range []runtime.CheckLevel{runtime.CheckWarning, runtime.CheckFailed, runtime.CheckSkipped} {
+	text := fmt.Sprintf("%d checks: %d ok", len(outcomes), count[runtime.LevelOK])
+	for _, level := range []runtime.CheckLevel{runtime.LevelWarning, runtime.LevelFailed, runtime.LevelSkipped} {
 		if count[level] > 0 {
 			text += fmt.Sprintf(", %d %s", count[level], level)
 		}

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -56,8 +55,9 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 			defer close(ended[i])
 			if need >= 0 {
 				<-ended[need]
-				if level := outcomes[need].Level; level == runtime.CheckFailed || level == runtime.CheckSkipped {
-					outcomes[i] = outcome(checks[i], skipped("not checked: it needs "+checks[need].Name), 0)
+				if level := outcomes[need].Level; level == runtime.LevelFailed || level == runtime.LevelSkipped {
+					result := runtime.CheckSkipped("not checked: it needs %s", checks[need].Name)
+					outcomes[i] = outcome(checks[i], result, 0)
 					return
 				}
 			}
@@ -82,7 +82,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 				to.Waiting(running(checks, ended))
 			}
 		}
-		good = good && outcomes[i].Level != runtime.CheckFailed
+		good = good && outcomes[i].Level != runtime.LevelFailed
 		to.Outcome(outcomes[i])
 		slow.Reset(slowAfter)
 	}
@@ -120,7 +120,7 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 	stop := context.AfterFunc(ctx, cancelLate)
 	defer stop()
 	if ctx.Err() != nil {
-		return skipped("interrupted")
+		return runtime.CheckSkipped("interrupted")
 	}
 	result, err := cli.Await(late, func() (result runtime.CheckResult, err error) {
 		defer func() {
@@ -131,15 +131,13 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 		return c.Run(limited), nil
 	})
 	switch {
-	case ctx.Err() != nil && (err != nil || result.Level == runtime.CheckFailed):
-		return skipped("interrupted")
+	case ctx.Err() != nil && (err != nil || result.Level == runtime.LevelFailed):
+		return runtime.CheckSkipped("interrupted")
 	case errors.Is(err, errFault):
-		return runtime.CheckResult{Level: runtime.CheckFailed, Message: err.Error(), Cure: "report this"}
+		return runtime.CheckFailed("%v", err).WithCure("report this")
 	case err != nil:
-		return runtime.CheckResult{
-			Level: runtime.CheckFailed, Message: fmt.Sprintf("no result within %s", checkLimit),
-			Cure: "see what does not answer: a file system, a name server, or what the check is about",
-		}
+		return runtime.CheckFailed("no result within %s", checkLimit).
+			WithCure("see what does not answer: a file system, a name server, or what the check is about")
 	}
 	return result
 }
@@ -147,25 +145,21 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 // errFault is the error of a check that panics. It quotes nothing.
 var errFault = errors.New("the check cannot be made, through a fault of the program")
 
-func skipped(why string) runtime.CheckResult {
-	return runtime.CheckResult{Level: runtime.CheckSkipped, Message: why}
-}
-
 // outcome returns the outcome of a check, with texts that can be printed.
 func outcome(c Check, result runtime.CheckResult, took time.Duration) Outcome {
 	result.Message, result.Cure = printable(result.Message), printable(result.Cure)
 	return Outcome{Pool: c.Pool, Name: c.Name, CheckResult: result, Duration: took}
 }
 
-// Names returns the names of checks in one line.
-func Names(checks []Check) string {
-	var names []string
+// names returns the names of checks in one line.
+func names(checks []Check) string {
+	var all []string
 	for _, c := range checks {
 		name := c.Name
 		if c.Pool != "" {
 			name += " of pool " + report.Printable(c.Pool)
 		}
-		names = append(names, name)
+		all = append(all, name)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(all, ", ")
 }

@@ -3,13 +3,13 @@ package doctor
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +26,7 @@ func after(took time.Duration, result runtime.CheckResult) func(context.Context)
 		case <-time.After(took):
 			return result
 		case <-ctx.Done():
-			return runtime.CheckResult{Level: runtime.CheckFailed, Message: "too late"}
+			return runtime.CheckResult{Level: runtime.LevelFailed, Message: "too late"}
 		}
 	}
 }
@@ -47,7 +47,7 @@ func run(ctx context.Context, checks []Check) (r result) {
 	began := time.Now()
 	r.passed = Run(ctx, checks, Reporter{
 		Outcome: func(o Outcome) { r.outcomes = append(r.outcomes, o) },
-		Waiting: func(left []Check) { r.waiting = append(r.waiting, Names(left)) },
+		Waiting: func(left []Check) { r.waiting = append(r.waiting, names(left)) },
 	})
 	r.took = time.Since(began)
 	return r
@@ -62,8 +62,8 @@ func (r result) levels() (levels []string) {
 
 func TestRun(t *testing.T) {
 	ok := runtime.CheckPassed("good")
-	bad := runtime.CheckResult{Level: runtime.CheckFailed, Message: "bad", Cure: "mend"}
-	warned := runtime.CheckResult{Level: runtime.CheckWarning, Message: "odd"}
+	bad := runtime.CheckResult{Level: runtime.LevelFailed, Message: "bad", Cure: "mend"}
+	warned := runtime.CheckResult{Level: runtime.LevelWarning, Message: "odd"}
 	bubble := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 	}
@@ -108,7 +108,7 @@ func TestRun(t *testing.T) {
 	})
 	bubble("a check that panics fails, and shows nothing of it", func(t *testing.T) {
 		r := run(t.Context(), []Check{named("", "a", "", func(context.Context) runtime.CheckResult { panic("pul-0123456789") })})
-		if r.passed || r.outcomes[0].Level != runtime.CheckFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
+		if r.passed || r.outcomes[0].Level != runtime.LevelFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
 			t.Errorf("%+v", r.outcomes)
 		}
 	})
@@ -164,38 +164,42 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestPrint(t *testing.T) {
+func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := []Check{
 			named("", "configuration", "", after(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
-			named("", "free-disk", "", after(0, runtime.CheckResult{Level: runtime.CheckWarning, Message: "free disk is short", Cure: "remove something"})),
+			named("", "free-disk", "", after(0, runtime.CheckResult{Level: runtime.LevelWarning, Message: "free disk is short", Cure: "remove something"})),
 			named("default", "service-connection", "", after(1500*time.Millisecond, runtime.CheckResult{
-				Level: runtime.CheckFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789", Cure: "correct service_url",
+				Level: runtime.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789", Cure: "correct service_url",
 			})),
 			named("default", "service-token", "service-connection", nil),
 		}
-		texts := func(name string, checks []Check, colours bool) {
-			r := run(t.Context(), checks)
-			var text bytes.Buffer
-			printer := NewPrinter(&text, checks, colours)
-			for _, o := range r.outcomes {
-				if err := printer.Print(o); err != nil {
-					t.Fatal(err)
-				}
+		texts := func(name string, to Output, checks []Check) {
+			var text, progress bytes.Buffer
+			to.Text, to.Progress, to.Terminal, to.Version = &text, &progress, true, "v1.2.3"
+			passed, err := Report(t.Context(), checks, to)
+			if err != nil || passed {
+				t.Errorf("%s: %v, passed %v", name, err, passed)
 			}
-			golden(t, name, text.String()+Summary(r.outcomes)+"\n")
+			golden(t, name, text.String()+progress.String())
 		}
-		texts("one-pool.txt", checks, false)
-		texts("colours.txt", checks, true)
-		texts("two-pools.txt", append(slices.Clone(checks), named("team-a", "service-token", "", after(0, runtime.CheckPassed("accepted")))), false)
-
-		r := run(t.Context(), checks)
-		var text bytes.Buffer
-		encoder := json.NewEncoder(&text)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(NewDocument("v1.2.3", r.outcomes, r.passed)); err != nil {
-			t.Fatal(err)
+		texts("one-pool.txt", Output{}, checks)
+		texts("colours.txt", Output{Colours: true}, checks)
+		texts("two-pools.txt", Output{}, append(slices.Clone(checks),
+			named("team-a", "service-token", "", after(4*time.Second, runtime.CheckPassed("accepted")))))
+		texts("document.json", Output{JSON: true}, checks)
+	})
+	t.Run("a full disk is an error", func(t *testing.T) {
+		checks := []Check{named("", "a", "", after(0, runtime.CheckPassed("good")))}
+		for _, asJSON := range []bool{false, true} {
+			if passed, err := Report(t.Context(), checks, Output{Text: full{}, JSON: asJSON}); err == nil || passed {
+				t.Errorf("JSON %v: %v, passed %v", asJSON, err, passed)
+			}
 		}
-		golden(t, "document.json", text.String())
 	})
 }
+
+// full is a file on a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
