@@ -88,13 +88,15 @@ func (c *Cluster) unwatched(namespace string) *Executor {
 
 // checkVersion asks the API server for its version, which every user may.
 func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
-	text, err := e.client.rest.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx).Raw()
+	answer := e.client.rest.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
+	err := answer.Error()
 	if apierrors.IsForbidden(err) {
 		return runtime.CheckPassed("the API server at %s answers, and does not tell its version", e.client.host)
 	}
 	if err != nil {
 		return runtime.CheckError(e.explain("ask for the version", because(ctx, err)), runtime.CheckResult{})
 	}
+	text, _ := answer.Raw()
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}

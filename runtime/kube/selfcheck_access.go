@@ -75,11 +75,12 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 		return false, err
 	}
 	const path, form = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "application/json"
-	text, err := e.client.rest.Post().AbsPath(path).SetHeader("Content-Type", form).SetHeader("Accept", form).
-		Body(body).Do(ctx).Raw()
-	if err != nil {
+	answer := e.client.rest.Post().AbsPath(path).SetHeader("Content-Type", form).SetHeader("Accept", form).
+		Body(body).Do(ctx)
+	if err := answer.Error(); err != nil { // decodes it, as Raw does not
 		return false, because(ctx, err)
 	}
+	text, _ := answer.Raw()
 	if err := json.Unmarshal(text, &review); err != nil {
 		return false, fmt.Errorf("read the review: %w", err)
 	}
