@@ -69,7 +69,7 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 		"image that cannot be pulled":    {func(j *runtime.Job) { j.Definition.Image.Reference = "registry.invalid/missing:1"; template("{}")(j) }, true, "ImagePull"},
 		"invalid image name":             {func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/Upper:1" }, true, "InvalidImageName"},
 		"image of the agent":             {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = "cmwa-test/missing:1" }, false, "container pulumi-workflow-prepare: "},
-		"image of another agent":         {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = kubetest.BaseImage }, false, "pulumi-workflow-prepare failed"},
+		"image of another agent":         {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = kubetest.BaseImage }, false, "container pulumi-workflow-prepare: container has runAsNonRoot"},
 		"service account":                {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.ServiceAccount = "missing" }, false, "change kubernetes.service_account"},
 		"too much cpu":                   {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.CPU = "1000" }, false, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."},
 		"node selector":                  {template(`{"spec": {"nodeSelector": {"disk": "none"}}}`), false, "didn't match Pod's node affinity/selector"},
