@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -69,7 +70,9 @@ func doctorParts(environ environment, config string, exchange bool) doctor.Parts
 			return source, err
 		},
 		Environ: environ.lookup,
-		Agent:   func(c *schema.Config) ([]runtime.SelfCheck, bool) { return agentChecks(c, cluster) },
+		OwnPod: func(grace time.Duration, files []string) (runtime.SelfCheck, bool) {
+			return kube.SelfCheckOwnPod(cluster, grace+runtime.StopGrace, files)
+		},
 		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
 			checks := cloud.SelfChecks(cloud.Options{
 				Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: "cmwa-doctor/" + cli.Version(), Log: log,
@@ -87,22 +90,4 @@ func doctorParts(environ environment, config string, exchange bool) doctor.Parts
 			return checks
 		},
 	}
-}
-
-// agentChecks returns the checks of the Pod that the agent runs in, if it has pools in
-// that cluster, and whether it finds all its instances by that Pod.
-func agentChecks(c *schema.Config, cluster kube.Options) (checks []runtime.SelfCheck, owned bool) {
-	some, all := false, true
-	for i := range c.Pools {
-		in := c.Pools[i].DeployTarget == "kubernetes"
-		some, all = some || in, all && in
-	}
-	if !some {
-		return nil, false
-	}
-	check, inside := kube.SelfCheckOwnPod(cluster, c.ShutdownTimeout+runtime.StopGrace, doctor.Files(c))
-	if !inside {
-		return nil, false
-	}
-	return []runtime.SelfCheck{check}, all
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
@@ -21,9 +22,11 @@ type Parts struct {
 	Find func() (schema.Source, error)
 	// Environ looks up a variable.
 	Environ func(string) (string, bool)
-	// Agent returns further checks of the agent as a whole, and whether all its
-	// instances are found by the agent's Pod, so that it needs no id.
-	Agent func(*schema.Config) (checks []runtime.SelfCheck, owned bool)
+	// OwnPod returns the check of the Pod that the agent runs in, or false if it runs
+	// in none of the cluster that its jobs run in. Shutdown is how long it lets jobs
+	// run on; files are those of its configuration. It is called if a pool has the
+	// target kubernetes.
+	OwnPod func(shutdown time.Duration, files []string) (runtime.SelfCheck, bool)
 	// Pool returns the checks of a pool: of its service and of its executor.
 	Pool func(runtime.PoolSpec) []runtime.SelfCheck
 }
@@ -39,7 +42,7 @@ func Checks(ctx context.Context, parts Parts) []Check {
 	}
 
 	// The agent as a whole.
-	more, owned := parts.Agent(c)
+	own, owned := ownPod(c, parts)
 	agent := func(name string, run func(context.Context) runtime.CheckResult) {
 		checks = append(checks, Check{SelfCheck: runtime.SelfCheck{Name: name, Run: run}})
 	}
@@ -52,8 +55,8 @@ func Checks(ctx context.Context, parts Parts) []Check {
 	if c.Syslog {
 		agent("syslog", checkSyslog)
 	}
-	for _, check := range more {
-		checks = append(checks, Check{SelfCheck: check})
+	if own.Run != nil {
+		agent(own.Name, own.Run)
 	}
 
 	// Its pools.
@@ -65,6 +68,22 @@ func Checks(ctx context.Context, parts Parts) []Check {
 		}
 	}
 	return checks
+}
+
+// ownPod returns the check of the Pod that the agent runs in, if there is one, and
+// whether all instances are found by that Pod, so that the agent needs no id.
+func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool) {
+	elsewhere := 0
+	for i := range c.Pools {
+		if c.Pools[i].DeployTarget != "kubernetes" {
+			elsewhere++
+		}
+	}
+	if elsewhere == len(c.Pools) {
+		return check, false
+	}
+	check, inside := parts.OwnPod(c.ShutdownTimeout, Files(c))
+	return check, inside && elsewhere == 0
 }
 
 // load finds and loads the configuration. It is nil if there is none to use.

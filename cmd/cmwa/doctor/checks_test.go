@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/runtime"
@@ -21,8 +23,9 @@ func at(content string) Parts {
 	return Parts{
 		Find:    func() (schema.Source, error) { return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil },
 		Environ: func(string) (string, bool) { return "", false },
-		Agent: func(*schema.Config) ([]runtime.SelfCheck, bool) {
-			return []runtime.SelfCheck{{Name: "of-agent"}}, false
+		OwnPod: func(time.Duration, []string) (runtime.SelfCheck, bool) {
+			run := func(context.Context) runtime.CheckResult { return runtime.CheckPassed("good") }
+			return runtime.SelfCheck{Name: "of-pod", Run: run}, true
 		},
 		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
 			return []runtime.SelfCheck{{Name: "of-" + spec.Identity.Target}}
@@ -41,10 +44,23 @@ func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel,
 func TestChecks(t *testing.T) {
 	t.Run("each pool has the checks of its target, in the order of names", func(t *testing.T) {
 		checks := Checks(t.Context(), at("syslog: true\npools:\n- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
-		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, of-agent, " +
+		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, " +
 			"of-process of pool a, of-docker of pool b"
 		if got := names(checks); got != want {
 			t.Errorf("the checks are %s, want %s", got, want)
+		}
+	})
+	t.Run("an agent with jobs in a cluster has the check of its Pod, and may need no id", func(t *testing.T) {
+		const unusable = "token: pul-1\nstate_directory: /proc/cmwa\ndeploy_target: kubernetes\n"
+		for content, level := range map[string]runtime.CheckLevel{
+			unusable: runtime.LevelOK,
+			unusable + "pools: [{name: a}, {name: b, token: pul-2, deploy_target: process}]\n": runtime.LevelWarning,
+		} {
+			checks := Checks(t.Context(), at(content))
+			if got := names(checks[:6]); got != "configuration, configuration-mounts, state-folder, free-disk, http-server, of-pod" {
+				t.Errorf("the checks are %s", got)
+			}
+			wantResult(t, checks[2].Run(t.Context()), level, "")
 		}
 	})
 	for name, c := range map[string]struct {
