@@ -14,43 +14,53 @@ import (
 // TestTheDemo runs what make demo runs: it ends well, shows the stack's outputs,
 // and leaves nothing behind but caches.
 func TestTheDemo(t *testing.T) {
-	for _, target := range []string{"docker", "process", "kubernetes"} {
-		t.Run(target, func(t *testing.T) { // one after the other: all build into bin
-			folder := t.TempDir()
-			if target == "kubernetes" {
-				kubetest.Admin(t)
-			}
-			volumes := func() string {
-				out, err := exec.Command("docker", "volume", "ls", "--quiet", "--filter", "name=cmwa-demo").CombinedOutput()
-				if err != nil {
-					t.Fatalf("docker volume ls: %v: %s", err, out)
-				}
-				return string(out)
-			}
-			before := volumes()
-			cmd := exec.Command("../../examples/demo/run")
-			cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+folder)
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("the demo fails: %v\n%s", err, out)
-			}
-			for _, want := range []string{"== the deployment succeeded", "Current stack outputs", "Hello, cmwa!"} {
-				if !strings.Contains(string(out), want) {
-					t.Errorf("the demo does not show %q:\n%s", want, out)
-				}
-			}
-			if left, _ := filepath.Glob(filepath.Join(folder, "cmwa*")); len(left) > 0 {
-				t.Errorf("the demo leaves %v", left)
-			}
-			if after := volumes(); after != before {
-				t.Errorf("the demo leaves volumes: before %q, after %q", before, after)
-			}
-			if name := regexp.MustCompile(`namespace (\S+)`).FindStringSubmatch(string(out)); target == "kubernetes" {
-				left := must(t, kubectlVariable, "get", "namespace", name[1], "--ignore-not-found", "--output", "name")
-				if left != "" {
-					t.Errorf("the demo leaves %s", left)
-				}
-			}
-		})
+	for _, target := range []string{"docker", "process"} {
+		t.Run(target, func(t *testing.T) { runDemo(t, target) }) // one after the other: both build into bin
 	}
+}
+
+// TestTheDemoOnACluster runs beside other tests, and after the demos above.
+func TestTheDemoOnACluster(t *testing.T) {
+	t.Parallel()
+	kubetest.Admin(t)
+	out := runDemo(t, "kubernetes")
+	namespace := regexp.MustCompile(`namespace (\S+)`).FindStringSubmatch(out)
+	if namespace == nil {
+		t.Fatalf("the demo does not name its namespace:\n%s", out)
+	}
+	if left := must(t, kubectlVariable, "get", "namespace", namespace[1], "--ignore-not-found", "--output", "name"); left != "" {
+		t.Errorf("the demo leaves %s", left)
+	}
+}
+
+// runDemo runs the demo at a target, and returns what it prints.
+func runDemo(t *testing.T, target string) string {
+	t.Helper()
+	folder := t.TempDir()
+	volumes := func() string {
+		out, err := exec.Command("docker", "volume", "ls", "--quiet", "--filter", "name=cmwa-demo").CombinedOutput()
+		if err != nil {
+			t.Fatalf("docker volume ls: %v: %s", err, out)
+		}
+		return string(out)
+	}
+	before := volumes()
+	cmd := exec.Command("../../examples/demo/run")
+	cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+folder)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("the demo fails: %v\n%s", err, out)
+	}
+	for _, want := range []string{"== the deployment succeeded", "Current stack outputs", "Hello, cmwa!"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the demo does not show %q:\n%s", want, out)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(folder, "cmwa*")); len(left) > 0 {
+		t.Errorf("the demo leaves %v", left)
+	}
+	if after := volumes(); after != before {
+		t.Errorf("the demo leaves volumes: before %q, after %q", before, after)
+	}
+	return string(out)
 }
