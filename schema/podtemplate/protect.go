@@ -29,6 +29,9 @@ func isOwn(list, name string) bool {
 // documentation, "Customer-managed runners", example of an init container).
 const RunnerDirectory = "/mnt/pulumi/workflow"
 
+// handoffDirectory is where a job's container has the file with what it shall do.
+const handoffDirectory = "/mnt/pulumi/handoff"
+
 // protect refuses what belongs to the agent, whatever else is wrong with it.
 func (c *checker) protect(n node) {
 	c.whole(n, "the Pod")
@@ -179,10 +182,10 @@ func (c *checker) protectEntry(n node, list string) {
 	}
 	mounts, _ := n.at("volumeMounts")
 	for _, mount := range mounts.entries() {
-		if v, ok := mount.at("mountPath"); ok {
-			if where, ok := v.v.Data.(string); ok && inOwnMount(where) {
+		if v, ok := mount.at("mountPath"); ok && isOwn(list, word) {
+			if folder := ownFolder(v.text()); folder != "" {
 				c.report(position.RuleProtectedField, v.v.At, v.path,
-					"is, or lies below, "+RunnerDirectory+", where the agent puts the runner and its files",
+					"is, or lies below, "+folder+", where the agent puts the runner and its files",
 					"mount it elsewhere")
 			}
 		}
@@ -195,9 +198,16 @@ func (c *checker) protectEntry(n node, list string) {
 	}
 }
 
-func inOwnMount(where string) bool {
+// ownFolder returns the folder of the agent in which a path of a job's container
+// lies; empty if it lies in none.
+func ownFolder(where string) string {
 	where = path.Clean("/" + where)
-	return where == RunnerDirectory || strings.HasPrefix(where, RunnerDirectory+"/")
+	for _, folder := range []string{RunnerDirectory, handoffDirectory} {
+		if where == folder || strings.HasPrefix(where, folder+"/") {
+			return folder
+		}
+	}
+	return ""
 }
 
 // protectMain looks at the container in which the job runs.

@@ -67,6 +67,26 @@ func TestTemplatesAreJudgedAlike(t *testing.T) {
 	}
 }
 
+// TestOwnMountsAreRefused expects that vet knows where the agent mounts its volumes.
+func TestOwnMountsAreRefused(t *testing.T) {
+	document, err := kube.Preview(templatePool(nil), "image", kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers := document["spec"].(map[string]any)["containers"].([]any)
+	mounts := containers[0].(map[string]any)["volumeMounts"].([]any)
+	if len(mounts) < 2 {
+		t.Errorf("there are %d mounts", len(mounts))
+	}
+	for _, mount := range mounts {
+		path := mount.(map[string]any)["mountPath"].(string)
+		template := "spec: {volumes: [{name: a, emptyDir: {}}], containers: [{name: pulumi-workflow, volumeMounts: [{name: a, mountPath: " + path + "}]}]}"
+		if problems := podtemplate.CheckFile("worker-pod.yaml", []byte(template)); len(problems.Errors()) != 1 {
+			t.Errorf("%s: problems %v", path, problems)
+		}
+	}
+}
+
 // TestChangedTemplatesAreJudgedAlike does the same for templates with one value that
 // was replaced, one entry that is there twice, or one directive: for one in fifty of
 // 13,000, because each check takes milliseconds.

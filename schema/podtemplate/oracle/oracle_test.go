@@ -20,6 +20,7 @@ var stricter = map[string]string{
 	"metadata/bad-two-documents.yaml":    "a reader of one document passes over the second",
 	"patch/bad-main-env-replaced.yaml":   "it would take away or replace what the agent needs to run a job",
 	"patch/bad-mount-below.yaml":         "it would take away or replace what the agent needs to run a job",
+	"patch/bad-mount-of-handoff.yaml":    "it would take away or replace what the agent needs to run a job",
 	"patch/bad-prepare-deleted.yaml":     "it would take away or replace what the agent needs to run a job",
 	"patch/bad-main-mount-deleted.yaml":  "it would take away or replace what the agent needs to run a job",
 	"patch/bad-main-mounts-removed.yaml": "it would take away or replace what the agent needs to run a job",
