@@ -66,28 +66,35 @@ func TestChart(t *testing.T) {
 
 func TestChartRefuses(t *testing.T) {
 	t.Parallel()
-	const token = "agent.token=pul-1"
-	for name, test := range map[string]struct {
-		set  []string
-		want string
-	}{
-		"no token":                   {nil, "there is no pool access token: set agent.token, or agent.existingSecretName"},
-		"two tokens":                 {[]string{token, "agent.existingSecretName=x"}, "are both set: keep one of them"},
-		"a token in the ConfigMap":   {[]string{"config.token=pul-1"}, "config.token would stand in a ConfigMap"},
-		"a pool's token in it":       {[]string{"config.pools[0].name=a", "config.pools[0].token=pul-1"}, "the token of pool a would stand"},
-		"a pool without a token":     {[]string{"config.pools[0].name=a"}, "there is no pool access token"},
-		"OIDC without a pool":        {[]string{"agent.oidc.audience=x"}, "set config.organization_name and config.runner_pool_id"},
-		"two Pod templates":          {[]string{token, "config.pod_template.spec.hostname=x", `podTemplate.workerPod=\{"spec":\{\}\}`}, "keep one of them"},
-		"a template that is no JSON": {[]string{token, "podTemplate.workerPod=x"}, "invalid character"},
-		"too short a grace period":   {[]string{token, "terminationGracePeriodSeconds=60", "config.shutdown_timeout=10m"}, "is longer: remove one of them"},
-		"a misspelt key":             {[]string{token, "config.poling_interval=1m"}, "at '/config': additional properties 'poling_interval' not allowed"},
-		"a wrong value of a key":     {[]string{token, "config.max_concurrent_workflows=none"}, "at '/config/max_concurrent_workflows'"},
-		"a misspelt key of a Pod":    {[]string{token, "config.pod_template.spec.contaners=x"}, "additional properties 'contaners' not allowed"},
-		"a misspelt value":           {[]string{token, "replicas=3"}, "additional properties 'replicas' not allowed"},
-		"another deployTarget":       {[]string{token, "agent.deployTarget=ecs"}, "at '/agent/deployTarget'"},
+	const token = "agent.token=pul-1 "
+	for name, test := range map[string]struct{ set, want string }{
+		"no token":                   {"", "there is no pool access token: set agent.token, or agent.existingSecretName"},
+		"two tokens":                 {token + "agent.existingSecretName=x", "are both set: keep one of them"},
+		"a token in the ConfigMap":   {"config.token=pul-1", "config.token would stand in a ConfigMap"},
+		"a pool's token in it":       {"config.pools[0].name=a config.pools[0].token=pul-1", "the token of pool a would stand"},
+		"a pool without a token":     {"config.pools[0].name=a", "there is no pool access token"},
+		"OIDC without a pool":        {"agent.oidc.audience=x", "set config.organization_name and config.runner_pool_id"},
+		"a template that is no JSON": {token + "podTemplate.workerPod=x", "invalid character"},
+		"two Pod templates": {
+			token + `config.pod_template.spec.hostname=x podTemplate.workerPod=\{"spec":\{\}\}`, "keep one of them",
+		},
+		"too short a grace period": {
+			token + "terminationGracePeriodSeconds=60 config.shutdown_timeout=10m", "is longer: remove one of them",
+		},
+		"a misspelt key": {
+			token + "config.poling_interval=1m", "at '/config': additional properties 'poling_interval' not allowed",
+		},
+		"a wrong value of a key": {
+			token + "config.max_concurrent_workflows=none", "at '/config/max_concurrent_workflows'",
+		},
+		"a misspelt key of a Pod": {
+			token + "config.pod_template.spec.contaners=x", "additional properties 'contaners' not allowed",
+		},
+		"a misspelt value":     {token + "replicas=3", "additional properties 'replicas' not allowed"},
+		"another deployTarget": {token + "agent.deployTarget=ecs", "at '/agent/deployTarget'"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			manifests, message, err := render(t, nil, test.set...)
+			manifests, message, err := render(t, nil, strings.Fields(test.set)...)
 			if err == nil || !strings.Contains(message, test.want) {
 				t.Errorf("helm says %q, want %q\n%s", message, test.want, manifests)
 			}

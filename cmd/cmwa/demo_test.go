@@ -28,7 +28,8 @@ func TestTheDemoOnACluster(t *testing.T) {
 	if namespace == nil {
 		t.Fatalf("the demo does not name its namespace:\n%s", out)
 	}
-	if left := must(t, kubectlVariable, "get", "namespace", namespace[1], "--ignore-not-found", "--output", "name"); left != "" {
+	left := must(t, kubectlVariable, "get", "namespace", namespace[1], "--ignore-not-found", "--output", "name")
+	if left != "" {
 		t.Errorf("the demo leaves %s", left)
 	}
 }

@@ -57,13 +57,15 @@ func TestOriginalDeployment(t *testing.T) {
 		w, agents := install(t, "")
 		run(w, "echo it runs", "it runs")
 		for _, line := range agents.warnings() {
-			if !strings.Contains(line, "cannot see a replacement of this file") || !strings.Contains(line, "/mnt/worker-pod.json") {
+			if !strings.Contains(line, "cannot see a replacement of this file") ||
+				!strings.Contains(line, "file=/mnt/worker-pod.json") {
 				t.Errorf("an agent warns: %s", line)
 			}
 		}
 	})
 	t.Run("with a Pod template", func(t *testing.T) {
-		w, _ := install(t, `{"spec": {"containers": [{"name": "pulumi-workflow", "env": [{"name": "TEAM", "value": "platform"}]}]}}`)
+		w, _ := install(t,
+			`{"spec": {"containers": [{"name": "pulumi-workflow", "env": [{"name": "TEAM", "value": "platform"}]}]}}`)
 		run(w, "echo team $TEAM", "team platform")
 	})
 }
@@ -101,7 +103,8 @@ func TestHelmOnACluster(t *testing.T) {
 
 	// 1. One command installs the agent. Its notes name the commands that follow.
 	notes := helm("install", chartFolder, "--values", values(map[string]any{}))
-	if want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"; !strings.Contains(notes, want) {
+	want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"
+	if !strings.Contains(notes, want) {
 		t.Errorf("there is no %q in the notes:\n%s", want, notes)
 	}
 	agents := w.deployed(w.cluster.Name, "tests-agent", "app.kubernetes.io/instance=tests")

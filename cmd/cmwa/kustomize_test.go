@@ -48,10 +48,11 @@ func (k kustomization) write(t *testing.T) (folder string) {
 			t.Fatal(err)
 		}
 	}
+
+	// The tokens and the organisation, which an operator puts in.
 	for name, token := range k.tokens {
 		write(filepath.Join("overlays", k.overlay, name), token+"\n")
 	}
-
 	if k.organization != "" {
 		path := filepath.Join("overlays", k.overlay, "projected-token.yaml")
 		text, err := os.ReadFile(filepath.Join(root, path))
@@ -166,9 +167,12 @@ func (w *world) install(k kustomization) (agents *deployment, folder string) {
 	agents = w.deployed(k.namespace, "workflow-agent", agentSelector)
 	w.t.Cleanup(func() { // in case that the test ends before it deletes them
 		agents.remove()
-		for _, args := range [][]string{{"pods", "--all", "--namespace", k.namespace, "--force"}, {"namespace", k.namespace}} {
-			_, message, err := try(w.t, kubectlVariable,
-				append([]string{"delete", "--ignore-not-found", "--wait=false"}, args...)...)
+		for _, args := range [][]string{
+			{"pods", "--all", "--namespace", k.namespace, "--force"},
+			{"namespace", k.namespace},
+		} {
+			args = append([]string{"delete", "--ignore-not-found", "--wait=false"}, args...)
+			_, message, err := try(w.t, kubectlVariable, args...)
 			if err != nil {
 				w.t.Error(message)
 			}
@@ -219,7 +223,8 @@ func (w *world) runs(stack, poolID, command, want string) {
 }
 
 // whoAmI prints the service account of a job's Pod.
-const whoAmI = `cut -d . -f 2 /var/run/secrets/kubernetes.io/serviceaccount/token | tr _- /+ | base64 -d 2>/dev/null | grep -o '"sub":"[^"]*"'`
+const whoAmI = `cut -d . -f 2 /var/run/secrets/kubernetes.io/serviceaccount/token |
+	tr _- /+ | base64 -d 2>/dev/null | grep -o '"sub":"[^"]*"'`
 
 func TestKustomizeOnACluster(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {

@@ -4,7 +4,7 @@
 # choose_cluster: sets kubectl to a command for the test cluster, which is started
 # if it does not run, and then removed at the end; and namespace to the demo's own.
 choose_cluster() {
-  local kubeconfig
+  local kubeconfig version
   . "$HERE/kube.sh"
   alive "$KUBE_STATE/pid/kube-apiserver" kube-apiserver || {
     note "starting a cluster; it is removed again at the end"
@@ -15,7 +15,8 @@ choose_cluster() {
   namespace=$(basename "$work" | tr 'A-Z.' 'a-z-')
   address=$KUBE_NODE_IP
   at_exit remove_namespace
-  note "Kubernetes $("${kubectl[@]}" get nodes --output 'jsonpath={.items[0].status.nodeInfo.kubeletVersion}'), namespace $namespace"
+  version=$("${kubectl[@]}" get nodes --output 'jsonpath={.items[0].status.nodeInfo.kubeletVersion}')
+  note "Kubernetes $version, namespace $namespace"
 }
 
 remove_namespace() { "${kubectl[@]}" delete namespace "$namespace" --ignore-not-found --timeout 2m >/dev/null; }
@@ -83,7 +84,8 @@ pod_template:
 END
   "$root/bin/cmwa" vet "$work/overlay/pulumi-workflow-agent.yaml" || die "the agent's configuration is wrong"
   "${kubectl[@]}" apply --kustomize "$work/overlay" >"$work/apply.log" 2>&1 || fail "kubectl: $(cat "$work/apply.log")"
-  "${kubectl[@]}" --namespace "$namespace" rollout status --timeout 1m deployment/workflow-agent >"$work/apply.log" 2>&1 || {
+  "${kubectl[@]}" --namespace "$namespace" rollout status deployment/workflow-agent --timeout 1m \
+    >"$work/apply.log" 2>&1 || {
     "${kubectl[@]}" --namespace "$namespace" logs deployment/workflow-agent >"$work/agent.log" 2>&1 || true
     fail "the agent is not ready: $(tail -n 1 "$work/apply.log")"
   }

@@ -1,6 +1,7 @@
 {{/* cmwa.seconds is a duration of Go, such as 1h30m, in whole seconds, rounded up. */}}
 {{- define "cmwa.seconds" -}}
-{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "μs" 0.000001 "ns" 0.000000001 }}
+{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001
+  "us" 0.000001 "µs" 0.000001 "μs" 0.000001 "ns" 0.000000001 }}
 {{- $sum := 0.0 }}
 {{- range regexFindAll "[0-9.]+(h|ms|m|s|us|µs|μs|ns)" (toString .) -1 }}
 {{- $unit := regexFind "[^0-9.]+$" . }}
@@ -22,7 +23,9 @@ and config over it. */}}
 {{- $pods := dict "image" (include "cmwa.image" .) "image_pull_policy" .Values.image.pullPolicy }}
 {{- with include "cmwa.workerServiceAccount" . }}{{ $_ := set $pods "service_account" . }}{{ end }}
 {{- with $agent.numCpus }}{{ $_ := set $pods "cpu" (toString .) }}{{ end }}
-{{- with $agent.memQuantity }}{{ $_ := set $pods "memory" (ternary (printf "%vGi" .) (toString .) (regexMatch "^[0-9.]+$" (toString .))) }}{{ end }}
+{{- with $agent.memQuantity | toString }}
+{{- $_ := set $pods "memory" (ternary (printf "%sGi" .) . (regexMatch "^[0-9.]+$" .)) }}
+{{- end }}
 {{- $_ := set $config "kubernetes" $pods }}
 {{- if include "cmwa.workerPod" . }}{{ $_ := set $config "pod_template_file" "/etc/cmwa/worker-pod.json" }}{{ end }}
 {{- end }}
@@ -36,8 +39,11 @@ and config over it. */}}
 {{- $_ := set $config "token_file" "/var/run/secrets/cmwa/PULUMI_AGENT_TOKEN" }}
 {{- end }}
 
-{{- /* The time to stop, if it is given by the Pod's. */}}
-{{- with .Values.terminationGracePeriodSeconds }}{{ $_ := set $config "shutdown_timeout" (printf "%ds" (max 0 (sub (int64 .) 120))) }}{{ end }}
+{{- /* The time to wait for jobs, if it is given by the Pod's; none if it is too short. */}}
+{{- with .Values.terminationGracePeriodSeconds }}
+{{- $wait := sub (int64 .) 120 }}
+{{- $_ := set $config "shutdown_timeout" (printf "%ds" (ternary $wait 0 (ge $wait 30))) }}
+{{- end }}
 
 {{- mergeOverwrite $config (deepCopy $own) | toYaml }}
 {{- end }}
@@ -87,20 +93,29 @@ and config over it. */}}
 {{- fail "agent.token and agent.existingSecretName are both set: keep one of them" }}
 {{- end }}
 {{- if $config.token }}
-{{- fail "config.token would stand in a ConfigMap, which many may read: set agent.token or agent.existingSecretName instead" }}
+{{- fail (print "config.token would stand in a ConfigMap, which many may read: "
+  "set agent.token or agent.existingSecretName instead") }}
 {{- end }}
 {{- range $config.pools }}
 {{- if .token }}
-{{- fail (printf "config.pools: the token of pool %s would stand in a ConfigMap, which many may read: put it into a Secret, name that in agent.existingSecretName, and set token_file to /var/run/secrets/cmwa/KEY" .name) }}
+{{- fail (print "config.pools: the token of pool " .name " would stand in a ConfigMap, which many may read: "
+  "put it into a Secret, name that in agent.existingSecretName, and set token_file to /var/run/secrets/cmwa/KEY") }}
 {{- end }}
 {{- end }}
-{{- $ofPools := true }}
-{{- range $config.pools | default (list dict) }}{{ if not (or .token_file .oidc_token_file) }}{{ $ofPools = false }}{{ end }}{{ end }}
-{{- $variables := list }}
-{{- range $agent.extraEnvVars }}{{ $variables = append $variables .name }}{{ end }}
-{{- $ofEnvironment := or (has "PULUMI_AGENT_TOKEN" $variables) (has "PULUMI_AGENT_TOKEN_FILE" $variables) (has "PULUMI_AGENT_OIDC_TOKEN_FILE" $variables) }}
-{{- if not (or $config.token_file $config.oidc_token_file $ofPools $ofEnvironment) }}
-{{- fail "there is no pool access token: set agent.token, or agent.existingSecretName to the name of a Secret with the key PULUMI_AGENT_TOKEN, or agent.tokenFile, or agent.oidc.audience" }}
+{{- $authenticated := or $config.token_file $config.oidc_token_file }}
+{{- if $config.pools }}
+{{- $inherited := $authenticated }}
+{{- $authenticated = true }}
+{{- range $config.pools }}
+{{- if not (or .token_file .oidc_token_file $inherited) }}{{ $authenticated = false }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range $agent.extraEnvVars }}
+{{- if regexMatch "^PULUMI_AGENT_(OIDC_)?TOKEN(_FILE)?$" .name }}{{ $authenticated = true }}{{ end }}
+{{- end }}
+{{- if not $authenticated }}
+{{- fail (print "there is no pool access token: set agent.token, or agent.existingSecretName to the name of a Secret "
+  "with the key PULUMI_AGENT_TOKEN, or agent.tokenFile, or agent.oidc.audience") }}
 {{- end }}
 {{- if and $agent.oidc.audience (not (and $config.organization_name $config.runner_pool_id)) (not $config.pools) }}
 {{- fail "agent.oidc.audience is set: set config.organization_name and config.runner_pool_id, too" }}
@@ -109,8 +124,9 @@ and config over it. */}}
 {{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
 {{- end }}
 {{- with .Values.terminationGracePeriodSeconds }}
-{{- if gt (add (include "cmwa.seconds" (default "1h" $config.shutdown_timeout)) 30) (int64 .) }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and config.shutdown_timeout is %s, which with the 30 s that jobs have to stop is longer: remove one of them" (int64 .) (default "1h" $config.shutdown_timeout)) }}
+{{- if gt (add (include "cmwa.seconds" $config.shutdown_timeout) 30) (int64 .) }}
+{{- fail (print "terminationGracePeriodSeconds is " . ", and config.shutdown_timeout is " $config.shutdown_timeout
+  ", which with the 30 s that jobs have to stop is longer: remove one of them") }}
 {{- end }}
 {{- end }}
 {{- end }}

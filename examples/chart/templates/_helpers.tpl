@@ -37,7 +37,8 @@ app.kubernetes.io/name: workflow-runner
 {{- end }}
 
 {{- define "cmwa.image" -}}
-{{- with .Values.image }}{{ with .registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end }}
+{{- with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
 
 {{- define "cmwa.serviceAccount" -}}
@@ -47,7 +48,8 @@ app.kubernetes.io/name: workflow-runner
 {{/* cmwa.workerServiceAccount is empty for the default one of the namespace, whose token is
 then not mounted into Pods of jobs. */}}
 {{- define "cmwa.workerServiceAccount" -}}
-{{- default (ternary (printf "%s-runner" (include "cmwa.fullname" .)) "" .Values.workerServiceAccount.create) .Values.workerServiceAccount.name }}
+{{- $own := ternary (printf "%s-runner" (include "cmwa.fullname" .)) "" .Values.workerServiceAccount.create }}
+{{- default $own .Values.workerServiceAccount.name }}
 {{- end }}
 
 {{/* cmwa.secret is the name of the Secret with the token, or empty. */}}
