@@ -172,11 +172,8 @@ func (l *life) isLeft(ctx context.Context) bool {
 	if !ok || !adopter.LeavesJobs() {
 		return false
 	}
-	switch context.Cause(ctx) {
-	case errCancelled, errOverdue, errLingers:
-		return false
-	}
-	return true
+	cause := context.Cause(ctx)
+	return !errors.Is(cause, errCancelled) && !errors.Is(cause, errOverdue) && !errors.Is(cause, errLingers)
 }
 
 // halt ends the environment, in order if it can be, and reports whether it is known
