@@ -9,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/doctor"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // doctor runs cmwa doctor --json with the configuration that [world.agent] writes, as
@@ -109,6 +112,57 @@ func (w *world) stateFolders() (paths []string) {
 		w.t.Fatal(err)
 	}
 	return paths
+}
+
+// doctor runs cmwa doctor in the agent's Pod, as its user would, and returns the levels
+// of the checks. None of them may fail.
+func (d *deployment) doctor(args ...string) map[string]runtime.CheckLevel {
+	d.w.t.Helper()
+	command := []string{"exec", "--namespace", d.namespace, "deploy/" + d.name, "--", "cmwa", "doctor", "--json"}
+	stdout, stderr, err := try(d.w.t, kubectlVariable, append(command, args...)...)
+	var document doctor.Document
+	if err != nil || json.Unmarshal([]byte(stdout), &document) != nil || !document.Passed {
+		d.w.t.Fatalf("cmwa doctor in the Pod: %v: %s\n%s", err, stderr, stdout)
+	}
+	levels := map[string]runtime.CheckLevel{}
+	for _, c := range document.Checks {
+		levels[c.Name] = c.Result
+	}
+	return levels
+}
+
+func TestDoctorInAPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "kubernetes")
+	d := w.deploy("cmwa", 1)
+	config := configFolder + "/" + schema.FileName
+	levels := d.doctor("--config", config)
+	for _, name := range []string{
+		"configuration", "configuration-mounts", "state-folder", "http-server", "kubernetes-agent-pod",
+		"service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
+	} {
+		if levels[name] != runtime.LevelOK {
+			t.Errorf("%s is %q, want ok; all: %v", name, levels[name], levels)
+		}
+	}
+
+	// A Pod that sees no change of its configuration, and is killed too early.
+	d.change(func(deployment *appsv1.Deployment) {
+		pod := &deployment.Spec.Template.Spec
+		pod.TerminationGracePeriodSeconds = new(int64(30))
+		mount := &pod.Containers[0].VolumeMounts[0]
+		mount.MountPath, mount.SubPath = config, schema.FileName
+	})
+	w.eventually("the new Pod is the only one", func() bool {
+		pods := d.pods()
+		return len(pods) == 1 && isReady(pods[0]) && *pods[0].Spec.TerminationGracePeriodSeconds == 30
+	})
+	levels = d.doctor("--config", config)
+	for _, name := range []string{"configuration-mounts", "kubernetes-agent-pod"} {
+		if levels[name] != runtime.LevelWarning {
+			t.Errorf("%s is %q, want a warning; all: %v", name, levels[name], levels)
+		}
+	}
 }
 
 func TestDoctorText(t *testing.T) {

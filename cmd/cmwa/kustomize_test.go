@@ -242,6 +242,9 @@ func TestKustomizeOnACluster(t *testing.T) {
 			})
 		})
 		w.runs("two", w.poolID, "echo again", "again")
+		if levels := agents.doctor(); levels["kubernetes-agent-pod"] != "ok" || levels["http-server"] != "ok" {
+			t.Errorf("cmwa doctor in the agent's Pod finds %v", levels)
+		}
 		if lines := agents.warnings(); len(lines) > 0 {
 			t.Errorf("the agent warns: %s", lines)
 		}
