@@ -64,9 +64,9 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 		credentials = "oidc"
 	}
 	// Keys of another target change nothing.
-	namespace, kubernetes := "", runtime.Kubernetes{}
+	namespace, context, kubernetes := "", "", runtime.Kubernetes{}
 	if p.DeployTarget == "kubernetes" {
-		namespace = p.Kubernetes.Namespace
+		namespace, context = p.Kubernetes.Namespace, p.Kubernetes.Context
 		kubernetes = runtime.Kubernetes{
 			Image: p.Kubernetes.Image, ImagePullPolicy: p.Kubernetes.ImagePullPolicy,
 			ServiceAccount: p.Kubernetes.ServiceAccount, CPU: p.Kubernetes.CPU, Memory: p.Kubernetes.Memory,
@@ -83,7 +83,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 		Generation: generation,
 		Identity: runtime.Identity{
 			Service: p.ServiceURL, Organization: p.OrganizationName, PoolID: p.RunnerPoolID,
-			Credentials: credentials, Target: p.DeployTarget, Namespace: namespace,
+			Credentials: credentials, Target: p.DeployTarget, Namespace: namespace, Context: context,
 		},
 		Tuning: runtime.Tuning{
 			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, OIDCSum: p.OIDCSum, TokenExpiration: p.TokenExpiration, CA: p.CA,

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"net/url"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -43,15 +45,30 @@ type Identity struct {
 	Credentials  string // kind: "token" or "oidc"
 	Target       string // deploy_target
 	Namespace    string `json:",omitempty"` // of Pods; empty is the agent's own, and for other targets
+	Context      string `json:",omitempty"` // of the kubeconfig; empty is the agent's own cluster or the current one
 }
 
-// Location names where the instances of the pool are: its target, followed by a
-// colon and the namespace if it names one.
+// Location names where the instances of the pool are: its target, and behind colons
+// the namespace and the context if it names them. It can be the name of a file.
 func (i Identity) Location() string {
-	if i.Namespace == "" {
-		return i.Target
+	switch {
+	case i.Context != "":
+		return i.Target + ":" + i.Namespace + ":" + url.PathEscape(i.Context)
+	case i.Namespace != "":
+		return i.Target + ":" + i.Namespace
 	}
-	return i.Target + ":" + i.Namespace
+	return i.Target
+}
+
+// Located returns the target, the namespace and the context of a [Identity.Location];
+// other fields are empty.
+func Located(location string) Identity {
+	parts := append(strings.SplitN(location, ":", 3), "", "")
+	context, err := url.PathUnescape(parts[2])
+	if err != nil {
+		context = parts[2]
+	}
+	return Identity{Target: parts[0], Namespace: parts[1], Context: context}
 }
 
 // Tuning is everything that can change under a running pool. Fields are used

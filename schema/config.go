@@ -94,6 +94,7 @@ type Docker struct {
 
 // Kubernetes is how Pods are made.
 type Kubernetes struct {
+	Context         string // of the kubeconfig; empty is the agent's own cluster or the current one
 	Namespace       string // empty is the agent's own
 	Image           string // with the runner programs; empty is the agent's own release
 	ImagePullPolicy string
@@ -175,6 +176,7 @@ func poolOf(t position.Mapping) *Pool {
 			Labels:     r.list("docker", "labels"),
 		},
 		Kubernetes: Kubernetes{
+			Context:         r.text("kubernetes", "context"),
 			Namespace:       r.text("kubernetes", "namespace"),
 			Image:           r.text("kubernetes", "image"),
 			ImagePullPolicy: r.text("kubernetes", "image_pull_policy"),

@@ -109,6 +109,7 @@ docker:
   user: "1000:1000"
   labels: [team=platform, "cost-centre=4 2"]
 kubernetes:
+  context: c
   namespace: jobs
   image: registry.example.com/cmwa:1
   image_pull_policy: Always
@@ -140,7 +141,7 @@ func everyValue() *schema.Config {
 			CircuitBreakerFailures: 7, CircuitBreakerTimeout: 8 * time.Second, MaxConcurrentWorkflows: 11,
 			Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
 				Memory: 1536 << 20, CPUs: 0.5, User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"}},
-			Kubernetes: schema.Kubernetes{Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always", ServiceAccount: "worker",
+			Kubernetes: schema.Kubernetes{Context: "c", Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always", ServiceAccount: "worker",
 				CPU: "2", Memory: "4Gi", Handoff: "configmap", StartTimeout: 12 * time.Second, KeepFailedPods: true},
 			ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
 				TaskDefinitionTemplateFile: "f"},
@@ -175,8 +176,8 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
 		"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": "registry.example.com/job:1",
 		"PULUMI_AGENT_DOCKER_MEMORY":             "1536m", "PULUMI_AGENT_DOCKER_CPUS": "0.5", "PULUMI_AGENT_DOCKER_USER": "1000:1000",
-		"PULUMI_AGENT_DOCKER_LABELS":        "team=platform cost-centre=42",
-		"PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PULUMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
+		"PULUMI_AGENT_DOCKER_LABELS":      "team=platform cost-centre=42",
+		"PULUMI_AGENT_KUBERNETES_CONTEXT": "c", "PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PULUMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
 		"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2", "PULUMI_AGENT_MEM_QUANTITY": "4",
 		"PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap", "PULUMI_AGENT_KUBERNETES_START_TIMEOUT": "12s", "PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
 		// Known, though they say nothing to this configuration.

@@ -217,6 +217,7 @@ func examples() map[string]string {
 		"docker.cpus":                       "1.5",
 		"docker.user":                       `"1000:1000"`,
 		"docker.labels":                     "[team=platform]",
+		"kubernetes.context":                "prod",
 		"kubernetes.namespace":              "builds",
 		"kubernetes.image":                  "registry.example.com/cmwa:1.2.3",
 		"kubernetes.image_pull_policy":      "Always",

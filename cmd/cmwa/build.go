@@ -79,16 +79,16 @@ type executors struct {
 	needsID func()       // called for a pool whose instances are found by the agent's id
 	log     *slog.Logger // of what all pools share
 
-	mu      sync.Mutex
-	cluster *kube.Cluster // of all pools with deploy_target kubernetes; nil until the first of them
+	mu       sync.Mutex
+	clusters map[string]*kube.Cluster // of pools with deploy_target kubernetes, by context
 }
 
 // open makes the executor for a [runtime.Identity.Location]. The function that it
 // returns closes what the executor holds.
 func (x *executors) open(ctx context.Context, location string, log *slog.Logger) (runtime.Executor, func(), error) {
-	target, namespace, _ := strings.Cut(location, ":")
-	log = log.With("component", target)
-	switch target {
+	at := runtime.Located(location)
+	log = log.With("component", at.Target)
+	switch at.Target {
 	case "docker":
 		executor, err := docker.New(ctx, docker.Options{
 			Environ: x.environ.lookup, Agent: x.agent.ID, Log: log, RunnerDirectory: podtemplate.RunnerDirectory,
@@ -98,20 +98,20 @@ func (x *executors) open(ctx context.Context, location string, log *slog.Logger)
 		}
 		return executor, executor.Close, nil
 	case "kubernetes":
-		cluster, err := x.kubernetes()
+		cluster, err := x.kubernetes(at.Context)
 		if err != nil {
 			return nil, nil, err
 		}
 		if err := cluster.Identify(ctx); err != nil {
 			return nil, nil, err
 		}
-		executor := cluster.Executor(namespace)
+		executor := cluster.Executor(at.Namespace)
 		return executor, executor.Close, nil
 	case "process":
 		executor, err := process.New(process.Options{Agent: x.agent.ID, Environ: x.environ.list(), Log: log})
 		return executor, func() {}, err
 	}
-	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", target)
+	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", at.Target)
 }
 
 // podOptions returns the options by which all Pods of this release are made.
@@ -119,21 +119,25 @@ func podOptions() kube.Options {
 	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Image: agentImage + cli.Version()}
 }
 
-// kubernetes returns the connection to the cluster, which all executors share. An
-// agent without a pool of that target makes none.
-func (x *executors) kubernetes() (*kube.Cluster, error) {
+// kubernetes returns the connection to the cluster of a context, which all its
+// executors share. An agent without a pool of that target makes none.
+func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.cluster == nil {
+	if x.clusters[context] == nil {
 		options := podOptions()
+		options.Context = context
 		options.Environ, options.Agent, options.Log = x.environ.lookup, x.agent.ID, x.log.With("component", "kubernetes")
 		cluster, err := kube.New(options)
 		if err != nil {
 			return nil, err
 		}
-		x.cluster = cluster
+		if x.clusters == nil {
+			x.clusters = map[string]*kube.Cluster{}
+		}
+		x.clusters[context] = cluster
 	}
-	return x.cluster, nil
+	return x.clusters[context], nil
 }
 
 // hostname returns the name of this host for the User-Agent header, without

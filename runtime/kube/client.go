@@ -2,12 +2,9 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 )
 
@@ -80,51 +76,6 @@ func newClient(config *rest.Config) (*client, error) {
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
 	}
 	return &client{rest: r, parameters: machinery.NewParameterCodec(scheme), host: config.Host}, nil
-}
-
-// namespaceFile is where a Pod finds the name of its own namespace.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// connection returns how to reach the API server, and the namespace that is meant
-// when none is named: in a Pod that of the Pod, else that of the kubeconfig which
-// KUBECONFIG or ~/.kube/config names. InPod is whether it is the cluster of the Pod
-// that the agent runs in.
-func connection(lookup func(string) (string, bool)) (_ *rest.Config, namespace string, inPod bool, _ error) {
-	kubeconfig, _ := lookup("KUBECONFIG")
-	if kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err == nil {
-			namespace, err := ownNamespace(lookup)
-			return config, namespace, true, err
-		}
-		if !errors.Is(err, rest.ErrNotInCluster) {
-			return nil, "", false, fmt.Errorf("use the service account of this Pod: %w", err)
-		}
-	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
-	config, err := loader.ClientConfig()
-	if err != nil {
-		return nil, "", false, fmt.Errorf("find a Kubernetes cluster: "+
-			"run the agent in a Pod with a service account, or set KUBECONFIG: %w", err)
-	}
-	namespace, _, err = loader.Namespace()
-	if err != nil {
-		return nil, "", false, fmt.Errorf("find the namespace of the kubeconfig: %w", err)
-	}
-	return config, namespace, false, nil
-}
-
-// ownNamespace returns the namespace of the Pod that the agent runs in.
-func ownNamespace(lookup func(string) (string, bool)) (string, error) {
-	if namespace, _ := lookup("POD_NAMESPACE"); namespace != "" {
-		return namespace, nil
-	}
-	namespace, err := os.ReadFile(namespaceFile)
-	if err != nil {
-		return "", fmt.Errorf("read the namespace of this Pod: %w", err)
-	}
-	return strings.TrimSpace(string(namespace)), nil
 }
 
 // warningsKey is the key of a context's value of type func(string).

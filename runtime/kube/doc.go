@@ -192,4 +192,9 @@
 // configured: 14.6 MB of program against 29.7 MB with the generated clientset, and
 // 10 MB less memory in agents that do not use it. The limits of client-go's own
 // limiter (five requests a second) are raised.
+//
+// Each context of a kubeconfig (kubernetes.context) is a cluster with a client of its
+// own. The context is part of a pool's identity: instances stay where they are, so a pool
+// that changes it drains there. Credential plugins (exec) of a kubeconfig work, because
+// package rest contains them; providers that were compiled into clients do not.
 package kube

@@ -29,6 +29,10 @@ type Options struct {
 	// Environ looks up KUBECONFIG, and in a Pod POD_NAME, POD_NAMESPACE and HOSTNAME.
 	Environ func(name string) (string, bool)
 
+	// Context is the context of the kubeconfig that is used, also in a Pod. Empty is the
+	// cluster of the agent's Pod or the current context.
+	Context string
+
 	// Config, Namespace and Pod take the place of what the environment says, if
 	// Config is not nil. Pod is the name of the Pod that the agent runs in, in
 	// Namespace; empty if it runs in none.
@@ -77,7 +81,7 @@ func New(options Options) (*Cluster, error) {
 	case config == nil:
 		var inPod bool
 		var err error
-		if config, namespace, inPod, err = connection(options.Environ); err != nil {
+		if config, namespace, inPod, err = connection(options.Environ, options.Context); err != nil {
 			return nil, err
 		}
 		if inPod {
