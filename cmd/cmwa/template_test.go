@@ -43,6 +43,7 @@ func (m *configMap) write(file, content string) string {
 // cluster, as an edit of a mounted ConfigMap does.
 func TestAPodTemplateIsFollowed(t *testing.T) {
 	t.Parallel()
+	tool(t, kubectlVariable)
 	w := newWorld(t, "kubernetes")
 	mounted := &configMap{t: t, folder: t.TempDir()}
 	template := func(mark, more string) string {
@@ -77,6 +78,21 @@ func TestAPodTemplateIsFollowed(t *testing.T) {
 		}
 	}
 
+	// dryRun asks the cluster about the Pod that cmwa pod prints.
+	dryRun := func() error {
+		t.Helper()
+		code, text, problems := commandLine(nil, "pod", "--job-image", baseImage, config)
+		if code != 0 {
+			t.Fatalf("cmwa pod: exit code %d, %s", code, problems)
+		}
+		pod := fileOf(t, "pod.yaml", text)
+		_, message, err := try(t, kubectlVariable, "create", "--dry-run=server", "--namespace", w.cluster.Name, "--filename", pod)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, message)
+		}
+		return nil
+	}
+
 	// An edit is used by the next job.
 	prints("first", "one")
 	edited(template("two", ""))
@@ -97,8 +113,14 @@ func TestAPodTemplateIsFollowed(t *testing.T) {
 		t.Errorf("the log lacks the message of the API server:\n%s", log)
 	}
 	agent.says("the cluster refuses Pods with the pod_template")
+	if err := dryRun(); err == nil || !strings.Contains(err.Error(), "no PriorityClass with name there-is-none was found") {
+		t.Errorf("the Pod that cmwa pod prints: %v", err)
+	}
 
 	// The next edit is as good as ever.
 	edited(template("four", ""))
 	prints("fifth", "four")
+	if err := dryRun(); err != nil {
+		t.Errorf("the Pod that cmwa pod prints: %v", err)
+	}
 }
