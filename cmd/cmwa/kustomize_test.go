@@ -249,6 +249,11 @@ func TestKustomizeOnACluster(t *testing.T) {
 			t.Errorf("the agent warns: %s", lines)
 		}
 
+		// The checks that the README names find nothing.
+		for _, command := range []string{"doctor", "status"} {
+			must(t, kubectlVariable, "exec", "--namespace", agents.namespace, "deployment/"+agents.name, "--", "cmwa", command)
+		}
+
 		// What was applied with one command is deleted with one.
 		must(t, kubectlVariable, "delete", "-k", folder)
 		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()

@@ -63,7 +63,7 @@ func must(t testing.TB, variable string, args ...string) string {
 	t.Helper()
 	stdout, stderr, err := try(t, variable, args...)
 	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", filepath.Base(tool(t, variable)), strings.Join(args, " "), err, stderr)
+		t.Fatalf("%s %s: %v\n%s%s", filepath.Base(tool(t, variable)), strings.Join(args, " "), err, stdout, stderr)
 	}
 	return stdout
 }
