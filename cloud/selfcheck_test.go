@@ -147,12 +147,14 @@ func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.Chec
 	o.UserAgent, o.Log = "test/1", slog.New(slog.DiscardHandler)
 	results := map[string]runtime.CheckResult{}
 	for _, c := range cloud.SelfChecks(o, exchange) {
-		if need, ok := results[c.Needs]; c.Needs != "" && (!ok || need.Level == runtime.LevelFailed || need.Level == runtime.LevelSkipped) {
+		if need, ok := results[c.Needs]; c.Needs != "" &&
+			(!ok || need.Level == runtime.LevelFailed || need.Level == runtime.LevelSkipped) {
 			continue
 		}
 		results[c.Name] = c.Run(t.Context())
 		text := results[c.Name].Message + results[c.Name].Cure
-		if strings.Contains(text, poolToken) || strings.Contains(text, "proxy-password") || strings.Contains(text, "eyJ") {
+		if strings.Contains(text, poolToken) || strings.Contains(text, "proxy-password") ||
+			strings.Contains(text, "eyJ") {
 			t.Errorf("%s shows a secret: %s", c.Name, text)
 		}
 	}
@@ -172,7 +174,8 @@ func at(url, authority string) cloud.Options {
 	return cloud.Options{
 		Identity: runtime.Identity{Service: url, Organization: "acme", PoolID: "ours"},
 		Tuning: runtime.Tuning{
-			Token: secret.New(poolToken), CA: authority, Kinds: []runtime.Kind{runtime.Deployment}, RequestTimeout: 10 * time.Second,
+			Token: secret.New(poolToken), CA: authority, Kinds: []runtime.Kind{runtime.Deployment},
+			RequestTimeout: 10 * time.Second,
 		},
 	}
 }
@@ -184,7 +187,9 @@ func TestSelfChecksOfAService(t *testing.T) {
 		s := &service{}
 		url, authority := year.serve(t, s)
 		results := check(t, at(url, authority), false)
-		for _, name := range []string{"service-connection", "service-certificate", "service-answer", "service-clock", "service-token"} {
+		for _, name := range []string{
+			"service-connection", "service-certificate", "service-answer", "service-clock", "service-token",
+		} {
 			want(t, results, name, runtime.LevelOK, "")
 		}
 		if len(s.calls) != 2 || s.claims != 0 {
@@ -192,7 +197,8 @@ func TestSelfChecksOfAService(t *testing.T) {
 		}
 	})
 	t.Run("an address that does not exist", func(t *testing.T) {
-		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.LevelFailed, "cannot find the address of nowhere.invalid")
+		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.LevelFailed,
+			"cannot find the address of nowhere.invalid")
 	})
 	t.Run("a port that nobody listens on", func(t *testing.T) {
 		server := httptest.NewServer(nil)
@@ -202,13 +208,17 @@ func TestSelfChecksOfAService(t *testing.T) {
 	t.Run("an authority that nothing vouches for", func(t *testing.T) {
 		url, authority := year.serve(t, &service{})
 		_, other := year.serve(t, &service{})
-		want(t, check(t, at(url, ""), false), "service-certificate", runtime.LevelFailed, "name the certificate of its authority in ca_file")
-		want(t, check(t, at(url, other), false), "service-certificate", runtime.LevelFailed, "add the certificate of its authority to ca_file")
-		want(t, check(t, at(url, other+authority), false), "service-certificate", runtime.LevelOK, "an authority of our own")
+		want(t, check(t, at(url, ""), false), "service-certificate", runtime.LevelFailed,
+			"name the certificate of its authority in ca_file")
+		want(t, check(t, at(url, other), false), "service-certificate", runtime.LevelFailed,
+			"add the certificate of its authority to ca_file")
+		want(t, check(t, at(url, other+authority), false), "service-certificate", runtime.LevelOK,
+			"an authority of our own")
 	})
 	t.Run("a certificate that has expired", func(t *testing.T) {
 		url, authority := shown{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed, "renew the certificate, or correct the clock")
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed,
+			"renew the certificate, or correct the clock")
 	})
 	t.Run("a certificate that expires soon", func(t *testing.T) {
 		url, authority := shown{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
@@ -216,7 +226,8 @@ func TestSelfChecksOfAService(t *testing.T) {
 	})
 	t.Run("a certificate for another name", func(t *testing.T) {
 		url, authority := shown{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed, "a name that the certificate is for")
+		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed,
+			"a name that the certificate is for")
 	})
 	t.Run("a server without TLS", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
@@ -296,10 +307,11 @@ func TestSelfChecksOfTheClock(t *testing.T) {
 		})
 	}
 	t.Run("an answer from a cache", func(t *testing.T) {
-		url, authority := year.serve(t, &service{skew: -time.Hour, before: func(w http.ResponseWriter, _ *http.Request) bool {
+		aged := func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Age", "3600")
 			return false
-		}})
+		}
+		url, authority := year.serve(t, &service{skew: -time.Hour, before: aged})
 		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelOK, "")
 	})
 	t.Run("an answer without a time", func(t *testing.T) {
@@ -319,7 +331,8 @@ func TestSelfChecksOfAToken(t *testing.T) {
 		o.Tuning.Token = secret.New("an-old-token")
 		results := check(t, o, false)
 		want(t, results, "service-token", runtime.LevelFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
-		if strings.Contains(results["service-token"].Message, "an-old-token") || !strings.Contains(results["service-token"].Message, secret.Mark) {
+		if strings.Contains(results["service-token"].Message, "an-old-token") ||
+			!strings.Contains(results["service-token"].Message, secret.Mark) {
 			t.Errorf("a service that repeats the token makes the message %q", results["service-token"].Message)
 		}
 	})
@@ -355,7 +368,8 @@ func TestSelfChecksThroughAProxy(t *testing.T) {
 		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 	})
 	t.Run("that wants a password", func(t *testing.T) {
-		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed, "Proxy Authentication Required")
+		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed,
+			"Proxy Authentication Required")
 	})
 	t.Run("that is not there", func(t *testing.T) {
 		gone := httptest.NewServer(nil)
@@ -374,7 +388,8 @@ func webToken(t *testing.T, claims map[string]any) string {
 	}
 	part := base64.RawURLEncoding.EncodeToString
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(part([]byte(`{"alg":"none"}`))+"."+part(text)+".c2lnbmVk\n"), 0o600); err != nil {
+	token := part([]byte(`{"alg":"none"}`)) + "." + part(text) + ".c2lnbmVk\n"
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -382,8 +397,13 @@ func webToken(t *testing.T, claims map[string]any) string {
 
 func TestSelfChecksWithOIDC(t *testing.T) {
 	now := time.Now().Unix()
-	good := map[string]any{"aud": []string{"urn:pulumi:org:acme"}, "exp": now + 600, "nbf": now - 600, "iss": "https://issuer", "sub": "us"}
-	with := func(t *testing.T, file string, exchange bool, edit func(*cloud.Options)) (*service, map[string]runtime.CheckResult) {
+	good := map[string]any{
+		"aud": []string{"urn:pulumi:org:acme"}, "exp": now + 600, "nbf": now - 600,
+		"iss": "https://issuer", "sub": "us",
+	}
+	with := func(
+		t *testing.T, file string, exchange bool, edit func(*cloud.Options),
+	) (*service, map[string]runtime.CheckResult) {
 		s := &service{}
 		url, authority := year.serve(t, s)
 		o := at(url, authority)
@@ -417,11 +437,15 @@ func TestSelfChecksWithOIDC(t *testing.T) {
 		level  runtime.CheckLevel
 		part   string
 	}{
-		"expired":                   {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60}, runtime.LevelFailed, "expired at"},
-		"not valid yet":             {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600}, runtime.LevelFailed, "clock"},
-		"for another audience":      {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60}, runtime.LevelWarning, "urn:pulumi:org:acme"},
-		"without an end":            {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.LevelOK, "without an end"},
-		"with an end far away":      {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300}, runtime.LevelOK, "9999"},
+		"expired": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60},
+			runtime.LevelFailed, "expired at"},
+		"not valid yet": {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600},
+			runtime.LevelFailed, "clock"},
+		"for another audience": {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60},
+			runtime.LevelWarning, "urn:pulumi:org:acme"},
+		"without an end": {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.LevelOK, "without an end"},
+		"with an end far away": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300},
+			runtime.LevelOK, "9999"},
 		"with claims of no meaning": {map[string]any{"aud": 7}, runtime.LevelFailed, "no JSON Web Token"},
 	} {
 		t.Run("a token "+name, func(t *testing.T) {

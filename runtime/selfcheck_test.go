@@ -30,7 +30,8 @@ func TestCheckError(t *testing.T) {
 	if passed.Level != LevelOK || passed.Message != "3 programs" || CheckError(nil, passed) != passed {
 		t.Errorf("no error gives %+v", passed)
 	}
-	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != LevelFailed || got.Message != "no disk: buy one" {
+	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != LevelFailed ||
+		got.Message != "no disk: buy one" {
 		t.Errorf("an error gives %+v", got)
 	}
 }

@@ -53,7 +53,8 @@ func TestDoctor(t *testing.T) {
 
 		// All is well.
 		levels := w.doctor(cli.ExitOK, nil)
-		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token", "state-folder") {
+		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token",
+			"state-folder") {
 			if levels[name] != runtime.LevelOK && !(name == "docker-image" && levels[name] == runtime.LevelWarning) {
 				t.Errorf("%s is %q, want ok", name, levels[name])
 			}
@@ -167,7 +168,8 @@ func TestDoctorInAPod(t *testing.T) {
 
 func TestDoctorText(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "agent.yaml")
-	text := "token: pul-0123456789\nservice_url: http://127.0.0.1:1\ndeploy_target: process\nhttp_server_port: 0\nstate_directory: " + t.TempDir() + "\n"
+	text := "token: pul-0123456789\nservice_url: http://127.0.0.1:1\ndeploy_target: process\nhttp_server_port: 0\n" +
+		"state_directory: " + t.TempDir() + "\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +177,8 @@ func TestDoctorText(t *testing.T) {
 	if said.code != cli.ExitFailure || strings.Contains(said.stdout+said.stderr, "pul-") || said.stderr != "" {
 		t.Errorf("%+v", said)
 	}
-	for _, line := range []string{"ok       configuration ", "failed   service-connection ", "skipped  service-token ", "; cure: correct service_url"} {
+	for _, line := range []string{"ok       configuration ", "failed   service-connection ",
+		"skipped  service-token ", "; cure: correct service_url"} {
 		if !strings.Contains(said.stdout, line) {
 			t.Errorf("no line has %q:\n%s", line, said.stdout)
 		}
@@ -192,7 +195,8 @@ func TestDoctorText(t *testing.T) {
 	}
 	said = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
 	var d doctor.Document
-	if err := json.Unmarshal([]byte(said.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 || d.Checks[0].Result != runtime.LevelFailed {
+	if err := json.Unmarshal([]byte(said.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 ||
+		d.Checks[0].Result != runtime.LevelFailed {
 		t.Errorf("%v, %s", err, fmt.Sprint(d))
 	}
 }

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,7 +31,9 @@ func selfCheck(t *testing.T, place runtime.Place, service string, set ...string)
 }
 
 // wantResult checks the level of a result, and a part of its text.
-func wantResult(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
+func wantResult(
+	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
+) {
 	t.Helper()
 	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
 		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
@@ -44,7 +47,8 @@ func TestSelfChecks(t *testing.T) {
 
 	t.Run("an engine and settings that work, and nothing is left", func(t *testing.T) {
 		volumes := func() int {
-			all, err := e.engine.VolumeList(t.Context(), client.VolumeListOptions{Filters: client.Filters{}.Add("label", labelOwner)})
+			all, err := e.engine.VolumeList(t.Context(),
+				client.VolumeListOptions{Filters: client.Filters{}.Add("label", labelOwner)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +64,8 @@ func TestSelfChecks(t *testing.T) {
 			}
 		}
 		wantResult(t, results, needsEngine, runtime.LevelOK, "has version ")
-		if entries, _ := filepath.Glob(filepath.Join(place.SharedVolumeDirectory, "*")); len(entries) > 0 || volumes() != before || len(results) != 7 {
+		if entries, _ := filepath.Glob(filepath.Join(place.SharedVolumeDirectory, "*")); len(entries) > 0 ||
+			volumes() != before || len(results) != 7 {
 			t.Errorf("there is %v, and %d results", entries, len(results))
 		}
 	})
@@ -85,7 +90,8 @@ func TestSelfChecks(t *testing.T) {
 		wantResult(t, results, "docker-service", runtime.LevelFailed, "the container itself")
 	})
 	t.Run("a socket that may not be used", func(t *testing.T) {
-		if err := unreachable("unix:///var/run/docker.sock", fmt.Errorf("dial unix: connect: permission denied")); !strings.Contains(err.Error(), "group docker") {
+		err := unreachable("unix:///var/run/docker.sock", errors.New("dial unix: connect: permission denied"))
+		if !strings.Contains(err.Error(), "group docker") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -107,13 +113,16 @@ func TestCheckShared(t *testing.T) {
 		"an agent in no container":     {"", runtime.LevelOK, shared, ""},
 		"an engine on another machine": {"", runtime.LevelWarning, "may be on another machine", "tcp://10.0.0.1:2376"},
 		"mounted under the same path": {
-			fmt.Sprintf(`[{"Type": "bind", "Source": %[1]q, "Destination": %[1]q}]`, filepath.Dir(shared)), runtime.LevelOK, shared, "",
+			fmt.Sprintf(`[{"Type": "bind", "Source": %[1]q, "Destination": %[1]q}]`, filepath.Dir(shared)),
+			runtime.LevelOK, shared, "",
 		},
 		"mounted from another path": {
-			fmt.Sprintf(`[{"Type": "bind", "Source": "/srv", "Destination": %q}]`, shared), runtime.LevelFailed, "--volume " + shared, "",
+			fmt.Sprintf(`[{"Type": "bind", "Source": "/srv", "Destination": %q}]`, shared), runtime.LevelFailed,
+			"--volume " + shared, "",
 		},
 		"a volume": {
-			fmt.Sprintf(`[{"Type": "volume", "Source": %[1]q, "Destination": %[1]q}]`, shared), runtime.LevelFailed, "the same path", "",
+			fmt.Sprintf(`[{"Type": "volume", "Source": %[1]q, "Destination": %[1]q}]`, shared), runtime.LevelFailed,
+			"the same path", "",
 		},
 		"not mounted": {`[]`, runtime.LevelFailed, "into which " + shared + " is not mounted", ""},
 	} {
@@ -173,19 +182,27 @@ func TestCheckService(t *testing.T) {
 		level   runtime.CheckLevel
 		part    string
 	}{
-		"a public name":                        {"https://api.pulumi.com", runtime.Docker{}, runtime.LevelOK, "api.pulumi.com"},
-		"an address of this machine":           {"http://172.17.0.1:8585", runtime.Docker{}, runtime.LevelOK, ""},
-		"localhost":                            {"http://localhost:8585", runtime.Docker{}, runtime.LevelFailed, "docker.network to host"},
-		"localhost in the host's network":      {"http://localhost:8585", runtime.Docker{Network: "host"}, runtime.LevelOK, "engine's machine"},
-		"localhost of a container":             {"http://localhost:8585", runtime.Docker{Network: "container:vpn"}, runtime.LevelOK, "container:vpn"},
-		"no network":                           {"https://api.pulumi.com", runtime.Docker{Network: "none"}, runtime.LevelFailed, "change docker.network"},
-		"a name that this machine alone knows": {"https://CMWA.internal", runtime.Docker{}, runtime.LevelWarning, "/etc/hosts"},
-		"a name in a comment":                  {"https://commented.internal", runtime.Docker{}, runtime.LevelOK, ""},
+		"a public name": {"https://api.pulumi.com", runtime.Docker{}, runtime.LevelOK,
+			"api.pulumi.com"},
+		"an address of this machine": {"http://172.17.0.1:8585", runtime.Docker{}, runtime.LevelOK, ""},
+		"localhost": {"http://localhost:8585", runtime.Docker{}, runtime.LevelFailed,
+			"docker.network to host"},
+		"localhost in the host's network": {"http://localhost:8585", runtime.Docker{Network: "host"},
+			runtime.LevelOK, "engine's machine"},
+		"localhost of a container": {"http://localhost:8585", runtime.Docker{Network: "container:vpn"},
+			runtime.LevelOK, "container:vpn"},
+		"no network": {"https://api.pulumi.com", runtime.Docker{Network: "none"},
+			runtime.LevelFailed, "change docker.network"},
+		"a name that this machine alone knows": {"https://CMWA.internal", runtime.Docker{}, runtime.LevelWarning,
+			"/etc/hosts"},
+		"a name in a comment": {"https://commented.internal", runtime.Docker{}, runtime.LevelOK, ""},
 		"a name that containers are given": {
-			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK, "10.0.0.8",
+			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
+			"10.0.0.8",
 		},
-		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.LevelWarning, "host-gateway"},
-		"no URL":                   {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
+		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.LevelWarning,
+			"host-gateway"},
+		"no URL": {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := checkService(c.service, c.place, strings.NewReader(hosts))

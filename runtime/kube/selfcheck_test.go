@@ -23,7 +23,9 @@ import (
 
 // selfCheck makes the checks of a pool, and returns the results by name. A check whose
 // need has failed is missing.
-func selfCheck(t *testing.T, config *rest.Config, namespace string, edit func(*runtime.PoolSpec)) map[string]runtime.CheckResult {
+func selfCheck(
+	t *testing.T, config *rest.Config, namespace string, edit func(*runtime.PoolSpec),
+) map[string]runtime.CheckResult {
 	t.Helper()
 	spec := runtime.PoolSpec{Identity: runtime.Identity{Service: "https://service.example", Target: target}}
 	if edit != nil {
@@ -31,9 +33,11 @@ func selfCheck(t *testing.T, config *rest.Config, namespace string, edit func(*r
 	}
 	results := map[string]runtime.CheckResult{}
 	for _, c := range SelfChecks(Options{
-		RunnerDirectory: runnerDirectory, Config: config, Namespace: namespace, Image: agentImage, Log: slog.New(slog.DiscardHandler),
+		RunnerDirectory: runnerDirectory, Config: config, Namespace: namespace, Image: agentImage,
+		Log: slog.New(slog.DiscardHandler),
 	}, spec) {
-		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK || need.Level == runtime.LevelWarning {
+		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK ||
+			need.Level == runtime.LevelWarning {
 			results[c.Name] = c.Run(t.Context())
 		}
 	}
@@ -41,7 +45,9 @@ func selfCheck(t *testing.T, config *rest.Config, namespace string, edit func(*r
 }
 
 // wantResult checks the level of a result, and a part of its text.
-func wantResult(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
+func wantResult(
+	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
+) {
 	t.Helper()
 	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
 		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
@@ -56,7 +62,8 @@ func eventually(
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; {
 		results := check()
-		if got := results[name]; got.Level == level && strings.Contains(got.Message+"; "+got.Cure, part) || time.Now().After(limit) {
+		if got := results[name]; got.Level == level && strings.Contains(got.Message+"; "+got.Cure, part) ||
+			time.Now().After(limit) {
 			wantResult(t, results, name, level, part)
 			return results
 		}
@@ -100,32 +107,44 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		}
 		wantResult(t, results, apiCheck, runtime.LevelOK, "has version v1.")
 		var left corev1.PodList
-		err := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion).Get().Namespace(n.Name).Resource("pods").Do(t.Context()).Into(&left)
+		admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+		err := admin.Get().Namespace(n.Name).Resource(pods).Do(t.Context()).Into(&left)
 		if err != nil || len(left.Items) > 0 || len(results) != 8 {
 			t.Errorf("%d Pods, %d results, %v", len(left.Items), len(results), err)
 		}
 
 		// Other settings in the same namespace.
-		with := func(edit func(*runtime.Kubernetes)) map[string]runtime.CheckResult {
-			return selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { edit(&spec.Tuning.Place.Kubernetes) })
+		template := func(text string) func(*runtime.PoolSpec) {
+			return func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.Template = []byte(text) }
 		}
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.ServiceAccount = "missing" }), podCheck, runtime.LevelFailed,
-			"change kubernetes.service_account")
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"nodeSelector": {"a b": ""}}}`) }), podCheck,
-			runtime.LevelFailed, "check kubernetes.* and pod_template")
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffConfigMap }), "kubernetes-access-configmaps", runtime.LevelOK, "")
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.Handoff = handoffSecret }), "kubernetes-access-secrets", runtime.LevelFailed,
-			"may not create, update, list, delete secrets")
-		wantResult(t, with(func(k *runtime.Kubernetes) { k.Template = []byte(`{"spec": {"contaners": []}}`) }), podCheck,
-			runtime.LevelFailed, "contaners")
-		wantResult(t, selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Identity.Service = "http://127.0.0.1" }),
-			"kubernetes-service", runtime.LevelFailed, "the Pod itself")
+		handoff := func(setting string) func(*runtime.PoolSpec) {
+			return func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.Handoff = setting }
+		}
+		account := func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.ServiceAccount = "missing" }
+		loopback := func(spec *runtime.PoolSpec) { spec.Identity.Service = "http://127.0.0.1" }
+		for _, c := range []struct {
+			edit  func(*runtime.PoolSpec)
+			check string
+			level runtime.CheckLevel
+			part  string
+		}{
+			{account, podCheck, runtime.LevelFailed, "change kubernetes.service_account"},
+			{template(`{"spec": {"nodeSelector": {"a b": ""}}}`), podCheck, runtime.LevelFailed, "pod_template"},
+			{template(`{"spec": {"contaners": []}}`), podCheck, runtime.LevelFailed, "contaners"},
+			{loopback, "kubernetes-service", runtime.LevelFailed, "the Pod itself"},
+			{handoff(handoffConfigMap), "kubernetes-access-configmaps", runtime.LevelOK, ""},
+			{handoff(handoffSecret), "kubernetes-access-secrets", runtime.LevelFailed,
+				"may not create, update, list, delete secrets"},
+		} {
+			wantResult(t, selfCheck(t, n.Agent, n.Name, c.edit), c.check, c.level, c.part)
+		}
 
 		// Another namespace, and other credentials.
 		elsewhere := func(spec *runtime.PoolSpec) { spec.Identity.Namespace = "cmwa-none" }
 		results = selfCheck(t, n.Agent, n.Name, elsewhere)
 		wantResult(t, results, "kubernetes-namespace", runtime.LevelSkipped, "RoleBinding")
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed, "may not create, get, list, watch, update, delete pods")
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed,
+			"may not create, get, list, watch, update, delete pods")
 		wantResult(t, results, podCheck, runtime.LevelFailed, "lacks a right")
 		results = selfCheck(t, n.Admin, n.Name, elsewhere)
 		wantResult(t, results, "kubernetes-namespace", runtime.LevelFailed, "create it, or change kubernetes.namespace")
@@ -133,14 +152,16 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		wantResult(t, results, podCheck, runtime.LevelFailed, "there is no namespace cmwa-none")
 		stranger := rest.CopyConfig(n.Agent)
 		stranger.BearerToken = "wrong"
-		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.LevelFailed, "does not accept the agent's credentials")
+		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.LevelFailed,
+			"does not accept the agent's credentials")
 	})
 	t.Run("the agent's own Pod", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
 		check := func(config *rest.Config, pod string) map[string]runtime.CheckResult {
 			own, inside := SelfCheckOwnPod(Options{
-				RunnerDirectory: runnerDirectory, Config: config, Namespace: n.Name, Pod: pod, Log: slog.New(slog.DiscardHandler),
+				RunnerDirectory: runnerDirectory, Config: config, Namespace: n.Name, Pod: pod,
+				Log: slog.New(slog.DiscardHandler),
 			}, time.Hour, nil)
 			if inside != (pod != "") {
 				t.Fatalf("in Pod %q: %v", pod, inside)
@@ -151,31 +172,42 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			return map[string]runtime.CheckResult{own.Name: own.Run(t.Context())}
 		}
 		check(n.Agent, "")
-		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning, "set the variable POD_NAME")
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning,
+			"set the variable POD_NAME")
 		add(t, n, pods, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
 			Spec: corev1.PodSpec{
-				NodeSelector: map[string]string{"cmwa-none": ""}, Containers: []corev1.Container{{Name: "agent", Image: agentImage}},
+				NodeSelector: map[string]string{"cmwa-none": ""},
+				Containers:   []corev1.Container{{Name: "agent", Image: agentImage}},
 			},
 		})
-		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3600")
-		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning, "so that no other agent adopts its jobs")
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning,
+			"terminationGracePeriodSeconds is 30, and the agent may need 3600")
+		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod",
+			runtime.LevelWarning, "so that no other agent adopts its jobs")
 	})
 	t.Run("a Role that lacks a verb", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
 		admin := kubetest.Client(t, n.Admin, rbacv1.SchemeGroupVersion)
 		var role rbacv1.Role
-		if err := admin.Get().Namespace(n.Name).Resource("roles").Name("workflow-agent").Do(t.Context()).Into(&role); err != nil {
+		err := admin.Get().Namespace(n.Name).Resource("roles").Name(kubetest.Account).Do(t.Context()).Into(&role)
+		if err != nil {
 			t.Fatal(err)
 		}
-		role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create", "get", "list", "watch", "update"}}}
-		if err := admin.Put().Namespace(n.Name).Resource("roles").Name(role.Name).Body(&role).Do(t.Context()).Error(); err != nil {
+		role.Rules = []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{pods},
+			Verbs: []string{"create", "get", "list", "watch", "update"},
+		}}
+		err = admin.Put().Namespace(n.Name).Resource("roles").Name(role.Name).Body(&role).Do(t.Context()).Error()
+		if err != nil {
 			t.Fatal(err)
 		}
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		results := eventually(t, check, "kubernetes-access-pods", runtime.LevelFailed, "may not delete pods in namespace "+n.Name)
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed, "resources [pods], verbs [create, get, list, watch, update, delete]")
+		results := eventually(t, check, "kubernetes-access-pods", runtime.LevelFailed,
+			"may not delete pods in namespace "+n.Name)
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed,
+			"resources [pods], verbs [create, get, list, watch, update, delete]")
 		wantResult(t, results, "kubernetes-access-logs", runtime.LevelFailed, "may not get pods/log")
 		wantResult(t, results, "kubernetes-access-configmaps", runtime.LevelWarning, "a handoff of more than 160 KiB")
 		wantResult(t, results, podCheck, runtime.LevelOK, "")
@@ -200,12 +232,15 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			}}},
 		})
 		large := func() map[string]runtime.CheckResult {
-			return selfCheck(t, n.Agent, n.Name, func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.CPU = "2" })
+			return selfCheck(t, n.Agent, n.Name,
+				func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.CPU = "2" })
 		}
 		eventually(t, large, podCheck, runtime.LevelFailed, "cpu")
 		add(t, n, "resourcequotas", &corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Name: "quota"},
-			Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+			Spec: corev1.ResourceQuotaSpec{
+				Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
+			},
 		})
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
 		eventually(t, check, podCheck, runtime.LevelFailed, "ResourceQuota")
@@ -221,9 +256,11 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 		}
 	})
 	t.Run("something else in its place", func(t *testing.T) {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }))
+		page := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }
+		server := httptest.NewServer(http.HandlerFunc(page))
 		t.Cleanup(server.Close)
-		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.LevelFailed, "not a Kubernetes API server")
+		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.LevelFailed,
+			"not a Kubernetes API server")
 	})
 	t.Run("a cluster without reviews, whose dry run warns", func(t *testing.T) {
 		answer := func(w http.ResponseWriter, code int, object any) {
@@ -235,7 +272,8 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 			switch {
 			case r.URL.Path == "/version":
 				answer(w, http.StatusOK, map[string]string{"gitVersion": "v1.99.0"})
-			case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") && r.URL.Query().Get("dryRun") == "All":
+			case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") &&
+				r.URL.Query().Get("dryRun") == "All":
 				w.Header().Add("Warning", `299 - "spec.nodeSelector[beta]: deprecated"`)
 				pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 				answer(w, http.StatusCreated, pod)
@@ -273,14 +311,18 @@ func TestJudgeOwnPod(t *testing.T) {
 		part  string
 	}{
 		"folders and time enough": {pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.LevelOK, "agent-1"},
-		"too little time":         {pod(30), runtime.LevelWarning, "terminationGracePeriodSeconds is 30, and the agent may need 3630"},
+		"too little time": {pod(30), runtime.LevelWarning,
+			"terminationGracePeriodSeconds is 30, and the agent may need 3630"},
 		"a template by subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}), runtime.LevelWarning, "/mnt/worker-pod.json",
+			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}),
+			runtime.LevelWarning, "/mnt/worker-pod.json",
 		},
 		"a folder by subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning, "without subPath",
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning,
+			"without subPath",
 		},
-		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.LevelOK, ""},
+		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}),
+			runtime.LevelOK, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := judgeOwnPod(c.pod, 3630*time.Second, files)

@@ -33,7 +33,8 @@ func TestSelfChecks(t *testing.T) {
 	t.Run("a machine that has all passes, and gets no folder", func(t *testing.T) {
 		above := t.TempDir()
 		folder := filepath.Join(above, "a", "jobs")
-		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder, program(t, t.TempDir(), jobPrograms...)) {
+		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder,
+			program(t, t.TempDir(), jobPrograms...)) {
 			if got.Level != runtime.LevelOK {
 				t.Errorf("%s is %+v", name, got)
 			}

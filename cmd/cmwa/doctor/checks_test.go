@@ -21,7 +21,9 @@ import (
 // at returns the parts of a program whose configuration has this content.
 func at(content string) Parts {
 	return Parts{
-		Find:    func() (schema.Source, error) { return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil },
+		Find: func() (schema.Source, error) {
+			return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil
+		},
 		Environ: func(string) (string, bool) { return "", false },
 		OwnPod: func(time.Duration, []string) (runtime.SelfCheck, bool) {
 			run := func(context.Context) runtime.CheckResult { return runtime.CheckPassed("good") }
@@ -43,7 +45,8 @@ func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel,
 
 func TestChecks(t *testing.T) {
 	t.Run("each pool has the checks of its target, in the order of names", func(t *testing.T) {
-		checks := Checks(t.Context(), at("syslog: true\npools:\n- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
+		checks := Checks(t.Context(), at("syslog: true\npools:\n"+
+			"- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
 		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, " +
 			"of-process of pool a, of-docker of pool b"
 		if got := names(checks); got != want {
@@ -57,7 +60,8 @@ func TestChecks(t *testing.T) {
 			unusable + "pools: [{name: a}, {name: b, token: pul-2, deploy_target: process}]\n": runtime.LevelWarning,
 		} {
 			checks := Checks(t.Context(), at(content))
-			if got := names(checks[:6]); got != "configuration, configuration-mounts, state-folder, free-disk, http-server, of-pod" {
+			want := "configuration, configuration-mounts, state-folder, free-disk, http-server, of-pod"
+			if got := names(checks[:6]); got != want {
 				t.Errorf("the checks are %s", got)
 			}
 			wantResult(t, checks[2].Run(t.Context()), level, "")
@@ -68,9 +72,11 @@ func TestChecks(t *testing.T) {
 		level   runtime.CheckLevel
 		part    string
 	}{
-		"valid":         {"token: pul-1\n", runtime.LevelOK, "agent.yaml is valid"},
-		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.LevelWarning, "with warnings: 1; cmwa vet 'agent.yaml' lists them"},
-		"wrong":         {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.LevelFailed, "(and 1 more); cmwa vet 'agent.yaml' lists all"},
+		"valid": {"token: pul-1\n", runtime.LevelOK, "agent.yaml is valid"},
+		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.LevelWarning,
+			"with warnings: 1; cmwa vet 'agent.yaml' lists them"},
+		"wrong": {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.LevelFailed,
+			"(and 1 more); cmwa vet 'agent.yaml' lists all"},
 	} {
 		t.Run("a configuration that is "+name, func(t *testing.T) {
 			checks := Checks(t.Context(), at(c.content))
@@ -92,19 +98,23 @@ func TestCheckMounts(t *testing.T) {
 	c := &schema.Config{Path: "/etc/cmwa/agent.yaml", Files: []string{"/etc/cmwa/token", "/mnt/worker-pod.json"}}
 	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.LevelOK, "are seen")
 	got := checkMounts(c, func(path string) bool { return path != "/etc/cmwa/token" })
-	wantResult(t, got, runtime.LevelWarning, "/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
+	wantResult(t, got, runtime.LevelWarning,
+		"/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
 }
 
 func TestCheckState(t *testing.T) {
 	environ := func(string) (string, bool) { return "", false }
 	folder := t.TempDir()
 	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.LevelOK, "has locks")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false), runtime.LevelOK, "can be made in "+folder)
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false),
+		runtime.LevelOK, "can be made in "+folder)
 	if err := os.WriteFile(filepath.Join(folder, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false), runtime.LevelWarning, "set state_directory")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true), runtime.LevelOK, "is not needed")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false),
+		runtime.LevelWarning, "set state_directory")
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true),
+		runtime.LevelOK, "is not needed")
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
 		t.Errorf("there is %v, %v", entries, err)
 	}
@@ -161,9 +171,11 @@ func TestCheckDisks(t *testing.T) {
 	}
 	plenty := space{free: 1 << 20, files: true}
 	wantResult(t, with(map[string]space{"/a": plenty, "/b": plenty}), runtime.LevelOK, "in /a, /b")
-	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), runtime.LevelWarning, "warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), runtime.LevelWarning,
+		"warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
 	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), runtime.LevelFailed, "/a has 9 MiB")
-	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.LevelFailed, "/a can hold no more files")
+	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.LevelFailed,
+		"/a can hold no more files")
 	wantResult(t, with(map[string]space{"/a": plenty}), runtime.LevelSkipped, "/b: not mounted")
 	wantResult(t, with(map[string]space{"/a": {9, true}}), runtime.LevelFailed, "/a has 9 MiB")
 	if got, err := spaceOf(t.TempDir()); err != nil || got.free == 0 || !got.files {

@@ -62,16 +62,18 @@ func (r result) levels() (levels []string) {
 
 func TestRun(t *testing.T) {
 	ok := runtime.CheckPassed("good")
-	bad := runtime.CheckResult{Level: runtime.LevelFailed, Message: "bad", Cure: "mend"}
+	bad := runtime.CheckResult{Level: runtime.LevelFailed, Message: "bad", Cure: "correct it"}
 	warned := runtime.CheckResult{Level: runtime.LevelWarning, Message: "odd"}
 	bubble := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 	}
 	bubble("checks run at the same time, and are reported in their order", func(t *testing.T) {
 		r := run(t.Context(), []Check{
-			named("", "a", "", after(3*time.Second, ok)), named("", "b", "", after(time.Second, warned)), named("", "c", "", after(2500*time.Millisecond, ok)),
+			named("", "a", "", after(3*time.Second, ok)), named("", "b", "", after(time.Second, warned)),
+			named("", "c", "", after(2500*time.Millisecond, ok)),
 		})
-		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b warning", "c ok"}) || r.took != 3*time.Second || !r.passed {
+		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b warning", "c ok"}) || r.took != 3*time.Second ||
+			!r.passed {
 			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
 		}
 		if r.outcomes[1].Duration != time.Second || !slices.Equal(r.waiting, []string{"a, c"}) {
@@ -84,11 +86,13 @@ func TestRun(t *testing.T) {
 			return ok
 		}
 		r := run(t.Context(), []Check{
-			named("one", "a", "", after(time.Second, bad)), named("one", "b", "a", never), named("one", "c", "b", never),
+			named("one", "a", "", after(time.Second, bad)), named("one", "b", "a", never),
+			named("one", "c", "b", never),
 			named("two", "a", "", after(time.Second, warned)), named("two", "b", "a", after(0, ok)),
 		})
 		want := []string{"a failed", "b skipped", "c skipped", "a warning", "b ok"}
-		if got := r.levels(); !slices.Equal(got, want) || r.passed || !strings.Contains(r.outcomes[2].Message, "it needs b") {
+		if got := r.levels(); !slices.Equal(got, want) || r.passed ||
+			!strings.Contains(r.outcomes[2].Message, "it needs b") {
 			t.Errorf("%v, passed %v, %+v", got, r.passed, r.outcomes[2])
 		}
 	})
@@ -99,7 +103,8 @@ func TestRun(t *testing.T) {
 			named("", "hangs", "", func(context.Context) runtime.CheckResult { <-release; return ok }),
 			named("", "late", "", after(time.Hour, ok)),
 		})
-		if got := r.levels(); !slices.Equal(got, []string{"hangs failed", "late failed"}) || r.took != checkLimit+returnLimit || r.passed {
+		if got := r.levels(); !slices.Equal(got, []string{"hangs failed", "late failed"}) ||
+			r.took != checkLimit+returnLimit || r.passed {
 			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
 		}
 		if r.outcomes[0].Message != "no result within 30s" || r.outcomes[1].Message != "too late" {
@@ -107,7 +112,8 @@ func TestRun(t *testing.T) {
 		}
 	})
 	bubble("a check that panics fails, and shows nothing of it", func(t *testing.T) {
-		r := run(t.Context(), []Check{named("", "a", "", func(context.Context) runtime.CheckResult { panic("pul-0123456789") })})
+		fault := func(context.Context) runtime.CheckResult { panic("pul-0123456789") }
+		r := run(t.Context(), []Check{named("", "a", "", fault)})
 		if r.passed || r.outcomes[0].Level != runtime.LevelFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
 			t.Errorf("%+v", r.outcomes)
 		}
@@ -115,15 +121,20 @@ func TestRun(t *testing.T) {
 	bubble("an interrupt skips what has not ended, and is no success", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		r := run(ctx, []Check{named("", "a", "", after(time.Second, ok)), named("", "b", "", after(time.Minute, ok)), named("", "c", "b", after(0, ok))})
-		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b skipped", "c skipped"}) || r.took != 2*time.Second || r.passed {
+		r := run(ctx, []Check{
+			named("", "a", "", after(time.Second, ok)), named("", "b", "", after(time.Minute, ok)),
+			named("", "c", "b", after(0, ok)),
+		})
+		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b skipped", "c skipped"}) ||
+			r.took != 2*time.Second || r.passed {
 			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
 		}
 	})
 	bubble("a hundred pools are checked a few at a time", func(t *testing.T) {
 		var checks []Check
 		for i := range 10 * atOnce {
-			checks = append(checks, named(fmt.Sprint(i), "a", "", after(time.Second, ok)), named(fmt.Sprint(i), "b", "a", after(time.Second, ok)))
+			checks = append(checks, named(fmt.Sprint(i), "a", "", after(time.Second, ok)),
+				named(fmt.Sprint(i), "b", "a", after(time.Second, ok)))
 		}
 		if r := run(t.Context(), checks); len(r.outcomes) != len(checks) || r.took != 20*time.Second {
 			t.Errorf("%d outcomes in %s", len(r.outcomes), r.took)
@@ -168,9 +179,11 @@ func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := []Check{
 			named("", "configuration", "", after(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
-			named("", "free-disk", "", after(0, runtime.CheckResult{Level: runtime.LevelWarning, Message: "free disk is short", Cure: "remove something"})),
+			named("", "free-disk", "", after(0,
+				runtime.CheckWarned("free disk is short").WithCure("remove something"))),
 			named("default", "service-connection", "", after(1500*time.Millisecond, runtime.CheckResult{
-				Level: runtime.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789", Cure: "correct service_url",
+				Level: runtime.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789",
+				Cure: "correct service_url",
 			})),
 			named("default", "service-token", "service-connection", nil),
 		}
