@@ -176,13 +176,6 @@ func (d *deployment) change(edit func(*appsv1.Deployment)) {
 	updateObject(d, d.apps, "deployments", d.name, &appsv1.Deployment{}, edit)
 }
 
-// edit replaces the lines of the configuration, and waits until each agent has it in
-// force.
-func (d *deployment) edit(lines ...string) {
-	d.w.t.Helper()
-	d.rewrite(func(string) string { return d.configuration(lines)[schema.FileName] })
-}
-
 // rewrite changes the configuration in the ConfigMap through the API, and waits until
 // each agent has it in force. The kubelet refreshes the volumes of a Pod when the Pod
 // changes; by itself it does so within 90 s.
