@@ -87,6 +87,22 @@
 // other; /dev/shm is mounted noexec). Steps start in the template's workingDir, and in /
 // without one, whatever the image says.
 //
+// # Nodes and networks
+//
+// A Pod selects nodes by kubernetes.io/os and, if the service names an architecture, by
+// kubernetes.io/arch: an image of another one fails with "exec format error" and nothing
+// else. Selectors and required affinities of a template win.
+//
+// On Fargate a Pod is alone on its node, whose size follows from the requests
+// (kubernetes.cpu and kubernetes.memory; the smallest size leaves a job 256 MB); the
+// larger of init container and job counts, and both have the same. The documented labels
+// select the profile. The volumes in memory take 10 MB of the Pod's memory, and a token.
+//
+// Proxy settings are secrets at times, so the agent writes none into a Pod.
+// env_forward_allowlist sends them in the handoff, to the steps and to the runner's own
+// calls; a template may set them in the container's environment. DNS is the template's
+// (dnsPolicy, dnsConfig, hostAliases).
+//
 // # One watch
 //
 // All Pods of the agent in a namespace are watched once, by client-go's reflector

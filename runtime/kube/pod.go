@@ -76,6 +76,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(job), Annotations: annotations(job)},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                 corev1.RestartPolicyNever,
+			NodeSelector:                  nodesOf(job),
 			ServiceAccountName:            place.ServiceAccount,
 			AutomountServiceAccountToken:  new(place.ServiceAccount != ""),
 			EnableServiceLinks:            new(false),

@@ -145,6 +145,7 @@ func restore(pod, plain *corev1.Pod) error {
 	pod.Spec.RestartPolicy = plain.Spec.RestartPolicy
 	pod.Spec.ActiveDeadlineSeconds = plain.Spec.ActiveDeadlineSeconds
 	pod.Spec.EphemeralContainers = nil
+	yieldNodes(&pod.Spec, plain.Spec.NodeSelector)
 	pod.Spec.ImagePullSecrets = firstOnes(plain.Spec.ImagePullSecrets, pod.Spec.ImagePullSecrets,
 		func(r corev1.LocalObjectReference) string { return r.Name })
 	pod.Spec.Volumes = firstOnes(plain.Spec.Volumes, pod.Spec.Volumes, func(v corev1.Volume) string { return v.Name })

@@ -97,6 +97,7 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 		if err != nil {
 			log.Error("trusting the system's certificates alone", "error", err)
 		}
+		own.Proxy = proxyOf(h.Forward, o.Environ)
 		defer own.CloseIdleConnections()
 		transport = own
 	}
