@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// readmes are the documents that people read before they install anything.
+var readmes = []string{
+	"../../README.md", "../../examples/kubernetes/README.md", "../../examples/chart/README.md", "../../examples/gitops/README.md",
+}
+
+// markdownLink is a link to a file of this repository, or to a heading.
+var markdownLink = regexp.MustCompile(`\]\(([^):]+)\)`)
+
+// TestLinksOfDocumentsLeadSomewhere follows the links to files and headings.
+func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
+	count := 0
+	for _, document := range readmes {
+		for _, link := range markdownLink.FindAllStringSubmatch(readText(t, document), -1) {
+			count++
+			file, heading, _ := strings.Cut(link[1], "#")
+			target := document
+			if file != "" {
+				target = filepath.Join(filepath.Dir(document), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", document, link[1], err)
+				continue
+			}
+			if heading != "" && !headings(readText(t, target))[heading] {
+				t.Errorf("%s links to %s: there is no such heading", document, link[1])
+			}
+		}
+	}
+	if count < 15 {
+		t.Errorf("only %d links found", count)
+	}
+}
+
+// headings returns the anchors of a document, as GitHub makes them.
+func headings(text string) map[string]bool {
+	all := map[string]bool{}
+	other := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for line := range strings.Lines(text) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			title = other.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			all[strings.ReplaceAll(title, " ", "-")] = true
+		}
+	}
+	return all
+}
+
+// TestTheExampleOfATemplateIsTrue runs the command that the README shows, with the
+// configuration above it, and compares the output.
+func TestTheExampleOfATemplateIsTrue(t *testing.T) {
+	text := readText(t, "../../README.md")
+	_, text, found := strings.Cut(text, "### The Pod of a job\n")
+	if !found {
+		t.Fatal("the README has no such section")
+	}
+	block := func(begin string) string {
+		t.Helper()
+		_, rest, found := strings.Cut(text, begin)
+		content, _, closed := strings.Cut(rest, "```\n")
+		if !found || !closed {
+			t.Fatalf("the README has no block that begins with %q", begin)
+		}
+		return content
+	}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("agent.yaml", []byte(block("```yaml\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := commandLine(nil, "vet", "--pod", "agent.yaml")
+	if diff := cmp.Diff(block("$ cmwa vet --pod agent.yaml\n"), stdout); diff != "" || code != 0 || stderr != "" {
+		t.Errorf("exit code %d, stderr %q, README -, cmwa +:\n%s", code, stderr, diff)
+	}
+}
+
+// readText returns the content of a file.
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
