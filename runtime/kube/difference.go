@@ -160,6 +160,8 @@ func (c *comparison) elements(
 	if !ok || !okAfter {
 		return false
 	}
+
+	// Compare elements of the same key.
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(beforeKeys, afterKeys)))) {
 		old, was := before[name]
 		new, is := after[name]
@@ -172,6 +174,8 @@ func (c *comparison) elements(
 			c.fields(element, old, new, schema)
 		}
 	}
+
+	// Compare the order of the elements that both have.
 	common := func(keys []string) (both []any) {
 		for _, name := range keys {
 			if before[name] != nil && after[name] != nil {

@@ -91,10 +91,13 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 // there. What it leaves is merged as it is.
 func settle(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) {
 	for name, value := range fields {
+		// A directive for a list that the Pod does not have.
 		if list, isDirective := listOf(name); isDirective && base[list] == nil {
 			delete(fields, name)
 			continue
 		}
+
+		// What the Pod has, too, is merged: look inside.
 		switch value := value.(type) {
 		case map[string]any:
 			there, exists := base[name].(map[string]any)
@@ -110,6 +113,8 @@ func settle(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) 
 				continue
 			}
 		}
+
+		// The rest is new, and is copied.
 		if strings.HasPrefix(name, "$") {
 			continue
 		}

@@ -47,6 +47,8 @@ func Choose(specs []runtime.PoolSpec, name string) (runtime.PoolSpec, error) {
 // agent of this release finds, wherever it runs; the list is empty if one is an error.
 func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems position.Problems) {
 	source.Elsewhere, source.Release = true, r.Schema
+
+	// Load what the file is, or holds.
 	embedded, packed := schema.Configurations(source)
 	templates := schema.Templates(source)
 	configs := []*schema.Config{nil}
@@ -67,6 +69,8 @@ func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems
 	if problems.Err() != nil {
 		return nil, problems
 	}
+
+	// Collect the pools.
 	for _, config := range configs {
 		for _, spec := range reconcile.Want(config, 1).Pools {
 			if spec.Identity.Target == "kubernetes" {
@@ -144,6 +148,7 @@ func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 // Write writes a paragraph for each pool: a heading, and a line for each change.
 // Pools of one file with the same changes share a paragraph.
 func Write(w io.Writer, all []Changes, heading func(c Changes, pools string) string) error {
+	// Find the pools that share a paragraph.
 	type paragraph struct{ file, text string }
 	var order []paragraph
 	alike := map[paragraph][]Changes{}
@@ -157,6 +162,8 @@ func Write(w io.Writer, all []Changes, heading func(c Changes, pools string) str
 		}
 		alike[p] = append(alike[p], c)
 	}
+
+	// Write the paragraphs.
 	for _, p := range order {
 		var names []string
 		for _, c := range alike[p] {
