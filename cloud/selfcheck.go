@@ -25,11 +25,11 @@ const (
 	clockLimit   = 5 * time.Minute // from which they are, as by most verifiers of tokens and signatures
 )
 
-// nobodysStatus is the path of the call that the self checks make: the status of a
+// absentStatus is the path of the call that the self checks make: the status of a
 // deployment that does not exist. Pulumi documents the call as the one by which an
 // agent learns whether a deployment is active: it needs the pool's token and changes
 // nothing. A poll would need the token, too, but may claim a job.
-const nobodysStatus = "/api/deployments/00000000-0000-0000-0000-000000000000/status"
+const absentStatus = "/api/deployments/00000000-0000-0000-0000-000000000000/status"
 
 // SelfChecks returns the checks of a pool's service and credentials: that it can be
 // reached, shows a certificate that is trusted, answers as a service and not as a
@@ -83,6 +83,8 @@ func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 	host, variable := c.host(), c.proxyVariable()
 	var dns *net.DNSError
 	switch {
+	case a.badProxy:
+		return runtime.CheckFailed("%v", a.err).WithCure("set it to a URL such as http://proxy.example:3128")
 	case a.connected != "" && a.refusedByProxy():
 		return runtime.CheckFailed("the proxy %s does not connect to %s: %v", a.proxy.Host, host, a.err).
 			WithCure("let the proxy allow this host, write its user and password into %s, "+
@@ -104,7 +106,7 @@ func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 		WithCure("correct service_url, or allow the connection in firewalls and network policies; " + proxyCure)
 }
 
-// proxyCure is what helps where only a proxy has a way out.
+// proxyCure is the cure where connections must go through a proxy.
 const proxyCure = "set HTTPS_PROXY if only a proxy reaches the service"
 
 // checkCertificate judges the certificate that the service has shown.
@@ -114,8 +116,8 @@ func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult 
 	case !c.encrypted() && runtime.OnLoopback(c.options.Identity.Service):
 		return runtime.CheckPassed("service_url is http:// on this machine, which needs no certificate")
 	case !c.encrypted():
-		return runtime.CheckWarned("service_url is http://, so tokens and logs can be read on their way").
-			WithCure("set it to an https:// URL, unless nobody else can read on that network")
+		return runtime.CheckWarned("service_url is http://, so tokens and logs are sent without encryption").
+			WithCure("set it to an https:// URL, unless that network is trusted")
 	case a.handshake != nil:
 		return c.judgeHandshake(a.handshake)
 	case a.shaken:
@@ -177,10 +179,10 @@ func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 		return runtime.CheckFailed("%s does not answer: %v", service, a.err).
 			WithCure("check service_url, the service, and what stands between")
 	case a.refusal != nil && a.refusal.Location != "":
-		return runtime.CheckFailed("%v", &redirectError{a.refusal, nobodysStatus}).
+		return runtime.CheckFailed("%v", &redirectError{a.refusal, absentStatus}).
 			WithCure("the agent follows no redirect, because its token would go with it")
 	case a.status == http.StatusProxyAuthRequired:
-		return runtime.CheckFailed("the proxy asks for a user and a password").
+		return runtime.CheckFailed("the proxy requires a user and a password").
 			WithCure("write them into %s, or name %s in NO_PROXY", c.proxyVariable(), c.host())
 	case errors.As(wantJSON(a.text), &format) && (format.html || a.status/100 == 2):
 		return runtime.CheckFailed("status %d: %v", a.status, format)

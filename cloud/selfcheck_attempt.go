@@ -20,6 +20,7 @@ import (
 // attempt is one request of the self checks, and how far it came.
 type attempt struct {
 	proxy     *url.URL // that the request goes through; nil is none
+	badProxy  bool     // the variable that names a proxy is not valid
 	connected string   // address of the connection; empty if there was none
 
 	shaken    bool                 // a TLS handshake has ended
@@ -68,7 +69,7 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	}()
 
 	// Make the request.
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.Identity.Service+nobodysStatus, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.Identity.Service+absentStatus, nil)
 	if err != nil {
 		a.err = plain(err)
 		return a
@@ -76,7 +77,10 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	by := &caller{userAgent: c.options.UserAgent}
 	by.address(request.Header, call{token: secret.New(token)})
 	if c.transport.Proxy != nil {
-		a.proxy, _ = c.transport.Proxy(request) // a wrong variable fails the request, too
+		if a.proxy, err = c.transport.Proxy(request); err != nil { // it may show a password
+			a.badProxy, a.err = true, errors.New(c.proxyVariable()+" is not the URL of a proxy")
+			return a
+		}
 	}
 	client := &http.Client{Transport: c.transport, CheckRedirect: followNothing}
 	response, err := client.Do(request)
@@ -122,7 +126,7 @@ func withoutURL(err error) error {
 }
 
 // checkToken finds out whether the service accepts the token: a request with it must
-// be answered in another way than one without.
+// get another answer than one without.
 func (c *selfChecker) checkToken(ctx context.Context) runtime.CheckResult {
 	return c.judgeToken(ctx, c.options.Tuning.Token.Reveal(), "check token, token_file or PULUMI_AGENT_TOKEN: "+
 		"it must be the token of an agent pool at "+c.options.Identity.Service)
@@ -145,6 +149,6 @@ func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtim
 			"to a request that claims no job", a.status, without.status)
 	}
 	return runtime.CheckSkipped("the service answers alike with the token and without (status %d), "+
-		"and a poll, which would tell, may claim a job", a.status).
+		"and a poll, which would show the difference, may claim a job", a.status).
 		WithCure("start the agent, and look at cmwa status")
 }

@@ -55,7 +55,7 @@ func claimsOf(token secret.String) (claims, error) {
 	return c, nil
 }
 
-// checkTokenFile reads the OIDC token and judges what it says of itself.
+// checkTokenFile reads the OIDC token and judges its claims.
 func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 	// Read it.
 	const renew = "see that what writes the file runs, and that the agent's user may read it"

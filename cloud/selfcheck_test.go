@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -200,12 +201,12 @@ func TestSelfChecksOfAService(t *testing.T) {
 		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.LevelFailed,
 			"cannot find the address of nowhere.invalid")
 	})
-	t.Run("a port that nobody listens on", func(t *testing.T) {
+	t.Run("a port without a listener", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
 		want(t, check(t, at(server.URL, ""), false), "service-connection", runtime.LevelFailed, "correct service_url")
 	})
-	t.Run("an authority that nothing vouches for", func(t *testing.T) {
+	t.Run("an authority that is not trusted", func(t *testing.T) {
 		url, authority := year.serve(t, &service{})
 		_, other := year.serve(t, &service{})
 		want(t, check(t, at(url, ""), false), "service-certificate", runtime.LevelFailed,
@@ -370,6 +371,13 @@ func TestSelfChecksThroughAProxy(t *testing.T) {
 	t.Run("that wants a password", func(t *testing.T) {
 		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed,
 			"Proxy Authentication Required")
+	})
+	t.Run("that is no URL", func(t *testing.T) {
+		o := at("https://service.example", "")
+		o.Transport = &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
+			return nil, errors.New("invalid proxy address: http://someone:proxy-password@")
+		}}
+		want(t, check(t, o, false), "service-connection", runtime.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
 	})
 	t.Run("that is not there", func(t *testing.T) {
 		gone := httptest.NewServer(nil)

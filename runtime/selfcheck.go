@@ -12,8 +12,8 @@ import (
 // run a job: of its service, of the engine of its executor, or of this machine. The
 // package that knows these returns it, and cmwa doctor runs it.
 type SelfCheck struct {
-	// Name is what programs know the check by, so it does not change: words in
-	// lower case with hyphens, such as docker-engine.
+	// Name identifies the check to programs, so it does not change: words in lower
+	// case with hyphens, such as docker-engine.
 	Name string
 
 	// Needs is the name of a check before this one in the same list. If that one
@@ -26,7 +26,7 @@ type SelfCheck struct {
 	Run func(ctx context.Context) CheckResult
 }
 
-// CheckLevel says how a [SelfCheck] ended.
+// CheckLevel is how a [SelfCheck] ended.
 type CheckLevel string
 
 // The levels.
@@ -37,8 +37,9 @@ const (
 	LevelSkipped CheckLevel = "skipped" // not known
 )
 
-// CheckResult is what a [SelfCheck] has found. Its texts may quote what a service or
-// an engine has answered: whoever prints them makes them one line of limited length.
+// CheckResult is what a [SelfCheck] has found. Its texts may quote the answer of a
+// service or an engine. A caller that prints them must remove line breaks and control
+// characters, and limit their length.
 type CheckResult struct {
 	Level   CheckLevel
 	Message string // what was found

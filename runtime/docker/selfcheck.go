@@ -26,7 +26,7 @@ const (
 )
 
 // SelfChecks returns the checks of what jobs in containers need: the engine, the
-// runner, and the settings that an engine can be asked about. Service is the URL that
+// runner, and the settings that an engine can verify. Service is the URL that
 // containers have to reach. Nothing is created, pulled or started.
 func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtime.SelfCheck {
 	place := tuning.Place
@@ -40,28 +40,28 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtim
 			return f(ctx, e)
 		}
 	}
-	asked := func(name string, f func(context.Context, *Executor) runtime.CheckResult) runtime.SelfCheck {
+	withEngine := func(name string, f func(context.Context, *Executor) runtime.CheckResult) runtime.SelfCheck {
 		return runtime.SelfCheck{Name: name, Needs: needsEngine, Run: with(f)}
 	}
 	user := cmp.Or(place.Docker.User, "the user of their image")
 	network := cmp.Or(place.Docker.Network, "that is the engine's default")
 	return []runtime.SelfCheck{
 		{Name: needsEngine, Run: with(describeEngine)},
-		asked("docker-runner", func(_ context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-runner", func(_ context.Context, e *Executor) runtime.CheckResult {
 			err := e.programs.findAny(place.WorkingDirectory, e.architecture)
 			return runtime.CheckError(err, runtime.CheckPassed("the runner is in %s", place.WorkingDirectory))
 		}),
-		asked("docker-shared-directory", func(ctx context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-shared-directory", func(ctx context.Context, e *Executor) runtime.CheckResult {
 			return e.checkShared(ctx, place.SharedVolumeDirectory)
 		}),
 		{Name: "docker-user", Run: func(context.Context) runtime.CheckResult {
 			return runtime.CheckError(checkUser(place.Docker.User), runtime.CheckPassed("jobs run as %s", user))
 		}},
-		asked("docker-network", func(ctx context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-network", func(ctx context.Context, e *Executor) runtime.CheckResult {
 			err := e.checkNetwork(ctx, place.Docker.Network)
 			return runtime.CheckError(err, runtime.CheckPassed("containers join the network %s", network))
 		}),
-		asked("docker-image", func(ctx context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-image", func(ctx context.Context, e *Executor) runtime.CheckResult {
 			return e.selfCheckImage(ctx, place)
 		}),
 		{Name: "docker-service", Run: func(context.Context) runtime.CheckResult {

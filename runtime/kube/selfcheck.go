@@ -87,15 +87,15 @@ func (c *Cluster) unwatched(namespace string) *Executor {
 	return &Executor{cluster: c, client: c.client, namespace: namespace, log: c.options.Log}
 }
 
-// checkVersion asks the API server for its version, which every user may.
+// checkVersion requests the version of the API server, which every user may read.
 func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
 	answer := e.client.rest.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
 	err := answer.Error()
 	if apierrors.IsForbidden(err) {
-		return runtime.CheckPassed("the API server at %s answers, and does not tell its version", e.client.host)
+		return runtime.CheckPassed("the API server at %s answers, and does not show its version", e.client.host)
 	}
 	if err != nil {
-		return runtime.CheckError(e.explain("ask for the version", because(ctx, err)), runtime.CheckResult{})
+		return runtime.CheckError(e.explain("request the version", because(ctx, err)), runtime.CheckResult{})
 	}
 	text, _ := answer.Raw()
 	var version struct {
@@ -250,7 +250,7 @@ type resourceAttributes struct {
 	Subresource string `json:"subresource,omitempty"`
 }
 
-// review asks the API server whether the agent may do something.
+// review requests a review of whether the agent may do something.
 func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (allowed bool, err error) {
 	review := accessReview{
 		APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview", Spec: accessReviewSpec{attributes},
@@ -272,7 +272,7 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 	return review.Status.Allowed, nil
 }
 
-// checkRight asks about each verb of a right.
+// checkRight requests a review of each verb of a right.
 func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult {
 	resource := strings.TrimSuffix(r.resource+"/"+r.subresource, "/")
 	var missing []string
@@ -280,7 +280,7 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		allowed, err := e.review(ctx, resourceAttributes{e.namespace, verb, r.resource, r.subresource})
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			return runtime.CheckSkipped("the cluster does not tell the agent what it may do; "+
+			return runtime.CheckSkipped("the cluster does not let the agent review its access; "+
 				"the dry run of a Pod shows the right to create one: %s", shortened(err.Error()))
 		case err != nil:
 			return runtime.CheckError(e.explain("review the access to "+resource, err), runtime.CheckResult{})

@@ -51,7 +51,7 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 		WithCure("mount the folder without subPath: %s", strings.Join(slices.Compact(folders), ", "))
 }
 
-// checkState checks that the agent can keep its id, without taking one. Owned says that
+// checkState checks that the agent can keep its id, without taking one. Owned is whether
 // it needs none.
 func checkState(c *schema.Config, environ func(string) (string, bool), owned bool) runtime.CheckResult {
 	folder, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
@@ -74,7 +74,8 @@ func checkState(c *schema.Config, environ func(string) (string, bool), owned boo
 	return runtime.CheckPassed("the state folder %s can be written to, and has locks", folder)
 }
 
-// checkServer checks that the port of the HTTP server is free, or that an agent has it.
+// checkServer checks that the port of the HTTP server is free, or that the agent of this
+// configuration has it.
 func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 	if c.HTTPServerPort == 0 {
 		return runtime.CheckPassed("there is no HTTP server (http_server_port is 0)")
@@ -101,7 +102,17 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 		return runtime.CheckFailed("port %d is in use: %v", c.HTTPServerPort, err).
 			WithCure("set http_server_port to a free port, or to 0 for no HTTP server")
 	}
-	return runtime.CheckPassed("an agent of version %s has port %d", d.Agent.Version, c.HTTPServerPort)
+	own := ""
+	if c.Path != "" {
+		own = Files(c)[0]
+	}
+	if d.Config.Path != own {
+		return runtime.CheckFailed("an agent with another configuration has port %d: %s",
+			c.HTTPServerPort, cmp.Or(d.Config.Path, "its environment")).
+			WithCure("set http_server_port to a free port, or to 0 for no HTTP server")
+	}
+	return runtime.CheckPassed("the agent of this configuration has port %d; its version is %s",
+		c.HTTPServerPort, d.Agent.Version)
 }
 
 // checkSyslog checks that the log can be written where the configuration wants it.

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,9 +35,12 @@ type Parts struct {
 // Checks loads the configuration, and returns the checks that it demands. The first
 // one is that of the configuration itself; without a valid one there are no others.
 func Checks(ctx context.Context, parts Parts) []Check {
+	began := time.Now()
 	c, result := load(ctx, parts.Find)
-	first := func(context.Context) runtime.CheckResult { return result }
-	checks := []Check{{SelfCheck: runtime.SelfCheck{Name: "configuration", Run: first}}}
+	first := runtime.SelfCheck{
+		Name: "configuration", Run: func(context.Context) runtime.CheckResult { return result },
+	}
+	checks := []Check{{SelfCheck: first, took: time.Since(began)}}
 	if c == nil {
 		return checks
 	}
@@ -114,6 +118,9 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 		name, vet = report.QuoteName(l.path), "cmwa vet "+cli.Quote(l.path)
 	}
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, runtime.CheckFailed("the configuration was not read within %s", checkLimit).
+			WithCure("see whether the file systems of its files answer")
 	case err != nil:
 		return nil, runtime.CheckFailed("%v", err)
 	case l.config == nil:

@@ -147,7 +147,9 @@ func TestCheckServer(t *testing.T) {
 		agent := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(status.Document{Version: status.Version, Agent: status.Agent{Version: "v7"}})
 		}))
-		wantResult(t, checkServer(t.Context(), agent), runtime.LevelOK, "an agent of version v7")
+		wantResult(t, checkServer(t.Context(), agent), runtime.LevelOK, "its version is v7")
+		agent.Path = "/etc/other.yaml"
+		wantResult(t, checkServer(t.Context(), agent), runtime.LevelFailed, "an agent with another configuration")
 	})
 	t.Run("another program has the port", func(t *testing.T) {
 		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), runtime.LevelFailed, "free port")

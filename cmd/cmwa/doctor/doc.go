@@ -9,8 +9,8 @@
 //
 // Decisions:
 //
-//   - It is a package because checks that hang, depend on each other, or quote what a
-//     stranger has answered need tests that run no command.
+//   - It is a package because checks that hang, depend on each other, or quote the
+//     answer of a server need tests that run no command.
 //   - Nothing is changed: no job is claimed, no instance, folder or token is made. A
 //     file that proves that a folder can be written to is removed at once.
 //   - A check fails when the agent would not start, or no job could run. Everything

@@ -107,7 +107,7 @@ func documentOf(program string, outcomes []Outcome, passed bool) Document {
 type printer struct {
 	to      io.Writer
 	colours bool
-	pools   bool // there are pools to tell apart
+	pools   bool // there are several pools
 	name    int  // width of the column
 	pool    int  // width of the column
 }

@@ -15,7 +15,7 @@ import (
 const (
 	checkLimit  = 30 * time.Second // of one check
 	returnLimit = 2 * time.Second  // for a check to return after the end of its limit
-	slowAfter   = 2 * time.Second  // without a result, until it is told what runs
+	slowAfter   = 2 * time.Second  // without a result, until Waiting is called
 	atOnce      = 16               // checks at the same time
 )
 
@@ -23,6 +23,7 @@ const (
 type Check struct {
 	Pool string // name; empty is the agent as a whole
 	runtime.SelfCheck
+	took time.Duration // of a check that was made before the run
 }
 
 // Outcome is the result of a check. Its texts can be printed.
@@ -65,7 +66,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 			defer func() { <-slots }()
 			began := time.Now()
 			result := runOne(ctx, checks[i])
-			outcomes[i] = outcome(checks[i], result, time.Since(began))
+			outcomes[i] = outcome(checks[i], result, checks[i].took+time.Since(began))
 		}()
 	}
 
