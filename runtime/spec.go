@@ -139,6 +139,7 @@ type Kubernetes struct {
 	CPU             string        // request, a quantity; empty is none
 	Memory          string        // request, a quantity; empty is none
 	StartTimeout    time.Duration // for the Pod to start; 0 is the executor's default
+	Runner          string        // how the runner gets into the Pod: copy or image; empty is copy
 	Handoff         string        // how the handoff is sent: sealed, secret or configmap; empty is sealed
 	KeepFailedPods  bool          // keep the Pods of failed jobs for a while
 	Template        []byte        // strategic merge patch on the Pod, in JSON; empty is none

@@ -101,6 +101,7 @@ type Kubernetes struct {
 	ServiceAccount  string // empty is the namespace's default
 	CPU             string // quantity; empty is none
 	Memory          string // quantity; empty is none
+	Runner          string // copy or image
 	Handoff         string // sealed, secret or configmap
 	StartTimeout    time.Duration
 	KeepFailedPods  bool
@@ -183,6 +184,7 @@ func poolOf(t position.Mapping) *Pool {
 			ServiceAccount:  r.text("kubernetes", "service_account"),
 			CPU:             r.text("kubernetes", "cpu"),
 			Memory:          r.text("kubernetes", "memory"),
+			Runner:          r.text("kubernetes", "runner"),
 			Handoff:         r.text("kubernetes", "handoff"),
 			StartTimeout:    r.duration("kubernetes", "start_timeout"),
 			KeepFailedPods:  r.bool("kubernetes", "keep_failed_pods"),

@@ -59,7 +59,7 @@ func TestATokenAloneIsAWholeConfiguration(t *testing.T) {
 			PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
 			RequestTimeout: 30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
 			CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute, MaxConcurrentWorkflows: 1,
-			Kubernetes: schema.Kubernetes{ImagePullPolicy: "IfNotPresent", Handoff: "sealed", StartTimeout: 10 * time.Minute}, ECS: schema.ECS{LaunchType: "FARGATE"},
+			Kubernetes: schema.Kubernetes{ImagePullPolicy: "IfNotPresent", Runner: "copy", Handoff: "sealed", StartTimeout: 10 * time.Minute}, ECS: schema.ECS{LaunchType: "FARGATE"},
 		}},
 		HTTPServerPort: 8080, HealthThreshold: 2 * time.Minute,
 		LogLevel: "info", LogFormat: "text", ShutdownTimeout: time.Hour,
@@ -116,6 +116,7 @@ kubernetes:
   service_account: worker
   cpu: 2
   memory: 4Gi
+  runner: image
   handoff: configmap
   start_timeout: 12s
   keep_failed_pods: true
@@ -142,7 +143,7 @@ func everyValue() *schema.Config {
 			Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
 				Memory: 1536 << 20, CPUs: 0.5, User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"}},
 			Kubernetes: schema.Kubernetes{Context: "c", Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always", ServiceAccount: "worker",
-				CPU: "2", Memory: "4Gi", Handoff: "configmap", StartTimeout: 12 * time.Second, KeepFailedPods: true},
+				CPU: "2", Memory: "4Gi", Runner: "image", Handoff: "configmap", StartTimeout: 12 * time.Second, KeepFailedPods: true},
 			ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
 				TaskDefinitionTemplateFile: "f"},
 			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
@@ -179,7 +180,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"PULUMI_AGENT_DOCKER_LABELS":      "team=platform cost-centre=42",
 		"PULUMI_AGENT_KUBERNETES_CONTEXT": "c", "PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PULUMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
 		"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2", "PULUMI_AGENT_MEM_QUANTITY": "4",
-		"PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap", "PULUMI_AGENT_KUBERNETES_START_TIMEOUT": "12s", "PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
+		"PULUMI_AGENT_KUBERNETES_RUNNER": "image", "PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap", "PULUMI_AGENT_KUBERNETES_START_TIMEOUT": "12s", "PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
 		// Known, though they say nothing to this configuration.
 		"PULUMI_AGENT_CONFIG": "x", "PULUMI_ENV": "x",
 	}})

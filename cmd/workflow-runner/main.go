@@ -34,6 +34,7 @@ In a Pod:
 
   workflow-runner prepare FOLDER FILE              copies itself to FOLDER, makes a key there, and
                                                    writes its public half to FILE
+  workflow-runner key FOLDER FILE                  makes a key only
   workflow-runner run --handoff FILE --key FILE    reads the handover, sealed to the key, from a file
   workflow-runner run --handoff FILE               reads the handover, compressed, from a file
 `
@@ -59,6 +60,8 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		return run(environ, source, stdout, log)
 	case len(args) == 3 && args[0] == "prepare":
 		return prepare(args[1], args[2], log)
+	case len(args) == 3 && args[0] == "key":
+		return prepareKey(args[1], args[2], log)
 	case len(args) == 1 && args[0] == "version":
 		fmt.Fprintln(stdout, cli.Version())
 		return 0
@@ -103,6 +106,16 @@ func prepare(folder, report string, log *slog.Logger) int {
 		err = handoff.Prepare(program, folder, report)
 	}
 	if err != nil {
+		log.Error("cannot prepare the Pod", "error", err)
+		return 1
+	}
+	return 0
+}
+
+// prepareKey makes a Pod ready that has this program in a volume: it makes a key in
+// folder, and writes the public half to report.
+func prepareKey(folder, report string, log *slog.Logger) int {
+	if err := handoff.PrepareKey(folder, report); err != nil {
 		log.Error("cannot prepare the Pod", "error", err)
 		return 1
 	}

@@ -37,6 +37,12 @@ func Prepare(program, folder, report string) error {
 	if err := copyProgram(program, filepath.Join(folder, Program)); err != nil {
 		return fmt.Errorf("copy the runner: %w", err)
 	}
+	return PrepareKey(folder, report)
+}
+
+// PrepareKey makes a key in folder, and writes its public half to the file report. It is
+// all that an environment needs that has the program already.
+func PrepareKey(folder, report string) error {
 	private, public, err := NewKey()
 	if err != nil {
 		return err

@@ -158,6 +158,19 @@ func TestPrepare(t *testing.T) {
 	if !IsKey(public) || len(public) > 4096 {
 		t.Errorf("reported %q, want a key that a termination message can hold", public)
 	}
+
+	t.Run("without a copy of the program", func(t *testing.T) {
+		folder, report := t.TempDir(), filepath.Join(t.TempDir(), "termination-log")
+		if err := PrepareKey(folder, report); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(report); err != nil || !IsKey(string(text)) {
+			t.Errorf("reported %q, %v", text, err)
+		}
+		if _, err := os.Stat(filepath.Join(folder, Program)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("there is a program: %v", err)
+		}
+	})
 }
 
 func TestReceive(t *testing.T) {

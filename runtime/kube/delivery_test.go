@@ -47,6 +47,12 @@ var carriers = map[string]struct {
 }{
 	"Secret":    {secrets, func(_ *testing.T, job *runtime.Job) { job.Tuning.Place.Kubernetes.Handoff = handoffSecret }},
 	"ConfigMap": {configMaps, func(_ *testing.T, job *runtime.Job) { job.Tuning.Place.Kubernetes.Handoff = handoffConfigMap }},
+	"ConfigMap, for a runner in a volume": {configMaps, func(_ *testing.T, job *runtime.Job) {
+		job.Tuning.Place.Kubernetes.Handoff, job.Tuning.Place.Kubernetes.Runner = handoffConfigMap, runnerImage
+	}},
+	"sealed, for a runner in a volume": {configMaps, func(_ *testing.T, job *runtime.Job) {
+		job.Tuning.Place.Kubernetes.Runner = runnerImage
+	}},
 	"sealed handoff in a ConfigMap": {configMaps, func(t *testing.T, job *runtime.Job) {
 		job.Definition.Raw = withPadding(t, job.Definition.Raw, 400<<10)
 	}},
@@ -105,7 +111,9 @@ func TestDelivery(t *testing.T) {
 			t.Parallel()
 			api, roots := kubetest.NewAPI(t), t.TempDir()
 			program := filepath.Join(runtimetest.Runner(t), "workflow-runner")
-			kubetest.NewKubelet(t, api, kubetest.Processes(t, map[string]string{programImagePath: program}))
+			kubetest.NewKubelet(t, api, kubetest.Processes(t, map[string]string{
+				programImagePath: program, imageFolder + programImagePath: program,
+			}))
 			e := open(t, api.Config(), testNamespace)
 			e.root = func(pod string) string { return filepath.Join(roots, pod) }
 			service, job := jobOf(t, "127.0.0.1", "echo hello")
@@ -326,6 +334,9 @@ func TestDeliveryOnACluster(t *testing.T) {
 	})
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	for name, c := range carriers {
+		if strings.Contains(name, "volume") {
+			continue // its runtime has none: see TestImageVolumeOnACluster
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			service, job := jobOf(t, n.HostAddress(t), "echo hello; sleep 2")

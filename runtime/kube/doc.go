@@ -28,8 +28,14 @@
 // An init container of the agent's image copies it into a volume in memory, which
 // takes 1.1 s from the create to the first line of the job's container. A sidecar
 // that copies in a postStart hook takes 0.7 s, but only since Kubernetes 1.36, and
-// stays for the whole job; an image volume needs containerd 2.1, which the Role
-// cannot find out.
+// stays for the whole job.
+//
+// With kubernetes.runner: image, it is run from a volume with that image, and the init
+// container only makes the key; a handoff that is not sealed needs none. This takes a
+// container runtime with image volumes (containerd 2.1), which the Role cannot find out,
+// so copy is the default. The tests hold such Pods against the API server and run them
+// with the kubelet of package kubetest; the cluster of the tests has an older runtime, on
+// which they show the error that a user gets.
 //
 // # The handoff
 //

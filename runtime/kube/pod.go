@@ -103,6 +103,9 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	if delivery.packed {
 		pod.Annotations[annotationHandoff] = delivery.mark()
 	}
+	if place.Runner == runnerImage {
+		useImageVolume(&pod.Spec, delivery)
+	}
 	if !job.OIDC.Empty() {
 		addOIDCVolume(&pod.Spec)
 	}

@@ -79,6 +79,19 @@ func TestPodOf(t *testing.T) {
 		}
 		golden(t, "pod-settings", make(t, job))
 	})
+	t.Run("runner in a volume", func(t *testing.T) {
+		job := testJob()
+		job.Tuning.Place.Kubernetes.Runner = "image"
+		job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow",
+			"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/runner"}]}]}}`)
+		golden(t, "pod-image-volume", make(t, job))
+		job.Tuning.Place.Kubernetes.Handoff = "secret"
+		job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"initContainers": [
+			{"name": "pulumi-workflow-prepare", "resources": {"limits": {"cpu": "1"}}}, {"name": "tools", "image": "tools"}]}}`)
+		if pod := make(t, job); len(pod.Spec.InitContainers) != 1 || pod.Spec.InitContainers[0].Name != "tools" {
+			t.Errorf("the init containers are %v", pod.Spec.InitContainers)
+		}
+	})
 	t.Run("nothing secret is in it", func(t *testing.T) {
 		text, err := json.Marshal(make(t, testJob()))
 		if err != nil {

@@ -186,6 +186,9 @@ func (s *starting) late(ctx context.Context, now *state) error {
 // fault returns the error for a Pod that cannot start its job. It is the job's own
 // if it is about an image that the job has chosen.
 func (s *starting) fault(now *state, v verdict) error {
+	if s.job.Tuning.Place.Kubernetes.Runner == runnerImage && aboutImageVolume(v.trouble.reason) {
+		return fmt.Errorf("start the Pod: %s (%s)", v, imageVolumeHint)
+	}
 	if v.own && s.job.Tuning.Place.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
 		return jobFault("start the Pod with the image %s: %s", now.image, v)
 	}

@@ -150,18 +150,7 @@ func restore(pod, plain *corev1.Pod) error {
 		func(r corev1.LocalObjectReference) string { return r.Name })
 	pod.Spec.Volumes = firstOnes(plain.Spec.Volumes, pod.Spec.Volumes, func(v corev1.Volume) string { return v.Name })
 
-	// The init container: a template may change its resources and security.
-	prepare := plain.Spec.InitContainers[0]
-	containerName := func(c corev1.Container) string { return c.Name }
-	if i := slices.IndexFunc(pod.Spec.InitContainers, named(prepareContainer)); i >= 0 {
-		prepare.Resources = pod.Spec.InitContainers[i].Resources
-		prepare.SecurityContext = pod.Spec.InitContainers[i].SecurityContext
-		prepare.ImagePullPolicy = pod.Spec.InitContainers[i].ImagePullPolicy
-	}
-	if asRoot(pod.Spec.SecurityContext, prepare.SecurityContext) {
-		prepare.SecurityContext.RunAsNonRoot = nil
-	}
-	pod.Spec.InitContainers = firstOnes([]corev1.Container{prepare}, pod.Spec.InitContainers, containerName)
+	restoreInit(&pod.Spec, plain.Spec.InitContainers)
 
 	// The job's container: a template may change all but what starts the runner.
 	i := slices.IndexFunc(pod.Spec.Containers, named(mainContainer))
@@ -174,16 +163,42 @@ func restore(pod, plain *corev1.Pod) error {
 	main.TerminationMessagePath = before.TerminationMessagePath
 	main.TerminationMessagePolicy = before.TerminationMessagePolicy
 	mountPath := func(m corev1.VolumeMount) string { return m.MountPath }
-	main.VolumeMounts = firstOnes(ownMounts(before.VolumeMounts[0].MountPath), main.VolumeMounts, mountPath)
+	own := slices.DeleteFunc(slices.Clone(before.VolumeMounts), func(m corev1.VolumeMount) bool {
+		return m.Name == oidcVolume // a template may mount its own there
+	})
+	main.VolumeMounts = firstOnes(own, main.VolumeMounts, mountPath)
 	pod.Spec.Containers = firstOnes([]corev1.Container{main}, pod.Spec.Containers, containerName)
 
 	// Names of other elements that would be taken for those of the agent.
-	for _, c := range slices.Concat(pod.Spec.InitContainers[1:], pod.Spec.Containers[1:]) {
+	for _, c := range slices.Concat(pod.Spec.InitContainers[len(plain.Spec.InitContainers):], pod.Spec.Containers[1:]) {
 		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == mainContainer {
 			return fmt.Errorf("the container name %s is reserved", c.Name)
 		}
 	}
 	return nil
+}
+
+// containerName returns the key of a container.
+func containerName(c corev1.Container) string { return c.Name }
+
+// restoreInit puts back the init container of the agent, if the Pod has one. A template
+// may change its resources and its security.
+func restoreInit(spec *corev1.PodSpec, plain []corev1.Container) {
+	own := slices.Clone(plain)
+	i := slices.IndexFunc(spec.InitContainers, named(prepareContainer))
+	switch {
+	case len(own) == 0:
+		spec.InitContainers = slices.DeleteFunc(spec.InitContainers, named(prepareContainer))
+		return
+	case i >= 0:
+		own[0].Resources = spec.InitContainers[i].Resources
+		own[0].SecurityContext = spec.InitContainers[i].SecurityContext
+		own[0].ImagePullPolicy = spec.InitContainers[i].ImagePullPolicy
+	}
+	if asRoot(spec.SecurityContext, own[0].SecurityContext) {
+		own[0].SecurityContext.RunAsNonRoot = nil
+	}
+	spec.InitContainers = firstOnes(own, spec.InitContainers, containerName)
 }
 
 // asRoot reports whether a template makes root the user of a container.
