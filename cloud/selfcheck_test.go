@@ -1,6 +1,7 @@
 package cloud_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -198,7 +199,11 @@ func TestSelfChecksOfAService(t *testing.T) {
 		}
 	})
 	t.Run("an address that does not exist", func(t *testing.T) {
-		want(t, check(t, at("https://nowhere.invalid", ""), false), "service-connection", runtime.LevelFailed,
+		o := at("https://nowhere.invalid", "")
+		o.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}
+		}}
+		want(t, check(t, o, false), "service-connection", runtime.LevelFailed,
 			"cannot find the address of nowhere.invalid")
 	})
 	t.Run("a port without a listener", func(t *testing.T) {
