@@ -121,7 +121,10 @@ func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
 // TestWhatAFlagTakesIsKnown fails for a new flag that names no values. The flags
 // that take any text are listed here.
 func TestWhatAFlagTakesIsKnown(t *testing.T) {
-	free := []string{"configure --organization", "configure --pool-id", "configure --service-url", "plan --url", "status --url"}
+	free := []string{
+		"configure --organization", "configure --pool-id", "configure --service-url", "plan --url",
+		"pod --job-image", "pod --pool", "status --url",
+	}
 	for _, c := range commands(context.Background(), streams{}) {
 		for _, f := range c.Options() {
 			known := f.Takes == nil || f.Takes.Completed()
@@ -140,8 +143,10 @@ func TestCommandUsage(t *testing.T) {
 	want := []string{
 		"cmwa run [--config FILE] [--dry-run]",
 		"cmwa status [--config FILE | --url URL] [--json] [--watch]",
-		"cmwa vet [--format text|json|sarif|github] [FILE...]",
+		"cmwa doctor [--config FILE] [--json] [--exchange]",
+		"cmwa vet [--format text|json|sarif|github] [--pod] [FILE...]",
 		"cmwa plan [--format text|json] OLD NEW | cmwa plan --live [--config FILE | --url URL] NEW",
+		"cmwa pod [--job-image IMAGE] [--pool NAME] [--format yaml|json | -o yaml|json] [FILE]",
 		"cmwa configure [FLAGS]",
 		"cmwa config [--config FILE] [--origin] [--format yaml|json]",
 		"cmwa explain [--names] [KEY]",
@@ -165,7 +170,11 @@ func TestEveryScriptNamesEveryCommandAndEveryFlag(t *testing.T) {
 				t.Errorf("the script of %s lacks %s", shell, c.Name)
 			}
 			for _, f := range c.Options() {
-				if !regexp.MustCompile(`(--|-l )` + f.Name + `[^a-z-]`).MatchString(script.stdout) {
+				form := "(--|-l )"
+				if len(f.Name) == 1 {
+					form = "(-|-s )"
+				}
+				if !regexp.MustCompile(`[^a-z-]` + form + f.Name + `[^a-z-]`).MatchString(script.stdout) {
 					t.Errorf("the script of %s lacks %s --%s", shell, c.Name, f.Name)
 				}
 			}
