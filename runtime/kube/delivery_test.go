@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -102,30 +101,6 @@ func through(
 	}
 	if err := e.Remove(t.Context(), id, 0); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestDelivery(t *testing.T) {
-	for name, c := range carriers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			api, roots := kubetest.NewAPI(t), t.TempDir()
-			program := filepath.Join(runtimetest.Runner(t), "workflow-runner")
-			kubetest.NewKubelet(t, api, kubetest.Processes(t, map[string]string{
-				programImagePath: program, imageFolder + programImagePath: program,
-			}))
-			e := open(t, api.Config(), testNamespace)
-			e.root = func(pod string) string { return filepath.Join(roots, pod) }
-			service, job := jobOf(t, "127.0.0.1", "echo hello")
-			c.change(t, job)
-			service.Add(job)
-			through(t, service, e, job, func() (names []string) {
-				for _, o := range api.Objects(c.resource, testNamespace) {
-					names = append(names, o.GetName())
-				}
-				return names
-			})
-		})
 	}
 }
 
