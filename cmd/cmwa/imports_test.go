@@ -117,6 +117,8 @@ var never = []arrow{
 	{"runtime/kube", "k8s.io/client-go/discovery*", "only core/v1 is used, which every cluster has"},
 	{"runtime/handoff", module + "*", "both ends of a handoff import it, and it knows neither"},
 	{"runtime/handoff", "k8s.io/*", "the runner contains it"},
+	{"runtime/kube/patch", module + "*", "a patch is merged without knowing whose Pod it changes"},
+	{"runtime/kube/patch", "k8s.io/client-go*", "no cluster is asked"},
 	{"runtime/kube/kubetest", module + "*", "a cluster for tests does not depend on what is tested"},
 	{"runtime/process", module + "cloud*", "an executor does not know the service"},
 	{"runtime/process", module + "schema*", "an executor does not know the configuration"},

@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/report"
@@ -190,7 +190,7 @@ type planReload struct {
 	Fate    string       `json:"fate,omitempty"`
 	Changes []planChange `json:"changes"`
 
-	Pod []kube.Change `json:"pod,omitempty"` // what changes in the Pods of its next jobs
+	Pod []patch.Change `json:"pod,omitempty"` // what changes in the Pods of its next jobs
 }
 
 type planChange struct {
@@ -201,7 +201,7 @@ type planChange struct {
 }
 
 func planJSON(reloads []reconcile.Reload, changed []pods.Changes) planDocument {
-	byPool := map[string][]kube.Change{}
+	byPool := map[string][]patch.Change{}
 	for _, c := range changed {
 		byPool[c.Pool] = c.Changes
 	}

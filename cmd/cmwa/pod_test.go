@@ -12,7 +12,7 @@ import (
 	sigsjson "sigs.k8s.io/json"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 )
 
 // onePool runs jobs as Pods, with a template that holds a secret.
@@ -156,7 +156,7 @@ func TestPlanTellsWhatChangesInPods(t *testing.T) {
 	}
 	changes := document.Reloads[0].Pod
 	if len(changes) != 4 || strings.Contains(stdout, "hunter") ||
-		!cmp.Equal(changes[1], kube.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}) {
+		!cmp.Equal(changes[1], patch.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}) {
 		t.Errorf("%s", stdout)
 	}
 

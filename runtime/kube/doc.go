@@ -180,8 +180,8 @@
 // A template is a strategic merge patch on the Pod, as of kubectl patch: people know
 // it, and other agents take it. strategicpatch needs help: it panics on a merge key
 // that is a list, drops a new mapping with $patch: replace, accepts unknown fields,
-// and puts new containers first. So keys are checked before the merge, directives
-// that meet nothing are carried out before it, the result is decoded strictly, and
+// and puts new containers first. So package patch checks keys before the merge,
+// carries out directives that meet nothing, and decodes the result strictly. Then
 // what the agent needs is restored. Package schema/podtemplate refuses with line and
 // column what this would refuse; a test in cmd/cmwa/pods compares the two.
 //

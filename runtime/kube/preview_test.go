@@ -2,15 +2,14 @@ package kube
 
 import (
 	"encoding/json"
-	"math/rand/v2"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -92,7 +91,7 @@ func TestPreview(t *testing.T) {
 }
 
 // lines returns changes as text.
-func lines(changes []Change) string {
+func lines(changes []patch.Change) string {
 	var b strings.Builder
 	for _, c := range changes {
 		b.WriteString(c.String() + "\n")
@@ -165,128 +164,5 @@ spec.initContainers[*].name: ["pulumi-workflow-prepare","a","b"] -> ["pulumi-wor
 	to = pooled(`{"spec": {"containers": null}}`)
 	if _, err := Changes(from, to, previewOptions); err == nil {
 		t.Error("no error for a template that does not fit")
-	}
-}
-
-// leaf is a value in a document that is neither a mapping nor a list.
-type leaf struct {
-	path string
-	set  func(any)
-}
-
-// leaves returns the leaves below a value. The path of an element of a list is that
-// of the list.
-func leaves(path string, value any, set func(any)) (all []leaf) {
-	switch value := value.(type) {
-	case map[string]any:
-		for key, inner := range value {
-			all = append(all, leaves(at(path, key), inner, func(v any) { value[key] = v })...)
-		}
-	case []any:
-		for i, inner := range value {
-			all = append(all, leaves(path, inner, func(v any) { value[i] = v })...)
-		}
-	default:
-		all = append(all, leaf{path, set})
-	}
-	return all
-}
-
-// TestDocumentChanges changes one value after another of a Pod and expects that
-// each change is named, by a path that begins as that of the value does.
-func TestDocumentChanges(t *testing.T) {
-	whole := `{"metadata": {"labels": {"a/b": "c"}}, "spec": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a", "b"]}],
-		"tolerations": [{"key": "a"}, {"key": "b"}], "containers": [{"name": "proxy", "image": "p", "args": ["x"],
-			"env": [{"name": "A", "value": "b"}], "ports": [{"containerPort": 53, "protocol": "UDP"}],
-			"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
-		"volumes": [{"name": "cache", "projected": {"sources": [{"secret": {"name": "s"}}]}}]}}`
-	fresh := func() Document {
-		document, err := Preview(pooled(whole), "image", previewOptions)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return document
-	}
-	paths := leaves("", map[string]any(fresh()), nil)
-	if len(paths) < 50 {
-		t.Fatalf("a Pod has %d values", len(paths))
-	}
-	slices.SortFunc(paths, func(a, b leaf) int { return strings.Compare(a.path, b.path) })
-	unnamed := func(path string) string { // without the names of elements
-		for {
-			before, rest, found := strings.Cut(path, "[")
-			_, after, closed := strings.Cut(rest, "]")
-			if !found || !closed {
-				return path
-			}
-			path = before + after
-		}
-	}
-	for _, one := range paths {
-		document, changed := fresh(), fresh()
-		for _, l := range leaves("", map[string]any(changed), nil) {
-			if l.path == one.path {
-				l.set("changed")
-			}
-		}
-		changes := document.Changes(changed)
-		if len(changes) == 0 || !slices.ContainsFunc(changes, func(c Change) bool {
-			return strings.HasPrefix(unnamed(one.path), strings.TrimSuffix(unnamed(c.Path), "."+"name"))
-		}) {
-			t.Errorf("%s: changes %v", one.path, changes)
-		}
-	}
-}
-
-// FuzzChanges compares the Pods of two templates: a Pod does not differ from
-// itself, differing Pods have a change, and the way back names the same paths.
-func FuzzChanges(f *testing.F) {
-	f.Add(`{}`, secretive)
-	f.Add(`{"spec": {"volumes": [{"name": "a", "emptyDir": {}}]}}`, `{"spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}`)
-	f.Add(`{"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}`, `{"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}`)
-	f.Add(`{"metadata": {"labels": {"": "a", "a.b": "c"}}}`, `{"metadata": {"finalizers": ["a/b"]}}`)
-	f.Fuzz(func(t *testing.T, a, b string) {
-		from, err := Preview(pooled(a), "i", previewOptions)
-		if err != nil {
-			return
-		}
-		to, err := Preview(pooled(b), "i", previewOptions)
-		if err != nil {
-			return
-		}
-		forth, back := from.Changes(to), to.Changes(from)
-		if (len(forth) == 0) != reflect.DeepEqual(from, to) {
-			t.Errorf("%q to %q: changes %v", a, b, forth)
-		}
-		if len(from.Changes(from)) > 0 {
-			t.Errorf("%q differs from itself", a)
-		}
-		reversed := make([]Change, len(back))
-		for i, c := range back {
-			reversed[i] = Change{Path: c.Path, From: c.To, To: c.From}
-		}
-		if !reflect.DeepEqual(append([]Change{}, forth...), reversed) {
-			t.Errorf("%q to %q:\n%s\nand back:\n%s", a, b, lines(forth), lines(back))
-		}
-		for _, c := range forth {
-			if text := c.String(); strings.ContainsAny(text, "\n\r") || text == "" {
-				t.Errorf("%q to %q: %q", a, b, text)
-			}
-		}
-	})
-}
-
-// TestChangeString draws values at random and expects one line for each change.
-func TestChangeString(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 1_000 {
-		text := make([]rune, random.IntN(300))
-		for i := range text {
-			text[i] = rune(random.IntN(0x2fff))
-		}
-		line := Change{Path: "spec.hostname", From: nil, To: string(text)}.String()
-		if strings.ContainsAny(line, "\n\r\x00") || len(line) > len("spec.hostname: added ")+longestValue {
-			t.Fatalf("%q", line)
-		}
 	}
 }

@@ -10,83 +10,42 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	sigsjson "sigs.k8s.io/json"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 )
 
 // applyTemplate returns the Pod with a strategic merge patch applied to it.
 //
-//  1. Merge keys are checked first: strategicpatch panics on a key that is a list,
-//     and takes two elements with one key for one.
-//  2. Directives are carried out where they meet nothing in the Pod: strategicpatch
-//     drops a new mapping with $patch: replace, and leaves $retainKeys in one.
-//  3. The merge is done under a recover, for what the check does not know.
-//  4. The result is decoded strictly: the merge accepts unknown fields and wrong
-//     types.
-//  5. What the executor needs is restored, and its containers come first: the
+//  1. What has no effect is left out, and what a service account needs is added.
+//  2. The patch is merged.
+//  3. What the executor needs is restored, and its containers come first: the
 //     merge puts those of the patch before the existing ones.
 func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
-	var patch any
-	if err := json.Unmarshal(template, &patch); err != nil {
+	var content any
+	if err := json.Unmarshal(template, &content); err != nil {
 		return nil, fmt.Errorf("pod_template is not valid JSON: %w", err)
 	}
-	fields, ok := patch.(map[string]any)
+	fields, ok := content.(map[string]any)
 	if !ok {
-		if patch == nil {
+		if content == nil {
 			return pod, nil
 		}
 		return nil, errors.New("pod_template is not a mapping")
 	}
+
+	// 1. Prepare the patch.
 	discard(fields)
 	mountToken(fields)
-	result, err := merged(pod, fields)
+
+	// 2. Merge.
+	result, err := patch.Merge(pod, fields)
+
+	// 3. Restore.
 	if err == nil {
-		err = restore(result, pod) // 5.
+		err = restore(result, pod)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pod_template: %w", err)
-	}
-	return result, nil
-}
-
-// merged returns the Pod with the fields of a patch merged.
-func merged(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
-	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.Pod{})
-	if err != nil {
-		return nil, err
-	}
-	plain, err := json.Marshal(pod)
-	if err != nil {
-		return nil, err
-	}
-	var base map[string]any
-	if err := json.Unmarshal(plain, &base); err != nil {
-		return nil, err
-	}
-
-	// 1. Check the merge keys.
-	if err := checkKeys("", fields, schema); err != nil {
-		return nil, err
-	}
-
-	// 2. Carry out directives in what is new.
-	settle(fields, base, schema)
-	patch, err := json.Marshal(fields)
-	if err != nil {
-		return nil, err
-	}
-
-	// 3. Merge.
-	text, err := merge(plain, patch)
-	if err != nil {
-		return nil, err
-	}
-
-	// 4. Decode.
-	result := &corev1.Pod{}
-	wrong, err := sigsjson.UnmarshalStrict(text, result)
-	if err := errors.Join(append([]error{err}, wrong...)...); err != nil {
-		return nil, fmt.Errorf("the merged Pod is not valid: %s", oneLine(err.Error()))
+		return nil, fmt.Errorf("pod_template: %s", oneLine(err.Error()))
 	}
 	return result, nil
 }
@@ -118,16 +77,6 @@ func mountToken(fields map[string]any) {
 	if _, set := spec["automountServiceAccountToken"]; !set {
 		spec["automountServiceAccountToken"] = true
 	}
-}
-
-// merge applies a strategic merge patch.
-func merge(plain, patch []byte) (merged []byte, err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("cannot be merged: %v", reason)
-		}
-	}()
-	return strategicpatch.StrategicMergePatch(plain, patch, corev1.Pod{})
 }
 
 // restore puts back what a template must not change in a Pod: names, labels and

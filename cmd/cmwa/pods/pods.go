@@ -12,6 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 )
@@ -100,9 +101,9 @@ func templatePool(template map[string]any) runtime.PoolSpec {
 
 // Changes is what changes in the Pods of a pool.
 type Changes struct {
-	File    string        `json:"file,omitempty"`
-	Pool    string        `json:"pool"`
-	Changes []kube.Change `json:"changes"`
+	File    string         `json:"file,omitempty"`
+	Pool    string         `json:"pool"`
+	Changes []patch.Change `json:"changes"`
 }
 
 // Templates returns what the templates of a file change in the Pods of jobs, for
@@ -115,7 +116,7 @@ func (r Release) Templates(source schema.Source) ([]Changes, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Changes{source.Path, spec.Name, append([]kube.Change{}, changes...)})
+		all = append(all, Changes{source.Path, spec.Name, append([]patch.Change{}, changes...)})
 	}
 	return all, nil
 }

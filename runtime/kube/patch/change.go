@@ -1,4 +1,4 @@
-package kube
+package patch
 
 import (
 	"encoding/json"

@@ -1,0 +1,183 @@
+package patch
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// plainPod returns a Pod as an agent makes it: with an init container, a container, and
+// a volume that both mount.
+func plainPod() *corev1.Pod {
+	mounts := []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app": "a"}},
+		Spec: corev1.PodSpec{
+			RestartPolicy:  corev1.RestartPolicyNever,
+			InitContainers: []corev1.Container{{Name: "prepare", Image: "p", Command: []string{"p"}, VolumeMounts: mounts}},
+			Containers:     []corev1.Container{{Name: "main", Image: "m", Command: []string{"m"}, VolumeMounts: mounts}},
+			Volumes:        []corev1.Volume{{Name: "work"}},
+		},
+	}
+}
+
+// documentOf returns the plain Pod with a patch merged, as data.
+func documentOf(text string) (Document, error) {
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(text), &fields); err != nil {
+		return nil, err
+	}
+	pod, err := Merge(plainPod(), fields)
+	if err != nil {
+		return nil, err
+	}
+	return NewDocument(pod, "main", "prepare")
+}
+
+func TestMerge(t *testing.T) {
+	t.Run("a Pod is not changed", func(t *testing.T) {
+		pod := plainPod()
+		if _, err := Merge(pod, map[string]any{"spec": map[string]any{"hostname": "h", "containers": []any{map[string]any{"name": "main", "image": "other"}}}}); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(pod, plainPod()) {
+			t.Errorf("it is now %+v", pod)
+		}
+	})
+	t.Run("a panic is an error", func(t *testing.T) {
+		// The check of the keys would find this one before the merge.
+		if _, err := merge([]byte(`{"spec": {"containers": [{"name": "a"}]}}`), []byte(`{"spec": {"containers": [{"name": ["a"]}]}}`)); err == nil {
+			t.Error("no error")
+		}
+	})
+}
+
+// leaf is a value in a document that is neither a mapping nor a list.
+type leaf struct {
+	path string
+	set  func(any)
+}
+
+// leaves returns the leaves below a value. The path of an element of a list is that
+// of the list.
+func leaves(path string, value any, set func(any)) (all []leaf) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, inner := range value {
+			all = append(all, leaves(at(path, key), inner, func(v any) { value[key] = v })...)
+		}
+	case []any:
+		for i, inner := range value {
+			all = append(all, leaves(path, inner, func(v any) { value[i] = v })...)
+		}
+	default:
+		all = append(all, leaf{path, set})
+	}
+	return all
+}
+
+// TestDocumentChanges changes one value after another of a Pod and expects that
+// each change is named, by a path that begins as that of the value does.
+func TestDocumentChanges(t *testing.T) {
+	whole := `{"metadata": {"labels": {"a/b": "c"}}, "spec": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a", "b"]}],
+		"tolerations": [{"key": "a"}, {"key": "b"}], "containers": [{"name": "proxy", "image": "p", "args": ["x"],
+			"env": [{"name": "A", "value": "b"}], "ports": [{"containerPort": 53, "protocol": "UDP"}],
+			"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
+		"volumes": [{"name": "cache", "projected": {"sources": [{"secret": {"name": "s"}}]}}]}}`
+	fresh := func() Document {
+		document, err := documentOf(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return document
+	}
+	paths := leaves("", map[string]any(fresh()), nil)
+	if len(paths) < 30 {
+		t.Fatalf("a Pod has %d values", len(paths))
+	}
+	slices.SortFunc(paths, func(a, b leaf) int { return strings.Compare(a.path, b.path) })
+	unnamed := func(path string) string { // without the names of elements
+		for {
+			before, rest, found := strings.Cut(path, "[")
+			_, after, closed := strings.Cut(rest, "]")
+			if !found || !closed {
+				return path
+			}
+			path = before + after
+		}
+	}
+	for _, one := range paths {
+		document, changed := fresh(), fresh()
+		for _, l := range leaves("", map[string]any(changed), nil) {
+			if l.path == one.path {
+				l.set("changed")
+			}
+		}
+		changes := document.Changes(changed)
+		if len(changes) == 0 || !slices.ContainsFunc(changes, func(c Change) bool {
+			return strings.HasPrefix(unnamed(one.path), strings.TrimSuffix(unnamed(c.Path), "."+"name"))
+		}) {
+			t.Errorf("%s: changes %v", one.path, changes)
+		}
+	}
+}
+
+// FuzzChanges compares the Pods of two templates: a Pod does not differ from
+// itself, differing Pods have a change, and the way back names the same paths.
+func FuzzChanges(f *testing.F) {
+	f.Add(`{}`, `{"spec": {"containers": [{"name": "a", "command": ["x"], "env": [{"name": "A", "value": "b"}]}]}}`)
+	f.Add(`{"spec": {"volumes": [{"name": "a", "emptyDir": {}}]}}`, `{"spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}`)
+	f.Add(`{"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}`, `{"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}`)
+	f.Add(`{"metadata": {"labels": {"": "a", "a.b": "c"}}}`, `{"metadata": {"finalizers": ["a/b"]}}`)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		from, err := documentOf(a)
+		if err != nil {
+			return
+		}
+		to, err := documentOf(b)
+		if err != nil {
+			return
+		}
+		forth, back := from.Changes(to), to.Changes(from)
+		if (len(forth) == 0) != reflect.DeepEqual(from, to) {
+			t.Errorf("%q to %q: changes %v", a, b, forth)
+		}
+		if len(from.Changes(from)) > 0 {
+			t.Errorf("%q differs from itself", a)
+		}
+		reversed := make([]Change, len(back))
+		for i, c := range back {
+			reversed[i] = Change{Path: c.Path, From: c.To, To: c.From}
+		}
+		if !reflect.DeepEqual(append([]Change{}, forth...), reversed) {
+			t.Errorf("%q to %q:\n%v\nand back:\n%v", a, b, forth, back)
+		}
+		for _, c := range forth {
+			if text := c.String(); strings.ContainsAny(text, "\n\r") || text == "" {
+				t.Errorf("%q to %q: %q", a, b, text)
+			}
+		}
+	})
+}
+
+// TestChangeString draws values at random and expects one line for each change.
+func TestChangeString(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 1_000 {
+		text := make([]rune, random.IntN(300))
+		for i := range text {
+			text[i] = rune(random.IntN(0x2fff))
+		}
+		line := Change{Path: "spec.hostname", From: nil, To: string(text)}.String()
+		if strings.ContainsAny(line, "\n\r\x00") || len(line) > len("spec.hostname: added ")+longestValue {
+			t.Fatalf("%q", line)
+		}
+	}
+}
