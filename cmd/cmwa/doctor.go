@@ -59,10 +59,8 @@ func doctorCommand(s streams) command.Command {
 // doctorParts returns what the checks are made with. They log nothing.
 func doctorParts(environ environment, config string, exchange bool) doctor.Parts {
 	log := slog.New(slog.DiscardHandler)
-	cluster := kube.Options{
-		RunnerDirectory: podtemplate.RunnerDirectory,
-		Environ:         environ.lookup, Image: agentImage + cli.Version(), Log: log,
-	}
+	cluster := podOptions()
+	cluster.Environ, cluster.Log = environ.lookup, log
 	return doctor.Parts{
 		Find: func() (schema.Source, error) {
 			source, err := find(config, environ)

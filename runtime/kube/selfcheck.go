@@ -23,10 +23,11 @@ const (
 )
 
 // SelfChecks returns the checks of what the Pods of a pool need: the API server, the
-// rights in the namespace, and that the cluster accepts the Pod of a job. That is
-// found out by a create as a dry run, which creates nothing; reviews of the agent's
-// own access are allowed to every user of a cluster by default.
+// rights in the namespace, and that the cluster accepts the Pod of a job. The last
+// takes a create as a dry run, which creates nothing; reviews of the agent's own access
+// are allowed to every user of a cluster by default. The context is that of the pool.
 func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
+	options.Context = spec.Identity.Context
 	c := &selfChecker{
 		spec: spec,
 		open: sync.OnceValues(func() (*Executor, error) {

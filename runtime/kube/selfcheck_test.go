@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -254,6 +256,19 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 		if len(results) != 2 {
 			t.Errorf("checks that need the API server were made: %+v", results)
 		}
+	})
+	t.Run("a context that is missing", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "kubeconfig")
+		text := `{"apiVersion": "v1", "kind": "Config", "contexts": [{"name": "ours", "context": {"cluster": "a"}}]}`
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		checks := SelfChecks(Options{
+			RunnerDirectory: runnerDirectory, Log: slog.New(slog.DiscardHandler),
+			Environ: func(name string) (string, bool) { return file, name == "KUBECONFIG" },
+		}, runtime.PoolSpec{Identity: runtime.Identity{Target: target, Context: "theirs"}})
+		results := map[string]runtime.CheckResult{apiCheck: checks[0].Run(t.Context())}
+		wantResult(t, results, apiCheck, runtime.LevelFailed, "theirs")
 	})
 	t.Run("something else in its place", func(t *testing.T) {
 		page := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }

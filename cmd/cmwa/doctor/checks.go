@@ -25,8 +25,8 @@ type Parts struct {
 	Environ func(string) (string, bool)
 	// OwnPod returns the check of the Pod that the agent runs in, or false if it runs
 	// in none of the cluster that its jobs run in. Shutdown is how long it lets jobs
-	// run on; files are those of its configuration. It is called if a pool has the
-	// target kubernetes.
+	// run on; files are those of its configuration. It is called if a pool runs jobs
+	// in the agent's own cluster.
 	OwnPod func(shutdown time.Duration, files []string) (runtime.SelfCheck, bool)
 	// Pool returns the checks of a pool: of its service and of its executor.
 	Pool func(runtime.PoolSpec) []runtime.SelfCheck
@@ -79,7 +79,7 @@ func Checks(ctx context.Context, parts Parts) []Check {
 func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool) {
 	elsewhere := 0
 	for i := range c.Pools {
-		if c.Pools[i].DeployTarget != "kubernetes" {
+		if c.Pools[i].DeployTarget != "kubernetes" || c.Pools[i].Kubernetes.Context != "" {
 			elsewhere++
 		}
 	}

@@ -67,6 +67,12 @@ func TestChecks(t *testing.T) {
 			wantResult(t, checks[2].Run(t.Context()), level, "")
 		}
 	})
+	t.Run("an agent with jobs in another cluster has no check of its Pod", func(t *testing.T) {
+		checks := Checks(t.Context(), at("token: pul-1\ndeploy_target: kubernetes\nkubernetes: {context: other}\n"))
+		if got := names(checks); strings.Contains(got, "of-pod,") {
+			t.Errorf("the checks are %s", got)
+		}
+	})
 	for name, c := range map[string]struct {
 		content string
 		level   runtime.CheckLevel
