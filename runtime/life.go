@@ -95,6 +95,12 @@ func (l *life) run(ctx context.Context) (gone bool) {
 	}
 
 	e, ended := l.attend(ctx, &children)
+	return l.finish(ctx, e, ended)
+}
+
+// finish reports how the job ended, and removes its instance unless the job goes on.
+// It reports whether the instance is gone, as far as is known.
+func (l *life) finish(ctx context.Context, e end, ended bool) (gone bool) {
 	switch {
 	case !ended && l.isLeft(ctx):
 		l.log.Info("the agent stops and the job goes on; the next agent adopts it", "environment", l.id)
@@ -218,16 +224,22 @@ func (l *life) follow(ctx context.Context, over <-chan struct{}) {
 		case last, ctx.Err() != nil, errors.Is(err, ErrNoEnvironment):
 			return true, nil
 		case err == nil: // the end, or a stream that broke off without an error
-			select {
-			case <-over:
-				return true, nil
-			case <-ctx.Done():
-				return true, nil
-			case <-time.After(endLimit):
-			}
+			return l.endsSoon(ctx, over), nil
 		}
 		return false, err
 	})
+}
+
+// endsSoon reports whether the job ends within endLimit.
+func (l *life) endsSoon(ctx context.Context, over <-chan struct{}) bool {
+	select {
+	case <-over:
+		return true
+	case <-ctx.Done():
+		return true
+	case <-time.After(endLimit):
+		return false
+	}
 }
 
 // retryEngine makes a call to the engine again and again until it is done or ctx
@@ -245,15 +257,27 @@ func (l *life) retryEngine(
 			return
 		case err != nil && !logged:
 			logged = true
-			l.log.Warn(message, "environment", l.id, "error", err)
+			l.warn(message, err)
 		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
+		awake(ctx, wake, wait)
+		if ctx.Err() != nil {
 			return
-		case <-time.After(wait):
 		}
 	}
+}
+
+// awake blocks until the wait is over, or wake or ctx ends it.
+func awake(ctx context.Context, wake <-chan struct{}, wait time.Duration) {
+	select {
+	case <-wake:
+	case <-ctx.Done():
+	case <-time.After(wait):
+	}
+}
+
+// warn logs an error of the engine.
+func (l *life) warn(message string, err error) {
+	l.log.Warn(message, "environment", l.id, "error", err)
 }
 
 func closed(c <-chan struct{}) bool {
@@ -274,10 +298,10 @@ func (l *life) ask(ctx context.Context, stop context.CancelCauseFunc) {
 	patience := never() // with a runner that is about to end by itself
 	last := time.Now()
 	for {
-		tuning, tuned := l.pool.settings()
+		interval, tuned := l.pool.statusInterval()
 		var due <-chan time.Time // never without an interval
-		if tuning.StatusInterval > 0 {
-			due = time.After(tuning.StatusInterval - time.Since(last))
+		if interval > 0 {
+			due = time.After(interval - time.Since(last))
 		}
 		select {
 		case <-ctx.Done():

@@ -294,6 +294,15 @@ func (p *Pool) settings() (Tuning, <-chan struct{}) {
 	return p.spec.Tuning, p.tuned
 }
 
+// statusInterval returns the interval that is in force now, and a channel that is
+// closed when there are other settings. Settings are large: each running job would
+// hold them on its stack.
+func (p *Pool) statusInterval() (time.Duration, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spec.Tuning.StatusInterval, p.tuned
+}
+
 // poke wakes the loop. The caller holds the lock.
 func (p *Pool) poke() {
 	select {

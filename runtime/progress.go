@@ -12,7 +12,7 @@ import (
 const (
 	// maxProgressLine is the longest line of progress in bytes, with its newline.
 	// The runner's own are shorter than 100 bytes.
-	maxProgressLine = 4 << 10
+	maxProgressLine = 1 << 10
 
 	// maxSteps is the number of steps that a job may have whose definition is not
 	// known here, because an earlier agent has started it.
@@ -37,8 +37,10 @@ type Progress struct {
 type streamState struct {
 	first   Progress // its first line
 	lines   int      // lines of progress in the longest read
-	ignored bool     // a line was ignored, and that was logged
-	stopped bool     // a line reported that the runner was asked to end
+	reader  *bufio.Reader
+	known   knownLines
+	ignored bool // a line was ignored, and that was logged
+	stopped bool // a line reported that the runner was asked to end
 }
 
 // listen reads one stream of progress to its end. The stream is not trusted:
@@ -55,12 +57,27 @@ func (l *life) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer stream.Close()
-	lines := bufio.NewReaderSize(stream, maxProgressLine)
+	l.stream.begin(stream)
+	err = l.readLines(ctx)
+	_ = stream.Close()
+	return err
+}
+
+// begin makes the reader read a stream from its beginning.
+func (s *streamState) begin(stream io.Reader) {
+	if s.reader == nil {
+		s.reader = bufio.NewReaderSize(stream, maxProgressLine)
+	}
+	s.reader.Reset(stream)
+	s.known = knownLines{}
+}
+
+// readLines reads the lines of a stream to its end. Thousands of goroutines may wait
+// in it: what it does with a line is elsewhere, and not on all of their stacks.
+func (l *life) readLines(ctx context.Context) error {
 	tooLong := false // a part of this line was skipped already
-	count, rotated := 0, false
 	for {
-		line, err := lines.ReadSlice('\n')
+		line, err := l.stream.reader.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			tooLong = true
@@ -69,33 +86,50 @@ func (l *life) listen(ctx context.Context) error {
 			return err
 		case tooLong:
 			tooLong = false
-			l.ignored(fmt.Errorf("line is longer than %d bytes", maxProgressLine))
+			l.ignored(errTooLong)
 		case len(line) > 0:
-			progress, invalid := l.parse(line)
-			switch {
-			case invalid == nil:
-				count++
-				if count == 1 && l.stream.lines > 0 {
-					rotated = progress != l.stream.first
-				} else if count == 1 {
-					l.stream.first = progress
-				}
-				old := count <= l.stream.lines
-				l.stream.lines = max(l.stream.lines, count)
-				if (!old || rotated) && l.saw(progress, old) && (progress.Step > 0 || progress.Status == Succeeded) {
-					l.pool.startSucceeded(l)
-				}
-				if progress.Stopped && (!old || rotated) && !l.stream.stopped { // lines can be repeated
-					l.stream.stopped = true
-					l.addEnding(ctx)
-				}
-			case err == nil: // a line without a newline was cut off
-				l.ignored(invalid)
-			}
+			l.heard(ctx, line, err == nil)
 		}
 		if err != nil {
 			return nil
 		}
+	}
+}
+
+// knownLines tells the lines of a stream that were read before from those that are
+// new.
+type knownLines struct {
+	count   int  // lines of progress so far
+	rotated bool // the engine has rotated its log
+}
+
+// errTooLong is why a line is ignored.
+var errTooLong = fmt.Errorf("line is longer than %d bytes", maxProgressLine)
+
+// heard takes one line. Whole is whether it ends with a newline.
+func (l *life) heard(ctx context.Context, line []byte, whole bool) {
+	known := &l.stream.known
+	progress, invalid := l.parse(line)
+	if invalid != nil {
+		if whole { // else the line was cut off
+			l.ignored(invalid)
+		}
+		return
+	}
+	known.count++
+	if known.count == 1 && l.stream.lines > 0 {
+		known.rotated = progress != l.stream.first
+	} else if known.count == 1 {
+		l.stream.first = progress
+	}
+	old := known.count <= l.stream.lines
+	l.stream.lines = max(l.stream.lines, known.count)
+	if (!old || known.rotated) && l.saw(progress, old) && (progress.Step > 0 || progress.Status == Succeeded) {
+		l.pool.startSucceeded(l)
+	}
+	if progress.Stopped && (!old || known.rotated) && !l.stream.stopped { // lines can be repeated
+		l.stream.stopped = true
+		l.addEnding(ctx)
 	}
 }
 

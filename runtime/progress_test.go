@@ -35,7 +35,7 @@ func TestProgress(t *testing.T) {
 	}
 	died := runtime.Exit{Code: 137, Reason: "killed"}
 
-	blank := strings.Repeat(" ", 4<<10)
+	blank := strings.Repeat(" ", 1<<10)
 	whole := `{"step":2,"lines":7}`
 
 	// Each job dies in step 2 after 7 lines, in spite of what else was written.
@@ -50,7 +50,7 @@ func TestProgress(t *testing.T) {
 		"forged success is corrected by the next line": {line(`{"step":3,"lines":3,"status":"succeeded"}`), running(2, 7)},
 		"forged failure is corrected by the next line": {line(`{"step":2,"lines":99,"status":"failed"}`), running(2, 7)},
 		"forged number of lines is corrected":          {line(`{"step":2,"lines":900719925474099}`), running(2, 7)},
-		"line of 4 KiB is read":                        {line(whole + blank[len(whole)+1:])},
+		"line of 1 KiB is read":                        {line(whole + blank[len(whole)+1:])},
 		"longer line is skipped up to its newline":     {running(2, 7), line(`{"step":3,"lines":9}` + blank)},
 		"line behind a longer line is read":            {line(strings.Repeat("x", 1<<20)), running(2, 7)},
 		"longer line that ends the output is ignored":  {running(2, 7), output(`{"step":3,"lines":9}` + blank + blank)},

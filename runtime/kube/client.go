@@ -68,7 +68,9 @@ func newClient(config *rest.Config) (*client, error) {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = machinery.ContentTypeProtobuf
 	config.AcceptContentTypes = machinery.ContentTypeProtobuf + "," + machinery.ContentTypeJSON
-	config.QPS, config.Burst = queriesPerSecond, queryBurst
+	if config.QPS == 0 {
+		config.QPS, config.Burst = queriesPerSecond, queryBurst
+	}
 	config.Timeout = 0 // of watches and logs, too; each call has its own
 	config.WarningHandlerWithContext = warnings{}
 	r, err := rest.RESTClientFor(config)

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -42,7 +41,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 		_ = log.Close()
 		return nil, e.explain("follow the Pod", context.DeadlineExceeded)
 	}
-	s := &stream{log: log, lines: bufio.NewReaderSize(log, lineBuffer), ctx: ctx, cancel: cancel}
+	s := &stream{log: log, ctx: ctx, cancel: cancel}
 	if now != nil && now.carrier != "" {
 		s.first = func() { e.received(ctx, now.carrier, name) }
 	}
@@ -63,46 +62,63 @@ func (e *Executor) received(ctx context.Context, resource, pod string) {
 // job.
 const receivedLimit = 10 * time.Second
 
-// lineBuffer is the size in bytes of a stream's buffer, and the longest line that
-// can be one of progress.
-const lineBuffer = 1 << 10
+// maxLine is the length in bytes of the longest line that can be one of progress.
+const maxLine = 512
 
-// stream is the progress in a container's log.
+// stream is the progress in a container's log. It has no buffer while it waits, as it
+// does for nearly all of a job.
 type stream struct {
 	log    io.ReadCloser
-	lines  *bufio.Reader
 	ctx    context.Context // of the request, for the cause of its end
 	cancel context.CancelCauseFunc
-	line   []byte // what is left of the line that is being read
-	within bool   // the next bytes belong to a line that does not pass
+	part   []byte // of the line that is being read
+	skips  bool   // that line does not pass
+	ready  []byte // lines that pass
 	first  func() // called once, at the first line that passes; may be nil
 }
 
 // Read reads lines of progress.
 func (s *stream) Read(p []byte) (int, error) {
-	for len(s.line) == 0 {
-		line, err := s.lines.ReadSlice('\n')
-		long := errors.Is(err, bufio.ErrBufferFull)
-		passes := !s.within && !long && bytes.HasPrefix(line, []byte("{")) && bytes.HasSuffix(line, []byte("\n"))
-		s.within = long
-		if passes {
-			s.line = line // valid until the next ReadSlice
-			if s.first != nil {
-				s.first()
-				s.first = nil
-			}
-			break
-		}
-		if err != nil && !long {
-			if s.ctx.Err() != nil && !errors.Is(err, io.EOF) {
-				err = context.Cause(s.ctx)
-			}
+	for len(s.ready) == 0 {
+		n, err := s.log.Read(p)
+		s.sift(p[:n])
+		switch {
+		case len(s.ready) > 0 && s.first != nil:
+			s.first()
+			s.first = nil
+		case len(s.ready) > 0 || err == nil:
+		case s.ctx.Err() != nil && !errors.Is(err, io.EOF):
+			return 0, context.Cause(s.ctx)
+		default:
 			return 0, err
 		}
 	}
-	n := copy(p, s.line)
-	s.line = s.line[n:]
+	n := copy(p, s.ready)
+	if s.ready = s.ready[n:]; len(s.ready) == 0 {
+		s.ready = nil
+	}
 	return n, nil
+}
+
+// sift takes the lines of progress out of the next part of the log.
+func (s *stream) sift(text []byte) {
+	for len(text) > 0 {
+		line, rest, whole := bytes.Cut(text, []byte("\n"))
+		text = rest
+		if !s.skips {
+			s.part = append(s.part, line...)
+			s.skips = len(s.part) >= maxLine || !bytes.HasPrefix(s.part, []byte("{"))
+		}
+		if whole && !s.skips {
+			s.ready = append(append(s.ready, s.part...), '\n')
+		}
+		if whole || s.skips {
+			s.part = nil
+		}
+		if whole {
+			s.skips = false
+		}
+	}
 }
 
 // Close ends the stream, and a Read that is blocked.

@@ -2,49 +2,103 @@ package kube
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	goruntime "runtime"
 	"runtime/debug"
-	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// maxMemory is the most memory that one running job may take in the executor, in
-// bytes.
-const maxMemory = 40 << 10
+// Limits of many jobs at a time in one agent.
+const (
+	maxMemory   = 40 << 10 // bytes that one running job may take
+	maxRequests = 5        // to the API server in the life of a job
+	maxGrowth   = 1.2      // of the memory of a job from 1,000 jobs to 5,000
+)
 
-// serveVariable makes TestServe serve.
+// serveVariable makes TestServe serve: its value is the number of Pods to begin with.
 const serveVariable = "CMWA_TEST_SERVE"
 
-// TestServe is the main function of a process that TestManyJobs starts: a fake
-// cluster whose memory is not counted. It ends with its standard input, and does
-// nothing in any other process.
+// TestServe is the main function of a process that other tests start: a fake cluster
+// whose memory is not counted. Its jobs run until a line of its standard input reads
+// "end". It answers each line with the requests that it has served so far, ends with
+// that input, and does nothing in any other process.
 func TestServe(t *testing.T) {
-	if os.Getenv(serveVariable) == "" {
+	pods := 0
+	if _, err := fmt.Sscan(os.Getenv(serveVariable), &pods); err != nil {
 		return
 	}
-	s := newScripted(t, last)
+	end := make(chan struct{})
+	s := newScripted(t, func(c *kubetest.Container) int {
+		fmt.Fprintln(c, `{"step":1,"lines":2}`)
+		select {
+		case <-end:
+			time.Sleep(rand.N(2 * time.Second)) // jobs do not end all at once
+			return runtime.CodeSucceeded
+		case <-c.Term:
+			return 143
+		}
+	})
+	if pods > 0 {
+		pod := fullPod(t)
+		for i := range pods {
+			pod.Name, pod.UID = fmt.Sprintf("%s%05d", namePrefix, i), ""
+			s.Put(pod)
+		}
+	}
+	say := func(value any) {
+		line, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.Write(append(line, '\n'))
+	}
 	config := s.Config()
-	line, err := json.Marshal(address{config.Host, config.CAData})
+	say(address{config.Host, config.CAData})
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if lines.Text() == "end" {
+			close(end)
+		}
+		say(s.Requests())
+	}
+}
+
+// fullPod is a Pod of a running job with everything that a cluster writes into it.
+func fullPod(t *testing.T) *corev1.Pod {
+	t.Helper()
+	pod, err := podOf(testJob(), namePrefix, settingsOf(agentImage))
 	if err != nil {
 		t.Fatal(err)
 	}
-	os.Stdout.Write(append(line, '\n'))
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	before := s.Requests()
-	line, _ = json.Marshal(before)
-	os.Stdout.Write(append(line, '\n'))
+	pod.Namespace = testNamespace
+	pod.Annotations[annotationHandoff] = string(make([]byte, 2000))
+	fields := bytes.Repeat([]byte(`{"f:status":{"f:conditions":{}}}`), 100)
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: fields}}}
+	pod.Status = seenPod(phase(corev1.PodRunning, "", ""), initIs(prepared(t)), mainIs(runs(mainContainer))).Status
+	for _, kind := range []corev1.PodConditionType{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"} {
+		condition(kind, corev1.ConditionTrue, "", "")(pod)
+	}
+	return pod
 }
 
 // address is how a fake cluster in another process is reached.
@@ -53,12 +107,12 @@ type address struct {
 	CA   []byte
 }
 
-// served starts a fake cluster in another process. Stop ends it, and returns the
-// requests that it has served.
-func served(t *testing.T) (config *rest.Config, stop func() map[string]int) {
+// served starts a fake cluster with so many Pods in another process. Tell sends it a
+// line, and returns the number of requests that it has served, by verb.
+func served(t testing.TB, pods int) (config *rest.Config, tell func(line string) map[string]int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServe$")
-	cmd.Env, cmd.Stderr = append(os.Environ(), serveVariable+"=1"), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), fmt.Sprint(serveVariable, "=", pods)), os.Stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -70,109 +124,261 @@ func served(t *testing.T) (config *rest.Config, stop func() map[string]int) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(output)
-	var at address
-	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &at) != nil {
-		t.Fatalf("the fake cluster prints %q", lines.Text())
-	}
-	config = &rest.Config{Host: at.Host, TLSClientConfig: rest.TLSClientConfig{CAData: at.CA}}
-	stop = sync.OnceValue(func() (requests map[string]int) {
+	t.Cleanup(func() {
 		_ = input.Close()
-		if lines.Scan() {
-			_ = json.Unmarshal(lines.Bytes(), &requests)
-		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return requests
 	})
-	t.Cleanup(func() { stop() })
-	return config, stop
+	lines := bufio.NewScanner(output)
+	hear := func(value any) {
+		if !lines.Scan() || json.Unmarshal(lines.Bytes(), value) != nil {
+			t.Fatalf("the fake cluster prints %q", lines.Text())
+		}
+	}
+	var at address
+	hear(&at)
+	config = &rest.Config{Host: at.Host, TLSClientConfig: rest.TLSClientConfig{CAData: at.CA}, QPS: -1}
+	return config, func(line string) (counts map[string]int) {
+		if _, err := io.WriteString(input, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		hear(&counts)
+		return counts
+	}
 }
 
-// TestManyJobs runs many jobs at a time. CMWA_TEST_JOBS sets how many.
-func TestManyJobs(t *testing.T) {
-	jobs := 200
-	if set, err := strconv.Atoi(os.Getenv("CMWA_TEST_JOBS")); err == nil {
-		jobs = set
+// endless is a service that has so many jobs, and wants all of them.
+type endless struct {
+	mu      sync.Mutex
+	jobs    int // that may be claimed
+	claimed int
+}
+
+func (s *endless) Claim(context.Context) (claim runtime.Claim, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claimed == s.jobs {
+		return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(10 * time.Millisecond)}}, nil
 	}
-	config, stop := served(t)
+	s.claimed++
+	id := fmt.Sprint("job-", s.claimed)
+	return runtime.Claim{Job: &runtime.Job{
+		ID: id, Kind: runtime.Deployment, Subject: "deployment-of-" + id, Token: secret.New("token-of-" + id),
+	}}, nil
+}
+
+func (s *endless) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
+
+func (s *endless) Definition(context.Context, *runtime.Job) (runtime.Definition, error) {
+	return runtimetest.Definition("true"), nil
+}
+
+func (s *endless) Wanted(context.Context, *runtime.Job) (runtime.Verdict, error) {
+	return runtime.CarryOn, nil
+}
+
+func (s *endless) Report(context.Context, *runtime.Job, runtime.Report) error { return nil }
+
+// load is what many jobs at a time cost.
+type load struct {
+	bytes    int64          // of memory, of one job that runs
+	requests map[string]int // by verb, in the whole life of all jobs
+	idle     map[string]int // in a second in which all jobs run
+	started  time.Duration  // until all run
+}
+
+// perJob returns the requests in the life of one job.
+func (l load) perJob(jobs int) float64 {
+	total := 0
+	for _, n := range l.requests {
+		total += n
+	}
+	return float64(total) / float64(jobs)
+}
+
+// carry runs so many jobs at a time in one pool, from their claims to their removals.
+func carry(t testing.TB, jobs int) (l load) {
+	t.Helper()
+	config, tell := served(t, 0)
+	requests := func() map[string]int { return tell("") }
 	cluster, err := New(Options{
-		RunnerDirectory: runnerDirectory,
-		Config:          config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
+		RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1",
+		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := cluster.Executor("")
-	if err := e.pods.ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	service := runtimetest.NewService()
-	start := func(i int) string {
-		job := testJob()
-		job.ID, job.Definition = "job-"+strconv.Itoa(i), runtimetest.Definition("true")
-		service.Add(job)
-		id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.Offer(job)))
-		if err != nil {
-			t.Errorf("start: %v", err)
-		}
-		return id
-	}
-	start(-1) // what is made once
-	before := memory()
-
-	// Start them, and attend each as a pool does.
-	ids := make([]string, jobs)
-	began := time.Now()
-	var group sync.WaitGroup
-	for i := range jobs {
-		group.Go(func() { ids[i] = start(i) })
-	}
-	group.Wait()
-	took := time.Since(began)
-	service = nil
-	var attended, followed sync.WaitGroup
-	for _, id := range ids {
-		followed.Add(1)
-		attended.Go(func() { _, _ = e.Wait(t.Context(), id) })
-		attended.Go(func() {
-			stream, err := e.Follow(t.Context(), id)
-			if err != nil {
-				t.Errorf("follow: %v", err)
-				followed.Done()
+	e, cloud := cluster.Executor(""), &endless{jobs: 1}
+	spec := runtime.PoolSpec{Name: "main", Identity: testJob().Identity, Tuning: runtime.Tuning{
+		MaxJobs: jobs + 1, PollingInterval: time.Millisecond, StatusInterval: time.Minute,
+	}}
+	pool := runtime.NewPool(spec, runtime.Parts{
+		Cloud: cloud, Executor: e, Agent: "agent-1", Close: e.Close, Log: slog.New(slog.DiscardHandler),
+		Environ: func(string) (string, bool) { return "", false },
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- pool.Run(t.Context()) }()
+	running := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(clusterLimit); ; time.Sleep(20 * time.Millisecond) {
+			n := 0
+			for _, job := range pool.State().Jobs {
+				if job.Phase == runtime.Started {
+					n++
+				}
+			}
+			if n >= want && requests()["log"] >= want {
 				return
 			}
-			defer stream.Close()
-			lines := bufio.NewReaderSize(stream, 64)
-			_, _, _ = lines.ReadLine()
-			followed.Done()
-			_, _ = io.Copy(io.Discard, lines)
-		})
-	}
-	followed.Wait()
-	used := (memory() - before) / int64(jobs)
-	t.Logf("%d jobs started in %v; %d bytes a job", jobs, took.Round(time.Millisecond), used)
-	if used > maxMemory {
-		t.Errorf("a job takes %d bytes, want at most %d", used, maxMemory)
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d jobs run: %v", n, want, requests())
+			}
+		}
 	}
 
-	// Nothing is polled, and one watch serves them all.
-	requests := stop()
-	t.Logf("requests: %v", requests)
-	total := 0
-	for _, n := range requests {
-		total += n
+	// The first job makes what is made once.
+	running(1)
+	before, first := memory(), requests()
+	began := time.Now()
+	cloud.mu.Lock()
+	cloud.jobs += jobs
+	cloud.mu.Unlock()
+	running(jobs + 1)
+	l.started = time.Since(began)
+	l.bytes = (memory() - before) / int64(jobs)
+
+	// Nothing is requested while they run.
+	quiet := requests()
+	time.Sleep(time.Second)
+	l.idle = difference(requests(), quiet)
+
+	// All end and are removed.
+	tell("end")
+	pool.Drain()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
-	if requests["watch"]+requests["list"] > 2 || total > 4*jobs+jobs/2+10 {
-		t.Errorf("requests: %v", requests)
-	}
-	e.Close()
+	l.requests = difference(requests(), first)
+	return l
 }
 
-// memory returns what is in use after a collection: heap and stacks.
+// difference returns the counts of now beyond those of before.
+func difference(now, before map[string]int) map[string]int {
+	more := map[string]int{}
+	for verb, n := range now {
+		if n > before[verb] {
+			more[verb] = n - before[verb]
+		}
+	}
+	return more
+}
+
+// memory returns what is in use after some collections, of which each one halves a
+// stack that is too large: heap and stacks.
 func memory() int64 {
-	debug.FreeOSMemory()
+	for range 5 {
+		debug.FreeOSMemory()
+	}
 	var m goruntime.MemStats
 	goruntime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }
+
+// check checks what does not depend on the machine.
+func (l load) check(t testing.TB, jobs int) {
+	t.Helper()
+	if l.bytes > maxMemory && !raceEnabled { // the race detector's stacks are larger
+		t.Errorf("a job takes %d bytes, want at most %d", l.bytes, maxMemory)
+	}
+	if l.perJob(jobs) > maxRequests {
+		t.Errorf("a job takes %.1f requests, want at most %d: %v", l.perJob(jobs), maxRequests, l.requests)
+	}
+	if l.requests["watch"]+l.requests["list"] > 0 || len(l.idle) > 0 {
+		t.Errorf("the API server is polled: in all %v, while the jobs run %v", l.requests, l.idle)
+	}
+}
+
+func TestManyJobs(t *testing.T) {
+	const jobs = 200
+	l := carry(t, jobs)
+	t.Logf("%d jobs at a time: %d bytes a job, %.1f requests a job", jobs, l.bytes, l.perJob(jobs))
+	l.check(t, jobs)
+}
+
+// BenchmarkManyJobs runs 1,000 and then 5,000 jobs at a time in one pool.
+func BenchmarkManyJobs(b *testing.B) {
+	for b.Loop() {
+		per := map[int]int64{}
+		for _, jobs := range []int{1000, 5000} {
+			b.Logf("starting %d jobs", jobs)
+			l := carry(b, jobs)
+			per[jobs] = l.bytes
+			b.ReportMetric(float64(l.bytes)/1024, fmt.Sprintf("KB/job-of-%d", jobs))
+			b.Logf("%d jobs at a time: %.1f KB a job (limit %d), %.1f requests a job (limit %d), all run after %s, %v in a second in which all run",
+				jobs, float64(l.bytes)/1024, maxMemory>>10, l.perJob(jobs), maxRequests, l.started.Round(100*time.Millisecond), l.idle)
+			l.check(b, jobs)
+		}
+		growth := float64(per[5000]) / float64(per[1000])
+		b.ReportMetric(growth, "ratio")
+		b.Logf("a job among 5,000 takes %.2f times the memory of one among 1,000 (limit %.1f)", growth, maxGrowth)
+		if growth > maxGrowth {
+			b.Errorf("the memory of a job grows with their number: %.2f times", growth)
+		}
+	}
+}
+
+// TestManyPods lists 5,000 Pods, as a stream and in pages, and keeps little of each.
+func TestManyPods(t *testing.T) {
+	const keeps = 4 << 10 // bytes of each
+	for name, pods := range map[string]int{"stream": 5000, "pages": 3 * pageSize} {
+		t.Run(name, func(t *testing.T) {
+			config, tell := served(t, pods)
+			if name == "pages" {
+				config.WrapTransport = withoutStreams
+			}
+			cluster, err := New(Options{
+				RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1",
+				Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := memory()
+			began := time.Now()
+			e := cluster.Executor("")
+			defer e.Close()
+			if err := e.pods.ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(began)
+			used := (memory() - before) / int64(pods)
+			t.Logf("%d Pods listed after %s; %d bytes of each; requests %v", pods, took.Round(time.Millisecond), used, tell(""))
+			if used > keeps {
+				t.Errorf("a Pod takes %d bytes, want at most %d", used, keeps)
+			}
+			found, err := e.List(t.Context(), "agent-1")
+			if err != nil || len(found) != pods {
+				t.Errorf("List returns %d Pods, %v", len(found), err)
+			}
+		})
+	}
+}
+
+// withoutStreams makes an API server one that offers no list as a stream.
+func withoutStreams(next http.RoundTripper) http.RoundTripper {
+	return transport(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Query().Get("sendInitialEvents") == "" {
+			return next.RoundTrip(r)
+		}
+		const text = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422}`
+		return &http.Response{
+			StatusCode: http.StatusUnprocessableEntity, Request: r, Body: io.NopCloser(strings.NewReader(text)),
+			Header: http.Header{"Content-Type": {"application/json"}},
+		}, nil
+	})
+}
+
+// transport is a function that makes requests.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -25,40 +25,61 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	if err := e.pods.ready(ctx); err != nil {
 		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, err)
 	}
-	seen := e.pods.subscribe(name, false)
-	defer seen.close()
-	limits := &waitLimits{executor: e}
+	w := &wait{executor: e, name: name, uid: uid, seen: e.pods.subscribe(name, false)}
+	defer w.seen.close()
 	for {
-		now, gone, changed := seen.now()
-		switch {
-		case now == nil || gone && now.uid == uid && !now.over():
-			return e.vanished(ctx, name, uid, now)
-		case now.uid != uid:
-			return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, runtime.ErrNoEnvironment)
-		case gone:
-			return exitOf(now), nil
-		}
-		left, exit := limits.next(now)
-		if exit != nil {
-			return *exit, nil
+		left, changed, end := w.look(ctx)
+		if end != nil {
+			return end.exit, end.err
 		}
 		timer := time.NewTimer(left)
 		select {
 		case <-changed:
 		case <-timer.C:
 		case <-ctx.Done():
-			timer.Stop()
-			return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, context.Cause(ctx))
 		}
 		timer.Stop()
 	}
 }
 
-// waitLimits is how long one Wait accepts states that can end in two ways.
-type waitLimits struct {
-	executor *Executor
-	lost     time.Time // since when the node does not report; zero while it does
-	ended    time.Time // since when the container has ended without a reason
+// wait is one call of Wait. It lasts as long as its job, so that little of it is on
+// the stack.
+type wait struct {
+	executor  *Executor
+	name, uid string
+	seen      *subscription
+
+	// How long states are accepted that can end in two ways.
+	lost  time.Time // since when the node does not report; zero while it does
+	ended time.Time // since when the container has ended without a reason
+}
+
+// ending is what Wait returns.
+type ending struct {
+	exit runtime.Exit
+	err  error
+}
+
+// look returns how the Pod ended, or when to look again: after left, or when changed
+// is closed.
+func (w *wait) look(ctx context.Context) (left time.Duration, changed <-chan struct{}, end *ending) {
+	now, gone, changed := w.seen.now()
+	switch {
+	case ctx.Err() != nil:
+		return 0, nil, &ending{err: fmt.Errorf("wait for Pod %s: %w", w.name, context.Cause(ctx))}
+	case now == nil || gone && now.uid == w.uid && !now.over():
+		exit, err := w.executor.vanished(ctx, w.name, w.uid, now)
+		return 0, nil, &ending{exit, err}
+	case now.uid != w.uid:
+		return 0, nil, &ending{err: fmt.Errorf("wait for Pod %s: %w", w.name, runtime.ErrNoEnvironment)}
+	case gone:
+		return 0, nil, &ending{exit: exitOf(now)}
+	}
+	left, exit := w.next(now)
+	if exit != nil {
+		return 0, nil, &ending{exit: *exit}
+	}
+	return left, changed, nil
 }
 
 // untilChanged is the time until the next look when nothing but a change of the Pod
@@ -67,31 +88,31 @@ const untilChanged = 24 * time.Hour
 
 // next returns how the Pod ended, or the time after which to look again if it has
 // not changed.
-func (p *waitLimits) next(now *state) (time.Duration, *runtime.Exit) {
+func (w *wait) next(now *state) (time.Duration, *runtime.Exit) {
 	if now.over() {
 		exit := exitOf(now)
 		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || reported(exit.Code) {
 			return 0, &exit
 		}
-		if p.ended.IsZero() {
-			p.ended = time.Now()
+		if w.ended.IsZero() {
+			w.ended = time.Now()
 		}
-		left := time.Until(p.ended.Add(reasonLimit))
+		left := time.Until(w.ended.Add(reasonLimit))
 		if left <= 0 {
 			return 0, &exit
 		}
 		return left, nil
 	}
 	if !now.nodeLost {
-		p.lost = time.Time{}
+		w.lost = time.Time{}
 		return untilChanged, nil
 	}
-	if p.lost.IsZero() {
-		p.lost = time.Now()
+	if w.lost.IsZero() {
+		w.lost = time.Now()
 	}
-	left := time.Until(p.lost.Add(p.executor.lostLimit))
+	left := time.Until(w.lost.Add(w.executor.lostLimit))
 	if left <= 0 {
-		reason := fmt.Sprintf("node %s has not reported for %s", now.node, p.executor.lostLimit)
+		reason := fmt.Sprintf("node %s has not reported for %s", now.node, w.executor.lostLimit)
 		return 0, &runtime.Exit{Code: never, Reason: reason}
 	}
 	return left, nil
