@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -55,8 +54,18 @@ func template(text string) func(*runtime.Job) {
 	return func(job *runtime.Job) { job.Tuning.Place.Kubernetes.Template = []byte(text) }
 }
 
-func TestStartThatFailsOnACluster(t *testing.T) {
+// TestFailuresOnACluster meets what one node can produce. The loss of a node takes the
+// cluster a minute, in which the others run.
+func TestFailuresOnACluster(t *testing.T) {
 	n := onCluster(t)
+	lost := loseNode(t, n)
+	t.Run("Start", func(t *testing.T) { startsThatFail(t, n) })
+	t.Run("Wait", func(t *testing.T) { podsThatEnd(t, n) })
+	t.Run("node that is lost", lost)
+}
+
+// startsThatFail starts jobs whose Pods cannot run.
+func startsThatFail(t *testing.T, n *kubetest.Namespace) {
 	main := func(fields string) func(*runtime.Job) {
 		return template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", ` + fields + `}]}}`)
 	}
@@ -71,7 +80,7 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 		"image of the agent":             {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = "cmwa-test/missing:1" }, false, "container pulumi-workflow-prepare: "},
 		"image of another agent":         {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.Image = kubetest.BaseImage }, false, "container pulumi-workflow-prepare: container has runAsNonRoot"},
 		"service account":                {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.ServiceAccount = "missing" }, false, "change kubernetes.service_account"},
-		"too much cpu":                   {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.CPU = "1000" }, false, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."},
+		"too much cpu":                   {func(j *runtime.Job) { j.Tuning.Place.Kubernetes.CPU = "1000" }, false, "1 Insufficient cpu"},
 		"node selector":                  {template(`{"spec": {"nodeSelector": {"disk": "none"}}}`), false, "didn't match Pod's node affinity/selector"},
 		"ConfigMap of the environment":   {main(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`), false, `CreateContainerConfigError: configmap "none" not found`},
 		"ConfigMap of a volume":          {template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`), false, "see its events"},
@@ -83,7 +92,7 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, n.Agent, n.Name)
-			e.stuckLimit = 8 * time.Second
+			e.stuckLimit = 3 * time.Second
 			_, log, err := startOn(t, n, e, func(job *runtime.Job) {
 				job.Tuning.Place.Kubernetes.StartTimeout = 12 * time.Second
 				c.change(job)
@@ -99,32 +108,51 @@ func TestStartThatFailsOnACluster(t *testing.T) {
 }
 
 func TestQuotaOnACluster(t *testing.T) {
+	t.Parallel()
 	n := onCluster(t)
-	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
-	quota := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	e, a := open(t, n.Agent, n.Name), adminOf(t, n)
+	hard := func(pods string) values { return values{"spec": values{"hard": values{"pods": pods}}} }
+	quota := hard("0")
+	quota["apiVersion"], quota["kind"], quota["metadata"] = "v1", "ResourceQuota", values{"name": "quota"}
+	a.do(http.MethodPost, a.path("resourcequotas"), quota)
+	if err := refusal(t, e, func(*runtime.Job) {}); !strings.Contains(err.Error(), "ResourceQuota") {
+		t.Errorf("the check returns %v", err)
 	}
-	if err := core.Post().Namespace(n.Name).Resource("resourcequotas").Body(quota).Do(t.Context()).Error(); err != nil {
-		t.Fatal(err)
-	}
-	e := open(t, n.Agent, n.Name)
-	time.Sleep(time.Second) // until the quota is known to the API server
 	_, log, err := startOn(t, n, e, func(job *runtime.Job) {
 		job.Tuning.Place.Kubernetes.StartTimeout = 3 * time.Second
 	})
 	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") || !strings.Contains(log, "cannot be created yet, trying again: ") {
 		t.Errorf("got %v; step 0 says\n%s", err, log)
 	}
+
+	// The next job waits until the quota is raised.
 	job := testJob()
+	job.ID, job.Definition = "job-"+n.Name, runtimetest.Definition("sleep 600")
 	place(job)
-	if err := e.Check(t.Context(), job.Tuning); err == nil || !strings.Contains(err.Error(), "ResourceQuota") {
-		t.Errorf("the check returns %v", err)
+	service := runtimetest.NewService()
+	job.Service = serve(t, n.HostAddress(t), service)
+	service.Add(job)
+	var id string
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		id, err = e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.Offer(job)))
+		started <- err
+	}()
+	service.Await(t, job.ID, "the quota in step 0", func(r runtimetest.Record) bool {
+		return strings.Contains(r.Text(0), "cannot be created yet, trying again: ") && strings.Contains(r.Text(0), "exceeded quota")
+	})
+	a.do(http.MethodPatch, a.path("resourcequotas", "quota"), hard("5"))
+	if err := <-started; err != nil {
+		t.Fatalf("%v\n%s", err, service.Record(job.ID).Text(0))
+	}
+	if err := e.Remove(t.Context(), id, time.Second); err != nil {
+		t.Error(err)
 	}
 }
 
-func TestEndsOnACluster(t *testing.T) {
-	n := onCluster(t)
+// podsThatEnd ends jobs in ways that no runner reports, or not always.
+func podsThatEnd(t *testing.T, n *kubetest.Namespace) {
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	memory := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "resources": {"limits": {"memory": "48Mi"}}}]}}`)
 	storage := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "resources": {"limits": {"ephemeral-storage": "10Mi"}}}]}}`)
@@ -157,7 +185,6 @@ func TestEndsOnACluster(t *testing.T) {
 			pod, _, _ := parseID(id)
 			ended := waiting(t, e, id)
 			if c.act != nil {
-				time.Sleep(200 * time.Millisecond) // until Wait has begun
 				if err := c.act(pod); err != nil {
 					t.Fatal(err)
 				}
@@ -165,7 +192,7 @@ func TestEndsOnACluster(t *testing.T) {
 			var exit runtime.Exit
 			select {
 			case exit = <-ended:
-			case <-time.After(2 * time.Minute): // an eviction takes up to 40 seconds
+			case <-time.After(clusterLimit): // an eviction takes up to 40 seconds
 				t.Fatal("Wait does not return")
 			}
 			// An eviction sends a TERM first, which the runner may report in time.

@@ -44,7 +44,7 @@ func open(t *testing.T, config *rest.Config, namespace string) *Executor {
 func place(job *runtime.Job) {
 	job.Definition.Image.Reference = kubetest.BaseImage
 	job.Tuning.Place.Kubernetes.ImagePullPolicy = "Never"
-	job.Tuning.Place.Kubernetes.StartTimeout = 15 * time.Second
+	job.Tuning.Place.Kubernetes.StartTimeout = clusterLimit
 	job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
 }
 
@@ -57,6 +57,7 @@ func TestConformanceOnACluster(t *testing.T) {
 			switch work {
 			case runtimetest.Hopeless:
 				job.Definition.Image.Reference = "cmwa-test/missing:1"
+				job.Tuning.Place.Kubernetes.StartTimeout = 10 * time.Second
 			case runtimetest.Misset:
 				job.Tuning.Place.Kubernetes.ServiceAccount = "missing"
 			}

@@ -147,6 +147,10 @@ func TestExitOf(t *testing.T) {
 	}{
 		"success":                     {seenPod(running, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0}},
 		"failed step":                 {seenPod(running, mainIs(ends(mainContainer, 10, "Error", "log"))), runtime.Exit{Code: 10}},
+		"failed step, evicted":        {seenPod(phase(corev1.PodFailed, "Evicted", "too much"), mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10, Reason: "Evicted: too much"}},
+		"failed step, preempted":      {seenPod(running, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), mainIs(ends(mainContainer, 12, "Error", ""))), runtime.Exit{Code: 12, Reason: "PreemptionByScheduler: preempting"}},
+		"failed step, deleted":        {seenPod(running, deleted, mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10}},
+		"success, deleted":            {seenPod(running, deleted, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0}},
 		"child out of memory":         {seenPod(running, mainIs(ends(mainContainer, 10, "OOMKilled", ""))), runtime.Exit{Code: 10}},
 		"out of memory":               {seenPod(running, mainIs(ends(mainContainer, 137, "OOMKilled", ""))), runtime.Exit{Code: 137, Reason: "out of memory"}},
 		"out of memory, not said":     {seenPod(running, limited, mainIs(ends(mainContainer, 137, "Error", ""))), runtime.Exit{Code: 137, Reason: "killed, probably because it was out of memory"}},

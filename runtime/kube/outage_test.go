@@ -19,9 +19,16 @@ import (
 // down is an API server that is not there.
 func down(kubetest.Request) *kubetest.Fault { return &kubetest.Fault{} }
 
-// waiting begins to wait for a job's end.
+// waiting begins to wait for a job's end, and returns when the wait has begun.
 func waiting(t *testing.T, e *Executor, id string) <-chan runtime.Exit {
 	t.Helper()
+	name, _, _ := parseID(id)
+	held := func() int {
+		e.pods.mu.Lock()
+		defer e.pods.mu.Unlock()
+		return e.pods.entry(name).holds
+	}
+	before := held()
 	ended := make(chan runtime.Exit, 1)
 	go func() {
 		exit, err := e.Wait(t.Context(), id)
@@ -30,6 +37,9 @@ func waiting(t *testing.T, e *Executor, id string) <-chan runtime.Exit {
 		}
 		ended <- exit
 	}()
+	for held() == before && len(ended) == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	return ended
 }
 

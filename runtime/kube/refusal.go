@@ -43,6 +43,9 @@ func (e *Executor) explain(doing string, err error) error {
 	case apierrors.IsForbidden(err) && strings.Contains(text, "quota"):
 		return fmt.Errorf("%s: a ResourceQuota of namespace %s refuses the Pod: "+
 			"raise it, or change kubernetes.cpu and kubernetes.memory (%s)", doing, e.namespace, text)
+	case apierrors.IsForbidden(err) && strings.Contains(text, " usage per "):
+		return fmt.Errorf("%s: a LimitRange of namespace %s refuses the Pod: "+
+			"change kubernetes.cpu and kubernetes.memory, or resources in pod_template (%s)", doing, e.namespace, text)
 	case apierrors.IsForbidden(err) && strings.Contains(text, lackOfRight):
 		return fmt.Errorf("%s: the agent's service account lacks a right in namespace %s: "+
 			"grant create, get, list, watch, update and delete on pods and pods/log (%s)", doing, e.namespace, text)

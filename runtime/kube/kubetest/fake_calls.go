@@ -155,10 +155,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 		}
 	}
 	if initial {
-		end := &corev1.Pod{}
-		end.ResourceVersion = strconv.FormatInt(version, 10)
-		end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-		out.send(watch.Bookmark, end)
+		out.bookmark(version)
 	}
 
 	// Then each change, but none that came after broken was closed, which is done with
@@ -234,6 +231,14 @@ func (s *sender) send(kind watch.EventType, pod *corev1.Pod) {
 		panic(err)
 	}
 	_, _ = frame.Write(text)
+}
+
+// bookmark sends the end of the initial events.
+func (s *sender) bookmark(version int64) {
+	end := &corev1.Pod{}
+	end.ResourceVersion = strconv.FormatInt(version, 10)
+	end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	s.send(watch.Bookmark, end)
 }
 
 func (s *sender) flush() {

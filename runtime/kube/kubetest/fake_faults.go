@@ -252,7 +252,8 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	a.mu.Unlock()
 	if all == nil {
 		kind := schema.GroupResource{Resource: events}
-		a.answer(w, r, http.StatusForbidden, status(apierrors.NewForbidden(kind, "", errors.New("the Role has no right on them"))))
+		refused := apierrors.NewForbidden(kind, "", errors.New("the Role has no right on them"))
+		a.answer(w, r, http.StatusForbidden, status(refused))
 		return
 	}
 	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
