@@ -53,8 +53,7 @@ func runCommand(hard context.Context, s streams) command.Command {
 func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	// A HUP requests a check of the configuration and a retry. By default it would end the process, and
 	// leave the jobs: it is caught from the beginning and until all jobs have ended.
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGHUP)
+	asked := hangUps()
 	defer signal.Stop(asked)
 
 	// The configuration, as it is now.
@@ -112,6 +111,13 @@ func runAgent(ctx, hurry context.Context, config string, s streams) error {
 	}
 	log.logger.Info("agent has stopped")
 	return nil
+}
+
+// hangUps returns a channel that receives each HUP.
+func hangUps() chan os.Signal {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGHUP)
+	return asked
 }
 
 // newReloader returns what reads the configuration again when its files change.

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+const (
+	podLimit      = 200 * time.Millisecond // from claim to first step, beyond a Pod that is created by hand
+	programSizeMB = 36
+)
+
+// BenchmarkPodBesideByHand compares the time from the claim of a job to its first step
+// with that from the creation of the same Pod to its first output, pair by pair: same
+// image, same volumes, same init container. A random pause comes before each one,
+// because the kubelet looks at ended containers once a second.
+func BenchmarkPodBesideByHand(b *testing.B) {
+	const pairs = 20
+	for b.Loop() {
+		w := newWorld(b, "kubernetes")
+		v := w.watch()
+		w.agent("polling_interval: 100ms", "log_level: info")
+		pods := kubetest.Client(b, w.cluster.Agent, corev1.SchemeGroupVersion)
+		spec := w.specOfAJob(pods)
+		var ours, byHand []time.Duration
+		for i := range pairs {
+			time.Sleep(rand.N(time.Second))
+			byHand = append(byHand, w.podByHand(pods, fmt.Sprint("by-hand-", i), spec))
+			time.Sleep(rand.N(time.Second))
+			ours = append(ours, w.firstStep(v, fmt.Sprint("pair-", i)))
+			if (i+1)%5 == 0 {
+				b.Logf("%d of %d pairs: median job %s, median Pod by hand %s", i+1, pairs, median(ours), median(byHand))
+			}
+		}
+		more := median(ours) - median(byHand)
+		b.ReportMetric(float64(median(ours).Milliseconds()), "ms/job")
+		b.ReportMetric(float64(median(byHand).Milliseconds()), "ms/by-hand")
+		b.ReportMetric(float64(more.Milliseconds()), "ms-more")
+		b.Logf("%d pairs: median from claim to first step %s, median Pod by hand %s, difference %s (limit %s)",
+			pairs, median(ours), median(byHand), more, podLimit)
+		if more > podLimit {
+			b.Errorf("a job begins %s after the same Pod by hand, want at most %s", more, podLimit)
+		}
+	}
+}
+
+// specOfAJob runs a job, so that all images are warm, and returns the spec of its Pod
+// as the agent created it, with a command in place of the runner.
+func (w *world) specOfAJob(pods *rest.RESTClient) corev1.PodSpec {
+	w.t.Helper()
+	w.queue("first", order{Steps: []step{{Name: "a", Run: "sleep 1"}}})
+	w.eventually("the job has a Pod", func() bool { return len(w.containers("first")) == 1 })
+	var pod corev1.Pod
+	name := w.containers("first")[0]
+	w.must(pods.Get().Namespace(w.cluster.Name).Resource("pods").Name(name).Do(w.t.Context()).Into(&pod))
+	w.await("first", "succeeded")
+	pod.Spec.NodeName = "" // what the scheduler has written
+	pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = []string{"cat", "/proc/uptime"}, nil
+	return pod.Spec
+}
+
+// podByHand creates a Pod, and returns the time from there to the time that it prints.
+func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpec) time.Duration {
+	w.t.Helper()
+	in := func(r *rest.Request) *rest.Request { return r.Namespace(w.cluster.Name).Resource("pods") }
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	began := time.Now()
+	w.must(in(pods.Post()).Body(pod).Do(w.t.Context()).Error())
+	w.eventually("the Pod has ended", func() bool {
+		w.must(in(pods.Get()).Name(name).Do(w.t.Context()).Into(pod))
+		return len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].State.Terminated != nil
+	})
+	log, err := in(pods.Get()).Name(name).SubResource("log").Param("container", spec.Containers[0].Name).
+		Do(w.t.Context()).Raw()
+	w.must(err)
+	w.must(in(pods.Delete()).Name(name).Body(&metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}).
+		Do(w.t.Context()).Error())
+	return w.printed(string(log)).Sub(began)
+}
+
+// firstStep runs a job, and returns the time from its claim to the time that its first
+// step prints.
+func (w *world) firstStep(v *witness, stack string) time.Duration {
+	w.t.Helper()
+	v.mu.Lock()
+	clear(v.claimed)
+	v.mu.Unlock()
+	w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo uptime $(cat /proc/uptime)"}}})
+	w.await(stack, "succeeded")
+	w.eventually("the Pod is removed", func() bool { return len(w.containers(stack)) == 0 })
+	_, text, _ := strings.Cut(w.log(stack), "\nuptime ")
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, claimed := range v.claimed {
+		return w.printed(text).Sub(claimed)
+	}
+	w.t.Fatal("the job was not claimed")
+	return 0
+}
+
+// printed returns the time that the content of /proc/uptime stands for. Containers
+// have the clock of this machine.
+func (w *world) printed(text string) time.Time {
+	w.t.Helper()
+	seconds := func(text string) time.Duration {
+		fields := strings.Fields(text)
+		if len(fields) == 0 {
+			w.t.Fatalf("%q is not the content of /proc/uptime", text)
+		}
+		value, err := strconv.ParseFloat(fields[0], 64)
+		w.must(err)
+		return time.Duration(value * float64(time.Second))
+	}
+	now, err := os.ReadFile("/proc/uptime")
+	w.must(err)
+	return time.Now().Add(seconds(text) - seconds(string(now)))
+}
+
+// BenchmarkProgramSize shows the size of the program as it is released.
+func BenchmarkProgramSize(b *testing.B) {
+	for b.Loop() {
+		program := filepath.Join(b.TempDir(), "cmwa")
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("build: %v\n%s", err, out)
+		}
+		info, err := os.Stat(program)
+		if err != nil {
+			b.Fatal(err)
+		}
+		size := float64(info.Size()) / (1 << 20)
+		b.ReportMetric(size, "MB")
+		b.Logf("cmwa has %.1f MB (limit %d)", size, programSizeMB)
+		if size > programSizeMB {
+			b.Errorf("cmwa has %.1f MB, want at most %d", size, programSizeMB)
+		}
+	}
+}
