@@ -25,10 +25,10 @@ type checkedPlace struct {
 }
 
 // Check returns why no job could be started now: the API server does not answer,
-// rights are missing, or the cluster refuses the Pods of these settings. The first
-// is known from the watch without a request. The last takes a create as a dry run,
-// which the API server answers like a real one; it is repeated when settings change,
-// while it finds a problem, and once a minute.
+// rights are missing, or the cluster refuses the Pods of these settings or what carries
+// their handoffs. The first is known from the watch without a request. The others take
+// creates as dry runs, which the API server answers like real ones; they are repeated
+// when settings change, while one finds a problem, and once a minute.
 //
 // A Pod that is refused for what its template changes is no such problem: the job
 // fails, and its log has the message of the API server, for whoever tries a
@@ -63,9 +63,27 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err != nil {
 		return e.explain("create a Pod as a dry run", err)
 	}
+	if err := e.checkDelivery(ctx, tuning); err != nil {
+		return err
+	}
 	e.checked.mu.Lock()
 	defer e.checked.mu.Unlock()
 	e.checked.place, e.checked.at = tuning.Place, time.Now()
+	return nil
+}
+
+// checkDelivery returns why the object could not be created that carries the handoffs of
+// these settings, if one does.
+func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) error {
+	d := deliveryOf(tuning.Place.Kubernetes.Handoff, 0)
+	if d.resource == "" {
+		return nil
+	}
+	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check")}
+	o := d.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
+	if err := e.client.createObject(ctx, d.resource, o, true); err != nil {
+		return e.explainObject("create", d.resource, err)
+	}
 	return nil
 }
 

@@ -134,6 +134,13 @@ func TestDeliveryThatFails(t *testing.T) {
 			t.Errorf("got %v; step 0 says\n%s", err, log)
 		}
 		s.none(t)
+		if err := e.Check(t.Context(), job.Tuning); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the check returns %v", err)
+		}
+		s.Inject(nil)
+		if err := e.Check(t.Context(), job.Tuning); err != nil || len(s.Objects(secrets, testNamespace)) > 0 {
+			t.Errorf("the check returns %v, and there are %d Secrets", err, len(s.Objects(secrets, testNamespace)))
+		}
 	})
 	t.Run("Pod that is refused leaves no object", func(t *testing.T) {
 		s := newScripted(t, succeed)

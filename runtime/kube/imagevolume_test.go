@@ -12,7 +12,7 @@ import (
 // so the Pod is checked by a dry run, and what a user of such a runtime sees.
 func TestImageVolumeOnACluster(t *testing.T) {
 	n := onCluster(t)
-	for _, setting := range []string{"sealed", handoffSecret} {
+	for _, setting := range []string{"sealed", handoffConfigMap} {
 		job := testJob()
 		place(job)
 		job.Tuning.Place.Kubernetes.Runner, job.Tuning.Place.Kubernetes.Handoff = runnerImage, setting

@@ -54,7 +54,7 @@ func (e *Executor) createObject(ctx context.Context, resource string, o object, 
 			return context.Cause(ctx)
 		}
 		limited, cancel := outliving(ctx, callLimit)
-		err := e.client.createObject(limited, resource, o)
+		err := e.client.createObject(limited, resource, o, false)
 		cancel()
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			return nil
@@ -130,12 +130,17 @@ type object interface {
 	machinery.Object
 }
 
-// createObject creates an object in its namespace.
-func (c *client) createObject(ctx context.Context, resource string, o object) error {
+// createObject creates an object in its namespace. With dry, the API server checks it
+// and creates nothing.
+func (c *client) createObject(ctx context.Context, resource string, o object, dry bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
+	options := metav1.CreateOptions{FieldManager: managedByValue}
+	if dry {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
 	err := c.rest.Post().Namespace(o.GetNamespace()).Resource(resource).
-		VersionedParams(&metav1.CreateOptions{FieldManager: managedByValue}, c.parameters).Body(o).Do(ctx).Error()
+		VersionedParams(&options, c.parameters).Body(o).Do(ctx).Error()
 	return because(ctx, err)
 }
 

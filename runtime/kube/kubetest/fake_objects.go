@@ -103,6 +103,7 @@ func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace stri
 	a.mu.Lock()
 	before, there := a.objects[key]
 	switch {
+	case r.URL.Query().Get("dryRun") != "":
 	case request.Verb == "create" && !there, request.Verb == "update" && there:
 		a.objects[key] = sent
 	case request.Verb == "delete":
