@@ -32,11 +32,9 @@ func doctorCommand(s streams) command.Command {
 		}},
 		Long: "Prints one line for each check, with the cure, and always in the same order. Run it where the agent\n" +
 			"runs, as its user and with its variables, also while the agent runs:\n" +
-			"kubectl exec deploy/NAME -- cmwa doctor.\n" +
-			"\n" +
+			"kubectl exec deploy/NAME -- cmwa doctor.\n\n" +
 			"No job is claimed, and nothing is made or changed. The token is checked by the status of a deployment\n" +
-			"that does not exist, since a poll may claim a job; a Pod is created as a dry run only.\n" +
-			"\n" +
+			"that does not exist, since a poll may claim a job; a Pod is created as a dry run only.\n\n" +
 			"Exit code 0: no check failed, though there may be warnings; 1: the agent would not start, or no job\n" +
 			"could run; 2: the command line is wrong. A check that does not end within 30 seconds has failed.",
 		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
@@ -62,12 +60,7 @@ func doctorParts(environ environment, config string, exchange bool) doctor.Parts
 	cluster := podOptions()
 	cluster.Environ, cluster.Log = environ.lookup, log
 	return doctor.Parts{
-		Find: func() (schema.Source, error) {
-			source, err := find(config, environ)
-			source.Release = carriedOut
-			return source, err
-		},
-		Environ: environ.lookup,
+		Find: func() (schema.Source, error) { return findForRun(placesOf(config, environ)) }, Environ: environ.lookup,
 		OwnPod: func(grace time.Duration, files []string) (runtime.SelfCheck, bool) {
 			return kube.SelfCheckOwnPod(cluster, grace+runtime.StopGrace, files)
 		},

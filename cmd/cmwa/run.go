@@ -124,13 +124,16 @@ func hangUps() chan os.Signal {
 func newReloader(config string, environ environment, watcher *watch.Watcher, log *slog.Logger) *reconcile.Reloader {
 	places := placesOf(config, environ)
 	return reconcile.NewReloader(reconcile.ReloaderParts{
-		Find: func() (schema.Source, error) {
-			source, err := schema.Find(places)
-			source.Release = carriedOut
-			return source, err
-		},
+		Find:  func() (schema.Source, error) { return findForRun(places) },
 		Watch: watcher.Watch, Written: watcher.Written, Frozen: watch.Frozen, Log: log,
 	})
+}
+
+// findForRun finds the configuration as a running agent does.
+func findForRun(places schema.Places) (schema.Source, error) {
+	source, err := schema.Find(places)
+	source.Release = carriedOut
+	return source, err
 }
 
 // load finds and reads the configuration.
