@@ -163,9 +163,7 @@ func (s streams) printPlan(before, after *schema.Config, format string) error {
 		err = writeJSON(s.stdout, planJSON(reloads, changed))
 	} else {
 		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
-			err = pods.Write(s.stdout, changed, func(_ pods.Changes, pools string) string {
-				return pools + ": Pods of the next jobs"
-			})
+			err = pods.WriteReload(s.stdout, changed)
 		}
 	}
 	switch {

@@ -69,14 +69,6 @@ type vetDocument struct {
 	Pods []pods.Changes `json:"pods,omitempty"` // with --pod
 }
 
-// templateHeading returns the line above what a template changes.
-func templateHeading(c pods.Changes, pools string) string {
-	if len(c.Changes) == 0 {
-		return c.File + ": " + pools + ": no template changes the Pod of a job"
-	}
-	return c.File + ": " + pools + ": the template changes the Pod of a job"
-}
-
 // vetFormat returns the function that writes findings, and with --pod what templates
 // change, in a format.
 func (s streams) vetFormat(name string) (func([]report.Finding, []pods.Changes) error, bool) {
@@ -89,7 +81,7 @@ func (s streams) vetFormat(name string) (func([]report.Finding, []pods.Changes) 
 			if err := report.Text(s.stdout, all, terminal, coloured); err != nil {
 				return err
 			}
-			return pods.Write(s.stdout, changed, templateHeading)
+			return pods.WriteTemplates(s.stdout, changed)
 		}, true
 	case "json":
 		return func(all []report.Finding, changed []pods.Changes) error {

@@ -29,8 +29,11 @@ func isOwn(list, name string) bool {
 // documentation, "Customer-managed runners", example of an init container).
 const RunnerDirectory = "/mnt/pulumi/workflow"
 
-// handoffDirectory is where a job's container has the file with what it shall do.
-const handoffDirectory = "/mnt/pulumi/handoff"
+// Further folders of the agent in a job's container.
+const (
+	handoffDirectory = "/mnt/pulumi/handoff" // what the runner shall do
+	imageDirectory   = "/mnt/pulumi/runner"  // the agent's image, where the runner is not copied
+)
 
 // protect refuses what belongs to the agent, whatever else is wrong with it.
 func (c *checker) protect(n node) {
@@ -202,7 +205,7 @@ func (c *checker) protectEntry(n node, list string) {
 // lies; empty if it lies in none.
 func ownFolder(where string) string {
 	where = path.Clean("/" + where)
-	for _, folder := range []string{RunnerDirectory, handoffDirectory} {
+	for _, folder := range []string{RunnerDirectory, handoffDirectory, imageDirectory} {
 		if where == folder || strings.HasPrefix(where, folder+"/") {
 			return folder
 		}

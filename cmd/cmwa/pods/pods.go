@@ -146,9 +146,24 @@ func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 	return all, nil
 }
 
-// Write writes a paragraph for each pool: a heading, and a line for each change.
+// WriteTemplates writes what templates change.
+func WriteTemplates(w io.Writer, all []Changes) error {
+	return write(w, all, func(c Changes, pools string) string {
+		if len(c.Changes) == 0 {
+			return c.File + ": " + pools + ": no template changes the Pod of a job"
+		}
+		return c.File + ": " + pools + ": the template changes the Pod of a job"
+	})
+}
+
+// WriteReload writes what a reload changes.
+func WriteReload(w io.Writer, all []Changes) error {
+	return write(w, all, func(_ Changes, pools string) string { return pools + ": Pods of the next jobs" })
+}
+
+// write writes a paragraph for each pool: a heading, and a line for each change.
 // Pools of one file with the same changes share a paragraph.
-func Write(w io.Writer, all []Changes, heading func(c Changes, pools string) string) error {
+func write(w io.Writer, all []Changes, heading func(c Changes, pools string) string) error {
 	// Find the pools that share a paragraph.
 	type paragraph struct{ file, text string }
 	var order []paragraph

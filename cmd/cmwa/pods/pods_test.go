@@ -69,13 +69,15 @@ func TestTemplatesAreJudgedAlike(t *testing.T) {
 
 // TestOwnMountsAreRefused expects that vet knows where the agent mounts its volumes.
 func TestOwnMountsAreRefused(t *testing.T) {
-	document, err := kube.Preview(templatePool(nil), "image", kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
+	spec := templatePool(nil)
+	spec.Tuning.Place.Kubernetes.Runner = "image"
+	document, err := kube.Preview(spec, "image", kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
 	if err != nil {
 		t.Fatal(err)
 	}
 	containers := document["spec"].(map[string]any)["containers"].([]any)
 	mounts := containers[0].(map[string]any)["volumeMounts"].([]any)
-	if len(mounts) < 2 {
+	if len(mounts) < 3 {
 		t.Errorf("there are %d mounts", len(mounts))
 	}
 	for _, mount := range mounts {
