@@ -119,9 +119,14 @@ func (e *Executor) explainObject(verb, resource string, err error) error {
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot ") {
 		return e.explain(doing, err)
 	}
-	return fmt.Errorf("%s: the agent's service account may not %s %s in namespace %s: "+
-		"grant create, update, list and delete on %s, or set kubernetes.handoff to sealed (%s)",
-		doing, verb, resource, e.namespace, resource, shortened(err.Error()))
+	cure := "grant create, update, list and delete on " + resource
+	if resource == secrets {
+		cure += ", or set kubernetes.handoff to sealed"
+	} else { // of a large handoff, which may be sealed already
+		cure += ", as the documented Role does"
+	}
+	return fmt.Errorf("%s: the agent's service account may not %s %s in namespace %s: %s (%s)",
+		doing, verb, resource, e.namespace, cure, shortened(err.Error()))
 }
 
 // object is a ConfigMap or a Secret.
