@@ -141,14 +141,28 @@ func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtim
 			WithCure("check the service, and what stands between")
 	case a.status == http.StatusUnauthorized:
 		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithCure("%s", cure)
+	case a.status == without.status:
+		return runtime.CheckSkipped("the service answers alike with the token and without (status %d), "+
+			"and a poll, which would show the difference, may claim a job", a.status).
+			WithCure("start the agent, and look at cmwa status")
+	case unclear(a.status):
+		return runtime.CheckSkipped("the answer to a request with the token decides nothing: %v", a.refusal).
+			WithCure("repeat the check later")
 	case a.status == http.StatusForbidden:
 		return runtime.CheckWarned("the service knows the token and forbids the request: %v", a.refusal).
 			WithCure("check at the service that the pool exists, and that its organisation may use agents")
-	case without.status == http.StatusUnauthorized || without.status == http.StatusForbidden:
-		return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
-			"to a request that claims no job", a.status, without.status)
 	}
-	return runtime.CheckSkipped("the service answers alike with the token and without (status %d), "+
-		"and a poll, which would show the difference, may claim a job", a.status).
-		WithCure("start the agent, and look at cmwa status")
+	return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
+		"to a request that claims no job", a.status, without.status)
+}
+
+// unclear reports whether a status may come from what stands before a service, or from
+// a service that has not looked at the token. One service was seen to answer 500 for
+// this call with a valid token.
+func unclear(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return status/100 == 3
 }

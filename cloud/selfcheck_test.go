@@ -352,6 +352,16 @@ func TestSelfChecksOfAToken(t *testing.T) {
 		}})
 		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelWarning, "pool exists")
 	})
+	t.Run("a gateway that answers in place of the service", func(t *testing.T) {
+		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Header.Get("Authorization") == "" {
+				return false
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}})
+		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelSkipped, "decides nothing")
+	})
 	t.Run("a service that answers alike with any token", func(t *testing.T) {
 		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusNotFound)
