@@ -4,8 +4,9 @@
 // agent's documentation grants.
 //
 // For what a cluster cannot be asked to do, it has an API server in memory ([API])
-// that serves Pods, ConfigMaps and Secrets over HTTP with injected faults, and runs them ([Kubelet]) as
-// processes ([Processes]) or as functions.
+// that serves Pods, ConfigMaps and Secrets over HTTP with injected faults, and runs
+// Pods ([Kubelet]) as processes ([Processes]) or as functions. Without a network
+// ([NewAPIWithoutNetwork]), an outage of minutes takes no time.
 //
 // It will never use another cluster: it reads CMWA_TEST_KUBECONFIG only, not
 // KUBECONFIG or ~/.kube/config, and refuses a kubeconfig that kube-up has not
