@@ -74,18 +74,18 @@ func (e *Executor) awaitDeletion(ctx context.Context, seen *subscription, uid st
 	name := seen.name
 	overdue := time.NewTimer(time.Duration(grace)*time.Second + overdueLimit)
 	defer overdue.Stop()
-	for {
+	for looked := time.Now(); ; {
 		now, gone, changed := seen.now()
 		if now != nil && (gone || now.uid != uid) {
 			return nil
 		}
-		wait := lookSeldom
-		if now == nil || e.pods.health() != nil {
-			wait = lookEvery
-		}
 		select {
 		case <-changed:
-		case <-time.After(wait):
+		case <-time.After(lookEvery):
+			if now != nil && e.pods.health() == nil && time.Since(looked) < lookSeldom {
+				continue
+			}
+			looked = time.Now()
 			there, err := e.client.get(ctx, e.namespace, name)
 			if absent(err) || err == nil && string(there.UID) != uid {
 				return nil
