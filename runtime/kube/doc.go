@@ -150,9 +150,14 @@
 // Each pool looks every 20 seconds for Pods of owners that no longer exist. An owner
 // does not exist if its name is not found, has another uid, or belongs to a Pod that
 // succeeded or failed. One that cannot be read, is being deleted, or is on a node that
-// is lost exists: its agent may run. A look costs nothing if the watch shows no Pod of others, else one get for each owner. A
-// new agent of a rolling update starts while the old one still drains, which is why a
-// look at the start is not enough.
+// is lost exists: its agent may run. A look costs nothing if the watch shows no Pod of
+// others, else one get for each owner. A new agent of a rolling update starts while the
+// old one still drains, which is why a look at the start is not enough.
+//
+// An agent whose Pod was deleted by force may run on for a while. It sends no handoff to
+// a Pod that another agent has adopted, because that one removes a Pod without a handoff.
+// Two agents in one Pod would have the same owner, and attend each other's jobs: a Pod
+// has one agent.
 //
 // A Pod is adopted by an update that names the version that was read. The API server
 // accepts one such update of a version (200 of 200 races of two agents; the other one
@@ -169,8 +174,9 @@
 //
 // An agent in a Pod never ends its jobs when it stops: the kubelet sends the same
 // TERM whether the Pod is deleted, moved or replaced. The job goes on, its runner
-// reports by itself, and another agent adopts it. A job whose handoff is not sent yet
-// fails, because only the agent that claimed it has its token.
+// reports by itself, and another agent adopts it, also if the kubelet still pulls its
+// image. A job whose handoff is not sent yet fails, because only the agent that claimed
+// it has its token.
 //
 // An agent outside of a cluster, and one that may not read its own Pod, finds its
 // Pods by its id, which its state folder keeps.

@@ -38,9 +38,10 @@ type starting struct {
 	stuckAt time.Time // since when the Pod is stuck; zero if it is not
 }
 
-// await sends the handoff as soon as there is a key for it, and returns nil when
-// the job's container has started, or may have. It fails when the Pod cannot start, or
-// does not start in time. A Pod that the watch does not show any more is asked for,
+// await sends the handoff as soon as there is a key for it, and returns nil when the
+// job's container has started, or may have. It also returns nil when ctx ends after the
+// handoff was sent, if jobs are left to other agents. It fails when the Pod cannot start,
+// or does not start in time. A Pod that the watch does not show any more is asked for,
 // because a list can be an old one.
 func (s *starting) await(ctx context.Context) error {
 	for {
@@ -81,7 +82,11 @@ func (s *starting) await(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() == nil:
+		case s.sent && s.executor.LeavesJobs(): // the job may run, and another agent adopts it
+			return nil
+		default:
 			return context.Cause(ctx)
 		}
 	}
@@ -226,6 +231,8 @@ func (s *starting) send(ctx context.Context, key string) error {
 		case err == nil:
 			s.sent = true
 			return nil
+		case errors.Is(err, errAdopted):
+			return fmt.Errorf("send the job to its Pod: %w", err)
 		case apierrors.IsConflict(err) && !fromProxy(err):
 			wait = 0
 		case !refusals.about(err):
@@ -286,8 +293,20 @@ func (s *starting) write(ctx context.Context, sealed string) error {
 	return e.update(ctx, there, sealed)
 }
 
-// update writes a sealed handoff into a copy of the Pod, and that to the cluster.
+// errAdopted ends a start whose Pod belongs to another agent by now, which removes it.
+var errAdopted = errors.New("another agent has adopted the Pod, because this agent's own Pod does not exist any more")
+
+// update writes a sealed handoff into a copy of the Pod, and that to the cluster. A Pod
+// that another agent has adopted gets none; one that has a handoff then, of an earlier
+// call whose answer was lost, goes on with that.
 func (e *Executor) update(ctx context.Context, pod *corev1.Pod, sealed string) error {
+	switch o := ownerOf(pod); {
+	case !e.self.known() || o.UID == "" || o == e.self.owner:
+	case pod.Annotations[annotationHandoff] != "":
+		return nil
+	default:
+		return errAdopted
+	}
 	pod = pod.DeepCopy()
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}

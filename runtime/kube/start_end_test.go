@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// replaced returns a fake cluster with the agents agent-x and agent-y, whose Pods run
+// nothing. Jobs succeed.
+func replaced(t *testing.T) (s *scripted, first, second *Executor) {
+	t.Helper()
+	s = newScripted(t, succeed)
+	s.kubelet.Hold = func(pod *corev1.Pod) *corev1.PodStatus {
+		if !strings.HasPrefix(pod.Name, "agent-") {
+			return nil
+		}
+		return &corev1.PodStatus{Phase: corev1.PodRunning}
+	}
+	a := &agents{API: s.API}
+	a.put("agent-x", "agent")
+	a.put("agent-y", "agent")
+	return s, a.agent(t, "agent-x"), a.agent(t, "agent-y")
+}
+
+// TestHandoffOfAdoptedPod starts a job whose Pod another agent adopts meanwhile: the own
+// Pod of the first agent was deleted by force, and the agent has not ended yet.
+func TestHandoffOfAdoptedPod(t *testing.T) {
+	const adopted = "another agent has adopted the Pod"
+	t.Run("before the key", func(t *testing.T) {
+		s, first, second := replaced(t)
+		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
+			if c.Name == prepareContainer {
+				s.Change(pod.Namespace, pod.Name, second.self.mark)
+			}
+		}
+		_, _, err := s.start(t, first, s.job("job-1"))
+		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
+			t.Errorf("got %v, and the Pod has %d handoffs", err, len(s.handoffs()))
+		}
+	})
+	t.Run("before the update", func(t *testing.T) {
+		s, first, second := replaced(t)
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "update" {
+				s.Change(testNamespace, r.Name, second.self.mark)
+			}
+			return nil
+		})
+		_, _, err := s.start(t, first, s.job("job-1"))
+		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
+			t.Errorf("got %v, and the Pod has %d handoffs", err, len(s.handoffs()))
+		}
+	})
+	t.Run("after an update whose answer is lost", func(t *testing.T) {
+		s, first, second := replaced(t)
+		updates := 0
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb != "update" {
+				return nil
+			}
+			if updates++; updates == 1 {
+				return &kubetest.Fault{Status: 500, After: true}
+			}
+			s.Change(testNamespace, r.Name, second.self.mark)
+			return nil
+		})
+		id, _, err := s.start(t, first, s.job("job-1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit := waitFor(t, second, id); exit.Code != runtime.CodeSucceeded || updates != 2 {
+			t.Errorf("the job ended with %+v, after %d updates", exit, updates)
+		}
+	})
+}
+
+// TestStartThatIsGivenUp ends a start whose Pod has the handoff, while the kubelet pulls
+// the image of the job.
+func TestStartThatIsGivenUp(t *testing.T) {
+	giveUp := func(s *scripted, e *Executor) (id string, err error) {
+		ctx, stop := context.WithCancelCause(t.Context())
+		pulled := make(chan struct{})
+		defer close(pulled)
+		s.kubelet.Before = func(_ *corev1.Pod, c corev1.Container) {
+			if c.Name == mainContainer {
+				<-pulled
+			}
+		}
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "update" {
+				time.AfterFunc(200*time.Millisecond, func() { stop(errors.New("the agent is stopping")) })
+			}
+			if r.Verb == "delete" {
+				s.Drop(testNamespace, r.Name) // at once, as no container runs
+			}
+			return nil
+		})
+		job := s.job("job-1")
+		return e.Start(ctx, job, runtime.NewSetup(job, s.service, runtimetest.Offer(job)))
+	}
+	t.Run("agent in a Pod leaves the job", func(t *testing.T) {
+		s, e, next := replaced(t)
+		id, err := giveUp(s, e)
+		if err != nil {
+			t.Fatalf("got %v, want a job that goes on", err)
+		}
+		if exit := waitFor(t, next, id); exit.Code != runtime.CodeSucceeded {
+			t.Errorf("the job ended with %+v", exit)
+		}
+	})
+	t.Run("agent outside of a cluster removes the Pod", func(t *testing.T) {
+		s := newScripted(t, succeed)
+		_, err := giveUp(s, s.executor(t))
+		if err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
+			t.Errorf("got %v", err)
+		}
+		s.none(t)
+	})
+}
