@@ -16,8 +16,10 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// identifyLimit bounds the request for the agent's own Pod.
-const identifyLimit = 15 * time.Second
+const (
+	identifyLimit = 15 * time.Second // of one request for the agent's own Pod
+	identifyRetry = 2 * time.Second  // after a request that was refused
+)
 
 // agentPod names the Pod that the agent runs in; zero if it runs in none.
 type agentPod struct{ namespace, name string }
@@ -41,7 +43,8 @@ func agentPodOf(lookup func(string) (string, bool), namespace string) agentPod {
 //
 // It returns an error if the API server gives no answer, and the caller repeats the
 // call. An answer that the agent's own Pod cannot be read is logged once, and is no
-// error.
+// error. The first refusal is believed when it has lasted for refusalLimit, because
+// what starts without an owner is never adopted.
 func (c *Cluster) Identify(ctx context.Context) error {
 	if c.at == (agentPod{}) || c.selfNow().known() {
 		return nil
@@ -59,9 +62,7 @@ func (c *Cluster) Identify(ctx context.Context) error {
 	}
 
 	// Read the Pod.
-	limited, cancel := context.WithTimeout(ctx, identifyLimit)
-	defer cancel()
-	pod, err := c.client.get(limited, c.at.namespace, c.at.name)
+	pod, err := c.ownPod(ctx)
 	switch {
 	case err == nil:
 		found := selfOf(pod)
@@ -79,6 +80,24 @@ func (c *Cluster) Identify(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("read the agent's own Pod %s/%s: %w", c.at.namespace, c.at.name, err)
+}
+
+// ownPod reads the agent's own Pod. A refusal is not believed at once, unless one was
+// before. The caller holds c.identifying.
+func (c *Cluster) ownPod(ctx context.Context) (*corev1.Pod, error) {
+	refusals := doubt{limit: refusalLimit}
+	for {
+		limited, cancel := context.WithTimeout(ctx, identifyLimit)
+		pod, err := c.client.get(limited, c.at.namespace, c.at.name)
+		cancel()
+		refused := apierrors.IsForbidden(err) && !fromProxy(err)
+		switch {
+		case !refused, c.warned, !refusals.about(err):
+			return pod, err
+		case !pause(ctx, identifyRetry):
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // selfNow returns what the agent knows of its own Pod now.

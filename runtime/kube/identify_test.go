@@ -1,10 +1,13 @@
 package kube
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
@@ -56,6 +59,61 @@ func TestIdentify(t *testing.T) {
 		if e.Owned() || e.LeavesJobs() {
 			t.Error("it behaves as in a Pod")
 		}
+	})
+}
+
+// refusedGet is the message of an API server that does not let the agent read its Pod.
+const refusedGet = `pods "agent-x" is forbidden: User "agent" cannot get resource "pods" in the namespace "jobs"`
+
+func TestIdentifyRefusedForAWhile(t *testing.T) {
+	refusal := kubetest.Fault{Status: http.StatusForbidden, Message: refusedGet}
+	t.Run("API server that does not know the Role yet", func(t *testing.T) {
+		identifySlowly(t, func(t *testing.T, a *agents, cluster *Cluster) {
+			a.Inject(times(5, "get", refusal))
+			if err := cluster.Identify(t.Context()); err != nil || !cluster.selfNow().known() {
+				t.Errorf("got %+v, %v", cluster.selfNow(), err)
+			}
+			if log := a.log.String(); strings.Contains(log, "level=WARN") {
+				t.Errorf("the log:\n%s", log)
+			}
+		})
+	})
+	t.Run("right is missing", func(t *testing.T) {
+		identifySlowly(t, func(t *testing.T, a *agents, cluster *Cluster) {
+			a.Inject(func(kubetest.Request) *kubetest.Fault { return &refusal })
+			for i, limits := range [][2]time.Duration{{refusalLimit, refusalLimit + identifyRetry}, {0, time.Second}} {
+				began := time.Now()
+				if err := cluster.Identify(t.Context()); err != nil || cluster.selfNow().known() {
+					t.Errorf("call %d: %+v, %v", i, cluster.selfNow(), err)
+				}
+				if took := time.Since(began); took < limits[0] || took > limits[1] {
+					t.Errorf("call %d took %s", i, took)
+				}
+			}
+			if log := a.log.String(); strings.Count(log, "level=WARN") != 1 {
+				t.Errorf("want one warning; the log:\n%s", log)
+			}
+		})
+	})
+	t.Run("context that ends", func(t *testing.T) {
+		identifySlowly(t, func(t *testing.T, a *agents, cluster *Cluster) {
+			a.Inject(func(kubetest.Request) *kubetest.Fault { return &refusal })
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := cluster.Identify(ctx); err == nil || strings.Contains(a.log.String(), "level=WARN") {
+				t.Errorf("got %v; the log:\n%s", err, &a.log)
+			}
+		})
+	})
+}
+
+// identifySlowly tells a story of an agent in a Pod in simulated time.
+func identifySlowly(t *testing.T, story func(t *testing.T, a *agents, cluster *Cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		a := &agents{API: kubetest.NewAPIWithoutNetwork(t)}
+		a.put("agent-x", "agent")
+		story(t, a, a.cluster(t, "agent-x"))
 	})
 }
 
