@@ -209,10 +209,11 @@ func endReason(s *state) string {
 	case code == runtime.CodeFailed || code == runtime.CodeFailedUnreported:
 		// A TERM that the runner has answered. Deletions are left out, because the agent
 		// itself deletes the Pod of a job that it stops.
-		if s.reason == "" && s.disruption.none() {
+		why := s.ending()
+		if why.none() || why.message == deletedText {
 			return ""
 		}
-		return verdict{trouble: s.ending()}.String()
+		return verdict{trouble: why}.String()
 	case reported(code):
 		return ""
 	case s.reason != "": // Evicted, DeadlineExceeded
