@@ -290,7 +290,7 @@ func (l load) check(t testing.TB, jobs int) {
 	if l.bytes > maxMemory && !raceEnabled { // the race detector's stacks are larger
 		t.Errorf("a job takes %d bytes, want at most %d", l.bytes, maxMemory)
 	}
-	if l.perJob(jobs) > maxRequests {
+	if l.perJob(jobs) > maxRequests && !raceEnabled { // on a slow machine, more updates meet a conflict
 		t.Errorf("a job takes %.1f requests, want at most %d: %v", l.perJob(jobs), maxRequests, l.requests)
 	}
 	if l.requests["watch"]+l.requests["list"] > 0 || len(l.idle) > 0 {

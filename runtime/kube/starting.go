@@ -265,13 +265,21 @@ func (s *starting) carry(ctx context.Context, sealed string, until time.Time) er
 	return nil
 }
 
-// write makes one attempt to write the annotation of the handoff. It starts from the newest
-// Pod that the watch has shown; after a conflict, that Pod is read.
+// write makes one attempt to write the annotation of the handoff. It starts from the
+// newest Pod that the watch has shown. After a conflict it waits for the change that the
+// watch is about to show; a Pod that the watch does not show is read.
 func (s *starting) write(ctx context.Context, sealed string) error {
 	ctx, cancel := outliving(ctx, callLimit)
 	defer cancel()
-	e := s.executor
-	pod := s.seen.object()
+	e, version := s.executor, ""
+	if pod := s.seen.object(); pod != nil {
+		err := e.update(ctx, pod, sealed)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		version = pod.ResourceVersion
+	}
+	pod := s.newer(ctx, version)
 	if pod == nil {
 		there, err := e.client.get(ctx, e.namespace, s.created.Name)
 		if err != nil {
@@ -279,18 +287,37 @@ func (s *starting) write(ctx context.Context, sealed string) error {
 		}
 		pod = there
 	}
-	err := e.update(ctx, pod, sealed)
-	if !apierrors.IsConflict(err) {
-		return err
-	}
-	there, err := e.client.get(ctx, e.namespace, s.created.Name)
-	if err != nil {
-		return err
-	}
-	if there.UID != s.created.UID {
+	if pod.UID != s.created.UID {
 		return errors.New(deletedText)
 	}
-	return e.update(ctx, there, sealed)
+	return e.update(ctx, pod, sealed)
+}
+
+// newerLimit is how long a change is waited for that the API server has told of by a
+// conflict. The watch shows it some milliseconds later.
+const newerLimit = 200 * time.Millisecond
+
+// newer returns the Pod as the watch shows it after a version; nil if it shows no
+// other in time, or if there is no version.
+func (s *starting) newer(ctx context.Context, version string) *corev1.Pod {
+	if version == "" {
+		return nil
+	}
+	late := time.NewTimer(newerLimit)
+	defer late.Stop()
+	for {
+		_, _, changed := s.seen.now()
+		if pod := s.seen.object(); pod != nil && pod.ResourceVersion != version {
+			return pod
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // errAdopted ends a start whose Pod belongs to another agent by now, which removes it.
