@@ -198,18 +198,35 @@ func (d *deployment) generations() map[string]uint64 {
 	return generations
 }
 
-// awaitReload waits until each Pod has a later generation in force than before.
+// awaitReload waits until each Pod has a later generation in force than before, and until
+// the poll of each pool that was under way has ended: its job would still be made under
+// the settings with which the poll began.
 func (d *deployment) awaitReload(before map[string]uint64) {
 	d.w.t.Helper()
 	for _, pod := range d.pods() {
-		touched := time.Time{}
+		touched, converged := time.Time{}, map[string]time.Time(nil)
 		d.w.eventually("Pod "+pod.Name+" has reloaded its configuration", func() bool {
 			if time.Since(touched) > touchEvery {
 				touched = time.Now()
 				d.touch(pod.Name)
 			}
 			now := d.status(pod)
-			return now.Config.Desired > before[pod.Name] && now.Converged
+			if now.Config.Desired <= before[pod.Name] || !now.Converged {
+				return false
+			}
+			answered := map[string]time.Time{}
+			for _, pool := range now.Pools {
+				answered[pool.Key] = pool.AnsweredAt
+			}
+			if converged == nil {
+				converged = answered
+			}
+			for key, at := range answered {
+				if !at.After(converged[key]) {
+					return false
+				}
+			}
+			return true
 		})
 	}
 }
