@@ -177,6 +177,21 @@ func TestAdoptOrphans(t *testing.T) {
 	})
 }
 
+func TestSweepBesidePolls(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *stage) {
+		st.engine.Otherwise(runtimetest.Script{Running: time.Second})
+		for _, id := range []string{"old-1", "old-2", "old-3"} {
+			st.engine.Script(id, runtimetest.Script{Running: time.Second, Hung: true})
+			st.engine.Adopt(&runtime.Job{ID: id, Pool: spec().Key(), Agent: "agent-1"}, time.Now().Add(-time.Hour))
+		}
+		st.cloud.Queue("a")
+		st.start()
+		wait(10 * time.Second)
+		st.wantDeeds("a", "start", "started", "remove", "removed")
+		st.wantDeeds("old-1", "was adopted", "remove")
+	})
+}
+
 func TestStopLeavesJobs(t *testing.T) {
 	forever := runtimetest.Script{Running: runtimetest.Forever, OnTerm: runtime.Exit{Code: 143}}
 	t.Run("running jobs go on", func(t *testing.T) {

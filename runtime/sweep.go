@@ -21,7 +21,8 @@ const (
 //  1. An instance that runs is attended like any job, and takes a slot even when
 //     there are no more: the runner in it holds the job's token and reports by
 //     itself. It is never started again.
-//  2. An instance that has ended is swept.
+//  2. An instance that has ended is swept, beside the pool's loop: an engine that is
+//     slow would delay the first poll.
 func (p *Pool) adopt(ctx context.Context) error {
 	found, err := p.look(ctx)
 	if err != nil {
@@ -32,7 +33,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 			p.attendFound(ctx, f, "a job of an earlier run still runs; attending it")
 		}
 	}
-	p.sweep(ctx, found)
+	p.jobs.Go(func() { p.sweep(ctx, found) })
 	if adopter, ok := p.parts.Executor.(Adopter); ok {
 		p.adoptOrphans(ctx, ctx, adopter)
 	}
@@ -126,6 +127,9 @@ func (p *Pool) adoptFailed(ctx context.Context, err error) {
 // end in the future comes from an engine's clock that is ahead of ours.
 func (p *Pool) sweep(ctx context.Context, found []Found) {
 	for _, f := range found {
+		if ctx.Err() != nil {
+			return
+		}
 		if p.attends(f.Job) || f.Running || f.Ended.IsZero() || time.Since(f.Ended).Abs() < young {
 			continue
 		}
