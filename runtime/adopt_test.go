@@ -27,6 +27,7 @@ type adopter struct {
 	calls int
 	taken map[string]bool // ids of instances
 	err   error           // of each call
+	slow  time.Duration   // that each call takes, unless its context ends
 }
 
 // fail sets the error of each call.
@@ -47,9 +48,16 @@ func (a *adopter) LeavesJobs() bool { return true }
 
 func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]runtime.Found, error) {
 	a.mu.Lock()
+	slow := a.slow
+	a.mu.Unlock()
+	select {
+	case <-time.After(slow): // virtual
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.calls++
-	all, err := a.List(ctx, gone)
+	all, err := a.List(context.WithoutCancel(ctx), gone)
 	if err != nil {
 		return nil, err
 	}
@@ -158,6 +166,42 @@ func TestAdoptOrphans(t *testing.T) {
 			st.pool.Tune(spec(most(2)))
 			wait(10 * time.Minute)
 			st.wantDeeds("running", "was adopted", "remove", "removed")
+		})
+	})
+	t.Run("pool that is revived during an adoption polls", func(t *testing.T) {
+		playAdopter(t, spec(most(2)), func(st *stage, a *adopter) {
+			st.start()
+			orphan(st, "running", spec().Key(), runtimetest.Script{Running: time.Hour}, 0)
+			a.mu.Lock()
+			a.slow = 10 * time.Second
+			a.mu.Unlock()
+			wait(25 * time.Second)
+			st.pool.Drain()
+			wait(20 * time.Second)
+			if jobs := st.pool.State().Jobs; len(jobs) != 1 {
+				t.Fatalf("the pool attends %+v", jobs)
+			}
+			st.pool.Tune(spec(most(2)))
+			st.cloud.Queue("a")
+			wait(5 * time.Minute)
+			st.wantDeeds("a", "start", "started", "remove", "removed")
+		})
+	})
+	t.Run("drained pool waits for no adoption", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *stage, a *adopter) {
+			st.start()
+			a.mu.Lock()
+			a.slow = 10 * time.Second
+			a.mu.Unlock()
+			wait(25 * time.Second)
+			began := time.Now()
+			st.pool.Drain()
+			if err := st.end(); err != nil || time.Since(began) > time.Second {
+				t.Errorf("the pool ended after %s with %v", time.Since(began), err)
+			}
+			if log := st.log.String(); strings.Contains(log, "level=WARN") {
+				t.Errorf("the log:\n%s", log)
+			}
 		})
 	})
 	t.Run("failures are logged once", func(t *testing.T) {

@@ -47,6 +47,7 @@ type Pool struct {
 	starts         starts    // of jobs
 	check          check     // of the executor
 	orphansUnknown bool      // the last attempt to adopt failed
+	adopting       func()    // cancels the attempt to adopt that is being made; nil if none is
 	waiting        bool      // for one of the process's slots
 	due            time.Time // latest time of the loop's next turn; zero while it waits for an event
 }
@@ -212,6 +213,9 @@ func (p *Pool) turn() (capacity int, wait time.Duration) {
 	p.drain = p.drain || p.spec.Tuning.SingleRun && p.done > 0
 	p.due = time.Time{}
 	switch {
+	case p.drain && len(p.lives) == 0 && p.adopting != nil:
+		p.adopting() // its end wakes the loop, which may have adopted a job
+		return 0, 0
 	case p.drain && len(p.lives) == 0:
 		return -1, 0
 	case p.drain, p.starts.failed > 0 && p.starting(): // see starts, 1.

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -77,16 +78,30 @@ func (p *Pool) followOrphans(ctx, jobs context.Context, adopter Adopter) {
 // is attended, and one that has ended is removed: its owner cannot be about to do so.
 // A pool that drains adopts nothing, because its own agent may be about to end.
 func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
+	// Make an attempt. The loop does not end before it, and cancels it to drain.
+	limited, cancel := context.WithTimeout(ctx, adoptLimit)
+	defer cancel()
 	p.mu.Lock()
 	key, drains := p.spec.Key(), p.drain
+	if !drains {
+		p.adopting = cancel
+	}
 	p.mu.Unlock()
 	if drains {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, adoptLimit)
-	defer cancel()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.adopting = nil
+		if p.drain {
+			p.poke()
+		}
+	}()
 	found, err := adopter.AdoptOrphans(limited, func(pool string) bool { return pool == key })
-	p.adoptFailed(ctx, err)
+	p.adoptFailed(limited, err)
+
+	// Attend what runs, and remove what has ended.
 	for _, f := range found {
 		switch {
 		case f.Pool != key: // a pool that is not configured adopts it
@@ -100,9 +115,10 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 }
 
 // adoptFailed logs the first failure of a series as a warning, the others for
-// debugging, and the success after it.
+// debugging, and the success after it. The end of an attempt that was cancelled is
+// neither.
 func (p *Pool) adoptFailed(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
 	p.mu.Lock()
