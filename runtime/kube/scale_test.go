@@ -2,7 +2,6 @@ package kube
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -92,8 +91,8 @@ func fullPod(t *testing.T) *corev1.Pod {
 	}
 	pod.Namespace = testNamespace
 	pod.Annotations[annotationHandoff] = string(make([]byte, 2000))
-	fields := bytes.Repeat([]byte(`{"f:status":{"f:conditions":{}}}`), 100)
-	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: fields}}}
+	fields := strings.Repeat(`{"f:status":{"f:conditions":{}}}`, 100)
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(fields)}}
 	pod.Status = seenPod(phase(corev1.PodRunning, "", ""), initIs(prepared(t)), mainIs(runs(mainContainer))).Status
 	for _, kind := range []corev1.PodConditionType{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"} {
 		condition(kind, corev1.ConditionTrue, "", "")(pod)
