@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ const (
 // pods is the resource of all calls.
 const pods = "pods"
 
-// client makes the calls to the API server: Pods and their logs, and nothing else.
+// client makes the calls to the API server. It follows no redirect.
 type client struct {
 	rest       rest.Interface
 	parameters machinery.ParameterCodec
@@ -73,11 +74,24 @@ func newClient(config *rest.Config) (*client, error) {
 	}
 	config.Timeout = 0 // of watches and logs, too; each call has its own
 	config.WarningHandlerWithContext = warnings{}
-	r, err := rest.RESTClientFor(config)
+	r, err := withoutRedirects(config)
 	if err != nil {
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
 	}
 	return &client{rest: r, parameters: machinery.NewParameterCodec(scheme), host: config.Host}, nil
+}
+
+// withoutRedirects returns a client for which a redirect is a failed call. An API server
+// sends none, but what answers in its place may: client-go would follow it, and its
+// transport would send the agent's token to whatever host it names.
+func withoutRedirects(config *rest.Config) (rest.Interface, error) {
+	shared, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	own := *shared // without credentials it is Go's default client
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return rest.RESTClientForConfigAndClient(config, &own)
 }
 
 // warningsKey is the key of a context's value of type func(string).
