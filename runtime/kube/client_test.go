@@ -53,3 +53,28 @@ func TestClientFollowsNoRedirect(t *testing.T) {
 		t.Errorf("redirects led to %d requests, %d of them with the token", requests.Load(), tokens.Load())
 	}
 }
+
+func TestClientTakesNoPageForSuccess(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<html>Please log in</html>"))
+	}))
+	t.Cleanup(server.Close)
+	c, err := newClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
+	_, listErr := c.listObjects(t.Context(), secrets, "jobs", "")
+	for call, err := range map[string]error{
+		"create":          c.createObject(t.Context(), secrets, secret, false),
+		"update":          c.updateObject(t.Context(), secrets, secret),
+		"delete":          c.deleteObject(t.Context(), secrets, "jobs", "a"),
+		"delete of a Pod": c.delete(t.Context(), "jobs", "a", "uid", 0),
+		"list":            listErr,
+	} {
+		if err == nil || absent(err) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}

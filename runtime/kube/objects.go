@@ -144,8 +144,9 @@ func (c *client) createObject(ctx context.Context, resource string, o object, dr
 	if dry {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	err := c.rest.Post().Namespace(o.GetNamespace()).Resource(resource).
-		VersionedParams(&options, c.parameters).Body(o).Do(ctx).Error()
+	// Get reads the answer; without that, the page of a proxy is taken for success.
+	_, err := c.rest.Post().Namespace(o.GetNamespace()).Resource(resource).
+		VersionedParams(&options, c.parameters).Body(o).Do(ctx).Get()
 	return because(ctx, err)
 }
 
@@ -154,8 +155,8 @@ func (c *client) createObject(ctx context.Context, resource string, o object, dr
 func (c *client) updateObject(ctx context.Context, resource string, o object) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	err := c.rest.Put().Namespace(o.GetNamespace()).Resource(resource).Name(o.GetName()).
-		VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters).Body(o).Do(ctx).Error()
+	_, err := c.rest.Put().Namespace(o.GetNamespace()).Resource(resource).Name(o.GetName()).
+		VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters).Body(o).Do(ctx).Get()
 	return because(ctx, err)
 }
 
@@ -163,7 +164,8 @@ func (c *client) updateObject(ctx context.Context, resource string, o object) er
 func (c *client) deleteObject(ctx context.Context, resource, namespace, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	return because(ctx, c.rest.Delete().Namespace(namespace).Resource(resource).Name(name).Do(ctx).Error())
+	_, err := c.rest.Delete().Namespace(namespace).Resource(resource).Name(name).Do(ctx).Get()
+	return because(ctx, err)
 }
 
 // metadataOnly is what a list accepts that shall not contain the data of Secrets.
