@@ -107,7 +107,7 @@ func Receive(ctx context.Context, key, file string) ([]byte, error) {
 }
 
 // ReceivePacked waits for the packed text in file, and returns what was packed. It
-// gives up after a minute, or with ctx.
+// gives up after ten minutes, or with ctx.
 func ReceivePacked(ctx context.Context, file string) ([]byte, error) {
 	packed, err := await(ctx, file)
 	if err != nil {

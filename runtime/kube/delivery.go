@@ -155,7 +155,8 @@ func (s *starting) deliver(ctx context.Context, pod string) error {
 	}
 	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), packed)
 	s.carried = true
-	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline); err != nil {
+	refusals := doubt{limit: min(refusalLimit, e.stuckLimit)}
+	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline, refusals); err != nil {
 		return e.explainObject("create", s.delivery.resource, err)
 	}
 	s.tried, s.sent = true, true

@@ -127,6 +127,7 @@ func TestDeliveryThatFails(t *testing.T) {
 		s := newScripted(t, succeed)
 		s.Inject(forbidden(secrets))
 		e, job := s.executor(t), s.job("job-1")
+		e.stuckLimit = 100 * time.Millisecond
 		job.Tuning.Place.Kubernetes.Handoff = handoffSecret
 		_, log, err := s.start(t, e, job)
 		want := "grant create, update, list and delete on secrets, or set kubernetes.handoff to sealed"

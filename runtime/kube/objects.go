@@ -46,9 +46,12 @@ func ownedBy(pod *corev1.Pod) []metav1.OwnerReference {
 }
 
 // createObject creates an object of a job. What may succeed later is tried again
-// until the deadline. One of this name that is there already is of an earlier
-// attempt, whose answer was lost: names are random.
-func (e *Executor) createObject(ctx context.Context, resource string, o object, deadline time.Time) error {
+// until the deadline, and a refusal of the agent while refusals doubts it. One of this
+// name that is there already is of an earlier attempt, whose answer was lost: names are
+// random.
+func (e *Executor) createObject(
+	ctx context.Context, resource string, o object, deadline time.Time, refusals doubt,
+) error {
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -59,7 +62,7 @@ func (e *Executor) createObject(ctx context.Context, resource string, o object, 
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			return nil
 		}
-		if !temporary(err) || time.Until(deadline) < wait {
+		if !refusals.about(err) || time.Until(deadline) < wait {
 			return err
 		}
 		select {
@@ -75,6 +78,20 @@ func (e *Executor) removeObject(ctx context.Context, resource, name string) erro
 		return e.explainObject("delete", resource, err)
 	}
 	return nil
+}
+
+// discardObject deletes the object of a failed start, which may be readable to others.
+// A deletion that may succeed later is tried again until ctx ends.
+func (e *Executor) discardObject(ctx context.Context, resource, name string) error {
+	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+		err := e.client.deleteObject(ctx, resource, e.namespace, name)
+		switch {
+		case err == nil || absent(err):
+			return nil
+		case !temporary(err) || !pause(ctx, wait):
+			return e.explainObject("delete", resource, err)
+		}
+	}
 }
 
 // sweepObjects removes the objects that no start can need any more: those of an

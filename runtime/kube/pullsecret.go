@@ -49,7 +49,7 @@ func (e *Executor) addPullSecret(
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
 	}
 	secret.OwnerReferences = ownedBy(pod)
-	err = e.createObject(ctx, secrets, secret, deadline)
+	err = e.createObject(ctx, secrets, secret, deadline, doubt{})
 	switch {
 	case err == nil:
 		setup.Say("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)

@@ -222,7 +222,10 @@ func (s *starting) discard(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := outliving(ctx, discardLimit)
 	defer cancel()
 	if s.carried {
-		if err := e.removeObject(ctx, s.delivery.resource, objectOf(pod.Name)); err != nil {
+		half, cancel := context.WithTimeout(ctx, discardLimit/2) // the rest is for the Pod
+		err := e.discardObject(half, s.delivery.resource, objectOf(pod.Name))
+		cancel()
+		if err != nil {
 			e.log.Warn("cannot remove the handoff of a failed start", "pod", pod.Name, "error", err)
 		}
 	}

@@ -227,14 +227,15 @@ func (s *starting) send(ctx context.Context, key string) error {
 	said, refusals := "", doubt{limit: min(refusalLimit, e.stuckLimit)}
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
 		err := s.write(ctx, sealed)
+		delay := wait
 		switch {
 		case err == nil:
 			s.sent = true
 			return nil
 		case errors.Is(err, errAdopted):
 			return fmt.Errorf("send the job to its Pod: %w", err)
-		case apierrors.IsConflict(err) && !fromProxy(err):
-			wait = 0
+		case apierrors.IsConflict(err) && !fromProxy(err): // the kubelet reports often just now
+			delay = wait / 10
 		case !refusals.about(err):
 			return e.explain("send the job to its Pod", err)
 		case said != err.Error():
@@ -245,7 +246,7 @@ func (s *starting) send(ctx context.Context, key string) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(min(wait, max(time.Until(until), 0))):
+		case <-time.After(min(delay, max(time.Until(until), 0))):
 		}
 		if time.Now().After(until) {
 			return e.explain("send the job to its Pod", err)
@@ -259,7 +260,8 @@ func (s *starting) carry(ctx context.Context, sealed string, until time.Time) er
 	o := s.delivery.object(e.objectMeta(s.job, objectOf(s.created.Name), s.deadline), []byte(sealed))
 	o.SetOwnerReferences(ownedBy(s.created))
 	s.carried = true
-	if err := e.createObject(ctx, s.delivery.resource, o, until); err != nil {
+	refusals := doubt{limit: min(refusalLimit, e.stuckLimit)}
+	if err := e.createObject(ctx, s.delivery.resource, o, until, refusals); err != nil {
 		return e.explainObject("create", s.delivery.resource, err)
 	}
 	return nil
