@@ -143,9 +143,9 @@ func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []
 	unknown := runtime.CheckWarned("cannot read the agent's own Pod %s in namespace %s, "+
 		"so that no other agent adopts its jobs when it ends: %s", c.at.name, c.at.namespace, shortened(err.Error()))
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && !fromProxy(err):
 		return unknown.WithCure("grant get on pods in that namespace, as the documented Role does")
-	case apierrors.IsNotFound(err):
+	case absent(err):
 		return unknown.WithCure("set the variable POD_NAME from metadata.name in the agent's Pod")
 	}
 	return unknown.WithCure("see the check %s", apiCheck)

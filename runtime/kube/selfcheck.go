@@ -50,6 +50,15 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 			}),
 		})
 	}
+	if d := deliveryOf(spec.Tuning.Place.Kubernetes.Handoff, 0); d.resource != "" {
+		checks = append(checks, runtime.SelfCheck{
+			Name: "kubernetes-handoff", Needs: apiCheck,
+			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
+				return runtime.CheckError(e.checkDelivery(ctx, spec.Tuning), runtime.CheckPassed(
+					"the cluster accepts the entry of %s that carries a handoff", d.resource))
+			}),
+		})
+	}
 	return append(checks,
 		runtime.SelfCheck{Name: podCheck, Needs: apiCheck, Run: c.with(c.checkPod)},
 		runtime.SelfCheck{Name: "kubernetes-pod-security", Needs: podCheck, Run: c.with(c.checkPodSecurity)},
@@ -92,7 +101,7 @@ func (c *Cluster) unwatched(namespace string) *Executor {
 func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
 	answer := e.client.rest.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
 	err := answer.Error()
-	if apierrors.IsForbidden(err) {
+	if apierrors.IsForbidden(err) && !fromProxy(err) {
 		return runtime.CheckPassed("the API server at %s answers, and does not show its version", e.client.host)
 	}
 	if err != nil {
@@ -119,10 +128,10 @@ func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
 		return runtime.CheckFailed("namespace %s is being deleted", e.namespace).WithCure("change kubernetes.namespace")
 	case err == nil:
 		return runtime.CheckPassed("namespace %s exists", e.namespace)
-	case apierrors.IsNotFound(err):
+	case absent(err):
 		return runtime.CheckFailed("there is no namespace %s", e.namespace).
 			WithCure("create it, or change kubernetes.namespace")
-	case !apierrors.IsForbidden(err):
+	case !apierrors.IsForbidden(err) || fromProxy(err):
 		return runtime.CheckError(e.explain("look for the namespace", because(ctx, err)), runtime.CheckResult{})
 	}
 	if _, err := e.client.list(ctx, e.namespace, metav1.ListOptions{Limit: 1}); err == nil {
@@ -280,7 +289,7 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 	for _, verb := range r.verbs {
 		allowed, err := e.review(ctx, resourceAttributes{e.namespace, verb, r.resource, r.subresource})
 		switch {
-		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		case apierrors.IsForbidden(err) && !fromProxy(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 			return runtime.CheckSkipped("the cluster does not let the agent review its access; "+
 				"the dry run of a Pod shows the right to create one: %s", shortened(err.Error()))
 		case err != nil:

@@ -277,6 +277,64 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.LevelFailed,
 			"not a Kubernetes API server")
 	})
+	t.Run("a quota that refuses what carries a handoff", func(t *testing.T) {
+		s := newScripted(t, succeed)
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Resource != secrets {
+				return nil
+			}
+			return &kubetest.Fault{Status: http.StatusForbidden, Message: "exceeded quota: q, requested: count/secrets=1"}
+		})
+		check := func(setting string) map[string]runtime.CheckResult {
+			spec := runtime.PoolSpec{Identity: runtime.Identity{Target: target}}
+			spec.Tuning.Place.Kubernetes.Handoff = setting
+			results := map[string]runtime.CheckResult{}
+			for _, c := range SelfChecks(Options{
+				RunnerDirectory: runnerDirectory, Config: s.Config(), Namespace: testNamespace, Image: agentImage,
+			}, spec) {
+				if c.Name == "kubernetes-handoff" {
+					results[c.Name] = c.Run(t.Context())
+				}
+			}
+			return results
+		}
+		if made := check(""); len(made) > 0 {
+			t.Errorf("a sealed handoff needs no object: %+v", made)
+		}
+		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelFailed, "exceeded quota")
+		s.Inject(nil)
+		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelOK, "secrets")
+		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
+			t.Errorf("%s is left", left[0].GetName())
+		}
+	})
+	t.Run("a refusal by something else in its place", func(t *testing.T) {
+		version := `{"gitVersion": "v1.99.0"}`
+		for _, status := range []int{http.StatusForbidden, http.StatusNotFound} {
+			for _, only := range []string{"/version", "/api/v1/namespaces/jobs", "/apis/authorization.k8s.io/"} {
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if strings.HasPrefix(r.URL.Path, only) {
+						w.Header().Set("Content-Type", "text/html")
+						w.WriteHeader(status)
+						fmt.Fprint(w, "<html>Please log in</html>")
+						return
+					}
+					w.Header().Set("Content-Type", "application/json")
+					fmt.Fprint(w, version)
+				}))
+				t.Cleanup(server.Close)
+				if status == http.StatusNotFound && strings.HasPrefix(only, "/apis") {
+					continue // so answers an API server without that API
+				}
+				name := map[string]string{
+					"/version": apiCheck, "/api/v1/namespaces/jobs": "kubernetes-namespace",
+					"/apis/authorization.k8s.io/": "kubernetes-access-pods",
+				}[only]
+				wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), name, runtime.LevelFailed,
+					"is not that of a Kubernetes API server")
+			}
+		}
+	})
 	t.Run("a cluster without reviews, whose dry run warns", func(t *testing.T) {
 		answer := func(w http.ResponseWriter, code int, object any) {
 			w.Header().Set("Content-Type", "application/json")
