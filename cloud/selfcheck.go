@@ -210,7 +210,7 @@ func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
 	local := a.sent.Add(a.received.Sub(a.sent) / 2)
 	skew, direction := local.Sub(date), "ahead of"
 	if skew < 0 {
-		skew, direction = -skew, "behind"
+		skew, direction = skew.Abs(), "behind" // not -skew: the service's year may be 9999
 	}
 	const cure = "synchronise the clock of this machine, for example with chrony or systemd-timesyncd"
 	const refused = "OIDC tokens and signed requests of jobs are refused"

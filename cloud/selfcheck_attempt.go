@@ -132,8 +132,19 @@ func (c *selfChecker) checkToken(ctx context.Context) runtime.CheckResult {
 		"it must be the token of an agent pool at "+c.options.Identity.Service)
 }
 
-// judgeToken makes the request with a token. Cure is what to do if it is refused.
+// judgeToken makes the request with a token. Cure is what to do if it is refused. The
+// result does not contain the token, also if the answer repeats it escaped, or in the
+// place of a header.
 func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtime.CheckResult {
+	result := c.compare(ctx, token, cure)
+	if token != "" {
+		result.Message = strings.ReplaceAll(result.Message, token, secret.Mark)
+	}
+	return result
+}
+
+// compare compares the answers to a request with the token and to one without.
+func (c *selfChecker) compare(ctx context.Context, token, cure string) runtime.CheckResult {
 	a, without := c.try(ctx, token), c.anonymous(ctx)
 	switch {
 	case a.err != nil:

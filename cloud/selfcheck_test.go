@@ -320,6 +320,13 @@ func TestSelfChecksOfTheClock(t *testing.T) {
 		url, authority := year.serve(t, &service{skew: -time.Hour, before: aged})
 		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelOK, "")
 	})
+	t.Run("a time that no duration reaches", func(t *testing.T) {
+		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Date", "Fri, 31 Dec 9999 23:59:59 GMT")
+			return false
+		}})
+		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelFailed, "behind the service's")
+	})
 	t.Run("an answer without a time", func(t *testing.T) {
 		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header()["Date"] = nil
@@ -340,6 +347,36 @@ func TestSelfChecksOfAToken(t *testing.T) {
 		if strings.Contains(results["service-token"].Message, "an-old-token") ||
 			!strings.Contains(results["service-token"].Message, secret.Mark) {
 			t.Errorf("a service that repeats the token makes the message %q", results["service-token"].Message)
+		}
+	})
+	t.Run("a service that repeats the token in other ways", func(t *testing.T) {
+		for name, repeat := range map[string]func(http.ResponseWriter){
+			"escaped": func(w http.ResponseWriter) {
+				w.WriteHeader(http.StatusUnauthorized)
+				fmt.Fprint(w, `{"message": "no such token: an\u002dold/token"}`)
+			},
+			"as a broken answer": func(w http.ResponseWriter) {
+				here, _, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					panic(err)
+				}
+				defer here.Close()
+				fmt.Fprint(here, "HTTP/1.1 401 Unauthorized\r\nan-old/token\r\n\r\n")
+			},
+		} {
+			url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Header.Get("Authorization") == "" {
+					return false
+				}
+				repeat(w)
+				return true
+			}})
+			o := at(url, authority)
+			o.Tuning.Token = secret.New("an-old/token")
+			got := check(t, o, false)["service-token"]
+			if got.Level != runtime.LevelFailed || strings.Contains(got.Message, "an-old/token") {
+				t.Errorf("%s: %+v", name, got)
+			}
 		}
 	})
 	t.Run("a token that may not", func(t *testing.T) {
