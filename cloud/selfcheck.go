@@ -193,6 +193,11 @@ func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	case http.StatusTooManyRequests:
 		return runtime.CheckWarned("%v", a.refusal).WithCure("wait, and start fewer agents from this address")
 	}
+	if refuses := a.status == http.StatusUnauthorized || a.status == http.StatusForbidden; !refuses && a.status/100 != 5 {
+		return runtime.CheckWarned("%s answers with status %d to a request without a token, "+
+			"which a service refuses with 401: it may be another server, or another path of it", service, a.status).
+			WithCure("set service_url to the base URL of the service, to which the agent adds /api")
+	}
 	return runtime.CheckPassed("%s answers as a service does, with status %d to a request without a token",
 		service, a.status)
 }

@@ -281,6 +281,14 @@ func TestSelfChecksOfAnAnswer(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 			return true
 		}, runtime.LevelWarning, "429"},
+		"another server": {func(w http.ResponseWriter, r *http.Request) bool {
+			http.NotFound(w, r)
+			return true
+		}, runtime.LevelWarning, "the base URL of the service"},
+		"another server, with JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
+			fmt.Fprint(w, "{}")
+			return true
+		}, runtime.LevelWarning, "200"},
 		"an answer that breaks off": {func(http.ResponseWriter, *http.Request) bool {
 			panic(http.ErrAbortHandler)
 		}, runtime.LevelFailed, "does not answer"},
