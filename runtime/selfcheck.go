@@ -82,7 +82,7 @@ func (r CheckResult) WithCure(format string, args ...any) CheckResult {
 }
 
 // OnLoopback reports whether the host of a URL means the machine, container or Pod
-// that resolves it: localhost, or an address such as 127.0.0.1.
+// that resolves it: localhost, or an address such as 127.0.0.1 or 0.0.0.0.
 func OnLoopback(service string) bool {
 	u, err := url.Parse(service)
 	if err != nil {
@@ -90,5 +90,7 @@ func OnLoopback(service string) bool {
 	}
 	name := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	address, err := netip.ParseAddr(name)
-	return name == "localhost" || strings.HasSuffix(name, ".localhost") || err == nil && address.Unmap().IsLoopback()
+	address = address.Unmap()
+	return name == "localhost" || strings.HasSuffix(name, ".localhost") ||
+		err == nil && (address.IsLoopback() || address.IsUnspecified())
 }

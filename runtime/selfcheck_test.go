@@ -13,6 +13,8 @@ func TestOnLoopback(t *testing.T) {
 		"http://127.1.2.3":           true,
 		"http://[::1]:80":            true,
 		"http://[::ffff:127.0.0.1]":  true,
+		"http://0.0.0.0:8585":        true,
+		"http://[::]:8585":           true,
 		"https://api.pulumi.com":     false,
 		"http://10.0.0.1:8585":       false,
 		"https://localhost.example":  false,

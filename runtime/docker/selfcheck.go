@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -159,7 +160,15 @@ func checkService(service string, place runtime.Docker, hosts io.Reader) runtime
 		return runtime.CheckSkipped("service_url is not a URL")
 	}
 	name := u.Hostname()
-	given := slices.IndexFunc(place.ExtraHosts, func(entry string) bool { return strings.HasPrefix(entry, name+":") })
+	given := slices.IndexFunc(place.ExtraHosts, func(entry string) bool { // localhost is in every container already
+		host, _, _ := strings.Cut(entry, ":")
+		return strings.EqualFold(host, name) && !strings.EqualFold(host, "localhost")
+	})
+	reached := service
+	if given >= 0 {
+		_, address, _ := strings.Cut(place.ExtraHosts[given], ":")
+		reached = "http://" + net.JoinHostPort(strings.Trim(address, "[]"), "80")
+	}
 	switch {
 	case place.Network == "none":
 		return runtime.CheckFailed("docker.network is none, so that no job can report to the service").
@@ -168,7 +177,7 @@ func checkService(service string, place runtime.Docker, hosts io.Reader) runtime
 		return runtime.CheckPassed("containers use the network of the engine's machine (docker.network)")
 	case strings.HasPrefix(place.Network, "container:"):
 		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", place.Network)
-	case runtime.OnLoopback(service):
+	case runtime.OnLoopback(reached):
 		return runtime.CheckFailed("in a container, %s is the container itself, and not this machine", name).
 			WithCure("set service_url to an address that both this machine and containers reach, " +
 				"or docker.network to host; docker.extra_hosts can give a name the address host-gateway")

@@ -200,6 +200,19 @@ func TestCheckService(t *testing.T) {
 			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
 			"10.0.0.8",
 		},
+		"a name that containers are given in small letters": {
+			"https://CMWA.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
+			"10.0.0.8",
+		},
+		"a name below localhost that containers are given": {
+			"http://cmwa.localhost:8585", runtime.Docker{ExtraHosts: []string{"cmwa.localhost:host-gateway"}},
+			runtime.LevelOK, "host-gateway",
+		},
+		"a name that means the container by what it is given": {
+			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:127.0.0.1"}}, runtime.LevelFailed,
+			"the container itself",
+		},
+		"no address": {"http://0.0.0.0:8585", runtime.Docker{}, runtime.LevelFailed, "the container itself"},
 		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.LevelWarning,
 			"host-gateway"},
 		"no URL": {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
