@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -133,14 +134,15 @@ func TestVerbs(t *testing.T) {
 				t.Parallel()
 				simulate(t, sleeping, func(s *simulated) {
 					s.wait(time.Second)
-					var met, conflicts atomic.Int32
+					const job = "the-only-job"
+					var met, lost atomic.Int32
 					s.Inject(func(r kubetest.Request) *kubetest.Fault {
 						switch {
 						case r.Verb == verb && r.Resource == "pods" && int(met.Load()) < fault.times:
 							met.Add(1)
 							return &fault.Fault
-						case verb == "get" && r.Verb == "update" && conflicts.Add(1) == 1: // makes a get necessary
-							return &kubetest.Fault{Status: http.StatusConflict}
+						case verb == "get" && r.Verb == "create" && bytes.Contains(r.Body, []byte(job)) && lost.Add(1) == 1:
+							return &kubetest.Fault{After: true} // makes a get necessary
 						case verb == "list" && r.Verb == "watch" && met.Load() == 0: // makes a list necessary
 							return &kubetest.Fault{Status: http.StatusUnprocessableEntity}
 						}
@@ -148,13 +150,13 @@ func TestVerbs(t *testing.T) {
 					})
 					s.Compact()
 					s.DropWatches()
-					s.add("one")
+					s.add(job)
 					s.wait(25 * time.Minute) // what could not be deleted is swept
-					s.wantSuccess("one")
+					s.wantSuccess(job)
 					if met.Load() == 0 {
 						t.Errorf("there was no %s", verb)
 					}
-					if line := longest(s.service.Record("one").Text(0)); line > 4000 {
+					if line := longest(s.service.Record(job).Text(0)); line > 4000 {
 						t.Errorf("a line of step 0 has %d bytes", line)
 					}
 				})
