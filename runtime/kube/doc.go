@@ -120,8 +120,11 @@
 // # An API server that is down, or wrong
 //
 // An outage delays jobs and ends none: a create, and the handoff, are tried again
-// for as long as a start may take, and what has started needs no API server. Only
-// the API server's own statement ends a job. A Pod that a list or a watch does not
+// for as long as a start may take, and what has started needs no API server. A Pod that
+// has its handoff may have started: its start is not late before the outage has ended
+// and the watch has shown it.
+//
+// Only the API server's own statement ends a job. A Pod that a list or a watch does not
 // show any more is asked for, because a list can be old; a page of a proxy with the
 // status 404 states nothing; a refusal of the agent's credentials or rights must last
 // for 20 seconds, because tokens are replaced and an API server that has just

@@ -17,6 +17,11 @@ import (
 const (
 	sendAtLeast = 50 * time.Second               // if a start has less time left
 	sendAtMost  = 9*time.Minute + 30*time.Second //
+	sendAgain   = 10 * time.Second               // one with later lines, if an earlier one has arrived
+
+	// For the watch to show a Pod that has its handoff, after an outage in which the
+	// start's limit has ended.
+	outageGrace = 30 * time.Second
 )
 
 // starting is a job that is being started.
@@ -32,7 +37,8 @@ type starting struct {
 
 	carried bool      // an object may carry the handoff
 	tried   bool      // to send the handoff: it may have arrived
-	sent    bool      // the handoff has arrived, and is still true
+	sent    bool      // the handoff has arrived: the job may run
+	later   bool      // step 0 has lines that the handoff lacks
 	missing bool      // the log of step 0 has that the state of the Pod is not known
 	said    string    // reason of the last trouble that the log of step 0 has
 	stuckAt time.Time // since when the Pod is stuck; zero if it is not
@@ -41,39 +47,45 @@ type starting struct {
 // await sends the handoff as soon as there is a key for it, and returns nil when the
 // job's container has started, or may have. It also returns nil when ctx ends after the
 // handoff was sent, if jobs are left to other agents. It fails when the Pod cannot start,
-// or does not start in time. A Pod that the watch does not show any more is asked for,
-// because a list can be an old one.
+// or does not start in time; one that has its handoff is not late while the watch is
+// down, because its job may run. A Pod that the watch does not show any more is asked
+// for, because a list can be an old one.
 func (s *starting) await(ctx context.Context) error {
 	for {
+		// Act on what the watch shows.
 		now, gone, changed := s.seen.now()
 		switch {
 		case now == nil: // the watch has not shown it yet
-		case s.sent && !gone && now.uid == string(s.created.UID) && mayHaveRun(now):
+		case s.sent && now.uid == string(s.created.UID) && (now.started() || !gone && mayHaveRun(now)):
 			return nil
 		case gone || now.uid != string(s.created.UID):
 			if err := s.vanished(ctx, now); err != nil {
 				return err
 			}
-		case now.key != "" && !s.sent && !now.over():
+		case now.key != "" && (!s.sent || s.later) && !now.over():
 			if err := s.send(ctx, now.key); err != nil {
 				return err
 			}
 			continue // it may have changed meanwhile
-		case s.sent && now.started():
-			return nil
 		case !now.started() || now.over():
 			if err := s.weigh(ctx, now); err != nil {
 				return err
 			}
-			if s.tried && !s.sent {
+			if s.later && now.key != "" && !now.over() {
 				continue
 			}
 		}
+
+		// Wait for a change, a limit or the end of ctx.
 		timer := time.NewTimer(min(s.left(), lookSeldom))
 		select {
 		case <-changed:
 		case <-timer.C:
-			if s.left() == 0 {
+			switch {
+			case s.left() > 0:
+			case s.sent && s.executor.pods.health() != nil: // the job may run
+				s.deadline, s.stuckAt = time.Now().Add(outageGrace), time.Time{}
+			default:
 				return s.late(ctx, now)
 			}
 			if err := s.weighSilence(ctx); err != nil {
@@ -158,13 +170,13 @@ func (s *starting) weigh(ctx context.Context, now *state) error {
 	return s.flush(ctx)
 }
 
-// flush sends the lines of step 0. A handoff counts those that were sent before: one
-// in an annotation is sent again, and one in an object keeps later lines back.
+// flush sends the lines of step 0. From the handoff on, the runner sends them: a handoff
+// in an annotation is replaced by one that has them, and one in an object keeps them back.
 func (s *starting) flush(ctx context.Context) error {
-	if s.tried && s.delivery.resource != "" {
+	if s.tried {
+		s.later = s.delivery.resource == ""
 		return nil
 	}
-	s.sent = false
 	return s.setup.Flush(ctx)
 }
 
@@ -200,13 +212,29 @@ func (s *starting) fault(now *state, v verdict) error {
 	return fmt.Errorf("start the Pod: %s", v)
 }
 
-// send seals the handoff to the key and writes it into an annotation of the Pod.
+// send makes the handoff, or one with later lines of step 0, and sends it. That the
+// latter does not arrive is no reason to fail the job, which has the earlier one.
 func (s *starting) send(ctx context.Context, key string) error {
-	e := s.executor
-	text, err := s.setup.Handover(ctx, e.root(s.created.Name))
-	if err != nil {
+	text, err := s.setup.Handover(ctx, s.executor.root(s.created.Name))
+	switch {
+	case err == nil:
+	case s.sent && ctx.Err() != nil: // await decides whether the job goes on
+		return nil
+	default:
 		return err
 	}
+	s.later = false
+	if err := s.sendText(ctx, key, text); err != nil && !s.sent {
+		return err
+	}
+	s.sent = true
+	return nil
+}
+
+// sendText seals a handoff to the key and writes it into an annotation of the Pod.
+func (s *starting) sendText(ctx context.Context, key string, text []byte) error {
+	// Seal it.
+	e := s.executor
 	limit := handoff.MaxAnnotation
 	if s.delivery.resource != "" {
 		limit = handoff.MaxObject
@@ -217,6 +245,9 @@ func (s *starting) send(ctx context.Context, key string) error {
 	}
 	s.tried = true
 	until := time.Now().Add(min(max(time.Until(s.deadline), sendAtLeast), sendAtMost))
+	if s.sent {
+		until = time.Now().Add(sendAgain)
+	}
 	if s.delivery.resource != "" {
 		// A change of the annotation makes the kubelet read the ConfigMap at once.
 		if err := s.carry(ctx, sealed, until); err != nil {
@@ -224,13 +255,14 @@ func (s *starting) send(ctx context.Context, key string) error {
 		}
 		sealed = s.delivery.mark()
 	}
+
+	// Write it.
 	said, refusals := "", doubt{limit: min(refusalLimit, e.stuckLimit)}
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
 		err := s.write(ctx, sealed)
 		delay := wait
 		switch {
 		case err == nil:
-			s.sent = true
 			return nil
 		case errors.Is(err, errAdopted):
 			return fmt.Errorf("send the job to its Pod: %w", err)
@@ -238,7 +270,7 @@ func (s *starting) send(ctx context.Context, key string) error {
 			delay = wait / 10
 		case !refusals.about(err):
 			return e.explain("send the job to its Pod", err)
-		case said != err.Error():
+		case said != err.Error() && !s.sent:
 			said = err.Error()
 			// Not flushed: from the handoff on, the log is the runner's.
 			s.setup.Say("The job cannot be sent to its Pod yet, trying again: %s", shortened(said))
