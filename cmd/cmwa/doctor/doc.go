@@ -19,5 +19,6 @@
 //   - Checks run at the same time, but a check waits for the one that it needs, and
 //     the output has always the same order.
 //   - Texts are cleaned here, once, for all checks: one line, of limited length,
-//     without anything that looks like a token or controls a terminal.
+//     without anything that looks like a token or a password in a URL, or controls a
+//     terminal.
 package doctor

@@ -20,11 +20,16 @@ const maxText = 1000
 // token matches what begins as access tokens and JSON Web Tokens do.
 var token = regexp.MustCompile(`(pul-|eyJ)[A-Za-z0-9_.-]{8,}`)
 
-// printable returns a text as one line of limited length, without tokens and without
-// characters that control a terminal.
+// userOfURL matches the user and the password of a URL, such as that of a proxy, which
+// errors about it contain. In quotes they may have blanks.
+var userOfURL = regexp.MustCompile(`("[A-Za-z0-9+.-]+://)[^/"]*@|([A-Za-z0-9+.-]+://)[^/\s"]*@`)
+
+// printable returns a text as one line of limited length, without tokens and passwords
+// of URLs, and without characters that control a terminal.
 func printable(text string) string {
 	text = report.Printable(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
 	text = token.ReplaceAllString(text, secret.Mark)
+	text = userOfURL.ReplaceAllString(text, "${1}${2}"+secret.Mark+"@")
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + " …"
 	}

@@ -144,12 +144,14 @@ func TestRun(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	for text, want := range map[string]string{
-		"one\nline\t of text":                   "one line of text",
-		"\x1b[31mred\u202e":                     "?[31mred?",
-		"\xff":                                  "?",
-		"the token pul-0123456789 is not known": "the token [secret] is not known",
-		"Bearer eyJhbGciOi.eyJzdWIiOi.c2ln, no": "Bearer [secret], no",
-		"pul-x and x[2Jpul-0123456789":          "pul-x and x[2J[secret]",
+		"one\nline\t of text": "one line of text",
+		"\x1b[31mred\u202e":   "?[31mred?",
+		"\xff":                "?",
+		`"http://a:b c@proxy:x": http://a:b@proxy:x`: `"http://[secret]@proxy:x": http://[secret]@proxy:x`,
+		"https://host:8080/of@somebody, me@host":     "https://host:8080/of@somebody, me@host",
+		"the token pul-0123456789 is not known":      "the token [secret] is not known",
+		"Bearer eyJhbGciOi.eyJzdWIiOi.c2ln, no":      "Bearer [secret], no",
+		"pul-x and x[2Jpul-0123456789":               "pul-x and x[2J[secret]",
 	} {
 		if got := printable(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
