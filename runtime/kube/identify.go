@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -163,7 +164,8 @@ func judgeOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.C
 	for _, container := range pod.Spec.Containers {
 		for _, mount := range container.VolumeMounts {
 			within := func(file string) bool {
-				return file == mount.MountPath || strings.HasPrefix(file, mount.MountPath+"/")
+				at := path.Clean(mount.MountPath)
+				return file == at || strings.HasPrefix(file, at+"/")
 			}
 			if (mount.SubPath != "" || mount.SubPathExpr != "") && slices.ContainsFunc(files, within) {
 				problems = append(problems, mount.MountPath+

@@ -394,6 +394,10 @@ func TestJudgeOwnPod(t *testing.T) {
 			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning,
 			"without subPath",
 		},
+		"a folder by subPath, with a slash at its end": {
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa/", SubPath: "config"}), runtime.LevelWarning,
+			"without subPath",
+		},
 		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}),
 			runtime.LevelOK, ""},
 	} {
