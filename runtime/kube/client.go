@@ -41,7 +41,7 @@ const (
 	watchOvertime = 30 * time.Second
 )
 
-// pods is the resource of all calls.
+// pods is the resource of Pods and their logs.
 const pods = "pods"
 
 // client makes the calls to the API server. It follows no redirect.

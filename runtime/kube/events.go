@@ -15,8 +15,8 @@ const (
 	maxEvents   = 100              // of one Pod that are read; the API server sorts them by name
 )
 
-// warning returns what the newest warning event of a Pod tells, for a Pod that does
-// not start and whose status does not tell why: faults of mounts and sandboxes are
+// warning returns the newest warning event of a Pod, for a Pod that does not start and
+// whose status does not show why: faults of mounts and sandboxes are
 // in events only. The documented Role has no right on events; without it, the first
 // Pod costs one request and all others none.
 func (e *Executor) warning(ctx context.Context, pod *corev1.Pod) trouble {

@@ -24,7 +24,7 @@ const (
 // verdict is the judgement on a Pod that has not started its job.
 type verdict struct {
 	outlook outlook
-	trouble trouble // in the words of Kubernetes; none if the Pod is pending
+	trouble trouble // as Kubernetes reports it; none if the Pod is pending
 	own     bool    // it is about the image of the job's container
 }
 
@@ -79,7 +79,7 @@ func aboutImage(reason string) bool {
 //  4. the init container of the agent, then those of a template
 //  5. the job's container
 //  6. the scheduler
-//  7. nothing: Kubernetes tells faults of mounts and sandboxes in events only
+//  7. nothing: Kubernetes reports faults of mounts and sandboxes in events only
 func judge(s *state) verdict {
 	status := trouble{s.reason, s.message}
 	switch {
@@ -163,7 +163,7 @@ const maxMessage = 1000
 
 // beginning returns the beginning of a message of Kubernetes, in one line.
 func beginning(message string) string {
-	if len(message) > 4*maxMessage { // so that little is split into words
+	if len(message) > 4*maxMessage { // so that little is split into fields
 		message = message[:4*maxMessage]
 	}
 	text := oneLine(message)

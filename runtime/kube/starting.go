@@ -327,8 +327,8 @@ func (s *starting) write(ctx context.Context, sealed string) error {
 	return e.update(ctx, pod, sealed)
 }
 
-// newerLimit is how long a change is waited for that the API server has told of by a
-// conflict. The watch shows it some milliseconds later.
+// newerLimit is how long a change is waited for that caused a conflict. The watch shows
+// it some milliseconds later.
 const newerLimit = 200 * time.Millisecond
 
 // newer returns the Pod as the watch shows it after a version; nil if it shows no

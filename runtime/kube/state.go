@@ -38,7 +38,7 @@ type state struct {
 	alone   bool      // no other container runs beside the job's
 }
 
-// trouble is a reason with its message, in the words of Kubernetes.
+// trouble is a reason with its message, as Kubernetes reports them.
 type trouble struct{ reason, message string }
 
 // none reports whether there is no trouble.
