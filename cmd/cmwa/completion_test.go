@@ -111,8 +111,12 @@ func TestBashCompletesEveryCommandAndEveryFlag(t *testing.T) {
 		}
 		flags := bash(t, "cmwa", c.Name, "-")
 		for _, f := range c.Options() {
-			if !slices.Contains(flags, "--"+f.Name) {
-				t.Errorf("%s --%s is not completed", c.Name, f.Name)
+			spelling := "--" + f.Name
+			if len(f.Name) == 1 {
+				spelling = "-" + f.Name
+			}
+			if !slices.Contains(flags, spelling) {
+				t.Errorf("%s %s is not completed", c.Name, spelling)
 			}
 		}
 	}
