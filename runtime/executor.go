@@ -115,6 +115,16 @@ const (
 	CodeSucceededUnreported = 14 // every step succeeded, and the last success could not be reported
 )
 
+// ChosenCode reports whether an exit code is one with which the runner ends after its
+// job has begun. An end with any other code needs a reason from the engine.
+func ChosenCode(code int) bool {
+	switch code {
+	case CodeSucceeded, CodeFailed, CodeGone, CodeFailedUnreported, CodeSucceededUnreported:
+		return true
+	}
+	return false
+}
+
 // Sentinels that an Executor's errors may wrap.
 var (
 	// ErrJob says that a start failed for a reason of the job's own, and not for

@@ -65,7 +65,7 @@ func (e *Executor) ended(ctx context.Context, id string) (runtime.Exit, error) {
 		return runtime.Exit{}, errors.New("somebody has started it again")
 	}
 	exit := runtime.Exit{Code: state.ExitCode, Reason: reason(state)}
-	if exit.Reason == "" && !told(exit.Code) {
+	if exit.Reason == "" && !runtime.ChosenCode(exit.Code) {
 		exit.Reason = e.lastWords(ctx, id)
 	}
 	return exit, nil
@@ -76,7 +76,7 @@ func (e *Executor) ended(ctx context.Context, id string) (runtime.Exit, error) {
 func reason(state container.State) string {
 	signal := syscall.Signal(state.ExitCode - 128)
 	switch {
-	case told(state.ExitCode):
+	case runtime.ChosenCode(state.ExitCode):
 		return ""
 	case state.OOMKilled:
 		return "out of memory"
@@ -91,14 +91,4 @@ func reason(state container.State) string {
 	default:
 		return ""
 	}
-}
-
-// told tells whether an exit code is one that the runner chooses.
-func told(code int) bool {
-	switch code {
-	case runtime.CodeSucceeded, runtime.CodeFailed, runtime.CodeGone,
-		runtime.CodeFailedUnreported, runtime.CodeSucceededUnreported:
-		return true
-	}
-	return false
 }

@@ -47,7 +47,7 @@ func PrepareKey(folder, report string) error {
 	if err != nil {
 		return err
 	}
-	// The umask does not apply to Chmod. Whoever runs the job must be able to
+	// The umask does not apply to Chmod. The user of the job must be able to
 	// delete the key.
 	key := filepath.Join(folder, KeyFile)
 	if err := os.MkdirAll(filepath.Dir(key), 0o777); err != nil {

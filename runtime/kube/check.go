@@ -31,7 +31,7 @@ type checkedPlace struct {
 // when settings change, while one finds a problem, and once a minute.
 //
 // A Pod that is refused for what its template changes is no such problem: the job
-// fails, and its log has the message of the API server, for whoever tries a
+// fails, and its log has the message of the API server, for those who try a
 // template. The log of the agent has a warning.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err := e.pods.health(); err != nil {

@@ -214,7 +214,7 @@ func endReason(s *state) string {
 			return ""
 		}
 		return verdict{trouble: why}.String()
-	case reported(code):
+	case runtime.ChosenCode(code):
 		return ""
 	case s.reason != "": // Evicted, DeadlineExceeded
 		return verdict{trouble: trouble{s.reason, s.message}}.String()
@@ -240,14 +240,4 @@ func endReason(s *state) string {
 	default:
 		return ""
 	}
-}
-
-// reported reports whether an exit code is one that the runner chooses.
-func reported(code int) bool {
-	switch code {
-	case runtime.CodeSucceeded, runtime.CodeFailed, runtime.CodeGone,
-		runtime.CodeFailedUnreported, runtime.CodeSucceededUnreported:
-		return true
-	}
-	return false
 }

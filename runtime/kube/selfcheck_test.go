@@ -152,9 +152,9 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		wantResult(t, results, "kubernetes-namespace", runtime.LevelFailed, "create it, or change kubernetes.namespace")
 		wantResult(t, results, "kubernetes-access-pods", runtime.LevelOK, "")
 		wantResult(t, results, podCheck, runtime.LevelFailed, "there is no namespace cmwa-none")
-		stranger := rest.CopyConfig(n.Agent)
-		stranger.BearerToken = "wrong"
-		wantResult(t, selfCheck(t, stranger, n.Name, nil), apiCheck, runtime.LevelFailed,
+		unknown := rest.CopyConfig(n.Agent)
+		unknown.BearerToken = "wrong"
+		wantResult(t, selfCheck(t, unknown, n.Name, nil), apiCheck, runtime.LevelFailed,
 			"does not accept the agent's credentials")
 	})
 	t.Run("the agent's own Pod", func(t *testing.T) {

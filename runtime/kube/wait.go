@@ -91,7 +91,7 @@ const untilChanged = 24 * time.Hour
 func (w *wait) next(now *state) (time.Duration, *runtime.Exit) {
 	if now.over() {
 		exit := exitOf(now)
-		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || reported(exit.Code) {
+		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || runtime.ChosenCode(exit.Code) {
 			return 0, &exit
 		}
 		if w.ended.IsZero() {

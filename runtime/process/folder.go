@@ -50,7 +50,7 @@ type labels struct {
 	Started    time.Time        `json:"started"`
 }
 
-// parent makes the folder that jobs' folders lie in, and checks that nobody else can
+// parent makes the folder that jobs' folders lie in, and checks that no other user can
 // put something there.
 func parent(folder string) (string, error) {
 	folder, err := parentPath(folder)
@@ -79,7 +79,7 @@ func parentPath(folder string) (string, error) {
 }
 
 // checkParent checks that the folder that jobs' folders lie in belongs to this user
-// and nobody else can write to it.
+// and no other user can write to it.
 func checkParent(folder string) error {
 	info, err := os.Lstat(folder)
 	if err != nil {
