@@ -14,9 +14,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-var update = flag.Bool("update", false, "write what Load says into the golden files")
+var update = flag.Bool("update", false, "write the problems into the golden files")
 
-// files stands for the disk that a configuration names files of.
+// files returns a function for Source.ReadFile that has these files, by path.
 func files(content map[string]string) func(string) ([]byte, error) {
 	return func(name string) ([]byte, error) {
 		text, ok := content[name]
@@ -27,15 +27,20 @@ func files(content map[string]string) func(string) ([]byte, error) {
 	}
 }
 
-// thisRelease carries out every key, and gives jobs 30 seconds to stop.
+// thisRelease supports every value, and gives jobs 30 seconds to stop.
 var thisRelease = schema.Release{StopGrace: 30 * time.Second}
 
-// source is a file of this content and nothing else.
+// source returns a file with this content, without variables.
 func source(content string) schema.Source {
-	return schema.Source{Path: "agent.yaml", Content: []byte(content), Executable: "/opt/cmwa/cmwa", Release: thisRelease}
+	return schema.Source{
+		Path:       "agent.yaml",
+		Content:    []byte(content),
+		Executable: "/opt/cmwa/cmwa",
+		Release:    thisRelease,
+	}
 }
 
-func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {
+func TestLoadProblems(t *testing.T) {
 	paths, err := filepath.Glob("testdata/bad/*.yaml")
 	if err != nil || len(paths) < 120 {
 		t.Fatalf("found %d files, %v", len(paths), err)
@@ -54,7 +59,7 @@ func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {
 				"broken.pem": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"})
 			config, problems := schema.Load(src)
 			if (config == nil) != (len(problems.Errors()) > 0) {
-				t.Errorf("a configuration: %t, errors: %d", config != nil, len(problems.Errors()))
+				t.Errorf("got a configuration: %t, and %d errors", config != nil, len(problems.Errors()))
 			}
 			var got strings.Builder
 			for _, p := range problems {
@@ -71,10 +76,10 @@ func TestEveryMistakeIsToldWithItsPlaceAndItsCure(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(problems) == 0 {
-				t.Error("no problem is told")
+				t.Error("no problem is reported")
 			}
 			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Errorf("run with -update if this is right:\n%s", diff)
+				t.Errorf("run with -update if the change is intended:\n%s", diff)
 			}
 		})
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-//go:generate go test -run ^TestChartValues$ -update .
+//go:generate go test -run ^TestJSONSchemaChart$ -update .
 
 // chartValues is the schema of the values of the Helm chart. A part of it, the value
 // config, is the schema of a configuration.
 const chartValues = "../examples/chart/values.schema.json"
 
-func TestChartValues(t *testing.T) {
+func TestJSONSchemaChart(t *testing.T) {
 	got, err := os.ReadFile(chartValues)
 	if err != nil {
 		t.Fatal(err)
@@ -33,13 +33,13 @@ func TestChartValues(t *testing.T) {
 		got = want
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("go generate ./schema writes %s again:\n%s", chartValues, diff)
+		t.Errorf("run make reference to generate %s:\n%s", chartValues, diff)
 	}
 }
 
-// withConfiguration returns a schema of values in which the value config has the
-// schema of a configuration. The definitions of both stand at the root, to which
-// references point.
+// withConfiguration returns the schema of the chart's values, in which the value config has
+// the schema of a configuration. The definitions are at the root, because references are
+// relative to it.
 func withConfiguration(values []byte) ([]byte, error) {
 	text, err := schema.JSONSchema()
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Config is a configuration in force: the file, the environment over it, and
-// defaults for the rest. It is made by [Load] and not changed afterwards; readers
-// may share it. Printing it shows no secret.
+// Config is a loaded configuration: the values of the file, overridden by variables, with
+// defaults for other keys. [Load] returns it, and nothing changes it afterwards; goroutines
+// may share it. Its printed form contains no secret.
 type Config struct {
-	Path   string   // of the file; empty if there is none
-	Digest string   // of everything that it was made from, in hexadecimal
-	Files  []string // that it names, sorted
+	Path   string   // path of the file; empty without a file
+	Digest string   // digest of everything that was read for it, in hexadecimal
+	Files  []string // files that it names, sorted; some may be missing
 
 	Pools []Pool // at least one; names are unique
 
@@ -26,40 +26,42 @@ type Config struct {
 	Syslog                 bool
 	LogLevel               string
 	LogFormat              string
-	MaxConcurrentWorkflows int // of all pools together; 0 is no limit but the pools' own
+	MaxConcurrentWorkflows int // of all pools together; with 0 only the limits of pools apply
 	ShutdownTimeout        time.Duration
-	Strict                 bool   // any unknown key is refused
-	StateDirectory         string // empty leaves the choice to the agent
-	OverrideImage          string // in place of the image that the service asks for; only a variable sets it
+	Strict                 bool   // any unknown key is an error, and a file without settings
+	StateDirectory         string // if empty, the agent chooses one
+	OverrideImage          string // replaces the image that the service requests; only a variable sets it
 	DebugPod               bool   // keep every worker Pod; only a variable sets it
 
 	settings []Setting
 }
 
-// Pool is one pool in force: what it sets itself, over what the top level sets
-// for all pools, over the environment and the defaults there.
+// Pool has the settings of one pool: its own, otherwise those of the top level, with
+// variables and defaults.
 type Pool struct {
 	Name                   string        // "default" where the file has no pools
 	Token                  secret.String // from token or token_file; empty with OIDC
 	TokenFile              string
 	ServiceURL             string // without a slash at its end
 	CAFile                 string
-	CA                     string // content of CAFile: certificates in PEM form; empty is none
+	CA                     string // content of CAFile: certificates in PEM form; may be empty
 	WorkingDirectory       string // never empty if the executable is known
 	SharedVolumeDirectory  string
 	DeployTarget           string
 	SingleRun              bool
+	IdleTimeout            time.Duration // of a single run; 0 is no limit
 	PullImage              bool
 	EnabledWorkflowTypes   []string // at least one, each once
 	EnvForwardAllowlist    []string
 	OIDCTokenFile          string // empty is no OIDC
-	OIDCSum                string // of that file's content as it was, in hexadecimal; empty if it could not be read
+	OIDCSum                string // SHA-256 of the content of that file, in hexadecimal; empty if it cannot be read
 	OrganizationName       string
 	RunnerPoolID           string
 	TokenExpiration        time.Duration // 0 lets the service decide
 	PollingInterval        time.Duration
 	PollingOverride        bool
 	JobStatusLoopInterval  time.Duration
+	CancelGracePeriod      time.Duration
 	RequestTimeout         time.Duration
 	RequestRetryCount      int
 	RequestRetryWait       time.Duration
@@ -67,21 +69,23 @@ type Pool struct {
 	CircuitBreakerFailures int
 	CircuitBreakerTimeout  time.Duration
 	MaxConcurrentWorkflows int
+	LeasedWork             string // auto, always or never
+	MaxConcurrentLeased    int    // scans and policy evaluations
 	Docker                 Docker
 	Kubernetes             Kubernetes
 	ECS                    ECS
-	PodTemplate            map[string]any // from pod_template or pod_template_file; nil is none. Not to be changed
+	PodTemplate            map[string]any // from pod_template or pod_template_file; may be nil; must not be changed
 	PodTemplateFile        string
 }
 
 // DefaultPool is the name of the only pool of a file without pools.
 const DefaultPool = "default"
 
-// DefaultPodTemplateFile is read for deploy_target kubernetes if it is there and
-// no other template is set. The public packaging mounts it.
+// DefaultPodTemplateFile is used for deploy_target kubernetes if it exists and no other
+// template is set. The packaging of Pulumi's own agent mounts it.
 const DefaultPodTemplateFile = "/mnt/worker-pod.json"
 
-// Docker is how containers are made.
+// Docker has the settings of containers.
 type Docker struct {
 	Network    string
 	Volumes    []string // source:target[:options]
@@ -92,22 +96,22 @@ type Docker struct {
 	Labels     []string // name=value
 }
 
-// Kubernetes is how Pods are made.
+// Kubernetes has the settings of Pods.
 type Kubernetes struct {
 	Context         string // of the kubeconfig; empty is the agent's own cluster or the current one
 	Namespace       string // empty is the agent's own
 	Image           string // with the runner programs; empty is the agent's own release
 	ImagePullPolicy string
 	ServiceAccount  string // empty is the namespace's default
-	CPU             string // quantity; empty is none
-	Memory          string // quantity; empty is none
+	CPU             string // quantity; may be empty
+	Memory          string // quantity; may be empty
 	Runner          string // copy or image
 	Handoff         string // sealed, secret or configmap
 	StartTimeout    time.Duration
 	KeepFailedPods  bool
 }
 
-// ECS is how tasks are made.
+// ECS has the settings of tasks.
 type ECS struct {
 	Cluster                    string
 	Subnets                    []string
@@ -117,9 +121,9 @@ type ECS struct {
 	TaskDefinitionTemplateFile string
 }
 
-// processOf returns the settings of the whole agent. t has every key with a checked
-// value, alone has the variables that are no key.
-func processOf(t, alone position.Mapping) *Config {
+// processOf returns the settings of the whole agent. t has every key with a checked value;
+// variableOnly has the variables without a key.
+func processOf(t, variableOnly position.Mapping) *Config {
 	r := reader{t}
 	return &Config{
 		HTTPServerAddress: r.text("http_server_address"),
@@ -131,13 +135,14 @@ func processOf(t, alone position.Mapping) *Config {
 		ShutdownTimeout:   r.duration("shutdown_timeout"),
 		Strict:            r.bool("strict"),
 		StateDirectory:    r.text("state_directory"),
-		OverrideImage:     reader{alone}.text("override_image"),
-		DebugPod:          reader{alone}.bool("debug_pod"),
+		OverrideImage:     reader{variableOnly}.text("override_image"),
+		DebugPod:          reader{variableOnly}.bool("debug_pod"),
 	}
 }
 
 // poolOf returns the settings of a pool. t has every key with a checked value.
 func poolOf(t position.Mapping) *Pool {
+	// Convert the memory limit of containers to bytes.
 	r := reader{t}
 	memory, _ := size(r.text("docker", "memory"))
 	return &Pool{
@@ -150,6 +155,7 @@ func poolOf(t position.Mapping) *Pool {
 		SharedVolumeDirectory:  r.text("shared_volume_directory"),
 		DeployTarget:           r.text("deploy_target"),
 		SingleRun:              r.bool("single_run"),
+		IdleTimeout:            r.duration("idle_timeout"),
 		PullImage:              r.bool("pull_image"),
 		EnabledWorkflowTypes:   r.list("enabled_workflow_types"),
 		EnvForwardAllowlist:    r.list("env_forward_allowlist"),
@@ -160,6 +166,7 @@ func poolOf(t position.Mapping) *Pool {
 		PollingInterval:        r.duration("polling_interval"),
 		PollingOverride:        r.bool("polling_interval_override"),
 		JobStatusLoopInterval:  r.duration("job_status_loop_interval"),
+		CancelGracePeriod:      r.duration("cancel_grace_period"),
 		RequestTimeout:         r.duration("request_timeout"),
 		RequestRetryCount:      r.int("request_retry_count"),
 		RequestRetryWait:       r.duration("request_retry_wait"),
@@ -167,6 +174,8 @@ func poolOf(t position.Mapping) *Pool {
 		CircuitBreakerFailures: r.int("circuit_breaker_failures"),
 		CircuitBreakerTimeout:  r.duration("circuit_breaker_timeout"),
 		MaxConcurrentWorkflows: r.int("max_concurrent_workflows"),
+		LeasedWork:             r.text("leased_work"),
+		MaxConcurrentLeased:    r.int("max_concurrent_leased_workflows"),
 		Docker: Docker{
 			Network:    r.text("docker", "network"),
 			Volumes:    r.list("docker", "volumes"),
@@ -252,8 +261,7 @@ func (r reader) list(path ...string) []string {
 	return list
 }
 
-// cores reads a number of CPU cores: 2, 0.5, or 500m for half of one. Nothing is
-// zero.
+// cores parses a number of CPU cores: 2, 0.5, or 500m for half of one. Empty text is zero.
 func cores(data any) (float64, bool) {
 	switch data := data.(type) {
 	case int:
@@ -275,8 +283,8 @@ func cores(data any) (float64, bool) {
 	}
 }
 
-// size reads an amount of memory in bytes, in Docker's notation or that of
-// Kubernetes, with units that are powers of two. Nothing is zero.
+// size parses an amount of memory in the notation of Docker or Kubernetes and returns it in
+// bytes. Units are powers of two. Empty text is zero.
 func size(text string) (int64, bool) {
 	if text == "" {
 		return 0, true
@@ -292,8 +300,8 @@ func size(text string) (int64, bool) {
 	return int64(n), n < 1<<62
 }
 
-// duration reads a duration as the schema writes them: Go's notation, or a whole
-// number of seconds where the field takes one. Empty text is zero.
+// duration parses a duration in Go's notation, or a whole number of seconds. Empty text is
+// zero.
 func duration(data any) (time.Duration, bool) {
 	switch data := data.(type) {
 	case string:

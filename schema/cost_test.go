@@ -13,12 +13,12 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// growthLimitMB is how much memory an agent may keep of ten thousand reloads.
+// growthLimitMB is the largest growth of memory in ten thousand loads, in MB.
 const growthLimitMB = 5.0
 
-// reload returns the content of a file that has been edited so many times: each
-// time another token, another comment, another unknown key, and now and then
-// mistakes, so that nothing of a load can be shared with the one before.
+// reload returns the content of a file after edit number i. Each edit has another comment
+// and another unknown key, and every fifth edit also has invalid values, so that a load
+// cannot share anything with the previous one.
 func reload(files [][]byte, i int) []byte {
 	content := files[i%len(files)]
 	edited := fmt.Appendf(nil, "# edit %d\n%s\nunknown_%d: {a%d: [%d]}\n", i, content, i, i, i)
@@ -28,10 +28,10 @@ func reload(files [][]byte, i int) []byte {
 	return edited
 }
 
-// BenchmarkMemoryOfTenThousandLoads loads a configuration ten thousand times in
-// one process, as a long life of edits would, and tells by how much the heap and
-// the resident memory have grown since the first hundreds.
-func BenchmarkMemoryOfTenThousandLoads(b *testing.B) {
+// BenchmarkLoadMemory loads a configuration ten thousand times in one process, like an agent
+// after many edits. It reports the growth of the heap and of the resident memory after the
+// first 500 loads.
+func BenchmarkLoadMemory(b *testing.B) {
 	var files [][]byte
 	for _, name := range []string{"docker.yaml", "kubernetes.yaml", "pools.yaml", "oidc.yaml", "process.yaml"} {
 		content, err := os.ReadFile(filepath.Join("../examples", name))
@@ -44,7 +44,9 @@ func BenchmarkMemoryOfTenThousandLoads(b *testing.B) {
 	usable, refused := 0, 0
 	load := func(from, to int) {
 		for i := from; i < to; i++ {
-			config, problems := schema.Load(schema.Source{Path: "pulumi-workflow-agent.yaml", Content: reload(files, i), Elsewhere: true})
+			config, problems := schema.Load(
+				schema.Source{Path: "pulumi-workflow-agent.yaml", Content: reload(files, i), Elsewhere: true},
+			)
 			switch {
 			case config != nil:
 				usable++
@@ -60,25 +62,36 @@ func BenchmarkMemoryOfTenThousandLoads(b *testing.B) {
 		load(warm, warm+loads)
 		heap, resident := memoryMB(b)
 		if usable == 0 || refused == 0 {
-			b.Fatalf("%d loads were usable and %d refused: both must be among them", usable, refused)
+			b.Fatalf("%d files were accepted and %d rejected, want some of both", usable, refused)
 		}
 		b.ReportMetric(heap-heapBefore, "MB-heap-growth")
 		b.ReportMetric(resident-residentBefore, "MB-resident-growth")
 		b.ReportMetric(b.Elapsed().Seconds()*1000/float64(usable+refused), "ms/load")
-		b.Logf("%d loads, %d of them refused: heap %.2f MB, before %.2f; resident %.1f MB, before %.1f; growth %.2f and %.1f MB (limit %.0f)",
-			usable+refused, refused, heap, heapBefore, resident, residentBefore, heap-heapBefore, resident-residentBefore, growthLimitMB)
+		b.Logf(
+			"%d loads, %d of them rejected: heap %.2f MB, before %.2f; resident %.1f MB, before %.1f; growth "+
+				"%.2f and %.1f MB (limit %.0f)",
+			usable+refused,
+			refused,
+			heap,
+			heapBefore,
+			resident,
+			residentBefore,
+			heap-heapBefore,
+			resident-residentBefore,
+			growthLimitMB,
+		)
 		if heap-heapBefore > growthLimitMB || resident-residentBefore > growthLimitMB {
-			b.Error("loads leave too much memory behind")
+			b.Errorf("the heap or the resident memory has grown by more than %.0f MB", growthLimitMB)
 		}
 	}
 }
 
-// memoryMB is the memory in use once all garbage is collected and given back: of
-// the heap, and of the process (proc(5)).
+// memoryMB returns the memory in use after garbage collection, of the heap and of the process
+// (proc(5)), in MB.
 func memoryMB(b *testing.B) (heap, resident float64) {
 	b.Helper()
-	runtime.GC() // finalizers of the first run free more in the second
-	debug.FreeOSMemory()
+	runtime.GC()
+	debug.FreeOSMemory() // collects again, because finalizers have released more objects
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	text, err := os.ReadFile("/proc/self/statm")

@@ -19,18 +19,18 @@ var schemaText string
 //go:embed defaults.cue
 var defaultsText string
 
-// definition is the schema in one CUE context. It serves one load.
+// definition is the schema in one CUE context. It is used for one load.
 type definition struct {
 	context     *cue.Context
 	config      cue.Value // #Config
 	environment cue.Value // #Environment
 	defaults    cue.Value // #Defaults
 	fields      []Field
-	byKey       map[string]*Field // those of #Config
+	byKey       map[string]*Field // without those of #Environment
 	byVariable  map[string]*Field
 }
 
-// schemaFiles reads the syntax of schema.cue and of defaults.cue.
+// schemaFiles returns the syntax of schema.cue and of defaults.cue.
 func schemaFiles() ([]*ast.File, error) {
 	var files []*ast.File
 	for _, source := range []struct{ name, text string }{{"schema.cue", schemaText}, {"defaults.cue", defaultsText}} {
@@ -43,8 +43,9 @@ func schemaFiles() ([]*ast.File, error) {
 	return files, nil
 }
 
-// define compiles the schema. It fails only if the schema is at fault.
+// define compiles the schema. It fails only if the schema itself is invalid.
 func define() (*definition, error) {
+	// Build the definitions.
 	instance := build.NewContext().NewInstance("", nil)
 	files, err := schemaFiles()
 	if err != nil {
@@ -64,6 +65,8 @@ func define() (*definition, error) {
 			return nil, fmt.Errorf("build %s: %w", name, err)
 		}
 	}
+
+	// Read the fields.
 	everything := func(string) bool { return true }
 	keys, err := fieldsOf(d.config, "", everything)
 	if err != nil {
@@ -79,6 +82,8 @@ func define() (*definition, error) {
 	for i := range variables {
 		variables[i].OnlyVariable = true
 	}
+
+	// Index them.
 	d.fields = append(keys, variables...)
 	for i := range d.fields {
 		f := &d.fields[i]
@@ -92,9 +97,10 @@ func define() (*definition, error) {
 	return d, nil
 }
 
-// ofPools marks the keys that a pool may set, puts them first, and adds those that
-// only a pool has.
+// ofPools marks the keys that a pool may set, moves them to the front, and adds the keys
+// that only a pool has.
 func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
+	// The keys of a pool: its own, and those in common with the top level.
 	pool := root.LookupPath(cue.ParsePath("#Pool"))
 	ofPoolOnly := func(key string) bool {
 		return !d.config.LookupPath(cue.MakePath(cue.Str(key).Optional())).Exists()
@@ -111,6 +117,8 @@ func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
 	for settings.Next() {
 		settable[settings.Selector().Unquoted()] = true
 	}
+
+	// Put the keys that a pool may set before the others.
 	var all, process []Field
 	for _, f := range keys {
 		if top, _, _ := strings.Cut(f.Key, "."); settable[top] {
@@ -129,13 +137,13 @@ func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
 	return append(all, process...), nil
 }
 
-// field returns the field of a path, and the path of its value: the same, or
-// less the last step if that names an entry of a list. It returns nil for a path
-// that the schema does not know.
+// field returns the field of a path, and the path of its value, which is shorter by one
+// step if the last step is an entry of a list. It returns nil for an unknown path.
 func (d *definition) field(path string) (f *Field, at string) {
+	// The path within a pool or the top level.
 	inner, ofPool := path, false
-	if rest, ok := strings.CutPrefix(path, "pools."); ok {
-		index, key, deeper := strings.Cut(rest, ".")
+	if inPools, ok := strings.CutPrefix(path, "pools."); ok {
+		index, key, deeper := strings.Cut(inPools, ".")
 		if _, err := strconv.Atoi(index); err == nil {
 			if !deeper {
 				return d.byKey["pools"], "pools"
@@ -143,6 +151,8 @@ func (d *definition) field(path string) (f *Field, at string) {
 			inner, ofPool = key, true
 		}
 	}
+
+	// The field of the path, or of the list that has the entry.
 	known := func(key string) *Field {
 		f := d.byKey[key]
 		if !ofPool {

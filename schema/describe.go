@@ -11,33 +11,49 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Meaning says in words when a changed value takes effect.
+// String returns the name of the class as messages and documentation show it.
+func (c Class) String() string {
+	if c == ReloadJob {
+		return "next job"
+	}
+	return string(c)
+}
+
+// Meaning returns when a changed value takes effect. The text completes the sentence
+// "a change takes effect".
 func (c Class) Meaning() string {
 	switch c {
 	case ReloadLive:
-		return "at once, without touching jobs"
+		return "at once, without affecting running jobs"
 	case ReloadJob:
-		return "for jobs claimed from then on"
+		return "for jobs that are claimed after the change"
 	case ReloadDrain:
-		return "by a new pool beside the old one, which finishes its jobs and claims no more"
+		return "in a new pool, while the old pool finishes its jobs and claims no more"
 	case ReloadRebind:
-		return "at once: the new listener is opened, and then the old one closed"
+		return "at once: the new listener is opened, then the old one is closed"
 	case ReloadRestart:
-		return "when the agent is started again"
+		return "when the agent is restarted"
 	default:
 		return ""
 	}
 }
 
-// Takes says what a value of the key is, with its bounds.
-func (f Field) Takes() string {
+// classColumn is the width of the column with the names of classes.
+const classColumn = 10
+
+func classes() []Class {
+	return []Class{ReloadLive, ReloadJob, ReloadDrain, ReloadRebind, ReloadRestart}
+}
+
+// ValueText describes the values that the key accepts, with their bounds.
+func (f Field) ValueText() string {
 	text := f.sentence()
 	switch f.Kind {
 	case KindDuration:
-		text += ", from " + short(f.Shortest) + " to " + short(f.Longest)
+		text += ", from " + formatDuration(f.Shortest) + " to " + formatDuration(f.Longest)
 	case KindList:
 		if each := f.entrySentence(); each != "text" {
-			text += ", each " + each
+			text += "; each entry is " + each
 		} else {
 			text += " of texts"
 		}
@@ -46,16 +62,17 @@ func (f Field) Takes() string {
 	case KindTree:
 		text = "a part of a Pod"
 	case KindAny:
-		text = "anything"
+		text = "any value"
 	}
 	if f.Empty {
-		text += "; or nothing"
+		text += "; or empty"
 	}
 	return text
 }
 
-// Usually is the default in words of the file; "unset" for the empty text.
-func (f Field) Usually() string {
+// DefaultText returns the default in the notation of a file, "unset" for the empty text,
+// "none" for an empty list, and "" for a key without a default.
+func (f Field) DefaultText() string {
 	switch f.Default {
 	case "":
 		return ""
@@ -67,75 +84,76 @@ func (f Field) Usually() string {
 	return defaultOf(f)
 }
 
-// defaultOf writes the default as it would stand in a file.
+// defaultOf returns the default in the notation of a file.
 func defaultOf(f Field) string {
 	t, problems, ok := position.Parse("", []byte("v: "+f.Default), "")
 	if !ok || len(problems) > 0 {
 		return f.Default
 	}
-	return flow(t["v"].Data)
+	return flowForm(t["v"].Data)
 }
 
-// InVariable says how a list or a quantity is written in the key's variable, if
-// not as in a file.
-func (f Field) InVariable() string {
+// VariableText describes the notation of a value in the key's variable if it differs
+// from the notation in a file.
+func (f Field) VariableText() string {
 	switch {
 	case f.Separator == ",":
-		return "commas between the entries"
+		return "entries separated by commas"
 	case f.Separator == " ":
-		return "blanks between the entries"
+		return "entries separated by spaces"
 	case f.Unit != "":
-		return "a number alone meaning " + f.Unit
+		return "a number without a unit is in " + f.Unit
 	default:
 		return ""
 	}
 }
 
-// plainTop reports whether a key stands at the top level today.
-func (f Field) plainTop() bool {
-	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && !strings.Contains(f.Key, ".")
+// variableWithText returns the name of the key's variable with its notation.
+func (f Field) variableWithText() string {
+	if text := f.VariableText(); text != "" {
+		return f.Variable + " (" + text + ")"
+	}
+	return f.Variable
 }
 
-// facts is everything but the meaning, in brackets.
+// current reports whether the field is neither an old name nor without effect.
+func (f Field) current() bool { return f.Old == "" && f.Unused == "" && !f.Ignored }
+
+// plainTop reports whether the field is a current key of the top level.
+func (f Field) plainTop() bool {
+	return !f.OnlyVariable && f.current() && !strings.Contains(f.Key, ".")
+}
+
+// facts returns everything about the field except its documentation, in brackets.
 func (f Field) facts() string {
-	facts := []string{f.Takes()}
+	facts := []string{f.ValueText()}
 	if f.Required {
 		facts = append(facts, "required")
 	}
-	if usual := f.Usually(); usual != "" {
-		facts = append(facts, "default "+usual)
+	if text := f.DefaultText(); text != "" {
+		facts = append(facts, "default "+text)
 	}
 	if f.Secret {
 		facts = append(facts, "secret")
 	}
 	if f.Variable != "" {
-		facts = append(facts, strings.TrimSuffix(f.Variable+" with "+f.InVariable(), " with "))
+		facts = append(facts, f.variableWithText())
 	}
 	if f.Reload != "" {
-		facts = append(facts, string(f.Reload))
+		facts = append(facts, f.Reload.String())
 	}
 	return "[" + strings.Join(facts, "; ") + "]"
 }
 
-// classColumn is how many columns a list gives to the names of classes.
-const classColumn = 9
-
-func classes() []Class {
-	return []Class{ReloadLive, ReloadJob, ReloadDrain, ReloadRebind, ReloadRestart}
-}
-
-// headline is the beginning of the documentation, as far as it can stand alone.
+// headline returns the first sentence of the documentation, without its full stop.
 func (f Field) headline() string {
-	text := f.Doc
-	for _, end := range []string{". ", "; ", ": ", ", each as "} {
-		text, _, _ = strings.Cut(text, end)
-	}
+	text, _, _ := strings.Cut(f.Doc, ". ")
 	return strings.TrimSuffix(text, ".")
 }
 
-// listed is what a field goes by in a list: its key, or the variable where there
-// is no key.
-func (f Field) listed() string {
+// listName returns the name of the field in a list: its key, or its variable if there is
+// no key.
+func (f Field) listName() string {
 	if f.OnlyVariable {
 		return f.Variable
 	}
@@ -149,7 +167,7 @@ func lowerFirst(text string) string {
 	return strings.ToLower(text[:1]) + text[1:]
 }
 
-// sentence says what a value of the field must be.
+// sentence returns the text that completes "a value of the field must be".
 func (f *Field) sentence() string {
 	switch {
 	case f.must != "":
@@ -173,16 +191,7 @@ func (f *Field) sentence() string {
 	}
 }
 
-// words writes a list of words: a, b and c.
-func words(list []string, and string) string {
-	last := len(list) - 1
-	if last <= 0 {
-		return strings.Join(list, "")
-	}
-	return strings.Join(list[:last], ", ") + " " + and + " " + list[last]
-}
-
-// entrySentence says what one entry of the list must be.
+// entrySentence returns the text that completes "an entry of the field's list must be".
 func (f *Field) entrySentence() string {
 	switch {
 	case f.each != "":
@@ -194,7 +203,17 @@ func (f *Field) entrySentence() string {
 	}
 }
 
-// outOfBounds says what is wrong with a duration or a quantity, if anything is.
+// joinList returns a list as text: a, b and c.
+func joinList(list []string, conjunction string) string {
+	last := len(list) - 1
+	if last <= 0 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:last], ", ") + " " + conjunction + " " + list[last]
+}
+
+// outOfBounds returns the message about a duration or a quantity that is invalid or out
+// of bounds, and "" for a valid one.
 func (f *Field) outOfBounds(data any) string {
 	if f.Kind == KindQuantity {
 		const most = 1024
@@ -210,16 +229,16 @@ func (f *Field) outOfBounds(data any) string {
 	case data == "":
 		return ""
 	case length < f.Shortest:
-		return "must be at least " + short(f.Shortest)
+		return "must be at least " + formatDuration(f.Shortest)
 	case length > f.Longest:
-		return "must be at most " + short(f.Longest)
+		return "must be at most " + formatDuration(f.Longest)
 	default:
 		return ""
 	}
 }
 
-// short writes a duration as a person would: 1h, not 1h0m0s.
-func short(d time.Duration) string {
+// formatDuration returns a duration without zero units: 1h, not 1h0m0s.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -230,19 +249,25 @@ func short(d time.Duration) string {
 	return text
 }
 
-// hint guesses from a wrong value what its writer tried. It may only quote words
-// of the schema and numbers.
+// hint returns how to fix an invalid value, guessed from the value. It quotes nothing of
+// the value except a whole number.
 func (f *Field) hint(v position.Value, entry bool) string {
+	// A list in a variable.
 	if v.At.Variable != "" && f.Kind == KindList {
-		hints := map[string]string{",": "put commas between the entries", " ": "put blanks between the entries"}
+		hints := map[string]string{",": "separate the entries by commas", " ": "separate the entries by spaces"}
 		return hints[f.Separator]
 	}
+
+	// A value of a wrong kind. Each case is the kind of the value.
 	switch data := v.Data.(type) {
 	case nil:
 		return "give it a value, or remove it"
 	case string:
+		if strings.ContainsAny(data, position.CurlyQuotes) {
+			return `the value has curly quotation marks: write straight ones, or none`
+		}
 		if f.Kind == KindList && !entry {
-			return "write a list, such as [" + f.example() + "]"
+			return "write a list, such as [" + f.exampleEntry() + "]"
 		}
 		return f.hintForText(data)
 	case bool, float64:
@@ -268,28 +293,28 @@ func (f *Field) hint(v position.Value, entry bool) string {
 	return ""
 }
 
-// example is one entry of the list.
-func (f *Field) example() string {
+// exampleEntry returns an entry of the field's list.
+func (f *Field) exampleEntry() string {
 	if len(f.Choices) > 0 {
 		return f.Choices[0]
 	}
 	return "entry"
 }
 
-// quotesHelp reports whether a number or a boolean would be right as a text.
+// quotesHelp reports whether a number or a boolean would be valid as a text.
 func (f *Field) quotesHelp(data any) bool {
 	if f.Kind != KindText && f.Kind != KindList || len(f.Choices) > 0 {
 		return false
 	}
-	right, err := regexp.MatchString(f.Pattern, fmt.Sprint(data))
-	return err == nil && right
+	valid, err := regexp.MatchString(f.Pattern, fmt.Sprint(data))
+	return err == nil && valid
 }
 
 func (f *Field) hintForText(text string) string {
 	switch f.Kind {
 	case KindBool:
 		if slices.Contains([]string{"yes", "on", "no", "off", "y", "n", "true", "false"}, strings.ToLower(text)) {
-			return "write true or false, in small letters and without quotes"
+			return "write true or false, in lowercase and without quotes"
 		}
 	case KindInt:
 		if _, err := strconv.Atoi(text); err == nil {

@@ -1,42 +1,43 @@
 // Package schema knows the agent's configuration: where the file is, what it may
-// contain, what it contains, and how to explain a mistake in it. It will never know
-// what is done with a configuration: no service, no engine, no pool at work.
+// contain, what it contains, and how to explain a mistake in it. It will never know how
+// a configuration is used: it knows no service, no engine and no running pool.
 //
 // schema.cue is the single source: it has the constraint, the variable, the secrecy,
 // the reload class and the documentation of every key, and [Fields] returns them.
-// defaults.cue is a file of its own; the head of schema.cue gives the reason.
+// defaults.cue is separate, for the reason at the head of schema.cue.
 //
 // Sub-packages know what does not depend on the agent's keys. schema imports the first
-// three of them:
+// four of them:
 //
-//	position     YAML with positions, and problems: what both kinds of files need
+//	position     YAML with positions, and problems: for configurations and Pod templates
 //	podtemplate  the check of Pod templates, a schema as large as that of the agent
-//	jsonschema   the translation of CUE constraints to JSON Schema, for both exports
-//	report       problems as text, JSON, SARIF and annotations of GitHub
-//	effective    settings in force as a file
+//	jsonschema   the translation of CUE constraints to JSON Schema, for both schemas
 //	secret       a string that is never printed, and the reading of regular files
+//	report       problems as text, JSON, SARIF and annotations of GitHub
+//	effective    the settings of a loaded configuration as a file
 //
-// [Load] is a function of values: the [Source] is everything that it depends on. It
+// [Load] is a function of its argument: the [Source] is everything that it depends on. It
 // works in this order:
 //
 //  1. Read YAML (position.Parse).
 //  2. Remove unknown keys and replace old names (names.go).
-//  3. Lay the variables over the file, each parsed under its own name (env.go).
-//  4. Check constraints and remove the values that violate one (judge.go).
+//  3. Apply the variables, which override the file (env.go).
+//  4. Check constraints and remove the values that violate one (constraints.go).
 //  5. Fill in defaults, decode (config.go, pools.go).
 //  6. Check the rules across keys, and read the files that keys name (rules.go,
-//     credentials.go, files.go, pools.go).
+//     credentials.go, paths.go, files.go, pools.go).
 //
 // It reports all problems at once, each once, in the order of the file.
 //
 // CUE checks constraints, but its messages are not used: they print values, tokens
 // included, and one line for each choice of an enumeration. Only the path of a failure
-// is taken from CUE; the message is made from the schema. No message quotes a value of
-// a file or a variable.
+// is taken from CUE; the message is made from the schema. A message quotes a value of a
+// file or a variable only if the value cannot be a secret: a number, a duration, a choice
+// of the schema, or a path without a part that looks like one.
 //
 // CUE evaluates one key at a time, and equal values of one key once. Unifying whole
 // pools costs ten times as much, nearly all of it for keys that they do not set. So a
 // constraint in schema.cue concerns one key, and rules across keys are Go. Every load
-// has a CUE context of its own, because contexts never shrink; nothing of CUE outlives
-// the load.
+// has its own CUE context, because contexts never shrink; no CUE value is used after the
+// load.
 package schema

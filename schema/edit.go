@@ -10,27 +10,27 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Change is one key that [Edit] sets.
+// Change is the new value of one key for [Edit].
 type Change struct {
 	Key     string // of the top level, not empty
 	Value   any    // a string, a bool or an int
-	Comment string // sentences to stand above the key if the file does not have it yet
+	Comment string // sentences for a comment above the key if the file lacks the key
 }
 
-// Edit sets keys in the text of a configuration file, one after another, and
-// returns the new text. Whatever it does not have to touch stays byte for byte:
-// comments, order, indents, line ends, a byte order mark. JSON stays JSON. A value
-// takes the place of the one before it; a new key goes to the end. A key that has
-// the value already is left as it is, so that a second edit changes nothing.
+// Edit sets keys in the text of a configuration file, one after another, and returns the
+// new text. It keeps every other byte: comments, order, indentation, line endings and a byte
+// order mark. JSON stays JSON. A new value replaces the old one. A new key is added at the
+// end, or at the beginning of a mapping in brackets. A key that already has the value is not
+// changed, so a second edit changes nothing.
 //
-// Content may be empty. It must be one YAML document that holds a mapping; the
-// values in it are not judged. The error is of type [position.Problems], with no file in
-// it, and quotes nothing of the content: the content is not YAML, or the old value
-// is not a plain one (a list, a mapping, something with an anchor or a tag). The
-// result is read again before it is handed out, and an edit that would change
-// anything else is refused in the same way.
+// The content may be empty. Otherwise it must be one YAML document with a mapping, whose
+// values are not checked. Edit returns an error if the content is not such a document, if the
+// key is set twice, or if the old value is not a plain one (it is a list, a mapping, or has an
+// anchor or a tag). Edit parses the result, and returns an error if the edit would change
+// anything else. These errors are of type [position.Problems]; they name no file and quote
+// no value.
 func Edit(content []byte, changes []Change) ([]byte, error) {
-	newline := newlineOf(content) // the first change may take away the only one
+	newline := newlineOf(content) // the first change may remove the only one
 	for _, change := range changes {
 		p, err := readPage(content)
 		if err != nil {
@@ -44,9 +44,8 @@ func Edit(content []byte, changes []Change) ([]byte, error) {
 	return content, nil
 }
 
-// Texts returns the text of every key at the top level of a configuration file
-// whose value is one word, number or text. The values are not judged, and may be
-// secrets. The error is that of [Edit].
+// Texts returns the text of every top-level key of a configuration file whose value is a
+// scalar. The values are not checked, and may be secrets. The error is that of [Edit].
 func Texts(content []byte) (map[string]string, error) {
 	p, err := readPage(content)
 	if err != nil {
@@ -64,13 +63,12 @@ func Texts(content []byte) (map[string]string, error) {
 	return texts, nil
 }
 
-// TopLevelScalar returns the value of a top-level key of a configuration file as
-// text. It is for files that Load rejects: everything else in the file may be
-// invalid. The value is empty if the key is missing or has no scalar value.
+// TopLevelScalar returns the value of a top-level key of a configuration file as text. It is
+// for files that Load rejects: everything else in the file may be invalid. The value is
+// empty if the key is missing or has no scalar value.
 //
-// If the file as a whole is no YAML document, each line is parsed as a document of
-// its own. A line such as "key: value" in the first column is one, whatever stands
-// in the lines before and after it.
+// If the file is not a YAML document, each line without indentation is parsed as a separate
+// document. So a line such as "key: value" is found regardless of the lines around it.
 func TopLevelScalar(content []byte, key string) string {
 	if t, _, _ := position.Parse("", content, ""); t != nil {
 		return scalarOf(t, key)
@@ -102,9 +100,10 @@ func notEdited(n *yaml.Node, path, message, hint string) position.Problems {
 		Hint: hint}}
 }
 
-// set returns the text with one change in it. Where a text can be put in more
-// than one way, the first one counts that changes nothing else.
+// set returns the text with one change. If several edits are possible, it uses the first
+// one that changes nothing else.
 func (p *page) set(change Change) ([]byte, error) {
+	// Find the key.
 	written, want, err := asScalar(change.Value)
 	if err != nil {
 		return nil, err
@@ -120,24 +119,28 @@ func (p *page) set(change Change) ([]byte, error) {
 		}
 		key, old = k, v
 	}
-	var ways [][]edit
+
+	// Collect the possible edits.
+	var candidates [][]edit
 	switch {
 	case old == nil && p.flow():
-		ways = p.intoFlow(change.Key, want)
+		candidates = p.prependFlow(change.Key, want)
 	case old == nil:
-		ways = p.append(change, written)
-	case alike(old, want):
+		candidates = p.append(change, written)
+	case sameScalar(old, want):
 		return p.whole, nil
 	case old.Kind == yaml.SequenceNode || old.Kind == yaml.MappingNode:
-		return nil, notEdited(old, change.Key, "is a list or a mapping, which is not replaced",
-			"remove it, and begin again")
+		return nil, notEdited(old, change.Key, "is a list or a mapping, which cannot be replaced",
+			"remove it, and try again")
 	case p.flow() && key.Style&yaml.DoubleQuotedStyle != 0:
-		ways = p.replace(old, asJSON(want))
+		candidates = p.replace(old, asJSON(want))
 	default:
-		ways = p.replace(old, written)
+		candidates = p.replace(old, written)
 	}
-	for _, way := range ways {
-		text := p.apply(way)
+
+	// Use the first one that changes only this key.
+	for _, candidate := range candidates {
+		text := p.apply(candidate)
 		if after, err := readPage(text); err == nil && p.differsOnly(after, change.Key, want) {
 			return text, nil
 		}
@@ -146,11 +149,10 @@ func (p *page) set(change Change) ([]byte, error) {
 	if old != nil {
 		at = old
 	}
-	return nil, notEdited(at, change.Key, "cannot be set without harm to the rest of the file", "set it by hand")
+	return nil, notEdited(at, change.Key, "cannot be set without changing other parts of the file", "set it manually")
 }
 
-// differsOnly reports whether another page differs in the value of one key and
-// in nothing else.
+// differsOnly reports whether another page differs only in the value of one key.
 func (p *page) differsOnly(after *page, key string, want *yaml.Node) bool {
 	var before, now []*yaml.Node
 	for k, v := range p.pairs() {
@@ -160,7 +162,7 @@ func (p *page) differsOnly(after *page, key string, want *yaml.Node) bool {
 	}
 	found := 0
 	for k, v := range after.pairs() {
-		if k.Value == key && k.Kind == yaml.ScalarNode && alike(v, want) {
+		if k.Value == key && k.Kind == yaml.ScalarNode && sameScalar(v, want) {
 			found++
 			continue
 		}
@@ -169,14 +171,15 @@ func (p *page) differsOnly(after *page, key string, want *yaml.Node) bool {
 	return found == 1 && slices.EqualFunc(before, now, sameNode)
 }
 
-// alike compares two scalars by type and text, whatever their quotes.
-func alike(a, b *yaml.Node) bool {
+// sameScalar compares two scalars by type and text, regardless of their quotes. It returns
+// false if a has an anchor.
+func sameScalar(a, b *yaml.Node) bool {
 	return a.Kind == yaml.ScalarNode && b.Kind == yaml.ScalarNode && a.Anchor == "" && a.Value == b.Value &&
 		a.ShortTag() == b.ShortTag()
 }
 
-// sameNode compares two nodes with all that is in them, and follows no alias: those
-// of the same name mean the same where the anchors are the same.
+// sameNode compares two nodes with their content. It compares aliases by name, because
+// equal names mean equal values if the anchors are equal.
 func sameNode(a, b *yaml.Node) bool {
 	return a.Kind == b.Kind && a.Anchor == b.Anchor && a.Value == b.Value && a.ShortTag() == b.ShortTag() &&
 		slices.EqualFunc(a.Content, b.Content, sameNode)

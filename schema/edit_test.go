@@ -16,184 +16,317 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-func TestAnEditTouchesNothingButTheValue(t *testing.T) {
-	for _, c := range []struct{ name, before, after string }{
-		{"a plain word", "# head\nlog_level: info # why\n\nsyslog: true\n", "# head\nlog_level: debug # why\n\nsyslog: true\n"},
-		{"the same word", "log_level:   'debug'   # why", "log_level:   'debug'   # why"},
-		{"single quotes", "log_level: 'it''s' # 'why'\n", "log_level: debug # 'why'\n"},
-		{"double quotes", "log_level: \"a\\\"b # no\" # why\n", "log_level: debug # why\n"},
-		{"quotes over lines", "log_level: \"a\n  b\"\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
-		{"a word over lines", "log_level: in\n  fo # why\nsyslog: true\n", "log_level: debug # why\nsyslog: true\n"},
-		{"a block", "log_level: | # why\n  info\n\n  more\n\n# next\nsyslog: true\n", "log_level: debug # why\n\n# next\nsyslog: true\n"},
-		{"a block with signs", "log_level: >2-\n    info\n   more\n # next\nsyslog: true\n", "log_level: debug\n # next\nsyslog: true\n"},
-		{"a block at the end", "log_level: |+\n  info\n\n", "log_level: debug\n\n"},
-		{"an empty block", "log_level: |\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
-		{"no value", "log_level:\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
-		{"no value, and a comment", "log_level:   # why\nsyslog: true\n", "log_level: debug   # why\nsyslog: true\n"},
-		{"no value at the end", "log_level:", "log_level: debug"},
-		{"null", "log_level: ~\n", "log_level: debug\n"},
-		{"a number", "log_level: 7\n", "log_level: debug\n"},
-		{"an alias", "log_format: &a text\nlog_level: *a # why\n", "log_format: &a text\nlog_level: debug # why\n"},
-		{"a quoted key", "\"log_level\" : info\n", "\"log_level\" : debug\n"},
-		{"an indented mapping", "  syslog: true\n  log_level: info\n", "  syslog: true\n  log_level: debug\n"},
-		{"brackets", "{syslog: true, log_level: info, log_format: json}\n", "{syslog: true, log_level: debug, log_format: json}\n"},
-		{"brackets without a value", "{syslog: true, log_level: , log_format: json}\n", "{syslog: true, log_level: debug, log_format: json}\n"},
-		{"JSON", "{\"syslog\": true, \"log_level\": \"info\"}\n", "{\"syslog\": true, \"log_level\": \"debug\"}\n"},
-		{"JSON with null", "{\"log_level\": null}", "{\"log_level\": \"debug\"}"},
-		{"JSON with a number", "{\n  \"log_level\": 7,\n  \"syslog\": true\n}\n", "{\n  \"log_level\": \"debug\",\n  \"syslog\": true\n}\n"},
-		{"brackets with a quoted key", "{\"log_level\": 'info'}", "{\"log_level\": \"debug\"}"},
-		{"CRLF", "log_level: info\r\nsyslog: true\r\n", "log_level: debug\r\nsyslog: true\r\n"},
-		{"a mark and letters of more bytes", "\uFEFFlog_format: 'é' # é\nlog_level: 'é' # é\n", "\uFEFFlog_format: 'é' # é\nlog_level: debug # é\n"},
-		{"lines that only YAML ends", "log_format: \"a\u2028b\u0085c\"\nlog_level: info\n", "log_format: \"a\u2028b\u0085c\"\nlog_level: debug\n"},
+func TestEdit(t *testing.T) {
+	t.Run("changes only the value", func(t *testing.T) {
+		for _, c := range []struct{ name, before, after string }{
+			{"a plain text", "# head\nlog_level: info # why\n\nsyslog: true\n", "# head\n" +
+				"log_level: debug # why\n\nsyslog: true\n"},
+			{"the same text", "log_level:   'debug'   # why", "log_level:   'debug'   # why"},
+			{"single quotes", "log_level: 'it''s' # 'why'\n", "log_level: debug # 'why'\n"},
+			{"double quotes", "log_level: \"a\\\"b # no\" # why\n", "log_level: debug # why\n"},
+			{"quotes over lines", "log_level: \"a\n  b\"\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
+			{"a text over lines", "log_level: in\n  fo # why\nsyslog: true\n", "log_level: debug # why\n" +
+				"syslog: true\n"},
+			{"a block", "log_level: | # why\n  info\n\n  more\n\n# next\nsyslog: true\n", "log_level: debug # " +
+				"why\n\n# next\nsyslog: true\n"},
+			{"a block with indicators", "log_level: >2-\n    info\n   more\n # next\nsyslog: true\n", "log_level: " +
+				"debug\n # next\nsyslog: true\n"},
+			{"a block at the end", "log_level: |+\n  info\n\n", "log_level: debug\n\n"},
+			{"an empty block", "log_level: |\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
+			{"no value", "log_level:\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
+			{"no value, and a comment", "log_level:   # why\nsyslog: true\n", "log_level: debug   # why\n" +
+				"syslog: true\n"},
+			{"no value at the end", "log_level:", "log_level: debug"},
+			{"null", "log_level: ~\n", "log_level: debug\n"},
+			{"a number", "log_level: 7\n", "log_level: debug\n"},
+			{"an alias", "log_format: &a text\nlog_level: *a # why\n", "log_format: &a text\nlog_level: debug # why\n"},
+			{"a quoted key", "\"log_level\" : info\n", "\"log_level\" : debug\n"},
+			{"an indented mapping", "  syslog: true\n  log_level: info\n", "  syslog: true\n  log_level: debug\n"},
+			{"brackets", "{syslog: true, log_level: info, log_format: json}\n", "{syslog: true, log_level: " +
+				"debug, log_format: json}\n"},
+			{"brackets without a value", "{syslog: true, log_level: , log_format: json}\n", "{syslog: true, " +
+				"log_level: debug, log_format: json}\n"},
+			{"JSON", "{\"syslog\": true, \"log_level\": \"info\"}\n", "{\"syslog\": true, \"log_level\": \"debug\"}\n"},
+			{"JSON with null", "{\"log_level\": null}", "{\"log_level\": \"debug\"}"},
+			{"JSON with a number", "{\n  \"log_level\": 7,\n  \"syslog\": true\n}\n", "{\n" +
+				"  \"log_level\": \"debug\",\n  \"syslog\": true\n}\n"},
+			{"brackets with a quoted key", "{\"log_level\": 'info'}", "{\"log_level\": \"debug\"}"},
+			{"CRLF", "log_level: info\r\nsyslog: true\r\n", "log_level: debug\r\nsyslog: true\r\n"},
+			{"a byte order mark and letters of two bytes", "\uFEFFlog_format: 'é' # é\nlog_level: 'é' # é\n", "\uFEFF" +
+				"log_format: 'é' # é\nlog_level: debug # é\n"},
+			{"line separators of YAML", "log_format: \"a\u2028b\u0085c\"\nlog_level: info\n", "log_format: " +
+				"\"a\u2028b\u0085c\"\nlog_level: debug\n"},
 
-		{"nothing", "", "log_level: debug\n"},
-		{"only comments", "# a\n# b", "# a\n# b\nlog_level: debug\n"},
-		{"an empty document", "---\n...\n# end\n", "---\nlog_level: debug\n...\n# end\n"},
-		{"a new key", "syslog: true\n# end\n", "syslog: true\n# end\nlog_level: debug\n"},
-		{"a new key with CRLF", "syslog: true\r\n# end", "syslog: true\r\n# end\r\nlog_level: debug\r\n"},
-		{"a new key in an indented mapping", "# a\n  syslog: true\n", "# a\n  syslog: true\n  log_level: debug\n"},
-		{"a new key behind a block", "log_format: |+\n  text\n\n", "log_format: |+\n  text\n\nlog_level: debug\n"},
-		{"a new key where a block would take it in", "# a\nlog_format: |\n  text", "# a\nlog_level: debug\nlog_format: |\n  text"},
-		{"a new key before the end mark", "syslog: true\n... # end\n", "syslog: true\nlog_level: debug\n... # end\n"},
-		{"a new key in empty brackets", "{}", "{\"log_level\": \"debug\"}"},
-		{"a new key in brackets", "# a\n{syslog: true}\n", "# a\n{\"log_level\": \"debug\", syslog: true}\n"},
-		{"a new key in JSON", "{\n  \"syslog\": true\n}\n", "{\n  \"log_level\": \"debug\",\n  \"syslog\": true\n}\n"},
-		{"a key of a mapping has the same name", "docker:\n  log_level: info\n", "docker:\n  log_level: info\nlog_level: debug\n"},
-		{"a merged key", "x: &x {log_level: info}\n<<: *x\n", "x: &x {log_level: info}\n<<: *x\nlog_level: debug\n"},
-	} {
-		got, err := schema.Edit([]byte(c.before), []schema.Change{{Key: "log_level", Value: "debug"}})
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
+			{"nothing", "", "log_level: debug\n"},
+			{"only comments", "# a\n# b", "# a\n# b\nlog_level: debug\n"},
+			{"an empty document", "---\n...\n# end\n", "---\nlog_level: debug\n...\n# end\n"},
+			{"a new key", "syslog: true\n# end\n", "syslog: true\n# end\nlog_level: debug\n"},
+			{"a new key with CRLF", "syslog: true\r\n# end", "syslog: true\r\n# end\r\nlog_level: debug\r\n"},
+			{"a new key in an indented mapping", "# a\n  syslog: true\n", "# a\n  syslog: true\n  log_level: debug\n"},
+			{"a new key after a block", "log_format: |+\n  text\n\n", "log_format: |+\n  text\n\nlog_level: debug\n"},
+			{"a new key before a block that would include it", "# a\nlog_format: |\n  text", "# a\nlog_level: debug\n" +
+				"log_format: |\n  text"},
+			{"a new key before the end mark", "syslog: true\n... # end\n", "syslog: true\nlog_level: debug\n" +
+				"... # end\n"},
+			{"a new key in empty brackets", "{}", "{\"log_level\": \"debug\"}"},
+			{"a new key in brackets", "# a\n{syslog: true}\n", "# a\n{\"log_level\": \"debug\", syslog: true}\n"},
+			{"a new key in JSON", "{\n  \"syslog\": true\n}\n", "{\n  \"log_level\": \"debug\",\n" +
+				"  \"syslog\": true\n}\n"},
+			{"a key of a mapping has the same name", "docker:\n  log_level: info\n", "docker:\n" +
+				"  log_level: info\nlog_level: debug\n"},
+			{"a merged key", "x: &x {log_level: info}\n<<: *x\n", "x: &x {log_level: info}\n<<: *x\n" +
+				"log_level: debug\n"},
+		} {
+			got, err := schema.Edit([]byte(c.before), []schema.Change{{Key: "log_level", Value: "debug"}})
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+				continue
+			}
+			if diff := cmp.Diff(c.after, string(got)); diff != "" {
+				t.Errorf("%s: %s", c.name, diff)
+			}
 		}
-		if diff := cmp.Diff(c.after, string(got)); diff != "" {
-			t.Errorf("%s: %s", c.name, diff)
-		}
-	}
-}
+	})
 
-func TestAnEditLeavesJSONBe(t *testing.T) {
-	words := rapid.SampledFrom([]string{"pul-new", "pul-a", "info", "https://example.com", "", "null", "7", "a\"b\\c", "é\u2028😀<", "/x: y"})
-	text := rapid.OneOf(words, rapid.String(), rapid.Just("\u0085\uFEFF\x7f"))
-	rapid.Check(t, func(t *rapid.T) {
-		before := rapid.MapOf(rapid.SampledFrom([]string{"token", "log_level", "x", "syslog"}), rapid.OneOf(
-			rapid.Map(words, func(s string) any { return s }), rapid.Map(rapid.IntRange(0, 9), func(n int) any { return n }),
-			rapid.SampledFrom([]any{nil, true, false}),
-		)).Draw(t, "before")
-		content, err := json.MarshalIndent(before, "", strings.Repeat(" ", rapid.IntRange(0, 2).Draw(t, "indent")))
-		if err != nil {
-			t.Fatal(err)
+	t.Run("keeps JSON", func(t *testing.T) {
+		values := rapid.SampledFrom(
+			[]string{
+				"pul-new",
+				"pul-a",
+				"info",
+				"https://example.com",
+				"",
+				"null",
+				"7",
+				"a\"b\\c",
+				"é\u2028😀<",
+				"/x: y",
+			},
+		)
+		text := rapid.OneOf(values, rapid.String(), rapid.Just("\u0085\uFEFF\x7f"))
+		rapid.Check(t, func(t *rapid.T) {
+			before := rapid.MapOf(rapid.SampledFrom([]string{"token", "log_level", "x", "syslog"}), rapid.OneOf(
+				rapid.Map(
+					values,
+					func(s string) any { return s },
+				),
+				rapid.Map(rapid.IntRange(0, 9), func(n int) any { return n }),
+				rapid.SampledFrom([]any{nil, true, false}),
+			)).Draw(t, "before")
+			content, err := json.MarshalIndent(before, "", strings.Repeat(" ", rapid.IntRange(0, 2).Draw(t, "indent")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			value := rapid.OneOf(rapid.Map(text, func(s string) any { return s }),
+				rapid.SampledFrom([]any{true, false, 5})).
+				Draw(t, "value")
+			key := rapid.SampledFrom([]string{"token", "x", "new"}).Draw(t, "key")
+			after, err := schema.Edit(content, []schema.Change{{Key: key, Value: value}})
+			if err != nil {
+				t.Fatalf("%s: %v", content, err)
+			}
+			var got map[string]any
+			if err := json.Unmarshal(after, &got); err != nil {
+				t.Fatalf("%s became %s: %v", content, after, err)
+			}
+			if n, ok := value.(int); ok {
+				value = float64(n)
+			}
+			if diff := cmp.Diff(value, got[key]); diff != "" {
+				t.Fatalf("%s became %s: %s", content, after, diff)
+			}
+		})
+	})
+
+	t.Run("quotes a text that YAML reads as another type", func(t *testing.T) {
+		for value, want := range map[any]string{
+			"pul-0123abc": "pul-0123abc", "https://api.pulumi.com": "https://api.pulumi.com",
+			"/etc/cmwa/token": "/etc/cmwa/token",
+			"":                `""`, "true": `"true"`, "No": `"No"`, "12": `"12"`, "0x1f": `"0x1f"`, "1:30": `"1:30"`,
+			"null": `"null"`, "~": `"~"`,
+			"a: b": `"a: b"`, "a #b": `"a #b"`, "*a": `"*a"`, "a:": `"a:"`, "a\"b\\": `"a\"b\\"`,
+			"a\nb\t\x00":         `"a\nb\t\u0000"`,
+			"\u0085\u2028\uFEFF": `"\u0085\u2028\ufeff"`, "<&>": `"<&>"`, "- a": `"- a"`, "é": `"é"`,
+			"2024-01-01": `"2024-01-01"`,
+			true:         "true", false: "false", 8080: "8080", -1: "-1",
+		} {
+			for _, before := range []string{"", "version: x\n", "version: [a]\nlog_level: info\n"} {
+				got, err := schema.Edit([]byte(before), []schema.Change{{Key: "x", Value: value}})
+				if err != nil || string(got) != before+"x: "+want+"\n" {
+					t.Errorf("%q into %q: got %q, %v", value, before, got, err)
+				}
+			}
 		}
-		value := rapid.OneOf(rapid.Map(text, func(s string) any { return s }), rapid.SampledFrom([]any{true, false, 5})).Draw(t, "value")
-		key := rapid.SampledFrom([]string{"token", "x", "new"}).Draw(t, "key")
-		after, err := schema.Edit(content, []schema.Change{{Key: key, Value: value}})
-		if err != nil {
-			t.Fatalf("%s: %v", content, err)
+	})
+
+	t.Run("adds a comment above a new key only", func(t *testing.T) {
+		long := strings.Repeat("Text about the use of this key. ", 8)
+		changes := []schema.Change{
+			{Key: "log_level", Value: "debug", Comment: long},
+			{Key: "syslog", Value: false, Comment: "Short."},
 		}
-		var got map[string]any
-		if err := json.Unmarshal(after, &got); err != nil {
-			t.Fatalf("%s became %s: %v", content, after, err)
+		got, err := schema.Edit([]byte("log_level: info\n"), changes)
+		if err != nil || string(got) != "log_level: debug\n\n# Short.\nsyslog: false\n" {
+			t.Errorf("got %q, %v", got, err)
 		}
-		if n, ok := value.(int); ok {
-			value = float64(n)
+		got, err = schema.Edit([]byte("  a: b"), changes)
+		if err != nil || strings.Count(string(got), "\n\n  # ") != 2 {
+			t.Errorf("got %q, %v", got, err)
 		}
-		if diff := cmp.Diff(value, got[key]); diff != "" {
-			t.Fatalf("%s became %s: %s", content, after, diff)
+		for line := range strings.Lines(string(got)) {
+			if len(line) > 101 || strings.HasPrefix(line, "Text about") {
+				t.Errorf("%d bytes: %q", len(line), line)
+			}
 		}
+	})
+
+	t.Run("rejects an edit that would change more", func(t *testing.T) {
+		for content, want := range map[string]string{
+			"a: [":              "not YAML",
+			"\xff":              "UTF-8",
+			"a: b\n---\nc: d":   "one document",
+			"- a":               "mapping",
+			"~":                 "mapping",
+			canary:              "mapping",
+			"a: b\nx: [1, 2]":   "2:4: x: is a list or a mapping",
+			"x:\n  a: b":        "2:3: x: is a list or a mapping",
+			"x: &a b\ny: *a":    "1:4: x: cannot be set",
+			"x: !!str b":        "1:4: x: cannot be set",
+			"{x}":               "1:3: x: cannot be set",
+			"? x":               "x: cannot be set",
+			"x: a\nx: b":        "2:1: x: duplicate key",
+			"x: *" + canary:     "alias",
+			"x: [" + canary:     "close the bracket",
+			canary + ": x\nx:[": "",
+		} {
+			got, err := schema.Edit([]byte(content), []schema.Change{{Key: "x", Value: "y"}})
+			var problems position.Problems
+			if got != nil || !errors.As(err, &problems) || len(problems) != 1 {
+				t.Errorf("%q: %q, %v", content, got, err)
+				continue
+			}
+			p := problems[0]
+			if text := fmt.Sprintf("%d:%d: %v", p.Line, p.Column, p); !strings.Contains(text, want) ||
+				strings.Contains(text, canary[4:]) {
+				t.Errorf("%q: %s", content, text)
+			}
+		}
+		if _, err := schema.Edit(nil, []schema.Change{{Key: "x", Value: "\xff"}}); err == nil {
+			t.Error("a value that is not UTF-8 is written")
+		}
+		if _, err := schema.Edit(nil, []schema.Change{{Key: "x", Value: 1.5}}); err == nil {
+			t.Error("a fraction is written")
+		}
+	})
+
+	t.Run("keeps the line endings", func(t *testing.T) {
+		after, err := schema.Edit(
+			[]byte("log_format: text\r\n  plain"),
+			[]schema.Change{{Key: "log_format", Value: "text"}, {Key: "log_level", Value: "debug"}},
+		)
+		if want := "log_format: text\r\nlog_level: debug\r\n"; err != nil || string(after) != want {
+			t.Errorf("got %q and %v, want %q", after, err, want)
+		}
+	})
+
+	t.Run("keeps the other parts of any file", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) {
+			all := blocks(t)
+			newline := rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(t, "newline")
+			var lines []string
+			for _, b := range all {
+				lines = append(lines, b.lines...)
+			}
+			frame := rapid.SampledFrom([][2]string{{"", ""}, {"", newline}, {"\uFEFF", ""}, {"---" + newline,
+				newline + newline}, {"---" + newline, newline + "..." + newline}}).
+				Draw(t, "frame")
+			before := frame[0] + strings.Join(lines, newline) + frame[1]
+
+			set := map[string]any{
+				"log_level":        rapid.SampledFrom([]string{"debug", "warn", "error"}).Draw(t, "level"),
+				"log_format":       rapid.SampledFrom([]string{"text", "json"}).Draw(t, "format"),
+				"syslog":           rapid.Bool().Draw(t, "syslog"),
+				"http_server_port": rapid.IntRange(0, 65535).Draw(t, "port"),
+			}
+			var changes []schema.Change
+			for _, key := range rapid.Permutation([]string{"log_level", "log_format", "syslog",
+				"http_server_port"}).Draw(t, "keys") {
+				comment := rapid.SampledFrom([]string{"", "What it is for."}).Draw(t, "comment")
+				changes = append(changes, schema.Change{Key: key, Value: set[key], Comment: comment})
+			}
+			after, err := schema.Edit([]byte(before), changes)
+			if err != nil {
+				t.Fatalf("%v of\n%s", err, before)
+			}
+
+			config, problems := schema.Load(
+				schema.Source{
+					Content: append(bytes.Clone(after), newline...),
+					Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0"},
+				},
+			)
+			if config == nil {
+				t.Fatalf("%v of\n%s", problems, after)
+			}
+			got := map[string]any{
+				"log_level":        config.LogLevel,
+				"log_format":       config.LogFormat,
+				"syslog":           config.Syslog,
+				"http_server_port": config.HTTPServerPort,
+			}
+			if diff := cmp.Diff(set, got); diff != "" {
+				t.Fatalf("%s in\n%s", diff, after)
+			}
+			others := strings.Split(strings.NewReplacer("\uFEFF", "", "\r\n", "\n").Replace(string(after)), "\n")
+			for _, b := range all {
+				for _, line := range b.lines {
+					if _, note, ok := strings.Cut(line, "# note"); ok &&
+						!strings.Contains(string(after), "# note"+note) {
+						t.Fatalf("the comment %q is gone from\n%s", note, after)
+					}
+					if b.key != "" {
+						continue
+					}
+					at := slices.Index(others, line)
+					if at < 0 {
+						t.Fatalf("the line %q is gone, or has moved, in\n%s", line, after)
+					}
+					others = others[at+1:]
+				}
+			}
+			if strings.HasPrefix(before, "\uFEFF") != strings.HasPrefix(string(after), "\uFEFF") {
+				t.Fatal("the byte order mark was removed or added")
+			}
+			if strings.Contains(before, "\r\n") &&
+				strings.Count(string(after), "\r\n") != strings.Count(string(after), "\n") {
+				t.Fatalf("line ends are mixed in %q", after)
+			}
+			again, err := schema.Edit(after, changes)
+			if err != nil || !bytes.Equal(again, after) {
+				t.Fatalf("a second edit gives %v\n%s", err, again)
+			}
+		})
 	})
 }
 
-func TestAnEditQuotesWhatYAMLWouldReadDifferently(t *testing.T) {
-	for value, want := range map[any]string{
-		"pul-0123abc": "pul-0123abc", "https://api.pulumi.com": "https://api.pulumi.com", "/etc/cmwa/token": "/etc/cmwa/token",
-		"": `""`, "true": `"true"`, "No": `"No"`, "12": `"12"`, "0x1f": `"0x1f"`, "1:30": `"1:30"`, "null": `"null"`, "~": `"~"`,
-		"a: b": `"a: b"`, "a #b": `"a #b"`, "*a": `"*a"`, "a:": `"a:"`, "a\"b\\": `"a\"b\\"`, "a\nb\t\x00": `"a\nb\t\u0000"`,
-		"\u0085\u2028\uFEFF": `"\u0085\u2028\ufeff"`, "<&>": `"<&>"`, "- a": `"- a"`, "é": `"é"`, "2024-01-01": `"2024-01-01"`,
-		true: "true", false: "false", 8080: "8080", -1: "-1",
-	} {
-		for _, before := range []string{"", "version: x\n", "version: [a]\nlog_level: info\n"} {
-			got, err := schema.Edit([]byte(before), []schema.Change{{Key: "x", Value: value}})
-			if err != nil || string(got) != before+"x: "+want+"\n" {
-				t.Errorf("%q into %q: got %q, %v", value, before, got, err)
-			}
-		}
-	}
-}
-
-func TestAnEditPutsADocumentationAboveANewKeyOnly(t *testing.T) {
-	long := strings.Repeat("Words that say what a key is for. ", 8)
-	changes := []schema.Change{{Key: "log_level", Value: "debug", Comment: long}, {Key: "syslog", Value: false, Comment: "Short."}}
-	got, err := schema.Edit([]byte("log_level: info\n"), changes)
-	if err != nil || string(got) != "log_level: debug\n\n# Short.\nsyslog: false\n" {
-		t.Errorf("got %q, %v", got, err)
-	}
-	got, err = schema.Edit([]byte("  a: b"), changes)
-	if err != nil || strings.Count(string(got), "\n\n  # ") != 2 {
-		t.Errorf("got %q, %v", got, err)
-	}
-	for line := range strings.Lines(string(got)) {
-		if len(line) > 101 || strings.HasPrefix(line, "Words") {
-			t.Errorf("%d bytes: %q", len(line), line)
-		}
-	}
-}
-
-func TestAnEditRefusesWhatItCannotDoCleanlyAndSaysWhere(t *testing.T) {
-	for content, want := range map[string]string{
-		"a: [":              "not YAML",
-		"\xff":              "UTF-8",
-		"a: b\n---\nc: d":   "one document",
-		"- a":               "mapping",
-		"~":                 "mapping",
-		canary:              "mapping",
-		"a: b\nx: [1, 2]":   "2:4: x: is a list or a mapping",
-		"x:\n  a: b":        "2:3: x: is a list or a mapping",
-		"x: &a b\ny: *a":    "1:4: x: cannot be set",
-		"x: !!str b":        "1:4: x: cannot be set",
-		"{x}":               "1:3: x: cannot be set",
-		"? x":               "x: cannot be set",
-		"x: a\nx: b":        "2:1: x: duplicate key",
-		"x: *" + canary:     "alias",
-		"x: [" + canary:     "close it",
-		canary + ": x\nx:[": "",
-	} {
-		got, err := schema.Edit([]byte(content), []schema.Change{{Key: "x", Value: "y"}})
-		var problems position.Problems
-		if got != nil || !errors.As(err, &problems) || len(problems) != 1 {
-			t.Errorf("%q: %q, %v", content, got, err)
-			continue
-		}
-		p := problems[0]
-		if text := fmt.Sprintf("%d:%d: %v", p.Line, p.Column, p); !strings.Contains(text, want) || strings.Contains(text, canary[4:]) {
-			t.Errorf("%q: %s", content, text)
-		}
-	}
-	if _, err := schema.Edit(nil, []schema.Change{{Key: "x", Value: "\xff"}}); err == nil {
-		t.Error("a value that is not UTF-8 is written")
-	}
-	if _, err := schema.Edit(nil, []schema.Change{{Key: "x", Value: 1.5}}); err == nil {
-		t.Error("a fraction is written")
-	}
-}
-
-func TestTextsAreTheScalarsOfTheTopLevel(t *testing.T) {
+func TestTexts(t *testing.T) {
 	got, err := schema.Texts([]byte("a: &a b # c\nd: *a\ne: [f]\ng:\nh: {i: j}\n\"k\": 5\n"))
 	if diff := cmp.Diff(map[string]string{"a": "b", "d": "b", "g": "", "k": "5"}, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
 	if _, err := schema.Texts([]byte("a: [")); err == nil {
-		t.Error("what is no YAML has texts")
+		t.Error("Texts accepts content that is not YAML")
 	}
 }
 
-// block is some lines of a file that belong together.
+// block is a group of lines of a file.
 type block struct {
 	lines []string
-	key   string // that the lines set and an edit may set; empty is none
+	key   string // key that the lines set and an edit may change; may be empty
 }
 
-// blocks draws a file: comments, keys that an edit may set in many shapes, and
-// others that it must leave.
+// blocks draws the blocks of a file: comments, keys in many notations that an edit may
+// change, and keys that it must not change.
 func blocks(t *rapid.T) []block {
 	comments := 0
 	comment := func() string {
@@ -202,12 +335,23 @@ func blocks(t *rapid.T) []block {
 	}
 	shapes := map[string][][]string{
 		"log_level": {
-			{"log_level: info"}, {"log_level: 'info' %"}, {`"log_level": "\x69nfo"  %`}, {"log_level: |- %", "  info", ""},
+			{
+				"log_level: info",
+			}, {"log_level: 'info' %"}, {`"log_level": "\x69nfo"  %`}, {"log_level: |- %", "  info", ""},
 			{"log_level: >2-", "  in", "", "  fo"}, {"log_level: \"in\\", "  fo\" %"}, {"? log_level", ": info %"},
 		},
-		"log_format":       {{"log_format:     json %"}, {"log_format: 'te", "", "  xt'", "%"}, {"log_format: text", "  plain %"}, {"log_format: ~ %"}},
-		"syslog":           {{"syslog: false"}, {"syslog: %"}, {"syslog:"}, {"'syslog' : true %"}},
-		"http_server_port": {{"http_server_port: 8080 %"}, {"http_server_port: 0x1F90"}, {"http_server_port: |", "    none", "%"}},
+		"log_format": {
+			{"log_format:     json %"},
+			{"log_format: 'te", "", "  xt'", "%"},
+			{"log_format: text", "  plain %"},
+			{"log_format: ~ %"},
+		},
+		"syslog": {{"syslog: false"}, {"syslog: %"}, {"syslog:"}, {"'syslog' : true %"}},
+		"http_server_port": {
+			{"http_server_port: 8080 %"},
+			{"http_server_port: 0x1F90"},
+			{"http_server_port: |", "    none", "%"},
+		},
 	}
 	others := [][]string{
 		{"%"}, {""}, {"", "%", ""}, {" %"},
@@ -240,85 +384,14 @@ func blocks(t *rapid.T) []block {
 	return all
 }
 
-func TestAnEditKeepsLineEndsAlsoWhereItRemovesTheOnlyOne(t *testing.T) {
-	after, err := schema.Edit([]byte("log_format: text\r\n  plain"), []schema.Change{{Key: "log_format", Value: "text"}, {Key: "log_level", Value: "debug"}})
-	if want := "log_format: text\r\nlog_level: debug\r\n"; err != nil || string(after) != want {
-		t.Errorf("got %q and %v, want %q", after, err, want)
-	}
-}
-
-func TestAnEditKeepsTheRestOfAnyFile(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		all := blocks(t)
-		newline := rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(t, "newline")
-		var lines []string
-		for _, b := range all {
-			lines = append(lines, b.lines...)
-		}
-		frame := rapid.SampledFrom([][2]string{{"", ""}, {"", newline}, {"\uFEFF", ""}, {"---" + newline, newline + newline}, {"---" + newline, newline + "..." + newline}}).Draw(t, "frame")
-		before := frame[0] + strings.Join(lines, newline) + frame[1]
-
-		set := map[string]any{
-			"log_level":        rapid.SampledFrom([]string{"debug", "warn", "error"}).Draw(t, "level"),
-			"log_format":       rapid.SampledFrom([]string{"text", "json"}).Draw(t, "format"),
-			"syslog":           rapid.Bool().Draw(t, "syslog"),
-			"http_server_port": rapid.IntRange(0, 65535).Draw(t, "port"),
-		}
-		var changes []schema.Change
-		for _, key := range rapid.Permutation([]string{"log_level", "log_format", "syslog", "http_server_port"}).Draw(t, "keys") {
-			comment := rapid.SampledFrom([]string{"", "What it is for."}).Draw(t, "comment")
-			changes = append(changes, schema.Change{Key: key, Value: set[key], Comment: comment})
-		}
-		after, err := schema.Edit([]byte(before), changes)
-		if err != nil {
-			t.Fatalf("%v of\n%s", err, before)
-		}
-
-		config, problems := schema.Load(schema.Source{Content: append(bytes.Clone(after), newline...), Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0"}})
-		if config == nil {
-			t.Fatalf("%v of\n%s", problems, after)
-		}
-		got := map[string]any{"log_level": config.LogLevel, "log_format": config.LogFormat, "syslog": config.Syslog, "http_server_port": config.HTTPServerPort}
-		if diff := cmp.Diff(set, got); diff != "" {
-			t.Fatalf("%s in\n%s", diff, after)
-		}
-		rest := strings.Split(strings.NewReplacer("\uFEFF", "", "\r\n", "\n").Replace(string(after)), "\n")
-		for _, b := range all {
-			for _, line := range b.lines {
-				if _, note, ok := strings.Cut(line, "# note"); ok && !strings.Contains(string(after), "# note"+note) {
-					t.Fatalf("the comment %q is gone from\n%s", note, after)
-				}
-				if b.key != "" {
-					continue
-				}
-				at := slices.Index(rest, line)
-				if at < 0 {
-					t.Fatalf("the line %q is gone, or has moved, in\n%s", line, after)
-				}
-				rest = rest[at+1:]
-			}
-		}
-		if strings.HasPrefix(before, "\uFEFF") != strings.HasPrefix(string(after), "\uFEFF") {
-			t.Fatal("the byte order mark is lost, or new")
-		}
-		if strings.Contains(before, "\r\n") && strings.Count(string(after), "\r\n") != strings.Count(string(after), "\n") {
-			t.Fatalf("line ends are mixed in %q", after)
-		}
-		again, err := schema.Edit(after, changes)
-		if err != nil || !bytes.Equal(again, after) {
-			t.Fatalf("a second edit gives %v\n%s", err, again)
-		}
-	})
-}
-
-// FuzzEdit feeds the editor with bytes: it refuses them, or sets the key and
-// keeps the others.
+// FuzzEdit checks that Edit rejects a content, or sets the key and keeps the other keys.
 func FuzzEdit(f *testing.F) {
-	for _, content := range []string{"", "log_level: info # a\n", "{log_level: info}", "log_level: |+2\n   a\n\nb: c", "a: &a 'b\n  c'\nlog_level: *a\r\n...", "? log_level\n: >\n a", "\uFEFF---\nlog_level:"} {
+	for _, content := range []string{"", "log_level: info # a\n", "{log_level: info}", "log_level: |+2\n   a\n\n" +
+		"b: c", "a: &a 'b\n  c'\nlog_level: *a\r\n...", "? log_level\n: >\n a", "\uFEFF---\nlog_level:"} {
 		f.Add([]byte(content), "debug")
 	}
 	f.Fuzz(func(t *testing.T, content []byte, value string) {
-		changes := []schema.Change{{Key: "log_level", Value: value, Comment: "Words."}}
+		changes := []schema.Change{{Key: "log_level", Value: value, Comment: "Text."}}
 		before := bytes.Clone(content)
 		after, err := schema.Edit(content, changes)
 		if !bytes.Equal(before, content) {
@@ -350,10 +423,10 @@ func TestTopLevelScalar(t *testing.T) {
 		"a text in quotes":                      {`"port": '7001' # ours`, "7001"},
 		"JSON":                                  {`{"token": "a\/b", "port": 7001}`, "7001"},
 		"an alias":                              {"address: &a 10.0.0.5\nport: *a\n", "10.0.0.5"},
-		"lines that end as on Windows":          {"token: [\r\nport: 7001\r\n", "7001"},
+		"CRLF line endings":                     {"token: [\r\nport: 7001\r\n", "7001"},
 		"the first of two":                      {"port: 7001\nport: 7002\n", "7001"},
-		"beside an invalid value":               {"log_level: loud\nport: 7001\n", "7001"},
-		"behind a syntax error":                 {"token: [\n\"port\": \"7001\" # ours\n", "7001"},
+		"next to an invalid value":              {"log_level: loud\nport: 7001\n", "7001"},
+		"after a syntax error":                  {"token: [\n\"port\": \"7001\" # ours\n", "7001"},
 		"before a syntax error":                 {"port: 7001\ntoken: [\n", "7001"},
 		"the first of two, with a syntax error": {"port:\nport: 7001\nport: 7002\ntoken: [\n", "7001"},
 		"the second of two documents":           {"a: b\n---\nport: 7001\n", "7001"},

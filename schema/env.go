@@ -14,19 +14,17 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// prefix is that of the variables that belong to the agent.
+// prefix is the beginning of the names of the agent's variables.
 const prefix = "PULUMI_AGENT_"
 
-// defaultImage is a setting of the self-hosted service that people also give to
-// agents.
+// defaultImage is a variable of the self-hosted service that people also set for agents.
 const defaultImage = "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE"
 
-// overrideImage is the one variable of the agent that has another prefix.
+// overrideImage is the only variable of the agent with another prefix.
 const overrideImage = "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE"
 
-// fromVariable reads the text of a field's variable. Blanks around it do not
-// count: they come with secrets that were made from files. ok is false if the
-// text is not of the field's kind; whether it is within bounds is not judged here.
+// fromVariable parses the text of a field's variable, without the white space around it. ok
+// is false if the text does not have the kind of the field. Bounds are not checked here.
 func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 	v.At = position.Origin{Variable: f.Variable}
 	switch f.Kind {
@@ -42,7 +40,7 @@ func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 		entries := []position.Value{}
 		parts := strings.Split(text, f.Separator)
 		if f.Separator == " " {
-			parts = strings.Fields(text) // line ends separate too
+			parts = strings.Fields(text) // line ends also separate entries
 		}
 		for _, part := range parts {
 			if part = strings.TrimSpace(part); part != "" {
@@ -64,12 +62,13 @@ func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 	return v, true
 }
 
-// unknownVariables returns warnings about variables that seem to be for the agent and
-// have no effect.
+// unknownVariables returns warnings about variables whose names resemble those of the agent's
+// variables, but which have no effect.
 func (d *definition) unknownVariables(environ map[string]string) position.Problems {
 	var problems position.Problems
 	linked := regexp.MustCompile(`^` + prefix +
-		`(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)
+		`(.+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|PORT=[a-z]+://.*|` +
+		`PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)$`)
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		p := position.Problem{Severity: position.Warning, Path: position.SafeName(name)}
 		switch {
@@ -80,7 +79,7 @@ func (d *definition) unknownVariables(environ map[string]string) position.Proble
 			p.Message = "has no effect on an agent; it belongs to the service"
 			p.Hint = "to replace the image of every job, set " + d.variableOf("override_image")
 		case linked.MatchString(name + "=" + environ[name]):
-			// Kubernetes sets it in every Pod beside a Service named pulumi-agent.
+			// Kubernetes sets it in every Pod of the namespace if a Service is named pulumi-agent.
 			continue
 		case strings.HasPrefix(name, prefix):
 			p.Rule = position.RuleUnknownVariable
@@ -106,9 +105,9 @@ func (d *definition) variableOf(key string) string {
 	return ""
 }
 
-// overlaid warns of every key of the file that a variable sets to another value:
-// an edit of such a key changes nothing, and no other message gives the reason.
-func (l *load) overlaid(file, variables position.Mapping) {
+// warnOverridden warns about every key of the file that a variable sets to another value: a
+// change of such a key has no effect, and no other message gives the reason.
+func (l *load) warnOverridden(file, variables position.Mapping) {
 	for i := range l.schema.fields {
 		f := &l.schema.fields[i]
 		path := strings.Split(f.Key, ".")
@@ -123,7 +122,7 @@ func (l *load) overlaid(file, variables position.Mapping) {
 			continue
 		}
 		what := "value"
-		if text := strings.Trim(flow(below.Data), `"`); f.harmless(text) {
+		if text := strings.Trim(flowForm(below.Data), `"`); f.harmless(text) {
 			what = text
 		}
 		message := fmt.Sprintf("is set by %s; the file's %s has no effect", f.Variable, what)
@@ -133,11 +132,11 @@ func (l *load) overlaid(file, variables position.Mapping) {
 	}
 }
 
-// overlayHint is what to do about a key of the file that a variable hides.
+// overlayHint is the hint about a key of the file that a variable overrides.
 const overlayHint = "remove the key from the file; or unset the variable, and start the agent again"
 
-// harmless reports whether a value may be shown that may be wrong: see
-// [harmlessFor]. A duration of several units may be, too.
+// harmless reports whether a valid or invalid value may be shown. It allows what
+// [harmlessFor] allows, and a duration with several units.
 func (f *Field) harmless(text string) bool {
 	if f.Kind == KindDuration {
 		if _, err := time.ParseDuration(text); err == nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// generated are the folders of parts from which kubectl and helm make manifests. The
-// manifests that they make are vetted in cmd/cmwa.
+// generated matches the folders with sources from which kubectl and helm generate manifests.
+// The tests of cmd/cmwa vet the generated manifests.
 var generated = regexp.MustCompile(`^\.\./examples/(kubernetes|chart)/`)
 
-func TestEveryFileOfTheExamplesVetsClean(t *testing.T) {
+func TestVetExamples(t *testing.T) {
 	vetted := 0
 	err := filepath.WalkDir("../examples", func(path string, entry fs.DirEntry, err error) error {
 		if entry != nil && entry.Name() == "program" {
-			return fs.SkipDir // what a deployment runs, and no configuration of an agent
+			return fs.SkipDir // a Pulumi program, not a configuration of an agent
 		}
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" { // the files of CI services end in .yml
 			return err
@@ -32,7 +32,7 @@ func TestEveryFileOfTheExamplesVetsClean(t *testing.T) {
 		}
 		vetted++
 		if problems := schema.Vet(schema.Source{Path: path, Content: content, Mode: 0o644}); len(problems) > 0 {
-			t.Errorf("%s is not clean:\n%v", path, problems)
+			t.Errorf("%s has problems:\n%v", path, problems)
 		}
 		return nil
 	})

@@ -9,13 +9,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Overview returns a table of all keys and of the settings that only variables
-// say, one line each, no longer than width columns.
+// Overview returns a table of all current keys and of the variables without a key, with
+// one row each. Lines longer than width columns are cut; a width of 0 cuts no line.
 func Overview(width int) (string, error) {
 	fields, err := Fields()
 	if err != nil {
 		return "", err
 	}
+
+	// The keys.
 	const defaults, gap = 12, "  "
 	keys := 0
 	for _, f := range fields {
@@ -24,35 +26,42 @@ func Overview(width int) (string, error) {
 		}
 	}
 	var b strings.Builder
-	row := func(key, usual, class, meaning string) {
-		room := max(20, width-keys-defaults-len("restart")-3*len(gap))
-		line := fmt.Sprintf("%-*s%s%s%s%-7s%s%s", keys, key, gap, padded(cut(usual, defaults), defaults), gap, class,
-			gap, cut(meaning, room))
+	row := func(key, value, class, meaning string) {
+		remaining := 0
+		if width > 0 {
+			value = cut(value, defaults)
+			remaining = max(20, width-keys-defaults-len("next job")-3*len(gap))
+		}
+		line := fmt.Sprintf("%-*s%s%s%s%-8s%s%s", keys, key, gap, padded(value, defaults), gap, class,
+			gap, cut(meaning, remaining))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	row("KEY", "DEFAULT", "CHANGES", "MEANING")
 	for _, f := range fields {
-		if !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored {
-			row(f.Key, f.Usually(), string(f.Reload), f.headline())
+		if !f.OnlyVariable && f.current() {
+			row(f.Key, f.DefaultText(), f.Reload.String(), f.headline())
 		}
 	}
+
+	// The variables and the reload classes.
 	b.WriteString("\nVARIABLES WITHOUT A KEY\n")
 	for _, f := range fields {
 		if f.OnlyVariable {
 			b.WriteString(cut(f.Variable+gap+f.headline(), width) + "\n")
 		}
 	}
-	b.WriteString("\nCHANGES TAKE EFFECT\n")
+	b.WriteString("\nA CHANGE TAKES EFFECT\n")
 	for _, c := range classes() {
-		for _, line := range beside(string(c), c.Meaning(), classColumn, width) {
+		for _, line := range columnText(c.String(), c.Meaning(), classColumn, width) {
 			b.WriteString(line + "\n")
 		}
 	}
 	return b.String(), nil
 }
 
-// Names returns what [Explain] knows: keys, old ones too, in the order of the
-// schema, then variables, then the rules of [Vet].
+// Names returns the names that [Explain] accepts: keys including old ones, in the order
+// of the schema, then variables, then the rules of [Vet]. Explain also accepts a key of an
+// entry of pools as a name such as pools.token, which is not in the list.
 func Names() ([]string, error) {
 	fields, err := Fields()
 	if err != nil {
@@ -73,29 +82,54 @@ func Names() ([]string, error) {
 	return slices.Concat(keys, variables, rules), nil
 }
 
-// Explain returns everything about the key, the variable or the rule of a name,
-// in lines of at most width columns where words allow. The error says what the name may be
-// meant to be.
+// Explain returns the documentation of a key, a variable or a rule, wrapped to width
+// columns, or not wrapped with a width of 0. The error of an unknown name suggests a
+// known one.
 func Explain(name string, width int) (string, error) {
+	// A rule.
 	fields, err := Fields()
 	if err != nil {
 		return "", err
 	}
 	name = strings.TrimSuffix(name, ":")
-	for _, f := range fields {
-		if f.Key == name || f.Variable == name && name != "" {
-			return explained(f, fields, width), nil
-		}
-	}
+	rule := ""
 	for _, info := range position.Rules() {
 		if string(info.Rule) == name {
-			return strings.Join([]string{name, "", "  " + info.Description + ".", "", "  a rule of cmwa vet", ""},
-				"\n"), nil
+			rule = ruleExplanation(info, width)
 		}
 	}
+
+	// A key or a variable, which may have the name of a rule.
+	for _, f := range fields {
+		if f.Key == name || f.Variable == name && name != "" {
+			text := explanation(f, fields, width)
+			if rule != "" {
+				text += "\nThe rule of this name:\n\n" + rule
+			}
+			return text, nil
+		}
+	}
+	if rule != "" {
+		return rule, nil
+	}
+
+	// A key in an entry of pools.
+	if inner, ok := strings.CutPrefix(name, poolsPrefix); ok {
+		for _, f := range fields {
+			if f.Pool && f.Key == inner && f.current() {
+				f.Key = name
+				return explanation(f, fields, width), nil
+			}
+		}
+	}
+	return "", unknownName(name)
+}
+
+// unknownName returns the error of an unknown name.
+func unknownName(name string) error {
 	names, err := Names()
 	if err != nil {
-		return "", err
+		return err
 	}
 	var within []string
 	for _, key := range names {
@@ -108,20 +142,20 @@ func Explain(name string, width int) (string, error) {
 	}))
 	switch {
 	case len(within) > 0:
-		return "", fmt.Errorf("there is no key %q: did you mean %s?", name, strings.Join(within, " or "))
+		return fmt.Errorf("unknown key %q: did you mean %s?", name, strings.Join(within, " or "))
 	case best != "":
-		return "", fmt.Errorf("there is no key %q: did you mean %s?", name, best)
+		return fmt.Errorf("unknown key %q: did you mean %s?", name, best)
 	default:
-		return "", fmt.Errorf("there is no key %q: cmwa explain lists all of them", name)
+		return fmt.Errorf("unknown key %q: cmwa explain lists all keys", name)
 	}
 }
 
-// where returns the places that may set the field.
-func (f Field) where() string {
+// location returns where the field may be set.
+func (f Field) location() string {
 	switch {
 	case f.OnlyVariable:
 		return "only in the variable"
-	case strings.HasPrefix(f.Key, "pools."):
+	case strings.HasPrefix(f.Key, poolsPrefix):
 		return "in an entry of pools"
 	case f.Pool:
 		return "at the top level for all pools, or in an entry of pools"
@@ -130,19 +164,22 @@ func (f Field) where() string {
 	}
 }
 
-// explained returns the explanation of one field.
-func explained(f Field, fields []Field, width int) string {
+// factColumn is the width of the column with the names of facts.
+const factColumn = 12
+
+// explanation returns the documentation of one field, its facts, the keys in it, and an
+// example.
+func explanation(f Field, fields []Field, width int) string {
+	// The documentation.
 	var b strings.Builder
-	b.WriteString(f.listed() + "\n\n")
-	for _, line := range wrap(f.Doc, width-2) {
-		b.WriteString("  " + line + "\n")
-	}
+	b.WriteString(f.listName() + "\n\n")
+	writeIndented(&b, wrap(f.Doc, lessIndent(width)))
 	b.WriteString("\n")
 	fact := func(name, text string) {
-		for _, line := range beside(name, text, 12, width-2) {
-			b.WriteString("  " + line + "\n")
-		}
+		writeIndented(&b, columnText(name, text, factColumn, lessIndent(width)))
 	}
+
+	// A key without effect has no other facts.
 	switch {
 	case f.Old != "":
 		fact("old name of", f.Old)
@@ -151,32 +188,39 @@ func explained(f Field, fields []Field, width int) string {
 		fact("no effect", f.Unused)
 		return b.String()
 	case f.Ignored:
-		fact("no effect", "it may stay")
+		fact("no effect", "you need not remove it")
 		return b.String()
 	}
-	fact("takes", f.Takes())
-	fact("default", f.Usually())
-	if f.Required {
-		fact("default", "none: it must be set")
+
+	// The facts.
+	base, inPool := strings.CutPrefix(f.Key, poolsPrefix)
+	fact("value", f.ValueText())
+	switch {
+	case f.Required:
+		fact("default", "none: the key is required")
+	case inPool && f.DefaultText() != "":
+		fact("default", "the value of the top level, whose default is "+f.DefaultText())
+	default:
+		fact("default", f.DefaultText())
 	}
-	if how := f.InVariable(); how != "" {
-		fact("variable", f.Variable+", with "+how)
-	} else {
-		fact("variable", f.Variable)
+	if f.Variable != "" && !inPool {
+		fact("variable", f.variableWithText())
 	}
 	if f.Secret {
 		fact("secret", "the value is never shown")
 	}
 	if f.Reload != "" {
-		fact("changes", string(f.Reload)+": "+f.Reload.Meaning())
+		fact("changes", f.Reload.String()+": "+f.Reload.Meaning())
 	}
-	fact("where", f.where())
+	fact("where", f.location())
 	for _, other := range fields {
-		if other.Old == f.Key {
+		if other.Old == base && !inPool {
 			fact("old name", other.Key)
 		}
 	}
-	b.WriteString(inner(f, fields, width))
+
+	// The keys of a mapping, and an example.
+	b.WriteString(innerKeys(f, base, fields, width))
 	if example := f.Example(); example != "" {
 		b.WriteString("\n")
 		for line := range strings.Lines(example) {
@@ -186,31 +230,33 @@ func explained(f Field, fields []Field, width int) string {
 	return b.String()
 }
 
-// inner lists the keys within a mapping.
-func inner(f Field, fields []Field, width int) string {
+// innerKeys returns a list of the keys in a mapping whose key is base.
+func innerKeys(f Field, base string, fields []Field, width int) string {
+	// The keys in the mapping.
 	var b strings.Builder
 	longest := 0
-	for _, in := range fields {
-		if strings.HasPrefix(in.Key, f.Key+".") {
-			longest = max(longest, len(in.Key))
+	for _, inner := range fields {
+		if strings.HasPrefix(inner.Key, base+".") {
+			longest = max(longest, len(inner.Key))
 		}
 	}
-	for _, in := range fields {
-		if strings.HasPrefix(in.Key, f.Key+".") {
-			b.WriteString("  " + cut(fmt.Sprintf("%-*s  %s", longest, in.Key, in.headline()), width-2) + "\n")
+	for _, inner := range fields {
+		if strings.HasPrefix(inner.Key, base+".") {
+			line := fmt.Sprintf("%-*s  %s", longest, inner.Key, inner.headline())
+			b.WriteString("  " + cut(line, lessIndent(width)) + "\n")
 		}
 	}
+
+	// The keys of the top level that an entry of pools may set.
 	if f.Kind == KindMappings {
-		var own []string
-		for _, in := range fields {
-			if in.Pool && in.plainTop() {
-				own = append(own, in.Key)
+		var shared []string
+		for _, inner := range fields {
+			if inner.Pool && inner.plainTop() {
+				shared = append(shared, inner.Key)
 			}
 		}
 		b.WriteString("\n")
-		for _, line := range wrap("An entry may also set, for itself: "+strings.Join(own, ", ")+".", width-2) {
-			b.WriteString("  " + line + "\n")
-		}
+		writeIndented(&b, wrap("An entry may also set: "+strings.Join(shared, ", ")+".", lessIndent(width)))
 	}
 	if b.Len() == 0 {
 		return ""
@@ -218,22 +264,37 @@ func inner(f Field, fields []Field, width int) string {
 	return "\n" + b.String()
 }
 
-// cut shortens a text to a width in columns, at a blank if it can.
-func cut(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
+// writeIndented writes lines with two spaces before each.
+func writeIndented(b *strings.Builder, lines []string) {
+	for _, line := range lines {
+		b.WriteString("  " + line + "\n")
 	}
-	short := string([]rune(text)[:width-1])
-	if end := strings.LastIndexByte(short, ' '); end > width/2 {
-		short = short[:end]
-	}
-	return strings.TrimRight(short, " ,;:") + "…"
 }
 
-// beside puts a text to the right of a name, in lines of at most width columns of
-// which the first has the name in it.
-func beside(name, text string, column, width int) []string {
-	lines := wrap(text, width-column)
+// lessIndent returns the width of lines after two spaces; 0 stays 0.
+func lessIndent(width int) int { return max(0, width-2) }
+
+// cut shortens a text to a width in columns, at a space if possible. A width of 0 does
+// not shorten it.
+func cut(text string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	shortened := string([]rune(text)[:width-1])
+	if end := strings.LastIndexByte(shortened, ' '); end > width/2 {
+		shortened = shortened[:end]
+	}
+	return strings.TrimRight(shortened, " ,;:") + "…"
+}
+
+// columnText returns lines of at most width columns with a text in the second column and
+// a name in the first column of the first line. With a width of 0 it returns one line.
+func columnText(name, text string, column, width int) []string {
+	textWidth := 0
+	if width > 0 {
+		textWidth = max(1, width-column)
+	}
+	lines := wrap(text, textWidth)
 	for i, line := range lines {
 		lines[i] = padded(name, column) + line
 		name = ""
@@ -245,14 +306,14 @@ func padded(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
 
-// wrap breaks a text into lines of at most width columns, at blanks. A longer
-// word has a line of its own.
+// wrap splits a text at spaces into lines of at most width columns. A longer part is a
+// line by itself. With a width of 0 it returns one line.
 func wrap(text string, width int) []string {
 	var lines []string
 	line, columns := "", 0
-	for word := range strings.FieldsSeq(text) {
-		n := utf8.RuneCountInString(word)
-		if line != "" && columns+1+n > width {
+	for field := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(field)
+		if line != "" && width > 0 && columns+1+n > width {
 			lines = append(lines, line)
 			line, columns = "", 0
 		}
@@ -260,7 +321,7 @@ func wrap(text string, width int) []string {
 			line += " "
 			columns++
 		}
-		line += word
+		line += field
 		columns += n
 	}
 	if line != "" {

@@ -17,7 +17,28 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// export is one translation.
+// headerCUE is the beginning of the CUE file.
+const headerCUE = `// The configuration of a workflow agent, pulumi-workflow-agent.yaml. To check a file:
+//
+//	cue vet -d '#Config' schema.cue pulumi-workflow-agent.yaml
+
+package schema
+
+import (
+	"strings"
+	"time"
+)
+
+`
+
+// headerOfPods precedes the types of Pods in the CUE file.
+const headerOfPods = `// The following definitions describe a Pod, or a part of a Pod that is merged into another
+// as a strategic merge patch: no key is required, null removes a key, and keys that begin
+// with a dollar sign control the merge.
+
+`
+
+// export is one translation of the schema to CUE or JSON Schema.
 type export struct {
 	files  []*ast.File           // schema.cue and defaults.cue
 	named  map[string]*ast.Field // their definitions
@@ -27,6 +48,7 @@ type export struct {
 }
 
 func newExport() (*export, error) {
+	// Collect the definitions and fields.
 	files, err := schemaFiles()
 	if err != nil {
 		return nil, err
@@ -48,6 +70,8 @@ func newExport() (*export, error) {
 			x.fields[f.Key] = f
 		}
 	}
+
+	// Complete the constraints.
 	for _, definition := range x.named {
 		ast.Walk(definition, func(n ast.Node) bool {
 			if field, ok := n.(*ast.Field); ok && err == nil {
@@ -59,19 +83,19 @@ func newExport() (*export, error) {
 	return x, err
 }
 
-// settle writes into a constraint what [Load] knows from attributes or checks by
-// itself, as far as a single value shows it.
+// settle adds to a constraint the rules of its attributes and the rules that [Load] checks
+// in Go, as far as they concern a single value.
 func (x *export) settle(field *ast.Field) error {
 	f := x.fields[labelOf(field)]
 	switch {
-	case f.Kind == KindMapping: // without keys it may also be without a value
+	case f.Kind == KindMapping: // null is a mapping without keys
 		field.Value = ast.NewBinExpr(token.OR, ast.NewNull(), field.Value)
 	case hasAttribute(field, "tree"):
 		field.Value = ast.NewIdent(podtemplate.Root)
 	case hasAttribute(field, "env") && labelOf(field) == "labels":
 		list, ok := field.Value.(*ast.ListLit)
 		if !ok || len(list.Elts) == 0 {
-			return errors.New("labels is no list")
+			return errors.New("labels is not a list")
 		}
 		if entries, ok := list.Elts[0].(*ast.Ellipsis); ok {
 			entries.Type = ast.NewBinExpr(token.AND, entries.Type,
@@ -106,17 +130,18 @@ func hasAttribute(field *ast.Field, name string) bool {
 	})
 }
 
-// CUE returns constraints, defaults and the types of a pod template as one CUE
-// file, for cue vet -d '#Config'. It judges as the JSON Schema does, but for what
-// a Pod must leave to the agent and what new entries of its lists need.
+// CUE returns constraints, defaults and the types of a Pod template as one CUE file, for
+// cue vet -d '#Config'. The file accepts what the JSON Schema accepts. It also accepts Pod
+// templates that change parts of the agent or add incomplete entries to lists.
 func CUE() ([]byte, error) {
 	x, err := newExport()
 	if err != nil {
 		return nil, err
 	}
+
+	// Write the definitions of configurations, then those of Pods.
 	var b bytes.Buffer
-	b.WriteString("// The configuration of a workflow agent, pulumi-workflow-agent.yaml. Check one with\n//\n//\tcue vet -d '#Config' schema.cue pulumi-workflow-agent.yaml\n\npackage schema\n\n")
-	b.WriteString("import (\n\t\"strings\"\n\t\"time\"\n)\n\n")
+	b.WriteString(headerCUE)
 	for _, file := range x.files {
 		for _, declaration := range file.Decls {
 			switch declaration.(type) {
@@ -131,10 +156,11 @@ func CUE() ([]byte, error) {
 			b.WriteString("\n\n")
 		}
 	}
-	b.WriteString("// What follows is a Pod, or a part of one that is laid over another as a strategic\n// merge patch: nothing is required, a null takes a key away, and keys that begin\n// with a dollar sign say how to merge.\n\n")
+	b.WriteString(headerOfPods)
 	if err := podtemplate.WriteCUE(&b); err != nil {
 		return nil, err
 	}
+
 	text, err := format.Source(b.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)

@@ -27,8 +27,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// vet is what a check of one file says, with the files at hand that the corpus
-// names.
+// vet returns the problems of one file. The files that the corpus names exist.
 func vet(content []byte) position.Problems {
 	src := source(string(content))
 	src.Environ = map[string]string{"HOME": "/home/agent"}
@@ -55,7 +54,7 @@ func corpus(t *testing.T, pattern string, least int) map[string][]byte {
 	return all
 }
 
-// instance reads YAML as other programs do: not with the reader of the package.
+// instance decodes YAML without the parser of the package, as other programs do.
 func instance(content []byte) (any, error) {
 	var node yaml.Node
 	if err := yaml.Unmarshal(content, &node); err != nil {
@@ -135,8 +134,9 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	return compiled
 }
 
-// refusedPaths returns where the JSON Schema refuses, sorted. Alternatives count
-// where they begin, and so does everything within a pod template.
+// refusedPaths returns the paths of the values that the JSON Schema rejects, sorted. For a
+// value that matches no alternative it returns the path of the alternatives, and for
+// everything within a Pod template the path of the template.
 func refusedPaths(err error) []string {
 	var failure *jsonschema.ValidationError
 	if !errors.As(err, &failure) {
@@ -172,7 +172,8 @@ func refusedPaths(err error) []string {
 	return sorted(seen)
 }
 
-// place writes a path as far as two judges can agree on it.
+// place returns a path without its part within a Pod template, for which Vet and the JSON
+// Schema may report different paths.
 func place(steps []string) string {
 	if i := slices.Index(steps, "pod_template"); i >= 0 {
 		steps = steps[:i+1]
@@ -189,46 +190,49 @@ func sorted(set map[string]bool) []string {
 	return list
 }
 
-// beyond tells why a problem, found at a value, is not one that a schema of single
-// values can see; empty means that it is.
+// beyond returns the reason why a schema of single values cannot detect the problem of a
+// value, or an empty text if it can.
 func beyond(p position.Problem, f schema.Field, v any) string {
 	switch p.Rule {
 	case position.RuleSyntax, position.RuleSize, position.RuleDuplicateKey:
-		return "it is about the text, of which a reader of YAML makes something else or nothing"
+		return "the problem is in the text, not in the values that a YAML parser returns"
 	case position.RuleMissingToken, position.RuleCredentials, position.RuleTimes:
-		return "it is about several keys"
+		return "the rule is about several keys"
 	case position.RulePools:
-		return "it is about several pools"
+		return "the rule is about several pools"
 	case position.RuleFile:
-		return "it is about another file"
+		return "the rule is about another file"
 	case position.RuleProtectedField:
-		return "it is about what the agent itself does with a Pod"
+		return "the rule is about the fields of a Pod that the agent sets"
 	case position.RulePodTemplate:
-		return "it may be about several parts of a Pod"
+		return "the rule may be about several parts of a Pod"
 	case position.RuleValue:
 		text, _ := v.(string)
 		_, err := time.ParseDuration(text)
 		number, isFloat := v.(float64)
 		switch {
 		case f.Kind == schema.KindDuration && (err == nil || len(text) > 12):
-			return "a pattern cannot compare lengths of time"
+			return "a pattern cannot compare durations"
 		case f.Kind == schema.KindQuantity && text != "", f.Key == "docker.memory", f.Key == "docker.cpus":
 			return "a pattern cannot compare numbers"
 		case (f.Kind == schema.KindInt || f.Seconds) && isFloat && number == math.Trunc(number):
 			return "4.0 is a whole number to JSON"
 		case f.Key == "service_url" && strings.HasPrefix(text, "http"):
-			return "whether a URL has a host and a port that exist takes more than a pattern"
+			return "a pattern cannot check the host and the port of a URL"
 		}
 	}
 	return ""
 }
 
-// unreadable reports whether a file is no tree of values at all.
+// unreadable reports whether a file cannot be parsed into values.
 func unreadable(problems position.Problems) bool {
-	return slices.ContainsFunc(problems, func(p position.Problem) bool { return p.Rule == position.RuleSyntax || p.Rule == position.RuleSize })
+	return slices.ContainsFunc(
+		problems,
+		func(p position.Problem) bool { return p.Rule == position.RuleSyntax || p.Rule == position.RuleSize },
+	)
 }
 
-// within returns the value at a path, and nil where there is none.
+// within returns the value at a path, or nil if there is none.
 func within(v any, steps []string) any {
 	for _, step := range steps {
 		switch inner := v.(type) {
@@ -247,7 +251,7 @@ func within(v any, steps []string) any {
 	return v
 }
 
-// keyOf takes the pool out of a path.
+// keyOf returns a path without the pool that contains it.
 func keyOf(path string) string {
 	if steps := strings.SplitN(path, ".", 3); len(steps) == 3 && steps[0] == "pools" {
 		return steps[2]
@@ -263,141 +267,279 @@ func byKey(t *testing.T) map[string]schema.Field {
 	return all
 }
 
-func TestTheJSONSchemaIsOneByItsOwnRules(t *testing.T) {
-	compiled(t) // the compiler holds it against the schema of schemas
-	text, _ := schema.JSONSchema()
-	if strings.Contains(string(text), "%23") || strings.Contains(string(text), `"#/$defs/#`) {
-		t.Error("a definition is called by a name that editors cannot follow")
-	}
-}
+func TestJSONSchema(t *testing.T) {
+	t.Run("conforms to its metaschema", func(t *testing.T) {
+		compiled(t) // the compiler checks the schema against its metaschema
+		text, _ := schema.JSONSchema()
+		if strings.Contains(string(text), "%23") || strings.Contains(string(text), `"#/$defs/#`) {
+			t.Error("a reference contains #, which editors cannot follow")
+		}
+	})
 
-// TestThePatternsMeanTheSameElsewhere keeps to what Go's regular expressions and
-// those of editors, which are JavaScript's, have in common.
-func TestThePatternsMeanTheSameElsewhere(t *testing.T) {
-	text, err := schema.JSONSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
-	patterns := regexp.MustCompile(`"pattern": ("(?:[^"\\]|\\.)*")`).FindAllSubmatch(text, -1)
-	if len(patterns) < 50 {
-		t.Fatalf("found %d patterns", len(patterns))
-	}
-	for _, found := range patterns {
-		var pattern string
-		if err := json.Unmarshal(found[1], &pattern); err != nil {
+	// Editors use the regular expressions of JavaScript, so the patterns must use only what
+	// these have in common with the regular expressions of Go.
+	t.Run("has patterns that mean the same in other languages", func(t *testing.T) {
+		text, err := schema.JSONSchema()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if own := regexp.MustCompile(`\(\?|\\[^.sSx]|\\x[^0-9a-f]|[*+?}][+]|\[\[:|\$.*\^`).FindString(pattern); own != "" {
-			t.Errorf("%s has %s, which not everyone reads alike", pattern, own)
+		patterns := regexp.MustCompile(`"pattern": ("(?:[^"\\]|\\.)*")`).FindAllSubmatch(text, -1)
+		if len(patterns) < 50 {
+			t.Fatalf("found %d patterns", len(patterns))
 		}
-	}
-}
-
-func TestTheJSONSchemaAcceptsWhatIsGood(t *testing.T) {
-	accepts := compiled(t)
-	good := corpus(t, "testdata/good/*.yaml", 30)
-	for path, content := range corpus(t, "../examples/*.yaml", 2) {
-		good[path] = content
-	}
-	for path, content := range good {
-		if problems := vet(content).Errors(); len(problems) > 0 && !strings.Contains(path, "examples") {
-			t.Errorf("%s: vet refuses it:\n%v", path, problems)
-		}
-		v, err := instance(content)
-		if err != nil {
-			t.Fatal(path, err)
-		}
-		if err := accepts.Validate(v); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-}
-
-func TestTheJSONSchemaRefusesWhatIsBadWhereVetDoes(t *testing.T) {
-	accepts, byKey := compiled(t), byKey(t)
-	compared := 0
-	for path, content := range corpus(t, "testdata/bad/*.yaml", 90) {
-		problems := vet(content).Errors()
-		if unreadable(problems) {
-			continue
-		}
-		v, err := instance(content)
-		if err != nil {
-			continue
-		}
-		want, perhaps := map[string]bool{}, map[string]bool{}
-		for _, p := range problems {
-			steps := strings.Split(p.Path, ".")
-			if f := byKey[keyOf(p.Path)]; beyond(p, f, within(v, steps)) != "" {
-				perhaps[place(steps)] = true
-			} else {
-				want[place(steps)] = true
+		for _, found := range patterns {
+			var pattern string
+			if err := json.Unmarshal(found[1], &pattern); err != nil {
+				t.Fatal(err)
+			}
+			peculiar := regexp.MustCompile(`\(\?|\\[^.sSx]|\\x[^0-9a-f]|[*+?}][+]|\[\[:|\$.*\^`)
+			if own := peculiar.FindString(pattern); own != "" {
+				t.Errorf("%s has %s, which differs between languages", pattern, own)
 			}
 		}
-		compared++
-		got := refusedPaths(accepts.Validate(v))
-		for i, path := range got {
-			if masked := regexp.MustCompile(`[^.]*$`).ReplaceAllString(path, "(a key)"); want[masked] && !want[path] {
-				got[i] = masked // it might be a secret at the wrong place
+	})
+
+	t.Run("accepts valid files", func(t *testing.T) {
+		accepts := compiled(t)
+		good := corpus(t, "testdata/good/*.yaml", 30)
+		for path, content := range corpus(t, "../examples/*.yaml", 2) {
+			good[path] = content
+		}
+		for path, content := range good {
+			if problems := vet(content).Errors(); len(problems) > 0 && !strings.Contains(path, "examples") {
+				t.Errorf("%s: vet rejects the file:\n%v", path, problems)
 			}
-		}
-		got = slices.DeleteFunc(got, func(path string) bool { return perhaps[path] && !want[path] })
-		if diff := cmp.Diff(sorted(want), got); diff != "" {
-			t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", path, diff)
-		}
-	}
-	if compared < 50 {
-		t.Errorf("only %d files were compared", compared)
-	}
-}
-
-// oddValues are values of all kinds as YAML writes them, right for some keys and
-// wrong for others.
-var oddValues = []string{
-	`""`, `" "`, `a`, `a b`, `"a\tb"`, `a:b`, `a:/b`, `a:/b:ro`, `a=b`, `a=`, `=b`, `a,b`, `A_B`, `UPPER`, `ümlaut`, `"1"`, `"0"`, `"-1"`, `"0.5"`,
-	`0`, `1`, `-1`, `2`, `65535`, `65536`, `1000`, `1001`, `1024`, `1025`, `31536000`, `31536001`, `99999999999`, `0.5`, `-0.5`, `1e3`, `0x10`,
-	`true`, `false`, `yes`, `"true"`, `null`, `~`, `[]`, `[a]`, `["a:/b"]`, `[a=b]`, `["a:b"]`, `[""]`, `[1]`, `[null]`, `[[a]]`, `[a, a]`, `[a b]`, `{}`, `{a: b}`,
-	`1m`, `1h30m`, `0s`, `-1m`, `+1m`, `1`, `1.5h`, `.5m`, `1d`, `1m `, `1m1`, `m`, `1ms`, `99999h`, `5 m`, `1µs`, `100ms`, `30s`,
-	`docker`, `Docker`, `kubernetes`, `ecs`, `process`, `deployment`, `[deployment]`, `[deployment, x]`, `FARGATE`, `EC2`, `Always`, `IfNotPresent`, `debug`, `trace`, `text`, `json`,
-	`512m`, `500m`, `4Gi`, `4GiB`, `1.5g`, `4`, `0m`, `4K`, `4k`, `4Ki`, `4Mi`, `1e3Mi`, `2000`, `"2000"`, `"1024"`,
-	`https://a.example`, `https://a.example/`, `http://a:1/b`, `https://u@a.example`, `https://a.example?q`, `https://a.example#f`, `ftp://a`, `https://`, `/a`, `a/b`, `/`, `./a`,
-	`1000:1000`, `root`, `"a:"`, `:a`, `-a`, `a-`, `a.b`, `a..b`, `a_b`, `2026-01-02`, `aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, `[{name: a, token: b}]`, `[{name: A}]`,
-}
-
-func TestOddValuesAreRefusedAtTheSameKeysByBoth(t *testing.T) {
-	accepts, byKey := compiled(t), byKey(t)
-	refused, accepted := 0, 0
-	for _, odd := range oddValues {
-		for _, inPool := range []bool{false, true} {
-			content := everyKeyAt(byKey, odd, inPool)
-			v, err := instance([]byte(content))
+			v, err := instance(content)
 			if err != nil {
-				t.Fatalf("%s: %v", odd, err)
+				t.Fatal(path, err)
+			}
+			if err := accepts.Validate(v); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	})
+
+	t.Run("rejects invalid files at the same keys as Vet", func(t *testing.T) {
+		accepts, byKey := compiled(t), byKey(t)
+		compared := 0
+		for path, content := range corpus(t, "testdata/bad/*.yaml", 90) {
+			problems := vet(content).Errors()
+			if unreadable(problems) {
+				continue
+			}
+			v, err := instance(content)
+			if err != nil {
+				continue
 			}
 			want, perhaps := map[string]bool{}, map[string]bool{}
-			for _, p := range vet([]byte(content)).Errors() {
+			for _, p := range problems {
 				steps := strings.Split(p.Path, ".")
-				if beyond(p, byKey[keyOf(p.Path)], within(v, steps)) != "" {
+				if f := byKey[keyOf(p.Path)]; beyond(p, f, within(v, steps)) != "" {
 					perhaps[place(steps)] = true
 				} else {
 					want[place(steps)] = true
 				}
 			}
-			got := slices.DeleteFunc(refusedPaths(accepts.Validate(v)), func(path string) bool { return perhaps[path] && !want[path] })
-			if diff := cmp.Diff(sorted(want), got); diff != "" {
-				t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", odd, diff)
+			compared++
+			got := refusedPaths(accepts.Validate(v))
+			for i, path := range got {
+				if masked := regexp.MustCompile(`[^.]*$`).ReplaceAllString(path, "(a key)"); want[masked] &&
+					!want[path] {
+					got[i] = masked // vet hides a key that may be a secret
+				}
 			}
-			refused += len(got)
-			accepted += len(byKey) - len(got)
+			got = slices.DeleteFunc(got, func(path string) bool { return perhaps[path] && !want[path] })
+			if diff := cmp.Diff(sorted(want), got); diff != "" {
+				t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", path, diff)
+			}
 		}
-	}
-	if refused < 3000 || accepted < 3000 {
-		t.Errorf("%d times refused, %d times accepted", refused, accepted)
-	}
+		if compared < 50 {
+			t.Errorf("only %d files were compared", compared)
+		}
+	})
+
+	t.Run("rejects unusual values at the same keys as Vet", func(t *testing.T) {
+		accepts, byKey := compiled(t), byKey(t)
+		refused, accepted := 0, 0
+		for _, odd := range oddValues {
+			for _, inPool := range []bool{false, true} {
+				content := everyKeyAt(byKey, odd, inPool)
+				v, err := instance([]byte(content))
+				if err != nil {
+					t.Fatalf("%s: %v", odd, err)
+				}
+				want, perhaps := map[string]bool{}, map[string]bool{}
+				for _, p := range vet([]byte(content)).Errors() {
+					steps := strings.Split(p.Path, ".")
+					if beyond(p, byKey[keyOf(p.Path)], within(v, steps)) != "" {
+						perhaps[place(steps)] = true
+					} else {
+						want[place(steps)] = true
+					}
+				}
+				got := slices.DeleteFunc(
+					refusedPaths(accepts.Validate(v)),
+					func(path string) bool { return perhaps[path] && !want[path] },
+				)
+				if diff := cmp.Diff(sorted(want), got); diff != "" {
+					t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", odd, diff)
+				}
+				refused += len(got)
+				accepted += len(byKey) - len(got)
+			}
+		}
+		if refused < 3000 || accepted < 3000 {
+			t.Errorf("%d values were rejected and %d accepted, want 3000 of each", refused, accepted)
+		}
+	})
+
+	t.Run("has defaults and choices that Load accepts", func(t *testing.T) {
+		accepts := compiled(t)
+		for _, f := range fields(t) {
+			if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || strings.HasPrefix(f.Key, "pools") {
+				continue
+			}
+			var values []any
+			if f.Default != "" {
+				var v any
+				if err := json.Unmarshal([]byte(f.Default), &v); err != nil {
+					t.Fatal(f.Key, err)
+				}
+				values = append(values, v)
+			}
+			for _, choice := range f.Choices {
+				var v any = choice
+				if f.Kind == schema.KindList {
+					v = []any{choice}
+				}
+				values = append(values, v)
+			}
+			for _, v := range values {
+				if err := accepts.Validate(at(f.Key, v)); err != nil {
+					t.Errorf("%s: %v", f.Key, err)
+				}
+			}
+		}
+	})
+
+	t.Run("has the facts of all fields", func(t *testing.T) {
+		text, err := schema.JSONSchema()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var root map[string]any
+		if err := json.Unmarshal(text, &root); err != nil {
+			t.Fatal(err)
+		}
+		definitions := root["$defs"].(map[string]any)
+		find := func(from any, key string) map[string]any {
+			found, _ := from.(map[string]any)
+			for step := range strings.SplitSeq(key, ".") {
+				properties, _ := found["properties"].(map[string]any)
+				found, _ = properties[step].(map[string]any)
+			}
+			return found
+		}
+		for _, f := range fields(t) {
+			if f.OnlyVariable {
+				continue
+			}
+			in := find(root, f.Key)
+			if own, ok := strings.CutPrefix(f.Key, "pools."); ok {
+				in = find(definitions["Pool"], own)
+			}
+			if in == nil {
+				t.Errorf("%s is missing", f.Key)
+				continue
+			}
+			if description, _ := in["description"].(string); !strings.Contains(description, f.Doc) {
+				t.Errorf("%s is described as %q", f.Key, description)
+			}
+			if deprecated, _ := in["deprecated"].(bool); deprecated != (f.Old != "" || f.Unused != "" || f.Ignored) {
+				t.Errorf("%s: deprecated is %t", f.Key, deprecated)
+			}
+			if _, ok := in["default"]; ok != (f.Default != "") {
+				t.Errorf("%s: the schema has a default: %t, want %t", f.Key, ok, !ok)
+			}
+			if f.Min != nil && in["minimum"] != float64(*f.Min) || f.Max != nil && in["maximum"] != float64(*f.Max) {
+				t.Errorf("%s: bounds %v to %v", f.Key, in["minimum"], in["maximum"])
+			}
+			inPool := find(definitions["Pool"], strings.TrimPrefix(f.Key, "pools."))
+			if (inPool != nil) != f.Pool {
+				t.Errorf("%s: the schema of a pool has the key: %t, want %t", f.Key, inPool != nil, f.Pool)
+			}
+			if _, ok := inPool["default"]; ok {
+				t.Errorf("%s has a default in a pool, want none, because pools inherit from the top level", f.Key)
+			}
+		}
+	})
+
+	t.Run("is the same each time", func(t *testing.T) {
+		first, err := schema.JSONSchema()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if again, err := schema.JSONSchema(); err != nil || !bytes.Equal(first, again) {
+				t.Fatalf("the second schema differs from the first, %v", err)
+			}
+		}
+	})
+
+	t.Run("is tested with files that set every key", func(t *testing.T) {
+		set := map[string]bool{}
+		var walk func(at string, v any)
+		walk = func(at string, v any) {
+			switch v := v.(type) {
+			case map[string]any:
+				for key, inner := range v {
+					path := strings.TrimPrefix(at+"."+key, ".")
+					set[path] = true
+					walk(path, inner)
+				}
+			case []any:
+				for _, inner := range v {
+					walk(at, inner)
+				}
+			}
+		}
+		for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
+			v, err := instance(content)
+			if err != nil {
+				t.Fatal(path, err)
+			}
+			walk("", v)
+		}
+		for _, f := range fields(t) {
+			if !f.OnlyVariable && !set[f.Key] {
+				t.Errorf("no file sets %s", f.Key)
+			}
+		}
+	})
 }
 
-// everyKeyAt writes a file in which every key has the same value, but for Pod
-// templates, which have a corpus of their own.
+// oddValues are YAML values of all kinds, which are valid for some keys and invalid for
+// others.
+var oddValues = []string{
+	`""`, `" "`, `a`, `a b`, `"a\tb"`, `a:b`, `a:/b`, `a:/b:ro`, `a=b`, `a=`, `=b`, `a,b`, `A_B`, `UPPER`,
+	`ümlaut`, `"1"`, `"0"`, `"-1"`, `"0.5"`,
+	`0`, `1`, `-1`, `2`, `65535`, `65536`, `1000`, `1001`, `1024`, `1025`, `31536000`, `31536001`, `99999999999`,
+	`0.5`, `-0.5`, `1e3`, `0x10`,
+	`true`, `false`, `yes`, `"true"`, `null`, `~`, `[]`, `[a]`, `["a:/b"]`, `[a=b]`, `["a:b"]`, `[""]`, `[1]`,
+	`[null]`, `[[a]]`, `[a, a]`, `[a b]`, `{}`, `{a: b}`,
+	`1m`, `1h30m`, `0s`, `-1m`, `+1m`, `1`, `1.5h`, `.5m`, `1d`, `1m `, `1m1`, `m`, `1ms`, `99999h`, `5 m`, `1µs`,
+	`100ms`, `30s`,
+	`docker`, `Docker`, `kubernetes`, `ecs`, `process`, `deployment`, `[deployment]`, `[deployment, x]`,
+	`FARGATE`, `EC2`, `Always`, `IfNotPresent`, `debug`, `trace`, `text`, `json`,
+	`512m`, `500m`, `4Gi`, `4GiB`, `1.5g`, `4`, `0m`, `4K`, `4k`, `4Ki`, `4Mi`, `1e3Mi`, `2000`, `"2000"`, `"1024"`,
+	`https://a.example`, `https://a.example/`, `http://a:1/b`, `https://u@a.example`, `https://a.example?q`,
+	`https://a.example#f`, `ftp://a`, `https://`, `/a`, `a/b`, `/`, `./a`,
+	`1000:1000`, `root`, `"a:"`, `:a`, `-a`, `a-`, `a.b`, `a..b`, `a_b`, `2026-01-02`, `aaaaaaaaaaaaa` +
+		`aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, `[{name: a, token: b}]`, `[{name: A}]`,
+}
+
+// everyKeyAt returns a file in which every key has the same value, except Pod templates,
+// which [podCorpus] has.
 func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string {
 	var flat, nested strings.Builder
 	indent, before := "", ""
@@ -409,7 +551,11 @@ func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string
 		f := byKey[key]
 		own, ofPool := strings.CutPrefix(key, "pools.")
 		switch {
-		case f.OnlyVariable || f.Kind == schema.KindMapping || f.Kind == schema.KindTree || f.Old != "" || f.Unused != "" || f.Ignored, inPool && !f.Pool, !inPool && ofPool, inPool && key == "token":
+		case f.OnlyVariable || f.Kind == schema.KindMapping || f.Kind == schema.KindTree || f.Old != "" ||
+			f.Unused != "" || f.Ignored,
+			inPool && !f.Pool,
+			!inPool && ofPool,
+			inPool && key == "token":
 			continue
 		case ofPool:
 			key = own
@@ -428,36 +574,7 @@ func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string
 	return before + flat.String() + nested.String()
 }
 
-func TestDefaultsAndChoicesOfTheJSONSchemaAreAccepted(t *testing.T) {
-	accepts := compiled(t)
-	for _, f := range fields(t) {
-		if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || strings.HasPrefix(f.Key, "pools") {
-			continue
-		}
-		var values []any
-		if f.Default != "" {
-			var v any
-			if err := json.Unmarshal([]byte(f.Default), &v); err != nil {
-				t.Fatal(f.Key, err)
-			}
-			values = append(values, v)
-		}
-		for _, choice := range f.Choices {
-			var v any = choice
-			if f.Kind == schema.KindList {
-				v = []any{choice}
-			}
-			values = append(values, v)
-		}
-		for _, v := range values {
-			if err := accepts.Validate(at(f.Key, v)); err != nil {
-				t.Errorf("%s: %v", f.Key, err)
-			}
-		}
-	}
-}
-
-// at puts a value under a key with dots.
+// at returns the mappings that have a value at a key with dots.
 func at(key string, v any) any {
 	steps := strings.Split(key, ".")
 	slices.Reverse(steps)
@@ -467,71 +584,7 @@ func at(key string, v any) any {
 	return v
 }
 
-func TestTheJSONSchemaSaysWhatTheFieldsSay(t *testing.T) {
-	text, err := schema.JSONSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var root map[string]any
-	if err := json.Unmarshal(text, &root); err != nil {
-		t.Fatal(err)
-	}
-	definitions := root["$defs"].(map[string]any)
-	find := func(from any, key string) map[string]any {
-		found, _ := from.(map[string]any)
-		for step := range strings.SplitSeq(key, ".") {
-			properties, _ := found["properties"].(map[string]any)
-			found, _ = properties[step].(map[string]any)
-		}
-		return found
-	}
-	for _, f := range fields(t) {
-		if f.OnlyVariable {
-			continue
-		}
-		in := find(root, f.Key)
-		if own, ok := strings.CutPrefix(f.Key, "pools."); ok {
-			in = find(definitions["Pool"], own)
-		}
-		if in == nil {
-			t.Errorf("%s is missing", f.Key)
-			continue
-		}
-		if description, _ := in["description"].(string); !strings.Contains(description, f.Doc) {
-			t.Errorf("%s is described as %q", f.Key, description)
-		}
-		if deprecated, _ := in["deprecated"].(bool); deprecated != (f.Old != "" || f.Unused != "" || f.Ignored) {
-			t.Errorf("%s: deprecated is %t", f.Key, deprecated)
-		}
-		if _, ok := in["default"]; ok != (f.Default != "") {
-			t.Errorf("%s: a default is there: %t", f.Key, ok)
-		}
-		if f.Min != nil && in["minimum"] != float64(*f.Min) || f.Max != nil && in["maximum"] != float64(*f.Max) {
-			t.Errorf("%s: bounds %v to %v", f.Key, in["minimum"], in["maximum"])
-		}
-		inPool := find(definitions["Pool"], strings.TrimPrefix(f.Key, "pools."))
-		if (inPool != nil) != f.Pool {
-			t.Errorf("%s: a pool has it: %t", f.Key, inPool != nil)
-		}
-		if _, ok := inPool["default"]; ok {
-			t.Errorf("%s: a pool has it from the top level, and not from a default", f.Key)
-		}
-	}
-}
-
-func TestTheJSONSchemaIsTheSameEachTime(t *testing.T) {
-	first, err := schema.JSONSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if again, err := schema.JSONSchema(); err != nil || !bytes.Equal(first, again) {
-			t.Fatalf("it differs, %v", err)
-		}
-	}
-}
-
-// cueConfig compiles the exported CUE alone, as cue vet would.
+// cueConfig compiles the exported CUE without other files, as cue vet does.
 func cueConfig(t *testing.T) (*cue.Context, cue.Value) {
 	t.Helper()
 	text, err := schema.CUE()
@@ -547,73 +600,87 @@ func cueConfig(t *testing.T) (*cue.Context, cue.Value) {
 	return context, config
 }
 
-func TestTheCUESchemaJudgesAsTheJSONSchemaDoes(t *testing.T) {
-	accepts := compiled(t)
-	context, config := cueConfig(t)
-	all := corpus(t, "testdata/bad/*.yaml", 90)
-	for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
-		all[path] = content
-	}
-	verdicts := map[bool]int{}
-	for path, content := range all {
-		if unreadable(vet(content)) {
-			continue
+func TestCUE(t *testing.T) {
+	t.Run("accepts what the JSON Schema accepts", func(t *testing.T) {
+		accepts := compiled(t)
+		context, config := cueConfig(t)
+		all := corpus(t, "testdata/bad/*.yaml", 90)
+		for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
+			all[path] = content
 		}
-		v, err := instance(content)
-		if err != nil || v == nil {
-			continue
+		results := map[bool]int{}
+		for path, content := range all {
+			if unreadable(vet(content)) {
+				continue
+			}
+			v, err := instance(content)
+			if err != nil || v == nil {
+				continue
+			}
+			if strings.Contains(path, "duration") && strings.Contains(path, "/bad/") {
+				continue // CUE parses durations, and JSON Schema compares them with a pattern only
+			}
+			byJSON := accepts.Validate(v) == nil
+			byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
+			if byJSON != (byCUE == nil) {
+				t.Errorf("%s: the JSON Schema accepts it: %t; CUE returns %v", path, byJSON, byCUE)
+			}
+			results[byJSON]++
 		}
-		if strings.Contains(path, "duration") && strings.Contains(path, "/bad/") {
-			continue // CUE reads durations, where JSON Schema knows only what they look like
+		if results[true] < 30 || results[false] < 40 {
+			t.Errorf("compared: %v", results)
 		}
-		byJSON := accepts.Validate(v) == nil
-		byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
-		if byJSON != (byCUE == nil) {
-			t.Errorf("%s: the JSON Schema accepts it: %t; CUE says %v", path, byJSON, byCUE)
+	})
+
+	// Both schemas must accept every template that vet accepts, and reject every unknown key
+	// and most other problems. They cannot detect problems across several parts of a Pod.
+	t.Run("checks Pod templates as the JSON Schema does", func(t *testing.T) {
+		accepts := compiled(t)
+		context, config := cueConfig(t)
+		compared, refused, passed := 0, 0, map[string]int{}
+		for _, file := range podCorpus(t) {
+			problems := podtemplate.CheckFile(file.name, []byte(file.content)).Errors()
+			v, err := instance([]byte(file.content))
+			if err != nil || v == nil || unreadable(problems) {
+				continue
+			}
+			compared++
+			if len(problems) > 0 {
+				refused++
+			}
+			unknown := slices.ContainsFunc(problems, func(p position.Problem) bool {
+				return p.Rule == position.RuleUnknownKey &&
+					!strings.Contains(p.Path, ".$") // the list decides whether a directive is known
+			})
+			v = map[string]any{"pod_template": v}
+			byJSON := accepts.Validate(v)
+			byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
+			if byCUE != nil && len(problems) == 0 { // CUE may return a wrong error in a context with many values
+				context, config = cueConfig(t)
+				byCUE = config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
+			}
+			for schema, err := range map[string]error{"the JSON Schema": byJSON, "CUE": byCUE} {
+				switch {
+				case err != nil && len(problems) == 0:
+					t.Errorf("%s: %s rejects a template that vet accepts: %v", file.name, schema, err)
+				case err == nil && unknown:
+					t.Errorf("%s: %s accepts an unknown key", file.name, schema)
+				case err == nil && len(problems) > 0:
+					passed[schema]++
+				}
+			}
 		}
-		verdicts[byJSON]++
-	}
-	if verdicts[true] < 30 || verdicts[false] < 40 {
-		t.Errorf("compared: %v", verdicts)
-	}
+		if refused < 150 || 3*passed["the JSON Schema"] > refused || 2*passed["CUE"] > refused {
+			t.Errorf("vet rejects %d of %d templates; accepted of these: %v", refused, compared, passed)
+		}
+	})
 }
 
-func TestTheCorpusOfGoodFilesSetsEveryKey(t *testing.T) {
-	set := map[string]bool{}
-	var walk func(at string, v any)
-	walk = func(at string, v any) {
-		switch v := v.(type) {
-		case map[string]any:
-			for key, inner := range v {
-				path := strings.TrimPrefix(at+"."+key, ".")
-				set[path] = true
-				walk(path, inner)
-			}
-		case []any:
-			for _, inner := range v {
-				walk(at, inner)
-			}
-		}
-	}
-	for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
-		v, err := instance(content)
-		if err != nil {
-			t.Fatal(path, err)
-		}
-		walk("", v)
-	}
-	for _, f := range fields(t) {
-		if !f.OnlyVariable && !set[f.Key] {
-			t.Errorf("no file sets %s", f.Key)
-		}
-	}
-}
-
-// template is one file of an archive of them.
+// template is one file of an archive.
 type template struct{ name, content string }
 
-// podCorpus returns the Pod templates of the archives with which their check is
-// tested: files, each after a line such as -- name.yaml --.
+// podCorpus returns the Pod templates of the archives in podtemplate/testdata. Each file
+// follows a line such as -- name.yaml --.
 func podCorpus(t *testing.T) (all []template) {
 	t.Helper()
 	archives, err := filepath.Glob("podtemplate/testdata/*.txtar")
@@ -632,47 +699,4 @@ func podCorpus(t *testing.T) (all []template) {
 		}
 	}
 	return all
-}
-
-// TestBothSchemasJudgePodTemplatesAsFarAsTheyCan holds them against the corpus of
-// templates: they accept everything that vet accepts, and refuse every unknown key
-// and most of the rest. What they let pass is about several parts of a Pod.
-func TestBothSchemasJudgePodTemplatesAsFarAsTheyCan(t *testing.T) {
-	accepts := compiled(t)
-	context, config := cueConfig(t)
-	compared, refused, passed := 0, 0, map[string]int{}
-	for _, file := range podCorpus(t) {
-		problems := podtemplate.CheckFile(file.name, []byte(file.content)).Errors()
-		v, err := instance([]byte(file.content))
-		if err != nil || v == nil || unreadable(problems) {
-			continue
-		}
-		compared++
-		if len(problems) > 0 {
-			refused++
-		}
-		unknown := slices.ContainsFunc(problems, func(p position.Problem) bool {
-			return p.Rule == position.RuleUnknownKey && !strings.Contains(p.Path, ".$") // where a directive means nothing depends on the list around it
-		})
-		v = map[string]any{"pod_template": v}
-		byJSON := accepts.Validate(v)
-		byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
-		if byCUE != nil && len(problems) == 0 { // a context that has seen much errs at times
-			context, config = cueConfig(t)
-			byCUE = config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
-		}
-		for schema, err := range map[string]error{"the JSON Schema": byJSON, "CUE": byCUE} {
-			switch {
-			case err != nil && len(problems) == 0:
-				t.Errorf("%s: %s refuses what vet accepts: %v", file.name, schema, err)
-			case err == nil && unknown:
-				t.Errorf("%s: %s does not see an unknown key", file.name, schema)
-			case err == nil && len(problems) > 0:
-				passed[schema]++
-			}
-		}
-	}
-	if refused < 150 || 3*passed["the JSON Schema"] > refused || 2*passed["CUE"] > refused {
-		t.Errorf("%d templates, of which vet refuses %d; let pass: %v", compared, refused, passed)
-	}
 }

@@ -17,12 +17,38 @@ import (
 // needs to be fetched from there.
 const SchemaID = "https://github.com/cmwa-project/cmwa/schema/pulumi-workflow-agent.json"
 
-// JSONSchema returns the schema of a configuration file as JSON Schema, draft
-// 2020-12, for editors and for checks in other languages. It refuses what [Load]
-// refuses, as far as one value or one mapping can be judged alone: YAML's own
-// rules, rules across keys, files that the configuration names and the bounds of
-// durations are not in it.
+// commentForValidators is a comment in the JSON Schema for editors.
+const commentForValidators = "patternErrorMessage and deprecationMessage are keywords of editors. " +
+	"For a validator that rejects unknown keywords, use cmwa schema --format json-standard."
+
+// JSONSchema returns the schema of a configuration file as JSON Schema, draft 2020-12,
+// for editors and for checks in other languages. It rejects what [Load] rejects, as far
+// as this depends on one value or one mapping: it has no rules of YAML itself, no rules
+// across keys, no bounds of durations with a unit, and no rules about files that keys name.
+//
+// Editors define the keywords patternErrorMessage and deprecationMessage.
+// [StandardJSONSchema] does not use them.
 func JSONSchema() ([]byte, error) {
+	root, err := jsonSchema()
+	if err != nil {
+		return nil, err
+	}
+	return indented(root.With("$comment", commentForValidators))
+}
+
+// StandardJSONSchema returns the schema of [JSONSchema] without the keywords of editors,
+// for validators that reject keywords that the standard does not define.
+func StandardJSONSchema() ([]byte, error) {
+	root, err := jsonSchema()
+	if err != nil {
+		return nil, err
+	}
+	return indented(root.WithoutKeywords("patternErrorMessage", "deprecationMessage"))
+}
+
+// jsonSchema returns the schema of a configuration file.
+func jsonSchema() (jsonschema.Object, error) {
+	// Translate the keys and definitions.
 	x, err := newExport()
 	if err != nil {
 		return nil, err
@@ -35,12 +61,19 @@ func JSONSchema() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	// Compose the document.
 	root := jsonschema.Object{}.
 		With("$schema", "https://json-schema.org/draft/2020-12/schema").
 		With("$id", SchemaID).
 		With("title", FileName).
-		With("description", "Configuration of a workflow agent. An empty file is one, too: everything can come from variables.")
-	root = append(root, jsonschema.Nullable(config)...).With("$defs", definitions)
+		With("description", "Configuration of a workflow agent. "+
+			"The file may be empty, because variables can set every key.")
+	return append(root, jsonschema.Nullable(config)...).With("$defs", definitions), nil
+}
+
+// indented returns a schema as indented JSON.
+func indented(root jsonschema.Object) ([]byte, error) {
 	text, err := json.Marshal(root)
 	if err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)
@@ -53,8 +86,8 @@ func JSONSchema() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// mapping translates a definition whose keys are described by fields. Those of a
-// pool alone stand under the key that holds the pools.
+// mapping translates a definition whose keys are fields of the schema. prefix is the
+// beginning of the keys of these fields: empty or [poolsPrefix].
 func (x *export) mapping(name, prefix string) (jsonschema.Object, error) {
 	definition := x.named[name]
 	if definition == nil {
@@ -70,7 +103,7 @@ func (x *export) structure(expr ast.Expr, prefix string) (jsonschema.Object, err
 	}
 	body, ok := expr.(*ast.StructLit)
 	if !ok {
-		return nil, fmt.Errorf("%s is no mapping of keys", prefix)
+		return nil, fmt.Errorf("%s is not a mapping of keys", prefix)
 	}
 	properties, required, err := x.properties(body, prefix)
 	if err != nil {
@@ -91,11 +124,11 @@ func (x *export) properties(body *ast.StructLit, prefix string) (
 		case *ast.EmbedDecl:
 			name, ok := e.Expr.(*ast.Ident)
 			if !ok || x.named[name.Name] == nil {
-				return nil, nil, fmt.Errorf("%s embeds what is no definition", prefix)
+				return nil, nil, fmt.Errorf("%s embeds something other than a definition", prefix)
 			}
 			inner, ok := x.named[name.Name].Value.(*ast.StructLit)
 			if !ok {
-				return nil, nil, fmt.Errorf("%s embeds %s, which is no mapping", prefix, name.Name)
+				return nil, nil, fmt.Errorf("%s embeds %s, which is not a mapping", prefix, name.Name)
 			}
 			more, needed, err := x.properties(inner, prefix)
 			if err != nil {
@@ -106,10 +139,10 @@ func (x *export) properties(body *ast.StructLit, prefix string) (
 			key := labelOf(e)
 			f, ok := x.fields[prefix+key]
 			if !ok {
-				f, ok = x.fields[strings.TrimPrefix(prefix+key, poolsPrefix)] // a pool has it in common with the top level
+				f, ok = x.fields[strings.TrimPrefix(prefix+key, poolsPrefix)] // a key of pools and of the top level
 			}
 			if !ok {
-				return nil, nil, fmt.Errorf("%s%s is in no list of fields", prefix, key)
+				return nil, nil, fmt.Errorf("%s%s is not a field", prefix, key)
 			}
 			value, err := x.key(f, e.Value, prefix+key)
 			if err != nil {
@@ -121,18 +154,19 @@ func (x *export) properties(body *ast.StructLit, prefix string) (
 			}
 		case *ast.CommentGroup:
 		default:
-			return nil, nil, fmt.Errorf("%s holds what has no translation", prefix)
+			return nil, nil, fmt.Errorf("%s has a declaration that cannot be translated", prefix)
 		}
 	}
 	return properties, required, nil
 }
 
-// poolsPrefix is that of the keys that only a pool has.
+// poolsPrefix is the prefix of the keys that only a pool has.
 const poolsPrefix = "pools."
 
-// key translates one key with all that is known about it. In a pool it has no
-// default but what the top level says, and no variable.
+// key translates one key with its documentation. A key in a pool has no variable, and its
+// default is the value of the top level.
 func (x *export) key(f Field, expr ast.Expr, path string) (jsonschema.Object, error) {
+	// The documentation, and keys that are not current.
 	inPool := strings.HasPrefix(path, poolsPrefix)
 	o := jsonschema.Object{}.With("title", path).With("description", x.description(f, inPool))
 	if f.Old != "" {
@@ -144,11 +178,15 @@ func (x *export) key(f Field, expr ast.Expr, path string) (jsonschema.Object, er
 		if err != nil {
 			return nil, err
 		}
-		return append(o.With("deprecated", true), value...), nil
+		o = o.With("deprecated", true).With("deprecationMessage", "old name: write "+f.Old)
+		return append(o, value...), nil
 	}
 	if f.Unused != "" || f.Ignored {
-		return o.With("deprecated", true), nil
+		message := strings.TrimSuffix("has no effect: "+f.Unused, ": ")
+		return o.With("deprecated", true).With("deprecationMessage", message), nil
 	}
+
+	// The constraint and the default.
 	value, err := x.value(f, expr, path)
 	if err != nil {
 		return nil, err
@@ -176,8 +214,8 @@ func (x *export) declaration(key string) *ast.Field {
 	return nil
 }
 
-// description is the documentation of a key with what an editor should show
-// beside it.
+// description returns the documentation of a key with its bounds, its variable and when a
+// change takes effect.
 func (x *export) description(f Field, inPool bool) string {
 	text := f.Doc
 	if f.Old != "" {
@@ -187,7 +225,10 @@ func (x *export) description(f Field, inPool bool) string {
 		text += " It has no effect: " + f.Unused + "."
 	}
 	if f.Kind == KindDuration {
-		text += fmt.Sprintf(" From %s to %s.", short(f.Shortest), short(f.Longest))
+		text += fmt.Sprintf(" From %s to %s.", formatDuration(f.Shortest), formatDuration(f.Longest))
+	}
+	if f.Reload != "" {
+		text += fmt.Sprintf(" A change takes effect %s (%s).", f.Reload.Meaning(), f.Reload)
 	}
 	if f.Variable != "" && !inPool {
 		text += " Variable: " + f.Variable + "."
@@ -208,7 +249,10 @@ func (x *export) value(f Field, expr ast.Expr, path string) (jsonschema.Object, 
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return o, nil
+	if items, ok := o.Get("items").(jsonschema.Object); ok {
+		return o.Replace("items", items.WithPatternMessage("must be "+f.entrySentence())), nil
+	}
+	return o.WithPatternMessage("must be " + f.sentence()), nil
 }
 
 // definition translates one definition that a constraint refers to.
@@ -217,7 +261,34 @@ func (x *export) definition(name string) (jsonschema.Object, error) {
 		return x.mapping(name, poolsPrefix)
 	}
 	if definition := x.named[name]; definition != nil {
-		return x.constraints.Translate(definition.Value)
+		o, err := x.constraints.Translate(definition.Value)
+		like := map[string]string{"#Duration": "polling_interval", "#CPUs": "docker.cpus"}[name]
+		if f, ok := x.fields[like]; ok {
+			o = o.WithPatternMessage("must be " + f.sentence())
+		}
+		return o, err
 	}
-	return podtemplate.Definition(&x.constraints, name)
+	o, err := podtemplate.Definition(&x.constraints, name)
+	if name == "#PodSpec" {
+		o = offerOnlyNever(o)
+	}
+	return o, err
+}
+
+// offerOnlyNever changes restartPolicy of a Pod so that editors offer only Never. [Load]
+// accepts the other values with a warning, because the agent replaces them.
+func offerOnlyNever(spec jsonschema.Object) jsonschema.Object {
+	const key = "restartPolicy"
+	properties, ok := spec.Get("properties").(jsonschema.Object)
+	if !ok || properties.Get(key) == nil {
+		return spec
+	}
+	const message = "has no effect: it is always Never, because a job runs once"
+	never := jsonschema.Object{}.With("type", "string").With("enum", []any{"Never"})
+	others := jsonschema.Object{}.With("type", "string").With("pattern", "^(Always|OnFailure)$").
+		With("deprecated", true).With("deprecationMessage", message).
+		With("patternErrorMessage", "must be Never")
+	null := jsonschema.Object{}.With("type", "null")
+	policy := jsonschema.Object{}.With("anyOf", []any{never, others, null})
+	return spec.Replace("properties", properties.Replace(key, policy))
 }

@@ -9,7 +9,7 @@ import (
 	"cuelang.org/go/cue"
 )
 
-// Kind is what sort of value a key takes.
+// Kind is the kind of value that a key accepts.
 type Kind string
 
 // The kinds.
@@ -26,49 +26,49 @@ const (
 	KindAny      Kind = "any"
 )
 
-// Class says when a changed value takes effect in a running agent. A value that
-// came from a variable never changes.
+// Class is the reload class of a key: when a changed value takes effect in a running agent.
+// The value of a variable never changes while the agent runs.
 type Class string
 
 // The classes.
 const (
-	ReloadLive    Class = "live"    // from the next turn or request
-	ReloadJob     Class = "job"     // for jobs claimed from then on
+	ReloadLive    Class = "live"    // immediately
+	ReloadJob     Class = "job"     // for jobs that are claimed later
 	ReloadDrain   Class = "drain"   // the old pool finishes its jobs, a new one starts
 	ReloadRebind  Class = "rebind"  // the new listener opens, then the old one closes
-	ReloadRestart Class = "restart" // not in a running process
+	ReloadRestart Class = "restart" // only after a restart of the agent
 )
 
-// Field is what the schema says about one key.
+// Field describes one key of the schema.
 type Field struct {
-	Key          string        // with dots: ecs.cluster; of a pool itself, pools.name
+	Key          string        // with dots, such as ecs.cluster; pools.name for a key that only pools have
 	Kind         Kind          //
-	Choices      []string      // of a text, or of each entry of a list; nil is anything
-	Pattern      string        // regular expression that a text, or each entry of a list, matches; empty is none
-	Min, Max     *int64        // of an int; nil is no bound
-	Required     bool          // the key must be there
-	Pool         bool          // a pool may set it for itself
+	Choices      []string      // of a text, or of each entry of a list; nil allows any text
+	Pattern      string        // regular expression that a text, or each entry of a list, matches; may be empty
+	Min, Max     *int64        // of an int; nil if unbounded
+	Required     bool          // the key must be set
+	Pool         bool          // a pool may set it
 	Shortest     time.Duration // of a duration
 	Longest      time.Duration //
-	Seconds      bool          // a duration may be a bare number of seconds
+	Seconds      bool          // a duration may be a number of seconds
 	Empty        bool          // "" is a value, and means unset
 	Secret       bool          // the value is never shown
 	Reload       Class         //
-	Variable     string        // that overlays the key; empty is none
+	Variable     string        // that overrides the key; may be empty
 	Separator    string        // of a list in that variable: "," or " "
-	Unit         string        // of a bare number in that variable
-	OnlyVariable bool          // there is no key of this name
+	Unit         string        // of a number without a unit in that variable
+	OnlyVariable bool          // the setting has a variable, but no key
 	Doc          string        // sentences
-	Default      string        // as JSON; empty is none
-	Old          string        // the key that has taken this one's place
+	Default      string        // as JSON; empty without a default
+	Old          string        // the key that replaced this one
 	Unused       string        // why this key has no effect
-	Ignored      bool          // has no effect, and no word is lost on it
+	Ignored      bool          // has no effect and causes no warning
 
 	must, each string
 }
 
-// Fields returns every key of the schema and every setting that only a variable
-// has, in the order of schema.cue, those that a pool may set first.
+// Fields returns every key of the schema and every variable without a key, in the order of
+// schema.cue, except that the keys of pools come before those of the whole agent.
 func Fields() ([]Field, error) {
 	d, err := define()
 	if err != nil {
@@ -90,9 +90,10 @@ func Fields() ([]Field, error) {
 	return fields, nil
 }
 
-// fieldsOf reads the fields of a definition, those of mappings in it included, but
-// only those of the keys that are wanted.
+// fieldsOf returns the fields of a definition, including those in its mappings, for which
+// wanted returns true.
 func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool) ([]Field, error) {
+	// Iterate over the keys.
 	var fields []Field
 	keys, err := definition.Fields(cue.Optional(true))
 	if err != nil {
@@ -102,6 +103,8 @@ func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool)
 		if !wanted(keys.Selector().Unquoted()) {
 			continue
 		}
+
+		// Describe one key, and the keys in it.
 		v := keys.Value()
 		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v),
 			Required: keys.Selector().ConstraintType() == cue.RequiredConstraint}
@@ -121,7 +124,7 @@ func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool)
 	return fields, nil
 }
 
-// shape reads what the constraint itself says.
+// shape sets the parts of the field that depend on its constraint.
 func (f *Field) shape(v cue.Value) {
 	switch v.IncompleteKind() {
 	case cue.BoolKind:
@@ -165,9 +168,9 @@ func (f *Field) bounds(v cue.Value) {
 	}
 }
 
-// texts returns what a text may be: the alternatives of an enumeration, and
-// whether the empty text is among them; or the one regular expression. To take an
-// expression apart is the most costly question to CUE, so it is asked once.
+// texts returns the choices of an enumeration without the empty text, and whether the empty
+// text is a choice too; or it returns the regular expression of a pattern. It does both in
+// one call, because taking an expression apart is the most expensive operation of CUE.
 func texts(v cue.Value) (choices []string, empty bool, pattern string) {
 	op, args := cue.Dereference(v).Expr()
 	switch op {
@@ -177,21 +180,22 @@ func texts(v cue.Value) (choices []string, empty bool, pattern string) {
 		}
 	case cue.OrOp:
 		for _, arg := range args {
-			switch word, err := arg.String(); {
+			switch text, err := arg.String(); {
 			case err != nil:
-			case word == "":
+			case text == "":
 				empty = true
 			default:
-				choices = append(choices, word)
+				choices = append(choices, text)
 			}
 		}
 	}
 	return choices, empty, pattern
 }
 
-// attributes reads what CUE has no word for.
+// attributes sets the parts of the field that depend on its attributes.
 func (f *Field) attributes(v cue.Value) error {
 	for _, a := range v.Attributes(cue.FieldAttr) {
+		// The first argument.
 		first := ""
 		if a.NumArgs() > 0 {
 			var err error
@@ -199,6 +203,8 @@ func (f *Field) attributes(v cue.Value) error {
 				return err
 			}
 		}
+
+		// The attribute itself.
 		switch a.Name() {
 		case "env":
 			f.Variable = first
@@ -242,7 +248,7 @@ func (f *Field) attributes(v cue.Value) error {
 		case "ignored":
 			f.Ignored = true
 		default:
-			return fmt.Errorf("attribute @%s is not known", a.Name())
+			return fmt.Errorf("unknown attribute @%s", a.Name())
 		}
 	}
 	return nil
@@ -250,9 +256,9 @@ func (f *Field) attributes(v cue.Value) error {
 
 // docOf returns the comment above a key as one line.
 func docOf(v cue.Value) string {
-	var words []string
+	var fields []string
 	for _, group := range v.Doc() {
-		words = append(words, strings.Fields(group.Text())...)
+		fields = append(fields, strings.Fields(group.Text())...)
 	}
-	return strings.Join(words, " ")
+	return strings.Join(fields, " ")
 }

@@ -17,56 +17,74 @@ func fields(t *testing.T) []schema.Field {
 	return all
 }
 
-// effective reports whether a key is one to write today.
+// effective reports whether a field is a current key or variable with a plain value or a list.
 func effective(f schema.Field) bool {
-	return f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != schema.KindMapping && f.Kind != schema.KindMappings && f.Kind != schema.KindTree && f.Key != "pools.name"
+	return f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != schema.KindMapping &&
+		f.Kind != schema.KindMappings &&
+		f.Kind != schema.KindTree &&
+		f.Key != "pools.name"
 }
 
-func TestTheSchemaSaysEverythingAboutEveryKey(t *testing.T) {
-	classes := []schema.Class{schema.ReloadLive, schema.ReloadJob, schema.ReloadDrain, schema.ReloadRebind, schema.ReloadRestart}
-	seen := map[string]bool{}
-	for _, f := range fields(t) {
-		if !strings.HasSuffix(f.Doc, ".") {
-			t.Errorf("%s has no documentation", f.Key)
+func TestFields(t *testing.T) {
+	t.Run("describe every key completely", func(t *testing.T) {
+		classes := []schema.Class{
+			schema.ReloadLive,
+			schema.ReloadJob,
+			schema.ReloadDrain,
+			schema.ReloadRebind,
+			schema.ReloadRestart,
 		}
-		if !effective(f) {
-			continue
+		seen := map[string]bool{}
+		for _, f := range fields(t) {
+			if !strings.HasSuffix(f.Doc, ".") {
+				t.Errorf("%s has no documentation", f.Key)
+			}
+			if !effective(f) {
+				continue
+			}
+			if !slices.Contains(classes, f.Reload) {
+				t.Errorf("%s has reload class %q", f.Key, f.Reload)
+			}
+			if seen[f.Variable] {
+				t.Errorf("%s shares its variable with another key", f.Key)
+			}
+			seen[f.Variable] = true
+			documented := []string{
+				"kubernetes.image",
+				"kubernetes.image_pull_policy",
+				"kubernetes.service_account",
+				"kubernetes.cpu",
+				"kubernetes.memory",
+			}
+			if f.OnlyVariable || slices.Contains(documented, f.Key) { // the variable has another name
+				continue
+			}
+			if want := "PULUMI_AGENT_" + strings.ToUpper(strings.ReplaceAll(f.Key, ".", "_")); f.Variable != want {
+				t.Errorf("%s has variable %s, want %s", f.Key, f.Variable, want)
+			}
+			if f.Default == "" {
+				t.Errorf("%s has no default", f.Key)
+			}
+			if (f.Kind == schema.KindList) != (f.Separator != "") {
+				t.Errorf("%s is a %s with separator %q", f.Key, f.Kind, f.Separator)
+			}
+			if f.Kind == schema.KindInt && (f.Min == nil || f.Max == nil) ||
+				f.Kind == schema.KindDuration && f.Longest == 0 {
+				t.Errorf("%s has no bounds", f.Key)
+			}
 		}
-		if !slices.Contains(classes, f.Reload) {
-			t.Errorf("%s has reload class %q", f.Key, f.Reload)
+	})
+
+	t.Run("only the token is secret", func(t *testing.T) {
+		for _, f := range fields(t) {
+			if want := f.Key == "token"; f.Secret != want {
+				t.Errorf("%s: secret is %t", f.Key, f.Secret)
+			}
 		}
-		if seen[f.Variable] {
-			t.Errorf("%s shares its variable with another key", f.Key)
-		}
-		seen[f.Variable] = true
-		documented := []string{"kubernetes.image", "kubernetes.image_pull_policy", "kubernetes.service_account", "kubernetes.cpu", "kubernetes.memory"}
-		if f.OnlyVariable || slices.Contains(documented, f.Key) { // with names of their own
-			continue
-		}
-		if want := "PULUMI_AGENT_" + strings.ToUpper(strings.ReplaceAll(f.Key, ".", "_")); f.Variable != want {
-			t.Errorf("%s has variable %s, want %s", f.Key, f.Variable, want)
-		}
-		if f.Default == "" {
-			t.Errorf("%s has no default", f.Key)
-		}
-		if (f.Kind == schema.KindList) != (f.Separator != "") {
-			t.Errorf("%s is a %s with separator %q", f.Key, f.Kind, f.Separator)
-		}
-		if f.Kind == schema.KindInt && (f.Min == nil || f.Max == nil) || f.Kind == schema.KindDuration && f.Longest == 0 {
-			t.Errorf("%s has no bounds", f.Key)
-		}
-	}
+	})
 }
 
-func TestOnlyTheTokenIsSecret(t *testing.T) {
-	for _, f := range fields(t) {
-		if want := f.Key == "token"; f.Secret != want {
-			t.Errorf("%s: secret is %t", f.Key, f.Secret)
-		}
-	}
-}
-
-func TestOneSlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
+func TestLoadTypos(t *testing.T) {
 	tried := 0
 	for _, f := range fields(t) {
 		if !effective(f) || f.OnlyVariable {
@@ -80,7 +98,7 @@ func TestOneSlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
 		if nested {
 			file += mapping + ":\n"
 		}
-		wrong := slipsOf(key)
+		wrong := typosOf(key)
 		for _, w := range wrong {
 			if nested {
 				w = "  " + w
@@ -90,7 +108,7 @@ func TestOneSlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
 		tried += len(wrong)
 		_, problems := schema.Load(source(file))
 		if len(problems) != len(wrong) {
-			t.Fatalf("%d problems for %d slips:\n%v", len(problems), len(wrong), problems)
+			t.Fatalf("got %d problems for %d typos:\n%v", len(problems), len(wrong), problems)
 		}
 		for _, p := range problems {
 			if p.Hint != `did you mean "`+f.Key+`"?` {
@@ -99,22 +117,22 @@ func TestOneSlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
 		}
 	}
 	if tried < 200 {
-		t.Errorf("only %d slips were tried", tried)
+		t.Errorf("only %d typos were tried", tried)
 	}
 }
 
-// slipsOf returns a word with one letter missing, one doubled, one wrong and two
-// swapped, each in three places.
-func slipsOf(word string) []string {
+// typosOf returns the name with a letter missing, doubled, wrong or swapped with the next
+// one, each at three positions.
+func typosOf(name string) []string {
 	var wrong []string
-	for _, i := range []int{1, len(word) / 2, len(word) - 2} {
+	for _, i := range []int{1, len(name) / 2, len(name) - 2} {
 		wrong = append(wrong,
-			word[:i]+word[i+1:],
-			word[:i]+word[i:i+1]+word[i:],
-			word[:i]+"q"+word[i+1:],
-			word[:i]+word[i+1:i+2]+word[i:i+1]+word[i+2:],
+			name[:i]+name[i+1:],
+			name[:i]+name[i:i+1]+name[i:],
+			name[:i]+"q"+name[i+1:],
+			name[:i]+name[i+1:i+2]+name[i:i+1]+name[i+2:],
 		)
 	}
 	slices.Sort(wrong)
-	return slices.DeleteFunc(slices.Compact(wrong), func(w string) bool { return w == word })
+	return slices.DeleteFunc(slices.Compact(wrong), func(w string) bool { return w == name })
 }

@@ -17,59 +17,60 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// look reads a file that a key names, and takes what it finds into the digest,
-// with its place: a file that is not there, or cannot be read, is a finding too,
-// so that what moves from one pool's file to another's is another digest.
-func (s *scope) look(key, name string) ([]byte, fs.FileMode, error) {
+// readNamed reads a file that a key names, and adds the result to the digest together with
+// the path of the key, so that the digest changes if content moves from the file of one
+// pool to that of another. For a missing or unreadable file it adds the kind of the failure.
+func (s *scope) readNamed(key, name string) ([]byte, fs.FileMode, error) {
 	s.load.files = append(s.load.files, name)
 	content, mode, err := s.load.source.read(name)
-	found := "read"
+	result := "read"
 	switch {
 	case err == nil:
 	case missing(err):
-		found, content = "not there", nil
+		result, content = "missing", nil
 	case errors.Is(err, fs.ErrPermission):
-		found, content = "not allowed", nil
+		result, content = "forbidden", nil
 	default:
-		found, content = "not readable", nil
+		result, content = "unreadable", nil
 	}
-	// With its length, content cannot pass for the next file.
-	fmt.Fprintf(s.load.digest, "\x00%q\x00%s\x00%d\x00%s", position.Join(s.at, key), found, len(content), content)
+	// The length separates the content from the next file.
+	fmt.Fprintf(s.load.digest, "\x00%q\x00%s\x00%d\x00%s", position.Join(s.at, key), result, len(content), content)
 	return content, mode, err
 }
 
-// file is look, and reports what is wrong.
-func (s *scope) file(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
-	content, mode, err := s.look(key, name)
+// readRequired reads a file that a key names, and reports a problem if it cannot be read.
+func (s *scope) readRequired(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+	content, mode, err := s.readNamed(key, name)
 	if err == nil && len(content) > position.MaxFile {
 		s.refuse(position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10),
 			"name another", key)
 		return nil, 0, false
 	}
 	if err != nil {
-		s.unread(key, cure, err)
+		s.reportUnread(key, name, cure, err)
 		return nil, 0, false
 	}
 	return content, mode, true
 }
 
-// unread reports a file that cannot be read. Its name stays out of messages:
-// people put a secret itself there.
-func (s *scope) unread(key, cure string, err error) {
+// reportUnread reports a file that cannot be read. The message contains the path of the
+// file, unless the path may be a secret.
+func (s *scope) reportUnread(key, name, cure string, err error) {
+	file := s.fileAt(key, name)
 	switch {
 	case missing(err):
-		s.refuse(position.RuleMissingFile, "there is no such file", cure+", or correct the name", key)
+		s.refuse(position.RuleMissingFile, "there is no "+file, hintForPath(name, cure+", or correct the name"), key)
 	case errors.Is(err, fs.ErrPermission):
-		s.refuse(position.RuleMissingFile, "the file must not be read by this user",
+		s.refuse(position.RuleMissingFile, "this user cannot read the "+strings.TrimPrefix(file, "such "),
 			"give the agent's user the right to read it", key)
 	default:
-		s.refuse(position.RuleFile, "the file cannot be read", "name a regular file", key)
+		s.refuse(position.RuleFile, "cannot read the "+strings.TrimPrefix(file, "such "), "name a regular file", key)
 	}
 }
 
-// token reads the token file.
-func (s *scope) token() secret.String {
-	content, mode, ok := s.file("token_file", s.pool.TokenFile, "put the token into it")
+// readToken returns the token in the token file.
+func (s *scope) readToken() secret.String {
+	content, mode, ok := s.readRequired("token_file", s.pool.TokenFile, "put the token into it")
 	if !ok {
 		return secret.String{}
 	}
@@ -79,10 +80,10 @@ func (s *scope) token() secret.String {
 		s.refuse(position.RuleFile, "the file is empty", "put the token into it", "token_file")
 		return secret.String{}
 	case len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		s.refuse(position.RuleFile, "the file must hold one token and nothing else", "", "token_file")
+		s.refuse(position.RuleFile, "the file must contain one token and nothing else", "", "token_file")
 		return secret.String{}
 	case mode&0o004 != 0:
-		s.warn(position.RuleReadableToken, "the file may be read by every user", "chmod 600 the file", "token_file")
+		s.warn(position.RuleReadableToken, "every user can read the file", "run chmod 600 on it", "token_file")
 	}
 	return secret.New(token)
 }
@@ -90,54 +91,62 @@ func (s *scope) token() secret.String {
 // maxToken is the length of the longest token, in bytes.
 const maxToken = 4096
 
-// identity notes what the file of the OIDC token holds. It is read anew for each
-// exchange, and need not be there yet.
-func (s *scope) identity() {
-	if content, _, err := s.look("oidc_token_file", s.pool.OIDCTokenFile); err == nil {
+// readOIDCToken stores a digest of the file that contains the OIDC token. The file may be
+// missing, because it is read again for each exchange.
+func (s *scope) readOIDCToken() {
+	name := s.pool.OIDCTokenFile
+	content, _, err := s.readNamed("oidc_token_file", name)
+	hint := hintForPath(name, "")
+	switch {
+	case err == nil:
 		sum := sha256.Sum256(content)
 		s.pool.OIDCSum = hex.EncodeToString(sum[:])
+	case missing(err) && hint != "" && !s.load.source.local:
+		s.warn(position.RuleMissingFile, "there is no "+s.fileAt("oidc_token_file", name), hint, "oidc_token_file")
 	}
 }
 
-// certificates reads the CA file.
-func (s *scope) certificates() {
+// readCertificates reads the CA file.
+func (s *scope) readCertificates() {
+	// Read the file.
 	if s.pool.CAFile == "" || !s.valid("ca_file") {
 		return
 	}
-	content, _, ok := s.file("ca_file", s.pool.CAFile, "put the certificates into it")
+	content, _, ok := s.readRequired("ca_file", s.pool.CAFile, "put the certificates into it")
 	if !ok {
 		return
 	}
-	var good []byte
-	for rest := content; ; {
+
+	// Copy its certificates.
+	var certificates []byte
+	for remaining := content; ; {
 		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
+		if block, remaining = pem.Decode(remaining); block == nil {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			s.refuse(position.RuleFile, "the file must hold certificates and nothing else",
-				"remove the block that is none; a private key must not lie there", "ca_file")
+			s.refuse(position.RuleFile, "the file must contain certificates and nothing else",
+				"remove the other blocks; a private key must not be in this file", "ca_file")
 			return
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			s.refuse(position.RuleFile, "the file holds a certificate that cannot be read",
-				"export it anew, in PEM form", "ca_file")
+			s.refuse(position.RuleFile, "the file contains an invalid certificate",
+				"export it again, in PEM form", "ca_file")
 			return
 		}
-		good = append(good, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+		certificates = append(certificates, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
 	}
-	if len(good) == 0 {
-		s.refuse(position.RuleFile, "the file holds no certificate in PEM form",
+	if len(certificates) == 0 {
+		s.refuse(position.RuleFile, "the file contains no certificate in PEM form",
 			"a PEM certificate begins with a line of dashes and BEGIN CERTIFICATE", "ca_file")
 		return
 	}
-	s.pool.CA = string(good)
+	s.pool.CA = string(certificates)
 }
 
-// template settles the Pod template: pod_template, or the file that
-// pod_template_file names, or without either the file that the public packaging
-// mounts.
-func (s *scope) template() {
+// readTemplate reads the Pod template: pod_template, the file in pod_template_file, or, if
+// neither is set, [DefaultPodTemplateFile].
+func (s *scope) readTemplate() {
 	if !s.valid("pod_template", "pod_template_file") {
 		return
 	}
@@ -145,48 +154,52 @@ func (s *scope) template() {
 	name := s.pool.PodTemplateFile
 	switch {
 	case isInline && name != "":
-		s.refuse(position.RuleFile, "must not be set beside pod_template", "remove one of the two",
+		s.refuse(position.RuleFile, "cannot be set together with pod_template", "remove one of the two",
 			"pod_template_file")
+
+	// In the configuration itself.
 	case isInline:
 		problems := podtemplate.Check(inline, s.path("pod_template"))
 		s.load.report(problems...)
 		s.use(inline, problems)
 		s.unusedTemplate(inline.Key, "pod_template", nil)
+
+	// In the named file, or the mounted one.
 	case name != "":
-		content, _, err := s.look("pod_template_file", name)
+		content, _, err := s.readNamed("pod_template_file", name)
 		if err != nil {
-			s.unread("pod_template_file", "put the template into it", err)
+			s.reportUnread("pod_template_file", name, "put the template into it", err)
 			return
 		}
-		s.templateFile(name, content)
+		s.parseTemplate(name, content)
 		if filepath.Clean(name) != DefaultPodTemplateFile {
-			s.unusedTemplate(s.places["pod_template_file"], "pod_template_file", content)
+			s.unusedTemplate(s.origins["pod_template_file"], "pod_template_file", content)
 		}
 	case s.pool.DeployTarget == "kubernetes":
-		s.mountedTemplate()
+		s.readMountedTemplate()
 	}
 }
 
-// mountedTemplate reads the template from the file that the public packaging mounts.
-// It need not be there, and may be a folder: that is what the mount of a key that is
-// not there leaves.
-func (s *scope) mountedTemplate() {
-	content, _, err := s.look("pod_template_file", DefaultPodTemplateFile)
+// readMountedTemplate reads the template from [DefaultPodTemplateFile]. The file may be
+// missing. It may also be a directory, which Kubernetes creates if the mount names a key
+// that does not exist.
+func (s *scope) readMountedTemplate() {
+	content, _, err := s.readNamed("pod_template_file", DefaultPodTemplateFile)
 	switch {
 	case err == nil:
-		s.templateFile(DefaultPodTemplateFile, content)
+		s.parseTemplate(DefaultPodTemplateFile, content)
 	case errors.Is(err, secret.ErrNotRegular), missing(err):
 	default:
 		s.load.report(position.Problem{
 			Rule: position.RuleMissingFile, File: DefaultPodTemplateFile, Path: s.path("pod_template_file"),
-			Message: "the Pod template is there, and cannot be read by this user",
-			Hint:    "give the agent's user the right to read it, or set pod_template",
+			Message: "the Pod template exists, but this user cannot read it",
+			Hint:    "give the agent's user permission to read it, or set pod_template",
 		})
 	}
 }
 
-// templateFile takes a template from a file of its own.
-func (s *scope) templateFile(name string, content []byte) {
+// parseTemplate parses and checks the content of a template file.
+func (s *scope) parseTemplate(name string, content []byte) {
 	v, problems, ok := podtemplate.Parse(name, content)
 	if ok {
 		problems = append(problems, podtemplate.Check(v, "")...)
@@ -195,9 +208,10 @@ func (s *scope) templateFile(name string, content []byte) {
 	s.load.report(problems...)
 }
 
-// unusedTemplate warns if the file that the public packaging mounts holds another
-// template than the one in use, which key names: people expect that it counts. The
-// file is not followed for this. Without a template in use, people have decided so.
+// unusedTemplate warns if [DefaultPodTemplateFile] contains another template than the one
+// in use, because people expect that a mounted file is used. key sets the template in use,
+// and used is its content if it is in a file. The mounted file is not watched. There is no
+// warning if the template in use is empty, which is how a user disables the mounted one.
 func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {
 	if s.pool.DeployTarget != "kubernetes" || s.pool.PodTemplate == nil {
 		return
@@ -214,10 +228,11 @@ func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {
 		path = at.Variable
 	}
 	s.load.report(position.NewWarning(position.RuleFile, at, path,
-		"takes the place of "+DefaultPodTemplateFile+", which has no effect",
-		"move what is needed of that file here, and remove the file or its mount"))
+		"replaces "+DefaultPodTemplateFile+", which has no effect",
+		"copy the settings that you need from that file, and remove the file or its mount"))
 }
 
+// use sets the template of the pool, unless it is empty or has an error.
 func (s *scope) use(v position.Value, problems position.Problems) {
 	if t, ok := v.Data.(position.Mapping); ok && len(t) > 0 && len(problems.Errors()) == 0 {
 		s.pool.PodTemplate = t.Plain()

@@ -15,51 +15,53 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// The name of a configuration file, and that of the deployment agent's time.
+// The name of a configuration file, and its name in releases of the deployment agent.
 const (
 	FileName    = "pulumi-workflow-agent.yaml"
 	OldFileName = "pulumi-deployment-agent.yaml"
 )
 
-// Source is everything that a load depends on. It is a value; Load does not
-// change it.
+// Source is everything that a load depends on. Load does not change it.
 type Source struct {
-	Path       string            // of the file, as it stands in messages; empty is no file
-	Content    []byte            // of the file
-	Environ    map[string]string // as it was when the process started
-	Executable string            // path of the program; empty is unknown
-	Searched   []string          // directories without a file, for the message that says so
-	Before     []string          // files that are not there, and would be read instead of Path
-	Mode       fs.FileMode       // permissions of the file; 0 is unknown
-	FileID     FileID            // of the file that was read, behind all links
+	Path       string            // path of the file, as messages show it; empty if there is no file
+	Content    []byte            // content of the file
+	Environ    map[string]string // environment of the process when it started
+	Executable string            // path of the program; empty if unknown
+	Searched   []string          // directories without a file, for the message about a missing token
+	Before     []string          // missing files that would be read instead of Path
+	Mode       fs.FileMode       // permissions of the file; 0 if unknown
+	FileID     FileID            // identifies the file that was read, after all links
 
-	// Elsewhere says that the agent runs on another machine: a token or a file
-	// that is not here is no error.
+	// Elsewhere means that the agent runs on another machine: a file that is missing here, or
+	// a missing token at the top level, is not an error, and relative paths are not resolved.
 	Elsewhere bool
 
-	// Release is what the program that reads the source can carry out.
+	// Strict has the effect of the key strict: an unknown key is an error, and so is a
+	// file without settings.
+	Strict bool
+
+	// Release has the limits of the program that reads the source.
 	Release Release
 
-	// TerminationGrace is how long the agent's own Pod may take to end; 0 is
-	// unknown.
+	// TerminationGrace is the grace period of the agent's own Pod; 0 if unknown.
 	TerminationGrace time.Duration
 
 	// ReadFile reads a file that the configuration names. Nil reads regular
 	// files of at most position.MaxFile bytes from disk.
 	ReadFile func(name string) ([]byte, error)
 
-	vetted bool // by [Vet], and not read by an agent
+	vetted bool // checked by [Vet] or [VetLocal], not loaded by an agent
+	local  bool // checked by [VetLocal]: the files that it names must be on this machine
 }
 
-// FileID tells files apart that have the same path one after the other: a rename
-// onto the path, or another target of a link, makes it another one, and a write in
-// place does not. A number may be used again once its file is gone. The zero value
-// is unknown.
+// FileID identifies the file at a path. A rename onto the path or another target of a link
+// changes it; a write in place does not. The numbers of a deleted file may be used again.
+// The zero value means unknown.
 type FileID struct {
 	Device, Inode uint64
 }
 
-// fileID returns the id of an open or named file.
+// fileID returns the id of the file that info describes.
 func fileID(info fs.FileInfo) FileID {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -68,13 +70,13 @@ func fileID(info fs.FileInfo) FileID {
 	return FileID{Device: uint64(stat.Dev), Inode: stat.Ino} // Dev is signed on macOS
 }
 
-// Release is what a release of the agent can carry out. To demand more is an error,
-// which [Strict] makes a warning. A nil list stands for everything.
+// Release lists the values that a release of the agent supports. Another value is an
+// error, which the function [Strict] turns into a warning. A nil list allows every value.
 type Release struct {
-	Targets []string // values of deploy_target
+	Targets []string // of deploy_target
 	Kinds   []string // of enabled_workflow_types; a pool must have one of them
 
-	// StopGrace is the time between TERM and KILL of a job that is stopped. With 0,
+	// StopGrace is the time between SIGTERM and SIGKILL when a job is stopped. With 0,
 	// shutdown_timeout is not compared with it.
 	StopGrace time.Duration
 }
@@ -91,24 +93,25 @@ func (s Source) read(name string) ([]byte, fs.FileMode, error) {
 	return content, info.Mode().Perm(), nil
 }
 
-// Places is where [Find] looks.
-type Places struct {
-	Config           string            // the file that the command line names; empty is none
-	WorkingDirectory string            // of the process; empty is "."
-	Home             string            // empty is none
-	Executable       string            // path of the program; empty is unknown
+// SearchPaths are the locations in which [Find] searches.
+type SearchPaths struct {
+	Config           string            // the file that the command line names; may be empty
+	WorkingDirectory string            // of the process; empty means "."
+	Home             string            // may be empty
+	Executable       string            // path of the program; empty if unknown
 	Environ          map[string]string // of the process
 }
 
 // Find reads the configuration file. A file that the command line or
-// PULUMI_AGENT_CONFIG names must be there. Otherwise the first one counts of the
-// current directory, the home directory, /etc and the directory of the
-// executable; files are not merged. The present name is looked for in all of them
-// before the old one is. No file at all is no error, as the environment may say
-// enough; a file that is there and cannot be read is one.
-func Find(places Places) (Source, error) {
-	source := Source{Environ: places.Environ, Executable: places.Executable}
-	if named, by := places.named(); named != "" {
+// PULUMI_AGENT_CONFIG names must exist. Otherwise Find uses the first file in the working
+// directory, the home directory, /etc and the directory of the executable; files are not
+// merged. It searches all of them for the current name before it searches for the old one.
+// A missing file is not an error, because the environment may contain the whole
+// configuration; a file that exists and cannot be read is one.
+func Find(paths SearchPaths) (Source, error) {
+	// A named file.
+	source := Source{Environ: paths.Environ, Executable: paths.Executable}
+	if named, by := paths.named(); named != "" {
 		content, info, err := readRegular(named)
 		if err != nil {
 			return Source{}, fmt.Errorf("read the configuration that %s names: %w: make it readable, or name another",
@@ -117,7 +120,9 @@ func Find(places Places) (Source, error) {
 		source.Path, source.Content, source.Mode, source.FileID = named, content, info.Mode().Perm(), fileID(info)
 		return source, nil
 	}
-	source.Searched = places.directories()
+
+	// The first file in the documented directories.
+	source.Searched = paths.directories()
 	for _, name := range []string{FileName, OldFileName} {
 		for _, directory := range source.Searched {
 			path := filepath.Join(directory, name)
@@ -127,7 +132,8 @@ func Find(places Places) (Source, error) {
 				continue
 			}
 			if err != nil {
-				return Source{}, fmt.Errorf("read the configuration: %w: make it readable, or name another with --config", err)
+				return Source{}, fmt.Errorf(
+					"read the configuration: %w: make it readable, or name another with --config", err)
 			}
 			source.Path, source.Content, source.Mode, source.FileID = path, content, info.Mode().Perm(), fileID(info)
 			source.Searched = nil
@@ -137,24 +143,24 @@ func Find(places Places) (Source, error) {
 	return source, nil
 }
 
-// Named reports whether a file is named outright, so that no folder is looked in.
-func (p Places) Named() bool {
-	path, _ := p.named()
+// Named reports whether a file is named explicitly, so that no directory is searched.
+func (s SearchPaths) Named() bool {
+	path, _ := s.named()
 	return path != ""
 }
 
-// named returns the file that is named outright, and what names it.
-func (p Places) named() (path, by string) {
-	if p.Config != "" {
-		return p.Config, "--config"
+// named returns the file that is named explicitly, and the flag or variable with its name.
+func (s SearchPaths) named() (path, by string) {
+	if s.Config != "" {
+		return s.Config, "--config"
 	}
-	return strings.TrimSpace(p.Environ[prefix+"CONFIG"]), prefix + "CONFIG"
+	return strings.TrimSpace(s.Environ[prefix+"CONFIG"]), prefix + "CONFIG"
 }
 
-// directories returns the folders to look in, each once, in order.
-func (p Places) directories() []string {
-	directories := []string{p.WorkingDirectory, p.Home, "/etc", directoryOf(p.Executable)}
-	if p.WorkingDirectory == "" {
+// directories returns the directories to search, each once, in order.
+func (s SearchPaths) directories() []string {
+	directories := []string{s.WorkingDirectory, s.Home, "/etc", directoryOf(s.Executable)}
+	if s.WorkingDirectory == "" {
 		directories[0] = "."
 	}
 	var unique []string
@@ -166,7 +172,7 @@ func (p Places) directories() []string {
 	return unique
 }
 
-// directoryOf returns the folder of a file, and nothing for no file.
+// directoryOf returns the directory of a file, and "" for an empty path.
 func directoryOf(path string) string {
 	if path == "" {
 		return ""
@@ -174,8 +180,9 @@ func directoryOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// readRegular reads a regular file, and returns what the file is. It stops one
-// byte after [position.MaxFile], which Load then refuses, so that no file fills the memory.
+// readRegular reads a regular file, and returns its attributes. It reads at most one byte
+// more than [position.MaxFile], which Load then rejects, so that a large file cannot use up
+// the memory.
 func readRegular(path string) ([]byte, fs.FileInfo, error) {
 	file, info, err := secret.OpenRegular(path)
 	if err != nil {
@@ -186,7 +193,7 @@ func readRegular(path string) ([]byte, fs.FileInfo, error) {
 	return content, info, err
 }
 
-// missing reports whether an error says that there is no such file.
+// missing reports whether an error means that there is no such file.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }

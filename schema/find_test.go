@@ -14,13 +14,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// house is a file system with the documented folders in it.
-type house struct {
+// searchRoot is a directory with the folders in which Find searches.
+type searchRoot struct {
 	t    *testing.T
 	root string
 }
 
-func (h house) put(path, content string) string {
+func (h searchRoot) put(path, content string) string {
 	h.t.Helper()
 	path = filepath.Join(h.root, path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -32,134 +32,29 @@ func (h house) put(path, content string) string {
 	return path
 }
 
-func (h house) places(environ map[string]string) schema.Places {
-	return schema.Places{
+func (h searchRoot) places(environ map[string]string) schema.SearchPaths {
+	return schema.SearchPaths{
 		WorkingDirectory: filepath.Join(h.root, "here"), Home: filepath.Join(h.root, "home"),
 		Executable: filepath.Join(h.root, "bin", "cmwa"), Environ: environ,
 	}
 }
 
-func TestTheFirstFileInTheDocumentedOrderCounts(t *testing.T) {
-	h := house{t, t.TempDir()}
-	// From the least to the most wanted: each one hides all before it.
-	for _, path := range []string{
-		"bin/" + schema.OldFileName, "home/" + schema.OldFileName, "here/" + schema.OldFileName,
-		"bin/" + schema.FileName, "home/" + schema.FileName, "here/" + schema.FileName,
-	} {
-		want := h.put(path, "token: "+path)
-		source, err := schema.Find(h.places(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if source.Path != want || string(source.Content) != "token: "+path {
-			t.Errorf("found %s, want %s", source.Path, want)
-		}
-		// What would count instead is known, so that it can be waited for.
-		for _, path := range source.Before {
-			if _, err := os.Stat(path); err == nil {
-				t.Errorf("%s is there and does not count", path)
-			}
-		}
-		first := filepath.Join(h.root, "here", schema.FileName)
-		if slices.Contains(source.Before, first) == (source.Path == first) {
-			t.Errorf("before %s count %v", source.Path, source.Before)
-		}
-	}
-	variable, flag := h.put("elsewhere/variable.yaml", "v"), h.put("elsewhere/flag.yaml", "f")
-	places := h.places(map[string]string{"PULUMI_AGENT_CONFIG": variable})
-	if source, err := schema.Find(places); err != nil || source.Path != variable {
-		t.Errorf("found %s, %v, want what the variable names", source.Path, err)
-	}
-	places.Config = flag
-	if source, err := schema.Find(places); err != nil || source.Path != flag {
-		t.Errorf("found %s, %v, want what the flag names", source.Path, err)
-	}
-}
-
-func TestNoFileIsNoErrorIfTheEnvironmentSaysEnough(t *testing.T) {
-	h := house{t, t.TempDir()}
-	source, err := schema.Find(h.places(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), "/etc", filepath.Join(h.root, "bin")}
-	if diff := cmp.Diff(want, source.Searched); diff != "" {
-		t.Error(diff)
-	}
-	_, problems := schema.Load(source)
-	if len(problems) != 1 || problems[0].Rule != position.RuleMissingToken || !strings.Contains(problems[0].Hint, strings.Join(want, ", ")) {
-		t.Errorf("without a token: %v", problems)
-	}
-	source.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
-	if config, problems := schema.Load(source); config == nil {
-		t.Errorf("with a token: %v", problems)
-	}
-}
-
-func TestAFileThatIsThereAndCannotBeReadIsAnError(t *testing.T) {
-	h := house{t, t.TempDir()}
-	h.put("home/"+schema.FileName, "token: pul-x")
-	if err := os.MkdirAll(filepath.Join(h.root, "here", schema.FileName), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := schema.Find(h.places(nil)); err == nil || !strings.Contains(err.Error(), "here/"+schema.FileName) {
-		t.Errorf("a folder of the file's name: %v", err)
-	}
-	places := h.places(nil)
-	places.Config = filepath.Join(h.root, "none.yaml")
-	if _, err := schema.Find(places); err == nil || !strings.Contains(err.Error(), "--config") || !strings.Contains(err.Error(), "none.yaml") {
-		t.Errorf("a named file that is not there: %v", err)
-	}
-	places.Config = "/dev/zero"
-	if _, err := schema.Find(places); err == nil {
-		t.Error("an endless device is read")
-	}
-}
-
-func TestFindRefusesAPipe(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "agent.yaml")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := schema.Find(schema.Places{Config: pipe}); err == nil || !strings.Contains(err.Error(), pipe+": not a regular file") {
-		t.Error(err)
-	}
-}
-
-func TestAHugeFileIsRefusedAfterItsFirstMebibyte(t *testing.T) {
-	h := house{t, t.TempDir()}
-	path := h.put("here/"+schema.FileName, "token: pul-x\n")
-	if err := os.Truncate(path, 100<<20); err != nil {
-		t.Fatal(err)
-	}
-	source, err := schema.Find(h.places(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(source.Content) > position.MaxFile+1 {
-		t.Errorf("read %d bytes", len(source.Content))
-	}
-	config, problems := schema.Load(source)
-	if want := path + ": the file is larger than 1024 KiB\n  hint: name a configuration file; no configuration is that long"; config != nil || problems.Error() != want {
-		t.Errorf("%v, want %s", problems, want)
-	}
-}
-
-func TestATokenFileIsReadFromDisk(t *testing.T) {
-	h := house{t, t.TempDir()}
+func TestLoadTokenFile(t *testing.T) {
+	h := searchRoot{t, t.TempDir()}
 	src := source("token_file: " + h.put("token", "pul-disk\n"))
 	if got := must(t, src).Pools[0].Token.Reveal(); got != "pul-disk" {
 		t.Errorf("the token is %q", got)
 	}
 	_, problems := schema.Load(source("token_file: " + h.root))
-	if want := "agent.yaml:1:13: token_file: the file cannot be read\n  hint: name a regular file"; problems.Error() != want {
+	want := "agent.yaml:1:13: token_file: cannot read the file\n  hint: name a regular file"
+	if problems.Error() != want {
 		t.Errorf("%v, want %s", problems, want)
 	}
 }
 
 func TestFind(t *testing.T) {
-	t.Run("the file id changes with a rename and a link and not with a write in place", func(t *testing.T) {
-		h := house{t, t.TempDir()}
+	t.Run("a rename and a link change the file id, a write in place does not", func(t *testing.T) {
+		h := searchRoot{t, t.TempDir()}
 		path := h.put("here/"+schema.FileName, "token: first")
 		id := func() schema.FileID {
 			t.Helper()
@@ -167,7 +62,7 @@ func TestFind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			named, err := schema.Find(schema.Places{Config: path})
+			named, err := schema.Find(schema.SearchPaths{Config: path})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,14 +92,130 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 		if linked := id(); linked == renamed {
-			t.Errorf("behind a link the id is still %v", linked)
+			t.Errorf("after a link replaced the file the id is still %v", linked)
 		}
 	})
 
-	t.Run("no file has no id", func(t *testing.T) {
-		source, err := schema.Find(house{t, t.TempDir()}.places(nil))
+	t.Run("without a file there is no id", func(t *testing.T) {
+		source, err := schema.Find(searchRoot{t, t.TempDir()}.places(nil))
 		if err != nil || source.Path == "" && source.FileID != (schema.FileID{}) {
 			t.Errorf("%v, %v", source.FileID, err)
+		}
+	})
+
+	t.Run("uses the first file in the documented order", func(t *testing.T) {
+		h := searchRoot{t, t.TempDir()}
+		// In ascending order of precedence: each file overrides all before it.
+		for _, path := range []string{
+			"bin/" + schema.OldFileName, "home/" + schema.OldFileName, "here/" + schema.OldFileName,
+			"bin/" + schema.FileName, "home/" + schema.FileName, "here/" + schema.FileName,
+		} {
+			want := h.put(path, "token: "+path)
+			source, err := schema.Find(h.places(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if source.Path != want || string(source.Content) != "token: "+path {
+				t.Errorf("found %s, want %s", source.Path, want)
+			}
+			// Before lists the missing files of higher precedence, so that they can be watched.
+			for _, path := range source.Before {
+				if _, err := os.Stat(path); err == nil {
+					t.Errorf("%s exists, but is in the list of missing files", path)
+				}
+			}
+			first := filepath.Join(h.root, "here", schema.FileName)
+			if slices.Contains(source.Before, first) == (source.Path == first) {
+				t.Errorf("got %v as missing files before %s", source.Before, source.Path)
+			}
+		}
+		variable, flag := h.put("elsewhere/variable.yaml", "v"), h.put("elsewhere/flag.yaml", "f")
+		places := h.places(map[string]string{"PULUMI_AGENT_CONFIG": variable})
+		if source, err := schema.Find(places); err != nil || source.Path != variable {
+			t.Errorf("found %s, %v, want the file that the variable names", source.Path, err)
+		}
+		places.Config = flag
+		if source, err := schema.Find(places); err != nil || source.Path != flag {
+			t.Errorf("found %s, %v, want the file that the flag names", source.Path, err)
+		}
+	})
+
+	t.Run("a missing file is not an error", func(t *testing.T) {
+		h := searchRoot{t, t.TempDir()}
+		source, err := schema.Find(h.places(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{
+			filepath.Join(h.root, "here"),
+			filepath.Join(h.root, "home"),
+			"/etc",
+			filepath.Join(h.root, "bin"),
+		}
+		if diff := cmp.Diff(want, source.Searched); diff != "" {
+			t.Error(diff)
+		}
+		_, problems := schema.Load(source)
+		if len(problems) != 1 || problems[0].Rule != position.RuleMissingToken ||
+			!strings.Contains(problems[0].Hint, strings.Join(want, ", ")) {
+			t.Errorf("without a token: %v", problems)
+		}
+		source.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
+		if config, problems := schema.Load(source); config == nil {
+			t.Errorf("with a token: %v", problems)
+		}
+	})
+
+	t.Run("an unreadable file is an error", func(t *testing.T) {
+		h := searchRoot{t, t.TempDir()}
+		h.put("home/"+schema.FileName, "token: pul-x")
+		if err := os.MkdirAll(filepath.Join(h.root, "here", schema.FileName), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := schema.Find(h.places(nil)); err == nil || !strings.Contains(err.Error(), "here/"+schema.FileName) {
+			t.Errorf("got %v for a folder with the name of the file", err)
+		}
+		places := h.places(nil)
+		places.Config = filepath.Join(h.root, "none.yaml")
+		if _, err := schema.Find(places); err == nil || !strings.Contains(err.Error(), "--config") ||
+			!strings.Contains(err.Error(), "none.yaml") {
+			t.Errorf("got %v for a named file that is missing", err)
+		}
+		places.Config = "/dev/zero"
+		if _, err := schema.Find(places); err == nil {
+			t.Error("Find accepts a device")
+		}
+	})
+
+	t.Run("rejects a pipe", func(t *testing.T) {
+		pipe := filepath.Join(t.TempDir(), "agent.yaml")
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := schema.Find(schema.SearchPaths{Config: pipe}); err == nil ||
+			!strings.Contains(err.Error(), pipe+": not a regular file") {
+			t.Error(err)
+		}
+	})
+
+	t.Run("stops reading a huge file after one mebibyte", func(t *testing.T) {
+		h := searchRoot{t, t.TempDir()}
+		path := h.put("here/"+schema.FileName, "token: pul-x\n")
+		if err := os.Truncate(path, 100<<20); err != nil {
+			t.Fatal(err)
+		}
+		source, err := schema.Find(h.places(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(source.Content) > position.MaxFile+1 {
+			t.Errorf("read %d bytes", len(source.Content))
+		}
+		config, problems := schema.Load(source)
+		if want := path + ": the file is larger than 1024 KiB\n" +
+			"  hint: name a configuration file; no configuration is that long"; config != nil ||
+			problems.Error() != want {
+			t.Errorf("%v, want %s", problems, want)
 		}
 	})
 }

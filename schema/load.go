@@ -13,57 +13,57 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Load makes a configuration of a source. The configuration is nil exactly if
-// the problems hold an error; warnings come beside a configuration.
+// Load returns the configuration of a source and its problems. The configuration is nil
+// exactly if the problems contain an error.
 //
-// Load never panics, whatever the source holds; it reads the files of tokens,
-// certificates and Pod templates that the configuration names, and nothing else. It is safe for concurrent use.
+// Load never panics. It reads only the files that the configuration names, and
+// [DefaultPodTemplateFile]. It is safe for concurrent use.
 func Load(source Source) (*Config, position.Problems) {
-	outcome := Evaluate(source)
-	return outcome.Config, outcome.Problems
+	result := Evaluate(source)
+	return result.Config, result.Problems
 }
 
-// Outcome is what a load comes to.
-type Outcome struct {
-	Config   *Config // nil exactly if the problems hold an error
+// LoadResult is the result of [Evaluate].
+type LoadResult struct {
+	Config   *Config // nil exactly if the problems contain an error
 	Problems position.Problems
-	Digest   string   // of everything that was looked at, in hexadecimal, also where that is refused
-	Files    []string // that the configuration names, sorted, also those that are not there
+	Digest   string   // digest of everything that was read, in hexadecimal, also for an invalid configuration
+	Files    []string // files that the configuration names, sorted, including missing ones
 }
 
-// Evaluate is [Load] for a reader that looks again: it also tells what was looked
-// at, whether that is good or not.
-func Evaluate(source Source) Outcome {
-	l := &load{source: source, bad: map[string]bool{}, digest: sha256.New()}
+// Evaluate is [Load] for a caller that loads again when files change. Its result also
+// identifies the input and has the files to watch, even if the configuration is invalid.
+func Evaluate(source Source) LoadResult {
+	l := &load{source: source, invalid: map[string]bool{}, digest: sha256.New()}
 	l.digest.Write(source.Content)
-	config := l.guarded()
+	config := l.runRecovering()
 	slices.Sort(l.files)
-	outcome := Outcome{Digest: hex.EncodeToString(l.digest.Sum(nil)), Files: slices.Compact(l.files)}
+	result := LoadResult{Digest: hex.EncodeToString(l.digest.Sum(nil)), Files: slices.Compact(l.files)}
 	l.problems.Sort()
-	l.problems = slices.Compact(l.problems) // what pools inherit is wrong once
+	l.problems = slices.Compact(l.problems) // a value that pools inherit is reported once
 	l.problems = l.problems.Limit(source.Path)
 	if source.Elsewhere {
 		l.problems = elsewhere(l.problems)
 	}
-	outcome.Problems = l.problems
+	result.Problems = l.problems
 	if config == nil || len(l.problems.Errors()) > 0 {
-		return outcome
+		return result
 	}
 	config.settings = l.settings(config)
-	config.Files, config.Digest = outcome.Files, outcome.Digest
-	outcome.Config = config
-	return outcome
+	config.Files, config.Digest = result.Files, result.Digest
+	result.Config = config
+	return result
 }
 
-// hintForMapping is the hint for a file that is no mapping.
+// hintForMapping is the hint for a file that is not a mapping.
 const hintForMapping = "write lines such as: deploy_target: docker"
 
-// load is one call of Load.
+// load is the state of one call of [Load].
 type load struct {
 	schema   *definition
 	source   Source
 	problems position.Problems
-	bad      map[string]bool // paths of invalid values, which no rule reports again
+	invalid  map[string]bool // paths of invalid values, which no rule reports again
 	files    []string        // that the configuration names
 	digest   hash.Hash
 
@@ -71,17 +71,17 @@ type load struct {
 	pools   []*scope
 }
 
-// guarded calls run and recovers from a panic. The parser and CUE are large and read
-// what others write; a fault in them must not end an agent that has jobs to finish.
-// The problem does not quote the panic, because its text may contain a value.
-func (l *load) guarded() (config *Config) {
+// runRecovering calls run and recovers from a panic. The parser and CUE are large and
+// process untrusted input; a bug in them must not stop an agent with running jobs. The
+// problem does not quote the text of the panic, which may contain a value.
+func (l *load) runRecovering() (config *Config) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			config = nil
 			l.report(position.Problem{
 				Rule: position.RuleInternal, File: l.source.Path,
-				Message: "the configuration cannot be checked, through a fault of the program",
-				Hint:    "undo the last change, and report this",
+				Message: "the configuration cannot be checked because of a bug in this program",
+				Hint:    "undo the last change, and report the bug",
 			})
 		}
 	}()
@@ -91,7 +91,7 @@ func (l *load) guarded() (config *Config) {
 // report adds problems.
 func (l *load) report(problems ...position.Problem) { l.problems = append(l.problems, problems...) }
 
-// run loads the configuration in the steps that the comment of the package numbers.
+// run loads the configuration in the numbered steps of the package comment.
 func (l *load) run() *Config {
 	var err error
 	if l.schema, err = define(); err != nil {
@@ -100,7 +100,7 @@ func (l *load) run() *Config {
 	}
 	if filepath.Base(l.source.Path) == OldFileName {
 		l.report(position.NewWarning(position.RuleOldName, position.Origin{File: l.source.Path}, "",
-			"the name of the file is an old one", "rename it to "+FileName))
+			"the file has an old name", "rename it to "+FileName))
 	}
 
 	// 1. Read YAML.
@@ -109,23 +109,29 @@ func (l *load) run() *Config {
 	if !ok {
 		return nil
 	}
+	empty := len(file) == 0 && len(problems) == 0 && l.source.Path != ""
 
 	// 2. Remove unknown keys and replace old names.
-	l.report(l.schema.known(file, "")...)
-	l.report(l.schema.renamed(file, l.source.Environ)...)
+	l.report(l.schema.removeUnknown(file, "")...)
+	l.report(l.schema.replaceOldNames(file, l.source.Environ)...)
 
-	// 3. Lay the variables over the file.
-	keys, alone := l.variables()
+	// 3. Apply the variables, which override the file.
+	keys, variableOnly := l.variables()
 	l.report(l.schema.unknownVariables(l.source.Environ)...)
-	l.overlaid(file, keys)
+	l.warnOverridden(file, keys)
 	merged := keys.Over(file)
 
 	// 4. Check constraints.
-	l.judge(merged)
-	if (reader{merged}).bool("strict") {
-		l.refuseUnknown()
+	l.checkConstraints(merged)
+	strict := l.source.Strict || (reader{merged}).bool("strict")
+	if empty && strict {
+		l.report(position.NewWarning(position.RuleSyntax, position.Origin{File: l.source.Path}, "",
+			"the file sets nothing: it is empty, or has only comments", hintForMapping))
 	}
-	alone = l.judgeAlone(alone)
+	if strict {
+		l.refuseLoose()
+	}
+	variableOnly = l.checkVariables(variableOnly)
 
 	// 5. Fill in defaults, decode.
 	plain := map[string]any{}
@@ -134,7 +140,7 @@ func (l *load) run() *Config {
 		return nil
 	}
 	defaults := position.FromPlain(plain)
-	config := processOf(merged.Over(defaults), alone)
+	config := processOf(merged.Over(defaults), variableOnly)
 	config.Path = l.source.Path
 	l.process, l.pools = merged.Over(defaults), l.scopes(merged, defaults)
 
@@ -147,19 +153,20 @@ func (l *load) run() *Config {
 	return config
 }
 
-// refuseUnknown makes an error of every key that is not known.
-func (l *load) refuseUnknown() {
+// refuseLoose turns the warnings about unknown keys and about a file without settings into
+// errors, which is the effect of strict.
+func (l *load) refuseLoose() {
 	for i := range l.problems {
-		if l.problems[i].Rule == position.RuleUnknownKey {
+		if rule := l.problems[i].Rule; rule == position.RuleUnknownKey || rule == position.RuleSyntax {
 			l.problems[i].Severity = position.Error
 		}
 	}
 }
 
-// variables reads the variables that overlay keys, and those that stand alone.
-// One that is empty, but for blanks, counts as not set.
-func (l *load) variables() (keys, alone position.Mapping) {
-	keys, alone = position.Mapping{}, position.Mapping{}
+// variables returns the values of variables that override keys, and those of variables
+// without a key. A variable that is empty or has only white space counts as unset.
+func (l *load) variables() (keys, variableOnly position.Mapping) {
+	keys, variableOnly = position.Mapping{}, position.Mapping{}
 	for i := range l.schema.fields {
 		f := &l.schema.fields[i]
 		text := strings.TrimSpace(l.source.Environ[f.Variable])
@@ -170,14 +177,14 @@ func (l *load) variables() (keys, alone position.Mapping) {
 		v, ok := f.fromVariable(text)
 		if !ok || !utf8.ValidString(text) {
 			l.refuse(f, v, f.Key, "must be "+f.sentence())
-			l.bad[f.Key] = true
+			l.invalid[f.Key] = true
 			continue
 		}
 		if f.OnlyVariable {
-			alone[f.Key] = v
+			variableOnly[f.Key] = v
 		} else {
 			keys.Set(v, strings.Split(f.Key, ".")...)
 		}
 	}
-	return keys, alone
+	return keys, variableOnly
 }

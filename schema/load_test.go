@@ -19,7 +19,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// must loads a source that is without problems.
+// must loads a source, and fails if it has problems.
 func must(t *testing.T, src schema.Source) *schema.Config {
 	t.Helper()
 	config, problems := schema.Load(src)
@@ -29,12 +29,13 @@ func must(t *testing.T, src schema.Source) *schema.Config {
 	return config
 }
 
-// mustBeOverlaid loads a source whose only problems are keys that variables hide.
+// mustBeOverlaid loads a source, and fails unless its only problems are count keys that
+// variables override.
 func mustBeOverlaid(t *testing.T, src schema.Source, count int) *schema.Config {
 	t.Helper()
 	config, problems := schema.Load(src)
 	if config == nil || len(problems) != count {
-		t.Fatalf("%d keys are overlaid, and these are the problems:\n%v", count, problems)
+		t.Fatalf("want a warning about %d overridden keys, got\n%v", count, problems)
 	}
 	for _, p := range problems {
 		if p.Rule != position.RuleOverlaid || p.Severity != position.Warning {
@@ -44,22 +45,34 @@ func mustBeOverlaid(t *testing.T, src schema.Source, count int) *schema.Config {
 	return config
 }
 
-// unseen leaves out of a comparison what is no setting.
+// unseen returns an option that excludes fields that are not settings from a comparison.
 func unseen() cmp.Option {
 	return cmp.Options{cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")}
 }
 
-func TestATokenAloneIsAWholeConfiguration(t *testing.T) {
-	got := must(t, schema.Source{Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0123"}, Executable: "/opt/cmwa/cmwa"})
+func TestLoadDefaults(t *testing.T) {
+	got := must(
+		t,
+		schema.Source{Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0123"}, Executable: "/opt/cmwa/cmwa"},
+	)
 	want := &schema.Config{
 		Pools: []schema.Pool{{
-			Name: "default", Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com", WorkingDirectory: "/opt/cmwa",
-			DeployTarget: "docker", PullImage: true,
+			Name: "default", Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com",
+			WorkingDirectory: "/opt/cmwa",
+			DeployTarget:     "docker", PullImage: true,
 			EnabledWorkflowTypes: []string{"deployment", "insights_scan", "policy_evaluation"},
 			PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
-			RequestTimeout: 30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
+			CancelGracePeriod: 5 * time.Minute,
+			RequestTimeout:    30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second,
+			RequestRetryMaxWait:    2 * time.Minute,
 			CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute, MaxConcurrentWorkflows: 1,
-			Kubernetes: schema.Kubernetes{ImagePullPolicy: "IfNotPresent", Runner: "copy", Handoff: "sealed", StartTimeout: 10 * time.Minute}, ECS: schema.ECS{LaunchType: "FARGATE"},
+			LeasedWork: "auto", MaxConcurrentLeased: 1,
+			Kubernetes: schema.Kubernetes{
+				ImagePullPolicy: "IfNotPresent",
+				Runner:          "copy",
+				Handoff:         "sealed",
+				StartTimeout:    10 * time.Minute,
+			}, ECS: schema.ECS{LaunchType: "FARGATE"},
 		}},
 		HTTPServerPort: 8080, HealthThreshold: 2 * time.Minute,
 		LogLevel: "info", LogFormat: "text", ShutdownTimeout: time.Hour,
@@ -76,6 +89,7 @@ working_directory: /w
 shared_volume_directory: /s
 deploy_target: ecs
 single_run: true
+idle_timeout: 5m
 pull_image: false
 enabled_workflow_types: [policy_evaluation, deployment, deployment]
 env_forward_allowlist: [A, B]
@@ -85,6 +99,7 @@ token_expiration: 3600
 polling_interval: 1s
 polling_interval_override: true
 job_status_loop_interval: 2s
+cancel_grace_period: 90s
 request_timeout: 3s
 request_retry_count: 4
 request_retry_wait: 5s
@@ -98,6 +113,8 @@ syslog: true
 log_level: debug
 log_format: json
 max_concurrent_workflows: 11
+leased_work: always
+max_concurrent_leased_workflows: 12
 shutdown_timeout: 0s
 strict: true
 docker:
@@ -134,18 +151,50 @@ func everyValue() *schema.Config {
 	return &schema.Config{
 		Path: "agent.yaml",
 		Pools: []schema.Pool{{
-			Name: "default", Token: secret.New("pul-file"), ServiceURL: "https://pulumi.example.com/api", WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
-			DeployTarget: "ecs", SingleRun: true, EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
-			EnvForwardAllowlist: []string{"A", "B"}, OrganizationName: "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
-			PollingInterval: time.Second, PollingOverride: true, JobStatusLoopInterval: 2 * time.Second, RequestTimeout: 3 * time.Second,
+			Name: "default", Token: secret.New("pul-file"), ServiceURL: "https://pulumi.example.com/api",
+			WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
+			DeployTarget: "ecs", SingleRun: true, IdleTimeout: 5 * time.Minute,
+			EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
+			EnvForwardAllowlist: []string{
+				"A",
+				"B",
+			}, OrganizationName: "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
+			PollingInterval: time.Second, PollingOverride: true, JobStatusLoopInterval: 2 * time.Second,
+			CancelGracePeriod: 90 * time.Second,
+			RequestTimeout:    3 * time.Second,
 			RequestRetryCount: 4, RequestRetryWait: 5 * time.Second, RequestRetryMaxWait: 6 * time.Second,
 			CircuitBreakerFailures: 7, CircuitBreakerTimeout: 8 * time.Second, MaxConcurrentWorkflows: 11,
-			Docker: schema.Docker{Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"}, ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
-				Memory: 1536 << 20, CPUs: 0.5, User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"}},
-			Kubernetes: schema.Kubernetes{Context: "c", Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always", ServiceAccount: "worker",
-				CPU: "2", Memory: "4Gi", Runner: "image", Handoff: "configmap", StartTimeout: 12 * time.Second, KeepFailedPods: true},
-			ECS: schema.ECS{Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2", AssignPublicIP: true,
-				TaskDefinitionTemplateFile: "f"},
+			LeasedWork: "always", MaxConcurrentLeased: 12,
+			Docker: schema.Docker{
+				Network:    "n",
+				Volumes:    []string{"c:/c", "/d:/d:ro"},
+				ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
+				Memory:     1536 << 20,
+				CPUs:       0.5,
+				User:       "1000:1000",
+				Labels:     []string{"team=platform", "cost-centre=4 2"},
+			},
+			Kubernetes: schema.Kubernetes{
+				Context:         "c",
+				Namespace:       "jobs",
+				Image:           "registry.example.com/cmwa:1",
+				ImagePullPolicy: "Always",
+				ServiceAccount:  "worker",
+				CPU:             "2",
+				Memory:          "4Gi",
+				Runner:          "image",
+				Handoff:         "configmap",
+				StartTimeout:    12 * time.Second,
+				KeepFailedPods:  true,
+			},
+			ECS: schema.ECS{
+				Cluster:                    "c",
+				Subnets:                    []string{"s"},
+				SecurityGroups:             []string{"g"},
+				LaunchType:                 "EC2",
+				AssignPublicIP:             true,
+				TaskDefinitionTemplateFile: "f",
+			},
 			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
 		}},
 		HTTPServerAddress: "localhost", HTTPServerPort: 9, HealthThreshold: 10 * time.Second,
@@ -153,70 +202,94 @@ func everyValue() *schema.Config {
 	}
 }
 
-func TestEveryKeyOfTheFileIsRead(t *testing.T) {
-	got := must(t, source(everyKey))
-	if diff := cmp.Diff(everyValue(), got, unseen()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestEveryVariableIsRead(t *testing.T) {
-	got := must(t, schema.Source{Environ: map[string]string{
-		"PULUMI_AGENT_TOKEN": "pul-file\n", "PULUMI_AGENT_SERVICE_URL": "https://pulumi.example.com/api//", "PULUMI_AGENT_WORKING_DIRECTORY": "/w",
-		"PULUMI_AGENT_SHARED_VOLUME_DIRECTORY": "/s", "PULUMI_AGENT_DEPLOY_TARGET": "ecs", "PULUMI_AGENT_SINGLE_RUN": "true",
-		"PULUMI_AGENT_PULL_IMAGE": "0", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
-		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": " A\n  B\t", "PULUMI_AGENT_ORGANIZATION_NAME": "acme", "PULUMI_AGENT_RUNNER_POOL_ID": "pool",
-		"PULUMI_AGENT_TOKEN_EXPIRATION": "3600", "PULUMI_AGENT_POLLING_INTERVAL": "1s", "PULUMI_AGENT_POLLING_INTERVAL_OVERRIDE": "TRUE",
-		"PULUMI_AGENT_JOB_STATUS_LOOP_INTERVAL": "2s", "PULUMI_AGENT_REQUEST_TIMEOUT": "3s", "PULUMI_AGENT_REQUEST_RETRY_COUNT": "4",
-		"PULUMI_AGENT_REQUEST_RETRY_WAIT": "5s", "PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "6s", "PULUMI_AGENT_CIRCUIT_BREAKER_FAILURES": "7",
-		"PULUMI_AGENT_CIRCUIT_BREAKER_TIMEOUT": "8s", "PULUMI_AGENT_HTTP_SERVER_ADDRESS": "localhost", "PULUMI_AGENT_HTTP_SERVER_PORT": "9", "PULUMI_AGENT_HEALTH_THRESHOLD": "10s",
-		"PULUMI_AGENT_SYSLOG": "1", "PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_LOG_FORMAT": "json",
-		"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "11", "PULUMI_AGENT_SHUTDOWN_TIMEOUT": "0s", "PULUMI_AGENT_STRICT": "true",
-		"PULUMI_AGENT_DOCKER_NETWORK": "n", "PULUMI_AGENT_DOCKER_VOLUMES": "c:/c /d:/d:ro", "PULUMI_AGENT_DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
-		"PULUMI_AGENT_ECS_CLUSTER": "c", "PULUMI_AGENT_ECS_SUBNETS": "s", "PULUMI_AGENT_ECS_SECURITY_GROUPS": "g", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
-		"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
-		"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": "registry.example.com/job:1",
-		"PULUMI_AGENT_DOCKER_MEMORY":             "1536m", "PULUMI_AGENT_DOCKER_CPUS": "0.5", "PULUMI_AGENT_DOCKER_USER": "1000:1000",
-		"PULUMI_AGENT_DOCKER_LABELS":      "team=platform cost-centre=42",
-		"PULUMI_AGENT_KUBERNETES_CONTEXT": "c", "PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PULUMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
-		"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2", "PULUMI_AGENT_MEM_QUANTITY": "4",
-		"PULUMI_AGENT_KUBERNETES_RUNNER": "image", "PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap", "PULUMI_AGENT_KUBERNETES_START_TIMEOUT": "12s", "PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
-		// Known, though they say nothing to this configuration.
-		"PULUMI_AGENT_CONFIG": "x", "PULUMI_ENV": "x",
-	}})
-	want := everyValue()
-	want.Path, want.OverrideImage, want.DebugPod = "", "registry.example.com/job:1", true
-	want.Pools[0].PodTemplate = nil // a mapping has no variable
-	want.Pools[0].Docker.Labels[1] = "cost-centre=42"
-	if diff := cmp.Diff(want, got, unseen()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestEveryValueKnowsItsOrigin(t *testing.T) {
-	src := source("token: pul-a\nlog_level: warn\necs:\n  cluster: c\n")
-	src.Environ = map[string]string{"PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2", "PULUMI_AGENT_SYSLOG": ""}
-	config := mustBeOverlaid(t, src, 1)
-	got := map[string]string{}
-	for _, setting := range config.Settings() {
-		if setting.Origin != (position.Origin{}) || setting.Key == "syslog" {
-			got[setting.Key] = setting.Origin.String()
+func TestLoadKeys(t *testing.T) {
+	t.Run("reads every key of the file", func(t *testing.T) {
+		got := must(t, source(everyKey))
+		if diff := cmp.Diff(everyValue(), got, unseen()); diff != "" {
+			t.Error(diff)
 		}
-	}
-	want := map[string]string{
-		"token": "agent.yaml:1", "log_level": "PULUMI_AGENT_LOG_LEVEL", "ecs.cluster": "agent.yaml:4",
-		"ecs.launch_type": "PULUMI_AGENT_ECS_LAUNCH_TYPE", "syslog": "default",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if ecs := config.Pools[0].ECS; ecs.Cluster != "c" || ecs.LaunchType != "EC2" {
-		t.Errorf("a variable for one key of a mapping must leave its other keys: %+v", ecs)
-	}
+	})
+
+	t.Run("reads every variable", func(t *testing.T) {
+		got := must(t, schema.Source{Environ: map[string]string{
+			"PULUMI_AGENT_TOKEN": "pul-file\n", "PULUMI_AGENT_SERVICE_URL": "https://pulumi.example.com/api//",
+			"PULUMI_AGENT_WORKING_DIRECTORY":       "/w",
+			"PULUMI_AGENT_SHARED_VOLUME_DIRECTORY": "/s", "PULUMI_AGENT_DEPLOY_TARGET": "ecs", "PULUM" +
+				"I_AGENT_SINGLE_RUN": "true",
+			"PULUMI_AGENT_IDLE_TIMEOUT": "5m",
+			"PULUMI_AGENT_PULL_IMAGE":   "0", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
+			"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": " A\n  B\t", "PULUMI_AGENT_ORGANIZATION_NAME": "acme",
+			"PULUMI_AGENT_RUNNER_POOL_ID":   "pool",
+			"PULUMI_AGENT_TOKEN_EXPIRATION": "3600", "PULUMI_AGENT_POLLING_INTERVAL": "1s", "PULUMI_A" +
+				"GENT_POLLING_INTERVAL_OVERRIDE": "TRUE",
+			"PULUMI_AGENT_JOB_STATUS_LOOP_INTERVAL": "2s", "PULUMI_AGENT_CANCEL_GRACE_PERIOD": "90s",
+			"PULUMI_AGENT_REQUEST_TIMEOUT": "3s", "PUL" +
+				"UMI_AGENT_REQUEST_RETRY_COUNT": "4",
+			"PULUMI_AGENT_REQUEST_RETRY_WAIT": "5s", "PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "6s", "PU" +
+				"LUMI_AGENT_CIRCUIT_BREAKER_FAILURES": "7",
+			"PULUMI_AGENT_CIRCUIT_BREAKER_TIMEOUT": "8s", "PULUMI_AGENT_HTTP_SERVER_ADDRESS": "localhost",
+			"PULUMI_AGENT_HTTP_SERVER_PORT": "9", "PULUMI_AGENT_HEALTH_THRESHOLD": "10s",
+			"PULUMI_AGENT_SYSLOG": "1", "PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_LOG_FORMAT": "json",
+			"PULUMI_AGENT_LEASED_WORK": "always", "PULUMI_AGENT_MAX_CONCURRENT_LEASED_WORKFLOWS": "12",
+			"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "11", "PULUMI_AGENT_SHUTDOWN_TIMEOUT": "0s", "PU" +
+				"LUMI_AGENT_STRICT": "true",
+			"PULUMI_AGENT_DOCKER_NETWORK": "n", "PULUMI_AGENT_DOCKER_VOLUMES": "c:/c /d:/d:ro", "PULU" +
+				"MI_AGENT_DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
+			"PULUMI_AGENT_ECS_CLUSTER": "c", "PULUMI_AGENT_ECS_SUBNETS": "s",
+			"PULUMI_AGENT_ECS_SECURITY_GROUPS": "g", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
+			"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
+			"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": "registry.example.com/job:1",
+			"PULUMI_AGENT_DOCKER_MEMORY":             "1536m", "PULUMI_AGENT_DOCKER_CPUS": "0.5", "PU" +
+				"LUMI_AGENT_DOCKER_USER": "1000:1000",
+			"PULUMI_AGENT_DOCKER_LABELS":      "team=platform cost-centre=42",
+			"PULUMI_AGENT_KUBERNETES_CONTEXT": "c", "PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PUL" +
+				"UMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
+			"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2",
+			"PULUMI_AGENT_MEM_QUANTITY":      "4",
+			"PULUMI_AGENT_KUBERNETES_RUNNER": "image", "PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap",
+			"PULUMI_AGENT_KUBERNETES_START_TIMEOUT":    "12s",
+			"PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
+			// Known, but without effect on this configuration.
+			"PULUMI_AGENT_CONFIG": "x", "PULUMI_ENV": "x",
+		}})
+		want := everyValue()
+		want.Path, want.OverrideImage, want.DebugPod = "", "registry.example.com/job:1", true
+		want.Pools[0].PodTemplate = nil // a mapping has no variable
+		want.Pools[0].Docker.Labels[1] = "cost-centre=42"
+		if diff := cmp.Diff(want, got, unseen()); diff != "" {
+			t.Error(diff)
+		}
+	})
+
+	t.Run("every value has its origin", func(t *testing.T) {
+		src := source("token: pul-a\nlog_level: warn\necs:\n  cluster: c\n")
+		src.Environ = map[string]string{
+			"PULUMI_AGENT_LOG_LEVEL":       "debug",
+			"PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
+			"PULUMI_AGENT_SYSLOG":          "",
+		}
+		config := mustBeOverlaid(t, src, 1)
+		got := map[string]string{}
+		for _, setting := range config.Settings() {
+			if setting.Origin != (position.Origin{}) || setting.Key == "syslog" {
+				got[setting.Key] = setting.Origin.String()
+			}
+		}
+		want := map[string]string{
+			"token": "agent.yaml:1", "log_level": "PULUMI_AGENT_LOG_LEVEL", "ecs.cluster": "agent.yaml:4",
+			"ecs.launch_type": "PULUMI_AGENT_ECS_LAUNCH_TYPE", "syslog": "default",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		if ecs := config.Pools[0].ECS; ecs.Cluster != "c" || ecs.LaunchType != "EC2" {
+			t.Errorf("got %+v, want a variable to change only one key of the mapping", ecs)
+		}
+	})
 }
 
-// setting is a key with two values that differ, as the file and as its variable
-// write them.
+// setting is a key with two different values: one in the notation of the file, and one in
+// the notation of the variable.
 type setting struct{ key, file, variable string }
 
 func drawSetting(t *rapid.T, f schema.Field) setting {
@@ -260,7 +333,7 @@ func drawSetting(t *rapid.T, f schema.Field) setting {
 	return s
 }
 
-// fileOf writes settings as a file.
+// fileOf returns settings as the content of a file.
 func fileOf(settings []setting) string {
 	top, nested := "", map[string]string{}
 	for _, s := range settings {
@@ -276,253 +349,296 @@ func fileOf(settings []setting) string {
 	return top
 }
 
-func TestTheEnvironmentWinsOverTheFileAndNothingElseChanges(t *testing.T) {
-	fields, err := schema.Fields()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		variables := map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h"}
-		var below, alone []setting
-		for _, f := range fields {
-			if f.Variable == "" || f.OnlyVariable || f.Key == "request_retry_max_wait" || strings.HasSuffix(f.Key, "_file") || !rapid.Bool().Draw(t, "with "+f.Key) {
-				continue
-			}
-			s := drawSetting(t, f)
-			below = append(below, s)
-			if rapid.Bool().Draw(t, "variable for "+f.Key) {
-				variables[f.Variable] = s.variable
-				s.file = s.variable
-				if f.Kind == schema.KindList {
-					s.file = "[" + s.variable + "]"
+func TestLoadVariables(t *testing.T) {
+	t.Run("override the file and change nothing else", func(t *testing.T) {
+		fields, err := schema.Fields()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			variables := map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h"}
+			var below, alone []setting
+			for _, f := range fields {
+				if f.Variable == "" || f.OnlyVariable || f.Key == "request_retry_max_wait" ||
+					strings.HasSuffix(f.Key, "_file") ||
+					!rapid.Bool().Draw(t, "with "+f.Key) {
+					continue
 				}
+				s := drawSetting(t, f)
+				below = append(below, s)
+				if rapid.Bool().Draw(t, "variable for "+f.Key) {
+					variables[f.Variable] = s.variable
+					s.file = s.variable
+					if f.Kind == schema.KindList {
+						s.file = "[" + s.variable + "]"
+					}
+				}
+				alone = append(alone, s)
 			}
-			alone = append(alone, s)
+			if !strings.Contains(fileOf(alone), "token: ") {
+				variables["PULUMI_AGENT_TOKEN"] = "pul-x"
+			}
+			src := source(fileOf(below))
+			src.Environ = variables
+			both, problems := schema.Load(src)
+			if err := problems.Err(); err != nil {
+				t.Fatalf("%v\n%s", err, src.Content)
+			}
+			src.Content = []byte(fileOf(alone))
+			src.Environ = map[string]string{
+				"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h",
+				"PULUMI_AGENT_TOKEN":                  variables["PULUMI_AGENT_TOKEN"],
+			}
+			written, problems := schema.Load(src)
+			if err := problems.Err(); err != nil {
+				t.Fatalf("%v\n%s", err, src.Content)
+			}
+			if diff := cmp.Diff(written, both, unseen()); diff != "" {
+				t.Fatalf("a variable is not the same as its value in the file:\n%s", diff)
+			}
+		})
+	})
+
+	t.Run("problems have the names of variables", func(t *testing.T) {
+		for variable, test := range map[string]struct{ value, want string }{
+			"PULUMI_AGENT_HTTP_SERVER_PORT": {"http", "PULUMI_AGENT_HTTP_SERVER_PORT: must be a whole " +
+				"number from 0 to 65535"},
+			"PULUMI_AGENT_REQUEST_RETRY_COUNT": {"1000", "PULUMI_AGENT_REQUEST_RETRY_COUNT: must be a whole " +
+				"number from 0 to 100"},
+			"PULUMI_AGENT_SYSLOG": {"yes", "PULUMI_AGENT_SYSLOG: must be true or false"},
+			"PULUMI_AGENT_POLLING_INTERVAL": {"30", "PULUMI_AGENT_POLLING_INTERVAL: must be a duration " +
+				"such as 30s, 5m or 1h\n  hint: write the unit after the number, such as s for seconds"},
+			"PULUMI_AGENT_REQUEST_TIMEOUT": {"1ms", "PULUMI_AGENT_REQUEST_TIMEOUT: must be at least 100ms"},
+			"PULUMI_AGENT_REQUEST_RETRY_WAIT": {"1h", "PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer " +
+				"than request_retry_max_wait, which is 2m"},
+			"PULUMI_AGENT_DEPLOY_TARGET": {"Docker!", "PULUMI_AGENT_DEPLOY_TARGET: must be one of " +
+				"docker, kubernetes, ecs, process\n  hint: did you mean docker?"},
+			"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "PULUMI_AGENT_ENA" +
+				"BLED_WORKFLOW_TYPES: must be one of deployment, insights_scan, policy_evaluation\n" +
+				"  hint: separate the entries by commas"},
+			"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": {"A,B", "PULUMI_AGENT_ENV_FORWARD_ALLOWLIST: must be the " +
+				"name of one variable, without a value\n  hint: separate the entries by spaces"},
+			"PULUMI_AGENT_ECS_LAUNCH_TYPE": {"SPOT", "PULUMI_AGENT_ECS_LAUNCH_TYPE: must be one of " +
+				"FARGATE, EC2"},
+			"PULUMI_AGENT_SERVICE_URL": {"ftp://x", "PULUMI_AGENT_SERVICE_URL: must be a URL such as " +
+				"https://api.pulumi.com, without user, query or fragment"},
+			"PULUMI_AGENT_ORGANIZATION_NAME": {"\xff", "PULUMI_AGENT_ORGANIZATION_NAME: must be a text " +
+				"without spaces"},
+			"PULUMI_AGENT_OIDC_TOKEN_FILE": {"/o", "organization_name: is required with oidc_token_file\n" +
+				"  hint: add it, or set PULUMI_AGENT_ORGANIZATION_NAME\n" +
+				"runner_pool_id: is required with oidc_token_file\n  hint: add it, or set PULUMI_AGENT_RUNNER_POOL_ID"},
+			"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": {"a b", "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE: must be " +
+				"one image reference, without spaces"},
+		} {
+			t.Run(variable, func(t *testing.T) {
+				token := "PULUMI_AGENT_TOKEN"
+				if variable == "PULUMI_AGENT_OIDC_TOKEN_FILE" {
+					token = "UNUSED"
+				}
+				config, problems := schema.Load(
+					schema.Source{Environ: map[string]string{token: "pul-x", variable: test.value}},
+				)
+				if config != nil {
+					t.Error("the configuration is accepted")
+				}
+				if diff := cmp.Diff(test.want, problems.Error()); diff != "" {
+					t.Error(diff)
+				}
+			})
 		}
-		if !strings.Contains(fileOf(alone), "token: ") {
-			variables["PULUMI_AGENT_TOKEN"] = "pul-x"
+	})
+
+	t.Run("without effect cause a warning", func(t *testing.T) {
+		config, problems := schema.Load(schema.Source{Environ: map[string]string{
+			"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_POLING_INTERVAL": "1s", "PULUMI_AGENT_ECS_SUBNET": "x",
+			"PULUMI_AGENT_XYZZY": "x",
+			"PULUMI_AGENT_EMPTY": "", "PULUMI_AGENT_SERVICE_HOST": "10.0.0.1", "PULUMI_AGENT_PORT": "t" +
+				"cp://10.0.0.1:80", "PULUMI_AGENT_POOL_SERVICE_PORT_HTTP": "80",
+			"PULUMI_AGENT_PORT_80_TCP_ADDR": "10.0.0.1", "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE": "x", "OTHER": "x",
+		}})
+		if config == nil {
+			t.Fatalf("a warning is not an error:\n%v", problems)
 		}
-		src := source(fileOf(below))
-		src.Environ = variables
-		both, problems := schema.Load(src)
-		if err := problems.Err(); err != nil {
-			t.Fatalf("%v\n%s", err, src.Content)
+		want := `PULUMI_AGENT_ECS_SUBNET: no key has this variable
+  hint: did you mean PULUMI_AGENT_ECS_SUBNETS?
+PULUMI_AGENT_POLING_INTERVAL: no key has this variable
+  hint: did you mean PULUMI_AGENT_POLLING_INTERVAL?
+PULUMI_AGENT_XYZZY: no key has this variable
+PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE: has no effect on an agent; it belongs to the service
+  hint: to replace the image of every job, set PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE`
+		if diff := cmp.Diff(want, problems.Warnings().Error()); diff != "" {
+			t.Error(diff)
 		}
-		src.Content = []byte(fileOf(alone))
-		src.Environ = map[string]string{"PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "24h", "PULUMI_AGENT_TOKEN": variables["PULUMI_AGENT_TOKEN"]}
-		written, problems := schema.Load(src)
-		if err := problems.Err(); err != nil {
-			t.Fatalf("%v\n%s", err, src.Content)
-		}
-		if diff := cmp.Diff(written, both, unseen()); diff != "" {
-			t.Fatalf("a variable is not the same as its value in the file:\n%s", diff)
+	})
+
+	t.Run("choose the token", func(t *testing.T) {
+		tokens := files(map[string]string{"a": " pul-a\n", "b": "pul-b"})
+		for name, test := range map[string]struct {
+			file    string
+			environ map[string]string
+			want    string
+			hidden  int // number of keys of the file that a variable overrides
+		}{
+			"file":       {"token: pul-f", nil, "pul-f", 0},
+			"token file": {"token_file: a", nil, "pul-a", 0},
+			"variable over file": {"token: pul-f",
+				map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
+			"variable over token file": {"token_file: a",
+				map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
+			"token file of a variable over file": {"token: pul-f",
+				map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
+			"token file over token file": {"token_file: a",
+				map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
+			"empty variable": {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": " "},
+				"pul-a", 0},
+			"exchange": {"{oidc_token_file: /o, organization_name: acme, " +
+				"runner_pool_id: p}", nil, "", 0},
+		} {
+			t.Run(name, func(t *testing.T) {
+				src := source(test.file)
+				src.Environ, src.ReadFile = test.environ, tokens
+				if got := mustBeOverlaid(t, src, test.hidden).Pools[0].Token.Reveal(); got != test.want {
+					t.Errorf("the token is %q, want %q", got, test.want)
+				}
+			})
 		}
 	})
 }
 
-func TestMistakesInVariablesAreToldUnderTheirNames(t *testing.T) {
-	for variable, test := range map[string]struct{ value, want string }{
-		"PULUMI_AGENT_HTTP_SERVER_PORT":       {"http", "PULUMI_AGENT_HTTP_SERVER_PORT: must be a whole number from 0 to 65535"},
-		"PULUMI_AGENT_REQUEST_RETRY_COUNT":    {"1000", "PULUMI_AGENT_REQUEST_RETRY_COUNT: must be a whole number from 0 to 100"},
-		"PULUMI_AGENT_SYSLOG":                 {"yes", "PULUMI_AGENT_SYSLOG: must be true or false"},
-		"PULUMI_AGENT_POLLING_INTERVAL":       {"30", "PULUMI_AGENT_POLLING_INTERVAL: must be a duration such as 30s, 5m or 1h\n  hint: write the unit after the number, such as s for seconds"},
-		"PULUMI_AGENT_REQUEST_TIMEOUT":        {"1ms", "PULUMI_AGENT_REQUEST_TIMEOUT: must be at least 100ms"},
-		"PULUMI_AGENT_REQUEST_RETRY_WAIT":     {"1h", "PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, which is 2m"},
-		"PULUMI_AGENT_DEPLOY_TARGET":          {"Docker!", "PULUMI_AGENT_DEPLOY_TARGET: must be one of docker, kubernetes, ecs, process\n  hint: did you mean docker?"},
-		"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES: must be one of deployment, insights_scan, policy_evaluation\n  hint: put commas between the entries"},
-		"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST":  {"A,B", "PULUMI_AGENT_ENV_FORWARD_ALLOWLIST: must be the name of one variable, without a value\n  hint: put blanks between the entries"},
-		"PULUMI_AGENT_ECS_LAUNCH_TYPE":        {"SPOT", "PULUMI_AGENT_ECS_LAUNCH_TYPE: must be one of FARGATE, EC2"},
-		"PULUMI_AGENT_SERVICE_URL":            {"ftp://x", "PULUMI_AGENT_SERVICE_URL: must be a URL such as https://api.pulumi.com, without user, query or fragment"},
-		"PULUMI_AGENT_ORGANIZATION_NAME":      {"\xff", "PULUMI_AGENT_ORGANIZATION_NAME: must be one word, without blanks"},
-		"PULUMI_AGENT_OIDC_TOKEN_FILE": {"/o", "organization_name: must be set beside oidc_token_file\n  hint: add it, or set PULUMI_AGENT_ORGANIZATION_NAME\n" +
-			"runner_pool_id: must be set beside oidc_token_file\n  hint: add it, or set PULUMI_AGENT_RUNNER_POOL_ID"},
-		"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": {"a b", "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE: must be one image reference, without blanks"},
-	} {
-		t.Run(variable, func(t *testing.T) {
-			token := "PULUMI_AGENT_TOKEN"
-			if variable == "PULUMI_AGENT_OIDC_TOKEN_FILE" {
-				token = "UNUSED"
+func TestEvaluateDigest(t *testing.T) {
+	t.Run("changes with every input", func(t *testing.T) {
+		digest := func(file, token string, environ map[string]string) string {
+			src := source(file)
+			src.Environ, src.ReadFile = environ, files(map[string]string{"t": token})
+			config := must(t, src)
+			if !reflect.DeepEqual(config.Files, []string{"t"}) {
+				t.Errorf("files are %v", config.Files)
 			}
-			config, problems := schema.Load(schema.Source{Environ: map[string]string{token: "pul-x", variable: test.value}})
-			if config != nil {
-				t.Error("the configuration is taken")
-			}
-			if diff := cmp.Diff(test.want, problems.Error()); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
-
-func TestVariablesThatSayNothingAreWarnedOf(t *testing.T) {
-	config, problems := schema.Load(schema.Source{Environ: map[string]string{
-		"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_POLING_INTERVAL": "1s", "PULUMI_AGENT_ECS_SUBNET": "x", "PULUMI_AGENT_WHATEVER": "x",
-		"PULUMI_AGENT_EMPTY": "", "PULUMI_AGENT_SERVICE_HOST": "10.0.0.1", "PULUMI_AGENT_PORT": "tcp://10.0.0.1:80", "PULUMI_AGENT_POOL_SERVICE_PORT_HTTP": "80",
-		"PULUMI_AGENT_PORT_80_TCP_ADDR": "10.0.0.1", "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE": "x", "OTHER": "x",
-	}})
-	if config == nil {
-		t.Fatalf("a warning is not an error:\n%v", problems)
-	}
-	want := `PULUMI_AGENT_ECS_SUBNET: no key has this variable
-  hint: did you mean PULUMI_AGENT_ECS_SUBNETS?
-PULUMI_AGENT_POLING_INTERVAL: no key has this variable
-  hint: did you mean PULUMI_AGENT_POLLING_INTERVAL?
-PULUMI_AGENT_WHATEVER: no key has this variable
-PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE: has no effect on an agent; it belongs to the service
-  hint: to replace the image of every job, set PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE`
-	if diff := cmp.Diff(want, problems.Warnings().Error()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestTheTokenComesFromWhereTheEnvironmentSays(t *testing.T) {
-	tokens := files(map[string]string{"a": " pul-a\n", "b": "pul-b"})
-	for name, test := range map[string]struct {
-		file    string
-		environ map[string]string
-		want    string
-		hidden  int // keys of the file
-	}{
-		"file":                               {"token: pul-f", nil, "pul-f", 0},
-		"token file":                         {"token_file: a", nil, "pul-a", 0},
-		"variable over file":                 {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
-		"variable over token file":           {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
-		"token file of a variable over file": {"token: pul-f", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
-		"token file over token file":         {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
-		"empty variable":                     {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": " "}, "pul-a", 0},
-		"exchange":                           {"{oidc_token_file: /o, organization_name: acme, runner_pool_id: p}", nil, "", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			src := source(test.file)
-			src.Environ, src.ReadFile = test.environ, tokens
-			if got := mustBeOverlaid(t, src, test.hidden).Pools[0].Token.Reveal(); got != test.want {
-				t.Errorf("the token is %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-func TestTheDigestFollowsEverythingThatCounts(t *testing.T) {
-	digest := func(file, token string, environ map[string]string) string {
-		src := source(file)
-		src.Environ, src.ReadFile = environ, files(map[string]string{"t": token})
-		config := must(t, src)
-		if !reflect.DeepEqual(config.Files, []string{"t"}) {
-			t.Errorf("files are %v", config.Files)
+			return config.Digest
 		}
-		return config.Digest
-	}
-	one := digest("token_file: t", "pul-a", nil)
-	if same := digest("token_file: t", "pul-a", map[string]string{"PATH": "/bin", "PULUMI_AGENT_SYSLOG": ""}); same != one {
-		t.Error("a variable without meaning changes the digest")
-	}
-	for name, other := range map[string]string{
-		"file":       digest("token_file: t\nsyslog: true", "pul-a", nil),
-		"token file": digest("token_file: t", "pul-b", nil),
-		"variable":   digest("token_file: t", "pul-a", map[string]string{"PULUMI_AGENT_SYSLOG": "true"}),
-	} {
-		if other == one {
-			t.Errorf("a change of the %s does not change the digest", name)
+		one := digest("token_file: t", "pul-a", nil)
+		if same := digest("token_file: t", "pul-a", map[string]string{"PATH": "/bin",
+			"PULUMI_AGENT_SYSLOG": ""}); same != one {
+			t.Error("a variable without effect changes the digest")
 		}
-	}
-}
-
-func TestTheDigestTellsWhichPoolsFileIsThere(t *testing.T) {
-	const keys = "organization_name: o, runner_pool_id: 11111111-1111-1111-1111-111111111111"
-	digest := func(there map[string]string, name string, fault error) string {
-		src := source("pools:\n- {name: p, oidc_token_file: a, " + keys + "}\n- {name: q, oidc_token_file: b, " + keys + "}\n")
-		read := files(there)
-		src.ReadFile = func(file string) ([]byte, error) {
-			if file == name {
-				return nil, fault
+		for name, other := range map[string]string{
+			"file":       digest("token_file: t\nsyslog: true", "pul-a", nil),
+			"token file": digest("token_file: t", "pul-b", nil),
+			"variable":   digest("token_file: t", "pul-a", map[string]string{"PULUMI_AGENT_SYSLOG": "true"}),
+		} {
+			if other == one {
+				t.Errorf("a change of the %s does not change the digest", name)
 			}
-			return read(file)
 		}
-		return schema.Evaluate(src).Digest
-	}
-	const record = "\x00\"pools.1.oidc_token_file\"\x00read\x00" // what would run together, but for the lengths
-	seen := map[string]string{}
-	for name, one := range map[string]string{
-		"neither":             digest(nil, "", nil),
-		"the first":           digest(map[string]string{"a": "eyJ"}, "", nil),
-		"the second":          digest(map[string]string{"b": "eyJ"}, "", nil),
-		"both":                digest(map[string]string{"a": "eyJ", "b": "eyJ"}, "", nil),
-		"an empty first":      digest(map[string]string{"a": ""}, "", nil),
-		"an empty second":     digest(map[string]string{"b": ""}, "", nil),
-		"a first not allowed": digest(nil, "a", fs.ErrPermission),
-		"a second of others":  digest(nil, "b", fs.ErrPermission),
-		"a first broken":      digest(nil, "a", fs.ErrInvalid),
-		"a second broken":     digest(nil, "b", fs.ErrInvalid),
-		"a record, first":     digest(map[string]string{"a": record, "b": ""}, "", nil),
-		"a record, second":    digest(map[string]string{"a": "", "b": record}, "", nil),
-		"two empty ones":      digest(map[string]string{"a": "", "b": ""}, "", nil),
-	} {
-		if other, ok := seen[one]; ok {
-			t.Errorf("%s and %s have the same digest", name, other)
-		}
-		seen[one] = name
-	}
-	first, second := digest(map[string]string{"a": "eyJ"}, "", nil), digest(map[string]string{"a": "eyJ"}, "", nil)
-	if first != second {
-		t.Error("the same files have different digests")
-	}
-}
+	})
 
-func TestEveryFileThatAKeyNamesIsInTheDigestAlsoWhenItIsGone(t *testing.T) {
-	for key, others := range map[string]string{
-		"token_file":        "",
-		"ca_file":           "token: pul-x",
-		"oidc_token_file":   "organization_name: o\nrunner_pool_id: 11111111-1111-1111-1111-111111111111",
-		"pod_template_file": "token: pul-x\ndeploy_target: kubernetes",
-	} {
+	t.Run("depends on which file of a pool exists", func(t *testing.T) {
+		const keys = "organization_name: o, runner_pool_id: 11111111-1111-1111-1111-111111111111"
+		digest := func(there map[string]string, name string, fault error) string {
+			src := source(
+				"pools:\n- {name: p, oidc_token_file: a, " + keys + "}\n" +
+					"- {name: q, oidc_token_file: b, " + keys + "}\n",
+			)
+			read := files(there)
+			src.ReadFile = func(file string) ([]byte, error) {
+				if file == name {
+					return nil, fault
+				}
+				return read(file)
+			}
+			return schema.Evaluate(src).Digest
+		}
+		const record = "\x00\"pools.1.oidc_token_file\"\x00read\x00" // joins the next file without the lengths
 		seen := map[string]string{}
-		for name, fault := range map[string]error{"gone": fs.ErrNotExist, "not allowed": fs.ErrPermission, "broken": fs.ErrInvalid, "empty": nil} {
-			src := source(key + ": f\n" + others + "\n")
-			src.ReadFile = func(string) ([]byte, error) { return nil, fault }
-			one := schema.Evaluate(src).Digest
+		for name, one := range map[string]string{
+			"neither":              digest(nil, "", nil),
+			"the first":            digest(map[string]string{"a": "eyJ"}, "", nil),
+			"the second":           digest(map[string]string{"b": "eyJ"}, "", nil),
+			"both":                 digest(map[string]string{"a": "eyJ", "b": "eyJ"}, "", nil),
+			"an empty first":       digest(map[string]string{"a": ""}, "", nil),
+			"an empty second":      digest(map[string]string{"b": ""}, "", nil),
+			"a forbidden first":    digest(nil, "a", fs.ErrPermission),
+			"a forbidden second":   digest(nil, "b", fs.ErrPermission),
+			"an unreadable first":  digest(nil, "a", fs.ErrInvalid),
+			"an unreadable second": digest(nil, "b", fs.ErrInvalid),
+			"a record, first":      digest(map[string]string{"a": record, "b": ""}, "", nil),
+			"a record, second":     digest(map[string]string{"a": "", "b": record}, "", nil),
+			"two empty ones":       digest(map[string]string{"a": "", "b": ""}, "", nil),
+		} {
 			if other, ok := seen[one]; ok {
-				t.Errorf("%s: %s and %s have the same digest", key, name, other)
+				t.Errorf("%s and %s have the same digest", name, other)
 			}
 			seen[one] = name
 		}
-	}
-}
+		first, second := digest(map[string]string{"a": "eyJ"}, "", nil), digest(map[string]string{"a": "eyJ"}, "", nil)
+		if first != second {
+			t.Error("the same files have different digests")
+		}
+	})
 
-func TestYAMLIsReadAsItsWritersExpect(t *testing.T) {
-	for name, test := range map[string]struct{ file, environ string }{
-		"byte order mark": {"\ufefftoken: pul-x\nlog_level: debug\n", ""},
-		"other line ends": {"token: pul-x\r\nlog_level: debug\r\n", ""},
-		"document marks":  {"---\ntoken: pul-x\nlog_level: debug\n...\n", ""},
-		"JSON":            {`{"token": "pul-x", "log_level": "debug"}`, ""},
-		"aliases":         {"token: pul-x\norganization_name: &d debug\nlog_level: *d\n", ""},
-		"legacy version":  {"version: [1, {a: b}]\ntoken: pul-x\nlog_level: debug\n", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := must(t, source(test.file)); got.LogLevel != "debug" || got.Pools[0].Token.Reveal() != "pul-x" {
-				t.Errorf("read %+v", got)
+	t.Run("depends on every named file, also a missing one", func(t *testing.T) {
+		for key, others := range map[string]string{
+			"token_file":        "",
+			"ca_file":           "token: pul-x",
+			"oidc_token_file":   "organization_name: o\nrunner_pool_id: 11111111-1111-1111-1111-111111111111",
+			"pod_template_file": "token: pul-x\ndeploy_target: kubernetes",
+		} {
+			seen := map[string]string{}
+			for name, fault := range map[string]error{"gone": fs.ErrNotExist, "not allowed": fs.ErrPermission,
+				"broken": fs.ErrInvalid, "empty": nil} {
+				src := source(key + ": f\n" + others + "\n")
+				src.ReadFile = func(string) ([]byte, error) { return nil, fault }
+				one := schema.Evaluate(src).Digest
+				if other, ok := seen[one]; ok {
+					t.Errorf("%s: %s and %s have the same digest", key, name, other)
+				}
+				seen[one] = name
 			}
-		})
-	}
+		}
+	})
 }
 
-func TestMergeKeysGiveWayToWhatIsWrittenOut(t *testing.T) {
-	config, problems := schema.Load(source("token: pul-x\nbase: &base {network: a, volumes: [a:/a]}\ndocker:\n  network: b\n  <<: *base\n"))
-	if want := "agent.yaml:2:1: base: unknown key"; problems.Error() != want {
-		t.Errorf("problems %q, want %q", problems.Error(), want)
-	}
-	if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}}); config == nil || !reflect.DeepEqual(config.Pools[0].Docker, want) {
-		t.Errorf("read %+v, want %+v", config, want)
-	}
+func TestLoadYAML(t *testing.T) {
+	t.Run("reads every notation of a file", func(t *testing.T) {
+		for name, test := range map[string]struct{ file, environ string }{
+			"byte order mark": {"\ufefftoken: pul-x\nlog_level: debug\n", ""},
+			"other line ends": {"token: pul-x\r\nlog_level: debug\r\n", ""},
+			"document marks":  {"---\ntoken: pul-x\nlog_level: debug\n...\n", ""},
+			"JSON":            {`{"token": "pul-x", "log_level": "debug"}`, ""},
+			"aliases":         {"token: pul-x\norganization_name: &d debug\nlog_level: *d\n", ""},
+			"legacy version":  {"version: [1, {a: b}]\ntoken: pul-x\nlog_level: debug\n", ""},
+		} {
+			t.Run(name, func(t *testing.T) {
+				if got := must(t, source(test.file)); got.LogLevel != "debug" ||
+					got.Pools[0].Token.Reveal() != "pul-x" {
+					t.Errorf("read %+v", got)
+				}
+			})
+		}
+	})
+
+	t.Run("explicit keys override merge keys", func(t *testing.T) {
+		config, problems := schema.Load(
+			source("token: pul-x\nbase: &base {network: a, volumes: [a:/a]}\ndocker:\n  network: b\n  <<: *base\n"),
+		)
+		if want := "agent.yaml:2:1: base: unknown key"; problems.Error() != want {
+			t.Errorf("problems %q, want %q", problems.Error(), want)
+		}
+		if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}}); config == nil ||
+			!reflect.DeepEqual(config.Pools[0].Docker, want) {
+			t.Errorf("read %+v, want %+v", config, want)
+		}
+	})
 }
 
-func TestAnOldNameFillsInForTheNewOne(t *testing.T) {
+func TestLoadOldNames(t *testing.T) {
 	src := source("token: pul-x\nworkflow_runners_directory: $PWD/bin\n")
 	src.Path, src.Environ = "/etc/pulumi-deployment-agent.yaml", map[string]string{"PWD": "/srv"}
 	config, problems := schema.Load(src)
 	if config == nil || config.Pools[0].WorkingDirectory != "/srv/bin" {
 		t.Errorf("read %+v", config)
 	}
-	want := `/etc/pulumi-deployment-agent.yaml: the name of the file is an old one
+	want := `/etc/pulumi-deployment-agent.yaml: the file has an old name
   hint: rename it to pulumi-workflow-agent.yaml
 /etc/pulumi-deployment-agent.yaml:2:1: workflow_runners_directory: an old name
   hint: write working_directory`
@@ -531,9 +647,10 @@ func TestAnOldNameFillsInForTheNewOne(t *testing.T) {
 	}
 }
 
-func TestAStrictReaderRefusesUnknownKeysAndForgivesALackOfToken(t *testing.T) {
+func TestStrict(t *testing.T) {
 	_, problems := schema.Load(source("reties: 3\n"))
-	if n := len(schema.Strict(problems).Errors()); n != 1 || schema.Strict(problems).Errors()[0].Rule != position.RuleUnknownKey {
+	if n := len(schema.Strict(problems).Errors()); n != 1 ||
+		schema.Strict(problems).Errors()[0].Rule != position.RuleUnknownKey {
 		t.Errorf("strict errors: %v", schema.Strict(problems).Errors())
 	}
 	if n := len(problems.Errors()); n != 1 || problems.Errors()[0].Rule != position.RuleMissingToken {
@@ -541,7 +658,7 @@ func TestAStrictReaderRefusesUnknownKeysAndForgivesALackOfToken(t *testing.T) {
 	}
 }
 
-func TestEveryExampleLoads(t *testing.T) {
+func TestLoadExamples(t *testing.T) {
 	paths, err := filepath.Glob("../examples/*.yaml")
 	if err != nil || len(paths) < 5 {
 		t.Fatalf("found %v, %v", paths, err)
@@ -569,10 +686,13 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-func TestAFileMayLieOnTheAgentsMachineOnly(t *testing.T) {
+func TestLoadElsewhere(t *testing.T) {
 	file := "token_file: a\nca_file: b\npod_template_file: c\n"
-	config, problems := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil), Elsewhere: true})
-	if config == nil || len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Path != "pod_template_file" {
+	config, problems := schema.Load(
+		schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil), Elsewhere: true},
+	)
+	if config == nil || len(problems) != 1 || problems[0].Severity != position.Warning ||
+		problems[0].Path != "pod_template_file" {
 		t.Errorf("on another machine: %v", problems)
 	}
 	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil)})
@@ -582,21 +702,23 @@ func TestAFileMayLieOnTheAgentsMachineOnly(t *testing.T) {
 	if strict := schema.Strict(problems); len(strict) != 1 || len(strict.Errors()) > 0 {
 		t.Errorf("in vet: %v", strict)
 	}
-	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte("pools: [{name: a}]"), Elsewhere: true})
+	config, problems = schema.Load(
+		schema.Source{Path: "agent.yaml", Content: []byte("pools: [{name: a}]"), Elsewhere: true},
+	)
 	if config != nil || len(problems.Errors()) != 1 {
-		t.Errorf("a named pool has its token in the file: %v", problems)
+		t.Errorf("got %v for a named pool without a token, want one error", problems)
 	}
 }
 
-func TestColumnsCountCharacters(t *testing.T) {
+func TestLoadColumns(t *testing.T) {
 	for file, want := range map[string]int{
 		"docker: {labels: [\"é=日本\"], network: [x]}":         37,
 		"docker: {labels: [\"é=日本\"], network: x}\ue000\x00": 40,
-		"日本: é: 1": 5,
+		"日本: é: 1": 6,
 	} {
 		_, problems := schema.Load(source(file))
 		if columns := fmt.Sprint(problems); !strings.Contains(columns, fmt.Sprintf("agent.yaml:1:%d: ", want)) {
-			t.Errorf("%q is not said to be wrong in column %d:\n%v", file, want, problems)
+			t.Errorf("%q has no problem in column %d:\n%v", file, want, problems)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxObjects bounds the objects in them, which aliases may multiply.
+	// maxObjects limits the objects of a file, which aliases may multiply.
 	maxObjects = 1_000
-	// maxEmbedded bounds the configurations and templates in these, each of which
+	// maxEmbedded limits the configurations and templates in the objects, each of which
 	// costs a load.
 	maxEmbedded = 100
 )
@@ -27,32 +27,31 @@ type manifests struct {
 	lines    []string
 	objects  []resource
 	problems position.Problems
-	checked  int      // configurations, templates and containers of the agent
-	others   []string // keys of data that are neither
-	full     bool     // a bound was met, and said
+	checked  int      // number of configurations, templates and containers of the agent
+	others   []string // keys of data that are neither a configuration nor a template
 
-	variables int // of containers, that were looked at
+	limitReached bool // a limit was reached and reported
+	variables    int  // number of checked variables of containers
 }
 
-// Configurations returns the configurations that the manifests of a file hold, in
-// its order, each as [Load] takes it. ok is false if the file holds no manifests, in
-// the sense of [Vet], which also says what is wrong with them; what cannot be read
-// is left out here.
+// Configurations returns the configurations in the manifests of a file, in the order of
+// the file, as arguments of [Load]. ok is false if the file has no manifests as [Vet]
+// defines them. Vet also reports the problems of manifests; Configurations omits what
+// cannot be read.
 //
-// A configuration runs elsewhere: it has no variables, and of the files that it
-// names those Pod templates are there that the manifests hold, in the same object
-// or in only one other. Its lines are those of the manifest wherever the manifest
-// holds it line by line; its columns begin behind the indent there.
+// A configuration is for another machine: it has no variables. Of the files that it names,
+// only Pod templates exist, if they are in the same object or in exactly one other. If the
+// manifest contains the text of the configuration line by line, the line numbers of the
+// configuration are those of the manifest; columns are counted after the indentation.
 //
-// Configurations never panics, whatever the source holds, and is safe for
-// concurrent use.
+// Configurations never panics, and is safe for concurrent use.
 func Configurations(source Source) (configurations []Source, ok bool) {
 	defer func() {
-		if recover() != nil { // for the reason that Load has
+		if recover() != nil { // for the same reason as in runRecovering
 			configurations, ok = nil, false
 		}
 	}()
-	all, ok := heldBy(source)
+	all, ok := manifestFiles(source)
 	if !ok {
 		return nil, false
 	}
@@ -86,17 +85,17 @@ func Configurations(source Source) (configurations []Source, ok bool) {
 	return configurations, true
 }
 
-// held is a configuration or a Pod template that a manifest holds.
-type held struct {
+// manifestFile is a configuration or a Pod template in a manifest.
+type manifestFile struct {
 	template bool
-	object   int    // of the file
-	name     string // of the file that the key becomes where it is mounted
+	object   int    // index in the file
+	name     string // of the file that the key becomes when it is mounted
 	source   Source
 }
 
-// heldBy returns what the manifests of a file hold. ok is false if the file holds no
-// manifests.
-func heldBy(source Source) (all []held, ok bool) {
+// manifestFiles returns the configurations and templates in the manifests of a file. ok is
+// false if the file has no manifests.
+func manifestFiles(source Source) (all []manifestFile, ok bool) {
 	content, broken := position.CheckText(source.Path, source.Content)
 	if broken != nil {
 		return nil, false
@@ -107,7 +106,7 @@ func heldBy(source Source) (all []held, ok bool) {
 	}
 	for i, o := range m.objects {
 		m.check(o, func(e *embedded) {
-			one := held{e.template, i, e.key.Value, m.sourceOf(o)}
+			one := manifestFile{e.template, i, e.key.Value, m.sourceOf(o)}
 			one.source.Content, _ = e.inPlace()
 			all = append(all, one)
 		})
@@ -115,7 +114,8 @@ func heldBy(source Source) (all []held, ok bool) {
 	return all, true
 }
 
-// vetManifests checks what the manifests of a file hold.
+// vetManifests checks the configurations, templates and containers in the manifests of a
+// file. ok is false if the file has no manifests.
 func vetManifests(source Source, content []byte) (problems position.Problems, ok bool) {
 	m, ok := readManifests(source, content)
 	if !ok {
@@ -135,29 +135,31 @@ func vetManifests(source Source, content []byte) (problems position.Problems, ok
 	}
 	if m.checked == 0 && len(m.problems) == 0 {
 		m.report(position.RuleManifest, nil, "",
-			"no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent", m.wanted())
+			"no ConfigMap or Secret of this file contains a configuration or a Pod template, "+
+				"and no container has a variable of the agent", m.hintForMissing())
 	}
 	return m.problems, true
 }
 
-// count counts what is checked, and reports whether there is room for it.
+// count adds one to the number of checks, and reports whether it is within the limit.
 func (m *manifests) count(n *yaml.Node, path string) bool {
 	if m.checked++; m.checked <= maxEmbedded {
 		return true
 	}
-	if !m.full {
-		m.full = true
+	if !m.limitReached {
+		m.limitReached = true
 		m.report(position.RuleSize, n, path,
-			fmt.Sprintf("the file holds more than %d configurations, Pod templates and containers of the agent",
+			fmt.Sprintf("the file contains more than %d configurations, Pod templates and containers of the agent",
 				maxEmbedded), "split it")
 	}
 	return false
 }
 
-// readManifests finds the objects of a file. ok is false if there are none: if no
-// document has apiVersion and kind, or the only one is a Pod without a variable of
-// the agent, which is a template then.
+// readManifests returns the objects of a file. ok is false if there are none: if no
+// document has apiVersion and kind, or the only document is a Pod without a variable of
+// the agent, which is then a template.
 func readManifests(source Source, content []byte) (m *manifests, ok bool) {
+	// Read the documents.
 	m = &manifests{source: source}
 	parts, more := position.Split(content)
 	var documents []*yaml.Node
@@ -174,47 +176,49 @@ func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 		isTemplate(documents[0]) {
 		return nil, false
 	}
+
+	// Collect the objects.
 	m.lines = strings.Split(string(content), "\n")
 	if more {
 		m.report(position.RuleSize, nil, "",
-			fmt.Sprintf("the file holds more than %d documents", position.MaxDocuments), "split it")
+			fmt.Sprintf("the file contains more than %d documents", position.MaxDocuments), "split it")
 	}
 	for _, document := range documents {
 		if isManifest(document) {
 			m.collect(document)
 		} else {
 			m.report(position.RuleManifest, document, "",
-				"is no Kubernetes manifest, as the other documents of the file are",
-				"add apiVersion and kind, or move it to a file of its own")
+				"is not a Kubernetes manifest, but other documents of the file are",
+				"add apiVersion and kind, or move it to another file")
 		}
 	}
 	return m, true
 }
 
 func isManifest(n *yaml.Node) bool {
-	var aside manifests // takes what is wrong twice
-	return aside.text(n, "apiVersion") != "" && aside.text(n, "kind") != ""
+	var scratch manifests // collects problems that are dropped here and reported elsewhere
+	return scratch.text(n, "apiVersion") != "" && scratch.text(n, "kind") != ""
 }
 
 func isTemplate(n *yaml.Node) bool {
-	var aside manifests
-	kind := aside.text(n, "kind")
+	var scratch manifests
+	kind := scratch.text(n, "kind")
 	return podtemplate.Is(position.Mapping{"kind": position.Value{Data: kind}}) &&
-		len(aside.containers(resource{kind, n})) == 0
+		len(scratch.containers(resource{kind, n})) == 0
 }
 
-// wanted says what the manifests should hold.
-func (m *manifests) wanted() string {
+// hintForMissing returns the hint for manifests without a configuration or template.
+func (m *manifests) hintForMissing() string {
 	names := append([]string{FileName, OldFileName}, podNames...)
 	for _, key := range m.others {
 		if best := position.Closest(key, slices.Clone(names)); best != "" {
 			return fmt.Sprintf("did you mean the key %s?", best)
 		}
 	}
-	return "keys that are looked for are " + strings.Join(names, ", ")
+	return "these keys are checked: " + strings.Join(names, ", ")
 }
 
-// report places a problem at a node, or at the file as a whole.
+// report adds a problem at a node, or about the whole file without a node.
 func (m *manifests) report(rule position.Rule, n *yaml.Node, path, message, hint string) {
 	p := position.Problem{Rule: rule, File: m.source.Path, Path: path, Message: message, Hint: hint}
 	if n != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// known removes unknown keys from a mapping and reports them. CUE does not report them
-// while another value is wrong.
-func (d *definition) known(t position.Mapping, at string) position.Problems {
+// removeUnknown removes unknown keys from a mapping and reports them. CUE does not report
+// unknown keys while another value is invalid.
+func (d *definition) removeUnknown(t position.Mapping, at string) position.Problems {
 	var problems position.Problems
 	for key, v := range t {
 		path := position.Join(at, key)
@@ -35,12 +35,12 @@ func (d *definition) known(t position.Mapping, at string) position.Problems {
 		switch data := v.Data.(type) {
 		case position.Mapping:
 			if f.Kind == KindMapping {
-				problems = append(problems, d.known(data, path)...)
+				problems = append(problems, d.removeUnknown(data, path)...)
 			}
 		case []position.Value:
 			for i, entry := range data {
 				if inner, ok := entry.Data.(position.Mapping); ok && f.Kind == KindMappings {
-					problems = append(problems, d.known(inner, fmt.Sprintf("%s.%d", path, i))...)
+					problems = append(problems, d.removeUnknown(inner, fmt.Sprintf("%s.%d", path, i))...)
 				}
 			}
 		}
@@ -48,9 +48,9 @@ func (d *definition) known(t position.Mapping, at string) position.Problems {
 	return problems
 }
 
-// renamed moves the values of old names to the keys that took their place, and
-// removes keys that have no effect. A new name wins over its old one.
-func (d *definition) renamed(t position.Mapping, environ map[string]string) position.Problems {
+// replaceOldNames moves the values of old names to the current keys, and removes keys that
+// have no effect. A current name overrides its old name.
+func (d *definition) replaceOldNames(t position.Mapping, environ map[string]string) position.Problems {
 	var problems position.Problems
 	for _, f := range d.fields {
 		v, ok := t[f.Key]
@@ -67,14 +67,14 @@ func (d *definition) renamed(t position.Mapping, environ map[string]string) posi
 		case f.Old != "":
 			delete(t, f.Key)
 			if _, both := t[f.Old]; both {
-				warn(position.RuleOldName, "an old name, without effect beside "+f.Old, "remove it")
+				warn(position.RuleOldName, "an old name, which has no effect together with "+f.Old, "remove it")
 				continue
 			}
 			warn(position.RuleOldName, "an old name", "write "+f.Old)
 			if text, ok := v.Data.(string); ok {
 				v.Data = os.Expand(text, func(name string) string {
 					if f := d.byVariable[name]; f != nil && f.Secret {
-						return "" // the value is shown
+						return "" // the result may be printed
 					}
 					return environ[name]
 				})
@@ -85,19 +85,19 @@ func (d *definition) renamed(t position.Mapping, environ map[string]string) posi
 	return problems
 }
 
-// suggestion finds the key that a writer may have meant: one of the same mapping
-// that is spelt alike, or one of the same name elsewhere. meant reports whether
-// there is such a key, so that to ignore what is written would be to ignore a
-// setting. It is false, and the hint may still help, for a setting that only a
-// variable has, and for a variable of the documented agent without its prefix,
-// such as image_pull_policy: files of that agent may hold these.
+// suggestion returns a hint with the key that the user probably means: a key of the same
+// mapping with a similar name, or a key with the same or a similar name in another mapping.
+// meant reports whether there is such a key, so that ignoring the unknown key would ignore a
+// setting. Two kinds of names have a hint, but meant is false, because files of Pulumi's own
+// agent may contain them: a setting that only a variable sets, and a variable without its
+// prefix, such as image_pull_policy.
 func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 	if at == "" && (strings.HasPrefix(key, "x-") || strings.HasPrefix(key, ".")) {
-		return "", false // by convention, a place for anchors
+		return "", false // by convention such keys contain anchors
 	}
-	scope := "" // of the pool that at is in
-	if rest, ok := strings.CutPrefix(at, "pools."); ok {
-		index, inner, _ := strings.Cut(rest, ".")
+	scope := "" // path of the pool that contains at; empty at the top level
+	if inPools, ok := strings.CutPrefix(at, "pools."); ok {
+		index, inner, _ := strings.Cut(inPools, ".")
 		scope, at = "pools."+index, inner
 	}
 	path := position.Join(at, key)
@@ -115,15 +115,16 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 	if f := d.byKey[path]; f != nil && scope != "" && f.Old == "" && f.Unused == "" && !f.Ignored {
 		return "it is for the whole agent: write it at the top level", true
 	}
-	if best := d.alike(scope, at, key); best != "" {
+	if best := d.closestKey(scope, at, key); best != "" {
 		return fmt.Sprintf("did you mean %q?", best), true
 	}
 	return "", false
 }
 
-// alike returns the path of the key that is spelt most like one of the mapping at,
-// in a pool's scope or at the top level, and nothing if none is near.
-func (d *definition) alike(scope, at, key string) string {
+// closestKey returns the path of the known key whose name is most similar to an unknown key
+// of the mapping at, in a pool's scope or at the top level. It returns "" if no key is similar.
+func (d *definition) closestKey(scope, at, key string) string {
+	// Collect the keys of the same mapping, and the others.
 	siblings := map[string]string{}
 	elsewhere := map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(d.byKey)) {
@@ -131,17 +132,19 @@ func (d *definition) alike(scope, at, key string) string {
 		if f.Old != "" || f.Unused != "" || f.Ignored {
 			continue
 		}
-		inner, own := strings.CutPrefix(path, "pools.")
+		inner, inPool := strings.CutPrefix(path, "pools.")
 		last := inner[strings.LastIndexByte(inner, '.')+1:]
-		switch rest, ok := strings.CutPrefix(inner, prefixOf(at)); {
-		case ok && !strings.Contains(rest, ".") && (scope == "" && !own || scope != "" && f.Pool):
-			siblings[rest] = position.Join(scope, inner)
-		case f.Pool && !own:
+		switch name, ok := strings.CutPrefix(inner, prefixOf(at)); {
+		case ok && !strings.Contains(name, ".") && (scope == "" && !inPool || scope != "" && f.Pool):
+			siblings[name] = position.Join(scope, inner)
+		case f.Pool && !inPool:
 			elsewhere[last] = position.Join(scope, path)
-		case !own:
+		case !inPool:
 			elsewhere[last] = path
 		}
 	}
+
+	// Prefer the same mapping, then the same name, then a similar name.
 	best := siblings[position.Closest(key, slices.Collect(maps.Keys(siblings)))]
 	if best == "" {
 		best = elsewhere[strings.ToLower(key)]

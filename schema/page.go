@@ -9,10 +9,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// page is the text of a file beside what the parser makes of it.
+// page is the text of a file with its parsed form.
 type page struct {
-	whole []byte     // with its byte order mark
-	text  []byte     // without
+	whole []byte     // the text with its byte order mark
+	text  []byte     // the text without byte order mark
 	root  *yaml.Node // a mapping; nil if the document is empty
 	lines []int      // offsets in text at which lines begin, as the parser counts them
 
@@ -29,7 +29,7 @@ func readPage(content []byte) (*page, error) {
 	switch {
 	case len(documents) > 1:
 		return nil, notEdited(documents[1], "", "the file must be one document",
-			"remove the line --- and what follows it")
+			"remove the line --- and everything after it")
 	case stopped != nil:
 		return nil, position.Problems{*stopped}
 	case len(documents) == 0:
@@ -45,7 +45,7 @@ func readPage(content []byte) (*page, error) {
 	return p, nil
 }
 
-// pairs goes through the top level.
+// pairs returns an iterator over the keys and values of the top level.
 func (p *page) pairs() func(yield func(key, value *yaml.Node) bool) {
 	return func(yield func(key, value *yaml.Node) bool) {
 		if p.root == nil {
@@ -59,15 +59,15 @@ func (p *page) pairs() func(yield func(key, value *yaml.Node) bool) {
 	}
 }
 
-// flow reports whether the top level is written in brackets.
+// flow reports whether the top level is in brackets.
 func (p *page) flow() bool { return p.root != nil && p.root.Style&yaml.FlowStyle != 0 }
 
-// indent returns the blanks before each key. A key may have a question mark
-// before it, and the whole mapping an anchor.
+// indent returns the number of spaces before each key. It is the smaller of two columns,
+// because a question mark may precede the first key, and an anchor the whole mapping.
 func (p *page) indent() int { return min(p.root.Column, p.root.Content[0].Column) - 1 }
 
-// end returns the offset behind the last line of the document: the end of the
-// text, or the line of three dots.
+// end returns the offset after the last line of the document: the end of the text, or the
+// line with three dots.
 func (p *page) end() int {
 	p.findLines()
 	for i, from := range p.lines {
@@ -75,8 +75,8 @@ func (p *page) end() int {
 		if i+1 < len(p.lines) {
 			to = p.lines[i+1]
 		}
-		if rest, ok := bytes.CutPrefix(p.text[from:to], []byte("...")); ok &&
-			(len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+		if after, ok := bytes.CutPrefix(p.text[from:to], []byte("...")); ok &&
+			(len(after) == 0 || bytes.ContainsAny(after[:1], " \t\r\n")) {
 			return from
 		}
 	}
@@ -87,7 +87,7 @@ func endsLine(text []byte) bool {
 	return len(text) > 0 && (text[len(text)-1] == '\n' || text[len(text)-1] == '\r')
 }
 
-// newlineOf returns how lines of a text end.
+// newlineOf returns the line ending of a text.
 func newlineOf(text []byte) string {
 	at := bytes.IndexByte(text, '\n')
 	switch {
@@ -100,8 +100,7 @@ func newlineOf(text []byte) string {
 	}
 }
 
-// findLines notes where lines begin. The parser takes more than a line feed for
-// the end of one.
+// findLines sets lines. The parser ends a line at other characters than a line feed too.
 func (p *page) findLines() {
 	if p.lines != nil {
 		return
@@ -116,8 +115,7 @@ func (p *page) findLines() {
 	}
 }
 
-// offset returns where a node begins in the text. The parser counts columns in
-// characters.
+// offset returns the offset of a node in the text. The parser counts columns in characters.
 func (p *page) offset(n *yaml.Node) int {
 	p.findLines()
 	if n.Line < 1 || n.Line > len(p.lines) {

@@ -9,14 +9,14 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// scope is the check of one pool.
+// scope has the settings of one pool while they are checked.
 type scope struct {
-	load   *load
-	pool   *Pool
-	at     string                     // path of the pool in the list of pools; empty without a list
-	entry  position.Value             // of the list, at that path
-	values position.Mapping           // own and inherited settings, without defaults
-	places map[string]position.Origin // of every key that is set
+	load    *load
+	pool    *Pool
+	at      string                     // path of the pool in the list of pools; empty without a list
+	entry   position.Value             // of the list, at that path
+	values  position.Mapping           // own and inherited settings, without defaults
+	origins map[string]position.Origin // of every key that is set
 
 	effective position.Mapping // values with defaults
 }
@@ -35,7 +35,7 @@ func groups() [][]string {
 	}
 }
 
-// scopes makes the pools of a checked file. There is always one.
+// scopes returns the pools of a checked file. There is at least one.
 func (l *load) scopes(t, defaults position.Mapping) []*scope {
 	shared := position.Mapping{}
 	for i := range l.schema.fields {
@@ -62,13 +62,13 @@ func (l *load) scopes(t, defaults position.Mapping) []*scope {
 	if len(scopes) == 0 {
 		scopes = []*scope{{values: shared}}
 		if len(poolEntries(t)) > 0 {
-			l.bad["pools"] = true // none of them is one
+			l.invalid["pools"] = true // no entry is a mapping
 		}
 	}
 	for _, s := range scopes {
-		s.load, s.places, s.effective = l, map[string]position.Origin{}, s.values.Over(defaults)
+		s.load, s.origins, s.effective = l, map[string]position.Origin{}, s.values.Over(defaults)
 		s.pool = poolOf(s.effective)
-		s.values.Origins("", s.places)
+		s.values.Origins("", s.origins)
 		if s.at == "" {
 			s.pool.Name = DefaultPool
 		}
@@ -92,14 +92,14 @@ func (s *scope) own(key string) bool {
 	return ok
 }
 
-// valid reports whether no value of the keys is invalid.
+// valid reports whether none of the keys has an invalid value.
 func (s *scope) valid(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool {
-		return s.load.bad[position.Join(s.at, key)] || s.load.bad[key] && !s.own(key)
+		return s.load.invalid[position.Join(s.at, key)] || s.load.invalid[key] && !s.own(key)
 	})
 }
 
-// refuse reports an error about keys, and warn a warning.
+// refuse reports an error about keys; warn reports a warning.
 func (s *scope) refuse(rule position.Rule, message, hint string, keys ...string) {
 	s.problemAt(position.Error, rule, message, hint, keys...)
 }
@@ -116,11 +116,11 @@ func (s *scope) problemAt(severity position.Severity, rule position.Rule, messag
 		Message: message, Hint: hint,
 	}
 	at, ok := s.entry.At, s.at != ""
-	if _, set := s.places[keys[0]]; !set && ok {
+	if _, set := s.origins[keys[0]]; !set && ok {
 		p.Path = position.Join(s.at, keys[0])
 	}
 	for _, key := range keys {
-		if place, set := s.places[key]; set {
+		if place, set := s.origins[key]; set {
 			at, ok = place, true
 			if at.Variable != "" && key == keys[0] {
 				p.Path = at.Variable
@@ -139,8 +139,8 @@ func (l *load) acrossPools(scopes []*scope) {
 	names := map[string]*scope{}
 	for i, s := range scopes {
 		if first := names[s.pool.Name]; first != nil && s.pool.Name != "" {
-			s.refuse(position.RulePools, fmt.Sprintf("another pool has this name, on line %d", first.entry.At.Line),
-				"give each pool a name of its own", "name")
+			s.refuse(position.RulePools, fmt.Sprintf("the pool on line %d has the same name", first.entry.At.Line),
+				"give each pool a unique name", "name")
 		} else {
 			names[s.pool.Name] = s
 		}
@@ -154,34 +154,39 @@ func (l *load) acrossPools(scopes []*scope) {
 }
 
 // duplicates reports an error, and returns true, if two pools would claim the same
-// jobs: the first to poll would get a job, so its settings would be arbitrary. Two
-// equal names of token files are the same token, also if the file cannot be read.
+// jobs. The pool that polls first would get a job, so the settings of the job would be
+// arbitrary. Equal names of token files count as the same token, even if the file cannot
+// be read.
 func (l *load) duplicates(s, other *scope) bool {
+	// Only pools of one service that claim the same kinds of jobs conflict.
 	a, b := s.pool, other.pool
 	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes,
 		func(kind string) bool { return slices.Contains(b.EnabledWorkflowTypes, kind) })
 	if a.ServiceURL != b.ServiceURL || !overlap {
 		return false
 	}
+
+	// Compare the credentials.
 	sameFile := a.TokenFile != "" && filepath.Clean(a.TokenFile) == filepath.Clean(b.TokenFile)
-	hint := "give each pool a token of its own, or kinds of jobs of its own in enabled_workflow_types"
+	hint := "give each pool its own token, or different jobs in enabled_workflow_types"
 	switch {
 	case a.OIDCTokenFile != "" && b.OIDCTokenFile != "":
 		if a.RunnerPoolID != "" && a.RunnerPoolID == b.RunnerPoolID && a.OrganizationName == b.OrganizationName {
 			s.refuse(position.RulePools,
-				fmt.Sprintf("the pool on line %d joins the same pool for the same kinds of jobs", other.entry.At.Line),
-				"give each a runner_pool_id of its own, or kinds of jobs of its own in enabled_workflow_types",
+				fmt.Sprintf("the pool on line %d has the same runner_pool_id for the same kinds of jobs",
+					other.entry.At.Line),
+				"give each its own runner_pool_id, or different jobs in enabled_workflow_types",
 				"runner_pool_id", "name")
 			return true
 		}
 	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" &&
 		(a.Token == b.Token && !a.Token.Empty() || a.Token == b.Token && sameFile):
 		key := "token"
-		if _, set := s.places["token"]; !set {
+		if _, set := s.origins["token"]; !set {
 			key = "token_file"
 		}
 		s.refuse(position.RulePools,
-			fmt.Sprintf("the pool on line %d has the same token, for the same kinds of jobs", other.entry.At.Line),
+			fmt.Sprintf("the pool on line %d has the same token for the same kinds of jobs", other.entry.At.Line),
 			hint, key, "name")
 		return true
 	}
@@ -199,8 +204,8 @@ func (l *load) pollRate(scopes []*scope) {
 	}
 	if perSecond > most {
 		scopes[0].warn(position.RulePollRate,
-			fmt.Sprintf("all pools together ask the service %.0f times a second", perSecond),
-			fmt.Sprintf("make it longer, so that they ask at most %.0f times; services answer such rates with 429",
+			fmt.Sprintf("all pools together poll %.0f times per second", perSecond),
+			fmt.Sprintf("make it longer, for at most %.0f polls per second; services reject more with status 429",
 				most), "polling_interval")
 	}
 }

@@ -23,8 +23,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-func TestAPoolHasFromTheTopLevelWhatItDoesNotSet(t *testing.T) {
-	src := source(`
+func TestPools(t *testing.T) {
+	t.Run("inherit settings from the top level", func(t *testing.T) {
+		src := source(`
 token: pul-top
 service_url: https://one.example.com
 polling_interval: 40s
@@ -39,33 +40,64 @@ pools:
     service_url: https://two.example.com/
     enabled_workflow_types: [deployment]
 `)
-	src.Environ = map[string]string{"PULUMI_AGENT_POLLING_INTERVAL": "50s", "PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "7"}
-	config := mustBeOverlaid(t, src, 2)
-	var got []string
-	for _, p := range config.Pools {
-		got = append(got, fmt.Sprint(p.Name, " ", p.Token.Reveal(), " ", p.ServiceURL, " ", p.PollingInterval, " ", p.MaxConcurrentWorkflows, " ", p.Docker.Network, " ", p.Docker.Memory>>30, " ", len(p.EnabledWorkflowTypes)))
-	}
-	want := []string{
-		"prod pul-prod https://one.example.com 50s 7 n 4 3",
-		"staging pul-top https://two.example.com 50s 2 n 2 1",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if config.MaxConcurrentWorkflows != 7 {
-		t.Errorf("all pools together may run %d jobs, want 7", config.MaxConcurrentWorkflows)
-	}
-}
+		src.Environ = map[string]string{
+			"PULUMI_AGENT_POLLING_INTERVAL":         "50s",
+			"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "7",
+		}
+		config := mustBeOverlaid(t, src, 2)
+		var got []string
+		for _, p := range config.Pools {
+			got = append(
+				got,
+				fmt.Sprint(
+					p.Name,
+					" ",
+					p.Token.Reveal(),
+					" ",
+					p.ServiceURL,
+					" ",
+					p.PollingInterval,
+					" ",
+					p.MaxConcurrentWorkflows,
+					" ",
+					p.Docker.Network,
+					" ",
+					p.Docker.Memory>>30,
+					" ",
+					len(p.EnabledWorkflowTypes),
+				),
+			)
+		}
+		want := []string{
+			"prod pul-prod https://one.example.com 50s 7 n 4 3",
+			"staging pul-top https://two.example.com 50s 2 n 2 1",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		if config.MaxConcurrentWorkflows != 7 {
+			t.Errorf("all pools together may run %d jobs, want 7", config.MaxConcurrentWorkflows)
+		}
+	})
 
-func TestPoolsWithoutALimitAtTheTopLevelHaveOnlyTheirOwn(t *testing.T) {
-	config := must(t, source("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: 3}\n- {name: b, token: pul-b}\n"))
-	if config.MaxConcurrentWorkflows != 0 || config.Pools[0].MaxConcurrentWorkflows != 3 || config.Pools[1].MaxConcurrentWorkflows != 1 {
-		t.Errorf("limits are %d, %d and %d", config.MaxConcurrentWorkflows, config.Pools[0].MaxConcurrentWorkflows, config.Pools[1].MaxConcurrentWorkflows)
-	}
-}
+	t.Run("have only their own limits if the top level sets none", func(t *testing.T) {
+		config := must(
+			t,
+			source("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: 3}\n- {name: b, token: pul-b}\n"),
+		)
+		if config.MaxConcurrentWorkflows != 0 || config.Pools[0].MaxConcurrentWorkflows != 3 ||
+			config.Pools[1].MaxConcurrentWorkflows != 1 {
+			t.Errorf(
+				"limits are %d, %d and %d",
+				config.MaxConcurrentWorkflows,
+				config.Pools[0].MaxConcurrentWorkflows,
+				config.Pools[1].MaxConcurrentWorkflows,
+			)
+		}
+	})
 
-func TestOneCredentialOfItsOwnKeepsOutAllInheritedOnes(t *testing.T) {
-	src := source(`
+	t.Run("own credentials replace all inherited ones", func(t *testing.T) {
+		src := source(`
 oidc_token_file: /o
 organization_name: acme
 runner_pool_id: top
@@ -74,19 +106,20 @@ pools:
   - {name: own-token, token: pul-a}
   - {name: own-file, token_file: b}
 `)
-	src.ReadFile = files(map[string]string{"b": "pul-b\n"})
-	config := must(t, src)
-	var got []string
-	for _, p := range config.Pools {
-		got = append(got, p.Name+" "+p.Token.Reveal()+" "+p.OIDCTokenFile+" "+p.RunnerPoolID)
-	}
-	if diff := cmp.Diff([]string{"exchange  /o top", "own-token pul-a  top", "own-file pul-b  top"}, got); diff != "" {
-		t.Error(diff)
-	}
-}
+		src.ReadFile = files(map[string]string{"b": "pul-b\n"})
+		config := must(t, src)
+		var got []string
+		for _, p := range config.Pools {
+			got = append(got, p.Name+" "+p.Token.Reveal()+" "+p.OIDCTokenFile+" "+p.RunnerPoolID)
+		}
+		if diff := cmp.Diff([]string{"exchange  /o top", "own-token pul-a  top", "own-file pul-b  top"},
+			got); diff != "" {
+			t.Error(diff)
+		}
+	})
 
-func TestAPodTemplateOfItsOwnTakesThePlaceOfTheInheritedOne(t *testing.T) {
-	src := source(`
+	t.Run("an own Pod template replaces the inherited one", func(t *testing.T) {
+		src := source(`
 deploy_target: kubernetes
 pod_template: {spec: {nodeSelector: {disk: ssd}}}
 pools:
@@ -95,123 +128,270 @@ pools:
   - {name: c, token: pul-c, pod_template_file: pod.json}
   - {name: d, token: pul-d, pod_template_file: empty}
 `)
-	src.ReadFile = files(map[string]string{"pod.json": `{"metadata": {"labels": {"team": "c"}}}`, "empty": ""})
-	config := must(t, src)
-	label := func(team string) map[string]any {
-		return map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": team}}}
-	}
-	want := []map[string]any{{"spec": map[string]any{"nodeSelector": map[string]any{"disk": "ssd"}}}, label("b"), label("c"), nil}
-	for i, p := range config.Pools {
-		if diff := cmp.Diff(want[i], p.PodTemplate); diff != "" {
-			t.Errorf("pool %s: %s", p.Name, diff)
+		src.ReadFile = files(map[string]string{"pod.json": `{"metadata": {"labels": {"team": "c"}}}`, "empty": ""})
+		config := must(t, src)
+		label := func(team string) map[string]any {
+			return map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": team}}}
 		}
-	}
-	if !slices.Equal(config.Files, []string{"empty", "pod.json"}) {
-		t.Errorf("files are %v", config.Files)
-	}
-}
+		want := []map[string]any{
+			{"spec": map[string]any{"nodeSelector": map[string]any{"disk": "ssd"}}},
+			label("b"),
+			label("c"),
+			nil,
+		}
+		for i, p := range config.Pools {
+			if diff := cmp.Diff(want[i], p.PodTemplate); diff != "" {
+				t.Errorf("pool %s: %s", p.Name, diff)
+			}
+		}
+		if !slices.Equal(config.Files, []string{"empty", "pod.json"}) {
+			t.Errorf("files are %v", config.Files)
+		}
+	})
 
-func TestTheTemplateOfThePublicPackagingIsReadWhereItIsMounted(t *testing.T) {
-	read := func(target, content string) (*schema.Config, position.Problems) {
-		src := source("token: pul-a\ndeploy_target: " + target + "\n")
-		src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: content})
-		return schema.Load(src)
-	}
-	template := `{"spec": {"nodeSelector": {"disk": "ssd"}}}`
-	if config, problems := read("kubernetes", template); len(problems) > 0 || config.Pools[0].PodTemplate == nil {
-		t.Errorf("it is not read: %v", problems)
-	}
-	if config, problems := read("docker", "["); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
-		t.Errorf("it is read for Docker: %v", problems)
-	}
-	one, _ := read("kubernetes", template)
-	two, _ := read("kubernetes", `{"spec": {"nodeSelector": {"disk": "hdd"}}}`)
-	changed := 0
-	for i, setting := range one.Settings() {
-		if !setting.Same(two.Settings()[i]) {
-			changed++
-			if setting.Key != "pod_template_file" || setting.Value != schema.DefaultPodTemplateFile {
-				t.Errorf("a change of it shows as one of %s: %s", setting.Key, setting.Value)
-			}
-		}
-	}
-	if changed != 1 {
-		t.Errorf("a change of it shows %d times", changed)
-	}
-	for _, content := range []string{"", "{}", "\n", "null"} {
-		if config, problems := read("kubernetes", content); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
-			t.Errorf("%q is no empty template: %v", content, problems)
-		}
-	}
-	if _, problems := read("kubernetes", `{"spec": {"nodeSelecter": {}}}`); len(problems) == 0 || problems[0].File != schema.DefaultPodTemplateFile || problems[0].Line != 1 {
-		t.Errorf("a wrong template is taken: %v", problems)
-	}
-	src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
-	if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != position.RuleFile {
-		t.Errorf("a folder that is named outright is taken: %v", problems)
-	}
-}
+	t.Run("with different kinds of jobs may share a token", func(t *testing.T) {
+		must(
+			t,
+			source(
+				"token: pul-a\npools:\n- {name: a, enabled_workflow_types: [deployment]}\n"+
+					"- {name: b, enabled_workflow_types: [insights_scan]}\n",
+			),
+		)
+	})
 
-// TestOtherTemplatesTakeThePlaceOfTheMountedOne expects a warning where a template of
-// the public packaging is mounted and has no effect.
-func TestOtherTemplatesTakeThePlaceOfTheMountedOne(t *testing.T) {
-	const mounted, own = `{"spec": {"nodeSelector": {"disk": "ssd"}}}`, `{"spec": {"hostname": "a"}}`
-	for name, c := range map[string]struct {
-		keys, mounted string
-		warned        string // path of the warning; empty is none
-	}{
-		"pod_template":              {"pod_template: " + own, mounted, "pod_template"},
-		"pod_template_file":         {"pod_template_file: pod.json", mounted, "pod_template_file"},
-		"broken file":               {"pod_template: " + own, "{", "pod_template"},
-		"empty file":                {"pod_template: " + own, "{}", ""},
-		"the same content":          {"pod_template_file: pod.json", own, ""},
-		"the same file":             {"pod_template_file: /mnt/../mnt/worker-pod.json", mounted, ""},
-		"pod_template that is none": {"pod_template: {}", mounted, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			src := source("token: pul-a\ndeploy_target: kubernetes\n" + c.keys + "\n")
-			src.ReadFile = files(map[string]string{
-				schema.DefaultPodTemplateFile: c.mounted, "pod.json": own, "/mnt/../mnt/worker-pod.json": c.mounted,
-			})
-			config, problems := schema.Load(src)
-			if config == nil {
-				t.Fatal(problems)
+	// A pool has the same settings if a separate file contains its keys and those of the top
+	// level.
+	t.Run("are the same in separate files", func(t *testing.T) {
+		all := fields(t)
+		rapid.Check(t, func(t *rapid.T) {
+			draw := func(label string) []setting {
+				var some []setting
+				for _, f := range all {
+					if f.Pool && effective(f) && !strings.HasSuffix(f.Key, "_file") &&
+						!strings.HasPrefix(f.Key, "request_retry") &&
+						f.Key != "token" &&
+						rapid.IntRange(0, 3).Draw(t, label+f.Key) == 0 {
+						some = append(some, drawSetting(t, f))
+					}
+				}
+				return some
 			}
-			if c.warned == "" && len(problems) > 0 {
-				t.Errorf("problems %v", problems)
+			top := draw("top ")
+			file := fileOf(top) + "pools:\n"
+			var alone []string
+			for i := range rapid.IntRange(1, 3).Draw(t, "pools") {
+				own := append(draw("own "), setting{key: "token", file: fmt.Sprintf("pul-%d", i)})
+				merged := slices.Clone(own)
+				for _, s := range top {
+					if !slices.ContainsFunc(own, func(o setting) bool { return o.key == s.key }) {
+						merged = append(merged, s)
+					}
+				}
+				alone = append(alone, fileOf(merged))
+				file += fmt.Sprintf(
+					"- name: p%d\n  ",
+					i,
+				) + strings.ReplaceAll(
+					strings.TrimSuffix(fileOf(own), "\n"),
+					"\n",
+					"\n  ",
+				) + "\n"
 			}
-			if c.warned != "" && (len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Path != c.warned || problems[0].Line != 3) {
-				t.Errorf("problems %+v", problems)
+			together, problems := schema.Load(source(file))
+			if together == nil {
+				t.Fatalf("%v\n%s", problems, file)
 			}
-			if got := config.Pools[0].PodTemplate; (name == "pod_template that is none") != (got == nil) {
-				t.Errorf("the template is %v", got)
+			for i, text := range alone {
+				one, problems := schema.Load(source(text))
+				if one == nil {
+					t.Fatalf("%v\n%s", problems, text)
+				}
+				got := together.Pools[i]
+				got.Name = schema.DefaultPool
+				if diff := cmp.Diff(one.Pools[0], got); diff != "" {
+					t.Fatalf("pool %d of\n%s\n%s", i, file, diff)
+				}
+				if diff := cmp.Diff(settingsOf(one, schema.DefaultPool), settingsOf(together,
+					together.Pools[i].Name)); diff != "" {
+					t.Fatalf("settings of pool %d of\n%s\n%s", i, file, diff)
+				}
 			}
 		})
-	}
-	t.Run("Docker", func(t *testing.T) {
-		src := source("token: pul-a\npod_template: " + own + "\n")
-		src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: mounted})
-		if _, problems := schema.Load(src); len(problems) > 0 {
-			t.Errorf("problems %v", problems)
+	})
+
+	t.Run("a whole number and a fraction are different values", func(t *testing.T) {
+		for _, pair := range [][2]string{{"2", "2.0"}, {"2.0", "2"}} {
+			_, problems := schema.Load(
+				source(
+					fmt.Sprintf(
+						"pools:\n- {name: a, token: pul-a, max_concurrent_workflows: %s}\n"+
+							"- {name: b, token: pul-b, max_concurrent_workflows: %s}\n",
+						pair[0],
+						pair[1],
+					),
+				),
+			)
+			wrong := "pools.0.max_concurrent_workflows"
+			if pair[1] == "2.0" {
+				wrong = "pools.1.max_concurrent_workflows"
+			}
+			if len(problems) != 1 || problems[0].Path != wrong {
+				t.Errorf("%s and %s: %v, want %s to be wrong", pair[0], pair[1], problems, wrong)
+			}
 		}
 	})
-	t.Run("a mounted file that cannot be read is no missing one", func(t *testing.T) {
-		src := source("token: pul-a\ndeploy_target: kubernetes\n")
-		src.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrPermission }
-		if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].File != schema.DefaultPodTemplateFile || problems[0].Hint == "" {
-			t.Errorf("problems %+v", problems)
+
+	t.Run("an invalid value is reported in each pool", func(t *testing.T) {
+		_, problems := schema.Load(source(`
+polling_interval: 1 s
+pools:
+  - {name: a, token: pul-a, polling_interval: 1 s, docker: {labels: [good=1, bad]}}
+  - {name: b, token: pul-b, polling_interval: 1s, docker: {labels: [bad]}}
+  - {name: c, token: pul-c, polling_interval: 1 s, docker: {labels: [good=1, bad]}, pull_image: "yes"}
+  - {name: d, token: pul-d, polling_interval: 1, pull_image: yes please}
+  - nothing
+`))
+		var got []string
+		for _, p := range problems {
+			got = append(got, fmt.Sprintf("%d:%d %s", p.Line, p.Column, p.Path))
+		}
+		want := []string{
+			"2:19 polling_interval",
+			"4:47 pools.0.polling_interval", "4:78 pools.0.docker.labels.1",
+			"5:69 pools.1.docker.labels.0",
+			"6:47 pools.2.polling_interval", "6:78 pools.2.docker.labels.1", "6:97 pools.2.pull_image",
+			"7:47 pools.3.polling_interval", "7:62 pools.3.pull_image",
+			"8:5 pools.4",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+
+	t.Run("with one token file are rejected without the file", func(t *testing.T) {
+		src := source("pools: [{name: a, token_file: /run/x}, {name: b, token_file: /run//x}]")
+		src.ReadFile, src.Elsewhere = files(nil), true
+		if config, problems := schema.Load(src); config != nil || len(problems) != 1 ||
+			problems[0].Rule != position.RulePools {
+			t.Errorf("problems: %v", problems)
 		}
 	})
 }
 
-// newCertificate makes a certificate in PEM form.
+func TestLoadPodTemplate(t *testing.T) {
+	t.Run("is read from the mounted file", func(t *testing.T) {
+		read := func(target, content string) (*schema.Config, position.Problems) {
+			src := source("token: pul-a\ndeploy_target: " + target + "\n")
+			src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: content})
+			return schema.Load(src)
+		}
+		template := `{"spec": {"nodeSelector": {"disk": "ssd"}}}`
+		if config, problems := read("kubernetes", template); len(problems) > 0 || config.Pools[0].PodTemplate == nil {
+			t.Errorf("the file is not read: %v", problems)
+		}
+		if config, problems := read("docker", "["); len(problems) > 0 || config.Pools[0].PodTemplate != nil {
+			t.Errorf("the file is read for Docker: %v", problems)
+		}
+		one, _ := read("kubernetes", template)
+		two, _ := read("kubernetes", `{"spec": {"nodeSelector": {"disk": "hdd"}}}`)
+		changed := 0
+		for i, setting := range one.Settings() {
+			if !setting.Same(two.Settings()[i]) {
+				changed++
+				if setting.Key != "pod_template_file" || setting.Value != schema.DefaultPodTemplateFile {
+					t.Errorf("a change of the file changes the setting %s: %s", setting.Key, setting.Value)
+				}
+			}
+		}
+		if changed != 1 {
+			t.Errorf("a change of the file changes %d settings, want 1", changed)
+		}
+		for _, content := range []string{"", "{}", "\n", "null"} {
+			if config, problems := read("kubernetes", content); len(problems) > 0 ||
+				config.Pools[0].PodTemplate != nil {
+				t.Errorf("%q is not an empty template: %v", content, problems)
+			}
+		}
+		if _, problems := read("kubernetes", `{"spec": {"nodeSelecter": {}}}`); len(problems) == 0 ||
+			problems[0].File != schema.DefaultPodTemplateFile ||
+			problems[0].Line != 1 {
+			t.Errorf("an invalid template is accepted: %v", problems)
+		}
+		src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
+		if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != position.RuleFile {
+			t.Errorf("a folder in pod_template_file is accepted: %v", problems)
+		}
+	})
+
+	// A mounted template that has no effect causes a warning.
+	t.Run("other templates replace the mounted one", func(t *testing.T) {
+		const mounted, own = `{"spec": {"nodeSelector": {"disk": "ssd"}}}`, `{"spec": {"hostname": "a"}}`
+		for name, c := range map[string]struct {
+			keys, mounted string
+			warned        string // path of the warning; may be empty
+		}{
+			"pod_template":               {"pod_template: " + own, mounted, "pod_template"},
+			"pod_template_file":          {"pod_template_file: pod.json", mounted, "pod_template_file"},
+			"broken file":                {"pod_template: " + own, "{", "pod_template"},
+			"empty file":                 {"pod_template: " + own, "{}", ""},
+			"the same content":           {"pod_template_file: pod.json", own, ""},
+			"the same file":              {"pod_template_file: /mnt/../mnt/worker-pod.json", mounted, ""},
+			"pod_template that is empty": {"pod_template: {}", mounted, ""},
+		} {
+			t.Run(name, func(t *testing.T) {
+				src := source("token: pul-a\ndeploy_target: kubernetes\n" + c.keys + "\n")
+				src.ReadFile = files(map[string]string{
+					schema.DefaultPodTemplateFile: c.mounted, "pod.json": own, "/mnt/../mnt/worker-pod.json": c.mounted,
+				})
+				config, problems := schema.Load(src)
+				if config == nil {
+					t.Fatal(problems)
+				}
+				if c.warned == "" && len(problems) > 0 {
+					t.Errorf("problems %v", problems)
+				}
+				if c.warned != "" &&
+					(len(problems) != 1 || problems[0].Severity != position.Warning ||
+						problems[0].Path != c.warned || problems[0].Line != 3) {
+					t.Errorf("problems %+v", problems)
+				}
+				if got := config.Pools[0].PodTemplate; (name == "pod_template that is empty") != (got == nil) {
+					t.Errorf("the template is %v", got)
+				}
+			})
+		}
+		t.Run("Docker", func(t *testing.T) {
+			src := source("token: pul-a\npod_template: " + own + "\n")
+			src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: mounted})
+			if _, problems := schema.Load(src); len(problems) > 0 {
+				t.Errorf("problems %v", problems)
+			}
+		})
+		t.Run("a mounted file that cannot be read is an error", func(t *testing.T) {
+			src := source("token: pul-a\ndeploy_target: kubernetes\n")
+			src.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrPermission }
+			if _, problems := schema.Load(src); len(problems.Errors()) != 1 ||
+				problems[0].File != schema.DefaultPodTemplateFile ||
+				problems[0].Hint == "" {
+				t.Errorf("problems %+v", problems)
+			}
+		})
+	})
+}
+
+// newCertificate returns a new certificate in PEM form.
 func newCertificate(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +399,7 @@ func newCertificate(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func TestCertificatesAreReadWithoutTheWordsAroundThem(t *testing.T) {
+func TestLoadCertificates(t *testing.T) {
 	one, two := newCertificate(t), newCertificate(t)
 	src := source("token: pul-a\nca_file: ca.pem\n")
 	src.ReadFile = files(map[string]string{"ca.pem": "# of the gateway\n" + one + "\nof the service\n" + two})
@@ -228,23 +408,21 @@ func TestCertificatesAreReadWithoutTheWordsAroundThem(t *testing.T) {
 	}
 }
 
-func TestKindsOfJobsOfTheirOwnLetTwoPoolsShareAToken(t *testing.T) {
-	must(t, source("token: pul-a\npools:\n- {name: a, enabled_workflow_types: [deployment]}\n- {name: b, enabled_workflow_types: [insights_scan]}\n"))
-}
-
-func TestATokenThatOthersMayReadIsWarnedOf(t *testing.T) {
+func TestLoadReadableToken(t *testing.T) {
 	for _, test := range []struct {
 		file string
 		mode fs.FileMode
 		want int
 	}{
-		{"token: pul-a", 0o644, 1}, {"token: pul-a", 0o640, 1}, {"token: pul-a", 0o600, 0}, {"token: pul-a", 0, 0}, {"token_file: t", 0o644, 0},
+		{"token: pul-a", 0o644, 1}, {"token: pul-a", 0o640, 1}, {"token: pul-a", 0o600, 0}, {"token: pul-a", 0,
+			0}, {"token_file: t", 0o644, 0},
 		{"pools: [{name: a, token: pul-a}]", 0o604, 1},
 	} {
 		src := source(test.file)
 		src.Mode, src.ReadFile = test.mode, files(map[string]string{"t": "pul-a"})
 		config, problems := schema.Load(src)
-		if config == nil || len(problems) != test.want || test.want > 0 && problems[0].Rule != position.RuleReadableToken {
+		if config == nil || len(problems) != test.want ||
+			test.want > 0 && problems[0].Rule != position.RuleReadableToken {
 			t.Errorf("%s with mode %o: %v", test.file, test.mode, problems)
 		}
 	}
@@ -253,7 +431,7 @@ func TestATokenThatOthersMayReadIsWarnedOf(t *testing.T) {
 	mustBeOverlaid(t, src, 1)
 }
 
-func TestTheAgentsPodMustGiveItTheTimeThatItWants(t *testing.T) {
+func TestLoadTerminationGrace(t *testing.T) {
 	src := source("token: pul-a\nshutdown_timeout: 10m\n")
 	src.TerminationGrace = 10*time.Minute + 30*time.Second
 	must(t, src)
@@ -264,8 +442,32 @@ func TestTheAgentsPodMustGiveItTheTimeThatItWants(t *testing.T) {
 	}
 }
 
-func TestSettingsTellEveryKeyWithItsOriginAndNoSecret(t *testing.T) {
-	src := source(`
+func TestSettings(t *testing.T) {
+	t.Run("mask possible secrets in a Pod template", func(t *testing.T) {
+		src := source(`
+token: pul-x
+pod_template:
+  metadata: {annotations: {vault: s3cr3t}}
+  spec:
+    containers:
+      - name: pulumi-workflow
+        livenessProbe: {httpGet: {path: "/live?key=s3cr3t", port: 80}}
+    volumes:
+      - {name: a, csi: {driver: d, volumeAttributes: {password: s3cr3t}}}
+      - {name: b, flexVolume: {driver: d, options: {password: s3cr3t}}}
+`)
+		for _, s := range must(t, src).Settings() {
+			if s.Key != "pod_template" {
+				continue
+			}
+			if strings.Contains(s.Value, "s3cr3t") || strings.Count(s.Value, "[secret]") != 4 ||
+				!strings.Contains(s.Value, "/live?") {
+				t.Errorf("got %s, want 4 marks and no secret", s.Value)
+			}
+		}
+	})
+	t.Run("have every key with its origin and no secret", func(t *testing.T) {
+		src := source(`
 http_server_port: 9090
 ca_file: ca.pem
 pools:
@@ -274,130 +476,146 @@ pools:
     docker: {labels: ["a=b c"], cpus: 1.5}
     pod_template: {spec: {containers: [{name: pulumi-workflow, env: [{name: PASSWORD, value: hunter2}]}]}}
 `)
-	src.Environ = map[string]string{"PULUMI_AGENT_POLLING_INTERVAL": "20s"}
-	src.ReadFile = files(map[string]string{"ca.pem": newCertificate(t)})
-	config := must(t, src)
-	got := map[string]string{}
-	count := map[string]int{}
-	for _, s := range config.Settings() {
-		count[s.Pool]++
-		if s.Origin != (position.Origin{}) || s.Key == "health_threshold" || s.Key == "working_directory" || s.Key == "request_timeout" {
-			got[s.Pool+"/"+s.Key] = s.Value + " from " + s.Origin.String()
-		}
-	}
-	want := map[string]string{
-		"/http_server_port": "9090 from agent.yaml:2", "/health_threshold": "1m from default",
-		"prod/ca_file": "ca.pem from agent.yaml:3", "prod/token": "[secret] from agent.yaml:6", "prod/request_timeout": "30s from default",
-		"prod/docker.labels": `["a=b c"] from agent.yaml:7`, "prod/docker.cpus": "1.5 from agent.yaml:7",
-		"prod/pod_template":     `{spec: {containers: [{env: [{name: PASSWORD, value: "[secret]"}], name: pulumi-workflow}]}} from agent.yaml:8`,
-		"prod/polling_interval": "20s from PULUMI_AGENT_POLLING_INTERVAL", "prod/working_directory": "/opt/cmwa from default",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	keys := map[string]int{}
-	for _, f := range fields(t) {
-		switch {
-		case !effective(f) && f.Kind != schema.KindTree, f.OnlyVariable, f.Key == "pools.name":
-		case f.Pool:
-			keys["prod"]++
-		default:
-			keys[""]++
-		}
-	}
-	keys[""]++ // max_concurrent_workflows of all pools, beside that of each
-	if diff := cmp.Diff(keys, count); diff != "" {
-		t.Errorf("settings of the agent and the pool: %s", diff)
-	}
-}
-
-func TestSettingsDifferWhereWhatTheyNameDiffers(t *testing.T) {
-	load := func(file, token, pod string) map[string]schema.Setting {
-		src := source(file)
-		src.ReadFile = files(map[string]string{"t": token, "pod": pod})
-		settings := map[string]schema.Setting{}
-		for _, s := range must(t, src).Settings() {
-			settings[s.Key] = s
-		}
-		return settings
-	}
-	changed := func(a, b map[string]schema.Setting) string {
-		var keys []string
-		for key := range a {
-			if !a[key].Same(b[key]) {
-				keys = append(keys, key)
+		src.Environ = map[string]string{"PULUMI_AGENT_POLLING_INTERVAL": "20s"}
+		src.ReadFile = files(map[string]string{"ca.pem": newCertificate(t)})
+		config := must(t, src)
+		got := map[string]string{}
+		count := map[string]int{}
+		for _, s := range config.Settings() {
+			count[s.Pool]++
+			if s.Origin != (position.Origin{}) || s.Key == "health_threshold" || s.Key == "working_directory" ||
+				s.Key == "request_timeout" {
+				got[s.Pool+"/"+s.Key] = s.Value + " from " + s.Origin.String()
 			}
 		}
-		slices.Sort(keys)
-		return strings.Join(keys, " ")
-	}
-	before := load("token_file: t\npod_template_file: pod", "pul-a", "{}")
-	for name, test := range map[string]struct {
-		after map[string]schema.Setting
-		want  string
-	}{
-		"nothing":      {load("# x\npod_template_file: pod\ntoken_file: 't'", "pul-a\n", ""), ""},
-		"the token":    {load("token_file: t\npod_template_file: pod", "pul-b", "{}"), "token_file"},
-		"the template": {load("token_file: t\npod_template_file: pod", "pul-a", "{spec: {priority: 3}}"), "pod_template_file"},
-		"the kind":     {load("token: pul-a\npod_template_file: pod", "", "{}"), "token token_file"},
-		"two":          {load("token_file: t\npod_template_file: pod\npull_image: false\ndocker: {network: x}", "pul-a", "{}"), "docker.network pull_image"},
-	} {
-		if got := changed(before, test.after); got != test.want {
-			t.Errorf("%s: changed are %q, want %q", name, got, test.want)
+		want := map[string]string{
+			"/http_server_port": "9090 from agent.yaml:2", "/health_threshold": "1m from default",
+			"prod/ca_file": "ca.pem from agent.yaml:3", "prod/token": "[secret] from agent.yaml:6", "p" +
+				"rod/request_timeout": "30s from default",
+			"prod/docker.labels": `["a=b c"] from agent.yaml:7`, "prod/docker.cpus": "1.5 from agent.yaml:7",
+			"prod/pod_template": `{spec: {containers: [{env: [{name: PASSWORD, value: "[secret]"}], name: ` +
+				`pulumi-workflow}]}} from agent.yaml:8`,
+			"prod/polling_interval":  "20s from PULUMI_AGENT_POLLING_INTERVAL",
+			"prod/working_directory": "/opt/cmwa from default",
 		}
-	}
-}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		keys := map[string]int{}
+		for _, f := range fields(t) {
+			switch {
+			case !effective(f) && f.Kind != schema.KindTree, f.OnlyVariable, f.Key == "pools.name":
+			case f.Pool:
+				keys["prod"]++
+			default:
+				keys[""]++
+			}
+		}
+		keys[""]++ // max_concurrent_workflows is a setting of the whole agent too
+		if diff := cmp.Diff(keys, count); diff != "" {
+			t.Errorf("settings of the agent and the pool: %s", diff)
+		}
+	})
 
-// A file with pools means what each pool would mean in a file of its own, with the
-// keys of the top level beside it.
-func TestAPoolIsTheSameInAFileOfItsOwn(t *testing.T) {
-	all := fields(t)
-	rapid.Check(t, func(t *rapid.T) {
-		draw := func(label string) []setting {
-			var some []setting
-			for _, f := range all {
-				if f.Pool && effective(f) && !strings.HasSuffix(f.Key, "_file") && !strings.HasPrefix(f.Key, "request_retry") && f.Key != "token" && rapid.IntRange(0, 3).Draw(t, label+f.Key) == 0 {
-					some = append(some, drawSetting(t, f))
+	t.Run("differ if the named files differ", func(t *testing.T) {
+		load := func(file, token, pod string) map[string]schema.Setting {
+			src := source(file)
+			src.ReadFile = files(map[string]string{"t": token, "pod": pod})
+			settings := map[string]schema.Setting{}
+			for _, s := range must(t, src).Settings() {
+				settings[s.Key] = s
+			}
+			return settings
+		}
+		changed := func(a, b map[string]schema.Setting) string {
+			var keys []string
+			for key := range a {
+				if !a[key].Same(b[key]) {
+					keys = append(keys, key)
 				}
 			}
-			return some
+			slices.Sort(keys)
+			return strings.Join(keys, " ")
 		}
-		top := draw("top ")
-		file := fileOf(top) + "pools:\n"
-		var alone []string
-		for i := range rapid.IntRange(1, 3).Draw(t, "pools") {
-			own := append(draw("own "), setting{key: "token", file: fmt.Sprintf("pul-%d", i)})
-			merged := slices.Clone(own)
-			for _, s := range top {
-				if !slices.ContainsFunc(own, func(o setting) bool { return o.key == s.key }) {
-					merged = append(merged, s)
+		before := load("token_file: t\npod_template_file: pod", "pul-a", "{}")
+		for name, test := range map[string]struct {
+			after map[string]schema.Setting
+			want  string
+		}{
+			"nothing":   {load("# x\npod_template_file: pod\ntoken_file: 't'", "pul-a\n", ""), ""},
+			"the token": {load("token_file: t\npod_template_file: pod", "pul-b", "{}"), "token_file"},
+			"the template": {load("token_file: t\npod_template_file: pod", "pul-a", "{spec: {priority: 3}}"),
+				"pod_template_file"},
+			"the kind": {load("token: pul-a\npod_template_file: pod", "", "{}"), "token token_file"},
+			"two": {load("token_file: t\npod_template_file: pod\npull_image: false\ndocker: {network: x}",
+				"pul-a", "{}"), "docker.network pull_image"},
+		} {
+			if got := changed(before, test.after); got != test.want {
+				t.Errorf("%s: the settings %q differ, want %q", name, got, test.want)
+			}
+		}
+	})
+
+	t.Run("do not show a token in place of a file name", func(t *testing.T) {
+		for _, key := range []string{"token_file", "oidc_token_file", "ca_file", "pod_template_file"} {
+			for _, token := range []string{canary, "eyJhbGciOi" + canary} {
+				config, problems := schema.Load(
+					source("organization_name: a\nrunner_pool_id: p\n" + key + ": " + token),
+				)
+				if got := output(config, problems); config != nil || strings.Contains(got, canary[4:12]) {
+					t.Errorf("%s: %s", key, got)
 				}
 			}
-			alone = append(alone, fileOf(merged))
-			file += fmt.Sprintf("- name: p%d\n  ", i) + strings.ReplaceAll(strings.TrimSuffix(fileOf(own), "\n"), "\n", "\n  ") + "\n"
 		}
-		together, problems := schema.Load(source(file))
-		if together == nil {
-			t.Fatalf("%v\n%s", problems, file)
+		src := source("token: pul-x\nworkflow_runners_directory: $PULUMI_AGENT_TOKEN/bin\n")
+		src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": canary}
+		config, problems := schema.Load(src)
+		if got := output(config, problems) + fmt.Sprint(config.Settings()); strings.Contains(got, canary[4:12]) {
+			t.Error(got)
 		}
-		for i, text := range alone {
-			one, problems := schema.Load(source(text))
-			if one == nil {
-				t.Fatalf("%v\n%s", problems, text)
+	})
+
+	t.Run("mask secrets in unusual places", func(t *testing.T) {
+		for _, file := range []string{
+			"pod_template: {spec: {initContainers: [{name: a, image: b, args: [--password, %s]}]}}",
+			"pod_template: {spec: {initContainers: [{name: a, image: b, command: [sh, -c, 'X=%s run']}]}}",
+			"pod_template: {spec: {containers: [{name: pulumi-workflow, env: [{name: A, value: %s}]}]}}",
+			"pod_template: {metadata: {annotations: {a: %s}}}",
+			"docker: {labels: [apikey=%s]}", "docker: {volumes: ['/%s:/x']}", "organization_name: %s",
+			"env_forward_allowlist: [%s]", "working_directory: /x/%s",
+		} {
+			config := must(t, source("token: pul-x\n"+strings.ReplaceAll(file, "%s", canary)))
+			if got := fmt.Sprintf("%v %+v", config.Settings(), config.Settings()); strings.Contains(got, canary[4:12]) {
+				t.Errorf("%s shows the token:\n%s", file, got)
 			}
-			got := together.Pools[i]
-			got.Name = schema.DefaultPool
-			if diff := cmp.Diff(one.Pools[0], got); diff != "" {
-				t.Fatalf("pool %d of\n%s\n%s", i, file, diff)
-			}
-			if diff := cmp.Diff(settingsOf(one, schema.DefaultPool), settingsOf(together, together.Pools[i].Name)); diff != "" {
-				t.Fatalf("settings of pool %d of\n%s\n%s", i, file, diff)
+		}
+	})
+
+	t.Run("are the same in another notation", func(t *testing.T) {
+		one := must(
+			t,
+			source(
+				"token: pul-a\nservice_url: https://a/\npolling_interval: 1m\ndocker: {memory: 1g, cpus: 2}\n"+
+					"enabled_workflow_types: [deployment, insights_scan]\n",
+			),
+		).Settings()
+		two := must(
+			t,
+			source(
+				"token: pul-a\nservice_url: https://a\npolling_interval: 60s\n"+
+					"docker: {memory: 1024m, cpus: '2.0'}\nenabled_workflow_types: [insights_scan, deployment, "+
+					"deployment]\nmax_concurrent_workflows: 1\n",
+			),
+		).Settings()
+		for i := range one {
+			if !one[i].Same(two[i]) {
+				t.Errorf("%s differs: %s and %s", one[i].Key, one[i].Value, two[i].Value)
 			}
 		}
 	})
 }
 
-// settingsOf is what the settings of a pool say, less where.
+// settingsOf returns the settings of a pool without their origins.
 func settingsOf(config *schema.Config, pool string) (lines []string) {
 	for _, s := range config.Settings() {
 		if s.Pool == pool {
@@ -405,46 +623,6 @@ func settingsOf(config *schema.Config, pool string) (lines []string) {
 		}
 	}
 	return lines
-}
-
-func TestAWholeNumberAndOneWithAPointAreNotTheSame(t *testing.T) {
-	for _, pair := range [][2]string{{"2", "2.0"}, {"2.0", "2"}} {
-		_, problems := schema.Load(source(fmt.Sprintf("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: %s}\n- {name: b, token: pul-b, max_concurrent_workflows: %s}\n", pair[0], pair[1])))
-		wrong := "pools.0.max_concurrent_workflows"
-		if pair[1] == "2.0" {
-			wrong = "pools.1.max_concurrent_workflows"
-		}
-		if len(problems) != 1 || problems[0].Path != wrong {
-			t.Errorf("%s and %s: %v, want %s to be wrong", pair[0], pair[1], problems, wrong)
-		}
-	}
-}
-
-func TestAValueThatSeveralPoolsSetIsWrongInEach(t *testing.T) {
-	_, problems := schema.Load(source(`
-polling_interval: 1 s
-pools:
-  - {name: a, token: pul-a, polling_interval: 1 s, docker: {labels: [good=1, bad]}}
-  - {name: b, token: pul-b, polling_interval: 1s, docker: {labels: [bad]}}
-  - {name: c, token: pul-c, polling_interval: 1 s, docker: {labels: [good=1, bad]}, pull_image: "yes"}
-  - {name: d, token: pul-d, polling_interval: 1, pull_image: yes please}
-  - nothing
-`))
-	var got []string
-	for _, p := range problems {
-		got = append(got, fmt.Sprintf("%d:%d %s", p.Line, p.Column, p.Path))
-	}
-	want := []string{
-		"2:19 polling_interval",
-		"4:47 pools.0.polling_interval", "4:78 pools.0.docker.labels.1",
-		"5:69 pools.1.docker.labels.0",
-		"6:47 pools.2.polling_interval", "6:78 pools.2.docker.labels.1", "6:97 pools.2.pull_image",
-		"7:47 pools.3.polling_interval", "7:62 pools.3.pull_image",
-		"8:5 pools.4",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
 }
 
 func FuzzPools(f *testing.F) {
@@ -463,15 +641,7 @@ func FuzzPools(f *testing.F) {
 	})
 }
 
-func TestTwoPoolsWithOneTokenFileAreRefusedWhereTheFileIsNot(t *testing.T) {
-	src := source("pools: [{name: a, token_file: /run/x}, {name: b, token_file: /run//x}]")
-	src.ReadFile, src.Elsewhere = files(nil), true
-	if config, problems := schema.Load(src); config != nil || len(problems) != 1 || problems[0].Rule != position.RulePools {
-		t.Errorf("problems: %v", problems)
-	}
-}
-
-func TestAFileThatThisUserMayNotReadIsOneOfTheAgentsMachine(t *testing.T) {
+func TestLoadForbiddenFile(t *testing.T) {
 	for _, fault := range []error{fs.ErrPermission, syscall.ENOTDIR} {
 		src := source("token_file: /root/token\nca_file: /root/ca.pem\n")
 		src.ReadFile = func(string) ([]byte, error) { return nil, fault }
@@ -481,55 +651,13 @@ func TestAFileThatThisUserMayNotReadIsOneOfTheAgentsMachine(t *testing.T) {
 	}
 }
 
-func TestATokenInPlaceOfAFileNameIsNeverShown(t *testing.T) {
-	for _, key := range []string{"token_file", "oidc_token_file", "ca_file", "pod_template_file"} {
-		for _, token := range []string{canary, "eyJhbGciOi" + canary} {
-			config, problems := schema.Load(source("organization_name: a\nrunner_pool_id: p\n" + key + ": " + token))
-			if got := output(config, problems); config != nil || strings.Contains(got, canary[4:12]) {
-				t.Errorf("%s: %s", key, got)
-			}
-		}
-	}
-	src := source("token: pul-x\nworkflow_runners_directory: $PULUMI_AGENT_TOKEN/bin\n")
-	src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": canary}
-	config, problems := schema.Load(src)
-	if got := output(config, problems) + fmt.Sprint(config.Settings()); strings.Contains(got, canary[4:12]) {
-		t.Error(got)
-	}
-}
-
-func TestSecretsInOddPlacesAreMaskedInSettings(t *testing.T) {
-	for _, file := range []string{
-		"pod_template: {spec: {initContainers: [{name: a, image: b, args: [--password, %s]}]}}",
-		"pod_template: {spec: {initContainers: [{name: a, image: b, command: [sh, -c, 'X=%s run']}]}}",
-		"pod_template: {spec: {containers: [{name: pulumi-workflow, env: [{name: A, value: %s}]}]}}",
-		"pod_template: {metadata: {annotations: {a: %s}}}",
-		"docker: {labels: [apikey=%s]}", "docker: {volumes: ['/%s:/x']}", "organization_name: %s", "env_forward_allowlist: [%s]", "working_directory: /x/%s",
-	} {
-		config := must(t, source("token: pul-x\n"+strings.ReplaceAll(file, "%s", canary)))
-		if got := fmt.Sprintf("%v %+v", config.Settings(), config.Settings()); strings.Contains(got, canary[4:12]) {
-			t.Errorf("%s shows the token:\n%s", file, got)
-		}
-	}
-}
-
-func TestAMappingWithoutKeysIsNone(t *testing.T) {
+func TestLoadEmptyMapping(t *testing.T) {
 	must(t, source("token: pul-x\ndocker:\n  # network: n\npools:\n- name: a\n  ecs:\n"))
 }
 
-func TestAVariableThatHandsTheTokenToJobsIsWarnedOf(t *testing.T) {
+func TestLoadForwardedToken(t *testing.T) {
 	_, problems := schema.Load(source("token: pul-x\nenv_forward_allowlist: [HOME, PULUMI_AGENT_TOKEN]\n"))
 	if len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Line != 2 {
 		t.Errorf("problems: %v", problems)
-	}
-}
-
-func TestAnotherSpellingOfAValueIsNoChange(t *testing.T) {
-	one := must(t, source("token: pul-a\nservice_url: https://a/\npolling_interval: 1m\ndocker: {memory: 1g, cpus: 2}\nenabled_workflow_types: [deployment, insights_scan]\n")).Settings()
-	two := must(t, source("token: pul-a\nservice_url: https://a\npolling_interval: 60s\ndocker: {memory: 1024m, cpus: '2.0'}\nenabled_workflow_types: [insights_scan, deployment, deployment]\nmax_concurrent_workflows: 1\n")).Settings()
-	for i := range one {
-		if !one[i].Same(two[i]) {
-			t.Errorf("%s differs: %s and %s", one[i].Key, one[i].Value, two[i].Value)
-		}
 	}
 }

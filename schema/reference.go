@@ -5,47 +5,51 @@ import (
 	"strings"
 )
 
-//go:generate go test -run ^TestTheReferenceIsThatOfTheSchema$ -update .
+//go:generate go test -run ^TestReferenceFile$ -update .
 
 // referenceWidth is the longest line of the reference, in columns.
 const referenceWidth = 100
 
-// Reference returns a configuration file in which every key stands with its
-// documentation, commented out, at its default or, where that is nothing, with an
-// example. It is the manual.
+// Reference returns a configuration file with every key and its documentation. All keys
+// except token_file are commented out. Each has its default or, if that is empty, an example.
 func Reference() ([]byte, error) {
+	// The keys of pools.
 	fields, err := Fields()
 	if err != nil {
 		return nil, err
 	}
 	r := &reference{fields: fields}
 	r.introduction()
-	r.heading("What a pool may set for itself. Here it holds for all pools that do not.")
+	r.heading("Keys of a pool. At the top level they apply to all pools that do not set them.")
 	for _, f := range fields {
 		if f.Pool && f.plainTop() {
 			r.key(f)
 		}
 	}
+
+	// The list of pools, and the keys of the agent.
 	r.heading("Pools.")
 	for _, f := range fields {
 		if f.Kind == KindMappings {
 			r.key(f)
 		}
 	}
-	r.heading("What holds for the whole agent.")
+	r.heading("Keys of the agent.")
 	for _, f := range fields {
 		if !f.Pool && f.plainTop() && f.Kind != KindMappings {
 			r.key(f)
 		}
 	}
-	r.heading("What only variables say.")
+
+	// Variables and old names.
+	r.heading("Variables without a key.")
 	for _, f := range fields {
 		if f.OnlyVariable {
 			r.line("")
-			r.prose("", f.Variable+": "+lowerFirst(f.Doc)+" ["+f.Takes()+"]")
+			r.prose("", f.Variable+": "+lowerFirst(f.Doc)+" ["+f.ValueText()+"]")
 		}
 	}
-	r.heading("Old names and keys without effect. cmwa vet warns of those that should be changed.")
+	r.heading("Old names, and keys without effect. cmwa vet warns about those that should be changed.")
 	for _, f := range fields {
 		switch {
 		case f.Old != "":
@@ -53,36 +57,41 @@ func Reference() ([]byte, error) {
 			r.prose("", f.Key+": an old name of "+f.Old+". "+f.Doc)
 		case f.Unused != "":
 			r.line("")
-			r.prose("", f.Key+": without effect, because "+f.Unused+". "+f.Doc)
+			r.prose("", f.Key+": has no effect, because "+f.Unused+". "+f.Doc)
 		case f.Ignored:
 			r.line("")
-			r.prose("", f.Key+": without effect. "+f.Doc)
+			r.prose("", f.Key+": has no effect. "+f.Doc)
 		}
 	}
 	return r.Bytes(), nil
 }
 
-// introduction writes how to read the reference.
+// introduction writes the paragraphs that explain how to use the reference.
 func (r *reference) introduction() {
-	r.prose("", "Every key of "+FileName+
-		", and the manual of it. A key that is commented out stands here at its default, or with an example where "+
-		"the default is to be unset. To set one, remove the # before it, and no more: what follows # and a blank is "+
-		"prose. cmwa explain KEY tells the same, and cmwa vet checks a file.")
+	r.prose("", "Reference of "+FileName+
+		": every key with its documentation. All keys except token_file are commented out. Each has its default, or "+
+		"an example if it is unset by default. To set a key, remove the # in the first column of its line. For a key "+
+		"in a block such as docker, also remove the # of the first line of the block. Keep the # of comments. "+
+		"cmwa explain KEY shows the documentation of one key, and cmwa vet checks a file.")
 	r.line("")
-	r.prose("", "In brackets stands what a key takes, its default, its variable, and when a change takes effect in a "+
-		"running agent:")
+	r.prose("", "The brackets contain the values that a key accepts, its default, its variable, and when a change "+
+		"takes effect in a running agent:")
 	for _, c := range classes() {
-		for _, line := range beside(string(c), c.Meaning(), classColumn, referenceWidth-len("#   ")) {
+		for _, line := range columnText(c.String(), c.Meaning(), classColumn, referenceWidth-len("#   ")) {
 			r.line("#   " + line)
 		}
 	}
-	r.prose("", "A variable that is set and not empty wins over the file, and stays as it was when the agent "+
-		"started. Blanks around it do not count. Units of a duration are h, m, s and ms, as in 1h30m.")
+	r.prose("", "A variable that is not empty overrides the file. It keeps the value that it has when the agent "+
+		"starts. Spaces around the value are ignored. Units of a duration are h, m, s and ms, as in 1h30m.")
 	r.line("")
-	r.prose("", "This file is generated from schema/schema.cue by go generate ./schema.")
+	r.prose("", "A relative path in the file starts at the folder of the file. If no file is there, but one is in the "+
+		"working directory of the agent, the agent uses that one and logs a warning. A relative path in a variable "+
+		"starts at the working directory. ~ and $HOME are not expanded.")
+	r.line("")
+	r.prose("", "This file is generated from schema/schema.cue by make reference.")
 }
 
-// reference is the file as far as it is written.
+// reference is the part of the file that has been written so far.
 type reference struct {
 	bytes.Buffer
 	fields []Field
@@ -124,52 +133,60 @@ func (r *reference) key(f Field) {
 		}
 	}
 	if f.Key == "token_file" {
-		r.prose("", "It is set here because a configuration without any credentials is none.")
+		r.prose("", "It is set here because a configuration needs credentials.")
 		r.setting("", f.Key, f)
 		return
 	}
 	r.setting("#", f.Key, f)
 }
 
-// setting writes the key itself after a prefix that may comment it out.
+// setting writes the key with its value, after a prefix that may comment it out.
 func (r *reference) setting(prefix, key string, f Field) {
 	value := defaultOf(f)
-	if usual := f.Usually(); usual == "" || usual == "unset" || usual == "none" {
+	if text := f.DefaultText(); text == "" || text == "unset" || text == "none" {
 		value = examples()[f.Key]
 	}
 	r.WriteString(entry(prefix, key, value))
 }
 
-// Example returns lines of YAML that set the key, and end in a line feed. It is
-// empty for what no file sets.
+// Example returns lines of YAML that set the key, and end in a line feed. It returns "" for
+// a field that no file should set, and for a mapping, whose keys have examples.
 func (f Field) Example() string {
-	if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored {
+	// The value.
+	if f.OnlyVariable || !f.current() {
 		return ""
 	}
 	value := examples()[f.Key]
 	if value == "" {
+		value = examples()[strings.TrimPrefix(f.Key, poolsPrefix)]
+	}
+	if value == "" {
 		value = defaultOf(f)
 	}
-	key, indent := f.Key, ""
-	outer, inner, nested := strings.Cut(f.Key, ".")
-	switch {
-	case f.Kind == KindMapping:
+	if f.Kind == KindMapping {
 		return ""
-	case outer == "pools" && nested:
-		return "pools:\n  - " + inner + ": " + value + "\n"
-	case nested:
-		key, indent = inner, "  "
 	}
+
+	// The mappings around the key, and the key.
 	var b strings.Builder
-	if nested {
-		b.WriteString(outer + ":\n")
+	path, indent := f.Key, ""
+	if own, ok := strings.CutPrefix(path, poolsPrefix); ok {
+		if own == "name" {
+			return "pools:\n  - name: " + value + "\n"
+		}
+		b.WriteString("pools:\n  - name: linux\n")
+		path, indent = own, "    "
 	}
-	b.WriteString(entry(indent, key, value))
+	if outer, inner, nested := strings.Cut(path, "."); nested {
+		b.WriteString(indent + outer + ":\n")
+		path, indent = inner, indent+"  "
+	}
+	b.WriteString(entry(indent, path, value))
 	return b.String()
 }
 
-// entry writes a key and its value, which may be lines that each end in a line
-// feed, with a prefix before all lines.
+// entry returns a key and its value with a prefix before all lines. The value may have
+// several lines, each of which ends in a line feed.
 func entry(prefix, key, value string) string {
 	if !strings.Contains(value, "\n") {
 		return prefix + key + ": " + value + "\n"
@@ -182,7 +199,7 @@ func entry(prefix, key, value string) string {
 	return b.String()
 }
 
-// examples returns a value for each key whose default shows too little.
+// examples returns a value for each key whose default is not an example of its values.
 func examples() map[string]string {
 	return map[string]string{
 		"token":                             "pul-...",
@@ -193,6 +210,7 @@ func examples() map[string]string {
 		"shared_volume_directory":           "/srv/cmwa",
 		"deploy_target":                     "kubernetes",
 		"single_run":                        "true",
+		"idle_timeout":                      "5m",
 		"pull_image":                        "false",
 		"enabled_workflow_types":            "[deployment]",
 		"env_forward_allowlist":             "[AWS_PROFILE, AWS_REGION]",
@@ -203,6 +221,7 @@ func examples() map[string]string {
 		"polling_interval":                  "30s",
 		"polling_interval_override":         "true",
 		"job_status_loop_interval":          "10s",
+		"cancel_grace_period":               "15m",
 		"request_timeout":                   "1m",
 		"request_retry_count":               "4",
 		"request_retry_wait":                "5s",
@@ -210,6 +229,8 @@ func examples() map[string]string {
 		"circuit_breaker_failures":          "3",
 		"circuit_breaker_timeout":           "5m",
 		"max_concurrent_workflows":          "4",
+		"leased_work":                       "never",
+		"max_concurrent_leased_workflows":   "2",
 		"docker.network":                    "builds",
 		"docker.volumes":                    `["cache:/root/.cache", "/srv/ca:/ca:ro"]`,
 		"docker.extra_hosts":                `["git.internal:10.0.0.5"]`,
@@ -236,16 +257,17 @@ func examples() map[string]string {
 		"ecs.launch_type":                   "EC2",
 		"ecs.assign_public_ip":              "true",
 		"ecs.task_definition_template_file": "/etc/cmwa/task.json",
-		"pools":                             "- name: linux\n  token_file: /etc/cmwa/linux\n- name: arm\n  token_file: /etc/cmwa/arm\n  deploy_target: kubernetes\n",
-		"pools.name":                        "linux",
-		"http_server_address":               "127.0.0.1",
-		"http_server_port":                  "9090",
-		"health_threshold":                  "5m",
-		"syslog":                            "true",
-		"log_level":                         "debug",
-		"log_format":                        "json",
-		"shutdown_timeout":                  "15m",
-		"strict":                            "true",
-		"state_directory":                   "/var/lib/cmwa",
+		"pools": "- name: linux\n  token_file: /etc/cmwa/linux\n" +
+			"- name: arm\n  token_file: /etc/cmwa/arm\n  deploy_target: kubernetes\n",
+		"pools.name":          "linux",
+		"http_server_address": "127.0.0.1",
+		"http_server_port":    "9090",
+		"health_threshold":    "5m",
+		"syslog":              "true",
+		"log_level":           "debug",
+		"log_format":          "json",
+		"shutdown_timeout":    "15m",
+		"strict":              "true",
+		"state_directory":     "/var/lib/cmwa",
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 const referenceFile = "../examples/reference.yaml"
 
-func TestTheReferenceIsThatOfTheSchema(t *testing.T) {
+func TestReferenceFile(t *testing.T) {
 	want, err := schema.Reference()
 	if err != nil {
 		t.Fatal(err)
@@ -30,88 +30,92 @@ func TestTheReferenceIsThatOfTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("go generate ./schema writes it anew:\n%s", diff)
+		t.Errorf("run make reference:\n%s", diff)
 	}
 }
 
-func TestTheReferenceIsAConfigurationThatLacksOnlyTheTokensFile(t *testing.T) {
-	content, err := os.ReadFile(referenceFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range vet(content) {
-		if p.Severity == position.Error || p.Rule != position.RuleMissingFile {
-			t.Error(p)
+func TestReference(t *testing.T) {
+	t.Run("has no problem except the missing token file", func(t *testing.T) {
+		content, err := os.ReadFile(referenceFile)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if !strings.Contains(string(content), "\ntoken_file: /etc/cmwa/token\n") {
-		t.Error("it sets no credentials")
-	}
-	for number, line := range strings.Split(string(content), "\n") {
-		if utf8.RuneCountInString(line) > 100 || strings.TrimRight(line, " ") != line {
-			t.Errorf("line %d is too long, or ends in blanks", number+1)
+		for _, p := range vet(content) {
+			if p.Severity == position.Error || p.Rule != position.RuleMissingFile {
+				t.Error(p)
+			}
 		}
-	}
+		if !strings.Contains(string(content), "\ntoken_file: /etc/cmwa/token\n") {
+			t.Error("the reference sets no credentials")
+		}
+		for number, line := range strings.Split(string(content), "\n") {
+			if utf8.RuneCountInString(line) > 100 || strings.TrimRight(line, " ") != line {
+				t.Errorf("line %d is too long, or ends with spaces", number+1)
+			}
+		}
+	})
+
+	t.Run("every key can be uncommented", func(t *testing.T) {
+		text, err := schema.Reference()
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := map[string]bool{}
+		for block := range strings.SplitSeq(string(text), "\n\n") {
+			var file strings.Builder
+			for line := range strings.Lines(block) {
+				if settingLine.MatchString(line) && !strings.HasPrefix(line, "#   ") {
+					file.WriteString(line[1:])
+				} else if !strings.HasPrefix(line, "#") || file.Len() > 0 {
+					file.WriteString(strings.TrimPrefix(line, "#"))
+				}
+			}
+			if file.Len() == 0 {
+				continue
+			}
+			v, err := instance([]byte(file.String()))
+			if err != nil {
+				t.Fatalf("%v:\n%s", err, file.String())
+			}
+			for key, inner := range v.(map[string]any) {
+				set[key] = true
+				if nested, ok := inner.(map[string]any); ok {
+					for name := range nested {
+						set[key+"."+name] = true
+					}
+				}
+				if list, ok := inner.([]any); ok && key == "pools" {
+					for name := range list[0].(map[string]any) {
+						set[key+"."+name] = true
+					}
+				}
+			}
+			for _, p := range vet([]byte(file.String())) {
+				if p.Rule != position.RuleMissingToken && p.Rule != position.RuleMissingFile &&
+					p.Rule != position.RuleCredentials &&
+					p.Rule != position.RuleTimes {
+					t.Errorf("%v\nin:\n%s", p, file.String())
+				}
+			}
+		}
+		for _, f := range fields(t) {
+			if current(f) && !f.OnlyVariable && !set[f.Key] {
+				t.Errorf("the key %s is not in the reference", f.Key)
+			}
+			if !strings.Contains(string(text), f.Variable) {
+				t.Errorf("the variable %s is not in the reference", f.Variable)
+			}
+		}
+	})
 }
 
-// current reports whether a key or a variable is one to use today.
+// current reports whether a field is not an old name and has an effect.
 func current(f schema.Field) bool { return f.Old == "" && f.Unused == "" && !f.Ignored }
 
-// settingLine is a line of the reference from which a # is to be removed.
+// settingLine matches a line of the reference that is a setting after its # is removed.
 var settingLine = regexp.MustCompile(`^#(\S|  )`)
 
-func TestEveryKeyOfTheReferenceCanBeUncommented(t *testing.T) {
-	text, err := schema.Reference()
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := map[string]bool{}
-	for block := range strings.SplitSeq(string(text), "\n\n") {
-		var file strings.Builder
-		for line := range strings.Lines(block) {
-			if settingLine.MatchString(line) && !strings.HasPrefix(line, "#   ") {
-				file.WriteString(line[1:])
-			} else if !strings.HasPrefix(line, "#") || file.Len() > 0 {
-				file.WriteString(strings.TrimPrefix(line, "#"))
-			}
-		}
-		if file.Len() == 0 {
-			continue
-		}
-		v, err := instance([]byte(file.String()))
-		if err != nil {
-			t.Fatalf("%v:\n%s", err, file.String())
-		}
-		for key, inner := range v.(map[string]any) {
-			set[key] = true
-			if nested, ok := inner.(map[string]any); ok {
-				for name := range nested {
-					set[key+"."+name] = true
-				}
-			}
-			if list, ok := inner.([]any); ok && key == "pools" {
-				for name := range list[0].(map[string]any) {
-					set[key+"."+name] = true
-				}
-			}
-		}
-		for _, p := range vet([]byte(file.String())) {
-			if p.Rule != position.RuleMissingToken && p.Rule != position.RuleMissingFile && p.Rule != position.RuleCredentials && p.Rule != position.RuleTimes {
-				t.Errorf("%v\nin:\n%s", p, file.String())
-			}
-		}
-	}
-	for _, f := range fields(t) {
-		if current(f) && !f.OnlyVariable && !set[f.Key] {
-			t.Errorf("%s does not stand in the reference", f.Key)
-		}
-		if !strings.Contains(string(text), f.Variable) {
-			t.Errorf("%s does not stand in the reference", f.Variable)
-		}
-	}
-}
-
-func TestEveryExampleIsAccepted(t *testing.T) {
+func TestExample(t *testing.T) {
 	accepts := compiled(t)
 	for _, f := range fields(t) {
 		example := f.Example()
@@ -122,7 +126,8 @@ func TestEveryExampleIsAccepted(t *testing.T) {
 			continue
 		}
 		for _, p := range vet([]byte(example)) {
-			if p.Severity == position.Error && p.Rule != position.RuleMissingToken && p.Rule != position.RuleCredentials {
+			if p.Severity == position.Error && p.Rule != position.RuleMissingToken &&
+				p.Rule != position.RuleCredentials {
 				t.Errorf("%s: %v", f.Key, p)
 			}
 		}
@@ -133,63 +138,88 @@ func TestEveryExampleIsAccepted(t *testing.T) {
 	}
 }
 
-func TestAnExplanationTellsEverything(t *testing.T) {
-	for _, f := range fields(t) {
-		name := f.Key
-		if f.OnlyVariable {
-			name = f.Variable
-		}
-		text, err := schema.Explain(name, 100)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		words := " " + strings.Join(strings.Fields(text), " ") + " "
-		for _, want := range []string{name, f.Doc, f.Takes(), f.Variable, f.Usually(), f.InVariable(), f.Reload.Meaning(), f.Unused, f.Old, strings.Join(strings.Fields(f.Example()), " ")} {
-			if (current(f) || want == f.Old || want == f.Doc) && !strings.Contains(words, want) {
-				t.Errorf("the explanation of %s lacks %q:\n%s", name, want, text)
+func TestExplain(t *testing.T) {
+	t.Run("has all facts of a field", func(t *testing.T) {
+		for _, f := range fields(t) {
+			name := f.Key
+			if f.OnlyVariable {
+				name = f.Variable
+			}
+			text, err := schema.Explain(name, 100)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			normalized := " " + strings.Join(strings.Fields(text), " ") + " "
+			for _, want := range []string{name, f.Doc, f.ValueText(), f.Variable, f.DefaultText(),
+				f.VariableText(), f.Reload.Meaning(), f.Unused, f.Old, strings.Join(strings.Fields(f.Example()), " ")} {
+				if (current(f) || want == f.Old || want == f.Doc) && !strings.Contains(normalized, want) {
+					t.Errorf("the explanation of %s lacks %q:\n%s", name, want, text)
+				}
+			}
+			if by, err := schema.Explain(f.Variable, 100); f.Variable != "" && (err != nil || by != text) {
+				t.Errorf("the explanation of %s differs from that of its variable, %v", name, err)
 			}
 		}
-		if by, err := schema.Explain(f.Variable, 100); f.Variable != "" && (err != nil || by != text) {
-			t.Errorf("by its variable, %s is explained otherwise, %v", name, err)
-		}
-	}
-}
+	})
 
-func TestExplanationsKeepToTheWidth(t *testing.T) {
-	names, err := schema.Names()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, width := range []int{60, 120} {
-		for _, name := range names {
-			if strings.HasPrefix(name, "PULUMI_") {
-				continue // explained as its key is
+	t.Run("lines fit the width", func(t *testing.T) {
+		names, err := schema.Names()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, width := range []int{60, 120} {
+			for _, name := range names {
+				if strings.HasPrefix(name, "PULUMI_") {
+					continue // the explanation is that of its key
+				}
+				text, err := schema.Explain(name, width)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for line := range strings.Lines(text) {
+					line = strings.TrimRight(line, "\n")
+					if utf8.RuneCountInString(line) > width && strings.Contains(strings.TrimSpace(line), " ") &&
+						!strings.HasPrefix(line, "    ") {
+						t.Errorf("at width %d: %q", width, line)
+					}
+				}
 			}
-			text, err := schema.Explain(name, width)
+			text, err := schema.Overview(width)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for line := range strings.Lines(text) {
-				line = strings.TrimRight(line, "\n")
-				if utf8.RuneCountInString(line) > width && strings.Contains(strings.TrimSpace(line), " ") && !strings.HasPrefix(line, "    ") {
-					t.Errorf("at width %d: %q", width, line)
+				if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > max(width, 82) {
+					t.Errorf("at width %d a line has %d columns: %q", width, n, line)
 				}
 			}
 		}
-		text, err := schema.Overview(width)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(text) {
-			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > max(width, 82) {
-				t.Errorf("at width %d a line has %d columns: %q", width, n, line)
+	})
+
+	t.Run("suggests a known name", func(t *testing.T) {
+		for name, want := range map[string]string{
+			"polling_intervl":     "did you mean polling_interval?",
+			"pollinginterval":     "did you mean polling_interval?",
+			"Token":               "did you mean token?",
+			"PULUMI_AGENT_TOKN":   "did you mean PULUMI_AGENT_TOKEN?",
+			"pulumi_agent_syslog": "did you mean PULUMI_AGENT_SYSLOG?",
+			"cluster":             "did you mean ecs.cluster?",
+			"memory":              "did you mean docker.memory or kubernetes.memory?",
+			"docker.cpu":          "did you mean docker.cpus?",
+			"name":                "did you mean pools.name?",
+			"xyzzy":               "cmwa explain lists all keys",
+			"":                    "cmwa explain lists all keys",
+		} {
+			_, err := schema.Explain(name, 100)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: got %v, want %s", name, err, want)
 			}
 		}
-	}
+	})
 }
 
-func TestTheOverviewListsEveryKeyOnOneLine(t *testing.T) {
+func TestOverview(t *testing.T) {
 	text, err := schema.Overview(100)
 	if err != nil {
 		t.Fatal(err)
@@ -202,27 +232,6 @@ func TestTheOverviewListsEveryKeyOnOneLine(t *testing.T) {
 		lines := regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(name)+` .*$`).FindAllString(text, -1)
 		if current(f) != (len(lines) == 1) {
 			t.Errorf("%s has %d lines", name, len(lines))
-		}
-	}
-}
-
-func TestAnUnknownNameIsAnsweredWithOneThatIsKnown(t *testing.T) {
-	for name, want := range map[string]string{
-		"polling_intervl":     "did you mean polling_interval?",
-		"pollinginterval":     "did you mean polling_interval?",
-		"Token":               "did you mean token?",
-		"PULUMI_AGENT_TOKN":   "did you mean PULUMI_AGENT_TOKEN?",
-		"pulumi_agent_syslog": "did you mean PULUMI_AGENT_SYSLOG?",
-		"cluster":             "did you mean ecs.cluster?",
-		"memory":              "did you mean docker.memory or kubernetes.memory?",
-		"docker.cpu":          "did you mean docker.cpus?",
-		"name":                "did you mean pools.name?",
-		"xyzzy":               "cmwa explain lists all of them",
-		"":                    "cmwa explain lists all of them",
-	} {
-		_, err := schema.Explain(name, 100)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is answered with %v", name, err)
 		}
 	}
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// resource is one object of the API.
+// resource is a Kubernetes object.
 type resource struct {
 	kind string
 	node *yaml.Node
 }
 
-// get returns a value of a mapping and its key, and nil if there is none.
+// get returns a key of a mapping and its value, or nil if the mapping lacks the key. It
+// reports a duplicate key.
 func (m *manifests) get(n *yaml.Node, name string) (key, value *yaml.Node) {
 	if n = target(n); n == nil || n.Kind != yaml.MappingNode {
 		return nil, nil
@@ -40,7 +41,7 @@ func (m *manifests) get(n *yaml.Node, name string) (key, value *yaml.Node) {
 	return key, value
 }
 
-// target returns what an alias stands for.
+// target returns the node to which an alias refers, and any other node unchanged.
 func target(n *yaml.Node) *yaml.Node {
 	if n != nil && n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -58,13 +59,13 @@ func (m *manifests) text(n *yaml.Node, path ...string) string {
 	return n.Value
 }
 
-// collect gathers the objects of a document, those of lists one by one.
+// collect adds the objects of a document, including those in lists.
 func (m *manifests) collect(n *yaml.Node) {
 	if len(m.objects) >= maxObjects {
-		if !m.full {
-			m.full = true
+		if !m.limitReached {
+			m.limitReached = true
 			m.report(position.RuleSize, n, "",
-				fmt.Sprintf("the file holds, or unfolds to, more than %d objects", maxObjects), "split it")
+				fmt.Sprintf("the file contains, or expands to, more than %d objects", maxObjects), "split it")
 		}
 		return
 	}
@@ -79,7 +80,7 @@ func (m *manifests) collect(n *yaml.Node) {
 	}
 }
 
-// section is a mapping of an object that holds files.
+// section is a mapping of an object whose values are files.
 type section struct {
 	name    string
 	encoded bool // in base64
@@ -96,7 +97,8 @@ func (o resource) sections() []section {
 	}
 }
 
-// check goes through what a ConfigMap or a Secret holds, and hands on what is read.
+// check calls take for each configuration and template in a ConfigMap or a Secret, and
+// reports those that cannot be read.
 func (m *manifests) check(o resource, take func(*embedded)) {
 	for _, section := range o.sections() {
 		_, files := m.get(o.node, section.name)
@@ -105,6 +107,7 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 		}
 		seen := map[string]int{}
 		for i := 0; i+1 < len(files.Content); i += 2 {
+			// Select configurations and templates, each once.
 			key := files.Content[i]
 			e := embedded{key: key, at: target(files.Content[i+1]), template: slices.Contains(podNames, key.Value),
 				public: o.kind == "ConfigMap"}
@@ -122,6 +125,8 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 			if !m.count(key, path) {
 				return
 			}
+
+			// Read the text.
 			if key.Value == OldFileName {
 				m.problems = append(m.problems,
 					position.NewWarning(position.RuleOldName,
@@ -137,24 +142,26 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 	}
 }
 
-// sourceOf is what a configuration in an object is loaded with.
+// sourceOf returns the source of a configuration in an object, without its content.
 func (m *manifests) sourceOf(o resource) Source {
 	source := Source{
 		Path: m.source.Path, Mode: m.source.Mode, Release: m.source.Release, vetted: m.source.vetted,
+		Elsewhere:        true,
 		TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
 		ReadFile:         func(string) ([]byte, error) { return nil, fs.ErrNotExist },
 	}
 	if o.kind == "ConfigMap" {
-		source.Mode |= 0o044 // a token in it is one that others may read
+		source.Mode |= 0o044 // others can read a token in it
 	}
 	return source
 }
 
-// grace returns how long the Pod may take to end that mounts a ConfigMap or
-// Secret of this name: the one workload of the file, or of several the one that
-// names it among its volumes. It is 0 where there is none, and the API's default
-// where it does not say.
+// grace returns the grace period of the Pod that mounts a ConfigMap or Secret of this name.
+// This is the Pod of the only workload of the file, or of the only workload with such a
+// volume. grace returns 0 if there is no such workload, and the default of the API if the
+// workload sets none.
 func (m *manifests) grace(name string) time.Duration {
+	// Find the specs of Pods.
 	var all, mounting []*yaml.Node
 	for _, o := range m.objects {
 		spec := m.podSpec(o)
@@ -174,6 +181,8 @@ func (m *manifests) grace(name string) time.Duration {
 			}
 		}
 	}
+
+	// Of several, use the one that mounts the object.
 	if len(all) > 1 {
 		all = mounting
 	}
@@ -183,12 +192,12 @@ func (m *manifests) grace(name string) time.Duration {
 	return m.graceOf(all[0])
 }
 
-// graceOf returns how long a Pod of a spec may take to end.
+// graceOf returns the grace period of a Pod with this spec, or 0 if it is invalid.
 func (m *manifests) graceOf(spec *yaml.Node) time.Duration {
-	const usual, year = 30, 365 * 24 * 3600
+	const defaultSeconds, year = 30, 365 * 24 * 3600
 	text := m.text(spec, "terminationGracePeriodSeconds")
 	if text == "" {
-		return usual * time.Second
+		return defaultSeconds * time.Second
 	}
 	seconds, err := strconv.Atoi(text)
 	if err != nil || seconds < 0 || seconds > year {
@@ -203,11 +212,11 @@ type embedded struct {
 	template bool
 	public   bool // in a ConfigMap
 	text     string
-	line     int // of the manifest where text begins line by line; 0 if it does not stand there so
-	indent   int // blanks before each of these lines
+	line     int // line of the manifest at which text begins; 0 if the manifest has other lines than text
+	indent   int // number of spaces before each of these lines
 }
 
-// read takes the text from the value, or says what is wrong with that.
+// read sets the text from the value, or returns the message and hint of a problem.
 func (e *embedded) read(lines []string, encoded bool) (message, hint string) {
 	tag := e.at.ShortTag()
 	if e.at.Kind != yaml.ScalarNode || tag != "!!str" && tag != "!!binary" {
@@ -228,13 +237,13 @@ func (e *embedded) read(lines []string, encoded bool) (message, hint string) {
 	return "", ""
 }
 
-// asWritten finds the lines of the text in the manifest. They must be the same,
-// blank for blank behind one indent, so that a place in one is a place in the
-// other.
+// asWritten finds the lines of the text in the manifest, and reports whether it has found
+// them. They must be identical except for a common indentation, so that a position in the
+// text is a position in the manifest.
 func (e *embedded) asWritten(lines []string) bool {
 	text := strings.Split(strings.TrimRight(e.text, "\n"), "\n")
 	first := slices.IndexFunc(text, func(line string) bool { return strings.TrimSpace(line) != "" })
-	start := e.at.Line // the index of the line after
+	start := e.at.Line // index of the line below the value's indicator
 	if e.at.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0 || first < 0 || start+len(text) > len(lines) {
 		return false
 	}
@@ -249,8 +258,8 @@ func (e *embedded) asWritten(lines []string) bool {
 	return true
 }
 
-// folded takes JSON as it is written also from a block that folds lines into
-// one, since the end of a line means nothing in JSON.
+// folded replaces the text of a folded block with the lines of the manifest if the text is
+// JSON, in which line ends have no meaning.
 func (e *embedded) folded(lines []string) {
 	if e.at.Style&yaml.FoldedStyle == 0 {
 		return
@@ -259,15 +268,15 @@ func (e *embedded) folded(lines []string) {
 	var block []string
 	for _, line := range lines[min(e.at.Line, len(lines)):] {
 		line = strings.TrimRight(line, "\r")
-		blanks := len(line) - len(strings.TrimLeft(line, " "))
-		if blanks == len(line) {
+		spaces := len(line) - len(strings.TrimLeft(line, " "))
+		if spaces == len(line) {
 			block = append(block, "")
 			continue
 		}
 		if indent == 0 {
-			indent = blanks
+			indent = spaces
 		}
-		if blanks < indent {
+		if spaces < indent {
 			break
 		}
 		block = append(block, line[indent:])
@@ -279,10 +288,10 @@ func (e *embedded) folded(lines []string) {
 	}
 }
 
-// inPlace returns the text below as many blank lines as stand before it in the
-// manifest, so that lines are right by themselves, also those that a message names.
-// Text that is not YAML, or no template, is alone, and lift is how many lines are
-// missing: the search for the place of such a mistake is only for short files.
+// inPlace returns the text after as many empty lines as the manifest has lines before it, so
+// that its line numbers are those of the manifest, also in messages. It returns text with a
+// syntax error without these lines, because the search for the position of a syntax error
+// works only in short files; lift is then their number.
 func (e *embedded) inPlace() (content []byte, lift int) {
 	before := max(e.line-1, 0)
 	if e.broken() {
@@ -291,8 +300,9 @@ func (e *embedded) inPlace() (content []byte, lift int) {
 	return []byte(strings.Repeat("\n", before) + e.text), 0
 }
 
-// vet checks the text, and places what is wrong in the manifest.
+// vet checks the text, and returns the problems with their positions in the manifest.
 func (e *embedded) vet(source Source) position.Problems {
+	// Check the text.
 	var lift int
 	source.Content, lift = e.inPlace()
 	var found position.Problems
@@ -301,16 +311,18 @@ func (e *embedded) vet(source Source) position.Problems {
 	} else {
 		_, found = Load(source)
 	}
+
+	// Move the problems to the manifest.
 	var problems position.Problems
 	for _, p := range found {
 		switch {
-		case p.Rule == position.RuleMissingFile: // it is elsewhere
+		case p.Rule == position.RuleMissingFile: // it may exist on the agent's machine
 			continue
 		case p.Rule == position.RuleOldName && p.Path == "": // of the manifest's file
 			continue
 		case p.Rule == position.RuleReadableToken && e.public:
-			p.Message = "a token in a ConfigMap may be read by many"
-			p.Hint = "put it into a Secret, and hand it on as a variable or through token_file"
+			p.Message = "many users can read a token in a ConfigMap"
+			p.Hint = "put it into a Secret, and pass it in a variable or in token_file"
 		}
 		p.File = source.Path
 		switch {
@@ -332,7 +344,7 @@ func (e *embedded) vet(source Source) position.Problems {
 	return problems
 }
 
-// broken reports whether the text cannot be read.
+// broken reports whether the text cannot be parsed as a template or as YAML.
 func (e *embedded) broken() bool {
 	if e.template {
 		v, _, _ := podtemplate.Parse("", []byte(e.text))

@@ -12,19 +12,23 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// check applies the rules across the keys of one pool, and fills in what follows
-// from other keys. A rule is silent if a value that it needs is out already.
+// check applies the rules across the keys of one pool, and sets values that depend on other
+// keys. A rule is skipped if one of its values is invalid.
 func (s *scope) check() {
-	s.names()
-	s.service()
-	s.credentials()
-	s.certificates()
-	s.template()
-	s.retries()
-	s.labels()
-	s.sizes()
-	s.forwarded()
-	s.release()
+	s.rejectTokensAsPaths()
+	s.resolvePaths()
+	s.checkServiceURL()
+	s.chooseCredentials()
+	s.readCertificates()
+	s.readTemplate()
+	s.checkRetries()
+	s.checkIdle()
+	s.checkLeased()
+	s.checkLabels()
+	s.checkSizes()
+	s.checkForwarded()
+	s.checkRelease()
+	s.checkLocal()
 	if s.pool.WorkingDirectory == "" {
 		s.pool.WorkingDirectory = directoryOf(s.load.source.Executable)
 	}
@@ -35,16 +39,16 @@ func (s *scope) check() {
 // check applies the rules across pools and the whole agent.
 func (l *load) check(c *Config, t position.Mapping, scopes []*scope) {
 	l.acrossPools(scopes)
-	top := &scope{load: l, places: map[string]position.Origin{}}
-	t.Origins("", top.places)
-	l.times(c, top, scopes)
-	top.address(c.HTTPServerAddress)
+	top := &scope{load: l, origins: map[string]position.Origin{}}
+	t.Origins("", top.origins)
+	l.checkTimes(c, top, scopes)
+	top.checkAddress(c.HTTPServerAddress)
 	if limit, ok := t["max_concurrent_workflows"].Data.(int); ok && len(poolEntries(t)) > 0 {
-		c.MaxConcurrentWorkflows = limit // a pool alone has its own
+		c.MaxConcurrentWorkflows = limit // without a list of pools, the limit of the only pool is enough
 	}
 }
 
-func (s *scope) service() {
+func (s *scope) checkServiceURL() {
 	if s.valid("service_url") {
 		u, err := url.Parse(s.pool.ServiceURL)
 		if err == nil && u.Port() != "" {
@@ -57,8 +61,8 @@ func (s *scope) service() {
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
 }
 
-// sizes refuses limits that no engine takes.
-func (s *scope) sizes() {
+// checkSizes rejects limits that no engine accepts.
+func (s *scope) checkSizes() {
 	const least, most = 6 << 20, 1 << 50 // bytes; the least is Docker's
 	if v, ok := s.values.Get("docker", "memory"); ok && s.valid("docker.memory") {
 		text, _ := v.Data.(string)
@@ -71,8 +75,8 @@ func (s *scope) sizes() {
 	}
 }
 
-// labels refuses labels of containers that the agent would take for its own.
-func (s *scope) labels() {
+// checkLabels rejects labels of containers that are reserved for the agent.
+func (s *scope) checkLabels() {
 	v, ok := s.values.Get("docker", "labels")
 	if !ok || !s.valid("docker.labels") {
 		return
@@ -82,7 +86,7 @@ func (s *scope) labels() {
 		if label, ok := entry.Data.(string); ok && strings.HasPrefix(label, "cmwa.") {
 			p := position.NewError(position.RuleProtectedField, entry.At,
 				fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
-				"must not begin with cmwa., which the agent keeps for its own labels", "")
+				"must not begin with cmwa., which is reserved for labels of the agent", "")
 			if entry.At.Variable != "" {
 				p.Path = entry.At.Variable
 			}
@@ -91,65 +95,89 @@ func (s *scope) labels() {
 	}
 }
 
-func (s *scope) retries() {
+func (s *scope) checkRetries() {
 	c := s.pool
 	if c.RequestRetryWait > c.RequestRetryMaxWait && s.valid("request_retry_wait", "request_retry_max_wait") {
 		s.refuse(position.RuleTimes,
-			fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s", short(c.RequestRetryMaxWait)),
+			fmt.Sprintf("must not be longer than request_retry_max_wait, which is %s",
+				formatDuration(c.RequestRetryMaxWait)),
 			"", "request_retry_wait", "request_retry_max_wait")
 	}
 }
 
-// times checks that the time budgets of the agent fit into each other.
-func (l *load) times(c *Config, top *scope, scopes []*scope) {
+// checkIdle warns about an idle timeout that has no effect.
+func (s *scope) checkIdle() {
+	if s.pool.IdleTimeout > 0 && !s.pool.SingleRun && s.valid("idle_timeout", "single_run") {
+		s.warn(position.RuleTimes, "has no effect without single_run", "set single_run, or remove it", "idle_timeout")
+	}
+}
+
+// checkLeased warns about a pool that gets no jobs at all.
+func (s *scope) checkLeased() {
+	if s.pool.LeasedWork == "never" && s.valid("enabled_workflow_types", "leased_work") &&
+		!slices.Contains(s.pool.EnabledWorkflowTypes, "deployment") {
+		s.warn(position.RuleUnused, "the pool gets no jobs, because leased_work is never",
+			"add deployment, or remove leased_work", "enabled_workflow_types")
+	}
+}
+
+// checkTimes warns about durations of the agent that conflict with each other, and sets the
+// default of the health threshold.
+func (l *load) checkTimes(c *Config, top *scope, scopes []*scope) {
+	// The health threshold, and its default.
 	var longer time.Duration
-	good := top.valid("health_threshold")
+	valid := top.valid("health_threshold")
 	for _, s := range scopes {
 		longer = max(longer, s.pool.PollingInterval, s.pool.JobStatusLoopInterval)
-		good = good && s.valid("polling_interval", "job_status_loop_interval")
+		valid = valid && s.valid("polling_interval", "job_status_loop_interval")
 	}
 	switch {
 	case c.HealthThreshold == 0:
 		c.HealthThreshold = 2 * longer
-	case c.HealthThreshold <= longer && good:
+	case c.HealthThreshold <= longer && valid:
 		top.warn(position.RuleTimes,
-			fmt.Sprintf("is not longer than the pause of %s between two steps, so that a single failed poll makes the agent not ready", short(longer)),
+			fmt.Sprintf("is not longer than the time of %s between two polls or checks: "+
+				"one failed poll makes the agent unready",
+				formatDuration(longer)),
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
+
+	// The time for running jobs.
 	stopGrace := l.source.Release.StopGrace
 	if !top.valid("shutdown_timeout") || stopGrace == 0 {
 		return
 	}
 	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < stopGrace {
 		top.warn(position.RuleTimes,
-			fmt.Sprintf("is shorter than the %s that a job has to stop once it is asked to", short(stopGrace)),
-			"make it longer, or 0s to ask running jobs to stop at once", "shutdown_timeout")
+			fmt.Sprintf("is shorter than the %s that a job has to stop after SIGTERM", formatDuration(stopGrace)),
+			"make it longer, or 0s to stop running jobs at once", "shutdown_timeout")
 	}
 	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+stopGrace > grace {
 		top.warn(position.RuleTimes,
-			fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's termination grace of %s: the agent is killed before its jobs have ended", short(stopGrace), short(grace)),
+			fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's grace period of %s: "+
+				"the agent is killed before its jobs end", formatDuration(stopGrace), formatDuration(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }
 
-// release refuses what the release cannot carry out.
-func (s *scope) release() {
+// checkRelease rejects values that the release does not support.
+func (s *scope) checkRelease() {
 	r := s.load.source.Release
 	target := s.pool.DeployTarget
 	if r.Targets != nil && s.valid("deploy_target") && !slices.Contains(r.Targets, target) {
-		message := fmt.Sprintf("%s is not in this release; it has %s", target, words(r.Targets, "and"))
+		message := fmt.Sprintf("%s is not in this release; it has %s", target, joinList(r.Targets, "and"))
 		s.refuse(position.RuleRelease, message, "", "deploy_target")
 	}
-	carriedOut := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
+	supported := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
 	if r.Kinds != nil && s.valid("enabled_workflow_types") &&
-		!slices.ContainsFunc(s.pool.EnabledWorkflowTypes, carriedOut) {
-		message := fmt.Sprintf("must contain %s, as this release claims nothing else", words(r.Kinds, "or"))
+		!slices.ContainsFunc(s.pool.EnabledWorkflowTypes, supported) {
+		message := fmt.Sprintf("must contain %s, as this release claims nothing else", joinList(r.Kinds, "or"))
 		s.refuse(position.RuleRelease, message, "", "enabled_workflow_types")
 	}
 }
 
-// address refuses what looks like an IP address and is none.
-func (s *scope) address(text string) {
+// checkAddress rejects an invalid IP address.
+func (s *scope) checkAddress(text string) {
 	if !s.valid("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" ||
 		text == "" {
 		return

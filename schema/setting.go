@@ -10,29 +10,29 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Setting is one key of a configuration in force.
+// Setting is one key of a loaded configuration.
 type Setting struct {
-	Pool   string // name; empty for what concerns the whole agent
+	Pool   string // name; empty for a setting of the whole agent
 	Key    string // with dots: ecs.cluster
-	Value  string // as it would stand in the file, in YAML's flow form; [secret] for a secret; empty is unset
+	Value  string // as in a file, in YAML's flow form; [secret] for a secret; empty if unset
 	Origin position.Origin
 	Reload Class
 
-	same secret.String // the value itself, and what it names
+	same secret.String // the value, and the content of the file that it names
 }
 
-// Same reports whether two settings mean the same, also where they name files of
-// other content, and where they are secret.
+// Same reports whether two settings have the same meaning. Settings that name files with
+// different content differ. Same also compares secrets.
 func (s Setting) Same(other Setting) bool { return s.same == other.same }
 
-// Settings returns every key in force, in the order of the schema: those of the
-// whole agent, then pool by pool, the same keys for each.
+// Settings returns the settings of the whole agent, then those of each pool, each in the
+// order of the schema.
 func (c *Config) Settings() []Setting { return c.settings }
 
 func (l *load) settings(c *Config) []Setting {
 	settings := make([]Setting, 0, len(l.schema.fields)*(1+len(l.pools)))
 	process := l.process
-	process.Set(valueOr(process, "health_threshold", short(c.HealthThreshold)), "health_threshold")
+	process.Set(valueOr(process, "health_threshold", formatDuration(c.HealthThreshold)), "health_threshold")
 	if c.MaxConcurrentWorkflows == 0 {
 		process.Set(position.Value{Data: ""}, "max_concurrent_workflows")
 	}
@@ -49,28 +49,31 @@ func (l *load) settings(c *Config) []Setting {
 	return settings
 }
 
-// settings adds those of one pool. What pools inherit is the same for all of them,
-// and is made once.
+// settings adds the settings of one pool. A setting that pools inherit is the same for all
+// pools, and is created once.
 func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Setting {
+	// Values that differ from those in the file, and the content of named files.
 	t := s.effective
 	t["working_directory"] = valueOr(t, "working_directory", s.pool.WorkingDirectory)
 	t["token"] = position.Value{At: t["token"].At, Data: ""}
 	named := map[string]string{"token_file": "", "ca_file": s.pool.CA, "oidc_token_file": s.pool.OIDCSum}
 	if !s.pool.Token.Empty() {
-		if _, inline := s.places["token"]; inline &&
-			(s.pool.TokenFile == "" || !s.above("token_file") || s.above("token")) {
-			t["token"] = position.Value{At: s.places["token"], Data: s.pool.Token.Reveal()}
+		if _, inline := s.origins["token"]; inline &&
+			(s.pool.TokenFile == "" || !s.fromVariable("token_file") || s.fromVariable("token")) {
+			t["token"] = position.Value{At: s.origins["token"], Data: s.pool.Token.Reveal()}
 		} else {
 			named["token_file"] = s.pool.Token.Reveal()
 		}
 	}
-	if _, inline := s.places["pod_template"]; s.pool.PodTemplate != nil && t["pod_template"].Data == nil && !inline {
+	if _, inline := s.origins["pod_template"]; s.pool.PodTemplate != nil && t["pod_template"].Data == nil && !inline {
 		if s.pool.PodTemplateFile == "" {
 			t["pod_template_file"] = position.Value{Data: DefaultPodTemplateFile}
 		}
 		content, _ := json.Marshal(s.pool.PodTemplate)
 		named["pod_template_file"] = string(content)
 	}
+
+	// Create the settings, or copy inherited ones.
 	exclusive := slices.Concat(groups()...)
 	for i := range s.load.schema.fields {
 		f := &s.load.schema.fields[i]
@@ -100,8 +103,8 @@ func valueOr(t position.Mapping, key, other string) position.Value {
 	return position.Value{Data: other}
 }
 
-// plainKey reports whether the field is a key of a file that holds one value and
-// has an effect.
+// plainKey reports whether the field is a current key of a file, and not a mapping or a list
+// of mappings.
 func (f *Field) plainKey() bool {
 	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != KindMapping &&
 		f.Kind != KindMappings
@@ -117,13 +120,12 @@ func (f *Field) setting(pool string, t position.Mapping, named string) Setting {
 	case f.Secret:
 		s.Value = secret.Mark
 	default:
-		s.Value = flow(masked(v.Data))
+		s.Value = flowForm(masked(v.Data))
 	}
 	return s
 }
 
-// meaning is the value as it is used, so that two spellings of one value are the
-// same.
+// meaning returns the value in a form that is equal for all notations of the value.
 func (f *Field) meaning(v position.Value) any {
 	switch text, _ := v.Data.(string); {
 	case f.Kind == KindDuration && v.Data != "":
@@ -146,8 +148,9 @@ func (f *Field) meaning(v position.Value) any {
 	}
 }
 
-// masked hides where people write secrets: the values of environment variables
-// and the command lines in a Pod template, and whatever looks like a token.
+// masked replaces values that may be secrets: the values of environment variables, command
+// lines, annotations, attributes of volumes and queries of URLs in a Pod template, and
+// texts that look like a token.
 func masked(data any) any {
 	switch data := data.(type) {
 	case position.Mapping:
@@ -160,6 +163,11 @@ func masked(data any) any {
 				v.Data = secret.Mark
 			case key == "command" || key == "args":
 				v.Data = []position.Value{{Data: secret.Mark}}
+			case key == "annotations" || key == "volumeAttributes" || key == "options":
+				v.Data = maskedTexts(v.Data)
+			case isText && key == "path" && strings.Contains(text, "?"):
+				before, _, _ := strings.Cut(text, "?")
+				v.Data = before + "?" + secret.Mark
 			default:
 				v.Data = masked(v.Data)
 			}
@@ -182,9 +190,28 @@ func masked(data any) any {
 	}
 }
 
-// flow writes a value in YAML's flow form, on one line. Mappings are in order of
+// maskedTexts replaces the texts of a mapping with a mark, and applies [masked] to its other
+// values.
+func maskedTexts(data any) any {
+	mapping, ok := data.(position.Mapping)
+	if !ok {
+		return masked(data)
+	}
+	shown := position.Mapping{}
+	for key, v := range mapping {
+		if text, isText := v.Data.(string); isText && text != "" {
+			v.Data = secret.Mark
+		} else {
+			v.Data = masked(v.Data)
+		}
+		shown[key] = v
+	}
+	return shown
+}
+
+// flowForm writes a value in YAML's flow form, on one line. Mappings are in order of
 // their keys.
-func flow(data any) string {
+func flowForm(data any) string {
 	switch data := data.(type) {
 	case nil:
 		return "null"
@@ -193,13 +220,13 @@ func flow(data any) string {
 	case []position.Value:
 		parts := make([]string, len(data))
 		for i, v := range data {
-			parts[i] = flow(v.Data)
+			parts[i] = flowForm(v.Data)
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
 	case position.Mapping:
 		parts := make([]string, 0, len(data))
 		for _, key := range data.Keys() {
-			parts = append(parts, flowText(key)+": "+flow(data[key].Data))
+			parts = append(parts, flowText(key)+": "+flowForm(data[key].Data))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	default:
@@ -208,8 +235,8 @@ func flow(data any) string {
 	}
 }
 
-// flowText writes a text so that YAML reads the same text: as it is where no reader
-// could take it for anything else, in double quotes otherwise.
+// flowText returns a text in YAML: unchanged if every parser reads it as the same text,
+// otherwise in double quotes.
 func flowText(text string) string {
 	first := func(r byte) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '/' }
 	digit := func(r rune) bool { return r >= '0' && r <= '9' }

@@ -14,16 +14,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// edit puts text in place of what stands between two offsets.
+// edit replaces the bytes between two offsets with a text.
 type edit struct {
 	from, to int
 	text     string
 }
 
-// apply returns the whole text with edits in it, which are in order and apart.
+// apply returns the whole text after the edits, which must be in order and must not overlap.
 func (p *page) apply(edits []edit) []byte {
-	mark := len(p.whole) - len(p.text)
-	out := slices.Clone(p.whole[:mark])
+	bom := len(p.whole) - len(p.text)
+	out := slices.Clone(p.whole[:bom])
 	at := 0
 	for _, e := range edits {
 		out = append(out, p.text[at:e.from]...)
@@ -33,9 +33,9 @@ func (p *page) apply(edits []edit) []byte {
 	return append(out, p.text[at:]...)
 }
 
-// intoFlow puts a key first into a mapping in brackets, in the notation of JSON,
-// which YAML reads as well.
-func (p *page) intoFlow(key string, want *yaml.Node) [][]edit {
+// prependFlow returns the edit that adds a key at the beginning of a mapping in brackets. The
+// new key is in JSON, which is also YAML.
+func (p *page) prependFlow(key string, want *yaml.Node) [][]edit {
 	at := p.offset(p.root) + 1
 	if at > len(p.text) || p.text[at-1] != '{' {
 		return nil
@@ -51,15 +51,18 @@ func (p *page) intoFlow(key string, want *yaml.Node) [][]edit {
 	return [][]edit{{{at, at, entry}}}
 }
 
-// append puts a key behind all others, and below what comments follow them. If
-// the last value ends with the file, so that a further line would be part of it,
-// the key goes before all others.
+// append returns edits that add a key, in order of preference. They add it after all other
+// keys and the comments that follow them. If the file has a key, the last edit adds the new
+// key before all others, because the last value of a file may include any line after it.
 func (p *page) append(change Change, written string) [][]edit {
+	// The indentation, and the offset of the first key.
 	indent, first := "", -1
 	if p.root != nil && len(p.root.Content) > 0 {
 		indent = strings.Repeat(" ", p.indent())
 		first = p.offset(p.root.Content[0]) - (p.root.Content[0].Column - 1)
 	}
+
+	// The comment and the key.
 	newline := p.newline
 	var b strings.Builder
 	for _, line := range wrap(change.Comment, 100-len(indent)-len("# ")) {
@@ -69,34 +72,36 @@ func (p *page) append(change Change, written string) [][]edit {
 	b.WriteString(indent + name + ": " + written + newline)
 	entry := b.String()
 
+	// The places for them.
 	end := p.end()
-	line := ""
+	separator := ""
 	if end > 0 && !endsLine(p.text[:end]) {
-		line = newline
+		separator = newline
 	}
-	ways := [][]edit{{{end, end, line + entry}}}
+	candidates := [][]edit{{{end, end, separator + entry}}}
 	if change.Comment != "" && end > 0 {
-		ways = append([][]edit{{{end, end, line + newline + entry}}}, ways...)
+		candidates = append([][]edit{{{end, end, separator + newline + entry}}}, candidates...)
 	}
 	if first >= 0 {
-		ways = append(ways, []edit{{first, first, entry}})
+		candidates = append(candidates, []edit{{first, first, entry}})
 	}
-	return ways
+	return candidates
 }
 
-// replace puts a value in place of another, and leaves the comment behind it.
+// replace returns the edit that replaces a value and keeps the comment after it, or none if
+// the value cannot be replaced.
 func (p *page) replace(old *yaml.Node, written string) [][]edit {
 	from := p.offset(old)
-	rest := p.text[from:]
+	text := p.text[from:]
 	switch {
 	case old.Anchor != "" || old.Style&yaml.TaggedStyle != 0:
 		return nil
 	case old.Kind == yaml.AliasNode:
 		return [][]edit{{{from, from + len("*") + len(old.Value), written}}}
 	case old.Style&yaml.DoubleQuotedStyle != 0:
-		return [][]edit{{{from, from + doubleQuotesLength(rest), written}}}
+		return [][]edit{{{from, from + doubleQuotesLength(text), written}}}
 	case old.Style&yaml.SingleQuotedStyle != 0:
-		return [][]edit{{{from, from + singleQuotesLength(rest), written}}}
+		return [][]edit{{{from, from + singleQuotesLength(text), written}}}
 	case old.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 		return p.replaceBlock(from, written)
 	case old.Value == "":
@@ -109,11 +114,11 @@ func (p *page) replace(old *yaml.Node, written string) [][]edit {
 		}
 		return [][]edit{{{from, from, written}}}
 	default:
-		return [][]edit{{{from, from + plainLength(rest, old.Value), written}}}
+		return [][]edit{{{from, from + plainLength(text, old.Value), written}}}
 	}
 }
 
-// doubleQuotesLength returns the length of the text in double quotes at the beginning.
+// doubleQuotesLength returns the length of the double-quoted scalar at the beginning of text.
 func doubleQuotesLength(text []byte) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
@@ -126,7 +131,8 @@ func doubleQuotesLength(text []byte) int {
 	return len(text)
 }
 
-// singleQuotesLength does the same for single quotes, of which two in a row are one.
+// singleQuotesLength returns the length of the single-quoted scalar at the beginning of text.
+// Two quotes in a row are an escaped quote.
 func singleQuotesLength(text []byte) int {
 	for i := 1; i < len(text); i++ {
 		if text[i] != '\'' {
@@ -139,24 +145,24 @@ func singleQuotesLength(text []byte) int {
 	return len(text)
 }
 
-// plainLength returns the length of the text without quotes at the beginning, of which
-// the parser made a value: it may have folded its lines, but leaves what is no
-// blank as it is.
+// plainLength returns the length of the unquoted scalar at the beginning of text, given its
+// parsed value. The parser may have folded lines, so only white space can differ.
 func plainLength(text []byte, value string) int {
 	at := 0
-	for _, word := range strings.Fields(value) {
-		found := bytes.Index(text[at:], []byte(word))
+	for _, field := range strings.Fields(value) {
+		found := bytes.Index(text[at:], []byte(field))
 		if found < 0 {
 			return len(text)
 		}
-		at += found + len(word)
+		at += found + len(field)
 	}
 	return at
 }
 
-// replaceBlock replaces a text that stands indented below its key. Empty lines
-// and comments behind it stay, and so does a comment beside the key.
+// replaceBlock replaces a block scalar, whose text is in indented lines below its key. It
+// keeps the empty lines and comments after the text, and a comment on the line of the key.
 func (p *page) replaceBlock(from int, written string) [][]edit {
+	// The indicator, which may give the indentation.
 	p.findLines()
 	next, _ := slices.BinarySearch(p.lines, from+1)
 	header := from + 1
@@ -166,6 +172,8 @@ func (p *page) replaceBlock(from int, written string) [][]edit {
 			indent = outer + digit
 		}
 	}
+
+	// The lines of the text.
 	edits := []edit{{from, header, written}}
 	begin, end := len(p.text), len(p.text)
 	if next < len(p.lines) {
@@ -177,14 +185,14 @@ func (p *page) replaceBlock(from int, written string) [][]edit {
 			to = p.lines[i+1]
 		}
 		line := p.text[p.lines[i]:to]
-		blanks := len(line) - len(bytes.TrimLeft(line, " "))
+		spaces := len(line) - len(bytes.TrimLeft(line, " "))
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
 		if indent == 0 {
-			indent = max(blanks, outer+1)
+			indent = max(spaces, outer+1)
 		}
-		if blanks < indent {
+		if spaces < indent {
 			break
 		}
 		end = to
@@ -192,11 +200,11 @@ func (p *page) replaceBlock(from int, written string) [][]edit {
 	return [][]edit{append(edits, edit{begin, end, ""})}
 }
 
-// bare matches what needs no quotes, if YAML does not take it for something else.
+// bare matches a text that needs no quotes, unless YAML reads it as another type.
 var bare = regexp.MustCompile(`^[A-Za-z/]([A-Za-z0-9_./:@+-]*[A-Za-z0-9_/-])?$`)
 
-// asScalar returns how a value is written on one line, and what the parser makes
-// of that.
+// asScalar returns the notation of a value on one line, and the node that the parser
+// returns for this notation.
 func asScalar(value any) (string, *yaml.Node, error) {
 	switch value := value.(type) {
 	case bool, int:
@@ -209,10 +217,10 @@ func asScalar(value any) (string, *yaml.Node, error) {
 			return "", nil, position.Problems{{Rule: position.RuleValue, Message: "the value is not UTF-8",
 				Hint: "write it as plain text"}}
 		}
-		// Older parsers than ours read these words as true and false.
-		words := []string{"y", "n", "yes", "no", "on", "off"}
+		// Older parsers read these texts as true and false.
+		booleans := []string{"y", "n", "yes", "no", "on", "off"}
 		read := yaml.Node{Kind: yaml.ScalarNode, Value: value}
-		if bare.MatchString(value) && read.ShortTag() == "!!str" && !slices.Contains(words, strings.ToLower(value)) {
+		if bare.MatchString(value) && read.ShortTag() == "!!str" && !slices.Contains(booleans, strings.ToLower(value)) {
 			return value, want, nil
 		}
 		return inQuotes(value), want, nil
@@ -222,7 +230,7 @@ func asScalar(value any) (string, *yaml.Node, error) {
 	}
 }
 
-// asJSON returns how a value is written in JSON.
+// asJSON returns a value in JSON.
 func asJSON(n *yaml.Node) string {
 	if n.ShortTag() == "!!str" {
 		return inQuotes(n.Value)
@@ -230,13 +238,14 @@ func asJSON(n *yaml.Node) string {
 	return n.Value
 }
 
-// inQuotes returns a text in double quotes, as JSON and YAML both read it.
+// inQuotes returns a text in double quotes that is valid JSON and YAML.
 func inQuotes(text string) string {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	_ = encoder.Encode(text) // a string always encodes
-	// JSON leaves some characters as they are that YAML does not allow.
+
+	// Escape the characters that JSON allows and YAML does not.
 	var out strings.Builder
 	for _, r := range strings.TrimSuffix(b.String(), "\n") {
 		if r >= 0x7F && r < 0xA0 || r == '\uFEFF' || r == '\uFFFE' || r == '\uFFFF' {

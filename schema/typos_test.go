@@ -15,62 +15,61 @@ const (
 	capital = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 )
 
-// oneLetterOff returns every word that one slip makes of a word: a letter left
-// out, put in, replaced, or swapped with its neighbour. The word itself and what
-// is empty are not among them.
-func oneLetterOff(word, letters string) []string {
+// oneLetterOff returns every form of a name with one typo: a letter omitted, added, replaced,
+// or swapped with its neighbour. It omits the name itself and the empty text.
+func oneLetterOff(name, letters string) []string {
 	var all []string
-	for i := range len(word) + 1 {
+	for i := range len(name) + 1 {
 		for _, letter := range letters {
-			all = append(all, word[:i]+string(letter)+word[i:])
-			if i < len(word) {
-				all = append(all, word[:i]+string(letter)+word[i+1:])
+			all = append(all, name[:i]+string(letter)+name[i:])
+			if i < len(name) {
+				all = append(all, name[:i]+string(letter)+name[i+1:])
 			}
 		}
-		if i < len(word) {
-			all = append(all, word[:i]+word[i+1:])
+		if i < len(name) {
+			all = append(all, name[:i]+name[i+1:])
 		}
-		if i+1 < len(word) {
-			all = append(all, word[:i]+word[i+1:i+2]+word[i:i+1]+word[i+2:])
+		if i+1 < len(name) {
+			all = append(all, name[:i]+name[i+1:i+2]+name[i:i+1]+name[i+2:])
 		}
 	}
 	slices.Sort(all)
-	return slices.DeleteFunc(slices.Compact(all), func(other string) bool { return other == word || other == "" })
+	return slices.DeleteFunc(slices.Compact(all), func(other string) bool { return other == name || other == "" })
 }
 
-// slip is a word that is written wrong, and the words that may have been meant.
-type slip struct {
+// typo is a misspelt name, and the names that may be meant.
+type typo struct {
 	wrong string
 	meant []string
 }
 
-// slipsAmong returns all slips in the words that are no other word of them.
-// Where two words are one slip from the same wrong one, both may be meant.
-func slipsAmong(words []string, letters string) []slip {
+// typosAmong returns all typos in names that are not another name of the list.
+// If two names have the same typo, both may be meant.
+func typosAmong(names []string, letters string) []typo {
 	meant := map[string][]string{}
 	var order []string
-	for _, word := range words {
-		for _, wrong := range oneLetterOff(word, letters) {
-			if slices.Contains(words, wrong) {
+	for _, name := range names {
+		for _, wrong := range oneLetterOff(name, letters) {
+			if slices.Contains(names, wrong) {
 				continue
 			}
 			if meant[wrong] == nil {
 				order = append(order, wrong)
 			}
-			meant[wrong] = append(meant[wrong], word)
+			meant[wrong] = append(meant[wrong], name)
 		}
 	}
-	all := make([]slip, len(order))
+	all := make([]typo, len(order))
 	for i, wrong := range order {
-		all[i] = slip{wrong, meant[wrong]}
+		all[i] = typo{wrong, meant[wrong]}
 	}
 	return all
 }
 
-// mapping is a mapping of the file in which keys are written wrong.
+// mapping is a mapping of a file in which the test misspells keys.
 type mapping struct {
-	name   string // of the keys in suggestions, with a dot at its end
-	before string // what stands above the keys
+	name   string // prefix of the keys in suggestions, with a dot at its end
+	before string // lines above the keys
 	indent string
 	keys   []string
 }
@@ -117,79 +116,87 @@ func mappings(t *testing.T) []*mapping {
 	return all
 }
 
-func TestEverySlipInAKeyIsAnsweredWithTheKey(t *testing.T) {
-	const batch = 1000
-	tried := 0
-	for _, m := range mappings(t) {
-		slips := slipsAmong(m.keys, small)
-		tried += len(slips)
-		wrong := map[string]int{}
-		for some := range slices.Chunk(slips, batch) {
-			file := strings.Builder{}
-			file.WriteString(m.before)
-			meant := map[int][]string{}
-			for i, s := range some {
-				fmt.Fprintf(&file, "%s%s: x\n", m.indent, s.wrong)
-				meant[strings.Count(m.before, "\n")+i+1] = s.meant
-			}
-			_, problems := schema.Load(source(file.String()))
-			answered := 0
-			for _, p := range problems {
-				if p.Rule != position.RuleUnknownKey {
-					t.Errorf("within %q: %v", m.name, p)
-					continue
+func TestLoadAllTypos(t *testing.T) {
+	t.Run("in keys", func(t *testing.T) {
+		const batch = 1000
+		tried := 0
+		for _, m := range mappings(t) {
+			typos := typosAmong(m.keys, small)
+			tried += len(typos)
+			wrong := map[string]int{}
+			for some := range slices.Chunk(typos, batch) {
+				file := strings.Builder{}
+				file.WriteString(m.before)
+				meant := map[int][]string{}
+				for i, s := range some {
+					fmt.Fprintf(&file, "%s%s: x\n", m.indent, s.wrong)
+					meant[strings.Count(m.before, "\n")+i+1] = s.meant
 				}
-				answered++
-				if p.Severity != position.Error {
-					t.Errorf("within %q, only a warning: %v", m.name, p)
-				}
-				if !slices.ContainsFunc(meant[p.Line], func(key string) bool { return p.Hint == fmt.Sprintf("did you mean %q?", m.name+key) }) {
-					wrong[fmt.Sprint(meant[p.Line])]++
-					if wrong[fmt.Sprint(meant[p.Line])] <= 3 {
-						t.Errorf("for one of %s%v: %v", m.name, meant[p.Line], p)
+				_, problems := schema.Load(source(file.String()))
+				answered := 0
+				for _, p := range problems {
+					if p.Rule != position.RuleUnknownKey {
+						t.Errorf("within %q: %v", m.name, p)
+						continue
+					}
+					answered++
+					if p.Severity != position.Error {
+						t.Errorf("within %q, only a warning: %v", m.name, p)
+					}
+					if !slices.ContainsFunc(
+						meant[p.Line],
+						func(key string) bool { return p.Hint == fmt.Sprintf("did you mean %q?", m.name+key) },
+					) {
+						wrong[fmt.Sprint(meant[p.Line])]++
+						if wrong[fmt.Sprint(meant[p.Line])] <= 3 {
+							t.Errorf("for one of %s%v: %v", m.name, meant[p.Line], p)
+						}
 					}
 				}
-			}
-			if answered != len(some) {
-				t.Errorf("within %q: %d slips have %d answers", m.name, len(some), answered)
+				if answered != len(some) {
+					t.Errorf("within %q: got %d problems for %d typos", m.name, answered, len(some))
+				}
 			}
 		}
-	}
-	t.Logf("%d slips", tried)
-	if tried < 50_000 {
-		t.Errorf("only %d slips were tried", tried)
-	}
-}
+		t.Logf("%d typos", tried)
+		if tried < 50_000 {
+			t.Errorf("only %d typos were tried", tried)
+		}
+	})
 
-func TestEverySlipInAVariableIsAnsweredWithTheVariable(t *testing.T) {
-	const prefix = "PULUMI_AGENT_"
-	var names []string
-	for _, f := range fields(t) {
-		if name, ok := strings.CutPrefix(f.Variable, prefix); ok {
-			names = append(names, name)
-		}
-	}
-	slips := slipsAmong(names, capital)
-	for some := range slices.Chunk(slips, 1000) {
-		src := source("")
-		src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
-		meant := map[string][]string{}
-		for _, s := range some {
-			src.Environ[prefix+s.wrong] = "x"
-			meant[prefix+s.wrong] = s.meant
-		}
-		_, problems := schema.Load(src)
-		if len(problems) != len(some) {
-			t.Errorf("%d slips have %d answers", len(some), len(problems))
-		}
-		for _, p := range problems {
-			if !slices.ContainsFunc(meant[p.Path], func(name string) bool { return p.Hint == "did you mean "+prefix+name+"?" }) {
-				t.Errorf("for one of %v: %v", meant[p.Path], p)
+	t.Run("in variables", func(t *testing.T) {
+		const prefix = "PULUMI_AGENT_"
+		var names []string
+		for _, f := range fields(t) {
+			if name, ok := strings.CutPrefix(f.Variable, prefix); ok {
+				names = append(names, name)
 			}
 		}
-	}
-	t.Logf("%d slips", len(slips))
-	if len(slips) < 40_000 {
-		t.Errorf("only %d slips were tried", len(slips))
-	}
+		typos := typosAmong(names, capital)
+		for some := range slices.Chunk(typos, 1000) {
+			src := source("")
+			src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": "pul-x"}
+			meant := map[string][]string{}
+			for _, s := range some {
+				src.Environ[prefix+s.wrong] = "x"
+				meant[prefix+s.wrong] = s.meant
+			}
+			_, problems := schema.Load(src)
+			if len(problems) != len(some) {
+				t.Errorf("got %d problems for %d typos", len(problems), len(some))
+			}
+			for _, p := range problems {
+				if !slices.ContainsFunc(
+					meant[p.Path],
+					func(name string) bool { return p.Hint == "did you mean "+prefix+name+"?" },
+				) {
+					t.Errorf("for one of %v: %v", meant[p.Path], p)
+				}
+			}
+		}
+		t.Logf("%d typos", len(typos))
+		if len(typos) < 40_000 {
+			t.Errorf("only %d typos were tried", len(typos))
+		}
+	})
 }

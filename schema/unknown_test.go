@@ -11,26 +11,35 @@ func TestLoadUnknownKeys(t *testing.T) {
 	const pool = "pools:\n- name: a\n  token: pul-a\n"
 	for name, test := range map[string]struct {
 		file    string
-		refused bool // as an agent reads it
+		refused bool // by an agent that is not strict
 		hint    string
 	}{
-		"a misspelt key is refused":                         {"servce_url: https://pulumi.example.com\n", true, `did you mean "service_url"?`},
-		"a limit that is misspelt is refused":               {"max_concurent_workflows: 8\n", true, `did you mean "max_concurrent_workflows"?`},
-		"capitals are refused":                              {"Service_URL: https://pulumi.example.com\n", true, `did you mean "service_url"?`},
-		"a misspelt key of docker is refused":               {"docker:\n  netwrk: a\n", true, `did you mean "docker.network"?`},
-		"a misspelt key of a pool is refused":               {pool + "  servce_url: https://a\n", true, `did you mean "pools.0.service_url"?`},
-		"a misspelt key of docker of a pool is refused":     {pool + "  docker:\n    memry: 1g\n", true, `did you mean "pools.0.docker.memory"?`},
-		"a key one level too high is refused":               {"lables: [a=b]\n", true, `did you mean "docker.labels"?`},
-		"a key with dots is refused":                        {"docker.memory: 1g\n", true, "write memory: within docker:"},
-		"a variable in place of a key is refused":           {"PULUMI_AGENT_SERVICE_URL: https://a\n", true, `did you mean "service_url"?`},
-		"a key of the whole agent in a pool is refused":     {pool + "  http_server_port: 1\n", true, "it is for the whole agent: write it at the top level"},
-		"a key like no other is ignored":                    {"owner: platform\n", false, ""},
-		"a key like no other in docker is ignored":          {"docker:\n  flavour: a\n", false, ""},
-		"a key like no other in a pool is ignored":          {pool + "  owner: platform\n", false, ""},
-		"a place for anchors is ignored":                    {"x-docker: &d {network: a}\ndocker: *d\n", false, ""},
-		"a hidden place for anchors is ignored":             {".docker: &d {network: a}\ndocker: *d\n", false, ""},
-		"a variable without its prefix is ignored":          {"image_pull_policy: Always\n", false, "write image_pull_policy: within kubernetes:"},
-		"a setting without a key is ignored":                {"debug_pod: true\n", false, "only the variable PULUMI_AGENT_DEBUG_POD sets it"},
+		"a misspelt key is refused": {"servce_url: https://pulumi.example.com\n", true, `did you mean "service_url"?`},
+		"a limit that is misspelt is refused": {"max_concurent_workflows: 8\n", true, `did you ` +
+			`mean "max_concurrent_workflows"?`},
+		"capitals are refused": {"Service_URL: https://pulumi.example.com\n", true, `did you mean "service_url"?`},
+		"a misspelt key of docker is refused": {"docker:\n  netwrk: a\n", true, `did you mean ` +
+			`"docker.network"?`},
+		"a misspelt key of a pool is refused": {pool + "  servce_url: https://a\n", true, `did you ` +
+			`mean "pools.0.service_url"?`},
+		"a misspelt key of docker of a pool is refused": {pool + "  docker:\n    memry: 1g\n", true,
+			`did you mean "pools.0.docker.memory"?`},
+		"a key one level too high is refused": {"lables: [a=b]\n", true, `did you mean "docker.labels"?`},
+		"a key with dots is refused": {"docker.memory: 1g\n", true, "write memory: " +
+			"within docker:"},
+		"a variable in place of a key is refused": {"PULUMI_AGENT_SERVICE_URL: https://a\n", true,
+			`did you mean "service_url"?`},
+		"a key of the whole agent in a pool is refused": {pool + "  http_server_port: 1\n", true, "it is for " +
+			"the whole agent: write it at the top level"},
+		"a key like no other is ignored":           {"owner: platform\n", false, ""},
+		"a key like no other in docker is ignored": {"docker:\n  flavour: a\n", false, ""},
+		"a key like no other in a pool is ignored": {pool + "  owner: platform\n", false, ""},
+		"a place for anchors is ignored":           {"x-docker: &d {network: a}\ndocker: *d\n", false, ""},
+		"a hidden place for anchors is ignored":    {".docker: &d {network: a}\ndocker: *d\n", false, ""},
+		"a variable without its prefix is ignored": {"image_pull_policy: Always\n", false, "write " +
+			"image_pull_policy: within kubernetes:"},
+		"a setting without a key is ignored": {"debug_pod: true\n", false, "only the variable " +
+			"PULUMI_AGENT_DEBUG_POD sets it"},
 		"the name of an agent is ignored":                   {"name: builder\n", false, ""},
 		"a key like no other is ignored with a wrong value": {"owner: platform\nlog_level: loud\n", false, ""},
 	} {
@@ -44,10 +53,10 @@ func TestLoadUnknownKeys(t *testing.T) {
 				refused  bool
 			}{
 				"an agent":            {loadOf(file), test.refused},
-				"an agent, strictly":  {loadOf(file + "strict: true\n"), true},
-				"an agent, laxly":     {loadOf(file + "strict: false\n"), test.refused},
+				"with strict":         {loadOf(file + "strict: true\n"), true},
+				"with strict: false":  {loadOf(file + "strict: false\n"), test.refused},
 				"vet":                 {schema.Vet(source(file)), true},
-				"an agent's variable": {loadWith(file, map[string]string{"PULUMI_AGENT_STRICT": "true"}), true},
+				"PULUMI_AGENT_STRICT": {loadWith(file, map[string]string{"PULUMI_AGENT_STRICT": "true"}), true},
 			} {
 				var unknown position.Problems
 				for _, p := range read.problems {
@@ -55,8 +64,15 @@ func TestLoadUnknownKeys(t *testing.T) {
 						unknown = append(unknown, p)
 					}
 				}
-				if len(unknown) != 1 || (unknown[0].Severity == position.Error) != read.refused || unknown[0].Hint != test.hint {
-					t.Errorf("%s: refused should be %t, and the hint %q: %v", reader, read.refused, test.hint, read.problems)
+				if len(unknown) != 1 || (unknown[0].Severity == position.Error) != read.refused ||
+					unknown[0].Hint != test.hint {
+					t.Errorf(
+						"%s: want rejected %t and the hint %q, got %v",
+						reader,
+						read.refused,
+						test.hint,
+						read.problems,
+					)
 				}
 			}
 		})
@@ -73,8 +89,9 @@ func loadWith(file string, environ map[string]string) position.Problems {
 }
 
 func TestLoad(t *testing.T) {
-	t.Run("keys that real files hold are no unknown ones", func(t *testing.T) {
-		file := "token: pul-x\nversion: 2.1.0\nworkflow_runners_directory: /opt\nworkflow_runners_embeddable: /opt/e\nstrict: true\n"
+	t.Run("keys of files of Pulumi's own agent are known", func(t *testing.T) {
+		file := "token: pul-x\nversion: 2.1.0\nworkflow_runners_directory: /opt\n" +
+			"workflow_runners_embeddable: /opt/e\nstrict: true\n"
 		config, problems := schema.Load(source(file))
 		if config == nil || !config.Strict {
 			t.Errorf("%v", problems)
@@ -85,13 +102,16 @@ func TestLoad(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the address of the HTTP server is one without a port", func(t *testing.T) {
+	t.Run("the address of the HTTP server must not have a port", func(t *testing.T) {
 		for address, good := range map[string]bool{
-			"127.0.0.1": true, "0.0.0.0": true, `"::1"`: true, `"::"`: true, "fe80::1%eth0": true, "localhost": true, "agent.internal": true, `""`: true,
-			"127.0.0.1:8080": false, `"[::1]"`: false, "127.0.0": false, "256.0.0.1": false, `":8080"`: false, "a b": false, "http://a": false, "8080": false,
+			"127.0.0.1": true, "0.0.0.0": true, `"::1"`: true, `"::"`: true, "fe80::1%eth0": true,
+			"localhost": true, "agent.internal": true, `""`: true,
+			"127.0.0.1:8080": false, `"[::1]"`: false, "127.0.0": false, "256.0.0.1": false, `":8080"`: false,
+			"a b": false, "http://a": false, "8080": false,
 		} {
 			config, problems := schema.Load(source("token: pul-x\nhttp_server_address: " + address + "\n"))
-			if (config != nil) != good || !good && (len(problems) != 1 || problems[0].Line != 2 || problems[0].Column != 22) {
+			if (config != nil) != good ||
+				!good && (len(problems) != 1 || problems[0].Line != 2 || problems[0].Column != 22) {
 				t.Errorf("%s: %v", address, problems)
 			}
 		}

@@ -12,31 +12,32 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Vet checks one file as it lies on disk: a configuration, a Pod template, or
-// Kubernetes manifests that hold either, or containers with variables of the agent.
-// It knows by content which one it has, and only where the content says nothing, by
-// name. Problems weigh as [Strict] says, and are sorted.
+// Vet checks one file: a configuration, a Pod template, or Kubernetes manifests with
+// configurations, templates or containers that have variables of the agent. The content
+// determines the kind of the file; otherwise its name does. The problems are sorted and have
+// the severity that [Strict] defines.
 //
-// A configuration in a file of its own is checked as [Load] would take it here
-// and now, variables included. One in a manifest runs elsewhere: neither the
-// variables nor the files of this machine count for it.
+// A configuration that is a whole file is checked as [Load] would load it here, with the
+// variables of the source; missing files are not problems, see [VetLocal]. A configuration
+// in a manifest is for another machine: the variables and files of this machine do not
+// apply to it.
 //
-// Vet never panics, whatever the source holds, and is safe for concurrent use.
+// Vet never panics, and is safe for concurrent use.
 func Vet(source Source) position.Problems {
 	source.vetted = true
-	return vetted(source, Strict)
+	return vetWith(source, Strict)
 }
 
-// VetAsAgent is [Vet] with problems that weigh as for an agent that runs
-// elsewhere: it ignores keys that it does not know, unless they resemble one that
-// it does, and refuses what its release cannot carry out.
-func VetAsAgent(source Source) position.Problems { return vetted(source, elsewhere) }
+// VetAsAgent is [Vet] with the severities of an agent on another machine: an unknown key
+// that resembles no known key is a warning, and a value that the release does not support
+// is an error.
+func VetAsAgent(source Source) position.Problems { return vetWith(source, elsewhere) }
 
-func vetted(source Source, weigh func(position.Problems) position.Problems) (problems position.Problems) {
+func vetWith(source Source, weigh func(position.Problems) position.Problems) (problems position.Problems) {
 	defer func() {
-		if recover() != nil { // for the reason that Load has
+		if recover() != nil { // for the same reason as in runRecovering
 			problems = position.Problems{{Rule: position.RuleInternal, File: source.Path,
-				Message: "the file cannot be checked, through a fault of the program", Hint: "report this"}}
+				Message: "the file cannot be checked because of a bug in this program", Hint: "report the bug"}}
 		}
 	}()
 	problems = weigh(vet(source))
@@ -44,14 +45,17 @@ func vetted(source Source, weigh func(position.Problems) position.Problems) (pro
 	return slices.Compact(problems)
 }
 
-// Strict returns the problems with the severity that they have where a file is
-// checked and nothing runs: an unknown key is an error, also if it resembles no
-// known one; so is a variable in a manifest that resembles a known one; what this
-// release does not support is a warning, as another release may run the agent.
-// Problems of files that only the agent's machine has are as [Source.Elsewhere]
-// defines.
-func Strict(problems position.Problems) position.Problems {
-	strict := elsewhere(problems)
+// Strict returns the problems with the severity that they have when a file is only checked:
+// an unknown key is an error even if no known key resembles it; a variable in a manifest
+// that resembles a known one is an error; a value that this release does not support is a
+// warning, because another release may run the agent. Problems of files that exist only on
+// the agent's machine are as [Source.Elsewhere] defines.
+func Strict(problems position.Problems) position.Problems { return withoutRelease(elsewhere(problems)) }
+
+// withoutRelease returns the problems with the severities that [Strict] defines for unknown
+// names and for values that this release does not support.
+func withoutRelease(problems position.Problems) position.Problems {
+	strict := slices.Clone(problems)
 	for i := range strict {
 		switch strict[i].Rule {
 		case position.RuleUnknownKey:
@@ -69,26 +73,34 @@ func Strict(problems position.Problems) position.Problems {
 
 // elsewhere returns the problems with the severity that they have on a machine
 // that is not the agent's. A missing token at the top level is a warning, because
-// the agent's environment may contain it; so is a missing Pod template file.
-// Missing files of tokens and certificates are dropped: they exist on the agent's
-// machine only.
+// the agent's environment may contain it. A missing Pod template file is a warning
+// too. Problems of other missing files are dropped, because these files may exist
+// only on the agent's machine.
 func elsewhere(problems position.Problems) position.Problems {
-	var rest position.Problems
-	for _, problem := range problems {
-		switch problem.Rule {
-		case position.RuleMissingToken:
-			if !strings.HasPrefix(problem.Path, "pools.") {
-				problem.Severity = position.Warning
-			}
-		case position.RuleMissingFile:
+	var kept position.Problems
+	for _, problem := range withoutEnvironment(problems) {
+		if problem.Rule == position.RuleMissingFile {
 			if !strings.HasSuffix(problem.Path, "pod_template_file") {
 				continue
 			}
 			problem.Severity = position.Warning
 		}
-		rest = append(rest, problem)
+		kept = append(kept, problem)
 	}
-	return rest
+	return kept
+}
+
+// withoutEnvironment returns the problems with the severity that they have if the
+// environment of the agent is unknown: a missing token at the top level is a warning.
+func withoutEnvironment(problems position.Problems) position.Problems {
+	var all position.Problems
+	for _, problem := range problems {
+		if problem.Rule == position.RuleMissingToken && !strings.HasPrefix(problem.Path, "pools.") {
+			problem.Severity = position.Warning
+		}
+		all = append(all, problem)
+	}
+	return all
 }
 
 // podNames are the names of Pod templates, in a folder and in a manifest.
@@ -107,25 +119,24 @@ func vet(source Source) position.Problems {
 	return problems
 }
 
-// templateOf reports whether a file without manifests is a Pod template, and
-// returns it.
+// templateOf returns the Pod template of a file without manifests, and reports whether the
+// file is one.
 func templateOf(source Source) (template position.Mapping, ok bool) {
 	v, _, _ := podtemplate.Parse(source.Path, source.Content)
 	template, _ = v.Data.(position.Mapping)
 	return template, podtemplate.Is(template) || slices.Contains(podNames, filepath.Base(source.Path))
 }
 
-// Templates returns the Pod templates of a file in which [Vet] finds no error: the
-// file itself if it is a template, or those that its manifests hold, in its order.
-// It is empty for a configuration. It never panics, whatever the source holds, and
-// is safe for concurrent use.
+// Templates returns the Pod templates of a file in which [Vet] finds no error: the file
+// itself if it is a template, or those in its manifests, in the order of the file. The list
+// is empty for a configuration. Templates never panics, and is safe for concurrent use.
 func Templates(source Source) (templates []map[string]any) {
 	defer func() {
-		if recover() != nil { // for the reason that Load has
+		if recover() != nil { // for the same reason as in runRecovering
 			templates = nil
 		}
 	}()
-	if all, ok := heldBy(source); ok {
+	if all, ok := manifestFiles(source); ok {
 		for _, one := range all {
 			if v, _, ok := podtemplate.Parse(one.name, one.source.Content); ok && one.template {
 				t, _ := v.Data.(position.Mapping)
@@ -140,18 +151,20 @@ func Templates(source Source) (templates []map[string]any) {
 	return nil
 }
 
-// Excerpts returns what may be shown of the line of each problem.
+// Excerpts returns the part of the line of each problem that may be shown.
 //
-// A line may hold a secret: a token at the wrong place, a password in a URL, the
-// variables of a container. A person who vets a file in front of others, or into
-// a log, does not think of that. So nothing is shown that is not known to be
-// harmless. The indent and the key are, if the problem's own path, which a
-// message shows too, ends in that key. The value is only if the schema says that
-// it is one of a few words, a number, a duration or the like, so that no secret
-// belongs there, and if what stands there is close to one, since people slip by a
-// line. In place of any other value stands a mark. Lines of other shapes are not shown:
-// entries of lists, continued text, mappings in brackets, broken YAML, and what no
-// screen holds; and no line with the beginning of a token.
+// A line may contain a secret: a token in the wrong place, a password in a URL, the
+// variables of a container. Users do not expect vet to print it on a shared screen or in a
+// log. So an excerpt shows only harmless parts:
+//
+//   - the indentation and the key, if the path of the problem, which the message shows too,
+//     ends in that key;
+//   - the value, if the schema allows only choices, numbers or durations for the key and the
+//     value resembles one of these. Otherwise a mark replaces the value, because it may be a
+//     secret on the wrong line.
+//
+// Other lines have no excerpt: entries of lists, continued text, mappings in brackets,
+// invalid YAML, very long lines, and lines that contain the prefix of a token.
 func Excerpts(content []byte, problems position.Problems) []position.Excerpt {
 	excerpts := make([]position.Excerpt, len(problems))
 	if len(problems) == 0 {
@@ -174,38 +187,44 @@ var (
 	keyLine  = regexp.MustCompile(`^([ \t]*(?:- +)*)(["']?)([A-Za-z0-9_.$/-]+)(["']?)([ \t]*:)(?:([ \t]+)(.*))?$`)
 	poolPath = regexp.MustCompile(`^pools\.[0-9]+\.`)
 
-	// What a value may look like that is shown although it is refused. A number of
-	// more digits may be one that opens something.
-	number    = regexp.MustCompile(`^[+-]?([0-9]{1,8}(\.[0-9]{1,4})?|\.[0-9]{1,4}) ?(?i:[num]?s|m|h|d|w|secs?|mins?|seconds?|minutes?|hours?|days?|weeks?|[kmgtpe]|[kmgt]?i?b|[kmgtpe]i|%)?$`)
-	plainWord = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|null)$`)
-	letters   = regexp.MustCompile(`^[A-Za-z_-]+$`)
+	// Invalid values that may be shown. A number with more digits may be a PIN or password.
+	number = regexp.MustCompile(`^[+-]?([0-9]{1,8}(\.[0-9]{1,4})?|\.[0-9]{1,4}) ?` +
+		`(?i:[num]?s|m|h|d|w|secs?|mins?|seconds?|minutes?|hours?|days?|weeks?|` +
+		`[kmgtpe]|[kmgt]?i?b|[kmgtpe]i|%)?$`)
+	booleanText = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|null)$`)
+	letters     = regexp.MustCompile(`^[A-Za-z_-]+$`)
 )
 
 const (
-	hidden       = "…" // in place of a value
+	hidden       = "…" // replaces a value
 	longestShown = 200 // bytes of a line
 )
 
 func (d *definition) excerpt(line string, p position.Problem) position.Excerpt {
+	// Split the line, and reject lines that may contain a secret.
 	line = strings.TrimRight(line, "\r")
 	m := keyLine.FindStringSubmatch(line)
 	if m == nil || secret.ContainsToken(line) {
 		return position.Excerpt{}
 	}
-	before, key, blanks, rest := m[1]+m[2]+m[3]+m[4]+m[5], m[3], m[6], m[7]
+	beforeValue, key, space, value := m[1]+m[2]+m[3]+m[4]+m[5], m[3], m[6], m[7]
 	if position.SafeName(key) != key || p.Path != key && !strings.HasSuffix(p.Path, "."+key) {
 		return position.Excerpt{}
 	}
-	text := before
-	if rest, _, _ = strings.Cut(rest, " #"); rest != "" {
-		rest = strings.TrimRight(rest, " \t")
-		if !harmlessFor(d.byKey[poolPath.ReplaceAllString(p.Path, "")], rest) {
-			rest = hidden
+
+	// Show the value, or a mark in its place.
+	text := beforeValue
+	if value, _, _ = strings.Cut(value, " #"); value != "" {
+		value = strings.TrimRight(value, " \t")
+		if !harmlessFor(d.byKey[poolPath.ReplaceAllString(p.Path, "")], value) {
+			value = hidden
 		}
-		text += blanks + rest
+		text += space + value
 	}
-	caret := min(p.Column-1, len(before+blanks))
-	if caret > 0 && caret < p.Column-1 && p.Column-1 < len(text) && rest != hidden {
+
+	// Put the caret below the position of the problem.
+	caret := min(p.Column-1, len(beforeValue+space))
+	if caret > 0 && caret < p.Column-1 && p.Column-1 < len(text) && value != hidden {
 		caret = p.Column - 1
 	}
 	return position.Excerpt{Text: text, Caret: strings.Map(func(r rune) rune {
@@ -216,9 +235,8 @@ func (d *definition) excerpt(line string, p position.Problem) position.Excerpt {
 	}, text[:min(caret, len(text))])}
 }
 
-// harmlessFor reports whether a value may be shown that stands where the field's
-// belongs and is refused there. It must be a number, with a unit or without, a word
-// for true, false or nothing, or a slip in one of the field's choices.
+// harmlessFor reports whether an invalid value of a field may be shown. It must be a number
+// with or without a unit, a form of true, false or null, or a misspelt choice of the field.
 func harmlessFor(f *Field, text string) bool {
 	if f == nil || f.Secret {
 		return false
@@ -232,10 +250,10 @@ func harmlessFor(f *Field, text string) bool {
 	if last := len(text) - 1; last > 0 && strings.ContainsRune(`"'`, rune(text[0])) && text[0] == text[last] {
 		text = text[1:last]
 	}
-	if number.MatchString(text) || plainWord.MatchString(text) {
+	if number.MatchString(text) || booleanText.MatchString(text) {
 		return true
 	}
-	// A word that merely begins like a choice may end like a password.
+	// A text that begins with a choice may continue with a password.
 	const longer = len("warning") - len("warn")
 	best := position.Closest(text, slices.Clone(f.Choices))
 	return best != "" && letters.MatchString(text) && len(text) <= len(best)+longer

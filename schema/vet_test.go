@@ -23,7 +23,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// vetCorpus is the files of every kind that vet knows.
+// vetCorpus returns files of every kind that vet checks, by path.
 func vetCorpus(t testing.TB) map[string][]byte {
 	found := map[string][]byte{}
 	err := filepath.WalkDir("testdata/vet", func(path string, entry fs.DirEntry, err error) error {
@@ -39,11 +39,12 @@ func vetCorpus(t testing.TB) map[string][]byte {
 	return found
 }
 
-func TestEveryMistakeOfAFileIsToldWithItsPlaceAndItsCure(t *testing.T) {
+func TestVetProblems(t *testing.T) {
 	for path, content := range vetCorpus(t) {
 		t.Run(strings.TrimPrefix(path, "testdata/vet/"), func(t *testing.T) {
 			var got strings.Builder
-			for _, p := range schema.Vet(schema.Source{Path: filepath.Base(path), Content: content, ReadFile: files(nil), Release: thisRelease}) {
+			for _, p := range schema.Vet(schema.Source{Path: filepath.Base(path), Content: content,
+				ReadFile: files(nil), Release: thisRelease}) {
 				got.WriteString(p.Severity.String() + " " + string(p.Rule) + "\n" + p.String() + "\n")
 			}
 			if *update {
@@ -56,36 +57,207 @@ func TestEveryMistakeOfAFileIsToldWithItsPlaceAndItsCure(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got.Len() == 0 {
-				t.Error("no problem is told")
+				t.Error("no problem is reported")
 			}
 			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Errorf("run with -update if this is right:\n%s", diff)
+				t.Errorf("run with -update if the change is intended:\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestAFileOfItsOwnIsVettedAsItIsLoaded(t *testing.T) {
-	paths, err := filepath.Glob("testdata/bad/*.yaml")
-	if err != nil || len(paths) < 40 {
-		t.Fatalf("found %d files, %v", len(paths), err)
-	}
-	for _, path := range paths {
-		content, err := os.ReadFile(path)
+func TestVet(t *testing.T) {
+	t.Run("checks a whole file as Load does", func(t *testing.T) {
+		paths, err := filepath.Glob("testdata/bad/*.yaml")
+		if err != nil || len(paths) < 40 {
+			t.Fatalf("found %d files, %v", len(paths), err)
+		}
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			src := source(string(content))
+			src.Environ = map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud", "PULUMI_AGENT_LOG_LEVEL": "debug"}
+			src.ReadFile = files(map[string]string{"token": "pul-a\n"})
+			_, problems := schema.Load(src)
+			if diff := cmp.Diff(schema.Strict(problems), schema.Vet(src), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s:\n%s", path, diff)
+			}
+		}
+	})
+
+	t.Run("a configuration in a manifest has the lines of the manifest", func(t *testing.T) {
+		paths, err := filepath.Glob("testdata/bad/*.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		src := source(string(content))
-		src.Environ = map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud", "PULUMI_AGENT_LOG_LEVEL": "debug"}
-		src.ReadFile = files(map[string]string{"token": "pul-a\n"})
-		_, problems := schema.Load(src)
-		if diff := cmp.Diff(schema.Strict(problems), schema.Vet(src), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s:\n%s", path, diff)
+		count := 0
+		for _, path := range append(paths, "../examples/reference.yaml", "../examples/pools.yaml") {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !blockable(string(content)) || len(content) > 64<<10 {
+				continue
+			}
+			count++
+			embeddedAlike(t, schema.FileName, string(content), count%7, 1+count%4, 1+count%8)
 		}
-	}
+		if count < 80 {
+			t.Errorf("only %d files", count)
+		}
+	})
+
+	t.Run("a template in a manifest has the lines of the manifest", func(t *testing.T) {
+		count := 0
+		for _, file := range podCorpus(t) {
+			if blockable(file.content) {
+				count++
+				embeddedAlike(t, "worker-pod.json", file.content, count%7, 1+count%4, 1+count%8)
+			}
+		}
+		if count < 50 {
+			t.Errorf("only %d templates", count)
+		}
+	})
+
+	t.Run("any text in a manifest has the lines of the manifest", func(t *testing.T) {
+		lines := rapid.SampledFrom([]string{
+			"", "# é", "token: pul-x", "log_level: loud", "log_level: info", "docker:", "  network: 5",
+			"  volumes: [a, b]", "  - x", "---", "...", "%YAML 1.1",
+			"pools:", "- name: a", "  token: pul-a", "  polling_interval: 5", "polling_interval: 1",
+			"ecs: {subnets: [a b, {x: y}]", "}", "\tx: y", "a: b: c",
+			"  ", "é: ü", "token_file: |", "    text", "pod_template: {spec: {é: a, restartPolicy: Always}}",
+			"x: &a [*a]", "<<: *b", "shutdown_timeout: 1s",
+		})
+		rapid.Check(t, func(t *rapid.T) {
+			text := strings.Join(rapid.SliceOfN(lines, 1, 8).Draw(t, "lines"), "\n") + "\n"
+			embeddedAlike(
+				t,
+				schema.FileName,
+				text,
+				rapid.IntRange(0, 5).Draw(t, "before"),
+				rapid.IntRange(1, 4).Draw(t, "section"),
+				rapid.IntRange(1, 8).Draw(t, "inner"),
+			)
+		})
+	})
+
+	t.Run("a manifest does not depend on this machine", func(t *testing.T) {
+		manifest := "apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n" +
+			"    token_file: /nowhere/token\n    ca_file: /nowhere/ca\n    pod_template_file: /nowhere/pod\n"
+		read := 0
+		problems := schema.Vet(schema.Source{
+			Path: "configmap.yaml", Content: []byte(manifest),
+			Environ:  map[string]string{"PULUMI_AGENT_LOG_LEVEL": "loud", "PULUMI_AGENT_TOKN": "x"},
+			ReadFile: func(string) ([]byte, error) { read++; return nil, fs.ErrPermission },
+		})
+		if len(problems) > 0 || read > 0 {
+			t.Errorf("%d files were read: %v", read, problems)
+		}
+	})
+
+	t.Run("warns about a readable token in a manifest", func(t *testing.T) {
+		manifest := "apiVersion: v1\nkind: %s\n%s:\n  pulumi-workflow-agent.yaml: |\n    token: " + canary + "\n"
+		for _, c := range []struct {
+			kind, section string
+			mode          fs.FileMode
+			warned        bool
+		}{
+			{"ConfigMap", "data", 0o600, true}, {"ConfigMap", "data", 0, true},
+			{"Secret", "stringData", 0o600, false}, {"Secret", "stringData", 0o644, true},
+			{"Secret", "stringData", 0, false},
+		} {
+			problems := schema.Vet(
+				schema.Source{Path: "m.yaml", Content: fmt.Appendf(nil, manifest, c.kind, c.section), Mode: c.mode},
+			)
+			warned := len(problems) == 1 && problems[0].Rule == position.RuleReadableToken && problems[0].Line == 5
+			if warned != c.warned || len(problems) > 1 {
+				t.Errorf("%+v: %v", c, problems)
+			}
+		}
+	})
+
+	t.Run("finds no problem in valid files", func(t *testing.T) {
+		count := 0
+		for _, pattern := range []string{"../examples/*.yaml", "../examples/manifests/*.yaml"} {
+			paths, err := filepath.Glob(pattern)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range paths {
+				content, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				count++
+				certificate := newCertificate(t)
+				if problems := schema.Vet(schema.Source{Path: path, Content: content,
+					ReadFile: files(map[string]string{"/etc/cmwa/ca.pem": certificate})}); len(problems) > 0 {
+					t.Errorf("%s: %v", path, problems)
+				}
+			}
+		}
+		if count < 6 {
+			t.Errorf("only %d examples", count)
+		}
+	})
+
+	t.Run("rejects hostile manifests in time", func(t *testing.T) {
+		head := "apiVersion: v1\nkind: ConfigMap\n"
+		list := "apiVersion: v1\nkind: List\n"
+		bomb := list + "items: [&a0 {apiVersion: v1, kind: List, items: []}"
+		for i := range 40 {
+			bomb += fmt.Sprintf(", &a%d {apiVersion: v1, kind: List, items: [*a%d, *a%d, *a%d]}", i+1, i, i, i)
+		}
+		full := func(text string) string { return head + strings.Repeat(text, (position.MaxFile-len(head))/len(text)) }
+		for name, content := range map[string]string{
+			"documents":      full("---\n"),
+			"manifests":      full("---\n" + head),
+			"configurations": full("---\n" + head + "data:\n  pulumi-workflow-agent.yaml: |\n    log_level: x\n"),
+			"below empty lines": strings.Repeat("\n", position.MaxFile-40_000) + strings.Repeat(head+"data: "+
+				"{pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
+			"broken documents": full("---\na: [\n"),
+			"one long key": head + "data:\n  pulumi-workflow-agent.yaml: " + strings.Repeat("x",
+				position.MaxFile-100),
+			"long lines": head + "data:\n  pulumi-workflow-agent.yaml: |\n" +
+				strings.Repeat("    a: "+strings.Repeat("b", 1000)+"\n", 900),
+			"lines of spaces": head + "data:\n  pulumi-workflow-agent.yaml: >\n" +
+				strings.Repeat(strings.Repeat(" ", 1000)+"\n", 900) + "    x",
+			"lists":          bomb + "]",
+			"list of itself": list + "items: &a [{apiVersion: v1, kind: List, items: *a}]",
+			"itself":         "&a {apiVersion: v1, kind: List, items: [*a]}",
+			"data of itself": head + "data: &a {pulumi-workflow-agent.yaml: *a}",
+			"key of an alias": head + "metadata: {name: &pulumi-workflow-agent.yaml x}\n" +
+				"data: {*pulumi-workflow-agent.yaml : y}",
+			"carriage returns": strings.ReplaceAll(full("---\n"+head), "\n", "\r"),
+			"NUL in quotes":    head + "data: {pulumi-workflow-agent.yaml: \"\\0\"}",
+			"NUL in base64": head + "binaryData: {pulumi-workflow-agent.yaml: " +
+				base64.StdEncoding.EncodeToString([]byte{0, 0xFF}) + "}",
+			"numbers":   head + "data: 5\nmetadata: 7",
+			"too large": full("#\n") + "##########################################################\n",
+			"grace": head + "data: {worker-pod.json: x}\n---\napiVersion: v1\nkind: Pod\n" +
+				"spec: {terminationGracePeriodSeconds: 99999999999999999999}",
+		} {
+			t.Run(name, func(t *testing.T) {
+				start := processorTime(t)
+				problems := schema.Vet(schema.Source{Path: "file.yaml", Content: []byte(content), ReadFile: files(nil)})
+				if took := processorTime(t) - start; took > 10*time.Second {
+					t.Errorf("Vet took %v", took)
+				}
+				if len(problems.Errors()) == 0 || problems[0].Rule == position.RuleInternal {
+					t.Errorf("got no error, or an internal error: %v", problems)
+				}
+				if len(problems) > 1500 {
+					t.Errorf("got %d problems", len(problems))
+				}
+			})
+		}
+	})
 }
 
-// indented puts text behind an indent, but for lines that are empty.
+// indented indents the lines of a text, except empty ones.
 func indented(text string, indent int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -97,8 +269,8 @@ func indented(text string, indent int) string {
 	return b.String()
 }
 
-// moved is what problems of a text become where it stands further down and
-// behind an indent. Those of the whole text go to its key.
+// moved returns the problems of a text that is further down in a file and indented. Problems
+// without a line are at the key of the text.
 func moved(problems position.Problems, lines, indent int, keyColumn int) position.Problems {
 	number := regexp.MustCompile(`on line ([0-9]+)`)
 	var all position.Problems
@@ -123,15 +295,15 @@ func moved(problems position.Problems, lines, indent int, keyColumn int) positio
 	return all
 }
 
-// blockable reports whether a block of YAML can hold the text as it is.
+// blockable reports whether a block scalar can contain the text unchanged.
 func blockable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return r != '\n' && r != '\t' && !unicode.IsPrint(r) || r == unicode.ReplacementChar || r == '\uFEFF'
 	})
 }
 
-// embeddedAlike fails unless the problems of a text in a manifest are those of
-// the text alone, further down and to the right.
+// embeddedAlike fails unless a text has the same problems in a manifest as alone, at the
+// positions of the manifest.
 func embeddedAlike(t interface {
 	Errorf(string, ...any)
 }, key, text string, before, section, inner int) {
@@ -149,239 +321,104 @@ func embeddedAlike(t interface {
 	source.Content = []byte(manifest)
 	sorted := cmpopts.SortSlices(func(a, b position.Problem) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
 	if diff := cmp.Diff(want, schema.Vet(source), cmpopts.EquateEmpty(), sorted); diff != "" {
-		t.Errorf("alone and in a manifest differ:\n%s\nin:\n%s", diff, manifest)
+		t.Errorf("the problems alone (-) and in a manifest (+) differ:\n%s\nin:\n%s", diff, manifest)
 	}
 }
 
-func TestAConfigurationInAManifestIsVettedAtItsRealLines(t *testing.T) {
-	paths, err := filepath.Glob("testdata/bad/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := 0
-	for _, path := range append(paths, "../examples/reference.yaml", "../examples/pools.yaml") {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+func TestExcerpts(t *testing.T) {
+	t.Run("show no secret", func(t *testing.T) {
+		const caret = "^"
+		for _, c := range []struct{ content, want string }{
+			// choices of the schema, numbers and durations, and misspelt ones
+			{"log_level: inof", "log_level: inof\n           ^"},
+			{"  log_level:   'DEBGU' # loud", "  log_level:   'DEBGU'\n               ^"},
+			{"log_level: Yes", "log_level: Yes\n           ^"},
+			{"log_level: 1.5", "log_level: 1.5\n           ^"},
+			{"polling_interval: 5 minutes\n", "polling_interval: 5 minutes\n                  ^"},
+			{"polling_interval: \"-30s\"\n", "polling_interval: \"-30s\"\n                  ^"},
+			{"polling_interval: true\n", "polling_interval: true\n                  ^"},
+			{"http_server_port: 808080\r\n", "http_server_port: 808080\n                  ^"},
+			{"kubernetes:\n  cpu: off", "  cpu: off\n       ^"},
+			{"pools:\n- name: a\n  token: x\n- token: y\n  name: b\n  single_run: 7", "  single_run: 7\n" +
+				"              ^"},
+			// a secret in place of a choice
+			{"log_level: s3cr3tpw", "log_level: …\n           ^"},
+			{"log_format: correct horse battery", "log_format: …\n            ^"},
+			{"log_format: text horse", "log_format: …\n            ^"},
+			{"single_run: \"pass:text\"", "single_run: …\n            ^"},
+			{"single_run: maybe", "single_run: …\n            ^"},
+			{"shutdown_timeout: Passw0rd", "shutdown_timeout: …\n                  ^"},
+			{"shutdown_timeout: 12 horse", "shutdown_timeout: …\n                  ^"},
+			{"shutdown_timeout: 1234abc", "shutdown_timeout: …\n                  ^"},
+			{"polling_interval: 5 'minutes'", "polling_interval: …\n                  ^"},
+			{"http_server_port: 4111111111111111", "http_server_port: …\n                  ^"},
+			{"http_server_port: infodebug", "http_server_port: …\n                  ^"},
+			{"log_level: infohunter2", "log_level: …\n           ^"},
+			{"log_level: Tr0ub4dor3", "log_level: …\n           ^"},
+			{"log_level: correcthorsebatterystaple", "log_level: …\n           ^"},
+			{"log_level: pul-abc", ""},
+			{"log_level: \"a\\\"b\"", "log_level: …\n           ^"},
+			{"log_level: inof # the token is abc", "log_level: inof\n           ^"},
+			// values that may be anything
+			{"token: two parts", "token: …\n       ^"},
+			{"tokn: hunter2", "tokn: …\n^"},
+			{"service_url: ftp://user:secret@host", "service_url: …\n             ^"},
+			{"docker:\n  network: [secret]", "  network: …\n           ^"},
+			{"docker:\n  labels:\n  - secret", ""},
+			{"docker: {network: [secret]}", ""},
+			{"pod_template: {spec: {hostname: 5}}", ""},
+			{"spec:\n  containers:\n  - name: a\n    image: b\n    env:\n    - name: A\n      valu: secret",
+				"      valu: …\n      ^"},
+			// lines without a key, or with another one
+			{"secret text", ""},
+			{"a b c: 5", ""},
+			{"token: x\ndocker: >\n  secret: secret\n", "docker: …\n        ^"},
+			{"hunter2hunter2hunter2hunter2hunter2hunter2: x", ""},
+		} {
+			content := []byte(c.content)
+			problems := schema.Vet(schema.Source{Path: "agent.yaml", Content: content, ReadFile: files(nil)}).Errors()
+			if len(problems) == 0 {
+				t.Errorf("%q: no error", c.content)
+				continue
+			}
+			got := ""
+			if e := schema.Excerpts(content, problems[:1])[0]; e.Text != "" {
+				got = e.Text + "\n" + e.Caret + caret
+			}
+			if got != c.want {
+				t.Errorf("%q at %v: got\n%s\nwant\n%s", c.content, problems[0], got, c.want)
+			}
 		}
-		if !blockable(string(content)) || len(content) > 64<<10 {
-			continue
-		}
-		count++
-		embeddedAlike(t, schema.FileName, string(content), count%7, 1+count%4, 1+count%8)
-	}
-	if count < 80 {
-		t.Errorf("only %d files", count)
-	}
-}
-
-func TestATemplateInAManifestIsVettedAtItsRealLines(t *testing.T) {
-	count := 0
-	for _, file := range podCorpus(t) {
-		if blockable(file.content) {
-			count++
-			embeddedAlike(t, "worker-pod.json", file.content, count%7, 1+count%4, 1+count%8)
-		}
-	}
-	if count < 50 {
-		t.Errorf("only %d templates", count)
-	}
-}
-
-func TestAnyLinesInAManifestAreVettedAtTheirPlace(t *testing.T) {
-	lines := rapid.SampledFrom([]string{
-		"", "# é", "token: pul-x", "log_level: loud", "log_level: info", "docker:", "  network: 5", "  volumes: [a, b]", "  - x", "---", "...", "%YAML 1.1",
-		"pools:", "- name: a", "  token: pul-a", "  polling_interval: 5", "polling_interval: 1", "ecs: {subnets: [a b, {x: y}]", "}", "\tx: y", "a: b: c",
-		"  ", "é: ü", "token_file: |", "    text", "pod_template: {spec: {é: a, restartPolicy: Always}}", "x: &a [*a]", "<<: *b", "shutdown_timeout: 1s",
 	})
-	rapid.Check(t, func(t *rapid.T) {
-		text := strings.Join(rapid.SliceOfN(lines, 1, 8).Draw(t, "lines"), "\n") + "\n"
-		embeddedAlike(t, schema.FileName, text, rapid.IntRange(0, 5).Draw(t, "before"), rapid.IntRange(1, 4).Draw(t, "section"), rapid.IntRange(1, 8).Draw(t, "inner"))
+
+	t.Run("of any position are within the file", func(t *testing.T) {
+		content := []byte("log_level: loud\n\ttoken: x\n")
+		for _, p := range []position.Problem{
+			{Line: 1, Column: 99, Path: "log_level"}, {Line: 99, Column: 1}, {Line: -1, Column: -1}, {},
+			{Line: 1, Column: 0, Path: "log_level"},
+			{Line: 2, Column: 1, Path: "token"}, {Line: 2, Column: 99, Path: "token"}, {Line: 3, Column: 1},
+		} {
+			for _, e := range schema.Excerpts(content, position.Problems{p}) {
+				if len(e.Caret) > len(e.Text) || strings.Contains(e.Text, "x") {
+					t.Errorf("%+v: %+v", p, e)
+				}
+			}
+		}
+		if got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}}); !slices.Equal(
+			got,
+			make([]position.Excerpt, 1),
+		) {
+			t.Errorf("got %v for an empty file, want an empty excerpt", got)
+		}
 	})
-}
-
-func TestAManifestIsNotJudgedByTheMachineThatVetsIt(t *testing.T) {
-	manifest := "apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token_file: /nowhere/token\n    ca_file: /nowhere/ca\n    pod_template_file: /nowhere/pod\n"
-	read := 0
-	problems := schema.Vet(schema.Source{
-		Path: "configmap.yaml", Content: []byte(manifest), Environ: map[string]string{"PULUMI_AGENT_LOG_LEVEL": "loud", "PULUMI_AGENT_TOKN": "x"},
-		ReadFile: func(string) ([]byte, error) { read++; return nil, fs.ErrPermission },
-	})
-	if len(problems) > 0 || read > 0 {
-		t.Errorf("%d files were read: %v", read, problems)
-	}
-}
-
-func TestATokenInAManifestIsToldWhereOthersMayReadIt(t *testing.T) {
-	manifest := "apiVersion: v1\nkind: %s\n%s:\n  pulumi-workflow-agent.yaml: |\n    token: " + canary + "\n"
-	for _, c := range []struct {
-		kind, section string
-		mode          fs.FileMode
-		warned        bool
-	}{
-		{"ConfigMap", "data", 0o600, true}, {"ConfigMap", "data", 0, true},
-		{"Secret", "stringData", 0o600, false}, {"Secret", "stringData", 0o644, true}, {"Secret", "stringData", 0, false},
-	} {
-		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: fmt.Appendf(nil, manifest, c.kind, c.section), Mode: c.mode})
-		warned := len(problems) == 1 && problems[0].Rule == position.RuleReadableToken && problems[0].Line == 5
-		if warned != c.warned || len(problems) > 1 {
-			t.Errorf("%+v: %v", c, problems)
-		}
-	}
-}
-
-func TestEveryExampleVetsClean(t *testing.T) {
-	count := 0
-	for _, pattern := range []string{"../examples/*.yaml", "../examples/manifests/*.yaml"} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range paths {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			count++
-			certificate := newCertificate(t)
-			if problems := schema.Vet(schema.Source{Path: path, Content: content, ReadFile: files(map[string]string{"/etc/cmwa/ca.pem": certificate})}); len(problems) > 0 {
-				t.Errorf("%s: %v", path, problems)
-			}
-		}
-	}
-	if count < 6 {
-		t.Errorf("only %d examples", count)
-	}
-}
-
-func TestHostileManifestsAreRefusedInTime(t *testing.T) {
-	head := "apiVersion: v1\nkind: ConfigMap\n"
-	list := "apiVersion: v1\nkind: List\n"
-	bomb := list + "items: [&a0 {apiVersion: v1, kind: List, items: []}"
-	for i := range 40 {
-		bomb += fmt.Sprintf(", &a%d {apiVersion: v1, kind: List, items: [*a%d, *a%d, *a%d]}", i+1, i, i, i)
-	}
-	full := func(text string) string { return head + strings.Repeat(text, (position.MaxFile-len(head))/len(text)) }
-	for name, content := range map[string]string{
-		"documents":        full("---\n"),
-		"manifests":        full("---\n" + head),
-		"configurations":   full("---\n" + head + "data:\n  pulumi-workflow-agent.yaml: |\n    log_level: x\n"),
-		"below blanks":     strings.Repeat("\n", position.MaxFile-40_000) + strings.Repeat(head+"data: {pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
-		"broken documents": full("---\na: [\n"),
-		"one long key":     head + "data:\n  pulumi-workflow-agent.yaml: " + strings.Repeat("x", position.MaxFile-100),
-		"long lines":       head + "data:\n  pulumi-workflow-agent.yaml: |\n" + strings.Repeat("    a: "+strings.Repeat("b", 1000)+"\n", 900),
-		"blanks":           head + "data:\n  pulumi-workflow-agent.yaml: >\n" + strings.Repeat(strings.Repeat(" ", 1000)+"\n", 900) + "    x",
-		"lists":            bomb + "]",
-		"list of itself":   list + "items: &a [{apiVersion: v1, kind: List, items: *a}]",
-		"itself":           "&a {apiVersion: v1, kind: List, items: [*a]}",
-		"data of itself":   head + "data: &a {pulumi-workflow-agent.yaml: *a}",
-		"key of an alias":  head + "metadata: {name: &pulumi-workflow-agent.yaml x}\ndata: {*pulumi-workflow-agent.yaml : y}",
-		"carriage returns": strings.ReplaceAll(full("---\n"+head), "\n", "\r"),
-		"NUL in quotes":    head + "data: {pulumi-workflow-agent.yaml: \"\\0\"}",
-		"NUL in base64":    head + "binaryData: {pulumi-workflow-agent.yaml: " + base64.StdEncoding.EncodeToString([]byte{0, 0xFF}) + "}",
-		"numbers":          head + "data: 5\nmetadata: 7",
-		"too large":        full("#\n") + "##########################################################\n",
-		"grace":            head + "data: {worker-pod.json: x}\n---\napiVersion: v1\nkind: Pod\nspec: {terminationGracePeriodSeconds: 99999999999999999999}",
-	} {
-		t.Run(name, func(t *testing.T) {
-			start := processorTime(t)
-			problems := schema.Vet(schema.Source{Path: "file.yaml", Content: []byte(content), ReadFile: files(nil)})
-			if took := processorTime(t) - start; took > 10*time.Second {
-				t.Errorf("it took %v", took)
-			}
-			if len(problems.Errors()) == 0 || problems[0].Rule == position.RuleInternal {
-				t.Errorf("the file is taken, or the program is at fault: %v", problems)
-			}
-			if len(problems) > 1500 {
-				t.Errorf("%d problems are told", len(problems))
-			}
-		})
-	}
-}
-
-func TestAnExcerptShowsNothingThatMayBeASecret(t *testing.T) {
-	const caret = "^"
-	for _, c := range []struct{ content, want string }{
-		// words of the schema, numbers and durations, and what was meant to be one
-		{"log_level: inof", "log_level: inof\n           ^"},
-		{"  log_level:   'DEBGU' # loud", "  log_level:   'DEBGU'\n               ^"},
-		{"log_level: Yes", "log_level: Yes\n           ^"},
-		{"log_level: 1.5", "log_level: 1.5\n           ^"},
-		{"polling_interval: 5 minutes\n", "polling_interval: 5 minutes\n                  ^"},
-		{"polling_interval: \"-30s\"\n", "polling_interval: \"-30s\"\n                  ^"},
-		{"polling_interval: true\n", "polling_interval: true\n                  ^"},
-		{"http_server_port: 808080\r\n", "http_server_port: 808080\n                  ^"},
-		{"kubernetes:\n  cpu: off", "  cpu: off\n       ^"},
-		{"pools:\n- name: a\n  token: x\n- token: y\n  name: b\n  single_run: 7", "  single_run: 7\n              ^"},
-		// a secret where such a word belongs
-		{"log_level: s3cr3tpw", "log_level: …\n           ^"},
-		{"log_format: correct horse battery", "log_format: …\n            ^"},
-		{"log_format: text horse", "log_format: …\n            ^"},
-		{"single_run: \"pass:word\"", "single_run: …\n            ^"},
-		{"single_run: maybe", "single_run: …\n            ^"},
-		{"shutdown_timeout: Passw0rd", "shutdown_timeout: …\n                  ^"},
-		{"shutdown_timeout: 12 horse", "shutdown_timeout: …\n                  ^"},
-		{"shutdown_timeout: 1234abc", "shutdown_timeout: …\n                  ^"},
-		{"polling_interval: 5 'minutes'", "polling_interval: …\n                  ^"},
-		{"http_server_port: 4111111111111111", "http_server_port: …\n                  ^"},
-		{"http_server_port: infodebug", "http_server_port: …\n                  ^"},
-		{"log_level: infohunter2", "log_level: …\n           ^"},
-		{"log_level: Tr0ub4dor3", "log_level: …\n           ^"},
-		{"log_level: correcthorsebatterystaple", "log_level: …\n           ^"},
-		{"log_level: pul-abc", ""},
-		{"log_level: \"a\\\"b\"", "log_level: …\n           ^"},
-		{"log_level: inof # the token is abc", "log_level: inof\n           ^"},
-		// values that may be anything
-		{"token: two words", "token: …\n       ^"},
-		{"tokn: hunter2", "tokn: …\n^"},
-		{"service_url: ftp://user:secret@host", "service_url: …\n             ^"},
-		{"docker:\n  network: [secret]", "  network: …\n           ^"},
-		{"docker:\n  labels:\n  - secret", ""},
-		{"docker: {network: [secret]}", ""},
-		{"pod_template: {spec: {hostname: 5}}", ""},
-		{"spec:\n  containers:\n  - name: a\n    image: b\n    env:\n    - name: A\n      valu: secret", "      valu: …\n      ^"},
-		// lines without a key, or with another one
-		{"secret words", ""},
-		{"a b c: 5", ""},
-		{"token: x\ndocker: >\n  secret: secret\n", "docker: …\n        ^"},
-		{"hunter2hunter2hunter2hunter2hunter2hunter2: x", ""},
-	} {
-		content := []byte(c.content)
-		problems := schema.Vet(schema.Source{Path: "agent.yaml", Content: content, ReadFile: files(nil)}).Errors()
-		if len(problems) == 0 {
-			t.Errorf("%q: no error", c.content)
-			continue
-		}
-		got := ""
-		if e := schema.Excerpts(content, problems[:1])[0]; e.Text != "" {
-			got = e.Text + "\n" + e.Caret + caret
-		}
-		if got != c.want {
-			t.Errorf("%q at %v shows\n%s\nand not\n%s", c.content, problems[0], got, c.want)
-		}
-	}
-}
-
-func TestExcerptsOfAnyPlaceKeepWithinTheFile(t *testing.T) {
-	content := []byte("log_level: loud\n\ttoken: x\n")
-	for _, p := range []position.Problem{
-		{Line: 1, Column: 99, Path: "log_level"}, {Line: 99, Column: 1}, {Line: -1, Column: -1}, {}, {Line: 1, Column: 0, Path: "log_level"},
-		{Line: 2, Column: 1, Path: "token"}, {Line: 2, Column: 99, Path: "token"}, {Line: 3, Column: 1},
-	} {
-		for _, e := range schema.Excerpts(content, position.Problems{p}) {
-			if len(e.Caret) > len(e.Text) || strings.Contains(e.Text, "x") {
-				t.Errorf("%+v: %+v", p, e)
-			}
-		}
-	}
-	if got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}}); !slices.Equal(got, make([]position.Excerpt, 1)) {
-		t.Errorf("an excerpt of nothing: %v", got)
-	}
 }
 
 func FuzzVet(f *testing.F) {
 	f.Add("token: ", "")
-	f.Add("apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token: ", "\n    log_level: loud")
+	f.Add(
+		"apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token: ",
+		"\n    log_level: loud",
+	)
 	f.Add("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, env: [{name: A, value: ", "}]}]}")
 	for _, content := range vetCorpus(f) {
 		f.Add(string(content), "")
@@ -392,7 +429,7 @@ func FuzzVet(f *testing.F) {
 		start := processorTime(t)
 		problems := schema.Vet(schema.Source{Path: "file.yaml", Content: content, ReadFile: files(nil)})
 		if took := processorTime(t) - start; took > 10*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("Vet took %v", took)
 		}
 		excerpts := schema.Excerpts(content, problems)
 		if got := fmt.Sprintf("%v %#v %v", problems, problems, excerpts); strings.Contains(got, canary[4:12]) {

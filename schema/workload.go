@@ -10,12 +10,12 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// maxVariables bounds the variables of containers that are looked at in one file,
-// which aliases may multiply.
+// maxVariables limits the variables of containers that are checked in one file, which
+// aliases may multiply.
 const maxVariables = 20_000
 
-// podSpec returns the spec of the Pods that an object makes, and nil for an object
-// that makes none.
+// podSpec returns the spec of the Pods that an object creates, and nil for an object without
+// Pods.
 func (m *manifests) podSpec(o resource) *yaml.Node {
 	path := []string{"spec", "template", "spec"}
 	switch o.kind {
@@ -37,19 +37,21 @@ func (m *manifests) podSpec(o resource) *yaml.Node {
 // container is one container of the agent, with the variables that its manifest
 // sets.
 type container struct {
-	names  map[string]*yaml.Node // of all of the agent's variables
-	values map[string]*yaml.Node // of those with a literal value, which may be empty
-	open   bool                  // settings may come from elsewhere too
+	names  map[string]*yaml.Node // names of all variables of the agent
+	values map[string]*yaml.Node // values of the variables with a literal value, which may be empty
+	open   bool                  // settings may come from other sources too
 }
 
-// containers returns those containers of an object that have a variable of the
-// agent.
+// containers returns the containers of an object that have a variable of the agent.
 func (m *manifests) containers(o resource) []container {
+	// Find the list of containers.
 	spec := m.podSpec(o)
 	_, list := m.get(spec, "containers")
 	if list == nil || list.Kind != yaml.SequenceNode {
 		return nil
 	}
+
+	// Read the variables of each.
 	var all []container
 	for _, n := range list.Content {
 		_, variables := m.get(n, "env")
@@ -69,7 +71,7 @@ func (m *manifests) containers(o resource) []container {
 		_, named := c.names[prefix+"CONFIG"]
 		c.open = c.open || named
 		for name := range c.names {
-			if strings.HasPrefix(name, prefix) { // another may be of the service itself
+			if strings.HasPrefix(name, prefix) { // others may belong to the service
 				all = append(all, c)
 				break
 			}
@@ -80,6 +82,7 @@ func (m *manifests) containers(o resource) []container {
 
 // variable reads one entry of a container's variables.
 func (m *manifests) variable(c *container, n *yaml.Node) {
+	// The name.
 	_, name := m.get(n, "name")
 	if name == nil {
 		return
@@ -90,13 +93,15 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 	if first := c.names[name.Value]; first != nil {
 		at := position.Origin{File: m.source.Path, Line: name.Line, Column: name.Column}
 		p := position.NewWarning(position.RuleDuplicateKey, at, position.SafeName(name.Value),
-			"is set twice, and the last one counts", "keep one of the two")
+			"is set twice; the last value is used", "keep one of the two")
 		m.problems = append(m.problems, p)
 		delete(c.values, name.Value)
 	}
 	c.names[name.Value] = name
+
+	// The value.
 	_, value := m.get(n, "value")
-	_, from := m.get(n, "valueFrom") // is read where the container starts
+	_, from := m.get(n, "valueFrom") // is read when the container starts
 	switch {
 	case from != nil:
 		c.open = true
@@ -106,13 +111,13 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 	case value.ShortTag() == "!!null":
 	case value.ShortTag() != "!!str":
 		m.report(position.RuleValue, value, position.SafeName(name.Value), "must be text",
-			"put it in quotes: an API server takes nothing else")
+			"put it in quotes: an API server accepts only text")
 	default:
 		c.values[name.Value] = value
 	}
 }
 
-// mounts reports whether a Pod mounts what may hold a configuration.
+// mounts reports whether a Pod mounts a volume that may contain a configuration.
 func (m *manifests) mounts(spec *yaml.Node) bool {
 	_, volumes := m.get(spec, "volumes")
 	return volumes != nil && slices.ContainsFunc(target(volumes).Content, func(volume *yaml.Node) bool {
@@ -121,16 +126,17 @@ func (m *manifests) mounts(spec *yaml.Node) bool {
 	})
 }
 
-// vetContainer checks the variables of one container. Values that are not in the
-// manifest are left unjudged, and so is whether what is there is enough: the rest
-// may come from a file. Rules across several keys count only where it cannot.
+// vetContainer checks the variables of one container. It does not check values that are not
+// in the manifest, and it does not require a complete configuration, because other settings
+// may come from a file. It checks rules across several keys only if all settings are literal
+// variables.
 func (m *manifests) vetContainer(o resource, c container) {
 	d, err := define()
 	if err != nil {
 		m.report(position.RuleInternal, nil, "", err.Error(), "")
 		return
 	}
-	place := func(p position.Problem, n *yaml.Node) {
+	reportAt := func(p position.Problem, n *yaml.Node) {
 		p.File, p.Line, p.Column = m.source.Path, n.Line, n.Column
 		m.problems = append(m.problems, p)
 	}
@@ -142,11 +148,11 @@ func (m *manifests) vetContainer(o resource, c container) {
 		environ[name] = value.Value
 	}
 
-	// The names, also of variables whose values are elsewhere.
+	// The names, also of variables whose values are not in the manifest.
 	for _, p := range d.unknownVariables(names) {
 		for name, n := range c.names {
 			if position.SafeName(name) == p.Path {
-				place(p, n)
+				reportAt(p, n)
 			}
 		}
 	}
@@ -165,19 +171,19 @@ func (m *manifests) vetContainer(o resource, c container) {
 		switch {
 		case n == nil, several && c.open:
 		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused: // reported with the names
-		case p.Rule == position.RuleMissingFile: // it is elsewhere
+		case p.Rule == position.RuleMissingFile: // it may exist on the agent's machine
 		default:
-			place(p, n)
+			reportAt(p, n)
 		}
 	}
 
-	// A token, which belongs into a Secret.
+	// A token, which should be in a Secret.
 	token := d.variableOf("token")
 	isPlaceholder := func(p position.Problem) bool { return p.Rule == position.RulePlaceholder && p.Path == token }
 	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" &&
 		!slices.ContainsFunc(problems, isPlaceholder) {
-		place(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token,
-			Message: "a token in a manifest may be read by many",
-			Hint:    "put it into a Secret, and name that in valueFrom"}, n)
+		reportAt(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token,
+			Message: "many users can read a token in a manifest",
+			Hint:    "put it into a Secret, and refer to the Secret in valueFrom"}, n)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// sidecar is a Deployment with an engine in a second container and all settings in
-// variables: there is no ConfigMap.
+// sidecar is a Deployment with a Docker engine in a second container. All settings are in
+// variables; there is no ConfigMap.
 const sidecar = `apiVersion: v1
 kind: Secret
 metadata: {name: agent-secret}
@@ -44,26 +44,46 @@ spec:
 
 func TestVetWorkloads(t *testing.T) {
 	pod := func(lines ...string) string {
-		return "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: agent\n    env:\n    - " + strings.Join(lines, "\n    - ") + "\n"
+		return "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: agent\n    env:\n    - " + strings.Join(
+			lines,
+			"\n    - ",
+		) + "\n"
 	}
 	for name, test := range map[string]struct{ file, want string }{
 		"a Deployment that sets all in variables": {sidecar, ""},
-		"a misspelt variable": {strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PULUMI_AGENT_SHARED_VOLUM_DIRECTORY", 1),
-			"m.yaml:18:17: PULUMI_AGENT_SHARED_VOLUM_DIRECTORY: no key has this variable\n  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?"},
+		"a misspelt variable": {strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PUL"+
+			"UMI_AGENT_SHARED_VOLUM_DIRECTORY", 1),
+			"m.yaml:18:17: PULUMI_AGENT_SHARED_VOLUM_DIRECTORY: no key has this variable\n" +
+				"  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?"},
 		"a wrong value": {strings.Replace(sidecar, "value: /mnt/work", "value: mnt/work", 1),
 			"m.yaml:19:18: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY: must be an absolute path"},
-		"a Pod of the agent alone": {pod(`{name: PULUMI_AGENT_LOG_LEVEL, value: loud}`),
+		"a Pod of the agent": {pod(`{name: PULUMI_AGENT_LOG_LEVEL, value: loud}`),
 			"m.yaml:7:45: PULUMI_AGENT_LOG_LEVEL: must be one of debug, info, warn, error"},
-		"a Pod without variables is a template": {strings.Replace(pod(`{name: LOG_LEVEL, value: loud}`), "name: agent", "name: pulumi-workflow", 1), ""},
-		"a value that names another variable":   {pod(`{name: PULUMI_AGENT_SERVICE_URL, value: $(SCHEME)://$(HOST)}`), ""},
-		"a rule across keys that are all there": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
-			"m.yaml:7:54: PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, which is 2m"},
-		"a rule across keys, one of them elsewhere": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`, `{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`), ""},
-		"a rule across keys, and a mounted file":    {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) + "  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
-		"variables of the service itself":           {"apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{env: [{name: PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE, value: a}]}]}}}\n", "m.yaml: no ConfigMap or Secret of this file holds a configuration or a Pod template, and no container has a variable of the agent\n  hint: keys that are looked for are pulumi-workflow-agent.yaml, pulumi-deployment-agent.yaml, worker-pod.json, worker-pod.yaml"},
+		"a Pod without variables is a template": {strings.Replace(pod(`{name: LOG_LEVEL, value: loud}`),
+			"name: agent", "name: pulumi-workflow", 1), ""},
+		"a value that names another variable": {
+			pod(`{name: PULUMI_AGENT_SERVICE_URL, value: $(SCHEME)://$(HOST)}`), ""},
+		"a rule across keys of the manifest": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
+			"m.yaml:7:54: PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, " +
+				"which is 2m"},
+		"a rule across keys, one of them elsewhere": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`,
+			`{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`), ""},
+		"a rule across keys, and a mounted file": {
+			pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) +
+				"  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
+		"variables of the service itself": {"apiVersion: apps/v1\nkind: Deployment\n" +
+			"spec: {template: {spec: {containers: [{env: [{name: PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE, value: " +
+			"a}]}]}}}\n", "m.yaml: no ConfigMap or Secret of this file contains a configuration or a Pod " +
+			"template, and no container has a variable of the agent\n" +
+			"  hint: these keys are checked: pulumi-workflow-agent.yaml, " +
+			"pulumi-deployment-agent.yaml, worker-pod.json, worker-pod.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src := schema.Source{Path: "m.yaml", Content: []byte(test.file), Environ: map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud"}}
+			src := schema.Source{
+				Path:    "m.yaml",
+				Content: []byte(test.file),
+				Environ: map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud"},
+			}
 			if got := schema.Vet(src).Error(); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
@@ -72,7 +92,10 @@ func TestVetWorkloads(t *testing.T) {
 
 	t.Run("aliases that multiply variables are bounded", func(t *testing.T) {
 		var b strings.Builder
-		b.WriteString("apiVersion: v1\nkind: List\nitems:\n- &d\n  apiVersion: v1\n  kind: Pod\n  spec:\n    containers:\n    - env:\n")
+		b.WriteString(
+			"apiVersion: v1\nkind: List\nitems:\n- &d\n  apiVersion: v1\n  kind: Pod\n  spec:\n    containers:\n" +
+				"    - env:\n",
+		)
 		for range 1000 {
 			b.WriteString("      - {name: PULUMI_AGENT_LOG_LEVEL, value: info}\n")
 		}
@@ -84,7 +107,7 @@ func TestVetWorkloads(t *testing.T) {
 	})
 }
 
-func TestVetAsAgentOnlyWarnsOfVariables(t *testing.T) {
+func TestVetAsAgent(t *testing.T) {
 	file := strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PULUMI_AGENT_SHARED_VOLUM_DIRECTORY", 1)
 	src := schema.Source{Path: "m.yaml", Content: []byte(file)}
 	if problems := schema.Vet(src); len(problems.Errors()) != 1 {

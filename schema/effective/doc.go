@@ -3,9 +3,9 @@
 // comes from.
 //
 // It knows the layout of a configuration file: the top level, pools, and the form
-// of values. It never reads a file or a variable, and never sees a secret, because
-// settings contain the mark of a secret only.
+// of values. It never reads a file or a variable, and never gets a secret, because
+// settings contain a mark in place of each secret.
 //
-// It is a package because it needs nothing of package schema but settings, and
-// loading a configuration needs nothing of it.
+// It is a separate package because it needs only the settings of package schema, and
+// loading a configuration does not need it.
 package effective

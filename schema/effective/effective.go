@@ -27,10 +27,26 @@ func Data(settings []schema.Setting, origins bool) map[string]any {
 	return layoutOf(settings).data(origins)
 }
 
+// InUse returns the settings without those that apply only to a deploy target that their
+// pool does not have. targets maps the name of each pool to its deploy target.
+func InUse(settings []schema.Setting, targets map[string]string) []schema.Setting {
+	var inUse []schema.Setting
+	for _, s := range settings {
+		section, _, nested := strings.Cut(s.Key, ".")
+		if strings.HasPrefix(s.Key, "pod_template") {
+			section, nested = "kubernetes", true
+		}
+		if s.Pool == "" || !nested || section == targets[s.Pool] {
+			inUse = append(inUse, s)
+		}
+	}
+	return inUse
+}
+
 // layout is a configuration in the layout of a file.
 type layout struct {
 	common []schema.Setting // at the top level
-	pools  []pool           // empty if there is only one pool, without a name of its own
+	pools  []pool           // empty if there is only one pool, with the default name
 }
 
 type pool struct {
@@ -39,8 +55,7 @@ type pool struct {
 }
 
 // layoutOf moves settings to the top level if all pools have them with the same
-// value and origin. A key that exists for the whole agent as well stays with the
-// pools.
+// value and origin. A key that the whole agent has too stays with the pools.
 func layoutOf(settings []schema.Setting) layout {
 	// Divide the settings among the agent and the pools.
 	var l layout
@@ -61,7 +76,7 @@ func layoutOf(settings []schema.Setting) layout {
 		return l
 	}
 
-	// Move what all pools share.
+	// Move the settings that all pools share.
 	var shared []schema.Setting
 	inShared := map[string]bool{}
 	for _, setting := range l.pools[0].settings {
@@ -75,8 +90,8 @@ func layoutOf(settings []schema.Setting) layout {
 		l.pools[i].settings = slices.DeleteFunc(own, func(s schema.Setting) bool { return inShared[s.Key] })
 	}
 
-	// Remove a default of the whole agent for a key that only the pools set: no limit
-	// of the agent means that there is none.
+	// Remove a default of the whole agent for a key that stays with the pools. At the top
+	// level the key would also set a limit for all pools together.
 	l.common = slices.DeleteFunc(l.common, func(s schema.Setting) bool {
 		sameKey := func(own schema.Setting) bool { return own.Key == s.Key }
 		return s.Origin == position.Origin{} && slices.ContainsFunc(l.pools[0].settings, sameKey)
@@ -112,8 +127,8 @@ func shownValue(s schema.Setting) string {
 // outputLine is a line of the output. Its origin is empty if it has no value.
 type outputLine struct{ text, origin string }
 
-// widest is the length of a line in characters beyond which its comment does not
-// stand in the column of the others.
+// widest is the length in characters of the longest line whose comment is in the same
+// column as the others.
 const widest = 60
 
 // yaml returns the configuration as a file, with origins as comments in one column.

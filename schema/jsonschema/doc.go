@@ -1,12 +1,12 @@
 // Package jsonschema translates CUE constraints to JSON Schema, draft 2020-12, as JSON
 // that keeps its order. It knows one expression at a time. It will never know which
-// keys or definitions there are: a schema of keys is built by its callers, schema for
-// configuration files and schema/podtemplate for Pods, and both need the same
-// translation, which is why it is a package of its own.
+// keys or definitions exist: its callers compose the schemas of mappings. It is a separate
+// package because two callers need the same translation: schema for configuration files,
+// and schema/podtemplate for Pods.
 //
 // It translates the syntax of CUE instead of using CUE's own encoder, which drops
-// bounds and defaults, refuses open mappings, makes alternatives of one and the same
-// number type, and gives definitions names that editors cannot follow. It knows the
-// part of CUE in which our files are written, and returns an error for everything
+// bounds and defaults, rejects open mappings, writes one number type as several
+// alternatives, and gives definitions names that editors cannot follow. It supports the
+// part of CUE that the files of this module use, and returns an error for everything
 // else.
 package jsonschema

@@ -15,7 +15,8 @@ import (
 	"cuelang.org/go/cue/token"
 )
 
-// durationPattern is Go's notation, without a sign: no key takes less than zero.
+// durationPattern matches Go's notation of durations without a minus sign, because no key
+// accepts a negative duration.
 const durationPattern = `^[+]?(0|(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 
 // Translator translates CUE expressions and notes the definitions to which they
@@ -33,8 +34,8 @@ func (t *Translator) reference(name string) Object {
 	return Object{{"$ref", "#/$defs/" + name[1:]}}
 }
 
-// Definitions returns every definition that a translation refers to, and those to
-// which these refer, by name without #. define translates one of them.
+// Definitions returns every definition that a translation refers to, directly or through
+// other definitions, by name without #. define translates one definition.
 func (t *Translator) Definitions(define func(name string) (Object, error)) (Object, error) {
 	done := map[string]Object{}
 	for {
@@ -105,7 +106,7 @@ func (t *Translator) Name(name string) (Object, error) {
 		return Object{{"type", name}}, nil
 	case "bool":
 		return Object{{"type", "boolean"}}, nil
-	case "int", "int64": // JSON's readers disagree about numbers near the bounds of int64
+	case "int", "int64": // JSON parsers disagree about numbers near the bounds of int64
 		return Object{{"type", "integer"}}, nil
 	case "int32":
 		return Object{{"type", "integer"}, {"minimum", -1 << 31}, {"maximum", 1<<31 - 1}}, nil
@@ -126,11 +127,11 @@ func (t *Translator) call(e *ast.CallExpr) (Object, error) {
 func literalOf(e *ast.BasicLit) (Object, error) {
 	switch e.Kind {
 	case token.STRING:
-		word, err := literal.Unquote(e.Value)
+		text, err := literal.Unquote(e.Value)
 		if err != nil {
 			return nil, err
 		}
-		return Object{{"type", "string"}, {"enum", []any{word}}}, nil
+		return Object{{"type", "string"}, {"enum", []any{text}}}, nil
 	case token.NULL:
 		return Object{{"type", "null"}}, nil
 	}
@@ -140,7 +141,7 @@ func literalOf(e *ast.BasicLit) (Object, error) {
 func (t *Translator) bound(e *ast.UnaryExpr) (Object, error) {
 	l, ok := e.X.(*ast.BasicLit)
 	if !ok {
-		return nil, fmt.Errorf("%s before what is no literal has no translation", e.Op)
+		return nil, fmt.Errorf("%s before an expression that is not a literal has no translation", e.Op)
 	}
 	switch e.Op {
 	case token.MAT, token.NMAT:
@@ -162,26 +163,26 @@ func (t *Translator) bound(e *ast.UnaryExpr) (Object, error) {
 	return Object{{"type", "number"}, {keyword, json.Number(l.Value)}}, nil
 }
 
-// either returns the schema of alternatives. The texts among them become one
+// either returns the schema of alternatives. Text literals among them become one
 // enumeration.
 func (t *Translator) either(e *ast.BinaryExpr) (Object, error) {
-	var words, others []any
+	var choices, others []any
 	for _, expr := range alternatives(e) {
 		o, err := t.translate(expr)
 		if err != nil {
 			return nil, err
 		}
-		if enum, ok := o.get("enum").([]any); ok {
-			words = append(words, enum...)
+		if enum, ok := o.Get("enum").([]any); ok {
+			choices = append(choices, enum...)
 			continue
 		}
 		others = append(others, o)
 	}
-	enumeration := Object{{"type", "string"}, {"enum", words}}
+	enumeration := Object{{"type", "string"}, {"enum", choices}}
 	switch {
 	case len(others) == 0:
 		return enumeration, nil
-	case len(words) > 0:
+	case len(choices) > 0:
 		others = append([]any{enumeration}, others...)
 	}
 	return Object{{"anyOf", others}}, nil
@@ -199,7 +200,7 @@ func alternatives(expr ast.Expr) []ast.Expr {
 	return []ast.Expr{expr}
 }
 
-// Translate returns the schema of values that match all of some expressions.
+// Translate returns the schema of the values that match all expressions.
 func (t *Translator) Translate(exprs ...ast.Expr) (Object, error) {
 	var all Object
 	var apart []any
@@ -215,7 +216,7 @@ func (t *Translator) Translate(exprs ...ast.Expr) (Object, error) {
 		}
 	}
 	if len(apart) > 0 {
-		more, _ := all.get("allOf").([]any)
+		more, _ := all.Get("allOf").([]any)
 		all = slices.DeleteFunc(slices.Clone(all), func(m Member) bool { return m.Name == "allOf" })
 		all = append(all, Member{"allOf", append(slices.Clone(more), apart...)})
 	}
@@ -227,14 +228,14 @@ func (t *Translator) list(e *ast.ListLit) (Object, error) {
 	if least := len(e.Elts) - 1; least > 0 {
 		o = append(o, Member{"minItems", least})
 	}
-	rest, ok := e.Elts[len(e.Elts)-1].(*ast.Ellipsis)
+	tail, ok := e.Elts[len(e.Elts)-1].(*ast.Ellipsis)
 	if !ok {
 		return nil, errors.New("a closed list has no translation")
 	}
-	if rest.Type == nil {
+	if tail.Type == nil {
 		return o, nil
 	}
-	items, err := t.translate(rest.Type)
+	items, err := t.translate(tail.Type)
 	return append(o, Member{"items", items}), err
 }
 

@@ -74,11 +74,15 @@ func TestDefinitions(t *testing.T) {
 		return jsonschema.Object{}.With("type", "string"), nil
 	})
 	text, _ := json.Marshal(all)
-	if want := `{"A":{"type":"string"},"B":{"anyOf":[{"$ref":"#/$defs/A"},{"type":"null"}]}}`; err != nil || string(text) != want {
+	if want := `{"A":{"type":"string"},"B":{"anyOf":[{"$ref":"#/$defs/A"},{"type":"null"}]}}`; err != nil ||
+		string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
 	wrong := errors.New("wrong")
-	if _, err := translator.Definitions(func(string) (jsonschema.Object, error) { return nil, wrong }); !errors.Is(err, wrong) {
+	if _, err := translator.Definitions(func(string) (jsonschema.Object, error) { return nil, wrong }); !errors.Is(
+		err,
+		wrong,
+	) {
 		t.Error(err)
 	}
 }
@@ -95,5 +99,38 @@ func TestNullable(t *testing.T) {
 		if text, err := json.Marshal(jsonschema.Nullable(test.o)); err != nil || string(text) != test.want {
 			t.Errorf("%s, %v, want %s", text, err, test.want)
 		}
+	}
+}
+
+func TestWithPatternMessage(t *testing.T) {
+	for expr, want := range map[string]string{
+		`=~"^a"`: `{"type":"string","pattern":"^a","patternErrorMessage":"must be x"}`,
+		`"" | =~"^a"`: `{"anyOf":[{"type":"string","enum":[""]},{"type":"string","pattern":"^a","patt` +
+			`ernErrorMessage":"must be x"}]}`,
+		`string`: `{"type":"string"}`,
+		`!~"^a"`: `{"type":"string","not":{"pattern":"^a"}}`,
+	} {
+		var translator jsonschema.Translator
+		o, err := translator.Translate(parsed(t, expr)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, _ := json.Marshal(o)
+		if got, err := json.Marshal(o.WithPatternMessage("must be x")); err != nil || string(got) != want {
+			t.Errorf("got %s, %v, want %s", got, err, want)
+		}
+		if after, _ := json.Marshal(o); string(after) != string(before) {
+			t.Errorf("the original changed to %s", after)
+		}
+	}
+}
+
+func TestReplace(t *testing.T) {
+	o := jsonschema.Object{}.With("a", 1).With("b", 2)
+	if got, _ := json.Marshal(o.Replace("a", 3).Replace("c", 4)); string(got) != `{"a":3,"b":2}` {
+		t.Errorf("got %s", got)
+	}
+	if o.Get("a") != 1 {
+		t.Error("the original changed")
 	}
 }

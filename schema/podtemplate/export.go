@@ -18,11 +18,11 @@ import (
 // Root is the name of the definition of a Pod template.
 const Root = "#Pod"
 
-// ofTheAgent is what a template must not take from the agent, and what a container
-// beside the agent's needs, as far as JSON Schema can express it. Fields that the agent
-// restores are accepted.
-const ofTheAgent = `{
-	"$comment": "What belongs to the agent.",
+// agentSchema is the JSON Schema of the rules about parts of the agent, as far as JSON
+// Schema can express them: which parts a template must not remove, and that a container of
+// the template needs an image. Fields that the agent restores are accepted.
+const agentSchema = `{
+	"$comment": "Parts of the Pod that belong to the agent.",
 	"properties": {
 		"apiVersion": {"const": "v1"},
 		"kind": {"const": "Pod"},
@@ -45,25 +45,44 @@ const ofTheAgent = `{
 				"containers": {
 					"type": "array",
 					"items": {
+						"type": ["object", "null"],
 						"if": {"properties": {"name": {"const": "pulumi-workflow"}}},
-						"then": {"properties": {"$patch": false, "$retainKeys": false, "image": {"type": "string", "minLength": 1}}},
-						"else": {"properties": {"name": {"not": {"pattern": "^pulumi-workflow-"}}}, "anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]}
+						"then": {
+							"properties": {
+								"$patch": false, "$retainKeys": false,
+								"image": {"type": "string", "minLength": 1}
+							}
+						},
+						"else": {
+							"properties": {
+								"name": {"type": ["string", "null"], "not": {"pattern": "^pulumi-workflow-"}}
+							},
+							"anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]
+						}
 					}
 				},
 				"initContainers": {
 					"type": "array",
 					"items": {
+						"type": ["object", "null"],
 						"if": {"properties": {"name": {"const": "pulumi-workflow-prepare"}}},
 						"then": {"properties": {"$patch": false, "$retainKeys": false}},
 						"else": {
-							"properties": {"name": {"not": {"pattern": "^pulumi-workflow(-|$)"}}},
+							"properties": {
+								"name": {"type": ["string", "null"], "not": {"pattern": "^pulumi-workflow(-|$)"}}
+							},
 							"anyOf": [{"required": ["image"]}, {"required": ["$patch"]}]
 						}
 					}
 				},
 				"volumes": {
 					"type": "array",
-					"items": {"properties": {"name": {"not": {"pattern": "^pulumi-workflow(-|$)"}}}}
+					"items": {
+						"type": ["object", "null"],
+						"properties": {
+							"name": {"type": ["string", "null"], "not": {"pattern": "^pulumi-workflow(-|$)"}}
+						}
+					}
 				}
 			}
 		}
@@ -80,8 +99,8 @@ func directives() jsonschema.Object {
 		With("^[$](setElementOrder|deleteFromPrimitiveList)/", jsonschema.Object{}.With("type", "array"))
 }
 
-// Definition returns the JSON Schema of a definition, such as [Root]. References to
-// other definitions are noted in the translator.
+// Definition returns the JSON Schema of a definition, such as [Root]. The translator
+// records references to other definitions.
 func Definition(translator *jsonschema.Translator, name string) (jsonschema.Object, error) {
 	types, err := readTypes()
 	if err != nil {
@@ -96,7 +115,7 @@ func Definition(translator *jsonschema.Translator, name string) (jsonschema.Obje
 	default:
 		o, err := x.mapping(name, t)
 		if name == Root {
-			o = o.With("allOf", []any{json.RawMessage(ofTheAgent)})
+			o = o.With("allOf", []any{json.RawMessage(agentSchema)})
 		}
 		return o, err
 	}
@@ -109,15 +128,15 @@ type exporter struct{ constraints *jsonschema.Translator }
 // required except in a new entry of a list.
 func (x exporter) mapping(name string, t *typeDef) (jsonschema.Object, error) {
 	var properties jsonschema.Object
-	var needed []string
+	var requiredKeys []string
 	for _, key := range slices.Sorted(maps.Keys(t.fields)) {
 		o, err := x.value(t.fields[key])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 		properties = properties.With(key, jsonschema.Nullable(o))
-		if t.fields[key].need {
-			needed = append(needed, key)
+		if t.fields[key].required {
+			requiredKeys = append(requiredKeys, key)
 		}
 	}
 	o := jsonschema.Object{}.
@@ -125,20 +144,20 @@ func (x exporter) mapping(name string, t *typeDef) (jsonschema.Object, error) {
 		With("properties", properties).
 		With("patternProperties", directives()).
 		With("additionalProperties", false)
-	if !slices.Contains(patched(), name) && len(needed) > 0 {
+	if !slices.Contains(existing(), name) && len(requiredKeys) > 0 {
 		required := func(keys []string) jsonschema.Object { return jsonschema.Object{}.With("required", keys) }
-		o = o.With("anyOf", []any{required([]string{"$patch"}), required(needed)})
+		o = o.With("anyOf", []any{required([]string{"$patch"}), required(requiredKeys)})
 	}
 	return o, nil
 }
 
-// patched returns the mappings of which the agent's Pod already has one.
-func patched() []string { return []string{Root, "#ObjectMeta", "#PodSpec"} }
+// existing returns the mappings that the agent's Pod already has.
+func existing() []string { return []string{Root, "#ObjectMeta", "#PodSpec"} }
 
-// value translates one value of a Pod: it must match every declaration of its key.
+// value translates the type of a value. A value must match every declaration of its key.
 func (x exporter) value(f *valueType) (jsonschema.Object, error) {
 	switch f.kind {
-	case kindOpen:
+	case kindAny:
 		return jsonschema.Object{}, nil
 	case kindMapping:
 		return x.constraints.Name(f.ref)
@@ -149,7 +168,7 @@ func (x exporter) value(f *valueType) (jsonschema.Object, error) {
 		return x.entries(f)
 	}
 	var exprs []ast.Expr
-	for _, text := range f.from {
+	for _, text := range f.sources {
 		expr, err := parser.ParseExpr("", text)
 		if err != nil {
 			return nil, err
@@ -159,7 +178,7 @@ func (x exporter) value(f *valueType) (jsonschema.Object, error) {
 	return x.constraints.Translate(exprs...)
 }
 
-// entries translates a mapping of any keys.
+// entries translates a mapping whose keys the template chooses.
 func (x exporter) entries(f *valueType) (jsonschema.Object, error) {
 	values, err := x.value(f.entry)
 	if err != nil {
@@ -180,13 +199,13 @@ func (x exporter) entries(f *valueType) (jsonschema.Object, error) {
 	return o.With("propertyNames", jsonschema.Object{}.With("anyOf", names)), nil
 }
 
-// directivesCUE are the same in CUE.
+// directivesCUE has the keys of [directives] in CUE.
 const directivesCUE = `"$patch"?: "replace" | "delete"
 	"$retainKeys"?: [...string]
 	[=~"^[$](setElementOrder|deleteFromPrimitiveList)/"]: [...]
 `
 
-// WriteCUE writes the definitions of Pods as CUE, not formatted.
+// WriteCUE writes the definitions of Pods as CUE, without formatting.
 func WriteCUE(b *bytes.Buffer) error {
 	types, err := readTypes()
 	if err != nil {
@@ -207,9 +226,9 @@ func WriteCUE(b *bytes.Buffer) error {
 	return nil
 }
 
-// orNull returns the CUE of a value that null may remove.
+// orNull returns the CUE of a value or null, which removes the key.
 func orNull(f *valueType) string {
-	if f.kind == kindOpen {
+	if f.kind == kindAny {
 		return "_"
 	}
 	return "null | " + expression(f)
@@ -218,7 +237,7 @@ func orNull(f *valueType) string {
 // expression returns the CUE of a value.
 func expression(f *valueType) string {
 	switch f.kind {
-	case kindOpen:
+	case kindAny:
 		return "_"
 	case kindMapping:
 		return f.ref
@@ -231,6 +250,6 @@ func expression(f *valueType) string {
 		}
 		return "{\n\t[" + keys + "]: " + orNull(f.entry) + "\n\t" + directivesCUE + "}"
 	default:
-		return "(" + strings.Join(f.from, ") & (") + ")"
+		return "(" + strings.Join(f.sources, ") & (") + ")"
 	}
 }

@@ -8,54 +8,54 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// node is a value of the template and its path. Its methods return zero values for
-// a key that is missing or a value of another kind: CUE reports kinds.
+// node is a value of the template and its path. Its methods return zero values for a
+// missing key or a value of another type, because CUE reports wrong types.
 type node struct {
 	v    position.Value
 	path string
 }
 
-// at goes on to a word of the schema.
-func (n node) at(key string) (node, bool) {
+// field returns the value of a key of the types, and whether the key is set.
+func (n node) field(key string) (node, bool) {
 	t, _ := n.v.Data.(position.Mapping)
 	v, ok := t[key]
 	return node{v: v, path: position.Join(n.path, key)}, ok
 }
 
-// into goes on to a key that the template chose.
-func (n node) into(key string) node {
-	inner, _ := n.at(key)
+// userKey returns the value of a key that the template chooses.
+func (n node) userKey(key string) node {
+	inner, _ := n.field(key)
 	inner.path = position.Join(n.path, position.SafeName(key))
 	return inner
 }
 
-// get follows keys as far as there are any.
+// get returns the value at the end of a path of keys.
 func (n node) get(keys ...string) node {
 	for _, key := range keys {
-		n, _ = n.at(key)
+		n, _ = n.field(key)
 	}
 	return n
 }
 
 func (n node) has(key string) bool {
-	_, ok := n.at(key)
+	_, ok := n.field(key)
 	return ok
 }
 
-// blank reports what is no mapping, or one without content.
-func (n node) blank() bool {
+// hasNoKeys reports whether a value is an empty mapping or no mapping at all.
+func (n node) hasNoKeys() bool {
 	t, _ := n.v.Data.(position.Mapping)
 	return len(t) == 0
 }
 
-// empty reports a mapping without content.
-func (n node) empty() bool {
+// isEmptyMapping reports whether a value is an empty mapping.
+func (n node) isEmptyMapping() bool {
 	_, ok := n.v.Data.(position.Mapping)
-	return ok && n.blank()
+	return ok && n.hasNoKeys()
 }
 
-// hollow reports an empty mapping or list.
-func (n node) hollow() bool {
+// isEmptyCollection reports whether a value is an empty mapping or an empty list.
+func (n node) isEmptyCollection() bool {
 	t, isMapping := n.v.Data.(position.Mapping)
 	list, isList := n.v.Data.([]position.Value)
 	return isMapping && len(t) == 0 || isList && len(list) == 0
@@ -76,8 +76,8 @@ func (n node) entries() []node {
 }
 
 func (n node) text() string {
-	word, _ := n.v.Data.(string)
-	return word
+	text, _ := n.v.Data.(string)
+	return text
 }
 
 func (n node) number() (int64, bool) {
@@ -85,40 +85,40 @@ func (n node) number() (int64, bool) {
 	return int64(number), ok
 }
 
-func (n node) yes() bool { return n.v.Data == true }
+func (n node) isTrue() bool { return n.v.Data == true }
 
-// keys returns the keys that are there of some.
-func (n node) keys(some ...string) []string {
-	return slices.DeleteFunc(slices.Clone(some), func(key string) bool { return !n.has(key) })
+// present returns the candidates that are keys of the mapping.
+func (n node) present(candidates ...string) []string {
+	return slices.DeleteFunc(slices.Clone(candidates), func(key string) bool { return !n.has(key) })
 }
 
-func (c *checker) wrong(n node, message, hint string) {
+func (c *checker) invalid(n node, message, hint string) {
 	c.report(position.RulePodTemplate, n.v.At, n.path, message, hint)
 }
 
-// exactlyOne reports a mapping that must hold one of some keys, and no second.
-func (c *checker) exactlyOne(n node, what string, some ...string) {
-	switch found := n.keys(some...); len(found) {
+// exactlyOne reports a mapping that has none or more than one of the candidate keys.
+func (c *checker) exactlyOne(n node, what string, candidates ...string) {
+	switch present := n.present(candidates...); len(present) {
 	case 1:
 	case 0:
-		c.wrong(n, "needs "+what, "write one of "+strings.Join(some, ", "))
+		c.invalid(n, "needs "+what, "write one of "+strings.Join(candidates, ", "))
 	default:
-		c.wrong(n, "must have one "+strings.TrimPrefix(what, "a ")+", and has "+strings.Join(found, ", "),
+		c.invalid(n, "must have one "+strings.TrimPrefix(what, "a ")+", and has "+strings.Join(present, ", "),
 			"keep one of them")
 	}
 }
 
-// unique reports entries that repeat the value of a key.
+// unique reports entries that repeat the value of a key. It adds the values to seen.
 func (c *checker) unique(list []node, key string, seen map[string]bool) {
 	for _, entry := range list {
 		v := entry.get(key)
-		word := v.text()
-		if word == "" {
+		text := v.text()
+		if text == "" {
 			continue
 		}
-		if seen[word] {
-			c.wrong(v, "is used twice", "use each once")
+		if seen[text] {
+			c.invalid(v, "is used twice", "use each once")
 		}
-		seen[word] = true
+		seen[text] = true
 	}
 }

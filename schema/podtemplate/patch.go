@@ -7,60 +7,63 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// text returns the text of a key, empty if there is none.
+// text returns the text of a key, or an empty text if the key has none.
 func text(t position.Mapping, key string) string {
-	word, _ := t[key].Data.(string)
-	return word
+	text, _ := t[key].Data.(string)
+	return text
 }
 
-// directive checks a key of a mapping that steers the merge.
+// directive checks a key that controls the merge of its mapping.
 func (c *checker) directive(t position.Mapping, key string, fields map[string]*valueType, s step) {
+	// A directive may name the list that it applies to, after a slash.
 	v := t[key]
 	at := position.Join(s.path, position.SafeName(key))
 	name, target, _ := strings.Cut(key, "/")
 	if target != "" {
 		at = position.Join(s.path, name)
 	}
+
+	// Check its value, or report the directive.
 	f := fields[target]
 	switch {
 	case key == "$patch":
-		c.verb(v, at)
+		c.patchDirective(v, at)
 	case key == "$retainKeys":
-		c.retained(t, v, at)
+		c.retainKeys(t, v, at)
 	case name == "$setElementOrder" && f != nil && f.kind == kindList && f.merges:
-		c.ordered(t, v, target, f.mergeKey, at)
+		c.elementOrder(t, v, target, f.mergeKey, at)
 	case name == "$deleteFromPrimitiveList" && f != nil && f.kind == kindList && f.entry.kind == kindLeaf:
 		if _, ok := v.Data.([]position.Value); !ok {
 			c.report(position.RulePodTemplate, v.At, at, "must be a list", "")
 		}
 	case name == "$setElementOrder":
 		c.report(position.RulePodTemplate, v.Key, at, "must name a list of this mapping whose entries merge",
-			"write such as $setElementOrder/containers")
+			"for example $setElementOrder/containers")
 	case name == "$deleteFromPrimitiveList":
 		c.report(position.RulePodTemplate, v.Key, at, "must name a list of plain values of this mapping",
-			"write such as $deleteFromPrimitiveList/finalizers")
+			"for example $deleteFromPrimitiveList/finalizers")
 	default:
 		c.unknown(key, v, "", s)
 	}
 }
 
-// verb checks what $patch says.
-func (c *checker) verb(v position.Value, at string) {
+// patchDirective checks the value of $patch.
+func (c *checker) patchDirective(v position.Value, at string) {
 	switch v.Data {
 	case "replace", "delete":
 	case "merge":
 		c.report(position.RulePodTemplate, v.At, at, "must be replace or delete",
-			"remove the line: merging is what happens without it")
+			"remove the line: merging is the default")
 	default:
 		c.report(position.RulePodTemplate, v.At, at, "must be replace or delete", "")
 	}
 }
 
-// retained checks that $retainKeys keeps what the mapping itself sets.
-func (c *checker) retained(t position.Mapping, v position.Value, at string) {
+// retainKeys checks that $retainKeys contains every key that the mapping sets.
+func (c *checker) retainKeys(t position.Mapping, v position.Value, at string) {
 	list, ok := v.Data.([]position.Value)
 	if !ok {
-		c.report(position.RulePodTemplate, v.At, at, "must be a list", "write the keys that are to stay")
+		c.report(position.RulePodTemplate, v.At, at, "must be a list", "list the keys to keep")
 		return
 	}
 	var kept []string
@@ -73,15 +76,16 @@ func (c *checker) retained(t position.Mapping, v position.Value, at string) {
 	}
 	for key, inner := range t {
 		if inner.Data != nil && !strings.HasPrefix(key, "$") && !slices.Contains(kept, key) {
-			c.report(position.RulePodTemplate, v.At, at, "must name every key that is set beside it",
+			c.report(position.RulePodTemplate, v.At, at, "must name every key that is set in this mapping",
 				"add "+position.SafeName(key))
 		}
 	}
 }
 
-// ordered checks that $setElementOrder names the entries of the list beside it in
-// their order.
-func (c *checker) ordered(t position.Mapping, v position.Value, target, mergeKey, at string) {
+// elementOrder checks that $setElementOrder names the entries of the list target, which is
+// in the same mapping, in their order.
+func (c *checker) elementOrder(t position.Mapping, v position.Value, target, mergeKey, at string) {
+	// Read the names of the order.
 	order, ok := v.Data.([]position.Value)
 	if !ok {
 		c.report(position.RulePodTemplate, v.At, at, "must be a list", "")
@@ -100,11 +104,13 @@ func (c *checker) ordered(t position.Mapping, v position.Value, target, mergeKey
 		switch name.(type) {
 		case nil, position.Mapping, []position.Value:
 			c.report(position.RulePodTemplate, entry.At, at,
-				"must hold entries such as - name: app, with the key of the list", "")
+				"must contain entries such as - name: app, with the merge key of the list", "")
 			return
 		}
 		names = append(names, name)
 	}
+
+	// The entries of the list must be among the names, in the same order.
 	list, _ := t[target].Data.([]position.Value)
 	for _, entry := range list {
 		inner, _ := entry.Data.(position.Mapping)
@@ -124,20 +130,20 @@ func (c *checker) ordered(t position.Mapping, v position.Value, target, mergeKey
 	}
 }
 
-// entryDirective checks an entry of a list that steers the merge, and reports
-// whether it is one.
+// entryDirective checks an entry of a list that controls the merge. It reports whether
+// the entry is such a directive.
 func (c *checker) entryDirective(t position.Mapping, v position.Value, f *valueType, s step) bool {
-	verb, ok := t["$patch"]
+	directive, ok := t["$patch"]
 	if !ok {
 		return false
 	}
-	c.verb(verb, position.Join(s.path, "$patch"))
+	c.patchDirective(directive, position.Join(s.path, "$patch"))
 	switch {
-	case verb.Data == "delete" && t[f.mergeKey].Data == nil:
-		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey, "it tells which entry is to be deleted")
-	case verb.Data == "replace" && len(t) > 1 && text(t, "name") != mainContainer:
-		c.warn(v.At, s.path, "what stands beside $patch: replace in one entry is ignored",
-			"write it as an entry of its own")
+	case directive.Data == "delete" && t[f.mergeKey].Data == nil:
+		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey, "it selects the entry to delete")
+	case directive.Data == "replace" && len(t) > 1 && text(t, "name") != mainContainer:
+		c.warn(v.At, s.path, "other keys are ignored in an entry with $patch: replace",
+			"move them to a separate entry")
 	}
 	return true
 }

@@ -8,58 +8,60 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// mainContainer is the container that a template changes rather than adds. Names
-// that go on after it with a dash are the agent's too.
+// mainContainer is the name of the container of the job. A template can change this container,
+// but not add it. Names that begin with this name and a dash are reserved for the agent.
 const mainContainer = "pulumi-workflow"
 
-// prepareContainer is the agent's init container. Of it a template may change what
-// [prepareFields] names.
+// prepareContainer is the name of the agent's init container. A template may change only its
+// [prepareFields].
 const prepareContainer = mainContainer + "-prepare"
 
-// prepareFields are the fields of the agent's init container that a template may set:
-// what a quota or a policy of the namespace demands of every container.
+// prepareFields are the fields of the agent's init container that a template may set,
+// because quotas and policies of a namespace may require them for every container.
 var prepareFields = []string{"name", "resources", "securityContext", "imagePullPolicy"}
 
-// isOwn reports whether a template changes the container, rather than adds it.
-func isOwn(list, name string) bool {
+// isAgentContainer reports whether a container in a list belongs to the agent. A template
+// changes such a container, and adds all others.
+func isAgentContainer(list, name string) bool {
 	return list == "containers" && name == mainContainer || list == "initContainers" && name == prepareContainer
 }
 
-// RunnerDirectory is where a job's container has the runner and its files (Pulumi
+// RunnerDirectory is the directory of the runner and its files in a job's container (Pulumi
 // documentation, "Customer-managed runners", example of an init container).
 const RunnerDirectory = "/mnt/pulumi/workflow"
 
-// Further folders of the agent in a job's container.
+// Other folders of the agent in a job's container.
 const (
-	handoffDirectory = "/mnt/pulumi/handoff" // what the runner shall do
-	imageDirectory   = "/mnt/pulumi/runner"  // the agent's image, where the runner is not copied
+	handoffDirectory = "/mnt/pulumi/handoff" // input of the runner
+	imageDirectory   = "/mnt/pulumi/runner"  // mount of the agent's image, if the runner is not copied
 )
 
-// protect refuses what belongs to the agent, whatever else is wrong with it.
+// protect rejects fields that belong to the agent, even if their values are also invalid.
 func (c *checker) protect(n node) {
-	c.whole(n, "the Pod")
-	if v, ok := n.at("apiVersion"); ok && v.v.Data != "v1" {
+	c.protectWhole(n, "the Pod")
+	if v, ok := n.field("apiVersion"); ok && v.v.Data != "v1" {
 		c.report(position.RulePodTemplate, v.v.At, v.path, "must be v1", "")
 	}
-	if v, ok := n.at("kind"); ok && v.v.Data != "Pod" {
+	if v, ok := n.field("kind"); ok && v.v.Data != "Pod" {
 		hint := ""
-		if word, ok := v.v.Data.(string); ok && strings.HasPrefix(word, "PodTemplate") {
-			hint = "write what stands under template: as a Pod"
+		if kind, ok := v.v.Data.(string); ok && strings.HasPrefix(kind, "PodTemplate") {
+			hint = "write the content of template: as a Pod"
 		}
 		c.report(position.RulePodTemplate, v.v.At, v.path, "must be Pod", hint)
 	}
-	if v, ok := n.at("status"); ok && v.v.Data != nil && !v.empty() {
-		c.restored(v, "is what the cluster reports, and has no effect here")
+	if v, ok := n.field("status"); ok && v.v.Data != nil && !v.isEmptyMapping() {
+		c.restored(v, "has no effect: the cluster reports it")
 	}
-	if metadata, ok := n.at("metadata"); ok {
+	if metadata, ok := n.field("metadata"); ok {
 		c.protectMetadata(metadata)
 	}
-	if spec, ok := n.at("spec"); ok {
+	if spec, ok := n.field("spec"); ok {
 		c.protectSpec(spec)
 	}
 }
 
-func (c *checker) own(n node, message, hint string) {
+// protected reports a field that belongs to the agent.
+func (c *checker) protected(n node, message, hint string) {
 	at := n.v.Key
 	if at.Line == 0 {
 		at = n.v.At
@@ -67,8 +69,8 @@ func (c *checker) own(n node, message, hint string) {
 	c.report(position.RuleProtectedField, at, n.path, message, hint)
 }
 
-// restored warns of a field that has no effect, because the agent sets its own after
-// the merge.
+// restored warns of a field that has no effect, because the agent sets it again after the
+// merge.
 func (c *checker) restored(n node, message string) {
 	at := n.v.Key
 	if at.Line == 0 {
@@ -77,19 +79,19 @@ func (c *checker) restored(n node, message string) {
 	c.problems = append(c.problems, position.NewWarning(position.RuleProtectedField, at, n.path, message, "remove it"))
 }
 
-// whole refuses to take away or replace a mapping or a list of which a part is
-// the agent's.
-func (c *checker) whole(n node, what string) {
+// protectWhole rejects the removal or replacement of a mapping or list that contains
+// parts of the agent. what names it in messages.
+func (c *checker) protectWhole(n node, what string) {
 	if n.v.Data == nil && n.v.Key.Line > 0 {
-		c.own(n, "must not be removed: it holds what the agent needs", "write only what is to change")
+		c.protected(n, "must not be removed: the agent needs parts of it", "write only the fields to change")
 		return
 	}
 	t, _ := n.v.Data.(position.Mapping)
 	for _, key := range []string{"$patch", "$retainKeys"} {
 		if v, ok := t[key]; ok && v.Data != "merge" {
-			c.own(node{v: v, path: position.Join(n.path, key)},
-				"must not stand here: it would remove what the agent needs of "+what,
-				"write only what is to change, or null for what is to go")
+			c.protected(node{v: v, path: position.Join(n.path, key)},
+				"is not allowed here: it would remove parts of "+what+" that the agent needs",
+				"write only the fields to change, and null for fields to remove")
 		}
 	}
 	list, _ := n.v.Data.([]position.Value)
@@ -97,103 +99,111 @@ func (c *checker) whole(n node, what string) {
 		entry := n.entry(i)
 		if inner, ok := list[i].Data.(position.Mapping); ok && text(inner, "$patch") == "replace" &&
 			text(inner, "name") != mainContainer {
-			c.own(node{v: inner["$patch"], path: position.Join(entry.path, "$patch")},
-				"must not stand here: it would remove what the agent needs of "+what,
+			c.protected(node{v: inner["$patch"], path: position.Join(entry.path, "$patch")},
+				"is not allowed here: it would remove parts of "+what+" that the agent needs",
 				"delete single entries with $patch: delete")
 		}
 	}
 }
 
 func (c *checker) protectMetadata(n node) {
-	c.whole(n, "the metadata")
+	c.protectWhole(n, "the metadata")
+	// Fields that the agent or the cluster sets.
 	for _, key := range []string{"name", "generateName", "namespace"} {
-		if v, ok := n.at(key); ok {
+		if v, ok := n.field(key); ok {
 			c.restored(v, "has no effect: the agent chooses it")
 		}
 	}
 	for _, key := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
 		"deletionGracePeriodSeconds", "selfLink", "managedFields"} {
-		if v, ok := n.at(key); ok && v.v.Data != nil {
+		if v, ok := n.field(key); ok && v.v.Data != nil {
 			c.restored(v, "has no effect: the cluster sets it")
 		}
 	}
+
+	// Labels and annotations of the agent.
 	for _, key := range []string{"labels", "annotations"} {
-		marks, ok := n.at(key)
+		values, ok := n.field(key)
 		if !ok {
 			continue
 		}
-		c.whole(marks, "the "+key)
-		t, _ := marks.v.Data.(position.Mapping)
+		c.protectWhole(values, "the "+key)
+		t, _ := values.v.Data.(position.Mapping)
 		for name, v := range t {
-			entry := node{v: v, path: position.Join(marks.path, position.SafeName(name))}
+			entry := node{v: v, path: position.Join(values.path, position.SafeName(name))}
 			switch {
-			case key == "labels" && slices.Contains(ownLabels, name):
-				entry.path = position.Join(marks.path, name)
+			case key == "labels" && slices.Contains(agentLabels, name):
+				entry.path = position.Join(values.path, name)
 				c.restored(entry, "has no effect: the agent sets it, and finds its Pods by it")
 			case strings.HasPrefix(name, "cmwa."):
-				c.restored(entry, "has no effect: names that begin with cmwa. are kept for the agent")
+				c.restored(entry, "has no effect: names that begin with cmwa. are reserved for the agent")
 			}
 		}
 	}
 }
 
-// ownLabels are the labels of the agent beside those that begin with cmwa.
-var ownLabels = []string{"app.kubernetes.io/component", "app.kubernetes.io/name", "app.kubernetes.io/managed-by"}
+// agentLabels are the labels of the agent that do not begin with cmwa.
+var agentLabels = []string{"app.kubernetes.io/component", "app.kubernetes.io/name", "app.kubernetes.io/managed-by"}
 
 func (c *checker) protectSpec(n node) {
-	c.whole(n, "the spec")
-	if v, ok := n.at("restartPolicy"); ok && v.v.Data != "Never" {
+	c.protectWhole(n, "the spec")
+	if v, ok := n.field("restartPolicy"); ok && v.v.Data != "Never" {
 		c.restored(v, "has no effect: it is Never, because a job runs once")
 	}
-	if v, ok := n.at("ephemeralContainers"); ok && v.v.Data != nil && !v.hollow() {
+	if v, ok := n.field("ephemeralContainers"); ok && v.v.Data != nil && !v.isEmptyCollection() {
 		c.restored(v, "has no effect: it cannot be part of a new Pod; kubectl debug adds one while the Pod runs")
 	}
-	if v, ok := n.at("activeDeadlineSeconds"); ok {
+	if v, ok := n.field("activeDeadlineSeconds"); ok {
 		c.restored(v, "has no effect: the agent sets it, from the limit of each job")
 	}
 	for _, key := range []string{"containers", "initContainers", "volumes"} {
-		list, ok := n.at(key)
+		list, ok := n.field(key)
 		if !ok {
 			continue
 		}
-		c.whole(list, "the "+key)
+		c.protectWhole(list, "the "+key)
 		for _, entry := range list.entries() {
 			c.protectEntry(entry, key)
 		}
 	}
 }
 
-// protectEntry looks at one container or volume.
+// protectEntry checks one container or volume.
 func (c *checker) protectEntry(n node, list string) {
-	name, ok := n.at("name")
-	word, _ := name.v.Data.(string)
-	if ok && !isOwn(list, word) && (word == mainContainer || strings.HasPrefix(word, mainContainer+"-")) {
+	// Reserved names.
+	name, ok := n.field("name")
+	text, _ := name.v.Data.(string)
+	if ok && !isAgentContainer(list, text) && (text == mainContainer || strings.HasPrefix(text, mainContainer+"-")) {
 		c.report(position.RuleProtectedField, name.v.At, name.path,
-			"is a name that is kept for the agent: pulumi-workflow, and whatever begins with pulumi-workflow-",
+			"is a reserved name: the agent uses pulumi-workflow and all names that begin with pulumi-workflow-",
 			"use another name")
 	}
 	if list == "volumes" {
 		return
 	}
+
+	// Fields of the agent's containers.
 	switch {
-	case !isOwn(list, word):
-	case word == mainContainer:
+	case !isAgentContainer(list, text):
+	case text == mainContainer:
 		c.protectMain(n)
 	default:
 		c.protectPrepare(n)
 		return
 	}
-	mounts, _ := n.at("volumeMounts")
+
+	// Mounts over folders of the agent, and of volumes of the agent.
+	mounts, _ := n.field("volumeMounts")
 	for _, mount := range mounts.entries() {
-		if v, ok := mount.at("mountPath"); ok && isOwn(list, word) {
-			if folder := ownFolder(v.text()); folder != "" {
+		if v, ok := mount.field("mountPath"); ok && isAgentContainer(list, text) {
+			if folder := agentFolder(v.text()); folder != "" {
 				c.report(position.RuleProtectedField, v.v.At, v.path,
-					"is, or lies below, "+folder+", where the agent puts the runner and its files",
+					"must not be in "+folder+", where the agent puts the runner and its files",
 					"mount it elsewhere")
 			}
 		}
-		if v, ok := mount.at("name"); ok {
-			if word, _ := v.v.Data.(string); word == mainContainer || strings.HasPrefix(word, mainContainer+"-") {
+		if v, ok := mount.field("name"); ok {
+			if text, _ := v.v.Data.(string); text == mainContainer || strings.HasPrefix(text, mainContainer+"-") {
 				c.report(position.RuleProtectedField, v.v.At, v.path,
 					"is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
 			}
@@ -201,61 +211,66 @@ func (c *checker) protectEntry(n node, list string) {
 	}
 }
 
-// ownFolder returns the folder of the agent in which a path of a job's container
-// lies; empty if it lies in none.
-func ownFolder(where string) string {
-	where = path.Clean("/" + where)
+// agentFolder returns the folder of the agent that contains a path of a job's container,
+// or an empty text if no folder does.
+func agentFolder(target string) string {
+	target = path.Clean("/" + target)
 	for _, folder := range []string{RunnerDirectory, handoffDirectory, imageDirectory} {
-		if where == folder || strings.HasPrefix(where, folder+"/") {
+		if target == folder || strings.HasPrefix(target, folder+"/") {
 			return folder
 		}
 	}
 	return ""
 }
 
-// protectMain looks at the container in which the job runs.
+// protectMain checks the container of the job.
 func (c *checker) protectMain(n node) {
+	// Removal and replacement.
 	t, _ := n.v.Data.(position.Mapping)
-	if verb, ok := t["$patch"]; ok {
-		c.own(node{v: verb, path: position.Join(n.path, "$patch")},
-			"must not stand here: it would remove the container in which the job runs", "write only what is to change")
+	if directive, ok := t["$patch"]; ok {
+		c.protected(node{v: directive, path: position.Join(n.path, "$patch")},
+			"is not allowed here: it would remove the container of the job", "write only the fields to change")
 	}
-	if verb, ok := t["$retainKeys"]; ok {
-		c.own(node{v: verb, path: position.Join(n.path, "$retainKeys")},
-			"must not stand here: it would remove what the agent needs of the container",
-			"write null for what is to go")
+	if directive, ok := t["$retainKeys"]; ok {
+		c.protected(node{v: directive, path: position.Join(n.path, "$retainKeys")},
+			"is not allowed here: it would remove parts of the container that the agent needs",
+			"write null for fields to remove")
 	}
+
+	// Fields that the agent sets again after the merge.
 	for _, key := range []string{"command", "args"} {
-		for _, spelt := range []string{key, "$deleteFromPrimitiveList/" + key} {
-			if v, ok := n.at(spelt); ok {
+		for _, spelling := range []string{key, "$deleteFromPrimitiveList/" + key} {
+			if v, ok := n.field(spelling); ok {
 				v.path = position.Join(n.path, key)
 				c.restored(v, "has no effect: the agent starts the runner with its own")
 			}
 		}
 	}
 	for _, key := range []string{"restartPolicy", "restartPolicyRules"} {
-		if v, ok := n.at(key); ok && v.v.Data != nil {
+		if v, ok := n.field(key); ok && v.v.Data != nil {
 			c.restored(v, "has no effect: a job runs once")
 		}
 	}
 	for key, own := range map[string]string{
 		"terminationMessagePath": "", "terminationMessagePolicy": "FallbackToLogsOnError",
 	} {
-		if v, ok := n.at(key); ok && v.v.Data != own {
+		if v, ok := n.field(key); ok && v.v.Data != own {
 			c.restored(v, "has no effect: the agent reads the message of the runner")
 		}
 	}
-	if v, ok := n.at("image"); ok && (v.v.Data == nil || v.v.Data == "") {
-		c.own(v, "must not be removed: the job runs in it", "write an image, or nothing")
+
+	// Fields that must not be removed.
+	if v, ok := n.field("image"); ok && (v.v.Data == nil || v.v.Data == "") {
+		c.protected(v, "must not be removed: the job runs in it", "write an image, or nothing")
 	}
 	for _, key := range []string{"env", "volumeMounts"} {
-		if v, ok := n.at(key); ok {
-			c.whole(v, "the container")
+		if v, ok := n.field(key); ok {
+			c.protectWhole(v, "the container")
 		}
 	}
 }
 
-// protectPrepare looks at the agent's init container.
+// protectPrepare checks the agent's init container.
 func (c *checker) protectPrepare(n node) {
 	t, _ := n.v.Data.(position.Mapping)
 	for key, v := range t {
@@ -263,10 +278,10 @@ func (c *checker) protectPrepare(n node) {
 		switch {
 		case slices.Contains(prepareFields, key):
 		case strings.HasPrefix(key, "$"):
-			c.own(field, "must not stand here: it would remove what the agent needs of the container",
-				"write only what is to change")
+			c.protected(field, "is not allowed here: it would remove parts of the container that the agent needs",
+				"write only the fields to change")
 		case c.types.fields("#Container")[key] != nil:
-			c.restored(field, "has no effect: of this container, a template changes "+
+			c.restored(field, "has no effect: in this container a template can change "+
 				strings.Join(prepareFields[1:], ", ")+" only")
 		}
 	}

@@ -11,14 +11,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// quantities with a unit, and what the unit stands for.
-var quantityParts = regexp.MustCompile(`^([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`)
+// quantityParts matches a quantity: a number, and a unit or an exponent.
+var quantityParts = regexp.MustCompile(
+	`^([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`)
 
-// mostExponent bounds exponents: no amount is larger, and a longer number would
-// only take time.
-const mostExponent = 1_000
+// maxExponent limits exponents, because larger exponents take long to compute and do not
+// occur in practice.
+const maxExponent = 1_000
 
-// quantity reads a quantity.
+// quantity parses a quantity. It returns false if the value is not a quantity.
 func quantity(data any) (*big.Rat, bool) {
 	switch data := data.(type) {
 	case int:
@@ -43,15 +44,16 @@ func quantity(data any) (*big.Rat, bool) {
 	}
 }
 
-// milli is a quantity as the API server compares it: in thousandths, rounded up.
+// milli parses a quantity and returns it in thousandths, rounded up, as the API server
+// compares it.
 func milli(data any) (*big.Int, bool) {
 	amount, ok := quantity(data)
 	if !ok {
 		return nil, false
 	}
 	amount.Mul(amount, big.NewRat(1000, 1))
-	whole, rest := new(big.Int).DivMod(amount.Num(), amount.Denom(), new(big.Int))
-	if rest.Sign() > 0 {
+	whole, remainder := new(big.Int).DivMod(amount.Num(), amount.Denom(), new(big.Int))
+	if remainder.Sign() > 0 {
 		whole.Add(whole, big.NewInt(1))
 	}
 	return whole, true
@@ -67,7 +69,7 @@ func unit(name string) *big.Rat {
 		exponent = map[string]int{"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}[name]
 	default:
 		exponent, _ = strconv.Atoi(name[1:])
-		exponent = max(-mostExponent, min(mostExponent, exponent))
+		exponent = max(-maxExponent, min(maxExponent, exponent))
 	}
 	power := new(big.Int).Exp(big.NewInt(base), big.NewInt(int64(max(exponent, -exponent))), nil)
 	if exponent < 0 {
@@ -78,73 +80,77 @@ func unit(name string) *big.Rat {
 
 func (c *checker) notNegative(n node) {
 	if amount, ok := quantity(n.v.Data); ok && amount.Sign() < 0 {
-		c.wrong(n, "must not be negative", "")
+		c.invalid(n, "must not be negative", "")
 	}
 }
 
 // resources checks requests and limits, of a container or of the Pod.
 func (r rules) resources(n node, ofPod bool) {
+	// Names and amounts.
 	limits, requests := n.get("limits"), n.get("requests")
 	r.amounts(limits, ofPod)
 	r.amounts(requests, ofPod)
-	r.huge(limits, requests)
-	asked, _ := requests.v.Data.(position.Mapping)
+	r.hugePages(limits, requests)
+
+	// Compare each request with its limit.
+	requested, _ := requests.v.Data.(position.Mapping)
 	limited, _ := limits.v.Data.(position.Mapping)
-	for name, v := range asked {
-		request := requests.into(name)
-		most, ok := limited[name]
-		wanted, known := milli(v.Data)
-		limit, alsoKnown := milli(most.Data)
+	for name, v := range requested {
+		request := requests.userKey(name)
+		limitValue, ok := limited[name]
+		amount, known := milli(v.Data)
+		limit, limitKnown := milli(limitValue.Data)
 		extended := !strings.HasPrefix(name, "hugepages-") && strings.Contains(name, "/") &&
 			!strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, "hugepages-")
 		switch {
 		case !ok && extended:
-			r.wrong(request, "needs a limit of the same amount", "add it under limits")
-		case !ok || !known || !alsoKnown:
-		case extended && wanted.Cmp(limit) != 0:
-			r.wrong(request, "must equal the limit", "")
-		case wanted.Cmp(limit) > 0:
-			r.wrong(request, "must not be more than the limit", "lower it, or raise the limit")
+			r.invalid(request, "needs a limit of the same amount", "add it under limits")
+		case !ok || !known || !limitKnown:
+		case extended && amount.Cmp(limit) != 0:
+			r.invalid(request, "must equal the limit", "")
+		case amount.Cmp(limit) > 0:
+			r.invalid(request, "must not be more than the limit", "lower it, or raise the limit")
 		}
 	}
+
+	// The bounds of the Pod, or the claims of a container.
 	if ofPod {
-		if v, ok := n.at("claims"); ok {
-			r.wrong(v, "must not be set for the Pod as a whole", "write it under resources of a container")
+		if v, ok := n.field("claims"); ok {
+			r.invalid(v, "must not be set for the Pod as a whole", "write it under resources of a container")
 		}
-		r.withinPod(n)
+		r.podBounds(n)
 		return
 	}
 	claimed := map[string]bool{}
 	for _, claim := range n.get("claims").entries() {
 		label := claim.get("name").text() + "/" + claim.get("request").text()
 		if claimed[label] {
-			r.wrong(claim, "is written twice", "write each once")
+			r.invalid(claim, "is written twice", "write each once")
 		}
 		claimed[label] = true
 		if name := claim.get("name"); name.text() != "" && !r.claims[name.text()] {
-			r.wrong(name, "must name one of spec.resourceClaims", "")
+			r.invalid(name, "must name one of spec.resourceClaims", "")
 		}
 	}
 }
 
-// huge reports huge pages without any of the resources that they come from.
-func (r rules) huge(limits, requests node) {
+// hugePages reports huge pages if neither cpu nor memory is set.
+func (r rules) hugePages(limits, requests node) {
 	for _, n := range []node{limits, requests} {
-		if len(limits.keys("cpu", "memory"))+len(requests.keys("cpu", "memory")) > 0 {
+		if len(limits.present("cpu", "memory"))+len(requests.present("cpu", "memory")) > 0 {
 			return
 		}
 		t, _ := n.v.Data.(position.Mapping)
 		for name := range t {
 			if strings.HasPrefix(name, "hugepages-") {
-				r.wrong(n.into(name), "needs cpu or memory beside it", "")
+				r.invalid(n.userKey(name), "needs cpu or memory too", "")
 			}
 		}
 	}
 }
 
-// withinPod compares the containers of the template with what the Pod as a whole
-// may use.
-func (r rules) withinPod(pod node) {
+// podBounds compares the resources of the containers with those of the whole Pod.
+func (r rules) podBounds(pod node) {
 	for _, kind := range []string{"limits", "requests"} {
 		whole, _ := pod.get(kind).v.Data.(position.Mapping)
 		for name, v := range whole {
@@ -154,33 +160,35 @@ func (r rules) withinPod(pod node) {
 			}
 			sum := new(big.Int)
 			for _, container := range r.spec.get("containers").entries() {
-				amount := container.get("resources", kind).into(name)
+				amount := container.get("resources", kind).userKey(name)
 				n, ok := milli(amount.v.Data)
-				if !ok && kind == "requests" { // what is not requested is the limit
-					n, ok = milli(container.get("resources", "limits").into(name).v.Data)
+				if !ok && kind == "requests" { // a missing request defaults to the limit
+					n, ok = milli(container.get("resources", "limits").userKey(name).v.Data)
 				}
 				if !ok {
 					continue
 				}
 				if kind == "limits" && n.Cmp(bound) > 0 {
-					r.wrong(amount, "must not be more than the limit of the Pod", "")
+					r.invalid(amount, "must not be more than the limit of the Pod", "")
 				}
 				sum.Add(sum, n)
 			}
 			if kind == "requests" && sum.Cmp(bound) > 0 {
-				r.wrong(pod.get(kind).into(name), "must not be less than the containers request together", "")
+				r.invalid(pod.get(kind).userKey(name),
+					"must not be less than the requests of all containers together", "")
 			}
 		}
 	}
 }
 
-// amounts checks the names of resources, and how much of each.
+// amounts checks the names and the amounts of resources.
 func (r rules) amounts(n node, ofPod bool) {
 	t, _ := n.v.Data.(position.Mapping)
 	for name, v := range t {
-		entry := n.into(name)
+		// The name.
+		entry := n.userKey(name)
 		amount, known := quantity(v.Data)
-		own := strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
+		qualified := strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
 		switch {
 		case slices.Contains([]string{"cpu", "memory"}, name) || strings.HasPrefix(name, "hugepages-"):
 		case ofPod:
@@ -196,23 +204,25 @@ func (r rules) amounts(n node, ofPod bool) {
 			r.report(position.RulePodTemplate, v.Key, entry.path,
 				"must be cpu, memory, ephemeral-storage, hugepages- with a size, or a name such as nvidia.com/gpu",
 				hint)
-		case own && strings.HasPrefix(name, "requests."):
+		case qualified && strings.HasPrefix(name, "requests."):
 			r.report(position.RulePodTemplate, v.Key, entry.path, "must not begin with requests.", "")
 		}
+
+		// The amount.
 		if !known {
 			continue
 		}
 		r.notNegative(entry)
 		if size, ok := quantity(strings.TrimPrefix(name, "hugepages-")); ok && strings.HasPrefix(name, "hugepages-") &&
 			size.Sign() > 0 && !new(big.Rat).Quo(amount, size).IsInt() {
-			r.wrong(entry, "must be a multiple of the size of a page", "")
+			r.invalid(entry, "must be a multiple of the size of a page", "")
 		}
-		if own && !amount.IsInt() {
-			r.wrong(entry, "must be a whole number", "")
+		if qualified && !amount.IsInt() {
+			r.invalid(entry, "must be a whole number", "")
 		}
-		word, _ := v.Data.(string)
-		if (name == "memory" || name == "ephemeral-storage") && strings.HasSuffix(word, "m") {
-			r.warn(v.At, entry.path, "is less than it seems: m stands for thousandths of a byte",
+		text, _ := v.Data.(string)
+		if (name == "memory" || name == "ephemeral-storage") && strings.HasSuffix(text, "m") {
+			r.warn(v.At, entry.path, "is very small: the unit m means thousandths of a byte",
 				"write Mi for mebibytes")
 		}
 	}

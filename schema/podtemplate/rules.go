@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// rules checks what no value alone can tell.
+// rules checks the rules across values.
 func (c *checker) rules(n node) {
 	c.metadata(n.get("metadata"))
 	spec := n.get("spec")
@@ -37,8 +37,7 @@ func (c *checker) rules(n node) {
 	}
 }
 
-// rules are the rules across values, with what rules of one part of a Pod need to
-// know of the others.
+// rules is a [checker] with the parts of the Pod to which the rules of other parts refer.
 type rules struct {
 	*checker
 	spec      node
@@ -49,24 +48,24 @@ type rules struct {
 
 func (c *checker) metadata(n node) {
 	for _, v := range n.get("finalizers").entries() {
-		if word := v.text(); word != "" && !strings.Contains(word, "/") &&
-			!slices.Contains([]string{"kubernetes", "orphan", "foregroundDeletion"}, word) {
-			c.wrong(v, "must be a name such as example.com/name", "")
+		if text := v.text(); text != "" && !strings.Contains(text, "/") &&
+			!slices.Contains([]string{"kubernetes", "orphan", "foregroundDeletion"}, text) {
+			c.invalid(v, "must be a name such as example.com/name", "")
 		}
 	}
-	if v := n.get("annotations").into("controller.kubernetes.io/pod-deletion-cost"); v.v.Data != nil {
+	if v := n.get("annotations").userKey("controller.kubernetes.io/pod-deletion-cost"); v.v.Data != nil {
 		if _, err := strconv.ParseInt(v.text(), 10, 32); err != nil {
-			c.wrong(v, "must be a whole number in quotes", "")
+			c.invalid(v, "must be a whole number in quotes", "")
 		}
 	}
 	t, _ := n.get("annotations").v.Data.(position.Mapping)
 	size := 0
 	for key, v := range t {
-		word, _ := v.Data.(string)
-		size += len(key) + len(word)
+		text, _ := v.Data.(string)
+		size += len(key) + len(text)
 	}
 	if size > 256<<10 {
-		c.wrong(n.get("annotations"), "must not hold more than 262144 bytes in all",
+		c.invalid(n.get("annotations"), "must not have more than 262144 bytes in total",
 			"put large content into a ConfigMap")
 	}
 }
@@ -75,7 +74,7 @@ func (r rules) claimRules() {
 	list := r.spec.get("resourceClaims").entries()
 	r.unique(list, "name", r.claims)
 	for _, claim := range list {
-		if !claim.blank() {
+		if !claim.hasNoKeys() {
 			r.exactlyOne(claim, "a source", "resourceClaimName", "resourceClaimTemplateName")
 		}
 	}
@@ -83,63 +82,72 @@ func (r rules) claimRules() {
 
 // security checks a security context, of a container or of the Pod.
 func (c *checker) security(n node) {
+	// Profiles: only the type Localhost has a file. The node resolves its path for seccomp
+	// relative to a fixed folder.
 	for _, key := range []string{"seccompProfile", "appArmorProfile"} {
-		profile, ok := n.at(key)
+		profile, ok := n.field(key)
 		if !ok {
 			continue
 		}
-		local, set := profile.at("localhostProfile")
+		local, set := profile.field("localhostProfile")
 		switch kind := profile.get("type").text(); {
 		case kind == "Localhost" && !set, kind == "Localhost" && key == "appArmorProfile" && local.v.Data == "":
-			c.wrong(profile, "needs localhostProfile beside type: Localhost", "")
+			c.invalid(profile, "needs localhostProfile if type is Localhost", "")
 		case kind != "Localhost" && kind != "" && set:
-			c.wrong(local, "must not be set unless type is Localhost", "")
+			c.invalid(local, "must not be set unless type is Localhost", "")
 		case key == "seccompProfile" &&
 			(path.IsAbs(local.text()) || slices.Contains(strings.Split(local.text(), "/"), "..")):
-			c.wrong(local, "must be a relative path without ..", "")
+			c.invalid(local, "must be a relative path without ..", "")
 		}
 	}
+
+	// Kernel parameters and privileges.
 	c.unique(n.get("sysctls").entries(), "name", map[string]bool{})
-	if v, ok := n.at("allowPrivilegeEscalation"); ok && v.v.Data == false {
-		if n.get("privileged").yes() {
-			c.wrong(v, "must not be false for a privileged container", "")
+	if v, ok := n.field("allowPrivilegeEscalation"); ok && v.v.Data == false {
+		if n.get("privileged").isTrue() {
+			c.invalid(v, "must not be false for a privileged container", "")
 		}
 		for _, added := range n.get("capabilities", "add").entries() {
 			if added.text() == "CAP_SYS_ADMIN" {
-				c.wrong(v, "must not be false for a container with CAP_SYS_ADMIN", "")
+				c.invalid(v, "must not be false for a container with CAP_SYS_ADMIN", "")
 			}
 		}
 	}
 }
 
-// host checks what a Pod shares with its node.
+// host checks the namespaces, kernel parameters and names that a Pod shares with its node.
 func (r rules) host() {
+	// Namespaces.
 	spec := r.spec
-	if spec.get("hostPID").yes() && spec.get("shareProcessNamespace").yes() {
-		r.wrong(spec.get("shareProcessNamespace"), "must not be true together with hostPID", "")
+	if spec.get("hostPID").isTrue() && spec.get("shareProcessNamespace").isTrue() {
+		r.invalid(spec.get("shareProcessNamespace"), "must not be true together with hostPID", "")
 	}
 	if spec.get("hostUsers").v.Data == false {
 		for _, key := range []string{"hostPID", "hostIPC", "hostNetwork"} {
-			if v := spec.get(key); v.yes() {
-				r.wrong(v, "must not be true together with hostUsers: false", "")
+			if v := spec.get(key); v.isTrue() {
+				r.invalid(v, "must not be true together with hostUsers: false", "")
 			}
 		}
 	}
+
+	// Kernel parameters of namespaces that the Pod shares with the node.
 	for _, sysctl := range spec.get("securityContext", "sysctls").entries() {
 		name := strings.ReplaceAll(sysctl.get("name").text(), "/", ".")
-		if spec.get("hostNetwork").yes() && strings.HasPrefix(name, "net.") {
-			r.wrong(sysctl.get("name"), "must not be set together with hostNetwork", "")
+		if spec.get("hostNetwork").isTrue() && strings.HasPrefix(name, "net.") {
+			r.invalid(sysctl.get("name"), "must not be set together with hostNetwork", "")
 		}
-		if spec.get("hostIPC").yes() &&
+		if spec.get("hostIPC").isTrue() &&
 			(strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" ||
 				strings.HasPrefix(name, "fs.mqueue.")) {
-			r.wrong(sysctl.get("name"), "must not be set together with hostIPC", "")
+			r.invalid(sysctl.get("name"), "must not be set together with hostIPC", "")
 		}
 	}
-	if v, ok := spec.at("hostnameOverride"); ok {
+
+	// Names.
+	if v, ok := spec.field("hostnameOverride"); ok {
 		for _, key := range []string{"setHostnameAsFQDN", "hostNetwork"} {
-			if spec.get(key).yes() {
-				r.wrong(v, "must not be set together with "+key, "")
+			if spec.get(key).isTrue() {
+				r.invalid(v, "must not be set together with "+key, "")
 			}
 		}
 	}
@@ -153,36 +161,39 @@ func (r rules) address(n node) {
 		return
 	}
 	if _, err := netip.ParseAddr(n.text()); err != nil || strings.Contains(n.text(), "%") {
-		r.wrong(n, "must be an IP address", "")
+		r.invalid(n, "must be an IP address", "")
 	}
 }
 
 func (r rules) dns() {
+	// Name servers.
 	config := r.spec.get("dnsConfig")
 	servers := config.get("nameservers")
 	if v := r.spec.get("dnsPolicy"); v.text() == "None" && len(servers.entries()) == 0 {
-		r.wrong(v, "needs at least one of dnsConfig.nameservers when it is None", "")
+		r.invalid(v, "needs at least one entry of dnsConfig.nameservers if it is None", "")
 	}
 	if len(servers.entries()) > 3 {
-		r.wrong(servers, "must not have more than 3 entries", "")
+		r.invalid(servers, "must not have more than 3 entries", "")
 	}
 	for _, server := range servers.entries() {
 		if server.text() == "" {
-			r.wrong(server, "must be an IP address", "")
+			r.invalid(server, "must be an IP address", "")
 		}
 		r.address(server)
 	}
+
+	// Search domains.
 	searches := config.get("searches")
 	length := 0
 	for _, search := range searches.entries() {
-		word := strings.TrimSuffix(search.text(), ".")
+		domain := strings.TrimSuffix(search.text(), ".")
 		length += len(search.text()) + 1
-		if search.text() != "." && !searchPath.MatchString(word) {
-			r.wrong(search, "must be a domain of small letters, digits, dashes, underscores and dots", "")
+		if search.text() != "." && !searchPath.MatchString(domain) {
+			r.invalid(search, "must be a domain of lowercase letters, digits, dashes, underscores and dots", "")
 		}
 	}
 	if len(searches.entries()) > 32 || length > 2049 {
-		r.wrong(searches, "must not have more than 32 entries or 2048 characters", "")
+		r.invalid(searches, "must not have more than 32 entries or 2048 characters", "")
 	}
 }
 

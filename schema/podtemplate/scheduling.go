@@ -6,29 +6,34 @@ import (
 
 // scheduling checks where a Pod may run.
 func (r rules) scheduling() {
+	// Tolerations and gates.
 	for _, toleration := range r.spec.get("tolerations").entries() {
 		r.toleration(toleration)
 	}
 	gates := r.spec.get("schedulingGates").entries()
 	r.unique(gates, "name", map[string]bool{})
 	if v := r.spec.get("nodeName"); v.text() != "" && len(gates) > 0 {
-		r.wrong(v, "must not be set together with schedulingGates", "")
+		r.invalid(v, "must not be set together with schedulingGates", "")
 	}
+
+	// Spread constraints.
 	seen := map[string]bool{}
 	for _, spread := range r.spec.get("topologySpreadConstraints").entries() {
 		key, when := spread.get("topologyKey"), spread.get("whenUnsatisfiable").text()
 		if seen[key.text()+" "+when] {
-			r.wrong(key, "is used twice with the same whenUnsatisfiable", "use each once")
+			r.invalid(key, "is used twice with the same whenUnsatisfiable", "use each once")
 		}
 		seen[key.text()+" "+when] = true
-		if v, ok := spread.at("minDomains"); ok && when != "DoNotSchedule" {
-			r.wrong(v, "needs whenUnsatisfiable: DoNotSchedule", "")
+		if v, ok := spread.field("minDomains"); ok && when != "DoNotSchedule" {
+			r.invalid(v, "needs whenUnsatisfiable: DoNotSchedule", "")
 		}
 		r.selector(spread.get("labelSelector"))
 		r.labelKeys(spread, "matchLabelKeys")
 	}
+
+	// Affinity to nodes and to Pods.
 	node := r.spec.get("affinity", "nodeAffinity")
-	if must, ok := node.at("requiredDuringSchedulingIgnoredDuringExecution"); ok {
+	if must, ok := node.field("requiredDuringSchedulingIgnoredDuringExecution"); ok {
 		for _, term := range must.get("nodeSelectorTerms").entries() {
 			r.nodeTerm(term, true)
 		}
@@ -51,47 +56,53 @@ func (r rules) toleration(n node) {
 	key, operator, effect := n.get("key").text(), n.get("operator"), n.get("effect").text()
 	switch {
 	case key == "" && operator.text() != "Exists":
-		r.wrong(n, "needs a key, or operator: Exists", "")
+		r.invalid(n, "needs a key, or operator: Exists", "")
 	case operator.text() == "Exists" && n.get("value").text() != "":
-		r.wrong(n.get("value"), "must not be set with operator: Exists", "remove it")
+		r.invalid(n.get("value"), "must not be set with operator: Exists", "remove it")
 	case operator.text() != "Exists" && !labelValue.MatchString(n.get("value").text()):
-		r.wrong(n.get("value"),
-			"must be at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends",
-			"")
+		r.invalid(n.get("value"), "must be "+labelValueText, "")
 	}
-	if v, ok := n.at("tolerationSeconds"); ok && effect != "NoExecute" {
-		r.wrong(v, "needs effect: NoExecute", "")
+	if v, ok := n.field("tolerationSeconds"); ok && effect != "NoExecute" {
+		r.invalid(v, "needs effect: NoExecute", "")
 	}
 }
 
+// labelValueText describes the texts that labelValue matches.
+const labelValueText = "at most 63 letters, digits, dashes, underscores and dots, " +
+	"starting and ending with a letter or digit"
+
 var labelValue = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?$`)
 
-// nodeTerm checks one term of a node affinity.
+// nodeTerm checks one term of a node affinity. If strict is true, the values must be valid
+// values of labels.
 func (r rules) nodeTerm(n node, strict bool) {
+	// Labels of nodes.
 	for _, requirement := range n.get("matchExpressions").entries() {
 		r.requirement(requirement)
 		if operator := requirement.get("operator").text(); (operator == "Gt" || operator == "Lt") &&
 			len(requirement.get("values").entries()) != 1 {
-			r.wrong(requirement, "needs exactly one of values for Gt and Lt", "")
+			r.invalid(requirement, "needs exactly one value for Gt and Lt", "")
 		}
 		for _, v := range requirement.get("values").entries() {
 			if strict && !labelValue.MatchString(v.text()) {
-				r.wrong(v, "must be at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends", "")
+				r.invalid(v, "must be "+labelValueText, "")
 			}
 		}
 	}
+
+	// Fields of nodes: only the name.
 	for _, requirement := range n.get("matchFields").entries() {
 		if v := requirement.get("key"); v.text() != "" && v.text() != "metadata.name" {
-			r.wrong(v, "must be metadata.name", "use matchExpressions for labels")
+			r.invalid(v, "must be metadata.name", "use matchExpressions for labels")
 		}
 		if v := requirement.get("operator"); v.text() != "" && v.text() != "In" && v.text() != "NotIn" {
-			r.wrong(v, "must be one of In, NotIn", "")
+			r.invalid(v, "must be one of In, NotIn", "")
 		} else if len(requirement.get("values").entries()) != 1 {
-			r.wrong(requirement, "needs exactly one of values", "")
+			r.invalid(requirement, "needs exactly one value", "")
 		}
 		for _, v := range requirement.get("values").entries() {
 			if !nodeName.MatchString(v.text()) {
-				r.wrong(v, "must be the name of a node", "")
+				r.invalid(v, "must be the name of a node", "")
 			}
 		}
 	}
@@ -110,29 +121,29 @@ func (r rules) podTerm(n node) {
 	}
 	for _, v := range n.get("mismatchLabelKeys").entries() {
 		if first[v.text()] {
-			r.wrong(v, "must not stand in matchLabelKeys too", "")
+			r.invalid(v, "must not be in matchLabelKeys too", "")
 		}
 	}
 }
 
 func (r rules) labelKeys(n node, key string) {
-	v, ok := n.at(key)
+	v, ok := n.field(key)
 	if ok && len(v.entries()) > 0 && !n.has("labelSelector") {
-		r.wrong(v, "needs labelSelector beside it", "")
+		r.invalid(v, "needs labelSelector too", "")
 	}
 }
 
-// requirement checks that an operator has the values that it works on.
+// requirement checks that an operator has values if it needs them, and none otherwise.
 func (r rules) requirement(n node) {
 	count := len(n.get("values").entries())
 	switch n.get("operator").text() {
 	case "In", "NotIn":
 		if count == 0 {
-			r.wrong(n, "needs values for In and NotIn", "")
+			r.invalid(n, "needs values for In and NotIn", "")
 		}
 	case "Exists", "DoesNotExist":
 		if count > 0 {
-			r.wrong(n.get("values"), "must be empty for Exists and DoesNotExist", "remove it")
+			r.invalid(n.get("values"), "must be empty for Exists and DoesNotExist", "remove it")
 		}
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// CheckFile checks a file that contains a Pod template, YAML or JSON. The problems
-// are sorted, and none quotes a value. CheckFile takes time in proportion to the
-// file, whose size Parse limits, and is safe for concurrent use.
+// CheckFile checks a file that contains a Pod template in YAML or JSON. The problems
+// are sorted, and none quotes a value. The time is proportional to the size of the file,
+// which Parse limits. CheckFile is safe for concurrent use.
 func CheckFile(file string, content []byte) position.Problems {
 	v, problems, ok := Parse(file, content)
 	if ok {
@@ -18,17 +18,17 @@ func CheckFile(file string, content []byte) position.Problems {
 	return problems
 }
 
-// Parse reads a template file, YAML or JSON. An empty file and {} are an empty
+// Parse parses a template in YAML or JSON. An empty file and {} are an empty
 // template. ok is false if the file cannot be used as a template.
 func Parse(file string, content []byte) (v position.Value, problems position.Problems, ok bool) {
 	t, problems, ok := position.Parse(file, content, hintForTemplate)
 	return position.Value{At: position.Origin{File: file, Line: 1, Column: 1}, Data: t}, problems, ok
 }
 
-// hintForTemplate is the hint for a file or a key that contains something else.
-const hintForTemplate = "write a Pod, or the part of one that is to change"
+// hintForTemplate is the hint for a file or a key that contains no template.
+const hintForTemplate = "write a Pod, or the part of a Pod to change"
 
-// Is reports whether a document looks like a Pod or a Pod template, and not like a
+// Is reports whether a document looks like a Pod or a Pod template rather than a
 // configuration of the agent.
 func Is(t position.Mapping) bool {
 	if kind, ok := t["kind"].Data.(string); ok {
@@ -42,22 +42,21 @@ func Is(t position.Mapping) bool {
 	return false
 }
 
-// Check checks one Pod template: a Pod, or a part of one, that the agent applies to
-// the Pod that it generates, as a strategic merge patch. path is that of the
-// template, empty for a file of its own. Check returns all problems, in no
-// particular order; none quotes a value.
+// Check checks one Pod template: a Pod or a part of a Pod, which the agent applies as a
+// strategic merge patch to the Pod that it generates. path is the path of the template
+// in its file, empty if the file contains nothing else. Check returns all problems, in
+// no particular order; none quotes a value.
 //
-//  1. Fields that belong to the agent are refused, whatever else is wrong.
-//  2. Keys are checked against the types of a Pod, and directives of the merge are
-//     taken out.
-//  3. CUE checks the values.
-//  4. Rules check what no value alone shows.
+//  1. Reject fields that belong to the agent.
+//  2. Check keys against the types of a Pod, and check and remove merge directives.
+//  3. Check each value with CUE.
+//  4. Check rules across values.
 func Check(v position.Value, path string) position.Problems {
 	types, err := readTypes()
 	if err != nil {
 		return position.Problems{{
 			Rule: position.RuleInternal, File: v.At.File, Line: v.At.Line, Path: path,
-			Message: "cannot be checked: the schema is at fault",
+			Message: "cannot be checked: the built-in schema is invalid (a bug in cmwa)",
 		}}
 	}
 	c := &checker{
@@ -68,16 +67,16 @@ func Check(v position.Value, path string) position.Problems {
 	case nil:
 		return nil
 	case position.Mapping:
-		// 1. Fields of the agent.
+		// 1. Reject fields that belong to the agent.
 		c.protect(node{v: v, path: path})
 
-		// 2. Keys and directives.
-		clean := c.mapping(data, v, Root, step{path: path, loose: true})
+		// 2. Check keys and directives.
+		clean := c.mapping(data, v, Root, step{path: path, partial: true})
 
-		// 3. Values.
-		c.judge(clean)
+		// 3. Check each value.
+		c.checkValues(clean)
 
-		// 4. Rules across values.
+		// 4. Check rules across values.
 		v.Data = clean
 		c.rules(node{v: v, path: path})
 	default:
@@ -86,46 +85,46 @@ func Check(v position.Value, path string) position.Problems {
 	return c.problems
 }
 
-// checker is the check of one template.
+// checker checks one template.
 type checker struct {
 	types     typeSet
-	at        position.Origin // of the template as a whole
+	at        position.Origin // of the template
 	problems  position.Problems
 	reported  map[position.Problem]bool
-	locations map[string]location // of the values that CUE checks, by the steps to them
-	used      map[*valueType]bool // types that the template has values of
+	locations map[string]location // of the values that CUE checks; the key is the joined steps
+	used      map[*valueType]bool // types of the keys that the template sets
 }
 
-// location is a value that CUE may refuse.
+// location is a value that CUE checks, its path and its type.
 type location struct {
 	v    position.Value
 	path string
 	f    *valueType
 }
 
-// step is the position of the walk through a template.
+// step is a position in a template.
 type step struct {
-	path  string   // for messages
-	steps []string // for CUE
-	loose bool     // the agent's Pod has the object already, so no key is required
-	plain bool     // the merge copies the object as it is, so directives have no effect
+	path    string   // for messages
+	steps   []string // for CUE
+	partial bool     // the object is merged into one of the agent's Pod, so no key is required
+	copied  bool     // the merge copies the object as it is, so directives have no effect
 }
 
-// to returns the step to a key of the types or to an entry of a list.
-func (s step) to(key string) step {
+// field returns the step to a key of the types, or to an entry of a list.
+func (s step) field(key string) step {
 	s.path = position.Join(s.path, key)
 	s.steps = append(slices.Clone(s.steps), key)
 	return s
 }
 
-// into returns the step to a key that the template chose.
-func (s step) into(key string) step {
+// userKey returns the step to a key that the template chooses, such as a label.
+func (s step) userKey(key string) step {
 	s.path = position.Join(s.path, position.SafeName(key))
 	s.steps = append(slices.Clone(s.steps), key)
 	return s
 }
 
-// report adds an error, once.
+// report adds an error, unless it has been added before.
 func (c *checker) report(rule position.Rule, at position.Origin, path, message, hint string) {
 	p := position.NewError(rule, at, path, message, hint)
 	if !c.reported[p] {

@@ -14,13 +14,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-var update = flag.Bool("update", false, "write what CheckFile returns into the golden files")
+var update = flag.Bool("update", false, "write the problems into the golden files")
 
-// template is one file of an archive of them.
+// template is one file of an archive.
 type template struct{ name, content string }
 
-// templates reads an archive: files, each after a line such as -- name.yaml --,
-// and a title before the first one.
+// templates reads the files of an archive. Each follows a line such as -- name.yaml --, and
+// the text before the first file is a title.
 func templates(t testing.TB, archive string) []template {
 	content, err := os.ReadFile(archive)
 	if err != nil {
@@ -47,7 +47,7 @@ func archives(t testing.TB) []string {
 	return found
 }
 
-func TestEveryMistakeOfATemplateIsToldWithItsPlaceAndItsCure(t *testing.T) {
+func TestCheckFile(t *testing.T) {
 	count := 0
 	for _, archive := range archives(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(archive), ".txtar"), func(t *testing.T) {
@@ -79,16 +79,16 @@ func TestEveryMistakeOfATemplateIsToldWithItsPlaceAndItsCure(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Errorf("run with -update if this is right:\n%s", diff)
+				t.Errorf("run with -update if the change is intended:\n%s", diff)
 			}
 		})
 	}
 	if count < 200 {
-		t.Errorf("%d templates are too few to trust", count)
+		t.Errorf("got %d templates, want at least 200", count)
 	}
 }
 
-// typical is a template as the documentation of the service shows one.
+// typical resembles the example in the documentation of the service.
 const typical = `apiVersion: v1
 kind: Pod
 metadata:
@@ -125,25 +125,28 @@ func BenchmarkPodTemplate(b *testing.B) {
 	}
 }
 
-func TestATemplateFullOfMistakesIsJudgedInBoundedTime(t *testing.T) {
+// TestCheckFileManyProblems checks that many problems are all reported. The test would be
+// slow if the time grew with the square of their number.
+func TestCheckFileManyProblems(t *testing.T) {
 	entry := "    - {name: A, value: 1}\n"
 	content := "spec:\n  containers:\n  - name: pulumi-workflow\n    env:\n" + strings.Repeat(entry, 1_600)
 	if problems := podtemplate.CheckFile("pod.yaml", []byte(content)); len(problems.Errors()) != 1_600 {
-		t.Errorf("%d errors", len(problems.Errors()))
+		t.Errorf("got %d errors, want 1600", len(problems.Errors()))
 	}
 }
 
-func TestNoTemplateShowsWhatItHolds(t *testing.T) {
+// TestCheckFileSecrets puts a secret into each key and value. No problem quotes it.
+func TestCheckFileSecrets(t *testing.T) {
 	const secret = "pul-0123456789abcdef"
 	for _, archive := range archives(t) {
 		for _, file := range templates(t, archive) {
-			for _, spoiled := range []string{
+			for _, changed := range []string{
 				strings.ReplaceAll(file.content, ": ", ": "+secret),
 				strings.ReplaceAll(file.content, "name", secret),
 				strings.ReplaceAll(file.content, "- ", "- "+secret),
 				strings.ReplaceAll(file.content, "{", "{"+secret+": "),
 			} {
-				for _, p := range podtemplate.CheckFile("pod.yaml", []byte(spoiled)) {
+				for _, p := range podtemplate.CheckFile("pod.yaml", []byte(changed)) {
 					if strings.Contains(p.String(), secret) {
 						t.Fatalf("%s: %s", file.name, p)
 					}
@@ -153,7 +156,7 @@ func TestNoTemplateShowsWhatItHolds(t *testing.T) {
 	}
 }
 
-func FuzzPod(f *testing.F) {
+func FuzzCheckFile(f *testing.F) {
 	for _, archive := range archives(f) {
 		for _, file := range templates(f, archive) {
 			f.Add([]byte(file.content))
@@ -161,8 +164,8 @@ func FuzzPod(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		const secret = "pul-5ecre7"
-		for _, tried := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
-			for _, p := range podtemplate.CheckFile("pod.yaml", tried) {
+		for _, content := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
+			for _, p := range podtemplate.CheckFile("pod.yaml", content) {
 				if strings.Contains(p.String(), secret) || p.Rule == position.RuleInternal || p.Message == "" {
 					t.Errorf("%+v", p)
 				}
@@ -177,8 +180,8 @@ func podKeys(t *testing.T, definition string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(content), "\n"+definition+": {\n")
-	body, _, closed := strings.Cut(rest, "\n}")
+	_, tail, found := strings.Cut(string(content), "\n"+definition+": {\n")
+	body, _, closed := strings.Cut(tail, "\n}")
 	if !found || !closed {
 		t.Fatalf("%s is not in pod.cue", definition)
 	}
@@ -191,7 +194,8 @@ func podKeys(t *testing.T, definition string) []string {
 	return keys
 }
 
-func TestASlipInAKeyOfAPodIsAnsweredWithTheKey(t *testing.T) {
+// TestSuggestion checks that the hint for a typo names the key.
+func TestSuggestion(t *testing.T) {
 	count := 0
 	for definition, form := range map[string]string{
 		"#PodSpec":   "spec: {KEY: a}\n",
@@ -202,26 +206,26 @@ func TestASlipInAKeyOfAPodIsAnsweredWithTheKey(t *testing.T) {
 	} {
 		keys := podKeys(t, definition)
 		for _, key := range keys {
-			for _, slip := range slips(key) {
-				if slices.Contains(keys, slip) || len(slip) < 3 {
+			for _, typo := range typos(key) {
+				if slices.Contains(keys, typo) || len(typo) < 3 {
 					continue
 				}
 				count++
-				answer := podtemplate.CheckFile("pod.yaml", []byte(strings.Replace(form, "KEY", slip, 1))).Error()
-				if !strings.Contains(answer, `"`+key+`"`) && !nearAnother(slip, key, keys) {
-					t.Errorf("%s for %s: %s", slip, key, answer)
+				got := podtemplate.CheckFile("pod.yaml", []byte(strings.Replace(form, "KEY", typo, 1))).Error()
+				if !strings.Contains(got, `"`+key+`"`) && !nearAnother(typo, key, keys) {
+					t.Errorf("%s for %s: got %s", typo, key, got)
 				}
 			}
 		}
 	}
 	if count < 1_000 {
-		t.Errorf("%d slips", count)
+		t.Errorf("got %d typos, want at least 1000", count)
 	}
 }
 
-// slips are a key with one letter lost, doubled or swapped with the next, and in
-// other spellings.
-func slips(key string) []string {
+// typos returns a key with one letter lost, doubled or swapped with the next, and with
+// other capital letters.
+func typos(key string) []string {
 	found := []string{strings.ToUpper(key[:1]) + key[1:], strings.ToLower(key)}
 	for i := range key {
 		found = append(found, key[:i]+key[i+1:], key[:i+1]+key[i:])
@@ -229,22 +233,22 @@ func slips(key string) []string {
 			found = append(found, key[:i]+key[i+1:i+2]+key[i:i+1]+key[i+2:])
 		}
 	}
-	return slices.DeleteFunc(slices.Compact(found), func(slip string) bool { return slip == key })
+	return slices.DeleteFunc(slices.Compact(found), func(typo string) bool { return typo == key })
 }
 
-// nearAnother reports a slip that is one letter away from another key too.
-func nearAnother(slip, key string, keys []string) bool {
+// nearAnother reports whether a typo also differs from another key by at most one letter.
+func nearAnother(typo, key string, keys []string) bool {
 	return slices.ContainsFunc(keys, func(other string) bool {
 		if other == key {
 			return false
 		}
 		start, end := 0, 0
-		for start < min(len(slip), len(other)) && slip[start] == other[start] {
+		for start < min(len(typo), len(other)) && typo[start] == other[start] {
 			start++
 		}
-		for end < min(len(slip), len(other))-start && slip[len(slip)-1-end] == other[len(other)-1-end] {
+		for end < min(len(typo), len(other))-start && typo[len(typo)-1-end] == other[len(other)-1-end] {
 			end++
 		}
-		return max(len(slip), len(other))-start-end <= 1
+		return max(len(typo), len(other))-start-end <= 1
 	})
 }

@@ -27,10 +27,10 @@ var podCUE string
 //go:embed overlay.cue
 var overlayCUE string
 
-// typeSet are the types of a Pod by the names of their definitions, as the syntax of
-// pod.cue and overlay.cue has them, not as CUE evaluates them: the syntax contains the
-// keys of a mapping, how its lists merge and how messages name a value. So CUE
-// compiles only the types that a template uses.
+// typeSet contains the types of a Pod by the names of their definitions. They are read
+// from the syntax of pod.cue and overlay.cue without evaluation, so that CUE compiles only
+// the types that a template uses. The syntax contains the keys of a mapping, how its lists
+// merge and how messages describe a value.
 type typeSet map[string]*typeDef
 
 // typeDef is one definition: a mapping if it has fields.
@@ -45,23 +45,23 @@ const (
 	kindLeaf typeKind = iota
 	kindMapping
 	kindList
-	kindMap  // a mapping of any keys
-	kindOpen // whatever
+	kindMap // a mapping whose keys the template chooses
+	kindAny // any value
 )
 
-// valueType is the type of a key, of an entry of a list or of a definition of a plain
-// value.
+// valueType is the type of a key, of an entry of a list, or of a definition that is not a
+// mapping.
 type valueType struct {
 	kind     typeKind
 	ref      string     // the definition, for a mapping and some leaves
 	entry    *valueType // of a list or a map
-	merges   bool       // a list whose entries are laid over those of the Pod
-	mergeKey string     // what entries are told apart by; none for plain values
-	need     bool       // a whole object must have it
+	merges   bool       // the merge combines the entries of a list with those of the Pod
+	mergeKey string     // the key that identifies an entry; empty for plain values
+	required bool       // a complete object must have the key
 	keys     string     // the definition of the keys of a map
-	must     string
-	from     []string // the declarations, as they are written
-	expr     ast.Expr // the narrowest of them
+	must     string     // describes the value in messages
+	sources  []string   // the declarations in CUE
+	expr     ast.Expr   // the expression of the narrowest declaration
 }
 
 // readTypes reads the types once for all templates. They are not changed afterwards.
@@ -83,13 +83,13 @@ var readTypes = sync.OnceValues(func() (typeSet, error) {
 	}
 	for _, t := range types {
 		for _, f := range t.fields {
-			types.settle(f)
+			types.resolve(f)
 		}
 	}
 	return types, nil
 })
 
-// fields returns the keys of a mapping, and none for what is no mapping.
+// fields returns the keys of a mapping, or nil if the definition is not a mapping.
 func (types typeSet) fields(ref string) map[string]*valueType {
 	if t := types[ref]; t != nil {
 		return t.fields
@@ -97,7 +97,9 @@ func (types typeSet) fields(ref string) map[string]*valueType {
 	return nil
 }
 
+// define adds a definition, or the overlay of one, to the types.
 func (types typeSet) define(definition *ast.Field, text string) {
+	// Find or add the definition.
 	name, _, err := ast.LabelName(definition.Label)
 	if err != nil {
 		return
@@ -107,6 +109,8 @@ func (types typeSet) define(definition *ast.Field, text string) {
 		t = &typeDef{fields: map[string]*valueType{}}
 		types[name] = t
 	}
+
+	// Read its value or its fields.
 	body, ok := definition.Value.(*ast.StructLit)
 	if !ok {
 		t.leaf.read(definition, text)
@@ -128,11 +132,11 @@ func (types typeSet) define(definition *ast.Field, text string) {
 	}
 }
 
-// read takes in one declaration of a field. The second one is the overlay's: it
-// narrows what the first says, and does not change its shape.
+// read adds one declaration of a field. A second declaration is from the overlay: it
+// narrows the type, and does not change its kind.
 func (f *valueType) read(field *ast.Field, text string) {
 	first := f.expr == nil
-	f.take(field.Value, text, first)
+	f.readExpr(field.Value, text, first)
 	for _, attribute := range field.Attrs {
 		name, body := attribute.Split()
 		switch name {
@@ -141,18 +145,21 @@ func (f *valueType) read(field *ast.Field, text string) {
 		case "keys":
 			f.keys = "#" + body
 		case "need":
-			f.need = body != "no"
+			f.required = body != "no"
 		case "merge":
 			f.merges, f.mergeKey = true, body
 		}
 	}
 }
 
-func (f *valueType) take(expr ast.Expr, text string, first bool) {
-	f.from = append(f.from, text[expr.Pos().Offset():expr.End().Offset()])
+// readExpr adds the expression of a declaration to the type.
+func (f *valueType) readExpr(expr ast.Expr, text string, first bool) {
+	f.sources = append(f.sources, text[expr.Pos().Offset():expr.End().Offset()])
 	if name, ok := expr.(*ast.Ident); ok && name.Name == "_" && !first {
 		return
 	}
+
+	// The kind, the definition that the expression refers to, and the type of entries.
 	f.expr = expr
 	var inner ast.Expr
 	switch e := expr.(type) {
@@ -162,7 +169,7 @@ func (f *valueType) take(expr ast.Expr, text string, first bool) {
 			f.ref = e.Name
 		}
 		if e.Name == "_" {
-			f.kind = kindOpen
+			f.kind = kindAny
 		}
 	case *ast.ListLit:
 		f.kind = kindList
@@ -177,6 +184,8 @@ func (f *valueType) take(expr ast.Expr, text string, first bool) {
 	default:
 		f.ref = ""
 	}
+
+	// The entries of a list or a map.
 	if f.kind != kindList && f.kind != kindMap {
 		return
 	}
@@ -184,24 +193,25 @@ func (f *valueType) take(expr ast.Expr, text string, first bool) {
 		f.entry = &valueType{}
 	}
 	if inner == nil {
-		f.entry.kind = kindOpen
+		f.entry.kind = kindAny
 		return
 	}
-	f.entry.take(inner, text, first)
+	f.entry.readExpr(inner, text, first)
 }
 
-// settle tells references to mappings from those to plain values.
-func (types typeSet) settle(f *valueType) {
+// resolve sets the kind of references to mappings. All definitions must have been read.
+func (types typeSet) resolve(f *valueType) {
 	if f.entry != nil {
-		types.settle(f.entry)
+		types.resolve(f.entry)
 	}
 	if t := types[f.ref]; f.kind == kindLeaf && t != nil && len(t.fields) > 0 {
 		f.kind = kindMapping
 	}
 }
 
-// sentence says what a value must be.
-func (types typeSet) sentence(f *valueType) string {
+// describe returns the text that follows "must be" in messages about a value.
+func (types typeSet) describe(f *valueType) string {
+	// The text of the schema, or the kind.
 	switch {
 	case f.must != "":
 		return f.must
@@ -210,12 +220,16 @@ func (types typeSet) sentence(f *valueType) string {
 	case f.kind == kindMapping || f.kind == kindMap:
 		return "a mapping of keys to values"
 	}
+
+	// The definition, or the choices.
 	if t := types[f.ref]; t != nil {
-		return types.sentence(&t.leaf)
+		return types.describe(&t.leaf)
 	}
-	if words := choicesOf(f.expr); len(words) > 0 {
-		return "one of " + strings.Join(words, ", ")
+	if choices := choicesOf(f.expr); len(choices) > 0 {
+		return "one of " + strings.Join(choices, ", ")
 	}
+
+	// The type of a plain value and its bounds.
 	bounds := numberBounds{lowest: math.MinInt64, highest: math.MaxInt64}
 	bounds.read(f.expr)
 	switch bounds.kind {
@@ -237,7 +251,7 @@ func (types typeSet) sentence(f *valueType) string {
 	}
 }
 
-// choices returns the words of an enumeration.
+// choices returns the values of an enumeration, or nil.
 func (types typeSet) choices(f *valueType) []string {
 	if t := types[f.ref]; t != nil && f.kind == kindLeaf {
 		return types.choices(&t.leaf)
@@ -254,15 +268,15 @@ func choicesOf(expr ast.Expr) []string {
 			return append(choicesOf(e.X), choicesOf(e.Y)...)
 		}
 	case *ast.BasicLit:
-		if word, err := literal.Unquote(e.Value); err == nil && e.Kind == token.STRING && word != "" {
-			return []string{word}
+		if choice, err := literal.Unquote(e.Value); err == nil && e.Kind == token.STRING && choice != "" {
+			return []string{choice}
 		}
 	}
 	return nil
 }
 
-// pattern returns the expression that the keys of a map must match, or nil if
-// the definition of keys is of another form, which a test would notice.
+// pattern returns the regular expression that the keys of a map must match, or nil if the
+// definition of the keys is not a pattern, in which case a test fails.
 func (f *valueType) pattern() *regexp.Regexp {
 	e, ok := f.expr.(*ast.UnaryExpr)
 	if !ok || e.Op != token.MAT {
@@ -314,14 +328,14 @@ func (b *numberBounds) read(expr ast.Expr) {
 	}
 }
 
-// definitionNames finds what an expression refers to.
+// definitionNames matches the names of the definitions to which an expression refers.
 var definitionNames = regexp.MustCompile(`#[A-Z]\w*`)
 
-// source writes #Pod with some of the keys, and what these need, as CUE. A small
-// schema takes CUE a quarter of the time that the whole one takes it.
+// source returns #Pod in CUE, with only the used keys and the definitions to which these
+// refer. CUE compiles this source in a quarter of the time that all types take.
 func (types typeSet) source(used map[*valueType]bool) string {
 	var b strings.Builder
-	// An import must have a use, and not every template needs one.
+	// CUE rejects an unused import, so #Runes uses it.
 	b.WriteString("import \"strings\"\n\n#Runes: strings.MaxRunes(253)\n")
 	done := map[string]bool{}
 	todo := []string{Root}
@@ -333,7 +347,7 @@ func (types typeSet) source(used map[*valueType]bool) string {
 			continue
 		}
 		done[name] = true
-		for _, source := range t.leaf.from {
+		for _, source := range t.leaf.sources {
 			b.WriteString(name + ": " + source + "\n")
 			todo = append(todo, definitionNames.FindAllString(source, -1)...)
 		}
@@ -343,7 +357,7 @@ func (types typeSet) source(used map[*valueType]bool) string {
 		b.WriteString(name + ": {\n")
 		for _, key := range slices.Sorted(maps.Keys(t.fields)) {
 			if f := t.fields[key]; used[f] {
-				for _, source := range f.from {
+				for _, source := range f.sources {
 					b.WriteString("\t" + key + "?: " + source + "\n")
 					todo = append(todo, definitionNames.FindAllString(source, -1)...)
 				}

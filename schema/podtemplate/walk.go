@@ -11,17 +11,20 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// mapping checks the keys of a mapping and returns it without what is not data:
-// unknown keys, directives, and the nulls that take keys away.
+// mapping checks the keys of a mapping. It returns the mapping without unknown keys,
+// directives, and nulls, which remove keys.
 func (c *checker) mapping(t position.Mapping, v position.Value, ref string, s step) position.Mapping {
+	// A directive can delete the mapping.
 	fields := c.types.fields(ref)
 	clean := position.Mapping{}
-	if !s.plain && text(t, "$patch") == "delete" {
+	if !s.copied && text(t, "$patch") == "delete" {
 		return clean
 	}
+
+	// Check each key: a directive, an unknown key, a removed key, or a value.
 	for _, key := range slices.Sorted(maps.Keys(t)) {
 		inner := t[key]
-		if strings.HasPrefix(key, "$") && !s.plain {
+		if strings.HasPrefix(key, "$") && !s.copied {
 			c.directive(t, key, fields, s)
 			continue
 		}
@@ -34,25 +37,25 @@ func (c *checker) mapping(t position.Mapping, v position.Value, ref string, s st
 			continue
 		}
 		c.used[f] = true
-		clean[key] = c.value(inner, f, c.below(s, ref, key))
+		clean[key] = c.value(inner, f, c.child(s, ref, key))
 	}
-	if !s.loose {
-		c.needed(clean, v, ref, s)
+	if !s.partial {
+		c.requiredKeys(clean, v, ref, s)
 	}
 	return clean
 }
 
-// below says where the walk is one key deeper. Only the Pod, its metadata, its
-// spec and the main container are there before the template.
-func (c *checker) below(s step, ref, key string) step {
-	s.loose = s.loose && ref == Root && (key == "metadata" || key == "spec")
-	return s.to(key)
+// child returns the step to a key of a mapping. Only the Pod, its metadata, its spec
+// and the agent's containers exist before the template is applied.
+func (c *checker) child(s step, ref, key string) step {
+	s.partial = s.partial && ref == Root && (key == "metadata" || key == "spec")
+	return s.field(key)
 }
 
-// needed reports what a whole object lacks.
-func (c *checker) needed(t position.Mapping, v position.Value, ref string, s step) {
+// requiredKeys reports the required keys that a complete object lacks.
+func (c *checker) requiredKeys(t position.Mapping, v position.Value, ref string, s step) {
 	for key, f := range c.types.fields(ref) {
-		if !f.need {
+		if !f.required {
 			continue
 		}
 		inner, ok := t[key]
@@ -90,80 +93,85 @@ func (c *checker) value(v position.Value, f *valueType, s step) position.Value {
 	return v
 }
 
-// longestPrefix is how long what stands before the slash of a key may be.
-const longestPrefix = 253
+// maxPrefix is the maximum length of the part of a key before its slash.
+const maxPrefix = 253
 
-// entries checks a mapping of any keys, such as labels.
+// entries checks a mapping whose keys the template chooses, such as labels.
 func (c *checker) entries(t position.Mapping, f *valueType, s step) position.Mapping {
 	clean := position.Mapping{}
 	var pattern *regexp.Regexp
-	words := ""
+	expected := ""
 	if name := c.types[f.keys]; name != nil {
-		pattern, words = name.leaf.pattern(), c.types.sentence(&name.leaf)
+		pattern, expected = name.leaf.pattern(), c.types.describe(&name.leaf)
 	}
 	for _, key := range slices.Sorted(maps.Keys(t)) {
 		v := t[key]
-		if strings.HasPrefix(key, "$") && !s.plain {
+		if strings.HasPrefix(key, "$") && !s.copied {
 			c.directive(t, key, nil, s)
 			continue
 		}
 		prefix, _, _ := strings.Cut(key, "/")
-		if pattern != nil && (len(prefix) > longestPrefix && strings.Contains(key, "/") || !pattern.MatchString(key)) {
+		if pattern != nil && (len(prefix) > maxPrefix && strings.Contains(key, "/") || !pattern.MatchString(key)) {
 			c.report(position.RulePodTemplate, v.Key, position.Join(s.path, position.SafeName(key)),
-				"the key must be "+words, "")
+				"the key must be "+expected, "")
 			continue
 		}
 		if v.Data == nil {
 			continue
 		}
-		clean[key] = c.value(v, f.entry, s.into(key))
+		clean[key] = c.value(v, f.entry, s.userKey(key))
 	}
 	return clean
 }
 
-// list checks the entries of a list. Mappings that are directives are left empty,
-// so that the others keep their places.
+// list checks the entries of a list. It returns an empty mapping for each directive, so
+// that the other entries keep their indexes.
 func (c *checker) list(list []position.Value, f *valueType, s step) []position.Value {
 	clean := make([]position.Value, 0, len(list))
 	for i, v := range list {
-		inner := step{path: s.to(strconv.Itoa(i)).path, steps: s.to(strconv.Itoa(len(clean))).steps, plain: s.plain ||
-			!f.merges}
+		// The index in messages counts all entries; the index for CUE counts those of clean.
+		inner := step{
+			path: s.field(strconv.Itoa(i)).path, steps: s.field(strconv.Itoa(len(clean))).steps,
+			copied: s.copied || !f.merges,
+		}
 		t, isMapping := v.Data.(position.Mapping)
 		isMapping = isMapping && f.entry.kind == kindMapping
+
+		// Check the entry: a null, a directive, or a value.
 		switch {
 		case v.Data == nil:
 			c.report(position.RulePodTemplate, v.At, inner.path, "must have a value", "write one, or remove the dash")
 			if f.entry.kind == kindMapping {
 				clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 			}
-		case isMapping && !inner.plain && c.entryDirective(t, v, f, inner):
+		case isMapping && !inner.copied && c.entryDirective(t, v, f, inner):
 			clean = append(clean, position.Value{At: v.At, Data: position.Mapping{}})
 		default:
 			if isMapping {
-				inner.loose = f.entry.ref == "#Container" &&
-					isOwn(s.path[strings.LastIndexByte(s.path, '.')+1:], text(t, "name"))
+				inner.partial = f.entry.ref == "#Container" &&
+					isAgentContainer(s.path[strings.LastIndexByte(s.path, '.')+1:], text(t, "name"))
 			}
-			if isMapping && f.mergeKey != "" && !inner.plain {
+			if isMapping && f.mergeKey != "" && !inner.copied {
 				c.mergeKey(t, v, f, inner)
 			}
-			inner.plain = inner.plain || isMapping && !inner.loose
+			inner.copied = inner.copied || isMapping && !inner.partial
 			clean = append(clean, c.value(v, f.entry, inner))
 		}
 	}
 	return clean
 }
 
-// mergeKey reports an entry that the merge could not tell from the others, unless
-// a whole object needs the key anyway.
+// mergeKey reports an entry without the key that identifies it in the merge. If a
+// complete object requires the key, requiredKeys reports it.
 func (c *checker) mergeKey(t position.Mapping, v position.Value, f *valueType, s step) {
 	key := c.types.fields(f.entry.ref)[f.mergeKey]
-	if t[f.mergeKey].Data == nil && (key == nil || !key.need || s.loose) {
+	if t[f.mergeKey].Data == nil && (key == nil || !key.required || s.partial) {
 		c.report(position.RulePodTemplate, v.At, s.path, "needs "+f.mergeKey,
-			"entries of this list are told apart by it")
+			"it identifies the entry of this list")
 	}
 }
 
-// unknown reports a key that no Pod has.
+// unknown reports a key that the types do not have.
 func (c *checker) unknown(key string, v position.Value, ref string, s step) {
 	c.report(position.RuleUnknownKey, v.Key, position.Join(s.path, position.SafeName(key)), "unknown key",
 		c.suggestion(key, ref))
@@ -177,40 +185,46 @@ var synonyms = map[string]string{
 	"grace": "terminationGracePeriodSeconds", "secrets": "secret", "http": "httpGet", "tcp": "tcpSocket",
 }
 
-// suggestion says where an unknown key belongs, or what it may stand for.
+// suggestion returns the hint for an unknown key: where it belongs, or a similar key.
 func (c *checker) suggestion(key, ref string) string {
+	// Known mistakes and synonyms.
 	fields := c.types.fields(ref)
-	mean := func(word string) string { return fmt.Sprintf("did you mean %q?", word) }
+	didYouMean := func(name string) string { return fmt.Sprintf("did you mean %q?", name) }
 	switch {
 	case strings.HasPrefix(key, "$"):
-		return "$patch, $retainKeys, $setElementOrder/KEY and $deleteFromPrimitiveList/KEY direct the merge, but not within what is new or replaced as a whole"
+		return "$patch, $retainKeys, $setElementOrder/KEY and $deleteFromPrimitiveList/KEY control the merge, " +
+			"and are not allowed in objects that are new or replaced"
 	case ref == Root && (key == "template" || key == "pod_template" || key == "podTemplate"):
-		return "write what stands under it, and not the key itself"
+		return "remove the key, and move its content one level up"
 	case ref == "#PodSecurityContext" && c.types.fields("#SecurityContext")[key] != nil:
-		return "write " + key + ": within securityContext: of a container"
+		return "write " + key + ": under securityContext: of a container"
 	case ref == "#PodSpec" && c.types.fields("#Container")[key] != nil:
 		return "write " + key + ": in an entry of containers:"
 	case fields[synonyms[key]] != nil:
-		return mean(synonyms[key])
+		return didYouMean(synonyms[key])
 	}
-	words := slices.Sorted(maps.Keys(fields))
-	for _, outer := range words {
+
+	// The key of a mapping one level deeper.
+	names := slices.Sorted(maps.Keys(fields))
+	for _, outer := range names {
 		if f := fields[outer]; f.kind == kindMapping && c.types.fields(f.ref)[key] != nil {
 			return "write " + key + ": within " + outer + ":"
 		}
 	}
-	if best := position.Closest(key, slices.Clone(words)); best != "" {
-		return mean(best)
+
+	// A similar key, or the only key with the same ending.
+	if best := position.Closest(key, slices.Clone(names)); best != "" {
+		return didYouMean(best)
 	}
-	var ends []string
-	for _, word := range words {
-		long, short := strings.ToLower(word), strings.ToLower(key)
+	var suffixes []string
+	for _, name := range names {
+		long, short := strings.ToLower(name), strings.ToLower(key)
 		if len(short) >= 4 && strings.HasSuffix(long, short) || len(long) >= 4 && strings.HasSuffix(short, long) {
-			ends = append(ends, word)
+			suffixes = append(suffixes, name)
 		}
 	}
-	if len(ends) == 1 {
-		return mean(ends[0])
+	if len(suffixes) == 1 {
+		return didYouMean(suffixes[0])
 	}
 	return ""
 }

@@ -1,16 +1,15 @@
-// Package position knows YAML with positions, and the problems that are found in it:
-// where a value of a file or a variable comes from, and how a mistake is named,
-// ordered and worded. It will never know which keys a file may have: that is the
-// subject of schema and of schema/podtemplate, which both report such problems.
+// Package position knows YAML with positions, and problems: the origin of each value of
+// a file or a variable, and the rule, order and text of a mistake. It will never know
+// which keys a file may have; the packages schema and schema/podtemplate know that.
 //
-// [Parse] reads YAML into values of its own instead of CUE's, because these keep line
-// and column through aliases and overlays, find duplicate keys that CUE accepts when
-// their values are equal, and limit how far aliases unfold.
+// [Parse] returns values of this package rather than of CUE. They keep line and column
+// through aliases and overlays. Parse reports duplicate keys, which CUE accepts if their
+// values are equal, and limits the number of values that aliases produce.
 //
-// No problem quotes a value, because a value may be a secret in the wrong place.
-// [SafeName] decides for names. [Rules] is the only list of rules, also of those
-// that other packages report: users select and filter by their names.
+// No problem of this package quotes a value, because a value may be a secret in the wrong
+// place. [SafeName] decides which names a problem may quote. [Rules] is the only list of
+// rules; it includes the rules that other packages report, because users select rules by name.
 //
-// The package is one of its own because both kinds of files and every format of a
-// report need it, and none of them needs CUE for that.
+// It is a separate package because configurations, Pod templates and all formats of
+// reports need it, and none of them needs CUE for that.
 package position

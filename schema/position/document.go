@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// maxValues limits the values of a document, those of its aliases included:
-	// the time in which CUE refuses wrong values grows with their square.
+	// maxValues limits the values of a document, including those of its aliases. The
+	// time that CUE needs for invalid values grows with the square of their number.
 	maxValues = 5_000
-	// maxDepth limits the nesting of values; the schema itself needs three levels.
+	// maxDepth limits the nesting of values. Configurations and Pods need far fewer levels.
 	maxDepth = 64
 )
 
 // converter turns YAML nodes into values and collects their problems.
 type converter struct {
-	file     string
-	problems Problems
-	values   int
-	full     bool // a limit was reached and reported
+	file         string
+	problems     Problems
+	values       int
+	limitReached bool // a limit was reached and reported
 }
 
-// Decode returns the first YAML documents of a file, at most limit, and the
-// problem at which the parser stopped before that, if any. The content must have
-// passed CheckText.
+// Decode returns the first YAML documents of a file, at most limit. stopped is the
+// problem at which the parser stopped before the limit, or nil. The caller must have
+// checked the content with [CheckText].
 func Decode(file string, content []byte, limit int) (documents []*yaml.Node, stopped *Problem) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	for len(documents) < limit {
@@ -51,26 +51,26 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 	return documents, nil
 }
 
-// Parse reads a file as one mapping. An empty file is an empty mapping. ok is false
-// if the file cannot be used as a mapping; the problems then give the reason. A
-// duplicate key is a problem, but leaves ok true. hint is part of the problem of a
-// file with something other than a mapping.
+// Parse reads a file as one mapping. An empty file is an empty mapping. ok is false if
+// the file cannot be used as a mapping; the problems then have the reason. A duplicate
+// key is a problem, but does not make ok false. hint is the hint for a file whose content
+// is not a mapping.
 func Parse(file string, content []byte, hint string) (m Mapping, problems Problems, ok bool) {
 	// Read the only document.
-	content, broken := CheckText(file, content)
-	if broken != nil {
-		return nil, Problems{*broken}, false
+	content, problem := CheckText(file, content)
+	if problem != nil {
+		return nil, Problems{*problem}, false
 	}
 	content = withoutEscapesOfJSON(content)
 	documents, stopped := Decode(file, content, 3)
-	if len(documents) > 1 && isEmpty(documents[1]) { // a line --- that ends the first
+	if len(documents) > 1 && isEmpty(documents[1]) { // a line --- ends the first document
 		documents = slices.Delete(documents, 1, 2)
 	}
 	d := &converter{file: file}
 	switch {
 	case len(documents) > 1:
 		d.report(RuleSyntax, documents[1], "", "the file must be one document",
-			"remove the line --- and what follows it")
+			"remove the line --- and everything after it")
 		return nil, d.problems, false
 	case stopped != nil:
 		return nil, Problems{*stopped}, false
@@ -78,7 +78,7 @@ func Parse(file string, content []byte, hint string) (m Mapping, problems Proble
 		return Mapping{}, nil, true
 	}
 
-	// Turn its nodes into values.
+	// Convert its nodes to values.
 	first := documents[0].Content[0]
 	root := d.convert(first, "", 0)
 	whole := !slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Rule != RuleDuplicateKey })
@@ -88,6 +88,9 @@ func Parse(file string, content []byte, hint string) (m Mapping, problems Proble
 	case Mapping:
 		return data, d.problems, whole
 	default:
+		if p, ok := missingSpaceIn(file, content); ok {
+			return nil, append(d.problems, p), false
+		}
 		message := "the file must be a mapping of keys to values"
 		d.report(RuleSyntax, first, "", message, hint)
 		return nil, d.problems, false
@@ -100,13 +103,13 @@ func isEmpty(document *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Value == "" && n.Anchor == "" && n.Style == 0
 }
 
-// escapes matches the escapes of JSON. The two halves of a surrogate pair are one
-// match.
+// escapes matches the escapes of JSON, except \u without a surrogate pair. The two halves of
+// a surrogate pair are one match.
 var escapes = regexp.MustCompile(`\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u])`)
 
-// withoutEscapesOfJSON rewrites the two escapes of JSON that the YAML library does
-// not know, if the content is JSON. This may move what follows in the same line by
-// some columns.
+// withoutEscapesOfJSON replaces the escapes of JSON that the YAML library does not know, \/
+// and surrogate pairs, if the content is JSON. The columns after an escape may then differ
+// from those of the file.
 func withoutEscapesOfJSON(content []byte) []byte {
 	if !json.Valid(content) {
 		return content
@@ -140,11 +143,11 @@ func (d *converter) origin(n *yaml.Node) Origin {
 func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
 	v := Value{At: d.origin(n)}
 	if d.values++; d.values > maxValues || depth > maxDepth {
-		if !d.full {
-			d.full = true
-			message := fmt.Sprintf("the file holds, or unfolds to, more than %d values or %d levels", maxValues,
-				maxDepth)
-			d.report(RuleSize, n, "", message, "shorten lists, and write values out where aliases multiply them")
+		if !d.limitReached {
+			d.limitReached = true
+			message := fmt.Sprintf("the file has more than %d values or %d levels, including those of aliases",
+				maxValues, maxDepth)
+			d.report(RuleSize, n, "", message, "shorten lists, or replace aliases that repeat many values")
 		}
 		return v
 	}
@@ -165,12 +168,13 @@ func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
 	return v
 }
 
-// mapping returns the keys of a node in order. Keys from merge keys do not replace
-// keys that the mapping itself has.
+// mapping converts the keys of a node in order. Keys from merge keys do not replace keys
+// that the mapping itself has.
 func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
+	// Convert each key, and collect the merge keys.
 	m := Mapping{}
 	var merged []*yaml.Node
-	for i := 0; i+1 < len(n.Content) && !d.full; i += 2 {
+	for i := 0; i+1 < len(n.Content) && !d.limitReached; i += 2 {
 		key, content := n.Content[i], n.Content[i+1]
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			merged = append(merged, content)
@@ -179,9 +183,9 @@ func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 		if key.Kind != yaml.ScalarNode {
 			hint := ""
 			if key.Kind == yaml.MappingNode && key.Style&yaml.FlowStyle != 0 {
-				hint = "if this is a template of Helm or the like, vet what it renders"
+				hint = "if this is a template, for example of Helm, vet its output"
 			}
-			d.report(RuleSyntax, key, path, "a key must be one plain word", hint)
+			d.report(RuleSyntax, key, path, "a key must be plain text", hint)
 			continue
 		}
 		inner := Join(path, SafeName(key.Value))
@@ -194,13 +198,15 @@ func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 		v.Key = d.origin(key)
 		m[key.Value] = v
 	}
+
+	// Add the keys of the merge keys.
 	for _, content := range merged {
 		d.merge(m, content, path, depth)
 	}
 	return m
 }
 
-// merge adds the keys of a merge key that the mapping lacks.
+// merge adds the keys that a merge key has and the mapping does not have.
 func (d *converter) merge(m Mapping, n *yaml.Node, path string, depth int) {
 	v := d.convert(n, path, depth+1)
 	sources := []Value{v}
@@ -221,13 +227,13 @@ func (d *converter) merge(m Mapping, n *yaml.Node, path string, depth int) {
 	}
 }
 
-// coreTags are the types of scalars; the last two are read as text.
+// coreTags are the supported types of scalars. Strings and timestamps are read as text.
 var coreTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!timestamp"}
 
 func (d *converter) scalar(n *yaml.Node, path string) any {
 	tag := n.ShortTag()
 	if !slices.Contains(coreTags, tag) {
-		d.report(RuleSyntax, n, path, "a tag cannot stand before a value", "remove the word that begins with !")
+		d.report(RuleSyntax, n, path, "tags are not allowed", "remove the tag, which begins with !")
 		return nil
 	}
 	if tag == "!!str" || tag == "!!timestamp" {
@@ -235,7 +241,7 @@ func (d *converter) scalar(n *yaml.Node, path string) any {
 	}
 	var data any
 	if err := n.Decode(&data); err != nil {
-		d.report(RuleSyntax, n, path, "the value is not what its tag says", "remove the word that begins with !")
+		d.report(RuleSyntax, n, path, "the value does not match its tag", "remove the tag, which begins with !")
 		return nil
 	}
 	if f, ok := data.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {

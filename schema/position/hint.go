@@ -6,108 +6,109 @@ import (
 	"strings"
 )
 
-// Closest returns the word that is spelled most like a name, or the empty text if
-// none is close. A word is close if it differs in one letter, or in at most one of
-// four letters; case, dots, dashes, underscores and the prefix of the agent's
-// variables do not count. Without such a word, Closest returns the only word that
-// begins with the name or with which the name begins.
-func Closest(name string, words []string) string {
-	if best := Nearest(name, words); best != "" {
+// Closest returns the candidate with the spelling most similar to a name, or an empty
+// text if none is similar. A candidate is similar if it differs in one letter, or in at
+// most one of four letters; case, dots, dashes, underscores and the prefix of the agent's
+// variables do not count. Without a similar candidate, Closest returns the only candidate
+// that is a prefix of the name or has the name as its prefix. Closest sorts the candidates.
+func Closest(name string, candidates []string) string {
+	if best := Nearest(name, candidates); best != "" {
 		return best
 	}
 	if len(name) > longestName {
 		return ""
 	}
-	return onlyPrefixed(normalized(name), words)
+	return onlyPrefixed(normalized(name), candidates)
 }
 
 // longestName is the length of the longest name that is compared, in bytes.
 const longestName = 64
 
-// Nearest is Closest without its comparison of prefixes.
-func Nearest(name string, words []string) string {
+// Nearest is [Closest] without the comparison of prefixes.
+func Nearest(name string, candidates []string) string {
 	if len(name) > longestName {
 		return ""
 	}
-	plain := normalized(name)
-	best, least := "", max(1, len(plain)/4)+1
-	slices.Sort(words)
-	for _, word := range words {
-		other := normalized(word)
-		if max(len(plain)-len(other), len(other)-len(plain)) >= least {
-			continue // the difference in length alone is too large
+	normal := normalized(name)
+	best, least := "", max(1, len(normal)/4)+1
+	slices.Sort(candidates)
+	for _, candidate := range candidates {
+		other := normalized(candidate)
+		if max(len(normal)-len(other), len(other)-len(normal)) >= least {
+			continue // the lengths differ too much
 		}
-		if n := distance(plain, other); n < least {
-			best, least = word, n
+		if n := distance(normal, other); n < least {
+			best, least = candidate, n
 		}
 	}
 	return best
 }
 
-// onlyPrefixed returns the only word that is a prefix of the name or has the name
-// as its prefix.
-func onlyPrefixed(name string, words []string) string {
+// onlyPrefixed returns the only candidate that is a prefix of the name or has the name as
+// its prefix, or an empty text.
+func onlyPrefixed(name string, candidates []string) string {
 	const shortest = 4
 	found := ""
-	for _, word := range words {
-		plain := normalized(word)
-		if min(len(name), len(plain)) < shortest || !strings.HasPrefix(name, plain) &&
-			!strings.HasPrefix(plain, name) {
+	for _, candidate := range candidates {
+		normal := normalized(candidate)
+		if min(len(name), len(normal)) < shortest || !strings.HasPrefix(name, normal) &&
+			!strings.HasPrefix(normal, name) {
 			continue
 		}
 		if found != "" {
 			return ""
 		}
-		found = word
+		found = candidate
 	}
 	return found
 }
 
-// normalized returns a name in the form in which names are compared.
+// normalized returns a name for comparison: in lowercase, without separators and without
+// the prefix of variables.
 func normalized(name string) string {
-	plain := strings.Map(func(r rune) rune {
+	letters := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' {
 			return -1
 		}
 		return r
 	}, strings.ToLower(name))
-	return strings.TrimPrefix(plain, "pulumiagent")
+	return strings.TrimPrefix(letters, "pulumiagent")
 }
 
-// distance returns the number of letters in which two names differ: wrong, missing,
-// added or swapped with their neighbour.
+// distance returns the number of letters that are wrong, missing, added or swapped with
+// their neighbour in one of two names.
 func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	twoAbove, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		before, last, row = last, row, before
+		twoAbove, above, row = above, row, twoAbove
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
-			other := 1
+			cost := 1
 			if a[i-1] == b[j-1] {
-				other = 0
+				cost = 0
 			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+other)
+			row[j] = min(above[j]+1, row[j-1]+1, above[j-1]+cost)
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
+				row[j] = min(row[j], twoAbove[j-2]+1)
 			}
 		}
 	}
 	return row[len(b)]
 }
 
-// Bounds returns the end of a message about a number that has bounds; nil is no
-// bound.
-func Bounds(lowest, highest *int64) string {
+// Bounds returns the end of a message about a number that is out of bounds, such as
+// " from 1 to 9". A nil bound is omitted.
+func Bounds(lower, upper *int64) string {
 	switch {
-	case lowest != nil && highest != nil:
-		return fmt.Sprintf(" from %d to %d", *lowest, *highest)
-	case lowest != nil:
-		return fmt.Sprintf(", at least %d", *lowest)
-	case highest != nil:
-		return fmt.Sprintf(", at most %d", *highest)
+	case lower != nil && upper != nil:
+		return fmt.Sprintf(" from %d to %d", *lower, *upper)
+	case lower != nil:
+		return fmt.Sprintf(", at least %d", *lower)
+	case upper != nil:
+		return fmt.Sprintf(", at most %d", *upper)
 	default:
 		return ""
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Severity is whether a configuration can be used in spite of a problem.
+// Severity states whether a configuration with a problem can be used.
 type Severity int
 
 const (
 	Error   Severity = iota // the configuration cannot be used
-	Warning                 // the configuration can be used, but may not mean what its writer expects
+	Warning                 // the configuration can be used, but may have an unexpected effect
 )
 
 // String returns error or warning.
@@ -26,28 +26,26 @@ func (s Severity) String() string {
 	return "error"
 }
 
-// Problem is one mistake in a configuration, with its position and how to fix it.
-// No part of it shows a value of the configuration, except harmless numbers and
-// words.
+// Problem is one mistake in a configuration, with its position and how to fix it. It
+// contains no value of the configuration, except harmless ones such as numbers and names.
 type Problem struct {
 	Severity Severity
 	Rule     Rule
-	File     string // as the caller named it; empty for a variable, and without a file
+	File     string // as the caller named it; empty for a variable, or if there is no file
 	Line     int    // from 1; 0 is unknown
 	Column   int    // from 1, in characters; 0 is unknown
 	Path     string // of the key, with dots; or the name of a variable
-	Message  string // completes "path: "
+	Message  string // follows the path and a colon
 	Hint     string // how to fix it, unless the message already has it
 
-	// Value distinguishes problems that differ only in a value that is not shown.
+	// Value makes problems differ that differ only in a value that is not shown.
 	Value secret.String
 }
 
-// Excerpt is the part of a problem's line that may be shown. The zero value shows
-// nothing.
+// Excerpt is the part of a problem's line that may be shown. The zero value has no text.
 type Excerpt struct {
 	Text  string
-	Caret string // as wide as the part of Text before the position
+	Caret string // white space as wide as the part of Text before the position
 }
 
 // NewError returns an error about the key or value at an origin.
@@ -87,17 +85,17 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems are the problems of one configuration, sorted: first those of the file
-// as a whole, then by position, then variables by name. It is an error whose
-// message contains all of them.
+// Problems are the problems of one configuration. [Problems.Sort] orders them: first
+// problems of the whole file, then by position, then variables by name. Problems is an
+// error whose message contains all of them.
 type Problems []Problem
 
-// maxProblems is the largest number of problems that are reported of one configuration,
+// maxProblems is the largest number of problems that are reported for one configuration,
 // so that a log stays readable.
 const maxProblems = 1000
 
-// Limit returns the first problems, and in place of the others one problem with
-// their number. The result contains an error if p does.
+// Limit returns at most maxProblems problems, and replaces the others with one problem
+// that states their number. The result contains an error if p does.
 func (p Problems) Limit(file string) Problems {
 	if len(p) <= maxProblems {
 		return p
@@ -105,7 +103,7 @@ func (p Problems) Limit(file string) Problems {
 	omitted := Problem{
 		Severity: Warning, Rule: RuleSize, File: file,
 		Message: fmt.Sprintf("there are %d more problems", len(p)-maxProblems),
-		Hint:    "mend the ones that are listed, and look again",
+		Hint:    "fix these first, and check again",
 	}
 	if len(p[maxProblems:].Errors()) > 0 {
 		omitted.Severity = Error
@@ -113,7 +111,7 @@ func (p Problems) Limit(file string) Problems {
 	return append(p[:maxProblems:maxProblems], omitted)
 }
 
-// Error returns all problems, each on lines of its own.
+// Error returns all problems as text: one line for each problem, and one for each hint.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, problem := range p {
@@ -122,11 +120,11 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Errors returns the problems with which the configuration cannot be used.
-func (p Problems) Errors() Problems { return p.with(Error) }
+// Errors returns the problems of severity [Error].
+func (p Problems) Errors() Problems { return p.ofSeverity(Error) }
 
-// Warnings returns the problems in spite of which the configuration can be used.
-func (p Problems) Warnings() Problems { return p.with(Warning) }
+// Warnings returns the problems of severity [Warning].
+func (p Problems) Warnings() Problems { return p.ofSeverity(Warning) }
 
 // Err returns [Problems.Errors] as an error, or nil if there are none.
 func (p Problems) Err() error {
@@ -136,7 +134,7 @@ func (p Problems) Err() error {
 	return nil
 }
 
-func (p Problems) with(s Severity) Problems {
+func (p Problems) ofSeverity(s Severity) Problems {
 	var some Problems
 	for _, problem := range p {
 		if problem.Severity == s {
@@ -146,19 +144,19 @@ func (p Problems) with(s Severity) Problems {
 	return some
 }
 
-// Sort puts the problems in the order that Problems documents.
+// Sort sorts the problems in the order that [Problems] documents.
 func (p Problems) Sort() {
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		return cmp.Or(
-			cmp.Compare(rank(a), rank(b)),
+			cmp.Compare(variableLast(a), variableLast(b)),
 			cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
 			cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message),
 		)
 	})
 }
 
-// rank orders problems of files before problems of variables.
-func rank(p Problem) int {
+// variableLast orders problems of files before problems of variables.
+func variableLast(p Problem) int {
 	if p.File == "" {
 		return 1
 	}

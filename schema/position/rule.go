@@ -1,36 +1,36 @@
 package position
 
-// Rule is the stable name of what a problem violates. Users select rules by
-// name, so a published name never changes its meaning.
+// Rule is the stable name of the rule that a problem violates. Users select rules by name,
+// so a published name never changes its meaning.
 type Rule string
 
-// The rules, of configuration files, Pod templates and manifests alike: they are
-// one list because reports and documentation show them as one.
+// The rules of configuration files, Pod templates and manifests. They are one list
+// because reports and documentation have one list.
 const (
 	RuleSyntax          Rule = "syntax"           // not YAML, or not one mapping
-	RuleSize            Rule = "size"             // larger than MaxFile, or unfolds to too much
+	RuleSize            Rule = "size"             // larger than MaxFile, or too many values
 	RuleDuplicateKey    Rule = "duplicate-key"    // a key set twice in one mapping
 	RuleUnknownKey      Rule = "unknown-key"      // a key that the schema does not know
 	RuleUnknownVariable Rule = "unknown-variable" // a PULUMI_AGENT_ variable that the schema does not know
 	RuleOldName         Rule = "old-name"         // a name of earlier releases, of a key or a file
-	RuleOverlaid        Rule = "overlaid"         // a key of the file that a variable hides
+	RuleOverlaid        Rule = "overlaid"         // a key of the file that a variable overrides
 	RuleUnused          Rule = "unused"           // a setting without effect
-	RuleValue           Rule = "value"            // a value of the wrong kind or out of bounds
+	RuleValue           Rule = "value"            // a value of the wrong type or out of bounds
 	RuleMissingToken    Rule = "missing-token"    // no credentials at all
 	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
 	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
 	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names is missing or not readable
-	RulePlaceholder     Rule = "placeholder"      // a token that is no real one
-	RuleReadableToken   Rule = "readable-token"   // a token in a file that others may read
+	RulePlaceholder     Rule = "placeholder"      // a token that is a placeholder
+	RuleReadableToken   Rule = "readable-token"   // a token in a file that other users can read
 	RulePools           Rule = "pools"            // pools that conflict with each other
 	RulePollRate        Rule = "poll-rate"        // all pools together poll the service very often
-	RuleTimes           Rule = "times"            // durations that conflict with each other
+	RuleTimes           Rule = "times"            // durations that conflict with each other or with single_run
 	RuleRelease         Rule = "release"          // a setting that this release does not support
-	RulePodTemplate     Rule = "pod-template"     // what the API server, or the merge before it, would refuse
+	RulePodTemplate     Rule = "pod-template"     // a template that the strategic merge or the API server would reject
 	RuleProtectedField  Rule = "protected-field"  // a part of a Pod or a container that belongs to the agent
 	RuleManifest        Rule = "manifest"         // a manifest without a configuration, template or variable
 	RuleUnreadable      Rule = "unreadable"       // a file to check that cannot be read
-	RuleInternal        Rule = "internal"         // a fault of the program itself
+	RuleInternal        Rule = "internal"         // an error of the program itself
 )
 
 // RuleInfo describes a rule.
@@ -39,33 +39,33 @@ type RuleInfo struct {
 	Description string // one sentence, without a full stop
 }
 
-// Rules returns every rule with its description. Reports refer to rules by index,
-// so the order stays and new rules are appended.
+// Rules returns every rule with its description. Reports refer to rules by index, so new
+// rules are added at the end.
 func Rules() []RuleInfo {
 	return []RuleInfo{
 		{RuleUnreadable, "A file to check cannot be read"},
-		{RuleSyntax, "A file is not YAML, or not one mapping"},
-		{RuleSize, "A file is too large, or unfolds to too much"},
+		{RuleSyntax, "A file is not YAML, or is not one mapping"},
+		{RuleSize, "A file is too large, or has too many values"},
 		{RuleDuplicateKey, "A key is set twice in one mapping"},
-		{RuleUnknownKey, "A key is not known"},
-		{RuleUnknownVariable, "A variable of the agent is not known"},
-		{RuleOldName, "A name is one of earlier releases"},
+		{RuleUnknownKey, "A key is unknown"},
+		{RuleUnknownVariable, "A variable of the agent is unknown"},
+		{RuleOldName, "A name of an earlier release is used"},
 		{RuleUnused, "A setting has no effect"},
-		{RuleValue, "A value is of the wrong kind or out of bounds"},
+		{RuleValue, "A value has the wrong type or is out of bounds"},
 		{RuleMissingToken, "There are no credentials"},
 		{RuleCredentials, "Credentials contradict each other or are incomplete"},
-		{RuleReadableToken, "A token lies where others may read it"},
+		{RuleReadableToken, "Other users can read a token"},
 		{RuleFile, "A file that a key names cannot be used"},
-		{RuleMissingFile, "A file that a key names is not there"},
-		{RulePools, "Pools do not go together"},
-		{RulePollRate, "All pools together ask the service very often"},
-		{RuleTimes, "Durations do not fit together"},
-		{RulePodTemplate, "A Pod template would be refused"},
-		{RuleProtectedField, "A Pod template sets what belongs to the agent"},
-		{RuleManifest, "A Kubernetes manifest does not hold what is looked for"},
-		{RuleInternal, "The program itself is at fault"},
-		{RuleRelease, "This release cannot carry out what a key demands"},
-		{RuleOverlaid, "A key of the file is hidden by a variable"},
+		{RuleMissingFile, "A file that a key names does not exist or cannot be read"},
+		{RulePools, "Pools conflict with each other"},
+		{RulePollRate, "All pools together poll the service very often"},
+		{RuleTimes, "Durations conflict with each other"},
+		{RulePodTemplate, "The API server would reject a Pod template"},
+		{RuleProtectedField, "A Pod template changes fields that belong to the agent"},
+		{RuleManifest, "A manifest has no configuration, template or variable"},
+		{RuleInternal, "The program has an internal error"},
+		{RuleRelease, "This release does not support a setting"},
+		{RuleOverlaid, "A variable overrides a key of the file"},
 		{RulePlaceholder, "A token is a placeholder"},
 	}
 }

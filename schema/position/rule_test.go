@@ -16,7 +16,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-func TestEveryRuleHasADescription(t *testing.T) {
+// TestRules checks that every declared rule has a description.
+func TestRules(t *testing.T) {
+	// Find the declared rules in the source.
 	names, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -42,21 +44,24 @@ func TestEveryRuleHasADescription(t *testing.T) {
 			return true
 		})
 	}
+
+	// Check the descriptions.
 	described := map[position.Rule]bool{}
 	for _, info := range position.Rules() {
 		if described[info.Rule] {
 			t.Errorf("%s is described twice", info.Rule)
 		}
 		described[info.Rule] = true
-		if info.Description == "" || strings.HasSuffix(info.Description, ".") || !unicode.IsUpper(rune(info.Description[0])) {
-			t.Errorf("%s: %q is no sentence without a full stop", info.Rule, info.Description)
+		if info.Description == "" || strings.HasSuffix(info.Description, ".") ||
+			!unicode.IsUpper(rune(info.Description[0])) {
+			t.Errorf("%s: %q is not a sentence without a full stop", info.Rule, info.Description)
 		}
 		if !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(string(info.Rule)) {
-			t.Errorf("%s is not made of small words", info.Rule)
+			t.Errorf("%s is not lowercase letters and dashes", info.Rule)
 		}
 	}
 	if len(declared) < 15 {
-		t.Fatalf("only %d rules found", len(declared))
+		t.Fatalf("got %d rules, want at least 15", len(declared))
 	}
 	if diff := cmp.Diff(declared, described); diff != "" {
 		t.Errorf("declared and described differ:\n%s", diff)

@@ -10,51 +10,51 @@ import (
 // MaxDocuments is the largest number of documents that Split returns.
 const MaxDocuments = 1_000
 
-// Document is one document of a file with several, as text.
+// Document is the text of one document of a file.
 type Document struct {
-	content []byte
-	before  int // lines of the file before the document
+	content     []byte
+	linesBefore int // number of lines before the document
 }
 
-// Split cuts a file where its documents begin, so that a syntax error in one of them
-// does not hide the others, as it would with a parser of the whole file. It returns
-// at most [MaxDocuments]; more reports whether the file has more.
+// Split divides the text of a file into its documents, so that a syntax error in one
+// document does not hide the others. It returns at most [MaxDocuments]; more reports whether
+// the file has more.
 func Split(content []byte) (documents []Document, more bool) {
-	var now Document
-	line, bare := 0, true // bare: so far only comments, directives and empty lines
-	end := func() {
-		if !bare || len(documents) == 0 {
-			documents = append(documents, now)
+	var current Document
+	line, withoutContent := 0, true // withoutContent: so far only comments, directives and empty lines
+	endDocument := func() {
+		if !withoutContent || len(documents) == 0 {
+			documents = append(documents, current)
 		}
-		now, bare = Document{before: line}, true
+		current, withoutContent = Document{linesBefore: line}, true
 	}
 	for text := range bytes.Lines(content) {
-		if hasMark(text, "---") && !bare {
-			end()
+		if hasMark(text, "---") && !withoutContent {
+			endDocument()
 		}
-		now.content = append(now.content, text...)
+		current.content = append(current.content, text...)
 		trimmed := bytes.TrimSpace(text)
 		if len(trimmed) > 0 && trimmed[0] != '#' && text[0] != '%' && !hasMark(text, "...") {
-			bare = false
+			withoutContent = false
 		}
 		line++
 		if hasMark(text, "...") {
-			end()
+			endDocument()
 		}
 		if len(documents) > MaxDocuments {
 			return documents[:MaxDocuments], true
 		}
 	}
-	if end(); len(documents) > MaxDocuments {
+	if endDocument(); len(documents) > MaxDocuments {
 		return documents[:MaxDocuments], true
 	}
 	return documents, false
 }
 
-// hasMark reports whether a line begins with a mark, which begins or ends a document.
+// hasMark reports whether a line is a mark that begins or ends a document.
 func hasMark(line []byte, mark string) bool {
-	rest, ok := bytes.CutPrefix(line, []byte(mark))
-	return ok && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0])))
+	after, ok := bytes.CutPrefix(line, []byte(mark))
+	return ok && (len(after) == 0 || strings.ContainsRune(" \t\r\n", rune(after[0])))
 }
 
 // Read parses the document and returns its root, with lines counted from the
@@ -65,23 +65,23 @@ func (d Document) Read(file string) (*yaml.Node, *Problem) {
 		second := documents[1]
 		problem = &Problem{Rule: RuleSyntax, File: file, Line: second.Line, Column: second.Column,
 			Message: "a second document begins without a line ---",
-			Hint:    "put --- between documents, in lines that end as the others do"}
+			Hint:    "put a line --- between documents, with the same line ending as other lines"}
 	}
 	switch {
 	case problem != nil:
-		problem.Line += d.before
+		problem.Line += d.linesBefore
 		return nil, problem
 	case len(documents) == 0:
 		return nil, nil
 	}
-	move(documents[0], d.before)
+	shiftLines(documents[0], d.linesBefore)
 	return documents[0].Content[0], nil
 }
 
-// move adds to the lines of a tree.
-func move(n *yaml.Node, lines int) {
+// shiftLines adds a number to the lines of a node and of all nodes below it.
+func shiftLines(n *yaml.Node, lines int) {
 	n.Line += lines
 	for _, inner := range n.Content {
-		move(inner, lines)
+		shiftLines(inner, lines)
 	}
 }

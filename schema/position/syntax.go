@@ -3,6 +3,7 @@ package position
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -15,8 +16,9 @@ const MaxFile = 1 << 20
 
 // CheckText returns the content of a file without its byte order mark. It returns a
 // problem if the content is too long, not UTF-8, or has characters that YAML
-// forbids: the parser would report these without a position.
+// forbids, because the parser would report such characters without a position.
 func CheckText(file string, content []byte) ([]byte, *Problem) {
+	// Check the size, and the encoding by the byte order mark.
 	if len(content) > MaxFile {
 		return nil, &Problem{
 			Rule: RuleSize, File: file,
@@ -31,6 +33,7 @@ func CheckText(file string, content []byte) ([]byte, *Problem) {
 		}
 	}
 	content = bytes.TrimPrefix(content, []byte("\uFEFF"))
+	// Check each character.
 	for i := 0; i < len(content); {
 		r, size := utf8.DecodeRune(content[i:])
 		message := ""
@@ -62,53 +65,61 @@ func lineColumn(content []byte, offset int) (line, column int) {
 	return 1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(before[begin:])
 }
 
-// translation is a message in place of one of the parser.
+// translation is the message and hint that replace a message of the parser.
 type translation struct{ parser, message, hint string }
 
-// translations returns our messages for those of the parser, of which the first
-// that matches counts. The parser's own text is not shown: it names anchors, which
-// may be a secret after a star.
+// translations returns the messages that replace those of the parser; the first match
+// counts. The text of the parser is not shown, because it quotes the name of an alias: a
+// secret that begins with a star is parsed as an alias.
 func translations() []translation {
 	return []translation{
 		{"found character that cannot start any token",
-			"a value begins with a character that YAML keeps for itself",
+			"the value begins with a character that is reserved in YAML",
 			"put the value in quotes"},
 		{"mapping values are not allowed",
-			"there is a second colon, or a wrong indent",
-			"put a value with a colon and a blank in quotes, and give keys of one mapping the same indent"},
-		{"unexpected end of stream", "a quotation mark is opened and not closed", "close it"},
+			secondColon,
+			`check the indentation of this line, or put the value in quotes if it contains ": "`},
+		{"unexpected end of stream", openQuote, closeQuote},
 		{"did not find expected ',' or",
-			"a list or mapping in brackets is not closed, or lacks a comma",
-			"close it, and put commas between its entries"},
+			"a list or mapping in brackets is not closed, or a comma is missing",
+			"close the bracket, and separate the entries by commas"},
 		{"could not find expected ':'",
 			"this line has no colon after its key",
-			"write it as key: value, with a blank after the colon"},
+			"write key: value, with a space after the colon"},
 		{"did not find expected key",
-			"this line is no key of the mapping before it",
-			"give keys of one mapping the same indent"},
+			"this line is not a key of the mapping above",
+			sameIndent},
 		{"did not find expected '-' indicator",
-			"this line is no entry of the list before it",
-			"begin each entry with a dash, at one indent"},
+			"this line is not an entry of the list above",
+			"begin each entry with a dash, and indent all entries equally"},
 		{"unknown anchor", "an alias has no anchor", "put a value that begins with a star in quotes"},
 		{"did not find expected alphabetic or numeric character",
 			"an alias or an anchor has no name",
 			"put a value that begins with a star or an ampersand in quotes"},
 		{"found unknown escape character",
-			"a backslash in double quotes begins an escape that YAML does not know",
+			"YAML does not know this escape sequence in double quotes",
 			"use single quotes, or write the backslash twice"},
 		{"found incompatible YAML document",
-			"the directive %YAML names a version that is not read",
+			"the directive %YAML names a version that is not supported",
 			"remove that line"},
-		{"anchor", "an anchor contains itself", "write the value out"},
+		{"anchor", "an anchor contains itself", "write out the value instead of the alias"},
 	}
 }
 
+const (
+	secondColon = `unexpected ": "`
+	sameIndent  = "indent all keys of one mapping equally"
+	openQuote   = "the quotation mark is not closed"
+	closeQuote  = "close it, or remove it"
+)
+
 // syntaxProblem returns the problem for an error of the parser.
 func syntaxProblem(file string, content []byte, err error) Problem {
+	// Translate the message of the parser.
 	text := err.Error()
 	p := Problem{
 		Rule: RuleSyntax, File: file,
-		Message: "this is not YAML", Hint: "look at indents, quotes and brackets here and on the line before",
+		Message: "this is not YAML", Hint: "check indentation, quotes and brackets on this line and the line above",
 	}
 	for _, t := range translations() {
 		if strings.Contains(text, t.parser) {
@@ -116,24 +127,149 @@ func syntaxProblem(file string, content []byte, err error) Problem {
 			break
 		}
 	}
+
+	// Find the line and the column.
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	p.Line = min(failingLine(lines, text), len(lines))
 	line := lines[p.Line-1]
-	indent := len(line) - len(bytes.TrimLeft(line, " \t"))
-	p.Column = indent + 1
+	p.Column = indentOf(line) + 1
 	if colon := bytes.Index(line, []byte(": ")); colon >= 0 && strings.Contains(p.Hint, "quotes") {
 		p.Column = utf8.RuneCount(line[:colon]) + 3
+		if second := bytes.Index(line[colon+1:], []byte(": ")); second >= 0 && p.Message == secondColon {
+			p.Column = utf8.RuneCount(line[:colon+1+second]) + 1
+		}
 	}
-	if tab := bytes.IndexByte(line[:indent], '\t'); tab >= 0 {
-		p.Column, p.Message, p.Hint = tab+1, "a tab cannot indent", "use blanks"
-	}
+
+	// Prefer a cause that the lines show.
+	p.refine(lines)
 	return p
 }
 
-// failingLine returns the first line with which the file is no YAML: the one after
-// the longest run of whole lines that parse by themselves. The parser often names
-// the line where the broken mapping began, or one too few; failingLine returns its
-// line only for long files, in which the search would take long.
+// refine replaces position, message and hint of a syntax problem if the failing line, or
+// the line above, shows a frequent mistake.
+func (p *Problem) refine(lines [][]byte) {
+	line := lines[p.Line-1]
+	above := lineAbove(lines, p.Line)
+	switch {
+	case bytes.IndexByte(line[:indentOf(line)], '\t') >= 0:
+		p.Column = bytes.IndexByte(line, '\t') + 1
+		p.Message, p.Hint = "tabs are not allowed for indentation", "use spaces"
+	case p.missingSpace(line, p.Line):
+	case above > 0 && p.missingSpace(lines[above-1], above):
+	case bytes.ContainsAny(line, CurlyQuotes):
+		p.Column = utf8.RuneCount(line[:bytes.IndexAny(line, CurlyQuotes)]) + 1
+		p.Message, p.Hint = "curly quotation marks are not quotes in YAML", `write straight ones: "`
+	case openQuoteIn(line) >= 0:
+		p.Column = utf8.RuneCount(line[:openQuoteIn(line)]) + 1
+		p.Message, p.Hint = openQuote, closeQuote
+	case above > 0 && hasValue.Match(lines[above-1]) && keyStart.Match(line) &&
+		keyIndentOf(line) > keyIndentOf(lines[above-1]):
+		p.Column = indentOf(line) + 1
+		p.Message = fmt.Sprintf("the line is indented below line %d, which already has a value", above)
+		p.Hint = sameIndent
+	}
+}
+
+// CurlyQuotes are typographic quotation marks, which are not quotes in YAML.
+const CurlyQuotes = "“”„‘’‚«»"
+
+var (
+	// keyStart matches a line that begins with a key and a colon.
+	keyStart = regexp.MustCompile(`^[ \t]*(- +)*["']?[A-Za-z_][A-Za-z0-9_.-]*["']?:([ \t\r\n]|$)`)
+	// hasValue matches a key with a value of one line: no mapping, list, block or alias.
+	hasValue = regexp.MustCompile(`^[ \t]*(- +)*["']?[A-Za-z_][A-Za-z0-9_.-]*["']?:[ \t]+[^#|>&*!\s]`)
+	// noSpace matches a key whose value follows the colon immediately. Group 2 is the value.
+	noSpace = regexp.MustCompile(`^([ \t]*(?:- +)*[A-Za-z_][A-Za-z0-9_.-]*:)([^ \t\r\n].*)`)
+)
+
+// missingSpace reports whether a line lacks the space after the colon of its key, and then
+// sets the problem to this mistake. A URL is not a key.
+func (p *Problem) missingSpace(line []byte, number int) bool {
+	m := noSpace.FindSubmatch(line)
+	if m == nil || bytes.HasPrefix(m[2], []byte("//")) || bytes.HasPrefix(m[2], []byte(":")) {
+		return false
+	}
+	p.Line, p.Column = number, utf8.RuneCount(m[1])+1
+	p.Message, p.Hint = "missing space after the colon", "write key: value"
+	return true
+}
+
+// missingSpaceIn returns the problem of a file whose first key lacks the space after its
+// colon, so that YAML reads the lines as one text. It reports whether the file is such a file.
+func missingSpaceIn(file string, content []byte) (Problem, bool) {
+	p := Problem{Rule: RuleSyntax, File: file}
+	number := 0
+	for line := range bytes.Lines(content) {
+		number++
+		if p.missingSpace(line, number) {
+			return p, true
+		}
+		if len(bytes.TrimSpace(line)) > 0 && line[0] != '#' && !hasMark(line, "---") {
+			return p, false
+		}
+	}
+	return p, false
+}
+
+// lineAbove returns the number of the nearest line above a line that is neither empty nor a
+// comment, or 0 if there is none.
+func lineAbove(lines [][]byte, number int) int {
+	for n := number - 1; n > 0; n-- {
+		if text := bytes.TrimSpace(lines[n-1]); len(text) > 0 && text[0] != '#' {
+			return n
+		}
+	}
+	return 0
+}
+
+// indentOf returns the number of spaces and tabs with which a line begins.
+func indentOf(line []byte) int { return len(line) - len(bytes.TrimLeft(line, " \t")) }
+
+// keyIndentOf returns the number of characters before the key of a line, including the
+// dashes of list entries.
+func keyIndentOf(line []byte) int { return len(line) - len(bytes.TrimLeft(line, " \t-")) }
+
+// openQuoteIn returns the offset of a quotation mark that begins a value on a line and is
+// not closed there, or -1.
+func openQuoteIn(line []byte) int {
+	opened, quote := -1, byte(0)
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case quote == '"' && c == '\\', quote == '\'' && bytes.HasPrefix(line[i:], []byte("''")):
+			i++ // an escape
+		case quote != 0 && c == quote:
+			opened, quote = -1, 0
+		case quote != 0:
+		case (c == '"' || c == '\'') && valueMayFollow(line[:i]):
+			opened, quote = i, c
+		case c == '#' && (i == 0 || line[i-1] == ' '):
+			return -1
+		}
+	}
+	return opened
+}
+
+// valueMayFollow reports whether a value may begin after a text of the same line.
+func valueMayFollow(before []byte) bool {
+	text := bytes.TrimRight(before, " \t")
+	if len(text) == 0 {
+		return true
+	}
+	switch text[len(text)-1] {
+	case '[', '{', ',':
+		return true
+	case ':', '-':
+		return len(text) < len(before)
+	default:
+		return false
+	}
+}
+
+// failingLine returns the first line that makes the file invalid: the line after the
+// longest beginning of the file that can be parsed. The parser often names the line where
+// the broken mapping began, or the line above the mistake. failingLine returns that line
+// only for long files, in which the search would take too long.
 func failingLine(lines [][]byte, text string) int {
 	const longest = 32 << 10
 	named := 1

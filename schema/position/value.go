@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Origin is the place that a value comes from: a file or a variable. The zero
-// value stands for the defaults.
+// Origin is the position of a value in a file, or the variable that sets the value. The
+// zero value is the origin of defaults.
 type Origin struct {
 	File     string
 	Line     int // from 1
@@ -37,8 +37,8 @@ type Value struct {
 // Mapping is a YAML mapping with text keys.
 type Mapping map[string]Value
 
-// Get returns the value at a path of keys. A number is also the index of an entry
-// of a list, from 0.
+// Get returns the value at a path of keys, and whether there is one. In a list, a step of
+// the path is the index of an entry, from 0.
 func (m Mapping) Get(path ...string) (Value, bool) {
 	v, ok := m[path[0]]
 	for _, step := range path[1:] {
@@ -60,7 +60,7 @@ func (m Mapping) Get(path ...string) (Value, bool) {
 	return v, ok
 }
 
-// Set puts a value at a path and replaces what is there.
+// Set sets the value at a path. It replaces an existing value.
 func (m Mapping) Set(v Value, path ...string) {
 	if len(path) == 1 {
 		m[path[0]] = v
@@ -86,17 +86,17 @@ func (m Mapping) Remove(path ...string) {
 	delete(m, path[last])
 }
 
-// Without returns a copy of the mapping without some keys.
+// Without returns a copy of the mapping without the given keys.
 func (m Mapping) Without(keys ...string) Mapping {
-	less := maps.Clone(m)
+	copied := maps.Clone(m)
 	for _, key := range keys {
-		delete(less, key)
+		delete(copied, key)
 	}
-	return less
+	return copied
 }
 
-// FromPlain returns decoded JSON or CUE as a mapping whose values have the origin of
-// the defaults.
+// FromPlain converts decoded JSON or CUE to a mapping whose values have the origin of
+// defaults.
 func FromPlain(plain map[string]any) Mapping {
 	m := make(Mapping, len(plain))
 	for key, data := range plain {
@@ -122,9 +122,8 @@ func unplain(data any) any {
 	}
 }
 
-// Over returns a mapping with the keys of both mappings. Of a key that both have, the
-// value of m is taken, except that two mappings under the same key are merged in the
-// same way.
+// Over returns a mapping with the keys of both mappings. If both have a key, the value of m
+// counts; if both values are mappings, Over merges them in the same way.
 func (m Mapping) Over(other Mapping) Mapping {
 	merged := make(Mapping, len(m)+len(other))
 	for key, v := range other {
@@ -141,8 +140,8 @@ func (m Mapping) Over(other Mapping) Mapping {
 	return merged
 }
 
-// Origins adds the origin of each value to a map by path, which begins with at. A list
-// has one origin, none for each entry.
+// Origins adds the origin of each value to a map. The key is the path of the value, which
+// begins with at. A list has one origin, without those of its entries.
 func (m Mapping) Origins(at string, into map[string]Origin) {
 	for key, v := range m {
 		path := Join(at, key)

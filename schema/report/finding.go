@@ -10,13 +10,13 @@ import (
 // Finding is a problem as a report shows it.
 type Finding struct {
 	position.Problem
-	Checked string           // the file in whose check the problem was found; a variable has no other
+	Checked string           // the file that was checked; a problem of a variable has no File
 	Excerpt position.Excerpt // of the line of the problem; may be empty
 }
 
-// Findings returns the problems of one checked file as findings. Problems of variables
-// that reported contains are left out, because a variable overlays every file;
-// Findings adds to reported.
+// Findings returns the problems of one checked file as findings. A variable overrides every
+// file, so the same problem of a variable occurs for each checked file: Findings omits it if
+// reported contains it. Findings adds the problems that it returns to reported.
 func Findings(file string, problems position.Problems, reported map[position.Problem]bool) []Finding {
 	var findings []Finding
 	for _, p := range problems {

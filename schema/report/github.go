@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// GitHub writes each finding as a workflow command, which GitHub Actions shows beside
+// GitHub writes each finding as a workflow command, which GitHub Actions shows next to
 // the lines of a change
 // (https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands).
 func GitHub(w io.Writer, findings []Finding) error {

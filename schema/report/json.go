@@ -14,21 +14,21 @@ type Document struct {
 	Problems []Problem `json:"problems"`
 }
 
-// Problem is a [position.Problem] in JSON. A number that is unknown is 0 and a text that
-// does not apply is empty; neither is omitted. The document of the agent's status has
-// problems of this type too, so that both documents can be read in one way.
+// Problem is a [position.Problem] in JSON. Line and Column start at 1 and are omitted if
+// they are unknown; a text that does not apply is empty, not omitted. The status document of
+// the agent has problems of this type too, so that programs can parse both in the same way.
 type Problem struct {
 	Severity string `json:"severity"`
 	Rule     string `json:"rule"`
 	File     string `json:"file"`
-	Line     int    `json:"line"`
-	Column   int    `json:"column"`
+	Line     int    `json:"line,omitempty"`
+	Column   int    `json:"column,omitempty"`
 	Path     string `json:"path"`
 	Message  string `json:"message"`
 	Hint     string `json:"hint"`
 }
 
-// NewProblem returns a problem in the form of JSON.
+// NewProblem returns a problem in the form of a JSON document.
 func NewProblem(p position.Problem) Problem {
 	return Problem{
 		Severity: p.Severity.String(), Rule: string(p.Rule), File: p.File, Line: p.Line, Column: p.Column,
@@ -43,7 +43,8 @@ func (p Problem) String() string {
 	}.String()
 }
 
-// NewDocument returns the findings as a document.
+// NewDocument returns the findings as a document. The document of no findings has an
+// empty list of problems, not null.
 func NewDocument(findings []Finding) Document {
 	d := Document{Version: 1, Problems: []Problem{}}
 	for _, f := range findings {

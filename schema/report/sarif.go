@@ -16,8 +16,8 @@ import (
 
 // The types of version 2.1.0 of the Static Analysis Results Interchange Format
 // (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html), with the fields
-// that GitHub's code scanning reads. Results are written also if there are none: that
-// closes old alerts.
+// that GitHub's code scanning reads. An empty list of results is written, not omitted,
+// because it closes old alerts.
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`
@@ -71,8 +71,12 @@ type (
 	}
 )
 
-// SARIF writes the findings as one SARIF document. version is that of the program. A
-// finding without a file is placed in the file in whose check it was found.
+// SARIF writes the findings as one SARIF document. version is the version of the program.
+//
+//   - A finding without a file gets the location of the checked file, and no location if
+//     no file was checked.
+//   - A finding without a line gets line 1, because code scanning requires a line.
+//   - executionSuccessful is false if a file could not be read.
 func SARIF(w io.Writer, findings []Finding, version string) error {
 	// The program and all of its rules.
 	rules := position.Rules()
@@ -87,28 +91,31 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 
 	// One result for each finding.
 	readAll := true
-	alike := map[string]int{} // results with the same fingerprint
+	repeats := map[string]int{} // number of results with the same fingerprint
 	for _, f := range findings {
 		readAll = readAll && f.Rule != position.RuleUnreadable
 		what := position.Problem{Path: f.Path, Message: f.Message}.String()
 		result := sarifResult{
 			RuleID: string(f.Rule), Level: f.Severity.String(), Message: sarifText{what},
 			RuleIndex: slices.IndexFunc(rules, func(rule position.RuleInfo) bool { return rule.Rule == f.Rule }),
+			Locations: []sarifLocation{},
 		}
 		if f.Hint != "" {
 			result.Message.Text += "\n" + f.Hint
 		}
-		var location sarifLocation
-		location.PhysicalLocation.ArtifactLocation.URI = relativeURI(cmp.Or(f.File, f.Checked))
-		location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.Column}
-		result.Locations = []sarifLocation{location}
+		if file := cmp.Or(f.File, f.Checked); file != "" {
+			var location sarifLocation
+			location.PhysicalLocation.ArtifactLocation.URI = relativeURI(file)
+			location.PhysicalLocation.Region = sarifRegion{max(f.Line, 1), f.Column}
+			result.Locations = append(result.Locations, location)
+		}
 
 		// The fingerprint has no line, so that an alert stays the same when its line moves.
 		sum := sha256.Sum256([]byte(f.File + "\x00" + string(f.Rule) + "\x00" + what))
 		hash := hex.EncodeToString(sum[:8])
-		alike[hash]++
+		repeats[hash]++
 		result.PartialFingerprints = map[string]string{
-			"primaryLocationLineHash": fmt.Sprintf("%s:%d", hash, alike[hash]),
+			"primaryLocationLineHash": fmt.Sprintf("%s:%d", hash, repeats[hash]),
 		}
 		run.Results = append(run.Results, result)
 	}
@@ -124,7 +131,7 @@ func relativeURI(path string) string {
 	path = inside(path)
 	segments := strings.Split(filepath.ToSlash(path), "/")
 	for i, segment := range segments {
-		// A colon in the first segment would end a scheme.
+		// Escape colons: text before a colon in the first segment would be a scheme.
 		segments[i] = strings.ReplaceAll(url.PathEscape(segment), ":", "%3A")
 	}
 	uri := strings.Join(segments, "/")

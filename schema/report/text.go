@@ -20,8 +20,8 @@ func QuoteName(name string) string {
 	return name
 }
 
-// Printable returns a text in which a question mark replaces each character that could
-// end a line or control a terminal.
+// Printable returns a text with a question mark in place of each character that could end
+// a line or control a terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -31,8 +31,9 @@ func Printable(text string) string {
 	}, text)
 }
 
-// Text writes each finding as file:line:column: path: message, and its hint in a line
-// of its own. With excerpts, it also writes what may be shown of the line of the file.
+// Text writes each finding as file:line:column: path: message, and its hint on a separate
+// line. A warning has warning: before the path. With excerpts, Text also writes the excerpt
+// of the line, with a caret. With colours, it adds escape sequences of the terminal.
 func Text(w io.Writer, findings []Finding, excerpts, colours bool) error {
 	paint := func(code, text string) string {
 		if !colours || text == "" {

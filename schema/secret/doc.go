@@ -1,6 +1,6 @@
-// Package secret has a string that cannot be printed, and the one function that
-// reads a file from outside. It does not know what a secret is for.
+// Package secret has a string type that never prints its value, and a function that opens
+// regular files without blocking. It will never know what a secret is used for.
 //
-// Both schema and runtime carry tokens, and neither may import the other. So this
-// is a package without imports from this module, which every other may import.
+// It is a separate package because both schema and runtime have tokens, and neither may
+// import the other. It imports no package of this module.
 package secret

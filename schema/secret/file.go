@@ -7,22 +7,22 @@ import (
 	"syscall"
 )
 
-// ErrNotRegular is what the error of [OpenRegular] wraps for a directory, a
-// device, a pipe or a socket.
+// ErrNotRegular is the error of [OpenRegular] for a directory, a device, a pipe or a
+// socket, wrapped in a [*fs.PathError].
 var ErrNotRegular = errors.New("not a regular file")
 
-// OpenRegular opens a regular file for reading, through symbolic links, and
-// returns what the open file is. The caller closes the file, and limits how much
-// of it is read. It never blocks:
+// OpenRegular opens a regular file for reading and returns the file and its FileInfo. It
+// follows symbolic links. The caller closes the file, and limits how much it reads.
+// OpenRegular never blocks:
 //
-//  1. A device or a pipe is not opened. Opening one can block and can have
-//     effects of its own, and reading one may never end.
-//  2. A pipe that replaces the file after this check is opened without waiting
-//     for a writer, and then closed.
+//  1. It does not open a device or a pipe: opening one can block or have side effects,
+//     and reading one may never end.
+//  2. If a pipe replaces the file after this check, it opens the pipe without waiting for
+//     a writer, closes it, and returns [ErrNotRegular].
 //
 // Every error is a [*fs.PathError].
 func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
-	refuse := func() error { return &fs.PathError{Op: "read", Path: path, Err: ErrNotRegular} }
+	notRegular := func() error { return &fs.PathError{Op: "read", Path: path, Err: ErrNotRegular} }
 
 	// 1. Check before the file is opened.
 	info, err := os.Stat(path)
@@ -30,7 +30,7 @@ func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, refuse()
+		return nil, nil, notRegular()
 	}
 
 	// 2. Open without blocking, and check what was opened.
@@ -40,7 +40,7 @@ func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
 	}
 	info, err = file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = refuse()
+		err = notRegular()
 	}
 	if err != nil {
 		_ = file.Close()

@@ -17,7 +17,9 @@ import (
 func TestOpenRegular(t *testing.T) {
 	folder := t.TempDir()
 	file, pipe, link := filepath.Join(folder, "file"), filepath.Join(folder, "pipe"), filepath.Join(folder, "link")
-	for _, err := range []error{os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, link)} {
+	for _, err := range []error{
+		os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, link),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,15 +31,16 @@ func TestOpenRegular(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what is no regular file is refused", func(t *testing.T) {
+	t.Run("anything but a regular file is rejected", func(t *testing.T) {
 		for _, path := range []string{folder, pipe, "/dev/zero"} {
-			var where *fs.PathError
-			if _, err := read(path); !errors.Is(err, secret.ErrNotRegular) || !errors.As(err, &where) || where.Path != path {
+			var pathError *fs.PathError
+			_, err := read(path)
+			if !errors.Is(err, secret.ErrNotRegular) || !errors.As(err, &pathError) || pathError.Path != path {
 				t.Errorf("%s: %v", path, err)
 			}
 		}
 	})
-	t.Run("a file that is not there is fs.ErrNotExist", func(t *testing.T) {
+	t.Run("a missing file is fs.ErrNotExist", func(t *testing.T) {
 		if _, err := read(filepath.Join(folder, "none")); !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
@@ -54,17 +57,20 @@ func read(path string) (string, error) {
 	return string(content), err
 }
 
-// A pipe that replaces the file between the check and the opening would block a
-// reader until somebody writes to it.
-func TestOpenRegularDoesNotBlockWhenAPipeReplacesTheFile(t *testing.T) {
+// TestOpenRegularRace replaces the file by a pipe again and again. A pipe that replaces the
+// file after the check would block a reader until another process writes to it.
+func TestOpenRegularRace(t *testing.T) {
 	folder := t.TempDir()
 	path, file, pipe := filepath.Join(folder, "path"), filepath.Join(folder, "file"), filepath.Join(folder, "pipe")
-	for _, err := range []error{os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, path)} {
+	for _, err := range []error{
+		os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, path),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	const enough = 2000 // results of each kind
+	// Swap file and pipe until the reads below are done.
+	const reads = 2000 // of each kind
 	done := make(chan error, 1)
 	stop := make(chan struct{})
 	swapped := make(chan struct{})
@@ -80,8 +86,10 @@ func TestOpenRegularDoesNotBlockWhenAPipeReplacesTheFile(t *testing.T) {
 			}
 		}
 	}()
+
+	// Read until both kinds were read often enough, or time runs out.
 	go func() {
-		for files, pipes := 0, 0; files < enough || pipes < enough; {
+		for files, pipes := 0, 0; files < reads || pipes < reads; {
 			content, err := read(path)
 			switch {
 			case err == nil && content == "content":
@@ -101,7 +109,7 @@ func TestOpenRegularDoesNotBlockWhenAPipeReplacesTheFile(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("OpenRegular waits for a writer of the pipe")
+		t.Error("OpenRegular blocks until the pipe has a writer")
 	}
 	close(stop)
 	<-swapped

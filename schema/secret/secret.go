@@ -6,21 +6,20 @@ import (
 	"unique"
 )
 
-// Mark is what stands wherever a secret would have been printed.
+// Mark is printed in place of a secret.
 const Mark = "[secret]"
 
-// String is a string that prints, logs and marshals as [Mark]. Reading it is an
-// explicit call, [String.Reveal]. The zero value is the empty secret.
+// String is a string that prints, logs and marshals as [Mark]. [String.Reveal] returns
+// its text. The zero value is the empty secret.
 //
-// Two Strings are equal under == exactly when they hold the same text. The text
-// is behind a handle, so that fmt, which reads unexported fields without asking
-// their methods, meets an address and never the text. Values are immutable and
-// safe for concurrent use.
+// Two Strings are equal under == if and only if their texts are equal. The text is behind
+// a handle, because fmt reads unexported fields without calling their methods: it then
+// prints an address, not the text. Values are immutable and safe for concurrent use.
 type String struct {
 	handle unique.Handle[string]
 }
 
-// New makes a secret of s. New("") is the zero value.
+// New returns s as a secret. New("") is the zero value.
 func New(s string) String {
 	if s == "" {
 		return String{}
@@ -28,7 +27,7 @@ func New(s string) String {
 	return String{unique.Make(s)}
 }
 
-// Reveal returns the text itself. Every call of it is a place to review.
+// Reveal returns the text. Each call needs a review.
 func (s String) Reveal() string {
 	if s.Empty() {
 		return ""
@@ -36,15 +35,15 @@ func (s String) Reveal() string {
 	return s.handle.Value()
 }
 
-// Empty reports whether there is no text.
+// Empty reports whether the text is empty.
 func (s String) Empty() bool { return s == String{} }
 
-// Equal reports whether both hold the same text, for comparisons that look for
+// Equal reports whether both texts are equal. Packages such as go-cmp compare values with
 // such a method.
 func (s String) Equal(other String) bool { return s == other }
 
-// String returns Mark, or nothing for the empty secret, so that a person can
-// see whether a secret is set.
+// String returns [Mark], or an empty text for the empty secret, so that a log shows
+// whether a secret is set.
 func (s String) String() string {
 	if s.Empty() {
 		return ""
@@ -52,7 +51,7 @@ func (s String) String() string {
 	return Mark
 }
 
-// Format writes the mark whatever the verb, %d and %#v included.
+// Format writes the result of [String.String] for every verb, including %d and %#v.
 func (s String) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 
 // LogValue implements [slog.LogValuer].
@@ -61,8 +60,8 @@ func (s String) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText implements [encoding.TextMarshaler], and with it JSON and YAML.
 func (s String) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler]: secrets are read from
-// files and answers like any other string.
+// UnmarshalText implements [encoding.TextUnmarshaler]: secrets in files and responses are
+// decoded like other strings.
 func (s *String) UnmarshalText(text []byte) error {
 	*s = New(string(text))
 	return nil

@@ -13,7 +13,7 @@ import (
 
 const text = "pul-0123456789abcdef"
 
-// holder has the secret where fmt cannot ask its methods.
+// holder has secrets in places where fmt does not call their methods.
 type holder struct {
 	Open   secret.String
 	hidden secret.String
@@ -21,23 +21,27 @@ type holder struct {
 	byName map[string]secret.String
 }
 
-func TestNoVerbPrintsASecret(t *testing.T) {
+func TestStringFormat(t *testing.T) {
 	s := secret.New(text)
 	h := holder{s, s, []secret.String{s}, map[string]secret.String{"token": s}}
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%b", "%c", "%U", "%e", "%p"} {
+	for _, verb := range []string{
+		"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%b", "%c", "%U", "%e", "%p",
+	} {
 		for _, value := range []any{s, &s, h, &h, []any{h}, fmt.Errorf("claim: %v", s)} {
-			if got := fmt.Sprintf(verb, value); strings.Contains(got, text) || strings.Contains(got, fmt.Sprintf("%x", text)) {
+			got := fmt.Sprintf(verb, value)
+			if strings.Contains(got, text) || strings.Contains(got, fmt.Sprintf("%x", text)) {
 				t.Errorf("Sprintf(%q, %T) shows the secret: %s", verb, value, got)
 			}
 		}
 	}
 }
 
-func TestNoLogPrintsASecret(t *testing.T) {
+func TestStringLogValue(t *testing.T) {
 	s := secret.New(text)
 	var out bytes.Buffer
 	for _, handler := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
-		slog.New(handler).Info("claimed", "token", s, "job", holder{Open: s, hidden: s}, "group", slog.GroupValue(slog.Any("token", &s)))
+		slog.New(handler).Info("claimed", "token", s, "job", holder{Open: s, hidden: s},
+			"group", slog.GroupValue(slog.Any("token", &s)))
 	}
 	if strings.Contains(out.String(), text) {
 		t.Errorf("a log line shows the secret:\n%s", out.String())
@@ -47,7 +51,7 @@ func TestNoLogPrintsASecret(t *testing.T) {
 	}
 }
 
-func TestJSONReadsASecretAndWritesTheMark(t *testing.T) {
+func TestStringJSON(t *testing.T) {
 	var h holder
 	if err := json.Unmarshal([]byte(`{"Open":"`+text+`"}`), &h); err != nil {
 		t.Fatal(err)
@@ -64,12 +68,12 @@ func TestJSONReadsASecretAndWritesTheMark(t *testing.T) {
 	}
 }
 
-func TestSecretsCompareByText(t *testing.T) {
+func TestStringEqual(t *testing.T) {
 	if secret.New(text) != secret.New(strings.Clone(text)) {
-		t.Error("two secrets of one text differ")
+		t.Error("secrets with equal texts are not equal")
 	}
 	if secret.New(text) == secret.New(text+"x") {
-		t.Error("two secrets of two texts are equal")
+		t.Error("secrets with different texts are equal")
 	}
 	var zero secret.String
 	if !zero.Empty() || zero != secret.New("") || zero.Reveal() != "" || zero.String() != "" {

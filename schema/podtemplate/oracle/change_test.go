@@ -18,35 +18,39 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// removed stands for no value at all.
+// removed is a replacement that removes a key of a mapping. In a list it is a plain text.
 const removed = "(removed)"
 
-// differences are the places, in no template but in what becomes of one when a
-// value is changed, at which the two may differ.
-var differences = []struct{ place, reason string }{
-	{`^\.(apiVersion|kind)$`, "the merge works, but the agent asks for a Pod of v1"},
-	{`\$patch|\$deleteFromPrimitiveList`, "the merge drops the directive in silence, or not, depending on the Pod below it"},
-	{`\.emptyDir\.medium$`, "the API server does not look, and the node refuses to start the Pod"},
-	{`\.imagePullSecrets\.\d+(\.name)?$`, "the merge fails without a name only if the Pod has secrets already"},
-	{`\.env\.0(\.name|\.value)?$`, "the merge lays the second entry over the first in silence"},
-	{`\.windowsOptions\.`, "jobs run on Linux, so that no more than the kinds of these values are looked at"},
-	{`\.lifecycle\.preStop\.sleep\.seconds$`, "the check does not know the grace period of the Pod below"},
+// differences are the paths at which the check and the API server may differ after a
+// change of one value.
+var differences = []struct{ path, reason string }{
+	{`^\.(apiVersion|kind)$`, "the API server accepts other values, because the agent sets these fields"},
+	{`\$patch|\$deleteFromPrimitiveList`, "the merge ignores the directive silently, depending on the Pod"},
+	{`\.emptyDir\.medium$`, "the API server does not check it, and the node fails to start the Pod"},
+	{`\.imagePullSecrets\.\d+(\.name)?$`, "the merge fails without a name only if the Pod already has secrets"},
+	{`\.env\.0(\.name|\.value)?$`, "the merge silently replaces the first entry with the second"},
+	{`\.windowsOptions\.`, "jobs run on Linux, so only the types of these values are checked"},
+	{`\.lifecycle\.preStop\.sleep\.seconds$`, "the check does not know the grace period of the Pod"},
 }
 
-// values are what a change puts in place of a value.
+// values returns the replacements of a value.
 func values() []any {
 	return []any{
-		removed, "", "plain", "Not A Name", "a/b", "../up", "/abs", "UPPER", strings.Repeat("x", 70), "10.0.0.1", "500m", -1, 0, 1, 70000, true,
+		removed, "", "plain", "Not A Name", "a/b", "../up", "/abs", "UPPER",
+		strings.Repeat("x", 70), "10.0.0.1", "500m",
+		-1, 0, 1, 70000, true,
 		[]any{}, map[string]any{}, []any{"a"}, map[string]any{"a": "b"}, "None", "Localhost",
 	}
 }
 
-func TestEveryChangeOfOneValueIsJudgedAlike(t *testing.T) {
+// TestCheckFileChanges compares the check with the API server after each change of one
+// value.
+func TestCheckFileChanges(t *testing.T) {
 	archives, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	met := make([]bool, len(differences))
+	found := make([]bool, len(differences)) // whether a change has shown each difference
 	tried := map[string]bool{}
 	for _, archive := range archives {
 		files := templates(t, archive)
@@ -68,34 +72,40 @@ func TestEveryChangeOfOneValueIsJudgedAlike(t *testing.T) {
 						t.Fatal(err)
 					}
 					all := podtemplate.CheckFile("pod.json", content)
-					problems, refusal := all.Errors(), oracle.Judge(content)
-					if (len(problems) == 0) == (refusal == nil) || slices.ContainsFunc(all, protected) {
+					problems, rejection := all.Errors(), oracle.Validate(content)
+					if (len(problems) == 0) == (rejection == nil) || slices.ContainsFunc(all, protected) {
 						continue
 					}
-					known := slices.IndexFunc(differences, func(d struct{ place, reason string }) bool { return regexp.MustCompile(d.place).MatchString(path) })
+					known := slices.IndexFunc(differences, func(d struct{ path, reason string }) bool {
+						return regexp.MustCompile(d.path).MatchString(path)
+					})
 					if known < 0 {
-						t.Errorf("%s: %s = %v: the check says %v, the API server %.300v", name, path, v, problems, refusal)
+						t.Errorf("%s: %s = %v: the check reports %v, the API server %.300v",
+							name, path, v, problems, rejection)
 						continue
 					}
-					met[known] = true
+					found[known] = true
 				}
 			})
 		}
 	}
 	for i, d := range differences {
-		if !met[i] {
-			t.Errorf("%s is no difference any more", d.place)
+		if !found[i] {
+			t.Errorf("no change of %s shows a difference: remove it from the list", d.path)
 		}
 	}
 	t.Logf("%d changes", len(tried))
 }
 
-// digits tell the entries of a list apart, which are alike.
+// digits matches the indexes of entries. The test replaces them, so that it tries each type
+// of entry once.
 var digits = regexp.MustCompile(`\.\d+\b`)
 
 func protected(p position.Problem) bool { return p.Rule == position.RuleProtectedField }
 
-func TestEveryEntryWrittenTwiceIsJudgedAlike(t *testing.T) {
+// TestCheckFileDuplicates compares the check with the API server after each duplication
+// of the last entry of a list.
+func TestCheckFileDuplicates(t *testing.T) {
 	archives, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +120,7 @@ func TestEveryEntryWrittenTwiceIsJudgedAlike(t *testing.T) {
 			}
 			each(whole, "", func(path string, set func(any)) {
 				list, ok := at(whole, path).([]any)
-				if !ok || len(list) == 0 || laidOver.MatchString(path) {
+				if !ok || len(list) == 0 || merged.MatchString(path) {
 					return
 				}
 				set(append(slices.Clone(list), list[len(list)-1]))
@@ -121,8 +131,9 @@ func TestEveryEntryWrittenTwiceIsJudgedAlike(t *testing.T) {
 				count++
 				all := podtemplate.CheckFile("pod.json", content)
 				problems := all.Errors()
-				if refusal := oracle.Judge(content); (len(problems) == 0) != (refusal == nil) && !slices.ContainsFunc(all, protected) {
-					t.Errorf("%s: %s: the check says %v, the API server %.300v", name, path, problems, refusal)
+				rejection := oracle.Validate(content)
+				if (len(problems) == 0) != (rejection == nil) && !slices.ContainsFunc(all, protected) {
+					t.Errorf("%s: %s: the check reports %v, the API server %.300v", name, path, problems, rejection)
 				}
 			})
 		}
@@ -130,10 +141,12 @@ func TestEveryEntryWrittenTwiceIsJudgedAlike(t *testing.T) {
 	t.Logf("%d lists", count)
 }
 
-// laidOver are the lists of the Pod below: the merge lays the second entry over
-// the first in silence, which the check refuses where it is surely a slip. The
-// last one stands for a selector that repeats what matchLabelKeys say.
-var laidOver = regexp.MustCompile(`^\.spec\.(containers|initContainers|volumes)$|^\.spec\.containers\.\d+\.(env|volumeMounts)$|\$|\.topologySpreadConstraints\.0\.labelSelector\.matchExpressions$`)
+// merged matches lists in which the API server accepts a duplicate, because the merge keeps
+// only the second entry. The check may still reject the duplicate. The last alternative
+// is the selector into which the API server copies matchLabelKeys.
+var merged = regexp.MustCompile(`^\.spec\.(containers|initContainers|volumes)$` +
+	`|^\.spec\.containers\.\d+\.(env|volumeMounts)$|\$` +
+	`|\.topologySpreadConstraints\.0\.labelSelector\.matchExpressions$`)
 
 // at returns the value at a path.
 func at(v any, path string) any {
@@ -152,8 +165,8 @@ func at(v any, path string) any {
 	return v
 }
 
-// each calls a function for every value within a value, with a way to change it,
-// and puts the value back afterwards.
+// each calls call with the path of every value inside v and a function that sets the
+// value. It restores the old value after call has returned.
 func each(v any, path string, call func(path string, set func(any))) {
 	switch data := v.(type) {
 	case map[string]any:

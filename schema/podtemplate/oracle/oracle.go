@@ -1,7 +1,7 @@
-// Package oracle asks the API server's own code what it thinks of a Pod on which
-// a template was laid. It exists for the test beside it and is a module of its
-// own, because the API server can be built as a library only with replacements,
-// which would keep others from installing our programs.
+// Package oracle validates a Pod with a template applied, using the code of the
+// Kubernetes API server. It exists for the tests in its folder. It is a separate module
+// because the API server can be built as a library only with replace directives, and go
+// install does not accept a module that has them.
 package oracle
 
 import (
@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Base is a Pod such as the agent makes for a job.
+// Base is a Pod as the agent creates it for a job.
 const Base = `
 apiVersion: v1
 kind: Pod
@@ -60,22 +60,24 @@ spec:
     emptyDir: {}
 `
 
-// types knows the defaults and how the API server sees a Pod within.
+// types returns the scheme of the API server: its defaults and its internal types.
 var types = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	return scheme
 })
 
-// Judge says why the API server would refuse the Pod that a template makes, or
-// nil if it would take it. The merge panics at some values, such as a list for a
-// name, which counts as a refusal.
-func Judge(template []byte) (refusal error) {
+// Validate applies a template to [Base] and returns the reason why the API server would
+// reject the Pod, or nil. The merge panics at some values, such as a list for a name; a
+// panic counts as a rejection.
+func Validate(template []byte) (rejection error) {
 	defer func() {
 		if r := recover(); r != nil {
-			refusal = fmt.Errorf("panic: %v", r)
+			rejection = fmt.Errorf("panic: %v", r)
 		}
 	}()
+
+	// Merge the template into the Pod.
 	base, err := yaml.YAMLToJSON([]byte(Base))
 	if err != nil {
 		return fmt.Errorf("read the base: %w", err)
@@ -93,12 +95,14 @@ func Judge(template []byte) (refusal error) {
 	if err != nil {
 		return fmt.Errorf("merge: %w", err)
 	}
+
+	// Decode and validate the Pod.
 	var pod corev1.Pod
 	strict, err := strictjson.UnmarshalStrict(merged, &pod)
 	if err := errors.Join(append(strict, err)...); err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
-	capabilities.Setup(true, 0) // as clusters do that allow privileged containers
+	capabilities.Setup(true, 0) // privileged containers are allowed, as in most clusters
 	scheme := types()
 	scheme.Default(&pod)
 	var internal core.Pod

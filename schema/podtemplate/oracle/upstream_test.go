@@ -13,9 +13,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// apart are the enumerations of which no template has a value, and those that
-// the check means to know less of.
-var apart = map[string]string{
+// exceptions are the enumerations that the overlay does not contain, with the reasons. Most
+// of them do not occur in a template.
+var exceptions = map[string]string{
 	"PersistentVolumeReclaimPolicy":           "of volumes",
 	"ClaimResourceStatus":                     "of volumes",
 	"PersistentVolumeClaimModifyVolumeStatus": "of volumes",
@@ -32,14 +32,14 @@ var apart = map[string]string{
 	"NodePhase":                               "of nodes",
 	"NamespacePhase":                          "of namespaces",
 	"ResourceQuotaScope":                      "of quotas",
-	"Signal":                                  "a pattern, tested below",
-	"TaintEffect":                             "NoScheduleNoAdmit is a plan of which nothing came",
-	"TolerationOperator":                      "Gt and Lt must be switched on in a cluster",
+	"Signal":                                  "the overlay has a pattern, which TestTypesSignals tests",
+	"TaintEffect":                             "NoScheduleNoAdmit is declared but not implemented",
+	"TolerationOperator":                      "Gt and Lt need a feature gate",
 }
 
-// directory is where a module lies.
+// directory returns the folder of a module.
 func directory(t *testing.T, module string) string {
-	answer, err := exec.Command("go", "list", "-m", "-json", module).Output()
+	output, err := exec.Command("go", "list", "-m", "-json", module).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func directory(t *testing.T, module string) string {
 		Dir     string
 		Replace *struct{ Dir string }
 	}
-	if err := json.Unmarshal(answer, &found); err != nil {
+	if err := json.Unmarshal(output, &found); err != nil {
 		t.Fatal(err)
 	}
 	if found.Replace != nil {
@@ -64,7 +64,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// enumerations returns the values of each, sorted, without the empty one.
+// enumerations returns the sorted values of each enumeration, without the empty value.
 func enumerations(t *testing.T) map[string][]string {
 	text := read(t, filepath.Join(directory(t, "k8s.io/api"), "core/v1/types.go"))
 	found := map[string][]string{}
@@ -79,46 +79,52 @@ func enumerations(t *testing.T) map[string][]string {
 	return found
 }
 
-func TestTheOverlayKnowsEveryEnumerationOfAPod(t *testing.T) {
+// TestTypesEnumerations checks that the overlay has every enumeration of a Pod.
+func TestTypesEnumerations(t *testing.T) {
 	var ours [][]string
 	for line := range strings.Lines(read(t, "../overlay.cue")) {
-		var words []string
-		for _, word := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(strings.Split(line, "@must")[0], -1) {
-			words = append(words, word[1])
+		var choices []string
+		declaration, _, _ := strings.Cut(line, "@must")
+		for _, choice := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(declaration, -1) {
+			choices = append(choices, choice[1])
 		}
-		slices.Sort(words)
-		ours = append(ours, words)
+		slices.Sort(choices)
+		ours = append(ours, choices)
 	}
 	enums := enumerations(t)
 	if len(enums) < 30 {
 		t.Fatalf("found %d enumerations", len(enums))
 	}
 	for name, values := range enums {
-		known := slices.ContainsFunc(ours, func(words []string) bool { return slices.Equal(words, values) })
-		if _, isApart := apart[name]; known == isApart {
+		known := slices.ContainsFunc(ours, func(choices []string) bool { return slices.Equal(choices, values) })
+		if _, isException := exceptions[name]; known == isException {
 			t.Errorf("%s: %v: in the overlay: %t", name, values, known)
 		}
 	}
 }
 
-func TestEverySignalIsKnown(t *testing.T) {
+// TestTypesSignals checks that the overlay accepts every signal.
+func TestTypesSignals(t *testing.T) {
 	signals := enumerations(t)["Signal"]
 	if len(signals) < 60 {
 		t.Fatalf("found %d signals", len(signals))
 	}
 	for _, signal := range append(signals, "") {
-		content := "spec: {os: {name: linux}, containers: [{name: pulumi-workflow, lifecycle: {stopSignal: \"" + signal + "\"}}]}\n"
+		content := "spec: {os: {name: linux}, containers: [{name: pulumi-workflow, " +
+			"lifecycle: {stopSignal: \"" + signal + "\"}}]}\n"
 		if problems := podtemplate.CheckFile("pod.yaml", []byte(content)); len(problems) > 0 != (signal == "") {
 			t.Errorf("%s: %v", signal, problems)
 		}
 	}
 }
 
-func TestTheTypesAreThoseOfTheAPIServerAskedHere(t *testing.T) {
+// TestTypesVersion checks that pod.cue is generated from the version of Kubernetes that this
+// module requires.
+func TestTypesVersion(t *testing.T) {
 	version := regexp.MustCompile(`k8s.io/kubernetes (v[0-9.]+)\b`)
-	asked := version.FindStringSubmatch(read(t, "go.mod"))
+	required := version.FindStringSubmatch(read(t, "go.mod"))
 	generated := version.FindStringSubmatch(read(t, "../pod.cue"))
-	if asked == nil || generated == nil || asked[1] != generated[1] {
-		t.Errorf("asked %v, generated from %v", asked, generated)
+	if required == nil || generated == nil || required[1] != generated[1] {
+		t.Errorf("go.mod requires %v, pod.cue is generated from %v", required, generated)
 	}
 }

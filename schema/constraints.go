@@ -13,22 +13,22 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// judge checks every value of a mapping and removes the invalid ones. CUE checks the
-// constraints; the bounds of durations and quantities are checked here, because CUE
-// cannot compare them.
-func (l *load) judge(t position.Mapping) {
+// checkConstraints checks every value of a mapping and removes the invalid ones. CUE
+// checks the constraints; Go checks the bounds of durations and quantities, because CUE
+// cannot compare durations and quantities.
+func (l *load) checkConstraints(t position.Mapping) {
 	// Constraints of CUE.
 	for _, path := range l.schema.failures(l.schema.config, t) {
 		f, at := l.schema.field(path)
 		if f == nil {
-			file, message := position.Origin{File: l.source.Path}, "is refused, and the program cannot tell why"
+			file, message := position.Origin{File: l.source.Path}, "is rejected for an unknown reason"
 			l.report(position.NewError(position.RuleInternal, file, position.SafeName(path), message, ""))
 			continue
 		}
 		if f.Kind == KindMappings {
-			at = path // one entry that is out leaves the others
+			at = path // remove only the invalid entry
 		}
-		l.bad[at] = true
+		l.invalid[at] = true
 		v, there := t.Get(strings.Split(path, ".")...)
 		switch {
 		case !there:
@@ -45,9 +45,9 @@ func (l *load) judge(t position.Mapping) {
 	for i, entry := range poolEntries(t) {
 		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
 		if own, ok := entry.Data.(position.Mapping); ok {
-			if path := fmt.Sprintf("pools.%d.name", i); own["name"].Key == (position.Origin{}) && !l.bad[path] {
+			if path := fmt.Sprintf("pools.%d.name", i); own["name"].Key == (position.Origin{}) && !l.invalid[path] {
 				l.missing(t, path)
-				l.bad[path] = true
+				l.invalid[path] = true
 			}
 		}
 	}
@@ -61,29 +61,29 @@ func (l *load) judge(t position.Mapping) {
 		for _, scope := range scopes {
 			path := scope + f.Key
 			v, ok := t.Get(strings.Split(path, ".")...)
-			if !ok || l.bad[path] || scope != "" && !f.Pool {
+			if !ok || l.invalid[path] || scope != "" && !f.Pool {
 				continue
 			}
 			if wrong := f.outOfBounds(v.Data); wrong != "" {
 				l.refuse(f, v, path, wrong)
-				l.bad[path] = true
+				l.invalid[path] = true
 			}
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(l.bad)) {
+	for _, path := range slices.Sorted(maps.Keys(l.invalid)) {
 		t.Remove(strings.Split(path, ".")...)
 	}
 }
 
-// missing reports a key that must be there, at the mapping that lacks it.
+// missing reports a missing key at the position of its mapping.
 func (l *load) missing(t position.Mapping, path string) {
 	end := strings.LastIndexByte(path, '.')
 	outer, _ := t.Get(strings.Split(path[:max(end, 0)], ".")...)
 	l.report(position.NewError(position.RuleValue, outer.At, path, "must be set", ""))
 }
 
-// judgeAlone does the same for what only variables say.
-func (l *load) judgeAlone(t position.Mapping) position.Mapping {
+// checkVariables checks the values of variables without a key, and removes the invalid ones.
+func (l *load) checkVariables(t position.Mapping) position.Mapping {
 	for _, key := range l.schema.failures(l.schema.environment, t) {
 		for i := range l.schema.fields {
 			if f := &l.schema.fields[i]; f.OnlyVariable && f.Key == key {
@@ -95,8 +95,8 @@ func (l *load) judgeAlone(t position.Mapping) position.Mapping {
 	return t
 }
 
-// refuse reports a wrong value of a field. A variable has no paths: its name
-// stands in place of one.
+// refuse reports an invalid value of a field. If a variable sets the value, the path of the
+// problem is the name of the variable.
 func (l *load) refuse(f *Field, v position.Value, path, message string) {
 	p := position.NewError(position.RuleValue, v.At, path, message, f.hint(v, entryPath(path)))
 	if v.At.Variable != "" {
@@ -105,37 +105,38 @@ func (l *load) refuse(f *Field, v position.Value, path, message string) {
 	l.report(p)
 }
 
-// entryPath reports whether a path names an entry of a list.
+// entryPath reports whether a path is the path of an entry of a list.
 func entryPath(path string) bool {
 	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '.')+1:])
 	return err == nil
 }
 
-// failures returns the paths at which CUE refuses a mapping, sorted, each once. A
-// path of a list is left out if one within it is there. Keys that the schema does
-// not know are removed from it before, see [definition.known].
+// failures returns the paths of the values of a mapping that CUE rejects, sorted, each once.
+// It omits the path of a list if it has the path of an entry. The mapping must not have
+// unknown keys, see [definition.removeUnknown].
 //
-// CUE is asked about each value by itself, and about equal values of one key once:
-// no constraint looks at two keys, and to unify whole pools costs ten times as
-// much, nearly all of it for the keys that they do not set.
+// CUE evaluates each value by itself, and equal values of one key once: no constraint
+// concerns two keys, and unifying whole pools costs ten times as much, nearly all of it for
+// keys that they do not set.
 func (d *definition) failures(constraints cue.Value, t position.Mapping) []string {
-	asked := verdicts{schema: d, known: map[string][]string{}, constraints: map[string]cue.Value{}}
-	paths := asked.mapping(constraints, t, "", "")
+	checker := constraintChecker{schema: d, cache: map[string][]string{}, constraints: map[string]cue.Value{}}
+	paths := checker.mapping(constraints, t, "", "")
 	slices.Sort(paths)
 	return slices.Compact(paths)
 }
 
-// verdicts are what CUE said: by key and value, what is out, as ".3" for an entry
-// of a list, or as "" for the value itself.
-type verdicts struct {
+// constraintChecker checks values against the constraints of CUE. The cache has the invalid
+// paths of each value by key, type and value: ".3" for an entry of a list, "" for the value
+// itself.
+type constraintChecker struct {
 	schema      *definition
-	known       map[string][]string
+	cache       map[string][]string
 	constraints map[string]cue.Value // by key
 }
 
-// mapping returns the paths that are out in a mapping. Its own path is at, and
-// keys in it begin with prefix in the schema.
-func (a verdicts) mapping(constraints cue.Value, t position.Mapping, prefix, at string) []string {
+// mapping returns the invalid paths in a mapping. The path of the mapping is at, and its keys
+// begin with prefix in the schema.
+func (a constraintChecker) mapping(constraints cue.Value, t position.Mapping, prefix, at string) []string {
 	var paths []string
 	for key, v := range t {
 		constraint, path := a.within(constraints, key, prefix+key), position.Join(at, key)
@@ -166,17 +167,17 @@ func (a verdicts) mapping(constraints cue.Value, t position.Mapping, prefix, at 
 	return paths
 }
 
-// kind returns the kind of a key, none for one that only pools have.
-func (a verdicts) kind(key string) Kind {
+// kind returns the kind of a key, and "" for a key that only pools have.
+func (a constraintChecker) kind(key string) Kind {
 	if f := a.schema.byKey[key]; f != nil {
 		return f.Kind
 	}
 	return ""
 }
 
-// within returns the constraint of a key of a mapping. A key means the same at the
-// top level and in every pool, so the first mapping that has it is asked.
-func (a verdicts) within(mapping cue.Value, last, key string) cue.Value {
+// within returns the constraint of a key of a mapping. A key has the same constraint at the
+// top level and in every pool.
+func (a constraintChecker) within(mapping cue.Value, last, key string) cue.Value {
 	v, known := a.constraints[key]
 	if !known {
 		v = mapping.LookupPath(cue.MakePath(cue.Str(last).Optional()))
@@ -188,11 +189,11 @@ func (a verdicts) within(mapping cue.Value, last, key string) cue.Value {
 	return v
 }
 
-// value returns what is out in a value.
-func (a verdicts) value(constraint cue.Value, v position.Value, key string) []string {
+// value returns the invalid paths in a value.
+func (a constraintChecker) value(constraint cue.Value, v position.Value, key string) []string {
 	plain := v.Plain()
 	id := fmt.Sprintf("%s\x00%T\x00%#v", key, plain, plain) // 2 and 2.0 look the same without their types
-	below, known := a.known[id]
+	below, known := a.cache[id]
 	if known {
 		return below
 	}
@@ -211,6 +212,6 @@ func (a verdicts) value(constraint cue.Value, v position.Value, key string) []st
 	if slices.ContainsFunc(below, func(path string) bool { return path != "" }) {
 		below = slices.DeleteFunc(below, func(path string) bool { return path == "" })
 	}
-	a.known[id] = below
+	a.cache[id] = below
 	return below
 }

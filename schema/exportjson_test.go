@@ -1,0 +1,188 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// jsonSchemaObject is an object of the JSON Schema of a configuration.
+type jsonSchemaObject = map[string]any
+
+func readJSONSchema(t *testing.T) jsonSchemaObject {
+	t.Helper()
+	text, err := schema.JSONSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root jsonSchemaObject
+	if err := json.Unmarshal(text, &root); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// eachObject calls visit for every object in a value, with its path.
+func eachObject(value any, path string, visit func(path string, o jsonSchemaObject)) {
+	switch value := value.(type) {
+	case jsonSchemaObject:
+		visit(path, value)
+		for name, inner := range value {
+			eachObject(inner, path+"/"+name, visit)
+		}
+	case []any:
+		for _, inner := range value {
+			eachObject(inner, path+"/*", visit)
+		}
+	}
+}
+
+func TestJSONSchemaMessages(t *testing.T) {
+	root := readJSONSchema(t)
+	patterns, deprecated := 0, 0
+	check := func(path string, o jsonSchemaObject) {
+		if _, ok := o["pattern"].(string); ok && !strings.HasSuffix(path, "/not") {
+			patterns++
+			if message, _ := o["patternErrorMessage"].(string); !strings.HasPrefix(message, "must be ") {
+				t.Errorf("%s has a pattern with the message %q", path, message)
+			}
+		}
+		if o["deprecated"] == true {
+			deprecated++
+			if message, _ := o["deprecationMessage"].(string); message == "" {
+				t.Errorf("%s is deprecated without a message", path)
+			}
+		}
+	}
+	definitions := root["$defs"].(jsonSchemaObject)
+	for _, part := range []any{root["properties"], definitions["Pool"], definitions["Duration"], definitions["CPUs"]} {
+		eachObject(part, "", check)
+	}
+	if patterns < 40 || deprecated < 3 {
+		t.Errorf("found %d patterns and %d deprecated keys", patterns, deprecated)
+	}
+}
+
+func TestJSONSchemaDescriptions(t *testing.T) {
+	properties := readJSONSchema(t)["properties"].(jsonSchemaObject)
+	for _, f := range fields(t) {
+		key, inner, nested := strings.Cut(f.Key, ".")
+		if f.Reload == "" || f.OnlyVariable || !current(f) || key == "pools" {
+			continue
+		}
+		o := properties[key].(jsonSchemaObject)
+		if nested {
+			o = o["properties"].(jsonSchemaObject)[inner].(jsonSchemaObject)
+		}
+		want := "A change takes effect " + f.Reload.Meaning() + " (" + f.Reload.String() + ")."
+		if text := o["description"].(string); !strings.Contains(text, want) {
+			t.Errorf("%s: got %q, want %q in it", f.Key, text, want)
+		}
+	}
+}
+
+func TestJSONSchemaRestartPolicy(t *testing.T) {
+	spec := readJSONSchema(t)["$defs"].(jsonSchemaObject)["PodSpec"].(jsonSchemaObject)
+	policy := spec["properties"].(jsonSchemaObject)["restartPolicy"]
+	var offered []any
+	eachObject(policy, "", func(_ string, o jsonSchemaObject) {
+		if enum, ok := o["enum"].([]any); ok {
+			offered = append(offered, enum...)
+		}
+	})
+	if len(offered) != 1 || offered[0] != "Never" {
+		t.Errorf("editors offer %v, want only Never", offered)
+	}
+}
+
+// standardKeywords are the keywords of JSON Schema, draft 2020-12, that the export may use.
+var standardKeywords = strings.Fields(`$schema $id $ref $defs $comment title description default examples
+	deprecated type enum const allOf anyOf oneOf not if then else properties patternProperties propertyNames
+	additionalProperties required minProperties maxProperties items prefixItems minItems maxItems uniqueItems
+	contains pattern minLength maxLength format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf`)
+
+// typesOfKeywords are the types of the values that a keyword checks.
+var typesOfKeywords = map[string][]string{
+	"properties": {"object"}, "patternProperties": {"object"}, "additionalProperties": {"object"},
+	"required": {"object"}, "items": {"array"}, "pattern": {"string"}, "minLength": {"string"},
+	"minimum": {"number", "integer"}, "maximum": {"number", "integer"},
+}
+
+// strictProblems returns the problems that a strict validator reports about a schema: keywords
+// that the standard does not define, and keywords for a type that the schema does not allow.
+// inherited are the types that the outer schemas allow for the same value.
+func strictProblems(schema any, path string, inherited []string) (problems []string) {
+	o, ok := schema.(jsonSchemaObject)
+	if !ok {
+		return nil // true or false
+	}
+	types := inherited
+	switch stated := o["type"].(type) {
+	case string:
+		types = []string{stated}
+	case []any:
+		types = nil
+		for _, one := range stated {
+			types = append(types, one.(string))
+		}
+	}
+	for keyword, value := range o {
+		// Check the keyword.
+		if !slices.Contains(standardKeywords, keyword) {
+			problems = append(problems, path+": unknown keyword "+keyword)
+		}
+		needed := typesOfKeywords[keyword]
+		if needed != nil && !slices.ContainsFunc(needed, func(t string) bool { return slices.Contains(types, t) }) {
+			problems = append(problems, path+": no type for "+keyword)
+		}
+
+		// Check the schemas in it.
+		switch keyword {
+		case "properties", "patternProperties", "$defs":
+			for name, inner := range value.(jsonSchemaObject) {
+				problems = append(problems, strictProblems(inner, path+"/"+name, nil)...)
+			}
+		case "items", "additionalProperties", "contains":
+			problems = append(problems, strictProblems(value, path+"/"+keyword, nil)...)
+		case "not", "if", "then", "else":
+			problems = append(problems, strictProblems(value, path+"/"+keyword, types)...)
+		case "allOf", "anyOf", "oneOf":
+			for _, inner := range value.([]any) {
+				problems = append(problems, strictProblems(inner, path+"/"+keyword, types)...)
+			}
+		}
+	}
+	return problems
+}
+
+func TestStandardJSONSchema(t *testing.T) {
+	text, err := schema.StandardJSONSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var standard jsonSchemaObject
+	if err := json.Unmarshal(text, &standard); err != nil {
+		t.Fatal(err)
+	}
+	if problems := strictProblems(standard, "", nil); len(problems) > 0 {
+		t.Errorf("got\n%s\nwant no problem of a strict validator", strings.Join(problems, "\n"))
+	}
+
+	// The other form differs in the keywords of editors only.
+	editors := readJSONSchema(t)
+	if len(strictProblems(editors, "", nil)) == 0 {
+		t.Error("the schema for editors has no keyword of editors, so this test shows nothing")
+	}
+	delete(editors, "$comment")
+	eachObject(editors, "", func(_ string, o jsonSchemaObject) {
+		delete(o, "patternErrorMessage")
+		delete(o, "deprecationMessage")
+	})
+	if !reflect.DeepEqual(standard, editors) {
+		t.Error("the schemas differ in more than the keywords of editors")
+	}
+}
