@@ -46,7 +46,7 @@ func (a *adopter) count() int {
 
 func (a *adopter) LeavesJobs() bool { return true }
 
-func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]runtime.Found, error) {
+func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]runtime.Instance, error) {
 	a.mu.Lock()
 	slow := a.slow
 	a.mu.Unlock()
@@ -61,7 +61,7 @@ func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]r
 	if err != nil {
 		return nil, err
 	}
-	var adopted []runtime.Found
+	var adopted []runtime.Instance
 	for _, f := range all {
 		if mine(f.Pool) && (a.repeats || !a.taken[f.ID]) {
 			a.taken[f.ID] = true
@@ -75,35 +75,37 @@ func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]r
 func unset(string) (string, bool) { return "", false }
 
 // playAdopter runs a story with an adopter in a bubble of virtual time.
-func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *stage, a *adopter)) {
+func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *fixture, a *adopter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		st := newStage(t, s)
+		st := newFixture(t, s)
 		a := &adopter{Executor: st.engine, taken: map[string]bool{}}
 		st.pool = runtime.NewPool(s, runtime.Parts{
 			Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
-			Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Log:      slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Recorder: st.recorder, InFlight: st.countBegun,
 		})
 		story(st, a)
-		st.stop(errors.New("the story is over"))
+		st.stop(errors.New("the test is over"))
 		if err := st.end(); err != nil {
 			t.Error(err)
 		}
+		st.wantAllEnded()
 	})
 }
 
-// orphan puts an instance of the agent that is gone there.
-func orphan(st *stage, id, pool string, script runtimetest.Script, age time.Duration) {
-	job := runtime.Job{ID: id, Subject: "deployment-of-" + id, Pool: pool, Agent: gone}
-	st.cloud.Know(job, runtimetest.Definition("sleep 60"))
-	st.engine.Script(id, script)
+// orphan adds an instance that the agent that is gone has started at that age.
+func orphan(st *fixture, id, pool string, script runtimetest.Script, age time.Duration) {
+	job := runtime.Job{ID: id, WorkflowID: "deployment-of-" + id, Pool: pool, Agent: gone}
+	st.cloud.AddClaimed(job, runtimetest.Definition("sleep 60"))
+	st.engine.SetScript(id, script)
 	st.engine.Adopt(&job, time.Now().Add(-age))
 }
 
 func TestAdoptOrphans(t *testing.T) {
 	long, short := runtimetest.Script{Running: 5 * time.Minute}, runtimetest.Script{Running: time.Second}
 	t.Run("at the start", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, _ *adopter) {
+		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
 			orphan(st, "running", spec().Key(), long, time.Minute)
 			orphan(st, "ended", spec().Key(), short, 3*time.Second)
 			orphan(st, "elsewhere", "another-key", long, time.Minute)
@@ -113,15 +115,15 @@ func TestAdoptOrphans(t *testing.T) {
 			if len(st.cloud.Queued()) != 1 {
 				t.Error("the adopted job takes no slot")
 			}
-			st.wantDeeds("ended", "was adopted", "remove", "removed")
+			st.wantOperations("ended", "was adopted", "remove", "removed")
 			wait(5 * time.Minute)
-			st.wantDeeds("running", "was adopted", "remove", "removed")
-			st.wantDeeds("a", "start", "started", "remove", "removed")
-			st.wantDeeds("elsewhere", "was adopted")
+			st.wantOperations("running", "was adopted", "remove", "removed")
+			st.wantOperations("a", "start", "started", "remove", "removed")
+			st.wantOperations("elsewhere", "was adopted")
 		})
 	})
 	t.Run("while the pool runs", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, a *adopter) {
+		playAdopter(t, spec(), func(st *fixture, a *adopter) {
 			a.repeats = true
 			st.start()
 			wait(10 * time.Minute)
@@ -129,19 +131,37 @@ func TestAdoptOrphans(t *testing.T) {
 			orphan(st, "ended", spec().Key(), short, time.Minute)
 			wait(21 * time.Second)
 			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
-				t.Errorf("the pool attends %+v", jobs)
+				t.Errorf("the pool has the jobs %+v", jobs)
 			}
 			wait(6 * time.Minute)
-			st.wantDeeds("running", "was adopted", "remove", "removed")
-			st.wantDeeds("ended", "was adopted", "remove", "removed")
+			st.wantOperations("running", "was adopted", "remove", "removed")
+			st.wantOperations("ended", "was adopted", "remove", "removed")
 			if n := strings.Count(st.log.String(), "job adopted"); n != 1 {
 				t.Errorf("the job was adopted %d times:\n%s", n, st.log)
 			}
 		})
 	})
+	t.Run("adopted job keeps its start time", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
+			orphan(st, "running", spec().Key(), runtimetest.Script{Running: 5 * time.Minute}, 2*time.Minute)
+			orphan(st, "future", spec().Key(), runtimetest.Script{Running: time.Hour}, -time.Minute)
+			started := time.Now().Add(-2 * time.Minute)
+			st.start()
+			wait(time.Second)
+			jobs := st.pool.State().Jobs
+			if len(jobs) != 2 || !jobs[1].Since.Equal(started) || jobs[0].Since.After(time.Now()) {
+				t.Errorf("got jobs %+v, want one started at %s, and none in the future", jobs, started)
+			}
+			wait(4 * time.Minute)
+			if log := st.log.String(); !strings.Contains(log, "job=running generation=0 duration=5m0s") {
+				t.Errorf("the log does not count the job's duration from its start:\n%s", log)
+			}
+		})
+	})
 	t.Run("outcome is left to the runner", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, _ *adopter) {
-			orphan(st, "running", spec().Key(), runtimetest.Script{Running: time.Minute, Exit: runtime.Exit{Code: 137}}, 0)
+		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
+			orphan(st, "running", spec().Key(),
+				runtimetest.Script{Running: time.Minute, Exit: runtime.Exit{Code: 137}}, 0)
 			st.start()
 			wait(5 * time.Minute)
 			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 0 {
@@ -149,9 +169,9 @@ func TestAdoptOrphans(t *testing.T) {
 			}
 		})
 	})
-	t.Run("pool that drains adopts nothing", func(t *testing.T) {
-		playAdopter(t, spec(most(2)), func(st *stage, a *adopter) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+	t.Run("pool that drains begins no attempt to adopt", func(t *testing.T) {
+		playAdopter(t, spec(most(2)), func(st *fixture, a *adopter) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.cloud.Queue("a")
 			st.start()
 			wait(time.Second)
@@ -159,17 +179,17 @@ func TestAdoptOrphans(t *testing.T) {
 			calls := a.count()
 			orphan(st, "running", spec().Key(), long, 0)
 			wait(10 * time.Minute)
-			st.wantDeeds("running", "was adopted")
+			st.wantOperations("running", "was adopted")
 			if n := a.count() - calls; n > 0 {
-				t.Errorf("%d attempts to adopt while the pool drains", n)
+				t.Errorf("%d attempts to adopt while the pool drains, want none", n)
 			}
 			st.pool.Tune(spec(most(2)))
 			wait(10 * time.Minute)
-			st.wantDeeds("running", "was adopted", "remove", "removed")
+			st.wantOperations("running", "was adopted", "remove", "removed")
 		})
 	})
 	t.Run("pool that is revived during an adoption polls", func(t *testing.T) {
-		playAdopter(t, spec(most(2)), func(st *stage, a *adopter) {
+		playAdopter(t, spec(most(2)), func(st *fixture, a *adopter) {
 			st.start()
 			orphan(st, "running", spec().Key(), runtimetest.Script{Running: time.Hour}, 0)
 			a.mu.Lock()
@@ -179,16 +199,16 @@ func TestAdoptOrphans(t *testing.T) {
 			st.pool.Drain()
 			wait(20 * time.Second)
 			if jobs := st.pool.State().Jobs; len(jobs) != 1 {
-				t.Fatalf("the pool attends %+v", jobs)
+				t.Fatalf("the pool has the jobs %+v", jobs)
 			}
 			st.pool.Tune(spec(most(2)))
 			st.cloud.Queue("a")
 			wait(5 * time.Minute)
-			st.wantDeeds("a", "start", "started", "remove", "removed")
+			st.wantOperations("a", "start", "started", "remove", "removed")
 		})
 	})
-	t.Run("drained pool waits for no adoption", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, a *adopter) {
+	t.Run("draining cancels an adoption", func(t *testing.T) {
+		playAdopter(t, spec(), func(st *fixture, a *adopter) {
 			st.start()
 			a.mu.Lock()
 			a.slow = 10 * time.Second
@@ -205,42 +225,44 @@ func TestAdoptOrphans(t *testing.T) {
 		})
 	})
 	t.Run("failures are logged once", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, a *adopter) {
+		playAdopter(t, spec(), func(st *fixture, a *adopter) {
 			a.fail(errors.New("the API server is slow"))
 			orphan(st, "running", spec().Key(), long, 0)
 			st.start()
 			wait(10 * time.Minute)
-			st.wantDeeds("running", "was adopted", "remove", "removed")
+			st.wantOperations("running", "was adopted", "remove", "removed")
 			a.fail(nil)
 			wait(time.Minute)
 			log := st.log.String()
-			if strings.Count(log, `level=WARN msg="cannot adopt`) != 1 || strings.Count(log, "adoption of jobs resumed") != 1 {
+			if strings.Count(log, `level=WARN msg="cannot adopt`) != 1 ||
+				strings.Count(log, "adoption of jobs resumed") != 1 {
 				t.Errorf("the log:\n%s", log)
 			}
 		})
 	})
 }
 
-func TestSweepBesidePolls(t *testing.T) {
-	play(t, spec(), func(t *testing.T, st *stage) {
-		st.engine.Otherwise(runtimetest.Script{Running: time.Second})
-		for _, id := range []string{"old-1", "old-2", "old-3"} {
-			st.engine.Script(id, runtimetest.Script{Running: time.Second, Hung: true})
-			st.engine.Adopt(&runtime.Job{ID: id, Pool: spec().Key(), Agent: "agent-1"}, time.Now().Add(-time.Hour))
+func TestSweepInBackground(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *fixture) {
+		st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second})
+		for i, id := range []string{"old-1", "old-2", "old-3"} { // the engine lists them in this order
+			started := time.Now().Add(-time.Hour + time.Duration(i)*time.Second)
+			st.engine.SetScript(id, runtimetest.Script{Running: time.Second, Hung: true})
+			st.engine.Adopt(&runtime.Job{ID: id, Pool: spec().Key(), Agent: "agent-1"}, started)
 		}
 		st.cloud.Queue("a")
 		st.start()
 		wait(10 * time.Second)
-		st.wantDeeds("a", "start", "started", "remove", "removed")
-		st.wantDeeds("old-1", "was adopted", "remove")
+		st.wantOperations("a", "start", "started", "remove", "removed")
+		st.wantOperations("old-1", "was adopted", "remove")
 	})
 }
 
-func TestStopLeavesJobs(t *testing.T) {
+func TestLeavesInstance(t *testing.T) {
 	forever := runtimetest.Script{Running: runtimetest.Forever, OnTerm: runtime.Exit{Code: 143}}
-	t.Run("running jobs go on", func(t *testing.T) {
-		playAdopter(t, spec(most(2)), func(st *stage, a *adopter) {
-			st.engine.Otherwise(forever)
+	t.Run("running jobs continue", func(t *testing.T) {
+		playAdopter(t, spec(most(2)), func(st *fixture, a *adopter) {
+			st.engine.SetDefaultScript(forever)
 			orphan(st, "adopted", spec().Key(), forever, 0)
 			st.cloud.Queue("a")
 			st.start()
@@ -249,47 +271,49 @@ func TestStopLeavesJobs(t *testing.T) {
 			if err := st.end(); err != nil {
 				t.Error(err)
 			}
-			st.wantDeeds("a", "start", "started")
-			st.wantDeeds("adopted", "was adopted")
+			st.wantOperations("a", "start", "started")
+			st.wantOperations("adopted", "was adopted")
 			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 1 { // of step 0
 				t.Errorf("reports at %v", calls)
 			}
-			if !strings.Contains(st.log.String(), "the next agent adopts it") {
+			if !strings.Contains(st.log.String(), "left running for the next agent") {
 				t.Errorf("the log:\n%s", st.log)
 			}
 
 			// The next agent.
-			log := st.log
-			next := newStage(t, spec(most(2)))
+			next := newFixture(t, spec(most(2)))
 			next.engine = st.engine
 			next.pool = runtime.NewPool(spec(most(2)), runtime.Parts{
-				Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset, Log: slog.New(slog.NewTextHandler(log, nil)),
+				Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
+				Log:      slog.New(slog.NewTextHandler(next.log, nil)),
+				Recorder: next.recorder, InFlight: next.countBegun,
 			})
 			next.start()
 			wait(time.Minute)
 			if jobs := next.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "a" {
-				t.Errorf("the next agent attends %+v", jobs)
+				t.Errorf("the next agent has the jobs %+v", jobs)
 			}
-			next.stop(errors.New("the story is over"))
+			next.stop(errors.New("the test is over"))
 			if err := next.end(); err != nil {
 				t.Error(err)
 			}
+			next.wantAllEnded()
 		})
 	})
 	t.Run("cancelled job is stopped", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, _ *adopter) {
-			st.engine.Otherwise(forever)
+		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
+			st.engine.SetDefaultScript(forever)
 			st.cloud.Queue("a")
 			st.start()
 			wait(time.Minute)
-			st.cloud.Answer("a", runtime.Ended)
+			st.cloud.SetJobStatus("a", runtime.Cancelled)
 			wait(time.Minute)
-			st.wantDeeds("a", "start", "started", "remove", "term", "removed")
+			st.wantOperations("a", "start", "started", "remove", "term", "removed")
 		})
 	})
 	t.Run("job that has not begun is reported as failed", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *stage, _ *adopter) {
-			st.engine.Otherwise(runtimetest.Script{Starting: time.Hour})
+		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Hour})
 			st.cloud.Queue("a")
 			st.start()
 			wait(time.Minute)

@@ -7,47 +7,48 @@ import (
 	"time"
 )
 
-// Back-off of a pool whose jobs fail before their first step.
+// Backoff of a pool whose jobs fail before their first step.
 const (
-	startFailures     = 2               // in a row, after which the pool backs off
-	firstStartBackoff = 5 * time.Second // doubles with each job that fails after it
-	lastStartBackoff  = 5 * time.Minute // ceiling of these
+	startFailures   = 2               // in a row, after which the pool backs off
+	startBackoffMin = 5 * time.Second // doubles with each further failed job
+	startBackoffMax = 5 * time.Minute
 )
 
-// starts counts the jobs in a row that failed before their first step for a
-// reason that is not their own. Such a reason fails every job of the queue.
+// starts counts the jobs in a row that failed before their first step and not by their
+// own fault. Their reason fails every job of the queue.
 //
-//  1. After the first, the pool claims the next job only when no other one is
-//     still being started.
-//  2. From the second on, the pool also pauses before each claim: five seconds, and
-//     twice as long after each further job, up to five minutes. A job that was
-//     claimed before the pause began does not lengthen it.
-//  3. A job that gets past its start ends both. Other settings for jobs end the
-//     pause alone, because they may be the cure.
+//  1. After the first failure, the pool claims a job only while no other job starts.
+//  2. From the second failure on, the pool also backs off before each claim: five seconds,
+//     and twice as long after each further failure, up to five minutes. A job that was
+//     claimed before a backoff began does not extend it.
+//  3. A job that has started ends both. New settings for jobs end only the backoff,
+//     because they may fix the reason.
 //
-// A job that fails for a reason of its own (see [ErrJob]), or that is cancelled,
-// counts as neither a failure nor a success.
+// A job that fails by its own fault ([ErrJobFault]), or that is cancelled, counts as
+// neither a failure nor a success.
 type starts struct {
 	failed  int           // in a row
-	backoff time.Duration // length of the last pause; 0 is none
-	paused  time.Time     // when it began
-	hold    NextPoll      // its end and reason; may be past
+	backoff time.Duration // length of the last backoff; 0 before the first
+	began   time.Time     // of the last backoff
+	hold    NextPoll      // end and reason of the last backoff; may be past
 }
 
 // startFailed counts a job that failed before its first step.
-func (p *Pool) startFailed(l *life, reason error) {
+func (p *Pool) startFailed(r *jobRun, reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.check.ended = time.Time{} // what the last check found no longer counts
-	p.starts.failed++           // 1. From the first on, turn waits for the job that starts.
-	if p.starts.failed < startFailures || l.since.Before(p.starts.paused) {
+
+	// 1. From the first failure on, next waits for the job that starts.
+	p.check.ended = time.Time{} // the last check of the executor is outdated
+	p.starts.failed++
+	if p.starts.failed < startFailures || r.startedAt.Before(p.starts.began) {
 		return
 	}
 
-	// 2. From the second on, pause.
+	// 2. From the second failure on, back off.
 	now := time.Now()
-	p.starts.paused = now
-	p.starts.backoff = min(max(2*p.starts.backoff, firstStartBackoff), lastStartBackoff)
+	p.starts.began = now
+	p.starts.backoff = min(max(2*p.starts.backoff, startBackoffMin), startBackoffMax)
 	p.starts.hold = NextPoll{
 		At: now.Add(p.starts.backoff),
 		Reason: fmt.Sprintf("%d jobs in a row failed before their first step, so one job is tried at a time: %v",
@@ -57,74 +58,73 @@ func (p *Pool) startFailed(l *life, reason error) {
 		"failures", p.starts.failed, "retry_in", p.starts.backoff, "error", reason)
 }
 
-// startSucceeded notes that a job is past its start, if that was not known yet.
-func (p *Pool) startSucceeded(l *life) {
+// startSucceeded records that a job has started, unless that is recorded already.
+func (p *Pool) startSucceeded(r *jobRun) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l.past {
+	if r.step0Done {
 		return
 	}
-	l.past = true
+	r.step0Done = true
 	if p.starts.failed == 0 {
 		return
 	}
 	if p.starts.failed >= startFailures {
-		p.log.Info("polling resumed: a job is past its start", "job", l.job.ID)
+		p.log.Info("polling resumed: a job has started", "job", r.job.ID)
 	}
 	p.starts = starts{} // 3.
-	p.poke()
+	p.wake()
 }
 
-// retryStart ends the pause after failed starts when the settings that jobs are
-// started with have changed from before. One job at a time is tried until one
-// gets past its start. The caller holds the lock.
+// retryStart ends the backoff after failed starts if the settings for new jobs differ from
+// before. One job at a time is tried until one has started. The caller holds the lock.
 func (p *Pool) retryStart(before Tuning) {
 	if p.starts.failed == 0 || before.SameStart(p.spec.Tuning) {
 		return
 	}
 	p.starts = starts{failed: 1} // 3.
-	p.polls.soon()
+	p.polls.dueNow()
 }
 
-// starting reports whether a job is not past its start yet. The caller holds the
-// lock.
+// starting reports whether a job has not started yet. The caller holds the lock.
 func (p *Pool) starting() bool {
-	for _, l := range p.lives {
-		if !l.past {
+	for _, r := range p.runs {
+		if !r.step0Done {
 			return true
 		}
 	}
 	return false
 }
 
-// startEnded counts a start that failed with err, unless the reason is the job's
-// own, or the job was stopped.
-func (l *life) startEnded(ctx context.Context, err error) {
-	fetched := len(l.job.Definition.Raw) > 0
+// countFailedStart counts a start that failed with err, unless it failed by the job's own
+// fault or the job was stopped.
+func (r *jobRun) countFailedStart(ctx context.Context, err error) {
+	fetched := len(r.job.Definition.Raw) > 0
 	switch {
-	case ctx.Err() != nil, errors.Is(err, errCancelled), errors.Is(err, ErrJob), errors.Is(err, ErrGone) && fetched:
+	case ctx.Err() != nil, errors.Is(err, errCancelled), errors.Is(err, ErrJobFault),
+		errors.Is(err, ErrGone) && fetched:
 	default:
-		l.pool.startFailed(l, err)
+		r.pool.startFailed(r, err)
 	}
 }
 
-// runnerEnded counts a job whose runner has ended. One that ended before its first
-// step without reporting how has failed to start: the runner is of another
-// release, has no memory, or cannot reach the service.
-func (l *life) runnerEnded(ctx context.Context, e end) {
+// countEnd counts a job whose instance has ended. If it ended before its first step and
+// the runner did not report the outcome, the job has failed to start: the runner is of
+// another release, has no memory, or cannot reach the service.
+func (r *jobRun) countEnd(ctx context.Context, end instanceEnd) {
 	switch {
-	case ctx.Err() != nil, l.isPast():
-	case e.err == nil && (e.exit.Code == CodeSucceeded || e.exit.Code == CodeSucceededUnreported):
-		l.pool.startSucceeded(l)
-	case e.err == nil && (e.exit.Code == CodeFailed || e.exit.Code == CodeGone):
+	case ctx.Err() != nil, r.hasStarted():
+	case end.err == nil && (end.exit.Code == CodeSucceeded || end.exit.Code == CodeSucceededUnreported):
+		r.pool.startSucceeded(r)
+	case end.err == nil && (end.exit.Code == CodeFailed || end.exit.Code == CodeGone):
 	default:
-		l.pool.startFailed(l, errors.New(epitaph(e.exit, e.err)))
+		r.pool.startFailed(r, errors.New(describeExit(end.exit, end.err)))
 	}
 }
 
-// isPast reports whether the job is past its start.
-func (l *life) isPast() bool {
-	l.pool.mu.Lock()
-	defer l.pool.mu.Unlock()
-	return l.past
+// hasStarted reports whether the runner has reported the end of step 0.
+func (r *jobRun) hasStarted() bool {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	return r.step0Done
 }

@@ -16,8 +16,8 @@ func TestStartBackoff(t *testing.T) {
 	gone := errors.New("the engine is gone")
 	cannotStart := runtimetest.Script{Fail: gone}
 	t.Run("two jobs fail, then one at a time after 5 s doubling to 5 min", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(cannotStart)
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(cannotStart)
 			st.queue(30)
 			st.start()
 			st.wantClaimed(30, 2)
@@ -30,54 +30,55 @@ func TestStartBackoff(t *testing.T) {
 				claimed++
 				st.wantClaimed(30, claimed)
 			}
-			if why := st.pool.State().Why; !strings.Contains(why, "11 jobs in a row") || !strings.Contains(why, gone.Error()) {
+			if why := st.pool.State().Reason; !strings.Contains(why, "11 jobs in a row") ||
+				!strings.Contains(why, gone.Error()) {
 				t.Errorf("the reason is %q", why)
 			}
-			st.engine.Otherwise(runtimetest.Script{Running: time.Second})
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second})
 			wait(6 * time.Minute)
 			st.wantClaimed(30, 30)
 			if state := st.pool.State(); state.Phase != runtime.PoolPolling {
-				t.Errorf("the pool is %s after a job got past its start", state.Phase)
+				t.Errorf("the pool is %s after a job has started", state.Phase)
 			}
 		})
 	})
 	t.Run("pool of eight tries one job at a time", func(t *testing.T) {
-		play(t, spec(most(8)), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: time.Minute, Fail: gone})
+		play(t, spec(most(8)), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Minute, Fail: gone})
 			st.queue(30)
 			st.start()
 			wait(time.Minute) // eight were being started
 			st.wantClaimed(30, 8)
-			st.wantPaused(5 * time.Second) // and count as one row
+			st.wantPaused(5 * time.Second) // and count as one series
 			wait(5*time.Second + 30*time.Second)
 			st.wantClaimed(30, 9) // the probe is being started
 			wait(30 * time.Second)
 			st.wantPaused(10 * time.Second)
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			wait(10 * time.Second)
 			st.wantClaimed(30, 9+8)
 		})
 	})
 	t.Run("single failure delays nothing", func(t *testing.T) {
-		play(t, spec(most(4)), func(t *testing.T, st *stage) {
-			st.engine.Script("job-0", cannotStart)
+		play(t, spec(most(4)), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("job-0", cannotStart)
 			st.queue(5)
 			st.start()
 			st.wantClaimed(5, 5)
 		})
 	})
-	t.Run("jobs that fail by themselves delay nothing", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJob)})
+	t.Run("jobs that fail by their own fault delay nothing", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJobFault)})
 			st.queue(30)
 			st.start()
 			st.wantClaimed(30, 30)
 		})
 	})
-	t.Run("jobs that fail by themselves do not end the row", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(cannotStart)
-			st.engine.Script("job-1", runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJob)})
+	t.Run("jobs that fail by their own fault do not end the series", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(cannotStart)
+			st.engine.SetScript("job-1", runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJobFault)})
 			st.queue(30)
 			st.start()
 			st.wantClaimed(30, 3)
@@ -85,7 +86,7 @@ func TestStartBackoff(t *testing.T) {
 	})
 	t.Run("definition that cannot be fetched counts", func(t *testing.T) {
 		for _, refusal := range []error{errors.New("403 forbidden"), runtime.ErrGone} {
-			play(t, spec(), func(t *testing.T, st *stage) {
+			play(t, spec(), func(t *testing.T, st *fixture) {
 				st.cloud.Fail(runtimetest.Define, 30, refusal)
 				st.queue(30)
 				st.start()
@@ -95,22 +96,23 @@ func TestStartBackoff(t *testing.T) {
 		}
 	})
 	t.Run("runner that ends before its first step counts", func(t *testing.T) {
-		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeFailedUnreported}, {Code: 137, Reason: "out of memory"}} {
-			play(t, spec(), func(t *testing.T, st *stage) {
-				st.engine.Otherwise(runtimetest.Script{Mute: true, Exit: exit})
+		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeFailedUnreported},
+			{Code: 137, Reason: "out of memory"}} {
+			play(t, spec(), func(t *testing.T, st *fixture) {
+				st.engine.SetDefaultScript(runtimetest.Script{Silent: true, Exit: exit})
 				st.queue(30)
 				st.start()
 				wait(time.Minute)
 				st.wantClaimed(30, 5)
-				if why := st.pool.State().Why; why == "" {
+				if why := st.pool.State().Reason; why == "" {
 					t.Error("the pause has no reason")
 				}
 			})
 		}
 	})
 	t.Run("runner that dies in a step does not count", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: 137}})
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: 137}})
 			st.queue(30)
 			st.start()
 			wait(time.Minute)
@@ -118,20 +120,20 @@ func TestStartBackoff(t *testing.T) {
 		})
 	})
 	t.Run("cancelled starts do not count", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: time.Hour})
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Hour})
 			st.queue(4)
 			for i := range 4 {
-				st.cloud.Answer(fmt.Sprint("job-", i), runtime.Ended)
+				st.cloud.SetJobStatus(fmt.Sprint("job-", i), runtime.Cancelled)
 			}
 			st.start()
-			wait(2*time.Minute + time.Second) // each is asked for after 30 s
+			wait(2*time.Minute + time.Second) // each is polled after 30 s
 			st.wantClaimed(4, 4)
 		})
 	})
-	t.Run("other settings for jobs end the pause and other edits do not", func(t *testing.T) {
-		play(t, in("/a"), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(cannotStart)
+	t.Run("other settings for jobs end the backoff and other edits do not", func(t *testing.T) {
+		play(t, in("/a"), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(cannotStart)
 			st.queue(30)
 			st.start()
 			wait(time.Minute) // in the pause of 40 s
@@ -143,15 +145,15 @@ func TestStartBackoff(t *testing.T) {
 			synctest.Wait()
 			st.wantClaimed(30, 6)
 			st.wantPaused(5 * time.Second)
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.pool.Tune(in("/c", most(3)))
 			synctest.Wait()
 			st.wantClaimed(30, 9)
 		})
 	})
 	t.Run("executor is checked again after a failed start", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Script("job-0", cannotStart)
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("job-0", cannotStart)
 			st.queue(1)
 			st.start()
 			if checks := len(st.engine.Checks()); checks != 2 {
@@ -159,16 +161,16 @@ func TestStartBackoff(t *testing.T) {
 			}
 		})
 	})
-	t.Run("adopted job says nothing about starts", func(t *testing.T) {
-		play(t, spec(most(2)), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour, Progress: []runtimetest.Beat{
+	t.Run("adopted job does not count as a start", func(t *testing.T) {
+		play(t, spec(most(2)), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour, Progress: []runtimetest.TimedProgress{
 				{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
 			}})
 			adopted := job("adopted")
 			adopted.Agent, adopted.Pool = "agent-1", spec().Key()
-			st.cloud.Know(adopted, runtimetest.Definition("sleep 3600"))
+			st.cloud.AddClaimed(adopted, runtimetest.Definition("sleep 3600"))
 			st.engine.Adopt(&adopted, time.Now())
-			st.engine.Otherwise(cannotStart)
+			st.engine.SetDefaultScript(cannotStart)
 			st.queue(30)
 			st.start()
 			wait(4 * time.Second)

@@ -5,31 +5,30 @@ import (
 	"time"
 )
 
-// Times of the check that precedes a poll.
+// Times of the check before a poll.
 const (
-	checkFresh = 5 * time.Second  // for which a check that found no problem counts
-	checkRetry = time.Second      // between two checks while the last one found a problem
-	checkLimit = 10 * time.Second // of one check
+	checkValid   = 5 * time.Second  // a check without a problem is valid for this long
+	checkRetry   = time.Second      // between two checks while the last one found a problem
+	checkTimeout = 10 * time.Second // of one check
 )
 
-// Checker is an optional interface of an [Executor] that can tell whether it is
-// able to start jobs.
+// Checker is an optional interface of an [Executor] that can check whether it is able to
+// start jobs.
 type Checker interface {
-	// Check returns nil if a job could be started now under these settings, and
-	// else an error of one line with the reason and the cure. It reports only
-	// what would fail every job, as far as that can be found at little cost, and
-	// starts nothing. A pool calls it before it polls, at most every five
-	// seconds, and every second while it reports a problem. It returns soon after
-	// the end of ctx, and is safe for concurrent use.
+	// Check returns nil if a job could be started now with these settings. Otherwise it
+	// returns an error of one line with the reason and the cure. It finds only problems
+	// that fail every job and that cost little to find, and starts nothing. A pool calls
+	// it before it polls, at most every five seconds, and every second while it returns
+	// an error. It returns soon after the end of ctx, and is safe for concurrent use.
 	Check(ctx context.Context, tuning Tuning) error
 }
 
-// check is what is known of the executor's ability to start jobs.
+// check is the result of the last check of the executor.
 type check struct {
 	ended   time.Time // of the last check; zero makes the next one due
-	problem error     // that it found; nil is none
+	problem error     // of the last check; nil if it found no problem
 	running bool      // a check is under way
-	began   time.Time // the one that is under way
+	began   time.Time // start of the check that is under way
 }
 
 // due returns when the next check is due.
@@ -37,27 +36,28 @@ func (c check) due() time.Time {
 	if c.problem != nil {
 		return c.ended.Add(checkRetry)
 	}
-	return c.ended.Add(checkFresh)
+	return c.ended.Add(checkValid)
 }
 
-// ability says whether a pool may poll, as far as its executor is concerned.
+// ability is whether the executor can start jobs.
 type ability int
 
 const (
-	able      ability = iota // the last check found no problem, and still counts
-	unchecked                // the last check counts no more, and another is under way
+	able      ability = iota // the last check found no problem, and is valid
+	unchecked                // the last check is outdated, and another is under way
 	unable                   // the last check found a problem
 )
 
-// examine returns the executor's ability, and begins a check if one is due: for a
-// pool that is about to poll, and for one that waits for the end of a problem.
-// Next is the time until another one is due; zero while one is under way, and if
-// the executor is not checked.
-func (p *Pool) examine(ctx context.Context, polls bool) (a ability, next time.Duration) {
+// checkExecutor returns the executor's ability, and begins a check if one is due: for a
+// pool that is about to poll, and for one that waits for the end of a problem. Next is the
+// time until another check is due; zero while one is under way, and for an executor that
+// is not a [Checker].
+func (p *Pool) checkExecutor(ctx context.Context, polls bool) (a ability, next time.Duration) {
+	// Begin a check if one is due.
 	checker, ok := p.parts.Executor.(Checker)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !ok || p.drain || !polls && p.check.problem == nil {
+	if !ok || p.draining || p.spec.Tuning.Paused || !polls && p.check.problem == nil {
 		return able, 0
 	}
 	now := time.Now()
@@ -66,6 +66,8 @@ func (p *Pool) examine(ctx context.Context, polls bool) (a ability, next time.Du
 		p.check.running, p.check.began = true, now
 		p.jobs.Go(func() { p.runCheck(ctx, checker) })
 	}
+
+	// Judge by the last check, and set when the loop turns again.
 	switch {
 	case p.check.problem != nil:
 		a = unable
@@ -75,19 +77,20 @@ func (p *Pool) examine(ctx context.Context, polls bool) (a ability, next time.Du
 	switch {
 	case p.check.running && a != able:
 		left = 0
-		p.due = p.check.began.Add(checkLimit)
+		p.due = p.check.began.Add(checkTimeout)
 	case a != able:
 		p.due = now.Add(left)
 	}
 	return a, max(0, left)
 }
 
-// runCheck checks the executor once and wakes the loop. The result of a check
-// under settings that have changed meanwhile is dropped: such a check is
-// cancelled, and another is due at once.
+// runCheck checks the executor once and wakes the loop. If the settings change
+// meanwhile, the check is cancelled, its result is dropped, and another check is due at
+// once.
 func (p *Pool) runCheck(ctx context.Context, checker Checker) {
+	// Check, until the settings change.
 	tuning, tuned := p.settings()
-	limited, cancel := context.WithTimeout(ctx, checkLimit)
+	limited, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	p.jobs.Go(func() {
 		select {
@@ -98,9 +101,10 @@ func (p *Pool) runCheck(ctx context.Context, checker Checker) {
 	})
 	err := checker.Check(limited, tuning)
 
+	// Record the result, and log a change.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.poke()
+	defer p.wake()
 	p.check.running = false
 	if ctx.Err() != nil || closed(tuned) {
 		return
@@ -109,9 +113,31 @@ func (p *Pool) runCheck(ctx context.Context, checker Checker) {
 	p.check.ended, p.check.problem = time.Now(), err
 	switch {
 	case err == nil && before != nil:
-		p.polls.soon() // it was due when the problem was found
+		p.polls.dueNow() // a poll was due when the problem was found
 		p.log.Info("polling resumed: the executor can start jobs again")
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		p.log.Warn("polling paused: the executor cannot start jobs", "error", err)
 	}
+}
+
+// canStart reports whether a check of the executor has found no problem within checkValid.
+// If the last check is older, it makes one.
+func (p *Pool) canStart(ctx context.Context) bool {
+	checker, ok := p.parts.Executor.(Checker)
+	if !ok {
+		return true
+	}
+	p.mu.Lock()
+	valid, running := p.check.problem == nil && time.Now().Before(p.check.due()), p.check.running
+	if !valid && !running {
+		p.check.running, p.check.began = true, time.Now()
+	}
+	p.mu.Unlock()
+	if valid || running { // the other loop's check ends soon
+		return valid
+	}
+	p.runCheck(ctx, checker)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.check.problem == nil && time.Now().Before(p.check.due())
 }

@@ -14,29 +14,29 @@ import (
 )
 
 // queue queues n jobs, job-0 and so on.
-func (st *stage) queue(n int) {
+func (st *fixture) queue(n int) {
 	for i := range n {
 		st.cloud.Queue(fmt.Sprint("job-", i))
 	}
 }
 
-// in is a pool whose runner lies in a folder.
+// in returns a pool whose runner is in a folder.
 func in(folder string, edits ...func(*runtime.Tuning)) runtime.PoolSpec {
-	return spec(append(edits, func(t *runtime.Tuning) { t.Place.WorkingDirectory = folder })...)
+	return spec(append(edits, func(t *runtime.Tuning) { t.Instance.WorkingDirectory = folder })...)
 }
 
-// wants is an engine that finds the runner in one folder only.
-func wants(folder string) func(context.Context, runtime.Tuning) error {
+// failsUnless returns a check of an engine that finds the runner in one folder only.
+func failsUnless(folder string) func(context.Context, runtime.Tuning) error {
 	return func(_ context.Context, t runtime.Tuning) error {
-		if t.Place.WorkingDirectory != folder {
-			return fmt.Errorf("there is no runner in %s: set working_directory", t.Place.WorkingDirectory)
+		if t.Instance.WorkingDirectory != folder {
+			return fmt.Errorf("there is no runner in %s: set working_directory", t.Instance.WorkingDirectory)
 		}
 		return nil
 	}
 }
 
 // wantClaimed checks how many of n queued jobs were claimed.
-func (st *stage) wantClaimed(n, want int) {
+func (st *fixture) wantClaimed(n, want int) {
 	st.t.Helper()
 	if claimed := n - len(st.cloud.Queued()); claimed != want {
 		st.t.Errorf("%d of %d jobs were claimed, want %d", claimed, n, want)
@@ -45,19 +45,25 @@ func (st *stage) wantClaimed(n, want int) {
 
 func TestExecutorCheck(t *testing.T) {
 	t.Run("pool does not poll while the check fails and resumes within a second", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("cannot reach the engine: start it") })
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.FailWhen(func(context.Context,
+				runtime.Tuning) error {
+				return errors.New("cannot reach the engine: start it")
+			})
 			st.queue(30)
 			st.start()
 			wait(time.Hour)
 			st.wantClaimed(30, 0)
 			state := st.pool.State()
-			if state.Phase != runtime.PoolPaused || state.Why == "" || !state.Until.IsZero() || state.ExecutorProblem != "cannot reach the engine: start it" {
+			if state.Phase != runtime.PoolPaused || state.Reason == "" || !state.Until.IsZero() ||
+				state.ExecutorProblem != "cannot reach the engine: start it" {
 				t.Errorf("the state is %+v, want paused with the problem and without an end", state)
 			}
-			st.wantFresh() // a wait for the executor is no standstill
-			if lines := strings.Count(st.log.String(), "cannot reach the engine"); lines != 1 || st.asked(runtimetest.Claim) != 0 {
-				t.Errorf("the problem was logged %d times and the service polled %d times, want 1 and 0", lines, st.asked(runtimetest.Claim))
+			st.wantNotOverdue() // a wait for the executor counts as progress
+			if lines := strings.Count(st.log.String(), "cannot reach the engine"); lines != 1 ||
+				st.asked(runtimetest.Claim) != 0 {
+				t.Errorf("the problem was logged %d times and the service polled %d times, want 1 and 0", lines,
+					st.asked(runtimetest.Claim))
 			}
 			st.engine.FailWhen(nil)
 			wait(time.Second)
@@ -73,7 +79,7 @@ func TestExecutorCheck(t *testing.T) {
 		})
 	})
 	t.Run("changed problem is logged again", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			begin := time.Now()
 			st.engine.FailWhen(func(context.Context, runtime.Tuning) error {
 				return fmt.Errorf("problem %d", int(time.Since(begin)/time.Minute))
@@ -81,21 +87,23 @@ func TestExecutorCheck(t *testing.T) {
 			st.start()
 			wait(150 * time.Second)
 			if log := st.log.String(); strings.Count(log, "polling paused") != 3 {
-				t.Errorf("three problems in a row are logged as\n%s", log)
+				t.Errorf("three problems are logged as\n%s", log)
 			}
 		})
 	})
 	t.Run("result counts for five seconds", func(t *testing.T) {
-		play(t, spec(func(t *runtime.Tuning) { t.PollingInterval = 100 * time.Millisecond }), func(t *testing.T, st *stage) {
-			st.start()
-			wait(time.Minute)
-			if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); polls < 500 || checks < 11 || checks > 13 {
-				t.Errorf("%d polls took %d checks, want 12", polls, checks)
-			}
-		})
+		play(t, spec(func(t *runtime.Tuning) { t.PollingInterval = 100 * time.Millisecond }),
+			func(t *testing.T, st *fixture) {
+				st.start()
+				wait(time.Minute)
+				if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); polls < 500 || checks < 11 ||
+					checks > 13 {
+					t.Errorf("%d polls took %d checks, want 12", polls, checks)
+				}
+			})
 	})
 	t.Run("idle pool checks once before each poll", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(time.Hour)
 			if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); checks != polls {
@@ -105,32 +113,32 @@ func TestExecutorCheck(t *testing.T) {
 	})
 	t.Run("edit that breaks the executor stops the queue and the edit back resumes it at once", func(t *testing.T) {
 		hourly := func(t *runtime.Tuning) { t.PollingInterval = time.Hour }
-		play(t, in("/good", hourly), func(t *testing.T, st *stage) {
-			st.engine.FailWhen(wants("/good"))
-			st.engine.Otherwise(runtimetest.Script{Running: 10 * time.Second})
+		play(t, in("/good", hourly), func(t *testing.T, st *fixture) {
+			st.engine.FailWhen(failsUnless("/good"))
+			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Second})
 			st.queue(11)
 			st.start()
 			wait(time.Second)
 			st.pool.Tune(in("/bad", hourly))
 			wait(30 * time.Minute)
 			st.wantClaimed(11, 1)
-			st.wantDeeds("job-0", "start", "started", "remove", "removed")
+			st.wantOperations("job-0", "start", "started", "remove", "removed")
 			if problem := st.pool.State().ExecutorProblem; !strings.Contains(problem, "/bad") {
 				t.Errorf("the problem is %q, want the folder", problem)
 			}
 			st.pool.Tune(in("/good", hourly))
-			synctest.Wait() // and no time passes
+			synctest.Wait() // and without a delay
 			st.wantClaimed(11, 2)
 			wait(2 * time.Minute)
 			st.wantClaimed(11, 11)
 			for i := range 11 {
-				st.wantDeeds(fmt.Sprint("job-", i), "start", "started", "remove", "removed")
+				st.wantOperations(fmt.Sprint("job-", i), "start", "started", "remove", "removed")
 			}
 		})
 	})
-	t.Run("job that was asked for before an edit starts with the settings that were checked", func(t *testing.T) {
-		play(t, in("/good"), func(t *testing.T, st *stage) {
-			st.engine.FailWhen(wants("/good"))
+	t.Run("job of a poll before an edit starts with the checked settings", func(t *testing.T) {
+		play(t, in("/good"), func(t *testing.T, st *fixture) {
+			st.engine.FailWhen(failsUnless("/good"))
 			st.queue(2)
 			release := st.cloud.Hang(runtimetest.Claim)
 			st.start()
@@ -138,13 +146,13 @@ func TestExecutorCheck(t *testing.T) {
 			release()
 			wait(time.Minute)
 			st.wantClaimed(2, 1)
-			st.wantDeeds("job-0", "start", "started", "remove", "removed")
+			st.wantOperations("job-0", "start", "started", "remove", "removed")
 		})
 	})
 	t.Run("check that hangs ends with an edit", func(t *testing.T) {
-		play(t, in("/hangs"), func(t *testing.T, st *stage) {
+		play(t, in("/hangs"), func(t *testing.T, st *fixture) {
 			st.engine.FailWhen(func(ctx context.Context, t runtime.Tuning) error {
-				if t.Place.WorkingDirectory == "/hangs" {
+				if t.Instance.WorkingDirectory == "/hangs" {
 					<-ctx.Done()
 					return errors.New("no answer")
 				}
@@ -153,19 +161,19 @@ func TestExecutorCheck(t *testing.T) {
 			st.queue(1)
 			st.start()
 			wait(5 * time.Second)
-			st.wantFresh()
+			st.wantNotOverdue()
 			st.wantClaimed(1, 0)
 			st.pool.Tune(in("/works"))
 			synctest.Wait()
 			st.wantClaimed(1, 1)
 			if strings.Contains(st.log.String(), "no answer") {
-				t.Error("the result of a check under the settings of before was used")
+				t.Error("the result of a check with the old settings was used")
 			}
 		})
 	})
-	t.Run("check that hangs has a limit and holds no stop", func(t *testing.T) {
+	t.Run("check that hangs has a limit and does not delay a stop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			st := newStage(t, spec())
+			st := newFixture(t, spec())
 			st.engine.FailWhen(func(ctx context.Context, _ runtime.Tuning) error {
 				<-ctx.Done()
 				return errors.New("no answer")
@@ -185,8 +193,8 @@ func TestExecutorCheck(t *testing.T) {
 		})
 	})
 	t.Run("drained pool ends while the check finds a problem", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.queue(1)
 			st.start()
 			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("gone") })
@@ -203,7 +211,7 @@ func TestExecutorCheck(t *testing.T) {
 	t.Run("pool that cannot start jobs takes no slot from one that can", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			slots := runtime.NewSlots(1)
-			broken, works := newStageWith(t, spec(), slots), newStageWith(t, spec(), slots)
+			broken, works := newFixtureWith(t, spec(), slots), newFixtureWith(t, spec(), slots)
 			broken.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("gone") })
 			broken.queue(3)
 			works.queue(20)
@@ -215,8 +223,8 @@ func TestExecutorCheck(t *testing.T) {
 			broken.engine.FailWhen(nil)
 			wait(time.Minute)
 			broken.wantClaimed(3, 3)
-			for _, st := range []*stage{broken, works} {
-				st.stop(errors.New("the story is over"))
+			for _, st := range []*fixture{broken, works} {
+				st.stop(errors.New("the test is over"))
 				st.end()
 			}
 		})
@@ -224,8 +232,8 @@ func TestExecutorCheck(t *testing.T) {
 	t.Run("pool that waits for a slot is checked before it polls", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			slots := runtime.NewSlots(1)
-			first, second := newStageWith(t, spec(), slots), newStageWith(t, spec(), slots)
-			first.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			first, second := newFixtureWith(t, spec(), slots), newFixtureWith(t, spec(), slots)
+			first.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			first.queue(1)
 			second.queue(1)
 			first.start()
@@ -237,8 +245,8 @@ func TestExecutorCheck(t *testing.T) {
 			second.engine.FailWhen(nil)
 			wait(time.Second)
 			second.wantClaimed(1, 1)
-			for _, st := range []*stage{first, second} {
-				st.stop(errors.New("the story is over"))
+			for _, st := range []*fixture{first, second} {
+				st.stop(errors.New("the test is over"))
 				st.end()
 			}
 		})

@@ -3,24 +3,26 @@ package runtime
 import (
 	"context"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// claimLimit bounds one claim. It is longer than any sensible request_timeout,
-// because it only guards against a Cloud that keeps no limit of its own.
+// claimLimit bounds one claim. It is longer than any useful request_timeout, because it
+// only guards against a Cloud without a timeout.
 const claimLimit = 10 * time.Minute
 
-// polls is what a pool knows of its polls.
+// polls is the state of a pool's polls.
 type polls struct {
 	next     NextPoll // when the next one is allowed
-	outdated bool     // next was set while a poll is under way, whose own answer may be older
+	outdated bool     // next was set during the poll that is under way, whose own result may be older
 
-	since        time.Time // start of the poll that is under way; zero if none is
+	since        time.Time // start of the poll that is under way; zero without one
 	answered     time.Time // when the service last answered a poll or a call about a job
-	failing      error     // why the last poll failed; nil if it did not
+	failing      error     // why the last poll failed; nil if it succeeded
 	failingSince time.Time // start of the first poll of this series of failures
 }
 
-// end notes the outcome of the poll that is under way.
+// end records the result of the poll that is under way.
 func (p *polls) end(err error) {
 	switch {
 	case err == nil:
@@ -31,105 +33,147 @@ func (p *polls) end(err error) {
 	p.failing, p.since = err, time.Time{}
 }
 
-// soon makes the next poll due at once, unless it is held.
-func (p *polls) soon() {
+// dueNow makes the next poll due at once, unless it is held.
+func (p *polls) dueNow() {
 	if p.next.Reason == "" {
 		p.next.At = time.Time{}
 	}
 }
 
-// claim polls once and starts the job of the answer, if there is one. The poll is
-// not cancelled by ctx, because its answer may be a job that no one else gets. The
-// slot becomes the job's, or is given back; until the answer is there it makes
-// room for another pool after a while.
+// claim polls once and starts the claimed job, if there is one.
+//
+//  1. The end of ctx does not cancel the poll, because its answer may be a job that the
+//     service gives to no other agent.
+//  2. Changes of the settings during the poll apply to its result.
+//  3. The slot becomes the job's, or is released. After slotGrace without an answer,
+//     another pool may use it.
 func (p *Pool) claim(ctx context.Context, granted *slot) {
 	started := false
 	defer func() {
 		if !started {
-			granted.leave()
+			granted.release()
 		}
 	}()
 
-	// Poll.
-	limited, cancel := context.WithTimeout(p.final, claimLimit)
+	// 1. Poll.
+	limited, cancel := context.WithTimeout(p.finalCtx, claimLimit)
 	defer cancel()
-	slow := time.AfterFunc(patience, granted.lend)
-	before, tuned := p.startPoll()
+	slow := time.AfterFunc(slotGrace, granted.share)
+	before, tuned, ok := p.startPoll()
+	if !ok {
+		slow.Stop()
+		return
+	}
 	claim, err := p.parts.Cloud.Claim(limited)
 	slow.Stop()
+	p.parts.Recorder.Poll(before.Name, pollResult(claim, err))
 
-	// Note the outcome. What was changed during the poll counts.
+	// 2. Record the result.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.polls.end(err)
 	if p.polls.next = claim.Next; p.polls.outdated {
 		p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
 	}
-	switch {
-	case err != nil, claim.Job == nil:
+	if err != nil || claim.Job == nil {
 		return
-	case p.lives[claim.Job.ID] != nil:
-		p.log.Warn("service handed out a job that is running here; ignored", "job", claim.Job.ID)
+	}
+	job := claim.Job
+	p.complement(job, before, closed(tuned))
+	if running := p.runs[job.ID]; running != nil {
+		if running.offer(job) {
+			return
+		}
+		p.log.Warn("service handed out a job that is running here; ignored", "job", job.ID)
 		if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
 			p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
 		}
 		return
 	}
 
-	// Start the job.
-	job := claim.Job
+	// 3. Start the job.
+	killpoint.Hit(killpoint.PollAnswered)
+	p.parts.Recorder.JobClaimed(job.PoolName, job.Kind)
+	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.WorkflowID)
+	if granted.keep() {
+		p.log.Info("poll was answered late and another pool uses its slot; "+
+			"the job exceeds the limit of all pools", "job", job.ID)
+	}
+	p.startRun(ctx, p.newRun(job, time.Now()), granted)
+	started = true
+}
+
+// pollResult returns the result of a poll.
+func pollResult(claim Claim, err error) PollResult {
+	switch {
+	case err != nil:
+		return PollFailed
+	case claim.Job == nil:
+		return PollEmpty
+	}
+	return PollClaimed
+}
+
+// complement fills in the fields of a job about its pool and agent. If the settings have
+// changed since the executor was checked, the job keeps those of the check. The caller holds
+// the lock.
+func (p *Pool) complement(job *Job, checked PoolSpec, changed bool) {
 	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
 	job.Agent = p.parts.Agent
 	job.Generation = p.spec.Generation
 	job.Service = p.spec.Identity.Service
 	job.Tuning = p.spec.Tuning
-	if closed(tuned) { // the executor was checked under the settings of before
-		job.Tuning.Place, job.Tuning.CA = before.Place, before.CA
+	if changed {
+		job.Tuning.Instance, job.Tuning.CA = checked.Tuning.Instance, checked.Tuning.CA
 	}
-	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.Subject)
-	if granted.keep() {
-		p.log.Info("poll was answered late and its slot is used by another pool; "+
-			"the job runs beyond the limit of all pools", "job", job.ID)
-	}
-	p.begin(ctx, job, "", granted)
-	started = true
 }
 
-// startPoll notes that a poll begins, and returns the settings in force, with a
-// channel that is closed when there are others.
-func (p *Pool) startPoll() (Tuning, <-chan struct{}) {
+// startPoll records that a poll begins, and returns the spec in force, with a channel
+// that is closed when it changes. It reports false if a single run must not poll, because
+// leased work runs or is being acquired.
+func (p *Pool) startPoll() (PoolSpec, <-chan struct{}, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.spec.Tuning.SingleRun && (p.leasing.acquiring || p.leasedRuns() > 0) {
+		return PoolSpec{}, nil, false
+	}
 	now := time.Now()
 	p.polls.since, p.polls.outdated = now, false
 	p.due = now.Add(claimLimit)
-	return p.spec.Tuning, p.tuned
+	return p.spec, p.tuned, true
 }
 
-// begin starts the life of a job, in an environment that exists already if id
-// is not empty, and gives its slot back afterwards. The caller holds the lock.
-func (p *Pool) begin(ctx context.Context, job *Job, id string, granted *slot) {
-	l := &life{
-		pool: p, job: job, id: id, adopted: id != "", past: id != "", since: time.Now(), phase: Claimed,
+// newRun returns the run of a job. The caller holds the lock.
+func (p *Pool) newRun(job *Job, since time.Time) *jobRun {
+	return &jobRun{
+		pool: p, job: job, startedAt: since, phase: Claimed, stepEnded: make(chan struct{}),
 		log: p.log.With("job", job.ID, "generation", job.Generation),
 	}
-	p.lives[job.ID] = l
+}
+
+// startRun runs a job in a goroutine and releases its slot afterwards. A job that an earlier
+// run has started does not count as the single run. The caller holds the lock.
+func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
+	earlier := r.adopted || r.recovery != nil
+	p.runs[r.job.ID] = r
 	if p.parts.InFlight != nil {
 		p.parts.InFlight(+1)
 	}
 	p.jobs.Go(func() {
-		gone := l.run(ctx)
+		gone := r.runJob(ctx)
 		if gone && p.parts.InFlight != nil {
 			p.parts.InFlight(-1)
 		}
-		granted.leave()
+		granted.release()
+		killpoint.Hit(killpoint.SlotFreed)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.lives, job.ID)
-		if id == "" {
-			p.done++ // an adopted job is not what a single run was started for
+		delete(p.runs, r.job.ID)
+		if !earlier {
+			p.ended++
 		}
-		p.polls.soon() // the next job may be waiting
-		p.poke()
+		p.idleSince = time.Now()
+		p.polls.dueNow() // the service may have the next job
+		p.wake()
 	})
 }

@@ -10,8 +10,8 @@ import (
 
 func TestClaim(t *testing.T) {
 	t.Run("a job that is handed out again is ignored, and the next poll waits for the interval", func(t *testing.T) {
-		play(t, spec(most(3)), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.cloud.Queue("a", "a", "a")
 			st.start()
 			if asked := st.asked(runtimetest.Claim); asked != 2 {
@@ -21,15 +21,15 @@ func TestClaim(t *testing.T) {
 			if asked := st.asked(runtimetest.Claim); asked != 3 {
 				t.Errorf("%d polls a minute later, want 3", asked)
 			}
-			st.wantDeeds("a", "start", "started")
+			st.wantOperations("a", "start", "started")
 			if ignored := strings.Count(st.log.String(), "running here; ignored"); ignored != 2 {
 				t.Errorf("it is logged %d times, want 2:\n%s", ignored, st.log)
 			}
 		})
 	})
-	t.Run("a job that is handed out again leaves what the service asked for", func(t *testing.T) {
-		play(t, spec(most(3)), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: 2 * time.Hour})
+	t.Run("a job that is handed out again keeps a Retry-After", func(t *testing.T) {
+		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: 2 * time.Hour})
 			st.cloud.RetryAfter(10 * time.Minute)
 			st.cloud.Queue("a", "a")
 			st.start()

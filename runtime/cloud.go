@@ -2,51 +2,54 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Cloud is what a pool asks of a service. Implementations are safe for
-// concurrent use and limit each call in time themselves; a context bounds the
-// whole of a call, its retries included.
+// Cloud is the service as a pool uses it. Implementations are safe for concurrent use and
+// apply their own timeouts; a context bounds a call with its retries.
 //
 // A Cloud owns the schedule of polls: the polling interval, the Retry-After of the
 // service, the retries of a poll that failed, and the circuit breaker. It logs polls
 // that fail, and the first that succeeds again.
 type Cloud interface {
-	// Claim polls once for a job. It has a side effect: what it returns belongs to
-	// the caller, and an answer that gets lost is a job that gets lost. So it
-	// never repeats a request that may have been understood, and callers do not
-	// cancel it. Claim.Next is filled in also when there is an error.
+	// Claim polls once for a job. It has a side effect: the returned job belongs to the
+	// caller, and a job is lost if the answer is lost. So Claim never retries a request
+	// that the service may have understood, and callers do not cancel it. Claim.Next is
+	// filled in even if there is an error.
 	Claim(ctx context.Context) (Claim, error)
 
-	// Tune replaces the settings, and returns when the next poll is allowed under
-	// them. A poll that is under way keeps its settings. With the settings in force
-	// it changes nothing.
+	// Tune replaces the settings, and returns when the next poll is allowed with them. A
+	// poll that is under way keeps its settings. Tune changes nothing if the settings are
+	// equal to those in force.
 	Tune(tuning Tuning) NextPoll
 
-	// Definition fetches what the job is made of. [ErrGone] when the service no
+	// Definition fetches the definition of a job. It returns [ErrGone] if the service no
 	// longer has the job.
 	Definition(ctx context.Context, job *Job) (Definition, error)
 
-	// Wanted asks whether the job shall go on. An error never means no.
-	Wanted(ctx context.Context, job *Job) (Verdict, error)
+	// JobStatus returns the status of a job. An error never means that the job is
+	// cancelled.
+	JobStatus(ctx context.Context, job *Job) (JobStatus, error)
 
-	// Report says the agent's own word about a step. It is safe to repeat.
-	// [ErrGone] when the service wants to hear no more of the job.
+	// Report sends a report of the agent about a step. It is safe to repeat. It returns
+	// [ErrGone] if the service no longer accepts reports of the job.
 	Report(ctx context.Context, job *Job, report Report) error
 }
 
 // PollRetrier is an optional interface of a [Cloud].
 type PollRetrier interface {
-	// Retry ends the wait after a failed poll, except for what the service asked
-	// for, and returns when the next poll is allowed. It makes no request.
+	// Retry ends the delay after a failed poll, unless the service requested it, and
+	// returns when the next poll is allowed. It makes no request.
 	Retry() NextPoll
 }
 
-// Claim is the outcome of a poll.
+// Claim is the result of a poll.
 type Claim struct {
-	Job  *Job // nil when there is nothing to do; the caller fills in what is its own
+	Job  *Job // nil if there is no job; the caller fills in the fields about its pool and agent
 	Next NextPoll
 }
 
@@ -57,27 +60,27 @@ type NextPoll struct {
 	Reason string    // why polling is held until At, for people
 }
 
-// Verdict is a service's answer to whether a job shall go on.
-type Verdict string
+// JobStatus is the status of a job at the service.
+type JobStatus string
 
-// The verdicts.
+// The statuses of a job.
 const (
-	CarryOn    Verdict = "carry on"   // the service knows the job and wants it
-	Unanswered Verdict = "unanswered" // the service has no call that answers for this job: it carries on
-	Finishing  Verdict = "finishing"  // the last step is reported: the runner is about to end
-	Ended      Verdict = "ended"      // failed or skipped there: cancelled, unless the runner itself said so
-	Gone       Verdict = "gone"       // the service does not know it any more
+	Continue   JobStatus = "continue"   // the service has the job, and it may continue
+	Unanswered JobStatus = "unanswered" // the service has no call for the status of this job: it continues
+	Completing JobStatus = "completing" // the last step is reported: the runner is about to exit
+	Cancelled  JobStatus = "cancelled"  // failed or skipped at the service: cancelled, unless the runner reported it
+	Gone       JobStatus = "gone"       // the service no longer has the job
 )
 
-// Report is the agent's own word about one step: set-up, or a failure that the
-// runner could not tell. Running is told before the lines and counts as a sign
-// of life (a heartbeat); an end is told after them, whatever became of them. A
-// report of neither lines nor a status is a sign of life alone.
+// Report is a report of the agent about one step: the setup, or a failure that the runner
+// could not report. The status running is sent before the lines and counts as a heartbeat;
+// a final status is sent after the lines, even if these were not accepted. A report
+// without lines and status is only a heartbeat.
 type Report struct {
 	Step   int
-	Offset int    // index of the first of Lines within the step
-	Lines  []Line //
-	Status Status // empty when only lines are told
+	Offset int // index of the first of Lines within the step
+	Lines  []Line
+	Status Status // empty if only lines are reported
 }
 
 // Line is one line of a step's log, with its newline if it has one.
@@ -86,12 +89,88 @@ type Line struct {
 	Text string
 }
 
-// Sentinels that a Cloud's errors may wrap.
+// Errors that a Cloud's errors may wrap.
 var (
-	// ErrGone says that the service does not want to hear of the job any more.
-	ErrGone = fmt.Errorf("the service no longer has this job")
-	// ErrUntold says that a report's lines did not arrive, and all else did.
-	ErrUntold = fmt.Errorf("lines of the log could not be told")
-	// ErrUnauthorized says that the service refuses the pool's credentials.
-	ErrUnauthorized = fmt.Errorf("the service refuses the token")
+	// ErrGone is returned if the service no longer has the job.
+	ErrGone = errors.New("the service no longer has this job")
+	// ErrLogsDropped is returned if a report's lines were not accepted, and its status was.
+	ErrLogsDropped = errors.New("log lines were not accepted")
+	// ErrUnauthorized is returned if the service rejects the pool's credentials.
+	ErrUnauthorized = errors.New("the service rejects the token")
+)
+
+// OffsetError is wrapped with [ErrLogsDropped] if the service has reported how many lines of
+// the step it has, and Report.Offset is another number: an agent that was killed may not have
+// recorded the last lines that it sent. The lines of a report that ends a step are sent again
+// at the right offset instead.
+type OffsetError struct{ Next int }
+
+// Error returns the offset at which the log continues.
+func (e *OffsetError) Error() string { return fmt.Sprintf("the log continues at offset %d", e.Next) }
+
+// LeasedWork is when a pool leases scans and policy evaluations.
+type LeasedWork string
+
+// The values of [Tuning].LeasedWork.
+const (
+	LeasedAuto   LeasedWork = "auto" // if the service reports that it has this extension
+	LeasedAlways LeasedWork = "always"
+	LeasedNever  LeasedWork = "never"
+)
+
+// Leased reports whether work of this kind is leased. Deployments are claimed.
+func (k Kind) Leased() bool { return k == InsightsScan || k == PolicyEvaluation }
+
+// LeasedKinds returns the kinds that the pool may lease.
+func (t Tuning) LeasedKinds() (kinds []Kind) {
+	if t.LeasedWork == LeasedNever || t.LeasedWork == "" {
+		return nil
+	}
+	for _, kind := range t.Kinds {
+		if kind.Leased() {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+// Leaser is an optional interface of a [Cloud] whose service leases scans and policy
+// evaluations. Another agent gets leased work when its lease has expired. Methods are safe
+// for concurrent use.
+type Leaser interface {
+	// Acquire polls once for work of these kinds, as far as the settings allow them. It makes
+	// no request if the settings or the service allow no leases. Claim.Job has a Lease. If
+	// the answer is lost, the lease expires.
+	Acquire(ctx context.Context, kinds []Kind) (Claim, error)
+
+	// NextLease returns when Acquire may be called. It makes no request.
+	NextLease() NextPoll
+
+	// Renew renews a lease in one attempt, and returns for how long from the beginning of
+	// the call. Begin reports that the work begins. An error is temporary unless it wraps
+	// [ErrLeaseLost].
+	Renew(ctx context.Context, job *Job, begin bool) (time.Duration, error)
+
+	// Complete ends a lease whose work has ended, with retries until ctx ends.
+	Complete(ctx context.Context, job *Job, result LeaseResult, reason string) error
+}
+
+// ErrLeaseLost is returned if the service has ended a lease.
+var ErrLeaseLost = errors.New("the lease is lost")
+
+// Lease is the lease of a job; empty for a deployment.
+type Lease struct {
+	ID    string
+	Token secret.String // for calls about the lease only
+	Until time.Time     // when it expires, unless it is renewed
+}
+
+// LeaseResult is how leased work has ended.
+type LeaseResult string
+
+// The results of leased work.
+const (
+	LeaseSucceeded LeaseResult = "succeeded"
+	LeaseFailed    LeaseResult = "failed" // not to be repeated
+	LeaseRetry     LeaseResult = "retry"  // the work may be leased again
 )

@@ -5,57 +5,87 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 )
 
-// close says how the job ended, and says it to the service too when the runner
-// could not.
-func (l *life) close(ctx context.Context, exit Exit, err error) {
-	took := time.Since(l.since).Round(time.Millisecond)
+// reportEnd logs how the job ended. If the runner did not report it to the service, the
+// agent does. It reports whether the service needs no further report.
+func (r *jobRun) reportEnd(ctx context.Context, exit Exit, err error) (settled bool) {
+	// Log an outcome that the service knows, or that this agent cannot report.
+	r.logPulumi(exit)
+	duration := slog.Duration("duration", time.Since(r.startedAt).Round(time.Millisecond))
 	switch {
 	case err == nil && exit.Code == CodeSucceeded:
-		l.log.Info("job succeeded", "took", took)
-		return
-	case err == nil && exit.Code == CodeFailed && cmp.Or(l.endedBy(), exit.Reason) != "":
-		l.log.Warn("job failed", "step", l.seen().Step, "reason", cmp.Or(l.endedBy(), exit.Reason), "took", took)
-		return
+		r.log.Info("job succeeded", duration)
+		return true
 	case err == nil && exit.Code == CodeFailed:
-		l.log.Info("job failed", "step", l.seen().Step, "took", took)
-		return
+		r.log.Warn("job failed", append(r.failure(exit), duration)...)
+		return true
+	case errors.As(context.Cause(ctx), new(leaseError)):
+		r.log.Warn("job stopped, and nothing more is reported of it", slog.Any("reason", context.Cause(ctx)), duration)
+		return true
 	case err == nil && exit.Code == CodeGone, errors.Is(context.Cause(ctx), errCancelled):
-		l.log.Info("job cancelled by the service", "took", took)
-		return
-	case l.job.Token.Empty():
-		l.log.Warn("a job of an earlier run ended without a word; "+DeclaredFailed, "took", took)
-		return
+		r.log.Info("job cancelled by the service", duration)
+		return true
+	case r.job.Token.Empty():
+		r.log.Warn("adopted job ended and its runner did not report how; "+DeclaredFailed, duration)
+		return true
 	}
 
-	// Report the outcome in the runner's place.
-	reason := epitaph(exit, err)
-	last := l.seen()
-	last.Lines += l.added // the runner does not count it
-	reports := lastWords(last, l.job.Definition.Steps, reason)
-	if err == nil && exit.Code == CodeSucceededUnreported {
-		reports = []Report{{Step: l.job.Definition.Steps - 1, Status: Succeeded}}
+	// Report nothing if an earlier run of the agent has reported the outcome.
+	reason := describeExit(exit, err)
+	r.log.Warn("runner did not report how the job ended", slog.String("reason", reason), duration)
+	if r.recovery != nil && r.isOver(ctx) {
+		r.log.Info(isOverMessage)
+		return true
 	}
-	l.log.Warn("the runner could not tell how the job ended", "reason", reason, "took", took)
-	final, cancel := context.WithTimeout(l.pool.final, farewellLimit)
+
+	// Report the outcome in place of the runner. Its line count lacks the lines that the
+	// agent has added.
+	last := r.lastProgress()
+	last.Lines += r.agentLogLines
+	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
 	defer cancel()
-	for _, report := range reports {
-		if err := l.pool.parts.Cloud.Report(final, l.job, report); err != nil {
-			l.log.Error("cannot report a job's outcome; "+DeclaredFailed, "error", err)
-			return
-		}
+	defer measure(r.pool.parts.Recorder, StageReport)()
+	if err := r.fetchSteps(finalCtx); err != nil {
+		r.log.Error("cannot report job outcome; "+DeclaredFailed, "error", err)
+		return isRefusal(err)
 	}
+	reports := finalReports(last, r.steps, reason)
+	if err == nil && exit.Code == CodeSucceededUnreported {
+		reports = []Report{{Step: r.steps - 1, Status: Succeeded}}
+	}
+	if err := r.sendReports(finalCtx, reports); err != nil {
+		r.log.Error("cannot report job outcome; "+DeclaredFailed, "error", err)
+		return isRefusal(err)
+	}
+	return true
 }
 
-// epitaph says in one line how a job ended whose runner said nothing.
-func epitaph(exit Exit, err error) string {
+// failure returns the log attributes of the step that failed.
+func (r *jobRun) failure(exit Exit) []any {
+	last := r.lastProgress()
+	attrs := []any{slog.Int("step", last.Step)}
+	if last.StepName != "" {
+		attrs = append(attrs, slog.String("step_name", last.StepName))
+	}
+	if reason := cmp.Or(r.reason(), exit.Reason, last.Reason); reason != "" {
+		attrs = append(attrs, slog.String("reason", reason))
+	}
+	return attrs
+}
+
+const noOutcome = "the instance of this job ended before the runner reported an outcome"
+
+// describeExit returns one line about the end of a job that its runner did not report.
+func describeExit(exit Exit, err error) string {
 	switch {
-	case errors.Is(err, ErrNoEnvironment):
-		return "the environment of this job was removed from outside"
+	case errors.Is(err, ErrNoInstance):
+		return "the instance of this job was removed, and not by the agent"
 	case err != nil:
-		return fmt.Sprintf("the environment of this job was lost: %v", err)
+		return fmt.Sprintf("the instance of this job was lost: %v", err)
 	case exit.Code == CodeFailedUnreported && exit.Reason != "":
 		return "the job failed, and the runner could not report it to the service: " + exit.Reason
 	case exit.Code == CodeFailedUnreported:
@@ -63,17 +93,17 @@ func epitaph(exit Exit, err error) string {
 	case exit.Code == CodeSucceededUnreported:
 		return "the job succeeded, and the runner could not report it to the service"
 	case exit.Code == CodeUsage:
-		return "the runner refused to start: agent and runner must be of one release"
+		return "the runner did not start: install agent and runner from the same release"
 	case exit.Reason != "":
-		return fmt.Sprintf("the environment of this job ended without a word: %s (exit code %d)", exit.Reason, exit.Code)
+		return fmt.Sprintf("%s: %s (exit code %d)", noOutcome, exit.Reason, exit.Code)
 	default:
-		return fmt.Sprintf("the environment of this job ended without a word (exit code %d)", exit.Code)
+		return fmt.Sprintf("%s (exit code %d)", noOutcome, exit.Code)
 	}
 }
 
-// lastWords are the reports that end a job whose runner got as far as last and
-// then died: the step that ran, or the one that was next, has failed.
-func lastWords(last Progress, steps int, reason string) []Report {
+// finalReports returns the reports that end a job whose runner died. Last is the last
+// progress that the runner has reported: the step that ran then, or the next one, has failed.
+func finalReports(last Progress, steps int, reason string) []Report {
 	line := []Line{{Time: time.Now(), Text: "Error: " + reason + "\n"}}
 	switch {
 	case last.Status == Failed:
@@ -81,7 +111,7 @@ func lastWords(last Progress, steps int, reason string) []Report {
 	case last.Status != Succeeded:
 		return []Report{{Step: last.Step, Offset: last.Lines, Lines: line, Status: Failed}}
 	case last.Step+1 >= steps:
-		return nil // the last step's success is the job's
+		return nil // the success of the last step is that of the job
 	default:
 		return []Report{
 			{Step: last.Step + 1, Status: Running},
@@ -90,38 +120,134 @@ func lastWords(last Progress, steps int, reason string) []Report {
 	}
 }
 
-// addEnding adds a line to the log of a step whose runner was asked to end by others
-// than this agent: why, as the engine puts it. The runner cannot know the reason. It has
-// sent its last line, and reports the failure itself in a moment, so that a job is
-// reported once, and also when no agent follows it.
-func (l *life) addEnding(ctx context.Context) {
-	explainer, ok := l.pool.parts.Executor.(Explainer)
-	if !ok || l.job.Token.Empty() || l.state().Phase != Started {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, endingLimit)
+// addEndReason adds a line to the log of a step that was stopped: why this agent stops the
+// job, or the engine's reason for a SIGTERM that this agent did not send. The runner does not
+// know the reason. It has sent its last line, and reports the failure itself after
+// [Handoff.Yield] or the agent's next signal. So the failure is reported once, also if no
+// agent runs.
+func (r *jobRun) addEndReason(ctx context.Context) {
+	// Get the reason from this agent or from the engine.
+	defer close(r.stepEnded)
+	ctx, cancel := context.WithTimeout(ctx, reasonLimit)
 	defer cancel()
-	reason := explainer.Ending(ctx, l.id)
-	if reason == "" || l.state().Phase != Started {
+	reason := r.ownReason()
+	if explainer, ok := r.pool.parts.Executor.(Explainer); ok && reason == "" && r.state().Phase == Started {
+		reason = cmp.Or(r.ownReason(), explainer.EndReason(ctx, r.id))
+	}
+	if reason == "" {
 		return
 	}
-	last := l.seen()
-	line := Line{Time: time.Now(), Text: "Reason: " + reason + "\n"}
-	err := l.pool.parts.Cloud.Report(ctx, l.job, Report{Step: last.Step, Offset: last.Lines, Lines: []Line{line}})
-	if err != nil {
-		l.log.Warn("cannot add to the job's log why it ends", "reason", reason, "error", err)
+	r.mu.Lock()
+	r.endReason = reason
+	r.mu.Unlock()
+	if r.job.Token.Empty() || r.leaser != nil { // the lease may be lost
+		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.why = reason
-	if err == nil {
-		l.added = 1
+
+	// Add it to the log of the step.
+	last := r.lastProgress()
+	line := Line{Time: time.Now(), Text: "Reason: " + reason + "\n"}
+	report := Report{Step: last.Step, Offset: last.Lines, Lines: []Line{line}}
+	err := r.pool.parts.Cloud.Report(ctx, r.job, report)
+	if offset := new(OffsetError); errors.As(err, &offset) {
+		report.Offset = offset.Next
+		err = r.pool.parts.Cloud.Report(ctx, r.job, report)
+	}
+	switch {
+	case err == nil:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.agentLogLines = 1
+	case !errors.Is(err, ErrGone):
+		r.log.Warn("cannot add the end reason to the job's log", "reason", reason, "error", err)
 	}
 }
 
-// endedBy returns why something else ended the job; empty if that is not known.
-func (l *life) endedBy() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.why
+// ownReason returns why this agent stops the job; empty if it does not.
+func (r *jobRun) ownReason() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopReason
+}
+
+// setPulumi records how pulumi ended. The runner's texts are not trusted.
+func (r *jobRun) setPulumi(end Pulumi, stack string) {
+	if !ValidStack(stack) {
+		stack = ""
+	}
+	switch end {
+	case PulumiEnded, PulumiTerminated, PulumiKilled:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.pulumi, r.stack = end, stack
+	}
+}
+
+// logPulumi logs how pulumi ended in a step that was stopped: the service may have refused
+// the last lines of the job's log.
+func (r *jobRun) logPulumi(exit Exit) {
+	r.mu.Lock()
+	end, stack, stopped := r.pulumi, r.stack, r.stopReason != ""
+	r.mu.Unlock()
+	commands := PulumiCommands(stack)
+	hint := strings.TrimSpace(commands[0]) + "; " + strings.TrimSpace(commands[1])
+	switch {
+	case end == PulumiEnded:
+		r.log.Info("pulumi ended by itself after the interrupt", "stack", stack)
+	case end != "":
+		r.log.Warn("pulumi did not end in time; its stack may be locked or have pending operations",
+			"pulumi", end, "stack", stack, "hint", hint)
+	case stopped && !IsRunnerCode(exit.Code):
+		r.log.Warn("the runner was killed; if pulumi ran, its stack may be locked or have pending operations",
+			"hint", hint)
+	}
+}
+
+// reason returns why the job ended, as added to its log; empty if unknown.
+func (r *jobRun) reason() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return cmp.Or(r.endReason, r.stopReason)
+}
+
+// leaseResult returns the result of leased work that has ended; empty if the lease is lost
+// or the service wants none.
+func (r *jobRun) leaseResult(ctx context.Context) (result LeaseResult, reason string) {
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, errCancelled), r.end.exit.Code == CodeGone:
+		return "", ""
+	case r.ended == OutcomeSucceeded:
+		return LeaseSucceeded, ""
+	case r.startErr != nil && errors.Is(r.startErr, ErrJobFault), r.startErr == nil && r.ended == OutcomeFailed:
+		return LeaseFailed, r.failedBecause()
+	case cause != nil:
+		return LeaseRetry, "the agent stopped the work: " + cause.Error()
+	}
+	return LeaseRetry, r.failedBecause()
+}
+
+// failedBecause returns why the job has failed, for people.
+func (r *jobRun) failedBecause() string {
+	last := r.lastProgress()
+	switch {
+	case r.startErr != nil:
+		return "the work could not be started: " + r.startErr.Error()
+	case last.Reason != "":
+		return last.Reason
+	case last.Status == Failed:
+		return "a step failed"
+	}
+	return describeExit(r.end.exit, r.end.err)
+}
+
+// completeLease completes the lease. If that fails, the lease expires.
+func (r *jobRun) completeLease(leaser Leaser, result LeaseResult, reason string) {
+	ctx, cancel := context.WithTimeout(r.pool.finalCtx, completeLimit)
+	defer cancel()
+	if err := leaser.Complete(ctx, r.job, result, reason); err != nil {
+		r.log.Warn("cannot complete lease; it expires", "result", string(result), "error", err)
+		return
+	}
+	r.log.Info("lease completed", "result", string(result))
 }

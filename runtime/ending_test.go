@@ -13,47 +13,86 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// explainer is an executor whose instances are ended by a cluster.
+// explainer is an executor that knows why its instances ended.
 type explainer struct {
 	*runtimetest.Executor
-	reason string // empty is never known
+	reason string // empty if it is never known
 }
 
-func (e *explainer) Ending(ctx context.Context, _ string) string {
+func (e *explainer) EndReason(ctx context.Context, _ string) string {
 	if e.reason == "" {
 		<-ctx.Done()
 	}
 	return e.reason
 }
 
-func TestAddEnding(t *testing.T) {
+func TestReportEnd(t *testing.T) {
+	failed := func(p runtime.Progress) runtimetest.Script {
+		p.Step, p.Status = 3, runtime.Failed
+		return runtimetest.Script{
+			Running: 62 * time.Second, Exit: runtime.Exit{Code: runtime.CodeFailed},
+			Progress: []runtimetest.TimedProgress{{After: time.Minute, Progress: p}},
+		}
+	}
+	for name, c := range map[string]struct {
+		script runtimetest.Script
+		want   string
+	}{
+		"with the step's name and the reason": {
+			failed(runtime.Progress{StepName: "pulumi update", Reason: "exit code 127"}),
+			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 ` +
+				`step=3 step_name="pulumi update" reason="exit code 127" duration=1m2s`,
+		},
+		"of a runner that does not report them": {
+			failed(runtime.Progress{}),
+			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 step=3 duration=1m2s`,
+		},
+		"with line breaks in what the job chose": {
+			failed(runtime.Progress{StepName: "a\nlevel=ERROR"}), `step=3 step_name="a\nlevel=ERROR" duration=1m2s`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, spec(), func(t *testing.T, st *fixture) {
+				st.engine.SetScript("a", c.script)
+				st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
+				st.start()
+				wait(2 * time.Minute)
+				if log := st.log.String(); !strings.Contains(log, c.want) {
+					t.Errorf("got the log\n%swant\n%s", log, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAddEndReason(t *testing.T) {
 	const evicted = "Evicted: the node was low on memory"
-	// The runner is asked to end after a minute, and reports that three seconds later.
-	asked := runtimetest.Script{
+	// The runner gets a TERM after a minute, and reports that three seconds later.
+	terminated := runtimetest.Script{
 		Running: 63 * time.Second, Exit: runtime.Exit{Code: runtime.CodeFailed},
-		Progress: []runtimetest.Beat{
+		Progress: []runtimetest.TimedProgress{
 			{After: time.Second, Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
 			{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
 			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}},
-			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}}, // repeated
+			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}}, // again
 		},
 	}
 	// story plays a job to its end.
-	story := func(t *testing.T, reason string, prepare func(*stage)) *stage {
+	story := func(t *testing.T, reason string, prepare func(*fixture)) *fixture {
 		t.Helper()
-		var st *stage
+		var st *fixture
 		synctest.Test(t, func(t *testing.T) {
-			st = newStage(t, spec())
+			st = newFixture(t, spec())
 			st.pool = runtime.NewPool(spec(), runtime.Parts{
 				Cloud: st.cloud, Executor: &explainer{st.engine, reason}, Agent: "agent-1", Environ: unset,
 				Log: slog.New(slog.NewTextHandler(st.log, nil)),
 			})
-			st.engine.Script("a", asked)
+			st.engine.SetScript("a", terminated)
 			st.cloud.Queue("a")
 			prepare(st)
 			st.start()
 			wait(2 * time.Minute)
-			st.stop(errors.New("the story is over"))
+			st.stop(errors.New("the test is over"))
 			if err := st.end(); err != nil {
 				t.Error(err)
 			}
@@ -62,7 +101,7 @@ func TestAddEnding(t *testing.T) {
 		return st
 	}
 	// reports returns the lines that the agent has reported of step 1.
-	reports := func(st *stage) (lines []string) {
+	reports := func(st *fixture) (lines []string) {
 		for _, report := range st.cloud.Reports("a") {
 			for _, line := range report.Lines {
 				if report.Step == 1 {
@@ -73,8 +112,8 @@ func TestAddEnding(t *testing.T) {
 		return lines
 	}
 
-	t.Run("the agent adds the reason and the runner reports", func(t *testing.T) {
-		st := story(t, evicted, func(*stage) {})
+	t.Run("agent adds the reason and the runner reports", func(t *testing.T) {
+		st := story(t, evicted, func(*fixture) {})
 		if got := reports(st); len(got) != 1 || got[0] != "Reason: "+evicted+"\n" {
 			t.Errorf("added %q", got)
 		}
@@ -83,8 +122,8 @@ func TestAddEnding(t *testing.T) {
 				t.Errorf("the agent reports step %d as failed", report.Step)
 			}
 		}
-		st.wantDeeds("a", "start", "started", "remove", "removed")
-		if h := st.engine.Handover("a"); h.Yield.Duration() <= 2*time.Second {
+		st.wantOperations("a", "start", "started", "remove", "removed")
+		if h := st.engine.Handoff("a"); h.Yield.Duration() <= 2*time.Second {
 			t.Errorf("the runner waits for %s, which is less than the agent may take", h.Yield.Duration())
 		}
 		if log := st.log.String(); !strings.Contains(log, "job failed") || !strings.Contains(log, evicted) {
@@ -92,34 +131,36 @@ func TestAddEnding(t *testing.T) {
 		}
 	})
 	t.Run("a runner that is killed before it reports", func(t *testing.T) {
-		st := story(t, evicted, func(st *stage) {
-			killed := asked
+		st := story(t, evicted, func(st *fixture) {
+			killed := terminated
 			killed.Running, killed.Exit = 61*time.Second, runtime.Exit{Code: 137, Reason: evicted}
-			st.engine.Script("a", killed)
+			st.engine.SetScript("a", killed)
 		})
-		st.wantStep("a", 1, runtime.Failed, "Reason: "+evicted+"\nError: the environment of this job ended")
+		st.wantStep("a", 1, runtime.Failed, "Reason: "+evicted+"\nError: the instance of this job ended")
 	})
 	t.Run("a reason that is not known", func(t *testing.T) {
-		st := story(t, "", func(*stage) {})
+		st := story(t, "", func(*fixture) {})
 		if got := reports(st); len(got) != 0 {
 			t.Errorf("added %q", got)
 		}
 	})
 	t.Run("a report that fails", func(t *testing.T) {
-		st := story(t, evicted, func(st *stage) {
-			time.AfterFunc(50*time.Second, func() { st.cloud.Fail(runtimetest.Report, 1, errors.New("connection reset")) })
+		st := story(t, evicted, func(st *fixture) {
+			time.AfterFunc(50*time.Second,
+				func() { st.cloud.Fail(runtimetest.Report, 1, errors.New("connection reset")) })
 		})
-		if log := st.log.String(); !strings.Contains(log, "cannot add to the job's log") || !strings.Contains(log, "job failed") {
+		if log := st.log.String(); !strings.Contains(log, "cannot add the end reason to the job's log") ||
+			!strings.Contains(log, "job failed") {
 			t.Errorf("the log is\n%s", log)
 		}
 	})
-	t.Run("an executor that knows no reasons lets no runner wait", func(t *testing.T) {
-		play(t, spec(), func(_ *testing.T, st *stage) {
+	t.Run("the runner does not wait if the executor is no Explainer", func(t *testing.T) {
+		play(t, spec(), func(_ *testing.T, st *fixture) {
 			st.cloud.Queue("a")
 			st.start()
 			wait(time.Second)
-			if h := st.engine.Handover("a"); h.Yield != 0 {
-				t.Errorf("the runner waits for %s", h.Yield.Duration())
+			if h := st.engine.Handoff("a"); h.Yield != 0 {
+				t.Errorf("the runner waits for %s, want 0s", h.Yield.Duration())
 			}
 		})
 	})

@@ -7,7 +7,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Kind is a kind of workflow, in the words of enabled_workflow_types.
+// Kind is a kind of workflow, as enabled_workflow_types names it.
 type Kind string
 
 // The kinds of workflow.
@@ -17,42 +17,43 @@ const (
 	PolicyEvaluation Kind = "policy_evaluation"
 )
 
-// Job is one claimed piece of work. It is frozen at the claim: later edits of
-// the configuration do not reach it, except for what [Tuning] marks as live.
-// Only Definition is filled in afterwards, once.
+// Job is one claimed job. It does not change after the claim: later edits of the
+// configuration have no effect on it, except for the interval of its status polls.
+// Definition is filled in once, after the claim.
 type Job struct {
-	ID         string        // names the job in every call about it
-	Kind       Kind          //
-	Subject    string        // what it works on: for a deployment, the deployment's id
-	Token      secret.String // good for this job's calls only
+	ID         string // in each call about the job
+	Kind       Kind
+	WorkflowID string        // what the job works on: for a deployment, its id
+	Token      secret.String // valid for calls about this job only
 	OIDC       secret.String // for cloud providers; often empty
-	Pool       string        // key of the pool that claimed it
-	PoolName   string        // its name
-	Identity   Identity      // of the pool
-	Agent      string        // the agent that claimed it
-	Generation uint64        // of the configuration it was claimed under
-	Service    string        // base URL, as the job shall reach it, without a trailing slash
-	Tuning     Tuning        // as it was at the claim
-	Definition Definition    //
+	Pool       string        // key of the pool that claimed the job
+	PoolName   string
+	Identity   Identity // of the pool
+	Agent      string   // id of the agent that claimed the job
+	Generation uint64   // of the configuration at the claim
+	Service    string   // base URL for the job, without a trailing slash
+	Tuning     Tuning   // at the claim
+	Definition Definition
+	Lease      Lease // of a scan or policy evaluation; empty for a deployment
 }
 
-// Definition is what a job is made of, as far as the agent must know it. The
-// steps stay in Raw: they are the runner's business.
+// Definition is the definition of a job, as far as the agent needs it. Raw contains the
+// steps, which only the runner reads.
 type Definition struct {
 	Image        Image
-	OS           string        // "linux" when the service says nothing
-	Architecture string        // as Go names it; empty when the service says nothing
+	OS           string        // "linux" if the service does not set it
+	Architecture string        // as Go names it; empty if the service does not set it
 	Timeout      time.Duration // of the whole job; 0 is no limit
-	Steps        int           // how many there are, step 0 included
+	Steps        int           // number of steps, including step 0
 	Raw          json.RawMessage
 }
 
-// Image is the container image a job asks for.
+// Image is the container image that a job requests.
 type Image struct {
 	Reference string
-	Default   bool          // the service leaves the choice to the agent
-	Username  string        // login at the image's registry; empty is none
-	Password  secret.String //
+	Default   bool   // the service leaves the choice to the agent
+	Username  string // login at the image's registry; empty without a login
+	Password  secret.String
 }
 
 // Status is the state of one step.
@@ -66,10 +67,10 @@ const (
 	Failed     Status = "failed"
 )
 
-// final reports whether nothing can follow.
+// final reports whether the step has ended.
 func (s Status) final() bool { return s == Succeeded || s == Failed }
 
-// Phase is where a job is in its life here.
+// Phase is the phase of a job in the agent.
 type Phase string
 
 // The phases of a job, in order.

@@ -7,84 +7,98 @@ import (
 	"time"
 )
 
-// lastLimit bounds everything that is still to be done for jobs once a pool has
-// been told to stop: ending them, the last words, and removing what is left.
-const lastLimit = 2 * time.Minute
+// shutdownLimit bounds all work for jobs after a pool had to stop and the cancel grace
+// period is over: ending them, the last reports, and the removal of instances.
+const shutdownLimit = 2 * time.Minute
 
-// Parts is what a pool works with.
+// Parts are the dependencies of a pool.
 type Parts struct {
 	Cloud     Cloud
 	Executor  Executor
-	Slots     *Slots                      // that all pools of the process share; nil is no limit
-	Close     func()                      // called once, when Run is about to return and needs nothing any more; may be nil
-	Agent     string                      // id of the agent: labels what the executor makes
-	InFlight  func(delta int)             // called when a job begins (+1), and when its instance is gone (-1); may be nil
+	Journal   Journal                     // of the agent's claimed jobs; nil keeps nothing
+	Slots     *Slots                      // of all pools of the process; nil is no limit
+	Close     func()                      // called once, at the end of Run; may be nil
+	Agent     string                      // id of the agent, for the labels of instances
+	InFlight  func(delta int)             // called when a job begins (+1) or nothing of it is left (-1); may be nil
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
+	Recorder  Recorder                    // counts the work of the pool; nil counts nothing
 	Log       *slog.Logger
 }
 
-// Pool claims jobs and runs each in an environment of its own, up to
-// Tuning.MaxJobs at a time. Its methods are safe for concurrent use.
+// Pool claims jobs and runs each in an instance, up to Tuning.MaxJobs at a time. Its
+// methods are safe for concurrent use.
 type Pool struct {
-	parts   Parts
-	log     *slog.Logger
-	changed chan struct{} // holds one empty token: something below is new
-	begun   chan struct{} // closed when the loop begins
-	jobs    sync.WaitGroup
-	final   context.Context // of Run, for what is done after its end: it ends lastLimit later
+	parts    Parts
+	log      *slog.Logger
+	changed  chan struct{} // holds a token after a change that the loop has not seen
+	ready    chan struct{} // closed when the loop begins
+	jobs     sync.WaitGroup
+	finalCtx context.Context // of Run, for work after the end of its ctx; ends when the limit for it has passed
 
-	mu      sync.Mutex
-	spec    PoolSpec
-	tuned   chan struct{}    // closed and replaced by each Tune
-	lives   map[string]*life // by job id
-	drain   bool             // claim nothing more
-	done    int              // jobs that have ended, in a single run since it is one
-	stopped bool             // Run has returned
-	err     error            // why Run returned
+	forced    chan struct{} // closed by forceStop
+	forceStop func()
+
+	mu       sync.Mutex
+	spec     PoolSpec
+	tuned    chan struct{}      // closed and replaced by each Tune
+	runs     map[string]*jobRun // by job id
+	draining bool               // claim nothing more
+	ended    int                // jobs that have ended; reset when SingleRun is switched on
+	idleEnd  bool               // the pool drains because it got no job within the idle timeout
+	stopped  bool               // Run has returned
+	err      error              // why Run returned
 
 	polls          polls
 	starts         starts    // of jobs
 	check          check     // of the executor
-	orphansUnknown bool      // the last attempt to adopt failed
-	adopting       func()    // cancels the attempt to adopt that is being made; nil if none is
-	waiting        bool      // for one of the process's slots
+	leasing        leasing   // of scans and policy evaluations
+	idleSince      time.Time // since when the pool has no job; see Tuning.IdleTimeout
+	adoptFailing   bool      // the last attempt to adopt jobs failed
+	orphans        []Record  // adopted, and not recovered yet
+	cancelAdoption func()    // cancels the attempt to adopt that is under way; nil without one
+	queued         bool      // waits for one of the process's slots
 	due            time.Time // latest time of the loop's next turn; zero while it waits for an event
 }
 
-// NewPool makes a pool that does nothing until [Pool.Run].
+// NewPool returns a pool that does nothing until [Pool.Run].
 func NewPool(spec PoolSpec, parts Parts) *Pool {
+	if parts.Recorder == nil {
+		parts.Recorder = NoRecorder{}
+	}
+	if parts.Journal == nil {
+		parts.Journal = NoJournal{}
+	}
+	forced := make(chan struct{})
 	return &Pool{
+		forced: forced, forceStop: sync.OnceFunc(func() { close(forced) }),
 		parts:   parts,
 		log:     parts.Log.With("component", "pool", "pool", spec.Name),
 		changed: make(chan struct{}, 1),
-		begun:   make(chan struct{}),
+		ready:   make(chan struct{}),
 		spec:    spec,
-		lives:   map[string]*life{},
+		runs:    map[string]*jobRun{},
+		leasing: leasing{changed: make(chan struct{}, 1)},
 		tuned:   make(chan struct{}),
 	}
 }
 
-// Run adopts what an earlier run of this agent left behind, then claims and
-// runs jobs. It returns nil when the pool is drained or its single run is over,
-// and an error when it cannot work. When ctx ends, the jobs are stopped in
-// order first, or left running where another agent adopts them ([Adopter]). It
-// returns only after every other job has been reported and removed, or two minutes
-// after the end of ctx: a job that an engine could not end until then is left to
-// the next agent, and nothing is reported of it.
-// Run is called once.
+// Run adopts the instances of an earlier run of this agent, then claims and runs jobs.
+// It returns nil when the pool is drained or its single run is over, and an error when
+// it cannot work. Run is called once.
+//
+// When ctx ends, jobs are stopped with a grace period, or left running if another agent
+// adopts them ([Adopter]). Run returns when every other job has been reported and
+// removed, or the cancel grace period and two minutes after the end of ctx: a job that an
+// engine could not stop until then is left to the next agent, and nothing is reported of it.
 func (p *Pool) Run(ctx context.Context) error {
-	// Give what is done after the end of ctx a limit of its own.
-	final, over := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer over(nil)
-	p.final = final
+	// Limit the work after the end of ctx.
+	finalCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	p.finalCtx = finalCtx
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(lastLimit)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			over(errNoTime)
-		case <-final.Done():
+		if p.awaitGrace(time.Now(), shutdownLimit, finalCtx.Done(), nil) {
+			cancel(errNoTime)
 		}
 	})
 	defer stop()
@@ -96,7 +110,10 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	err := p.adopt(ctx)
 	if err == nil {
-		close(p.begun)
+		p.mu.Lock()
+		p.idleSince = time.Now()
+		p.mu.Unlock()
+		close(p.ready)
 		p.loop(ctx)
 	}
 
@@ -114,33 +131,39 @@ func (p *Pool) Run(ctx context.Context) error {
 	return err
 }
 
-// Begun returns a channel that is closed when the pool has adopted what was left
-// behind and begins to ask for work. It stays open if it never comes to that.
-func (p *Pool) Begun() <-chan struct{} { return p.begun }
+// Ready returns a channel that is closed when the pool has adopted instances of an earlier
+// run and begins to poll. It stays open if that fails.
+func (p *Pool) Ready() <-chan struct{} { return p.ready }
 
 // loop claims jobs until the pool is done or ctx ends. Each turn decides whether to
 // poll, and then waits for the first event.
 func (p *Pool) loop(ctx context.Context) {
+	// Start the timers, and the adoption of orphaned instances.
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	sweepTicker := time.NewTicker(sweepInterval)
 	defer sweepTicker.Stop()
-	beside, cancel := context.WithCancel(ctx) // for sweeps, checks and adoptions
+	background, cancel := context.WithCancel(ctx) // for sweeps, checks and adoptions
 	defer cancel()
 	if adopter, ok := p.parts.Executor.(Adopter); ok {
-		p.jobs.Go(func() { p.followOrphans(beside, ctx, adopter) })
+		p.jobs.Go(func() { p.followOrphans(background, ctx, adopter) })
 	}
+	if leaser, ok := p.parts.Cloud.(Leaser); ok {
+		p.jobs.Go(func() { p.leaseLoop(background, ctx, leaser) })
+	}
+
 	var place *slot // in the queue, or the slot itself; nil while the pool may not poll
 	for ctx.Err() == nil {
-		capacity, wait := p.turn()
+		// Decide whether a poll is due and whether the executor can start a job.
+		capacity, delay := p.next()
 		if capacity < 0 {
 			break
 		}
-		polls := capacity > 0 && wait <= 0 // the next poll is due
-		executor, check := p.examine(beside, polls)
+		polls := capacity > 0 && delay <= 0
+		executor, check := p.checkExecutor(background, polls)
 
-		// A pool that may not poll waits for no slot. One that has a slot polls, but
-		// only after a check that still counts.
+		// A pool that may not poll leaves the queue. One that has a slot polls if the
+		// last check of the executor is recent.
 		switch {
 		case !polls || executor == unable:
 			p.leaveQueue(place)
@@ -148,36 +171,38 @@ func (p *Pool) loop(ctx context.Context) {
 		case executor == able:
 			if place == nil {
 				place = p.parts.Slots.join(p)
-				p.setWaiting(!place.has())
+				p.setQueued(!place.isGranted())
 			}
-			if place.has() {
+			if place.isGranted() {
 				granted := place
 				place = nil
-				p.setWaiting(false)
+				p.setQueued(false)
 				p.claim(ctx, granted)
 				continue
 			}
 		}
 
-		// The timer is for the next poll, or for the next check: while the pool may not
-		// poll, and while it waits for a slot.
+		// Wait for the first event. The timer is for the next poll; for the next check
+		// while the executor is unable or unchecked, or while the pool is in the queue; or
+		// for the idle timeout.
 		if executor != able || place != nil {
-			wait = check
+			delay = check
 		}
+		delay = p.untilIdle(delay)
 		var due <-chan time.Time
-		if wait > 0 {
-			timer.Reset(wait)
+		if delay > 0 {
+			timer.Reset(delay)
 			due = timer.C
 		}
 		var granted <-chan struct{}
-		if place != nil && !place.has() {
+		if place != nil && !place.isGranted() {
 			granted = place.granted
 		}
 		select {
 		case <-ctx.Done():
 		case <-p.changed:
 		case <-sweepTicker.C:
-			p.jobs.Go(func() { p.sweepAgain(beside) })
+			p.jobs.Go(func() { p.listAndSweep(background) })
 		case <-due:
 		case <-granted:
 		}
@@ -185,80 +210,91 @@ func (p *Pool) loop(ctx context.Context) {
 	p.leaveQueue(place)
 }
 
-// leaveQueue gives up the pool's place in the queue for a slot, or its slot. Nil is
-// a pool that waits for none.
+// leaveQueue releases the pool's place in the queue for a slot, or its slot. Queued may
+// be nil.
 func (p *Pool) leaveQueue(queued *slot) {
 	if queued != nil {
-		queued.leave()
-		p.setWaiting(false)
+		queued.release()
+		p.setQueued(false)
 	}
 }
 
-// setWaiting notes whether the pool waits for a slot. While it does, an event wakes
-// the loop.
-func (p *Pool) setWaiting(waiting bool) {
+// setQueued records whether the pool waits for a slot. While it does, an event wakes the
+// loop.
+func (p *Pool) setQueued(queued bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting = waiting
-	if waiting {
+	p.queued = queued
+	if queued {
 		p.due = time.Time{}
 	}
 }
 
-// turn returns the free capacity and the delay until the next poll. Capacity is -1
+// next returns the free capacity and the delay until the next poll. Capacity is -1
 // when the pool is done. Without capacity there is no delay: an event wakes the loop.
-func (p *Pool) turn() (capacity int, wait time.Duration) {
+func (p *Pool) next() (capacity int, delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drain = p.drain || p.spec.Tuning.SingleRun && p.done > 0
+
+	// End a pool that drains, and hold one whose jobs fail to start.
+	p.draining = p.draining || p.spec.Tuning.SingleRun && p.ended > 0
+	p.endIdle()
 	p.due = time.Time{}
 	switch {
-	case p.drain && len(p.lives) == 0 && p.adopting != nil:
-		p.adopting() // its end wakes the loop, which may have adopted a job
+	case p.draining && len(p.runs) == 0 && p.cancelAdoption != nil:
+		p.cancelAdoption() // its end wakes the loop; it may have adopted a job
 		return 0, 0
-	case p.drain && len(p.lives) == 0:
+	case p.draining && len(p.runs) == 0:
 		return -1, 0
-	case p.drain, p.starts.failed > 0 && p.starting(): // see starts, 1.
+	case p.draining, p.spec.Tuning.Paused, p.starts.failed > 0 && p.starting(): // see starts, 1.
 		return 0, 0
 	}
-	most := p.spec.Tuning.MaxJobs
-	if p.spec.Tuning.SingleRun {
-		most = 1
+
+	// Compute the capacity and the delay.
+	limit, running := p.spec.Tuning.MaxJobs, len(p.runs)-p.leasedRuns()
+	if p.spec.Tuning.SingleRun { // of either kind
+		limit, running = 1, len(p.runs)
 	}
-	if capacity = most - len(p.lives); capacity <= 0 {
+	if capacity = limit - running; capacity <= 0 || p.spec.Tuning.SingleRun && p.leasing.acquiring {
 		return 0, 0
 	}
 	now := time.Now()
-	wait = max(0, p.polls.next.At.Sub(now), p.starts.hold.At.Sub(now))
-	if wait > 0 || !p.waiting {
-		p.due = now.Add(wait)
+	delay = max(0, p.polls.next.At.Sub(now), p.starts.hold.At.Sub(now))
+	if delay > 0 || !p.queued {
+		p.due = now.Add(delay)
 	}
-	return capacity, wait
+	return capacity, delay
 }
 
-// Tune gives the pool new settings. They are used from the next turn on; a job
-// keeps what it was claimed under, but for the interval of its status check. The
-// Cloud decides which waits the new settings end.
+// Tune gives the pool new settings. They are used from the next turn on. A running job
+// keeps the settings of its claim, except for the interval of its status polls and its
+// cancel grace period. The Cloud decides which delays the new settings end.
 func (p *Pool) Tune(spec PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := p.spec.Tuning
 	p.spec = spec
-	p.drain = false
+	p.draining, p.idleEnd = false, false
 	if spec.Tuning.SingleRun && !before.SingleRun {
-		p.done = 0
+		p.ended, p.idleSince = 0, time.Now()
+	}
+	if before.Paused && !spec.Tuning.Paused {
+		p.idleSince = time.Now()
 	}
 	p.polls.next, p.polls.outdated = p.parts.Cloud.Tune(spec.Tuning), true
+	if journal, ok := p.parts.Journal.(JournalTuner); ok {
+		journal.Tune(spec.Tuning)
+	}
 	p.retryStart(before)
 	p.check.ended = time.Time{}
 	close(p.tuned)
 	p.tuned = make(chan struct{})
-	p.poke()
+	p.wake()
 }
 
-// Retry ends the wait after a failed poll: the next one is made now, and if it fails,
-// the wait begins again. A wait that the service asked for stays, and so does the
-// interval after a poll that did not fail.
+// Retry ends the delay after a failed poll: the next poll is made at once, and if it
+// fails, the delay begins again. A delay that the service requested stays, and so does the
+// interval after a poll that succeeded.
 func (p *Pool) Retry() {
 	cloud, ok := p.parts.Cloud.(PollRetrier)
 	if !ok {
@@ -270,47 +306,55 @@ func (p *Pool) Retry() {
 		p.polls.next = next
 	}
 	p.polls.outdated = true
-	p.poke()
+	p.wake()
 }
 
 // Drain makes the pool claim nothing more; Run returns when the last job has
-// ended. A [Pool.Tune] before that revives it.
+// ended. A [Pool.Tune] before that revives the pool.
 func (p *Pool) Drain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drain = true
-	p.poke()
+	p.draining = true
+	p.wake()
 }
 
-// answeredNow notes that the service has answered a call that carries the pool's
-// token: a pool that is full of adopted jobs has no reason to poll.
-func (p *Pool) answeredNow() {
+// noteAnswer records that the service has answered a call that carries the pool's token:
+// a pool that is full of adopted jobs does not poll.
+func (p *Pool) noteAnswer() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.polls.answered = time.Now()
 }
 
-// settings returns the settings in force now, and a channel that is closed when
-// there are others.
+// settings returns the settings in force, and a channel that is closed when they change.
 func (p *Pool) settings() (Tuning, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.spec.Tuning, p.tuned
 }
 
-// statusInterval returns the interval that is in force now, and a channel that is
-// closed when there are other settings. Settings are large: each running job would
-// hold them on its stack.
+// statusInterval returns the interval in force, and a channel that is closed when the
+// settings change. It does not return all settings, because these are large and each
+// running job would hold them on its stack.
 func (p *Pool) statusInterval() (time.Duration, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.spec.Tuning.StatusInterval, p.tuned
 }
 
-// poke wakes the loop. The caller holds the lock.
-func (p *Pool) poke() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
+// isLeftover reports whether the pool is not configured.
+func (p *Pool) isLeftover() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spec.Leftover
+}
+
+// wake wakes both loops. The caller holds the lock.
+func (p *Pool) wake() {
+	for _, changed := range []chan struct{}{p.changed, p.leasing.changed} {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
 	}
 }

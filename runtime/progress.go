@@ -7,77 +7,108 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
 const (
-	// maxProgressLine is the longest line of progress in bytes, with its newline.
-	// The runner's own are shorter than 100 bytes.
-	maxProgressLine = 1 << 10
+	// MaxProgressLine is the longest line of progress in bytes, with its newline.
+	// The runner's own are shorter than 180 bytes without the texts of a failed step,
+	// of which JSON may need six bytes for each byte.
+	MaxProgressLine = 1 << 10
 
-	// maxSteps is the number of steps that a job may have whose definition is not
-	// known here, because an earlier agent has started it.
+	// maxSteps is the number of steps that an adopted job may have, whose definition
+	// this agent does not have.
 	maxSteps = 10_000
 )
 
-// Progress is one line of a runner's standard output, as JSON: what the service
-// has accepted so far. It is the agent's knowledge of where a job was when its
-// environment dies without a word, and nothing else depends on it.
+// Limits of the texts in a [Progress], in bytes.
+const (
+	MaxStepName      = 40
+	MaxFailureReason = 100
+	MaxStackName     = 60
+)
+
+// Progress is one line of a runner's standard output, as JSON: what the service has
+// accepted so far. If the instance ends before the runner has reported the outcome, the
+// agent reports it from there. Progress has no other use, except in the agent's log.
 type Progress struct {
 	Step   int    `json:"step"`
 	Lines  int    `json:"lines"`            // of that step, accepted by the service
-	Status Status `json:"status,omitempty"` // accepted by the service; empty when only lines were
+	Status Status `json:"status,omitempty"` // accepted by the service; empty if only lines were
 
-	// Stopped reports that the runner was asked to end, has ended the step, and waits for
-	// [Handover.Yield] before it reports the step as failed: the agent may add why.
+	// Sent is only in a [Record]: the lines that the agent has sent after Lines, without an
+	// answer yet.
+	Sent int `json:"-"`
+
+	// Stopped reports that the runner got a signal, has ended the step, and waits a moment
+	// before it reports the step as failed: the agent may add the reason.
 	Stopped bool `json:"stopped,omitempty"`
+
+	// These describe a failed step, for the agent's log.
+	StepName string `json:"stepName,omitempty"` // as the job's definition has it
+	Reason   string `json:"reason,omitempty"`   // why the step failed
+
+	// These describe the end of pulumi in a step that was stopped, for the agent's log: a
+	// service that has cancelled the job may refuse its last lines.
+	Pulumi Pulumi `json:"pulumi,omitempty"`
+	Stack  string `json:"stack,omitempty"` // empty if unknown or too long
 }
 
-// streamState is what is known of a job's stream of progress from one read of it
-// to the next.
-type streamState struct {
-	first   Progress // its first line
-	lines   int      // lines of progress in the longest read
+// progressReader is the state of reading a job's stream of progress. It is kept when the
+// stream is read again.
+type progressReader struct {
+	first   Progress // first line of the stream
+	lines   int      // lines of progress in the longest stream
 	reader  *bufio.Reader
-	known   knownLines
-	ignored bool // a line was ignored, and that was logged
-	stopped bool // a line reported that the runner was asked to end
+	current streamPosition
+	ignored bool // a line was ignored, which was logged
+	stopped bool // a line reported that the runner got a SIGTERM
 }
 
-// listen reads one stream of progress to its end. The stream is not trusted:
-// a job whose steps reach the runner's output can write anything there. A line
-// that is too long or that is no progress of this job is ignored, and the lines
-// behind it are read. Memory is limited to one line.
+// streamPosition distinguishes the lines of a stream that were read before from new ones.
+type streamPosition struct {
+	count   int  // lines of progress so far
+	rotated bool // the engine has rotated its log
+}
+
+// errTooLong is the reason why a line is ignored.
+var errTooLong = fmt.Errorf("line is longer than %d bytes", MaxProgressLine)
+
+// readStream reads one stream of progress to its end.
 //
-// A stream that is read again begins with the lines that are known, which are
-// skipped. If its first line is another one, the engine has rotated its log and
-// the known lines cannot be counted: then those count that are further than the
-// last.
-func (l *life) listen(ctx context.Context) error {
-	stream, err := l.pool.parts.Executor.Follow(ctx, l.id)
+//  1. The stream is not trusted: a job whose steps have access to the runner's output can
+//     write any text. A line that is too long or is not progress of this job is ignored,
+//     and reading continues. Memory is limited to one line.
+//  2. A stream that is read again begins with known lines, which are skipped. If its first
+//     line differs, the engine has rotated its log and the known lines cannot be counted:
+//     then a line counts if it is later than the last one.
+func (r *jobRun) readStream(ctx context.Context) error {
+	stream, err := r.pool.parts.Executor.Follow(ctx, r.id)
 	if err != nil {
 		return err
 	}
-	l.stream.begin(stream)
-	err = l.readLines(ctx)
+	r.stream.begin(stream)
+	err = r.readLines(ctx)
 	_ = stream.Close()
 	return err
 }
 
 // begin makes the reader read a stream from its beginning.
-func (s *streamState) begin(stream io.Reader) {
+func (s *progressReader) begin(stream io.Reader) {
 	if s.reader == nil {
-		s.reader = bufio.NewReaderSize(stream, maxProgressLine)
+		s.reader = bufio.NewReaderSize(stream, MaxProgressLine)
 	}
 	s.reader.Reset(stream)
-	s.known = knownLines{}
+	s.current = streamPosition{}
 }
 
-// readLines reads the lines of a stream to its end. Thousands of goroutines may wait
-// in it: what it does with a line is elsewhere, and not on all of their stacks.
-func (l *life) readLines(ctx context.Context) error {
+// readLines reads the lines of a stream to its end. Thousands of goroutines may block in
+// it, so the code that handles a line is in another function and not on their stacks.
+func (r *jobRun) readLines(ctx context.Context) error {
 	tooLong := false // a part of this line was skipped already
 	for {
-		line, err := l.stream.reader.ReadSlice('\n')
+		line, err := r.stream.reader.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			tooLong = true
@@ -86,9 +117,9 @@ func (l *life) readLines(ctx context.Context) error {
 			return err
 		case tooLong:
 			tooLong = false
-			l.ignored(errTooLong)
+			r.ignoreLine(errTooLong)
 		case len(line) > 0:
-			l.heard(ctx, line, err == nil)
+			r.handleLine(ctx, line, err == nil)
 		}
 		if err != nil {
 			return nil
@@ -96,50 +127,51 @@ func (l *life) readLines(ctx context.Context) error {
 	}
 }
 
-// knownLines tells the lines of a stream that were read before from those that are
-// new.
-type knownLines struct {
-	count   int  // lines of progress so far
-	rotated bool // the engine has rotated its log
-}
-
-// errTooLong is why a line is ignored.
-var errTooLong = fmt.Errorf("line is longer than %d bytes", maxProgressLine)
-
-// heard takes one line. Whole is whether it ends with a newline.
-func (l *life) heard(ctx context.Context, line []byte, whole bool) {
-	known := &l.stream.known
-	progress, invalid := l.parse(line)
-	if invalid != nil {
-		if whole { // else the line was cut off
-			l.ignored(invalid)
+// handleLine handles one line. Complete reports whether it ends with a newline.
+func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
+	// 1. Ignore a line that is not progress of this job.
+	progress, err := r.parseProgress(line)
+	if err != nil {
+		if complete { // otherwise the line was cut off
+			r.ignoreLine(err)
 		}
 		return
 	}
-	known.count++
-	if known.count == 1 && l.stream.lines > 0 {
-		known.rotated = progress != l.stream.first
-	} else if known.count == 1 {
-		l.stream.first = progress
+
+	// 2. Find out whether the line is new.
+	position := &r.stream.current
+	position.count++
+	if position.count == 1 && r.stream.lines > 0 {
+		position.rotated = progress != r.stream.first
+	} else if position.count == 1 {
+		r.stream.first = progress
 	}
-	old := known.count <= l.stream.lines
-	l.stream.lines = max(l.stream.lines, known.count)
-	if (!old || known.rotated) && l.saw(progress, old) && (progress.Step > 0 || progress.Status == Succeeded) {
-		l.pool.startSucceeded(l)
+	known := position.count <= r.stream.lines
+	r.stream.lines = max(r.stream.lines, position.count)
+	if known && !position.rotated {
+		return
 	}
-	if progress.Stopped && (!old || known.rotated) && !l.stream.stopped { // lines can be repeated
-		l.stream.stopped = true
-		l.addEnding(ctx)
+
+	// Act on it. Lines can be repeated.
+	r.setPulumi(progress.Pulumi, progress.Stack)
+	progress.Pulumi, progress.Stack = "", ""
+	if r.observe(progress, known) && (progress.Step > 0 || progress.Status == Succeeded) {
+		killpoint.Hit(killpoint.Running)
+		r.pool.startSucceeded(r)
+	}
+	if progress.Stopped && !r.stream.stopped {
+		r.stream.stopped = true
+		r.addEndReason(ctx)
 	}
 }
 
-// parse decodes one line of progress. Its errors do not show the line.
-func (l *life) parse(line []byte) (Progress, error) {
+// parseProgress decodes one line of progress. Its errors do not contain the line.
+func (r *jobRun) parseProgress(line []byte) (Progress, error) {
 	var p Progress
 	if json.Unmarshal(line, &p) != nil {
 		return p, errors.New("line is not a JSON object of progress")
 	}
-	steps := l.job.Definition.Steps
+	steps := r.job.Definition.Steps
 	if steps == 0 {
 		steps = maxSteps
 	}
@@ -159,24 +191,27 @@ func (l *life) parse(line []byte) (Progress, error) {
 	return p, nil
 }
 
-// ignored logs the first line of a job that was ignored.
-func (l *life) ignored(reason error) {
-	if !l.stream.ignored {
-		l.stream.ignored = true
-		l.log.Warn("progress line ignored, and all others like it", "environment", l.id, "reason", reason)
+// ignoreLine logs the first line of a job that is ignored.
+func (r *jobRun) ignoreLine(reason error) {
+	if !r.stream.ignored {
+		r.stream.ignored = true
+		r.log.Warn("progress line ignored, and all others like it", "instance", r.id, "reason", reason)
 	}
 }
 
-// saw records progress and reports whether it changed anything. The latest line
-// wins, so that a forged line is corrected by the runner's next one. With forward
-// a line counts only if it is further than the last.
-func (l *life) saw(p Progress, forward bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if forward && !p.after(l.last) || p == l.last {
+// observe records progress and reports whether it changed anything. The latest line
+// counts, so that the runner's next line corrects a forged one. With forward a line
+// counts only if it is later than the last one.
+func (r *jobRun) observe(p Progress, forward bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if forward && !p.after(r.last) || p == r.last {
 		return false
 	}
-	l.last = p
+	r.last = p
+	if r.recorded {
+		r.pool.parts.Journal.SetProgress(r.job.ID, p)
+	}
 	return true
 }
 

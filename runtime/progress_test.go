@@ -21,50 +21,57 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// output is a beat that writes a text in place of a line of progress.
-func output(text string) runtimetest.Beat {
-	return runtimetest.Beat{Raw: func() io.Reader { return strings.NewReader(text) }}
+// output returns a text in place of a line of progress.
+func output(text string) runtimetest.TimedProgress {
+	return runtimetest.TimedProgress{Raw: func() io.Reader { return strings.NewReader(text) }}
 }
 
-// line is a beat that writes a text and a newline.
-func line(text string) runtimetest.Beat { return output(text + "\n") }
+// line returns a text and a newline in place of a line of progress.
+func line(text string) runtimetest.TimedProgress { return output(text + "\n") }
 
-func TestProgress(t *testing.T) {
-	running := func(step, lines int) runtimetest.Beat {
-		return runtimetest.Beat{Progress: runtime.Progress{Step: step, Lines: lines, Status: runtime.Running}}
+func TestReadStream(t *testing.T) {
+	running := func(step, lines int) runtimetest.TimedProgress {
+		return runtimetest.TimedProgress{Progress: runtime.Progress{Step: step, Lines: lines, Status: runtime.Running}}
 	}
 	died := runtime.Exit{Code: 137, Reason: "killed"}
 
-	blank := strings.Repeat(" ", 1<<10)
+	blank := strings.Repeat(" ", runtime.MaxProgressLine)
 	whole := `{"step":2,"lines":7}`
 
-	// Each job dies in step 2 after 7 lines, in spite of what else was written.
-	for name, beats := range map[string][]runtimetest.Beat{
-		"step outside the definition is ignored":       {running(2, 7), line(`{"step":77,"lines":3,"status":"failed"}`)},
-		"first step outside the definition is ignored": {running(2, 7), line(`{"step":4,"lines":0,"status":"running"}`)},
-		"negative step is ignored":                     {running(2, 7), line(`{"step":-1,"lines":3,"status":"failed"}`)},
-		"negative number of lines is ignored":          {running(2, 7), line(`{"step":2,"lines":-3,"status":"running"}`)},
-		"unknown status is ignored":                    {running(2, 7), line(`{"step":3,"lines":3,"status":"won"}`)},
-		"text is ignored and the next line is read":    {output("Hello from another program\n\n\x00\xff\n"), running(2, 7)},
+	// Each job dies in step 2 after 7 lines, regardless of other lines.
+	for name, progress := range map[string][]runtimetest.TimedProgress{
+		"step outside the definition is ignored": {running(2, 7),
+			line(`{"step":77,"lines":3,"status":"failed"}`)},
+		"first step outside the definition is ignored": {running(2, 7),
+			line(`{"step":4,"lines":0,"status":"running"}`)},
+		"negative step is ignored": {running(2, 7),
+			line(`{"step":-1,"lines":3,"status":"failed"}`)},
+		"negative number of lines is ignored": {running(2, 7),
+			line(`{"step":2,"lines":-3,"status":"running"}`)},
+		"unknown status is ignored": {running(2, 7), line(`{"step":3,"lines":3,"status":"won"}`)},
+		"text is ignored and the next line is read": {output("Hello from another program\n\n\x00\xff\n"),
+			running(2, 7)},
 		"other JSON is ignored and the next line read": {line("[1,2]\n\"text\"\n{\"step\":\"two\"}"), running(2, 7)},
-		"forged success is corrected by the next line": {line(`{"step":3,"lines":3,"status":"succeeded"}`), running(2, 7)},
-		"forged failure is corrected by the next line": {line(`{"step":2,"lines":99,"status":"failed"}`), running(2, 7)},
-		"forged number of lines is corrected":          {line(`{"step":2,"lines":900719925474099}`), running(2, 7)},
-		"line of 1 KiB is read":                        {line(whole + blank[len(whole)+1:])},
-		"longer line is skipped up to its newline":     {running(2, 7), line(`{"step":3,"lines":9}` + blank)},
-		"line behind a longer line is read":            {line(strings.Repeat("x", 1<<20)), running(2, 7)},
-		"longer line that ends the output is ignored":  {running(2, 7), output(`{"step":3,"lines":9}` + blank + blank)},
-		"last line without a newline counts if whole":  {running(2, 6), output(`{"step":2,"lines":7}`)},
-		"last line that is incomplete is ignored":      {running(2, 7), output(`{"step":3,"lines`)},
+		"forged success is corrected by the next line": {line(`{"step":3,"lines":3,"status":"succeeded"}`),
+			running(2, 7)},
+		"forged failure is corrected by the next line": {line(`{"step":2,"lines":99,"status":"failed"}`),
+			running(2, 7)},
+		"forged number of lines is corrected":         {line(`{"step":2,"lines":900719925474099}`), running(2, 7)},
+		"longest line is read":                        {line(whole + blank[len(whole)+1:])},
+		"longer line is skipped up to its newline":    {running(2, 7), line(`{"step":3,"lines":9}` + blank + blank)},
+		"line behind a longer line is read":           {line(strings.Repeat("x", 1<<20)), running(2, 7)},
+		"longer line that ends the output is ignored": {running(2, 7), output(`{"step":3,"lines":9}` + blank + blank)},
+		"last line without a newline counts if whole": {running(2, 6), output(`{"step":2,"lines":7}`)},
+		"last line that is incomplete is ignored":     {running(2, 7), output(`{"step":3,"lines`)},
 		"forged line stays corrected in a second stream": {
 			line(`{"step":2,"lines":9,"status":"failed"}`), running(2, 6),
 			{After: 30 * time.Minute, Progress: runtime.Progress{Step: 2, Lines: 7}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, spec(), func(t *testing.T, st *stage) {
-				st.engine.Script("a", runtimetest.Script{
-					Running: time.Hour, Exit: died, Progress: beats,
+			play(t, spec(), func(t *testing.T, st *fixture) {
+				st.engine.SetScript("a", runtimetest.Script{
+					Running: time.Hour, Exit: died, Progress: progress,
 					Breaks: []time.Duration{20 * time.Minute}, BreakErr: io.ErrUnexpectedEOF,
 				})
 				st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
@@ -79,17 +86,18 @@ func TestProgress(t *testing.T) {
 		})
 	}
 
-	t.Run("line in a rotated log counts if it is further", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("line in a rotated log counts if it is later", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			reads := 0
 			rotated := func() io.Reader { // the first line is gone, the last one is new
 				if reads++; reads == 1 {
-					return strings.NewReader("{\"step\":1,\"lines\":9,\"status\":\"succeeded\"}\n{\"step\":2,\"lines\":4}\n")
+					text := `{"step":1,"lines":9,"status":"succeeded"}` + "\n" + `{"step":2,"lines":4}` + "\n"
+					return strings.NewReader(text)
 				}
 				return strings.NewReader("{\"step\":2,\"lines\":3}\n{\"step\":2,\"lines\":7}\n")
 			}
-			st.engine.Script("a", runtimetest.Script{
-				Running: time.Hour, Exit: died, Progress: []runtimetest.Beat{{Raw: rotated}},
+			st.engine.SetScript("a", runtimetest.Script{
+				Running: time.Hour, Exit: died, Progress: []runtimetest.TimedProgress{{Raw: rotated}},
 				Breaks: []time.Duration{20 * time.Minute}, BreakErr: io.ErrUnexpectedEOF,
 			})
 			st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
@@ -102,13 +110,13 @@ func TestProgress(t *testing.T) {
 		})
 	})
 
-	t.Run("adopted job has no step beyond any definition", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			old := runtime.Job{ID: "old", Subject: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}
-			st.cloud.Know(old, runtimetest.Definition("one", "two", "three"))
-			st.engine.Script("old", runtimetest.Script{
+	t.Run("adopted job has at most maxSteps steps", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			old := runtime.Job{ID: "old", WorkflowID: "deployment-of-old", Pool: spec().Key(), Agent: "agent-1"}
+			st.cloud.AddClaimed(old, runtimetest.Definition("one", "two", "three"))
+			st.engine.SetScript("old", runtimetest.Script{
 				Running: time.Hour, Exit: runtime.Exit{Code: runtime.CodeFailed},
-				Progress: []runtimetest.Beat{running(3, 0), line(`{"step":1000000,"status":"running"}`)},
+				Progress: []runtimetest.TimedProgress{running(3, 0), line(`{"step":1000000,"status":"running"}`)},
 			})
 			st.engine.Adopt(&old, time.Now())
 			st.start()
@@ -121,14 +129,15 @@ func TestProgress(t *testing.T) {
 
 	t.Run("endless line does not grow the memory", func(t *testing.T) {
 		const flood, limit = 200 << 20, 8 << 20
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Script("a", runtimetest.Script{Running: time.Hour, Exit: died, Progress: []runtimetest.Beat{
-				{Raw: func() io.Reader {
-					return io.MultiReader(strings.NewReader(`{"step":1`), io.LimitReader(zeros{}, flood))
-				}},
-				output("\n"),
-				running(2, 7),
-			}})
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Hour, Exit: died,
+				Progress: []runtimetest.TimedProgress{
+					{Raw: func() io.Reader {
+						return io.MultiReader(strings.NewReader(`{"step":1`), io.LimitReader(zeros{}, flood))
+					}},
+					output("\n"),
+					running(2, 7),
+				}})
 			st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
 			var before, after goruntime.MemStats
 			goruntime.ReadMemStats(&before)
@@ -138,7 +147,8 @@ func TestProgress(t *testing.T) {
 			allocated := after.TotalAlloc - before.TotalAlloc
 			t.Logf("a line of %d MiB costs %d KiB of memory", flood>>20, allocated>>10)
 			if allocated > limit {
-				t.Errorf("a line of %d MiB costs %d MiB of memory, want at most %d", flood>>20, allocated>>20, limit>>20)
+				t.Errorf("a line of %d MiB costs %d MiB of memory, want at most %d", flood>>20, allocated>>20,
+					limit>>20)
 			}
 			wait(2 * time.Hour)
 			st.wantStep("a", 2, runtime.Failed, "killed")
@@ -146,8 +156,8 @@ func TestProgress(t *testing.T) {
 	})
 
 	t.Run("ignored lines are logged once", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Script("a", runtimetest.Script{Running: time.Hour, Progress: []runtimetest.Beat{
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Hour, Progress: []runtimetest.TimedProgress{
 				output(strings.Repeat("a text of the job\n", 1000)), line(strings.Repeat("x", 1<<20)), running(1, 1),
 			}})
 			st.cloud.Add(job("a"), runtimetest.Definition("one"))
@@ -157,7 +167,7 @@ func TestProgress(t *testing.T) {
 				t.Errorf("logged %d times, want once:\n%s", n, st.log)
 			}
 			if strings.Contains(st.log.String(), "a text of the job") {
-				t.Errorf("the log shows what a step wrote:\n%s", st.log)
+				t.Errorf("the log contains the output of a step:\n%s", st.log)
 			}
 		})
 	})

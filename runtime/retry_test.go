@@ -9,7 +9,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// retryingCloud is a fake whose Retry ends a hold, but for what is left of it.
+// retryingCloud is a fake whose Retry ends a hold, except for a remainder.
 type retryingCloud struct {
 	*runtimetest.Cloud
 	left runtime.NextPoll
@@ -29,11 +29,11 @@ func TestRetry(t *testing.T) {
 		wait, left, after time.Duration // of the hold, of what Retry leaves, and from the retry to the next poll
 	}{
 		"a wait that ends is followed by a poll at once": {10 * time.Minute, 0, 0},
-		"what the service asked for stays":               {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
-		"the whole of a wait stays":                      {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
+		"a Retry-After stays":                            {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
+		"a hold that Retry does not end stays":           {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, edited(), func(t *testing.T, st *stage) {
+			play(t, edited(), func(t *testing.T, st *fixture) {
 				st.cloud.Hold(held(c.wait))
 				retrying := &retryingCloud{Cloud: st.cloud}
 				if c.left > 0 {
@@ -45,7 +45,7 @@ func TestRetry(t *testing.T) {
 				st.pool.Retry()
 				retried := time.Now()
 				wait(0)
-				st.wantFresh()
+				st.wantNotOverdue()
 				for st.asked(runtimetest.Claim) < 1 {
 					if time.Since(retried) > 2*time.Hour {
 						t.Fatal("the pool polls no more")
@@ -58,8 +58,8 @@ func TestRetry(t *testing.T) {
 			})
 		})
 	}
-	t.Run("it never puts off a poll", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("Retry does not delay a poll", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			retrying := &retryingCloud{Cloud: st.cloud}
 			st.use(retrying)
 			st.start()
@@ -72,8 +72,8 @@ func TestRetry(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a poll that is under way does not bring back what it has ended", func(t *testing.T) {
-		play(t, edited(), func(t *testing.T, st *stage) {
+	t.Run("the result of a poll under way does not restore the delay", func(t *testing.T) {
+		play(t, edited(), func(t *testing.T, st *fixture) {
 			st.startLate(func() { st.pool.Retry() })
 			if asked := st.asked(runtimetest.Claim); asked != 2 {
 				t.Errorf("%d polls, want 2", asked)
@@ -81,7 +81,7 @@ func TestRetry(t *testing.T) {
 		})
 	})
 	t.Run("a real client tries once more and then waits again", func(t *testing.T) {
-		play(t, broken(), func(t *testing.T, st *stage) {
+		play(t, broken(), func(t *testing.T, st *fixture) {
 			dead := answering("")
 			st.reach(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Minute }), dead)
 			wait(time.Minute)
@@ -90,13 +90,13 @@ func TestRetry(t *testing.T) {
 			if polls := dead.dials.Load(); polls != 2 {
 				t.Errorf("%d polls, want the first one and the trial", polls)
 			}
-			if _, opened := st.said("WARN", "circuit breaker opened"); opened != 2 {
+			if _, opened := st.countLogged("WARN", "circuit breaker opened"); opened != 2 {
 				t.Errorf("the open breaker is logged %d times, want 2:\n%s", opened, st.log)
 			}
 		})
 	})
-	t.Run("a cloud without it goes on", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("a cloud without Retry continues", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
 			st.start()
 			st.pool.Retry()

@@ -8,55 +8,55 @@ import (
 	"strings"
 )
 
-// SelfCheck is one check of what a pool, or the agent as a whole, needs before it can
-// run a job: of its service, of the engine of its executor, or of this machine. The
-// package that knows these returns it, and cmwa doctor runs it.
+// SelfCheck is one check of a requirement of a pool or of the agent: of its service, of
+// the engine of its executor, or of this machine. The packages of these provide the
+// checks, and cmwa doctor runs them.
 type SelfCheck struct {
-	// Name identifies the check to programs, so it does not change: words in lower
-	// case with hyphens, such as docker-engine.
+	// Name identifies the check to programs, so it does not change. It is in lower case
+	// with hyphens, such as docker-engine.
 	Name string
 
-	// Needs is the name of a check before this one in the same list. If that one
-	// fails, or is skipped, this one is skipped. Empty is none.
+	// Needs is the name of an earlier check in the same list, or empty. If that check
+	// fails or is skipped, this one is skipped.
 	Needs string
 
-	// Run makes the check. It claims no job, changes nothing that outlives it, and
-	// returns soon after the end of ctx. It is called once, after the check that
-	// Needs names and at the same time as others.
+	// Run makes the check. It claims no job, changes nothing permanently, and returns
+	// soon after the end of ctx. It is called once, after the check that Needs names and
+	// concurrently with others.
 	Run func(ctx context.Context) CheckResult
 }
 
-// CheckLevel is how a [SelfCheck] ended.
+// CheckLevel is the level of the result of a [SelfCheck].
 type CheckLevel string
 
 // The levels.
 const (
 	LevelOK      CheckLevel = "ok"
-	LevelWarning CheckLevel = "warning" // jobs can run, and something may not be as intended
+	LevelWarning CheckLevel = "warning" // jobs can run, but something may not be as intended
 	LevelFailed  CheckLevel = "failed"  // the agent would not start, or no job could run
-	LevelSkipped CheckLevel = "skipped" // not known
+	LevelSkipped CheckLevel = "skipped" // unknown
 )
 
-// CheckResult is what a [SelfCheck] has found. Its texts may quote the answer of a
-// service or an engine. A caller that prints them must remove line breaks and control
-// characters, and limit their length.
+// CheckResult is the result of a [SelfCheck]. Its texts may quote the answer of a service
+// or an engine. A caller that prints them must remove line breaks and control characters,
+// and limit their length.
 type CheckResult struct {
 	Level   CheckLevel
-	Message string // what was found
-	Cure    string // what to do; empty if nothing is to be done, or if Message ends with it
+	Message string
+	Cure    string // what to do; empty if there is nothing to do, or if Message ends with it
 }
 
-// CheckPassed returns the result of a check that has found no problem.
+// CheckPassed returns the result of a check without a problem.
 func CheckPassed(format string, args ...any) CheckResult {
 	return CheckResult{Level: LevelOK, Message: fmt.Sprintf(format, args...)}
 }
 
-// CheckWarned returns the result of a check that has found something to look at.
+// CheckWarned returns the result of a check with a warning.
 func CheckWarned(format string, args ...any) CheckResult {
 	return CheckResult{Level: LevelWarning, Message: fmt.Sprintf(format, args...)}
 }
 
-// CheckFailed returns the result of a check that has found a problem.
+// CheckFailed returns the result of a check that failed.
 func CheckFailed(format string, args ...any) CheckResult {
 	return CheckResult{Level: LevelFailed, Message: fmt.Sprintf(format, args...)}
 }
@@ -66,8 +66,8 @@ func CheckSkipped(format string, args ...any) CheckResult {
 	return CheckResult{Level: LevelSkipped, Message: fmt.Sprintf(format, args...)}
 }
 
-// CheckError returns the result of a check that has found a problem: an error whose
-// text ends with what to do. No error is no problem, and passed is returned.
+// CheckError returns the result of a check that failed with err, whose text ends with what
+// to do. It returns passed if err is nil.
 func CheckError(err error, passed CheckResult) CheckResult {
 	if err == nil {
 		return passed
@@ -75,14 +75,14 @@ func CheckError(err error, passed CheckResult) CheckResult {
 	return CheckResult{Level: LevelFailed, Message: err.Error()}
 }
 
-// WithCure returns the result with what to do.
+// WithCure returns the result with a cure.
 func (r CheckResult) WithCure(format string, args ...any) CheckResult {
 	r.Cure = fmt.Sprintf(format, args...)
 	return r
 }
 
-// OnLoopback reports whether the host of a URL means the machine, container or Pod
-// that resolves it: localhost, or an address such as 127.0.0.1 or 0.0.0.0.
+// OnLoopback reports whether the host of a URL is the machine, container or Pod that
+// resolves it: localhost, or an address such as 127.0.0.1 or 0.0.0.0.
 func OnLoopback(service string) bool {
 	u, err := url.Parse(service)
 	if err != nil {

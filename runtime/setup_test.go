@@ -21,74 +21,106 @@ func newSetup(t *testing.T) (*runtime.Setup, *runtimetest.Cloud) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return runtime.NewSetup(claim.Job, cloud, runtime.Handover{Version: runtime.HandoverVersion, Token: claim.Job.Token.Reveal(), Redact: []string{"pass word"}}), cloud
+	return runtime.NewSetup(claim.Job, cloud, runtime.Handoff{Version: runtime.HandoffVersion,
+		Token: claim.Job.Token.Reveal(), Redact: []string{"pass phrase"}}), cloud
 }
 
-func TestASetUpIsToldInOrderAndHandedOverWhereItStopped(t *testing.T) {
-	setup, cloud := newSetup(t)
-	setup.Say("one")
-	setup.Say("two\nthree\n")
-	if err := setup.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	setup.Say("four")
-	text, err := setup.Handover(t.Context(), "/root")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := runtime.ReadHandover(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h.SetupLines != 4 || h.Root != "/root" {
-		t.Errorf("handed over at line %d with root %q, want 4 and /root", h.SetupLines, h.Root)
-	}
-	if status, log := cloud.Step("a", 0); status != runtime.Running || log != "one\ntwo\nthree\nfour\n" {
-		t.Errorf("the service knows %s, %q", status, log)
-	}
+func TestFlush(t *testing.T) {
+	t.Run("lines are sent in order and the handoff continues them", func(t *testing.T) {
+		setup, cloud := newSetup(t)
+		setup.Log("one")
+		setup.Log("two\nthree\n")
+		if err := setup.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		setup.Log("four")
+		text, err := setup.Handoff(t.Context(), "/root")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := runtime.ReadHandoff(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.SetupLines != 4 || h.Root != "/root" {
+			t.Errorf("the handoff has %d lines and the root %q, want 4 and /root", h.SetupLines, h.Root)
+		}
+		if status, log := cloud.Step("a", 0); status != runtime.Running || log != "one\ntwo\nthree\nfour\n" {
+			t.Errorf("the service knows %s, %q", status, log)
+		}
+	})
+
+	t.Run("lines that were not sent are sent later", func(t *testing.T) {
+		setup, cloud := newSetup(t)
+		cloud.Fail(runtimetest.Report, 1, errors.New("connection reset"))
+		setup.Log("one")
+		if err := setup.Flush(t.Context()); err == nil {
+			t.Fatal("Flush returned no error for a failed report")
+		}
+		if err := setup.Fail(t.Context(), errors.New("no such image")); err != nil {
+			t.Fatal(err)
+		}
+		if status, log := cloud.Step("a", 0); status != runtime.Failed || log != "one\nError: no such image\n" {
+			t.Errorf("the service knows %s, %q", status, log)
+		}
+	})
+
+	t.Run("the log continues where the service has it", func(t *testing.T) {
+		setup, cloud := newSetup(t)
+		wrong := fmt.Errorf("%w: %w", runtime.ErrLogsDropped, &runtime.OffsetError{Next: 9})
+		cloud.Fail(runtimetest.Report, 1, wrong)
+		setup.Log("one")
+		text, err := setup.Handoff(t.Context(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		handoff, err := runtime.ReadHandoff(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reports := cloud.Reports("a")
+		if last := reports[len(reports)-1]; last.Offset != 9 || handoff.SetupLines != 10 {
+			t.Errorf("the last report is %+v, and the runner continues at line %d; want 9 and 10",
+				last, handoff.SetupLines)
+		}
+
+		// A service that contradicts itself does not make an endless loop.
+		setup, cloud = newSetup(t)
+		cloud.Fail(runtimetest.Report, 100, wrong)
+		setup.Log("one")
+		if _, err := setup.Handoff(t.Context(), "/"); err != nil {
+			t.Errorf("a rejected log fails the setup: %v", err)
+		}
+	})
+
+	t.Run("dropped lines never fail a setup", func(t *testing.T) {
+		setup, cloud := newSetup(t)
+		cloud.Fail(runtimetest.Report, 1, fmt.Errorf("%w: 413", runtime.ErrLogsDropped))
+		setup.Log("one")
+		if _, err := setup.Handoff(t.Context(), "/"); err != nil {
+			t.Errorf("a rejected log fails the setup: %v", err)
+		}
+	})
 }
 
-func TestLinesThatCouldNotBeSentAreSentLater(t *testing.T) {
+func TestSetupLog(t *testing.T) {
 	setup, cloud := newSetup(t)
-	cloud.Fail(runtimetest.Report, 1, errors.New("connection reset"))
-	setup.Say("one")
-	if err := setup.Flush(t.Context()); err == nil {
-		t.Fatal("a failed report was not told to the caller")
-	}
-	if err := setup.Fail(t.Context(), errors.New("no such image")); err != nil {
-		t.Fatal(err)
-	}
-	if status, log := cloud.Step("a", 0); status != runtime.Failed || log != "one\nError: no such image\n" {
-		t.Errorf("the service knows %s, %q", status, log)
-	}
-}
-
-func TestLogTroubleNeverFailsASetUp(t *testing.T) {
-	setup, cloud := newSetup(t)
-	cloud.Fail(runtimetest.Report, 1, fmt.Errorf("%w: 413", runtime.ErrUntold))
-	setup.Say("one")
-	if _, err := setup.Handover(t.Context(), "/"); err != nil {
-		t.Errorf("a log that is refused keeps the job from its start: %v", err)
-	}
-}
-
-func TestASetUpShowsNoSecretAndNoEndlessLine(t *testing.T) {
-	setup, cloud := newSetup(t)
-	setup.Say("pull from https://user:pass word@example with token-of-a: %s\xff", strings.Repeat("é", 9000))
+	setup.Log("pull from https://user:pass phrase@example with token-of-a: %s\xff", strings.Repeat("é", 9000))
 	if err := setup.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	_, log := cloud.Step("a", 0)
-	if strings.Contains(log, "pass word") || strings.Contains(log, "token-of-a") {
+	if strings.Contains(log, "pass phrase") || strings.Contains(log, "token-of-a") {
 		t.Errorf("the log shows a secret: %.100q", log)
 	}
 	if len(log) > 4200 {
-		t.Errorf("a line of %d bytes was told", len(log))
+		t.Errorf("a line of %d bytes was sent", len(log))
 	}
 }
 
-func FuzzReadHandover(f *testing.F) {
-	good, err := json.Marshal(runtime.Handover{Version: runtime.HandoverVersion, Service: "http://service", JobID: "a", Token: "tok-123456789"})
+func FuzzReadHandoff(f *testing.F) {
+	good, err := json.Marshal(runtime.Handoff{Version: runtime.HandoffVersion, Service: "http://service", JobID: "a",
+		Token: "tok-123456789"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -97,38 +129,43 @@ func FuzzReadHandover(f *testing.F) {
 	f.Add([]byte(`{"version":99,"token":"tok-123456789"}`))
 	f.Add([]byte(`{"version":"x","token":"tok-123456789"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		h, err := runtime.ReadHandover(bytes.NewReader(text))
+		h, err := runtime.ReadHandoff(bytes.NewReader(text))
 		if (h == nil) == (err == nil) {
-			t.Fatalf("handover %v and error %v", h, err)
+			t.Fatalf("handoff %v and error %v", h, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "tok-123456789") {
-			t.Fatalf("the error shows what was read: %v", err)
+			t.Fatalf("the error contains the input: %v", err)
 		}
 	})
 }
 
-func TestAHandoverDoesNotPrintItsTokens(t *testing.T) {
-	h := runtime.Handover{JobID: "job-1", Token: "tok-123456789", OIDC: "jwt-123456789", Forward: map[string]string{"KEY": "val-123456789"}}
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
-		for _, value := range []any{h, &h, []any{h}} {
-			if got := fmt.Sprintf(verb, value); strings.Contains(got, "123456789") || strings.Contains(got, fmt.Sprintf("%x", "123456789")) {
-				t.Errorf("Sprintf(%q, %T) shows a token: %s", verb, value, got)
+func TestHandoff(t *testing.T) {
+	t.Run("format does not print the tokens", func(t *testing.T) {
+		h := runtime.Handoff{JobID: "job-1", Token: "tok-123456789", OIDC: "jwt-123456789",
+			Forward: map[string]string{"KEY": "val-123456789"}}
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			for _, value := range []any{h, &h, []any{h}} {
+				if got := fmt.Sprintf(verb, value); strings.Contains(got, "123456789") ||
+					strings.Contains(got, fmt.Sprintf("%x", "123456789")) {
+					t.Errorf("Sprintf(%q, %T) shows a token: %s", verb, value, got)
+				}
 			}
 		}
-	}
-}
+	})
 
-func TestDurationsAndSecretsOfAHandoverSurviveTheWay(t *testing.T) {
-	want := runtime.Handover{Version: runtime.HandoverVersion, Token: secret.New("t").Reveal(), Grace: 2.5, Forward: map[string]string{"A": "b"}}
-	text, err := json.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := runtime.ReadHandover(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.Token != "t" || got.Grace.Duration().Seconds() != 2.5 || got.Forward["A"] != "b" {
-		t.Errorf("read %+v, want %+v", got, want)
-	}
+	t.Run("durations and secrets survive JSON", func(t *testing.T) {
+		want := runtime.Handoff{Version: runtime.HandoffVersion, Token: secret.New("t").Reveal(), Grace: 2.5,
+			Forward: map[string]string{"A": "b"}}
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := runtime.ReadHandoff(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Token != "t" || got.Grace.Duration().Seconds() != 2.5 || got.Forward["A"] != "b" {
+			t.Errorf("read %+v, want %+v", got, want)
+		}
+	})
 }

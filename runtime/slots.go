@@ -6,49 +6,48 @@ import (
 	"time"
 )
 
-// patience is how long a question for work keeps its slot from a pool that
-// waits for one. A service that works answers sooner; one that is silent would
-// otherwise hold up every other pool until the question's own limit.
-const patience = 2 * time.Second
+// slotGrace is the time after which a poll without an answer shares its slot with a pool
+// in the queue. A service that works answers sooner. One that does not answer would
+// block all other pools until the poll times out.
+const slotGrace = 2 * time.Second
 
-// Slots limits the jobs of all pools together. A pool takes a slot before it
-// asks for work, since an answer may be a job, and gives it back when there is
-// none or when the job has ended. Its methods are safe for concurrent use; a nil
-// *Slots has no limit.
+// Slots limits the jobs of all pools together. A pool takes a slot before it polls,
+// because the answer may be a job, and releases it when there is no job or when the job
+// has ended. Methods of Slots are safe for concurrent use; a nil *Slots has no limit.
 //
-//  1. A free slot goes to the waiting pool that holds the fewest, and among
-//     equals to the one that has waited longest. Its wait counts anew when it
-//     gives a slot back: a pool that was served only now is not the one that
-//     has waited longest.
-//  2. A question that has no answer yet after two seconds makes room for a pool
-//     that waits, and for nobody else. If its answer is a job after all, that
-//     job is ours: it takes a slot again, even when there is none. As a pool asks
-//     one question at a time, each pool can be one job beyond the limit at most,
-//     and no slot is free until the excess is gone.
+//  1. A free slot goes to the pool in the queue that holds the fewest slots, and among
+//     equals to the one that has waited longest. When a pool releases a slot, its wait
+//     begins again.
+//  2. A poll without an answer shares its slot after slotGrace: a pool in the queue may
+//     take the slot over. If the answer is a job after all, the job takes a slot even if
+//     none is free. A pool makes one poll at a time, so each pool can exceed the limit by
+//     one job, and no slot is granted until the excess is gone.
+//
+// Of the six states of a slot, shared and taken over exist only for a service that does
+// not answer. Without them one such service would stop the pools of all others.
 type Slots struct {
-	mu    sync.Mutex
-	limit int // 0 is none
-	taken int
-	held  map[*Pool]int // slots of each pool that has any
-	queue []*slot       // waiting, in the order in which they came
-	late  []*slot       // of questions without an answer that would make room, the earliest first
+	mu     sync.Mutex
+	limit  int // 0 is no limit
+	taken  int
+	held   map[*Pool]int // number of slots by pool; without pools that have none
+	queue  []*slot       // in the order of arrival
+	shared []*slot       // of polls without an answer, the oldest first
 }
 
 // slot is a place in the queue, and then the slot itself.
 type slot struct {
-	of      *Slots
-	by      *Pool
-	granted chan struct{} // closed when the slot is taken
-	lent    bool          // taken once, and made room since
-	kept    bool          // by a job
-	done    bool          // given back, or no longer wanted
+	slots     *Slots
+	pool      *Pool
+	granted   chan struct{} // closed when the slot is taken
+	takenOver bool          // by another pool, after the slot was shared
+	hasJob    bool
+	released  bool // or left the queue
 }
 
-// NewSlots makes so many slots; 0 is no limit.
+// NewSlots returns a number of slots; 0 is no limit.
 func NewSlots(limit int) *Slots { return &Slots{limit: limit, held: map[*Pool]int{}} }
 
-// SetLimit changes how many slots there are; 0 is no limit. Whoever has a slot
-// keeps it.
+// SetLimit changes the number of slots; 0 is no limit. Slots that are in use stay valid.
 func (s *Slots) SetLimit(limit int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,9 +55,9 @@ func (s *Slots) SetLimit(limit int) {
 	s.grant()
 }
 
-// join takes a slot, or waits in the queue for one: then granted is closed later.
-func (s *Slots) join(by *Pool) *slot {
-	place := &slot{of: s, by: by, granted: make(chan struct{})}
+// join takes a free slot, or enters the queue: then granted is closed later.
+func (s *Slots) join(pool *Pool) *slot {
+	place := &slot{slots: s, pool: pool, granted: make(chan struct{})}
 	if s == nil {
 		close(place.granted)
 		return place
@@ -70,21 +69,21 @@ func (s *Slots) join(by *Pool) *slot {
 	return place
 }
 
-// seize takes a slot whether there is one or not: for a job that runs already.
-func (s *Slots) seize(by *Pool) *slot {
-	place := &slot{of: s, by: by, granted: make(chan struct{}), kept: true}
-	close(place.granted)
+// force takes a slot even if none is free, for a job that runs already.
+func (s *Slots) force(pool *Pool) *slot {
+	forced := &slot{slots: s, pool: pool, granted: make(chan struct{}), hasJob: true}
+	close(forced.granted)
 	if s == nil {
-		return place
+		return forced
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.take(by)
-	return place
+	s.take(pool)
+	return forced
 }
 
-// has reports whether the slot was taken.
-func (p *slot) has() bool {
+// isGranted reports whether the slot was taken.
+func (p *slot) isGranted() bool {
 	select {
 	case <-p.granted:
 		return true
@@ -93,101 +92,104 @@ func (p *slot) has() bool {
 	}
 }
 
-// lend makes a slot that was taken give way to whoever waits, now or later,
-// until it is kept or given back. It does nothing after that.
-func (p *slot) lend() {
-	if p.of == nil {
+// share lets a pool in the queue take the slot over, now or later, until the slot has a
+// job or is released. After that share does nothing.
+func (p *slot) share() {
+	if p.slots == nil {
 		return
 	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if p.done || p.kept {
+	p.slots.mu.Lock()
+	defer p.slots.mu.Unlock()
+	if p.released || p.hasJob {
 		return
 	}
-	p.of.late = append(p.of.late, p)
-	p.of.grant()
+	p.slots.shared = append(p.slots.shared, p)
+	p.slots.grant()
 }
 
-// keep makes a slot that was taken the slot of a job: it gives way no more. If
-// it has given way already, another is taken, whether there is one or not; it
-// reports whether there was none.
-func (p *slot) keep() (beyond bool) {
-	if p.of == nil {
+// keep gives the slot to a job, and ends share. If another pool has taken the slot over,
+// the job takes another one, even if none is free; keep reports whether none was.
+func (p *slot) keep() (exceeds bool) {
+	if p.slots == nil {
 		return false
 	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	p.kept = true
-	p.of.forget(p)
-	if p.lent {
-		p.lent = false
-		p.of.take(p.by)
-		return p.of.limit > 0 && p.of.taken > p.of.limit
+	p.slots.mu.Lock()
+	defer p.slots.mu.Unlock()
+	p.hasJob = true
+	p.slots.unshare(p)
+	if p.takenOver {
+		p.takenOver = false
+		p.slots.take(p.pool)
+		return p.slots.limit > 0 && p.slots.taken > p.slots.limit
 	}
 	return false
 }
 
-// leave gives the slot back, or leaves the queue. It can be repeated.
-func (p *slot) leave() {
-	if p.of == nil {
+// release gives the slot back, or leaves the queue. It can be repeated.
+func (p *slot) release() {
+	if p.slots == nil {
 		return
 	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if p.done {
+	p.slots.mu.Lock()
+	defer p.slots.mu.Unlock()
+	if p.released {
 		return
 	}
-	p.done = true
-	p.of.forget(p)
+	p.released = true
+	p.slots.unshare(p)
 	switch {
-	case !p.has():
-		p.of.queue = slices.DeleteFunc(p.of.queue, func(other *slot) bool { return other == p })
-	case !p.lent:
-		p.of.free(p.by)
-		slices.SortStableFunc(p.of.queue, func(a, b *slot) int { return behind(a, p.by) - behind(b, p.by) })
+	case !p.isGranted():
+		p.slots.queue = slices.DeleteFunc(p.slots.queue, func(other *slot) bool { return other == p })
+	case !p.takenOver:
+		// The pool was just served: its place in the queue moves to the end.
+		p.slots.free(p.pool)
+		slices.SortStableFunc(p.slots.queue, func(a, b *slot) int { return isOf(a, p.pool) - isOf(b, p.pool) })
 	}
-	p.of.grant()
+	p.slots.grant()
 }
 
-// behind is 1 for a place of the pool, and 0 for every other.
-func behind(place *slot, by *Pool) int {
-	if place.by == by {
+// isOf returns 1 for a slot of the pool, and 0 for any other.
+func isOf(s *slot, pool *Pool) int {
+	if s.pool == pool {
 		return 1
 	}
 	return 0
 }
 
 // take counts a slot as taken. The caller holds the lock.
-func (s *Slots) take(by *Pool) {
+func (s *Slots) take(pool *Pool) {
 	s.taken++
-	s.held[by]++
+	s.held[pool]++
 }
 
-// free counts a slot as given back. The caller holds the lock.
-func (s *Slots) free(by *Pool) {
+// free counts a slot as free. The caller holds the lock.
+func (s *Slots) free(pool *Pool) {
 	s.taken--
-	if s.held[by]--; s.held[by] == 0 {
-		delete(s.held, by)
+	if s.held[pool]--; s.held[pool] == 0 {
+		delete(s.held, pool)
 	}
 }
 
-// forget takes a slot off those that would make room. The caller holds the lock.
-func (s *Slots) forget(p *slot) {
-	s.late = slices.DeleteFunc(s.late, func(other *slot) bool { return other == p })
+// unshare removes a slot from the shared ones. The caller holds the lock.
+func (s *Slots) unshare(p *slot) {
+	s.shared = slices.DeleteFunc(s.shared, func(other *slot) bool { return other == p })
 }
 
-// grant gives slots to those who wait for them: first what is free, then what
-// late questions hold, if that is enough to make room. The caller holds the lock.
+// grant gives slots to the queue: the free ones, and then the shared ones if these are
+// enough to get below the limit. The caller holds the lock.
 func (s *Slots) grant() {
-	for len(s.queue) > 0 && (s.limit <= 0 || s.taken-len(s.late) < s.limit) {
+	for len(s.queue) > 0 && (s.limit <= 0 || s.taken-len(s.shared) < s.limit) {
+		// 2. Take over shared slots until one is free.
 		for s.limit > 0 && s.taken >= s.limit {
-			s.late[0].lent = true
-			s.free(s.late[0].by)
-			s.late = s.late[1:]
+			s.shared[0].takenOver = true
+			s.free(s.shared[0].pool)
+			s.shared = s.shared[1:]
 		}
-		next := slices.MinFunc(s.queue, func(a, b *slot) int { return s.held[a.by] - s.held[b.by] }) // the first of equals
+
+		// 1. Grant it to the pool with the fewest; MinFunc returns the first of equals.
+		next := slices.MinFunc(s.queue, func(a, b *slot) int { return s.held[a.pool] - s.held[b.pool] })
 		s.queue = slices.DeleteFunc(s.queue, func(other *slot) bool { return other == next })
-		s.take(next.by)
+		s.take(next.pool)
 		close(next.granted)
 	}
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// PoolSpec is one pool as it is wanted. It is a value: pools are given new ones.
+// PoolSpec is the desired state of one pool. It is immutable: [Pool.Tune] replaces it.
 type PoolSpec struct {
 	Name       string
 	Identity   Identity
 	Tuning     Tuning
-	Generation uint64 // of the configuration it comes from
+	Generation uint64 // of the configuration
 
-	// Leftover marks a pool that no configuration describes: only its name and
-	// identity are known, from the labels of its instances. Such a pool drains.
+	// Leftover marks a pool that is not configured: only its name and identity are known,
+	// from the labels of its instances. Such a pool drains.
 	Leftover bool
 }
 
-// Key names the pool among all that run: its name and a digest of its identity.
-// So a changed identity is one key gone and one key new, and a changed tuning
-// is the same key with a new value.
+// Key returns the key of the pool: its name and a digest of its identity. So a changed
+// identity removes one key and adds another, and a changed tuning keeps the key.
 func (s PoolSpec) Key() string {
 	text, err := json.Marshal(s.Identity)
 	if err != nil {
@@ -36,20 +35,20 @@ func (s PoolSpec) Key() string {
 	return s.Name + "-" + hex.EncodeToString(sum[:4])
 }
 
-// Identity is what makes a pool this pool and no other. A change of it is never
-// applied to a running pool: the old one drains and a new one starts.
+// Identity identifies a pool. It does not change while a pool runs: after an edit, the old
+// pool drains and a new one starts.
 type Identity struct {
 	Service      string // base URL without a trailing slash
 	Organization string
 	PoolID       string
 	Credentials  string // kind: "token" or "oidc"
 	Target       string // deploy_target
-	Namespace    string `json:",omitempty"` // of Pods; empty is the agent's own, and for other targets
-	Context      string `json:",omitempty"` // of the kubeconfig; empty is the agent's own cluster or the current one
+	Namespace    string `json:",omitempty"` // of Pods; empty is that of the agent, and for other targets
+	Context      string `json:",omitempty"` // of the kubeconfig; empty is the agent's own cluster, or the current one
 }
 
-// Location names where the instances of the pool are: its target, and behind colons
-// the namespace and the context if it names them. It can be the name of a file.
+// Location returns the location of the pool's instances: the target, and after colons the
+// namespace and the context, if these are set. It is valid as a file name.
 func (i Identity) Location() string {
 	switch {
 	case i.Context != "":
@@ -60,9 +59,9 @@ func (i Identity) Location() string {
 	return i.Target
 }
 
-// Located returns the target, the namespace and the context of a [Identity.Location];
-// other fields are empty.
-func Located(location string) Identity {
+// ParseLocation returns the target, the namespace and the context of an
+// [Identity.Location]; other fields are empty.
+func ParseLocation(location string) Identity {
 	parts := append(strings.SplitN(location, ":", 3), "", "")
 	context, err := url.PathUnescape(parts[2])
 	if err != nil {
@@ -71,76 +70,80 @@ func Located(location string) Identity {
 	return Identity{Target: parts[0], Namespace: parts[1], Context: context}
 }
 
-// Tuning is everything that can change under a running pool. Fields are used
-// from the next turn of the loop, except those under Place, which a job keeps
-// as they were at its claim.
+// Tuning is the settings that can change while a pool runs. New values are used from the
+// next turn of the loop. A job keeps the Instance of its claim.
 type Tuning struct {
 	Token           secret.String // static pool token; empty with OIDC
 	OIDCTokenFile   string
-	OIDCSum         string        // changes with the content of that file, so that it is exchanged anew
-	TokenExpiration time.Duration // asked for at an exchange; 0 lets the service decide
-	CA              string        // PEM certificates that are trusted beside the system's, by the agent and in jobs; empty is none
+	OIDCSum         string        // digest of that file; a new one causes a new exchange
+	TokenExpiration time.Duration // requested at an exchange; 0 lets the service decide
+	CA              string        // PEM certificates to trust in addition to the system's, also in jobs; may be empty
 
 	Kinds           []Kind        // that may be claimed
-	MaxJobs         int           // at a time, at least 1
-	SingleRun       bool          // end after one finished job, counted from when this is switched on
-	PollingInterval time.Duration //
+	Paused          bool          // by the operator: claim no jobs
+	MaxJobs         int           // deployments at a time, at least 1
+	SingleRun       bool          // end after one job, counted from when this is switched on
+	IdleTimeout     time.Duration // without a job, after which a single run ends; 0 is no limit
+	LeasedWork      LeasedWork    // when Kinds other than deployments are leased; empty is off
+	MaxLeased       int           // jobs of each leased kind at a time, in addition to MaxJobs
+	PollingInterval time.Duration
 	PollingOverride bool          // ignore Retry-After on polls
-	StatusInterval  time.Duration // between two questions whether a job is wanted; 0 asks nothing, as a leftover pool has no credentials
+	StatusInterval  time.Duration // of the status polls of a job; 0 for a leftover pool, which has no credentials
+	CancelGrace     time.Duration // of an interrupted step before it gets a SIGTERM; 0 sends no interrupt
 
 	RequestTimeout  time.Duration // of one attempt of one call
 	RetryCount      int           // attempts after the first
-	RetryWait       time.Duration // before the first repetition
-	RetryMaxWait    time.Duration // ceiling of all later ones
-	BreakerFailures int           // polls that failed in a row, repetitions included, until polling pauses
-	BreakerTimeout  time.Duration // length of that pause
+	RetryWait       time.Duration // before the first retry
+	RetryMaxWait    time.Duration // before each later retry at most
+	BreakerFailures int           // failed polls in a row, retries included, that open the circuit breaker
+	BreakerTimeout  time.Duration // for which it stays open
 
-	Place Place
+	Instance InstanceSpec
 }
 
-// SameCredentials reports whether a service that refuses the one, or wants to
-// hear less of it, would do so with the other.
+// SameCredentials reports whether both authenticate with the same credentials. A service
+// that rejects or throttles one of them does the same with the other.
 func (t Tuning) SameCredentials(other Tuning) bool {
 	return t.Token == other.Token && t.OIDCTokenFile == other.OIDCTokenFile && t.OIDCSum == other.OIDCSum
 }
 
-// SameStart reports whether jobs are started with the same settings.
+// SameStart reports whether both start jobs with the same settings.
 func (t Tuning) SameStart(other Tuning) bool {
-	return t.CA == other.CA && reflect.DeepEqual(t.Place, other.Place)
+	return t.CA == other.CA && reflect.DeepEqual(t.Instance, other.Instance)
 }
 
-// Place is how a job's environment is made.
-type Place struct {
-	WorkingDirectory      string   // where the runner programs lie
-	SharedVolumeDirectory string   // parent of the directories that are mounted into jobs; empty is none
+// InstanceSpec is the settings for the instances of jobs.
+type InstanceSpec struct {
+	WorkingDirectory      string   // of the runner programs
+	SharedVolumeDirectory string   // parent of the directories that jobs mount; may be empty
 	PullImage             bool     // pull the image for each job
-	OverrideImage         string   // used in place of the image the service asks for
-	Forward               []string // names of the agent's variables that go along
+	OverrideImage         string   // used in place of the image that the service requests
+	Forward               []string // names of the agent's variables that jobs get
 	Docker                Docker
 	Kubernetes            Kubernetes
 }
 
-// Docker is how a container is made.
+// Docker is the settings for containers.
 type Docker struct {
 	Network    string   // empty is the engine's default
 	Volumes    []string // in the engine's notation, source:target[:options]
 	ExtraHosts []string // name:address
-	Memory     int64    // limit in bytes; 0 is none
-	CPUs       float64  // limit in cores; 0 is none
+	Memory     int64    // limit in bytes; 0 is no limit
+	CPUs       float64  // limit in cores; 0 is no limit
 	User       string   // user[:group], names or numbers; empty is the image's
-	Labels     []string // name=value, beside the agent's own
+	Labels     []string // name=value, in addition to the agent's own
 }
 
-// Kubernetes is how a Pod is made. The namespace is part of a pool's Identity.
+// Kubernetes is the settings for Pods. The namespace is part of a pool's Identity.
 type Kubernetes struct {
-	Image           string        // from which the runner is copied; empty is that of the agent's release
+	Image           string        // that contains the runner; empty is that of the agent's release
 	ImagePullPolicy string        // of that image; empty is the cluster's default
 	ServiceAccount  string        // of the Pod; empty is the namespace's default, without a token
-	CPU             string        // request, a quantity; empty is none
-	Memory          string        // request, a quantity; empty is none
+	CPU             string        // request, a quantity; empty is no request
+	Memory          string        // request, a quantity; empty is no request
 	StartTimeout    time.Duration // for the Pod to start; 0 is the executor's default
-	Runner          string        // how the runner gets into the Pod: copy or image; empty is copy
+	Runner          string        // source of the runner in the Pod: copy or image; empty is copy
 	Handoff         string        // how the handoff is sent: sealed, secret or configmap; empty is sealed
 	KeepFailedPods  bool          // keep the Pods of failed jobs for a while
-	Template        []byte        // strategic merge patch on the Pod, in JSON; empty is none
+	Template        []byte        // strategic merge patch on the Pod, in JSON; may be empty
 }

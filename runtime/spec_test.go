@@ -14,8 +14,8 @@ func TestLocation(t *testing.T) {
 		"kubernetes::prod":             {Target: "kubernetes", Context: "prod"},
 		"kubernetes:jobs:arn:c%2Fa%25": {Target: "kubernetes", Namespace: "jobs", Context: "arn:c/a%"},
 	} {
-		if got := i.Location(); got != want || runtime.Located(got) != i {
-			t.Errorf("%+v: got %s, which is %+v; want %s", i, got, runtime.Located(got), want)
+		if got := i.Location(); got != want || runtime.ParseLocation(got) != i {
+			t.Errorf("%+v: got %s, which is %+v; want %s", i, got, runtime.ParseLocation(got), want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func TestStart(t *testing.T) {
 	lost := errors.New("no route to host")
 
 	t.Run("heartbeats are sent while the definition is fetched", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			release := st.cloud.Hang(runtimetest.Define)
 			st.cloud.Queue("a")
 			st.start()
@@ -30,22 +31,23 @@ func TestStart(t *testing.T) {
 			}
 			release()
 			wait(time.Second)
-			st.wantDeeds("a", "start", "started", "remove", "removed")
+			st.wantOperations("a", "start", "started", "remove", "removed")
 		})
 	})
 	t.Run("a definition that never comes is reported after half an hour", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Hang(runtimetest.Define)
 			st.cloud.Queue("a")
 			st.start()
 			wait(29 * time.Minute)
 			st.wantStep("a", 0, runtime.NotStarted, "")
 			wait(2 * time.Minute)
-			st.wantStep("a", 0, runtime.Failed, "Error: fetch the job's definition: the service has not answered with a definition for 30m0s")
+			st.wantStep("a", 0, runtime.Failed,
+				"Error: fetch the job's definition: the service has not answered with a definition for 30m0s")
 		})
 	})
 	t.Run("a definition that the service does not have is reported", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Define, 1, runtime.ErrGone)
 			st.cloud.Queue("a")
 			st.start()
@@ -53,11 +55,11 @@ func TestStart(t *testing.T) {
 		})
 	})
 	t.Run("a cancellation is noticed while the definition is fetched", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Hang(runtimetest.Define)
 			st.cloud.Queue("a")
 			st.start()
-			st.cloud.Answer("a", runtime.Ended)
+			st.cloud.SetJobStatus("a", runtime.Cancelled)
 			wait(31 * time.Second)
 			if jobs := st.pool.State().Jobs; len(jobs) > 0 {
 				t.Errorf("the pool still holds %v", jobs)
@@ -65,76 +67,161 @@ func TestStart(t *testing.T) {
 			st.wantStep("a", 0, runtime.NotStarted, "")
 		})
 	})
-	t.Run("a start without heartbeats ends before the service gives the job up", func(t *testing.T) {
-		play(t, spec(rarely), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: 20 * time.Minute})
+	t.Run("a start without heartbeats ends before the service declares the job failed", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: 20 * time.Minute})
 			st.cloud.Fail(runtimetest.Report, 1000, lost)
 			st.cloud.Queue("a")
 			st.start()
 			wait(9*time.Minute + time.Second)
-			st.wantDeeds("a", "start", "no start")
+			st.wantOperations("a", "start", "no start")
 		})
 	})
 	t.Run("an accepted heartbeat gives a start nine more minutes", func(t *testing.T) {
-		play(t, spec(rarely), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: 15 * time.Minute, Running: time.Hour})
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: 15 * time.Minute, Running: time.Hour})
 			st.cloud.Fail(runtimetest.Report, 15, lost)
 			st.cloud.Queue("a")
 			st.start()
 			wait(16 * time.Minute)
-			st.wantDeeds("a", "start", "started")
+			st.wantOperations("a", "start", "started")
 		})
 	})
-	t.Run("a heartbeat that hangs does not keep back the next one", func(t *testing.T) {
-		play(t, spec(rarely), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: 15 * time.Minute, Running: time.Hour})
+	t.Run("a heartbeat that hangs does not delay the next one", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: 15 * time.Minute, Running: time.Hour})
 			st.cloud.Hang(runtimetest.Report)
 			st.cloud.Queue("a")
 			st.start()
 			wait(16 * time.Minute)
-			st.wantDeeds("a", "start", "started")
+			st.wantOperations("a", "start", "started")
 			if beats := len(st.cloud.Reports("a")); beats < 28 {
 				t.Errorf("%d heartbeats in 15 minutes, want one every 30 s after the first", beats)
 			}
 		})
 	})
 	t.Run("a job that was cancelled during a long preparation is not started", func(t *testing.T) {
-		for _, verdict := range []runtime.Verdict{runtime.Ended, runtime.Gone, runtime.Finishing} {
-			play(t, spec(rarely), func(t *testing.T, st *stage) {
-				st.engine.Otherwise(runtimetest.Script{Starting: 2 * time.Minute})
+		for _, status := range []runtime.JobStatus{runtime.Cancelled, runtime.Gone, runtime.Completing} {
+			play(t, spec(rarely), func(t *testing.T, st *fixture) {
+				st.engine.SetDefaultScript(runtimetest.Script{Starting: 2 * time.Minute})
 				st.cloud.Queue("a", "b")
 				st.start()
 				wait(time.Minute)
-				st.cloud.Answer("a", verdict)
+				st.cloud.SetJobStatus("a", status)
 				wait(90 * time.Second)
-				st.wantDeeds("a", "start", "no start")
-				if status, _ := st.cloud.Step("a", 0); status == runtime.Failed {
-					t.Errorf("%s: the agent reported the job as failed", verdict)
+				st.wantOperations("a", "start", "no start")
+				if step, _ := st.cloud.Step("a", 0); step == runtime.Failed {
+					t.Errorf("%s: the agent reported the job as failed", status)
 				}
 				wait(2 * time.Minute)
-				st.wantDeeds("b", "start", "started", "remove", "removed")
+				st.wantOperations("b", "start", "started", "remove", "removed")
 			})
 		}
 	})
-	t.Run("doubt does not keep a job from its start", func(t *testing.T) {
-		play(t, spec(rarely), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Starting: 2 * time.Minute})
-			st.cloud.Fail(runtimetest.Wanted, 10, errors.New("503"))
+	t.Run("a start that lost the connection to the engine is tried again", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			reset := fmt.Errorf("%w: reset by peer", runtime.ErrConnectionLost)
+			st.engine.SetDefaultScript(runtimetest.Script{
+				Starting: time.Second, FailLate: []error{reset, reset}, Remains: true, Running: time.Minute,
+			})
+			st.cloud.Queue("a")
+			st.start()
+			wait(10 * time.Second)
+			st.wantOperations("a", "start", "no start", "remove", "removed", "start", "no start", "remove", "removed",
+				"start", "started")
+			st.wantStep("a", 0, runtime.Running, "reset by peer. The agent tries again in 2s")
+			st.wantRecord("a", "add", "handed_off", "claimed", "handed_off", "claimed", "handed_off")
+			handoff := st.engine.Handoff("a")
+			if _, log := st.cloud.Step("a", 0); handoff.SetupLines != strings.Count(log, "\n") {
+				t.Errorf("the runner continues the log at line %d, the service has:\n%s", handoff.SetupLines, log)
+			}
+			wait(2 * time.Minute)
+			st.wantRecord("a", "add", "handed_off", "claimed", "handed_off", "claimed", "handed_off", "reported",
+				"remove")
+		})
+	})
+	t.Run("a start is not tried again for longer than two minutes", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			refused := fmt.Errorf("%w: connection refused", runtime.ErrConnectionLost)
+			st.engine.SetDefaultScript(runtimetest.Script{Fail: refused})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.wantStep("a", 0, runtime.NotStarted, "")
+			wait(62 * time.Second)
+			st.wantStep("a", 0, runtime.Failed, "Error: lost the connection to the engine: connection refused")
+			if starts := len(st.engine.Operations("a")); starts != 2*8 {
+				t.Errorf("%d operations, want eight starts that failed", starts)
+			}
+		})
+	})
+	t.Run("a long start before the loss does not shorten the time for tries", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{
+				Starting: 3 * time.Minute, FailLate: []error{runtime.ErrConnectionLost}, Running: time.Minute,
+			})
+			st.cloud.Queue("a")
+			st.start()
+			wait(7 * time.Minute)
+			st.wantOperations("a", "start", "no start", "start", "started")
+		})
+	})
+	t.Run("a job that is cancelled between two tries is not started", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{
+				FailLate: slices.Repeat([]error{runtime.ErrConnectionLost}, 6), Running: time.Minute,
+			})
+			st.cloud.Queue("a")
+			st.start()
+			wait(5 * time.Second)
+			st.cloud.SetJobStatus("a", runtime.Cancelled)
+			wait(2 * time.Minute)
+			done := st.engine.Operations("a")
+			if len(done) < 2*3 || slices.Contains(done, runtimetest.StartDone) {
+				t.Errorf("got %v, want starts that fail until the agent knows of the cancel", done)
+			}
+			if jobs := st.pool.State().Jobs; len(jobs) > 0 {
+				t.Errorf("the pool still holds %v", jobs)
+			}
+		})
+	})
+	t.Run("a job is not started beside an instance that cannot be removed", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			busy := make([]error, 100)
+			for i := range busy {
+				busy[i] = errors.New("device is busy")
+			}
+			st.engine.SetDefaultScript(runtimetest.Script{
+				FailLate: []error{runtime.ErrConnectionLost}, Remains: true, RemoveErrors: busy,
+			})
+			st.cloud.Queue("a")
+			st.start()
+			wait(10 * time.Minute)
+			if done := st.engine.Operations("a"); slices.Contains(done, runtimetest.StartDone) {
+				t.Errorf("the job is started beside its instance: %v", done)
+			}
+			st.wantStep("a", 0, runtime.Failed, "Error: lost the connection to the engine")
+		})
+	})
+	t.Run("a failed status call does not prevent a start", func(t *testing.T) {
+		play(t, spec(rarely), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: 2 * time.Minute})
+			st.cloud.Fail(runtimetest.JobStatus, 10, errors.New("503"))
 			st.cloud.Queue("a")
 			st.start()
 			wait(3 * time.Minute)
-			st.wantDeeds("a", "start", "started", "remove", "removed")
+			st.wantOperations("a", "start", "started", "remove", "removed")
 		})
 	})
-	t.Run("a time limit near the largest duration is none", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("a time limit near the largest duration means no limit", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			definition := runtimetest.Definition("true")
 			definition.Timeout = math.MaxInt64
 			st.cloud.Add(job("a"), definition)
-			st.engine.Otherwise(runtimetest.Script{Running: time.Hour})
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.start()
 			wait(30 * time.Minute)
-			st.wantDeeds("a", "start", "started")
+			st.wantOperations("a", "start", "started")
 		})
 	})
 }
@@ -148,11 +235,12 @@ func TestOutcome(t *testing.T) {
 		"an unreported failure is reported as failure": {runtime.CodeFailedUnreported, runtime.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, spec(), func(t *testing.T, st *stage) {
-				st.engine.Otherwise(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: c.code}, Progress: []runtimetest.Beat{
-					{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
-					{Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
-				}})
+			play(t, spec(), func(t *testing.T, st *fixture) {
+				st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: c.code},
+					Progress: []runtimetest.TimedProgress{
+						{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+						{Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+					}})
 				st.cloud.Queue("a")
 				st.start()
 				wait(2 * time.Second)
@@ -162,11 +250,11 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// lossy is a service that takes every report, answers only those that lossy lets
-// through, and refuses lines that differ from those that it has.
+// lossy is a service that accepts every report, but loses the answers to some, and
+// refuses lines that differ from those that it has stored.
 type lossy struct {
 	runtime.Cloud
-	answers []bool // of the reports, in order; true for all others
+	answers []bool // whether each report is answered, in order; true for all others
 	lines   []string
 	status  []runtime.Status
 	refused []string
@@ -199,41 +287,44 @@ func (l *lossy) Report(_ context.Context, _ *runtime.Job, report runtime.Report)
 }
 
 func TestSetup(t *testing.T) {
-	t.Run("lines that were not accepted are handed over, those first that the service may have", func(t *testing.T) {
+	t.Run("pending lines begin with those that the service may have", func(t *testing.T) {
 		setup, cloud := newSetup(t)
-		untold := fmt.Errorf("%w: connection reset", runtime.ErrUntold)
-		setup.Say("one")
+		dropped := fmt.Errorf("%w: connection reset", runtime.ErrLogsDropped)
+		setup.Log("one")
 		if err := setup.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		cloud.Fail(runtimetest.Report, 2, untold)
-		setup.Say("two")
+		cloud.Fail(runtimetest.Report, 2, dropped)
+		setup.Log("two")
 		_ = setup.Flush(t.Context()) // the answer is lost
-		setup.Say("three")
-		text, err := setup.Handover(t.Context(), "/")
+		setup.Log("three")
+		text, err := setup.Handoff(t.Context(), "/")
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := runtime.ReadHandover(bytes.NewReader(text))
+		h, err := runtime.ReadHandoff(bytes.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(h.Pending) != 2 || h.Pending[0].Text != "two\n" || h.Pending[1].Text != "three\n" || h.SetupLines != 1 || h.Resend != 1 {
-			t.Errorf("handed over at line %d with %+v pending, of which %d may be stored", h.SetupLines, h.Pending, h.Resend)
+		if len(h.Pending) != 2 || h.Pending[0].Text != "two\n" || h.Pending[1].Text != "three\n" ||
+			h.SetupLines != 1 || h.Resend != 1 {
+			t.Errorf("got line %d with %+v pending, of which %d may be stored", h.SetupLines, h.Pending,
+				h.Resend)
 		}
 	})
 	t.Run("lines whose answer was lost are sent again as they were", func(t *testing.T) {
-		for i, end := range []string{"handover", "failure", "handover", "failure"} {
+		for i, end := range []string{"handoff", "failure", "handoff", "failure"} {
 			service := &lossy{answers: []bool{i < 2, false, false}}
-			setup := runtime.NewSetup(&runtime.Job{ID: "a", Token: secret.New("t")}, service, runtime.Handover{Version: runtime.HandoverVersion})
-			setup.Say("one")
+			setup := runtime.NewSetup(&runtime.Job{ID: "a", Token: secret.New("t")}, service,
+				runtime.Handoff{Version: runtime.HandoffVersion})
+			setup.Log("one")
 			for _, line := range []string{"two", "three", "four"} {
-				_ = setup.Flush(t.Context()) // its errors are those that the service is told to make
-				setup.Say("%s", line)
+				_ = setup.Flush(t.Context()) // fails if the answer is lost
+				setup.Log("%s", line)
 			}
 			want := "one\ntwo\nthree\nfour\n"
-			if end == "handover" {
-				if _, err := setup.Handover(t.Context(), "/"); err != nil {
+			if end == "handoff" {
+				if _, err := setup.Handoff(t.Context(), "/"); err != nil {
 					t.Errorf("%s: %v", end, err)
 				}
 			} else {

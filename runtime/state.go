@@ -13,52 +13,57 @@ type PoolPhase string
 const (
 	PoolStarting PoolPhase = "starting"
 	PoolPolling  PoolPhase = "polling"
-	PoolPaused   PoolPhase = "paused"  // waits on purpose: see Until and Why
-	PoolWaiting  PoolPhase = "waiting" // for one of the process's slots: see Why
+	PoolPaused   PoolPhase = "paused"  // does not poll: see Until and Reason
+	PoolWaiting  PoolPhase = "waiting" // for one of the process's slots: see Reason
 	PoolDraining PoolPhase = "draining"
 	PoolStopped  PoolPhase = "stopped"
 )
 
 // PoolState is a snapshot of a pool.
 type PoolState struct {
-	Spec    PoolSpec // in force
-	Phase   PoolPhase
-	Until   time.Time // end of a pause
-	Why     string    // reason of a pause, or of the waiting
-	Failing string    // why the last question for work failed; empty if it did not
-	Jobs    []JobState
-	Due     time.Time // latest time of the loop's next turn; zero while an event wakes it
+	Spec      PoolSpec // in force
+	Phase     PoolPhase
+	Until     time.Time // end of a pause
+	Reason    string    // of a pause, of waiting, or of draining
+	PollError string    // why the last poll failed; empty if it succeeded
+	Jobs      []JobState
+	Due       time.Time // latest time of the loop's next turn; zero while an event wakes it
 
-	// AnsweredAt is when the service last answered the pool: a poll, with a job or
-	// with none, or the question whether a job is wanted. Zero is never.
+	// AnsweredAt is when the service last answered the pool: a poll, or a status poll of a
+	// job. Zero is never.
 	AnsweredAt time.Time
 
 	FailingSince time.Time // start of the first failed poll since then; zero if the last poll did not fail
 
-	// PollingSince is when the poll that is under way began; zero if none is. With
-	// its retries a poll may last for minutes.
+	// PollingSince is when the poll that is under way began; zero without one. With its
+	// retries a poll may take minutes.
 	PollingSince time.Time
 
-	// ExecutorProblem is why the executor cannot start jobs, in one line with the
-	// cure. Empty if it can, and for a pool that claims nothing more. While there
-	// is one the pool does not poll; its phase is paused, without an end.
+	// ExecutorProblem is one line with the reason why the executor cannot start jobs, and
+	// the cure. It is empty if the executor can, and while the pool drains or is paused by
+	// the operator. With a problem the pool does not poll: its phase is paused, without an
+	// end.
 	ExecutorProblem string
 
-	Begun    bool  // it is past its start, see [Pool.Begun]
-	Finished bool  // its single run is over: it stops, or has stopped, of its own will
-	Err      error // why it stopped, when it should not have
+	// These two are zero unless the Cloud is a [ServiceHealthReporter].
+	BreakerOpen bool      // the circuit breaker has opened, and no poll has closed it since
+	TokenExpiry time.Time // when the token of an OIDC exchange expires; zero without such a token
+
+	Ready     bool  // the pool has started, see [Pool.Ready]
+	Completed bool  // its single run is over, or got no job within the idle timeout: it stops, or has stopped
+	Err       error // why it stopped; nil if it was drained, stopped or completed
 }
 
 // JobState is a snapshot of a job.
 type JobState struct {
-	ID      string
-	Subject string
-	Phase   Phase
-	Since   time.Time // of the claim, or of the adoption
+	ID         string
+	WorkflowID string
+	Kind       Kind
+	Phase      Phase
+	Since      time.Time // of the claim, or when the instance of an adopted job was started
 }
 
-// Overdue returns how long ago the loop should have turned, 0 while its next turn is
-// not due.
+// Overdue returns the time since the loop's next turn was due, or 0 if it is not due.
 func (s PoolState) Overdue(now time.Time) time.Duration {
 	if s.Due.IsZero() {
 		return 0
@@ -66,64 +71,74 @@ func (s PoolState) Overdue(now time.Time) time.Duration {
 	return max(0, now.Sub(s.Due))
 }
 
-// State returns a snapshot.
+// State returns a snapshot of the pool.
 func (p *Pool) State() PoolState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
+	// Copy the state of the pool, its polls and its service.
 	state := PoolState{
 		Spec:  p.spec,
 		Phase: p.phase(),
 		Due:   p.due,
-		Begun: closed(p.begun),
+		Ready: closed(p.ready),
 
 		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.polls.since,
 
-		Finished: p.err == nil && p.spec.Tuning.SingleRun && p.done > 0,
-		Err:      p.err,
+		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.ended > 0 || p.idleEnd),
+		Err:       p.err,
+	}
+	if reporter, ok := p.parts.Cloud.(ServiceHealthReporter); ok {
+		health := reporter.ServiceHealth()
+		state.BreakerOpen, state.TokenExpiry = health.BreakerOpen, health.TokenExpiry
 	}
 	if p.polls.failing != nil {
-		state.Failing = p.polls.failing.Error()
+		state.PollError = p.polls.failing.Error()
 	}
+
+	// Give a reason if it does not poll, and list the jobs.
 	switch {
+	case state.Phase == PoolPaused && p.spec.Tuning.Paused:
+		state.Reason = "paused by cmwa pause"
 	case state.Phase == PoolPaused && p.check.problem != nil:
-		state.Why = "the executor cannot start jobs, so the pool does not poll"
+		state.Reason = "the executor cannot start jobs, so the pool does not poll"
 		state.ExecutorProblem = p.check.problem.Error()
 	case state.Phase == PoolPaused:
 		hold := p.hold()
-		state.Until, state.Why = hold.At, hold.Reason
+		state.Until, state.Reason = hold.At, hold.Reason
 	}
 	if state.Phase == PoolWaiting {
-		state.Why = "each of the agent's places for a job is taken, by a job or by a pool that asks for work"
+		state.Reason = "all job slots of the agent are in use, by jobs or by polls of other pools"
 	}
 	if state.Phase == PoolDraining && p.spec.Leftover {
-		state.Why = "the pool is no longer configured, and has jobs of an earlier run of the agent"
+		state.Reason = "the pool is no longer configured, and finishes jobs of an earlier run of the agent"
 	}
-	for _, id := range slices.Sorted(maps.Keys(p.lives)) {
-		state.Jobs = append(state.Jobs, p.lives[id].state())
+	for _, id := range slices.Sorted(maps.Keys(p.runs)) {
+		state.Jobs = append(state.Jobs, p.runs[id].state())
 	}
 	return state
 }
 
-// phase says what the pool is doing. The caller holds the lock.
+// phase returns the phase of the pool. The caller holds the lock.
 func (p *Pool) phase() PoolPhase {
 	switch {
 	case p.stopped:
 		return PoolStopped
-	case p.drain:
+	case p.draining:
 		return PoolDraining
-	case !closed(p.begun):
+	case !closed(p.ready):
 		return PoolStarting
-	case p.check.problem != nil, time.Now().Before(p.hold().At):
+	case p.spec.Tuning.Paused, p.check.problem != nil, time.Now().Before(p.hold().At):
 		return PoolPaused
-	case p.waiting:
+	case p.queued:
 		return PoolWaiting
 	default:
 		return PoolPolling
 	}
 }
 
-// hold returns the hold that ends last, of the Cloud or after failed starts. It may be
-// past. The caller holds the lock.
+// hold returns the hold that ends last: that of the Cloud, or that after failed starts. It
+// may be past. The caller holds the lock.
 func (p *Pool) hold() NextPoll {
 	if p.polls.next.Reason != "" && p.polls.next.At.After(p.starts.hold.At) {
 		return p.polls.next

@@ -12,9 +12,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// wantFailingSince checks for how long the pool has had no answer; less than 0
-// means that it is not failing.
-func (st *stage) wantFailingSince(span time.Duration) {
+// wantFailingSince checks for how long the pool's polls have been failing; less than 0
+// means that the last poll did not fail.
+func (st *fixture) wantFailingSince(span time.Duration) {
 	st.t.Helper()
 	state := st.pool.State()
 	switch since := state.FailingSince; {
@@ -25,8 +25,8 @@ func (st *stage) wantFailingSince(span time.Duration) {
 	}
 }
 
-// use gives the stage a pool that asks another service.
-func (st *stage) use(cloud runtime.Cloud) {
+// use replaces the pool by one with another service.
+func (st *fixture) use(cloud runtime.Cloud) {
 	st.pool = runtime.NewPool(spec(), runtime.Parts{
 		Cloud: cloud, Executor: st.engine, Agent: "agent-1", Log: slog.New(slog.NewTextHandler(st.log, nil)),
 	})
@@ -35,13 +35,13 @@ func (st *stage) use(cloud runtime.Cloud) {
 func TestPoolState(t *testing.T) {
 	refused := fmt.Errorf("poll: %w", runtime.ErrUnauthorized)
 
-	t.Run("a refused token is activity and no answer", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("a rejected token keeps the loop on time and is not an answer", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Claim, 1000, refused)
 			st.start()
 			for range 60 {
 				wait(time.Minute)
-				st.wantFresh()
+				st.wantNotOverdue()
 			}
 			if at := st.pool.State().AnsweredAt; !at.IsZero() {
 				t.Errorf("the service counts as having answered at %s", at)
@@ -50,8 +50,8 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
-	t.Run("an answer ends the failure and is kept through the next one", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("an answer ends the failure, and its time is kept during the next failure", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Claim, 1, errors.New("connection refused"))
 			st.start()
 			wait(90 * time.Second)
@@ -63,14 +63,16 @@ func TestPoolState(t *testing.T) {
 			st.cloud.Fail(runtimetest.Claim, 1000, refused)
 			wait(5 * time.Minute)
 			state := st.pool.State()
-			if state.FailingSince.IsZero() || state.AnsweredAt.Before(answered) || !state.AnsweredAt.Before(state.FailingSince) {
-				t.Errorf("after more failures the pool was answered at %s and is failing since %s", state.AnsweredAt, state.FailingSince)
+			if state.FailingSince.IsZero() || state.AnsweredAt.Before(answered) ||
+				!state.AnsweredAt.Before(state.FailingSince) {
+				t.Errorf("after more failures the pool was answered at %s and is failing since %s", state.AnsweredAt,
+					state.FailingSince)
 			}
 		})
 	})
 
-	t.Run("a failure begins with its call", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("a slow poll that succeeds is no failure", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			release := st.cloud.Hang(runtimetest.Claim)
 			st.start()
 			wait(20 * time.Second)
@@ -79,7 +81,10 @@ func TestPoolState(t *testing.T) {
 			wait(0) // the first call had an answer
 			st.wantFailingSince(-1)
 		})
-		play(t, spec(), func(t *testing.T, st *stage) {
+	})
+
+	t.Run("a failure counts from the start of its poll", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			late := &slowRefusal{Cloud: st.cloud, err: refused}
 			st.use(late)
 			st.start()
@@ -88,8 +93,8 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
-	t.Run("a poll without an answer so far is told", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("a poll that is under way is in the state", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(time.Minute)
 			if state := st.pool.State(); !state.PollingSince.IsZero() {
@@ -109,20 +114,20 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
-	t.Run("a pool full of adopted jobs is answered about them", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
+	t.Run("a pool too full to poll counts answers to status polls of its jobs", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
 			old := job("old")
 			old.Pool, old.Agent = spec().Key(), "agent-1"
-			st.cloud.Know(old, runtimetest.Definition("sleep 7200"))
-			st.engine.Script("old", runtimetest.Script{Running: 2 * time.Hour})
+			st.cloud.AddClaimed(old, runtimetest.Definition("sleep 7200"))
+			st.engine.SetScript("old", runtimetest.Script{Running: 2 * time.Hour})
 			st.engine.Adopt(&old, time.Now())
-			st.cloud.Answer("old", runtime.Unanswered)
+			st.cloud.SetJobStatus("old", runtime.Unanswered)
 			st.start()
 			wait(time.Minute)
 			if at := st.pool.State().AnsweredAt; !at.IsZero() {
 				t.Errorf("a service without an answer counts as having answered at %s", at)
 			}
-			st.cloud.Answer("old", runtime.CarryOn)
+			st.cloud.SetJobStatus("old", runtime.Continue)
 			wait(time.Minute)
 			if at := st.pool.State().AnsweredAt; at.IsZero() || st.asked(runtimetest.Claim) > 0 {
 				t.Errorf("the service answered at %s, after %d polls", at, st.asked(runtimetest.Claim))
@@ -130,57 +135,58 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
-	t.Run("a full pool is no standstill", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			st.engine.Otherwise(runtimetest.Script{Running: 3 * time.Hour})
+	t.Run("a full pool is not overdue", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: 3 * time.Hour})
 			st.cloud.Queue("a")
 			st.start()
 			wait(time.Minute)
-			hung := st.cloud.Hang(runtimetest.Wanted) // nothing about the job moves
+			release := st.cloud.Hang(runtimetest.JobStatus) // status polls of the job get no answer
 			wait(2 * time.Hour)
-			st.wantFresh()
-			hung()
+			st.wantNotOverdue()
+			release()
 		})
 	})
 
-	t.Run("a pool that waits for a slot is no standstill", func(t *testing.T) {
-		share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
+	t.Run("a pool that waits for a slot is not overdue", func(t *testing.T) {
+		share(t, 1, func(t *testing.T, _ *runtime.Slots, fixtures []*fixture) {
 			for range 20 {
 				wait(time.Second)
-				for _, st := range stages {
-					st.wantFresh()
+				for _, st := range fixtures {
+					st.wantNotOverdue()
 				}
 			}
 		}, 1, 1)
 	})
 
 	t.Run("a pool that waits for a slot and may not poll has a deadline", func(t *testing.T) {
-		share(t, 1, func(t *testing.T, _ *runtime.Slots, stages []*stage) {
-			for _, st := range stages {
+		share(t, 1, func(t *testing.T, _ *runtime.Slots, fixtures []*fixture) {
+			for _, st := range fixtures {
 				if st.pool.State().Phase == runtime.PoolWaiting {
 					st.cloud.Hold(runtime.NextPoll{At: time.Now().Add(time.Hour), Reason: "a test"})
 					st.pool.Tune(spec(most(1000)))
 					wait(time.Second)
 					if state := st.pool.State(); time.Until(state.Due) != time.Hour-time.Second {
-						t.Errorf("the next turn is due in %s, want when the hold ends", time.Until(state.Due))
+						t.Errorf("the next turn is due in %s, want %s, when the hold ends", time.Until(state.Due),
+							time.Hour-time.Second)
 					}
 				}
 			}
 		}, 1, 1)
 	})
 
-	t.Run("a poll that its own limit does not end is a standstill", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *stage) {
-			deaf := deafCloud{Cloud: st.cloud, release: make(chan struct{})}
-			st.use(deaf)
+	t.Run("a poll that does not return after its timeout makes the pool overdue", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			stuck := stuckCloud{Cloud: st.cloud, release: make(chan struct{})}
+			st.use(stuck)
 			st.start()
 			wait(9 * time.Minute)
-			st.wantFresh()
+			st.wantNotOverdue()
 			wait(time.Hour)
 			if still := st.pool.State().Overdue(time.Now()); still < 50*time.Minute {
-				t.Errorf("the loop that is held in a call counts as standing still for %s", still)
+				t.Errorf("the blocked loop is overdue by %s, want at least 50m", still)
 			}
-			close(deaf.release)
+			close(stuck.release)
 		})
 	})
 }
@@ -196,14 +202,35 @@ func (c *slowRefusal) Claim(context.Context) (runtime.Claim, error) {
 	return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Minute)}}, c.err
 }
 
-// deafCloud does not return from a claim before it is released, even when its
+// stuckCloud does not return from a claim before it is released, even when its
 // context ends.
-type deafCloud struct {
+type stuckCloud struct {
 	*runtimetest.Cloud
 	release chan struct{}
 }
 
-func (c deafCloud) Claim(context.Context) (runtime.Claim, error) {
+func (c stuckCloud) Claim(context.Context) (runtime.Claim, error) {
 	<-c.release
 	return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Minute)}}, errors.New("too late")
+}
+
+// healthCloud is a Cloud that implements [runtime.ServiceHealthReporter].
+type healthCloud struct{ *runtimetest.Cloud }
+
+func (healthCloud) ServiceHealth() runtime.ServiceHealth {
+	return runtime.ServiceHealth{BreakerOpen: true, TokenExpiry: time.Unix(1, 0)}
+}
+
+func TestServiceHealth(t *testing.T) {
+	play(t, spec(), func(t *testing.T, st *fixture) {
+		if state := st.pool.State(); state.BreakerOpen || !state.TokenExpiry.IsZero() {
+			t.Errorf("without a ServiceHealthReporter the state is %+v", state)
+		}
+		st.use(healthCloud{st.cloud})
+		if state := st.pool.State(); !state.BreakerOpen || !state.TokenExpiry.Equal(time.Unix(1, 0)) {
+			t.Errorf("got breaker open %v and token expiry %s, want those of ServiceHealth", state.BreakerOpen,
+				state.TokenExpiry)
+		}
+		st.start()
+	})
 }

@@ -20,22 +20,23 @@ import (
 )
 
 // asked counts the calls of a kind.
-func (st *stage) asked(call runtimetest.Call) int { return len(st.cloud.Calls(call)) }
+func (st *fixture) asked(call runtimetest.Call) int { return len(st.cloud.Calls(call)) }
 
-// wantPaused checks that the pool waits on purpose for a span from now.
-func (st *stage) wantPaused(span time.Duration) {
+// wantPaused checks that the pool is paused for a span from now.
+func (st *fixture) wantPaused(span time.Duration) {
 	st.t.Helper()
 	state := st.pool.State()
-	if state.Phase != runtime.PoolPaused || state.Why == "" || time.Until(state.Until) != span {
-		st.t.Errorf("the pool is %s (%q) for %s, want paused for %s with a reason", state.Phase, state.Why, time.Until(state.Until), span)
+	if state.Phase != runtime.PoolPaused || state.Reason == "" || time.Until(state.Until) != span {
+		st.t.Errorf("the pool is %s (%q) for %s, want paused for %s with a reason", state.Phase, state.Reason,
+			time.Until(state.Until), span)
 	}
 }
 
-// wantFresh checks that the pool's loop has turned when it should.
-func (st *stage) wantFresh() {
+// wantNotOverdue checks that the pool's loop has turned when it should.
+func (st *fixture) wantNotOverdue() {
 	st.t.Helper()
 	if still := st.pool.State().Overdue(time.Now()); still > time.Second {
-		st.t.Errorf("the pool counts as standing still for %s", still)
+		st.t.Errorf("the pool is overdue by %s", still)
 	}
 }
 
@@ -68,7 +69,7 @@ func (c *lateCloud) Retry() runtime.NextPoll { return runtime.NextPoll{} }
 
 // startLate starts the pool with an edit, or a Retry, that comes while the service is
 // about to answer the first poll.
-func (st *stage) startLate(edit func()) {
+func (st *fixture) startLate(edit func()) {
 	st.pool = runtime.NewPool(edited(), runtime.Parts{
 		Cloud:    &lateCloud{Cloud: st.cloud, edit: edit},
 		Executor: st.engine, Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
@@ -84,62 +85,64 @@ func edited(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	}}, edits...)...)
 }
 
-func TestAnIntervalThatIsLoweredHoldsForTheNextQuestionAboutARunningJob(t *testing.T) {
-	every := func(span time.Duration) runtime.PoolSpec {
-		return spec(func(t *runtime.Tuning) { t.StatusInterval = span })
-	}
-	for name, c := range map[string]struct {
-		passed, lowered, left time.Duration // since the last question, and until the next one
-	}{
-		"that is not yet due": {10 * time.Second, 30 * time.Second, 20 * time.Second},
-		"that is past":        {9 * time.Minute, 30 * time.Second, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, every(10*time.Minute), func(t *testing.T, st *stage) {
-				st.engine.Otherwise(runtimetest.Script{Running: 2 * time.Hour})
-				st.cloud.Queue("a")
-				st.start()
-				wait(10 * time.Minute)
-				wait(c.passed)
-				if st.asked(runtimetest.Wanted) != 1 {
-					t.Fatalf("the story needs one question, there were %d", st.asked(runtimetest.Wanted))
-				}
-				release := st.cloud.Hang(runtimetest.Wanted)
-				st.pool.Tune(every(c.lowered))
-				wait(0)
-				st.wantFresh() // also before the service answers
-				release()
-				if c.left > 0 {
-					wait(c.left - time.Millisecond)
-					if asked := st.asked(runtimetest.Wanted); asked != 1 {
-						t.Errorf("%d questions before the new interval was over", asked-1)
+func TestStatusInterval(t *testing.T) {
+	t.Run("lowered interval applies to the next poll", func(t *testing.T) {
+		every := func(span time.Duration) runtime.PoolSpec {
+			return spec(func(t *runtime.Tuning) { t.StatusInterval = span })
+		}
+		for name, c := range map[string]struct {
+			passed, lowered, left time.Duration // since the last status poll, and until the next one
+		}{
+			"that is not yet due": {10 * time.Second, 30 * time.Second, 20 * time.Second},
+			"that is past":        {9 * time.Minute, 30 * time.Second, 0},
+		} {
+			t.Run(name, func(t *testing.T) {
+				play(t, every(10*time.Minute), func(t *testing.T, st *fixture) {
+					st.engine.SetDefaultScript(runtimetest.Script{Running: 2 * time.Hour})
+					st.cloud.Queue("a")
+					st.start()
+					wait(10 * time.Minute)
+					wait(c.passed)
+					if st.asked(runtimetest.JobStatus) != 1 {
+						t.Fatalf("got %d status polls before the edit, want 1", st.asked(runtimetest.JobStatus))
 					}
-					wait(time.Millisecond)
-				}
-				if asked := st.asked(runtimetest.Wanted); asked != 2 {
-					t.Errorf("%d questions %s after the edit, want 1", asked-1, c.left)
-				}
-				wait(c.lowered)
-				if asked := st.asked(runtimetest.Wanted); asked != 3 {
-					t.Errorf("%d questions one new interval later, want 2", asked-1)
-				}
+					release := st.cloud.Hang(runtimetest.JobStatus)
+					st.pool.Tune(every(c.lowered))
+					wait(0)
+					st.wantNotOverdue() // also before the service answers
+					release()
+					if c.left > 0 {
+						wait(c.left - time.Millisecond)
+						if asked := st.asked(runtimetest.JobStatus); asked != 1 {
+							t.Errorf("%d status polls before the end of the new interval, want none", asked-1)
+						}
+						wait(time.Millisecond)
+					}
+					if asked := st.asked(runtimetest.JobStatus); asked != 2 {
+						t.Errorf("%d status polls %s after the edit, want 1", asked-1, c.left)
+					}
+					wait(c.lowered)
+					if asked := st.asked(runtimetest.JobStatus); asked != 3 {
+						t.Errorf("%d status polls one new interval later, want 2", asked-1)
+					}
+				})
 			})
-		})
-	}
-}
+		}
+	})
 
-func TestNoRowOfEditsPutsOffOrMultipliesTheQuestionsAboutARunningJob(t *testing.T) {
-	play(t, spec(), func(t *testing.T, st *stage) {
-		st.engine.Otherwise(runtimetest.Script{Running: 2 * time.Hour})
-		st.cloud.Queue("a")
-		st.start()
-		for range 60 * 60 {
-			wait(time.Second)
-			st.pool.Tune(spec())
-		}
-		if asked := st.asked(runtimetest.Wanted); asked < 118 || asked > 120 {
-			t.Errorf("%d questions in an hour with an edit each second, want one every 30 s", asked)
-		}
+	t.Run("edits neither delay nor multiply polls", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Running: 2 * time.Hour})
+			st.cloud.Queue("a")
+			st.start()
+			for range 60 * 60 {
+				wait(time.Second)
+				st.pool.Tune(spec())
+			}
+			if asked := st.asked(runtimetest.JobStatus); asked < 118 || asked > 120 {
+				t.Errorf("%d status polls in an hour with an edit each second, want one every 30 s", asked)
+			}
+		})
 	})
 }
 
@@ -150,14 +153,14 @@ func TestTune(t *testing.T) {
 		return runtime.NextPoll{At: time.Now().Add(span), Reason: "a test"}
 	}
 	t.Run("a hold that the cloud ends is followed by a poll at once", func(t *testing.T) {
-		play(t, edited(), func(t *testing.T, st *stage) {
+		play(t, edited(), func(t *testing.T, st *fixture) {
 			st.cloud.Hold(held(time.Hour))
 			st.start()
 			wait(30 * time.Minute)
 			st.wantPaused(30 * time.Minute)
 			st.cloud.Hold(runtime.NextPoll{At: time.Now()})
 			st.pool.Tune(edited(func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
-			st.wantFresh()
+			st.wantNotOverdue()
 			wait(0)
 			if asked := st.asked(runtimetest.Claim); asked != 1 {
 				t.Errorf("%d polls right after the edit, want 1", asked)
@@ -165,7 +168,7 @@ func TestTune(t *testing.T) {
 		})
 	})
 	t.Run("a hold that the cloud makes longer is kept", func(t *testing.T) {
-		play(t, edited(), func(t *testing.T, st *stage) {
+		play(t, edited(), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(time.Minute)
 			st.cloud.Hold(held(2*time.Hour - time.Minute))
@@ -174,7 +177,7 @@ func TestTune(t *testing.T) {
 			st.wantPaused(2*time.Hour - time.Minute)
 			wait(2*time.Hour - 2*time.Minute)
 			if asked := st.asked(runtimetest.Claim); asked != 1 {
-				t.Errorf("%d polls within the hold", asked-1)
+				t.Errorf("%d polls within the hold, want none", asked-1)
 			}
 			wait(time.Minute)
 			if asked := st.asked(runtimetest.Claim); asked != 2 {
@@ -183,117 +186,339 @@ func TestTune(t *testing.T) {
 		})
 	})
 	t.Run("a poll that is under way does not bring back a hold that an edit has ended", func(t *testing.T) {
-		play(t, edited(), func(t *testing.T, st *stage) {
+		play(t, edited(), func(t *testing.T, st *fixture) {
 			st.startLate(func() { st.pool.Tune(edited()) })
 			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("%d polls, want another one at once, as the hold was of the old settings", asked)
+				t.Errorf("%d polls, want 2: the hold was of the old settings", asked)
 			}
 		})
 	})
 }
 
-func TestAWaitOnPurposeIsNoStandstillWhateverEndsIt(t *testing.T) {
-	play(t, edited(), func(t *testing.T, st *stage) {
-		st.start()
-		wait(50 * time.Minute)
-		release := st.cloud.Hang(runtimetest.Claim)
-		st.pool.Tune(edited(func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
-		wait(0)
-		st.wantFresh() // also before the service answers
-		release()
-	})
-	play(t, edited(), func(t *testing.T, st *stage) {
-		st.cloud.Fail(runtimetest.Claim, 1, errors.New("429"))
-		st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
-		st.start()
-		st.cloud.Hold(runtime.NextPoll{At: time.Now().Add(2 * time.Hour), Reason: "try 1 of 2"})
-		st.pool.Tune(edited())
-		wait(2 * time.Hour)
-		st.wantFresh()
-		wait(time.Minute)
-		st.wantFresh() // a failure is activity too
+func TestOverdue(t *testing.T) {
+	t.Run("waiting pool is not overdue until an event ends the wait", func(t *testing.T) {
+		play(t, edited(), func(t *testing.T, st *fixture) {
+			st.start()
+			wait(50 * time.Minute)
+			release := st.cloud.Hang(runtimetest.Claim)
+			st.pool.Tune(edited(func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
+			wait(0)
+			st.wantNotOverdue() // also before the service answers
+			release()
+		})
+		play(t, edited(), func(t *testing.T, st *fixture) {
+			st.cloud.Fail(runtimetest.Claim, 1, errors.New("429"))
+			st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
+			st.start()
+			st.cloud.Hold(runtime.NextPoll{At: time.Now().Add(2 * time.Hour), Reason: "try 1 of 2"})
+			st.pool.Tune(edited())
+			wait(2 * time.Hour)
+			st.wantNotOverdue()
+			wait(time.Minute)
+			st.wantNotOverdue() // a failed poll counts as progress
+		})
 	})
 }
 
-func TestNoEditSendsJobsToAnEngineThatHasJustFailed(t *testing.T) {
-	play(t, edited(), func(t *testing.T, st *stage) {
-		st.engine.Otherwise(runtimetest.Script{Fail: errors.New("the engine is gone")})
-		st.cloud.Queue("a", "b", "c")
-		st.start()
-		st.wantPaused(5 * time.Second)
-		for range 4 {
-			st.pool.Tune(edited(func(t *runtime.Tuning) {
-				t.PollingInterval, t.PollingOverride, t.Token = time.Second, true, secret.New("new")
-			}))
+func TestRetryStart(t *testing.T) {
+	t.Run("edit without effect on starts keeps the backoff", func(t *testing.T) {
+		play(t, edited(), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Fail: errors.New("the engine is gone")})
+			st.cloud.Queue("a", "b", "c")
+			st.start()
+			st.wantPaused(5 * time.Second)
+			for range 4 {
+				st.pool.Tune(edited(func(t *runtime.Tuning) {
+					t.PollingInterval, t.PollingOverride, t.Token = time.Second, true, secret.New("new")
+				}))
+				wait(time.Second)
+			}
+			st.wantPaused(time.Second)
+			if queued := st.cloud.Queued(); len(queued) != 1 {
+				t.Errorf("queued are %v, want c", queued)
+			}
+		})
+	})
+
+	t.Run("failing engine does not shorten a Retry-After", func(t *testing.T) {
+		play(t, spec(most(2)), func(t *testing.T, st *fixture) {
+			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Minute,
+				Fail: errors.New("the engine is gone")})
+			st.cloud.Queue("a")
+			st.cloud.RetryAfter(time.Hour)
+			st.start()
+			wait(30 * time.Minute)
+			if asked := st.asked(runtimetest.Claim); asked != 1 {
+				t.Errorf("polls at %v, want none within the Retry-After of an hour", st.cloud.Calls(runtimetest.Claim))
+			}
+		})
+	})
+}
+
+func TestTuneSingleRun(t *testing.T) {
+	t.Run("earlier jobs do not count", func(t *testing.T) {
+		once := func(t *runtime.Tuning) { t.SingleRun = true }
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Hour)
+			st.pool.Tune(spec(once))
+			wait(time.Hour)
+			if state := st.pool.State(); state.Phase != runtime.PoolPolling || state.Completed {
+				t.Fatalf("before a job has come the pool is %s, completed %v", state.Phase, state.Completed)
+			}
+			st.cloud.Queue("b", "c")
+			wait(2 * time.Minute)
+			state := st.pool.State()
+			if left := st.cloud.Queued(); state.Phase != runtime.PoolStopped || !state.Completed ||
+				strings.Join(left, " ") != "c" {
+				t.Errorf("after one job the pool is %s, completed %v, and queued are %v; want it over, with c left",
+					state.Phase, state.Completed, left)
+			}
+		})
+	})
+
+	t.Run("running job counts as the single run", func(t *testing.T) {
+		once := func(t *runtime.Tuning) { t.SingleRun = true }
+		play(t, spec(most(2)), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Second})
+			st.engine.SetScript("b", runtimetest.Script{Running: 2 * time.Hour})
+			st.cloud.Queue("a", "b")
+			st.start()
+			wait(time.Hour)
+			st.pool.Tune(spec(once))
+			st.pool.Tune(spec(once, most(3))) // still a single run
+			st.cloud.Queue("c")
+			wait(59 * time.Minute)
+			if state := st.pool.State(); state.Completed || len(state.Jobs) != 1 {
+				t.Errorf("while the job runs the pool is %s, completed %v, with %d jobs", state.Phase, state.Completed,
+					len(state.Jobs))
+			}
+			wait(2 * time.Minute)
+			state := st.pool.State()
+			if left := st.cloud.Queued(); !state.Completed || state.Phase != runtime.PoolStopped || len(left) != 1 {
+				t.Errorf("after it the pool is %s, completed %v, and queued are %v", state.Phase, state.Completed, left)
+			}
+		})
+	})
+}
+
+// TestTunePaused pauses a pool and resumes it, as cmwa pause and resume do.
+func TestTunePaused(t *testing.T) {
+	paused := func(t *runtime.Tuning) { t.Paused = true }
+	wantPaused := func(t *testing.T, st *fixture) {
+		t.Helper()
+		if state := st.pool.State(); state.Phase != runtime.PoolPaused || state.Reason != "paused by cmwa pause" ||
+			!state.Until.IsZero() || state.Overdue(time.Now()) > 0 {
+			t.Errorf("the pool is %s, reason %q, until %s", state.Phase, state.Reason, state.Until)
+		}
+	}
+
+	t.Run("it claims nothing, and running jobs continue", func(t *testing.T) {
+		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: 30 * time.Minute})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.pool.Tune(spec(most(3), paused))
+			wait(0)
+			polls := len(st.cloud.Calls(runtimetest.Claim))
+			st.cloud.Queue("b")
+			wait(20 * time.Minute)
+			wantPaused(t, st)
+			if jobs := len(st.pool.State().Jobs); jobs != 1 {
+				t.Errorf("%d jobs run, want the one that ran before", jobs)
+			}
+			wait(time.Hour) // the end of a job causes no poll
+			if more := len(st.cloud.Calls(runtimetest.Claim)) - polls; more != 0 || len(st.cloud.Queued()) != 1 {
+				t.Errorf("the paused pool has polled %d times", more)
+			}
+			st.pool.Tune(spec(most(3)))
+			wait(2 * time.Minute)
+			if left := st.cloud.Queued(); len(left) != 0 {
+				t.Errorf("after resume queued are %v", left)
+			}
+		})
+	})
+
+	t.Run("job of the poll that is under way runs", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Hour})
+			release := st.cloud.Hang(runtimetest.Claim)
+			st.cloud.Queue("a")
+			st.start()
 			wait(time.Second)
-		}
-		st.wantPaused(time.Second)
-		if queued := st.cloud.Queued(); len(queued) != 1 {
-			t.Errorf("queued are %v, want c", queued)
-		}
+			st.pool.Tune(spec(paused))
+			wait(time.Minute)
+			release()
+			wait(time.Second)
+			if lost := st.cloud.Lost(); len(lost) > 0 || len(st.pool.State().Jobs) != 1 {
+				t.Errorf("lost are %v, and %d jobs run", lost, len(st.pool.State().Jobs))
+			}
+			wantPaused(t, st)
+		})
+	})
+
+	t.Run("its time does not count towards the idle timeout", func(t *testing.T) {
+		once := func(t *runtime.Tuning) { t.SingleRun, t.IdleTimeout = true, 10*time.Minute }
+		play(t, spec(once), func(t *testing.T, st *fixture) {
+			st.start()
+			wait(5 * time.Minute)
+			st.pool.Tune(spec(once, paused))
+			wait(time.Hour)
+			wantPaused(t, st)
+			st.pool.Tune(spec(once))
+			wait(9 * time.Minute)
+			if state := st.pool.State(); state.Completed {
+				t.Error("the pause counted")
+			}
+			wait(time.Minute)
+			if state := st.pool.State(); !state.Completed {
+				t.Errorf("after the idle timeout the pool is %s", state.Phase)
+			}
+		})
+	})
+
+	t.Run("a problem of the executor does not hide the pause", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("engine down") })
+			st.start()
+			wait(time.Minute)
+			st.pool.Tune(spec(paused))
+			wait(time.Minute)
+			wantPaused(t, st)
+			if state := st.pool.State(); state.ExecutorProblem != "" {
+				t.Errorf("the problem is %q", state.ExecutorProblem)
+			}
+			st.pool.Tune(spec())
+			wait(time.Minute)
+			if state := st.pool.State(); state.ExecutorProblem == "" {
+				t.Error("after resume the problem is unknown")
+			}
+		})
 	})
 }
 
-func TestAnEngineThatFailsDoesNotShortenWhatTheServiceAskedFor(t *testing.T) {
-	play(t, spec(most(2)), func(t *testing.T, st *stage) {
-		st.engine.Otherwise(runtimetest.Script{Starting: time.Minute, Fail: errors.New("the engine is gone")})
-		st.cloud.Queue("a")
-		st.cloud.RetryAfter(time.Hour)
-		st.start()
-		wait(30 * time.Minute)
-		if asked := st.asked(runtimetest.Claim); asked != 1 {
-			t.Errorf("asked at %v, in spite of the service's wish for an hour", st.cloud.Calls(runtimetest.Claim))
+// TestIdleTimeout checks when a single run ends for lack of a job.
+func TestIdleTimeout(t *testing.T) {
+	within := func(limit time.Duration) func(*runtime.Tuning) {
+		return func(t *runtime.Tuning) { t.SingleRun, t.IdleTimeout = true, limit }
+	}
+	wantOver := func(t *testing.T, st *fixture, over bool) {
+		t.Helper()
+		if state := st.pool.State(); (state.Phase == runtime.PoolStopped) != over || state.Completed != over {
+			t.Errorf("the pool is %s, completed %v; want it over: %v",
+				state.Phase, state.Completed, over)
 		}
+	}
+
+	t.Run("it counts from the start", func(t *testing.T) {
+		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
+			st.start()
+			wait(10*time.Minute - time.Second)
+			wantOver(t, st, false)
+			wait(time.Second)
+			wantOver(t, st, true)
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("without single_run it is ignored", func(t *testing.T) {
+		play(t, spec(func(t *runtime.Tuning) { t.IdleTimeout = time.Minute }), func(t *testing.T, st *fixture) {
+			st.start()
+			wait(time.Hour)
+			wantOver(t, st, false)
+		})
+	})
+
+	t.Run("an edit counts at once, in both directions", func(t *testing.T) {
+		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
+			st.start()
+			wait(9 * time.Minute)
+			st.pool.Tune(spec(within(time.Hour)))
+			wait(50 * time.Minute)
+			wantOver(t, st, false)
+			st.pool.Tune(spec(within(5 * time.Minute)))
+			wait(0)
+			wantOver(t, st, true)
+		})
+	})
+
+	t.Run("it counts from when single_run is switched on", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.start()
+			wait(time.Hour)
+			st.pool.Tune(spec(within(5 * time.Minute)))
+			wait(5*time.Minute - time.Second)
+			wantOver(t, st, false)
+			wait(time.Second)
+			wantOver(t, st, true)
+		})
+	})
+
+	t.Run("a job that comes in time is the single run", func(t *testing.T) {
+		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Hour})
+			st.start()
+			wait(8 * time.Minute)
+			st.cloud.Queue("a")
+			wait(50 * time.Minute)
+			wantOver(t, st, false)
+			wait(time.Hour)
+			wantOver(t, st, true)
+			if left := st.cloud.Queued(); len(left) != 0 {
+				t.Errorf("still queued: %v", left)
+			}
+		})
+	})
+
+	t.Run("it counts from the end of an adopted job", func(t *testing.T) {
+		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
+			job := runtime.Job{ID: "old", Pool: spec().Key(), Agent: "agent-1"}
+			st.cloud.AddClaimed(job, runtimetest.Definition("sleep 60"))
+			st.engine.SetScript("old", runtimetest.Script{Running: time.Hour})
+			st.engine.Adopt(&job, time.Now())
+			st.start()
+			wait(time.Hour + 9*time.Minute)
+			wantOver(t, st, false)
+			wait(2 * time.Minute)
+			wantOver(t, st, true)
+		})
+	})
+
+	t.Run("a poll that is under way is not aborted, and its job runs", func(t *testing.T) {
+		play(t, spec(within(5*time.Minute)), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Minute})
+			st.start()
+			wait(time.Minute)
+			release := st.cloud.Hang(runtimetest.Claim)
+			st.cloud.Queue("a")
+			wait(5 * time.Minute)
+			wantOver(t, st, false)
+			release()
+			wait(2 * time.Minute)
+			wantOver(t, st, true)
+			if left, lost := st.cloud.Queued(), st.cloud.Lost(); len(left) != 0 || len(lost) != 0 {
+				t.Errorf("still queued: %v, lost: %v", left, lost)
+			}
+		})
+	})
+	t.Run("an executor that cannot start jobs does not extend it", func(t *testing.T) {
+		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
+			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("engine down") })
+			st.start()
+			wait(10 * time.Minute)
+			wantOver(t, st, true)
+		})
 	})
 }
 
-func TestJobsOfBeforeDoNotCountForASingleRunThatIsSwitchedOn(t *testing.T) {
-	once := func(t *runtime.Tuning) { t.SingleRun = true }
-	play(t, spec(), func(t *testing.T, st *stage) {
-		st.cloud.Queue("a")
-		st.start()
-		wait(time.Hour)
-		st.pool.Tune(spec(once))
-		wait(time.Hour)
-		if state := st.pool.State(); state.Phase != runtime.PoolPolling || state.Finished {
-			t.Fatalf("before a job has come the pool is %s, finished %v", state.Phase, state.Finished)
-		}
-		st.cloud.Queue("b", "c")
-		wait(2 * time.Minute)
-		state := st.pool.State()
-		if left := st.cloud.Queued(); state.Phase != runtime.PoolStopped || !state.Finished || strings.Join(left, " ") != "c" {
-			t.Errorf("after one job the pool is %s, finished %v, and queued are %v; want it over, with c left", state.Phase, state.Finished, left)
-		}
-	})
-}
-
-func TestAJobThatRunsWhenASingleRunIsSwitchedOnIsTheOne(t *testing.T) {
-	once := func(t *runtime.Tuning) { t.SingleRun = true }
-	play(t, spec(most(2)), func(t *testing.T, st *stage) {
-		st.engine.Script("a", runtimetest.Script{Running: time.Second})
-		st.engine.Script("b", runtimetest.Script{Running: 2 * time.Hour})
-		st.cloud.Queue("a", "b")
-		st.start()
-		wait(time.Hour)
-		st.pool.Tune(spec(once))
-		st.pool.Tune(spec(once, most(3))) // it stays one
-		st.cloud.Queue("c")
-		wait(59 * time.Minute)
-		if state := st.pool.State(); state.Finished || len(state.Jobs) != 1 {
-			t.Errorf("while the job runs the pool is %s, finished %v, with %d jobs", state.Phase, state.Finished, len(state.Jobs))
-		}
-		wait(2 * time.Minute)
-		state := st.pool.State()
-		if left := st.cloud.Queued(); !state.Finished || state.Phase != runtime.PoolStopped || len(left) != 1 {
-			t.Errorf("after it the pool is %s, finished %v, and queued are %v", state.Phase, state.Finished, left)
-		}
-	})
-}
-
-// service is one that a pool's client reaches within a bubble, over connections
-// of its own. An empty answer is a connection that is refused.
+// service is an HTTP service for a real client within a bubble, whose connections are
+// pipes. With an empty answer it refuses connections.
 type service struct {
-	answer atomic.Value // a string in the words of HTTP
+	answer atomic.Value // status line and headers of an HTTP response
 	dials  atomic.Int32
 }
 
@@ -319,7 +544,7 @@ func (s *service) dial(context.Context, string, string) (net.Conn, error) {
 	return near, nil
 }
 
-// broken is a pool that asks once a minute, whose breaker opens for an hour at the
+// broken is a pool that polls once a minute, whose breaker opens for an hour at the
 // first failure.
 func broken(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	return edited(append([]func(*runtime.Tuning){func(t *runtime.Tuning) {
@@ -328,7 +553,7 @@ func broken(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 }
 
 // reach starts the pool of a spec with a real client of a service.
-func (st *stage) reach(s runtime.PoolSpec, with *service) {
+func (st *fixture) reach(s runtime.PoolSpec, with *service) {
 	log := slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	client := cloud.New(cloud.Options{
 		Identity: s.Identity, Tuning: s.Tuning, UserAgent: "test", Log: log.With("component", "cloud", "pool", s.Name),
@@ -340,83 +565,158 @@ func (st *stage) reach(s runtime.PoolSpec, with *service) {
 	st.start()
 }
 
-func TestThePoolFollowsTheLastEditOfTheBreakersTimeout(t *testing.T) {
-	play(t, broken(), func(t *testing.T, st *stage) {
-		dead := answering("")
-		st.reach(broken(), dead)
-		wait(time.Minute)
-		st.wantPaused(59 * time.Minute)
-		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 2 * time.Hour }))
-		wait(time.Minute)
-		st.wantPaused(118 * time.Minute)
-		if dead.dials.Load() != 1 {
-			t.Errorf("asked %d times while the breaker is open", dead.dials.Load()-1)
+func TestTuneBreaker(t *testing.T) {
+	t.Run("last edit applies", func(t *testing.T) {
+		play(t, broken(), func(t *testing.T, st *fixture) {
+			dead := answering("")
+			st.reach(broken(), dead)
+			wait(time.Minute)
+			st.wantPaused(59 * time.Minute)
+			st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 2 * time.Hour }))
+			wait(time.Minute)
+			st.wantPaused(118 * time.Minute)
+			if dead.dials.Load() != 1 {
+				t.Errorf("%d polls while the breaker is open, want none", dead.dials.Load()-1)
+			}
+			st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 3 * time.Minute }))
+			wait(0)
+			st.wantPaused(time.Minute)
+			st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }))
+			wait(0)
+			if dead.dials.Load() != 2 {
+				t.Errorf("%d polls after the timeout, want 1", dead.dials.Load()-1)
+			}
+			st.wantPaused(10 * time.Second)
+			if why := st.pool.State().PollError; !strings.Contains(why, "connection refused") {
+				t.Errorf("the poll error is %q", why)
+			}
+		})
+	})
+
+	t.Run("edit that may cure the failure allows one poll at once", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			answer string
+			cure   func(*runtime.Tuning)
+			left   time.Duration
+		}{
+			"a token for a dead service":      {"", func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
+			"certificates for a dead service": {"", func(t *runtime.Tuning) { t.CA = "new" }, 0},
+			"a token for a limited rate": {"429 Too Many Requests\r\nRetry-After: 14400",
+				func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
+			"certificates for a limited rate": {"429 Too Many Requests\r\nRetry-After: 14400",
+				func(t *runtime.Tuning) { t.CA = "new" }, 4*time.Hour - time.Minute},
+			"certificates for a shorter Retry-After": {"429 Too Many Requests\r\nRetry-After: 1200",
+				func(t *runtime.Tuning) { t.CA = "new" }, 19 * time.Minute},
+			"certificates for a Retry-After that is past": {"429 Too Many Requests\r\nRetry-After: 30",
+				func(t *runtime.Tuning) { t.CA = "new" }, 0},
+		} {
+			t.Run(name, func(t *testing.T) {
+				play(t, broken(), func(t *testing.T, st *fixture) {
+					with := answering(c.answer)
+					st.reach(broken(), with)
+					wait(time.Minute)
+					st.pool.Tune(broken(c.cure))
+					wait(0)
+					if c.left > 0 {
+						st.wantPaused(c.left)
+						wait(c.left - time.Second)
+						if with.dials.Load() != 1 {
+							t.Errorf("%d polls within the Retry-After, want none", with.dials.Load()-1)
+						}
+						wait(time.Second)
+					}
+					if with.dials.Load() != 2 {
+						t.Errorf("%d polls %s after the edit, want 1", with.dials.Load()-1, c.left)
+					}
+					for i := range 600 {
+						st.pool.Tune(broken(c.cure, func(t *runtime.Tuning) { t.MaxJobs, t.RetryCount = 1+i%3, i }))
+						wait(time.Second)
+					}
+					if with.dials.Load() != 2 {
+						t.Errorf("%d polls after other edits, want none", with.dials.Load()-2)
+					}
+				})
+			})
 		}
-		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 3 * time.Minute }))
-		wait(0)
-		st.wantPaused(time.Minute)
-		st.pool.Tune(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Second }))
-		wait(0)
-		if dead.dials.Load() != 2 {
-			t.Errorf("asked %d times after a timeout that has passed, want 1", dead.dials.Load()-1)
-		}
-		st.wantPaused(10 * time.Second)
-		if why := st.pool.State().Failing; !strings.Contains(why, "connection refused") {
-			t.Errorf("what is failing is %q", why)
-		}
+	})
+
+	t.Run("open and closed breaker are logged once", func(t *testing.T) {
+		play(t, broken(), func(t *testing.T, st *fixture) {
+			with := answering("")
+			st.reach(broken(), with)
+			end := time.Now().Add(time.Hour).Format("until=2006-01-02T15:04:05")
+			st.wantLogged("WARN", 1, "circuit breaker opened\" component=cloud pool=default "+end)
+			if _, why := st.countLogged("WARN", "connection refused"); why != 1 {
+				t.Errorf("the log lacks the reason:\n%s", st.log)
+			}
+			wait(30 * time.Minute)
+			st.pool.Tune(broken(most(2))) // the client returns the same hold
+			wait(3 * time.Hour)
+			st.wantLogged("WARN", 1, "")
+			st.wantLogged("INFO", 0, "")
+			with.answer.Store("204 No Content")
+			wait(time.Hour)
+			st.wantLogged("INFO", 1, "\"polling resumed\" component=cloud pool=default circuit_breaker=closed")
+			st.wantLogged("WARN", 1, "")
+			with.answer.Store("")
+			wait(time.Minute + 10*time.Second)
+			st.wantLogged("WARN", 2, "circuit breaker")
+		})
+	})
+
+	t.Run("breaker that opens after failures is logged after them", func(t *testing.T) {
+		play(t, broken(), func(t *testing.T, st *fixture) {
+			st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), answering(""))
+			st.wantLogged("WARN", 1, "poll failed")
+			wait(5 * time.Minute)
+			st.wantLogged("WARN", 2, "circuit breaker")
+		})
+	})
+
+	t.Run("failed cure is logged", func(t *testing.T) {
+		other := func(t *runtime.Tuning) { t.Token = secret.New("new") }
+		play(t, broken(), func(t *testing.T, st *fixture) {
+			st.reach(broken(), answering(""))
+			st.pool.Tune(broken(other))
+			wait(time.Second)
+			st.wantLogged("WARN", 2, "circuit breaker")
+		})
+		play(t, broken(), func(t *testing.T, st *fixture) {
+			st.reach(broken(), answering("401 Unauthorized"))
+			wait(10 * time.Minute)
+			st.wantLogged("ERROR", 1, "rejected the token")
+			st.pool.Tune(broken(other))
+			wait(10 * time.Minute)
+			st.wantLogged("ERROR", 2, "rejected the token")
+		})
+	})
+
+	t.Run("breaker that closes with a rejection logs both", func(t *testing.T) {
+		play(t, broken(), func(t *testing.T, st *fixture) {
+			with := answering("")
+			st.reach(broken(), with)
+			with.answer.Store("401 Unauthorized")
+			wait(time.Hour)
+			st.wantLogged("INFO", 1, "circuit breaker closed")
+			st.wantLogged("ERROR", 1, "rejected the token")
+			wait(time.Hour)
+			st.wantLogged("INFO", 1, "")
+			st.wantLogged("ERROR", 1, "")
+			with.answer.Store("204 No Content")
+			wait(2 * time.Minute)
+			if _, again := st.countLogged("INFO", "circuit_breaker"); again != 0 {
+				t.Errorf("the closed breaker is logged twice:\n%s", st.log)
+			}
+		})
 	})
 }
 
-func TestThePoolTriesTheCureOfAnOpenBreakerOnceAndAtOnce(t *testing.T) {
-	for name, c := range map[string]struct {
-		answer string
-		cure   func(*runtime.Tuning)
-		left   time.Duration
-	}{
-		"a token for a dead service":        {"", func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
-		"certificates for a dead service":   {"", func(t *runtime.Tuning) { t.CA = "new" }, 0},
-		"a token for a limited rate":        {"429 Too Many Requests\r\nRetry-After: 14400", func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
-		"certificates for a limited rate":   {"429 Too Many Requests\r\nRetry-After: 14400", func(t *runtime.Tuning) { t.CA = "new" }, 4*time.Hour - time.Minute},
-		"certificates for a shorter wish":   {"429 Too Many Requests\r\nRetry-After: 1200", func(t *runtime.Tuning) { t.CA = "new" }, 19 * time.Minute},
-		"certificates for a wish long past": {"429 Too Many Requests\r\nRetry-After: 30", func(t *runtime.Tuning) { t.CA = "new" }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, broken(), func(t *testing.T, st *stage) {
-				with := answering(c.answer)
-				st.reach(broken(), with)
-				wait(time.Minute)
-				st.pool.Tune(broken(c.cure))
-				wait(0)
-				if c.left > 0 {
-					st.wantPaused(c.left)
-					wait(c.left - time.Second)
-					if with.dials.Load() != 1 {
-						t.Errorf("asked %d times within the service's wish", with.dials.Load()-1)
-					}
-					wait(time.Second)
-				}
-				if with.dials.Load() != 2 {
-					t.Errorf("asked %d times %s after the edit, want 1", with.dials.Load()-1, c.left)
-				}
-				for i := range 600 {
-					st.pool.Tune(broken(c.cure, func(t *runtime.Tuning) { t.MaxJobs, t.RetryCount = 1+i%3, i }))
-					wait(time.Second)
-				}
-				if with.dials.Load() != 2 {
-					t.Errorf("other edits made it ask %d times", with.dials.Load()-2)
-				}
-			})
-		})
-	}
-}
-
-// said counts the lines of the log from a level on, and those of them that hold
-// the words.
-func (st *stage) said(level, words string) (all, some int) {
+// countLogged counts the lines of the log at a level, and those that contain the text.
+func (st *fixture) countLogged(level, text string) (all, some int) {
 	for line := range strings.Lines(st.log.String()) {
 		if strings.Contains(line, "level="+level) {
 			all++
-			if strings.Contains(line, words) {
+			if strings.Contains(line, text) {
 				some++
 			}
 		}
@@ -424,79 +724,10 @@ func (st *stage) said(level, words string) (all, some int) {
 	return all, some
 }
 
-func (st *stage) wantSaid(level string, lines int, words string) {
+func (st *fixture) wantLogged(level string, lines int, text string) {
 	st.t.Helper()
-	if all, some := st.said(level, words); all != lines || lines > 0 && some == 0 {
-		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, and one with it:\n%s", all, level, some, words, lines, st.log)
+	if all, some := st.countLogged(level, text); all != lines || lines > 0 && some == 0 {
+		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, and one with it:\n%s", all, level, some, text, lines,
+			st.log)
 	}
-}
-
-func TestABreakerThatOpensIsSaidOnceWithItsEndAndItsReasonAndOnceWhenItCloses(t *testing.T) {
-	play(t, broken(), func(t *testing.T, st *stage) {
-		with := answering("")
-		st.reach(broken(), with)
-		end := time.Now().Add(time.Hour).Format("until=2006-01-02T15:04:05")
-		st.wantSaid("WARN", 1, "circuit breaker opened\" component=cloud pool=default "+end)
-		if _, why := st.said("WARN", "connection refused"); why != 1 {
-			t.Errorf("it is not said why:\n%s", st.log)
-		}
-		wait(30 * time.Minute)
-		st.pool.Tune(broken(most(2))) // and the client tells whether it still holds
-		wait(3 * time.Hour)
-		st.wantSaid("WARN", 1, "")
-		st.wantSaid("INFO", 0, "")
-		with.answer.Store("204 No Content")
-		wait(time.Hour)
-		st.wantSaid("INFO", 1, "\"polling resumed\" component=cloud pool=default circuit_breaker=closed")
-		st.wantSaid("WARN", 1, "")
-		with.answer.Store("")
-		wait(time.Minute + 10*time.Second)
-		st.wantSaid("WARN", 2, "circuit breaker")
-	})
-}
-
-func TestABreakerThatOpensAfterFailuresIsSaidAfterThem(t *testing.T) {
-	play(t, broken(), func(t *testing.T, st *stage) {
-		st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), answering(""))
-		st.wantSaid("WARN", 1, "poll failed")
-		wait(5 * time.Minute)
-		st.wantSaid("WARN", 2, "circuit breaker")
-	})
-}
-
-func TestACureThatFailsIsSaid(t *testing.T) {
-	other := func(t *runtime.Tuning) { t.Token = secret.New("new") }
-	play(t, broken(), func(t *testing.T, st *stage) {
-		st.reach(broken(), answering(""))
-		st.pool.Tune(broken(other))
-		wait(time.Second)
-		st.wantSaid("WARN", 2, "circuit breaker")
-	})
-	play(t, broken(), func(t *testing.T, st *stage) {
-		st.reach(broken(), answering("401 Unauthorized"))
-		wait(10 * time.Minute)
-		st.wantSaid("ERROR", 1, "refuses the token")
-		st.pool.Tune(broken(other))
-		wait(10 * time.Minute)
-		st.wantSaid("ERROR", 2, "refuses the token")
-	})
-}
-
-func TestABreakerThatClosesWithARefusalIsSaidAndSoIsTheRefusal(t *testing.T) {
-	play(t, broken(), func(t *testing.T, st *stage) {
-		with := answering("")
-		st.reach(broken(), with)
-		with.answer.Store("401 Unauthorized")
-		wait(time.Hour)
-		st.wantSaid("INFO", 1, "circuit breaker closed")
-		st.wantSaid("ERROR", 1, "refuses the token")
-		wait(time.Hour)
-		st.wantSaid("INFO", 1, "")
-		st.wantSaid("ERROR", 1, "")
-		with.answer.Store("204 No Content")
-		wait(2 * time.Minute)
-		if _, again := st.said("INFO", "circuit_breaker"); again != 0 {
-			t.Errorf("that the breaker is closed is said twice:\n%s", st.log)
-		}
-	})
 }

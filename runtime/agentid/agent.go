@@ -37,8 +37,8 @@ type Agent struct {
 	ID     string
 	Folder string // with the agent's number; empty for an id in memory
 
-	// Warning is why the id is new although the folder was used before; nil if it
-	// was not, or the id is the one that was stored.
+	// Warning is the reason why the id is new although the folder was in use before. It is
+	// nil if the folder is new, or if the stored id was read.
 	Warning error
 
 	lock *os.File
@@ -49,21 +49,20 @@ type Agent struct {
 	used map[string]bool // targets of this process
 }
 
-// Temporary returns an agent whose id nothing keeps: after a restart it has
-// another.
+// Temporary returns an agent whose id is not stored. After a restart the agent has
+// another id.
 func Temporary() *Agent { return &Agent{ID: newID()} }
 
-// Take returns the identity of an agent that runs with a configuration file, which
-// is empty if there is none. The agent holds it until Close, or the end of its
-// process. The error says that the folder cannot be used: it cannot be written to,
-// or its file system has no locks.
+// Take returns the identity of an agent that runs with a configuration file, or without
+// one if config is empty. The identity belongs to the agent until Close, or until its
+// process ends. Take returns an error if the folder is not writable, or if its file system
+// does not support file locks.
 //
-//  1. One agent at a time chooses, for each configuration file.
-//  2. A number that another agent holds is left alone.
-//  3. Of the others the first one that had jobs in flight is taken, otherwise the
-//     first one; a new one if there is none.
-//  4. The number's id is read; if there is none, or it is damaged, a new one is
-//     stored.
+//  1. Wait until no other agent with this configuration file chooses a number.
+//  2. Skip numbers that other agents have locked.
+//  3. Take the first other number whose agent had jobs in flight, otherwise the first
+//     other number, otherwise a new one.
+//  4. Read the id of the number. If it is missing or damaged, store a new id.
 func Take(ctx context.Context, folder, config string) (*Agent, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -73,20 +72,20 @@ func Take(ctx context.Context, folder, config string) (*Agent, error) {
 		return nil, err
 	}
 
-	// 1. Wait for other agents that choose.
+	// 1. Wait until no other agent chooses.
 	choice, err := lockWithin(ctx, filepath.Join(folder, lockName), chooseLimit)
 	if err != nil {
 		return nil, err
 	}
 	defer choice.Close()
 
-	// 2. and 3. Take a number.
+	// 2. and 3. Take a free number.
 	agent, err := choose(folder)
 	if err != nil {
 		return nil, err
 	}
 
-	// 4. Read the id.
+	// 4. Read the id, or store a new one.
 	agent.past = agent.marked()
 	path := filepath.Join(agent.Folder, idName)
 	agent.ID, err = readID(path)
@@ -104,20 +103,20 @@ func Take(ctx context.Context, folder, config string) (*Agent, error) {
 	return agent, nil
 }
 
-// choose locks the folder of one number.
+// choose takes a free number and locks its folder. The caller has locked the choice.
 func choose(folder string) (*Agent, error) {
 	var chosen *Agent
 	for n := 1; n <= maxAgents; n++ {
 		path := filepath.Join(folder, strconv.Itoa(n))
 		if _, err := os.Lstat(path); chosen != nil && errors.Is(err, fs.ErrNotExist) {
-			return chosen, nil // every number in use was looked at
+			return chosen, nil // all existing numbers are checked
 		}
 		agent, err := hold(path)
 		switch {
 		case errors.Is(err, errHeld):
 			continue
 		case err != nil && chosen != nil:
-			continue // another user's, perhaps
+			continue // the folder may belong to another user
 		case err != nil:
 			return nil, err
 		case agent.marked():
@@ -135,7 +134,7 @@ func choose(folder string) (*Agent, error) {
 	return chosen, nil
 }
 
-// hold makes the folder of one number if need be, and takes its lock.
+// hold locks the folder of a number. It creates the folder if it is missing.
 func hold(folder string) (*Agent, error) {
 	if err := makeFolder(folder); err != nil {
 		return nil, err
@@ -147,7 +146,7 @@ func hold(folder string) (*Agent, error) {
 	return &Agent{Folder: folder, lock: lock}, nil
 }
 
-// lockWithin takes a lock, and waits up to limit for another process to release it.
+// lockWithin locks a file. It waits up to limit until another process releases the lock.
 func lockWithin(ctx context.Context, path string, limit time.Duration) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -166,16 +165,16 @@ func lockWithin(ctx context.Context, path string, limit time.Duration) (*os.File
 	}
 }
 
-// Close gives the number back. It can be repeated, and called on nil.
+// Close releases the number. It may be called again, and on nil.
 func (a *Agent) Close() {
 	if a != nil && a.lock != nil {
 		_ = a.lock.Close()
 	}
 }
 
-// Jobs notes that so many jobs more, or fewer, are in flight. While there are any,
-// a mark in the folder makes a restarted agent prefer this number. The mark is no
-// more than that preference, so a failure to write it is not reported.
+// Jobs adds delta to the number of jobs in flight. While it is positive, the folder has a
+// mark that makes a restarted agent prefer this number. The mark is only a preference, so
+// a failure to write it is not reported.
 func (a *Agent) Jobs(delta int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,7 +183,7 @@ func (a *Agent) Jobs(delta int) {
 	a.mark(before)
 }
 
-// Empty notes that no instance of an earlier agent with this id is left.
+// Empty records that no instance of an earlier agent with this id is left.
 func (a *Agent) Empty() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,7 +192,8 @@ func (a *Agent) Empty() {
 	a.mark(before)
 }
 
-// mark sets or removes the mark if what it says has changed. The caller holds mu.
+// mark sets or removes the mark if its state changes. before is its state before the
+// change. The caller holds mu.
 func (a *Agent) mark(before bool) {
 	now := a.jobs > 0 || a.past
 	if a.Folder == "" || before == now {
@@ -217,7 +217,7 @@ func (a *Agent) AddTarget(target string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.used[target] {
-		return nil // recorded, or reported that it cannot be
+		return nil // recorded, or the failure was reported
 	}
 	if a.used == nil {
 		a.used = map[string]bool{}
@@ -229,8 +229,8 @@ func (a *Agent) AddTarget(target string) error {
 	return a.touch(targetPrefix + target)
 }
 
-// RemoveTarget forgets a target at which no instance is left. It does nothing for
-// one that this process uses.
+// RemoveTarget removes a target that has no instance left. It does nothing if this process
+// uses the target.
 func (a *Agent) RemoveTarget(target string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -257,7 +257,7 @@ func (a *Agent) Targets() []string {
 	return targets
 }
 
-// touch makes an empty file, if it is not there.
+// touch creates an empty file if it does not exist.
 func (a *Agent) touch(name string) error {
 	file, err := os.OpenFile(filepath.Join(a.Folder, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// heldFolder names the state folder of a process that holds an identity until it is
-// killed: this test program, started again.
+// heldFolder is the variable with the state folder for a second process of this test
+// program, which holds an identity until it is killed.
 const heldFolder = "AGENTID_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func startAgent(t *testing.T, folder string) (*exec.Cmd, string) {
 	return cmd, strings.TrimSpace(id)
 }
 
-// take takes an identity, which the test's end gives back.
+// take takes an identity and releases it when the test ends.
 func take(t *testing.T, folder, config string) *Agent {
 	t.Helper()
 	agent, err := Take(t.Context(), folder, config)
@@ -64,7 +64,7 @@ func take(t *testing.T, folder, config string) *Agent {
 	}
 	t.Cleanup(agent.Close)
 	if len(agent.ID) != 32 {
-		t.Errorf("the id is %q", agent.ID)
+		t.Errorf("the id is %q, want 32 digits", agent.ID)
 	}
 	return agent
 }
@@ -89,13 +89,13 @@ func TestTake(t *testing.T) {
 			t.Errorf("the id file: %v, %v", info.Mode(), err)
 		}
 	})
-	t.Run("files of the same name have ids of their own", func(t *testing.T) {
+	t.Run("files with the same name in different folders have different ids", func(t *testing.T) {
 		folder := t.TempDir()
 		ids := map[string]bool{}
 		for _, config := range []string{"/a/agent.yaml", "/b/agent.yaml", "", "/a/" + strings.Repeat("ä ", 200)} {
 			agent := take(t, folder, config)
 			if ids[agent.ID] || number(agent) != "1" {
-				t.Errorf("%.20q has %s, number %s", config, agent.ID, number(agent))
+				t.Errorf("%.20q has id %s and number %s, want a new id and number 1", config, agent.ID, number(agent))
 			}
 			ids[agent.ID] = true
 		}
@@ -108,7 +108,7 @@ func TestTake(t *testing.T) {
 		}
 		one.Close()
 		if three := take(t, folder, ""); three.ID != one.ID {
-			t.Errorf("the free number 1 was not taken, but %s", number(three))
+			t.Errorf("number %s was taken, want the free number 1", number(three))
 		}
 	})
 	t.Run("the free number with jobs in flight is preferred", func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestTake(t *testing.T) {
 		again.Jobs(-1)
 		again.Close()
 		if again = take(t, folder, ""); number(again) != "3" {
-			t.Errorf("number %s was taken before it was known that nothing is left, want 3", number(again))
+			t.Errorf("number %s was taken before Empty was called, want 3", number(again))
 		}
 		again.Empty()
 		again.Close()
@@ -138,12 +138,12 @@ func TestTake(t *testing.T) {
 		folder := t.TempDir()
 		killed, id := startAgent(t, folder)
 		if other := take(t, folder, ""); other.ID == id {
-			t.Error("the id of a living process was taken")
+			t.Error("the id of a running process was taken")
 		}
 		_ = killed.Process.Kill()
 		_ = killed.Wait()
 		if again := take(t, folder, ""); again.ID != id {
-			t.Errorf("number %s was taken", number(again))
+			t.Errorf("number %s was taken, want that of the killed agent", number(again))
 		}
 	})
 	t.Run("agents that start together have different ids", func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestTake(t *testing.T) {
 			t.Errorf("20 agents have %d ids: %v", len(ids), ids)
 		}
 		if _, err := os.Stat(filepath.Join(folder, folderOf("/agent.yaml"), "21")); err == nil {
-			t.Error("more numbers than agents were made")
+			t.Error("there is a folder 21 for 20 agents")
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestTakeUnusableFolder(t *testing.T) {
 	}
 	for _, unusable := range []string{file, filepath.Join(file, "state"), "/proc/cmwa", linked} {
 		if agent, err := Take(t.Context(), unusable, ""); err == nil {
-			t.Errorf("%s gives %s", unusable, agent.ID)
+			t.Errorf("Take(%s) returned the id %s, want an error", unusable, agent.ID)
 		}
 	}
 	agent := Temporary()
@@ -248,11 +248,11 @@ func TestTargets(t *testing.T) {
 	agent.Close()
 	agent = take(t, folder, "")
 	if got := fmt.Sprint(agent.Targets()); got != "[docker process]" {
-		t.Error(got)
+		t.Errorf("the targets are %s, want docker and process", got)
 	}
 	agent.RemoveTarget("docker")
 	if got := fmt.Sprint(agent.Targets()); got != "[process]" {
-		t.Error(got)
+		t.Errorf("the targets are %s, want process", got)
 	}
 }
 
@@ -270,7 +270,8 @@ func TestDirectory(t *testing.T) {
 		{"", map[string]string{"HOME": "/root"}, 0, "/var/lib/cmwa"},
 		{"", map[string]string{}, 1, ""},
 	} {
-		got, err := Directory(c.configured, func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }, c.uid)
+		environ := func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }
+		got, err := Directory(c.configured, environ, c.uid)
 		if got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%+v: %q, %v", c, got, err)
 		}

@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// Check returns why an agent that runs with a configuration file could not keep its
-// id in a state folder: it cannot be written to, or its file system has no locks. It
-// makes no folder and takes no number: for a folder that is not there yet, it checks
-// the one that it would be made in, whose path it returns. What it writes it removes
-// again.
+// Check returns an error if an agent that runs with a configuration file cannot store its
+// id in a state folder, because the folder is not writable or its file system does
+// not support file locks. Check does not create a folder and does not reserve an agent
+// number. If the folder does not exist, it checks the closest parent that does. checked is
+// the path of the checked folder. Check removes the files that it writes.
 func Check(folder, config string) (checked string, err error) {
 	checked = filepath.Join(folder, folderOf(config))
 	for {
@@ -29,8 +29,8 @@ func Check(folder, config string) (checked string, err error) {
 	}
 }
 
-// checkLocks makes a file in a folder, locks it twice, of which the second time must
-// fail, and removes it.
+// checkLocks creates a file in a folder, locks it twice, and removes it. The second lock
+// must fail.
 func checkLocks(folder string) error {
 	file, err := os.CreateTemp(folder, ".cmwa-check-")
 	if err != nil {
@@ -50,7 +50,7 @@ func checkLocks(folder string) error {
 		return nil
 	case err == nil:
 		_ = second.Close()
-		return fmt.Errorf("the file system of %s grants a lock twice", folder)
+		return fmt.Errorf("the file system of %s does not enforce file locks", folder)
 	}
 	return fmt.Errorf("lock a file in %s: %w", folder, err)
 }

@@ -23,24 +23,24 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s, %v", checked, err)
 		}
 		if after := entries(folder); len(after) != len(before) {
-			t.Errorf("before there was %q, and now %q", before, after)
+			t.Errorf("Check changed the files from %q to %q", before, after)
 		}
 	})
-	t.Run("a folder that is not there yet is not made", func(t *testing.T) {
+	t.Run("a folder that does not exist is not created", func(t *testing.T) {
 		above := t.TempDir()
 		checked, err := Check(filepath.Join(above, "a", "state"), "")
 		if err != nil || checked != above || len(entries(above)) != 1 {
-			t.Errorf("%s, %v, there is %q", checked, err, entries(above))
+			t.Errorf("%s, %v, the files are %q, want only %s", checked, err, entries(above), above)
 		}
 	})
-	t.Run("what is no folder, or cannot be written to", func(t *testing.T) {
+	t.Run("a path that is not a folder, or not writable", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		for _, unusable := range []string{file, filepath.Join(file, "state"), "/proc/cmwa"} {
 			if checked, err := Check(unusable, ""); err == nil {
-				t.Errorf("%s is usable, by %s", unusable, checked)
+				t.Errorf("Check(%s) accepted the folder %s, want an error", unusable, checked)
 			}
 		}
 	})

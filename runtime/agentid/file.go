@@ -25,8 +25,8 @@ func newID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// readID reads an id. The error wraps fs.ErrNotExist if there is no file, and
-// errDamaged if there is one without an id, or something that is no regular file.
+// readID reads an id. The error wraps fs.ErrNotExist if the file is missing, and
+// errDamaged if it has no id or is not a regular file.
 func readID(path string) (string, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
@@ -50,8 +50,8 @@ func readID(path string) (string, error) {
 	return id, nil
 }
 
-// writeID writes an id so that the file is complete or absent, also after a crash
-// of the machine. The caller holds the lock of the folder.
+// writeID writes an id atomically: after a crash of the machine the file is complete or
+// missing. The caller has locked the folder.
 func writeID(folder, id string) error {
 	part := filepath.Join(folder, "id.part")
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +79,8 @@ func syncFolder(folder string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// makeFolder makes a folder for this user alone, unless it is there. A link in its
-// place is an error.
+// makeFolder creates a folder that only this user can access, unless it exists. It returns
+// an error if the path is a link.
 func makeFolder(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if !errors.Is(err, fs.ErrExist) {
@@ -93,9 +93,8 @@ func makeFolder(path string) error {
 	return err
 }
 
-// lockFile takes the lock of a file, which it makes if need be, without waiting.
-// The error is errHeld if another process has the lock. Closing the file releases
-// the lock.
+// lockFile locks a file without waiting. It creates the file if it is missing. The error
+// is errHeld if another process has the lock. Closing the file releases the lock.
 func lockFile(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -116,7 +115,7 @@ func lockFile(path string) (*os.File, error) {
 			_ = file.Close()
 			return nil, err
 		}
-		// The folder may have been removed and made again since the file was opened.
+		// The folder may have been removed and created again since the file was opened.
 		if named, err := os.Lstat(path); err == nil && os.SameFile(open, named) {
 			return file, nil
 		}

@@ -5,7 +5,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -17,7 +21,7 @@ import (
 //   - /var/lib/cmwa for root
 //   - $HOME/.local/state/cmwa
 //
-// A relative path in a variable is ignored, as the specification demands.
+// A relative path in a variable is ignored, as the XDG specification requires.
 func Directory(configured string, environ func(string) (string, bool), uid int) (string, error) {
 	if configured != "" {
 		return filepath.Abs(configured)
@@ -41,14 +45,15 @@ func Directory(configured string, environ func(string) (string, bool), uid int) 
 	case home != "":
 		return filepath.Join(home, ".local", "state", "cmwa"), nil
 	}
-	return "", errors.New("no state folder: neither STATE_DIRECTORY, XDG_STATE_HOME nor HOME is set")
+	return "", errors.New("no state folder: " +
+		"neither STATE_DIRECTORY, XDG_STATE_HOME nor HOME is set to an absolute path")
 }
 
 // noFile is the folder of agents without a configuration file.
 const noFile = "no-file"
 
-// folderOf names the folder of a configuration file. The name of the file is only
-// there for people.
+// folderOf returns the name of the subfolder of the state folder for a configuration file.
+// The name of the file makes it readable, and the digest makes it unique.
 func folderOf(config string) string {
 	if config == "" {
 		return noFile
@@ -64,4 +69,29 @@ func folderOf(config string) string {
 	}, filepath.Base(config))
 	sum := sha256.Sum256([]byte(config))
 	return fmt.Sprintf("%.60s-%s", readable, hex.EncodeToString(sum[:8]))
+}
+
+// Folders returns the folders of the agents that run, or have run, with this configuration
+// file, sorted by number. There are none if the state folder does not exist.
+func Folders(folder, config string) ([]string, error) {
+	folder = filepath.Join(folder, folderOf(config))
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, entry := range entries {
+		if n, err := strconv.Atoi(entry.Name()); err == nil && entry.IsDir() {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	folders := make([]string, 0, len(numbers))
+	for _, n := range numbers {
+		folders = append(folders, filepath.Join(folder, strconv.Itoa(n)))
+	}
+	return folders, nil
 }

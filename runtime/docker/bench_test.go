@@ -9,17 +9,16 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// BenchmarkAStartBesideItsCallsAlone starts a job and, in turn, a container by
-// the calls alone that docker run makes: create, attach, wait, start. It reports
-// the medians, and what the executor adds.
-func BenchmarkAStartBesideItsCallsAlone(b *testing.B) {
-	e := open(b)
+// BenchmarkStart alternately starts a job, and a container with only the calls of docker
+// run: create, attach, wait, start. It reports the medians and their difference.
+func BenchmarkStart(b *testing.B) {
+	e := newExecutor(b)
 	first := newJob(b, e, `{}`)
 	id, _ := start(b, e, first) // fills the volume
 	if err := e.Remove(b.Context(), id, 0); err != nil {
 		b.Fatal(err)
 	}
-	runner, err := e.programs.find(first.Tuning.Place.WorkingDirectory, e.architecture)
+	runner, err := e.programs.find(first.Tuning.Instance.WorkingDirectory, e.architecture)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -33,7 +32,8 @@ func BenchmarkAStartBesideItsCallsAlone(b *testing.B) {
 			b.Fatal(err)
 		}
 		begin = time.Now()
-		id = e.bare(b, e.containerOf(job, image{name: base}, newName(job.ID), "", e.volumeMount(runner, true)))
+		id = e.bare(b,
+			e.containerOptions(job, image{name: testImage}, newName(job.ID), "", e.volumeMount(runner, true)))
 		alone = append(alone, time.Since(begin))
 		if err := e.Remove(b.Context(), id, 0); err != nil {
 			b.Fatal(err)
@@ -48,7 +48,7 @@ func BenchmarkAStartBesideItsCallsAlone(b *testing.B) {
 	b.ReportMetric(median(ours)-median(alone), "ms/added")
 }
 
-// bare starts a container by the calls of docker run.
+// bare starts a container with the calls of docker run.
 func (e *Executor) bare(b *testing.B, options client.ContainerCreateOptions) string {
 	b.Helper()
 	options.HostConfig.Mounts = []mount.Mount{}
@@ -58,7 +58,8 @@ func (e *Executor) bare(b *testing.B, options client.ContainerCreateOptions) str
 	if err != nil {
 		b.Fatal(err)
 	}
-	attached, err := e.engine.ContainerAttach(b.Context(), made.ID, client.ContainerAttachOptions{Stream: true, Stdin: true})
+	attached, err := e.engine.ContainerAttach(b.Context(), made.ID,
+		client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {
 		b.Fatal(err)
 	}

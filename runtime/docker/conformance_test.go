@@ -12,29 +12,29 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-func TestTheDockerExecutorKeepsTheContract(t *testing.T) {
+func TestExecutorConformance(t *testing.T) {
 	runner := runtimetest.Runner(t)
 	runtimetest.Conform(t, runtimetest.Harness{
-		New: func(t *testing.T) runtime.Executor { return open(t) },
+		New: func(t *testing.T) runtime.Executor { return newExecutor(t) },
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
-			job.Tuning.Place.WorkingDirectory = runner
-			job.Definition.Image.Reference = base
+			job.Tuning.Instance.WorkingDirectory = runner
+			job.Definition.Image.Reference = testImage
 			switch work {
-			case runtimetest.Hopeless:
+			case runtimetest.BadJob:
 				job.Definition.Image.Reference = "cmwa-test/missing"
-			case runtimetest.Misset:
-				job.Tuning.Place.Docker.Network = "cmwa-none"
+			case runtimetest.Misconfigured:
+				job.Tuning.Instance.Docker.Network = "cmwa-none"
 			}
 		},
-		Own:     true,
-		Host:    reachable(t),
-		Left:    func(t *testing.T, job *runtime.Job) []string { return left(t, job) },
-		Exposed: exposed,
+		BadJobs:   true,
+		Host:      hostAddress(t),
+		Leftovers: func(t *testing.T, job *runtime.Job) []string { return leftovers(t, job) },
+		Exposed:   exposed,
 	})
 }
 
-// reachable is an address of this machine that containers reach, too.
-func reachable(t *testing.T) string {
+// hostAddress returns an address of this machine that containers can reach.
+func hostAddress(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("../../testdata/toolchain/address").Output()
 	if err != nil {
@@ -43,9 +43,8 @@ func reachable(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// exposed is what whoever may ask the engine can read of a running job: all
-// that the engine knows of it, its processes, and the files of its environment
-// that no step has written.
+// exposed returns the data about a running job that every client of the engine can read:
+// the inspection of the container and its processes.
 func exposed(t *testing.T, _ *runtime.Job, id string) string {
 	t.Helper()
 	engine, err := client.New(client.FromEnv)

@@ -25,115 +25,121 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// containerOf says what a job's container is to be. It holds nothing secret:
-// whoever may ask the engine may read all of it.
-func (e *Executor) containerOf(
+// containerOptions returns the options of a job's container. They contain no secret,
+// because every client of the engine can read them.
+func (e *Executor) containerOptions(
 	job *runtime.Job, img image, name, folder string, runner mount.Mount,
 ) client.ContainerCreateOptions {
-	place := job.Tuning.Place.Docker
+	spec := job.Tuning.Instance.Docker
 	return client.ContainerCreateOptions{
 		Name:     name,
 		Platform: img.platform,
 		Config: &container.Config{
 			Image:       img.name,
-			User:        place.User,
+			User:        spec.User,
 			Entrypoint:  []string{e.directory + "/" + runnerName},
 			Cmd:         []string{"run"},
 			AttachStdin: true,
 			OpenStdin:   true,
 			StdinOnce:   true,
 			StopSignal:  "SIGTERM",
+			StopTimeout: new(int(math.Ceil((job.Tuning.CancelGrace + runtime.StopGrace).Seconds()))),
 			Labels:      labels(job, folder),
-			// The image's own check is of a service, and a job is none.
+			// A health check of the image is for a service, not for a job.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 		},
 		HostConfig: &container.HostConfig{
 			Mounts:        []mount.Mount{runner},
-			Resources:     container.Resources{Memory: place.Memory, NanoCPUs: int64(math.Round(place.CPUs * 1e9))},
-			Binds:         place.Volumes,
-			ExtraHosts:    place.ExtraHosts,
-			NetworkMode:   container.NetworkMode(place.Network),
+			Resources:     container.Resources{Memory: spec.Memory, NanoCPUs: int64(math.Round(spec.CPUs * 1e9))},
+			Binds:         spec.Volumes,
+			ExtraHosts:    spec.ExtraHosts,
+			NetworkMode:   container.NetworkMode(spec.Network),
 			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			// The agent reads this log to its end, whatever the engine's default is.
-			// Only the runner's progress is in it: some hundred bytes for each step.
-			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"}},
+			// The agent must be able to read this log, regardless of the engine's default.
+			// It only has the runner's progress: some hundred bytes for each step.
+			LogConfig: container.LogConfig{
+				Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"},
+			},
 		},
 	}
 }
 
-// asRoot tells whether a container's processes are root's, given the user that
-// the configuration names, or else the image.
-func asRoot(configured, image string) bool {
+// runsAsRoot reports whether the processes of a container run as root, given the user of
+// the configuration and of the image.
+func runsAsRoot(configured, image string) bool {
 	user, _, _ := strings.Cut(cmp.Or(configured, image), ":")
 	return user == "" || user == "root" || user == "0"
 }
 
-// admit lets every user of a created container write where Pulumi documents the
-// OIDC token's file to be (OIDC in Deployments): beside the runner, in a
-// directory that the engine makes for root alone. A tmpfs would not do, since it
-// takes over the mode of the directory that it covers.
-func (e *Executor) admit(ctx context.Context, id string) error {
+// openParent makes the parent directory of the runner writable for every user of a
+// created container: Pulumi documents it as the directory of the OIDC token's file (OIDC
+// in Deployments), and the engine creates it for root alone. A tmpfs would not work,
+// because it takes over the mode of the directory that it covers.
+func (e *Executor) openParent(ctx context.Context, id string) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	parent := strings.TrimPrefix(path.Dir(e.directory), "/") + "/"
 	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: parent, Mode: 0o1777, ModTime: time.Now()})
 	if err := errors.Join(err, w.Close()); err != nil {
-		return fmt.Errorf("pack a directory: %w", err)
+		return fmt.Errorf("create an archive: %w", err)
 	}
-	limit, cancel := context.WithTimeout(ctx, shortLimit)
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	_, err = e.engine.CopyToContainer(limit, id, client.CopyToContainerOptions{DestinationPath: "/", Content: &archive})
+	_, err = e.engine.CopyToContainer(callCtx, id,
+		client.CopyToContainerOptions{DestinationPath: "/", Content: &archive})
 	if err != nil {
-		return refused("make a directory in the container", e.host, because(limit, err))
+		return engineError("create a directory in the container", e.host, causeOf(callCtx, err))
 	}
 	return nil
 }
 
-// folderMount mounts a job's own folder.
+// folderMount mounts the folder of a job.
 func (e *Executor) folderMount(folder string) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: folder, Target: e.directory, ReadOnly: true}
 }
 
-// create makes a container and starts nothing. The engine is not interrupted:
-// it might finish, and nobody would know.
+// create creates a container and does not start it. The call is not cancelled
+// immediately: the engine might complete it, and the container would be unknown.
 func (e *Executor) create(ctx context.Context, options client.ContainerCreateOptions) (string, error) {
-	limit, cancel := patient(ctx, longLimit)
+	callCtx, cancel := withCancelGrace(ctx, longLimit)
 	defer cancel()
-	made, err := e.engine.ContainerCreate(limit, options)
+	created, err := e.engine.ContainerCreate(callCtx, options)
 	if err != nil {
-		return "", refused("create the container", e.host, err)
+		return "", engineError("create the container", e.host, err)
 	}
-	for _, warning := range made.Warnings {
-		e.log.Debug("the engine warns", "container", short(made.ID), "warning", warning)
+	for _, warning := range created.Warnings {
+		e.log.Debug("container created with a warning", "container", shortID(created.ID), "warning", warning)
 	}
-	return made.ID, nil
+	return created.ID, nil
 }
 
-// reserved begins the names of the agent's own labels.
+// reserved is the prefix of the agent's labels.
 const reserved = "cmwa."
 
-// Labels of what an agent makes. Those of a job's container are all that is
-// known of the job after a restart.
+// Labels of containers and volumes. Those of a job's container are the only record of
+// the job after a restart.
 const (
 	labelAgent      = "cmwa.agent"
 	labelPool       = "cmwa.pool"
 	labelPoolName   = "cmwa.pool-name"
-	labelIdentity   = "cmwa.pool-identity" // of the pool, in JSON
+	labelIdentity   = "cmwa.pool-identity" // identity of the pool, in JSON
 	labelJob        = "cmwa.job"
 	labelSubject    = "cmwa.subject"
 	labelGeneration = "cmwa.generation"
-	labelFolder     = "cmwa.folder" // the job's folder below shared_volume_directory
-	labelRunner     = "cmwa.runner" // on volumes and their doors: digest of the program
-	labelOwner      = "cmwa.owner"  // on doors: see owner
+	labelKind       = "cmwa.kind"   // of leased work; deployments have none
+	labelFolder     = "cmwa.folder" // folder of the job below shared_volume_directory
+	labelRunner     = "cmwa.runner" // on volumes and loader containers: digest of the program
+	labelOwner      = "cmwa.owner"  // on loader containers: see owner
 )
 
-// labels are the configured ones and the agent's own. A configured one never
-// has the name of an own one, also not of one that this job has not.
+// labels returns the configured labels and those of the agent. A configured label cannot
+// have the name of any label of the agent, including one that this job does not have.
 func labels(job *runtime.Job, folder string) map[string]string {
 	all := map[string]string{}
-	for _, label := range job.Tuning.Place.Docker.Labels {
+	for _, label := range job.Tuning.Instance.Docker.Labels {
 		name, value, _ := strings.Cut(label, "=")
 		if name != "" && !strings.HasPrefix(name, reserved) {
 			all[name] = value
@@ -145,9 +151,12 @@ func labels(job *runtime.Job, folder string) map[string]string {
 		labelPoolName:   job.PoolName,
 		labelIdentity:   identityText(job.Identity),
 		labelJob:        job.ID,
-		labelSubject:    job.Subject,
+		labelSubject:    job.WorkflowID,
 		labelGeneration: strconv.FormatUint(job.Generation, 10),
 	})
+	if job.Kind.Leased() {
+		all[labelKind] = string(job.Kind)
+	}
 	if folder != "" {
 		all[labelFolder] = folder
 	}
@@ -166,8 +175,8 @@ func identityText(identity runtime.Identity) string {
 	return string(text)
 }
 
-// poolOf returns the pool that the labels name. A label that somebody has damaged
-// names a pool that is not configured.
+// poolOf returns the pool that the labels name. A damaged label names a pool that is not
+// configured.
 func poolOf(labels map[string]string) runtime.PoolSpec {
 	spec := runtime.PoolSpec{Name: labels[labelPoolName]}
 	if json.Unmarshal([]byte(labels[labelIdentity]), &spec.Identity) != nil {
@@ -177,12 +186,12 @@ func poolOf(labels map[string]string) runtime.PoolSpec {
 	return spec
 }
 
-// namePrefix begins the names of containers and folders of jobs, so that a
-// person finds them.
+// namePrefix is the prefix of the names of containers and folders of jobs, which shows
+// their origin.
 const namePrefix = "pulumi-workflow-"
 
-// newName names a job's container, and its folder if it has one. The job's id
-// is only there for people, and as much of it as a name can hold.
+// newName returns a new name for the container and the folder of a job. It contains the
+// beginning of the job's id for people.
 func newName(job string) string {
 	readable := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -193,25 +202,25 @@ func newName(job string) string {
 	return namePrefix + readable[:min(len(readable), 12)] + "-" + strings.ToLower(rand.Text()[:8])
 }
 
-// isID tells whether the text can be the id of a container. Ids become parts of
-// URLs, where anything else would name something else.
+// isID reports whether a text can be the id of a container. Ids become parts of URLs,
+// where other texts could change the path.
 func isID(id string) bool {
 	return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// short is an id as people write it.
-func short(id string) string {
+// shortID returns the short form of an id.
+func shortID(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	return id[:min(len(id), 12)]
 }
 
-// makeFolder makes a job's folder below shared_volume_directory, with the runner
-// in it. The runner is a second name of the program where that can be, and a
-// copy elsewhere; the job sees it read-only. Owner is written into the folder.
+// makeFolder creates the folder of a job below shared_volume_directory, with the runner
+// in it. The runner is a hard link to the program if possible, and a copy otherwise; the
+// job's mount is read-only. Owner is written to a file in the folder.
 func makeFolder(parent, name, owner string, runner program) (string, error) {
 	parent, err := filepath.Abs(parent)
 	if err != nil {
-		return "", fmt.Errorf("make the job's folder: %w", err)
+		return "", fmt.Errorf("create the folder of the job: %w", err)
 	}
 	folder := filepath.Join(parent, name)
 	err = os.Mkdir(folder, 0o755)
@@ -219,27 +228,34 @@ func makeFolder(parent, name, owner string, runner program) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", missingFolder(parent)
 	case errors.Is(err, fs.ErrPermission):
-		return "", lockedFolder(parent, err)
+		return "", unwritableFolder(parent, err)
 	case err != nil:
-		return "", fmt.Errorf("make the job's folder: %w", err)
+		return "", fmt.Errorf("create the folder of the job: %w", err)
 	}
-	err = errors.Join(os.Chmod(folder, 0o755), os.WriteFile(filepath.Join(folder, ownerFile), []byte(owner), 0o644), place(runner.path, filepath.Join(folder, runnerName)))
+	err = errors.Join(
+		os.Chmod(folder, 0o755),
+		os.WriteFile(filepath.Join(folder, ownerFile), []byte(owner), 0o644),
+		linkOrCopy(runner.path, filepath.Join(folder, runnerName)),
+	)
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("put the runner into the job's folder: %w", err), os.RemoveAll(folder))
+		return "", errors.Join(fmt.Errorf("copy the runner into the folder of the job: %w", err), os.RemoveAll(folder))
 	}
 	return folder, nil
 }
 
+// missingFolder returns the error for a shared_volume_directory that does not exist.
 func missingFolder(parent string) error {
-	return fmt.Errorf("shared_volume_directory: there is no directory %s: make it, under the same path for the agent and for the engine's machine", parent)
+	return fmt.Errorf("shared_volume_directory: there is no directory %s: "+
+		"create it, under the same path for the agent and for the engine's machine", parent)
 }
 
-func lockedFolder(parent string, err error) error {
-	return fmt.Errorf("shared_volume_directory: this user may not make folders in %s: %w", parent, err)
+// unwritableFolder returns the error for a shared_volume_directory that is not writable.
+func unwritableFolder(parent string, err error) error {
+	return fmt.Errorf("shared_volume_directory: this user cannot create folders in %s: %w", parent, err)
 }
 
-// place makes the program available at another path to every user.
-func place(from, to string) error {
+// linkOrCopy makes the program available at another path for every user.
+func linkOrCopy(from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil {
 		return err
@@ -260,21 +276,27 @@ func place(from, to string) error {
 	return errors.Join(err, target.Chmod(0o755), target.Close())
 }
 
-// removeFolder removes a job's folder. Its path may come from a label, so what
-// does not look like such a folder is left alone.
+// removeFolder removes the folder of a job. Its path may come from a label, so a path
+// that is not of such a folder is ignored.
 func removeFolder(folder string) error {
 	if !filepath.IsAbs(folder) || !strings.HasPrefix(filepath.Base(folder), namePrefix) {
 		return nil
 	}
 	if err := os.RemoveAll(folder); err != nil {
-		return fmt.Errorf("remove the job's folder: %w", err)
+		return fmt.Errorf("remove the folder of the job: %w", err)
 	}
 	return nil
 }
 
 const (
-	deliverLimit = time.Minute            // for the runner to read its handover
-	receiptLimit = 100 * time.Millisecond // for the engine to close the connection afterwards
+	handoffTimeout = time.Minute            // for the runner to read the handoff
+	closeTimeout   = 100 * time.Millisecond // for the engine to close the connection after that
+
+	handoffErrorPause = 100 * time.Millisecond // between two tries to find out how far a failed handoff came
+
+	// defaultHandoffErrorLimit is the time for finding that out. A runner with a part of the
+	// handoff ends at once; an engine that is restarted takes some seconds.
+	defaultHandoffErrorLimit = 15 * time.Second
 )
 
 // attach opens a connection to the runner's standard input.
@@ -283,52 +305,95 @@ func (e *Executor) attach(ctx context.Context, id string) (*client.HijackedRespo
 	defer cancel()
 	attached, err := e.engine.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {
-		return nil, refused("attach to the container", e.host, because(ctx, err))
+		return nil, engineError("attach to the container", e.host, causeOf(ctx, err))
 	}
 	return &attached.HijackedResponse, nil
 }
 
-// deliver writes the handover and ends the input. An engine closes the
-// connection when it has passed everything on, which is waited for, but not for
-// long: Docker 20.10 forgets to in one case of some fifty, and what was written
-// arrives all the same. The end of ctx ends the delivery.
-func deliver(ctx context.Context, input *client.HijackedResponse, handover []byte) error {
-	if err := input.Conn.SetDeadline(time.Now().Add(deliverLimit)); err != nil {
-		return err
+// writeHandoff writes the handoff and closes the input. An engine closes the connection
+// when it has forwarded the data. The wait for that is short: Docker 20.10 does not close
+// it in one of about fifty cases, and the data arrives nevertheless. The end of ctx
+// interrupts the call. Complete reports whether all of the handoff was written, also if
+// there is an error.
+func writeHandoff(
+	ctx context.Context, input *client.HijackedResponse, handoff []byte,
+) (complete bool, err error) {
+	if err := input.Conn.SetDeadline(time.Now().Add(handoffTimeout)); err != nil {
+		return false, err
 	}
+
+	// Write the handoff and close the input, unless ctx ends.
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(interrupted)
 		_ = input.Conn.SetDeadline(time.Now())
 	})
-	_, err := input.Conn.Write(handover)
+	written, err := killpoint.Write(killpoint.HandoffHalf, input.Conn, handoff)
+	complete = written == len(handoff)
 	if err == nil {
 		err = input.CloseWrite()
 	}
 	if !stop() {
 		<-interrupted
-		return context.Cause(ctx)
+		return complete, context.Cause(ctx)
 	}
 	if err != nil {
-		return err
+		return complete, err
 	}
-	if err := input.Conn.SetReadDeadline(time.Now().Add(receiptLimit)); err != nil {
-		return err
+
+	// Wait until the engine closes the connection.
+	if err := input.Conn.SetReadDeadline(time.Now().Add(closeTimeout)); err != nil {
+		return complete, err
 	}
 	if _, err := io.Copy(io.Discard, input.Reader); !errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
+		return complete, err
 	}
-	return nil
+	return complete, nil
 }
 
-// undelivered explains a handover that did not reach the runner: most often the
-// runner has ended before it read it, and its last words say why.
-func (e *Executor) undelivered(ctx context.Context, id string, err error) error {
-	if ctx.Err() != nil {
+// handoffError returns why the handoff did not reach the runner, or nil if the runner may
+// have it: the connection may break after it has forwarded the last byte. Complete reports
+// whether all of the handoff was written. A runner with a part of it ends with
+// [runtime.CodeUsage], because the engine closes the runner's input with the connection. A
+// runner that ended before it read the handoff has another code, and its last message is the
+// reason. The end of a runner that may have all of it is left to Wait, and so is the end of
+// ctx: the caller stops a running job with its grace period.
+func (e *Executor) handoffError(ctx context.Context, id string, complete bool, err error) error {
+	exit, ended := e.awaitEarlyExit(ctx, id)
+	switch {
+	case complete && (!ended || exit.Code != runtime.CodeUsage):
+		e.log.Debug("connection broke after the handoff", "container", shortID(id), "error", err)
+		return nil
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case ended && exit.Code != runtime.CodeUsage && runtime.SignalReason(exit.Code) == "":
+		if message := e.lastMessage(ctx, id); message != "" {
+			return engineError("send the handoff to the runner", e.host, errors.New(message))
+		}
+	case isConnectionError(err):
+		return engineError("send the handoff to the runner", e.host, err)
 	}
-	if message := e.lastWords(ctx, id); message != "" {
-		return refused("hand the job over to the runner", e.host, errors.New(message))
+	return fmt.Errorf("send the handoff to the runner: %w", err)
+}
+
+// awaitEarlyExit waits for the end of a container whose handoff failed, while the engine may
+// be restarting, for up to handoffErrorLimit. Ended is false if it runs or if its state is
+// unknown.
+func (e *Executor) awaitEarlyExit(ctx context.Context, id string) (exit runtime.Exit, ended bool) {
+	ctx, cancel := context.WithTimeout(ctx, e.handoffErrorLimit)
+	defer cancel()
+	for {
+		exit, err := e.waitForExit(ctx, id)
+		if err == nil {
+			return exit, true
+		}
+		if !isConnectionError(err) {
+			return exit, false
+		}
+		select {
+		case <-ctx.Done():
+			return exit, false
+		case <-time.After(handoffErrorPause):
+		}
 	}
-	return fmt.Errorf("hand the job over to the runner: %w", err)
 }

@@ -15,43 +15,48 @@ import (
 )
 
 const (
-	helperLimit = 30 * time.Second // for a credential helper; some ask the network
-	helperGrace = 2 * time.Second  // for its children to let go of its output
-	maxHelper   = 1 << 20          // bytes of its answer
+	helperLimit = 30 * time.Second // for a credential helper, which may use the network
+	helperGrace = 2 * time.Second  // for its child processes to close its output
+	maxHelper   = 1 << 20          // largest output in bytes
 )
 
-// askHelper asks a credential helper for the login at a registry. It speaks
-// the protocol of the project docker-credential-helpers: the server on standard
-// input, JSON on standard output, and the absence of a login as a text there
-// beside a failing exit code. That the helper has none is an empty login. What it
-// says otherwise is not shown, as it may be the secret.
-func askHelper(ctx context.Context, name, server string) (registry.AuthConfig, error) {
+// runHelper gets the login for a registry from a credential helper. The protocol is that
+// of docker-credential-helpers: the server on standard input, JSON on standard output,
+// and for a missing login a fixed text on standard output with a failing exit code. A
+// missing login is an empty result. Other output is not shown, because it may contain the
+// secret.
+func runHelper(ctx context.Context, name, server string) (registry.AuthConfig, error) {
 	var none registry.AuthConfig
 	program := "docker-credential-" + name
 	if strings.ContainsAny(name, `/\`) {
 		return none, errors.New("the Docker configuration names a credential helper by a path, which is not allowed")
 	}
+
+	// Run the helper.
 	ctx, cancel := context.WithTimeout(ctx, helperLimit)
 	defer cancel()
 	var answer bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
-	cmd.Stdout = &limited{to: &answer, left: maxHelper}
+	cmd.Stdout = &limitedWriter{w: &answer, remaining: maxHelper}
 	cmd.WaitDelay = helperGrace
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
-		return none, fmt.Errorf("%s did not answer within %v", program, helperLimit)
+		return none, fmt.Errorf("%s did not respond within %v", program, helperLimit)
 	case errors.Is(err, exec.ErrNotFound):
-		return none, fmt.Errorf("the Docker configuration names the credential helper %s, which is not on PATH", program)
+		return none, fmt.Errorf(
+			"the Docker configuration names the credential helper %s, which is not on PATH", program)
 	case err != nil && strings.Contains(answer.String(), "credentials not found"):
 		return none, nil
 	case err != nil:
-		return none, fmt.Errorf("ask %s for the login at %s: %w", program, server, err)
+		return none, fmt.Errorf("get the login at %s from %s: %w", server, program, err)
 	}
+
+	// Read its output.
 	var got struct{ Username, Secret string }
 	if json.Unmarshal(answer.Bytes(), &got) != nil {
-		return none, fmt.Errorf("what %s answers is not the JSON that it should be", program)
+		return none, fmt.Errorf("the output of %s is not valid JSON", program)
 	}
 	if got.Username == "<token>" {
 		return registry.AuthConfig{IdentityToken: got.Secret, ServerAddress: server}, nil
@@ -59,16 +64,16 @@ func askHelper(ctx context.Context, name, server string) (registry.AuthConfig, e
 	return registry.AuthConfig{Username: got.Username, Password: got.Secret, ServerAddress: server}, nil
 }
 
-// limited writes so much and refuses more.
-type limited struct {
-	to   io.Writer
-	left int
+// limitedWriter returns an error when it gets more bytes than remaining.
+type limitedWriter struct {
+	w         io.Writer
+	remaining int
 }
 
-func (l *limited) Write(p []byte) (int, error) {
-	if len(p) > l.left {
-		return 0, errors.New("more than is reasonable")
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if len(p) > l.remaining {
+		return 0, errors.New("the output is too long")
 	}
-	l.left -= len(p)
-	return l.to.Write(p)
+	l.remaining -= len(p)
+	return l.w.Write(p)
 }

@@ -1,63 +1,70 @@
-// Package docker knows how a job is a container: how it is made on a Docker
-// engine, found by its labels, followed and removed. It will never know what a
-// job is for, which service it came from, or how a step is run.
+// Package docker runs each job as a container of a Docker engine. It creates containers,
+// finds them by their labels, follows and removes them. It does not depend on the purpose of
+// a job, on its service, or on how steps are run.
 //
-// # How the runner gets in
+// # Delivery of the runner
 //
-// The engine may be on another machine, or the agent in a container itself, so
-// no path of the agent means anything to the engine. The runner therefore
-// travels through the engine's API into a named volume, one for each digest of
-// the program, which every job mounts read-only at [Options].RunnerDirectory. A
-// container that is created and never started serves as the door: it mounts the
-// volume for writing, takes the program, and is removed. Its name is fixed for
-// each digest, so that the engine lets only one agent through at a time; the
-// last file that it takes, the mark, says that all others are whole.
+// The engine may be on another machine, or the agent in a container, so the engine
+// cannot use a path of the agent. The runner is therefore copied through the API of the
+// engine into a named volume, one for each digest of the program. Every job mounts the
+// volume read-only at [Options].RunnerDirectory. A loader container fills the volume: it
+// mounts the volume for writing, is never started, and is removed after the copy. Its
+// name depends only on the digest, so the engine admits one loader at a time. The last
+// file of the copy, the mark, means that all other files are complete.
 //
-// The mark is looked for after the job's container was created and before it is
-// started: a created container holds its volumes, so what was seen then cannot
-// be pruned any more. Nothing is remembered from one job to the next, and
-// nothing that was remembered can be wrong.
+// The agent checks the mark after it has created the job's container and before it
+// starts it. From its creation on, the engine does not prune the volumes of a container,
+// so a mark that exists then stays. The agent stores nothing about volumes from one job to
+// the next, so it cannot use outdated information.
 //
-// With shared_volume_directory the runner lies in a folder for each job below
-// it instead, which agent and engine must see under the same path.
+// With shared_volume_directory, the runner is instead in a folder below it, one for each
+// job. The agent and the engine must see this folder under the same path.
 //
-// # What a crash leaves
+// # Leftovers after a crash
 //
-// Folders and doors name the run of the agent that made them. An id belongs to one
-// process at a time, so those of an earlier run of this agent are leftovers for
-// certain; those of other agents become so with age, by the engine's clock. Sweep
+// Each folder (in a file) and each loader container (in a label) records the agent and the
+// process that created it. Only one process uses an agent id at a time, so what an earlier
+// process of this agent created is a leftover. What another agent created is a leftover
+// when it is old: a loader container by the engine's clock, a folder by the agent's. Sweep
 // removes both.
 //
-// # What a container shows
+// # Data in a container
 //
-// Labels name agent, pool, job, subject and generation, and are the only record
-// of a job. No token is in labels, command or environment: the job's handover
-// goes to the runner's standard input, over a connection attached before the
-// start. The container's log holds what the runner says of its progress and no
-// output of steps.
+// Labels contain agent, pool, job, subject and generation, and are the only record of a
+// job. No token is in labels, command or environment: the handoff goes to the standard
+// input of the runner, over a connection that is attached before the start. The log of
+// the container has the runner's progress and no output of steps.
 //
 // # Users
 //
-// A job runs as whom the configuration names, or else the image. Nothing of the
-// runner's way in needs root: the volume and the folder are for every user to
-// read, and whatever the job must write lies where the runner finds a place for
-// it. Only /mnt/pulumi is opened to other users before the start, since the path
-// of the OIDC token's file is documented.
+// A job runs as the user of the configuration, or else of the image. The delivery of the
+// runner does not need root: every user can read the volume and the folder, and the
+// runner chooses writable folders for the job. One folder is made writable for all users
+// before the start: /mnt/pulumi, into which the runner writes the OIDC token, because
+// Pulumi documents that path and the engine creates the folder for root.
+//
+// # Lost connections
+//
+// A start that loses the connection to the engine wraps [runtime.ErrConnectionLost], so that
+// the caller starts the job again: nothing has run before the handoff. If the connection
+// breaks while the handoff is written, the exit code of the container tells how much of it
+// the runner has. A runner with a part of it has run nothing. A runner that may have all of
+// it is a running job.
 //
 // # Before a job is claimed
 //
-// Check finds what would fail every job: no engine, no runner, no network, no
-// folder. It asks the engine for one ping, and nothing that takes an engine more
-// than a few milliseconds. It does not create a container to see whether one can
-// be created: that would cost what a job costs, and needs an image. What only a
-// container shows (a mount that the engine refuses, a limit that its machine does
-// not have, a user that the image does not know) is left to the pool's back-off.
+// Check finds problems that would fail every job: no engine, no runner, no network, no
+// folder. It sends the engine one ping, and no request that takes more than a few
+// milliseconds. It does not create a container: that would cost as much as a job, and
+// needs an image. Problems that only a container shows (a mount that the engine rejects,
+// a limit that its machine does not support, a user that the image does not have) are
+// left to the back-off of the pool.
 //
 // # Limits
 //
-// Every call to the engine has a limit of its own, but for those that wait on
-// purpose (the end of a job, its output). A pull is limited by the time in which
-// nothing happens. What changes the engine's state is not cancelled half-way, as an
-// engine may finish what nobody waits for any more; it outlives its caller by
-// half a minute at most, so that an engine that hangs holds no shutdown.
+// Every call to the engine has a timeout, except those that wait for the end or the
+// output of a job. A pull has a timeout for the time without progress. Calls that change
+// the state of the engine are not cancelled immediately, because an engine may complete
+// a cancelled call. They outlive their caller by at most half a minute, so that an engine
+// without a response does not block a shutdown.
 package docker

@@ -15,73 +15,73 @@ import (
 
 // Limits of calls to the engine.
 const (
-	pingLimit  = 10 * time.Second // for the first sign of life
-	shortLimit = 30 * time.Second // for questions, and for what an engine does at once
-	longLimit  = 2 * time.Minute  // for what can be slow on a busy machine: create, start, remove, copy
+	pingLimit  = 10 * time.Second // for a ping
+	shortLimit = 30 * time.Second // for calls that an engine completes immediately
+	longLimit  = 2 * time.Minute  // for calls that are slow on a busy machine: create, start, remove, copy
 )
 
-// patience is how much longer than its caller's context a call may take that is
-// not cancelled half-way.
-const patience = 30 * time.Second
+// cancelGrace is the time for which a call that changes the engine's state outlives the
+// context of its caller.
+const cancelGrace = 30 * time.Second
 
-// patient returns a context for what changes the engine's state: it has a limit,
-// and outlives ctx by no more than patience, so that an engine that hangs holds
-// nobody who is asked to stop.
-func patient(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	outlives, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+// withCancelGrace returns a context for calls that change the engine's state. It has a
+// timeout, and outlives ctx by at most cancelGrace, so that an engine without a response
+// does not block a shutdown.
+func withCancelGrace(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	graceCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(patience)
+		timer := time.NewTimer(cancelGrace)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 			cancel()
-		case <-outlives.Done():
+		case <-graceCtx.Done():
 		}
 	})
-	return outlives, func() {
+	return graceCtx, func() {
 		stop()
 		cancel()
 	}
 }
 
-// oldestAPI is the oldest version of the engine's API that the client library
-// speaks, that of Docker 19.03. Towards older ones it would go on in silence
-// with a version that they do not know.
+// oldestAPI is the oldest version of the engine's API that the client library supports,
+// that of Docker 19.03. With older engines, the library would use a version that they do
+// not support.
 const oldestAPI = client.MinAPIVersion
 
-// Options is what an [Executor] is made of.
+// Options are the options of [New].
 type Options struct {
-	// Environ looks up DOCKER_HOST, DOCKER_API_VERSION, DOCKER_CONFIG and HOME,
-	// as the docker command does. Certificates (DOCKER_CERT_PATH,
-	// DOCKER_TLS_VERIFY) and the PATH of credential helpers are those of the
-	// process.
+	// Environ returns the variables DOCKER_HOST, DOCKER_API_VERSION, DOCKER_CONFIG and
+	// HOME, which have the same meaning as for the docker command. DOCKER_CERT_PATH,
+	// DOCKER_TLS_VERIFY and the PATH of credential helpers are those of the process.
 	Environ func(name string) (string, bool)
-	Agent   string // id of the agent, for what it makes beside jobs
+	Agent   string // id of the agent, for its folders and loader containers
 	Log     *slog.Logger
 
-	RunnerDirectory string // where a job's container has the runner; must not be empty
+	RunnerDirectory string // directory of the runner in a container; must not be empty
 }
 
-// Executor runs jobs as containers of one engine. It keeps nothing that a
-// restarted agent would miss, and no goroutine beyond a call but that of an
-// open [Executor.Follow].
+// Executor runs jobs as containers of one engine. It has no state that a restarted agent
+// needs. Its only goroutines beyond a call are those of an open [Executor.Follow].
 type Executor struct {
 	engine       *client.Client
 	agent        string // id of the agent
-	host         string // of the engine, as people write it
-	architecture string // of the engine's machine, as Go names it
+	host         string // address of the engine
+	architecture string // architecture of the engine's machine, as in GOARCH
 	environ      func(name string) (string, bool)
 	log          *slog.Logger
-	directory    string // where a job's container has the runner
+	directory    string // directory of the runner in a container
 	programs     programs
-	stall        time.Duration // without any news, after which a pull is given up
+	pullTimeout  time.Duration // time without progress after which a pull fails
+
+	handoffErrorLimit time.Duration // see defaultHandoffErrorLimit
 
 	mu      sync.Mutex
-	folders map[string]string // folders of jobs by container, for containers that others remove
+	folders map[string]string // folders of jobs by container, in case another client removes the container
 }
 
-// New makes an executor, and asks the engine whether it is there and able. Its
-// errors are one line that says what to do.
+// New creates an executor, and checks that the engine responds and can run jobs. Its
+// errors are one line with the cure.
 func New(ctx context.Context, options Options) (*Executor, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("the options of the Docker executor have no RunnerDirectory")
@@ -91,32 +91,36 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 		host = set
 	}
 	if strings.HasPrefix(host, "ssh://") {
-		return nil, fmt.Errorf("DOCKER_HOST is %s, and ssh is not supported: forward the engine's socket (ssh -L) and set DOCKER_HOST to the near end", host)
+		return nil, fmt.Errorf("DOCKER_HOST is %s, and ssh is not supported: "+
+			"forward the socket of the engine (ssh -L) and set DOCKER_HOST to the local end", host)
 	}
 	version, _ := options.Environ(client.EnvOverrideAPIVersion)
-	// TLS comes first: it replaces the transport that the host is set in.
-	engine, err := client.New(client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithAPIVersion(version))
+	// TLS must be first: it replaces the transport that has the host.
+	engine, err := client.New(
+		client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithAPIVersion(version))
 	if err != nil {
 		return nil, fmt.Errorf("set up the connection to the Docker engine at %s: %w", host, err)
 	}
 	e := &Executor{
 		engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log,
-		directory: options.RunnerDirectory, stall: pullStall, folders: map[string]string{},
+		directory: options.RunnerDirectory, pullTimeout: defaultPullTimeout,
+		handoffErrorLimit: defaultHandoffErrorLimit, folders: map[string]string{},
 	}
-	if err := e.greet(ctx); err != nil {
+	if err := e.readVersion(ctx); err != nil {
 		_ = engine.Close()
 		return nil, err
 	}
-	e.log.Debug("the Docker engine answers", "agent", options.Agent, "host", host, "architecture", e.architecture, "api", engine.ClientVersion())
+	e.log.Debug("connected to Docker engine", "agent", options.Agent, "host", host,
+		"architecture", e.architecture, "api_version", engine.ClientVersion())
 	return e, nil
 }
 
-// Close lets connections to the engine go that are not in use. An executor that is
-// used all the same makes new ones.
+// Close closes idle connections to the engine. The executor remains usable and opens new
+// ones.
 func (e *Executor) Close() { _ = e.engine.Close() }
 
-// greet sees to it that the engine is one that can run jobs.
-func (e *Executor) greet(ctx context.Context) error {
+// readVersion checks that the engine can run jobs, and reads its architecture.
+func (e *Executor) readVersion(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
 	defer cancel()
 	if err := e.ping(ctx); err != nil {
@@ -130,25 +134,26 @@ func (e *Executor) greet(ctx context.Context) error {
 	return nil
 }
 
-// ping returns why the engine cannot run jobs, as far as one short request
-// tells.
+// ping returns why the engine cannot run jobs, as far as one short request shows.
 func (e *Executor) ping(ctx context.Context) error {
 	ping, err := e.engine.Ping(ctx, client.PingOptions{})
 	switch {
 	case err != nil:
 		return unreachable(e.host, err)
 	case ping.APIVersion == "":
-		return fmt.Errorf("what answers at %s is not a Docker engine, or none that tells its version: check DOCKER_HOST", e.host)
+		return fmt.Errorf("the server at %s is not a Docker engine, or does not report its version: "+
+			"check DOCKER_HOST", e.host)
 	case versions.LessThan(ping.APIVersion, oldestAPI):
-		return fmt.Errorf("the Docker engine at %s speaks API %s, and %s is needed: upgrade it to Docker 19.03 or newer", e.host, ping.APIVersion, oldestAPI)
+		return fmt.Errorf("the Docker engine at %s has API %s, and %s is required: "+
+			"upgrade it to Docker 19.03 or newer", e.host, ping.APIVersion, oldestAPI)
 	case ping.OSType != "" && ping.OSType != "linux":
-		return fmt.Errorf("the Docker engine at %s runs %s containers, and jobs need Linux: switch it to Linux containers, or set DOCKER_HOST to another", e.host, ping.OSType)
+		return fmt.Errorf("the Docker engine at %s runs %s containers, and jobs need Linux: "+
+			"switch it to Linux containers, or set DOCKER_HOST to another engine", e.host, ping.OSType)
 	}
 	return nil
 }
 
-// architecture gives Go's name of an architecture that may be named as the
-// kernel does.
+// architecture converts the kernel's name of an architecture to Go's.
 func architecture(name string) string {
 	switch name {
 	case "x86_64":

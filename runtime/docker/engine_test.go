@@ -24,22 +24,26 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// base is the image that jobs of the tests run in.
-const base = "cmwa-test/base:latest"
+// testImage is the image of the jobs in tests.
+const testImage = "cmwa-test/base:latest"
 
-// runnerDirectory is where jobs of the tests have the runner.
+// runnerDirectory is the directory of the runner in tests.
 const runnerDirectory = "/mnt/pulumi/workflow"
 
 const cure = "run testdata/toolchain/up, which starts an engine and makes the images"
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if folder, err := standins(); err == nil {
+	if folder, err := buildStandin(); err == nil {
 		dropVolume(folder)
 		_ = os.RemoveAll(folder)
 	}
-	// Connections to engines end by themselves, half a minute after their last use.
-	if err := goleak.Find(goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop")); code == 0 && err != nil {
+	// Connections to engines are closed half a minute after their last use.
+	err := goleak.Find(
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+	)
+	if code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -60,13 +64,14 @@ func dropVolume(folder string) {
 	}
 }
 
-// standins is a folder with the runner's stand-in, built once.
-var standins = sync.OnceValues(func() (string, error) {
+// buildStandin returns a folder with the stand-in for the runner. It builds it once.
+var buildStandin = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "cmwa-standin-")
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), "./testdata/standin")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o",
+		filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), "./testdata/standin")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return folder, fmt.Errorf("build the stand-in: %w\n%s", err, out)
@@ -77,15 +82,15 @@ var standins = sync.OnceValues(func() (string, error) {
 // standin returns a working directory with the stand-in.
 func standin(t testing.TB) string {
 	t.Helper()
-	folder, err := standins()
+	folder, err := buildStandin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return folder
 }
 
-// open makes an executor for the engine of the process's environment.
-func open(t testing.TB, set ...string) *Executor {
+// newExecutor creates an executor for the engine that the environment names.
+func newExecutor(t testing.TB, set ...string) *Executor {
 	t.Helper()
 	e, err := New(t.Context(), Options{
 		Environ: environ(set...), Agent: "tests", Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory,
@@ -94,13 +99,13 @@ func open(t testing.TB, set ...string) *Executor {
 		t.Fatalf("%v\n(%s)", err, cure)
 	}
 	t.Cleanup(func() { _ = e.engine.Close() })
-	if _, err := e.engine.ImageInspect(t.Context(), base); err != nil && len(set) == 0 {
+	if _, err := e.engine.ImageInspect(t.Context(), testImage); err != nil && len(set) == 0 {
 		t.Fatalf("%v\n(%s)", err, cure)
 	}
 	return e
 }
 
-// environ looks up the settings, and then the process's environment.
+// environ returns a function that looks up a variable in set, and then in the environment.
 func environ(set ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for _, entry := range set {
@@ -112,37 +117,38 @@ func environ(set ...string) func(string) (string, bool) {
 	}
 }
 
-// newJob makes a job for the stand-in. Whatever is made of it is removed when
-// the test ends.
-func newJob(t testing.TB, e *Executor, wishes string) *runtime.Job {
+// newJob returns a job for the stand-in. Its containers are removed at the end of the
+// test.
+func newJob(t testing.TB, e *Executor, request string) *runtime.Job {
 	t.Helper()
 	name := rand.Text()[:10]
 	job := &runtime.Job{
-		ID: "job-" + name, Subject: "deployment-" + name, Kind: runtime.Deployment,
+		ID: "job-" + name, WorkflowID: "deployment-" + name, Kind: runtime.Deployment,
 		Agent: "agent-" + name, Pool: "pool-" + name, PoolName: "a pool", Generation: 3,
 		Token: secret.New("token-" + rand.Text()), OIDC: secret.New("oidc-" + rand.Text()),
-		Service:    "http://service.invalid",
-		Tuning:     runtime.Tuning{Place: runtime.Place{WorkingDirectory: standin(t)}},
-		Definition: runtime.Definition{Image: runtime.Image{Reference: base}, OS: "linux", Steps: 2, Raw: json.RawMessage(wishes)},
+		Service: "http://service.invalid",
+		Tuning:  runtime.Tuning{Instance: runtime.InstanceSpec{WorkingDirectory: standin(t)}},
+		Definition: runtime.Definition{Image: runtime.Image{Reference: testImage}, OS: "linux", Steps: 2,
+			Raw: json.RawMessage(request)},
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		left, err := e.List(ctx, job.Agent)
 		if err != nil {
-			t.Errorf("list what is left: %v", err)
+			t.Errorf("list leftovers: %v", err)
 		}
 		for _, found := range left {
 			if err := e.Remove(ctx, found.ID, 0); err != nil {
-				t.Errorf("remove what is left: %v", err)
+				t.Errorf("remove leftover: %v", err)
 			}
 		}
 	})
 	return job
 }
 
-// teller is a service that only listens to the set-up.
-type teller struct {
+// setupLog is a service that collects the log of the set-up.
+type setupLog struct {
 	runtime.Cloud
 	mu   sync.Mutex
 	text strings.Builder
@@ -150,7 +156,7 @@ type teller struct {
 	sent int
 }
 
-func (c *teller) Report(ctx context.Context, _ *runtime.Job, report runtime.Report) error {
+func (c *setupLog) Report(ctx context.Context, _ *runtime.Job, report runtime.Report) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sent++
@@ -163,21 +169,21 @@ func (c *teller) Report(ctx context.Context, _ *runtime.Job, report runtime.Repo
 	return ctx.Err()
 }
 
-func (c *teller) log() string {
+func (c *setupLog) log() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.text.String()
 }
 
 func newSetup(job *runtime.Job, service runtime.Cloud) *runtime.Setup {
-	return runtime.NewSetup(job, service, runtime.Handover{
-		Version: runtime.HandoverVersion, Service: job.Service, JobID: job.ID,
+	return runtime.NewSetup(job, service, runtime.Handoff{
+		Version: runtime.HandoffVersion, Service: job.Service, JobID: job.ID,
 		Token: job.Token.Reveal(), OIDC: job.OIDC.Reveal(), Definition: job.Definition.Raw,
 		Redact: []string{job.Definition.Image.Password.Reveal()},
 	})
 }
 
-// start starts a job, which must succeed, and returns the set-up's log too.
+// start starts a job successfully, and returns the log of the set-up.
 func start(t testing.TB, e *Executor, job *runtime.Job) (id, log string) {
 	t.Helper()
 	id, log, err := tryStart(t, e, job)
@@ -191,7 +197,7 @@ func tryStart(t testing.TB, e *Executor, job *runtime.Job) (id, log string, err 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	service := &teller{}
+	service := &setupLog{}
 	setup := newSetup(job, service)
 	id, err = e.Start(ctx, job, setup)
 	if err != nil {
@@ -202,9 +208,9 @@ func tryStart(t testing.TB, e *Executor, job *runtime.Job) (id, log string, err 
 	return id, service.log(), err
 }
 
-// said reads all progress of a container that ends, or the first lines of one
-// that does not.
-func said(t testing.TB, e *Executor, id string, lines int) []runtime.Progress {
+// readProgress returns the first lines of progress of a container, or all until its end
+// if lines is negative.
+func readProgress(t testing.TB, e *Executor, id string, lines int) []runtime.Progress {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -217,7 +223,7 @@ func said(t testing.TB, e *Executor, id string, lines int) []runtime.Progress {
 	for scanner := bufio.NewScanner(stream); len(all) != lines && scanner.Scan(); {
 		var progress runtime.Progress
 		if err := json.Unmarshal(scanner.Bytes(), &progress); err != nil {
-			t.Fatalf("the runner says %q: %v", scanner.Text(), err)
+			t.Fatalf("the progress is %q: %v", scanner.Text(), err)
 		}
 		all = append(all, progress)
 	}
@@ -235,9 +241,8 @@ func wait(t testing.TB, e *Executor, id string) runtime.Exit {
 	return exit
 }
 
-// left names the containers of a job, by asking the engine in another way than
-// the executor does.
-func left(t testing.TB, job *runtime.Job) []string {
+// leftovers returns the names of the containers of a job. It does not use the executor.
+func leftovers(t testing.TB, job *runtime.Job) []string {
 	t.Helper()
 	engine, err := client.New(client.FromEnv)
 	if err != nil {

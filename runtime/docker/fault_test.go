@@ -19,39 +19,40 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// daemon is an engine that does what a test tells it to, and else what an
-// engine does that has one image and is quick.
-type daemon struct {
+// fakeEngine is an engine whose responses a test can override. By default it acts like an
+// engine with one image.
+type fakeEngine struct {
 	host     string
 	api, os  string
-	ahead    time.Duration               // of the engine's clock
+	ahead    time.Duration               // by which the engine's clock is ahead
 	override map[string]http.HandlerFunc // by method and end of the path, such as "POST /start"
 
 	mu     sync.Mutex
 	calls  []string
 	conns  map[net.Conn]bool
-	closed chan struct{} // holds a token: a connection has ended
+	closed chan struct{} // has a token after a connection has ended
 }
 
 const containerID = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00"
 
-func newDaemon(t *testing.T) *daemon {
+func newFakeEngine(t *testing.T) *fakeEngine {
 	t.Helper()
-	d := &daemon{api: "1.41", os: "linux", override: map[string]http.HandlerFunc{}, conns: map[net.Conn]bool{}, closed: make(chan struct{}, 1)}
+	d := &fakeEngine{api: "1.41", os: "linux", override: map[string]http.HandlerFunc{}, conns: map[net.Conn]bool{},
+		closed: make(chan struct{}, 1)}
 	socket := filepath.Join(t.TempDir(), "engine.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: d, ConnState: d.note}}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: d, ConnState: d.trackConnection}}
 	server.Start()
 	t.Cleanup(server.Close)
 	d.host = "unix://" + socket
 	return d
 }
 
-// note keeps count of connections.
-func (d *daemon) note(conn net.Conn, state http.ConnState) {
+// trackConnection counts connections.
+func (d *fakeEngine) trackConnection(conn net.Conn, state http.ConnState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if state != http.StateClosed && state != http.StateHijacked {
@@ -65,24 +66,25 @@ func (d *daemon) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// connections counts the open ones, and tells when one of them has ended.
-func (d *daemon) connections() (open int, closed <-chan struct{}) {
+// connections returns the number of open connections, and a channel that receives after
+// one has ended.
+func (d *fakeEngine) connections() (open int, closed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.conns), d.closed
 }
 
-func (d *daemon) open(ctx context.Context) (*Executor, error) {
+func (d *fakeEngine) open(ctx context.Context) (*Executor, error) {
 	return New(ctx, Options{
 		Environ: environ("DOCKER_HOST="+d.host, "DOCKER_API_VERSION="), Log: slog.New(slog.DiscardHandler),
 		RunnerDirectory: runnerDirectory,
 	})
 }
 
-// now is the time by the engine's clock.
-func (d *daemon) now() time.Time { return time.Now().Add(d.ahead) }
+// now returns the time by the engine's clock.
+func (d *fakeEngine) now() time.Time { return time.Now().Add(d.ahead) }
 
-func (d *daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *fakeEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	d.calls = append(d.calls, r.Method+" "+r.URL.Path)
 	d.mu.Unlock()
@@ -137,7 +139,8 @@ func hijack(w http.ResponseWriter, talk func(net.Conn)) {
 		return
 	}
 	defer conn.Close()
-	fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+	fmt.Fprint(conn, "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\n"+
+		"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
 	talk(conn)
 }
 
@@ -148,8 +151,8 @@ func fail(code int, message string) http.HandlerFunc {
 	}
 }
 
-// count tells how many calls contained the text.
-func (d *daemon) count(part string) int {
+// count returns how many calls contain the text.
+func (d *fakeEngine) count(part string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
@@ -161,26 +164,26 @@ func (d *daemon) count(part string) int {
 	return n
 }
 
-// fakeJob makes a job for an engine that runs nothing.
+// fakeJob returns a job for a fakeEngine.
 func fakeJob(t *testing.T, raw string) *runtime.Job {
 	t.Helper()
 	return &runtime.Job{
 		ID:         "job-of-a-story",
 		Definition: runtime.Definition{Image: runtime.Image{Reference: "story:latest"}, Raw: []byte(raw)},
-		Tuning:     runtime.Tuning{Place: runtime.Place{WorkingDirectory: amd64(t)}},
+		Tuning:     runtime.Tuning{Instance: runtime.InstanceSpec{WorkingDirectory: amd64(t)}},
 	}
 }
 
-func TestAnEngineThatCannotRunJobsIsRefusedInOneLineThatSaysWhatToDo(t *testing.T) {
-	silent := newDaemon(t)
+func TestNewFails(t *testing.T) {
+	silent := newFakeEngine(t)
 	silent.override["HEAD /_ping"] = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	silent.override["GET /_ping"] = silent.override["HEAD /_ping"]
-	old, windows, stranger := newDaemon(t), newDaemon(t), newDaemon(t)
-	old.api, windows.os, stranger.api = "1.39", "windows", ""
-	forbidden := newDaemon(t)
+	old, windows, other := newFakeEngine(t), newFakeEngine(t), newFakeEngine(t)
+	old.api, windows.os, other.api = "1.39", "windows", ""
+	forbidden := newFakeEngine(t)
 	forbidden.override["GET /version"] = fail(http.StatusForbidden, "access is\nnot granted")
 
-	gone := "unix://" + filepath.Join(t.TempDir(), "no.sock")
+	noSocket := "unix://" + filepath.Join(t.TempDir(), "no.sock")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -188,13 +191,14 @@ func TestAnEngineThatCannotRunJobsIsRefusedInOneLineThatSaysWhatToDo(t *testing.
 	refusing := "tcp://" + listener.Addr().String()
 	_ = listener.Close()
 
-	for _, c := range []struct{ name, host, says string }{
-		{"NoSocket", gone, "cannot reach the Docker engine at " + gone + ": is it running? start it, or set DOCKER_HOST or deploy_target"},
-		{"NobodyListens", refusing, "cannot reach the Docker engine at " + refusing + ": is it running? start it, or set DOCKER_HOST or deploy_target"},
-		{"Silent", silent.host, "does not answer: restart it"},
-		{"Old", old.host, "speaks API 1.39, and 1.40 is needed: upgrade it"},
+	const start = ": is it running? start it, or set DOCKER_HOST or deploy_target"
+	for _, c := range []struct{ name, host, want string }{
+		{"NoSocket", noSocket, "cannot reach the Docker engine at " + noSocket + start},
+		{"NoListener", refusing, "cannot reach the Docker engine at " + refusing + start},
+		{"Silent", silent.host, "does not respond: restart it"},
+		{"Old", old.host, "has API 1.39, and 1.40 is required: upgrade it"},
 		{"Windows", windows.host, "runs windows containers"},
-		{"NoEngine", stranger.host, "is not a Docker engine"},
+		{"NoEngine", other.host, "is not a Docker engine"},
 		{"Forbidden", forbidden.host, "access is not granted"},
 		{"SSH", "ssh://somewhere", "ssh is not supported"},
 		{"NotAHost", "nonsense", "nonsense"},
@@ -202,139 +206,245 @@ func TestAnEngineThatCannotRunJobsIsRefusedInOneLineThatSaysWhatToDo(t *testing.
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
-			_, err := (&daemon{host: c.host}).open(ctx)
-			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("opening gives %q, want one line with %q", err, c.says)
+			_, err := (&fakeEngine{host: c.host}).open(ctx)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("opening gives %q, want one line with %q", err, c.want)
 			}
 		})
 	}
 }
 
-func TestAStartThatAnEngineBreaksOffLeavesNoContainer(t *testing.T) {
+func TestStartFaults(t *testing.T) {
+	t.Run("failed call of the engine leaves no container", func(t *testing.T) {
+		for _, c := range []struct {
+			name, call string
+			handle     http.HandlerFunc
+			want       string
+			jobFault   bool
+		}{
+			{"CreateFails", "POST /create", fail(500, "the store is broken"),
+				"create the container: the store is broken", false},
+			{"NoRoom", "POST /create", fail(500, "mkdir x: no space left on device"), "disk is full", false},
+			{"BadRequest", "POST /create", fail(400, "invalid something"), "invalid something", false},
+			{"StartFails", "POST /start", fail(500, "OCI runtime create failed: broken"), "OCI runtime create failed",
+				false},
+			{"NoNetwork", "POST /start", fail(404, "network story not found"), "docker.network", false},
+			{"ImageRemoved", "POST /create", fail(404, "No such image: story:latest"), "was removed from the engine",
+				true},
+			{"OtherMachine", "POST /start", fail(400, "exec format error"), "another kind of machine", true},
+			{"AttachFails", "POST /attach", fail(500, "no streams left"), "attach to the container", false},
+			{"Disconnects", "POST /start", func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, _ := w.(http.Hijacker).Hijack()
+				_ = conn.Close()
+			}, "lost the connection", false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				d := newFakeEngine(t)
+				d.override[c.call] = c.handle
+				e, err := d.open(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				job := fakeJob(t, `{"padding":"`+strings.Repeat("x", 5_000_000)+`"}`)
+				_, err = e.Start(t.Context(), job, newSetup(job, &setupLog{}))
+				if err == nil || !strings.Contains(err.Error(), c.want) ||
+					errors.Is(err, runtime.ErrJobFault) != c.jobFault {
+					t.Errorf("starting gives %v, want %q, a job fault: %v", err, c.want, c.jobFault)
+				}
+				if again := c.want == "lost the connection"; errors.Is(err, runtime.ErrConnectionLost) != again {
+					t.Errorf("%v: can be started again: %v, want %v", err, !again, again)
+				}
+				if d.count("DELETE /v1.41/containers/"+namePrefix) != 1 {
+					t.Errorf("the container was not removed: %q", d.calls)
+				}
+			})
+		}
+	})
+
+	t.Run("job that is cancelled during create is not started", func(t *testing.T) {
+		d := newFakeEngine(t)
+		ctx, giveUp := context.WithCancelCause(t.Context())
+		cause := errors.New("the service no longer wants it")
+		d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
+			giveUp(cause)
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprintf(w, `{"Id":%q}`, containerID)
+			if r.Context().Err() != nil {
+				t.Error("the call that creates the container was cancelled")
+			}
+		}
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := fakeJob(t, `{}`)
+		if _, err := e.Start(ctx, job, newSetup(job, &setupLog{})); !errors.Is(err, cause) {
+			t.Errorf("starting gives %v, want %v", err, cause)
+		}
+		if d.count("/start") != 0 || d.count("DELETE ") != 1 {
+			t.Errorf("the engine got the calls %q, want a removal and no start", d.calls)
+		}
+	})
+}
+
+func TestHandoffError(t *testing.T) {
+	running := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for _, c := range []struct {
-		name, call string
-		handle     http.HandlerFunc
-		says       string
-		own        bool
+		name     string
+		whole    bool             // the connection breaks after the last byte of the handoff
+		wait     http.HandlerFunc // the engine's response to the wait for the end
+		exitCode int
+		want     string // part of the error; empty if the job is started
+		again    bool   // the job can be started again
 	}{
-		{"CreateFails", "POST /create", fail(500, "the store is broken"), "create the container: the store is broken", false},
-		{"NoRoom", "POST /create", fail(500, "mkdir x: no space left on device"), "disk is full", false},
-		{"BadRequest", "POST /create", fail(400, "invalid something"), "invalid something", false},
-		{"StartFails", "POST /start", fail(500, "OCI runtime create failed: broken"), "OCI runtime create failed", false},
-		{"NoNetwork", "POST /start", fail(404, "network story not found"), "docker.network", false},
-		{"ImageRemoved", "POST /create", fail(404, "No such image: story:latest"), "was removed from the engine", true},
-		{"OtherMachine", "POST /start", fail(400, "exec format error"), "another kind of machine", true},
-		{"AttachFails", "POST /attach", fail(500, "no streams left"), "attach to the container", false},
-		{"AttachDrops", "POST /attach", func(w http.ResponseWriter, _ *http.Request) { hijack(w, func(net.Conn) {}) }, "hand the job over to the runner", false},
-		{"Disconnects", "POST /start", func(w http.ResponseWriter, _ *http.Request) {
-			conn, _, _ := w.(http.Hijacker).Hijack()
-			_ = conn.Close()
-		}, "is gone", false},
+		{"runner has a part and has ended", false, nil, runtime.CodeUsage, "lost the connection", true},
+		{"runner has a part and waits for the rest", false, running, 0, "lost the connection", true},
+		{"runner ended before it read", false, nil, 127, "send the handoff to the runner: write", false},
+		{"engine killed a runner with a part", false, nil, 137, "lost the connection", true},
+		{"whole handoff was lost on the way", true, nil, runtime.CodeUsage, "lost the connection", true},
+		{"runner runs with the whole handoff", true, running, 0, "", false},
+		{"job has succeeded", true, nil, runtime.CodeSucceeded, "", false},
+		{"job has failed", true, nil, runtime.CodeFailed, "", false},
+		{"engine killed a runner with the whole handoff", true, nil, 137, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := newDaemon(t)
-			d.override[c.call] = c.handle
+			t.Parallel()
+			d := newFakeEngine(t)
+			d.override["POST /attach"] = func(w http.ResponseWriter, _ *http.Request) {
+				// Close the connection with unread data.
+				hijack(w, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)) })
+			}
+			if c.wait != nil {
+				d.override["POST /wait"] = c.wait
+			}
+			d.override["GET /"+containerID+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprintf(w, `{"Id":%q,"State":{"Status":"exited","ExitCode":%d}}`, containerID, c.exitCode)
+			}
 			e, err := d.open(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			job := fakeJob(t, `{"padding":"`+strings.Repeat("x", 5_000_000)+`"}`)
-			_, err = e.Start(t.Context(), job, newSetup(job, &teller{}))
-			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, runtime.ErrJob) != c.own {
-				t.Errorf("starting gives %v, want %q, the job's own failure: %v", err, c.says, c.own)
+			definition := `{}`
+			if !c.whole {
+				definition = `{"padding":"` + strings.Repeat("x", 5_000_000) + `"}` // more than the socket's buffer
 			}
-			if d.count("DELETE /v1.41/containers/"+namePrefix) != 1 {
-				t.Errorf("the container was not removed: %q", d.calls)
+			job := fakeJob(t, definition)
+			e.handoffErrorLimit = time.Second
+			service := &setupLog{}
+			setup := newSetup(job, service)
+			id, err := e.Start(t.Context(), job, setup)
+			removed := d.count("DELETE /v1.41/containers/" + namePrefix)
+			if c.want == "" {
+				if err != nil || id != containerID || removed != 0 {
+					t.Errorf("got %q and %v with %d removals, want the container", id, err, removed)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				errors.Is(err, runtime.ErrConnectionLost) != c.again {
+				t.Errorf("got %v, want an error with %q, after which the job can be started again: %v",
+					err, c.want, c.again)
+			}
+			if removed != 1 {
+				t.Errorf("the container is removed %d times: %q", removed, d.calls)
+			}
+
+			// After a withdrawn handoff the agent continues the log.
+			setup.Log("continued")
+			if err := setup.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if continued := strings.Contains(service.log(), "continued"); continued != c.again {
+				t.Errorf("the agent continues the log: %v, want %v", continued, c.again)
 			}
 		})
 	}
-}
 
-func TestAJobThatIsGivenUpWhileItsContainerIsMadeIsNotStarted(t *testing.T) {
-	d := newDaemon(t)
-	ctx, giveUp := context.WithCancelCause(t.Context())
-	cause := errors.New("the service no longer wants it")
-	d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
-		giveUp(cause)
-		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, `{"Id":%q}`, containerID)
-		if r.Context().Err() != nil {
-			t.Error("the engine was interrupted while it made a container")
+	t.Run("a job that runs is not removed at the end of ctx", func(t *testing.T) {
+		t.Parallel()
+		d := newFakeEngine(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		d.override["POST /attach"] = func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)) })
 		}
-	}
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	job := fakeJob(t, `{}`)
-	if _, err := e.Start(ctx, job, newSetup(job, &teller{})); !errors.Is(err, cause) {
-		t.Errorf("starting gives %v, want %v", err, cause)
-	}
-	if d.count("/start") != 0 || d.count("DELETE ") != 1 {
-		t.Errorf("the engine was asked for %q, want a removal and no start", d.calls)
-	}
-}
-
-// The caller waits again: see TestReconnect of package runtime.
-func TestWaitFailsWhileTheEngineIsAway(t *testing.T) {
-	d := newDaemon(t)
-	var mu sync.Mutex
-	asked := 0
-	d.override["POST /wait"] = func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		if asked++; asked == 1 {
-			conn, _, _ := w.(http.Hijacker).Hijack()
-			_ = conn.Close()
-			return
+		d.override["POST /wait"] = func(_ http.ResponseWriter, r *http.Request) {
+			cancel() // while Start finds out how far the handoff came
+			<-r.Context().Done()
 		}
-		fmt.Fprint(w, `{"StatusCode":10}`)
-	}
-	d.override["GET /"+containerID+"/json"] = func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, `{"State":{"Status":"exited","ExitCode":137,"OOMKilled":true}}`)
-	}
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Wait(t.Context(), containerID); err == nil || errors.Is(err, runtime.ErrNoEnvironment) {
-		t.Errorf("while the engine is away Wait gives %v, want another error than %v", err, runtime.ErrNoEnvironment)
-	}
-	if exit := wait(t, e, containerID); exit.Code != 137 || exit.Reason != "out of memory" {
-		t.Errorf("the runner ended with %+v", exit)
-	}
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := fakeJob(t, `{}`)
+		id, err := e.Start(ctx, job, newSetup(job, &setupLog{}))
+		if err != nil || id != containerID || d.count("DELETE ") != 0 {
+			t.Errorf("got %q and %v after the calls %q, want the container", id, err, d.calls)
+		}
+	})
 }
 
-func TestAContainerThatIsRemovedJustAfterItsEndStillTellsItsCode(t *testing.T) {
-	d := newDaemon(t)
-	d.override["POST /wait"] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"StatusCode":10}`) }
-	d.override["GET /"+containerID+"/json"] = fail(404, "No such container")
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if exit := wait(t, e, containerID); exit.Code != 10 {
-		t.Errorf("the runner ended with %+v", exit)
-	}
+func TestWaitFaults(t *testing.T) {
+	// The caller waits again: see TestRetryEngine of package runtime.
+	t.Run("engine that is away is an error", func(t *testing.T) {
+		d := newFakeEngine(t)
+		var mu sync.Mutex
+		waits := 0
+		d.override["POST /wait"] = func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if waits++; waits == 1 {
+				conn, _, _ := w.(http.Hijacker).Hijack()
+				_ = conn.Close()
+				return
+			}
+			fmt.Fprint(w, `{"StatusCode":10}`)
+		}
+		d.override["GET /"+containerID+"/json"] = func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, `{"State":{"Status":"exited","ExitCode":137,"OOMKilled":true}}`)
+		}
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Wait(t.Context(), containerID); err == nil || errors.Is(err, runtime.ErrNoInstance) {
+			t.Errorf("while the engine is away Wait gives %v, want another error than %v", err, runtime.ErrNoInstance)
+		}
+		if exit := wait(t, e, containerID); exit.Code != 137 || exit.Reason != "out of memory" {
+			t.Errorf("the runner ended with %+v", exit)
+		}
+	})
+
+	t.Run("exit code of a removed container", func(t *testing.T) {
+		d := newFakeEngine(t)
+		d.override["POST /wait"] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"StatusCode":10}`) }
+		d.override["GET /"+containerID+"/json"] = fail(404, "No such container")
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit := wait(t, e, containerID); exit.Code != 10 {
+			t.Errorf("the runner ended with %+v", exit)
+		}
+	})
 }
 
-func TestAnAbandonedDoorIsRemoved(t *testing.T) {
-	d := newDaemon(t)
+func TestRemoveStaleLoader(t *testing.T) {
+	d := newFakeEngine(t)
 	var mu sync.Mutex
 	abandoned := true
 	d.override["HEAD /archive"] = fail(404, "")
 	d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		if abandoned && strings.HasSuffix(r.URL.Query().Get("name"), "-door") {
+		if abandoned && strings.HasSuffix(r.URL.Query().Get("name"), loaderSuffix) {
 			fail(409, "Conflict. The container name is already in use")(w, r)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, `{"Id":%q}`, containerID)
 	}
-	d.override["GET -door/json"] = func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"Id":"abandoned","Created":%q}`, time.Now().Add(-2*doorPatience).Format(time.RFC3339Nano))
+	d.override["GET "+loaderSuffix+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"Id":"abandoned","Created":%q}`, time.Now().Add(-2*loaderTimeout).Format(time.RFC3339Nano))
 	}
 	d.override["DELETE /abandoned"] = func(http.ResponseWriter, *http.Request) {
 		mu.Lock()
@@ -346,22 +456,24 @@ func TestAnAbandonedDoorIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := fakeJob(t, `{}`)
-	if _, err := e.Start(t.Context(), job, newSetup(job, &teller{})); err != nil {
+	if _, err := e.Start(t.Context(), job, newSetup(job, &setupLog{})); err != nil {
 		t.Fatal(err)
 	}
 	if d.count("PUT ") != 1 {
-		t.Errorf("the engine was asked for %q, want the runner to be put in", d.calls)
+		t.Errorf("the engine got the calls %q, want one upload of the runner", d.calls)
 	}
 }
 
-func TestVolumesOfEarlierRunnersAreRemovedWhenNobodyUsesThemForLong(t *testing.T) {
-	d := newDaemon(t)
+func TestDropVolumes(t *testing.T) {
+	d := newFakeEngine(t)
 	d.override["HEAD /archive"] = fail(404, "")
 	d.override["GET /volumes"] = func(w http.ResponseWriter, r *http.Request) {
-		if filters := r.URL.Query().Get("filters"); !strings.Contains(filters, "dangling") || !strings.Contains(filters, labelRunner) {
-			t.Errorf("it asks for the volumes with %s, want those of runners that nobody uses", filters)
+		if filters := r.URL.Query().Get("filters"); !strings.Contains(filters, "dangling") ||
+			!strings.Contains(filters, labelRunner) {
+			t.Errorf("it lists the volumes with %s, want unused ones of runners", filters)
 		}
-		fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
+		fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},`+
+			`{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
 			time.Now().Add(-2*oldVolume).Format(time.RFC3339), time.Now().Format(time.RFC3339))
 	}
 	e, err := d.open(t.Context())
@@ -369,98 +481,102 @@ func TestVolumesOfEarlierRunnersAreRemovedWhenNobodyUsesThemForLong(t *testing.T
 		t.Fatal(err)
 	}
 	job := fakeJob(t, `{}`)
-	if _, err := e.Start(t.Context(), job, newSetup(job, &teller{})); err != nil {
+	if _, err := e.Start(t.Context(), job, newSetup(job, &setupLog{})); err != nil {
 		t.Fatal(err)
 	}
 	if d.count("DELETE /v1.41/volumes/cmwa-runner-old") != 1 || d.count("DELETE /v1.41/volumes/") != 1 {
-		t.Errorf("the engine was asked for %q, want the old volume to be removed and no other", d.calls)
+		t.Errorf("the engine got the calls %q, want the old volume to be removed and no other", d.calls)
 	}
 }
 
-func TestAStreamThatIsClosedEndsItsReaderAtOnce(t *testing.T) {
-	d := newDaemon(t)
-	d.override["GET /logs"] = func(w http.ResponseWriter, r *http.Request) {
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := e.Follow(t.Context(), containerID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := stream.Read(make([]byte, 10))
-		ended <- err
-	}()
-	_ = stream.Close()
-	select {
-	case err := <-ended:
-		if err == nil {
-			t.Error("reading a closed stream gives no error")
+func TestFollow(t *testing.T) {
+	t.Run("close interrupts a read", func(t *testing.T) {
+		d := newFakeEngine(t)
+		d.override["GET /logs"] = func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
 		}
-	case <-time.After(10 * time.Second):
-		t.Error("the reader still waits")
-	}
-}
-
-func TestAStreamThatAnEngineBreaksOffDoesNotLookLikeItsEnd(t *testing.T) {
-	d := newDaemon(t)
-	d.override["GET /logs"] = func(w http.ResponseWriter, _ *http.Request) {
-		line := `{"step":1,"lines":0,"status":"running"}` + "\n"
-		_, _ = w.Write(append([]byte{1, 0, 0, 0, 0, 0, 0, byte(len(line))}, line...))
-		_ = http.NewResponseController(w).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := e.Follow(t.Context(), containerID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	if text, err := io.ReadAll(stream); err == nil || !strings.Contains(string(text), "running") {
-		t.Errorf("the stream is %q and ends with %v, want an error", text, err)
-	}
-}
-
-func TestWhatIsNotCancelledOutlivesItsCallerButNotForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []struct{ given, after, want time.Duration }{
-			{time.Hour, 10 * time.Second, 40 * time.Second}, {time.Minute, 50 * time.Second, time.Minute}, {time.Minute, 0, 30 * time.Second}, {time.Second, 0, time.Second},
-		} {
-			begin := time.Now()
-			ctx, giveUp := context.WithTimeout(t.Context(), c.after)
-			limited, done := patient(ctx, c.given)
-			<-limited.Done()
-			if took := time.Since(begin); took != c.want {
-				t.Errorf("with a limit of %s and a caller who gives up after %s it took %s, want %s", c.given, c.after, took, c.want)
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := e.Follow(t.Context(), containerID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := stream.Read(make([]byte, 10))
+			ended <- err
+		}()
+		_ = stream.Close()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("reading a closed stream gives no error")
 			}
-			done()
-			giveUp()
+		case <-time.After(10 * time.Second):
+			t.Error("Close does not interrupt the read")
 		}
-		limited, done := patient(t.Context(), time.Hour)
-		done()
-		if limited.Err() == nil {
-			t.Error("what is done goes on")
+	})
+
+	t.Run("broken stream is an error", func(t *testing.T) {
+		d := newFakeEngine(t)
+		d.override["GET /logs"] = func(w http.ResponseWriter, _ *http.Request) {
+			line := `{"step":1,"lines":0,"status":"running"}` + "\n"
+			_, _ = w.Write(append([]byte{1, 0, 0, 0, 0, 0, 0, byte(len(line))}, line...))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := e.Follow(t.Context(), containerID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Close()
+		if text, err := io.ReadAll(stream); err == nil || !strings.Contains(string(text), "running") {
+			t.Errorf("the stream is %q and ends with %v, want an error", text, err)
 		}
 	})
 }
 
-func TestAClosedExecutorHoldsNoConnection(t *testing.T) {
-	d := newDaemon(t)
+func TestWithCancelGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ given, after, want time.Duration }{
+			{time.Hour, 10 * time.Second, 40 * time.Second}, {time.Minute, 50 * time.Second, time.Minute}, {time.Minute,
+				0, 30 * time.Second}, {time.Second, 0, time.Second},
+		} {
+			begin := time.Now()
+			ctx, giveUp := context.WithTimeout(t.Context(), c.after)
+			limited, done := withCancelGrace(ctx, c.given)
+			<-limited.Done()
+			if took := time.Since(begin); took != c.want {
+				t.Errorf("with a limit of %s and a caller who gives up after %s it took %s, want %s", c.given, c.after,
+					took, c.want)
+			}
+			done()
+			giveUp()
+		}
+		limited, done := withCancelGrace(t.Context(), time.Hour)
+		done()
+		if limited.Err() == nil {
+			t.Error("the context of a completed call has not ended")
+		}
+	})
+}
+
+func TestClose(t *testing.T) {
+	d := newFakeEngine(t)
 	e, err := d.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	open, closed := d.connections()
 	if open == 0 {
-		t.Fatal("there is no connection to let go")
+		t.Fatal("there is no connection to close")
 	}
 	e.Close()
 	limit := time.After(10 * time.Second)

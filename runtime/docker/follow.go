@@ -15,29 +15,29 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// maxWords limits a runner's last words, in bytes.
-const maxWords = 4 << 10
+// maxMessage is the largest last message of a runner, in bytes.
+const maxMessage = 4 << 10
 
-// Follow streams the container's standard output. A stream that the engine
-// breaks off ends early; it can be followed from its beginning again.
+// Follow streams the container's standard output. If the engine breaks the stream off,
+// Read returns an error, and Follow can be called again; it starts from the beginning.
 func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
 	if !isID(id) {
-		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoEnvironment)
+		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoInstance)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	impatience := time.AfterFunc(shortLimit, func() { cancel(context.DeadlineExceeded) })
+	timer := time.AfterFunc(shortLimit, func() { cancel(context.DeadlineExceeded) })
 	log, err := e.engine.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, Follow: true})
-	switch late := !impatience.Stop(); {
+	switch late := !timer.Stop(); {
 	case errdefs.IsNotFound(err):
 		cancel(nil)
-		return nil, fmt.Errorf("follow %s: %w", short(id), runtime.ErrNoEnvironment)
+		return nil, fmt.Errorf("follow %s: %w", shortID(id), runtime.ErrNoInstance)
 	case err != nil:
-		err = because(ctx, err)
+		err = causeOf(ctx, err)
 		cancel(nil)
-		return nil, refused("follow the container", e.host, err)
+		return nil, engineError("follow the container", e.host, err)
 	case late:
 		_ = log.Close()
-		return nil, refused("follow the container", e.host, context.DeadlineExceeded)
+		return nil, engineError("follow the container", e.host, context.DeadlineExceeded)
 	}
 	reader, writer := io.Pipe()
 	s := &stream{reader: reader, log: log, cancel: cancel, done: make(chan struct{})}
@@ -45,8 +45,8 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	return s, nil
 }
 
-// stream is the standard output of a container, taken out of the engine's
-// stream of both outputs by a goroutine that Close waits for.
+// stream is the standard output of a container. A goroutine separates it from standard
+// error; Close waits for it.
 type stream struct {
 	reader *io.PipeReader
 	log    io.ReadCloser
@@ -57,13 +57,13 @@ type stream struct {
 func (s *stream) split(to *io.PipeWriter) {
 	defer close(s.done)
 	_, err := stdcopy.StdCopy(to, io.Discard, s.log)
-	_ = to.CloseWithError(err) // never fails; without an error it is the end
+	_ = to.CloseWithError(err) // never fails; nil means the end
 }
 
-// Read reads what the runner has said.
+// Read reads the output of the runner.
 func (s *stream) Read(p []byte) (int, error) { return s.reader.Read(p) }
 
-// Close ends the stream, and with it a Read that is under way.
+// Close ends the stream and interrupts a blocked Read.
 func (s *stream) Close() error {
 	s.cancel(nil)
 	_ = s.reader.Close()
@@ -72,10 +72,10 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// lastWords is the last line that the container has written to its standard
-// error: what the runner, or what should have started it, had to say at the end.
-// It is empty if there is none or it cannot be had.
-func (e *Executor) lastWords(ctx context.Context, id string) string {
+// lastMessage returns the last line that the container has written to its standard error:
+// the last message of the runner, or of the program that should have started it. It
+// returns "" if there is none or it cannot be read.
+func (e *Executor) lastMessage(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
 	log, err := e.engine.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStderr: true, Tail: "5"})
@@ -84,7 +84,8 @@ func (e *Executor) lastWords(ctx context.Context, id string) string {
 	}
 	defer log.Close()
 	var text bytes.Buffer
-	if _, err := stdcopy.StdCopy(io.Discard, &limited{to: &text, left: maxWords}, log); err != nil && text.Len() == 0 {
+	_, err = stdcopy.StdCopy(io.Discard, &limitedWriter{w: &text, remaining: maxMessage}, log)
+	if err != nil && text.Len() == 0 {
 		return ""
 	}
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(text.String(), "\uFFFD")), "\n")

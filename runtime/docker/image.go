@@ -15,61 +15,71 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// platformAPI is the version of the engine's API since which one name can stand
-// for images of several platforms, and a question can say which one is meant.
+// platformAPI is the version of the engine's API since which a name can have images of
+// several platforms, and a request can select one.
 const platformAPI = "1.49"
 
 // image is an image that the engine has.
 type image struct {
-	name         string            // as the job or the configuration has it
-	architecture string            // as Go names it
-	user         string            // whom its processes run as; empty is root
-	platform     *ocispec.Platform // asked for by the job; nil leaves the choice to the engine
+	name         string            // from the job or the configuration
+	architecture string            // as in GOARCH
+	user         string            // user of its processes; empty is root
+	platform     *ocispec.Platform // requested by the job; nil lets the engine choose
 }
 
-// image finds the job's image in the engine's store, after a pull if the job's
-// place wants one.
+// image returns the image of the job from the engine's store. It pulls the image first if
+// pull_image is set.
 func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (image, error) {
-	place, definition := job.Tuning.Place, job.Definition
+	spec, definition := job.Tuning.Instance, job.Definition
+
+	// Choose the image.
 	img := image{name: definition.Image.Reference}
-	if place.OverrideImage != "" {
-		img.name = place.OverrideImage
-		setup.Say("Using the image %s, which the agent's configuration puts in place of %q", img.name, definition.Image.Reference)
+	if spec.OverrideImage != "" {
+		img.name = spec.OverrideImage
+		setup.Log("Using the image %s of the agent's configuration instead of %q",
+			img.name, definition.Image.Reference)
 	}
 	if img.name == "" {
 		return img, jobFault("the job names no image: set one in the deployment settings of its stack")
 	}
 	if definition.OS != "" && definition.OS != "linux" {
-		return img, jobFault("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
+		return img, jobFault("the job requests an image for %q, "+
+			"and this agent runs only Linux containers", definition.OS)
 	}
-	wanted := architecture(definition.Architecture)
-	if wanted != "" {
-		img.platform = &ocispec.Platform{OS: "linux", Architecture: wanted}
+	requested := architecture(definition.Architecture)
+	if requested != "" {
+		img.platform = &ocispec.Platform{OS: "linux", Architecture: requested}
 	}
+
+	// Pull it.
 	named, err := reference.ParseAnyReference(img.name)
 	if err != nil {
 		return img, jobFault("%q is not the name of an image: %w", img.name, err)
 	}
-	if place.PullImage {
+	if spec.PullImage {
 		if err := e.pull(ctx, job, img, named, setup); err != nil {
 			return img, err
 		}
 	}
+
+	// Find it in the store, and check its platform.
 	found, err := e.inspectImage(ctx, img)
 	switch {
-	case errdefs.IsNotFound(err) && !place.PullImage:
-		return img, jobFault("the Docker engine at %s has no image %s, and pull_image is false: load the image there, or set pull_image to true", e.host, img.name)
+	case errdefs.IsNotFound(err) && !spec.PullImage:
+		return img, jobFault("the Docker engine at %s has no image %s, and pull_image is false: "+
+			"load the image there, or set pull_image to true", e.host, img.name)
 	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
-		return img, jobFault("look for the image %s: %s", img.name, words(err))
+		return img, jobFault("find the image %s: %s", img.name, oneLine(err))
 	case err != nil:
-		return img, refused("look for the image "+img.name, e.host, err)
+		return img, engineError("find the image "+img.name, e.host, err)
 	case found.Os != "" && found.Os != "linux":
-		return img, jobFault("the image %s is for %s, and this agent runs Linux containers only", img.name, found.Os)
+		return img, jobFault("the image %s is for %s, and this agent runs only Linux containers", img.name, found.Os)
 	}
-	if !place.PullImage {
-		setup.Say("Using the image %s as the engine has it (pull_image is false): %s", img.name, short(found.ID))
+	if !spec.PullImage {
+		setup.Log("Using the image %s from the engine (pull_image is false): %s", img.name, shortID(found.ID))
 	}
 	if found.Config != nil {
 		img.user = found.Config.User
@@ -78,14 +88,17 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	switch {
 	case img.architecture == "":
 		img.architecture = e.architecture
-	case wanted != "" && img.architecture != wanted:
-		return img, jobFault("the job asks for %s, and the image %s that the engine has is for %s", wanted, img.name, img.architecture)
+	case requested != "" && img.architecture != requested:
+		return img, jobFault("the job requests %s, and the image %s of the engine is for %s",
+			requested, img.name, img.architecture)
 	case img.architecture != e.architecture:
-		setup.Say("The image is for %s and the engine's machine is %s: this needs emulation there, and is slow", img.architecture, e.architecture)
+		setup.Log("The image is for %s and the engine's machine is %s: this needs emulation there, and is slow",
+			img.architecture, e.architecture)
 	}
 	return img, nil
 }
 
+// inspectImage returns the image from the engine's store.
 func (e *Executor) inspectImage(ctx context.Context, img image) (client.ImageInspectResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -101,108 +114,125 @@ func (e *Executor) inspectImage(ctx context.Context, img image) (client.ImageIns
 }
 
 const (
-	pullStall  = 3 * time.Minute  // without any news of a pull
-	flushEvery = 3 * time.Second  // between two times that the log of a pull is sent
-	flushLimit = 10 * time.Second // for sending it: news can wait, the pull cannot
+	defaultPullTimeout = 3 * time.Minute  // time without progress after which a pull fails
+	flushInterval      = 3 * time.Second  // interval at which the log of a pull is sent
+	flushLimit         = 10 * time.Second // for sending it: the pull must not wait for it
 )
 
-// pull pulls the job's image and tells the job's log of it as it goes.
-func (e *Executor) pull(ctx context.Context, job *runtime.Job, img image, parsed reference.Reference, setup *runtime.Setup) error {
+// pull pulls the image of the job and reports the progress in the job's log.
+func (e *Executor) pull(
+	ctx context.Context, job *runtime.Job, img image, parsed reference.Reference, setup *runtime.Setup,
+) error {
+	defer setup.Measure(runtime.StagePull)()
 	named, ok := parsed.(reference.Named)
 	if !ok {
-		return jobFault("%s is the id of an image and not a name, and can only be used with pull_image: false", img.name)
+		return jobFault("%s is the id of an image, not a name, and can only be used with pull_image: false", img.name)
 	}
-	setup.Say("Pulling the image %s", img.name)
+	setup.Log("Pulling the image %s", img.name)
 	login, err := e.login(ctx, job, named)
 	if err != nil {
-		e.log.Warn("read the registry's login from the Docker configuration", "job", job.ID, "error", err)
-		setup.Say("Warning: pulling without a login: %v", err)
+		e.log.Warn("cannot read registry login", "job", job.ID, "error", err)
+		setup.Log("Warning: pulling without a login: %v", err)
 	}
-	e.flush(ctx, job, setup)
+	e.flushLog(ctx, job, setup)
 	header, err := authconfig.Encode(login)
 	if err != nil {
-		return errors.New("write the registry's login for the engine") // without the cause, which may show it
+		return errors.New("encode the registry login for the engine") // without the cause, which may contain the login
 	}
-	if err := e.watchPull(ctx, job, img, header, setup); err != nil {
-		return e.pullRefused(ctx, img, err)
+	if err := e.followPull(ctx, job, img, header, setup); err != nil {
+		return e.pullError(ctx, img, err)
 	}
 	return nil
 }
 
-// watchPull lets the engine pull, and follows it to its end.
-func (e *Executor) watchPull(ctx context.Context, job *runtime.Job, img image, login string, setup *runtime.Setup) error {
-	watched, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	watchdog := time.AfterFunc(e.stall, func() { giveUp(fmt.Errorf("nothing has happened for %v", e.stall)) })
-	defer watchdog.Stop()
+// followPull requests the pull and follows its progress to the end.
+func (e *Executor) followPull(
+	ctx context.Context, job *runtime.Job, img image, login string, setup *runtime.Setup,
+) error {
+	// Cancel the pull when it makes no progress.
+	pullCtx, cancelPull := context.WithCancelCause(ctx)
+	defer cancelPull(nil)
+	timer := time.AfterFunc(e.pullTimeout, func() { cancelPull(fmt.Errorf("no progress for %v", e.pullTimeout)) })
+	defer timer.Stop()
 
+	// Request it.
 	options := client.ImagePullOptions{RegistryAuth: login}
 	if img.platform != nil {
 		options.Platforms = []ocispec.Platform{*img.platform}
 	}
-	stream, err := e.engine.ImagePull(watched, img.name, options)
+	stream, err := e.engine.ImagePull(pullCtx, img.name, options)
 	if err != nil {
-		return because(watched, err)
+		return causeOf(pullCtx, err)
 	}
-	news := newNews(time.Now())
+	killpoint.Hit(killpoint.ImagePulling)
+
+	// Report its progress.
+	progress := newPullProgress(time.Now())
 	flushed := time.Now()
-	for message, err := range stream.JSONMessages(watched) {
+	for message, err := range stream.JSONMessages(pullCtx) {
 		switch {
 		case err != nil:
-			return because(watched, err)
+			return causeOf(pullCtx, err)
 		case message.Error != nil:
 			return message.Error
 		}
-		for _, line := range news.lines(message, time.Now()) {
-			setup.Say("%s", line)
+		for _, line := range progress.lines(message, time.Now()) {
+			setup.Log("%s", line)
 		}
-		if time.Since(flushed) > flushEvery {
-			e.flush(ctx, job, setup)
+		if time.Since(flushed) > flushInterval {
+			e.flushLog(ctx, job, setup)
 			flushed = time.Now()
 		}
-		watchdog.Reset(e.stall)
+		timer.Reset(e.pullTimeout)
 	}
 	return nil
 }
 
-// because prefers the reason for which a context has ended to what that led to.
-func because(ctx context.Context, err error) error {
+// causeOf returns the cause of a context that has ended, and otherwise err.
+func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
 }
 
-// flush sends what the set-up has said so far. What cannot be sent now goes
-// with the handover, or with the failure.
-func (e *Executor) flush(ctx context.Context, job *runtime.Job, setup *runtime.Setup) {
+// flushLog sends the log of the set-up. Lines that cannot be sent now are sent with the
+// handoff or with the failure.
+func (e *Executor) flushLog(ctx context.Context, job *runtime.Job, setup *runtime.Setup) {
 	ctx, cancel := context.WithTimeout(ctx, flushLimit)
 	defer cancel()
 	if err := setup.Flush(ctx); err != nil {
-		e.log.Debug("send the log of the set-up", "job", job.ID, "error", err)
+		e.log.Debug("cannot send set-up log", "job", job.ID, "error", err)
 	}
 }
 
-// final are parts of what registries and engines answer when another pull would
-// get the same answer.
-var final = []string{"manifest unknown", "not found", "does not exist", "access denied", "unauthorized", "denied:", "no matching manifest", "no basic auth credentials", "incorrect username or password", "unsupported", "invalid"}
+// permanentErrors are parts of errors of registries and engines after which another pull
+// would fail in the same way.
+var permanentErrors = []string{
+	"manifest unknown", "not found", "does not exist", "access denied", "unauthorized", "denied:",
+	"no matching manifest", "no basic auth credentials", "incorrect username or password", "unsupported", "invalid",
+}
 
-// pullRefused explains why an image could not be pulled.
-func (e *Executor) pullRefused(ctx context.Context, img image, err error) error {
+// pullError explains why an image could not be pulled.
+func (e *Executor) pullError(ctx context.Context, img image, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	hint := ""
 	if _, missing := e.inspectImage(ctx, img); missing == nil {
-		hint = "; the engine has the image already: set pull_image to false to use that"
+		hint = "; the engine has the image: set pull_image to false to use it"
 	}
-	text := words(err)
+	text, lost := oneLine(err), isConnectionError(err)
 	known := errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err)
-	for _, part := range final {
+	for _, part := range permanentErrors {
 		known = known || strings.Contains(strings.ToLower(text), part)
 	}
-	if known && !client.IsErrConnectionFailed(err) {
+	if known && !lost {
 		return jobFault("pull the image %s: %s%s", img.name, text, hint)
 	}
-	return fmt.Errorf("pull the image %s: %s%s", img.name, text, hint)
+	err = fmt.Errorf("pull the image %s: %s%s", img.name, text, hint)
+	if lost {
+		return connectionError{err}
+	}
+	return err
 }

@@ -13,31 +13,33 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// List returns the containers whose labels name the agent. One that was created
-// and never started counts as ended when it was created: its agent died before it
-// started it. A running one counts as started when it was created, which is less
-// than a second earlier and spares an inspection.
-func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+// List returns the containers whose labels name the agent. A container that was created
+// and never started counts as ended at its creation: its agent died before it started it.
+// A running container counts as started at its creation, which is less than a second too
+// early and saves an inspection.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{
+	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{
 		All:     true,
 		Filters: client.Filters{}.Add("label", labelAgent+"="+agent),
 	})
 	if err != nil {
-		return nil, refused("list the containers of jobs", e.host, because(ctx, err))
+		return nil, engineError("list the containers of jobs", e.host, causeOf(ctx, err))
 	}
-	var all []runtime.Found
-	for _, one := range listed.Items {
-		if one.State == container.StateRunning || one.State == container.StatePaused {
-			f := labelled(one.ID, one.Labels)
-			f.Running, f.Started = true, time.Unix(one.Created, 0)
+
+	// Convert running containers, and inspect the others for the time of their end.
+	var all []runtime.Instance
+	for _, c := range listed.Items {
+		if c.State == container.StateRunning || c.State == container.StatePaused {
+			f := labelledInstance(c.ID, c.Labels)
+			f.Running, f.Started = true, time.Unix(c.Created, 0)
 			all = append(all, f)
 			continue
 		}
-		found, err := e.look(ctx, one.ID)
+		found, err := e.inspect(ctx, c.ID)
 		switch {
-		case errors.Is(err, runtime.ErrNoEnvironment): // it went this moment
+		case errors.Is(err, runtime.ErrNoInstance): // it was removed just now
 		case err != nil:
 			return nil, err
 		default:
@@ -47,47 +49,49 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, err
 	return all, nil
 }
 
-// labelled returns what the labels of a container tell.
-func labelled(id string, labels map[string]string) runtime.Found {
+// labelledInstance returns the fields of an instance that the labels of its container
+// have.
+func labelledInstance(id string, labels map[string]string) runtime.Instance {
 	generation, _ := strconv.ParseUint(labels[labelGeneration], 10, 64)
 	pool := poolOf(labels)
-	return runtime.Found{
+	return runtime.Instance{
 		ID:         id,
 		Pool:       pool.Key(),
 		PoolName:   pool.Name,
 		Identity:   pool.Identity,
 		Job:        labels[labelJob],
-		Subject:    labels[labelSubject],
+		WorkflowID: labels[labelSubject],
+		Kind:       runtime.Kind(labels[labelKind]),
 		Generation: generation,
 	}
 }
 
-// look reads what is known of one container.
-func (e *Executor) look(ctx context.Context, id string) (runtime.Found, error) {
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+// inspect returns the instance of one container.
+func (e *Executor) inspect(ctx context.Context, id string) (runtime.Instance, error) {
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	answer, err := e.engine.ContainerInspect(asked, id, client.ContainerInspectOptions{})
+	answer, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		return runtime.Found{}, runtime.ErrNoEnvironment
+		return runtime.Instance{}, runtime.ErrNoInstance
 	case err != nil:
-		return runtime.Found{}, refused("look at the container of a job", e.host, because(ctx, err))
+		return runtime.Instance{}, engineError("inspect the container of a job", e.host, causeOf(ctx, err))
 	case answer.Container.Config == nil || answer.Container.State == nil:
-		return runtime.Found{}, runtime.ErrNoEnvironment
+		return runtime.Instance{}, runtime.ErrNoInstance
 	}
-	return found(answer.Container), nil
+	return instanceOf(answer.Container), nil
 }
 
-// found makes of a container what its labels and its state say.
-func found(c container.InspectResponse) runtime.Found {
-	f := labelled(c.ID, c.Config.Labels)
-	f.Running, f.Started = c.State.Running, instant(c.State.StartedAt)
+// instanceOf returns the instance of a container from its labels and its state.
+func instanceOf(c container.InspectResponse) runtime.Instance {
+	f := labelledInstance(c.ID, c.Config.Labels)
+	f.Running, f.Started = c.State.Running, parseTime(c.State.StartedAt)
 	switch {
 	case c.State.Running:
 	case c.State.Status == container.StateCreated:
-		f.Ended = instant(c.Created)
+		f.Ended = parseTime(c.Created)
 	default:
-		f.Ended = instant(c.State.FinishedAt)
+		f.Ended = parseTime(c.State.FinishedAt)
 	}
 	return f
 }

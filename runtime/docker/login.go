@@ -17,15 +17,15 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// hub is the name under which logins at docker.io are kept.
-const hub = "https://index.docker.io/v1/"
+// hubKey is the key of logins at docker.io.
+const hubKey = "https://index.docker.io/v1/"
 
-// maxConfig limits a Docker configuration in bytes.
+// maxConfig is the largest Docker configuration in bytes.
 const maxConfig = 4 << 20
 
-// login finds the login for an image's registry: the job's own, or else that of
-// the Docker configuration, which is read anew each time. No login is an empty
-// one. Its errors never show a secret; the empty login stands beside them.
+// login returns the login for the registry of an image: that of the job, or else that of
+// the Docker configuration, which is read each time. Without a login it returns an empty
+// one. Its errors never contain a secret.
 func (e *Executor) login(ctx context.Context, job *runtime.Job, image reference.Named) (registry.AuthConfig, error) {
 	server := reference.Domain(image)
 	if own := job.Definition.Image; own.Username != "" || !own.Password.Empty() {
@@ -37,10 +37,10 @@ func (e *Executor) login(ctx context.Context, job *runtime.Job, image reference.
 	}
 	key := server
 	if server == "docker.io" {
-		key = hub
+		key = hubKey
 	}
 	if helper := config.helper(server, key); helper != "" {
-		login, err := askHelper(ctx, helper, key)
+		login, err := runHelper(ctx, helper, key)
 		if err != nil || login != (registry.AuthConfig{}) {
 			return login, err
 		}
@@ -48,7 +48,7 @@ func (e *Executor) login(ctx context.Context, job *runtime.Job, image reference.
 	return config.auth(key)
 }
 
-// dockerConfig is the part of a Docker configuration that is about logins.
+// dockerConfig is the part of a Docker configuration that has logins.
 type dockerConfig struct {
 	Auths map[string]struct {
 		Auth          string `json:"auth"` // user:password in base64
@@ -61,8 +61,8 @@ type dockerConfig struct {
 	CredHelpers map[string]string `json:"credHelpers"`
 }
 
-// readConfig reads the configuration of the docker command. None is an empty
-// one.
+// readConfig reads the configuration of the docker command. A missing file is an empty
+// configuration.
 func (e *Executor) readConfig() (dockerConfig, error) {
 	var config dockerConfig
 	folder, _ := e.environ("DOCKER_CONFIG")
@@ -81,19 +81,19 @@ func (e *Executor) readConfig() (dockerConfig, error) {
 	case err != nil:
 		return config, fmt.Errorf("read the Docker configuration: %w", err)
 	case !info.Mode().IsRegular() || info.Size() > maxConfig:
-		return config, fmt.Errorf("read the Docker configuration: %s is not a file of reasonable size", path)
+		return config, fmt.Errorf("read the Docker configuration: %s is not a file, or is too large", path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return config, fmt.Errorf("read the Docker configuration: %w", err)
 	}
-	if json.Unmarshal(text, &config) != nil { // the cause could show what was read
-		return dockerConfig{}, fmt.Errorf("read the Docker configuration: %s is not the JSON that it should be", path)
+	if json.Unmarshal(text, &config) != nil { // without the cause, which may contain a secret
+		return dockerConfig{}, fmt.Errorf("read the Docker configuration: %s is not valid JSON", path)
 	}
 	return config, nil
 }
 
-// helper names the credential helper for a registry: its own, or that of all.
+// helper returns the name of the credential helper for a registry, or of the default one.
 func (c dockerConfig) helper(server, key string) string {
 	for _, name := range []string{server, key} {
 		if helper, ok := c.CredHelpers[name]; ok {
@@ -103,9 +103,10 @@ func (c dockerConfig) helper(server, key string) string {
 	return c.CredsStore
 }
 
-// auth is the login that stands in the configuration itself. Its keys are host
-// names, or URLs of them.
+// auth returns the login in the configuration itself. Its keys are host names, or URLs
+// with them.
 func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
+	// Find the entry by its key, or by its host name.
 	entry, ok := c.Auths[key]
 	if !ok {
 		for name, candidate := range c.Auths {
@@ -118,6 +119,8 @@ func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
 	if !ok {
 		return registry.AuthConfig{}, nil
 	}
+
+	// Decode the login.
 	login := registry.AuthConfig{
 		Username:      entry.Username,
 		Password:      entry.Password,
@@ -131,7 +134,8 @@ func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
 	pair, err := base64.StdEncoding.DecodeString(entry.Auth)
 	user, password, found := strings.Cut(string(pair), ":")
 	if err != nil || !found {
-		return registry.AuthConfig{}, fmt.Errorf("the login for %s in the Docker configuration is damaged: log in again with docker login", key)
+		return registry.AuthConfig{}, fmt.Errorf(
+			"the login for %s in the Docker configuration is damaged: log in again with docker login", key)
 	}
 	login.Username, login.Password = user, strings.TrimRight(password, "\x00")
 	return login, nil

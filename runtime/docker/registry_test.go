@@ -20,19 +20,19 @@ import (
 
 const manifestType = "application/vnd.docker.distribution.manifest.v2+json"
 
-// imageServer is a registry of images with one image in it, on an address that
-// engines of this machine take without TLS.
+// imageServer is a registry with one image, at an address that engines of this machine
+// use without TLS.
 type imageServer struct {
 	host           string
-	user, password string // asked for if not empty
+	user, password string // required if not empty
 	manifest       []byte
 	blobs          map[string][]byte
-	onManifest     func()        // called before the image is told of; may be nil
-	hold           chan struct{} // layers are held back until it is closed; may be nil
-	pulls          atomic.Int32  // manifests handed out
+	onPull         func()        // called before the manifest is served; may be nil
+	hold           chan struct{} // layers are served after it is closed; may be nil
+	pulls          atomic.Int32  // number of served manifests
 }
 
-// newImageServer serves an image of an architecture, for as long as the test runs.
+// newImageServer serves an image of an architecture until the end of the test.
 func newImageServer(t *testing.T, arch string) *imageServer {
 	t.Helper()
 	var layer bytes.Buffer
@@ -63,20 +63,22 @@ func newImageServer(t *testing.T, arch string) *imageServer {
 	blob := r.add(layer.Bytes())
 	r.manifest = mustJSON(t, map[string]any{
 		"schemaVersion": 2, "mediaType": manifestType,
-		"config": map[string]any{"mediaType": "application/vnd.docker.container.image.v1+json", "digest": config, "size": len(r.blobs[config])},
-		"layers": []any{map[string]any{"mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip", "digest": blob, "size": layer.Len()}},
+		"config": map[string]any{"mediaType": "application/vnd.docker.container.image.v1+json", "digest": config,
+			"size": len(r.blobs[config])},
+		"layers": []any{map[string]any{"mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip", "digest": blob,
+			"size": layer.Len()}},
 	})
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
 	r.host = strings.TrimPrefix(server.URL, "http://")
-	t.Cleanup(func() { r.forget(t) })
+	t.Cleanup(func() { r.removeImage(t) })
 	return r
 }
 
 func (r *imageServer) image() string { return r.host + "/story:latest" }
 
-// forget removes what the engine has pulled.
-func (r *imageServer) forget(t *testing.T) {
+// removeImage removes the pulled image from the engine.
+func (r *imageServer) removeImage(t *testing.T) {
 	engine, err := client.New(client.FromEnv)
 	if err != nil {
 		t.Error(err)
@@ -97,7 +99,8 @@ func (r *imageServer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	user, password, _ := q.BasicAuth()
 	if user != r.user || password != r.password {
 		w.Header().Set("WWW-Authenticate", `Basic realm="story"`)
-		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
+		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`,
+			http.StatusUnauthorized)
 		return
 	}
 	w.Header().Set("Docker-Distribution-API-Version", "registry/2.0")
@@ -106,8 +109,8 @@ func (r *imageServer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	switch path := q.URL.Path; {
 	case path == "/v2/":
 	case path == "/v2/story/manifests/latest", path == "/v2/story/manifests/"+digest:
-		if r.onManifest != nil {
-			r.onManifest()
+		if r.onPull != nil {
+			r.onPull()
 		}
 		r.pulls.Add(1)
 		w.Header().Set("Content-Type", manifestType)

@@ -9,41 +9,65 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Remove ends the container, with a TERM first if there is a grace, and removes
-// it, its anonymous volumes and the job's folder. A grace is rounded up to whole
-// seconds.
+// Remove stops the container, with a SIGTERM first if there is a grace period. It then
+// removes the container, its anonymous volumes and the folder of the job. The grace
+// period is rounded up to whole seconds.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	if !isID(id) {
 		return nil
 	}
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+
+	// Find the container. Without it, only a folder can be left.
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	found, err := e.engine.ContainerInspect(asked, id, client.ContainerInspectOptions{})
+	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		return e.forget(id, "")
+		return e.removeJobFolder(id, "")
 	case err != nil:
-		return fmt.Errorf("look at the container to remove: %w", err)
+		return fmt.Errorf("inspect the container: %w", err)
 	}
+
+	// Stop it, and remove it with its folder.
 	if state := found.Container.State; state != nil && state.Running && grace > 0 {
 		if err := e.stop(ctx, id, grace); err != nil {
 			return err
 		}
 	}
-	if err := e.erase(ctx, id); err != nil {
+	if err := e.removeContainer(ctx, id); err != nil {
 		return err
 	}
 	folder := ""
 	if config := found.Container.Config; config != nil {
 		folder = config.Labels[labelFolder]
 	}
-	return e.forget(id, folder)
+	return e.removeJobFolder(id, folder)
 }
 
-// forget removes the folder of a job whose container is gone.
-func (e *Executor) forget(id, labelled string) error {
+// Interrupt sends a SIGINT to the first process of the container, which forwards it to the
+// runner.
+func (e *Executor) Interrupt(ctx context.Context, id string) error {
+	if !isID(id) {
+		return runtime.ErrNoInstance
+	}
+	ctx, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	_, err := e.engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "SIGINT"})
+	switch {
+	case err == nil, errdefs.IsConflict(err): // it does not run
+		return nil
+	case errdefs.IsNotFound(err):
+		return runtime.ErrNoInstance
+	}
+	return fmt.Errorf("interrupt the container: %w", causeOf(ctx, err))
+}
+
+// removeJobFolder removes the folder of a job whose container is removed.
+func (e *Executor) removeJobFolder(id, labelled string) error {
 	e.mu.Lock()
 	remembered := e.folders[id]
 	delete(e.folders, id)
@@ -57,21 +81,21 @@ func (e *Executor) forget(id, labelled string) error {
 	return removeFolder(labelled)
 }
 
-// stop asks a container to end, and makes it end after the grace.
+// stop stops a container. The engine kills it after the grace period.
 func (e *Executor) stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int((grace + time.Second - 1) / time.Second)
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+longLimit)
 	defer cancel()
 	_, err := e.engine.ContainerStop(ctx, id, client.ContainerStopOptions{Timeout: &seconds})
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("stop the container: %w", because(ctx, err))
+		return fmt.Errorf("stop the container: %w", causeOf(ctx, err))
 	}
 	return nil
 }
 
-// erase removes a container by id or name, running or not. It returns when the
-// container is gone, whoever removes it.
-func (e *Executor) erase(ctx context.Context, id string) error {
+// removeContainer removes a container by id or name, running or not. It returns when the
+// container is removed, by this call or by another client.
+func (e *Executor) removeContainer(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, longLimit)
 	defer cancel()
 	_, err := e.engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
@@ -81,20 +105,20 @@ func (e *Executor) erase(ctx context.Context, id string) error {
 	case errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
 		return e.awaitRemoval(ctx, id)
 	default:
-		return fmt.Errorf("remove the container: %w", because(ctx, err))
+		return fmt.Errorf("remove the container: %w", causeOf(ctx, err))
 	}
 }
 
-// awaitRemoval waits for somebody else's removal.
+// awaitRemoval waits for a removal by another client.
 func (e *Executor) awaitRemoval(ctx context.Context, id string) error {
-	waited := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
-	select { // one of them comes, with the end of ctx at the latest
-	case <-waited.Result:
+	result := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
+	select { // one of them is sent, at the latest when ctx ends
+	case <-result.Result:
 		return nil
-	case err := <-waited.Error:
+	case err := <-result.Error:
 		if errdefs.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("wait for the container to be removed: %w", because(ctx, err))
+		return fmt.Errorf("wait for the container to be removed: %w", causeOf(ctx, err))
 	}
 }

@@ -23,16 +23,16 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// runnerName is the runner's name inside the job's environment.
+// runnerName is the name of the runner in a container.
 const runnerName = "workflow-runner"
 
-// program is a runner program that can run in a container.
+// program is a runner program for containers.
 type program struct {
 	path   string
 	digest string // SHA-256 of its bytes, in hexadecimal
 }
 
-// machines are the architectures, as Go names them, in the words of ELF.
+// machines are the architectures of Go and their codes in ELF.
 var machines = map[string]elf.Machine{
 	"386":     elf.EM_386,
 	"amd64":   elf.EM_X86_64,
@@ -44,51 +44,54 @@ var machines = map[string]elf.Machine{
 	"s390x":   elf.EM_S390,
 }
 
-// programs remembers what files were found to be, since a digest costs more
-// than all else that a job's start needs of the agent. A file that was changed
-// is looked at again.
+// programs caches examined files, because a digest costs the agent more than all other
+// work for the start of a job. A changed file is examined again.
 type programs struct {
 	mu    sync.Mutex
-	known map[fingerprint]verdict
+	known map[fingerprint]examined
 }
 
+// fingerprint identifies a version of a file.
 type fingerprint struct {
 	path, architecture string
 	size               int64
 	modified           time.Time
 }
 
-type verdict struct {
+// examined is the result for one file.
+type examined struct {
 	program program
-	flaw    error
+	err     error
 }
 
-// find finds the runner for an architecture in a working directory. Pulumi's own
-// archive calls it workflow-runner-embeddable there, and has one for amd64 alone
-// (its documentation of customer-managed workflow runners); ours has one for
-// each architecture. The first that fits is taken.
+// find returns the runner for an architecture in a working directory. Pulumi's archive
+// has it only for amd64, as workflow-runner-embeddable (its documentation of
+// customer-managed workflow runners); the archive of this agent has one for each
+// architecture. The first suitable program is used.
 func (p *programs) find(directory, arch string) (program, error) {
-	var flaws []string
+	var problems []string
 	for _, name := range []string{runnerName + "-linux-" + arch, runnerName + "-embeddable", runnerName} {
 		path := filepath.Join(directory, name)
-		found, err := p.look(path, arch)
+		found, err := p.examineFile(path, arch)
 		switch {
 		case err == nil:
 			return found, nil
 		case !errors.Is(err, fs.ErrNotExist):
-			flaws = append(flaws, fmt.Sprintf("%s %v", path, err))
+			problems = append(problems, fmt.Sprintf("%s %v", path, err))
 		}
 	}
-	if len(flaws) == 0 {
-		return program{}, fmt.Errorf("there is no program %s-linux-%s in %s: install it beside the agent, or set working_directory to where it is", runnerName, arch, directory)
+	if len(problems) == 0 {
+		return program{}, fmt.Errorf("there is no program %s-linux-%s in %s: "+
+			"install it next to the agent, or set working_directory to its folder", runnerName, arch, directory)
 	}
-	return program{}, fmt.Errorf("no runner in %s can run in a %s container: %s; put a static one there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",
-		directory, arch, strings.Join(flaws, ", "), runnerName, arch)
+	return program{}, fmt.Errorf("no runner in %s can run in a %s container: %s; "+
+		"install a static one there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",
+		directory, arch, strings.Join(problems, ", "), runnerName, arch)
 }
 
-// findAny finds the runner for an architecture, or for any other: images can be
-// for another machine than the engine's, where emulation is installed. Its error
-// is that of the architecture asked for.
+// findAny finds the runner for an architecture, or for any other: with emulation, images
+// can be for another machine than the engine's. Its error is that of the given
+// architecture.
 func (p *programs) findAny(directory, arch string) error {
 	_, err := p.find(directory, arch)
 	if err == nil {
@@ -102,7 +105,8 @@ func (p *programs) findAny(directory, arch string) error {
 	return err
 }
 
-func (p *programs) look(path, arch string) (program, error) {
+// examineFile returns the program in a file, from the cache if the file has not changed.
+func (p *programs) examineFile(path, arch string) (program, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -115,28 +119,30 @@ func (p *programs) look(path, arch string) (program, error) {
 	key := fingerprint{path, arch, info.Size(), info.ModTime()}
 	known, ok := p.known[key]
 	if !ok {
-		known.program, known.flaw = examine(path, arch)
+		known.program, known.err = examine(path, arch)
 		for old := range p.known {
 			if old.path == path && old.architecture == arch {
 				delete(p.known, old)
 			}
 		}
 		if p.known == nil {
-			p.known = map[fingerprint]verdict{}
+			p.known = map[fingerprint]examined{}
 		}
 		p.known[key] = known
 	}
-	return known.program, known.flaw
+	return known.program, known.err
 }
 
-// examine reads a program and sees to it that it runs in any image: it is for
-// that machine and needs no loader and no libraries.
+// examine reads a program and checks that it can run in every image of an architecture: it is
+// for that architecture and statically linked.
 func examine(path, arch string) (program, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return program{}, fmt.Errorf("cannot be read: %w", err)
 	}
 	defer file.Close()
+
+	// Check the format.
 	binary, err := elf.NewFile(file)
 	if err != nil {
 		return program{}, errors.New("is not a Linux program")
@@ -150,6 +156,8 @@ func examine(path, arch string) (program, error) {
 			return program{}, errors.New("is not static")
 		}
 	}
+
+	// Compute the digest.
 	sum := sha256.New()
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return program{}, fmt.Errorf("cannot be read: %w", err)
@@ -161,19 +169,19 @@ func examine(path, arch string) (program, error) {
 }
 
 const (
-	markName = "complete" // the last file to come into a volume
+	markName = "complete" // name of the mark, the last file that is copied
 
-	doorPatience = 150 * time.Second      // after which a door has been abandoned: its maker gives up earlier
-	doorRetry    = 100 * time.Millisecond // between two knocks at a door that another holds
-	fillLimit    = 5 * time.Minute        // for getting the runner into the volume, waiting included
-	oldVolume    = time.Hour              // age from which an unused volume of another runner is removed when a new one is made
+	loaderTimeout = 150 * time.Second      // a loader container older than this was abandoned
+	loaderPoll    = 100 * time.Millisecond // interval at which a volume that another agent fills is checked
+	fillLimit     = 5 * time.Minute        // for filling the volume, including the wait for another agent
+	oldVolume     = time.Hour              // unused volumes of other runners are removed from this age on
 )
 
-// volumeName names the volume that holds a runner.
+// volumeName returns the name of the volume of a runner.
 func volumeName(runner program) string { return "cmwa-runner-" + runner.digest[:12] }
 
-// volumeMount mounts a runner's volume. The engine makes the volume if it is
-// not there.
+// volumeMount mounts the volume of a runner. The engine creates the volume if it does not
+// exist.
 func (e *Executor) volumeMount(runner program, readOnly bool) mount.Mount {
 	return mount.Mount{
 		Type:          mount.TypeVolume,
@@ -184,43 +192,50 @@ func (e *Executor) volumeMount(runner program, readOnly bool) mount.Mount {
 	}
 }
 
-// fill sees to it that the volume of a container that is created, and not yet
-// started, holds the runner:
+// fill makes sure that the volume of a created container has the runner. The container is
+// not started yet.
 //
-//  1. If the mark is there, that is all.
-//  2. Make the door, whose name only one can have at a time. While another has
-//     it, look for the mark again; a door that was abandoned is removed.
-//  3. Look for the mark once more, now that nobody else writes.
-//  4. Put in the runner and then the mark, and remove the door.
+//  1. If the volume has the mark, it is complete.
+//  2. Create the loader container, whose name admits one agent at a time.
+//  3. Check the mark again, now that no other agent writes. If it is missing, copy the
+//     runner and then the mark. Remove the loader container.
+//  4. If another agent has a loader container, remove it if it is abandoned, wait, and
+//     begin again.
 func (e *Executor) fill(ctx context.Context, id string, img image, runner program) error {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
-	for other := (door{}); ; {
-		if full, err := e.marked(ctx, id); full || err != nil {
+	for other := (foreignLoader{}); ; {
+		// 1. Check the mark.
+		if filled, err := e.isFilled(ctx, id); filled || err != nil {
 			return err
 		}
-		own, err := e.openDoor(ctx, img, runner)
+
+		// 2. and 3. Create the loader container, and copy the runner.
+		own, err := e.createLoader(ctx, img, runner)
 		switch {
 		case err == nil:
-			return e.carryIn(ctx, own, runner)
+			return e.copyRunner(ctx, own, runner)
 		case !errdefs.IsConflict(err):
-			return refused("make room for the runner", e.host, err)
+			return engineError("create the loader container", e.host, err)
 		}
-		if err := e.clearDoor(ctx, runner, &other); err != nil {
+
+		// 4. Wait for the other agent.
+		if err := e.removeStaleLoader(ctx, runner, &other); err != nil {
 			return err
 		}
-		timer := time.NewTimer(doorRetry)
+		timer := time.NewTimer(loaderPoll)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("wait for another agent to put the runner into the volume %s: %w", volumeName(runner), context.Cause(ctx))
+			return fmt.Errorf("wait for another agent to fill the volume %s: %w",
+				volumeName(runner), context.Cause(ctx))
 		}
 	}
 }
 
-// marked tells whether the volume of a container bears the mark.
-func (e *Executor) marked(ctx context.Context, id string) (bool, error) {
+// isFilled reports whether the volume of a container has the mark.
+func (e *Executor) isFilled(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
 	_, err := e.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: e.directory + "/" + markName})
@@ -230,21 +245,23 @@ func (e *Executor) marked(ctx context.Context, id string) (bool, error) {
 	case errdefs.IsNotFound(err):
 		return false, nil
 	default:
-		return false, refused("look for the runner in the volume", e.host, because(ctx, err))
+		return false, engineError("check the volume of the runner", e.host, causeOf(ctx, err))
 	}
 }
 
-const doorSuffix = "-door"
+// loaderSuffix is the suffix of loader containers. Former releases use the same one.
+const loaderSuffix = "-door"
 
-func doorName(runner program) string { return volumeName(runner) + doorSuffix }
+// loaderName returns the name of the loader container of a runner.
+func loaderName(runner program) string { return volumeName(runner) + loaderSuffix }
 
-// openDoor makes the container through which the volume is filled. The engine
-// is not interrupted: it might finish, and nobody would know.
-func (e *Executor) openDoor(ctx context.Context, img image, runner program) (string, error) {
-	ctx, cancel := patient(ctx, longLimit)
+// createLoader creates the loader container. The call is not cancelled immediately: the
+// engine might complete it, and the container would be unknown.
+func (e *Executor) createLoader(ctx context.Context, img image, runner program) (string, error) {
+	ctx, cancel := withCancelGrace(ctx, longLimit)
 	defer cancel()
 	made, err := e.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Name:     doorName(runner),
+		Name:     loaderName(runner),
 		Platform: img.platform,
 		Config: &container.Config{
 			Image:      img.name,
@@ -256,80 +273,88 @@ func (e *Executor) openDoor(ctx context.Context, img image, runner program) (str
 	return made.ID, err
 }
 
-// door is a door that another agent holds, as long as this one waits for it.
-type door struct {
+// foreignLoader is the loader container of another agent, for which this agent waits.
+type foreignLoader struct {
 	id   string
-	seen time.Time     // when it was seen first
-	age  time.Duration // that it had then, by the engine's clock; 0 if that is not known
+	seen time.Time     // when it was first seen
+	age  time.Duration // its age at that time, by the engine's clock; 0 if not known
 }
 
-// clearDoor removes a door that its maker has abandoned: an earlier run of this
-// agent, or any agent if the door is older than doorPatience. As the engine's
-// clock may differ from ours, that is its age when it was seen first, by the
-// engine's clock, and the time since then.
-func (e *Executor) clearDoor(ctx context.Context, runner program, other *door) error {
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+// removeStaleLoader removes an abandoned loader container: one of an earlier process of
+// this agent, or of any agent if it is older than loaderTimeout. Because the engine's
+// clock may differ, its age is the age by the engine's clock when it was first seen, plus
+// the time since then.
+func (e *Executor) removeStaleLoader(ctx context.Context, runner program, other *foreignLoader) error {
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	answer, err := e.engine.ContainerInspect(asked, doorName(runner), client.ContainerInspectOptions{})
+	answer, err := e.engine.ContainerInspect(callCtx, loaderName(runner), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return refused("look who puts the runner into the volume", e.host, because(ctx, err))
+		return engineError("inspect the loader container", e.host, causeOf(ctx, err))
 	}
 	found := answer.Container
 	if found.ID != other.id {
-		*other = door{id: found.ID, seen: time.Now()}
-		if made, now := instant(found.Created), e.engineTime(ctx); !made.IsZero() && now.After(made) {
+		*other = foreignLoader{id: found.ID, seen: time.Now()}
+		if made, now := parseTime(found.Created), e.engineTime(ctx); !made.IsZero() && now.After(made) {
 			other.age = now.Sub(made)
 		}
 	}
-	died := found.Config != nil && e.diedOwner(found.Config.Labels[labelOwner])
-	if !died && other.age+time.Since(other.seen) < doorPatience {
+	ended := found.Config != nil && e.isEarlierRun(found.Config.Labels[labelOwner])
+	if !ended && other.age+time.Since(other.seen) < loaderTimeout {
 		return nil
 	}
-	e.log.Warn("removing a container that an agent has abandoned while it placed the runner", "container", doorName(runner))
-	return e.erase(ctx, found.ID)
+	e.log.Warn("removing abandoned loader container", "container", loaderName(runner))
+	return e.removeContainer(ctx, found.ID)
 }
 
-// carryIn brings the runner through the door and removes the door.
-func (e *Executor) carryIn(ctx context.Context, door string, runner program) (err error) {
+// copyRunner copies the runner through a loader container and removes the container.
+func (e *Executor) copyRunner(ctx context.Context, loader string, runner program) (err error) {
 	defer func() {
-		closing, cancel := patient(ctx, longLimit)
+		cleanupCtx, cancel := withCancelGrace(ctx, longLimit)
 		defer cancel()
-		err = errors.Join(err, e.erase(closing, door))
+		err = errors.Join(err, e.removeContainer(cleanupCtx, loader))
 	}()
-	if full, err := e.marked(ctx, door); full || err != nil {
+
+	// Copy the runner, unless another agent has done so.
+	if filled, err := e.isFilled(ctx, loader); filled || err != nil {
 		return err
 	}
 	archive, err := pack(runner)
 	if err != nil {
 		return err
 	}
-	limit, cancel := context.WithTimeout(ctx, longLimit)
+	callCtx, cancel := context.WithTimeout(ctx, longLimit)
 	defer cancel()
-	_, err = e.engine.CopyToContainer(limit, door, client.CopyToContainerOptions{
+	_, err = e.engine.CopyToContainer(callCtx, loader, client.CopyToContainerOptions{
 		DestinationPath: e.directory, Content: bytes.NewReader(archive),
 	})
 	if err != nil {
-		return refused("put the runner into the volume "+volumeName(runner), e.host, because(limit, err))
+		return engineError("copy the runner to the volume "+volumeName(runner), e.host, causeOf(callCtx, err))
 	}
-	e.log.Info("placed the runner in a volume of the Docker engine", "volume", volumeName(runner), "program", runner.path)
-	if _, err := e.dropVolumes(ctx, map[string]bool{volumeName(runner): true}, oldVolume, e.engineTime(ctx)); err != nil {
-		e.log.Debug("remove the volumes of earlier runners", "error", err)
+
+	// Remove the volumes of earlier runners.
+	e.log.Info("runner volume filled", "volume", volumeName(runner), "program", runner.path)
+	keep := map[string]bool{volumeName(runner): true}
+	if _, err := e.dropVolumes(ctx, keep, oldVolume, e.engineTime(ctx)); err != nil {
+		e.log.Debug("cannot remove volumes of earlier runners", "error", err)
 	}
 	return nil
 }
 
-// pack makes the archive that fills a volume. The mark comes last.
+// pack returns the archive for a volume. The mark is its last file.
 func pack(runner program) ([]byte, error) {
+	// Read the runner, and check that it has not changed.
 	text, err := os.ReadFile(runner.path)
 	if err != nil {
 		return nil, fmt.Errorf("read the runner: %w", err)
 	}
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != runner.digest {
-		return nil, fmt.Errorf("%s was changed while a job was being started with it", runner.path)
+		return nil, fmt.Errorf("%s has changed during the start of a job", runner.path)
 	}
+
+	// Write the archive.
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, file := range []struct {
@@ -337,22 +362,25 @@ func pack(runner program) ([]byte, error) {
 		mode    int64
 		content []byte
 	}{{runnerName, 0o755, text}, {markName, 0o644, []byte(runner.digest + "\n")}} {
-		if err := w.WriteHeader(&tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content)), ModTime: time.Now()}); err != nil {
-			return nil, fmt.Errorf("pack the runner: %w", err)
+		err := w.WriteHeader(&tar.Header{
+			Name: file.name, Mode: file.mode, Size: int64(len(file.content)), ModTime: time.Now(),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("create the archive of the runner: %w", err)
 		}
 		if _, err := w.Write(file.content); err != nil {
-			return nil, fmt.Errorf("pack the runner: %w", err)
+			return nil, fmt.Errorf("create the archive of the runner: %w", err)
 		}
 	}
 	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("pack the runner: %w", err)
+		return nil, fmt.Errorf("create the archive of the runner: %w", err)
 	}
 	return archive.Bytes(), nil
 }
 
-// instant reads a time as engines write it. What cannot be read, and the
-// engine's own zero, is the zero time.
-func instant(text string) time.Time {
+// parseTime parses a time of an engine. It returns the zero time for an invalid text and
+// for the engine's own zero.
+func parseTime(text string) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || at.Year() <= 1 {
 		return time.Time{}

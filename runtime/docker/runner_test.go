@@ -13,10 +13,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// binaryFor makes the smallest file that is a 64-bit program for a machine.
+// binaryFor returns the smallest 64-bit program for a machine.
 func binaryFor(machine elf.Machine, dynamic bool) []byte {
 	header := elf.Header64{
-		Ident:   [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB),
+			byte(elf.EV_CURRENT)},
 		Type:    uint16(elf.ET_EXEC),
 		Machine: uint16(machine),
 		Version: uint32(elf.EV_CURRENT),
@@ -31,8 +32,8 @@ func binaryFor(machine elf.Machine, dynamic bool) []byte {
 	return text
 }
 
-// working makes a working directory with programs in it.
-func working(t *testing.T, files map[string][]byte) string {
+// workingDirectory creates a working directory with programs.
+func workingDirectory(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	folder := t.TempDir()
 	for name, content := range files {
@@ -43,81 +44,90 @@ func working(t *testing.T, files map[string][]byte) string {
 	return folder
 }
 
-// amd64 is a working directory with a runner that no engine will start.
+// amd64 returns a working directory with a runner that is not started.
 func amd64(t *testing.T) string {
-	return working(t, map[string][]byte{runnerName: binaryFor(elf.EM_X86_64, false)})
+	return workingDirectory(t, map[string][]byte{runnerName: binaryFor(elf.EM_X86_64, false)})
 }
 
-func TestTheFirstRunnerThatFitsIsTaken(t *testing.T) {
-	intel, arm, dynamic := binaryFor(elf.EM_X86_64, false), binaryFor(elf.EM_AARCH64, false), binaryFor(elf.EM_X86_64, true)
-	for _, c := range []struct {
-		name, arch, want string
-		files            map[string][]byte
-	}{
-		{"OwnArchive", "arm64", "workflow-runner-linux-arm64", map[string][]byte{"workflow-runner-linux-arm64": arm, "workflow-runner-linux-amd64": intel, "workflow-runner": intel}},
-		{"PulumisArchive", "amd64", "workflow-runner-embeddable", map[string][]byte{"workflow-runner-embeddable": intel, "workflow-runner": dynamic}},
-		{"OnlyTheHosts", "amd64", "workflow-runner", map[string][]byte{"workflow-runner": intel}},
-		{"PastOneThatDoesNotFit", "amd64", "workflow-runner", map[string][]byte{"workflow-runner-embeddable": arm, "workflow-runner": intel}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			found, err := new(programs).find(working(t, c.files), c.arch)
-			if err != nil || filepath.Base(found.path) != c.want || len(found.digest) != 64 {
-				t.Errorf("found %+v (%v), want %s", found, err, c.want)
-			}
-		})
-	}
-}
-
-func TestRunnersThatDoNotFitAreRefusedWithTheReasonOfEach(t *testing.T) {
-	folder := working(t, map[string][]byte{
-		"workflow-runner-linux-amd64": binaryFor(elf.EM_X86_64, true),
-		"workflow-runner-embeddable":  []byte("#!/bin/sh\n"),
-		"workflow-runner":             binaryFor(elf.EM_AARCH64, false),
-	})
-	_, err := new(programs).find(folder, "amd64")
-	if err == nil || errors.Is(err, runtime.ErrJob) {
-		t.Fatalf("finding gives %v, want an error that is not the job's own", err)
-	}
-	for _, part := range []string{"amd64 is not static", "embeddable is not a Linux program", "workflow-runner is for another kind of machine", "CGO_ENABLED=0"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("the error does not have %q: %v", part, err)
+func TestProgramsFind(t *testing.T) {
+	t.Run("first suitable runner is used", func(t *testing.T) {
+		intel, arm, dynamic := binaryFor(elf.EM_X86_64, false), binaryFor(elf.EM_AARCH64,
+			false), binaryFor(elf.EM_X86_64, true)
+		for _, c := range []struct {
+			name, arch, want string
+			files            map[string][]byte
+		}{
+			{"ArchiveOfThisAgent", "arm64", "workflow-runner-linux-arm64",
+				map[string][]byte{"workflow-runner-linux-arm64": arm, "workflow-runner-linux-amd64": intel,
+					"workflow-runner": intel}},
+			{"ArchiveOfPulumi", "amd64", "workflow-runner-embeddable",
+				map[string][]byte{"workflow-runner-embeddable": intel, "workflow-runner": dynamic}},
+			{"OnlyOfTheHost", "amd64", "workflow-runner", map[string][]byte{"workflow-runner": intel}},
+			{"AfterAnUnsuitableOne", "amd64", "workflow-runner",
+				map[string][]byte{"workflow-runner-embeddable": arm, "workflow-runner": intel}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				found, err := new(programs).find(workingDirectory(t, c.files), c.arch)
+				if err != nil || filepath.Base(found.path) != c.want || len(found.digest) != 64 {
+					t.Errorf("found %+v (%v), want %s", found, err, c.want)
+				}
+			})
 		}
-	}
+	})
+
+	t.Run("error has the reason for each unsuitable runner", func(t *testing.T) {
+		folder := workingDirectory(t, map[string][]byte{
+			"workflow-runner-linux-amd64": binaryFor(elf.EM_X86_64, true),
+			"workflow-runner-embeddable":  []byte("#!/bin/sh\n"),
+			"workflow-runner":             binaryFor(elf.EM_AARCH64, false),
+		})
+		_, err := new(programs).find(folder, "amd64")
+		if err == nil || errors.Is(err, runtime.ErrJobFault) {
+			t.Fatalf("finding gives %v, want an error that the job does not cause", err)
+		}
+		for _, part := range []string{"amd64 is not static", "embeddable is not a Linux program",
+			"workflow-runner is for another kind of machine", "CGO_ENABLED=0"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("the error does not have %q: %v", part, err)
+			}
+		}
+	})
+
+	t.Run("replaced runner is examined again", func(t *testing.T) {
+		folder := amd64(t)
+		path := filepath.Join(folder, runnerName)
+		var known programs
+		before, err := known.find(folder, "amd64")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(binaryFor(elf.EM_X86_64, false), 1), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		after, err := known.find(folder, "amd64")
+		if err != nil || after.digest == before.digest {
+			t.Errorf("after a change of size it is still %+v (%v)", after, err)
+		}
+		if err := os.WriteFile(path, append(binaryFor(elf.EM_X86_64, false), 2), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		last, err := known.find(folder, "amd64")
+		if err != nil || last.digest == after.digest {
+			t.Errorf("after a change of time it is still %+v (%v)", last, err)
+		}
+		if len(known.known) != 1 {
+			t.Errorf("%d versions of one file are remembered", len(known.known))
+		}
+	})
 }
 
-func TestARunnerThatWasReplacedIsLookedAtAgain(t *testing.T) {
-	folder := amd64(t)
-	path := filepath.Join(folder, runnerName)
-	var known programs
-	before, err := known.find(folder, "amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, append(binaryFor(elf.EM_X86_64, false), 1), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	after, err := known.find(folder, "amd64")
-	if err != nil || after.digest == before.digest {
-		t.Errorf("after a change of size it is still %+v (%v)", after, err)
-	}
-	if err := os.WriteFile(path, append(binaryFor(elf.EM_X86_64, false), 2), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(path, time.Time{}, time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	last, err := known.find(folder, "amd64")
-	if err != nil || last.digest == after.digest {
-		t.Errorf("after a change of time it is still %+v (%v)", last, err)
-	}
-	if len(known.known) != 1 {
-		t.Errorf("%d versions of one file are remembered", len(known.known))
-	}
-}
-
-func TestAFolderThatIsNotAJobsIsNeverRemoved(t *testing.T) {
+func TestRemoveFolder(t *testing.T) {
 	kept := t.TempDir()
-	for _, path := range []string{kept, "", "/", "pulumi-workflow-relative", filepath.Join(kept, "pulumi-workflow-x", "..")} {
+	for _, path := range []string{kept, "", "/", "pulumi-workflow-relative",
+		filepath.Join(kept, "pulumi-workflow-x", "..")} {
 		if err := removeFolder(path); err != nil {
 			t.Errorf("%q: %v", path, err)
 		}
@@ -127,7 +137,7 @@ func TestAFolderThatIsNotAJobsIsNeverRemoved(t *testing.T) {
 	}
 }
 
-func TestARunnerThatCannotBeLinkedIsCopiedForEveryUser(t *testing.T) {
+func TestMakeFolder(t *testing.T) {
 	folder, shared := amd64(t), t.TempDir()
 	path := filepath.Join(folder, runnerName)
 	if err := os.Chmod(path, 0o700); err != nil {

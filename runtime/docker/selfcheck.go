@@ -20,17 +20,19 @@ import (
 )
 
 const (
-	hostsFile   = "/etc/hosts"           // of this machine; a container has its own
-	desktopName = "host.docker.internal" // of the engine's machine, in containers of Docker Desktop alone
-	usualImage  = "pulumi/pulumi"        // which the service names unless a stack has its own
-	needsEngine = "docker-engine"        // name of the check that others need
+	hostsFile    = "/etc/hosts"           // file of this machine; a container has its own
+	desktopName  = "host.docker.internal" // name of the engine's machine in containers of Docker Desktop
+	defaultImage = "pulumi/pulumi"        // used by the service unless a stack names another
+	needsEngine  = "docker-engine"        // name of the check that others depend on
 )
 
-// SelfChecks returns the checks of what jobs in containers need: the engine, the
-// runner, and the settings that an engine can verify. Service is the URL that
-// containers have to reach. Nothing is created, pulled or started.
+// SelfChecks returns the checks of the things that jobs in containers need: the engine,
+// the runner, and the settings that an engine can verify. Service is the URL that
+// containers must reach. The checks create, pull and start nothing.
 func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtime.SelfCheck {
-	place := tuning.Place
+	spec := tuning.Instance
+	// with returns a function that creates an executor and passes it to f; withEngine returns a
+	// check that does so after the check of the engine.
 	with := func(f func(context.Context, *Executor) runtime.CheckResult) func(context.Context) runtime.CheckResult {
 		return func(ctx context.Context) runtime.CheckResult {
 			e, err := New(ctx, options)
@@ -44,39 +46,41 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtim
 	withEngine := func(name string, f func(context.Context, *Executor) runtime.CheckResult) runtime.SelfCheck {
 		return runtime.SelfCheck{Name: name, Needs: needsEngine, Run: with(f)}
 	}
-	user := cmp.Or(place.Docker.User, "the user of their image")
-	network := cmp.Or(place.Docker.Network, "that is the engine's default")
+
+	// Return the checks.
+	user := cmp.Or(spec.Docker.User, "the user of their image")
+	network := cmp.Or(spec.Docker.Network, "that is the engine's default")
 	return []runtime.SelfCheck{
 		{Name: needsEngine, Run: with(describeEngine)},
 		withEngine("docker-runner", func(_ context.Context, e *Executor) runtime.CheckResult {
-			err := e.programs.findAny(place.WorkingDirectory, e.architecture)
-			return runtime.CheckError(err, runtime.CheckPassed("the runner is in %s", place.WorkingDirectory))
+			err := e.programs.findAny(spec.WorkingDirectory, e.architecture)
+			return runtime.CheckError(err, runtime.CheckPassed("the runner is in %s", spec.WorkingDirectory))
 		}),
 		withEngine("docker-shared-directory", func(ctx context.Context, e *Executor) runtime.CheckResult {
-			return e.checkShared(ctx, place.SharedVolumeDirectory)
+			return e.checkShared(ctx, spec.SharedVolumeDirectory)
 		}),
 		{Name: "docker-user", Run: func(context.Context) runtime.CheckResult {
-			return runtime.CheckError(checkUser(place.Docker.User), runtime.CheckPassed("jobs run as %s", user))
+			return runtime.CheckError(checkUser(spec.Docker.User), runtime.CheckPassed("jobs run as %s", user))
 		}},
 		withEngine("docker-network", func(ctx context.Context, e *Executor) runtime.CheckResult {
-			err := e.checkNetwork(ctx, place.Docker.Network)
+			err := e.checkNetwork(ctx, spec.Docker.Network)
 			return runtime.CheckError(err, runtime.CheckPassed("containers join the network %s", network))
 		}),
 		withEngine("docker-image", func(ctx context.Context, e *Executor) runtime.CheckResult {
-			return e.selfCheckImage(ctx, place)
+			return e.selfCheckImage(ctx, spec)
 		}),
 		{Name: "docker-service", Run: func(context.Context) runtime.CheckResult {
 			hosts, err := os.Open(hostsFile)
 			if err != nil {
-				return checkService(service, place.Docker, strings.NewReader(""))
+				return checkService(service, spec.Docker, strings.NewReader(""))
 			}
 			defer hosts.Close()
-			return checkService(service, place.Docker, io.LimitReader(hosts, maxConfig))
+			return checkService(service, spec.Docker, io.LimitReader(hosts, maxConfig))
 		}},
 	}
 }
 
-// describeEngine reports which engine has answered; [New] has checked that it can run
+// describeEngine reports the version of the engine; [New] has checked that it can run
 // jobs.
 func describeEngine(ctx context.Context, e *Executor) runtime.CheckResult {
 	about, err := e.engine.ServerVersion(ctx, client.ServerVersionOptions{})
@@ -96,7 +100,7 @@ func (e *Executor) checkShared(ctx context.Context, parent string) runtime.Check
 	if err := checkFolder(parent); err != nil {
 		return runtime.CheckError(err, runtime.CheckResult{})
 	}
-	const cure = "see that %s is the same folder on the engine's machine, or remove shared_volume_directory"
+	const cure = "make sure that %s is the same folder on the engine's machine, or remove shared_volume_directory"
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
@@ -115,7 +119,7 @@ func (e *Executor) checkShared(ctx context.Context, parent string) runtime.Check
 	return runtime.CheckPassed("jobs have their folders in %s", parent)
 }
 
-// sharedBy reports whether a container sees a folder of the engine's machine under the
+// sharedBy reports whether a container has a folder of the engine's machine under the
 // same path.
 func sharedBy(mounts []container.MountPoint, folder string) bool {
 	deepest, same := "", false
@@ -128,66 +132,67 @@ func sharedBy(mounts []container.MountPoint, folder string) bool {
 	return same
 }
 
-// selfCheckImage checks that jobs have an image, as far as that is known before a job.
-func (e *Executor) selfCheckImage(ctx context.Context, place runtime.Place) runtime.CheckResult {
+// selfCheckImage checks that the engine has an image for jobs, as far as that is known
+// before a job.
+func (e *Executor) selfCheckImage(ctx context.Context, spec runtime.InstanceSpec) runtime.CheckResult {
 	switch {
-	case place.PullImage:
+	case spec.PullImage:
 		return runtime.CheckPassed("the image is pulled for each job (pull_image)")
-	case place.OverrideImage != "":
-		err := e.checkOverride(ctx, place)
+	case spec.OverrideImage != "":
+		err := e.checkOverride(ctx, spec)
 		return runtime.CheckError(err,
-			runtime.CheckPassed("the engine has the image %s of every job", place.OverrideImage))
+			runtime.CheckPassed("the engine has the image %s of every job", spec.OverrideImage))
 	}
 	found, err := e.engine.ImageList(ctx, client.ImageListOptions{
-		Filters: client.Filters{}.Add("reference", usualImage+"*"),
+		Filters: client.Filters{}.Add("reference", defaultImage+"*"),
 	})
 	switch {
 	case err != nil:
-		return runtime.CheckError(refused("list the images", e.host, err), runtime.CheckResult{})
+		return runtime.CheckError(engineError("list the images", e.host, err), runtime.CheckResult{})
 	case len(found.Items) == 0:
 		return runtime.CheckWarned("pull_image is false, and the engine has no image %s, "+
-			"which jobs use unless their stack names another", usualImage).
+			"which jobs use unless their stack names another", defaultImage).
 			WithCure("load the images of your stacks there, or set pull_image to true")
 	}
-	return runtime.CheckPassed("pull_image is false, and the engine has the image %s", usualImage)
+	return runtime.CheckPassed("pull_image is false, and the engine has the image %s", defaultImage)
 }
 
-// checkService decides whether containers can reach the service by the address that
-// the agent uses. Hosts is the content of /etc/hosts of this machine.
-func checkService(service string, place runtime.Docker, hosts io.Reader) runtime.CheckResult {
+// checkService checks whether containers can reach the service at the address that the
+// agent uses. Hosts is the content of /etc/hosts of this machine.
+func checkService(service string, spec runtime.Docker, hosts io.Reader) runtime.CheckResult {
 	u, err := url.Parse(service)
 	if err != nil {
 		return runtime.CheckSkipped("service_url is not a URL")
 	}
 	name := u.Hostname()
-	given := slices.IndexFunc(place.ExtraHosts, func(entry string) bool { // localhost is in every container already
+	given := slices.IndexFunc(spec.ExtraHosts, func(entry string) bool { // localhost is in every container already
 		host, _, _ := strings.Cut(entry, ":")
 		return strings.EqualFold(host, name) && !strings.EqualFold(host, "localhost")
 	})
 	reached := service
 	if given >= 0 {
-		_, address, _ := strings.Cut(place.ExtraHosts[given], ":")
+		_, address, _ := strings.Cut(spec.ExtraHosts[given], ":")
 		reached = "http://" + net.JoinHostPort(strings.Trim(address, "[]"), "80")
 	}
 	switch {
-	case place.Network == "none":
-		return runtime.CheckFailed("docker.network is none, so that no job can report to the service").
+	case spec.Network == "none":
+		return runtime.CheckFailed("docker.network is \"none\": jobs cannot reach the service").
 			WithCure("change docker.network")
-	case place.Network == "host":
+	case spec.Network == "host":
 		return runtime.CheckPassed("containers use the network of the engine's machine (docker.network)")
-	case strings.HasPrefix(place.Network, "container:"):
-		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", place.Network)
+	case strings.HasPrefix(spec.Network, "container:"):
+		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", spec.Network)
 	case runtime.OnLoopback(reached):
 		return runtime.CheckFailed("in a container, %s is the container itself, and not this machine", name).
 			WithCure("set service_url to an address that both this machine and containers reach, " +
 				"or docker.network to host; docker.extra_hosts can give a name the address host-gateway")
 	case given >= 0:
-		return runtime.CheckPassed("containers find %s by docker.extra_hosts: %s", name, place.ExtraHosts[given])
+		return runtime.CheckPassed("containers find %s by docker.extra_hosts: %s", name, spec.ExtraHosts[given])
 	case inHosts(hosts, name):
 		return runtime.CheckWarned("%s is in %s of this machine, which containers do not have", name, hostsFile).
-			WithCure("give it to containers, too, with docker.extra_hosts, unless their name servers know it")
+			WithCure("add it to docker.extra_hosts, unless the name servers of containers resolve it")
 	case name == desktopName:
-		return runtime.CheckWarned("%s is known in containers of Docker Desktop alone", name).
+		return runtime.CheckWarned("%s is known only in containers of Docker Desktop", name).
 			WithCure("with another engine, set docker.extra_hosts to [\"%s:host-gateway\"]", name)
 	}
 	return runtime.CheckPassed("containers reach the service at the same address, %s", u.Host)

@@ -16,13 +16,13 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// selfCheck makes the checks, and returns the results by name. A check whose need has
-// failed is missing.
-func selfCheck(t *testing.T, place runtime.Place, service string, set ...string) map[string]runtime.CheckResult {
+// selfCheck runs the checks, and returns the results by name. A check that depends on a
+// failed one is missing.
+func selfCheck(t *testing.T, spec runtime.InstanceSpec, service string, set ...string) map[string]runtime.CheckResult {
 	t.Helper()
 	results := map[string]runtime.CheckResult{}
 	options := Options{Environ: environ(set...), Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory}
-	for _, c := range SelfChecks(options, runtime.Tuning{Place: place}, service) {
+	for _, c := range SelfChecks(options, runtime.Tuning{Instance: spec}, service) {
 		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK {
 			results[c.Name] = c.Run(t.Context())
 		}
@@ -41,8 +41,8 @@ func wantResult(
 }
 
 func TestSelfChecks(t *testing.T) {
-	e := open(t)
-	good := runtime.Place{WorkingDirectory: standin(t), OverrideImage: base}
+	e := newExecutor(t)
+	good := runtime.InstanceSpec{WorkingDirectory: standin(t), OverrideImage: testImage}
 	const service = "https://service.example"
 
 	t.Run("an engine and settings that work, and nothing is left", func(t *testing.T) {
@@ -55,18 +55,18 @@ func TestSelfChecks(t *testing.T) {
 			return len(all.Items)
 		}
 		before := volumes()
-		place := good
-		place.SharedVolumeDirectory = t.TempDir()
-		results := selfCheck(t, place, service)
+		spec := good
+		spec.SharedVolumeDirectory = t.TempDir()
+		results := selfCheck(t, spec, service)
 		for name, got := range results {
 			if got.Level != runtime.LevelOK {
 				t.Errorf("%s is %+v", name, got)
 			}
 		}
 		wantResult(t, results, needsEngine, runtime.LevelOK, "has version ")
-		if entries, _ := filepath.Glob(filepath.Join(place.SharedVolumeDirectory, "*")); len(entries) > 0 ||
+		if entries, _ := filepath.Glob(filepath.Join(spec.SharedVolumeDirectory, "*")); len(entries) > 0 ||
 			volumes() != before || len(results) != 7 {
-			t.Errorf("there is %v, and %d results", entries, len(results))
+			t.Errorf("%v is left, and there are %d results; want nothing and 7", entries, len(results))
 		}
 	})
 	t.Run("no engine", func(t *testing.T) {
@@ -77,11 +77,11 @@ func TestSelfChecks(t *testing.T) {
 		}
 	})
 	t.Run("settings that fail each job", func(t *testing.T) {
-		place := runtime.Place{
+		spec := runtime.InstanceSpec{
 			WorkingDirectory: t.TempDir(), SharedVolumeDirectory: "/nowhere/at/all", OverrideImage: "cmwa-test/none:1",
 			Docker: runtime.Docker{Network: "cmwa-none", User: "99999999999"},
 		}
-		results := selfCheck(t, place, "http://localhost:8585")
+		results := selfCheck(t, spec, "http://localhost:8585")
 		wantResult(t, results, "docker-runner", runtime.LevelFailed, "set working_directory")
 		wantResult(t, results, "docker-shared-directory", runtime.LevelFailed, "there is no directory")
 		wantResult(t, results, "docker-image", runtime.LevelFailed, "load the image there")
@@ -110,7 +110,7 @@ func TestCheckShared(t *testing.T) {
 		part   string
 		host   string // of the engine; empty is a socket
 	}{
-		"an agent in no container":     {"", runtime.LevelOK, shared, ""},
+		"an agent outside a container": {"", runtime.LevelOK, shared, ""},
 		"an engine on another machine": {"", runtime.LevelWarning, "may be on another machine", "tcp://10.0.0.1:2376"},
 		"mounted under the same path": {
 			fmt.Sprintf(`[{"Type": "bind", "Source": %[1]q, "Destination": %[1]q}]`, filepath.Dir(shared)),
@@ -127,7 +127,7 @@ func TestCheckShared(t *testing.T) {
 		"not mounted": {`[]`, runtime.LevelFailed, "into which " + shared + " is not mounted", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemon(t)
+			d := newFakeEngine(t)
 			d.override["GET /containers/"+own+"/json"] = func(w http.ResponseWriter, r *http.Request) {
 				if c.mounts == "" {
 					fail(404, "No such container")(w, r)
@@ -151,23 +151,23 @@ func TestCheckShared(t *testing.T) {
 func TestSelfCheckImage(t *testing.T) {
 	const list = "GET /images/json"
 	for name, c := range map[string]struct {
-		images string
-		place  runtime.Place
-		level  runtime.CheckLevel
+		images   string
+		settings runtime.InstanceSpec
+		level    runtime.CheckLevel
 	}{
-		"pulled for each job":     {`[]`, runtime.Place{PullImage: true}, runtime.LevelOK},
-		"not pulled and there":    {`[{"Id": "sha256:1"}]`, runtime.Place{}, runtime.LevelOK},
-		"not pulled and missing":  {`[]`, runtime.Place{}, runtime.LevelWarning},
-		"an answer of no meaning": {`{`, runtime.Place{}, runtime.LevelFailed},
+		"pulled for each job":    {`[]`, runtime.InstanceSpec{PullImage: true}, runtime.LevelOK},
+		"not pulled and present": {`[{"Id": "sha256:1"}]`, runtime.InstanceSpec{}, runtime.LevelOK},
+		"not pulled and missing": {`[]`, runtime.InstanceSpec{}, runtime.LevelWarning},
+		"an invalid answer":      {`{`, runtime.InstanceSpec{}, runtime.LevelFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemon(t)
+			d := newFakeEngine(t)
 			d.override[list] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.images) }
 			e, err := d.open(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := e.selfCheckImage(t.Context(), c.place); got.Level != c.level {
+			if got := e.selfCheckImage(t.Context(), c.settings); got.Level != c.level {
 				t.Errorf("%+v, want %s", got, c.level)
 			}
 		})
@@ -177,10 +177,10 @@ func TestSelfCheckImage(t *testing.T) {
 func TestCheckService(t *testing.T) {
 	const hosts = "127.0.0.1 localhost\n# 10.0.0.9 commented.internal\n10.0.0.8 other cmwa.internal # ours\n"
 	for name, c := range map[string]struct {
-		service string
-		place   runtime.Docker
-		level   runtime.CheckLevel
-		part    string
+		service  string
+		settings runtime.Docker
+		level    runtime.CheckLevel
+		part     string
 	}{
 		"a public name": {"https://api.pulumi.com", runtime.Docker{}, runtime.LevelOK,
 			"api.pulumi.com"},
@@ -193,32 +193,33 @@ func TestCheckService(t *testing.T) {
 			runtime.LevelOK, "container:vpn"},
 		"no network": {"https://api.pulumi.com", runtime.Docker{Network: "none"},
 			runtime.LevelFailed, "change docker.network"},
-		"a name that this machine alone knows": {"https://CMWA.internal", runtime.Docker{}, runtime.LevelWarning,
+		"a name in /etc/hosts of this machine": {"https://CMWA.internal", runtime.Docker{}, runtime.LevelWarning,
 			"/etc/hosts"},
 		"a name in a comment": {"https://commented.internal", runtime.Docker{}, runtime.LevelOK, ""},
-		"a name that containers are given": {
+		"a name in extra_hosts": {
 			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
 			"10.0.0.8",
 		},
-		"a name that containers are given in small letters": {
+		"a name in extra_hosts in lower case": {
 			"https://CMWA.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
 			"10.0.0.8",
 		},
-		"a name below localhost that containers are given": {
+		"a name below localhost in extra_hosts": {
 			"http://cmwa.localhost:8585", runtime.Docker{ExtraHosts: []string{"cmwa.localhost:host-gateway"}},
 			runtime.LevelOK, "host-gateway",
 		},
-		"a name that means the container by what it is given": {
-			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:127.0.0.1"}}, runtime.LevelFailed,
-			"the container itself",
+		"a name with a loopback address in extra_hosts": {
+			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:127.0.0.1"}},
+			runtime.LevelFailed, "the container itself",
 		},
-		"no address": {"http://0.0.0.0:8585", runtime.Docker{}, runtime.LevelFailed, "the container itself"},
+		"the unspecified address": {"http://0.0.0.0:8585", runtime.Docker{}, runtime.LevelFailed,
+			"the container itself"},
 		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.LevelWarning,
 			"host-gateway"},
-		"no URL": {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
+		"an invalid URL": {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := checkService(c.service, c.place, strings.NewReader(hosts))
+			got := checkService(c.service, c.settings, strings.NewReader(hosts))
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
 				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
 			}

@@ -11,29 +11,30 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
 const (
-	discardLimit = time.Minute // for removing what a failed start has made
-	emulatedTime = time.Second // in which a program for another machine fails, if it does
+	discardLimit  = time.Minute // for the cleanup after a failed start
+	emulationWait = time.Second // time in which a program for another machine fails
 )
 
-// Start makes the job's container and starts the runner in it. The start of a
-// job whose image and runner are at hand costs the engine an inspection of the
-// image, a look for the runner's mark and the attachment, beyond what
-// docker run does; the latter two run beside the report to the service.
+// Start creates the container of the job and starts the runner in it. If the engine has
+// the image and the runner, a start costs the engine three calls more than docker run: an
+// inspection of the image, a check of the runner's volume, and the attachment. The last
+// two run concurrently with the report to the service.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
 	// Find the image, pulled if that is configured, and the runner for its machine.
-	setup.Say("Preparing the environment of this job on the Docker engine at %s", e.host)
-	place := job.Tuning.Place
+	setup.Log("Preparing a container for this job on the Docker engine at %s", e.host)
+	spec := job.Tuning.Instance
 	img, err := e.image(ctx, job, setup)
 	switch {
-	case err != nil && place.OverrideImage != "":
-		return "", settingsFault(err) // the image is the configuration's choice
+	case err != nil && spec.OverrideImage != "":
+		return "", settingsFault(err) // the configuration has chosen the image
 	case err != nil:
 		return "", err
 	}
-	runner, err := e.findRunner(place.WorkingDirectory, img)
+	runner, err := e.findRunner(spec.WorkingDirectory, img)
 	if err != nil {
 		return "", err
 	}
@@ -41,38 +42,48 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", context.Cause(ctx)
 	}
 
-	// Create the container. From here on, an error removes what was made.
+	// Create the container. After an error, remove it and the folder.
 	name := newName(job.ID)
-	from, folder, err := e.runnerMount(place.SharedVolumeDirectory, name, runner)
+	from, folder, err := e.runnerMount(spec.SharedVolumeDirectory, name, runner)
 	if err != nil {
 		return "", err
+	}
+	if folder != "" {
+		killpoint.Hit(killpoint.FolderCreated)
 	}
 	id := ""
 	defer func() {
 		if err != nil {
+			if errors.Is(err, runtime.ErrConnectionLost) {
+				setup.Withdraw(ctx)
+			}
 			err = errors.Join(err, e.discard(ctx, name, folder))
 			return
 		}
-		e.remember(id, folder)
+		e.rememberFolder(id, folder)
 	}()
-	id, err = e.create(ctx, e.containerOf(job, img, name, folder, from))
+	created := setup.Measure(runtime.StageCreate)
+	id, err = e.create(ctx, e.containerOptions(job, img, name, folder, from))
+	created()
 	if err != nil {
 		return "", err
 	}
-	setup.Say("Container created: %s", short(id))
-	setup.Say("Starting the container")
+	killpoint.Hit(killpoint.InstanceCreated)
+	setup.Log("Container created: %s", shortID(id))
+	setup.Log("Starting the container")
 
-	// Put the runner in, attach to its input, and get the handover.
-	input, handover, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
+	// Copy the runner, attach to its input, and get the handoff.
+	defer setup.Measure(runtime.StageStart)()
+	input, handoff, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
 		if folder == "" {
 			if err := e.fill(ctx, id, img, runner); err != nil {
 				return err
 			}
 		}
-		if asRoot(place.Docker.User, img.user) {
+		if runsAsRoot(spec.Docker.User, img.user) {
 			return nil
 		}
-		return e.admit(ctx, id)
+		return e.openParent(ctx, id)
 	})
 	if input != nil {
 		defer input.Close()
@@ -80,32 +91,37 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if err != nil {
 		return "", err
 	}
-	// Start the runner and hand the job over.
-	if err := e.launch(ctx, id); err != nil {
+
+	// Start the runner and send it the handoff.
+	if err := e.startContainer(ctx, id); err != nil {
 		return "", err
 	}
-	if err := deliver(ctx, input, handover); err != nil {
-		return "", e.undelivered(ctx, id, err)
+	if complete, err := writeHandoff(ctx, input, handoff); err != nil {
+		input.Close() // if the engine still forwards input, this ends it
+		if err := e.handoffError(ctx, id, complete, err); err != nil {
+			return "", err
+		}
 	}
+	killpoint.Hit(killpoint.HandoffSent)
 	if img.architecture != e.architecture {
-		if err := e.emulated(ctx, id); err != nil {
+		if err := e.checkEmulation(ctx, id); err != nil {
 			return "", err
 		}
 	}
 	return id, nil
 }
 
-// findRunner finds the runner program for the machine of an image.
+// findRunner returns the runner program for the architecture of an image.
 func (e *Executor) findRunner(directory string, img image) (program, error) {
 	runner, err := e.programs.find(directory, img.architecture)
 	if err != nil && img.architecture != e.architecture {
-		return runner, jobFault("%w", err) // jobs for the engine's own machine may work
+		return runner, jobFault("%w", err) // jobs for the engine's machine may succeed
 	}
 	return runner, err
 }
 
-// runnerMount returns what a job's container mounts to have the runner: the runner's
-// volume, or a new folder of this name below shared_volume_directory.
+// runnerMount returns the mount with the runner for a job's container: the volume of the
+// runner, or a new folder with this name below shared_volume_directory.
 func (e *Executor) runnerMount(shared, name string, runner program) (from mount.Mount, folder string, err error) {
 	if shared == "" {
 		return e.volumeMount(runner, true), "", nil
@@ -114,32 +130,37 @@ func (e *Executor) runnerMount(shared, name string, runner program) (from mount.
 	return e.folderMount(folder), folder, err
 }
 
-// prepare does at once what needs the created container: it attaches to the
-// runner's standard input, puts the runner in, and asks the set-up for the
-// handover. The input is to be closed whatever the error.
-func (e *Executor) prepare(ctx context.Context, id string, setup *runtime.Setup, fill func(context.Context) error) (input *client.HijackedResponse, handover []byte, err error) {
-	group, beside := errgroup.WithContext(ctx)
-	group.Go(func() error { return fill(beside) })
+// prepare concurrently runs the tasks that need the created container: it attaches to the
+// runner's standard input, copies the runner, and gets the handoff from the set-up. The
+// caller must close the input also after an error.
+func (e *Executor) prepare(
+	ctx context.Context, id string, setup *runtime.Setup, fill func(context.Context) error,
+) (input *client.HijackedResponse, handoff []byte, err error) {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return fill(groupCtx) })
 	group.Go(func() (err error) {
-		input, err = e.attach(beside, id)
+		input, err = e.attach(groupCtx, id)
+		if err == nil {
+			killpoint.Hit(killpoint.Attached)
+		}
 		return err
 	})
-	handover, err = setup.Handover(ctx, "/") // of this goroutine alone
+	handoff, err = setup.Handoff(ctx, "/") // must be called from this goroutine
 	if done := group.Wait(); done != nil {
 		err = errors.Join(done, err)
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return input, handover, err
+	return input, handoff, err
 }
 
-// launch starts the container. The engine is not interrupted.
-func (e *Executor) launch(ctx context.Context, id string) error {
-	limit, cancel := patient(ctx, longLimit)
+// startContainer starts the container. The call is not cancelled immediately.
+func (e *Executor) startContainer(ctx context.Context, id string) error {
+	callCtx, cancel := withCancelGrace(ctx, longLimit)
 	defer cancel()
-	if _, err := e.engine.ContainerStart(limit, id, client.ContainerStartOptions{}); err != nil {
-		return refused("start the container", e.host, err)
+	if _, err := e.engine.ContainerStart(callCtx, id, client.ContainerStartOptions{}); err != nil {
+		return engineError("start the container", e.host, err)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -147,35 +168,34 @@ func (e *Executor) launch(ctx context.Context, id string) error {
 	return nil
 }
 
-// emulated gives a program for another machine the time to fail. An engine
-// without emulation starts it all the same, and it is the program's own start
-// that fails then.
-func (e *Executor) emulated(ctx context.Context, id string) error {
-	limit, cancel := context.WithTimeout(ctx, emulatedTime)
+// checkEmulation waits briefly for a program for another machine to fail. An engine
+// without emulation starts the container, and then its program fails.
+func (e *Executor) checkEmulation(ctx context.Context, id string) error {
+	callCtx, cancel := context.WithTimeout(ctx, emulationWait)
 	defer cancel()
-	if _, err := e.ended(limit, id); err != nil {
-		return nil // it runs, or its end is for Wait to tell
+	if _, err := e.waitForExit(callCtx, id); err != nil {
+		return nil // it runs, or Wait reports its end
 	}
-	if message := e.lastWords(ctx, id); strings.Contains(message, "exec format error") {
-		return refused("start the container", e.host, errors.New(message))
+	if message := e.lastMessage(ctx, id); strings.Contains(message, "exec format error") {
+		return engineError("start the container", e.host, errors.New(message))
 	}
 	return nil
 }
 
-// discard removes what a failed start has made.
+// discard removes the container and the folder of a failed start.
 func (e *Executor) discard(ctx context.Context, name, folder string) error {
-	ctx, cancel := patient(ctx, discardLimit)
+	ctx, cancel := withCancelGrace(ctx, discardLimit)
 	defer cancel()
-	err := e.erase(ctx, name)
+	err := e.removeContainer(ctx, name)
 	if folder != "" {
 		err = errors.Join(err, removeFolder(folder))
 	}
 	return err
 }
 
-// remember keeps a job's folder for the case that somebody else removes the
-// container, and with it the label that tells.
-func (e *Executor) remember(id, folder string) {
+// rememberFolder stores the folder of a job, in case another client removes the container
+// with the label that names the folder.
+func (e *Executor) rememberFolder(id, folder string) {
 	if folder == "" {
 		return
 	}

@@ -20,54 +20,57 @@ import (
 )
 
 const (
-	oldLoader  = 10 * time.Minute   // age of an abandoned loader container: filling a volume is limited to fillLimit
-	idleVolume = 24 * time.Hour     // age from which a sweep removes an unused volume of a runner that no pool has
-	oldFolder  = 7 * 24 * time.Hour // age from which another agent's folder without a container is removed
-	oldEnded   = 7 * 24 * time.Hour // time since its end from which another agent's job is removed
+	oldLoader  = 10 * time.Minute    // age of an abandoned loader container; longer than fillLimit
+	idleVolume = 24 * time.Hour      // age of a removed volume that is unused and of a runner that no pool has
+	oldFolder  = 7 * 24 * time.Hour  // age of a removed folder of another agent without a container
+	oldEnded   = runtime.LeftoverAge // time after the end of another agent's job until it is removed
 )
 
-// process is different for each run of the program.
-var process = rand.Text()
+// processID is different for each process of the agent.
+var processID = rand.Text()
 
-// ownerFile is in each folder of a job, and names who made it.
+// ownerFile is a file in each folder of a job, with the owner of the folder.
 const ownerFile = ".owner"
 
-// owner names this agent and this run of it. It is empty without an agent id.
+// owner identifies this agent and this process of it. It is empty without an agent id.
 func (e *Executor) owner() string {
 	if e.agent == "" {
 		return ""
 	}
-	return e.agent + "/" + process
+	return e.agent + "/" + processID
 }
 
-// diedOwner reports whether an owner is an earlier run of this agent. That run has
-// ended, since two processes never have one id at a time.
-func (e *Executor) diedOwner(owner string) bool {
+// isEarlierRun reports whether an owner is an earlier process of this agent. That process
+// has ended, because two processes never have the same id at the same time.
+func (e *Executor) isEarlierRun(owner string) bool {
 	agent, run, ok := strings.Cut(owner, "/")
-	return ok && agent != "" && agent == e.agent && run != process
+	return ok && agent != "" && agent == e.agent && run != processID
 }
 
-// Sweep implements [runtime.Sweeper]. It removes at once what an earlier run of
-// this agent made, and what other agents made when it is so old that none of them
-// uses it any more. Ages are by the engine's clock; if the engine does not tell the
-// time, nothing is removed for its age.
+// Sweep implements [runtime.Sweeper]. It removes leftovers of an earlier process of this
+// agent immediately, and those of other agents when they are so old that they are not in
+// use. Ages are by the engine's clock, and those of folders by the agent's. If the engine
+// does not report its time, nothing but folders is removed for its age.
 //
-//  1. Loader containers: the agent died while it filled a volume. They keep the
-//     volume in use.
-//  2. Volumes of runners that no pool has, which are not in use.
-//  3. Containers of jobs of other agents that ended a week ago: an agent removes
-//     its own within minutes, unless its id is lost.
+//  1. Loader containers: the agent died while it filled a volume. They keep the volume
+//     in use.
+//  2. Unused volumes of runners that no pool has.
+//  3. Containers of jobs of other agents that ended a week ago: an agent removes its
+//     own within minutes, unless its id is lost.
 //  4. Folders of jobs that have no container.
-func (e *Executor) Sweep(ctx context.Context, places []runtime.Place) (removed []string, err error) {
+func (e *Executor) Sweep(ctx context.Context, places []runtime.InstanceSpec) (removed []string, err error) {
 	now := e.engineTime(ctx)
+
+	// 1. Loader containers.
 	loaders, loadersErr := e.sweepLoaders(ctx, now)
 
+	// 2. Volumes, except those of the runners of all pools.
 	current := map[string]bool{}
 	shared := map[string]bool{}
 	working := map[string]bool{}
-	for _, place := range places {
-		working[place.WorkingDirectory] = true
-		shared[place.SharedVolumeDirectory] = true
+	for _, spec := range places {
+		working[spec.WorkingDirectory] = true
+		shared[spec.SharedVolumeDirectory] = true
 	}
 	for directory := range working {
 		for arch := range machines {
@@ -78,9 +81,11 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.Place) (removed [
 	}
 	volumes, volumesErr := e.dropVolumes(ctx, current, idleVolume, now)
 
+	// 3. Containers of jobs.
 	ended, endedErr := e.sweepEnded(ctx, now)
-
 	removed, err = slices.Concat(loaders, volumes, ended), errors.Join(loadersErr, volumesErr, endedErr)
+
+	// 4. Folders.
 	delete(shared, "")
 	for parent := range shared {
 		folders, foldersErr := e.sweepFolders(ctx, parent)
@@ -89,7 +94,8 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.Place) (removed [
 	return removed, err
 }
 
-// engineTime returns the time by the engine's clock, or zero if it does not tell.
+// engineTime returns the time by the engine's clock; zero if the engine does not report
+// it.
 func (e *Executor) engineTime(ctx context.Context) time.Time {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -97,34 +103,34 @@ func (e *Executor) engineTime(ctx context.Context) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return instant(about.Info.SystemTime)
+	return parseTime(about.Info.SystemTime)
 }
 
-// old reports whether something that was made at a time has an age now. Nothing
-// has, if either is not known.
-func old(made, now time.Time, age time.Duration) bool {
+// isOlder reports whether something that was created at a time has at least an age now.
+// It returns false if one of the times is not known.
+func isOlder(made, now time.Time, age time.Duration) bool {
 	return !made.IsZero() && !now.IsZero() && now.Sub(made) >= age
 }
 
-// sweepLoaders removes loader containers that were abandoned.
+// sweepLoaders removes abandoned loader containers.
 func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []string, err error) {
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{
+	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("label", labelRunner),
 	})
 	if err != nil {
-		return nil, refused("list loader containers", e.host, because(ctx, err))
+		return nil, engineError("list loader containers", e.host, causeOf(ctx, err))
 	}
-	for _, one := range listed.Items {
-		name := strings.TrimPrefix(strings.Join(one.Names, ","), "/")
-		if one.State != container.StateCreated || !strings.HasSuffix(name, doorSuffix) {
-			continue // not made by an agent
+	for _, c := range listed.Items {
+		name := strings.TrimPrefix(strings.Join(c.Names, ","), "/")
+		if c.State != container.StateCreated || !strings.HasSuffix(name, loaderSuffix) {
+			continue // not created by an agent
 		}
-		if !e.diedOwner(one.Labels[labelOwner]) && !old(time.Unix(one.Created, 0), now, oldLoader) {
+		if !e.isEarlierRun(c.Labels[labelOwner]) && !isOlder(time.Unix(c.Created, 0), now, oldLoader) {
 			continue
 		}
-		if eraseErr := e.erase(ctx, one.ID); eraseErr != nil {
+		if eraseErr := e.removeContainer(ctx, c.ID); eraseErr != nil {
 			err = errors.Join(err, eraseErr)
 			continue
 		}
@@ -133,9 +139,8 @@ func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []s
 	return removed, err
 }
 
-// dropVolumes removes volumes of runners that have at least an age, that no
-// container uses and that are not to be kept. An agent that still needs one fills
-// it again.
+// dropVolumes removes volumes of runners that have at least an age, that no container
+// uses and that are not in keep. An agent that needs such a volume fills it again.
 func (e *Executor) dropVolumes(
 	ctx context.Context, keep map[string]bool, age time.Duration, now time.Time,
 ) (removed []string, err error) {
@@ -145,62 +150,65 @@ func (e *Executor) dropVolumes(
 		Filters: client.Filters{}.Add("label", labelRunner).Add("dangling", "true"),
 	})
 	if err != nil {
-		return nil, refused("list volumes of runners", e.host, because(ctx, err))
+		return nil, engineError("list volumes of runners", e.host, causeOf(ctx, err))
 	}
 	for _, volume := range unused.Items {
-		if keep[volume.Name] || !old(instant(volume.CreatedAt), now, age) {
+		if keep[volume.Name] || !isOlder(parseTime(volume.CreatedAt), now, age) {
 			continue
 		}
 		_, removeErr := e.engine.VolumeRemove(ctx, volume.Name, client.VolumeRemoveOptions{})
 		switch {
 		case removeErr == nil:
 			removed = append(removed, "volume "+volume.Name)
-		case errdefs.IsNotFound(removeErr), errdefs.IsConflict(removeErr): // another agent was first, or a job uses it now
+		case errdefs.IsNotFound(removeErr), errdefs.IsConflict(removeErr):
+			// Another agent has removed it, or a job uses it now.
 		default:
-			err = errors.Join(err, refused("remove the volume "+volume.Name, e.host, because(ctx, removeErr)))
+			err = errors.Join(err, engineError("remove the volume "+volume.Name, e.host, causeOf(ctx, removeErr)))
 		}
 	}
 	return removed, err
 }
 
-// sweepEnded removes containers of jobs that another agent should have removed long
-// ago.
+// sweepEnded removes containers of jobs that ended long ago and that another agent should
+// have removed.
 func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []string, err error) {
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	listed, err := e.engine.ContainerList(asked, client.ContainerListOptions{
+	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{
 		All:     true,
 		Filters: client.Filters{}.Add("label", labelAgent).Add("status", "created", "exited", "dead"),
 	})
 	if err != nil {
-		return nil, refused("list the containers of jobs", e.host, because(ctx, err))
+		return nil, engineError("list the containers of jobs", e.host, causeOf(ctx, err))
 	}
-	for _, one := range listed.Items {
-		if one.Labels[labelAgent] == e.agent || !old(time.Unix(one.Created, 0), now, oldEnded) {
+
+	// Remove those that ended long ago.
+	for _, c := range listed.Items {
+		if c.Labels[labelAgent] == e.agent || !isOlder(time.Unix(c.Created, 0), now, oldEnded) {
 			continue
 		}
-		found, lookErr := e.look(ctx, one.ID)
+		found, lookErr := e.inspect(ctx, c.ID)
 		switch {
-		case errors.Is(lookErr, runtime.ErrNoEnvironment):
+		case errors.Is(lookErr, runtime.ErrNoInstance):
 			continue
 		case lookErr != nil:
 			return removed, errors.Join(err, lookErr)
-		case found.Running || !old(found.Ended, now, oldEnded):
+		case found.Running || !isOlder(found.Ended, now, oldEnded):
 			continue
 		}
-		if removeErr := e.Remove(ctx, one.ID, 0); removeErr != nil {
+		if removeErr := e.Remove(ctx, c.ID, 0); removeErr != nil {
 			err = errors.Join(err, removeErr)
 			continue
 		}
-		removed = append(removed, "container "+short(one.ID)+" of job "+found.Job)
+		removed = append(removed, "container "+shortID(c.ID)+" of job "+found.Job)
 	}
 	return removed, err
 }
 
-// sweepFolders removes folders of jobs below a shared_volume_directory. A folder
-// has the name of its job's container. One without a container here may be of an
-// agent with another engine, so it must be very old, unless an earlier run of this
-// agent made it.
+// sweepFolders removes folders of jobs below a shared_volume_directory. A folder has the
+// name of its job's container. If this engine does not have the container, an agent with
+// another engine may use the folder, so it must be very old, unless an earlier process of
+// this agent created it.
 func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []string, err error) {
 	parent, err = filepath.Abs(parent)
 	if err != nil {
@@ -209,23 +217,26 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 	entries, err := os.ReadDir(parent)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // the check before a poll reports it
+		return nil, nil // Check reports it
 	case err != nil:
 		return nil, fmt.Errorf("shared_volume_directory: %w", err)
 	}
+
+	// Remove the abandoned ones without a container.
 	for _, entry := range entries {
 		folder := filepath.Join(parent, entry.Name())
 		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), namePrefix) || !e.abandoned(folder) {
 			continue
 		}
-		asked, cancel := context.WithTimeout(ctx, shortLimit)
-		_, inspectErr := e.engine.ContainerInspect(asked, entry.Name(), client.ContainerInspectOptions{})
+		callCtx, cancel := context.WithTimeout(ctx, shortLimit)
+		_, inspectErr := e.engine.ContainerInspect(callCtx, entry.Name(), client.ContainerInspectOptions{})
 		cancel()
 		switch {
 		case inspectErr == nil:
-			continue // removed with its container
+			continue // is removed with its container
 		case !errdefs.IsNotFound(inspectErr):
-			return removed, errors.Join(err, refused("look for the container of a folder", e.host, because(ctx, inspectErr)))
+			inspectErr = engineError("find the container of a folder", e.host, causeOf(ctx, inspectErr))
+			return removed, errors.Join(err, inspectErr)
 		}
 		if removeErr := removeFolder(folder); removeErr != nil {
 			err = errors.Join(err, removeErr)
@@ -236,11 +247,11 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 	return removed, err
 }
 
-// abandoned reports whether no running agent can still make a container for a folder.
+// abandoned reports whether no running agent can still create a container for a folder.
 func (e *Executor) abandoned(folder string) bool {
-	if owner, err := os.ReadFile(filepath.Join(folder, ownerFile)); err == nil && e.diedOwner(string(owner)) {
+	if owner, err := os.ReadFile(filepath.Join(folder, ownerFile)); err == nil && e.isEarlierRun(string(owner)) {
 		return true
 	}
 	info, err := os.Lstat(folder)
-	return err == nil && old(info.ModTime(), time.Now(), oldFolder) // clocks do not differ by days
+	return err == nil && isOlder(info.ModTime(), time.Now(), oldFolder) // clocks do not differ by days
 }

@@ -24,26 +24,27 @@ import (
 // sweep removes leftovers, with the stand-in as the only runner in use.
 func sweep(t *testing.T, e *Executor, shared string) []string {
 	t.Helper()
-	removed, err := e.Sweep(t.Context(), []runtime.Place{{WorkingDirectory: standin(t), SharedVolumeDirectory: shared}})
+	removed, err := e.Sweep(t.Context(),
+		[]runtime.InstanceSpec{{WorkingDirectory: standin(t), SharedVolumeDirectory: shared}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return removed
 }
 
-// openAs makes an executor of an agent with an id of its own.
-func openAs(t *testing.T) *Executor {
+// newExecutorAs creates an executor of an agent with a new id.
+func newExecutorAs(t *testing.T) *Executor {
 	t.Helper()
-	e := open(t)
+	e := newExecutor(t)
 	e.agent = rand.Text()
 	return e
 }
 
-// deadOwner is an earlier run of an executor's agent.
-func deadOwner(e *Executor) string { return e.agent + "/earlier-run" }
+// earlierRun returns the owner of an earlier process of an executor's agent.
+func earlierRun(e *Executor) string { return e.agent + "/earlier-run" }
 
 func TestSweepFolders(t *testing.T) {
-	e, shared := openAs(t), t.TempDir()
+	e, shared := newExecutorAs(t), t.TempDir()
 	old := time.Now().Add(-2 * oldFolder)
 	folder := func(name, owner string, made time.Time) string {
 		path := filepath.Join(shared, name)
@@ -61,25 +62,25 @@ func TestSweepFolders(t *testing.T) {
 		return path
 	}
 	job := newJob(t, e, `{"until": "term"}`)
-	job.Tuning.Place.SharedVolumeDirectory = shared
+	job.Tuning.Instance.SharedVolumeDirectory = shared
 	id, _ := start(t, e, job)
 	running, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	busy := filepath.Join(shared, strings.TrimPrefix(running.Container.Name, "/"))
-	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(deadOwner(e)), 0o644); err != nil { // adopted
+	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(earlierRun(e)), 0o644); err != nil { // adopted
 		t.Fatal(err)
 	}
-	want := map[string]bool{ // whether it stays
+	want := map[string]bool{ // whether it is kept
 		busy: true,
-		folder(namePrefix+"crashed", deadOwner(e), time.Now()):                        false,
+		folder(namePrefix+"crashed", earlierRun(e), time.Now()):                       false,
 		folder(namePrefix+"being-started", e.owner(), time.Now()):                     true,
 		folder(namePrefix+"of-another-agent", "another/run", time.Now()):              true,
 		folder(namePrefix+"of-another-agent-long-ago", "another/run", old):            false,
 		folder(namePrefix+"of-an-earlier-release", "", time.Now().Add(-72*time.Hour)): true,
 		folder(namePrefix+"of-an-earlier-release-long-ago", "", old):                  false,
-		folder("of-somebody-else", deadOwner(e), old):                                 true,
+		folder("of-another-program", earlierRun(e), old):                              true,
 	}
 	removed := sweep(t, e, shared)
 	for path, stays := range want {
@@ -87,19 +88,19 @@ func TestSweepFolders(t *testing.T) {
 			t.Errorf("%s: %v, want it to stay: %v", path, err, stays)
 		}
 		if listed := slices.Contains(removed, "folder "+path); listed == stays {
-			t.Errorf("%s is among what was removed: %v", path, listed)
+			t.Errorf("%s is listed as removed: %v, want %v", path, listed, !stays)
 		}
 	}
 	if again := sweep(t, e, shared); len(again) > 0 {
 		t.Errorf("a second sweep removed %q", again)
 	}
 	if gone := sweep(t, e, filepath.Join(shared, "none")); len(gone) > 0 {
-		t.Errorf("a sweep of a folder that is not there removed %q", gone)
+		t.Errorf("a sweep of a missing folder removed %q", gone)
 	}
 }
 
 func TestSweepLoader(t *testing.T) {
-	e := openAs(t)
+	e := newExecutorAs(t)
 	runner, err := e.programs.find(standin(t), e.architecture)
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +108,9 @@ func TestSweepLoader(t *testing.T) {
 	stray := program{path: runner.path, digest: strings.ToLower(rand.Text())}
 	loader := func(owner string) string {
 		made, err := e.engine.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-			Name:       doorName(stray),
-			Config:     &container.Config{Image: base, Labels: map[string]string{labelRunner: stray.digest, labelOwner: owner}},
+			Name: loaderName(stray),
+			Config: &container.Config{Image: testImage,
+				Labels: map[string]string{labelRunner: stray.digest, labelOwner: owner}},
 			HostConfig: &container.HostConfig{Mounts: []mount.Mount{e.volumeMount(stray, false)}},
 		})
 		if err != nil {
@@ -119,31 +121,31 @@ func TestSweepLoader(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_ = e.erase(ctx, doorName(stray))
+		_ = e.removeContainer(ctx, loaderName(stray))
 		_, _ = e.engine.VolumeRemove(ctx, volumeName(stray), client.VolumeRemoveOptions{})
 	})
 	there := func(id string) bool {
 		_, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
 		return err == nil
 	}
-	living := loader("another/run")
-	if removed := sweep(t, e, ""); !there(living) {
-		t.Errorf("the loader of a living agent was removed: %q", removed)
+	running := loader("another/run")
+	if removed := sweep(t, e, ""); !there(running) {
+		t.Errorf("the loader of a running agent was removed: %q", removed)
 	}
-	if err := e.erase(t.Context(), living); err != nil {
+	if err := e.removeContainer(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}
-	crashed := loader(deadOwner(e))
-	if removed := sweep(t, e, ""); there(crashed) || !slices.Contains(removed, "container "+doorName(stray)) {
+	crashed := loader(earlierRun(e))
+	if removed := sweep(t, e, ""); there(crashed) || !slices.Contains(removed, "container "+loaderName(stray)) {
 		t.Errorf("the loader of an earlier run was not removed: %q", removed)
 	}
 }
 
-// Ages are by the engine's clock, which differs by an hour from ours.
+// Ages are by the engine's clock, which differs by an hour.
 func TestSweepClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
-			d := newDaemon(t)
+			d := newFakeEngine(t)
 			d.ahead = ahead
 			d.override["GET /containers/json"] = func(w http.ResponseWriter, r *http.Request) {
 				if strings.Contains(r.URL.Query().Get("filters"), labelAgent) {
@@ -153,37 +155,42 @@ func TestSweepClock(t *testing.T) {
 				var list []map[string]any
 				for id, age := range map[string]time.Duration{"young": time.Minute, "old": 2 * oldLoader} {
 					list = append(list, map[string]any{
-						"Id": id, "Names": []string{"/cmwa-runner-" + id + doorSuffix}, "State": "created", "Created": d.now().Add(-age).Unix(),
+						"Id": id, "Names": []string{"/cmwa-runner-" + id +
+							loaderSuffix}, "State": "created", "Created": d.now().Add(-age).Unix(),
 						"Labels": map[string]string{labelRunner: "x", labelOwner: "another/run"},
 					})
 				}
 				list = append(list,
-					map[string]any{"Id": "running", "Names": []string{"/cmwa-runner-x" + doorSuffix}, "State": "running", "Created": 1},
+					map[string]any{"Id": "running", "Names": []string{"/cmwa-runner-x" + loaderSuffix},
+						"State": "running", "Created": 1},
 					map[string]any{"Id": "other", "Names": []string{"/of-a-person"}, "State": "created", "Created": 1})
 				_ = json.NewEncoder(w).Encode(list)
 			}
 			d.override["GET /volumes"] = func(w http.ResponseWriter, r *http.Request) {
-				fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
-					d.now().Add(-idleVolume-time.Minute).Format(time.RFC3339), d.now().Add(-idleVolume+time.Minute).Format(time.RFC3339))
+				fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},`+
+					`{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
+					d.now().Add(-idleVolume-time.Minute).Format(time.RFC3339),
+					d.now().Add(-idleVolume+time.Minute).Format(time.RFC3339))
 			}
 			e, err := d.open(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			removed, err := e.Sweep(t.Context(), nil)
-			if want := []string{"container cmwa-runner-old" + doorSuffix, "volume cmwa-runner-old"}; err != nil || !slices.Equal(removed, want) {
+			if want := []string{"container cmwa-runner-old" + loaderSuffix, "volume cmwa-runner-old"}; err != nil ||
+				!slices.Equal(removed, want) {
 				t.Errorf("removed %q, %v, want %q", removed, err, want)
 			}
 			if n := d.count("DELETE "); n != 2 {
-				t.Errorf("the engine was asked for %q", d.calls)
+				t.Errorf("the engine got the calls %q", d.calls)
 			}
 		})
 	}
 	t.Run("unknown", func(t *testing.T) {
-		d := newDaemon(t)
-		d.override["GET /info"] = fail(500, "no time to tell")
+		d := newFakeEngine(t)
+		d.override["GET /info"] = fail(500, "no time")
 		d.override["GET /containers/json"] = func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, `[{"Id":"old","Names":["/cmwa-runner-old%s"],"State":"created","Created":1}]`, doorSuffix)
+			fmt.Fprintf(w, `[{"Id":"old","Names":["/cmwa-runner-old%s"],"State":"created","Created":1}]`, loaderSuffix)
 		}
 		d.override["GET /volumes"] = func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":"2001-01-01T00:00:00Z"}]}`)
@@ -201,20 +208,22 @@ func TestSweepClock(t *testing.T) {
 func TestSweepEnded(t *testing.T) {
 	for _, ahead := range []time.Duration{-30 * 24 * time.Hour, 0, 30 * 24 * time.Hour} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
-			d := newDaemon(t)
+			d := newFakeEngine(t)
 			d.ahead = ahead
-			ages := map[string]time.Duration{"1": oldEnded + time.Hour, "2": oldEnded - time.Hour, "3": oldEnded + time.Hour}
+			ages := map[string]time.Duration{"1": oldEnded + time.Hour, "2": oldEnded - time.Hour,
+				"3": oldEnded + time.Hour}
 			agents := map[string]string{"1": "another", "2": "another", "3": "own"}
 			id := func(digit string) string { return strings.Repeat(digit, 64) }
 			d.override["GET /containers/json"] = func(w http.ResponseWriter, r *http.Request) {
 				list := []map[string]any{}
 				if filters := r.URL.Query().Get("filters"); strings.Contains(filters, labelAgent) {
 					if !strings.Contains(filters, "exited") || strings.Contains(filters, "running") {
-						t.Errorf("it asks for containers with %s, want those that do not run", filters)
+						t.Errorf("it lists containers with %s, want those that do not run", filters)
 					}
 					for digit, agent := range agents {
 						list = append(list, map[string]any{
-							"Id": id(digit), "State": "exited", "Created": d.now().Add(-2 * oldEnded).Unix(), "Labels": map[string]string{labelAgent: agent},
+							"Id": id(digit), "State": "exited", "Created": d.now().Add(-2 * oldEnded).Unix(),
+							"Labels": map[string]string{labelAgent: agent},
 						})
 					}
 				}
@@ -222,7 +231,8 @@ func TestSweepEnded(t *testing.T) {
 			}
 			for digit, age := range ages {
 				d.override["GET "+id(digit)+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
-					fmt.Fprintf(w, `{"Id":%q,"State":{"Status":"exited","FinishedAt":%q},"Config":{"Labels":{"cmwa.job":"job-%s"}}}`,
+					fmt.Fprintf(w, `{"Id":%q,"State":{"Status":"exited","FinishedAt":%q},`+
+						`"Config":{"Labels":{"cmwa.job":"job-%s"}}}`,
 						id(digit), d.now().Add(-age).Format(time.RFC3339Nano), digit)
 				}
 			}
@@ -233,39 +243,40 @@ func TestSweepEnded(t *testing.T) {
 			e.agent = "own"
 			removed, err := e.Sweep(t.Context(), nil)
 			if err != nil || len(removed) != 1 || !strings.HasSuffix(removed[0], "job-1") || d.count("DELETE ") != 1 {
-				t.Errorf("removed %q, %v, want the container of job-1; the engine was asked for %q", removed, err, d.calls)
+				t.Errorf("removed %q, %v, want the container of job-1; the engine got the calls %q", removed, err,
+					d.calls)
 			}
 		})
 	}
 }
 
-// A neighbour fills the volume, and the engine's clock differs by an hour from ours:
-// the neighbour is waited for.
-func TestFillBesideANeighbour(t *testing.T) {
+// Another agent fills the volume, and the engine's clock differs by an hour: the agent
+// waits for the other one.
+func TestFillWaits(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
-			d := newDaemon(t)
+			d := newFakeEngine(t)
 			d.ahead = ahead
 			var mu sync.Mutex
-			looks := 0
+			checks := 0
 			d.override["HEAD /archive"] = func(w http.ResponseWriter, r *http.Request) {
 				mu.Lock()
 				defer mu.Unlock()
-				if looks++; looks <= 5 {
+				if checks++; checks <= 5 {
 					fail(404, "")(w, r)
 					return
 				}
-				w.Header().Set("X-Docker-Container-Path-Stat", "e30=") // the neighbour has done it
+				w.Header().Set("X-Docker-Container-Path-Stat", "e30=") // the other agent has filled it
 			}
 			d.override["POST /create"] = func(w http.ResponseWriter, r *http.Request) {
-				if strings.HasSuffix(r.URL.Query().Get("name"), doorSuffix) {
+				if strings.HasSuffix(r.URL.Query().Get("name"), loaderSuffix) {
 					fail(409, "Conflict. The container name is already in use")(w, r)
 					return
 				}
 				w.WriteHeader(http.StatusCreated)
 				fmt.Fprintf(w, `{"Id":%q}`, containerID)
 			}
-			d.override["GET -door/json"] = func(w http.ResponseWriter, _ *http.Request) {
+			d.override["GET "+loaderSuffix+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprintf(w, `{"Id":"busy","Created":%q}`, d.now().Add(-time.Second).Format(time.RFC3339Nano))
 			}
 			e, err := d.open(t.Context())
@@ -273,11 +284,11 @@ func TestFillBesideANeighbour(t *testing.T) {
 				t.Fatal(err)
 			}
 			job := fakeJob(t, `{}`)
-			if _, err := e.Start(t.Context(), job, newSetup(job, &teller{})); err != nil {
+			if _, err := e.Start(t.Context(), job, newSetup(job, &setupLog{})); err != nil {
 				t.Fatal(err)
 			}
 			if n := d.count("DELETE "); n != 0 {
-				t.Errorf("the engine was asked for %q, want nothing to be removed", d.calls)
+				t.Errorf("the engine got the calls %q, want nothing to be removed", d.calls)
 			}
 		})
 	}

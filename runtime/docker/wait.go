@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -13,18 +12,18 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// never is the exit code of a container that has none.
-const never = -1
+// noExitCode is the exit code of a container that has none.
+const noExitCode = -1
 
-// Wait blocks until the container has ended. An engine that stops meanwhile is an
-// error; with live restore the container outlives it, and can be waited for again.
+// Wait blocks until the container has ended. It returns an error if the engine stops
+// meanwhile; with live restore the container survives that, and Wait can be called again.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	if !isID(id) {
-		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoEnvironment)
+		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoInstance)
 	}
-	exit, err := e.ended(ctx, id)
+	exit, err := e.waitForExit(ctx, id)
 	switch {
-	case err == nil, errors.Is(err, runtime.ErrNoEnvironment):
+	case err == nil, errors.Is(err, runtime.ErrNoInstance):
 		return exit, err
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -32,63 +31,60 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	return exit, fmt.Errorf("wait for the container: %w", err)
 }
 
-// ended waits for a container's end, and asks how it was. The container may be
-// removed between the two.
-func (e *Executor) ended(ctx context.Context, id string) (runtime.Exit, error) {
-	waited := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+// waitForExit waits for the end of a container, and then inspects it. Another client may
+// remove the container in between.
+func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, error) {
+	// Wait for the end.
+	result := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	var code int
-	select { // one of them comes, with the end of ctx at the latest
-	case response := <-waited.Result:
+	select { // one of them is sent, at the latest when ctx ends
+	case response := <-result.Result:
 		code = int(response.StatusCode)
-	case err := <-waited.Error:
+	case err := <-result.Error:
 		if errdefs.IsNotFound(err) {
-			return runtime.Exit{}, fmt.Errorf("wait for %s: %w", short(id), runtime.ErrNoEnvironment)
+			return runtime.Exit{}, fmt.Errorf("wait for %s: %w", shortID(id), runtime.ErrNoInstance)
 		}
 		return runtime.Exit{}, err
 	}
-	asked, cancel := context.WithTimeout(ctx, shortLimit)
+
+	// Inspect the container.
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	found, err := e.engine.ContainerInspect(asked, id, client.ContainerInspectOptions{})
+	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		return runtime.Exit{Code: code, Reason: reason(container.State{ExitCode: code})}, nil
+		return runtime.Exit{Code: code, Reason: exitReason(container.State{ExitCode: code})}, nil
 	case err != nil:
 		return runtime.Exit{}, err
 	case found.Container.State == nil:
-		return runtime.Exit{}, errors.New("the engine does not say how it ended")
+		return runtime.Exit{}, errors.New("the engine does not report the state of the container")
 	}
 	state := *found.Container.State
 	switch {
 	case state.Status == container.StateCreated:
-		return runtime.Exit{Code: never, Reason: "it was never started"}, nil
+		return runtime.Exit{Code: noExitCode, Reason: "the container was never started"}, nil
 	case state.Running:
-		return runtime.Exit{}, errors.New("somebody has started it again")
+		return runtime.Exit{}, errors.New("another client has started the container again")
 	}
-	exit := runtime.Exit{Code: state.ExitCode, Reason: reason(state)}
-	if exit.Reason == "" && !runtime.ChosenCode(exit.Code) {
-		exit.Reason = e.lastWords(ctx, id)
+
+	// Return the exit, with the last message of a runner that did not choose its end.
+	exit := runtime.Exit{Code: state.ExitCode, Reason: exitReason(state)}
+	if exit.Reason == "" && !runtime.IsRunnerCode(exit.Code) {
+		exit.Reason = e.lastMessage(ctx, id)
 	}
 	return exit, nil
 }
 
-// reason says in words why a container ended, if that was not the runner's
-// choice.
-func reason(state container.State) string {
-	signal := syscall.Signal(state.ExitCode - 128)
+// exitReason returns why a container ended, if the runner did not choose the end.
+func exitReason(state container.State) string {
 	switch {
-	case runtime.ChosenCode(state.ExitCode):
+	case runtime.IsRunnerCode(state.ExitCode):
 		return ""
 	case state.OOMKilled:
 		return "out of memory"
 	case state.Error != "":
-		return words(errors.New(state.Error))
-	case signal == syscall.SIGKILL:
-		return "killed"
-	case signal == syscall.SIGTERM:
-		return "terminated"
-	case signal > 0 && signal < 65:
-		return fmt.Sprintf("ended by signal %d (%v)", int(signal), signal)
+		return oneLine(errors.New(state.Error))
 	default:
-		return ""
+		return runtime.SignalReason(state.ExitCode)
 	}
 }

@@ -1,28 +1,27 @@
-// Package handoff carries the handoff of a job through a store that others can
-// read: the agent seals it to a key that exists only inside the job's
-// environment. The package knows keys, sealed text and the files on the
-// environment's side. It will never know Kubernetes' API, nor what a handoff
-// contains.
+// Package handoff passes the handoff of a job, which contains its definition and tokens,
+// through annotations or ConfigMaps, which others can read. The agent seals the handoff to
+// a key that exists only inside the job's instance. The package implements keys, sealed
+// text and the files in the instance. It does not know the Kubernetes API or the contents
+// of a handoff.
 //
-// It is a package of its own because both ends need it: the Kubernetes executor
-// seals, workflow-runner makes the key and opens. workflow-runner is copied into
-// every job and must not contain client-go, so sealing cannot be in runtime/kube.
-// Package runtime is not the place either: it does not know how instances are
-// made, and cryptography in it would be linked by everything.
+// The Kubernetes executor seals, and workflow-runner creates the key and opens. Both need
+// the package: workflow-runner is copied into every job and must not contain client-go, so
+// sealing cannot be in runtime/kube. Nor can it be in package runtime: every program that
+// imports runtime would then link the cryptography.
 //
 // # Scheme
 //
 // Keys are X25519; sealing is HPKE in base mode (RFC 9180: DHKEM(X25519,
 // HKDF-SHA256), HKDF-SHA256, AES-256-GCM) by Go's crypto/hpke. The sealed text
-// is bound to the Pod, the job and the generation, so it opens nowhere else.
-// The text is compressed before it is sealed, since all annotations of a Pod
+// is bound to the Pod, the job and the generation, so no other recipient can open it.
+// The text is compressed before it is sealed, because all annotations of a Pod
 // together may have 262,144 bytes, and a ConfigMap 1 MiB: a definition of 20 MB
-// that compresses well passes. Nobody who could choose parts of the text sees the
-// sealed length of many variants, so compression gives nothing away.
+// that compresses well passes. An attacker who can choose parts of the text does not see
+// the sealed length of many variants, so the length reveals little.
 //
-// A text can also be packed, which compresses it and hides nothing ([Pack],
-// [ReceivePacked]): for clusters whose nodes do not refresh the files of a running
-// Pod, where a key that is made in the Pod comes too late.
+// A text can also be packed, which compresses it without encryption ([Pack],
+// [ReceivePacked]). Packing is for clusters whose nodes do not refresh the files of a
+// running Pod: a text that is sealed after the Pod has created its key would never arrive.
 //
 // # Files
 //

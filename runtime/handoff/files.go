@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// Names of files on the environment's side.
+// Names of files in the instance.
 const (
 	Program = "workflow-runner" // the program, in the folder given to Prepare
 	KeyFile = "key/private"     // the private key, below that folder
 
 	SealedFile     = "sealed"     // the sealed text; empty or missing until the agent has sent it
-	PackedFile     = "packed"     // the packed text, of a handoff that is not sealed; missing until it is there
-	PodFile        = "pod"        // the Pod's uid, beside SealedFile
-	JobFile        = "job"        // the job, beside SealedFile
-	GenerationFile = "generation" // the generation, beside SealedFile
+	PackedFile     = "packed"     // the packed text of a handoff that is not sealed; may be missing at first
+	PodFile        = "pod"        // the Pod's uid, next to SealedFile
+	JobFile        = "job"        // the job, next to SealedFile
+	GenerationFile = "generation" // the generation, next to SealedFile
 )
 
 const (
-	// For the sealed text to arrive: an API server that is down for a while must not
-	// end a job. The agent gives up earlier.
+	// receiveLimit is the timeout for the sealed text: an API server that is down for a
+	// while must not end a job. The timeout of the agent is shorter.
 	receiveLimit = 10 * time.Minute
-	receivePoll  = 10 * time.Millisecond // between two looks at its file
+	receivePoll  = 10 * time.Millisecond // between two checks of the file
 )
 
-// Prepare copies the program at path into folder, makes a key there, and writes
-// its public half to the file report. The program must be static, because the
-// environment that runs the copy has other libraries.
+// Prepare copies a program into folder, creates a key there, and writes its public half to
+// the file report. The program must be static, because the instance that runs the copy has
+// other libraries.
 func Prepare(program, folder, report string) error {
 	if err := copyProgram(program, filepath.Join(folder, Program)); err != nil {
 		return fmt.Errorf("copy the runner: %w", err)
@@ -40,8 +40,8 @@ func Prepare(program, folder, report string) error {
 	return PrepareKey(folder, report)
 }
 
-// PrepareKey makes a key in folder, and writes its public half to the file report. It is
-// all that an environment needs that has the program already.
+// PrepareKey creates a key in folder, and writes its public half to the file report. It is
+// sufficient for an instance that has the program already.
 func PrepareKey(folder, report string) error {
 	private, public, err := NewKey()
 	if err != nil {
@@ -51,10 +51,10 @@ func PrepareKey(folder, report string) error {
 	// delete the key.
 	key := filepath.Join(folder, KeyFile)
 	if err := os.MkdirAll(filepath.Dir(key), 0o777); err != nil {
-		return fmt.Errorf("make the key's folder: %w", err)
+		return fmt.Errorf("create the key's folder: %w", err)
 	}
 	if err := os.Chmod(filepath.Dir(key), 0o777); err != nil {
-		return fmt.Errorf("make the key's folder: %w", err)
+		return fmt.Errorf("create the key's folder: %w", err)
 	}
 	if err := os.WriteFile(key, private, 0o444); err != nil {
 		return fmt.Errorf("write the key: %w", err)
@@ -84,7 +84,7 @@ func copyProgram(from, to string) (err error) {
 }
 
 // Receive reads and deletes the key, waits for the sealed text in file, and
-// returns what was sealed. It gives up after ten minutes, or with ctx.
+// returns the text. It times out after ten minutes, or with ctx.
 func Receive(ctx context.Context, key, file string) ([]byte, error) {
 	private, err := takeKey(key)
 	if err != nil {
@@ -99,15 +99,15 @@ func Receive(ctx context.Context, key, file string) ([]byte, error) {
 	for name, field := range map[string]*string{PodFile: &as.Pod, JobFile: &as.Job, GenerationFile: &as.Generation} {
 		text, err := os.ReadFile(filepath.Join(folder, name))
 		if err != nil {
-			return nil, fmt.Errorf("read who this is: %w", err)
+			return nil, fmt.Errorf("read the recipient: %w", err)
 		}
 		*field = strings.TrimSpace(string(text))
 	}
 	return Open(private, as, string(sealed))
 }
 
-// ReceivePacked waits for the packed text in file, and returns what was packed. It
-// gives up after ten minutes, or with ctx.
+// ReceivePacked waits for the packed text in file, and returns the text. It times out
+// after ten minutes, or with ctx.
 func ReceivePacked(ctx context.Context, file string) ([]byte, error) {
 	packed, err := await(ctx, file)
 	if err != nil {
@@ -116,7 +116,7 @@ func ReceivePacked(ctx context.Context, file string) ([]byte, error) {
 	return Unpack(packed)
 }
 
-// takeKey reads the key and deletes it, so that no step finds it.
+// takeKey reads the key and deletes it, so that steps cannot read it.
 func takeKey(path string) ([]byte, error) {
 	private, err := os.ReadFile(path)
 	if err != nil {
@@ -128,8 +128,7 @@ func takeKey(path string) ([]byte, error) {
 	return private, nil
 }
 
-// await returns the content of file once it is not empty. It gives up after
-// receiveLimit.
+// await returns the content of file once it is not empty. It times out after receiveLimit.
 func await(ctx context.Context, file string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, receiveLimit,
 		fmt.Errorf("the agent has not sent the handoff within %s: %s is empty or missing", receiveLimit, file))

@@ -69,7 +69,7 @@ func TestSeal(t *testing.T) {
 			}
 		}
 	})
-	t.Run("text that cannot fit is refused", func(t *testing.T) {
+	t.Run("text that is too long is rejected", func(t *testing.T) {
 		random := make([]byte, MaxAnnotation)
 		_, _ = rand.Read(random)
 		if _, err := Seal(public, recipient, random, MaxAnnotation); !errors.Is(err, ErrTooLarge) {
@@ -79,7 +79,7 @@ func TestSeal(t *testing.T) {
 			t.Errorf("sealed for an object: %v", err)
 		}
 	})
-	t.Run("what is no key is refused", func(t *testing.T) {
+	t.Run("invalid key is rejected", func(t *testing.T) {
 		for _, key := range []string{"", "hello", "x25519:", "x25519:?", "x25519:aGVsbG8="} {
 			if _, err := Seal(key, recipient, text, MaxAnnotation); err == nil || IsKey(key) {
 				t.Errorf("%q is taken for a key", key)

@@ -15,7 +15,7 @@ import (
 
 // Limits of a sealed or packed text in bytes, by where it is kept. A Pod may have
 // 262,144 bytes of annotations, and a ConfigMap or a Secret 1 MiB of data; the
-// difference is left for those of others.
+// difference is left for annotations and data of others.
 const (
 	MaxAnnotation = 240 << 10
 	MaxObject     = 1000 << 10
@@ -31,7 +31,7 @@ const keyPrefix = "x25519:"
 // the limit.
 var ErrTooLarge = errors.New("handoff is too large")
 
-// Recipient names the one environment that may open a sealed text.
+// Recipient identifies the only instance that may open a sealed text.
 type Recipient struct {
 	Pod        string `json:"pod"` // uid
 	Job        string `json:"job"`
@@ -78,9 +78,9 @@ func parseKey(public string) (hpke.PublicKey, error) {
 	return hpke.DHKEM(ecdh.X25519()).NewPublicKey(raw)
 }
 
-// Seal returns the text in a form that only the holder of the private key can
-// open, and only as the named recipient. Limit is the most bytes that the sealed
-// text may have. Its errors never show the text.
+// Seal returns the text encrypted for the holder of the private key and the recipient.
+// Limit is the maximum length of the sealed text in bytes. Its errors never contain the
+// text.
 func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 	key, err := parseKey(public)
 	if err != nil {
@@ -100,8 +100,8 @@ func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 	return base64.StdEncoding.EncodeToString(sealed), nil
 }
 
-// Pack returns the text compressed, for an object that only the recipient's
-// namespace can read. Limit is the most bytes that it may have then.
+// Pack returns the text compressed, for an object that only the recipient's namespace can
+// read. Limit is the maximum length of the packed text in bytes.
 func Pack(text []byte, limit int) ([]byte, error) {
 	packed, err := compress(text)
 	if err == nil && len(packed) > limit {
@@ -110,7 +110,7 @@ func Pack(text []byte, limit int) ([]byte, error) {
 	return packed, err
 }
 
-// tooLarge wraps ErrTooLarge. How names what was done to the text.
+// tooLarge wraps ErrTooLarge. How is the operation on the text, such as sealed.
 func tooLarge(how string, length, limit int) error {
 	return fmt.Errorf("%w: %d KiB %s, and at most %d KiB can be sent", ErrTooLarge, length>>10, how, limit>>10)
 }
@@ -146,7 +146,7 @@ func Open(private []byte, as Recipient, sealed string) ([]byte, error) {
 	return Unpack(packed)
 }
 
-// Unpack returns the text of which [Pack] returned the compressed form.
+// Unpack returns the text that [Pack] has compressed.
 func Unpack(packed []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {

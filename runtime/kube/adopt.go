@@ -15,102 +15,100 @@ import (
 )
 
 const (
-	ownerFresh   = 10 * time.Second // for which an owner that was found counts as existing, for all pools
-	adoptTries   = 5                // updates of one Pod that meet a conflict, before the next call tries again
-	mostProblems = 3                // that one error names
+	ownerCacheTime = 10 * time.Second // how long a found owner counts as existing, for all pools
+	maxAdoptTries  = 5                // updates with a conflict, until the next call of AdoptOrphans
+	maxProblems    = 3                // most problems in one error
 )
 
-// LeavesJobs reports whether jobs that run when the agent ends are left running. In a
-// Pod they are: the agent there ends whenever the Pod is replaced or moved.
-func (e *Executor) LeavesJobs() bool { return e.cluster.at != agentPod{} }
+// LeavesJobs reports whether running jobs continue when the agent ends. In a Pod they do:
+// the agent's Pod ends whenever it is replaced or moved.
+func (e *Executor) LeavesJobs() bool { return e.cluster.agentPod != agentPod{} }
 
-// Owned reports whether the agent's Pods are found by its own Pod and controller. If
-// not, they are found by the agent's id, which only a state folder keeps.
+// Owned reports whether the agent's Pods are found by its own Pod and controller. Otherwise
+// they are found by the agent's id, which is stored in the state folder.
 func (e *Executor) Owned() bool { return e.self.known() }
 
-// AdoptOrphans takes over the Pods of agents of this group whose own Pods no longer
-// exist, and returns them, those that have ended included.
+// AdoptOrphans adopts the Pods of agents of this group whose own Pods no longer exist. It
+// returns the adopted Pods, including those that have ended, also if it returns an error.
 //
-//  1. The watch shows which Pods of the pools belong to other agents. If there are
-//     none, no request is made.
-//  2. Each of these agents' Pods is read once. One that cannot be read counts as
-//     existing.
-//  3. The Pods of one that no longer exists are adopted, each by an update that
-//     exactly one agent can make.
-//
-// With an error it returns what it has adopted all the same.
-func (e *Executor) AdoptOrphans(ctx context.Context, mine func(pool string) bool) ([]runtime.Found, error) {
+//  1. Find the Pods of these pools that belong to other agents. If there are none, make no
+//     request.
+//  2. Get each of these agents' Pods once. One that cannot be read counts as existing.
+//  3. Adopt the Pods of agents that no longer exist. Each takes an update, which succeeds
+//     for exactly one agent.
+func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bool) ([]runtime.Instance, error) {
 	if !e.self.known() {
 		return nil, nil
 	}
 
-	// 1. Look for Pods of others. A first list that fails is not waited for.
+	//  1. Find Pods of other agents. Do not wait if the first list has failed.
 	err := e.pods.health()
 	if err == nil || e.pods.listed() {
 		err = e.pods.ready(ctx)
 	}
 	if err != nil {
-		return nil, e.explain("look for Pods of agents that no longer exist", err)
+		return nil, e.explain("find Pods of agents that no longer exist", err)
 	}
-	others := e.foreign(mine)
+	others := e.foreignPods(serves)
 
-	// 2. Find out which of their owners exist.
-	var adopted []runtime.Found
+	//  2. Find out which of their owners exist.
+	var adopted []runtime.Instance
 	var problems []error
 	for _, owner := range sortedOwners(others) {
-		gone, err := e.gone(ctx, owner)
+		gone, err := e.ownerGone(ctx, owner)
 		if err != nil {
 			problems = append(problems, err)
 		}
 
-		// 3. Adopt.
-		for _, worker := range others[owner] {
+		//  3. Adopt the Pods of an owner that is gone.
+		for _, c := range others[owner] {
 			if ctx.Err() != nil {
 				break
 			}
-			if !gone && !worker.unsure {
+			if !gone && !c.unresolved {
 				continue
 			}
-			found, err := e.adopt(ctx, worker, owner, gone)
+			instance, err := e.adopt(ctx, c, owner, gone)
 			if err != nil {
 				problems = append(problems, err)
 			}
-			if found != nil {
-				adopted = append(adopted, *found)
+			if instance != nil {
+				adopted = append(adopted, *instance)
+				e.records.Load().podAdopted()
 			}
 		}
 	}
-	return adopted, errors.Join(problems[:min(len(problems), mostProblems)]...)
+	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
 }
 
-// worker is a Pod that may be adopted.
-type worker struct {
-	name, uid string
-	unsure    bool // an earlier update may have adopted it
+// candidate is a Pod that may be adopted.
+type candidate struct {
+	name, uid  string
+	unresolved bool // an earlier update may have adopted it
 }
 
-// foreign returns the Pods of the pools that belong to other agents, and those of
-// which that is not certain, by owner.
-func (e *Executor) foreign(mine func(pool string) bool) map[owner][]worker {
+// foreignPods returns the Pods of the served pools that belong to other agents, by owner.
+// It includes Pods whose adoption is unresolved.
+func (e *Executor) foreignPods(serves func(pool string) bool) map[owner][]candidate {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all, unsure := map[owner][]worker{}, map[string]bool{}
+	all, unresolved := map[owner][]candidate{}, map[string]bool{}
 	e.pods.each(func(s *state) {
-		if e.unsure[s.uid] {
-			unsure[s.uid] = true
+		if e.unresolved[s.uid] {
+			unresolved[s.uid] = true
 		}
-		if o := s.owner.Value(); (o != e.self.owner || unsure[s.uid]) && mine(s.pool.Value()) {
-			all[o] = append(all[o], worker{name: s.name, uid: s.uid, unsure: unsure[s.uid]})
+		if o := s.owner.Value(); (o != e.self.owner || unresolved[s.uid]) && serves(s.pool.Value()) {
+			all[o] = append(all[o], candidate{name: s.name, uid: s.uid, unresolved: unresolved[s.uid]})
 		}
 	})
-	e.unsure = unsure // without Pods that are deleted
+	e.unresolved = unresolved // without deleted Pods
 	return all
 }
 
 // sortedOwners returns the owners in a fixed order.
-func sortedOwners(workers map[owner][]worker) []owner {
-	owners := make([]owner, 0, len(workers))
-	for o := range workers {
+func sortedOwners(candidates map[owner][]candidate) []owner {
+	owners := make([]owner, 0, len(candidates))
+	for o := range candidates {
 		owners = append(owners, o)
 	}
 	slices.SortFunc(owners, func(a, b owner) int {
@@ -119,104 +117,243 @@ func sortedOwners(workers map[owner][]worker) []owner {
 	return owners
 }
 
-// gone reports whether the Pod of an agent does not exist any more. With an error it
-// reports that it does.
-func (e *Executor) gone(ctx context.Context, o owner) (bool, error) {
-	if o == e.self.owner || e.cluster.exists(o) {
+// ownerGone reports whether the Pod of an agent no longer exists. If it returns an error,
+// it returns false.
+func (e *Executor) ownerGone(ctx context.Context, o owner) (bool, error) {
+	if o == e.self.owner || e.cluster.ownerSeen(o) {
 		return false, nil
 	}
 	if !o.valid() {
-		return false, fmt.Errorf("cannot find out which agent a Pod belongs to: %q is not the name of a Pod", o.Name)
+		return false, fmt.Errorf("find the agent of a Pod: %q is not a valid Pod name", o.Name)
 	}
 	pod, err := e.client.get(ctx, o.Namespace, o.Name)
 	switch {
-	case absent(err):
+	case isNotFound(err):
 		return true, nil
 	case err != nil:
-		return false, e.explain(fmt.Sprintf("find out whether agent Pod %s/%s exists", o.Namespace, o.Name), err)
+		return false, e.explain(fmt.Sprintf("check whether agent Pod %s/%s exists", o.Namespace, o.Name), err)
 	case o.ended(pod):
 		return true, nil
 	}
-	e.cluster.noteExists(o)
+	e.cluster.noteOwner(o)
 	return false, nil
 }
 
-// exists reports whether the Pod of an agent was found a short time ago.
-func (c *Cluster) exists(o owner) bool {
+// ownerSeen reports whether the Pod of an agent was found within ownerCacheTime.
+func (c *Cluster) ownerSeen(o owner) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Since(c.alive[o]) < ownerFresh
+	return time.Since(c.ownersSeen[o]) < ownerCacheTime
 }
 
-// noteExists notes that the Pod of an agent was found.
-func (c *Cluster) noteExists(o owner) {
+// noteOwner notes that the Pod of an agent was found.
+func (c *Cluster) noteOwner(o owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(c.alive, func(_ owner, at time.Time) bool { return now.Sub(at) >= ownerFresh })
-	c.alive[o] = now
+	maps.DeleteFunc(c.ownersSeen, func(_ owner, at time.Time) bool { return now.Sub(at) >= ownerCacheTime })
+	c.ownersSeen[o] = now
 }
 
-// adopt takes over one Pod whose owner is gone, or finds out whether an earlier call
-// has done it. It returns nil for a Pod that is not this agent's.
+// adopt adopts one Pod whose owner is gone, or finds out whether an earlier call has
+// adopted it. It returns nil if the Pod does not belong to this agent.
 //
-//  1. The whole Pod is read, because the store of the watch keeps a part of it.
-//  2. A Pod that has another owner by now is left to that, and one that is gone or
-//     kept is left alone.
-//  3. The update names the version that was read. If the Pod has changed since, by a
-//     report of its kubelet or by another agent, all of it is done again.
-func (e *Executor) adopt(ctx context.Context, w worker, from owner, gone bool) (*runtime.Found, error) {
-	for range adoptTries {
-		// 1. Read.
-		pod, err := e.client.get(ctx, e.namespace, w.name)
-		if err != nil && !absent(err) {
-			return nil, e.explain("adopt Pod "+w.name, err)
+//  1. Get the whole Pod, because the store of the watch keeps only a part.
+//  2. Leave the Pod alone if it has another owner now, is deleted, or is kept.
+//  3. Update the version that was read. If the Pod has changed since, start again.
+func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool) (*runtime.Instance, error) {
+	for range maxAdoptTries {
+		//  1. Get the Pod.
+		pod, err := e.client.get(ctx, e.namespace, c.name)
+		if err != nil && !isNotFound(err) {
+			return nil, e.explain("adopt Pod "+c.name, err)
 		}
 
-		// 2. Look at the owner.
+		//  2. Check its owner.
 		switch {
-		case err != nil, string(pod.UID) != w.uid, pod.Labels[labelGroup] != e.self.group, pod.Labels[labelKeep] == keepUntil:
-			e.settle(w.uid)
+		case err != nil, string(pod.UID) != c.uid,
+			pod.Labels[labelGroup] != e.self.group, pod.Labels[labelKeep] == keepUntil:
+			e.markResolved(c.uid)
 			return nil, nil
 		case ownerOf(pod) == e.self.owner:
-			e.settle(w.uid)
-			found := foundWithState(pod)
-			return &found, nil
+			e.markResolved(c.uid)
+			instance := instanceWithState(pod)
+			return &instance, nil
 		case ownerOf(pod) != from || !gone:
-			e.settle(w.uid)
+			e.markResolved(c.uid)
 			return nil, nil
 		}
 
-		// 3. Update.
+		//  3. Update it.
 		e.self.mark(pod)
 		if agent := e.cluster.options.Agent; agent != "" {
 			pod.Labels[labelAgent] = labelValue(agent)
 		}
 		e.mu.Lock()
-		e.unsure[w.uid] = true
+		e.unresolved[c.uid] = true
 		e.mu.Unlock()
-		limited, cancel := outliving(ctx, callLimit)
-		updated, err := e.client.update(limited, pod)
+		callCtx, cancel := detached(ctx, callLimit)
+		updated, err := e.client.update(callCtx, pod)
 		cancel()
 		switch {
 		case err == nil:
-			e.settle(w.uid)
-			found := foundWithState(updated)
-			return &found, nil
+			e.markResolved(c.uid)
+			instance := instanceWithState(updated)
+			return &instance, nil
 		case !apierrors.IsConflict(err) || fromProxy(err):
 			if !temporary(err) {
-				e.settle(w.uid)
+				e.markResolved(c.uid)
 			}
-			return nil, e.explain("adopt Pod "+w.name, err)
+			return nil, e.explain("adopt Pod "+c.name, err)
 		}
 	}
-	e.settle(w.uid)
-	return nil, fmt.Errorf("adopt Pod %s: it has changed before each of %d updates", w.name, adoptTries)
+	e.markResolved(c.uid)
+	return nil, fmt.Errorf("adopt Pod %s: the Pod changed before each of %d updates", c.name, maxAdoptTries)
 }
 
-// settle notes that it is known whether an update has adopted a Pod.
-func (e *Executor) settle(uid string) {
+// markResolved notes that the owner of a Pod is known after an update.
+func (e *Executor) markResolved(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.unsure, uid)
+	delete(e.unresolved, uid)
+}
+
+// AdoptRecords adopts the records of agents of this group whose own Pods no longer exist,
+// for the pools that mine selects. A record of a job that may run follows the Pod: only the
+// agent that has adopted the Pod adopts the record.
+//
+//  1. List the records, not more often than once a minute while there are none of others.
+//  2. Leave out those whose agent exists, and those whose Pod has not been adopted, or by
+//     another agent.
+//  3. Adopt a record with an update, which succeeds for exactly one agent.
+//
+// A record that this agent cannot read is removed instead.
+func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool) (adopted []runtime.Record, err error) {
+	//  1. List the records.
+	e := j.executor
+	resources, selector := j.listDue()
+	if len(resources) == 0 {
+		return nil, nil
+	}
+	var problems []error
+	foreign := false
+	for _, resource := range resources {
+		objects, err := e.client.records(ctx, resource, e.namespace, selector)
+		if err != nil {
+			problems = append(problems, e.explainObject("list", resource, err))
+		}
+		for _, o := range objects {
+			if !mine(o.GetLabels()[labelPool]) || j.holds(o.GetName()) {
+				continue
+			}
+			//  2. and 3. Adopt it, or find out that it is not to be adopted.
+			foreign = foreign || ownerOf(o) != e.self.owner
+			record, err := j.adopt(ctx, resource, o)
+			if err != nil {
+				problems = append(problems, err)
+			}
+			if record != nil {
+				adopted = append(adopted, *record)
+			}
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.listed, j.foreign, j.whole = time.Now(), foreign || len(problems) > 0, len(problems) > 0
+	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
+}
+
+// podAdopted notes that a Pod was adopted, whose job may have a record.
+func (j *journal) podAdopted() {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.listed = time.Time{}
+}
+
+// listDue returns the resources of which it is time to list the records, and the selector.
+// The first list, and one after a failure, include the records of this agent: it may have
+// adopted one without a response.
+func (j *journal) listDue() (resources []string, selector string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	interval := recordInterval
+	if j.foreign {
+		interval = recordRecheck
+	}
+	if time.Since(j.listed) < interval {
+		return nil, ""
+	}
+	resources, selector = []string{configMaps}, recordSelector(j.executor.self)
+	if j.resource == secrets {
+		resources = append(resources, secrets)
+	}
+	if !j.whole {
+		selector += "," + labelOwner + "!=" + labelValue(j.executor.self.owner.Name)
+	}
+	return resources, selector
+}
+
+// holds reports whether an object is a record that this journal already has.
+func (j *journal) holds(name string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range j.entries {
+		if r.name == name && r.resource != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// adopt adopts one record. It returns nil if the record is not to be adopted now.
+func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtime.Record, error) {
+	// Check that its agent no longer exists.
+	e, from := j.executor, ownerOf(o)
+	if from != e.self.owner {
+		if gone, err := e.ownerGone(ctx, from); err != nil || !gone {
+			return nil, err
+		}
+	}
+
+	// Remove it if it cannot be read.
+	j.mu.Lock()
+	entry, err := j.decode(resource, o)
+	j.mu.Unlock()
+	if err != nil {
+		e.log.Warn("record of a job removed, because it cannot be read; "+runtime.DeclaredFailed,
+			"job", o.GetAnnotations()[annotationJob], "object", resource+"/"+o.GetName(), "error", err)
+		err := e.client.deleteRecord(ctx, resource, e.namespace, o.GetName(), o.GetUID(), o.GetResourceVersion())
+		if err != nil && !isNotFound(err) && !apierrors.IsConflict(err) {
+			return nil, e.explainObject("delete", resource, err)
+		}
+		return nil, nil
+	}
+
+	// Check that its Pod does not belong to another agent.
+	if entry.Pod != "" && from != e.self.owner {
+		pod, err := e.client.get(ctx, e.namespace, entry.Pod)
+		switch {
+		case err != nil && !isNotFound(err):
+			return nil, e.explain("find the Pod of a recorded job", err)
+		case err == nil && ownerOf(pod) != e.self.owner && pod.Labels[labelKeep] != keepUntil:
+			return nil, nil
+		}
+	}
+
+	// Adopt it.
+	if from != e.self.owner {
+		e.self.mark(o)
+		stored, err := e.client.storeObject(ctx, resource, o)
+		switch {
+		case isNotFound(err), apierrors.IsConflict(err) && !fromProxy(err):
+			return nil, nil
+		case err != nil:
+			return nil, e.explainObject("update", resource, err)
+		}
+		o = stored
+	}
+	return j.take(ctx, resource, o)
 }

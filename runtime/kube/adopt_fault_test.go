@@ -13,25 +13,25 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// orphaned returns a cluster with a running job whose agent does not exist any more, and
-// another agent, whose watch shows the job.
-func orphaned(t *testing.T) (a *agents, e *Executor, worker string, before owner) {
+// newOrphan returns a fake cluster with a running job whose agent no longer exists, and
+// another agent whose watch shows the job.
+func newOrphan(t *testing.T) (a *agents, e *Executor, pod string, before owner) {
 	t.Helper()
 	a, all := newAgents(t, "agent-x", "agent-y")
-	worker = a.worker(t, all[0], "job-1")
-	shows(t, all[1], worker, all[0].self.owner)
+	pod = a.job(t, all[0], "job-1")
+	awaitOwner(t, all[1], pod, all[0].self.owner)
 	a.Drop(testNamespace, "agent-x")
-	return a, all[1], worker, all[0].self.owner
+	return a, all[1], pod, all[0].self.owner
 }
 
 func TestAdoptOwnerUnknown(t *testing.T) {
 	for name, fault := range map[string]kubetest.Fault{
-		"403":      {Status: http.StatusForbidden, Message: "not allowed"},
-		"500":      {Status: http.StatusInternalServerError, Message: "etcd is slow"},
-		"time-out": {Status: http.StatusGatewayTimeout, Message: "Timeout: request did not complete"},
+		"403":     {Status: http.StatusForbidden, Message: "not allowed"},
+		"500":     {Status: http.StatusInternalServerError, Message: "etcd is slow"},
+		"timeout": {Status: http.StatusGatewayTimeout, Message: "Timeout: request did not complete"},
 	} {
-		t.Run("request for the owner is answered with "+name, func(t *testing.T) {
-			a, e, worker, before := orphaned(t)
+		t.Run("get of the owner fails with "+name, func(t *testing.T) {
+			a, e, worker, before := newOrphan(t)
 			a.Inject(func(r kubetest.Request) *kubetest.Fault {
 				if r.Verb == "get" && r.Name == "agent-x" {
 					return &fault
@@ -41,14 +41,14 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 			if got, err := adopt(t, e); err == nil || !strings.Contains(err.Error(), "agent-x") || len(got) > 0 {
 				t.Errorf("adopted %v, %v, want an error that names the agent's Pod", got, err)
 			}
-			shows(t, e, worker, before)
+			awaitOwner(t, e, worker, before)
 			a.Inject(nil)
 			wantAdopted(t, e, "job-1")
 		})
 	}
 	t.Run("API server is down", func(t *testing.T) {
-		a, e, _, _ := orphaned(t)
-		a.Inject(down)
+		a, e, _, _ := newOrphan(t)
+		a.Inject(apiDown)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		if found, err := e.AdoptOrphans(ctx, everyPool); err == nil || len(found) > 0 {
@@ -57,12 +57,12 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 		a.Inject(nil)
 		wantAdopted(t, e, "job-1")
 	})
-	t.Run("owner that is damaged", func(t *testing.T) {
-		a, e, worker, _ := orphaned(t)
+	t.Run("owner annotation is damaged", func(t *testing.T) {
+		a, e, worker, _ := newOrphan(t)
 		a.Change(testNamespace, worker, func(p *corev1.Pod) {
 			p.Annotations[annotationOwner], p.Labels[labelOwner] = "{", ""
 		})
-		shows(t, e, worker, owner{Namespace: testNamespace})
+		awaitOwner(t, e, worker, owner{Namespace: testNamespace})
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
 			t.Errorf("adopted %v, %v", got, err)
 		}
@@ -71,7 +71,7 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 
 func TestAdoptConflict(t *testing.T) {
 	t.Run("kubelet reports between read and update", func(t *testing.T) {
-		a, e, worker, _ := orphaned(t)
+		a, e, worker, _ := newOrphan(t)
 		left := 2
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "update" && left > 0 {
@@ -82,11 +82,11 @@ func TestAdoptConflict(t *testing.T) {
 		})
 		wantAdopted(t, e, "job-1")
 		if left > 0 {
-			t.Error("no update was tried")
+			t.Errorf("%d changes were not injected, want an update for each", left)
 		}
 	})
 	t.Run("Pod changes before each update", func(t *testing.T) {
-		a, e, worker, _ := orphaned(t)
+		a, e, worker, _ := newOrphan(t)
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "update" {
 				a.Change(testNamespace, worker, func(*corev1.Pod) {})
@@ -99,25 +99,25 @@ func TestAdoptConflict(t *testing.T) {
 		a.Inject(nil)
 		wantAdopted(t, e, "job-1")
 	})
-	t.Run("another agent is first", func(t *testing.T) {
-		a, e, worker, _ := orphaned(t)
+	t.Run("another agent adopts first", func(t *testing.T) {
+		a, e, worker, _ := newOrphan(t)
 		a.put("agent-z", "agent")
 		third := a.agent(t, "agent-z")
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "update" {
-				a.Change(testNamespace, worker, third.self.mark)
+				a.Change(testNamespace, worker, func(p *corev1.Pod) { third.self.mark(p) })
 			}
 			return nil
 		})
 		wantAdopted(t, e)
 		a.Inject(nil)
-		shows(t, e, worker, third.self.owner)
+		awaitOwner(t, e, worker, third.self.owner)
 	})
-	t.Run("watch is behind", func(t *testing.T) {
-		a, e, worker, before := orphaned(t)
+	t.Run("watch is outdated", func(t *testing.T) {
+		a, e, worker, before := newOrphan(t)
 		a.put("agent-z", "agent")
 		third := a.agent(t, "agent-z")
-		shows(t, third, worker, before)
+		awaitOwner(t, third, worker, before)
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "watch" || r.Verb == "list" {
 				return &kubetest.Fault{Status: http.StatusServiceUnavailable}
@@ -126,7 +126,7 @@ func TestAdoptConflict(t *testing.T) {
 		})
 		a.DropWatches()
 		wantAdopted(t, third, "job-1")
-		shows(t, e, worker, before)
+		awaitOwner(t, e, worker, before)
 		wantAdopted(t, e)
 		a.Drop(testNamespace, worker)
 		wantAdopted(t, e)
@@ -134,28 +134,28 @@ func TestAdoptConflict(t *testing.T) {
 }
 
 func TestAdoptLostAnswer(t *testing.T) {
-	t.Run("answer of the update is lost", func(t *testing.T) {
-		a, e, worker, _ := orphaned(t)
-		a.Inject(times(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
+	t.Run("response to the update is lost", func(t *testing.T) {
+		a, e, worker, _ := newOrphan(t)
+		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
 			t.Errorf("adopted %v, %v", got, err)
 		}
 		a.Inject(nil)
-		shows(t, e, worker, e.self.owner)
+		awaitOwner(t, e, worker, e.self.owner)
 		wantAdopted(t, e, "job-1")
 		wantAdopted(t, e)
 	})
-	t.Run("answer of the update is lost and the Pod is deleted", func(t *testing.T) {
-		a, e, worker, _ := orphaned(t)
-		a.Inject(times(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
+	t.Run("response to the update is lost and the Pod is deleted", func(t *testing.T) {
+		a, e, worker, _ := newOrphan(t)
+		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
 			t.Errorf("adopted %v, %v", got, err)
 		}
 		a.Drop(testNamespace, worker)
-		seen(t, e, "no Pod", func(all map[string]*state) bool { return len(all) == 0 })
+		awaitState(t, e, "no Pod", func(all map[string]*state) bool { return len(all) == 0 })
 		wantAdopted(t, e)
-		if len(e.unsure) > 0 {
-			t.Errorf("the Pods %v are still unsure", e.unsure)
+		if len(e.unresolved) > 0 {
+			t.Errorf("the Pods %v are still unresolved", e.unresolved)
 		}
 	})
 }

@@ -22,11 +22,11 @@ func TestAdoptRace(t *testing.T) {
 	a, all := newAgents(t, "agent-x", "agent-y", "agent-z")
 	for i := range rounds {
 		job := fmt.Sprint("job-", i)
-		name := a.worker(t, all[0], job)
+		name := a.job(t, all[0], job)
 		dead := owner{testNamespace, fmt.Sprint("dead-", i), "u"}
-		a.Change(testNamespace, name, self{owner: dead, group: all[0].self.group}.mark)
+		a.Change(testNamespace, name, func(p *corev1.Pod) { self{owner: dead, group: all[0].self.group}.mark(p) })
 		for _, e := range all {
-			shows(t, e, name, dead)
+			awaitOwner(t, e, name, dead)
 		}
 		winners := make(chan string, len(all))
 		var group sync.WaitGroup
@@ -46,39 +46,40 @@ func TestAdoptRace(t *testing.T) {
 		winner := <-winners
 		for _, pod := range a.Pods(testNamespace) {
 			if pod.Name == name && ownerOf(&pod).Name != winner {
-				t.Fatalf("round %d: %s adopted the job, and its owner is %+v", i, winner, ownerOf(&pod))
+				t.Fatalf("round %d: %s adopted the job, but its owner is %+v", i, winner, ownerOf(&pod))
 			}
 		}
 		a.Drop(testNamespace, name)
 	}
 }
 
-// TestAdoptUnderChange lets agents come and go, and faults happen, while they adopt. No
-// agent adopts a job whose agent exists, and in the end each job has exactly one.
+// TestAdoptUnderChange repeats these steps: it replaces an agent, injects faults, and lets all
+// agents adopt at the same time. No agent adopts a job whose agent exists, and in the end
+// each job has exactly one agent.
 func TestAdoptUnderChange(t *testing.T) {
 	const jobs, agentsAtOnce, steps = 12, 4, 30
 	random := rand.New(rand.NewPCG(1, 2))
 	a, living := newAgents(t, "agent-0", "agent-1", "agent-2", "agent-3")
-	attends := map[string]string{} // agent by job; guarded by mu
+	agentOf := map[string]string{} // agent by job; guarded by mu
 	var mu sync.Mutex
 	for i := range jobs {
 		job := fmt.Sprint("job-", i)
 		e := living[i%agentsAtOnce]
-		a.worker(t, e, job)
-		attends[job] = e.self.owner.UID
+		a.job(t, e, job)
+		agentOf[job] = e.self.owner.UID
 	}
 	tick := func(gone map[string]bool) {
 		var group sync.WaitGroup
 		for _, e := range living {
 			group.Go(func() {
-				got, _ := adopt(t, e) // faults are repeated by a later turn
+				got, _ := adopt(t, e) // after a fault, a later call adopts the job
 				mu.Lock()
 				defer mu.Unlock()
 				for _, job := range got {
-					if before := attends[job]; before != e.self.owner.UID && !gone[before] {
-						t.Errorf("%s adopted %s, which %s attends", e.self.owner.UID, job, attends[job])
+					if before := agentOf[job]; before != e.self.owner.UID && !gone[before] {
+						t.Errorf("%s adopted %s, which belongs to %s", e.self.owner.UID, job, agentOf[job])
 					}
-					attends[job] = e.self.owner.UID
+					agentOf[job] = e.self.owner.UID
 				}
 			})
 		}
@@ -91,7 +92,7 @@ func TestAdoptUnderChange(t *testing.T) {
 		gone[living[i].self.owner.UID] = true
 		name := fmt.Sprint("agent-", agentsAtOnce+step)
 		if random.IntN(3) == 0 {
-			name = living[i].self.owner.Name // as a StatefulSet does
+			name = living[i].self.owner.Name // like a StatefulSet
 		}
 		a.put(name, "agent")
 		living[i] = a.agent(t, name)
@@ -100,7 +101,7 @@ func TestAdoptUnderChange(t *testing.T) {
 			{Status: http.StatusInternalServerError, After: true}, {Status: http.StatusForbidden},
 		}
 		verb := []string{"get", "update"}[random.IntN(2)]
-		a.Inject(times(random.IntN(4), verb, faults[random.IntN(len(faults))]))
+		a.Inject(failFirst(random.IntN(4), verb, faults[random.IntN(len(faults))]))
 		if random.IntN(4) == 0 {
 			a.DropWatches()
 		}
@@ -110,27 +111,27 @@ func TestAdoptUnderChange(t *testing.T) {
 	limit := time.Now().Add(testLimit)
 	for orphans := jobs; orphans > 0; {
 		if time.Now().After(limit) {
-			t.Fatalf("%d jobs have no agent: %v", orphans, attends)
+			t.Fatalf("%d jobs have no agent: %v", orphans, agentOf)
 		}
 		tick(gone)
 		orphans = 0
-		for _, agent := range attends {
+		for _, agent := range agentOf {
 			if gone[agent] {
 				orphans++
 			}
 		}
 	}
 	for _, pod := range a.Pods(testNamespace) {
-		if job := pod.Labels[labelJob]; job != "" && ownerOf(&pod).UID != attends[job] {
-			t.Errorf("%s is attended by %s, and its owner is %+v", job, attends[job], ownerOf(&pod))
+		if job := pod.Labels[labelJob]; job != "" && ownerOf(&pod).UID != agentOf[job] {
+			t.Errorf("%s was adopted by %s, but its owner is %+v", job, agentOf[job], ownerOf(&pod))
 		}
 	}
 }
 
-// TestAdoptedJob follows a job over the end of its agent to its own end.
-func TestAdoptedJob(t *testing.T) {
+// TestAdoptJobEnd adopts a running job and waits for its end.
+func TestAdoptJobEnd(t *testing.T) {
 	release := make(chan struct{})
-	s := newScripted(t, func(c *kubetest.Container) int {
+	s := newFakeCluster(t, func(c *kubetest.Container) int {
 		<-release
 		return succeed(c)
 	})
@@ -145,24 +146,24 @@ func TestAdoptedJob(t *testing.T) {
 	a.put("agent-y", "agent")
 	first, second := a.agent(t, "agent-x"), a.agent(t, "agent-y")
 	job := s.job("job-1")
-	setup := runtime.NewSetup(job, s.service, runtimetest.Offer(job))
+	setup := runtime.NewSetup(job, s.service, runtimetest.BaseHandoff(job))
 	id, err := first.Start(t.Context(), job, setup)
 	if err != nil {
 		t.Fatal(err)
 	}
 	name, _, _ := parseID(id)
-	shows(t, second, name, first.self.owner)
+	awaitOwner(t, second, name, first.self.owner)
 	a.Drop(testNamespace, "agent-x")
 	wantAdopted(t, second, "job-1")
-	ended := waiting(t, second, id)
+	ended := startWait(t, second, id)
 	close(release)
-	if exit := receive(t, ended); exit.Code != runtime.CodeSucceeded {
+	if exit := awaitExit(t, ended); exit.Code != runtime.CodeSucceeded {
 		t.Errorf("got %+v", exit)
 	}
 	if err := second.Remove(t.Context(), id, 0); err != nil {
 		t.Error(err)
 	}
 	if pods := a.Pods(testNamespace); len(pods) != 1 {
-		t.Errorf("%d Pods are left, want the one of the second agent", len(pods))
+		t.Errorf("got %d Pods, want only the one of the second agent", len(pods))
 	}
 }

@@ -12,9 +12,9 @@ import (
 )
 
 func TestAdoptOrphans(t *testing.T) {
-	t.Run("nothing of others is there", func(t *testing.T) {
+	t.Run("no Pods of other agents", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		shows(t, all[0], a.worker(t, all[0], "job-1"), all[0].self.owner)
+		awaitOwner(t, all[0], a.job(t, all[0], "job-1"), all[0].self.owner)
 		before := a.Requests()
 		for range 10 {
 			wantAdopted(t, all[0])
@@ -26,7 +26,7 @@ func TestAdoptOrphans(t *testing.T) {
 	t.Run("agent exists", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		for i := range 5 {
-			shows(t, all[1], a.worker(t, all[0], fmt.Sprint("job-", i)), all[0].self.owner)
+			awaitOwner(t, all[1], a.job(t, all[0], fmt.Sprint("job-", i)), all[0].self.owner)
 		}
 		before := a.Requests()["get"]
 		for range 10 {
@@ -38,8 +38,8 @@ func TestAdoptOrphans(t *testing.T) {
 	})
 	t.Run("agent is deleted", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		name := a.worker(t, all[0], "job-1")
-		shows(t, all[1], name, all[0].self.owner)
+		name := a.job(t, all[0], "job-1")
+		awaitOwner(t, all[1], name, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
 		found, err := all[1].AdoptOrphans(t.Context(), everyPool)
 		want := testJob()
@@ -49,12 +49,12 @@ func TestAdoptOrphans(t *testing.T) {
 		}
 		listed, err := all[1].List(t.Context(), "id-of-agent-y")
 		if err != nil || len(listed) != 1 || listed[0].ID != found[0].ID {
-			t.Errorf("afterwards the list has %+v, %v", listed, err)
+			t.Errorf("List: got %+v, %v", listed, err)
 		}
 		if listed, err := all[0].List(t.Context(), "id-of-agent-x"); err != nil || len(listed) > 0 {
-			t.Errorf("the agent before lists %+v, %v", listed, err)
+			t.Errorf("the old agent lists %+v, %v", listed, err)
 		}
-		shows(t, all[1], name, all[1].self.owner)
+		awaitOwner(t, all[1], name, all[1].self.owner)
 		wantAdopted(t, all[1])
 		for _, pod := range a.Pods(testNamespace) {
 			whole := len(pod.Spec.Containers) == 1 && len(pod.Spec.InitContainers) == 1 &&
@@ -64,63 +64,64 @@ func TestAdoptOrphans(t *testing.T) {
 			}
 		}
 	})
-	t.Run("pool of another", func(t *testing.T) {
+	t.Run("Pod of another pool", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		shows(t, all[1], a.worker(t, all[0], "job-1"), all[0].self.owner)
+		awaitOwner(t, all[1], a.job(t, all[0], "job-1"), all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
 		before := a.Requests()["get"]
-		if found, err := all[1].AdoptOrphans(t.Context(), func(string) bool { return false }); err != nil || len(found) > 0 {
+		if found, err := all[1].AdoptOrphans(t.Context(), func(string) bool { return false }); err != nil ||
+			len(found) > 0 {
 			t.Errorf("adopted %+v, %v", found, err)
 		}
 		if n := a.Requests()["get"] - before; n > 0 {
-			t.Errorf("%d requests for jobs of other pools", n)
+			t.Errorf("%d requests for jobs of other pools, want none", n)
 		}
 	})
 }
 
 func TestAdoptByOwner(t *testing.T) {
-	t.Run("agent with the name of one before", func(t *testing.T) {
+	t.Run("new agent with the same name", func(t *testing.T) {
 		a, all := newAgents(t, "agent-0")
-		name := a.worker(t, all[0], "job-1")
+		name := a.job(t, all[0], "job-1")
 		a.put("agent-0", "agent")
 		again := a.agent(t, "agent-0")
-		shows(t, again, name, all[0].self.owner)
+		awaitOwner(t, again, name, all[0].self.owner)
 		if listed, err := again.List(t.Context(), "id-of-agent-0"); err != nil || len(listed) > 0 {
-			t.Errorf("it lists %+v of the one before, %v", listed, err)
+			t.Errorf("the new agent lists %+v of the old one, %v", listed, err)
 		}
 		wantAdopted(t, again, "job-1")
 	})
-	t.Run("container of the agent starts again", func(t *testing.T) {
+	t.Run("container of the agent restarts", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		a.worker(t, all[0], "job-1")
+		a.job(t, all[0], "job-1")
 		again := a.agent(t, "agent-x")
 		listed, err := again.List(t.Context(), "another id")
 		if err != nil || len(listed) != 1 || listed[0].Job != "job-1" {
-			t.Errorf("it lists %+v, %v", listed, err)
+			t.Errorf("it lists %+v, %v, want job-1", listed, err)
 		}
 		wantAdopted(t, again)
 	})
 	t.Run("agent is evicted", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		shows(t, all[1], a.worker(t, all[0], "job-1"), all[0].self.owner)
+		awaitOwner(t, all[1], a.job(t, all[0], "job-1"), all[0].self.owner)
 		a.Change(testNamespace, "agent-x", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 		wantAdopted(t, all[1], "job-1")
 	})
 	t.Run("agent drains", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		shows(t, all[1], a.worker(t, all[0], "job-1"), all[0].self.owner)
+		awaitOwner(t, all[1], a.job(t, all[0], "job-1"), all[0].self.owner)
 		a.Change(testNamespace, "agent-x", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
 		wantAdopted(t, all[1])
 	})
 }
 
 func TestAdoptByWorker(t *testing.T) {
-	t.Run("jobs that have ended", func(t *testing.T) {
+	t.Run("ended job, and job without a handoff", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		ended, begun := a.worker(t, all[0], "ended"), a.worker(t, all[0], "begun")
+		ended, noHandoff := a.job(t, all[0], "ended"), a.job(t, all[0], "no-handoff")
 		a.Change(testNamespace, ended, mainIs(ends(mainContainer, 10, "Error", "")))
-		a.Change(testNamespace, begun, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
-		shows(t, all[1], begun, all[0].self.owner)
+		a.Change(testNamespace, noHandoff, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
+		awaitOwner(t, all[1], noHandoff, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
 		found, err := all[1].AdoptOrphans(t.Context(), everyPool)
 		if err != nil || len(found) != 2 || found[0].Running || found[1].Running {
@@ -129,23 +130,23 @@ func TestAdoptByWorker(t *testing.T) {
 	})
 	t.Run("kept Pod", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		name := a.worker(t, all[0], "job-1")
-		shows(t, all[1], name, all[0].self.owner)
-		if err := all[0].keep(t.Context(), name, string(a.Pods(testNamespace)[2].UID)); err != nil {
+		name := a.job(t, all[0], "job-1")
+		awaitOwner(t, all[1], name, all[0].self.owner)
+		if err := all[0].keepPod(t.Context(), name, string(a.Pods(testNamespace)[2].UID)); err != nil {
 			t.Fatal(err)
 		}
 		a.Drop(testNamespace, "agent-x")
 		wantAdopted(t, all[1])
 		a.Change(testNamespace, name, func(p *corev1.Pod) { p.Annotations[annotationKept] = "now" })
 		if removed, err := all[1].Sweep(t.Context(), nil); err != nil || len(removed) != 1 {
-			t.Errorf("swept %v, %v", removed, err)
+			t.Errorf("swept %v, %v, want one Pod", removed, err)
 		}
 	})
 	t.Run("pools in several namespaces", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		here, there := all[1], all[1].cluster.Executor("elsewhere")
 		t.Cleanup(there.Close)
-		name := a.worker(t, all[0], "job-1")
+		name := a.job(t, all[0], "job-1")
 		for _, pod := range a.Pods(testNamespace) {
 			if pod.Name == name {
 				moved := pod.DeepCopy()
@@ -154,24 +155,24 @@ func TestAdoptByWorker(t *testing.T) {
 				a.Drop(testNamespace, name)
 			}
 		}
-		shows(t, there, name, all[0].self.owner)
+		awaitOwner(t, there, name, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
 		wantAdopted(t, here)
 		wantAdopted(t, there, "job-1")
 		pods, want := a.Pods("elsewhere"), there.self.owner
 		if len(pods) != 1 || ownerOf(&pods[0]) != want || want.Namespace != testNamespace {
-			t.Errorf("the Pods elsewhere are %+v", pods)
+			t.Errorf("got Pods %+v in the other namespace", pods)
 		}
 	})
 	t.Run("another Deployment", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		name := a.worker(t, all[0], "job-1")
+		name := a.job(t, all[0], "job-1")
 		a.put("other-x", "other")
 		other := a.agent(t, "other-x")
 		a.Drop(testNamespace, "agent-x")
 		wantAdopted(t, other)
 		other.pods.each(func(s *state) { t.Errorf("it watches %s", s.name) })
-		release := func(p *corev1.Pod) { release(p, time.Now().Add(-time.Hour)) }
+		release := func(p *corev1.Pod) { releasePod(p, time.Now().Add(-time.Hour)) }
 		a.Change(testNamespace, name, release)
 		if removed, err := other.Sweep(t.Context(), nil); err != nil || len(removed) > 0 {
 			t.Errorf("it swept %v, %v", removed, err)

@@ -16,14 +16,14 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// agents is a fake cluster with agents in Pods of the Deployment "agent". Their
-// jobs are Pods that do nothing.
+// agents is a fake cluster with agents in Pods of the Deployment "agent". The Pods of their
+// jobs do nothing.
 type agents struct {
 	*kubetest.API
 	log lockedBuffer // of all executors
 }
 
-// lockedBuffer is a buffer that several goroutines write to.
+// lockedBuffer is a buffer that is safe for concurrent use, such as a log.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -41,7 +41,7 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// put creates the Pod of an agent, and deletes an older one of its name.
+// put creates the Pod of an agent, and first deletes an existing one with this name.
 func (a *agents) put(name, deployment string) {
 	a.Drop(testNamespace, name)
 	pod := agentPodWith(name, "ReplicaSet", deployment+"-1", "1")
@@ -51,7 +51,7 @@ func (a *agents) put(name, deployment string) {
 	a.Put(pod)
 }
 
-// cluster returns the connection of the agent in a Pod.
+// cluster returns the Cluster of an agent in a Pod.
 func (a *agents) cluster(t testing.TB, pod string) *Cluster {
 	t.Helper()
 	cluster, err := New(Options{
@@ -79,8 +79,8 @@ func (a *agents) agent(t testing.TB, pod string) *Executor {
 	return e
 }
 
-// worker creates the Pod of a job that an agent has started, and returns its name.
-func (a *agents) worker(t testing.TB, e *Executor, id string) string {
+// job creates the Pod of a job of an agent, and returns its name.
+func (a *agents) job(t testing.TB, e *Executor, id string) string {
 	t.Helper()
 	job := testJob()
 	job.ID, job.Agent = id, e.cluster.options.Agent
@@ -91,14 +91,16 @@ func (a *agents) worker(t testing.TB, e *Executor, id string) string {
 	pod.Namespace = testNamespace
 	pod.Annotations[annotationHandoff] = "sealed"
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: mainContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+		Name: mainContainer, State: corev1.ContainerState{
+			Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()},
+		},
 	}}}
 	a.Put(pod)
 	return pod.Name
 }
 
-// seen waits until the watch of an executor shows what the condition demands.
-func seen(t testing.TB, e *Executor, what string, condition func(all map[string]*state) bool) {
+// awaitState blocks until the condition holds for the states in the watch of an executor.
+func awaitState(t testing.TB, e *Executor, what string, condition func(all map[string]*state) bool) {
 	t.Helper()
 	limit := time.After(testLimit)
 	for {
@@ -115,10 +117,10 @@ func seen(t testing.TB, e *Executor, what string, condition func(all map[string]
 	}
 }
 
-// shows waits until the watch of an executor shows a Pod with this owner.
-func shows(t testing.TB, e *Executor, name string, o owner) {
+// awaitOwner blocks until the watch of an executor shows a Pod with this owner.
+func awaitOwner(t testing.TB, e *Executor, name string, o owner) {
 	t.Helper()
-	seen(t, e, fmt.Sprintf("%s of %s", name, o.Name), func(all map[string]*state) bool {
+	awaitState(t, e, fmt.Sprintf("%s of %s", name, o.Name), func(all map[string]*state) bool {
 		return all[name] != nil && all[name].owner.Value() == o
 	})
 }
@@ -139,7 +141,7 @@ func adopt(t testing.TB, e *Executor) ([]string, error) {
 	return jobs, err
 }
 
-// wantAdopted checks what one call of AdoptOrphans adopts.
+// wantAdopted checks which jobs one call of AdoptOrphans adopts.
 func wantAdopted(t testing.TB, e *Executor, want ...string) {
 	t.Helper()
 	if got, err := adopt(t, e); err != nil || !slices.Equal(got, want) {

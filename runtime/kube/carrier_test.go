@@ -13,7 +13,7 @@ import (
 )
 
 func TestSend(t *testing.T) {
-	t.Run("an outage after a conflict is not answered with a stream of requests", func(t *testing.T) {
+	t.Run("backs off during an outage after a conflict", func(t *testing.T) {
 		simulate(t, func(*simulated, string) {}, func(s *simulated) {
 			var mu sync.Mutex
 			updates := 0
@@ -35,23 +35,23 @@ func TestSend(t *testing.T) {
 			s.Inject(nil)
 			s.wait(time.Minute)
 			if updates > 20 {
-				t.Errorf("the agent has sent %d updates in a minute", updates)
+				t.Errorf("got %d updates in two minutes, want at most 20", updates)
 			}
 			s.wantSuccess("job-1")
 		})
 	})
 }
 
-func TestCarrierWithFaults(t *testing.T) {
+func TestCreateObjectFaults(t *testing.T) {
 	refused := kubetest.Fault{
 		Status: http.StatusForbidden, Message: `secrets is forbidden: User "u" cannot create resource "secrets"`,
 	}
-	t.Run("rights that the API server does not know yet", func(t *testing.T) {
+	t.Run("rights are not loaded yet", func(t *testing.T) {
 		for name, fault := range map[string]kubetest.Fault{
 			"a Role": refused, "a token": {Status: http.StatusUnauthorized, Message: "Unauthorized"},
 		} {
-			s := newScripted(t, succeed)
-			create := times(1, "create", fault)
+			s := newFakeCluster(t, succeed)
+			create := failFirst(1, "create", fault)
 			s.Inject(func(r kubetest.Request) *kubetest.Fault {
 				if r.Resource != secrets {
 					return nil
@@ -59,17 +59,17 @@ func TestCarrierWithFaults(t *testing.T) {
 				return create(r)
 			})
 			e, job := s.executor(t), s.job("job-1")
-			job.Tuning.Place.Kubernetes.Handoff = handoffSecret
-			s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &seenPod().Status }
-			job.Tuning.Place.Kubernetes.StartTimeout = 2 * time.Second
+			job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
+			s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith().Status }
+			job.Tuning.Instance.Kubernetes.StartTimeout = 2 * time.Second
 			if _, log, err := s.start(t, e, job); err == nil || !strings.Contains(log, "Pod created") {
-				t.Errorf("%s: the Pod was not created, %v; step 0 says\n%s", name, err, log)
+				t.Errorf("%s: the Pod was not created, %v; log of step 0:\n%s", name, err, log)
 			}
 		}
 	})
-	t.Run("deletion that fails at first leaves no object", func(t *testing.T) {
-		s := newScripted(t, succeed)
-		remove := times(1, "delete", kubetest.Fault{Status: http.StatusInternalServerError})
+	t.Run("retried deletion leaves no object", func(t *testing.T) {
+		s := newFakeCluster(t, succeed)
+		remove := failFirst(1, "delete", kubetest.Fault{Status: http.StatusInternalServerError})
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			switch {
 			case r.Verb == "create" && r.Resource == pods:
@@ -80,12 +80,12 @@ func TestCarrierWithFaults(t *testing.T) {
 			return nil
 		})
 		e, job := s.executor(t), s.job("job-1")
-		job.Tuning.Place.Kubernetes.Handoff = handoffSecret
+		job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
 		if _, _, err := s.start(t, e, job); err == nil {
 			t.Error("the job started")
 		}
 		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
-			t.Errorf("%s is left, and is readable", left[0].GetName())
+			t.Errorf("got leftover object %s, which is readable", left[0].GetName())
 		}
 	})
 }

@@ -13,49 +13,56 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// dryRunFresh is how long a dry run that found no problem counts.
-const dryRunFresh = time.Minute
+// dryRunCacheTime is how long a successful dry run stays valid.
+const dryRunCacheTime = time.Minute
 
-// checkedPlace is the result of the last dry run that found no problem.
-type checkedPlace struct {
-	mu     sync.Mutex
-	place  runtime.Place
-	at     time.Time
-	warned string // what the log has of templates that the cluster refuses
+// dryRunCache holds the settings and the time of the last successful dry run.
+type dryRunCache struct {
+	mu          sync.Mutex
+	instance    runtime.InstanceSpec
+	checkedAt   time.Time
+	lastWarning string // last logged error about a template
 }
 
-// Check returns why no job could be started now: the API server does not answer,
-// rights are missing, or the cluster refuses the Pods of these settings or what carries
-// their handoffs. The first is known from the watch without a request. The others take
-// creates as dry runs, which the API server answers like real ones; they are repeated
-// when settings change, while one finds a problem, and once a minute.
+// Check returns an error if no job could start now:
 //
-// A Pod that is refused for what its template changes is no such problem: the job
-// fails, and its log has the message of the API server, for those who try a
-// template. The log of the agent has a warning.
+//  1. The API server does not answer. The watch shows this without a request.
+//  2. The cluster refuses the Pod of these settings, for example because a right is
+//     missing. This takes a create as a dry run.
+//  3. The cluster refuses the object that carries the handoff, if there is one. This takes
+//     a second dry run.
+//
+// Dry runs are repeated when the settings change, after a failure, and once a minute.
+//
+// If the cluster refuses the Pod only because of its template, Check logs a warning and
+// returns no error: the jobs fail, and their logs contain the message of the API server,
+// so that a user can try a template.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
+	// 1. Check the watch.
 	if err := e.pods.health(); err != nil {
 		return e.explain("watch Pods", err)
 	}
 	if err := e.pods.ready(ctx); err != nil {
 		return e.explain("watch Pods", err)
 	}
-	e.checked.mu.Lock()
-	known := time.Since(e.checked.at) < dryRunFresh && reflect.DeepEqual(e.checked.place, tuning.Place)
-	e.checked.mu.Unlock()
-	if known {
+	e.dryRuns.mu.Lock()
+	fresh := time.Since(e.dryRuns.checkedAt) < dryRunCacheTime &&
+		reflect.DeepEqual(e.dryRuns.instance, tuning.Instance)
+	e.dryRuns.mu.Unlock()
+	if fresh {
 		return nil
 	}
 
+	// 2. Create the Pod as a dry run; if it fails, without its template.
 	pod, err := e.checkPod(tuning)
 	if err != nil {
 		return err
 	}
 	err = e.dryRun(ctx, pod)
-	if refusesPod(err) && len(tuning.Place.Kubernetes.Template) > 0 {
+	if refusesPod(err) && len(tuning.Instance.Kubernetes.Template) > 0 {
 		tuning := tuning
-		tuning.Place.Kubernetes.Template = nil
-		if plain, wrong := e.checkPod(tuning); wrong == nil && e.dryRun(ctx, plain) == nil {
+		tuning.Instance.Kubernetes.Template = nil
+		if plain, plainErr := e.checkPod(tuning); plainErr == nil && e.dryRun(ctx, plain) == nil {
 			e.warnOnce(err)
 			err = nil
 		}
@@ -63,19 +70,21 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err != nil {
 		return e.explain("create a Pod as a dry run", err)
 	}
+
+	// 3. Create the object for the handoff as a dry run.
 	if err := e.checkDelivery(ctx, tuning); err != nil {
 		return err
 	}
-	e.checked.mu.Lock()
-	defer e.checked.mu.Unlock()
-	e.checked.place, e.checked.at = tuning.Place, time.Now()
+	e.dryRuns.mu.Lock()
+	defer e.dryRuns.mu.Unlock()
+	e.dryRuns.instance, e.dryRuns.checkedAt = tuning.Instance, time.Now()
 	return nil
 }
 
-// checkDelivery returns why the object could not be created that carries the handoffs of
-// these settings, if one does.
+// checkDelivery returns an error if the cluster refuses the object that carries a handoff
+// with these settings. It returns nil if no object does.
 func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) error {
-	d := deliveryOf(tuning.Place.Kubernetes.Handoff, 0)
+	d := deliveryOf(tuning.Instance.Kubernetes.Handoff, 0)
 	if d.resource == "" {
 		return nil
 	}
@@ -87,8 +96,8 @@ func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) err
 	return nil
 }
 
-// checkPod returns the Pod of a job with these settings. Its name is always the
-// same, so that answers about it can be compared.
+// checkPod returns the Pod of a job with these settings. Its name is always the same, so
+// that the messages of the API server can be compared.
 func (e *Executor) checkPod(tuning runtime.Tuning) (*corev1.Pod, error) {
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check"), Tuning: tuning}
 	job.Definition.Image.Reference = "check"
@@ -99,25 +108,27 @@ func (e *Executor) checkPod(tuning runtime.Tuning) (*corev1.Pod, error) {
 	return pod, err
 }
 
-// dryRun sends a create that creates nothing.
+// dryRun sends the create of a Pod as a dry run.
 func (e *Executor) dryRun(ctx context.Context, pod *corev1.Pod) error {
 	_, err := e.client.create(ctx, e.namespace, pod, true)
 	return err
 }
 
-// refusesPod reports whether an answer of the API server refuses a Pod for what it
-// contains, and not for a quota that is used up.
+// refusesPod reports whether the API server refused a Pod because of its content, and not
+// because a quota is used up.
 func refusesPod(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !temporary(err)
 }
 
-// warnOnce logs that the cluster refuses a template, once for each message.
+// warnOnce logs that the cluster refuses a template, unless the last warning had the same
+// message.
 func (e *Executor) warnOnce(err error) {
-	text := shortened(err.Error())
-	e.checked.mu.Lock()
-	defer e.checked.mu.Unlock()
-	if e.checked.warned != text {
-		e.checked.warned = text
-		e.log.Warn("the cluster refuses Pods with the pod_template: jobs will fail", "namespace", e.namespace, "error", text)
+	text := tail(err.Error())
+	e.dryRuns.mu.Lock()
+	defer e.dryRuns.mu.Unlock()
+	if e.dryRuns.lastWarning != text {
+		e.dryRuns.lastWarning = text
+		e.log.Warn("pod_template rejected by the cluster, jobs will fail",
+			"namespace", e.namespace, "error", text)
 	}
 }

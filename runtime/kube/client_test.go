@@ -11,70 +11,73 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-func TestClientFollowsNoRedirect(t *testing.T) {
-	var requests, tokens atomic.Int32
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requests.Add(1)
-		if r.Header.Get("Authorization") != "" {
-			tokens.Add(1)
-		}
-		w.WriteHeader(http.StatusNotFound)
-	}))
-	t.Cleanup(elsewhere.Close)
-	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
-		}))
-		t.Cleanup(server.Close)
-		for name, config := range map[string]*rest.Config{
-			"a token":        {Host: server.URL, BearerToken: "cluster-token"},
-			"no credentials": {Host: server.URL},
-		} {
-			c, err := newClient(config)
-			if err != nil {
-				t.Fatal(err)
+func TestClient(t *testing.T) {
+	t.Run("follows no redirect", func(t *testing.T) {
+		var requests, tokens atomic.Int32
+		elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			requests.Add(1)
+			if r.Header.Get("Authorization") != "" {
+				tokens.Add(1)
 			}
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
-			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
-			_, getErr := c.get(t.Context(), "jobs", "a")
-			_, createErr := c.create(t.Context(), "jobs", pod, false)
-			for call, err := range map[string]error{
-				"get": getErr, "create": createErr, "create of a Secret": c.createObject(t.Context(), secrets, secret, false),
-				"delete":             c.delete(t.Context(), "jobs", "a", "uid", 0),
-				"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a"),
+			w.WriteHeader(http.StatusNotFound)
+		}))
+		t.Cleanup(elsewhere.Close)
+		for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
+			}))
+			t.Cleanup(server.Close)
+			for name, config := range map[string]*rest.Config{
+				"a token":        {Host: server.URL, BearerToken: "cluster-token"},
+				"no credentials": {Host: server.URL},
 			} {
-				if err == nil || absent(err) || !fromProxy(err) {
-					t.Errorf("%s with %s, redirected by %d: %v", call, name, status, err)
+				c, err := newClient(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
+				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
+				_, getErr := c.get(t.Context(), "jobs", "a")
+				_, createErr := c.create(t.Context(), "jobs", pod, false)
+				for call, err := range map[string]error{
+					"get": getErr, "create": createErr,
+					"create of a Secret": c.createObject(t.Context(), secrets, secret, false),
+					"delete":             c.delete(t.Context(), "jobs", "a", "uid", 0),
+					"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a"),
+				} {
+					if err == nil || isNotFound(err) || !fromProxy(err) {
+						t.Errorf("%s with %s, redirected by %d: %v", call, name, status, err)
+					}
 				}
 			}
 		}
-	}
-	if requests.Load() > 0 || tokens.Load() > 0 {
-		t.Errorf("redirects led to %d requests, %d of them with the token", requests.Load(), tokens.Load())
-	}
-}
-
-func TestClientTakesNoPageForSuccess(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		_, _ = w.Write([]byte("<html>Please log in</html>"))
-	}))
-	t.Cleanup(server.Close)
-	c, err := newClient(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
-	_, listErr := c.listObjects(t.Context(), secrets, "jobs", "")
-	for call, err := range map[string]error{
-		"create":          c.createObject(t.Context(), secrets, secret, false),
-		"update":          c.updateObject(t.Context(), secrets, secret),
-		"delete":          c.deleteObject(t.Context(), secrets, "jobs", "a"),
-		"delete of a Pod": c.delete(t.Context(), "jobs", "a", "uid", 0),
-		"list":            listErr,
-	} {
-		if err == nil || absent(err) {
-			t.Errorf("%s: %v", call, err)
+		if requests.Load() > 0 || tokens.Load() > 0 {
+			t.Errorf("redirects led to %d requests, %d of them with the token", requests.Load(), tokens.Load())
 		}
-	}
+	})
+
+	t.Run("HTML page of a proxy is an error", func(t *testing.T) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = w.Write([]byte("<html>Please log in</html>"))
+		}))
+		t.Cleanup(server.Close)
+		c, err := newClient(&rest.Config{Host: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
+		_, listErr := c.listObjects(t.Context(), secrets, "jobs", "")
+		for call, err := range map[string]error{
+			"create":          c.createObject(t.Context(), secrets, secret, false),
+			"update":          c.updateObject(t.Context(), secrets, secret),
+			"delete":          c.deleteObject(t.Context(), secrets, "jobs", "a"),
+			"delete of a Pod": c.delete(t.Context(), "jobs", "a", "uid", 0),
+			"list":            listErr,
+		} {
+			if err == nil || isNotFound(err) {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+	})
 }

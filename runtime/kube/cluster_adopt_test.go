@@ -17,7 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// replicas is a Deployment whose Pods stand for those of agents.
+// replicas is a Deployment whose Pods represent agents.
 type replicas struct {
 	n    *kubetest.Namespace
 	core *rest.RESTClient
@@ -36,21 +36,22 @@ func newReplicas(t *testing.T, n *kubetest.Namespace) *replicas {
 				Spec: corev1.PodSpec{
 					TerminationGracePeriodSeconds: new(int64(1)),
 					Containers: []corev1.Container{{
-						Name: "agent", Image: kubetest.BaseImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "3600"},
+						Name: "agent", Image: kubetest.BaseImage, ImagePullPolicy: corev1.PullNever,
+						Command: []string{"sleep", "3600"},
 					}},
 				},
 			},
 		},
 	}
 	apps := kubetest.Client(t, n.Admin, appsv1.SchemeGroupVersion)
-	if err := apps.Post().Namespace(n.Name).Resource("deployments").Body(deployment).Do(t.Context()).Error(); err != nil {
+	err := apps.Post().Namespace(n.Name).Resource("deployments").Body(deployment).Do(t.Context()).Error()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return &replicas{n: n, core: kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)}
 }
 
-// await waits until there are two Pods that are not being deleted, and returns their
-// names.
+// await blocks until two Pods run and are not being deleted, and returns their names.
 func (r *replicas) await(t *testing.T) []string {
 	t.Helper()
 	limit := time.After(2 * time.Minute) // on a busy node
@@ -88,8 +89,7 @@ func (r *replicas) delete(t *testing.T, name string) {
 	}
 }
 
-// agent returns an executor of the agent in a Pod, with the rights of the documented
-// Role.
+// agent returns an executor of an agent in a Pod, with the rights of the documented Role.
 func (r *replicas) agent(t *testing.T, pod string) *Executor {
 	t.Helper()
 	cluster, err := New(Options{
@@ -99,15 +99,15 @@ func (r *replicas) agent(t *testing.T, pod string) *Executor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.Identify(t.Context()); err != nil || !cluster.selfNow().known() {
-		t.Fatalf("identify: %v, %+v", err, cluster.selfNow())
+	if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
+		t.Fatalf("identify: %v, %+v", err, cluster.currentSelf())
 	}
 	e := cluster.Executor("")
 	t.Cleanup(e.Close)
 	return e
 }
 
-func TestAdoptOnACluster(t *testing.T) {
+func TestAdoptOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
 	deployment := newReplicas(t, n)
@@ -117,8 +117,8 @@ func TestAdoptOnACluster(t *testing.T) {
 		t.Fatalf("the groups are %s and %s, want %s", first.self.group, second.self.group, want)
 	}
 
-	// A job that runs, and ten that wait for a node, which nothing changes meanwhile.
-	id, log, err := startOn(t, n, first, func(job *runtime.Job) { job.ID = "running" })
+	// Start one job, and create ten whose Pods stay pending.
+	id, log, err := startJob(t, n, first, func(job *runtime.Job) { job.ID = "running" })
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
@@ -126,8 +126,8 @@ func TestAdoptOnACluster(t *testing.T) {
 	for i := range 10 {
 		job := testJob()
 		job.ID = fmt.Sprint("waiting-", i)
-		place(job)
-		job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"nodeSelector": {"disk": "none"}}}`)
+		useTestImages(job)
+		job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {"nodeSelector": {"disk": "none"}}}`)
 		pod, err := podOf(job, newName(), first.podSettings())
 		if err != nil {
 			t.Fatal(err)
@@ -139,12 +139,12 @@ func TestAdoptOnACluster(t *testing.T) {
 		want = append(want, job.ID)
 	}
 	sees := func(e *Executor) {
-		seen(t, e, "all jobs", func(all map[string]*state) bool { return len(all) == len(want) })
+		awaitState(t, e, "all jobs", func(all map[string]*state) bool { return len(all) == len(want) })
 	}
 	sees(second)
 	wantAdopted(t, second)
 
-	// The agent is deleted. The other one and the new one adopt at the same time.
+	// Delete the agent. Its replacement and the other agent adopt concurrently.
 	deployment.delete(t, pods[0])
 	pods = slices.DeleteFunc(deployment.await(t), func(pod string) bool { return pod == pods[1] })
 	third := deployment.agent(t, pods[0])
@@ -171,16 +171,16 @@ func TestAdoptOnACluster(t *testing.T) {
 		}
 	}
 
-	// The job that runs goes on until the agent that adopted it ends it.
+	// The running job continues until its new agent removes it.
 	attends := second
 	if slices.Contains(got[1], "running") {
 		attends = third
 	}
-	ended := waiting(t, attends, id)
+	ended := startWait(t, attends, id)
 	if err := attends.Remove(t.Context(), id, time.Second); err != nil {
 		t.Error(err)
 	}
-	if exit := receive(t, ended); exit.Code == runtime.CodeSucceeded {
-		t.Errorf("the job ended with %+v", exit)
+	if exit := awaitExit(t, ended); exit.Code == runtime.CodeSucceeded {
+		t.Errorf("got exit %+v", exit)
 	}
 }

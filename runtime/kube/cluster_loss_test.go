@@ -24,11 +24,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// clusterLimit is how long anything may take on the real cluster while other tests
-// use it.
+// clusterLimit is the timeout for all operations on the real cluster, which other tests use
+// too.
 const clusterLimit = 3 * time.Minute
 
-// admin makes calls as the administrator of the real cluster.
+// admin sends requests as the administrator of the real cluster.
 type admin struct {
 	t    *testing.T
 	n    *kubetest.Namespace
@@ -39,7 +39,7 @@ func adminOf(t *testing.T, n *kubetest.Namespace) *admin {
 	return &admin{t, n, kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)}
 }
 
-// do makes a call with an object in JSON, of any API group, and returns its answer.
+// do sends a request with an object in JSON, of any API group, and returns the response.
 func (a *admin) do(method, path string, object any) []byte {
 	a.t.Helper()
 	request := a.core.Verb(method).AbsPath(path)
@@ -64,19 +64,19 @@ func (a *admin) do(method, path string, object any) []byte {
 	return answer
 }
 
-// path returns the path of something in the namespace.
+// path returns the path of an object in the namespace.
 func (a *admin) path(parts ...string) string {
 	return "/api/v1/namespaces/" + a.n.Name + "/" + strings.Join(parts, "/")
 }
 
-// create creates an object that is not in the namespace, and removes it at the end.
+// create creates an object outside of the namespace, and deletes it at the end.
 func (a *admin) create(path, name string, object any) {
 	a.t.Helper()
 	a.do(http.MethodPost, path, object)
 	a.t.Cleanup(func() { a.do(http.MethodDelete, path+"/"+name, nil) })
 }
 
-// pod waits until a Pod is as wanted, and returns it.
+// pod blocks until a Pod meets the condition, and returns it.
 func (a *admin) pod(name, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
@@ -90,14 +90,14 @@ func (a *admin) pod(name, what string, wanted func(*corev1.Pod) bool) *corev1.Po
 		if wanted(&pod) {
 			return &pod
 		}
-		pause(ctx, 100*time.Millisecond)
+		sleep(ctx, 100*time.Millisecond)
 	}
 }
 
-// values is an object in JSON.
+// values is a JSON object.
 type values = map[string]any
 
-// finish waits for a job's end and removes its Pod.
+// finish waits for the end of a job and removes its Pod.
 func finish(t *testing.T, e *Executor, id string, ended <-chan runtime.Exit) runtime.Exit {
 	t.Helper()
 	var exit runtime.Exit
@@ -112,14 +112,14 @@ func finish(t *testing.T, e *Executor, id string, ended <-chan runtime.Exit) run
 	return exit
 }
 
-// TestPreemptionOnACluster runs a job until the scheduler needs its place.
-func TestPreemptionOnACluster(t *testing.T) {
+// TestWaitPreemptionOnCluster runs a job until a Pod of higher priority preempts it.
+func TestWaitPreemptionOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
-	a, e := adminOf(t, n), open(t, n.Agent, n.Name)
+	a, e := adminOf(t, n), openExecutor(t, n.Agent, n.Name)
 
-	// The node has one of a resource that only this test knows, so that no other Pod
-	// is in the way. The job uses it, until a Pod of a higher priority needs it.
+	// Give the node one unit of a resource that no other Pod uses. The job uses it, until a
+	// Pod of higher priority needs it.
 	what := "cmwa.test/" + n.Name
 	nodes := corev1.NodeList{}
 	if err := a.core.Get().Resource("nodes").Do(t.Context()).Into(&nodes); err != nil {
@@ -138,16 +138,17 @@ func TestPreemptionOnACluster(t *testing.T) {
 	offer("1")
 	t.Cleanup(func() { offer(nil) })
 	uses := values{"limits": values{what: "1"}}
-	id, log, err := startOn(t, n, e, func(job *runtime.Job) {
+	id, log, err := startJob(t, n, e, func(job *runtime.Job) {
 		main := values{"name": mainContainer, "imagePullPolicy": "Never", "resources": uses}
-		job.Tuning.Place.Kubernetes.Template, _ = json.Marshal(values{"spec": values{"containers": []values{main}}})
+		job.Tuning.Instance.Kubernetes.Template, _ = json.Marshal(values{"spec": values{"containers": []values{main}}})
 	})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
-	ended := waiting(t, e, id)
+	ended := startWait(t, e, id)
 	a.create("/apis/scheduling.k8s.io/v1/priorityclasses", n.Name, values{
-		"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": values{"name": n.Name}, "value": 1000,
+		"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+		"metadata": values{"name": n.Name}, "value": 1000,
 	})
 	a.do(http.MethodPost, a.path("pods"), values{
 		"apiVersion": "v1", "kind": "Pod", "metadata": values{"name": "important"},
@@ -162,12 +163,12 @@ func TestPreemptionOnACluster(t *testing.T) {
 	}
 }
 
-// refusal waits until admission knows of an object that makes it refuse a job's Pod,
-// and returns what Check reports then.
-func refusal(t *testing.T, e *Executor, change func(*runtime.Job)) error {
+// awaitRejection blocks until the cluster refuses the Pod of a job, and returns the error
+// of Check.
+func awaitRejection(t *testing.T, e *Executor, change func(*runtime.Job)) error {
 	t.Helper()
 	job := testJob()
-	place(job)
+	useTestImages(job)
 	change(job)
 	ctx, cancel := context.WithTimeout(t.Context(), clusterLimit)
 	defer cancel()
@@ -175,13 +176,13 @@ func refusal(t *testing.T, e *Executor, change func(*runtime.Job)) error {
 		if err := e.Check(ctx, job.Tuning); err != nil {
 			return err
 		}
-		e.checked.at = time.Time{} // or the result would count for a minute
-		pause(ctx, 100*time.Millisecond)
+		e.dryRuns.checkedAt = time.Time{} // otherwise the result stays valid for a minute
+		sleep(ctx, 100*time.Millisecond)
 	}
 }
 
-// TestRefusalsOnACluster meets what admission refuses.
-func TestRefusalsOnACluster(t *testing.T) {
+// TestCheckAdmissionOnCluster tests rejections by admission.
+func TestCheckAdmissionOnCluster(t *testing.T) {
 	quantities := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
@@ -190,7 +191,8 @@ func TestRefusalsOnACluster(t *testing.T) {
 		return func(a *admin) {
 			a.do(http.MethodPost, a.path("limitranges"), &corev1.LimitRange{
 				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "LimitRange"},
-				ObjectMeta: metav1.ObjectMeta{Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
+				ObjectMeta: metav1.ObjectMeta{Name: "limits"},
+				Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
 			})
 		}
 	}
@@ -205,61 +207,66 @@ func TestRefusalsOnACluster(t *testing.T) {
 					"pod-security.kubernetes.io/enforce": "restricted",
 				}}})
 			},
-			template(`{"spec": {"containers": [{"name": "pulumi-workflow", "securityContext": {"privileged": true}}]}}`),
+			template(`{"spec": {"containers": [
+				{"name": "pulumi-workflow", "securityContext": {"privileged": true}}]}}`),
 			[]string{`violates PodSecurity "restricted:latest": privileged`, "set security contexts in pod_template"},
 		},
 		"LimitRange with a default limit": {
 			limitRange(corev1.LimitRangeItem{Default: quantities("100m"), DefaultRequest: quantities("50m")}),
-			func(job *runtime.Job) { job.Tuning.Place.Kubernetes.CPU = "500m" },
+			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.CPU = "500m" },
 			[]string{"must be less than or equal to cpu limit", "check kubernetes.* and pod_template"},
 		},
 		"LimitRange with a minimum": {
 			limitRange(corev1.LimitRangeItem{Min: quantities("200m")}),
-			func(job *runtime.Job) { job.Tuning.Place.Kubernetes.CPU = "100m" },
-			[]string{"minimum cpu usage per Container is 200m", "a LimitRange of namespace", "change kubernetes.cpu and kubernetes.memory"},
+			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.CPU = "100m" },
+			[]string{
+				"minimum cpu usage per Container is 200m", "a LimitRange of namespace",
+				"change kubernetes.cpu and kubernetes.memory",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := onCluster(t)
-			e, a := open(t, n.Agent, n.Name), adminOf(t, n)
+			e, a := openExecutor(t, n.Agent, n.Name), adminOf(t, n)
 			c.set(a)
 
-			if err := refusal(t, e, c.change); !strings.Contains(err.Error(), c.want[0]) {
-				t.Errorf("the check returns %v", err)
+			if err := awaitRejection(t, e, c.change); !strings.Contains(err.Error(), c.want[0]) {
+				t.Errorf("Check: got %v", err)
 			}
-			_, log, err := startOn(t, n, e, c.change)
+			_, log, err := startJob(t, n, e, c.change)
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log, want) {
-					t.Errorf("got %v, want %q; step 0 has\n%s", err, want, log)
+					t.Errorf("got %v, want %q; log of step 0:\n%s", err, want, log)
 				}
 			}
 		})
 	}
 }
 
-// TestWarningOnACluster gives the agent the right to read events.
-func TestWarningOnACluster(t *testing.T) {
+// TestNewestWarningOnCluster grants the agent the right to list events.
+func TestNewestWarningOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
 	n.Grant(t, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}})
-	e := open(t, n.Agent, n.Name)
-	_, log, err := startOn(t, n, e, func(job *runtime.Job) {
-		job.Tuning.Place.Kubernetes.StartTimeout = 12 * time.Second
-		template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [{"name": "pulumi-workflow",
-			"imagePullPolicy": "Never", "volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`)(job)
+	e := openExecutor(t, n.Agent, n.Name)
+	_, log, err := startJob(t, n, e, func(job *runtime.Job) {
+		job.Tuning.Instance.Kubernetes.StartTimeout = 12 * time.Second
+		template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
+			{"name": "pulumi-workflow", "imagePullPolicy": "Never",
+				"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`)(job)
 	})
 	const want = `FailedMount: MountVolume.SetUp failed for volume "none" : configmap "none" not found`
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log, want) {
-		t.Errorf("got %v, want %q; step 0 has\n%s", err, want, log)
+		t.Errorf("got %v, want %q; log of step 0:\n%s", err, want, log)
 	}
 }
 
-// TestManyPodsOnACluster runs twenty jobs at once.
-func TestManyPodsOnACluster(t *testing.T) {
+// TestExecutorManyPodsOnCluster runs twenty jobs at once.
+func TestExecutorManyPodsOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
-	e := open(t, n.Agent, n.Name)
+	e := openExecutor(t, n.Agent, n.Name)
 	const jobs = 20
 	service := runtimetest.NewService()
 	url := serve(t, n.HostAddress(t), service)
@@ -268,24 +275,25 @@ func TestManyPodsOnACluster(t *testing.T) {
 	for i := range jobs {
 		job := testJob()
 		job.ID, job.Definition, job.Service = fmt.Sprintf("job-%d-%s", i, n.Name), runtimetest.Definition("true"), url
-		place(job)
-		job.Tuning.Place.Kubernetes.StartTimeout = clusterLimit
+		useTestImages(job)
+		job.Tuning.Instance.Kubernetes.StartTimeout = clusterLimit
 		service.Add(job)
 		group.Go(func() {
-			id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.Offer(job)))
+			id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
 			if err != nil {
 				t.Errorf("start: %v\n%s", err, service.Record(job.ID).Text(0))
 				return
 			}
 			exit, err := e.Wait(t.Context(), id)
-			if err := errors.Join(err, e.Remove(t.Context(), id, 0)); err != nil || exit.Code != runtime.CodeSucceeded {
-				t.Errorf("the job ended with %+v, %v", exit, err)
+			if err := errors.Join(err, e.Remove(t.Context(), id, 0)); err != nil ||
+				exit.Code != runtime.CodeSucceeded {
+				t.Errorf("got exit %+v, %v", exit, err)
 			}
 		})
 	}
 	group.Wait()
 	t.Logf("%d jobs at once took %s", jobs, time.Since(began).Round(100*time.Millisecond))
 	if bad := service.Violations(); len(bad) > 0 {
-		t.Errorf("calls that a service refuses: %q", bad)
+		t.Errorf("invalid requests to the service: %q", bad)
 	}
 }

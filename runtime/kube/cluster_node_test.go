@@ -22,15 +22,14 @@ const (
 	leasePath = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 )
 
-// fakeNode is a node that exists in the API only: the test does what its kubelet
-// would.
+// fakeNode is a node that exists only in the API: the test replaces its kubelet.
 type fakeNode struct {
 	*admin
 	name string
-	lose func() // ends the reports
+	lose func() // stops the reports
 }
 
-// newFakeNode makes a node that is ready, and reports until it is lost.
+// newFakeNode creates a node that is ready and reports until it is lost.
 func newFakeNode(a *admin) *fakeNode {
 	a.t.Helper()
 	n := &fakeNode{admin: a, name: a.n.Name + "-lost"}
@@ -55,7 +54,7 @@ func newFakeNode(a *admin) *fakeNode {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for pause(ctx, 2*time.Second) {
+		for sleep(ctx, 2*time.Second) {
 			renewed := fmt.Appendf(nil, `{"spec": {"renewTime": %q}}`, microsecond())
 			_ = a.core.Patch(types.MergePatchType).AbsPath(leasePath, n.name).Body(renewed).Do(ctx).Error()
 		}
@@ -68,12 +67,12 @@ func newFakeNode(a *admin) *fakeNode {
 	return n
 }
 
-// second and microsecond return the time as metadata and leases have it.
+// second and microsecond return the current time in the formats of metadata and leases.
 func second() string      { return time.Now().UTC().Format(time.RFC3339) }
 func microsecond() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000000Z") }
 
-// run runs a job's Pod: the init container reports a key, and the job's container
-// runs when it has the handoff.
+// run simulates the Pod of a job: the init container reports a key, and the job's container
+// starts when the Pod has the handoff.
 func (n *fakeNode) run(pod string) {
 	n.t.Helper()
 	_, public, err := handoff.NewKey()
@@ -105,19 +104,19 @@ func (n *fakeNode) run(pod string) {
 	})
 }
 
-// place lets a job run on the node, and nowhere else.
+// place makes a job run only on this node.
 func (n *fakeNode) place(job *runtime.Job) {
-	job.Tuning.Place.Kubernetes.Template = fmt.Appendf(nil, `{"spec": {"nodeSelector": {%q: %q}, "tolerations": [
+	job.Tuning.Instance.Kubernetes.Template = fmt.Appendf(nil, `{"spec": {"nodeSelector": {%q: %q}, "tolerations": [
 		{"key": %q, "operator": "Exists"}, {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]}}`,
 		nodeTaint, n.n.Name, nodeTaint)
 }
 
-// loseNode starts a job on a node that reports nothing afterwards. The function that
-// it returns waits until the cluster's own controller has noticed that, which takes it
-// some 50 seconds, and checks what becomes of the job.
+// loseNode starts a job on a node that then stops its reports. The returned function waits
+// until the cluster's node controller notices, which takes about 50 seconds, and checks the
+// end of the job.
 func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 	t.Helper()
-	e := open(t, n.Agent, n.Name)
+	e := openExecutor(t, n.Agent, n.Name)
 	e.lostLimit = 2 * time.Second
 	node := newFakeNode(adminOf(t, n))
 
@@ -127,7 +126,7 @@ func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 	started, jobs := make(chan struct{}), make(chan string, 1)
 	go func() {
 		defer close(started)
-		id, log, err = startOn(t, n, e, func(job *runtime.Job) {
+		id, log, err = startJob(t, n, e, func(job *runtime.Job) {
 			node.place(job)
 			jobs <- job.ID
 		})
@@ -140,12 +139,12 @@ func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 		t.Fatalf("%v\n%s", err, log)
 	}
 
-	// The node reports no more.
-	ended := waiting(t, e, id)
+	// Stop the reports of the node.
+	ended := startWait(t, e, id)
 	node.lose()
 	return func(t *testing.T) {
 		exit := finish(t, e, id, ended)
-		if exit.Code != never || exit.Reason != "node "+node.name+" has not reported for 2s" {
+		if exit.Code != noExitCode || exit.Reason != "node "+node.name+" has not reported for 2s" {
 			t.Errorf("got %+v", exit)
 		}
 		err := node.core.Get().Namespace(n.Name).Resource("pods").Name(pod).Do(t.Context()).Error()
@@ -170,6 +169,6 @@ func (a *admin) podOf(job string) string {
 		if len(list.Items) > 0 {
 			return list.Items[0].Name
 		}
-		pause(ctx, 100*time.Millisecond)
+		sleep(ctx, 100*time.Millisecond)
 	}
 }

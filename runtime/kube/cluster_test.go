@@ -23,9 +23,9 @@ func onCluster(t *testing.T) *kubetest.Namespace {
 	return n
 }
 
-// open makes an executor for Pods of every agent, with the rights of the
+// openExecutor returns an executor for the Pods of all agents, with the rights of the
 // documented Role.
-func open(t *testing.T, config *rest.Config, namespace string) *Executor {
+func openExecutor(t *testing.T, config *rest.Config, namespace string) *Executor {
 	t.Helper()
 	cluster, err := New(Options{
 		RunnerDirectory: runnerDirectory,
@@ -40,31 +40,33 @@ func open(t *testing.T, config *rest.Config, namespace string) *Executor {
 	return e
 }
 
-// place sets what every job of the cluster needs.
-func place(job *runtime.Job) {
+// useTestImages sets the images and limits of a job on the cluster.
+func useTestImages(job *runtime.Job) {
 	job.Definition.Image.Reference = kubetest.BaseImage
-	job.Tuning.Place.Kubernetes.ImagePullPolicy = "Never"
-	job.Tuning.Place.Kubernetes.StartTimeout = clusterLimit
-	job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
+	job.Tuning.Instance.Kubernetes.ImagePullPolicy = "Never"
+	job.Tuning.Instance.Kubernetes.StartTimeout = clusterLimit
+	job.Tuning.Instance.Kubernetes.Template = []byte(
+		`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
 }
 
-func TestConformanceOnACluster(t *testing.T) {
+func TestExecutorOnCluster(t *testing.T) {
+	t.Parallel()
 	n := onCluster(t)
 	runtimetest.Conform(t, runtimetest.Harness{
-		New: func(t *testing.T) runtime.Executor { return open(t, n.Agent, n.Name) },
+		New: func(t *testing.T) runtime.Executor { return openExecutor(t, n.Agent, n.Name) },
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
-			place(job)
+			useTestImages(job)
 			switch work {
-			case runtimetest.Hopeless:
+			case runtimetest.BadJob:
 				job.Definition.Image.Reference = "cmwa-test/missing:1"
-				job.Tuning.Place.Kubernetes.StartTimeout = 10 * time.Second
-			case runtimetest.Misset:
-				job.Tuning.Place.Kubernetes.ServiceAccount = "missing"
+				job.Tuning.Instance.Kubernetes.StartTimeout = 10 * time.Second
+			case runtimetest.Misconfigured:
+				job.Tuning.Instance.Kubernetes.ServiceAccount = "missing"
 			}
 		},
-		Own:     true,
-		Host:    n.HostAddress(t),
-		Left:    func(t *testing.T, job *runtime.Job) []string { return leftIn(t, n, job) },
-		Exposed: func(t *testing.T, job *runtime.Job, id string) string { return exposedIn(t, n, id) },
+		BadJobs:   true,
+		Host:      n.HostAddress(t),
+		Leftovers: func(t *testing.T, job *runtime.Job) []string { return podsOfJob(t, n, job) },
+		Exposed:   func(t *testing.T, job *runtime.Job, id string) string { return readableText(t, n, id) },
 	})
 }

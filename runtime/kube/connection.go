@@ -14,19 +14,20 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// namespaceFile is where a Pod finds the name of its own namespace.
+// namespaceFile contains the name of a Pod's own namespace.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// connection returns how to reach the API server, and the namespace that is meant
-// when none is named. Without a context and KUBECONFIG, a Pod uses its own service
-// account and namespace. Otherwise it is the context, or the current one, of the
-// kubeconfig that KUBECONFIG or ~/.kube/config names. InPod is whether it is the
-// cluster of the Pod that the agent runs in.
+// connection returns the configuration of the client, and the default namespace:
+//
+//   - those of the Pod's service account, if the agent runs in a Pod and neither a context
+//     nor KUBECONFIG is set. Then inPod is true.
+//   - otherwise those of the context, or of the current context, of the kubeconfig. Its
+//     files are those in KUBECONFIG, or ~/.kube/config.
 func connection(
 	lookup func(string) (string, bool), context string,
 ) (_ *rest.Config, namespace string, inPod bool, _ error) {
-	variable, _ := lookup("KUBECONFIG")
-	if variable == "" && context == "" {
+	kubeconfig, _ := lookup("KUBECONFIG")
+	if kubeconfig == "" && context == "" {
 		config, err := rest.InClusterConfig()
 		if err == nil {
 			namespace, err := ownNamespace(lookup)
@@ -36,30 +37,30 @@ func connection(
 			return nil, "", false, fmt.Errorf("use the service account of this Pod: %w", err)
 		}
 	}
-	config, namespace, err := fromKubeconfig(lookup, variable, context)
+	config, namespace, err := fromKubeconfig(lookup, kubeconfig, context)
 	return config, namespace, false, err
 }
 
-// fromKubeconfig returns how to reach the API server of a context, empty is the
-// current one, and the namespace of that. Variable is the value of KUBECONFIG: files
-// that are merged.
+// fromKubeconfig returns the configuration and the namespace of a context; the empty string
+// selects the current context. The argument kubeconfig is the value of KUBECONFIG: a list
+// of files that are merged.
 func fromKubeconfig(
-	lookup func(string) (string, bool), variable, context string,
+	lookup func(string) (string, bool), kubeconfig, context string,
 ) (*rest.Config, string, error) {
-	// Find the files. A missing one is ignored, as kubectl does.
+	// Find the files. Like kubectl, ignore missing ones.
 	home, _ := lookup("HOME")
 	files := []string{filepath.Join(home, ".kube", "config")}
-	if variable != "" {
-		files = slices.DeleteFunc(filepath.SplitList(variable), func(file string) bool { return file == "" })
+	if kubeconfig != "" {
+		files = slices.DeleteFunc(filepath.SplitList(kubeconfig), func(file string) bool { return file == "" })
 	}
-	there := slices.ContainsFunc(files, func(file string) bool {
+	exists := slices.ContainsFunc(files, func(file string) bool {
 		_, err := os.Stat(file)
 		return err == nil
 	})
-	named := strings.Join(files, ", ")
-	if !there {
-		return nil, "", fmt.Errorf("find a Kubernetes cluster: there is no file %s: "+
-			"run the agent in a Pod with a service account, or set KUBECONFIG", named)
+	fileNames := strings.Join(files, ", ")
+	if !exists {
+		return nil, "", fmt.Errorf("find a Kubernetes cluster: %s does not exist: "+
+			"run the agent in a Pod with a service account, or set KUBECONFIG", fileNames)
 	}
 	raw, err := (&clientcmd.ClientConfigLoadingRules{Precedence: files}).Load()
 	if err != nil {
@@ -70,41 +71,41 @@ func fromKubeconfig(
 	if context == "" {
 		context = raw.CurrentContext
 	}
-	known := "it has none"
+	contexts := "it has no contexts"
 	if names := slices.Sorted(maps.Keys(raw.Contexts)); len(names) > 0 {
-		known = "it has " + strings.Join(names, ", ")
+		contexts = "its contexts are " + strings.Join(names, ", ")
 	}
 	if context == "" {
-		return nil, "", fmt.Errorf("%s names no current context: set kubernetes.context; %s", named, known)
+		return nil, "", fmt.Errorf("%s names no current context: set kubernetes.context; %s", fileNames, contexts)
 	}
 	if raw.Contexts[context] == nil {
-		return nil, "", fmt.Errorf("%s has no context %s: change kubernetes.context; %s", named, context, known)
+		return nil, "", fmt.Errorf("%s has no context %s: change kubernetes.context; %s", fileNames, context, contexts)
 	}
 
-	// Use it.
+	// Load its client configuration.
 	loader := clientcmd.NewNonInteractiveClientConfig(*raw, context, &clientcmd.ConfigOverrides{}, nil)
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("use the context %s of %s: %w", context, named, err)
+		return nil, "", fmt.Errorf("use the context %s of %s: %w", context, fileNames, err)
 	}
 	if err := usable(config.AuthProvider); err != nil {
-		return nil, "", fmt.Errorf("use the context %s of %s: %w", context, named, err)
+		return nil, "", fmt.Errorf("use the context %s of %s: %w", context, fileNames, err)
 	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return nil, "", fmt.Errorf("find the namespace of the context %s of %s: %w", context, named, err)
+		return nil, "", fmt.Errorf("find the namespace of the context %s of %s: %w", context, fileNames, err)
 	}
 	return config, namespace, nil
 }
 
-// usable returns an error for credentials of a provider that was once compiled into
-// clients. Programs that a kubeconfig names in exec, their successors, are called by
-// package rest.
+// usable returns an error if a user has credentials of an auth-provider. Only older
+// clients contained these providers. Their successors, the credential plugins (exec), are
+// called by package rest.
 func usable(provider *clientcmdapi.AuthProviderConfig) error {
 	if provider == nil {
 		return nil
 	}
-	return fmt.Errorf("its user has the auth-provider %q, which is not in this program: "+
+	return fmt.Errorf("its user has the auth-provider %q, which this program does not support: "+
 		"use a credential plugin (exec), a token or a client certificate", provider.Name)
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// kubeconfig writes a kubeconfig with two contexts, and returns its path. User is the
-// user of both, in JSON.
+// kubeconfig writes a kubeconfig with two contexts, and returns its path. User is the user
+// of both, in JSON.
 func kubeconfig(t *testing.T, server, current, user string) string {
 	t.Helper()
 	text := `{"apiVersion": "v1", "kind": "Config", "current-context": "` + current + `",
@@ -52,10 +52,12 @@ func TestConnection(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(kubeconfig(t, "https://a", "one", "{}"), filepath.Join(home, ".kube", "config")); err != nil {
+		if err := os.Rename(kubeconfig(t, "https://a", "one", "{}"),
+			filepath.Join(home, ".kube", "config")); err != nil {
 			t.Fatal(err)
 		}
-		if _, namespace, _, err := connection(environ(map[string]string{"HOME": home}), "one"); err != nil || namespace != "jobs" {
+		if _, namespace, _, err := connection(environ(map[string]string{"HOME": home}), "one"); err != nil ||
+			namespace != "jobs" {
 			t.Errorf("got namespace %q, %v", namespace, err)
 		}
 	})
@@ -64,12 +66,18 @@ func TestConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ file, context, want string }{
-		"context that is not there": {path, "three", path + " has no context three: change kubernetes.context; it has arn:aws:eks:mars/two, one"},
-		"no current context":        {kubeconfig(t, "https://a", "", "{}"), "", "names no current context: set kubernetes.context; it has arn:"},
-		"file that is not there":    {"/none", "", "there is no file /none: run the agent in a Pod"},
-		"file that is broken":       {broken, "", "read the kubeconfig: error loading config file \"" + broken},
+		"context that is missing": {
+			path, "three",
+			path + " has no context three: change kubernetes.context; its contexts are arn:aws:eks:mars/two, one",
+		},
+		"no current context": {
+			kubeconfig(t, "https://a", "", "{}"), "",
+			"names no current context: set kubernetes.context; its contexts are arn:",
+		},
+		"file that is missing": {"/none", "", "/none does not exist: run the agent in a Pod"},
+		"file that is broken":  {broken, "", "read the kubeconfig: error loading config file \"" + broken},
 		"user of a removed provider": {kubeconfig(t, "https://a", "one", `{"auth-provider": {"name": "gcp"}}`), "",
-			`auth-provider "gcp", which is not in this program: use a credential plugin (exec)`},
+			`auth-provider "gcp", which this program does not support: use a credential plugin (exec)`},
 	} {
 		_, _, _, err := connection(environ(map[string]string{"KUBECONFIG": c.file}), c.context)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -78,19 +86,22 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// A kubeconfig of most clouds calls a program for the credentials.
-func TestCredentialPluginOnACluster(t *testing.T) {
+// TestConnectionPluginOnCluster uses a credential plugin, as the kubeconfigs of most cloud
+// providers do.
+func TestConnectionPluginOnCluster(t *testing.T) {
 	n := onCluster(t)
 	plugin := filepath.Join(t.TempDir(), "plugin")
-	script := "#!/bin/sh\necho '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \"status\": {\"token\": \"" +
-		n.Agent.BearerToken + "\"}}'\n"
+	script := "#!/bin/sh\necho '" + `{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", ` +
+		`"status": {"token": "` + n.Agent.BearerToken + `"}}` + "'\n"
 	if err := os.WriteFile(plugin, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	path := kubeconfig(t, n.Agent.Host, "one",
-		`{"exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "`+plugin+`"}}`)
+		`{"exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "`+plugin+
+			`"}}`)
 	cluster, err := New(Options{
-		Environ: func(name string) (string, bool) { return path, name == "KUBECONFIG" }, Context: "arn:aws:eks:mars/two",
+		Environ:         func(name string) (string, bool) { return path, name == "KUBECONFIG" },
+		Context:         "arn:aws:eks:mars/two",
 		RunnerDirectory: runnerDirectory, Image: agentImage, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -99,6 +110,6 @@ func TestCredentialPluginOnACluster(t *testing.T) {
 	e := cluster.Executor(n.Name)
 	t.Cleanup(e.Close)
 	if err := e.Check(t.Context(), runtime.Tuning{}); err != nil {
-		t.Errorf("the check returns %v", err)
+		t.Errorf("Check: got %v", err)
 	}
 }

@@ -12,25 +12,24 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
-// Values of kubernetes.handoff. Empty is sealed.
+// Values of kubernetes.handoff. The empty value means sealed.
 const (
 	handoffSecret    = "secret"
 	handoffConfigMap = "configmap"
 )
 
-// largeHandoff is the size in bytes from which a sealed handoff is sent in a
-// ConfigMap: one that is shorter fits into an annotation however badly it
-// compresses.
+// largeHandoff is the size in bytes above which a sealed handoff is sent in a ConfigMap. A
+// smaller one fits into an annotation even if it does not compress.
 const largeHandoff = 160 << 10
 
-// delivery is how a handoff reaches its Pod. The zero value is the default: sealed
-// to the key of the Pod, in an annotation.
+// delivery is how a handoff reaches its Pod. The zero value is the default: sealed to the
+// key of the Pod, in an annotation.
 type delivery struct {
-	resource string // of the object that carries it; empty is an annotation of the Pod
-	packed   bool   // it is not sealed, and there before the Pod
+	resource string // of the object that carries it; empty for an annotation of the Pod
+	packed   bool   // not sealed, and created before the Pod
 }
 
-// deliveryOf returns how a handoff of so many bytes is sent, with the value of
+// deliveryOf returns how a handoff of this size in bytes is sent. Setting is the value of
 // kubernetes.handoff.
 func deliveryOf(setting string, size int) delivery {
 	switch {
@@ -47,11 +46,11 @@ func deliveryOf(setting string, size int) delivery {
 // objectOf returns the name of the object that carries the handoff of a Pod.
 func objectOf(pod string) string { return pod + "-handoff" }
 
-// volume returns the volume from which the runner of a Pod reads its handoff. What
-// it names is optional, because the object is deleted when the runner has read it:
-// after a restart of the kubelet, the end of a Pod with a mandatory volume that is
-// missing is not reported.
+// volume returns the volume from which the runner reads its handoff. The object in it is
+// optional, because it is deleted when the runner has read it: after a restart of the
+// kubelet, the end of a Pod with a missing mandatory volume is not reported.
 func (d delivery) volume(pod string) corev1.Volume {
+	// The files with the recipient come from the Pod.
 	v := corev1.Volume{Name: handoffVolume}
 	recipient := []corev1.DownwardAPIVolumeFile{
 		downwardFile(handoff.PodFile, "metadata.uid"),
@@ -59,10 +58,14 @@ func (d delivery) volume(pod string) corev1.Volume {
 		downwardFile(handoff.GenerationFile, "metadata.labels['"+labelGeneration+"']"),
 	}
 	only := func(name string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: name, Path: name}} }
+
+	// The file with the handoff comes from the Pod or from an object.
 	switch d {
 	case delivery{}:
 		sealed := downwardFile(handoff.SealedFile, "metadata.annotations['"+annotationHandoff+"']")
-		v.DownwardAPI = &corev1.DownwardAPIVolumeSource{Items: append([]corev1.DownwardAPIVolumeFile{sealed}, recipient...)}
+		v.DownwardAPI = &corev1.DownwardAPIVolumeSource{
+			Items: append([]corev1.DownwardAPIVolumeFile{sealed}, recipient...),
+		}
 	case delivery{secrets, true}:
 		v.Secret = &corev1.SecretVolumeSource{
 			SecretName: objectOf(pod), Optional: new(true), Items: only(handoff.PackedFile),
@@ -84,15 +87,14 @@ func (d delivery) volume(pod string) corev1.Volume {
 	return v
 }
 
-// downwardFile is a file with the value of a field of the Pod.
+// downwardFile returns a file that contains a field of the Pod.
 func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
 	return corev1.DownwardAPIVolumeFile{
 		Path: name, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: field},
 	}
 }
 
-// arguments returns the arguments with which the runner, which lies in a folder,
-// receives the handoff.
+// arguments returns the arguments for the runner in the folder.
 func (d delivery) arguments(folder string) []string {
 	if d.packed {
 		return []string{"--handoff", path.Join(handoffFolder, handoff.PackedFile)}
@@ -103,17 +105,17 @@ func (d delivery) arguments(folder string) []string {
 	}
 }
 
-// mark returns the value of the handoff's annotation when an object carries the
+// annotationValue returns the value of the handoff's annotation if an object carries the
 // handoff.
-func (d delivery) mark() string { return carriedBy + d.resource }
+func (d delivery) annotationValue() string { return carrierPrefix + d.resource }
 
-// carriedBy begins the value of the handoff's annotation when an object carries the
-// handoff. The name of its resource follows. It is no base64, which a sealed handoff
-// is.
-const carriedBy = "in "
+// carrierPrefix is the prefix of the handoff's annotation if an object carries the handoff.
+// The name of the resource follows. The prefix is not valid base64, so the value cannot be
+// a sealed handoff.
+const carrierPrefix = "in "
 
-// carrierOf returns the resource of the object that carries the handoff of a Pod;
-// empty if none does.
+// carrierOf returns the resource of the object that carries the handoff of a Pod, or the
+// empty string if there is none.
 func carrierOf(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		switch {
@@ -139,13 +141,13 @@ func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
 	}
 }
 
-// deliver creates the object with a handoff that is not sealed, before the Pod: then
-// its file is there when the job's container starts, on every node.
-func (s *starting) deliver(ctx context.Context, pod string) error {
+// createPacked creates the object with a handoff that is not sealed. It does so before the
+// create of the Pod, so that the file exists on every node when the job's container starts.
+func (s *starting) createPacked(ctx context.Context, pod string) error {
 	e := s.executor
-	s.setup.Say("The job is sent in an entry of %s, %s, which is deleted when the runner has read it",
+	s.setup.Log("The job is sent in %s/%s, which is deleted when the runner has read it",
 		s.delivery.resource, objectOf(pod))
-	text, err := s.setup.Handover(ctx, e.root(pod))
+	text, err := s.setup.Handoff(ctx, e.root(pod))
 	if err != nil {
 		return err
 	}
@@ -154,31 +156,31 @@ func (s *starting) deliver(ctx context.Context, pod string) error {
 		return sendError(err)
 	}
 	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), packed)
-	s.carried = true
-	refusals := doubt{limit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline, refusals); err != nil {
+	s.objectTried = true
+	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
+	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline, retries); err != nil {
 		return e.explainObject("create", s.delivery.resource, err)
 	}
-	s.tried, s.sent = true, true
+	s.sendTried, s.sent = true, true
 	return nil
 }
 
-// own makes the cluster delete an object with its Pod, for the case that the agent
-// does not. That it cannot is no reason to fail the job.
-func (e *Executor) own(ctx context.Context, resource string, o object, pod *corev1.Pod) {
-	ctx, cancel := outliving(ctx, callLimit)
+// setOwner makes the Pod the owner of an object, so that the cluster deletes both. If this
+// fails, the job continues: the agent deletes the object too.
+func (e *Executor) setOwner(ctx context.Context, resource string, o object, pod *corev1.Pod) {
+	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
 	o.SetOwnerReferences(ownedBy(pod))
 	if err := e.client.updateObject(ctx, resource, o); err != nil {
-		e.log.Debug("cannot make the Pod the owner of its handoff", "pod", pod.Name, "error", err)
+		e.log.Debug("cannot set owner of handoff", "pod", pod.Name, "error", err)
 	}
 }
 
-// sendError returns the error of a handoff that could not be made ready to be sent.
+// sendError returns the error for a handoff that cannot be packed or sealed.
 func sendError(err error) error {
 	if errors.Is(err, handoff.ErrTooLarge) {
 		return jobFault("send the job to its Pod: %w: shorten the scripts and variables of its deployment settings, "+
-			"or keep what they contain in its repository or in the image", err)
+			"or move their content to its repository or image", err)
 	}
 	return fmt.Errorf("send the job to its Pod: %w", err)
 }

@@ -11,24 +11,23 @@ import (
 )
 
 const (
-	eventsLimit = 10 * time.Second // for the list of a Pod's events
-	maxEvents   = 100              // of one Pod that are read; the API server sorts them by name
+	eventsLimit = 10 * time.Second // timeout for the list of a Pod's events
+	maxEvents   = 100              // most events that are read of one Pod; the API server sorts them by name
 )
 
-// warning returns the newest warning event of a Pod, for a Pod that does not start and
-// whose status does not show why: faults of mounts and sandboxes are
-// in events only. The documented Role has no right on events; without it, the first
-// Pod costs one request and all others none.
-func (e *Executor) warning(ctx context.Context, pod *corev1.Pod) trouble {
+// newestWarning returns the newest warning event of a Pod that does not start and whose
+// status has no reason: faults of mounts and sandboxes are only in events. The documented
+// Role has no right on events. Without it, only the first Pod costs a request.
+func (e *Executor) newestWarning(ctx context.Context, pod *corev1.Pod) cause {
 	if e.pods.noEvents.Load() {
-		return trouble{}
+		return cause{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
 	defer cancel()
-	all, err := e.client.warnings(ctx, e.namespace, string(pod.UID))
+	all, err := e.client.warningEvents(ctx, e.namespace, string(pod.UID))
 	if err != nil {
 		e.pods.noEvents.Store(apierrors.IsForbidden(err) && !fromProxy(err))
-		return trouble{}
+		return cause{}
 	}
 	var newest *corev1.Event
 	for i := range all.Items {
@@ -37,12 +36,12 @@ func (e *Executor) warning(ctx context.Context, pod *corev1.Pod) trouble {
 		}
 	}
 	if newest == nil {
-		return trouble{}
+		return cause{}
 	}
-	return trouble{newest.Reason, beginning(newest.Message)}
+	return cause{newest.Reason, head(newest.Message)}
 }
 
-// lastSeen returns when an event was seen last.
+// lastSeen returns the time of the last occurrence of an event.
 func lastSeen(event *corev1.Event) time.Time {
 	last := event.CreationTimestamp.Time
 	for _, other := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time} {
@@ -56,12 +55,12 @@ func lastSeen(event *corev1.Event) time.Time {
 	return last
 }
 
-// warnings returns the warning events about the object with this uid.
-func (c *client) warnings(ctx context.Context, namespace, uid string) (*corev1.EventList, error) {
+// warningEvents returns the warning events of the object with this uid.
+func (c *client) warningEvents(ctx context.Context, namespace, uid string) (*corev1.EventList, error) {
 	selector := fields.Set{"involvedObject.uid": uid, "type": corev1.EventTypeWarning}
 	options := metav1.ListOptions{FieldSelector: selector.String(), Limit: maxEvents}
 	all := &corev1.EventList{}
-	err := c.rest.Get().Namespace(namespace).Resource("events").VersionedParams(&options, c.parameters).
+	err := c.api.Get().Namespace(namespace).Resource("events").VersionedParams(&options, c.parameters).
 		MaxRetries(0).Do(ctx).Into(all)
 	return all, err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// runnerDirectory is where the runner lies in the Pods of tests.
+// runnerDirectory is the folder of the runner in the Pods of tests.
 const runnerDirectory = "/mnt/pulumi/workflow"
 
 // settingsOf returns the settings of Pods whose runner is copied from an image.
@@ -19,8 +19,8 @@ func settingsOf(image string) podSettings {
 	return podSettings{image: image, runnerDirectory: runnerDirectory}
 }
 
-// leftIn names the Pods of a job, and the processes of its runner.
-func leftIn(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
+// podsOfJob returns the names of a job's Pods.
+func podsOfJob(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
 	t.Helper()
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	var list corev1.PodList
@@ -36,9 +36,9 @@ func leftIn(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
 	return left
 }
 
-// exposedIn is what everyone who may read the namespace can read of a running job,
-// and what processes of the node show.
-func exposedIn(t *testing.T, n *kubetest.Namespace, id string) string {
+// readableText returns everything about a running job that users with read access to the
+// namespace can read, and that processes of the node show.
+func readableText(t *testing.T, n *kubetest.Namespace, id string) string {
 	t.Helper()
 	name, _, _ := parseID(id)
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)

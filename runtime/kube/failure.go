@@ -11,42 +11,42 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// outlook is what can be expected of a Pod that has not started its job.
+// outlook is the expected future of a Pod that has not started its job.
 type outlook int
 
 const (
-	pending outlook = iota // nothing is known to be wrong; this may last as long as what may heal
-	mayHeal                // something is wrong that can end by itself, such as a full cluster
-	stuck                  // something is wrong that ends only if somebody changes the cluster
-	failed                 // the Pod has ended or is about to
+	pending   outlook = iota // no problem is known; may last as long as a transient problem
+	transient                // a problem that can end without a change, such as a full cluster
+	stuck                    // a problem that ends only if a user changes the cluster
+	failed                   // the Pod has ended or is being ended
 )
 
-// verdict is the judgement on a Pod that has not started its job.
-type verdict struct {
-	outlook outlook
-	trouble trouble // as Kubernetes reports it; none if the Pod is pending
-	own     bool    // it is about the image of the job's container
+// diagnosis describes a Pod that has not started its job.
+type diagnosis struct {
+	outlook    outlook
+	cause      cause // as reported by Kubernetes; empty if the Pod is pending
+	imageFault bool  // the cause is the image of the job's container
 }
 
-// String returns the trouble in one line.
-func (v verdict) String() string {
+// String returns the cause in one line.
+func (d diagnosis) String() string {
 	switch {
-	case v.trouble.none():
-		return "the Pod does not start, and its status does not say why: see its events"
-	case v.trouble.message == "":
-		return v.trouble.reason
-	case v.trouble.reason == "" || strings.HasPrefix(v.trouble.message, v.trouble.reason):
-		return v.trouble.message
+	case d.cause.empty():
+		return "the Pod does not start, and its status has no reason: see its events"
+	case d.cause.message == "":
+		return d.cause.reason
+	case d.cause.reason == "" || strings.HasPrefix(d.cause.message, d.cause.reason):
+		return d.cause.message
 	default:
-		return v.trouble.reason + ": " + v.trouble.message
+		return d.cause.reason + ": " + d.cause.message
 	}
 }
 
-// waitingReasons are the reasons of waiting containers that are known. Any other
-// one that is not normal may heal.
+// waitingReasons are the known reasons of waiting containers. Unknown ones are transient,
+// unless they are normal.
 var waitingReasons = map[string]outlook{
-	"ErrImagePull":               mayHeal, // the registry may come back, the image may be pushed
-	"ImagePullBackOff":           mayHeal,
+	"ErrImagePull":               transient, // the registry may recover, or the image may be pushed
+	"ImagePullBackOff":           transient,
 	"ErrImageNeverPull":          stuck,
 	"InvalidImageName":           stuck,
 	"ErrImageInspect":            stuck,
@@ -55,115 +55,116 @@ var waitingReasons = map[string]outlook{
 	"RunContainerError":          stuck,
 }
 
-// imageReasons begin the reasons that are about an image.
+// imageReasons are the prefixes of reasons about images.
 var imageReasons = []string{
 	"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation",
 }
 
 // aboutImage reports whether a reason is about an image.
 func aboutImage(reason string) bool {
-	for _, one := range imageReasons {
-		if strings.HasPrefix(reason, one) {
+	for _, prefix := range imageReasons {
+		if strings.HasPrefix(reason, prefix) {
 			return true
 		}
 	}
 	return false
 }
 
-// judge returns the verdict on a Pod whose job has not started. The more
-// particular reason comes first:
+// diagnose returns why the job of a Pod has not started. It checks, in this order:
 //
-//  1. the status as a whole, such as Evicted, DeadlineExceeded or OutOfcpu
-//  2. a disruption, such as a preemption
-//  3. a deletion
-//  4. the init container of the agent, then those of a template
-//  5. the job's container
-//  6. the scheduler
-//  7. nothing: Kubernetes reports faults of mounts and sandboxes in events only
-func judge(s *state) verdict {
-	status := trouble{s.reason, s.message}
+//  1. the status of the Pod, such as Evicted, DeadlineExceeded or OutOfcpu;
+//  2. a disruption, such as a preemption;
+//  3. a deletion;
+//  4. the init container of the agent, then those of a template;
+//  5. the job's container;
+//  6. the scheduler;
+//  7. otherwise the cause is unknown, because faults of mounts and sandboxes are only in
+//     events.
+func diagnose(s *state) diagnosis {
+	// 1. The status, 2. a disruption, 3. a deletion.
+	status := cause{s.reason, s.message}
 	switch {
-	case s.reason != "": // 1
-		outlook := mayHeal // NodeLost
+	case s.reason != "":
+		outlook := transient // NodeLost
 		if s.phase == corev1.PodFailed {
 			outlook = failed
 		}
-		return verdict{outlook: outlook, trouble: status}
-	case !s.disruption.none(): // 2
-		return verdict{outlook: failed, trouble: s.disruption}
-	case !s.deleted.IsZero(): // 3
-		return verdict{outlook: failed, trouble: trouble{message: deletedText}}
+		return diagnosis{outlook: outlook, cause: status}
+	case !s.disruption.empty():
+		return diagnosis{outlook: failed, cause: s.disruption}
+	case !s.deleted.IsZero():
+		return diagnosis{outlook: failed, cause: cause{message: deletedText}}
 	}
 
-	// 4. Init containers.
+	//  4. Init containers.
 	switch {
 	case s.prepare.ended && s.prepare.code != 0:
-		why := trouble{message: "container " + prepareContainer + " failed: " + s.prepare.ending()}
-		return verdict{outlook: failed, trouble: why}
+		why := cause{message: "container " + prepareContainer + " failed: " + s.prepare.exitText()}
+		return diagnosis{outlook: failed, cause: why}
 	case s.prepare.ended && s.key == "":
-		return verdict{outlook: failed, trouble: trouble{message: "container " + prepareContainer +
+		return diagnosis{outlook: failed, cause: cause{message: "container " + prepareContainer +
 			" reported no key: the image in kubernetes.image must be of this agent's release"}}
 	case !normal(s.prepare.waiting.reason):
 		why := s.prepare.waiting
-		return verdict{
+		return diagnosis{
 			outlook: waitingOutlook(why.reason),
-			trouble: trouble{why.reason, "container " + prepareContainer + ": " + why.message},
+			cause:   cause{why.reason, "container " + prepareContainer + ": " + why.message},
 		}
-	case !s.other.none():
+	case !s.other.empty():
 		outlook := waitingOutlook(s.other.reason)
 		if s.phase == corev1.PodFailed {
 			outlook = failed
 		}
-		return verdict{outlook: outlook, trouble: s.other}
+		return diagnosis{outlook: outlook, cause: s.other}
 	}
 
-	// 5. The job's container.
+	//  5. The job's container.
 	switch {
 	case notExecuted(s.main):
-		return verdict{outlook: failed, trouble: s.main.why, own: true}
+		return diagnosis{outlook: failed, cause: s.main.cause, imageFault: true}
 	case !normal(s.main.waiting.reason):
 		why := s.main.waiting
-		return verdict{outlook: waitingOutlook(why.reason), trouble: why, own: aboutImage(why.reason)}
+		return diagnosis{outlook: waitingOutlook(why.reason), cause: why, imageFault: aboutImage(why.reason)}
 	case s.phase == corev1.PodFailed:
-		return verdict{outlook: failed, trouble: trouble{message: "the Pod failed without a reason"}}
+		return diagnosis{outlook: failed, cause: cause{message: "the Pod failed without a reason"}}
 	}
 
-	// 6. The scheduler, and 7. silence.
-	if !s.unscheduled.none() {
-		return verdict{outlook: mayHeal, trouble: s.unscheduled}
+	//  6. The scheduler. 7. No cause is known.
+	if !s.unscheduled.empty() {
+		return diagnosis{outlook: transient, cause: s.unscheduled}
 	}
-	return verdict{outlook: pending}
+	return diagnosis{outlook: pending}
 }
 
-// deletedText is the reason of a Pod that the agent has not deleted.
-const deletedText = "the Pod was deleted by somebody else"
+// deletedText is the reason of a Pod that was not deleted by the agent.
+const deletedText = "the Pod was deleted by another client"
 
-// waitingOutlook returns what can be expected of a waiting container.
+// waitingOutlook returns the outlook of a waiting container.
 func waitingOutlook(reason string) outlook {
 	if known, ok := waitingReasons[reason]; ok {
 		return known
 	}
-	return mayHeal
+	return transient
 }
 
-// ending returns how a container ended, in one line.
-func (c container) ending() string {
+// exitText returns how a container ended, in one line.
+func (c container) exitText() string {
 	text := fmt.Sprintf("exit code %d", c.code)
-	if c.why.reason != "" && c.why.reason != "Error" && c.why.reason != "Completed" {
-		text = c.why.reason + ", " + text
+	if c.cause.reason != "" && c.cause.reason != "Error" && c.cause.reason != "Completed" {
+		text = c.cause.reason + ", " + text
 	}
-	if c.why.message != "" {
-		text += ": " + c.why.message
+	if c.cause.message != "" {
+		text += ": " + c.cause.message
 	}
 	return text
 }
 
-// maxMessage limits what is shown of a message of Kubernetes, in bytes.
+// maxMessage is the longest part of a message of Kubernetes that is shown, in bytes.
 const maxMessage = 1000
 
-// beginning returns the beginning of a message of Kubernetes, in one line.
-func beginning(message string) string {
-	if len(message) > 4*maxMessage { // so that little is split into fields
+// head returns the first part of a message of Kubernetes, in one line.
+func head(message string) string {
+	if len(message) > 4*maxMessage { // limits the work of oneLine
 		message = message[:4*maxMessage]
 	}
 	text := oneLine(message)
@@ -173,9 +174,9 @@ func beginning(message string) string {
 	return text
 }
 
-// shortened returns the end of a message that may be a container's log, without
-// the lines of the runner's progress, in one line.
-func shortened(message string) string {
+// tail returns the last part of a message that may be a container's log, in one line and
+// without the runner's lines of progress.
+func tail(message string) string {
 	var kept []string
 	for line := range strings.Lines(message) {
 		if !strings.HasPrefix(line, "{") {
@@ -189,55 +190,45 @@ func shortened(message string) string {
 	return text
 }
 
-// never is the exit code of a container that has none.
-const never = -1
+// noExitCode is the exit code of a Pod whose container has none.
+const noExitCode = -1
 
-// exitOf returns how a job's Pod ended. The state of the container decides, and
-// not the phase of the Pod, which follows up to 2.5 seconds later.
+// exitOf returns how a job's Pod ended. It uses the state of the container: the phase of
+// the Pod follows up to 2.5 seconds later.
 func exitOf(s *state) runtime.Exit {
-	if !s.main.ended || notExecuted(s.main) || s.main.why.reason == "ContainerStatusUnknown" {
-		return runtime.Exit{Code: never, Reason: judge(s).String()}
+	if !s.main.ended || notExecuted(s.main) || s.main.cause.reason == "ContainerStatusUnknown" {
+		return runtime.Exit{Code: noExitCode, Reason: diagnose(s).String()}
 	}
 	return runtime.Exit{Code: s.main.code, Reason: endReason(s)}
 }
 
-// endReason returns why a container ended, if that was not the runner's choice.
+// endReason returns why a container ended, unless the runner itself chose the exit code.
 func endReason(s *state) string {
 	code := s.main.code
-	signal := syscall.Signal(code - 128)
 	switch {
 	case code == runtime.CodeFailed || code == runtime.CodeFailedUnreported:
-		// A TERM that the runner has answered. Deletions are left out, because the agent
+		// The runner reported a TERM as a failure. Deletions are ignored, because the agent
 		// itself deletes the Pod of a job that it stops.
-		why := s.ending()
-		if why.none() || why.message == deletedText {
+		cause := s.endCause()
+		if cause.empty() || cause.message == deletedText {
 			return ""
 		}
-		return verdict{trouble: why}.String()
-	case runtime.ChosenCode(code):
+		return diagnosis{cause: cause}.String()
+	case runtime.IsRunnerCode(code):
 		return ""
 	case s.reason != "": // Evicted, DeadlineExceeded
-		return verdict{trouble: trouble{s.reason, s.message}}.String()
-	case !s.disruption.none():
-		return verdict{trouble: s.disruption}.String()
-	case s.main.why.reason == "OOMKilled":
+		return diagnosis{cause: cause{s.reason, s.message}}.String()
+	case !s.disruption.empty():
+		return diagnosis{cause: s.disruption}.String()
+	case s.main.cause.reason == "OOMKilled":
 		return "out of memory"
 	case !s.deleted.IsZero():
 		return deletedText
-	case signal == syscall.SIGKILL:
-		// With cgroup v1, four of ten processes that were killed for want of memory
-		// are reported without the reason OOMKilled.
-		if s.limited {
-			return cmp.Or(s.main.why.message, "killed, probably because it was out of memory")
-		}
-		return cmp.Or(s.main.why.message, "killed")
-	case s.main.why.message != "":
-		return s.main.why.message
-	case signal == syscall.SIGTERM:
-		return "terminated"
-	case signal > 0 && signal < 65:
-		return fmt.Sprintf("ended by signal %d (%v)", int(signal), signal)
+	case code == 128+int(syscall.SIGKILL) && s.memoryLimited:
+		// With cgroup v1, four of ten processes that were killed because of memory have no
+		// reason OOMKilled.
+		return cmp.Or(s.main.cause.message, "killed, probably because it was out of memory")
 	default:
-		return ""
+		return cmp.Or(s.main.cause.message, runtime.SignalReason(code))
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
-// seenPod is a Pod as the API server shows it: assigned to a node, with the
-// containers in the normal states of a start.
-func seenPod(changes ...func(*corev1.Pod)) *corev1.Pod {
+// podWith returns a Pod from the API server that is scheduled and whose containers are in
+// the normal states of a start, with changes.
+func podWith(changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"},
 		Spec: corev1.PodSpec{
@@ -62,18 +62,19 @@ func phase(phase corev1.PodPhase, reason, message string) func(*corev1.Pod) {
 
 func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message})
 	}
 }
 
 func deleted(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
 
-// withoutStatuses is a Pod that no kubelet has taken.
+// withoutStatuses makes a Pod one that no kubelet has accepted.
 func withoutStatuses(p *corev1.Pod) {
 	p.Spec.NodeName, p.Status.InitContainerStatuses, p.Status.ContainerStatuses = "", nil, nil
 }
 
-// prepared is the end of an init container that has reported a key.
+// prepared returns the status of an init container that has reported a key.
 func prepared(t *testing.T) corev1.ContainerStatus {
 	t.Helper()
 	_, public, err := handoff.NewKey()
@@ -83,55 +84,133 @@ func prepared(t *testing.T) corev1.ContainerStatus {
 	return ends(prepareContainer, 0, "Completed", public)
 }
 
-func TestJudge(t *testing.T) {
+func TestDiagnose(t *testing.T) {
 	ready := initIs(prepared(t))
 	const notPulled = `Back-off pulling image "x:1": ErrImagePull: dial tcp: connection refused`
 	for name, c := range map[string]struct {
-		pod  *corev1.Pod
-		want outlook
-		own  bool
-		text string
+		pod   *corev1.Pod
+		want  outlook
+		image bool // want imageFault
+		text  string
 	}{
-		"just created":                      {seenPod(withoutStatuses), pending, false, "see its events"},
-		"init container runs":               {seenPod(initIs(runs(prepareContainer))), pending, false, ""},
-		"main is being made":                {seenPod(ready), pending, false, ""},
-		"registry unreachable":              {seenPod(ready, mainIs(waits(mainContainer, "ErrImagePull", "dial tcp: connection refused"))), mayHeal, true, "ErrImagePull: dial tcp"},
-		"registry unreachable, back-off":    {seenPod(ready, mainIs(waits(mainContainer, "ImagePullBackOff", notPulled))), mayHeal, true, "ImagePullBackOff: Back-off"},
-		"pull policy Never, no image":       {seenPod(ready, mainIs(waits(mainContainer, "ErrImageNeverPull", `Container image "x" is not present`))), stuck, true, "ErrImageNeverPull: Container image"},
-		"invalid image name":                {seenPod(ready, mainIs(waits(mainContainer, "InvalidImageName", "repository name (Case) must be lowercase"))), stuck, true, "must be lowercase"},
-		"invalid image name, init":          {seenPod(initIs(waits(prepareContainer, "InvalidImageName", "must be lowercase"))), stuck, false, "container pulumi-workflow-prepare: must be lowercase"},
-		"volume missing":                    {seenPod(mainIs(waits(mainContainer, "ContainerCreating", ""))), pending, false, "see its events"},
-		"ConfigMap in env missing":          {seenPod(ready, mainIs(waits(mainContainer, "CreateContainerConfigError", `configmap "none" not found`))), stuck, false, `configmap "none" not found`},
-		"sandbox cannot start":              {seenPod(mainIs(waits(mainContainer, "ContainerCreating", ""))), pending, false, "see its events"},
-		"runAsNonRoot and a root image":     {seenPod(ready, mainIs(waits(mainContainer, "CreateContainerConfigError", "container has runAsNonRoot and image will run as root"))), stuck, false, "runAsNonRoot"},
-		"image volume on an old runtime":    {seenPod(ready, mainIs(waits(mainContainer, "CreateContainerError", `failed to mkdir ""`))), stuck, false, "failed to mkdir"},
-		"RunContainerError":                 {seenPod(ready, mainIs(waits(mainContainer, "RunContainerError", "context deadline exceeded"))), stuck, false, "RunContainerError: context"},
-		"too little cpu":                    {seenPod(withoutStatuses, condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes are available: 1 Insufficient cpu.")), mayHeal, false, "Unschedulable: 0/1 nodes"},
-		"rejected by the kubelet":           {seenPod(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu")), failed, false, "OutOfcpu: Pod was rejected"},
-		"command not found":                 {seenPod(ready, mainIs(ends(mainContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, true, "StartError: exec"},
-		"command not found, init":           {seenPod(initIs(ends(prepareContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, false, "pulumi-workflow-prepare failed: StartError, exit code 128"},
-		"init container exits 3":            {seenPod(initIs(ends(prepareContainer, 3, "Error", "no space left")), phase(corev1.PodFailed, "", "")), failed, false, "failed: exit code 3: no space left"},
-		"init container of another image":   {seenPod(initIs(ends(prepareContainer, 0, "Completed", ""))), failed, false, "reported no key"},
-		"evicted":                           {seenPod(ready, phase(corev1.PodFailed, "Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ")), failed, false, "Evicted: Pod ephemeral"},
-		"deadline while an image is pulled": {seenPod(phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active on the node longer than the specified deadline")), failed, false, "DeadlineExceeded"},
-		"deleted by somebody":               {seenPod(ready, deleted), failed, false, deletedText},
-		"Eviction API":                      {seenPod(ready, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "Eviction API: evicting")), failed, false, "EvictionByEvictionAPI"},
-		"preemption":                        {seenPod(ready, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod")), failed, false, "PreemptionByScheduler: default-scheduler"},
-		"node lost":                         {seenPod(ready, phase(corev1.PodPending, "NodeLost", "Node n is lost")), mayHeal, false, "NodeLost: Node n"},
-		"an unknown reason":                 {seenPod(ready, mainIs(waits(mainContainer, "Frozen", "brr"))), mayHeal, false, "Frozen: brr"},
+		"just created":              {podWith(withoutStatuses), pending, false, "see its events"},
+		"init container runs":       {podWith(initIs(runs(prepareContainer))), pending, false, ""},
+		"main container is created": {podWith(ready), pending, false, ""},
+		"registry unreachable": {
+			podWith(ready, mainIs(waits(mainContainer, "ErrImagePull", "dial tcp: connection refused"))), transient,
+			true, "ErrImagePull: dial tcp",
+		},
+		"registry unreachable, back-off": {
+			podWith(ready, mainIs(waits(mainContainer, "ImagePullBackOff", notPulled))), transient, true,
+			"ImagePullBackOff: Back-off",
+		},
+		"pull policy Never, no image": {
+			podWith(ready, mainIs(waits(mainContainer, "ErrImageNeverPull", `Container image "x" is not present`))),
+			stuck, true, "ErrImageNeverPull: Container image",
+		},
+		"invalid image name": {
+			podWith(ready,
+				mainIs(waits(mainContainer, "InvalidImageName", "repository name (Case) must be lowercase"))),
+			stuck, true, "must be lowercase",
+		},
+		"invalid image name, init": {
+			podWith(initIs(waits(prepareContainer, "InvalidImageName", "must be lowercase"))), stuck, false,
+			"container pulumi-workflow-prepare: must be lowercase",
+		},
+		"ConfigMap in env missing": {
+			podWith(ready, mainIs(waits(mainContainer, "CreateContainerConfigError", `configmap "none" not found`))),
+			stuck, false, `configmap "none" not found`,
+		},
+		"missing volume, or sandbox that cannot start": {
+			podWith(mainIs(waits(mainContainer, "ContainerCreating", ""))), pending, false, "see its events",
+		},
+		"runAsNonRoot and a root image": {
+			podWith(ready,
+				mainIs(waits(mainContainer, "CreateContainerConfigError",
+					"container has runAsNonRoot and image will run as root"))),
+			stuck, false, "runAsNonRoot",
+		},
+		"image volume on an old runtime": {
+			podWith(ready, mainIs(waits(mainContainer, "CreateContainerError", `failed to mkdir ""`))), stuck, false,
+			"failed to mkdir",
+		},
+		"RunContainerError": {
+			podWith(ready, mainIs(waits(mainContainer, "RunContainerError", "context deadline exceeded"))), stuck,
+			false, "RunContainerError: context",
+		},
+		"too little cpu": {
+			podWith(withoutStatuses,
+				condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
+					"0/1 nodes are available: 1 Insufficient cpu.")),
+			transient, false, "Unschedulable: 0/1 nodes",
+		},
+		"rejected by the kubelet": {
+			podWith(withoutStatuses,
+				phase(corev1.PodFailed, "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu")),
+			failed, false, "OutOfcpu: Pod was rejected",
+		},
+		"command not found": {
+			podWith(ready, mainIs(ends(mainContainer, 128, "StartError", `exec: "/nope": no such file`))), failed,
+			true, "StartError: exec",
+		},
+		"command not found, init": {
+			podWith(initIs(ends(prepareContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, false,
+			"pulumi-workflow-prepare failed: StartError, exit code 128",
+		},
+		"init container exits 3": {
+			podWith(initIs(ends(prepareContainer, 3, "Error", "no space left")), phase(corev1.PodFailed, "", "")),
+			failed, false, "failed: exit code 3: no space left",
+		},
+		"init container of another image": {
+			podWith(initIs(ends(prepareContainer, 0, "Completed", ""))), failed, false, "reported no key",
+		},
+		"evicted": {
+			podWith(ready,
+				phase(corev1.PodFailed, "Evicted",
+					"Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ")),
+			failed, false, "Evicted: Pod ephemeral",
+		},
+		"deadline while an image is pulled": {
+			podWith(phase(corev1.PodFailed, "DeadlineExceeded",
+				"Pod was active on the node longer than the specified deadline")),
+			failed, false, "DeadlineExceeded",
+		},
+		"deleted by another client": {podWith(ready, deleted), failed, false, deletedText},
+		"Eviction API": {
+			podWith(ready, deleted,
+				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI",
+					"Eviction API: evicting")),
+			failed, false, "EvictionByEvictionAPI",
+		},
+		"preemption": {
+			podWith(ready, deleted,
+				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler",
+					"default-scheduler: preempting to accommodate a higher priority pod")),
+			failed, false, "PreemptionByScheduler: default-scheduler",
+		},
+		"node lost": {
+			podWith(ready, phase(corev1.PodPending, "NodeLost", "Node n is lost")), transient, false,
+			"NodeLost: Node n",
+		},
+		"an unknown reason": {
+			podWith(ready, mainIs(waits(mainContainer, "Frozen", "brr"))), transient, false, "Frozen: brr",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := judge(stateOf(c.pod))
-			if v.outlook != c.want || v.own != c.own || !strings.Contains(v.String(), c.text) {
-				t.Errorf("got outlook %d, own %v, %q; want %d, %v, %q", v.outlook, v.own, v, c.want, c.own, c.text)
+			d := diagnose(stateOf(c.pod))
+			if d.outlook != c.want || d.imageFault != c.image || !strings.Contains(d.String(), c.text) {
+				t.Errorf("got outlook %d, image fault %v, %q; want %d, %v, %q", d.outlook, d.imageFault, d,
+					c.want, c.image, c.text)
 			}
 		})
 	}
 	t.Run("an init container of a template that cannot start", func(t *testing.T) {
-		pod := seenPod(ready)
-		pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses, waits("tools", "ErrImageNeverPull", "no image"))
-		if v := judge(stateOf(pod)); v.outlook != stuck || v.own || v.String() != "ErrImageNeverPull: container tools: no image" {
-			t.Errorf("got %+v: %s", v, v)
+		pod := podWith(ready)
+		pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses,
+			waits("tools", "ErrImageNeverPull", "no image"))
+		if d := diagnose(stateOf(pod)); d.outlook != stuck || d.imageFault ||
+			d.String() != "ErrImageNeverPull: container tools: no image" {
+			t.Errorf("got %+v: %s", d, d)
 		}
 	})
 }
@@ -145,29 +224,95 @@ func TestExitOf(t *testing.T) {
 		pod  *corev1.Pod
 		want runtime.Exit
 	}{
-		"success":                     {seenPod(running, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0}},
-		"failed step":                 {seenPod(running, mainIs(ends(mainContainer, 10, "Error", "log"))), runtime.Exit{Code: 10}},
-		"failed step, evicted":        {seenPod(phase(corev1.PodFailed, "Evicted", "too much"), mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10, Reason: "Evicted: too much"}},
-		"failed step, preempted":      {seenPod(running, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), mainIs(ends(mainContainer, 12, "Error", ""))), runtime.Exit{Code: 12, Reason: "PreemptionByScheduler: preempting"}},
-		"failed step, deleted":        {seenPod(running, deleted, mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10}},
-		"success, deleted":            {seenPod(running, deleted, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0}},
-		"child out of memory":         {seenPod(running, mainIs(ends(mainContainer, 10, "OOMKilled", ""))), runtime.Exit{Code: 10}},
-		"out of memory":               {seenPod(running, mainIs(ends(mainContainer, 137, "OOMKilled", ""))), runtime.Exit{Code: 137, Reason: "out of memory"}},
-		"out of memory, not said":     {seenPod(running, limited, mainIs(ends(mainContainer, 137, "Error", ""))), runtime.Exit{Code: 137, Reason: "killed, probably because it was out of memory"}},
-		"killed":                      {seenPod(running, mainIs(ends(mainContainer, 137, "Error", ""))), runtime.Exit{Code: 137, Reason: "killed"}},
-		"another architecture":        {seenPod(running, mainIs(ends(mainContainer, 1, "Error", "exec /x: exec format error\n"))), runtime.Exit{Code: 1, Reason: "exec /x: exec format error"}},
-		"runner with a message":       {seenPod(running, mainIs(ends(mainContainer, 13, "Error", "{\"step\":0}\nlevel=ERROR msg=x\n"))), runtime.Exit{Code: 13, Reason: "level=ERROR msg=x"}},
-		"evicted":                     {seenPod(mainIs(ends(mainContainer, 2, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")), runtime.Exit{Code: 2, Reason: "Evicted: too much"}},
-		"evicted, and reported":       {seenPod(mainIs(ends(mainContainer, 10, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")), runtime.Exit{Code: 10, Reason: "Evicted: too much"}},
-		"evicted, and not reported":   {seenPod(mainIs(ends(mainContainer, 12, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")), runtime.Exit{Code: 12, Reason: "Evicted: too much"}},
-		"stopped by the agent":        {seenPod(running, deleted, mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10}},
-		"failed on a lost node":       {seenPod(phase(corev1.PodRunning, "NodeLost", "n"), mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10}},
-		"deadline exceeded":           {seenPod(mainIs(ends(mainContainer, 137, "Error", "")), phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")), runtime.Exit{Code: 137, Reason: "DeadlineExceeded: Pod was active"}},
-		"node is back after deletion": {seenPod(running, deleted, mainIs(ends(mainContainer, 143, "Error", ""))), runtime.Exit{Code: 143, Reason: deletedText}},
-		"preempted":                   {seenPod(running, deleted, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), mainIs(ends(mainContainer, 143, "Error", ""))), runtime.Exit{Code: 143, Reason: "PreemptionByScheduler: preempting"}},
-		"not known":                   {seenPod(mainIs(ends(mainContainer, 137, "ContainerStatusUnknown", "The container could not be located")), phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")), runtime.Exit{Code: never, Reason: "DeadlineExceeded: Pod was active"}},
-		"rejected":                    {seenPod(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "rejected")), runtime.Exit{Code: never, Reason: "OutOfcpu: rejected"}},
-		"signal":                      {seenPod(running, mainIs(ends(mainContainer, 139, "Error", ""))), runtime.Exit{Code: 139, Reason: "ended by signal 11 (segmentation fault)"}},
+		"success": {
+			podWith(running, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0},
+		},
+		"failed step": {
+			podWith(running, mainIs(ends(mainContainer, 10, "Error", "log"))), runtime.Exit{Code: 10},
+		},
+		"failed step, evicted": {
+			podWith(phase(corev1.PodFailed, "Evicted", "too much"), mainIs(ends(mainContainer, 10, "Error", ""))),
+			runtime.Exit{Code: 10, Reason: "Evicted: too much"},
+		},
+		"failed step, preempted": {
+			podWith(running, deleted,
+				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"),
+				mainIs(ends(mainContainer, 12, "Error", ""))),
+			runtime.Exit{Code: 12, Reason: "PreemptionByScheduler: preempting"},
+		},
+		"failed step of a deleted Pod, such as one that the agent stopped": {
+			podWith(running, deleted, mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10},
+		},
+		"success, deleted": {
+			podWith(running, deleted, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0},
+		},
+		"child process out of memory": {
+			podWith(running, mainIs(ends(mainContainer, 10, "OOMKilled", ""))), runtime.Exit{Code: 10},
+		},
+		"out of memory": {
+			podWith(running, mainIs(ends(mainContainer, 137, "OOMKilled", ""))),
+			runtime.Exit{Code: 137, Reason: "out of memory"},
+		},
+		"out of memory without reason": {
+			podWith(running, limited, mainIs(ends(mainContainer, 137, "Error", ""))),
+			runtime.Exit{Code: 137, Reason: "killed, probably because it was out of memory"},
+		},
+		"killed": {
+			podWith(running, mainIs(ends(mainContainer, 137, "Error", ""))),
+			runtime.Exit{Code: 137, Reason: "killed"},
+		},
+		"another architecture": {
+			podWith(running, mainIs(ends(mainContainer, 1, "Error", "exec /x: exec format error\n"))),
+			runtime.Exit{Code: 1, Reason: "exec /x: exec format error"},
+		},
+		"runner with a message": {
+			podWith(running, mainIs(ends(mainContainer, 13, "Error", "{\"step\":0}\nlevel=ERROR msg=x\n"))),
+			runtime.Exit{Code: 13, Reason: "level=ERROR msg=x"},
+		},
+		"evicted": {
+			podWith(mainIs(ends(mainContainer, 2, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
+			runtime.Exit{Code: 2, Reason: "Evicted: too much"},
+		},
+		"evicted, and reported": {
+			podWith(mainIs(ends(mainContainer, 10, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
+			runtime.Exit{Code: 10, Reason: "Evicted: too much"},
+		},
+		"evicted, and not reported": {
+			podWith(mainIs(ends(mainContainer, 12, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
+			runtime.Exit{Code: 12, Reason: "Evicted: too much"},
+		},
+		"failed on a lost node": {
+			podWith(phase(corev1.PodRunning, "NodeLost", "n"), mainIs(ends(mainContainer, 10, "Error", ""))),
+			runtime.Exit{Code: 10},
+		},
+		"deadline exceeded": {
+			podWith(mainIs(ends(mainContainer, 137, "Error", "")),
+				phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")),
+			runtime.Exit{Code: 137, Reason: "DeadlineExceeded: Pod was active"},
+		},
+		"node is back after deletion": {
+			podWith(running, deleted, mainIs(ends(mainContainer, 143, "Error", ""))),
+			runtime.Exit{Code: 143, Reason: deletedText},
+		},
+		"preempted": {
+			podWith(running, deleted,
+				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"),
+				mainIs(ends(mainContainer, 143, "Error", ""))),
+			runtime.Exit{Code: 143, Reason: "PreemptionByScheduler: preempting"},
+		},
+		"container status unknown": {
+			podWith(mainIs(ends(mainContainer, 137, "ContainerStatusUnknown", "The container could not be located")),
+				phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")),
+			runtime.Exit{Code: noExitCode, Reason: "DeadlineExceeded: Pod was active"},
+		},
+		"rejected by the kubelet": {
+			podWith(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "rejected")),
+			runtime.Exit{Code: noExitCode, Reason: "OutOfcpu: rejected"},
+		},
+		"ended by a signal": {
+			podWith(running, mainIs(ends(mainContainer, 139, "Error", ""))),
+			runtime.Exit{Code: 139, Reason: "ended by signal 11 (segmentation fault)"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := exitOf(stateOf(c.pod)); got != c.want {
@@ -178,22 +323,24 @@ func TestExitOf(t *testing.T) {
 }
 
 func TestStateOf(t *testing.T) {
-	t.Run("a lost node is told from a container that is not ready", func(t *testing.T) {
+	t.Run("distinguishes a lost node from a container that is not ready", func(t *testing.T) {
 		running := phase(corev1.PodRunning, "", "")
 		ready := func(pod, containers corev1.ConditionStatus) bool {
-			return stateOf(seenPod(running, mainIs(runs(mainContainer)),
-				condition(corev1.PodReady, pod, "", ""), condition(corev1.ContainersReady, containers, "", ""))).nodeLost
+			return stateOf(podWith(running, mainIs(runs(mainContainer)),
+				condition(corev1.PodReady, pod, "", ""),
+				condition(corev1.ContainersReady, containers, "", ""))).nodeLost
 		}
 		if ready(corev1.ConditionTrue, corev1.ConditionTrue) || ready(corev1.ConditionFalse, corev1.ConditionFalse) {
-			t.Error("a node that reports is lost")
+			t.Error("got a lost node, want a node that reports")
 		}
 		if !ready(corev1.ConditionFalse, corev1.ConditionTrue) {
-			t.Error("a lost node is not noticed")
+			t.Error("got a node that reports, want a lost node")
 		}
 	})
 	t.Run("a reduced Pod has the same state", func(t *testing.T) {
-		pod := seenPod(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(mainContainer)),
-			condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""))
+		pod := podWith(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(mainContainer)),
+			condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady,
+				corev1.ConditionTrue, "", ""))
 		pod.Labels, pod.ResourceVersion = map[string]string{labelKeep: keepFailed}, "7"
 		if whole, small := stateOf(pod), stateOf(reduced(pod)); *whole != *small {
 			t.Errorf("got %+v, want %+v", small, whole)

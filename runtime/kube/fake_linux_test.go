@@ -14,7 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-func TestConformanceWithoutACluster(t *testing.T) {
+func TestExecutorOnFakeCluster(t *testing.T) {
 	roots := t.TempDir()
 	api := kubetest.NewAPI(t)
 	program := filepath.Join(runtimetest.Runner(t), "workflow-runner")
@@ -26,35 +26,40 @@ func TestConformanceWithoutACluster(t *testing.T) {
 		return &corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: mainContainer,
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-				Reason: "ErrImageNeverPull", Message: `Container image "missing" is not present with pull policy of Never`,
+				Reason:  "ErrImageNeverPull",
+				Message: `Container image "missing" is not present with pull policy of Never`,
 			}},
 		}}}
 	}
 	api.Inject(func(r kubetest.Request) *kubetest.Fault {
 		if r.Verb == "create" && strings.Contains(string(r.Body), "missing-account") {
-			return &kubetest.Fault{Status: http.StatusForbidden, Message: `error looking up service account jobs/missing-account: serviceaccount "missing-account" not found`}
+			return &kubetest.Fault{
+				Status: http.StatusForbidden,
+				Message: `error looking up service account jobs/missing-account: ` +
+					`serviceaccount "missing-account" not found`,
+			}
 		}
 		return nil
 	})
 	runtimetest.Conform(t, runtimetest.Harness{
 		New: func(t *testing.T) runtime.Executor {
-			e := open(t, api.Config(), testNamespace)
+			e := openExecutor(t, api.Config(), testNamespace)
 			e.stuckLimit = 0
 			e.root = func(pod string) string { return filepath.Join(roots, pod) }
 			return e
 		},
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
-			place(job)
+			useTestImages(job)
 			switch work {
-			case runtimetest.Hopeless:
+			case runtimetest.BadJob:
 				job.Definition.Image.Reference = "missing"
-			case runtimetest.Misset:
-				job.Tuning.Place.Kubernetes.ServiceAccount = "missing-account"
+			case runtimetest.Misconfigured:
+				job.Tuning.Instance.Kubernetes.ServiceAccount = "missing-account"
 			}
 		},
-		Own:  true,
-		Host: "127.0.0.1",
-		Left: func(_ *testing.T, job *runtime.Job) (left []string) {
+		BadJobs: true,
+		Host:    "127.0.0.1",
+		Leftovers: func(_ *testing.T, job *runtime.Job) (left []string) {
 			for _, pod := range api.Pods(testNamespace) {
 				if pod.Annotations[annotationJob] == job.ID {
 					left = append(left, pod.Name)
@@ -81,12 +86,12 @@ func TestDelivery(t *testing.T) {
 			kubetest.NewKubelet(t, api, kubetest.Processes(t, map[string]string{
 				programImagePath: program, imageFolder + programImagePath: program,
 			}))
-			e := open(t, api.Config(), testNamespace)
+			e := openExecutor(t, api.Config(), testNamespace)
 			e.root = func(pod string) string { return filepath.Join(roots, pod) }
-			service, job := jobOf(t, "127.0.0.1", "echo hello")
+			service, job := newScriptJob(t, "127.0.0.1", "echo hello")
 			c.change(t, job)
 			service.Add(job)
-			through(t, service, e, job, func() (names []string) {
+			runToEnd(t, service, e, job, func() (names []string) {
 				for _, o := range api.Objects(c.resource, testNamespace) {
 					names = append(names, o.GetName())
 				}

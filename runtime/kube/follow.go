@@ -11,117 +11,119 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Follow streams the output of the job's container from its beginning. A Pod has
-// one log for both outputs of a container; only lines of progress pass, and what
-// the runner logs is left out. The end of the stream is not the end of the job.
+// Follow streams the progress of the job from the beginning. A Pod has one log for both
+// outputs of a container; Follow returns only the lines of progress and drops the runner's
+// own log. The end of the stream is not the end of the job.
 func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
+	// Check that the id belongs to the current Pod.
 	name, uid, ok := parseID(id)
 	if !ok {
-		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoEnvironment)
+		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoInstance)
 	}
-	seen := e.pods.subscribe(name, false)
-	defer seen.close()
-	now, _, _ := seen.now()
+	sub := e.pods.subscribe(name, false)
+	defer sub.close()
+	now, _, _ := sub.current()
 	if now != nil && now.uid != uid {
-		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
+		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoInstance)
 	}
 
+	// Open the log, or time out.
 	ctx, cancel := context.WithCancelCause(ctx)
-	slow := time.AfterFunc(streamLimit, func() { cancel(context.DeadlineExceeded) })
+	startTimer := time.AfterFunc(streamLimit, func() { cancel(context.DeadlineExceeded) })
 	log, err := e.client.log(ctx, e.namespace, name)
-	switch late := !slow.Stop(); {
-	case absent(err):
+	switch timedOut := !startTimer.Stop(); {
+	case isNotFound(err):
 		cancel(nil)
-		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoEnvironment)
+		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoInstance)
 	case err != nil:
-		err = because(ctx, err)
+		err = withCause(ctx, err)
 		cancel(nil)
 		return nil, e.explain("follow the Pod", err)
-	case late:
+	case timedOut:
 		_ = log.Close()
 		return nil, e.explain("follow the Pod", context.DeadlineExceeded)
 	}
+
+	// Remove the handoff at the first line of progress.
 	s := &stream{log: log, ctx: ctx, cancel: cancel}
 	if now != nil && now.carrier != "" {
-		s.first = func() { e.received(ctx, now.carrier, name) }
+		s.onFirst = func() { e.handoffReceived(ctx, now.carrier, name) }
 	}
 	return s, nil
 }
 
-// received deletes the object that carried a handoff: the runner has read it, or it
-// could report no progress. What cannot be deleted now is deleted with the Pod.
-func (e *Executor) received(ctx context.Context, resource, pod string) {
-	ctx, cancel := outliving(ctx, receivedLimit)
+// handoffReceived deletes the object that carried a handoff. It is called at the first line
+// of progress, which shows that the runner has read it. If the deletion fails, the object
+// is deleted with the Pod.
+func (e *Executor) handoffReceived(ctx context.Context, resource, pod string) {
+	ctx, cancel := detached(ctx, handoffRemoveLimit)
 	defer cancel()
 	if err := e.removeObject(ctx, resource, objectOf(pod)); err != nil {
-		e.log.Debug("cannot remove a handoff that was read", "pod", pod, "error", err)
+		e.log.Debug("cannot remove received handoff", "pod", pod, "error", err)
 	}
 }
 
-// receivedLimit is how long the removal of a handoff may hold up the progress of its
+// handoffRemoveLimit is how long the removal of a handoff may delay the progress of its
 // job.
-const receivedLimit = 10 * time.Second
+const handoffRemoveLimit = 10 * time.Second
 
-// maxLine is the length in bytes of the longest line that can be one of progress.
-const maxLine = 512
-
-// stream is the progress in a container's log. It has no buffer while it waits, as it
-// does for nearly all of a job.
+// stream returns the progress in a container's log. It has no buffer while it waits for the
+// log, which is nearly all of the time.
 type stream struct {
-	log    io.ReadCloser
-	ctx    context.Context // of the request, for the cause of its end
-	cancel context.CancelCauseFunc
-	part   []byte // of the line that is being read
-	skips  bool   // that line does not pass
-	ready  []byte // lines that pass
-	first  func() // called once, at the first line that passes; may be nil
+	log     io.ReadCloser
+	ctx     context.Context // of the request; its cause explains the end of the stream
+	cancel  context.CancelCauseFunc
+	line    []byte // the current line
+	skip    bool   // the current line is no progress
+	passed  []byte // lines of progress that are not read yet
+	onFirst func() // called once, at the first line of progress; may be nil
 }
 
 // Read reads lines of progress.
 func (s *stream) Read(p []byte) (int, error) {
-	for len(s.ready) == 0 {
+	for len(s.passed) == 0 {
 		n, err := s.log.Read(p)
-		s.sift(p[:n])
+		s.filter(p[:n])
 		switch {
-		case len(s.ready) > 0 && s.first != nil:
-			s.first()
-			s.first = nil
-		case len(s.ready) > 0 || err == nil:
+		case len(s.passed) > 0 && s.onFirst != nil:
+			s.onFirst()
+			s.onFirst = nil
+		case len(s.passed) > 0 || err == nil:
 		case s.ctx.Err() != nil && !errors.Is(err, io.EOF):
 			return 0, context.Cause(s.ctx)
 		default:
 			return 0, err
 		}
 	}
-	n := copy(p, s.ready)
-	if s.ready = s.ready[n:]; len(s.ready) == 0 {
-		s.ready = nil
+	n := copy(p, s.passed)
+	if s.passed = s.passed[n:]; len(s.passed) == 0 {
+		s.passed = nil
 	}
 	return n, nil
 }
 
-// sift takes the lines of progress out of the next part of the log.
-func (s *stream) sift(text []byte) {
+// filter adds the lines of progress in text to passed.
+func (s *stream) filter(text []byte) {
 	for len(text) > 0 {
-		line, rest, whole := bytes.Cut(text, []byte("\n"))
-		text = rest
-		if !s.skips {
-			s.part = append(s.part, line...)
-			s.skips = len(s.part) >= maxLine || !bytes.HasPrefix(s.part, []byte("{"))
+		line, remaining, whole := bytes.Cut(text, []byte("\n"))
+		text = remaining
+		if !s.skip {
+			s.line = append(s.line, line...)
+			s.skip = len(s.line) >= runtime.MaxProgressLine || !bytes.HasPrefix(s.line, []byte("{"))
 		}
-		if whole && !s.skips {
-			s.ready = append(append(s.ready, s.part...), '\n')
+		if whole && !s.skip {
+			s.passed = append(append(s.passed, s.line...), '\n')
 		}
-		if whole || s.skips {
-			s.part = nil
+		if whole || s.skip {
+			s.line = nil
 		}
 		if whole {
-			s.skips = false
+			s.skip = false
 		}
 	}
 }
 
-// Close ends the stream, and a Read that is blocked.
+// Close ends the stream and unblocks Read.
 func (s *stream) Close() error {
 	s.cancel(nil)
 	return s.log.Close()

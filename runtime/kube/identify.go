@@ -18,116 +18,117 @@ import (
 )
 
 const (
-	identifyLimit = 15 * time.Second // of one request for the agent's own Pod
-	identifyRetry = 2 * time.Second  // after a request that was refused
+	identifyLimit = 15 * time.Second // timeout of one request for the agent's own Pod
+	identifyRetry = 2 * time.Second  // delay after a request that was refused
 )
 
-// agentPod names the Pod that the agent runs in; zero if it runs in none.
+// agentPod identifies the agent's own Pod; zero if the agent runs in no Pod.
 type agentPod struct{ namespace, name string }
 
-// agentPodOf returns the Pod that the agent runs in. The host name of a Pod is its
-// name, unless its spec sets another or uses the host's network: then POD_NAME,
-// which the Pod's spec sets from metadata.name, is needed.
+// agentPodOf returns the agent's own Pod. The host name of a Pod is its name, unless its
+// spec sets another one or uses the host's network: then the spec must set POD_NAME from
+// metadata.name.
 func agentPodOf(lookup func(string) (string, bool), namespace string) agentPod {
-	named, _ := lookup("POD_NAME")
+	podName, _ := lookup("POD_NAME")
 	host, _ := lookup("HOSTNAME")
-	if named == "" && host == "" {
+	if podName == "" && host == "" {
 		host, _ = os.Hostname()
 	}
-	return agentPod{namespace: namespace, name: cmp.Or(named, host)}
+	return agentPod{namespace: namespace, name: cmp.Or(podName, host)}
 }
 
-// Identify finds out to which Pod and controller the agent belongs, with one
-// request. Executors that are opened afterwards adopt the Pods of agents of the same
-// controller that no longer exist; without it, and outside of a cluster, the Pods
-// of an agent are those with its id.
+// Identify finds the agent's own Pod and its controller, with one request. Executors that
+// are created afterwards adopt the Pods of agents that have the same controller and no
+// longer exist. Without a known Pod, and outside of a cluster, the Pods of an agent are
+// those with its id.
 //
-// It returns an error if the API server gives no answer, and the caller repeats the
-// call. An answer that the agent's own Pod cannot be read is logged once, and is no
-// error. The first refusal is believed when it has lasted for refusalLimit, because
-// what starts without an owner is never adopted.
+// It returns an error if the API server does not answer; the caller retries. If the agent's
+// own Pod cannot be read, it logs one warning and returns nil. It retries a refusal for
+// refusalLimit first, because Pods that are created without an owner are never adopted.
 func (c *Cluster) Identify(ctx context.Context) error {
-	if c.at == (agentPod{}) || c.selfNow().known() {
+	if c.agentPod == (agentPod{}) || c.currentSelf().known() {
 		return nil
 	}
 
-	// One request at a time: all pools start together.
+	// Send one request at a time: all pools start together.
 	select {
 	case c.identifying <- struct{}{}:
 		defer func() { <-c.identifying }()
 	case <-ctx.Done():
 		return fmt.Errorf("read the agent's own Pod: %w", context.Cause(ctx))
 	}
-	if c.selfNow().known() {
+	if c.currentSelf().known() {
 		return nil
 	}
 
-	// Read the Pod.
-	pod, err := c.ownPod(ctx)
+	// Get the Pod, or log why it cannot be read.
+	pod, err := c.readOwnPod(ctx)
 	switch {
 	case err == nil:
-		found := selfOf(pod)
+		own := selfOf(pod)
 		c.mu.Lock()
-		c.self = found
+		c.self = own
 		c.mu.Unlock()
-		c.options.Log.Info("agent runs in a pod", "namespace", pod.Namespace, "agent_pod", pod.Name, "group", found.group)
+		c.options.Log.Info("agent pod identified", "namespace", pod.Namespace, "agent_pod", pod.Name, "group",
+			own.group)
 		return nil
 	case apierrors.IsForbidden(err) && !fromProxy(err):
-		c.warnUnknown("grant get on pods in the agent's namespace, as the documented Role does, and restart the agent", err)
+		c.warnOwnPod("grant get on pods in the agent's namespace, as the documented Role does, and restart the agent",
+			err)
 		return nil
-	case absent(err):
-		c.warnUnknown("set the variable POD_NAME from metadata.name in the agent's Pod, "+
+	case isNotFound(err):
+		c.warnOwnPod("set the variable POD_NAME from metadata.name in the agent's Pod, "+
 			"because its host name is not its name", err)
 		return nil
 	}
-	return fmt.Errorf("read the agent's own Pod %s/%s: %w", c.at.namespace, c.at.name, err)
+	return fmt.Errorf("read the agent's own Pod %s/%s: %w", c.agentPod.namespace, c.agentPod.name, err)
 }
 
-// ownPod reads the agent's own Pod. A refusal is not believed at once, unless one was
-// before. The caller holds c.identifying.
-func (c *Cluster) ownPod(ctx context.Context) (*corev1.Pod, error) {
-	refusals := doubt{limit: refusalLimit}
+// readOwnPod gets the agent's own Pod. It retries a refusal for refusalLimit, unless the
+// warning was already logged. The caller holds c.identifying.
+func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
+	retries := retryPolicy{refusalLimit: refusalLimit}
 	for {
-		limited, cancel := context.WithTimeout(ctx, identifyLimit)
-		pod, err := c.client.get(limited, c.at.namespace, c.at.name)
+		callCtx, cancel := context.WithTimeout(ctx, identifyLimit)
+		pod, err := c.client.get(callCtx, c.agentPod.namespace, c.agentPod.name)
 		cancel()
 		refused := apierrors.IsForbidden(err) && !fromProxy(err)
 		switch {
-		case !refused, c.warned, !refusals.about(err):
+		case !refused, c.ownPodWarned, !retries.allows(err):
 			return pod, err
-		case !pause(ctx, identifyRetry):
+		case !sleep(ctx, identifyRetry):
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// selfNow returns what the agent knows of its own Pod now.
-func (c *Cluster) selfNow() self {
+// currentSelf returns the known identity of the agent's own Pod.
+func (c *Cluster) currentSelf() self {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.self
 }
 
-// warnUnknown logs once that the agent's own Pod is not known, what follows, and
-// what to do. The caller holds c.identifying.
-func (c *Cluster) warnUnknown(cure string, err error) {
-	if c.warned {
+// warnOwnPod logs once that the agent's own Pod cannot be read, with the effect and the
+// cure. The caller holds c.identifying.
+func (c *Cluster) warnOwnPod(cure string, err error) {
+	if c.ownPodWarned {
 		return
 	}
-	c.warned = true
-	c.options.Log.Warn("cannot read the agent's own Pod: if it ends, its jobs go on, "+
-		"but only an agent with the same state folder adopts them or removes their Pods; "+cure,
-		"namespace", c.at.namespace, "agent_pod", c.at.name, "error", err)
+	c.ownPodWarned = true
+	c.options.Log.Warn("cannot read agent pod", "namespace", c.agentPod.namespace, "agent_pod", c.agentPod.name,
+		"error", err, "effect", "only an agent with the same state folder adopts the jobs of this agent, "+
+			"or removes their pods, after this pod ends", "cure", cure)
 }
 
-// SelfCheckOwnPod returns the check of the Pod that the agent runs in, or false if it
-// runs in none, or in one of another cluster. Grace is the time that the agent may need
-// to end; files are those of its configuration, as absolute paths.
+// SelfCheckOwnPod returns the check of the agent's own Pod. It returns false if the agent
+// runs in no Pod, or in a Pod of another cluster. Grace is the longest shutdown of the
+// agent; files are the absolute paths of its configuration.
 func SelfCheckOwnPod(
 	options Options, grace time.Duration, files []string,
 ) (check runtime.SelfCheck, inside bool) {
 	cluster, err := New(options)
-	if err != nil || cluster.at == (agentPod{}) {
+	if err != nil || cluster.agentPod == (agentPod{}) {
 		return check, false
 	}
 	return runtime.SelfCheck{Name: "kubernetes-agent-pod", Run: func(ctx context.Context) runtime.CheckResult {
@@ -135,32 +136,37 @@ func SelfCheckOwnPod(
 	}}, true
 }
 
-// checkOwnPod reads the agent's own Pod, without which no other agent adopts its jobs.
+// checkOwnPod gets and evaluates the agent's own Pod, without which no other agent adopts
+// its jobs.
 func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []string) runtime.CheckResult {
-	pod, err := c.client.get(ctx, c.at.namespace, c.at.name)
+	pod, err := c.client.get(ctx, c.agentPod.namespace, c.agentPod.name)
 	if err == nil {
-		return judgeOwnPod(pod, grace, files)
+		return evaluateOwnPod(pod, grace, files)
 	}
-	unknown := runtime.CheckWarned("cannot read the agent's own Pod %s in namespace %s, "+
-		"so that no other agent adopts its jobs when it ends: %s", c.at.name, c.at.namespace, shortened(err.Error()))
+	unknown := runtime.CheckWarned("cannot read the agent's own Pod %s in namespace %s: "+
+		"when it ends, no other agent adopts its jobs: %s",
+		c.agentPod.name, c.agentPod.namespace, tail(err.Error()))
 	switch {
 	case apierrors.IsForbidden(err) && !fromProxy(err):
 		return unknown.WithCure("grant get on pods in that namespace, as the documented Role does")
-	case absent(err):
+	case isNotFound(err):
 		return unknown.WithCure("set the variable POD_NAME from metadata.name in the agent's Pod")
 	}
-	return unknown.WithCure("see the check %s", apiCheck)
+	return unknown.WithCure("see the result of %s", apiCheck)
 }
 
-// judgeOwnPod judges the Pod of the agent.
-func judgeOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.CheckResult {
+// evaluateOwnPod checks the grace period and the mounts of the agent's own Pod.
+func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.CheckResult {
+	// Check the grace period.
 	var problems, cures []string
 	needed := int64(math.Ceil(grace.Seconds()))
 	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil && *given < needed {
 		problems = append(problems, fmt.Sprintf("terminationGracePeriodSeconds is %d, "+
-			"and the agent may need %d to end while jobs run", *given, needed))
+			"but the agent may need %d to end while jobs run", *given, needed))
 		cures = append(cures, fmt.Sprintf("set it to %d, or shorten shutdown_timeout", needed))
 	}
+
+	// Check that the configuration is not mounted with subPath.
 	for _, container := range pod.Spec.Containers {
 		for _, mount := range container.VolumeMounts {
 			within := func(file string) bool {
@@ -169,7 +175,7 @@ func judgeOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.C
 			}
 			if (mount.SubPath != "" || mount.SubPathExpr != "") && slices.ContainsFunc(files, within) {
 				problems = append(problems, mount.MountPath+
-					" is mounted with subPath, so that the agent sees no change of it")
+					" is mounted with subPath: the agent cannot detect changes of it")
 				cures = append(cures, "mount the folder of "+mount.MountPath+" without subPath")
 			}
 		}
@@ -178,6 +184,6 @@ func judgeOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.C
 		return runtime.CheckWarned("Pod %s: %s", pod.Name, strings.Join(problems, "; ")).
 			WithCure("%s", strings.Join(cures, "; "))
 	}
-	return runtime.CheckPassed("Pod %s gives the agent time to end, and lets it see changes of its configuration",
-		pod.Name)
+	return runtime.CheckPassed("Pod %s has a sufficient grace period, "+
+		"and the agent can detect changes of its configuration", pod.Name)
 }

@@ -57,21 +57,21 @@ func TestIdentify(t *testing.T) {
 		e := cluster.Executor("")
 		defer e.Close()
 		if e.Owned() || e.LeavesJobs() {
-			t.Error("it behaves as in a Pod")
+			t.Error("got the behaviour in a Pod, want that outside of one")
 		}
 	})
 }
 
-// refusedGet is the message of an API server that does not let the agent read its Pod.
+// refusedGet is the message of an API server that does not allow the agent to get its Pod.
 const refusedGet = `pods "agent-x" is forbidden: User "agent" cannot get resource "pods" in the namespace "jobs"`
 
-func TestIdentifyRefusedForAWhile(t *testing.T) {
+func TestIdentifyRefusalRetry(t *testing.T) {
 	refusal := kubetest.Fault{Status: http.StatusForbidden, Message: refusedGet}
-	t.Run("API server that does not know the Role yet", func(t *testing.T) {
-		identifySlowly(t, func(t *testing.T, a *agents, cluster *Cluster) {
-			a.Inject(times(5, "get", refusal))
-			if err := cluster.Identify(t.Context()); err != nil || !cluster.selfNow().known() {
-				t.Errorf("got %+v, %v", cluster.selfNow(), err)
+	t.Run("Role is not loaded yet", func(t *testing.T) {
+		simulateIdentify(t, func(t *testing.T, a *agents, cluster *Cluster) {
+			a.Inject(failFirst(5, "get", refusal))
+			if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
+				t.Errorf("got %+v, %v", cluster.currentSelf(), err)
 			}
 			if log := a.log.String(); strings.Contains(log, "level=WARN") {
 				t.Errorf("the log:\n%s", log)
@@ -79,12 +79,12 @@ func TestIdentifyRefusedForAWhile(t *testing.T) {
 		})
 	})
 	t.Run("right is missing", func(t *testing.T) {
-		identifySlowly(t, func(t *testing.T, a *agents, cluster *Cluster) {
+		simulateIdentify(t, func(t *testing.T, a *agents, cluster *Cluster) {
 			a.Inject(func(kubetest.Request) *kubetest.Fault { return &refusal })
 			for i, limits := range [][2]time.Duration{{refusalLimit, refusalLimit + identifyRetry}, {0, time.Second}} {
 				began := time.Now()
-				if err := cluster.Identify(t.Context()); err != nil || cluster.selfNow().known() {
-					t.Errorf("call %d: %+v, %v", i, cluster.selfNow(), err)
+				if err := cluster.Identify(t.Context()); err != nil || cluster.currentSelf().known() {
+					t.Errorf("call %d: %+v, %v", i, cluster.currentSelf(), err)
 				}
 				if took := time.Since(began); took < limits[0] || took > limits[1] {
 					t.Errorf("call %d took %s", i, took)
@@ -95,8 +95,8 @@ func TestIdentifyRefusedForAWhile(t *testing.T) {
 			}
 		})
 	})
-	t.Run("context that ends", func(t *testing.T) {
-		identifySlowly(t, func(t *testing.T, a *agents, cluster *Cluster) {
+	t.Run("context ends", func(t *testing.T) {
+		simulateIdentify(t, func(t *testing.T, a *agents, cluster *Cluster) {
 			a.Inject(func(kubetest.Request) *kubetest.Fault { return &refusal })
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -107,13 +107,13 @@ func TestIdentifyRefusedForAWhile(t *testing.T) {
 	})
 }
 
-// identifySlowly tells a story of an agent in a Pod in simulated time.
-func identifySlowly(t *testing.T, story func(t *testing.T, a *agents, cluster *Cluster)) {
+// simulateIdentify runs a scenario with an agent in a Pod in simulated time.
+func simulateIdentify(t *testing.T, scenario func(t *testing.T, a *agents, cluster *Cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		a := &agents{API: kubetest.NewAPIWithoutNetwork(t)}
 		a.put("agent-x", "agent")
-		story(t, a, a.cluster(t, "agent-x"))
+		scenario(t, a, a.cluster(t, "agent-x"))
 	})
 }
 
@@ -125,14 +125,16 @@ func TestIdentifyRefused(t *testing.T) {
 		"right is missing": {
 			kubetest.Fault{Status: http.StatusForbidden, Message: `pods "agent-x" is forbidden`}, "grant get on pods",
 		},
-		"name is not that of the Pod": {
-			kubetest.Fault{Status: http.StatusNotFound, Message: `pods "agent-x" not found`}, "POD_NAME from metadata.name",
+		"host name is not the name of the Pod": {
+			kubetest.Fault{
+				Status: http.StatusNotFound, Message: `pods "agent-x" not found`,
+			}, "POD_NAME from metadata.name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _ := newAgents(t)
 			a.put("agent-x", "agent")
-			a.Inject(times(2, "get", c.fault))
+			a.Inject(failFirst(2, "get", c.fault))
 			cluster := a.cluster(t, "agent-x")
 			for range 2 {
 				if err := cluster.Identify(t.Context()); err != nil {
@@ -144,12 +146,12 @@ func TestIdentifyRefused(t *testing.T) {
 			if log := a.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, c.cure) {
 				t.Errorf("want one warning with the cure %q; the log:\n%s", c.cure, log)
 			}
-			if e.Owned() || !e.LeavesJobs() || e.pods.selector != watched(self{}, "id-of-agent-x") {
+			if e.Owned() || !e.LeavesJobs() || e.pods.selector != watchedSelector(self{}, "id-of-agent-x") {
 				t.Errorf("owned: %v, leaves jobs: %v, selector %s", e.Owned(), e.LeavesJobs(), e.pods.selector)
 			}
 			wantAdopted(t, e)
-			if err := cluster.Identify(t.Context()); err != nil || !cluster.selfNow().known() {
-				t.Errorf("after the cure: %+v, %v", cluster.selfNow(), err)
+			if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
+				t.Errorf("after the cure: %+v, %v", cluster.currentSelf(), err)
 			}
 		})
 	}
@@ -164,17 +166,17 @@ func TestIdentifyUnanswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, _ := newAgents(t)
 			a.put("agent-x", "agent")
-			a.Inject(times(1, "get", fault))
-			if fault.Status == 0 { // which client-go repeats
+			a.Inject(failFirst(1, "get", fault))
+			if fault.Status == 0 { // client-go retries these
 				a.Inject(func(kubetest.Request) *kubetest.Fault { return &fault })
 			}
 			cluster := a.cluster(t, "agent-x")
 			if err := cluster.Identify(t.Context()); err == nil {
-				t.Error("no error: the agent would go by its id until it ends")
+				t.Error("got no error, want one: otherwise the agent uses its id until it ends")
 			}
 			a.Inject(nil)
-			if err := cluster.Identify(t.Context()); err != nil || !cluster.selfNow().known() {
-				t.Errorf("afterwards: %+v, %v", cluster.selfNow(), err)
+			if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
+				t.Errorf("second call: %+v, %v", cluster.currentSelf(), err)
 			}
 		})
 	}

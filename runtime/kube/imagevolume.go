@@ -6,18 +6,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// runnerImage is the value of kubernetes.runner for a runner that is run from a volume
-// with the image of the agent. Any other value, or none, copies it.
+// runnerImage is the value of kubernetes.runner for a runner in an image volume. With any
+// other value, the runner is copied.
 const runnerImage = "image"
 
 const (
 	imageVolume = "pulumi-workflow-image"
-	imageFolder = "/mnt/pulumi/runner" // where the whole image of the agent is mounted
+	imageFolder = "/mnt/pulumi/runner" // mount path of the agent's whole image
 )
 
-// useImageVolume makes a Pod run its runner from a volume with the image of the agent,
-// instead of a copy. The init container then makes the key for a sealed handoff only, and
-// without one it is not needed.
+// useImageVolume changes a Pod so that its runner comes from a volume with the agent's
+// image, instead of a copy. The init container then only creates the key for a sealed
+// handoff; without one it is removed.
 func useImageVolume(spec *corev1.PodSpec, d delivery) {
 	prepare, main := &spec.InitContainers[0], &spec.Containers[0]
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: imageVolume, VolumeSource: corev1.VolumeSource{
@@ -33,13 +33,12 @@ func useImageVolume(spec *corev1.PodSpec, d delivery) {
 	}
 }
 
-// imageVolumeHint is added to a failure that a container runtime without image volumes
-// may be the reason of.
+// imageVolumeHint is added to errors that container runtimes without image volumes cause.
 const imageVolumeHint = "kubernetes.runner is image, which takes a container runtime with image volumes, " +
 	"such as containerd 2.1; otherwise set it to copy"
 
-// aboutImageVolume reports whether a container runtime that has no image volumes, or
-// mounts them noexec, fails with the reason.
+// aboutImageVolume reports whether a reason is one of container runtimes that have no image
+// volumes, or mount them noexec.
 func aboutImageVolume(reason string) bool {
 	return reason == "CreateContainerError" || reason == "StartError" || reason == "RunContainerError"
 }

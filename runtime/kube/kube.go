@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -13,69 +14,69 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// StartTimeout is the time that a Pod has to start, unless a pool's configuration
-// says otherwise.
+// StartTimeout is the default of kubernetes.start_timeout: how long a Pod may take to start.
 const StartTimeout = 10 * time.Minute
 
-// Times of a Pod.
+// Limits of a Pod.
 const (
-	stuckLimit    = 2 * time.Minute  // for what does not heal by itself, before the job has failed
-	nodeLostLimit = 10 * time.Minute // without a report of the node; as long as a service waits for a heartbeat
-	keepTime      = 24 * time.Hour   // for which the Pod of a failed job is kept
+	stuckLimit    = 2 * time.Minute  // a start with a permanent problem fails after this time
+	nodeLostLimit = 10 * time.Minute // a node without reports is lost; the service's limit for heartbeats
+	keepTime      = 24 * time.Hour   // how long the Pod of a failed job is kept
 )
 
-// Options is what a [Cluster] is made of.
+// Options are the arguments of [New].
 type Options struct {
 	// Environ looks up KUBECONFIG, and in a Pod POD_NAME, POD_NAMESPACE and HOSTNAME.
 	Environ func(name string) (string, bool)
 
-	// Context is the context of the kubeconfig that is used, also in a Pod. Empty is the
-	// cluster of the agent's Pod or the current context.
+	// Context is a context of the kubeconfig, which is then used in a Pod too. If it is
+	// empty, the cluster is that of the agent's Pod, or the current context.
 	Context string
 
-	// Config, Namespace and Pod take the place of what the environment says, if
-	// Config is not nil. Pod is the name of the Pod that the agent runs in, in
-	// Namespace; empty if it runs in none.
+	// Config, Namespace and Pod replace Environ and Context if Config is not nil. Pod is
+	// the name of the agent's own Pod in Namespace; empty if the agent runs in no Pod.
 	Config    *rest.Config
 	Namespace string
 	Pod       string
 
-	// RunnerDirectory is where the runner lies in a job's container. It is required.
+	// RunnerDirectory is the folder of the runner in a job's container. It is required.
 	RunnerDirectory string
 
-	Agent string // id of the agent whose Pods are watched; empty watches those of every agent
-	Image string // that the runner is copied from, unless a pool's configuration names another
+	Agent string // id of the agent whose Pods are watched; if empty, the Pods of all agents
+	Image string // default of kubernetes.image, from which the runner is copied
 	Log   *slog.Logger
 }
 
-// Cluster is the connection to one cluster. Executors of all pools share it: it
-// has one client, and one watch for each namespace.
+// Cluster is the connection to one cluster. The executors of all pools share its client
+// and its watches, one for each namespace. It is safe for concurrent use.
 type Cluster struct {
 	client    *client
-	namespace string // that is meant when none is named
+	namespace string // default of kubernetes.namespace
 	options   Options
-	at        agentPod // that the agent runs in
+	agentPod  agentPod // the agent's own Pod
 
-	identifying chan struct{} // holds a token while Identify makes its request
-	warned      bool          // that the agent's own Pod cannot be read; guarded by identifying
+	identifying  chan struct{} // holds a token while Identify makes its request
+	ownPodWarned bool          // the log has the warning of warnOwnPod; guarded by identifying
 
-	mu        sync.Mutex
-	self      self
-	observers map[string]*shared // by namespace
-	alive     map[owner]time.Time
+	mu         sync.Mutex
+	self       self
+	observers  map[string]*shared // by namespace
+	ownersSeen map[owner]time.Time
 }
 
-// shared is an observer with the number of its users.
+// shared is an observer with the number of executors that use it.
 type shared struct {
 	*observer
 	users int
 }
 
-// New makes a connection and sends nothing.
+// New returns a Cluster. It makes no request.
 func New(options Options) (*Cluster, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("kube: RunnerDirectory is empty")
 	}
+
+	// Find the API server, the namespace and the agent's own Pod.
 	config, namespace, at := options.Config, options.Namespace, agentPod{}
 	switch {
 	case config == nil:
@@ -90,18 +91,21 @@ func New(options Options) (*Cluster, error) {
 	case options.Pod != "":
 		at = agentPod{namespace: namespace, name: options.Pod}
 	}
+
+	// Create the client.
 	client, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}
 	return &Cluster{
-		client: client, namespace: namespace, options: options, at: at,
-		identifying: make(chan struct{}, 1), observers: map[string]*shared{}, alive: map[owner]time.Time{},
+		client: client, namespace: namespace, options: options, agentPod: at,
+		identifying: make(chan struct{}, 1), observers: map[string]*shared{}, ownersSeen: map[owner]time.Time{},
 	}, nil
 }
 
-// Executor returns an executor for a namespace; empty is the agent's own. It
-// begins to watch and waits for nothing. The caller calls [Executor.Close].
+// Executor returns an executor for a namespace; the empty string selects the default
+// namespace. It starts the watch of the namespace and does not block. The caller must call
+// [Executor.Close].
 func (c *Cluster) Executor(namespace string) *Executor {
 	if namespace == "" {
 		namespace = c.namespace
@@ -110,44 +114,45 @@ func (c *Cluster) Executor(namespace string) *Executor {
 	defer c.mu.Unlock()
 	o, ok := c.observers[namespace]
 	if !ok {
-		o = &shared{observer: observe(c.client, namespace, c.self, watched(c.self, c.options.Agent))}
+		o = &shared{observer: observe(c.client, namespace, c.self, watchedSelector(c.self, c.options.Agent))}
 		c.observers[namespace] = o
 	}
 	o.users++
 	return &Executor{
 		cluster: c, client: c.client, pods: o.observer, self: o.self, namespace: namespace, log: c.options.Log,
 		stuckLimit: stuckLimit, lostLimit: nodeLostLimit,
-		root: func(string) string { return "/" }, unsure: map[string]bool{},
+		root: func(string) string { return "/" }, unresolved: map[string]bool{},
 	}
 }
 
-// Executor runs jobs as Pods of one namespace. It keeps nothing that a restarted
-// agent would miss.
+// Executor runs jobs as Pods of one namespace. Its state is in the cluster: a restarted
+// agent needs nothing else. It is safe for concurrent use.
 type Executor struct {
 	cluster   *Cluster
 	client    *client
 	pods      *observer
-	self      self // as it was when the namespace began to be watched
+	self      self // as known when the watch of the namespace started
 	namespace string
 	log       *slog.Logger
 
 	stuckLimit, lostLimit time.Duration
 
-	root    func(pod string) string // what stands for "/" in the job's world; tests without containers replace it
-	checked checkedPlace
+	root    func(pod string) string // root folder of the job's container; tests without containers replace it
+	dryRuns dryRunCache
 	closed  sync.Once
+	records atomic.Pointer[journal] // nil without a journal of this executor
 
-	mu     sync.Mutex
-	unsure map[string]bool // uids of Pods that an update may have adopted whose answer was lost
+	mu         sync.Mutex
+	unresolved map[string]bool // uids of Pods whose adoption is unknown: the response to the update was lost
 }
 
-// podSettings returns what all Pods of the executor have in common.
+// podSettings returns the settings that all Pods of the executor share.
 func (e *Executor) podSettings() podSettings {
 	options := e.cluster.options
 	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, self: e.self}
 }
 
-// Close ends the watch of the namespace, unless other executors use it.
+// Close stops the watch of the namespace, unless other executors use it.
 func (e *Executor) Close() {
 	e.closed.Do(func() {
 		e.cluster.mu.Lock()
@@ -160,20 +165,20 @@ func (e *Executor) Close() {
 	})
 }
 
-// outliving returns a context for a call that changes the cluster: the call is not
-// cancelled half-way, because the server may finish it all the same.
-func outliving(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// detached returns a context that is not canceled with ctx, for a request that changes the
+// cluster: after a cancellation, the result of such a request would be unknown.
+func detached(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
 		fmt.Errorf("the Kubernetes API server did not answer within %s", limit))
 }
 
-// jobError is a failure of the job's own. It is a [runtime.ErrJob] without
-// containing its text.
+// jobError is an error that the job caused. It wraps [runtime.ErrJobFault], whose text its
+// message does not contain.
 type jobError struct{ error }
 
-func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJob} }
+func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
 
-// jobFault makes an error that wraps [runtime.ErrJob].
+// jobFault returns an error that wraps [runtime.ErrJobFault].
 func jobFault(format string, args ...any) error {
 	return jobError{fmt.Errorf(format, args...)}
 }

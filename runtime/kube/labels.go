@@ -10,13 +10,14 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Labels of a job's Pod. The first two are documented by Pulumi; Fargate profiles
-// and scripts select Pods by them.
+// Labels of a job's Pod. Pulumi documents the first two; Fargate profiles and scripts
+// select Pods by them.
 const (
 	labelName      = "app.kubernetes.io/name"
 	labelComponent = "app.kubernetes.io/component"
@@ -24,11 +25,13 @@ const (
 
 	labelAgent      = "cmwa.agent" // id of the agent
 	labelOwner      = "cmwa.owner" // name of the agent's Pod, or a digest of it
-	labelGroup      = "cmwa.group" // of the agents that adopt each other's Pods, see groupOf
+	labelGroup      = "cmwa.group" // agents with this value adopt each other's Pods, see groupOf
 	labelPool       = "cmwa.pool"
-	labelJob        = "cmwa.job" // the job's id, or a digest of an id that is no label
+	labelJob        = "cmwa.job" // the job's id, or a digest if the id is not valid in a label
 	labelGeneration = "cmwa.generation"
-	labelKeep       = "cmwa.keep" // "failed": the Pod of a failed job is kept; "until": it is being kept
+	labelKind       = "cmwa.kind"   // of leased work; deployments have none
+	labelRecord     = "cmwa.record" // marks the record of a claimed job, which is no Pod
+	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "until": the Pod is being kept
 )
 
 // Values of labels.
@@ -41,13 +44,13 @@ const (
 	keepUntil  = "until"
 )
 
-// Annotations of a job's Pod: what is too long for a label, or no label.
+// Annotations of a job's Pod: values that are too long or not valid for a label.
 const (
 	annotationJob      = "cmwa.job"
 	annotationSubject  = "cmwa.subject"
 	annotationPoolName = "cmwa.pool-name"
 	annotationIdentity = "cmwa.pool-identity" // of the pool, in JSON
-	annotationHandoff  = "cmwa.handoff"       // sealed to the Pod's key, or what carries it
+	annotationHandoff  = "cmwa.handoff"       // sealed handoff, or carrierPrefix and a resource
 	annotationOwner    = "cmwa.owner"         // namespace, name and uid of the agent's Pod, in JSON
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
 )
@@ -55,7 +58,7 @@ const (
 // target is the deploy_target of this executor.
 const target = "kubernetes"
 
-// labels returns the agent's own labels of a job's Pod.
+// labels returns the labels that the agent sets on a job's Pod.
 func labels(job *runtime.Job) map[string]string {
 	all := map[string]string{
 		labelName:       nameValue,
@@ -66,13 +69,16 @@ func labels(job *runtime.Job) map[string]string {
 		labelJob:        labelValue(job.ID),
 		labelGeneration: strconv.FormatUint(job.Generation, 10),
 	}
-	if job.Tuning.Place.Kubernetes.KeepFailedPods {
+	if job.Kind.Leased() {
+		all[labelKind] = string(job.Kind)
+	}
+	if job.Tuning.Instance.Kubernetes.KeepFailedPods {
 		all[labelKeep] = keepFailed
 	}
 	return all
 }
 
-// annotations returns the agent's own annotations of a job's Pod at its creation.
+// annotations returns the annotations that the agent sets on a new Pod of a job.
 func annotations(job *runtime.Job) map[string]string {
 	identity, err := json.Marshal(job.Identity)
 	if err != nil {
@@ -80,14 +86,13 @@ func annotations(job *runtime.Job) map[string]string {
 	}
 	return map[string]string{
 		annotationJob:      job.ID,
-		annotationSubject:  job.Subject,
+		annotationSubject:  job.WorkflowID,
 		annotationPoolName: job.PoolName,
 		annotationIdentity: string(identity),
 	}
 }
 
-// labelValue returns text as the value of a label: itself, or a digest of it when
-// it contains what labels must not.
+// labelValue returns text, or a digest of it if text is not valid as the value of a label.
 func labelValue(text string) string {
 	if len(validation.IsValidLabelValue(text)) == 0 {
 		return text
@@ -96,83 +101,84 @@ func labelValue(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// poolOf returns the name and the identity of the pool that a Pod's job belongs to.
-// A damaged annotation yields a pool that is not configured.
-func poolOf(pod *corev1.Pod) runtime.PoolSpec {
-	pool := runtime.PoolSpec{Name: pod.Annotations[annotationPoolName]}
-	if json.Unmarshal([]byte(pod.Annotations[annotationIdentity]), &pool.Identity) != nil {
+// poolOf returns the name and the identity of the pool of a job's Pod or record. A damaged
+// annotation yields a pool that is not configured.
+func poolOf(object metav1.Object) runtime.PoolSpec {
+	all := object.GetAnnotations()
+	pool := runtime.PoolSpec{Name: all[annotationPoolName]}
+	if json.Unmarshal([]byte(all[annotationIdentity]), &pool.Identity) != nil {
 		pool.Identity = runtime.Identity{}
 	}
 	pool.Identity.Target = cmp.Or(pool.Identity.Target, target)
 	return pool
 }
 
-// found returns what the metadata of a Pod contain about its job.
-func found(pod *corev1.Pod) runtime.Found {
+// instanceOf returns the instance that the metadata of a Pod describes.
+func instanceOf(pod *corev1.Pod) runtime.Instance {
 	pool := poolOf(pod)
 	generation, _ := strconv.ParseUint(pod.Labels[labelGeneration], 10, 64)
-	return runtime.Found{
+	return runtime.Instance{
 		ID:         idOf(pod.Name, string(pod.UID)),
 		Pool:       pool.Key(),
 		PoolName:   pool.Name,
 		Identity:   pool.Identity,
 		Job:        cmp.Or(pod.Annotations[annotationJob], pod.Labels[labelJob]),
-		Subject:    pod.Annotations[annotationSubject],
+		WorkflowID: pod.Annotations[annotationSubject],
+		Kind:       runtime.Kind(pod.Labels[labelKind]),
 		Generation: generation,
 	}
 }
 
-// namePrefix begins the names of jobs' Pods, as documented by Pulumi. Policies of
-// users exempt Pods with "agent" in their name, so these have not.
+// namePrefix is the prefix of the names of jobs' Pods, as documented by Pulumi. The name
+// does not contain "agent", because users have policies that exempt Pods with this name.
 const namePrefix = "pulumi-workflow-runner-"
 
-// newName returns a name for a job's Pod. The agent chooses it, and not the API
-// server, so that a repeated create cannot make a second Pod.
+// newName returns a new name for a job's Pod. The API server does not choose it, so that a
+// retried create cannot make a second Pod.
 func newName() string { return namePrefix + strings.ToLower(rand.Text()[:12]) }
 
-// idOf returns the id of a job's instance. The uid is part of it, because a name
-// can be used again.
+// idOf returns the id of an instance. It contains the uid, because a name can be used
+// again.
 func idOf(name, uid string) string { return name + "/" + uid }
 
-// parseID splits an id. Ok is false for what cannot be one: its parts become
+// parseID splits the id of an instance. It reports whether the parts are valid; they become
 // parts of URLs.
 func parseID(id string) (name, uid string, ok bool) {
 	name, uid, ok = strings.Cut(id, "/")
 	return name, uid, ok && uid != "" && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
-// Selectors of jobs' Pods. The agents of a group see each other's; a kept Pod is
-// nobody's.
+// Selectors of jobs' Pods. Agents of a group see each other's Pods, except kept Pods.
 const (
-	everyWorker = labelManagedBy + "=" + managedByValue
-	notKept     = "," + labelKeep + "!=" + keepUntil
+	managedSelector = labelManagedBy + "=" + managedByValue
+	notKept         = "," + labelKeep + "!=" + keepUntil
 )
 
-// watched returns the selector of the Pods that an agent watches: those of its
-// group, so that it sees the Pods of an agent that ends. An agent that does not know
-// its own Pod watches those with its id, and one without an id watches all.
-func watched(s self, agent string) string {
+// watchedSelector returns the selector of the Pods that an agent watches: those of its
+// group, to see the Pods of agents that end. An agent that does not know its own Pod
+// watches the Pods with its id; an agent without an id watches all.
+func watchedSelector(s self, agent string) string {
 	switch {
 	case s.known():
-		return everyWorker + "," + labelGroup + "=" + s.group + notKept
+		return managedSelector + "," + labelGroup + "=" + s.group + notKept
 	case agent != "":
-		return everyWorker + "," + labelAgent + "=" + labelValue(agent)
+		return managedSelector + "," + labelAgent + "=" + labelValue(agent)
 	}
-	return everyWorker
+	return managedSelector
 }
 
-// owned returns the selector of an agent's own Pods.
-func owned(s self, agent string) string {
+// ownedSelector returns the selector of an agent's own Pods.
+func ownedSelector(s self, agent string) string {
 	if s.known() {
-		return watched(s, agent) + "," + labelOwner + "=" + labelValue(s.owner.Name)
+		return watchedSelector(s, agent) + "," + labelOwner + "=" + labelValue(s.owner.Name)
 	}
-	return everyWorker + "," + labelAgent + "=" + labelValue(agent)
+	return managedSelector + "," + labelAgent + "=" + labelValue(agent)
 }
 
-// kept returns the selector of the Pods of failed jobs that the agent removes at
-// their time: those of its group, or those of agents without one.
-func kept(s self) string {
-	keeps := everyWorker + "," + labelKeep + "=" + keepUntil
+// keptSelector returns the selector of the kept Pods that the agent deletes when their time
+// is over: those of its group, or those without a group.
+func keptSelector(s self) string {
+	keeps := managedSelector + "," + labelKeep + "=" + keepUntil
 	if s.known() {
 		return keeps + "," + labelGroup + "=" + s.group
 	}

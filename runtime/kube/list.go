@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,44 +12,82 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// pageSize is the number of Pods in one answer of the API server.
+// pageSize is the number of Pods in one response of the API server.
 const pageSize = 500
 
-// List returns the agent's own Pods in the namespace: those that its Pod owns, or
-// those with the agent's id if its Pod is not known. A Pod that never got its handoff
-// counts as ended when it was created: its agent ended before it started the job.
-func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
-	var all []runtime.Found
-	err := e.each(ctx, owned(e.self, agent), func(pod *corev1.Pod) {
+// List returns the agent's own Pods in the namespace: those that its Pod owns or, if its
+// Pod is not known, those with the agent's id. A Pod without a handoff was never started,
+// and counts as ended at its creation: its agent ended before it sent the handoff.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
+	var all []runtime.Instance
+	half := map[int]*corev1.Pod{} // whose agent may have ended between two requests, by index
+	err := e.each(ctx, ownedSelector(e.self, agent), func(pod *corev1.Pod) {
 		if !e.self.known() || ownerOf(pod) == e.self.owner {
-			all = append(all, foundWithState(pod))
+			instance := instanceWithState(pod)
+			if instance.Started.IsZero() && carrierOf(pod) != "" {
+				half[len(all)] = pod.DeepCopy()
+			}
+			all = append(all, instance)
 		}
 	})
 	if err != nil {
 		return nil, e.explain("list the Pods of jobs", err)
 	}
+	for i, pod := range half {
+		if err := e.completeDelivery(ctx, pod, &all[i]); err != nil {
+			return nil, err
+		}
+	}
 	return all, nil
 }
 
-// foundWithState returns what the metadata and the status of a Pod tell of its job.
-func foundWithState(pod *corev1.Pod) runtime.Found {
-	f, s := found(pod), stateOf(pod)
-	f.Started = pod.CreationTimestamp.Time
-	if !s.main.started.IsZero() {
-		f.Started = s.main.started
+// completeDelivery completes the delivery of a large handoff whose ConfigMap exists: the
+// kubelet reads the ConfigMap within about a minute, and then the job runs. With the
+// annotation, the kubelet reads it at once.
+func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instance *runtime.Instance) error {
+	// Find the ConfigMap.
+	resource := carrierOf(pod)
+	list, err := e.client.listObjects(ctx, resource, e.namespace, labelJob+"="+pod.Labels[labelJob])
+	if err != nil {
+		return e.explainObject("list", resource, err)
 	}
-	switch {
-	case !s.over() && pod.Annotations[annotationHandoff] != "":
-		f.Running = true
-	case !s.main.at.IsZero():
-		f.Ended = s.main.at
-	default:
-		f.Ended = pod.CreationTimestamp.Time
+	named := func(o metav1.PartialObjectMetadata) bool { return o.Name == objectOf(pod.Name) }
+	if !slices.ContainsFunc(list.Items, named) {
+		return nil
 	}
-	return f
+
+	// Write the annotation.
+	instance.Running, instance.Started, instance.Ended = true, pod.CreationTimestamp.Time, time.Time{}
+	ctx, cancel := detached(ctx, callLimit)
+	defer cancel()
+	if err := e.update(ctx, pod, delivery{resource: resource}.annotationValue()); err != nil {
+		e.log.Debug("cannot complete delivery of handoff", "pod", pod.Name, "error", err)
+	}
+	return nil
 }
 
-// each calls visit for the Pods with these labels.
+// instanceWithState returns the instance that the metadata and the status of a Pod
+// describe.
+func instanceWithState(pod *corev1.Pod) runtime.Instance {
+	instance, s := instanceOf(pod), stateOf(pod)
+	instance.Started = pod.CreationTimestamp.Time
+	if !s.main.started.IsZero() {
+		instance.Started = s.main.started
+	}
+	switch {
+	case !s.finished() && pod.Annotations[annotationHandoff] != "":
+		instance.Running = true
+	case !s.main.finished.IsZero():
+		instance.Ended = s.main.finished
+	case !s.finished():
+		instance.Started, instance.Ended = time.Time{}, pod.CreationTimestamp.Time
+	default:
+		instance.Ended = pod.CreationTimestamp.Time
+	}
+	return instance
+}
+
+// each calls visit with each Pod that matches the selector.
 func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1.Pod)) error {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
 	for {
@@ -65,11 +104,11 @@ func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1
 	}
 }
 
-// Sweep removes the Pods of failed jobs that were kept for long enough, and what
-// starts that were cut off have left.
-func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []string, err error) {
+// Sweep deletes the Pods of failed jobs whose time is over, and the objects of interrupted
+// starts.
+func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
 	var due []*corev1.Pod
-	err = e.each(ctx, kept(e.self), func(pod *corev1.Pod) {
+	err = e.each(ctx, keptSelector(e.self), func(pod *corev1.Pod) {
 		until, err := time.Parse(time.RFC3339, pod.Annotations[annotationKept])
 		if err != nil || time.Now().After(until) {
 			due = append(due, pod.DeepCopy())

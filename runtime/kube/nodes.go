@@ -8,20 +8,19 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// nodesOf returns the node selector of a job's Pod: nodes that run Linux and, if the
-// service names an architecture for the job's image, nodes of that. Every kubelet sets
-// both labels. The image that the agent's configuration puts in place of the job's may
-// be for another architecture.
-func nodesOf(job *runtime.Job) map[string]string {
+// nodeSelectorOf returns the node selector of a job's Pod: nodes that run Linux and, if the
+// service names an architecture for the job's image, have this architecture. Every kubelet
+// sets both labels. An image that overrides the job's may have another architecture.
+func nodeSelectorOf(job *runtime.Job) map[string]string {
 	nodes := map[string]string{corev1.LabelOSStable: "linux"}
-	if name := architecture(job.Definition.Architecture); name != "" && job.Tuning.Place.OverrideImage == "" {
+	if name := architecture(job.Definition.Architecture); name != "" && job.Tuning.Instance.OverrideImage == "" {
 		nodes[corev1.LabelArchStable] = name
 	}
 	return nodes
 }
 
-// architecture returns the label value for an architecture, which may be named as the
-// kernel does.
+// architecture returns the value of the architecture label for a name, which may also be
+// the kernel's, such as x86_64.
 func architecture(name string) string {
 	switch name {
 	case "x86_64":
@@ -32,9 +31,10 @@ func architecture(name string) string {
 	return name
 }
 
-// yieldNodes removes labels of the agent from the node selector of a Pod whose template
-// requires something of the same labels by an affinity.
-func yieldNodes(spec *corev1.PodSpec, own map[string]string) {
+// yieldToAffinity removes from a Pod's node selector each entry of own, which the agent has
+// set, whose label the required node affinity of the template mentions: the template
+// decides then.
+func yieldToAffinity(spec *corev1.PodSpec, own map[string]string) {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return

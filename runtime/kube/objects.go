@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,19 +14,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	machinery "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/claims"
 )
 
-// Resources of the objects that a job may have beside its Pod. The documented Role
-// allows ConfigMaps and not Secrets.
+// Resources of the other objects of a job. The documented Role allows ConfigMaps, but no
+// Secrets.
 const (
 	configMaps = "configmaps"
 	secrets    = "secrets"
 )
 
-// annotationNeeded is when an object of a job is needed no more, RFC 3339: the
-// limit of the job's start. Only a start reads it.
+// annotationNeeded is the time until which an object of a job is needed, in RFC 3339: the
+// end of the start timeout. Only the start of a job reads the object.
 const annotationNeeded = "cmwa.needed-until"
 
 // objectMeta returns the metadata of an object of a job.
@@ -39,65 +44,64 @@ func (e *Executor) objectMeta(job *runtime.Job, name string, needed time.Time) m
 	}
 }
 
-// ownedBy makes the cluster delete an object with its Pod. It blocks no deletion,
-// which clusters with OwnerReferencesPermissionEnforcement would refuse.
+// ownedBy returns the owner reference that makes the cluster delete an object with its Pod.
+// It does not set blockOwnerDeletion, which clusters with
+// OwnerReferencesPermissionEnforcement refuse.
 func ownedBy(pod *corev1.Pod) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
 }
 
-// createObject creates an object of a job. What may succeed later is tried again
-// until the deadline, and a refusal of the agent while refusals doubts it. One of this
-// name that is there already is of an earlier attempt, whose answer was lost: names are
-// random.
+// createObject creates an object of a job. It retries errors that may go away until the
+// deadline, and refusals as long as retries allows. If the object exists, an earlier
+// attempt has created it and its response was lost: names are random.
 func (e *Executor) createObject(
-	ctx context.Context, resource string, o object, deadline time.Time, refusals doubt,
+	ctx context.Context, resource string, o object, deadline time.Time, retries retryPolicy,
 ) error {
-	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		limited, cancel := outliving(ctx, callLimit)
-		err := e.client.createObject(limited, resource, o, false)
+		callCtx, cancel := detached(ctx, callLimit)
+		err := e.client.createObject(callCtx, resource, o, false)
 		cancel()
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			return nil
 		}
-		if !refusals.about(err) || time.Until(deadline) < wait {
+		if !retries.allows(err) || time.Until(deadline) < delay {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(delay):
 		}
 	}
 }
 
-// removeObject deletes an object of a job, if it is there.
+// removeObject deletes an object of a job if it exists.
 func (e *Executor) removeObject(ctx context.Context, resource, name string) error {
-	if err := e.client.deleteObject(ctx, resource, e.namespace, name); err != nil && !absent(err) {
+	if err := e.client.deleteObject(ctx, resource, e.namespace, name); err != nil && !isNotFound(err) {
 		return e.explainObject("delete", resource, err)
 	}
 	return nil
 }
 
-// discardObject deletes the object of a failed start, which may be readable to others.
-// A deletion that may succeed later is tried again until ctx ends.
+// discardObject deletes the object of a failed start, which other users may be able to
+// read. It retries temporary errors until ctx ends.
 func (e *Executor) discardObject(ctx context.Context, resource, name string) error {
-	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
 		err := e.client.deleteObject(ctx, resource, e.namespace, name)
 		switch {
-		case err == nil || absent(err):
+		case err == nil || isNotFound(err):
 			return nil
-		case !temporary(err) || !pause(ctx, wait):
+		case !temporary(err) || !sleep(ctx, delay):
 			return e.explainObject("delete", resource, err)
 		}
 	}
 }
 
-// sweepObjects removes the objects that no start can need any more: those of an
-// agent that ended between the creation of an object and its removal. It reads
-// their metadata only. A cluster that does not let the agent list a resource has
-// none of it that the agent has made, or removes it with its Pod.
+// sweepObjects deletes the objects that are no longer needed, of agents that ended between
+// the create and the delete. It reads only their metadata. If the agent may not list a
+// resource, it has created no such object, or the cluster deletes the object with its Pod.
 func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err error) {
 	var failures []error
 	for _, resource := range []string{configMaps, secrets} {
@@ -112,7 +116,7 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 		for _, object := range list.Items {
 			text, ok := object.Annotations[annotationNeeded]
 			needed, err := time.Parse(time.RFC3339, text)
-			if !ok || err == nil && time.Now().Before(needed.Add(unneededAfter)) {
+			if !ok || err == nil && time.Now().Before(needed.Add(sweepMargin)) {
 				continue
 			}
 			if err := e.removeObject(ctx, resource, object.Name); err != nil {
@@ -125,25 +129,85 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 	return removed, errors.Join(failures...)
 }
 
-// unneededAfter is added to the limit of a start before a sweep removes an object:
-// a handoff may be sent for a minute more, and clocks differ.
-const unneededAfter = 5 * time.Minute
+// sweepMargin is the time between the end of a start timeout and the sweep of its object:
+// sending a handoff may take one more minute, and clocks differ.
+const sweepMargin = 5 * time.Minute
 
-// explainObject returns, in one line, why a call about an object of a job failed
-// and what to do.
+// explainObject returns, in one line, why a request for an object of a job failed, and the
+// cure.
 func (e *Executor) explainObject(verb, resource string, err error) error {
-	doing := fmt.Sprintf("%s a job's entry in %s", verb, resource)
+	operation := fmt.Sprintf("%s an object of the job in %s", verb, resource)
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot ") {
-		return e.explain(doing, err)
+		return e.explain(operation, err)
 	}
 	cure := "grant create, update, list and delete on " + resource
 	if resource == secrets {
 		cure += ", or set kubernetes.handoff to sealed"
-	} else { // of a large handoff, which may be sealed already
+	} else { // for a large handoff, which may already be sealed
 		cure += ", as the documented Role does"
 	}
 	return fmt.Errorf("%s: the agent's service account may not %s %s in namespace %s: %s (%s)",
-		doing, verb, resource, e.namespace, cure, shortened(err.Error()))
+		operation, verb, resource, e.namespace, cure, tail(err.Error()))
+}
+
+// object returns the object for an entry of a record.
+func (j *journal) object(r *recorded, next claims.Entry) (object, error) {
+	// Encode the entry.
+	j.mu.Lock()
+	key := j.key
+	j.mu.Unlock()
+	text, err := key.Encode(r.name, next)
+	if err != nil {
+		return nil, err
+	}
+
+	// Add labels, the owner, and the time of the sweep.
+	e, record := j.executor, next.Record
+	meta := metav1.ObjectMeta{
+		Namespace: e.namespace, Name: r.name, UID: r.uid, ResourceVersion: r.version,
+		Labels: map[string]string{
+			labelManagedBy: managedByValue, labelRecord: recordValue, labelAgent: labelValue(e.cluster.options.Agent),
+			labelPool: labelValue(record.Pool), labelJob: labelValue(record.Job),
+		},
+		Annotations: map[string]string{annotationJob: record.Job},
+	}
+	e.self.mark(&meta)
+	switch {
+	case record.Stage == runtime.RecordHandedOff && next.UID != "":
+		meta.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "Pod", Name: next.Pod, UID: types.UID(next.UID),
+		}}
+	case record.Stage == runtime.RecordHandedOff:
+		meta.Annotations[annotationNeeded] = time.Now().Add(runtime.LeftoverAge).UTC().Format(time.RFC3339)
+	default:
+		meta.Annotations[annotationNeeded] = time.Now().Add(recordTime).UTC().Format(time.RFC3339)
+	}
+	if r.resource == secrets {
+		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{recordKey: text}}, nil
+	}
+	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{recordKey: string(text)}}, nil
+}
+
+// recordText returns the text of the record in an object.
+func recordText(o object) []byte {
+	switch o := o.(type) {
+	case *corev1.Secret:
+		return o.Data[recordKey]
+	case *corev1.ConfigMap:
+		return []byte(o.Data[recordKey])
+	}
+	return nil
+}
+
+// recordName returns the name of the object for the record of a job.
+func recordName(job string) string {
+	sum := sha256.Sum256([]byte(job))
+	return recordPrefix + hex.EncodeToString(sum[:10])
+}
+
+// recordSelector returns the selector of the records of an agent's group.
+func recordSelector(s self) string {
+	return managedSelector + "," + labelRecord + "=" + recordValue + "," + labelGroup + "=" + s.group
 }
 
 // object is a ConfigMap or a Secret.
@@ -152,8 +216,8 @@ type object interface {
 	machinery.Object
 }
 
-// createObject creates an object in its namespace. With dry, the API server checks it
-// and creates nothing.
+// createObject creates an object in its namespace. If dry is true, the API server validates
+// the object and creates nothing.
 func (c *client) createObject(ctx context.Context, resource string, o object, dry bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -161,44 +225,113 @@ func (c *client) createObject(ctx context.Context, resource string, o object, dr
 	if dry {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	// Get reads the answer; without that, the page of a proxy is taken for success.
-	_, err := c.rest.Post().Namespace(o.GetNamespace()).Resource(resource).
+	// Get reads the response; otherwise an HTML page of a proxy would count as success.
+	_, err := c.api.Post().Namespace(o.GetNamespace()).Resource(resource).
 		VersionedParams(&options, c.parameters).Body(o).Do(ctx).Get()
-	return because(ctx, err)
+	return withCause(ctx, err)
 }
 
-// updateObject replaces an object that only this agent changes, whatever its
-// resourceVersion is.
+// storeObject creates an object, or replaces the version that it has, and returns it as
+// stored.
+func (c *client) storeObject(ctx context.Context, resource string, o object) (object, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	var request *rest.Request
+	if o.GetResourceVersion() == "" {
+		request = c.api.Post().VersionedParams(&metav1.CreateOptions{FieldManager: managedByValue}, c.parameters)
+	} else {
+		request = c.api.Put().Name(o.GetName()).
+			VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters)
+	}
+	stored := o.DeepCopyObject().(object)
+	err := request.Namespace(o.GetNamespace()).Resource(resource).Body(o).Do(ctx).Into(stored)
+	return stored, withCause(ctx, err)
+}
+
+// deleteRecord deletes one version of an object. An empty uid or version matches any.
+func (c *client) deleteRecord(
+	ctx context.Context, resource, namespace, name string, uid types.UID, version string,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{}}
+	if uid != "" {
+		options.Preconditions.UID = &uid
+	}
+	if version != "" {
+		options.Preconditions.ResourceVersion = &version
+	}
+	_, err := c.api.Delete().Namespace(namespace).Resource(resource).Name(name).Body(&options).Do(ctx).Get()
+	return withCause(ctx, err)
+}
+
+// records returns the objects of a resource that match the selector, with their data.
+func (c *client) records(ctx context.Context, resource, namespace, selector string) (all []object, err error) {
+	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
+	for {
+		// Get a page.
+		callCtx, cancel := context.WithTimeout(ctx, callLimit)
+		result, err := c.api.Get().Namespace(namespace).Resource(resource).
+			VersionedParams(&options, c.parameters).Do(callCtx).Get()
+		err = withCause(callCtx, err)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+
+		// Add its objects.
+		switch page := result.(type) {
+		case *corev1.ConfigMapList:
+			options.Continue = page.Continue
+			for i := range page.Items {
+				all = append(all, &page.Items[i])
+			}
+		case *corev1.SecretList:
+			options.Continue = page.Continue
+			for i := range page.Items {
+				all = append(all, &page.Items[i])
+			}
+		default:
+			return nil, fmt.Errorf("list %s: the response is a %T", resource, result)
+		}
+		if options.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+// updateObject replaces an object that only this agent changes. It ignores the
+// resourceVersion.
 func (c *client) updateObject(ctx context.Context, resource string, o object) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	_, err := c.rest.Put().Namespace(o.GetNamespace()).Resource(resource).Name(o.GetName()).
+	_, err := c.api.Put().Namespace(o.GetNamespace()).Resource(resource).Name(o.GetName()).
 		VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters).Body(o).Do(ctx).Get()
-	return because(ctx, err)
+	return withCause(ctx, err)
 }
 
 // deleteObject deletes an object.
 func (c *client) deleteObject(ctx context.Context, resource, namespace, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	_, err := c.rest.Delete().Namespace(namespace).Resource(resource).Name(name).Do(ctx).Get()
-	return because(ctx, err)
+	_, err := c.api.Delete().Namespace(namespace).Resource(resource).Name(name).Do(ctx).Get()
+	return withCause(ctx, err)
 }
 
-// metadataOnly is what a list accepts that shall not contain the data of Secrets.
+// metadataOnly is the Accept header for a list without the data of Secrets.
 const metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// listObjects returns the metadata of the objects with these labels.
+// listObjects returns the metadata of the objects that match the selector.
 func (c *client) listObjects(
 	ctx context.Context, resource, namespace, selector string,
 ) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	text, err := c.rest.Get().Namespace(namespace).Resource(resource).
+	text, err := c.api.Get().Namespace(namespace).Resource(resource).
 		VersionedParams(&metav1.ListOptions{LabelSelector: selector}, c.parameters).
 		SetHeader("Accept", metadataOnly).Do(ctx).Raw()
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, withCause(ctx, err)
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	if err := json.Unmarshal(text, list); err != nil {

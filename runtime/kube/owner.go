@@ -2,32 +2,36 @@ package kube
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// owner is the agent's Pod that a job's Pod belongs to.
+// owner identifies the agent's Pod to which a job's Pod belongs.
 type owner struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 }
 
-// self is what an agent knows of the Pod that it runs in.
+// self is the identity of the agent's own Pod.
 type self struct {
 	owner owner
 	group string // value of labelGroup; empty if the agent's Pod is not known
 }
 
-// known reports whether the agent knows its own Pod. One that does not finds its
-// jobs by its id.
+// known reports whether the agent knows its own Pod. Otherwise it finds its jobs by its id.
 func (s self) known() bool { return s.group != "" }
 
-// selfOf returns what the agent's own Pod shows.
+// selfOf returns the identity of the agent's own Pod.
 func selfOf(pod *corev1.Pod) self {
 	return self{
 		owner: owner{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
@@ -35,16 +39,16 @@ func selfOf(pod *corev1.Pod) self {
 	}
 }
 
-// groupOf returns the value of labelGroup for the workers of an agent's Pod: its
-// namespace, and the kind and name of what replaces the Pod when it is gone.
+// groupOf returns the value of labelGroup for the job Pods of an agent: the namespace of
+// its Pod, and the kind and name of the controller that replaces the Pod.
 func groupOf(pod *corev1.Pod) string {
 	kind, name := controllerOf(pod)
 	return labelValue(pod.Namespace + "." + strings.ToLower(kind) + "." + name)
 }
 
-// controllerOf returns what makes a new Pod when this one is gone. For the Pod of a
-// ReplicaSet that is the Deployment, because a rolling update makes a new
-// ReplicaSet; for a Pod without a controller it is the Pod itself.
+// controllerOf returns the controller that replaces a Pod. For the Pod of a ReplicaSet it
+// is the Deployment, because a rolling update creates a new ReplicaSet. For a Pod without a
+// controller it is the Pod itself.
 func controllerOf(pod *corev1.Pod) (kind, name string) {
 	controller := metav1.GetControllerOfNoCopy(pod)
 	if controller == nil {
@@ -59,8 +63,9 @@ func controllerOf(pod *corev1.Pod) (kind, name string) {
 	return controller.Kind, controller.Name
 }
 
-// mark writes into a job's Pod that it belongs to this agent.
-func (s self) mark(pod *corev1.Pod) {
+// mark sets the labels and annotations of an object that belongs to this agent: the Pod or
+// the record of a job.
+func (s self) mark(o metav1.Object) {
 	if !s.known() {
 		return
 	}
@@ -68,37 +73,56 @@ func (s self) mark(pod *corev1.Pod) {
 	if err != nil {
 		panic(err) // strings only
 	}
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
+	labels, annotations := maps.Clone(o.GetLabels()), maps.Clone(o.GetAnnotations())
+	if labels == nil {
+		labels = map[string]string{}
 	}
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
+	if annotations == nil {
+		annotations = map[string]string{}
 	}
-	pod.Labels[labelGroup], pod.Labels[labelOwner] = s.group, labelValue(s.owner.Name)
-	pod.Annotations[annotationOwner] = string(text)
+	labels[labelGroup], labels[labelOwner] = s.group, labelValue(s.owner.Name)
+	annotations[annotationOwner] = string(text)
+	o.SetLabels(labels)
+	o.SetAnnotations(annotations)
 }
 
-// ownerOf returns the owner of a job's Pod. One with a damaged annotation is the
-// owner that the label names, in the namespace of the Pod; without a uid it exists as
-// long as a Pod of that name does.
-func ownerOf(pod *corev1.Pod) owner {
+// ownerOf returns the owner of a job's Pod or record. If the annotation is damaged, the
+// owner has the name in the label, the namespace of the object and no uid: it then exists as
+// long as a Pod with that name exists.
+func ownerOf(object metav1.Object) owner {
 	var o owner
-	if json.Unmarshal([]byte(pod.Annotations[annotationOwner]), &o) != nil || !o.valid() {
-		o = owner{Name: pod.Labels[labelOwner]}
+	if json.Unmarshal([]byte(object.GetAnnotations()[annotationOwner]), &o) != nil || !o.valid() {
+		o = owner{Name: object.GetLabels()[labelOwner]}
 	}
-	o.Namespace = cmp.Or(o.Namespace, pod.Namespace)
+	o.Namespace = cmp.Or(o.Namespace, object.GetNamespace())
 	return o
 }
 
-// valid reports whether an owner can exist: its parts become parts of URLs.
+// valid reports whether an owner has valid names; they become parts of URLs.
 func (o owner) valid() bool {
 	return len(validation.IsDNS1123Label(o.Namespace)) == 0 && len(validation.IsDNS1123Subdomain(o.Name)) == 0
 }
 
-// ended reports whether an owner does not exist any more. Pod is what has its name
-// now, nil for nothing. A Pod that is being deleted exists: its agent lets jobs
-// finish.
+// ended reports whether an owner no longer exists. Pod is the Pod that has its name now;
+// nil if there is none. A Pod that is being deleted exists: its agent lets jobs finish.
 func (o owner) ended(pod *corev1.Pod) bool {
 	return pod == nil || o.UID != "" && string(pod.UID) != o.UID ||
 		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// checkDeleted returns the error for a record that was deleted before its job could start:
+// by a user, or by an agent that has adopted it because this agent's Pod no longer exists.
+func (j *journal) checkDeleted(ctx context.Context, r *recorded) error {
+	self := j.executor.self.owner
+	pod, err := j.executor.client.get(ctx, self.Namespace, self.Name)
+	if err == nil && !self.ended(pod) {
+		return runtime.ErrNoRecord
+	}
+	j.mu.Lock()
+	r.lost = true
+	j.mu.Unlock()
+	if isNotFound(err) || err == nil {
+		return errRecordLost
+	}
+	return fmt.Errorf("the record was deleted, and the agent's own Pod cannot be read: %w", err)
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// agentPodWith returns the Pod of an agent that a controller has made. Kind is empty
-// for a Pod without a controller.
+// agentPodWith returns the Pod of an agent with a controller. Kind is empty for a Pod
+// without a controller.
 func agentPodWith(name, kind, controller, hash string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "cmwa", Name: name, UID: types.UID("uid of " + name)}}
 	if hash != "" {
@@ -33,18 +33,22 @@ func TestGroupOf(t *testing.T) {
 	long := strings.Repeat("agent-", 20) + "x"
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
-		want string // a digest if it is empty
+		want string // empty for a digest
 	}{
-		"Deployment":              {agentPodWith("agent-7d-abcde", "ReplicaSet", "agent-7d", "7d"), "cmwa.deployment.agent"},
-		"ReplicaSet alone":        {agentPodWith("agent-abcde", "ReplicaSet", "agent", ""), "cmwa.replicaset.agent"},
-		"hash of another object":  {agentPodWith("agent-abcde", "ReplicaSet", "agent-1", "2"), "cmwa.replicaset.agent-1"},
-		"StatefulSet":             {agentPodWith("agent-0", "StatefulSet", "agent", ""), "cmwa.statefulset.agent"},
-		"DaemonSet":               {agentPodWith("agent-xyz", "DaemonSet", "agent", ""), "cmwa.daemonset.agent"},
-		"Job":                     {agentPodWith("agent-xyz", "Job", "agent-28", ""), "cmwa.job.agent-28"},
-		"Pod without controller":  {agentPodWith("agent", "", "", ""), "cmwa.pod.agent"},
-		"name that is no label":   {agentPodWith(long, "ReplicaSet", long+"-1", "1"), ""},
-		"name with dots":          {agentPodWith("a.b-0", "StatefulSet", "a.b", ""), "cmwa.statefulset.a.b"},
-		"Deployment without name": {agentPodWith("x", "ReplicaSet", "-1", "1"), "cmwa.replicaset.-1"},
+		"Deployment": {
+			agentPodWith("agent-7d-abcde", "ReplicaSet", "agent-7d", "7d"), "cmwa.deployment.agent",
+		},
+		"ReplicaSet alone": {agentPodWith("agent-abcde", "ReplicaSet", "agent", ""), "cmwa.replicaset.agent"},
+		"hash of another object": {
+			agentPodWith("agent-abcde", "ReplicaSet", "agent-1", "2"), "cmwa.replicaset.agent-1",
+		},
+		"StatefulSet":               {agentPodWith("agent-0", "StatefulSet", "agent", ""), "cmwa.statefulset.agent"},
+		"DaemonSet":                 {agentPodWith("agent-xyz", "DaemonSet", "agent", ""), "cmwa.daemonset.agent"},
+		"Job":                       {agentPodWith("agent-xyz", "Job", "agent-28", ""), "cmwa.job.agent-28"},
+		"Pod without controller":    {agentPodWith("agent", "", "", ""), "cmwa.pod.agent"},
+		"name is not a valid label": {agentPodWith(long, "ReplicaSet", long+"-1", "1"), ""},
+		"name with dots":            {agentPodWith("a.b-0", "StatefulSet", "a.b", ""), "cmwa.statefulset.a.b"},
+		"Deployment without name":   {agentPodWith("x", "ReplicaSet", "-1", "1"), "cmwa.replicaset.-1"},
 	} {
 		got := groupOf(c.pod)
 		if len(validation.IsValidLabelValue(got)) > 0 || c.want != "" && got != c.want {
@@ -66,7 +70,7 @@ func TestMark(t *testing.T) {
 	plain := &corev1.Pod{}
 	self{}.mark(plain)
 	if len(plain.Labels)+len(plain.Annotations) > 0 {
-		t.Errorf("an agent that does not know its own Pod marked %+v", plain)
+		t.Errorf("an agent without a known Pod marked %+v", plain)
 	}
 }
 
@@ -97,7 +101,7 @@ func TestOwnerOf(t *testing.T) {
 	}
 	none := ownerOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "jobs"}})
 	if none.valid() {
-		t.Errorf("the owner of a Pod without marks is %+v", none)
+		t.Errorf("got owner %+v of a Pod without labels", none)
 	}
 }
 
@@ -112,7 +116,7 @@ func TestOwnerEnded(t *testing.T) {
 		pod  *corev1.Pod
 		want bool
 	}{
-		"there is none":    {nil, true},
+		"no Pod":           {nil, true},
 		"running":          {with(func(*corev1.Pod) {}), false},
 		"pending":          {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), false},
 		"lost node":        {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }), false},
@@ -122,7 +126,7 @@ func TestOwnerEnded(t *testing.T) {
 		"single run ended": {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), true},
 	} {
 		if got := selfOf(agentPodWith("agent-1", "", "", "")).owner.ended(c.pod); got != c.want {
-			t.Errorf("%s: got %v", name, got)
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 	if (owner{"cmwa", "agent-1", ""}).ended(with(func(*corev1.Pod) {})) {
@@ -130,7 +134,7 @@ func TestOwnerEnded(t *testing.T) {
 	}
 }
 
-func TestSelectors(t *testing.T) {
+func TestWatchedSelector(t *testing.T) {
 	first := selfOf(agentPodWith("a-1-x", "ReplicaSet", "a-1", "1"))
 	second := selfOf(agentPodWith("a-1-y", "ReplicaSet", "a-1", "1"))
 	other := selfOf(agentPodWith("b-1-x", "ReplicaSet", "b-1", "1"))
@@ -145,7 +149,7 @@ func TestSelectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		if keep {
-			release(pod, pod.CreationTimestamp.Time)
+			releasePod(pod, pod.CreationTimestamp.Time)
 		}
 		pods[name] = pod.Labels
 	}
@@ -157,13 +161,13 @@ func TestSelectors(t *testing.T) {
 	add("other's kept", other, "id-3", true)
 	add("kept by id", self{}, "id-4", true)
 	for _, c := range []struct{ name, selector, want string }{
-		{"watch of a group", watched(first, "id-1"), "first's, second's"},
-		{"watch of another group", watched(other, "id-3"), "other's"},
-		{"watch by id", watched(self{}, "id-4"), "by id"},
-		{"own Pods", owned(first, "id-1"), "first's"},
-		{"own Pods by id", owned(self{}, "id-4"), "by id"},
-		{"kept of a group", kept(first), "group's kept"},
-		{"kept without a group", kept(self{}), "kept by id"},
+		{"watch of a group", watchedSelector(first, "id-1"), "first's, second's"},
+		{"watch of another group", watchedSelector(other, "id-3"), "other's"},
+		{"watch by id", watchedSelector(self{}, "id-4"), "by id"},
+		{"own Pods", ownedSelector(first, "id-1"), "first's"},
+		{"own Pods by id", ownedSelector(self{}, "id-4"), "by id"},
+		{"kept of a group", keptSelector(first), "group's kept"},
+		{"kept without a group", keptSelector(self{}), "kept by id"},
 	} {
 		selector, err := selectors.Parse(c.selector)
 		if err != nil {
@@ -192,7 +196,7 @@ func TestAgentPodOf(t *testing.T) {
 	} {
 		got := agentPodOf(func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }, "cmwa")
 		if got != (agentPod{"cmwa", c.want}) {
-			t.Errorf("%v: got %+v", c.environ, got)
+			t.Errorf("%v: got %+v, want %s", c.environ, got, c.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"path"
 	"time"
 
@@ -15,8 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 )
 
-// Names in a job's Pod. Those that begin with "pulumi-workflow-" are reserved on
-// every target.
+// Names in a job's Pod. The prefix "pulumi-workflow-" is reserved on every target.
 const (
 	mainContainer    = "pulumi-workflow"
 	prepareContainer = "pulumi-workflow-prepare"
@@ -30,35 +30,35 @@ const (
 const (
 	programImagePath = "/usr/local/bin/" + handoff.Program // in the image of the init container
 	handoffFolder    = "/mnt/pulumi/handoff"
-	oidcFolder       = "/mnt/pulumi" // of the file pulumi.oidc, in which a job finds its OIDC token
+	oidcFolder       = "/mnt/pulumi" // folder of the file pulumi.oidc, which contains a job's OIDC token
 )
 
-// overtime is how much longer than its job a Pod may be active, beyond the time
-// that its start may take. The runner keeps the job's limit and the agent a later
-// one; the cluster's own is for a job that both have lost.
-const overtime = 10 * time.Minute
+// deadlineMargin is added to the timeouts of the job and of its start for the active
+// deadline of the Pod. The runner enforces the job's timeout, and the agent a later one;
+// the cluster's deadline is for jobs without runner and agent.
+const deadlineMargin = 10 * time.Minute
 
-// podSettings are what all Pods of an agent have in common.
+// podSettings are the settings that all Pods of an agent share.
 type podSettings struct {
-	image           string // that the runner is copied from, unless a pool's configuration names another
-	runnerDirectory string // where the runner lies in a job's container
+	image           string // default of kubernetes.image, from which the runner is copied
+	runnerDirectory string // folder of the runner in a job's container
 	self            self   // the agent
-	handoffSize     int    // in bytes, as far as it is known
+	handoffSize     int    // in bytes; 0 if not known
 }
 
-// startLimit returns how long the Pod of a job may take to start.
+// startLimit returns the start timeout of a job's Pod.
 func startLimit(job *runtime.Job) time.Duration {
-	return cmp.Or(job.Tuning.Place.Kubernetes.StartTimeout, StartTimeout)
+	return cmp.Or(job.Tuning.Instance.Kubernetes.StartTimeout, StartTimeout)
 }
 
-// podOf returns the Pod of a job, with the template of its pool applied. It holds
-// nothing secret: everyone who may read Pods may read all of it.
+// podOf returns the Pod of a job, with the template of its pool applied. It contains no
+// secrets, because everyone who may read Pods can read it.
 func podOf(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
 	pod, err := plainPod(job, name, settings)
 	if err != nil {
 		return nil, err
 	}
-	if template := job.Tuning.Place.Kubernetes.Template; len(template) > 0 {
+	if template := job.Tuning.Instance.Kubernetes.Template; len(template) > 0 {
 		return applyTemplate(pod, template)
 	}
 	return pod, nil
@@ -66,7 +66,7 @@ func podOf(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, er
 
 // plainPod returns the Pod of a job without a template.
 func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
-	place := job.Tuning.Place.Kubernetes
+	place := job.Tuning.Instance.Kubernetes
 	requests, err := requestsOf(place)
 	if err != nil {
 		return nil, err
@@ -77,11 +77,11 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(job), Annotations: annotations(job)},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                 corev1.RestartPolicyNever,
-			NodeSelector:                  nodesOf(job),
+			NodeSelector:                  nodeSelectorOf(job),
 			ServiceAccountName:            place.ServiceAccount,
 			AutomountServiceAccountToken:  new(place.ServiceAccount != ""),
 			EnableServiceLinks:            new(false),
-			TerminationGracePeriodSeconds: new(int64(runtime.StopGrace / time.Second)),
+			TerminationGracePeriodSeconds: new(stopSeconds(job)),
 			Volumes:                       ownVolumes(delivery.volume(name)),
 			InitContainers: []corev1.Container{
 				prepareOf(
@@ -91,10 +91,10 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			},
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
-				Image:     cmp.Or(job.Tuning.Place.OverrideImage, job.Definition.Image.Reference),
+				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
 				Command:   mainCommand(settings.runnerDirectory, delivery),
 				Resources: corev1.ResourceRequirements{Requests: requests},
-				// What the runner logs last, when it leaves no message of its own.
+				// The last log lines of the runner, if it writes no message.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 				VolumeMounts:             ownMounts(settings.runnerDirectory),
 			}},
@@ -102,7 +102,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	}
 	settings.self.mark(pod)
 	if delivery.packed {
-		pod.Annotations[annotationHandoff] = delivery.mark()
+		pod.Annotations[annotationHandoff] = delivery.annotationValue()
 	}
 	if place.Runner == runnerImage {
 		useImageVolume(&pod.Spec, delivery)
@@ -110,35 +110,41 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	if !job.OIDC.Empty() {
 		addOIDCVolume(&pod.Spec)
 	}
-	if bringsCredentials(job) {
+	if hasCredentials(job) {
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: pullSecretOf(name)}}
 	}
 	if limit := job.Definition.Timeout; limit > 0 {
-		seconds := int64(limit/time.Second) + int64((startLimit(job)+overtime)/time.Second)
-		// The API server refuses more than 32 bits.
+		seconds := int64(limit/time.Second) + int64((startLimit(job)+deadlineMargin)/time.Second)
+		// The API server refuses values of more than 32 bits.
 		pod.Spec.ActiveDeadlineSeconds = new(min(seconds, 1<<31-1))
 	}
 	return pod, nil
 }
 
-// requestsOf returns what the job's container requests.
+// stopSeconds returns the grace period of a job's Pod: the runner interrupts the step, and
+// then terminates it.
+func stopSeconds(job *runtime.Job) int64 {
+	return int64(math.Ceil((job.Tuning.CancelGrace + runtime.StopGrace).Seconds()))
+}
+
+// requestsOf returns the resource requests of the job's container.
 func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 	requests := corev1.ResourceList{}
-	for _, one := range []struct {
+	for _, r := range []struct {
 		key, text string
 		name      corev1.ResourceName
 	}{
 		{"kubernetes.cpu", place.CPU, corev1.ResourceCPU},
 		{"kubernetes.memory", place.Memory, corev1.ResourceMemory},
 	} {
-		if one.text == "" {
+		if r.text == "" {
 			continue
 		}
-		quantity, err := resource.ParseQuantity(one.text)
+		quantity, err := resource.ParseQuantity(r.text)
 		if err != nil || quantity.Sign() <= 0 {
-			return nil, fmt.Errorf("%s: %q is not an amount that Kubernetes knows", one.key, one.text)
+			return nil, fmt.Errorf("%s: %q is not an amount that Kubernetes knows", r.key, r.text)
 		}
-		requests[one.name] = quantity
+		requests[r.name] = quantity
 	}
 	if len(requests) == 0 {
 		return nil, nil
@@ -146,9 +152,9 @@ func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 	return requests, nil
 }
 
-// prepareOf returns the init container. It requests as much as the job's
-// container, which costs nothing, because a Pod's request is the larger of the
-// two; a quota may demand it.
+// prepareOf returns the init container. It has the same requests as the job's container.
+// This costs nothing, because the request of a Pod is the larger of the two; a quota may
+// require it.
 func prepareOf(image string, policy corev1.PullPolicy, folder string, requests corev1.ResourceList) corev1.Container {
 	return corev1.Container{
 		Name:            prepareContainer,
@@ -157,8 +163,8 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 		Command:         []string{programImagePath, "prepare", folder, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
 		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: folder}},
-		// All that Pod Security "restricted" demands. It names no user: the image has
-		// one, and some clusters assign another.
+		// The fields that Pod Security "restricted" requires. There is no user: the image
+		// has one, and some clusters assign another.
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			ReadOnlyRootFilesystem:   new(true),
@@ -171,13 +177,13 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 	}
 }
 
-// mainCommand is the command of the job's container, whose runner lies in a folder.
+// mainCommand returns the command of the job's container. Folder is that of the runner.
 func mainCommand(folder string, d delivery) []string {
 	return append([]string{path.Join(folder, handoff.Program), "run"}, d.arguments(folder)...)
 }
 
-// ownVolumes returns the two volumes that the executor needs. The first is in
-// memory for the sake of the key; it is as fast as one on disk.
+// ownVolumes returns the two volumes that the executor needs. The first is in memory,
+// because it holds the private key; it is as fast as a volume on disk.
 func ownVolumes(handoff corev1.Volume) []corev1.Volume {
 	return []corev1.Volume{
 		{Name: runnerVolume, VolumeSource: corev1.VolumeSource{
@@ -187,9 +193,8 @@ func ownVolumes(handoff corev1.Volume) []corev1.Volume {
 	}
 }
 
-// addOIDCVolume adds a volume to which the runner writes the job's OIDC token: the
-// folder belongs to root in every image, and the user of the job may be another one. A
-// template may put its own volume there.
+// addOIDCVolume adds a volume for the job's OIDC token: the folder belongs to root in every
+// image, and the job may run as another user. A template may mount another volume there.
 func addOIDCVolume(spec *corev1.PodSpec) {
 	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
 	spec.Volumes = append(spec.Volumes, corev1.Volume{
@@ -199,7 +204,7 @@ func addOIDCVolume(spec *corev1.PodSpec) {
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: oidcVolume, MountPath: oidcFolder})
 }
 
-// ownMounts returns the mounts of the job's container that the executor needs.
+// ownMounts returns the volume mounts that the executor needs in the job's container.
 func ownMounts(folder string) []corev1.VolumeMount {
 	return []corev1.VolumeMount{
 		{Name: runnerVolume, MountPath: folder},
@@ -207,7 +212,7 @@ func ownMounts(folder string) []corev1.VolumeMount {
 	}
 }
 
-// recipientOf returns whom a handoff for the Pod is sealed to.
+// recipientOf returns the recipient to which a handoff for the Pod is sealed.
 func recipientOf(pod *corev1.Pod) handoff.Recipient {
 	return handoff.Recipient{
 		Pod:        string(pod.UID),
@@ -216,28 +221,27 @@ func recipientOf(pod *corev1.Pod) handoff.Recipient {
 	}
 }
 
-// exampleName stands for what each job has of its own.
+// exampleName is the placeholder for values that differ between jobs.
 const exampleName = "example"
 
-// Preview returns the Pod that a job of a pool gets, as [Executor.Start] makes it.
-// The name, the job and the agent are placeholders, and image is that of the job
-// unless the configuration overrides it. It asks no cluster: equal arguments give
-// equal documents. Of the options, Image and RunnerDirectory count.
+// Preview returns the Pod that [Executor.Start] creates for a job of a pool. The name, the
+// job and the agent are placeholders. Image is the image of the job, unless the
+// configuration overrides it. Preview needs no cluster: equal arguments give equal
+// documents. It uses the options Image and RunnerDirectory.
 func Preview(spec runtime.PoolSpec, image string, options Options) (patch.Document, error) {
 	return previewOf(spec, exampleJob(spec, image), options)
 }
 
-// TemplateChanges returns what the template of a pool changes in the Pod of a job.
-// Without a template there is no change.
+// TemplateChanges returns the changes that the template of a pool makes in the Pod of a
+// job. Without a template there are none.
 func TemplateChanges(spec runtime.PoolSpec, options Options) ([]patch.Change, error) {
 	plain := spec
-	plain.Tuning.Place.Kubernetes.Template = nil
+	plain.Tuning.Instance.Kubernetes.Template = nil
 	return Changes(plain, spec, options)
 }
 
-// Changes returns what differs between the Pods of two versions of a pool. The
-// labels and annotations by which an agent recognises the pool are left out: they
-// follow from its identity.
+// Changes returns the differences between the Pods of two versions of a pool. It omits the
+// labels and annotations of the pool itself: they follow from its identity.
 func Changes(from, to runtime.PoolSpec, options Options) ([]patch.Change, error) {
 	var documents [2]patch.Document
 	for i, spec := range []runtime.PoolSpec{from, to} {
@@ -251,18 +255,17 @@ func Changes(from, to runtime.PoolSpec, options Options) ([]patch.Change, error)
 	return documents[0].Changes(documents[1]), nil
 }
 
-// exampleJob returns a job of a pool, with placeholders in place of what the
-// service and the agent give each job.
+// exampleJob returns a job of a pool, with placeholders for the values that the service and
+// the agent set.
 func exampleJob(spec runtime.PoolSpec, image string) *runtime.Job {
 	return &runtime.Job{
-		ID: exampleName, Kind: runtime.Deployment, Subject: exampleName, Agent: exampleName,
+		ID: exampleName, Kind: runtime.Deployment, WorkflowID: exampleName, Agent: exampleName,
 		Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Tuning: spec.Tuning, Generation: 1,
 		Definition: runtime.Definition{Image: runtime.Image{Reference: image}},
 	}
 }
 
-// previewOf returns the Pod of a job, in the namespace of its pool and without what
-// only the cluster reports.
+// previewOf returns the Pod of a job, in the namespace of its pool, without a status.
 func previewOf(spec runtime.PoolSpec, job *runtime.Job, options Options) (patch.Document, error) {
 	settings := podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory}
 	pod, err := podOf(job, namePrefix+exampleName, settings)

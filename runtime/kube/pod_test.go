@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// testJob is a job with everything set that a Pod shows.
+// testJob returns a job with all fields that a Pod shows.
 func testJob() *runtime.Job {
 	return &runtime.Job{
-		ID: "job-1", Kind: runtime.Deployment, Subject: "deployment-1", Token: secret.New("the-token-of-the-job"),
+		ID: "job-1", Kind: runtime.Deployment, WorkflowID: "deployment-1", Token: secret.New("the-token-of-the-job"),
 		Pool: "main-0123abcd", PoolName: "main", Agent: "agent-1", Generation: 7, Service: "https://api.example.com",
 		Identity: runtime.Identity{
 			Service: "https://api.example.com", Organization: "acme", PoolID: "p1",
@@ -35,7 +35,7 @@ func testJob() *runtime.Job {
 	}
 }
 
-// golden compares a value, as JSON, with a file.
+// golden compares the JSON of a value with a file.
 func golden(t *testing.T, name string, value any) {
 	t.Helper()
 	text, err := json.MarshalIndent(value, "", "  ")
@@ -60,7 +60,7 @@ func golden(t *testing.T, name string, value any) {
 
 func TestPodOf(t *testing.T) {
 	const name, image = "pulumi-workflow-runner-abc", "cmwa/cmwa:1"
-	make := func(t *testing.T, job *runtime.Job) *corev1.Pod {
+	newPod := func(t *testing.T, job *runtime.Job) *corev1.Pod {
 		t.Helper()
 		pod, err := podOf(job, name, settingsOf(image))
 		if err != nil {
@@ -68,32 +68,34 @@ func TestPodOf(t *testing.T) {
 		}
 		return pod
 	}
-	t.Run("default settings", func(t *testing.T) { golden(t, "pod-default", make(t, testJob())) })
+	t.Run("default settings", func(t *testing.T) { golden(t, "pod-default", newPod(t, testJob())) })
 	t.Run("all settings", func(t *testing.T) {
 		job := testJob()
-		job.Tuning.Place.OverrideImage = "registry.example.com/other:2"
-		job.Tuning.Place.Kubernetes = runtime.Kubernetes{
+		job.Tuning.Instance.OverrideImage = "registry.example.com/other:2"
+		job.Tuning.Instance.Kubernetes = runtime.Kubernetes{
 			Image: "registry.example.com/cmwa:2", ImagePullPolicy: "Always", ServiceAccount: "worker",
 			CPU: "500m", Memory: "4Gi", KeepFailedPods: true,
-			Template: []byte(`{"metadata": {"labels": {"team": "platform"}}, "spec": {"nodeSelector": {"disk": "ssd"}}}`),
+			Template: []byte(`{"metadata": {"labels": {"team": "platform"}},
+				"spec": {"nodeSelector": {"disk": "ssd"}}}`),
 		}
-		golden(t, "pod-settings", make(t, job))
+		golden(t, "pod-settings", newPod(t, job))
 	})
 	t.Run("runner in a volume", func(t *testing.T) {
 		job := testJob()
-		job.Tuning.Place.Kubernetes.Runner = "image"
-		job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow",
+		job.Tuning.Instance.Kubernetes.Runner = "image"
+		job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow",
 			"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/runner"}]}]}}`)
-		golden(t, "pod-image-volume", make(t, job))
-		job.Tuning.Place.Kubernetes.Handoff = "secret"
-		job.Tuning.Place.Kubernetes.Template = []byte(`{"spec": {"initContainers": [
-			{"name": "pulumi-workflow-prepare", "resources": {"limits": {"cpu": "1"}}}, {"name": "tools", "image": "tools"}]}}`)
-		if pod := make(t, job); len(pod.Spec.InitContainers) != 1 || pod.Spec.InitContainers[0].Name != "tools" {
+		golden(t, "pod-image-volume", newPod(t, job))
+		job.Tuning.Instance.Kubernetes.Handoff = "secret"
+		job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {"initContainers": [
+			{"name": "pulumi-workflow-prepare", "resources": {"limits": {"cpu": "1"}}},
+			{"name": "tools", "image": "tools"}]}}`)
+		if pod := newPod(t, job); len(pod.Spec.InitContainers) != 1 || pod.Spec.InitContainers[0].Name != "tools" {
 			t.Errorf("the init containers are %v", pod.Spec.InitContainers)
 		}
 	})
-	t.Run("nothing secret is in it", func(t *testing.T) {
-		text, err := json.Marshal(make(t, testJob()))
+	t.Run("contains no secrets", func(t *testing.T) {
+		text, err := json.Marshal(newPod(t, testJob()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,44 +105,45 @@ func TestPodOf(t *testing.T) {
 			}
 		}
 	})
-	t.Run("an id that is no label becomes a digest", func(t *testing.T) {
+	t.Run("invalid label value becomes a digest", func(t *testing.T) {
 		job := testJob()
 		job.ID = "a job/with a long name " + strings.Repeat("x", 100)
-		pod := make(t, job)
+		pod := newPod(t, job)
 		if value := pod.Labels[labelJob]; len(value) != 32 || pod.Annotations[annotationJob] != job.ID {
 			t.Errorf("the label is %q, the annotation %q", value, pod.Annotations[annotationJob])
 		}
-		if got := found(pod).Job; got != job.ID {
+		if got := instanceOf(pod).Job; got != job.ID {
 			t.Errorf("found job %q, want %q", got, job.ID)
 		}
 	})
-	t.Run("a job without a limit has no deadline", func(t *testing.T) {
+	t.Run("job without timeout has no deadline", func(t *testing.T) {
 		job := testJob()
 		job.Definition.Timeout = 0
-		if pod := make(t, job); pod.Spec.ActiveDeadlineSeconds != nil {
+		if pod := newPod(t, job); pod.Spec.ActiveDeadlineSeconds != nil {
 			t.Errorf("the deadline is %d", *pod.Spec.ActiveDeadlineSeconds)
 		}
 	})
-	t.Run("the deadline of the cluster is behind the start and the job", func(t *testing.T) {
+	t.Run("deadline is later than start and job timeouts", func(t *testing.T) {
 		job := testJob()
-		job.Tuning.Place.Kubernetes.StartTimeout = 2 * time.Hour
-		want := int64((2*time.Hour + job.Definition.Timeout + overtime) / time.Second)
-		if pod := make(t, job); *pod.Spec.ActiveDeadlineSeconds != want {
+		job.Tuning.Instance.Kubernetes.StartTimeout = 2 * time.Hour
+		want := int64((2*time.Hour + job.Definition.Timeout + deadlineMargin) / time.Second)
+		if pod := newPod(t, job); *pod.Spec.ActiveDeadlineSeconds != want {
 			t.Errorf("the deadline is %d, want %d", *pod.Spec.ActiveDeadlineSeconds, want)
 		}
 	})
-	t.Run("a limit beyond 32 bits is cut", func(t *testing.T) {
+	t.Run("deadline is at most 32 bits", func(t *testing.T) {
 		job := testJob()
 		job.Definition.Timeout = 1<<63 - 1
-		if pod := make(t, job); *pod.Spec.ActiveDeadlineSeconds != 1<<31-1 {
+		if pod := newPod(t, job); *pod.Spec.ActiveDeadlineSeconds != 1<<31-1 {
 			t.Errorf("the deadline is %d", *pod.Spec.ActiveDeadlineSeconds)
 		}
 	})
-	t.Run("an amount that is none is refused", func(t *testing.T) {
+	t.Run("invalid amount is an error", func(t *testing.T) {
 		for _, text := range []string{"many", "-1", "0"} {
 			job := testJob()
-			job.Tuning.Place.Kubernetes.CPU = text
-			if _, err := podOf(job, name, settingsOf(image)); err == nil || !strings.Contains(err.Error(), "kubernetes.cpu") {
+			job.Tuning.Instance.Kubernetes.CPU = text
+			if _, err := podOf(job, name, settingsOf(image)); err == nil ||
+				!strings.Contains(err.Error(), "kubernetes.cpu") {
 				t.Errorf("cpu %s: got %v", text, err)
 			}
 		}

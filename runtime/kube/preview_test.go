@@ -13,25 +13,25 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// previewOptions are those of an agent whose image has a version.
+// previewOptions are the options of an agent whose image has a version.
 var previewOptions = Options{Image: "cmwa/cmwa:1", RunnerDirectory: runnerDirectory}
 
-// pooled returns a pool with a template.
-func pooled(template string) runtime.PoolSpec {
+// poolWith returns a pool with a template.
+func poolWith(template string) runtime.PoolSpec {
 	return runtime.PoolSpec{
 		Name: "main",
 		Identity: runtime.Identity{
 			Service: "https://api.example.com", Credentials: "token", Target: "kubernetes", Namespace: "jobs",
 		},
 		Tuning: runtime.Tuning{
-			Token: secret.New("the-token-of-the-pool"),
-			Place: runtime.Place{Kubernetes: runtime.Kubernetes{Template: []byte(template)}},
+			Token:    secret.New("the-token-of-the-pool"),
+			Instance: runtime.InstanceSpec{Kubernetes: runtime.Kubernetes{Template: []byte(template)}},
 		},
 	}
 }
 
-// secretive is a template with everything that may be secret.
-const secretive = `{"metadata": {"annotations": {"note": "eyJhbGciOi.eyJzdWIi.x"}}, "spec": {
+// secretTemplate is a template with all fields that may be secret.
+const secretTemplate = `{"metadata": {"annotations": {"note": "eyJhbGciOi.eyJzdWIi.x"}}, "spec": {
 	"containers": [
 		{"name": "pulumi-workflow", "env": [{"name": "PASSWORD", "value": "hunter2"}, {"name": "EMPTY", "value": ""}]},
 		{"name": "proxy", "image": "proxy:1", "command": ["proxy", "--password", "hunter2"], "args": ["hunter2"],
@@ -39,7 +39,7 @@ const secretive = `{"metadata": {"annotations": {"note": "eyJhbGciOi.eyJzdWIi.x"
 
 func TestPreview(t *testing.T) {
 	t.Run("with a template", func(t *testing.T) {
-		document, err := Preview(pooled(secretive), "pulumi/pulumi:3", previewOptions)
+		document, err := Preview(poolWith(secretTemplate), "pulumi/pulumi:3", previewOptions)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,13 +47,13 @@ func TestPreview(t *testing.T) {
 		text, _ := json.Marshal(document)
 		for _, hidden := range []string{"hunter2", "eyJ", "the-token-of-the-pool"} {
 			if strings.Contains(string(text), hidden) {
-				t.Errorf("it shows %s", hidden)
+				t.Errorf("the document contains %s", hidden)
 			}
 		}
 	})
 
-	t.Run("it is the Pod that Start makes", func(t *testing.T) {
-		spec := pooled(`{"spec": {"nodeSelector": {"disk": "ssd"}}}`)
+	t.Run("is the Pod that Start creates", func(t *testing.T) {
+		spec := poolWith(`{"spec": {"nodeSelector": {"disk": "ssd"}}}`)
 		document, err := Preview(spec, "pulumi/pulumi:3", previewOptions)
 		if err != nil {
 			t.Fatal(err)
@@ -75,17 +75,17 @@ func TestPreview(t *testing.T) {
 		}
 	})
 
-	t.Run("it is the same each time", func(t *testing.T) {
-		first, err := Preview(pooled(secretive), "i", previewOptions)
-		second, again := Preview(pooled(secretive), "i", previewOptions)
+	t.Run("is deterministic", func(t *testing.T) {
+		first, err := Preview(poolWith(secretTemplate), "i", previewOptions)
+		second, again := Preview(poolWith(secretTemplate), "i", previewOptions)
 		if err != nil || again != nil || !reflect.DeepEqual(first, second) {
 			t.Errorf("%v, %v:\n%s", err, again, cmp.Diff(first, second))
 		}
 	})
 
-	t.Run("a template that does not fit", func(t *testing.T) {
-		if _, err := Preview(pooled(`{"spec": null}`), "i", previewOptions); err == nil {
-			t.Error("no error")
+	t.Run("invalid template", func(t *testing.T) {
+		if _, err := Preview(poolWith(`{"spec": null}`), "i", previewOptions); err == nil {
+			t.Error("got no error for an invalid template")
 		}
 	})
 }
@@ -103,15 +103,17 @@ func TestTemplateChanges(t *testing.T) {
 	for name, c := range map[string]struct{ template, want string }{
 		"no template":    {``, ""},
 		"empty template": {`{}`, ""},
-		"what may be secret": {secretive, `
+		"secret fields": {secretTemplate, `
 metadata.annotations.note: added [secret]
-spec.containers[proxy]: added {"args":["[secret]"],"command":["[secret]","[secret]","[secret]"],"image":"proxy:1","livenessProb...
+spec.containers[proxy]: added {"args":["[secret]"],` +
+			`"command":["[secret]","[secret]","[secret]"],"image":"proxy:1","livenessProb...
 spec.containers[pulumi-workflow].env[EMPTY]: added {"name":"EMPTY"}
 spec.containers[pulumi-workflow].env[PASSWORD]: added {"name":"PASSWORD","value":"[secret]"}
 `},
 		"mappings and lists": {`{"metadata": {"labels": {"example.com/team": "platform"}}, "spec": {
 			"enableServiceLinks": true, "tolerations": [{"operator": "Exists"}], "nodeSelector": {"disk": "ssd"},
-			"containers": [{"name": "pulumi-workflow", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": 2}}}],
+			"containers": [{"name": "pulumi-workflow", "ports": [{"containerPort": 80}],
+				"resources": {"limits": {"cpu": 2}}}],
 			"volumes": [{"name": "cache", "emptyDir": {}}]}}`, `
 metadata.labels[example.com/team]: added platform
 spec.containers[pulumi-workflow].ports[80]: added {"containerPort":80}
@@ -121,10 +123,10 @@ spec.nodeSelector.disk: added ssd
 spec.tolerations: added [{"operator":"Exists"}]
 spec.volumes[cache]: added {"emptyDir":{},"name":"cache"}
 `},
-		"what is restored": {`{"metadata": {"name": "mine"}, "spec": {"restartPolicy": "Always"}}`, ""},
+		"restored fields": {`{"metadata": {"name": "mine"}, "spec": {"restartPolicy": "Always"}}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changes, err := TemplateChanges(pooled(c.template), previewOptions)
+			changes, err := TemplateChanges(poolWith(c.template), previewOptions)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,13 +138,14 @@ spec.volumes[cache]: added {"emptyDir":{},"name":"cache"}
 }
 
 func TestChanges(t *testing.T) {
-	from := pooled(`{"spec": {"initContainers": [{"name": "a", "image": "a"}, {"name": "b", "image": "b"}],
+	from := poolWith(`{"spec": {"initContainers": [{"name": "a", "image": "a"}, {"name": "b", "image": "b"}],
 		"containers": [{"name": "pulumi-workflow", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]},
 			{"name": "old", "image": "o"}]}}`)
-	from.Tuning.Place.Kubernetes.CPU = "1"
-	to := pooled(`{"spec": {"initContainers": [{"name": "b", "image": "b"}, {"name": "a", "image": "a"}],
-		"containers": [{"name": "pulumi-workflow", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "1"}]}]}}`)
-	to.Tuning.Place.Kubernetes.CPU = "2"
+	from.Tuning.Instance.Kubernetes.CPU = "1"
+	to := poolWith(`{"spec": {"initContainers": [{"name": "b", "image": "b"}, {"name": "a", "image": "a"}],
+		"containers": [{"name": "pulumi-workflow",
+			"env": [{"name": "A", "value": "2"}, {"name": "B", "value": "1"}]}]}}`)
+	to.Tuning.Instance.Kubernetes.CPU = "2"
 	to.Name, to.Identity.Service, to.Identity.Namespace, to.Generation = "other", "https://other.example.com", "", 9
 	changes, err := Changes(from, to, previewOptions)
 	if err != nil {
@@ -159,9 +162,9 @@ spec.initContainers[*].name: ["pulumi-workflow-prepare","a","b"] -> ["pulumi-wor
 		t.Error(diff)
 	}
 	if changes, err := Changes(from, from, previewOptions); len(changes) > 0 || err != nil {
-		t.Errorf("a pool and itself: %v, %v", changes, err)
+		t.Errorf("a pool and itself: got %v, %v, want no changes", changes, err)
 	}
-	to = pooled(`{"spec": {"containers": null}}`)
+	to = poolWith(`{"spec": {"containers": null}}`)
 	if _, err := Changes(from, to, previewOptions); err == nil {
 		t.Error("no error for a template that does not fit")
 	}

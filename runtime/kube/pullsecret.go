@@ -14,29 +14,28 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// hub is the name under which credentials of docker.io are kept.
-const hub = "https://index.docker.io/v1/"
+// dockerHubKey is the key of credentials for docker.io.
+const dockerHubKey = "https://index.docker.io/v1/"
 
 // pullSecretOf returns the name of the image pull secret of a Pod.
 func pullSecretOf(pod string) string { return pod + "-pull" }
 
-// bringsCredentials reports whether a job has credentials for the registry of its
-// image. They are not meant for an image that the agent's configuration puts in its
-// place.
-func bringsCredentials(job *runtime.Job) bool {
+// hasCredentials reports whether a job has credentials for the registry of its image. They
+// are not used for an image that overrides the job's.
+func hasCredentials(job *runtime.Job) bool {
 	image := job.Definition.Image
-	return job.Tuning.Place.OverrideImage == "" && (image.Username != "" || !image.Password.Empty())
+	return job.Tuning.Instance.OverrideImage == "" && (image.Username != "" || !image.Password.Empty())
 }
 
-// addPullSecret creates an image pull secret with the credentials that a job brings.
-// It is created directly after the Pod, which owns it: the kubelet reads it when it
-// pulls the image of the job's container, after the init container. The agent needs
-// no more than the right to create Secrets, and reads none. Without that right the
-// job goes on, because the image may be public, or there already.
+// addPullSecret creates an image pull secret with the credentials of a job. It does so
+// directly after the create of the Pod, which owns the secret: the kubelet reads it after
+// the init container, when it pulls the image of the job's container. The agent needs only
+// the right to create Secrets, and reads none. Without this right the job continues,
+// because the image may be public or already on the node.
 func (e *Executor) addPullSecret(
 	ctx context.Context, job *runtime.Job, setup *runtime.Setup, pod *corev1.Pod, deadline time.Time,
 ) error {
-	if !bringsCredentials(job) {
+	if !hasCredentials(job) {
 		return nil
 	}
 	config, registry, err := dockerConfig(job.Definition.Image)
@@ -49,22 +48,22 @@ func (e *Executor) addPullSecret(
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
 	}
 	secret.OwnerReferences = ownedBy(pod)
-	err = e.createObject(ctx, secrets, secret, deadline, doubt{})
+	err = e.createObject(ctx, secrets, secret, deadline, retryPolicy{})
 	switch {
 	case err == nil:
-		setup.Say("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)
+		setup.Log("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)
 	case apierrors.IsForbidden(err):
-		setup.Say("The job has credentials for %s, and the agent may not create Secrets in namespace %s (%s). "+
+		setup.Log("The job has credentials for %s, but the agent may not create Secrets in namespace %s (%s). "+
 			"If the image needs them, grant create on secrets to the agent's service account, or set imagePullSecrets "+
-			"in pod_template or in the service account of the Pods", registry, e.namespace, shortened(err.Error()))
+			"in pod_template or in the service account of the Pods", registry, e.namespace, tail(err.Error()))
 	default:
 		return e.explainObject("create", secrets, err)
 	}
 	return nil
 }
 
-// dockerConfig returns the credentials of an image in the form that kubelets read,
-// and the registry that they are for. Its errors do not show them.
+// dockerConfig returns the credentials of an image in the format of a Docker configuration,
+// and their registry. Its errors do not contain the credentials.
 func dockerConfig(image runtime.Image) (config []byte, registry string, err error) {
 	named, err := reference.ParseDockerRef(image.Reference)
 	if err != nil {
@@ -73,7 +72,7 @@ func dockerConfig(image runtime.Image) (config []byte, registry string, err erro
 	registry = reference.Domain(named)
 	key := registry
 	if registry == "docker.io" {
-		key = hub
+		key = dockerHubKey
 	}
 	password := image.Password.Reveal()
 	type entry struct {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -14,84 +15,97 @@ import (
 
 // Times of a removal.
 const (
-	overdueLimit = 60 * time.Second // beyond the grace, after which the object is removed by force
-	lookEvery    = time.Second      // at a Pod that the watch does not show
-	lookSeldom   = 10 * time.Second // at a Pod that the watch shows, if it is not gone by then
+	overdueLimit        = 60 * time.Second // added to the grace period; then the Pod is deleted without one
+	missingPollInterval = time.Second      // between requests for a Pod that the watch does not show
+	shownPollInterval   = 10 * time.Second // between requests for a Pod that the watch still shows
 )
 
-// Remove deletes the Pod and returns when it is gone. The kubelet sends a TERM
-// first; a grace is rounded up to whole seconds. A grace of zero would remove the
-// object at once and leave the container to end by itself, so a Pod that may run
-// has one second at least. The Pod of a failed job is kept if the pool says so.
-// A Pod that the watch shows as deleted is deleted all the same, because a list can
-// be an old one.
+// Remove deletes the Pod and blocks until it is gone. The kubelet first sends a TERM. The
+// grace period is rounded up to whole seconds. It is at least one second for a Pod that may
+// run: a grace period of zero removes the object at once, and the container ends later. A
+// period that includes a cancel grace period is replaced by that of the Pod, to which the
+// runner has fitted its own: no signal but the TERM can be sent without the right to execute
+// commands in Pods. The Pod of a failed job is kept if the pool is configured so. Remove
+// deletes the Pod even if the watch shows it as deleted, because a list can be outdated.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	name, uid, ok := parseID(id)
 	if !ok {
 		return nil
 	}
-	seen := e.pods.subscribe(name, false)
-	defer seen.close()
-	now, _, _ := seen.now()
+
+	// Find the Pod, and remove its handoff.
+	sub := e.pods.subscribe(name, false)
+	defer sub.close()
+	now, _, _ := sub.current()
 	if now != nil && now.uid != uid {
 		return nil
 	}
 	if now != nil && now.carrier != "" {
 		if err := e.removeObject(ctx, now.carrier, objectOf(name)); err != nil {
-			e.log.Warn("cannot remove a job's handoff", "pod", name, "error", err)
+			e.log.Warn("cannot remove handoff", "pod", name, "error", err)
 		}
 	}
+
+	// Keep it, or delete it.
 	if grace == 0 && now != nil && now.keep == keepFailed && now.main.ended && now.main.code != runtime.CodeSucceeded {
-		return e.keep(ctx, name, uid)
+		return e.keepPod(ctx, name, uid)
 	}
 	seconds := int64((grace + time.Second - 1) / time.Second)
-	if quiet := now != nil && (now.nodeLost || now.main.ended && now.alone); !quiet {
+	if grace > runtime.StopGrace && now != nil {
+		seconds = cmp.Or(now.stopTime, seconds)
+	}
+	if stopped := now != nil && (now.nodeLost || now.main.ended && now.onlyContainer); !stopped {
 		seconds = max(seconds, 1)
 	}
 	return e.remove(ctx, name, uid, seconds)
 }
 
-// remove deletes a Pod and waits until it is gone. A delete that may succeed later
-// is tried again until ctx ends.
-func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) error {
-	seen := e.pods.subscribe(name, false)
-	defer seen.close()
-	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+// remove deletes a Pod and blocks until it is gone. It retries temporary errors until ctx
+// ends.
+func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (err error) {
+	sub := e.pods.subscribe(name, false)
+	defer sub.close()
+	defer func() {
+		if err == nil {
+			e.records.Load().podRemoved(uid)
+		}
+	}()
+	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
 		gone, err := e.delete(ctx, name, uid, grace)
 		switch {
 		case gone:
 			return nil
 		case err == nil:
-			return e.awaitDeletion(ctx, seen, uid, grace)
-		case !temporary(err) || !pause(ctx, wait):
+			return e.awaitDeletion(ctx, sub, uid, grace)
+		case !temporary(err) || !sleep(ctx, delay):
 			return e.explain("delete the Pod", err)
 		}
 	}
 }
 
 // awaitDeletion blocks until a Pod is gone whose deletion was requested.
-func (e *Executor) awaitDeletion(ctx context.Context, seen *subscription, uid string, grace int64) error {
-	name := seen.name
+func (e *Executor) awaitDeletion(ctx context.Context, sub *subscription, uid string, grace int64) error {
+	name := sub.name
 	overdue := time.NewTimer(time.Duration(grace)*time.Second + overdueLimit)
 	defer overdue.Stop()
-	for looked := time.Now(); ; {
-		now, gone, changed := seen.now()
+	for lastGet := time.Now(); ; {
+		now, gone, changed := sub.current()
 		if now != nil && (gone || now.uid != uid) {
 			return nil
 		}
 		select {
 		case <-changed:
-		case <-time.After(lookEvery):
-			if now != nil && e.pods.health() == nil && time.Since(looked) < lookSeldom {
+		case <-time.After(missingPollInterval):
+			if now != nil && e.pods.health() == nil && time.Since(lastGet) < shownPollInterval {
 				continue
 			}
-			looked = time.Now()
-			there, err := e.client.get(ctx, e.namespace, name)
-			if absent(err) || err == nil && string(there.UID) != uid {
+			lastGet = time.Now()
+			pod, err := e.client.get(ctx, e.namespace, name)
+			if isNotFound(err) || err == nil && string(pod.UID) != uid {
 				return nil
 			}
 		case <-overdue.C: // the node does not answer
-			e.log.Warn("pod is removed by force: its node does not end it", "pod", name)
+			e.log.Warn("pod deletion forced", "pod", name, "reason", "its node does not end it")
 			switch gone, err := e.delete(ctx, name, uid, 0); {
 			case gone:
 				return nil
@@ -104,50 +118,55 @@ func (e *Executor) awaitDeletion(ctx context.Context, seen *subscription, uid st
 	}
 }
 
-// delete makes one request to delete a Pod, and reports whether it is gone already.
+// delete sends one request to delete a Pod, and reports whether the Pod is already gone.
 func (e *Executor) delete(ctx context.Context, name, uid string, grace int64) (gone bool, err error) {
 	err = e.client.delete(ctx, e.namespace, name, uid, grace)
-	if absent(err) || apierrors.IsConflict(err) && !fromProxy(err) { // there is none, or another one of this name
+	// The Pod is deleted, or replaced by a Pod with the same name.
+	if isNotFound(err) || apierrors.IsConflict(err) && !fromProxy(err) {
 		return true, nil
 	}
 	return false, err
 }
 
-// keep leaves the Pod of a failed job in the cluster, for people to look at. It
-// takes the labels of the agent away, so that no agent takes it for a job of its
-// own; a sweep removes it.
-func (e *Executor) keep(ctx context.Context, name, uid string) error {
+// keepPod leaves the Pod of a failed job in the cluster for inspection. It removes the
+// agent's labels, so that no agent lists the Pod as a job. A sweep deletes it later.
+func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 	for {
 		pod, err := e.client.get(ctx, e.namespace, name)
 		switch {
-		case absent(err) || err == nil && string(pod.UID) != uid:
+		case isNotFound(err) || err == nil && string(pod.UID) != uid:
 			return nil
 		case err != nil:
 			return e.explain("keep the Pod of a failed job", err)
 		}
+
+		// Remove its registry credentials.
 		if slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(r corev1.LocalObjectReference) bool {
 			return r.Name == pullSecretOf(name)
 		}) {
 			if err := e.removeObject(ctx, secrets, pullSecretOf(name)); err != nil {
-				e.log.Warn("cannot remove the registry credentials of a job whose Pod is kept", "pod", name, "error", err)
+				e.log.Warn("cannot remove registry credentials of kept pod", "pod", name,
+					"error", err)
 			}
 		}
+
+		// Release it, or retry after a conflict.
 		until := time.Now().Add(keepTime).UTC()
-		release(pod, until)
+		releasePod(pod, until)
 		_, err = e.client.update(ctx, pod)
 		switch {
 		case apierrors.IsConflict(err) && !fromProxy(err):
 			continue
-		case err != nil && !absent(err):
+		case err != nil && !isNotFound(err):
 			return e.explain("keep the Pod of a failed job", err)
 		}
-		e.log.Info("pod of a failed job is kept", "pod", name, "until", until.Format(time.RFC3339))
+		e.log.Info("pod of failed job kept", "pod", name, "kept_until", until.Format(time.RFC3339))
 		return nil
 	}
 }
 
-// release makes a Pod one that no agent owns.
-func release(pod *corev1.Pod, until time.Time) {
+// releasePod removes the owner of a Pod and sets the time at which a sweep deletes it.
+func releasePod(pod *corev1.Pod, until time.Time) {
 	delete(pod.Labels, labelAgent)
 	delete(pod.Labels, labelOwner)
 	delete(pod.Annotations, annotationHandoff)

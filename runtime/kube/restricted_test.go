@@ -10,79 +10,86 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// restrictedTemplate is what a job's container needs in a namespace that enforces Pod
-// Security "restricted", and a read-only root on top.
+// restrictedTemplate contains the fields that a job's container needs in a namespace that
+// enforces Pod Security "restricted", and a read-only root file system.
 const restrictedTemplate = `{"spec": {
 	"securityContext": {"runAsNonRoot": true, "runAsUser": 1234, "seccompProfile": {"type": "RuntimeDefault"}},
 	"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", "securityContext": {
 		"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}}}]}}`
 
-func TestRestrictedNamespaceOnACluster(t *testing.T) {
+func TestStartRestrictedOnCluster(t *testing.T) {
 	n := onCluster(t)
 	n.Enforce(t, "restricted")
 	host := n.HostAddress(t)
 
-	t.Run("job of a user without a name and with a read-only root", func(t *testing.T) {
+	t.Run("user without a name and read-only root", func(t *testing.T) {
 		t.Parallel()
-		service, job := jobOf(t, host, `
+		service, job := newScriptJob(t, host, `
 			echo "user $(id -u), token $(cat /mnt/pulumi/pulumi.oidc)"
 			cp /bin/busybox "$HOME/tool" && "$HOME/tool" echo "home works"
 			echo "FROM_FILE=kept" >> "$PULUMI_ENV_FILE"
 			echo hello`)
 		job.OIDC = secret.New("token-for-clouds")
-		job.Tuning.Place.Kubernetes.Template = []byte(restrictedTemplate)
+		job.Tuning.Instance.Kubernetes.Template = []byte(restrictedTemplate)
 		service.Add(job)
-		through(t, service, open(t, n.Agent, n.Name), job, func() []string { return nil })
+		runToEnd(t, service, openExecutor(t, n.Agent, n.Name), job, func() []string { return nil })
 		for _, want := range []string{"user 1234, token [secret]", "home works"} {
 			if text := service.Record(job.ID).Text(1); !strings.Contains(text, want) {
 				t.Errorf("step 1 printed\n%s\nwant %q", text, want)
 			}
 		}
 	})
-	t.Run("job in the working directory of a template", func(t *testing.T) {
+	t.Run("working directory of a template", func(t *testing.T) {
 		t.Parallel()
-		service, job := jobOf(t, host, `echo "in $(pwd)"; touch here; echo hello`)
-		job.Tuning.Place.Kubernetes.Template = []byte(strings.Replace(restrictedTemplate, `"imagePullPolicy": "Never",`,
-			`"imagePullPolicy": "Never", "workingDir": "/work", "volumeMounts": [{"name": "work", "mountPath": "/work"}],
-			"env": [{"name": "HOME", "value": "/work"}],`, 1))
-		job.Tuning.Place.Kubernetes.Template = []byte(strings.Replace(string(job.Tuning.Place.Kubernetes.Template),
-			`"spec": {`, `"spec": {"volumes": [{"name": "work", "emptyDir": {}}],`, 1))
+		service, job := newScriptJob(t, host, `echo "in $(pwd)"; touch here; echo hello`)
+		text := strings.Replace(restrictedTemplate, `"imagePullPolicy": "Never",`,
+			`"imagePullPolicy": "Never", "workingDir": "/work", "env": [{"name": "HOME", "value": "/work"}],
+			"volumeMounts": [{"name": "work", "mountPath": "/work"}],`, 1)
+		text = strings.Replace(text, `"spec": {`, `"spec": {"volumes": [{"name": "work", "emptyDir": {}}],`, 1)
+		job.Tuning.Instance.Kubernetes.Template = []byte(text)
 		service.Add(job)
-		through(t, service, open(t, n.Agent, n.Name), job, func() []string { return nil })
+		runToEnd(t, service, openExecutor(t, n.Agent, n.Name), job, func() []string { return nil })
 		if text := service.Record(job.ID).Text(1); !strings.Contains(text, "in /work\n") {
 			t.Errorf("step 1 printed\n%s", text)
 		}
 	})
-	t.Run("job without a template is refused with what it lacks", func(t *testing.T) {
+	t.Run("error lists the missing fields without a template", func(t *testing.T) {
 		t.Parallel()
-		_, log, err := startOn(t, n, open(t, n.Agent, n.Name), func(*runtime.Job) {})
+		_, log, err := startJob(t, n, openExecutor(t, n.Agent, n.Name), func(*runtime.Job) {})
 		if err == nil || !strings.Contains(log, "set security contexts in pod_template") ||
 			!strings.Contains(log, `container "pulumi-workflow" must set`) || strings.Contains(log, prepareContainer) {
-			t.Errorf("got %v; step 0 says\n%s", err, log)
+			t.Errorf("got %v; log of step 0:\n%s", err, log)
 		}
 	})
 }
 
-func TestPrepareContainerOfATemplateWithRoot(t *testing.T) {
+func TestRestoreInitRoot(t *testing.T) {
 	for name, c := range map[string]struct {
 		template string
 		want     bool
 	}{
-		"no user":                    {`{"spec": {"hostname": "a"}}`, true},
-		"another user":               {`{"spec": {"securityContext": {"runAsUser": 1000}}}`, true},
-		"root in the Pod":            {`{"spec": {"securityContext": {"runAsUser": 0}}}`, false},
-		"root in the init container": {`{"spec": {"initContainers": [{"name": "pulumi-workflow-prepare", "securityContext": {"runAsUser": 0}}]}}`, false},
-		"root in the Pod alone":      {`{"spec": {"securityContext": {"runAsUser": 0}, "initContainers": [{"name": "pulumi-workflow-prepare", "securityContext": {"runAsUser": 1}}]}}`, true},
+		"no user":         {`{"spec": {"hostname": "a"}}`, true},
+		"another user":    {`{"spec": {"securityContext": {"runAsUser": 1000}}}`, true},
+		"root in the Pod": {`{"spec": {"securityContext": {"runAsUser": 0}}}`, false},
+		"root in the init container": {
+			`{"spec": {"initContainers": [{"name": "pulumi-workflow-prepare", "securityContext": {"runAsUser": 0}}]}}`,
+			false,
+		},
+		"root in the Pod, not in the init container": {
+			`{"spec": {"securityContext": {"runAsUser": 0}, "initContainers": [
+				{"name": "pulumi-workflow-prepare", "securityContext": {"runAsUser": 1}}]}}`,
+			true,
+		},
 	} {
 		job := testJob()
-		job.Tuning.Place.Kubernetes.Template = []byte(c.template)
+		job.Tuning.Instance.Kubernetes.Template = []byte(c.template)
 		pod, err := podOf(job, "name", settingsOf("image"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := pod.Spec.InitContainers[0].SecurityContext.RunAsNonRoot
 		if (got != nil && *got) != c.want {
-			t.Errorf("%s: runAsNonRoot is %v", name, got)
+			t.Errorf("%s: runAsNonRoot is %v, want %v", name, got, c.want)
 		}
 	}
 }
@@ -92,7 +99,7 @@ func TestOIDCVolume(t *testing.T) {
 		t.Helper()
 		job := testJob()
 		job.OIDC = secret.New("token")
-		job.Tuning.Place.Kubernetes.Template = []byte(template)
+		job.Tuning.Instance.Kubernetes.Template = []byte(template)
 		pod, err := podOf(job, "name", settingsOf("image"))
 		if err != nil {
 			t.Fatal(err)
@@ -105,16 +112,16 @@ func TestOIDCVolume(t *testing.T) {
 		return ""
 	}
 	if name := mounted(t, ""); name != oidcVolume {
-		t.Errorf("%q is mounted", name)
+		t.Errorf("got mounted volume %q", name)
 	}
 	own := `{"spec": {"volumes": [{"name": "own", "emptyDir": {}}], "containers": [{"name": "pulumi-workflow",
 		"volumeMounts": [{"name": "own", "mountPath": "/mnt/pulumi"}]}]}}`
 	if name := mounted(t, own); name != "own" {
-		t.Errorf("%q is mounted in place of the template's volume", name)
+		t.Errorf("got mounted volume %q, want the template's", name)
 	}
 	pod, err := podOf(testJob(), "name", settingsOf("image"))
 	if err != nil || len(pod.Spec.Volumes) != 2 {
-		t.Errorf("a job without a token has %d volumes, %v", len(pod.Spec.Volumes), err)
+		t.Errorf("a job without a token has %d volumes, %v, want 2", len(pod.Spec.Volumes), err)
 	}
 	for _, v := range pod.Spec.Volumes {
 		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {

@@ -28,36 +28,39 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Limits of many jobs at a time in one agent.
+// Limits of many concurrent jobs in one agent.
 const (
-	maxMemory   = 40 << 10 // bytes that one running job may take
-	maxRequests = 5        // to the API server in the life of a job
-	maxGrowth   = 1.2      // of the memory of a job from 1,000 jobs to 5,000
+	maxMemory   = 40 << 10 // bytes of one running job
+	maxRequests = 7        // to the API server, per job: six, and one more after a conflict
+	maxGrowth   = 1.2      // of the memory per job from 1,000 jobs to 5,000
 )
 
-// serveVariable makes TestServe serve: its value is the number of Pods to begin with.
+// serveVariable is the environment variable that enables TestExecutorClusterProcess. Its
+// value is the number of Pods at the start.
 const serveVariable = "CMWA_TEST_SERVE"
 
-// TestServe is the main function of a process that other tests start: a fake cluster
-// whose memory is not counted. Its jobs run until a line of its standard input reads
-// "end". It answers each line with the requests that it has served so far, ends with
-// that input, and does nothing in any other process.
-func TestServe(t *testing.T) {
+// TestExecutorClusterProcess is the main function of a process that other tests start: a
+// fake cluster in a separate process, so that its memory is not counted. Its jobs run until
+// a line of its standard input is "end". It answers each line with the number of requests
+// served so far, by verb, and exits at the end of its input. Without the variable it does
+// nothing.
+func TestExecutorClusterProcess(t *testing.T) {
 	pods := 0
 	if _, err := fmt.Sscan(os.Getenv(serveVariable), &pods); err != nil {
 		return
 	}
 	end := make(chan struct{})
-	s := newScripted(t, func(c *kubetest.Container) int {
+	s := newFakeCluster(t, func(c *kubetest.Container) int {
 		fmt.Fprintln(c, `{"step":1,"lines":2}`)
 		select {
 		case <-end:
-			time.Sleep(rand.N(2 * time.Second)) // jobs do not end all at once
+			time.Sleep(rand.N(2 * time.Second)) // jobs do not all end at once
 			return runtime.CodeSucceeded
 		case <-c.Term:
 			return 143
 		}
 	})
+	s.Put(ownPod())
 	if pods > 0 {
 		pod := fullPod(t)
 		for i := range pods {
@@ -65,7 +68,7 @@ func TestServe(t *testing.T) {
 			s.Put(pod)
 		}
 	}
-	say := func(value any) {
+	writeLine := func(value any) {
 		line, err := json.Marshal(value)
 		if err != nil {
 			t.Fatal(err)
@@ -73,16 +76,25 @@ func TestServe(t *testing.T) {
 		os.Stdout.Write(append(line, '\n'))
 	}
 	config := s.Config()
-	say(address{config.Host, config.CAData})
+	writeLine(address{config.Host, config.CAData})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if lines.Text() == "end" {
 			close(end)
 		}
-		say(s.Requests())
+		writeLine(s.Requests())
 	}
 }
 
-// fullPod is a Pod of a running job with everything that a cluster writes into it.
+// ownPod returns the agent's own Pod.
+func ownPod() *corev1.Pod {
+	pod := agentPodWith("agent-0", "ReplicaSet", "agent-1", "1")
+	pod.Namespace, pod.UID = testNamespace, "uid-of-agent"
+	pod.Spec.Containers = []corev1.Container{{Name: "agent", Image: agentImage}}
+	pod.Status.Phase = corev1.PodRunning
+	return pod
+}
+
+// fullPod returns a Pod of a running job with all fields that a cluster sets.
 func fullPod(t *testing.T) *corev1.Pod {
 	t.Helper()
 	pod, err := podOf(testJob(), namePrefix, settingsOf(agentImage))
@@ -93,24 +105,26 @@ func fullPod(t *testing.T) *corev1.Pod {
 	pod.Annotations[annotationHandoff] = string(make([]byte, 2000))
 	fields := strings.Repeat(`{"f:status":{"f:conditions":{}}}`, 100)
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(fields)}}
-	pod.Status = seenPod(phase(corev1.PodRunning, "", ""), initIs(prepared(t)), mainIs(runs(mainContainer))).Status
-	for _, kind := range []corev1.PodConditionType{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"} {
+	pod.Status = podWith(phase(corev1.PodRunning, "", ""), initIs(prepared(t)), mainIs(runs(mainContainer))).Status
+	for _, kind := range []corev1.PodConditionType{
+		"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled",
+	} {
 		condition(kind, corev1.ConditionTrue, "", "")(pod)
 	}
 	return pod
 }
 
-// address is how a fake cluster in another process is reached.
+// address is the address of a fake cluster in another process.
 type address struct {
 	Host string
 	CA   []byte
 }
 
-// served starts a fake cluster with so many Pods in another process. Tell sends it a
-// line, and returns the number of requests that it has served, by verb.
-func served(t testing.TB, pods int) (config *rest.Config, tell func(line string) map[string]int) {
+// startFakeCluster starts a fake cluster with this number of Pods in another process. Send
+// sends it a line, and returns the number of requests it has served, by verb.
+func startFakeCluster(t testing.TB, pods int) (config *rest.Config, send func(line string) map[string]int) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestServe$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestExecutorClusterProcess$")
 	cmd.Env, cmd.Stderr = append(os.Environ(), fmt.Sprint(serveVariable, "=", pods)), os.Stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {
@@ -129,31 +143,31 @@ func served(t testing.TB, pods int) (config *rest.Config, tell func(line string)
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(output)
-	hear := func(value any) {
+	readValue := func(value any) {
 		if !lines.Scan() || json.Unmarshal(lines.Bytes(), value) != nil {
 			t.Fatalf("the fake cluster prints %q", lines.Text())
 		}
 	}
 	var at address
-	hear(&at)
+	readValue(&at)
 	config = &rest.Config{Host: at.Host, TLSClientConfig: rest.TLSClientConfig{CAData: at.CA}, QPS: -1}
 	return config, func(line string) (counts map[string]int) {
 		if _, err := io.WriteString(input, line+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		hear(&counts)
+		readValue(&counts)
 		return counts
 	}
 }
 
-// endless is a service that has so many jobs, and wants all of them.
-type endless struct {
+// jobQueue is a service with this number of jobs.
+type jobQueue struct {
 	mu      sync.Mutex
 	jobs    int // that may be claimed
 	claimed int
 }
 
-func (s *endless) Claim(context.Context) (claim runtime.Claim, err error) {
+func (s *jobQueue) Claim(context.Context) (claim runtime.Claim, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claimed == s.jobs {
@@ -162,32 +176,32 @@ func (s *endless) Claim(context.Context) (claim runtime.Claim, err error) {
 	s.claimed++
 	id := fmt.Sprint("job-", s.claimed)
 	return runtime.Claim{Job: &runtime.Job{
-		ID: id, Kind: runtime.Deployment, Subject: "deployment-of-" + id, Token: secret.New("token-of-" + id),
+		ID: id, Kind: runtime.Deployment, WorkflowID: "deployment-of-" + id, Token: secret.New("token-of-" + id),
 	}}, nil
 }
 
-func (s *endless) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
+func (s *jobQueue) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
 
-func (s *endless) Definition(context.Context, *runtime.Job) (runtime.Definition, error) {
+func (s *jobQueue) Definition(context.Context, *runtime.Job) (runtime.Definition, error) {
 	return runtimetest.Definition("true"), nil
 }
 
-func (s *endless) Wanted(context.Context, *runtime.Job) (runtime.Verdict, error) {
-	return runtime.CarryOn, nil
+func (s *jobQueue) JobStatus(context.Context, *runtime.Job) (runtime.JobStatus, error) {
+	return runtime.Continue, nil
 }
 
-func (s *endless) Report(context.Context, *runtime.Job, runtime.Report) error { return nil }
+func (s *jobQueue) Report(context.Context, *runtime.Job, runtime.Report) error { return nil }
 
-// load is what many jobs at a time cost.
-type load struct {
-	bytes    int64          // of memory, of one job that runs
-	requests map[string]int // by verb, in the whole life of all jobs
-	idle     map[string]int // in a second in which all jobs run
-	started  time.Duration  // until all run
+// loadResult is the cost of many concurrent jobs.
+type loadResult struct {
+	bytes    int64          // of memory, per running job
+	requests map[string]int // by verb, for all jobs
+	idle     map[string]int // in one second while all jobs run
+	started  time.Duration  // until all jobs run
 }
 
-// perJob returns the requests in the life of one job.
-func (l load) perJob(jobs int) float64 {
+// perJob returns the number of requests per job.
+func (l loadResult) perJob(jobs int) float64 {
 	total := 0
 	for _, n := range l.requests {
 		total += n
@@ -195,24 +209,29 @@ func (l load) perJob(jobs int) float64 {
 	return float64(total) / float64(jobs)
 }
 
-// carry runs so many jobs at a time in one pool, from their claims to their removals.
-func carry(t testing.TB, jobs int) (l load) {
+// runJobs runs this number of concurrent jobs in one pool, from their claims to their
+// removals.
+func runJobs(t testing.TB, jobs int) (l loadResult) {
 	t.Helper()
-	config, tell := served(t, 0)
-	requests := func() map[string]int { return tell("") }
+	config, send := startFakeCluster(t, 0)
+	requests := func() map[string]int { return send("") }
 	cluster, err := New(Options{
 		RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1",
-		Log: slog.New(slog.DiscardHandler),
+		Pod: ownPod().Name, Log: slog.New(slog.DiscardHandler),
 	})
+	if err == nil {
+		err = cluster.Identify(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, cloud := cluster.Executor(""), &endless{jobs: 1}
+	e, cloud := cluster.Executor(""), &jobQueue{jobs: 1}
 	spec := runtime.PoolSpec{Name: "main", Identity: testJob().Identity, Tuning: runtime.Tuning{
 		MaxJobs: jobs + 1, PollingInterval: time.Millisecond, StatusInterval: time.Minute,
 	}}
 	pool := runtime.NewPool(spec, runtime.Parts{
-		Cloud: cloud, Executor: e, Agent: "agent-1", Close: e.Close, Log: slog.New(slog.DiscardHandler),
+		Cloud: cloud, Executor: e, Journal: journalOf(e, journalTuning()), Agent: "agent-1", Close: e.Close,
+		Log:     slog.New(slog.DiscardHandler),
 		Environ: func(string) (string, bool) { return "", false },
 	})
 	ended := make(chan error, 1)
@@ -235,7 +254,7 @@ func carry(t testing.TB, jobs int) (l load) {
 		}
 	}
 
-	// The first job makes what is made once.
+	// Run one job first, because it allocates shared objects.
 	running(1)
 	before, first := memory(), requests()
 	began := time.Now()
@@ -246,13 +265,13 @@ func carry(t testing.TB, jobs int) (l load) {
 	l.started = time.Since(began)
 	l.bytes = (memory() - before) / int64(jobs)
 
-	// Nothing is requested while they run.
+	// No requests are sent while the jobs run.
 	quiet := requests()
 	time.Sleep(time.Second)
 	l.idle = difference(requests(), quiet)
 
-	// All end and are removed.
-	tell("end")
+	// End and remove all jobs.
+	send("end")
 	pool.Drain()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -261,7 +280,7 @@ func carry(t testing.TB, jobs int) (l load) {
 	return l
 }
 
-// difference returns the counts of now beyond those of before.
+// difference returns now minus before, by verb.
 func difference(now, before map[string]int) map[string]int {
 	more := map[string]int{}
 	for verb, n := range now {
@@ -272,8 +291,8 @@ func difference(now, before map[string]int) map[string]int {
 	return more
 }
 
-// memory returns what is in use after some collections, of which each one halves a
-// stack that is too large: heap and stacks.
+// memory returns the size of heap and stacks after several collections. Each collection
+// halves stacks that are too large.
 func memory() int64 {
 	for range 5 {
 		debug.FreeOSMemory()
@@ -283,8 +302,8 @@ func memory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// check checks what does not depend on the machine.
-func (l load) check(t testing.TB, jobs int) {
+// check checks the results that do not depend on the machine.
+func (l loadResult) check(t testing.TB, jobs int) {
 	t.Helper()
 	if l.bytes > maxMemory && !raceEnabled { // the race detector's stacks are larger
 		t.Errorf("a job takes %d bytes, want at most %d", l.bytes, maxMemory)
@@ -297,24 +316,26 @@ func (l load) check(t testing.TB, jobs int) {
 	}
 }
 
-func TestManyJobs(t *testing.T) {
+func TestExecutorManyJobs(t *testing.T) {
 	const jobs = 200
-	l := carry(t, jobs)
+	l := runJobs(t, jobs)
 	t.Logf("%d jobs at a time: %d bytes a job, %.1f requests a job", jobs, l.bytes, l.perJob(jobs))
 	l.check(t, jobs)
 }
 
-// BenchmarkManyJobs runs 1,000 and then 5,000 jobs at a time in one pool.
-func BenchmarkManyJobs(b *testing.B) {
+// BenchmarkExecutorManyJobs runs 1,000 and then 5,000 concurrent jobs in one pool.
+func BenchmarkExecutorManyJobs(b *testing.B) {
 	for b.Loop() {
 		per := map[int]int64{}
 		for _, jobs := range []int{1000, 5000} {
 			b.Logf("starting %d jobs", jobs)
-			l := carry(b, jobs)
+			l := runJobs(b, jobs)
 			per[jobs] = l.bytes
 			b.ReportMetric(float64(l.bytes)/1024, fmt.Sprintf("KB/job-of-%d", jobs))
-			b.Logf("%d jobs at a time: %.1f KB a job (limit %d), %.1f requests a job (limit %d), all run after %s, %v in a second in which all run",
-				jobs, float64(l.bytes)/1024, maxMemory>>10, l.perJob(jobs), maxRequests, l.started.Round(100*time.Millisecond), l.idle)
+			b.Logf("%d concurrent jobs: %.1f KB per job (limit %d), %.1f requests per job (limit %d), "+
+				"all running after %s, requests in one second while all run: %v",
+				jobs, float64(l.bytes)/1024, maxMemory>>10, l.perJob(jobs), maxRequests,
+				l.started.Round(100*time.Millisecond), l.idle)
 			l.check(b, jobs)
 		}
 		growth := float64(per[5000]) / float64(per[1000])
@@ -326,18 +347,19 @@ func BenchmarkManyJobs(b *testing.B) {
 	}
 }
 
-// TestManyPods lists 5,000 Pods, as a stream and in pages, and keeps little of each.
-func TestManyPods(t *testing.T) {
-	const keeps = 4 << 10 // bytes of each
+// TestExecutorManyPods lists 5,000 Pods, as a stream and in pages, and limits the memory
+// per Pod.
+func TestExecutorManyPods(t *testing.T) {
+	const maxStored = 4 << 10 // bytes per Pod
 	for name, pods := range map[string]int{"stream": 5000, "pages": 3 * pageSize} {
 		t.Run(name, func(t *testing.T) {
-			config, tell := served(t, pods)
+			config, send := startFakeCluster(t, pods)
 			if name == "pages" {
 				config.WrapTransport = withoutStreams
 			}
 			cluster, err := New(Options{
-				RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1",
-				Log: slog.New(slog.DiscardHandler),
+				RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage,
+				Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -351,19 +373,20 @@ func TestManyPods(t *testing.T) {
 			}
 			took := time.Since(began)
 			used := (memory() - before) / int64(pods)
-			t.Logf("%d Pods listed after %s; %d bytes of each; requests %v", pods, took.Round(time.Millisecond), used, tell(""))
-			if used > keeps {
-				t.Errorf("a Pod takes %d bytes, want at most %d", used, keeps)
+			t.Logf("%d Pods listed after %s; %d bytes of each; requests %v", pods, took.Round(time.Millisecond),
+				used, send(""))
+			if used > maxStored {
+				t.Errorf("a Pod takes %d bytes, want at most %d", used, maxStored)
 			}
 			found, err := e.List(t.Context(), "agent-1")
 			if err != nil || len(found) != pods {
-				t.Errorf("List returns %d Pods, %v", len(found), err)
+				t.Errorf("List returns %d Pods, %v, want %d", len(found), err, pods)
 			}
 		})
 	}
 }
 
-// withoutStreams makes an API server one that offers no list as a stream.
+// withoutStreams simulates an API server that does not send lists as streams.
 func withoutStreams(next http.RoundTripper) http.RoundTripper {
 	return transport(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Query().Get("sendInitialEvents") == "" {
@@ -377,7 +400,7 @@ func withoutStreams(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// transport is a function that makes requests.
+// transport is a function that implements http.RoundTripper.
 type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -16,17 +16,18 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Names of checks that others need.
+// Names of checks that other checks need.
 const (
 	apiCheck = "kubernetes-api"
 	podCheck = "kubernetes-pod"
 )
 
-// SelfChecks returns the checks of what the Pods of a pool need: the API server, the
-// rights in the namespace, and that the cluster accepts the Pod of a job. The last
-// takes a create as a dry run, which creates nothing; reviews of the agent's own access
-// are allowed to every user of a cluster by default. The context is that of the pool.
+// SelfChecks returns the checks for the Pods of a pool: the API server, the rights in the
+// namespace, and whether the cluster accepts the Pod of a job. The last one takes a create
+// as a dry run, which creates nothing. By default, every user of a cluster may review its
+// own access. The context of the pool overrides that of the options.
 func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
+	// All checks share one connection.
 	options.Context = spec.Identity.Context
 	c := &selfChecker{
 		spec: spec,
@@ -38,11 +39,13 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 			return cluster.unwatched(spec.Identity.Namespace), nil
 		}),
 	}
+
+	// The API server and the namespace, rights, the handoff, and the Pod.
 	checks := []runtime.SelfCheck{
 		{Name: apiCheck, Run: c.with(checkVersion)},
 		{Name: "kubernetes-namespace", Needs: apiCheck, Run: c.with(checkNamespace)},
 	}
-	for _, r := range rightsFor(spec.Tuning.Place.Kubernetes) {
+	for _, r := range rightsFor(spec.Tuning.Instance.Kubernetes) {
 		checks = append(checks, runtime.SelfCheck{
 			Name: r.check, Needs: apiCheck,
 			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
@@ -50,12 +53,12 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 			}),
 		})
 	}
-	if d := deliveryOf(spec.Tuning.Place.Kubernetes.Handoff, 0); d.resource != "" {
+	if d := deliveryOf(spec.Tuning.Instance.Kubernetes.Handoff, 0); d.resource != "" {
 		checks = append(checks, runtime.SelfCheck{
 			Name: "kubernetes-handoff", Needs: apiCheck,
 			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
 				return runtime.CheckError(e.checkDelivery(ctx, spec.Tuning), runtime.CheckPassed(
-					"the cluster accepts the entry of %s that carries a handoff", d.resource))
+					"the cluster accepts the object in %s that carries a handoff", d.resource))
 			}),
 		})
 	}
@@ -66,17 +69,17 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 	)
 }
 
-// selfChecker makes the checks of one pool.
+// selfChecker runs the checks of one pool.
 type selfChecker struct {
 	spec runtime.PoolSpec
-	open func() (*Executor, error) // once; the executor watches nothing
+	open func() (*Executor, error) // called once; the executor has no watch
 
-	trial    sync.Once
-	warnings []string // of the dry run
-	refusal  error    // of the dry run
+	once      sync.Once
+	warnings  []string // of the dry run
+	rejection error    // of the dry run
 }
 
-// with returns a check that needs the connection to the cluster.
+// with returns a check function that needs an executor.
 func (c *selfChecker) with(
 	check func(context.Context, *Executor) runtime.CheckResult,
 ) func(context.Context) runtime.CheckResult {
@@ -89,7 +92,7 @@ func (c *selfChecker) with(
 	}
 }
 
-// unwatched returns an executor that can create Pods as a dry run and nothing else.
+// unwatched returns an executor without a watch, which can only create Pods as dry runs.
 func (c *Cluster) unwatched(namespace string) *Executor {
 	if namespace == "" {
 		namespace = c.namespace
@@ -97,60 +100,61 @@ func (c *Cluster) unwatched(namespace string) *Executor {
 	return &Executor{cluster: c, client: c.client, namespace: namespace, log: c.options.Log}
 }
 
-// checkVersion requests the version of the API server, which every user may read.
+// checkVersion gets the version of the API server, which every user may read.
 func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
-	answer := e.client.rest.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
-	err := answer.Error()
+	response := e.client.api.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
+	err := response.Error()
 	if apierrors.IsForbidden(err) && !fromProxy(err) {
-		return runtime.CheckPassed("the API server at %s answers, and does not show its version", e.client.host)
+		return runtime.CheckPassed("the API server at %s answers, but does not report its version", e.client.host)
 	}
 	if err != nil {
-		return runtime.CheckError(e.explain("request the version", because(ctx, err)), runtime.CheckResult{})
+		return runtime.CheckError(e.explain("request the version", withCause(ctx, err)), runtime.CheckResult{})
 	}
-	text, _ := answer.Raw()
+	text, _ := response.Raw()
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
 	if json.Unmarshal(text, &version) != nil || version.GitVersion == "" {
-		return runtime.CheckFailed("what answers at %s is not a Kubernetes API server", e.client.host).
-			WithCure("correct the kubeconfig, or see whether a proxy answers in its place")
+		return runtime.CheckFailed("the server at %s is not a Kubernetes API server", e.client.host).
+			WithCure("correct the kubeconfig, or check whether a proxy answers instead")
 	}
 	return runtime.CheckPassed("the API server at %s has version %s", e.client.host, version.GitVersion)
 }
 
-// checkNamespace finds out whether the namespace exists. The documented Role does not
-// allow to read it, but it exists where that Role is bound.
+// checkNamespace checks that the namespace exists. The documented Role does not allow the
+// agent to get it; if the agent may list Pods there, it exists.
 func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
 	namespace := &corev1.Namespace{}
-	err := e.client.rest.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
+	err := e.client.api.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
 	switch {
 	case err == nil && namespace.DeletionTimestamp != nil:
 		return runtime.CheckFailed("namespace %s is being deleted", e.namespace).WithCure("change kubernetes.namespace")
 	case err == nil:
 		return runtime.CheckPassed("namespace %s exists", e.namespace)
-	case absent(err):
-		return runtime.CheckFailed("there is no namespace %s", e.namespace).
+	case isNotFound(err):
+		return runtime.CheckFailed("namespace %s does not exist", e.namespace).
 			WithCure("create it, or change kubernetes.namespace")
 	case !apierrors.IsForbidden(err) || fromProxy(err):
-		return runtime.CheckError(e.explain("look for the namespace", because(ctx, err)), runtime.CheckResult{})
+		return runtime.CheckError(e.explain("get the namespace", withCause(ctx, err)), runtime.CheckResult{})
 	}
 	if _, err := e.client.list(ctx, e.namespace, metav1.ListOptions{Limit: 1}); err == nil {
-		return runtime.CheckPassed("namespace %s is one in which the agent may list Pods", e.namespace)
+		return runtime.CheckPassed("the agent may list Pods in namespace %s", e.namespace)
 	}
-	return runtime.CheckSkipped("the agent may not read namespace %s, nor list its Pods: "+
-		"it may be missing, or its Role", e.namespace).
-		WithCure("see that the namespace exists, and has the Role with a RoleBinding to the agent's service account")
+	return runtime.CheckSkipped("the agent may neither get namespace %s nor list its Pods: "+
+		"the namespace or its Role may be missing", e.namespace).
+		WithCure("check that the namespace exists, " +
+			"and that a RoleBinding grants the Role to the agent's service account")
 }
 
-// securityWarning begins the warnings of a Pod Security level that warns.
+// securityWarning is the prefix of warnings about the Pod Security level.
 const securityWarning = "would violate PodSecurity"
 
-// tryPod creates a job's Pod as a dry run, once.
-func (c *selfChecker) tryPod(ctx context.Context, e *Executor) {
-	c.trial.Do(func() {
+// tryDryRun creates a job's Pod as a dry run, once.
+func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
+	c.once.Do(func() {
 		pod, err := e.checkPod(c.spec.Tuning)
 		if err != nil {
-			c.refusal = err
+			c.rejection = err
 			return
 		}
 		err = e.dryRun(withWarnings(ctx, func(text string) {
@@ -159,63 +163,62 @@ func (c *selfChecker) tryPod(ctx context.Context, e *Executor) {
 			}
 		}), pod)
 		if err != nil {
-			c.refusal = e.explain("create a Pod as a dry run", err)
+			c.rejection = e.explain("create a Pod as a dry run", err)
 		}
 	})
 }
 
-// checkPod finds out whether the cluster accepts the Pod of a job.
+// checkPod checks that the cluster accepts the Pod of a job.
 func (c *selfChecker) checkPod(ctx context.Context, e *Executor) runtime.CheckResult {
-	c.tryPod(ctx, e)
-	if c.refusal != nil {
-		return runtime.CheckError(c.refusal, runtime.CheckResult{})
+	c.tryDryRun(ctx, e)
+	if c.rejection != nil {
+		return runtime.CheckError(c.rejection, runtime.CheckResult{})
 	}
 	others := slices.DeleteFunc(slices.Clone(c.warnings), isSecurityWarning)
 	if len(others) > 0 {
-		return runtime.CheckWarned("the cluster accepts the Pod of a job and warns: %s", strings.Join(others, "; ")).
+		return runtime.CheckWarned("the cluster accepts the Pod of a job with warnings: %s",
+			strings.Join(others, "; ")).
 			WithCure("check kubernetes.* and pod_template")
 	}
-	account := cmp.Or(c.spec.Tuning.Place.Kubernetes.ServiceAccount, "default, without its token")
+	account := cmp.Or(c.spec.Tuning.Instance.Kubernetes.ServiceAccount, "default, without its token")
 	return runtime.CheckPassed("the cluster accepts the Pod of a job in namespace %s, with service account %s",
 		e.namespace, account)
 }
 
-// checkPodSecurity reports what the Pod Security level of the namespace warns of. One
-// that refuses the Pod fails the check before.
+// checkPodSecurity reports warnings about the Pod Security level of the namespace. If the
+// level refuses the Pod, checkPod fails.
 func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) runtime.CheckResult {
-	c.tryPod(ctx, e)
+	c.tryDryRun(ctx, e)
 	if i := slices.IndexFunc(c.warnings, isSecurityWarning); i >= 0 {
-		return runtime.CheckWarned("the Pod Security level of namespace %s warns: the Pod of a job %s",
+		return runtime.CheckWarned("the Pod of a job violates the warning level of Pod Security in namespace %s: %s",
 			e.namespace, c.warnings[i]).
 			WithCure("set security contexts in pod_template")
 	}
-	return runtime.CheckPassed("no Pod Security level of namespace %s refuses the Pod of a job, or warns of it",
-		e.namespace)
+	return runtime.CheckPassed("the Pod of a job meets the Pod Security levels of namespace %s", e.namespace)
 }
 
 func isSecurityWarning(text string) bool { return strings.HasPrefix(text, securityWarning) }
 
-// checkService decides whether Pods can reach the service by the address that the
-// agent uses.
+// checkService checks that Pods can reach the service at the address that the agent uses.
 func (c *selfChecker) checkService(context.Context) runtime.CheckResult {
 	service := c.spec.Identity.Service
 	if runtime.OnLoopback(service) {
-		return runtime.CheckFailed("in a Pod, the host of %s is the Pod itself", service).
-			WithCure("set service_url to an address that Pods reach, such as that of a Service")
+		return runtime.CheckFailed("%s is a loopback address: in a Pod, it is the Pod itself", service).
+			WithCure("set service_url to an address that Pods can reach, such as that of a Service")
 	}
-	return runtime.CheckPassed("Pods reach the service at the same address, %s", service)
+	return runtime.CheckPassed("Pods use the same address of the service, %s", service)
 }
 
-// right is what the agent does with one resource of a namespace.
+// right is a set of verbs that the agent needs for one resource of a namespace.
 type right struct {
 	check                 string // name of its check
 	resource, subresource string
 	verbs                 []string
-	only                  string // what needs it, if not every job does
+	only                  string // purpose of the right, if only some jobs need it
 }
 
-// rightsFor returns the rights that the agent needs under these settings. The
-// documented Role grants those on Pods, their logs and ConfigMaps, and those alone.
+// rightsFor returns the rights that the agent needs with these settings. The documented
+// Role grants only those on Pods, their logs and ConfigMaps.
 func rightsFor(place runtime.Kubernetes) []right {
 	rights := []right{
 		{
@@ -233,13 +236,14 @@ func rightsFor(place runtime.Kubernetes) []right {
 	case handoffSecret:
 		object.check, object.resource = "kubernetes-access-secrets", secrets
 	default:
-		object.only = fmt.Sprintf("jobs with a handoff of more than %d KiB", largeHandoff>>10)
+		object.only = fmt.Sprintf("jobs with a handoff of more than %d KiB, and for records of claimed jobs, "+
+			"without which a job is lost if its agent is killed before it starts the job", largeHandoff>>10)
 	}
 	return append(rights, object)
 }
 
-// accessReview is a SelfSubjectAccessReview of authorization.k8s.io/v1. It is a type
-// of our own because the client knows core/v1 alone, which keeps the program small.
+// accessReview is a SelfSubjectAccessReview of authorization.k8s.io/v1. The client contains
+// only core/v1, which keeps the program small.
 type accessReview struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
@@ -260,7 +264,7 @@ type resourceAttributes struct {
 	Subresource string `json:"subresource,omitempty"`
 }
 
-// review requests a review of whether the agent may do something.
+// review reports whether the agent has the access in attributes.
 func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (allowed bool, err error) {
 	review := accessReview{
 		APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview", Spec: accessReviewSpec{attributes},
@@ -270,34 +274,38 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 		return false, err
 	}
 	const path, form = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "application/json"
-	answer := e.client.rest.Post().AbsPath(path).SetHeader("Content-Type", form).SetHeader("Accept", form).
+	response := e.client.api.Post().AbsPath(path).SetHeader("Content-Type", form).SetHeader("Accept", form).
 		Body(body).Do(ctx)
-	if err := answer.Error(); err != nil { // decodes it, as Raw does not
-		return false, because(ctx, err)
+	if err := response.Error(); err != nil { // decodes the error, unlike Raw
+		return false, withCause(ctx, err)
 	}
-	text, _ := answer.Raw()
+	text, _ := response.Raw()
 	if err := json.Unmarshal(text, &review); err != nil {
 		return false, fmt.Errorf("read the review: %w", err)
 	}
 	return review.Status.Allowed, nil
 }
 
-// checkRight requests a review of each verb of a right.
+// checkRight reviews the access for each verb of a right.
 func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult {
+	// Review each verb.
 	resource := strings.TrimSuffix(r.resource+"/"+r.subresource, "/")
 	var missing []string
 	for _, verb := range r.verbs {
 		allowed, err := e.review(ctx, resourceAttributes{e.namespace, verb, r.resource, r.subresource})
 		switch {
-		case apierrors.IsForbidden(err) && !fromProxy(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			return runtime.CheckSkipped("the cluster does not let the agent review its access; "+
-				"the dry run of a Pod shows the right to create one: %s", shortened(err.Error()))
+		case apierrors.IsForbidden(err) && !fromProxy(err),
+			apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+			return runtime.CheckSkipped("the cluster does not allow the agent to review its access; "+
+				"the dry run of a Pod checks the right to create one: %s", tail(err.Error()))
 		case err != nil:
 			return runtime.CheckError(e.explain("review the access to "+resource, err), runtime.CheckResult{})
 		case !allowed:
 			missing = append(missing, verb)
 		}
 	}
+
+	// Name the missing ones.
 	all := strings.Join(r.verbs, ", ")
 	if len(missing) == 0 {
 		return runtime.CheckPassed("the agent may %s %s in namespace %s", all, resource, e.namespace)
@@ -306,7 +314,7 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		strings.Join(missing, ", "), resource, e.namespace)
 	if r.only != "" {
 		result.Level = runtime.LevelWarning
-		result.Message += ", which " + r.only + " need"
+		result.Message += ", which is needed for " + r.only
 	}
 	return result.WithCure("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]", resource, all)
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// selfCheck makes the checks of a pool, and returns the results by name. A check whose
-// need has failed is missing.
+// selfCheck runs the checks of a pool, and returns the results by name. Checks that need a
+// failed check have no result.
 func selfCheck(
 	t *testing.T, config *rest.Config, namespace string, edit func(*runtime.PoolSpec),
 ) map[string]runtime.CheckResult {
@@ -46,7 +46,7 @@ func selfCheck(
 	return results
 }
 
-// wantResult checks the level of a result, and a part of its text.
+// wantResult checks the level of a result, and a substring of its texts.
 func wantResult(
 	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
 ) {
@@ -56,9 +56,9 @@ func wantResult(
 	}
 }
 
-// eventually makes checks until one has a result: controllers and authorizers of a
-// cluster learn of a new object a moment later.
-func eventually(
+// awaitResult repeats checks until one has this result: controllers and authorizers of a
+// cluster process a new object a moment later.
+func awaitResult(
 	t *testing.T, check func() map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
 ) map[string]runtime.CheckResult {
 	t.Helper()
@@ -73,8 +73,8 @@ func eventually(
 	}
 }
 
-// label sets a label of a namespace.
-func label(t *testing.T, n *kubetest.Namespace, key, value string) {
+// labelNamespace sets a label of a namespace.
+func labelNamespace(t *testing.T, n *kubetest.Namespace, key, value string) {
 	t.Helper()
 	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	var namespace corev1.Namespace
@@ -87,8 +87,8 @@ func label(t *testing.T, n *kubetest.Namespace, key, value string) {
 	}
 }
 
-// add creates an object in a namespace as its administrator.
-func add(t *testing.T, n *kubetest.Namespace, resource string, object machinery.Object) {
+// addObject creates an object in a namespace as its administrator.
+func addObject(t *testing.T, n *kubetest.Namespace, resource string, object machinery.Object) {
 	t.Helper()
 	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	if err := admin.Post().Namespace(n.Name).Resource(resource).Body(object).Do(t.Context()).Error(); err != nil {
@@ -96,9 +96,9 @@ func add(t *testing.T, n *kubetest.Namespace, resource string, object machinery.
 	}
 }
 
-func TestSelfChecksOnACluster(t *testing.T) {
+func TestSelfChecksOnCluster(t *testing.T) {
 	t.Parallel()
-	t.Run("the documented Role is enough, and nothing is left", func(t *testing.T) {
+	t.Run("documented Role is sufficient and no object is left", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
 		results := selfCheck(t, n.Agent, n.Name, nil)
@@ -112,17 +112,17 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 		err := admin.Get().Namespace(n.Name).Resource(pods).Do(t.Context()).Into(&left)
 		if err != nil || len(left.Items) > 0 || len(results) != 8 {
-			t.Errorf("%d Pods, %d results, %v", len(left.Items), len(results), err)
+			t.Errorf("got %d Pods and %d results, %v, want no Pod and 8 results", len(left.Items), len(results), err)
 		}
 
 		// Other settings in the same namespace.
 		template := func(text string) func(*runtime.PoolSpec) {
-			return func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.Template = []byte(text) }
+			return func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.Template = []byte(text) }
 		}
 		handoff := func(setting string) func(*runtime.PoolSpec) {
-			return func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.Handoff = setting }
+			return func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.Handoff = setting }
 		}
-		account := func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.ServiceAccount = "missing" }
+		account := func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.ServiceAccount = "missing" }
 		loopback := func(spec *runtime.PoolSpec) { spec.Identity.Service = "http://127.0.0.1" }
 		for _, c := range []struct {
 			edit  func(*runtime.PoolSpec)
@@ -149,9 +149,10 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			"may not create, get, list, watch, update, delete pods")
 		wantResult(t, results, podCheck, runtime.LevelFailed, "lacks a right")
 		results = selfCheck(t, n.Admin, n.Name, elsewhere)
-		wantResult(t, results, "kubernetes-namespace", runtime.LevelFailed, "create it, or change kubernetes.namespace")
+		wantResult(t, results, "kubernetes-namespace", runtime.LevelFailed,
+			"create it, or change kubernetes.namespace")
 		wantResult(t, results, "kubernetes-access-pods", runtime.LevelOK, "")
-		wantResult(t, results, podCheck, runtime.LevelFailed, "there is no namespace cmwa-none")
+		wantResult(t, results, podCheck, runtime.LevelFailed, "namespace cmwa-none does not exist")
 		unknown := rest.CopyConfig(n.Agent)
 		unknown.BearerToken = "wrong"
 		wantResult(t, selfCheck(t, unknown, n.Name, nil), apiCheck, runtime.LevelFailed,
@@ -176,7 +177,7 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		check(n.Agent, "")
 		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning,
 			"set the variable POD_NAME")
-		add(t, n, pods, &corev1.Pod{
+		addObject(t, n, pods, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
 			Spec: corev1.PodSpec{
 				NodeSelector: map[string]string{"cmwa-none": ""},
@@ -184,11 +185,11 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			},
 		})
 		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning,
-			"terminationGracePeriodSeconds is 30, and the agent may need 3600")
+			"terminationGracePeriodSeconds is 30, but the agent may need 3600")
 		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod",
-			runtime.LevelWarning, "so that no other agent adopts its jobs")
+			runtime.LevelWarning, "no other agent adopts its jobs")
 	})
-	t.Run("a Role that lacks a verb", func(t *testing.T) {
+	t.Run("Role lacks a verb", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
 		admin := kubetest.Client(t, n.Admin, rbacv1.SchemeGroupVersion)
@@ -206,7 +207,7 @@ func TestSelfChecksOnACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		results := eventually(t, check, "kubernetes-access-pods", runtime.LevelFailed,
+		results := awaitResult(t, check, "kubernetes-access-pods", runtime.LevelFailed,
 			"may not delete pods in namespace "+n.Name)
 		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed,
 			"resources [pods], verbs [create, get, list, watch, update, delete]")
@@ -214,20 +215,20 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		wantResult(t, results, "kubernetes-access-configmaps", runtime.LevelWarning, "a handoff of more than 160 KiB")
 		wantResult(t, results, podCheck, runtime.LevelOK, "")
 	})
-	t.Run("a Pod Security level that warns, and one that refuses", func(t *testing.T) {
+	t.Run("Pod Security level warns or refuses", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		label(t, n, "pod-security.kubernetes.io/warn", "restricted")
-		results := eventually(t, check, "kubernetes-pod-security", runtime.LevelWarning, "runAsNonRoot")
+		labelNamespace(t, n, "pod-security.kubernetes.io/warn", "restricted")
+		results := awaitResult(t, check, "kubernetes-pod-security", runtime.LevelWarning, "runAsNonRoot")
 		wantResult(t, results, podCheck, runtime.LevelOK, "")
-		label(t, n, "pod-security.kubernetes.io/enforce", "restricted")
-		eventually(t, check, podCheck, runtime.LevelFailed, "set security contexts in pod_template")
+		labelNamespace(t, n, "pod-security.kubernetes.io/enforce", "restricted")
+		awaitResult(t, check, podCheck, runtime.LevelFailed, "set security contexts in pod_template")
 	})
-	t.Run("a quota and a limit range that refuse the Pod", func(t *testing.T) {
+	t.Run("quota or limit range refuses the Pod", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
-		add(t, n, "limitranges", &corev1.LimitRange{
+		addObject(t, n, "limitranges", &corev1.LimitRange{
 			ObjectMeta: metav1.ObjectMeta{Name: "limits"},
 			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
 				Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
@@ -235,29 +236,29 @@ func TestSelfChecksOnACluster(t *testing.T) {
 		})
 		large := func() map[string]runtime.CheckResult {
 			return selfCheck(t, n.Agent, n.Name,
-				func(spec *runtime.PoolSpec) { spec.Tuning.Place.Kubernetes.CPU = "2" })
+				func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.CPU = "2" })
 		}
-		eventually(t, large, podCheck, runtime.LevelFailed, "cpu")
-		add(t, n, "resourcequotas", &corev1.ResourceQuota{
+		awaitResult(t, large, podCheck, runtime.LevelFailed, "cpu")
+		addObject(t, n, "resourcequotas", &corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Name: "quota"},
 			Spec: corev1.ResourceQuotaSpec{
 				Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
 			},
 		})
 		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		eventually(t, check, podCheck, runtime.LevelFailed, "ResourceQuota")
+		awaitResult(t, check, podCheck, runtime.LevelFailed, "ResourceQuota")
 	})
 }
 
-func TestSelfChecksWithoutACluster(t *testing.T) {
-	t.Run("a server that is not there", func(t *testing.T) {
+func TestSelfChecksWithoutCluster(t *testing.T) {
+	t.Run("server is down", func(t *testing.T) {
 		results := selfCheck(t, &rest.Config{Host: "http://127.0.0.1:1"}, "jobs", nil)
 		wantResult(t, results, apiCheck, runtime.LevelFailed, "cannot be reached")
 		if len(results) != 2 {
-			t.Errorf("checks that need the API server were made: %+v", results)
+			t.Errorf("got checks that need the API server: %+v", results)
 		}
 	})
-	t.Run("a context that is missing", func(t *testing.T) {
+	t.Run("context is missing", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "kubeconfig")
 		text := `{"apiVersion": "v1", "kind": "Config", "contexts": [{"name": "ours", "context": {"cluster": "a"}}]}`
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -270,24 +271,26 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 		results := map[string]runtime.CheckResult{apiCheck: checks[0].Run(t.Context())}
 		wantResult(t, results, apiCheck, runtime.LevelFailed, "theirs")
 	})
-	t.Run("something else in its place", func(t *testing.T) {
+	t.Run("another server answers", func(t *testing.T) {
 		page := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }
 		server := httptest.NewServer(http.HandlerFunc(page))
 		t.Cleanup(server.Close)
 		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.LevelFailed,
 			"not a Kubernetes API server")
 	})
-	t.Run("a quota that refuses what carries a handoff", func(t *testing.T) {
-		s := newScripted(t, succeed)
+	t.Run("quota refuses the object with the handoff", func(t *testing.T) {
+		s := newFakeCluster(t, succeed)
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Resource != secrets {
 				return nil
 			}
-			return &kubetest.Fault{Status: http.StatusForbidden, Message: "exceeded quota: q, requested: count/secrets=1"}
+			return &kubetest.Fault{
+				Status: http.StatusForbidden, Message: "exceeded quota: q, requested: count/secrets=1",
+			}
 		})
 		check := func(setting string) map[string]runtime.CheckResult {
 			spec := runtime.PoolSpec{Identity: runtime.Identity{Target: target}}
-			spec.Tuning.Place.Kubernetes.Handoff = setting
+			spec.Tuning.Instance.Kubernetes.Handoff = setting
 			results := map[string]runtime.CheckResult{}
 			for _, c := range SelfChecks(Options{
 				RunnerDirectory: runnerDirectory, Config: s.Config(), Namespace: testNamespace, Image: agentImage,
@@ -298,17 +301,17 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 			}
 			return results
 		}
-		if made := check(""); len(made) > 0 {
-			t.Errorf("a sealed handoff needs no object: %+v", made)
+		if results := check(""); len(results) > 0 {
+			t.Errorf("got checks %+v for a sealed handoff, want none", results)
 		}
 		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelFailed, "exceeded quota")
 		s.Inject(nil)
 		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelOK, "secrets")
 		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
-			t.Errorf("%s is left", left[0].GetName())
+			t.Errorf("got leftover object %s", left[0].GetName())
 		}
 	})
-	t.Run("a refusal by something else in its place", func(t *testing.T) {
+	t.Run("proxy refuses a request", func(t *testing.T) {
 		version := `{"gitVersion": "v1.99.0"}`
 		for _, status := range []int{http.StatusForbidden, http.StatusNotFound} {
 			for _, only := range []string{"/version", "/api/v1/namespaces/jobs", "/apis/authorization.k8s.io/"} {
@@ -324,18 +327,18 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 				}))
 				t.Cleanup(server.Close)
 				if status == http.StatusNotFound && strings.HasPrefix(only, "/apis") {
-					continue // so answers an API server without that API
+					continue // an API server without this API
 				}
 				name := map[string]string{
 					"/version": apiCheck, "/api/v1/namespaces/jobs": "kubernetes-namespace",
 					"/apis/authorization.k8s.io/": "kubernetes-access-pods",
 				}[only]
 				wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), name, runtime.LevelFailed,
-					"is not that of a Kubernetes API server")
+					"is not from a Kubernetes API server")
 			}
 		}
 	})
-	t.Run("a cluster without reviews, whose dry run warns", func(t *testing.T) {
+	t.Run("no access reviews, and the dry run warns", func(t *testing.T) {
 		answer := func(w http.ResponseWriter, code int, object any) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(code)
@@ -363,13 +366,13 @@ func TestSelfChecksWithoutACluster(t *testing.T) {
 		results := selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil)
 		wantResult(t, results, apiCheck, runtime.LevelOK, "v1.99.0")
 		wantResult(t, results, "kubernetes-namespace", runtime.LevelOK, "jobs")
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelSkipped, "dry run of a Pod shows")
+		wantResult(t, results, "kubernetes-access-pods", runtime.LevelSkipped, "dry run of a Pod checks")
 		wantResult(t, results, podCheck, runtime.LevelWarning, "deprecated")
 		wantResult(t, results, "kubernetes-pod-security", runtime.LevelOK, "")
 	})
 }
 
-func TestJudgeOwnPod(t *testing.T) {
+func TestEvaluateOwnPod(t *testing.T) {
 	pod := func(grace int64, mounts ...corev1.VolumeMount) *corev1.Pod {
 		pod := &corev1.Pod{}
 		pod.Name = "agent-1"
@@ -383,26 +386,29 @@ func TestJudgeOwnPod(t *testing.T) {
 		level runtime.CheckLevel
 		part  string
 	}{
-		"folders and time enough": {pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.LevelOK, "agent-1"},
-		"too little time": {pod(30), runtime.LevelWarning,
-			"terminationGracePeriodSeconds is 30, and the agent may need 3630"},
-		"a template by subPath": {
+		"folder mounted whole, and sufficient grace period": {
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.LevelOK, "agent-1",
+		},
+		"grace period too short": {pod(30), runtime.LevelWarning,
+			"terminationGracePeriodSeconds is 30, but the agent may need 3630"},
+		"template mounted with subPath": {
 			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}),
 			runtime.LevelWarning, "/mnt/worker-pod.json",
 		},
-		"a folder by subPath": {
+		"folder mounted with subPath": {
 			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning,
 			"without subPath",
 		},
-		"a folder by subPath, with a slash at its end": {
+		"folder with a final slash mounted with subPath": {
 			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa/", SubPath: "config"}), runtime.LevelWarning,
 			"without subPath",
 		},
-		"another file by subPath": {pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}),
-			runtime.LevelOK, ""},
+		"another file mounted with subPath": {
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.LevelOK, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := judgeOwnPod(c.pod, 3630*time.Second, files)
+			got := evaluateOwnPod(c.pod, 3630*time.Second, files)
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
 				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
 			}

@@ -19,46 +19,29 @@ import (
 
 // simulated is a pool on a fake cluster, in simulated time.
 type simulated struct {
-	*scripted
+	*fakeCluster
 	t    *testing.T
 	e    *Executor
 	pool *runtime.Pool
-	log  *journal
+	log  *lockedBuffer
 
 	mu     sync.Mutex
 	queue  []*runtime.Job
 	jobs   map[string]*runtime.Job
-	ends   map[string][]string // outcomes by job, as they were reported
-	opened map[string]int      // handoffs by job
+	ends   map[string][]string // reported outcomes by job
+	opened map[string]int      // number of opened handoffs by job
 }
 
-// journal is a log that can be read while it is written.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-// simulate tells a story in simulated time. Job is what the job's container does
-// between the beginning and the end of its step.
-func simulate(t *testing.T, job func(s *simulated, id string), story func(s *simulated)) {
+// simulate runs a scenario in simulated time. The job's container calls job while its step
+// runs.
+func simulate(t *testing.T, job func(s *simulated, id string), scenario func(s *simulated)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulated{
-			t: t, log: &journal{}, jobs: map[string]*runtime.Job{}, ends: map[string][]string{}, opened: map[string]int{},
+			t: t, log: &lockedBuffer{},
+			jobs: map[string]*runtime.Job{}, ends: map[string][]string{}, opened: map[string]int{},
 		}
-		s.scripted = newScriptedOn(t, kubetest.NewAPIWithoutNetwork(t), func(c *kubetest.Container) int {
+		s.fakeCluster = newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), func(c *kubetest.Container) int {
 			return s.runner(c, job)
 		})
 		cluster, err := New(Options{
@@ -81,13 +64,13 @@ func simulate(t *testing.T, job func(s *simulated, id string), story func(s *sim
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.pool.Run(ctx) }()
-		story(s)
+		scenario(s)
 		stop()
 		if err := <-ended; err != nil {
 			t.Errorf("the pool ended with %v", err)
 		}
 		if bad := s.service.Violations(); len(bad) > 0 {
-			t.Errorf("calls that a service refuses: %q", bad)
+			t.Errorf("invalid requests to the service: %q", bad)
 		}
 		if t.Failed() {
 			t.Logf("the log of the agent:\n%s", s.log)
@@ -95,7 +78,7 @@ func simulate(t *testing.T, job func(s *simulated, id string), story func(s *sim
 	})
 }
 
-// runner is a job's container: it does what the runner does, without a network.
+// runner simulates the runner in a job's container, without a network.
 func (s *simulated) runner(c *kubetest.Container, work func(s *simulated, id string)) int {
 	id := c.Pod.Annotations[annotationJob]
 	handoffs := s.handoffs()
@@ -131,8 +114,8 @@ func (s *simulated) add(id string) {
 	s.jobs[id] = job
 }
 
-// Claim returns the next job of the queue. It and the following methods make the
-// story a runtime.Cloud.
+// Claim returns the next job of the queue. With this and the following methods, simulated
+// implements runtime.Cloud.
 func (s *simulated) Claim(context.Context) (runtime.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,11 +132,11 @@ func (s *simulated) Definition(ctx context.Context, job *runtime.Job) (runtime.D
 	return s.service.Definition(ctx, job)
 }
 
-func (s *simulated) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict, error) {
-	return s.service.Wanted(ctx, job)
+func (s *simulated) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobStatus, error) {
+	return s.service.JobStatus(ctx, job)
 }
 
-// Report takes the reports of the agent.
+// Report receives the reports of the agent.
 func (s *simulated) Report(ctx context.Context, job *runtime.Job, report runtime.Report) error {
 	if report.Status == runtime.Failed {
 		s.mu.Lock()
@@ -170,7 +153,7 @@ func (s *simulated) unclaimed() int {
 	return len(s.queue)
 }
 
-// wantSuccess checks that jobs ran once, succeeded once, and left nothing.
+// wantSuccess checks that each job ran once, succeeded once, and left no Pods.
 func (s *simulated) wantSuccess(ids ...string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -178,21 +161,22 @@ func (s *simulated) wantSuccess(ids ...string) {
 	for _, id := range ids {
 		record := s.service.Record(id)
 		if got := s.ends[id]; len(got) != 1 || got[0] != "succeeded" || s.opened[id] != 1 {
-			s.t.Errorf("the outcomes of %s are %q, and it ran %d times; step 0 has\n%s", id, got, s.opened[id], record.Text(0))
+			s.t.Errorf("the outcomes of %s are %q, and it ran %d times; log of step 0:\n%s", id, got, s.opened[id],
+				record.Text(0))
 		}
 		if states := fmt.Sprint(record.Statuses()); states != "[succeeded succeeded]" {
 			s.t.Errorf("the steps of %s are %s", id, states)
 		}
 	}
-	s.scripted.mu.Lock()
-	defer s.scripted.mu.Unlock()
+	s.fakeCluster.mu.Lock()
+	defer s.fakeCluster.mu.Unlock()
 	if len(s.keys) != len(ids) {
-		s.t.Errorf("%d Pods were started for %d jobs", len(s.keys), len(ids))
+		s.t.Errorf("%d Pods were started for %d jobs, want one each", len(s.keys), len(ids))
 	}
-	s.none(s.t)
+	s.wantNoPods(s.t)
 }
 
-// wantLine checks that step 0 of a job has a line.
+// wantLine checks that step 0 of a job contains a line.
 func (s *simulated) wantLine(id, line string) {
 	s.t.Helper()
 	if text := s.service.Record(id).Text(0); !strings.Contains(text, line) {
@@ -200,29 +184,32 @@ func (s *simulated) wantLine(id, line string) {
 	}
 }
 
-// wait lets time pass, and everything happen that it brings.
+// wait waits in simulated time, until all goroutines are blocked.
 func (s *simulated) wait(span time.Duration) {
 	time.Sleep(span) // simulated
 	synctest.Wait()
 }
 
-func TestOutage(t *testing.T) {
+func TestExecutorOutage(t *testing.T) {
 	spans := map[string]time.Duration{"ends-meanwhile": 3 * time.Minute, "ends-later": 12 * time.Minute}
 	work := func(_ *simulated, id string) { time.Sleep(spans[id]) }
 	for name, fault := range map[string]kubetest.Fault{
-		"connections that break":   {},
-		"calls that hang":          {Hang: time.Hour},
-		"answers of 503":           {Status: 503, Message: "apiserver is shutting down"},
-		"answers of 429":           {Status: 429, RetryAfter: 3600},
-		"pages of a proxy":         {Status: 404, Page: "<html>no such host</html>", MediaType: "text/html"},
-		"pages of a proxy, 200":    {Status: 200, Page: "<html>Welcome</html>", MediaType: "text/html"},
-		"answers that are no text": {Status: 200, Page: "k8s\x00\xff\xfe\xfd", MediaType: "application/vnd.kubernetes.protobuf"},
-		"credentials refused":      {Status: 401, Message: "Unauthorized"},
+		"broken connections":   {},
+		"requests hang":        {Hang: time.Hour},
+		"status 503":           {Status: 503, Message: "apiserver is shutting down"},
+		"status 429":           {Status: 429, RetryAfter: 3600},
+		"proxy pages with 404": {Status: 404, Page: "<html>no such host</html>", MediaType: "text/html"},
+		"proxy pages with 200": {Status: 200, Page: "<html>Welcome</html>", MediaType: "text/html"},
+		"invalid protobuf": {
+			Status: 200, Page: "k8s\x00\xff\xfe\xfd", MediaType: "application/vnd.kubernetes.protobuf",
+		},
+		"credentials refused": {Status: 401, Message: "Unauthorized"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			simulate(t, work, func(s *simulated) {
-				// One job ends meanwhile, one later, and one gets its key meanwhile.
+				// One job ends during the outage, one after it, and one gets its key during
+				// it.
 				var mu sync.Mutex
 				slow, broken := time.Minute, false
 				s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
@@ -236,8 +223,8 @@ func TestOutage(t *testing.T) {
 				s.add("starts-meanwhile")
 				s.wait(30 * time.Second)
 
-				// The create of another one begins the outage. Credentials are refused for a
-				// moment only: a longer refusal is an answer.
+				// The create of another job starts the outage. Credentials are refused only
+				// for a moment: a longer refusal is an error.
 				span := 5 * time.Minute
 				if fault.Status == 401 {
 					span = 10 * time.Second
@@ -263,13 +250,13 @@ func TestOutage(t *testing.T) {
 					if s.unclaimed() != 1 {
 						t.Error("a job was claimed although none can be started")
 					}
-					s.wantLine("created-meanwhile", "The Pod cannot be created yet, trying again: ")
+					s.wantLine("created-meanwhile", "The Pod cannot be created yet, retrying: ")
 					s.wantLine("starts-meanwhile", "Waiting for the cluster: watch the Pod: ")
 				} else {
 					s.add("claimed-later")
 				}
 
-				// The end of the outage.
+				// End the outage.
 				s.Inject(nil)
 				s.DropWatches()
 				s.wait(15 * time.Minute)

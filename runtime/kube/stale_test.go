@@ -16,10 +16,10 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// sleeping is a job that takes five minutes.
-func sleeping(*simulated, string) { time.Sleep(5 * time.Minute) }
+// sleepJob is a job that takes five minutes.
+func sleepJob(*simulated, string) { time.Sleep(5 * time.Minute) }
 
-// pod returns the only Pod there is.
+// pod returns the only Pod.
 func (s *simulated) pod() *corev1.Pod {
 	s.t.Helper()
 	pods := s.Pods(testNamespace)
@@ -29,9 +29,9 @@ func (s *simulated) pod() *corev1.Pod {
 	return &pods[0]
 }
 
-func TestStaleAnswers(t *testing.T) {
+func TestObserverStaleAnswers(t *testing.T) {
 	for name, c := range map[string]func(t *testing.T, s *simulated){
-		"list that lacks a Pod that starts": func(_ *testing.T, s *simulated) {
+		"list lacks a starting Pod": func(_ *testing.T, s *simulated) {
 			s.kubelet.Before = func(*corev1.Pod, corev1.Container) { time.Sleep(time.Minute) }
 			empty := s.Snapshot()
 			s.add("one")
@@ -42,7 +42,7 @@ func TestStaleAnswers(t *testing.T) {
 			s.wait(5 * time.Minute)
 			s.Show(nil)
 		},
-		"list that lacks a Pod that runs": func(_ *testing.T, s *simulated) {
+		"list lacks a running Pod": func(_ *testing.T, s *simulated) {
 			empty := s.Snapshot()
 			s.add("one")
 			s.wait(time.Minute)
@@ -52,14 +52,14 @@ func TestStaleAnswers(t *testing.T) {
 			s.wait(time.Minute)
 			s.Show(nil)
 		},
-		"deletion that did not happen": func(_ *testing.T, s *simulated) {
+		"event of a deletion that did not happen": func(_ *testing.T, s *simulated) {
 			s.add("one")
 			s.wait(time.Minute)
 			s.Send(watch.Deleted, s.pod())
 			s.wait(time.Minute)
 			s.Change(testNamespace, s.pod().Name, func(p *corev1.Pod) { p.Annotations["touched"] = "yes" })
 		},
-		"running Pod that is shown as pending": func(_ *testing.T, s *simulated) {
+		"running Pod is shown as pending": func(_ *testing.T, s *simulated) {
 			s.kubelet.Before = func(*corev1.Pod, corev1.Container) { time.Sleep(time.Minute) }
 			s.add("one")
 			s.wait(30 * time.Second)
@@ -72,7 +72,7 @@ func TestStaleAnswers(t *testing.T) {
 			s.wait(time.Minute)
 			s.Show(nil)
 		},
-		"deleted Pod that is shown again": func(t *testing.T, s *simulated) {
+		"deleted Pod is shown again": func(t *testing.T, s *simulated) {
 			s.add("one")
 			s.wait(time.Minute)
 			running, earlier := s.pod(), s.Snapshot()
@@ -88,13 +88,13 @@ func TestStaleAnswers(t *testing.T) {
 			s.Compact()
 			after := s.Requests()
 			if after["update"] != before["update"] || after["log"] != before["log"] {
-				t.Errorf("the requests were %v, and are %v", before, after)
+				t.Errorf("requests: %v before, %v after", before, after)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			simulate(t, sleeping, func(s *simulated) {
+			simulate(t, sleepJob, func(s *simulated) {
 				s.wait(time.Second)
 				c(t, s)
 				s.wait(20 * time.Minute)
@@ -104,35 +104,39 @@ func TestStaleAnswers(t *testing.T) {
 	}
 }
 
-// TestVerbs meets each kind of call with each fault, for the first calls of it.
-func TestVerbs(t *testing.T) {
+// TestExecutorFaultsByVerb injects each fault into the first requests with each verb.
+func TestExecutorFaultsByVerb(t *testing.T) {
 	faults := map[string]struct {
 		kubetest.Fault
 		times int
 	}{
-		"429":                {kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 1}, 3},
-		"429 for an hour":    {kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 3600}, 1},
-		"500":                {kubetest.Fault{Status: http.StatusInternalServerError}, 3},
-		"503":                {kubetest.Fault{Status: http.StatusServiceUnavailable, RetryAfter: 1}, 2},
-		"hang":               {kubetest.Fault{Hang: time.Hour}, 1},
-		"broken connection":  {kubetest.Fault{}, 3},
-		"lost answer":        {kubetest.Fault{After: true}, 1},
-		"page with 404":      {kubetest.Fault{Status: 404, Page: "<html>no</html>", MediaType: "text/html"}, 3},
-		"page with 403":      {kubetest.Fault{Status: 403, Page: "<html>you cannot</html>", MediaType: "text/html"}, 3},
-		"page with 200":      {kubetest.Fault{Status: 200, Page: "<html>hello</html>", MediaType: "text/html"}, 3},
-		"invalid protobuf":   {kubetest.Fault{Status: 200, Page: "k8s\x00\xff\xff", MediaType: "application/vnd.kubernetes.protobuf"}, 3},
-		"message of 1 MB":    {kubetest.Fault{Status: 500, Message: strings.Repeat("long ", 200_000)}, 1},
-		"gone":               {kubetest.Fault{Status: http.StatusGone}, 1},
-		"refused for a time": {kubetest.Fault{Status: http.StatusUnauthorized}, 2},
+		"429":               {kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 1}, 3},
+		"429 for an hour":   {kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 3600}, 1},
+		"500":               {kubetest.Fault{Status: http.StatusInternalServerError}, 3},
+		"503":               {kubetest.Fault{Status: http.StatusServiceUnavailable, RetryAfter: 1}, 2},
+		"hang":              {kubetest.Fault{Hang: time.Hour}, 1},
+		"broken connection": {kubetest.Fault{}, 3},
+		"lost response":     {kubetest.Fault{After: true}, 1},
+		"page with 404":     {kubetest.Fault{Status: 404, Page: "<html>no</html>", MediaType: "text/html"}, 3},
+		"page with 403": {
+			kubetest.Fault{Status: 403, Page: "<html>you cannot</html>", MediaType: "text/html"}, 3,
+		},
+		"page with 200": {kubetest.Fault{Status: 200, Page: "<html>hello</html>", MediaType: "text/html"}, 3},
+		"invalid protobuf": {
+			kubetest.Fault{Status: 200, Page: "k8s\x00\xff\xff", MediaType: "application/vnd.kubernetes.protobuf"}, 3,
+		},
+		"message of 1 MB": {kubetest.Fault{Status: 500, Message: strings.Repeat("long ", 200_000)}, 1},
+		"gone":            {kubetest.Fault{Status: http.StatusGone}, 1},
+		"401":             {kubetest.Fault{Status: http.StatusUnauthorized}, 2},
 	}
 	for _, verb := range []string{"create", "get", "update", "delete", "log", "watch", "list"} {
 		for name, fault := range faults {
 			if name == "gone" && verb != "watch" && verb != "list" {
-				continue // for other calls, it is an answer
+				continue // an error for other requests
 			}
 			t.Run(verb+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				simulate(t, sleeping, func(s *simulated) {
+				simulate(t, sleepJob, func(s *simulated) {
 					s.wait(time.Second)
 					const job = "the-only-job"
 					var met, lost atomic.Int32
@@ -141,9 +145,10 @@ func TestVerbs(t *testing.T) {
 						case r.Verb == verb && r.Resource == "pods" && int(met.Load()) < fault.times:
 							met.Add(1)
 							return &fault.Fault
-						case verb == "get" && r.Verb == "create" && bytes.Contains(r.Body, []byte(job)) && lost.Add(1) == 1:
-							return &kubetest.Fault{After: true} // makes a get necessary
-						case verb == "list" && r.Verb == "watch" && met.Load() == 0: // makes a list necessary
+						case verb == "get" && r.Verb == "create" && bytes.Contains(r.Body, []byte(job)) &&
+							lost.Add(1) == 1:
+							return &kubetest.Fault{After: true} // a get becomes necessary
+						case verb == "list" && r.Verb == "watch" && met.Load() == 0: // a list becomes necessary
 							return &kubetest.Fault{Status: http.StatusUnprocessableEntity}
 						}
 						return nil
@@ -151,13 +156,13 @@ func TestVerbs(t *testing.T) {
 					s.Compact()
 					s.DropWatches()
 					s.add(job)
-					s.wait(25 * time.Minute) // what could not be deleted is swept
+					s.wait(25 * time.Minute) // objects that could not be deleted are swept
 					s.wantSuccess(job)
 					if met.Load() == 0 {
-						t.Errorf("there was no %s", verb)
+						t.Errorf("got no %s request", verb)
 					}
 					if line := longest(s.service.Record(job).Text(0)); line > 4000 {
-						t.Errorf("a line of step 0 has %d bytes", line)
+						t.Errorf("a line of step 0 has %d bytes, want at most 4000", line)
 					}
 				})
 			})
@@ -173,18 +178,18 @@ func longest(text string) (length int) {
 	return length
 }
 
-func TestClockOfTheCluster(t *testing.T) {
+func TestExecutorClockSkew(t *testing.T) {
 	for _, ahead := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
 		t.Run(fmt.Sprint(ahead, " ahead"), func(t *testing.T) {
 			t.Parallel()
-			simulate(t, sleeping, func(s *simulated) {
+			simulate(t, sleepJob, func(s *simulated) {
 				s.SetClock(ahead)
 				s.kubelet.Before = func(_ *corev1.Pod, c corev1.Container) {
 					if c.Name == prepareContainer {
-						time.Sleep(9 * time.Minute) // one less than a start may take
+						time.Sleep(9 * time.Minute) // one minute less than the start timeout
 					}
 				}
-				for i := range 4 { // so that sweeps meet each phase of a job
+				for i := range 4 { // so that sweeps happen in each phase of a job
 					s.add(fmt.Sprint("job-", i))
 					s.wait(4 * time.Minute)
 				}
@@ -195,8 +200,8 @@ func TestClockOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestHandoffAfterTrouble(t *testing.T) {
-	simulate(t, sleeping, func(s *simulated) {
+func TestSendAfterPullError(t *testing.T) {
+	simulate(t, sleepJob, func(s *simulated) {
 		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
 			if c.Name != mainContainer {
 				return
@@ -215,9 +220,9 @@ func TestHandoffAfterTrouble(t *testing.T) {
 	})
 }
 
-func TestWarning(t *testing.T) {
+func TestNewestWarning(t *testing.T) {
 	silent := func(s *simulated) {
-		s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &seenPod().Status }
+		s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith().Status }
 	}
 	event := func(pod *corev1.Pod, kind, reason, message string, age time.Duration) corev1.Event {
 		return corev1.Event{
@@ -226,8 +231,8 @@ func TestWarning(t *testing.T) {
 			Type:           kind, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(time.Now().Add(-age)),
 		}
 	}
-	t.Run("newest warning is the reason", func(t *testing.T) {
-		simulate(t, sleeping, func(s *simulated) {
+	t.Run("newest warning is reported", func(t *testing.T) {
+		simulate(t, sleepJob, func(s *simulated) {
 			silent(s)
 			s.add("one")
 			s.wait(time.Minute)
@@ -236,14 +241,15 @@ func TestWarning(t *testing.T) {
 				event(pod, corev1.EventTypeWarning, "FailedScheduling", "0/1 nodes are available", time.Hour),
 				event(pod, corev1.EventTypeWarning, "FailedMount", "secret\n\"none\" not found", time.Minute),
 				event(pod, corev1.EventTypeNormal, "Pulled", "image is present", time.Second),
-				event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another"}}, corev1.EventTypeWarning, "Other", "", 0),
+				event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another"}}, corev1.EventTypeWarning, "Other",
+					"", 0),
 			)
 			s.wait(15 * time.Minute)
 			s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
 		})
 	})
 	t.Run("a missing right costs one request", func(t *testing.T) {
-		simulate(t, sleeping, func(s *simulated) {
+		simulate(t, sleepJob, func(s *simulated) {
 			silent(s)
 			for i := range 3 {
 				s.add(fmt.Sprint("job-", i))
@@ -252,12 +258,12 @@ func TestWarning(t *testing.T) {
 			s.wait(15 * time.Minute)
 			s.wantLine("job-2", "see its events (waited for 10m0s)")
 			if n := s.Requests()["list events"]; n != 1 {
-				t.Errorf("events were listed %d times", n)
+				t.Errorf("events were listed %d times, want once", n)
 			}
 		})
 	})
-	t.Run("no answer is no reason", func(t *testing.T) {
-		simulate(t, sleeping, func(s *simulated) {
+	t.Run("timeout is ignored", func(t *testing.T) {
+		simulate(t, sleepJob, func(s *simulated) {
 			silent(s)
 			s.Inject(func(r kubetest.Request) *kubetest.Fault {
 				if r.Resource != "events" {
@@ -268,7 +274,7 @@ func TestWarning(t *testing.T) {
 			s.add("one")
 			s.wait(15 * time.Minute)
 			s.wantLine("one", "see its events (waited for 10m0s)")
-			s.none(t)
+			s.wantNoPods(t)
 		})
 	})
 }

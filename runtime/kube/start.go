@@ -12,103 +12,122 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
 const (
-	createRetry    = 500 * time.Millisecond // after a create that may succeed later; doubles
-	createRetryMax = 10 * time.Second       // ceiling of that
-	discardLimit   = time.Minute            // for removing what a failed start has made
+	createRetry    = 500 * time.Millisecond // first delay between two creates; doubles
+	createRetryMax = 10 * time.Second       // longest delay between two creates
+	discardLimit   = time.Minute            // timeout for the removal of a failed start
 
-	// For which an answer that refuses the agent is not believed: a token may have been
-	// replaced, and an API server that has just started may not know all Roles.
+	// refusalLimit is how long responses about missing rights or credentials are retried: a
+	// token may have been replaced, and an API server that has just started may not have
+	// loaded all Roles.
 	refusalLimit = 20 * time.Second
+
+	maxStopTime = 1 << 20 // seconds of a grace period that are compared
 )
 
 // Start creates the job's Pod and sends it the handoff.
 //
-//  1. The Pod is made from the job, the settings and the template.
-//  2. A handoff that is not sealed is put into its object.
-//  3. One create makes the Pod. Nothing that its start depends on comes later.
-//  4. A handoff that is sealed is sent when the init container has reported its
-//     key, and the job's container is waited for.
+//  1. It builds the Pod from the job, the settings and the template.
+//  2. If the handoff is not sealed, it creates the object that carries it.
+//  3. It creates the Pod. Nothing that the Pod's start depends on is created later.
+//  4. If the handoff is sealed, it sends it when the init container has reported its key.
+//     Then it waits for the job's container.
 //
-// By default it takes two requests, create and update, beside those of Follow and
-// Remove.
+// After an error, the Pod and the object are removed. By default a start takes two
+// requests: create and update.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
-	setup.Say("Preparing the environment of this job: a Pod in namespace %s of the cluster at %s",
+	setup.Log("Preparing a Pod for this job in namespace %s of the cluster at %s",
 		e.namespace, e.client.host)
 
-	// 1. Make the Pod.
-	size := setup.Size()
+	// 1. Build the Pod.
+	size := setup.HandoffSize()
 	pod, err := e.podFor(job, setup, size)
 	if err != nil {
 		return "", err
 	}
 	if directory := pod.Spec.Containers[0].WorkingDir; directory != "" {
-		setup.StartIn(filepath.Join(e.root(pod.Name), directory))
+		setup.SetDirectory(filepath.Join(e.root(pod.Name), directory))
+	}
+	if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil { // a template may shorten it
+		setup.LimitStop(time.Duration(min(*seconds, maxStopTime)) * time.Second)
 	}
 	if err := e.pods.ready(ctx); err != nil {
 		return "", e.explain("start the job", err)
 	}
 
-	// 2. Create the object that carries the handoff. Whatever happens from here on,
-	// nothing stays after an error.
+	// 2. Create the object that carries the handoff. From here on, clean up after an error.
 	s := &starting{
-		executor: e, job: job, setup: setup, seen: e.pods.subscribe(pod.Name, true),
-		deadline: time.Now().Add(startLimit(job)), delivery: deliveryOf(job.Tuning.Place.Kubernetes.Handoff, size),
+		executor: e, job: job, setup: setup, sub: e.pods.subscribe(pod.Name, true),
+		deadline: time.Now().Add(startLimit(job)), delivery: deliveryOf(job.Tuning.Instance.Kubernetes.Handoff, size),
 	}
-	defer s.seen.close()
+	defer s.sub.close()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.discard(ctx, pod))
+			err = errors.Join(err, s.cleanUp(ctx, pod))
 		}
 	}()
+	if err := e.records.Load().podOfJob(ctx, job.ID, pod.Name, ""); err != nil {
+		return "", err
+	}
 	if s.delivery.packed {
-		if err := s.deliver(ctx, pod.Name); err != nil {
+		if err := s.createPacked(ctx, pod.Name); err != nil {
 			return "", err
 		}
 	}
 
 	// 3. Create the Pod.
-	if s.created, err = e.create(ctx, pod, setup, s.deadline); err != nil {
+	created := setup.Measure(runtime.StageCreate)
+	s.created, err = e.create(ctx, pod, setup, s.deadline)
+	created()
+	if err != nil {
 		return "", err
 	}
-	setup.Say("Pod created: %s", s.created.Name)
-	if err := s.complete(ctx); err != nil {
+	killpoint.Hit(killpoint.InstanceCreated)
+	defer setup.Measure(runtime.StageStart)()
+	setup.Log("Pod created: %s", s.created.Name)
+	if err := e.records.Load().podOfJob(ctx, job.ID, s.created.Name, string(s.created.UID)); err != nil {
+		return "", err
+	}
+	if err := s.createDependents(ctx); err != nil {
 		return "", err
 	}
 
 	// 4. Send a sealed handoff, and wait for the job's container.
-	if err := s.await(ctx); err != nil {
+	if err := s.awaitStart(ctx); err != nil {
 		return "", err
 	}
 	return idOf(s.created.Name, string(s.created.UID)), nil
 }
 
-// complete creates what belongs to the Pod that was just created.
-func (s *starting) complete(ctx context.Context) error {
+// createDependents creates the pull secret of the Pod that was just created, and makes the
+// Pod the owner of its handoff.
+func (s *starting) createDependents(ctx context.Context) error {
 	e := s.executor
 	if err := e.addPullSecret(ctx, s.job, s.setup, s.created, s.deadline); err != nil {
 		return err
 	}
 	if s.carrier != nil {
-		e.own(ctx, s.delivery.resource, s.carrier, s.created)
+		e.setOwner(ctx, s.delivery.resource, s.carrier, s.created)
 	}
 	return s.flush(ctx)
 }
 
-// podFor returns the Pod that a job asks for.
+// podFor returns the Pod of a job, or an error if the job has no image that can run here.
 func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup, handoffSize int) (*corev1.Pod, error) {
-	place, definition := job.Tuning.Place, job.Definition
+	place, definition := job.Tuning.Instance, job.Definition
 	switch {
 	case place.OverrideImage != "":
-		setup.Say("Using the image %s, which the agent's configuration puts in place of %q",
+		setup.Log("Using the image %s from the agent's configuration instead of %q",
 			place.OverrideImage, definition.Image.Reference)
 	case definition.Image.Reference == "":
 		return nil, jobFault("the job names no image: set one in the deployment settings of its stack")
 	}
 	if definition.OS != "" && definition.OS != "linux" {
-		return nil, jobFault("the job asks for an image for %q, and this agent runs Linux containers only", definition.OS)
+		return nil, jobFault("the job requires an image for %q, but this agent runs only Linux containers",
+			definition.OS)
 	}
 	settings := e.podSettings()
 	settings.handoffSize = handoffSize
@@ -120,70 +139,73 @@ func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup, handoffSize in
 	return pod, nil
 }
 
-// create creates the Pod. What may succeed later, such as a quota that is used up
-// or a server that does not answer, is tried again until the deadline. The name
-// makes that safe: a second create of the same Pod is refused.
+// create creates the Pod. Errors that may go away, such as a quota that is used up or a
+// server that does not answer, are retried until the deadline. Retries are safe because of
+// the name: the API server refuses a second Pod with the same name.
 func (e *Executor) create(
 	ctx context.Context, pod *corev1.Pod, setup *runtime.Setup, deadline time.Time,
 ) (*corev1.Pod, error) {
 	warned := map[string]bool{}
-	said, refusals := "", doubt{limit: min(refusalLimit, e.stuckLimit)}
-	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
+	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+
+		// Send the request, and log the warnings in the response.
 		var warnings []string
-		limited, cancel := outliving(ctx, callLimit)
-		created, err := e.client.create(withWarnings(limited, func(text string) {
+		callCtx, cancel := detached(ctx, callLimit)
+		created, err := e.client.create(withWarnings(callCtx, func(text string) {
 			warnings = append(warnings, text)
 		}), e.namespace, pod, false)
 		cancel()
 		for _, text := range warnings {
 			if !warned[text] {
 				warned[text] = true
-				setup.Say("Warning of the cluster: %s", beginning(text))
+				setup.Log("Warning from the cluster: %s", head(text))
 			}
 		}
-		if apierrors.IsAlreadyExists(err) { // of an earlier attempt, whose answer was lost
+		if apierrors.IsAlreadyExists(err) { // by an earlier attempt whose response was lost
 			created, err = e.existing(ctx, pod)
 		}
+
+		// Return the Pod, fail, or log the error and retry.
 		switch {
 		case err == nil:
 			return created, nil
-		case !refusals.about(err) || time.Until(deadline) < wait:
+		case !retries.allows(err) || time.Until(deadline) < delay:
 			return nil, e.explain("create the Pod", err)
-		case said != err.Error():
-			said = err.Error()
-			setup.Say("The Pod cannot be created yet, trying again: %s", shortened(said))
+		case lastReason != err.Error():
+			lastReason = err.Error()
+			setup.Log("The Pod cannot be created yet, retrying: %s", tail(lastReason))
 			if err := setup.Flush(ctx); err != nil {
 				return nil, err
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(delay):
 		}
 	}
 }
 
-// existing returns the Pod that an earlier create has made.
+// existing returns the Pod that an earlier attempt of create has created.
 func (e *Executor) existing(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	there, err := e.client.get(ctx, e.namespace, pod.Name)
+	found, err := e.client.get(ctx, e.namespace, pod.Name)
 	if err != nil {
 		return nil, err
 	}
-	if there.Labels[labelJob] != pod.Labels[labelJob] || there.Labels[labelAgent] != pod.Labels[labelAgent] {
-		return nil, fmt.Errorf("there is a Pod %s of another job", pod.Name)
+	if found.Labels[labelJob] != pod.Labels[labelJob] || found.Labels[labelAgent] != pod.Labels[labelAgent] {
+		return nil, fmt.Errorf("a Pod %s exists and belongs to another job", pod.Name)
 	}
-	return there, nil
+	return found, nil
 }
 
-// temporary reports whether a call that failed may succeed later without a change
-// of settings.
+// temporary reports whether a failed request may succeed later without a change of settings.
 func temporary(err error) bool {
 	status := apierrors.APIStatus(nil)
 	switch {
-	case !errors.As(err, &status), fromProxy(err): // no answer of the API server
+	case !errors.As(err, &status), fromProxy(err): // no response of the API server
 		return true
 	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
 		apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), status.Status().Code >= 500:
@@ -194,55 +216,110 @@ func temporary(err error) bool {
 	return false
 }
 
-// doubt decides whether a failed call is repeated. The zero value repeats no call
-// that was refused.
-type doubt struct {
-	limit time.Duration // for answers that refuse the agent
-	since time.Time     // of the first of them in a row
+// retryPolicy decides whether a failed request is retried. The zero value does not retry
+// requests that were refused.
+type retryPolicy struct {
+	refusalLimit time.Duration // how long refused requests are retried
+	refusedSince time.Time     // first refusal of the current series; zero if there is none
 }
 
-// about reports whether the call that failed with err is to be repeated.
-func (d *doubt) about(err error) bool {
+// allows reports whether to retry a request that failed with err.
+func (d *retryPolicy) allows(err error) bool {
 	switch {
 	case temporary(err):
-		d.since = time.Time{}
+		d.refusedSince = time.Time{}
 		return true
 	case !refusesAgent(err):
 		return false
-	case d.since.IsZero():
-		d.since = time.Now()
+	case d.refusedSince.IsZero():
+		d.refusedSince = time.Now()
 	}
-	return time.Since(d.since) < d.limit
+	return time.Since(d.refusedSince) < d.refusalLimit
 }
 
-// discard removes what a failed start has made. If no create of the Pod is known to
-// have succeeded, one whose answer was lost may have.
-func (s *starting) discard(ctx context.Context, pod *corev1.Pod) error {
+// cleanUp removes the objects of a failed start. If no create of the Pod has succeeded, it
+// looks for a Pod whose create succeeded without a response.
+func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 	e := s.executor
-	ctx, cancel := outliving(ctx, discardLimit)
+	ctx, cancel := detached(ctx, discardLimit)
 	defer cancel()
-	if s.carried {
-		half, cancel := context.WithTimeout(ctx, discardLimit/2) // the rest is for the Pod
-		err := e.discardObject(half, s.delivery.resource, objectOf(pod.Name))
+	if s.objectTried {
+		halfCtx, cancel := context.WithTimeout(ctx, discardLimit/2) // leaves time to remove the Pod
+		err := e.discardObject(halfCtx, s.delivery.resource, objectOf(pod.Name))
 		cancel()
 		if err != nil {
-			e.log.Warn("cannot remove the handoff of a failed start", "pod", pod.Name, "error", err)
+			e.log.Warn("cannot remove handoff of failed start", "pod", pod.Name, "error", err)
 		}
 	}
 	created := s.created
 	if created == nil {
-		there, err := e.existing(ctx, pod)
+		found, err := e.existing(ctx, pod)
 		switch {
-		case absent(err):
+		case isNotFound(err):
 			return nil
 		case err != nil:
-			return e.explain("look for a Pod that a failed start may have left", err)
+			return e.explain("find the Pod of a failed start", err)
 		}
-		created = there
+		created = found
 	}
 	grace := int64(0)
-	if s.tried { // the job may run
+	if s.sendTried { // the job may run
 		grace = 1
 	}
 	return e.remove(ctx, created.Name, string(created.UID), grace)
+}
+
+// podOfJob notes the Pod of a job before its handoff is sent. It returns an error if the
+// job must not start: its record may exist and cannot be removed, so that another agent
+// would start the job again.
+func (j *journal) podOfJob(ctx context.Context, job, pod, uid string) error {
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	r := j.entries[job]
+	if r == nil {
+		j.mu.Unlock()
+		return nil
+	}
+	r.Pod, r.UID, r.podGone = pod, uid, false
+	unsure := r.unsure
+	j.mu.Unlock()
+	if !unsure {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, discardLimit)
+	defer cancel()
+	if err := j.delete(ctx, r); err != nil {
+		return fmt.Errorf("remove the record of the job, which may exist: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.unsure, r.resource = false, ""
+	return nil
+}
+
+// podRemoved notes that a Pod was deleted.
+func (j *journal) podRemoved(uid string) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range j.entries {
+		if r.UID == uid {
+			r.podGone = true
+		}
+	}
+}
+
+// has reports whether a job has a record.
+func (j *journal) has(job string) bool {
+	if j == nil {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.entries[job]
+	return r != nil && r.resource != ""
 }

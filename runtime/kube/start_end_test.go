@@ -14,11 +14,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// replaced returns a fake cluster with the agents agent-x and agent-y, whose Pods run
+// newAgentPair returns a fake cluster with the agents agent-x and agent-y, whose Pods run
 // nothing. Jobs succeed.
-func replaced(t *testing.T) (s *scripted, first, second *Executor) {
+func newAgentPair(t *testing.T) (s *fakeCluster, first, second *Executor) {
 	t.Helper()
-	s = newScripted(t, succeed)
+	s = newFakeCluster(t, succeed)
 	s.kubelet.Hold = func(pod *corev1.Pod) *corev1.PodStatus {
 		if !strings.HasPrefix(pod.Name, "agent-") {
 			return nil
@@ -31,38 +31,38 @@ func replaced(t *testing.T) (s *scripted, first, second *Executor) {
 	return s, a.agent(t, "agent-x"), a.agent(t, "agent-y")
 }
 
-// TestHandoffOfAdoptedPod starts a job whose Pod another agent adopts meanwhile: the own
-// Pod of the first agent was deleted by force, and the agent has not ended yet.
-func TestHandoffOfAdoptedPod(t *testing.T) {
+// TestStartAdoptedPod starts a job whose Pod is adopted by another agent: the first agent's
+// own Pod was force-deleted, and the agent still runs.
+func TestStartAdoptedPod(t *testing.T) {
 	const adopted = "another agent has adopted the Pod"
 	t.Run("before the key", func(t *testing.T) {
-		s, first, second := replaced(t)
+		s, first, second := newAgentPair(t)
 		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
 			if c.Name == prepareContainer {
-				s.Change(pod.Namespace, pod.Name, second.self.mark)
+				s.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) { second.self.mark(p) })
 			}
 		}
 		_, _, err := s.start(t, first, s.job("job-1"))
 		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
-			t.Errorf("got %v, and the Pod has %d handoffs", err, len(s.handoffs()))
+			t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
 		}
 	})
 	t.Run("before the update", func(t *testing.T) {
-		s, first, second := replaced(t)
+		s, first, second := newAgentPair(t)
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "update" {
-				s.Change(testNamespace, r.Name, second.self.mark)
+				s.Change(testNamespace, r.Name, func(p *corev1.Pod) { second.self.mark(p) })
 			}
 			return nil
 		})
 		_, _, err := s.start(t, first, s.job("job-1"))
 		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
-			t.Errorf("got %v, and the Pod has %d handoffs", err, len(s.handoffs()))
+			t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
 		}
 	})
-	t.Run("after an update whose answer is lost", func(t *testing.T) {
-		s, first, second := replaced(t)
-		later := 0 // updates of a Pod that has its handoff
+	t.Run("after an update with a lost response", func(t *testing.T) {
+		s, first, second := newAgentPair(t)
+		later := 0 // updates of a Pod that already has its handoff
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb != "update" {
 				return nil
@@ -70,7 +70,7 @@ func TestHandoffOfAdoptedPod(t *testing.T) {
 			for _, pod := range s.Pods(testNamespace) {
 				if pod.Name == r.Name && pod.Annotations[annotationHandoff] != "" {
 					later++
-					s.Change(testNamespace, r.Name, second.self.mark)
+					s.Change(testNamespace, r.Name, func(p *corev1.Pod) { second.self.mark(p) })
 					return nil
 				}
 			}
@@ -81,15 +81,15 @@ func TestHandoffOfAdoptedPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		if exit := waitFor(t, second, id); exit.Code != runtime.CodeSucceeded || later != 1 {
-			t.Errorf("the job ended with %+v, after %d more updates", exit, later)
+			t.Errorf("the job ended with %+v after %d more updates, want success after 1", exit, later)
 		}
 	})
 }
 
-// TestStartThatIsGivenUp ends a start whose Pod has the handoff, while the kubelet pulls
-// the image of the job.
-func TestStartThatIsGivenUp(t *testing.T) {
-	giveUp := func(s *scripted, e *Executor) (id string, err error) {
+// TestStartCanceled cancels a start after the handoff was sent, while the kubelet pulls the
+// image.
+func TestStartCanceled(t *testing.T) {
+	cancelStart := func(s *fakeCluster, e *Executor) (id string, err error) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		pulled := make(chan struct{})
 		defer close(pulled)
@@ -103,29 +103,29 @@ func TestStartThatIsGivenUp(t *testing.T) {
 				time.AfterFunc(200*time.Millisecond, func() { stop(errors.New("the agent is stopping")) })
 			}
 			if r.Verb == "delete" {
-				s.Drop(testNamespace, r.Name) // at once, as no container runs
+				s.Drop(testNamespace, r.Name) // at once, because no container runs
 			}
 			return nil
 		})
 		job := s.job("job-1")
-		return e.Start(ctx, job, runtime.NewSetup(job, s.service, runtimetest.Offer(job)))
+		return e.Start(ctx, job, runtime.NewSetup(job, s.service, runtimetest.BaseHandoff(job)))
 	}
 	t.Run("agent in a Pod leaves the job", func(t *testing.T) {
-		s, e, next := replaced(t)
-		id, err := giveUp(s, e)
+		s, e, next := newAgentPair(t)
+		id, err := cancelStart(s, e)
 		if err != nil {
-			t.Fatalf("got %v, want a job that goes on", err)
+			t.Fatalf("got %v, want a job that continues", err)
 		}
 		if exit := waitFor(t, next, id); exit.Code != runtime.CodeSucceeded {
-			t.Errorf("the job ended with %+v", exit)
+			t.Errorf("got exit %+v", exit)
 		}
 	})
 	t.Run("agent outside of a cluster removes the Pod", func(t *testing.T) {
-		s := newScripted(t, succeed)
-		_, err := giveUp(s, s.executor(t))
+		s := newFakeCluster(t, succeed)
+		_, err := cancelStart(s, s.executor(t))
 		if err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
 			t.Errorf("got %v", err)
 		}
-		s.none(t)
+		s.wantNoPods(t)
 	})
 }

@@ -11,84 +11,88 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/handoff"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// Times of sending the handoff. The runner waits for it for ten minutes.
+// Timeouts for sending the handoff. The runner waits ten minutes for it.
 const (
-	sendAtLeast = 50 * time.Second               // if a start has less time left
-	sendAtMost  = 9*time.Minute + 30*time.Second //
-	sendAgain   = 10 * time.Second               // one with later lines, if an earlier one has arrived
+	minSendTime = 50 * time.Second               // even if the start has less time left
+	maxSendTime = 9*time.Minute + 30*time.Second // even if the start has more time left
+	resendLimit = 10 * time.Second               // for a handoff with later lines, after an earlier one has arrived
 
-	// For the watch to show a Pod that has its handoff, after an outage in which the
-	// start's limit has ended.
+	// outageGrace is how long the watch may take to show a started Pod after an outage that
+	// was longer than the start timeout.
 	outageGrace = 30 * time.Second
 )
 
-// starting is a job that is being started.
+// starting is the start of one job.
 type starting struct {
 	executor *Executor
 	job      *runtime.Job
 	setup    *runtime.Setup
-	seen     *subscription
-	created  *corev1.Pod // nil before it is
+	sub      *subscription
+	created  *corev1.Pod // nil until the Pod is created
 	deadline time.Time
 	delivery delivery
-	carrier  object // that carries a handoff which is not sealed; nil if there is none
+	carrier  object // carries a handoff that is not sealed; nil if there is none
 
-	carried bool      // an object may carry the handoff
-	tried   bool      // to send the handoff: it may have arrived
-	sent    bool      // the handoff has arrived: the job may run
-	later   bool      // step 0 has lines that the handoff lacks
-	missing bool      // the log of step 0 has that the state of the Pod is not known
-	said    string    // reason of the last trouble that the log of step 0 has
-	stuckAt time.Time // since when the Pod is stuck; zero if it is not
+	objectTried  bool      // the object with the handoff may exist
+	sendTried    bool      // the handoff may have arrived
+	sent         bool      // the handoff has arrived: the job may run
+	linesPending bool      // step 0 has lines that the sent handoff lacks
+	outageLogged bool      // step 0 contains the message that the watch is down
+	loggedReason string    // reason of the last problem in step 0
+	stuckSince   time.Time // start of the current stuck period; zero if the Pod is not stuck
 }
 
-// await sends the handoff as soon as there is a key for it, and returns nil when the
-// job's container has started, or may have. It also returns nil when ctx ends after the
-// handoff was sent, if jobs are left to other agents. It fails when the Pod cannot start,
-// or does not start in time; one that has its handoff is not late while the watch is
-// down, because its job may run. A Pod that the watch does not show any more is asked
-// for, because a list can be an old one.
-func (s *starting) await(ctx context.Context) error {
+// awaitStart sends the handoff when the Pod's key is known, and blocks until the job's
+// container has started. It returns nil:
+//
+//   - when the container has started, or may have started;
+//   - when ctx ends after the handoff was sent, if another agent will adopt the job.
+//
+// It returns an error if the Pod cannot start, or does not start in time. While the watch
+// is down, a Pod with a handoff does not time out, because its job may run. If the watch no
+// longer shows the Pod, awaitStart gets the Pod, because a list can be outdated.
+func (s *starting) awaitStart(ctx context.Context) error {
 	for {
-		// Act on what the watch shows.
-		now, gone, changed := s.seen.now()
+		// Act on the state that the watch shows.
+		now, gone, changed := s.sub.current()
 		switch {
 		case now == nil: // the watch has not shown it yet
-		case s.sent && now.uid == string(s.created.UID) && (now.started() || !gone && mayHaveRun(now)):
+		case s.sent && now.uid == string(s.created.UID) && (now.hasStarted() || !gone && mayHaveRun(now)):
 			return nil
 		case gone || now.uid != string(s.created.UID):
-			if err := s.vanished(ctx, now); err != nil {
+			if err := s.checkDeleted(ctx, now); err != nil {
 				return err
 			}
-		case now.key != "" && (!s.sent || s.later) && !now.over():
+		case now.key != "" && (!s.sent || s.linesPending) && !now.finished():
 			if err := s.send(ctx, now.key); err != nil {
 				return err
 			}
-			continue // it may have changed meanwhile
-		case !now.started() || now.over():
-			if err := s.weigh(ctx, now); err != nil {
+			continue // the Pod may have changed during the request
+		case !now.hasStarted() || now.finished():
+			if err := s.checkProgress(ctx, now); err != nil {
 				return err
 			}
-			if s.later && now.key != "" && !now.over() {
+			if s.linesPending && now.key != "" && !now.finished() {
 				continue
 			}
 		}
 
-		// Wait for a change, a limit or the end of ctx.
-		timer := time.NewTimer(min(s.left(), lookSeldom))
+		// Wait for a change, a timeout or the end of ctx.
+		timer := time.NewTimer(min(s.remaining(), shownPollInterval))
 		select {
 		case <-changed:
 		case <-timer.C:
 			switch {
-			case s.left() > 0:
+			case s.remaining() > 0:
 			case s.sent && s.executor.pods.health() != nil: // the job may run
-				s.deadline, s.stuckAt = time.Now().Add(outageGrace), time.Time{}
+				s.deadline, s.stuckSince = time.Now().Add(outageGrace), time.Time{}
 			default:
-				return s.late(ctx, now)
+				return s.timeoutError(ctx, now)
 			}
-			if err := s.weighSilence(ctx); err != nil {
+			if err := s.logOutage(ctx); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -104,42 +108,42 @@ func (s *starting) await(ctx context.Context) error {
 	}
 }
 
-// vanished returns an error if the Pod does not exist any more.
-func (s *starting) vanished(ctx context.Context, last *state) error {
-	there, err := s.executor.client.get(ctx, s.created.Namespace, s.created.Name)
-	if err != nil && !absent(err) || err == nil && there.UID == s.created.UID {
+// checkDeleted returns an error if the Pod was deleted.
+func (s *starting) checkDeleted(ctx context.Context, last *state) error {
+	found, err := s.executor.client.get(ctx, s.created.Namespace, s.created.Name)
+	if err != nil && !isNotFound(err) || err == nil && found.UID == s.created.UID {
 		return nil // it may exist
 	}
-	v := judge(last)
-	if v.outlook != failed {
-		v.trouble = trouble{message: deletedText}
+	d := diagnose(last)
+	if d.outlook != failed {
+		d.cause = cause{message: deletedText}
 	}
-	return fmt.Errorf("start the Pod: %s", v)
+	return fmt.Errorf("start the Pod: %s", d)
 }
 
-// weighSilence reports in the log of step 0 that the state of the Pod is not known.
-func (s *starting) weighSilence(ctx context.Context) error {
+// logOutage adds a line to step 0 if the watch is down.
+func (s *starting) logOutage(ctx context.Context) error {
 	problem := s.executor.pods.health()
-	if problem == nil || s.missing || s.tried { // from the handoff on, the log is the runner's
-		s.missing = problem != nil
+	if problem == nil || s.outageLogged || s.sendTried { // the runner owns the log after the handoff
+		s.outageLogged = problem != nil
 		return nil
 	}
-	s.missing = true
-	s.setup.Say("Waiting for the cluster: %v", s.executor.explain("watch the Pod", problem))
+	s.outageLogged = true
+	s.setup.Log("Waiting for the cluster: %v", s.executor.explain("watch the Pod", problem))
 	return s.setup.Flush(ctx)
 }
 
-// mayHaveRun reports whether a Pod that has its handoff is about to end before its job
-// was seen to run. The runner may have begun, and have reported that: a kubelet reports
-// the start of a container up to some seconds late. What follows the job finds out how it
+// mayHaveRun reports whether a Pod that has its handoff is being ended before the watch has
+// shown its job running. The runner may have started and reported the failure: a kubelet
+// reports the start of a container up to some seconds late. Wait then returns how the job
 // ended.
-func mayHaveRun(now *state) bool { return !now.ending().none() && !notExecuted(now.main) }
+func mayHaveRun(now *state) bool { return !now.endCause().empty() && !notExecuted(now.main) }
 
-// left returns the time until the Pod is late.
-func (s *starting) left() time.Duration {
+// remaining returns the time until the start times out.
+func (s *starting) remaining() time.Duration {
 	left := time.Until(s.deadline)
-	if !s.stuckAt.IsZero() {
-		left = min(left, time.Until(s.stuckAt.Add(s.stuckLimit())))
+	if !s.stuckSince.IsZero() {
+		left = min(left, time.Until(s.stuckSince.Add(s.stuckLimit())))
 	}
 	return max(left, 0)
 }
@@ -147,93 +151,95 @@ func (s *starting) left() time.Duration {
 // stuckLimit returns how long the Pod may be stuck.
 func (s *starting) stuckLimit() time.Duration { return min(s.executor.stuckLimit, startLimit(s.job)) }
 
-// weigh reports trouble in the log of step 0, and returns an error for a Pod that
-// has failed.
-func (s *starting) weigh(ctx context.Context, now *state) error {
+// checkProgress logs a problem of the Pod in step 0, and returns an error if the Pod has
+// failed.
+func (s *starting) checkProgress(ctx context.Context, now *state) error {
 	if now.main.ended && !notExecuted(now.main) {
-		return fmt.Errorf("start the Pod: the runner ended before it had the job: %s", now.main.ending())
+		return fmt.Errorf("start the Pod: the runner ended before it received the job: %s", now.main.exitText())
 	}
-	v := judge(now)
+	d := diagnose(now)
 	switch {
-	case v.outlook == failed:
-		return s.fault(now, v)
-	case v.outlook != stuck:
-		s.stuckAt = time.Time{}
-	case s.stuckAt.IsZero():
-		s.stuckAt = time.Now()
+	case d.outlook == failed:
+		return s.startError(now, d)
+	case d.outlook != stuck:
+		s.stuckSince = time.Time{}
+	case s.stuckSince.IsZero():
+		s.stuckSince = time.Now()
 	}
-	if v.trouble.none() || v.trouble.reason == s.said {
+	if d.cause.empty() || d.cause.reason == s.loggedReason {
 		return nil
 	}
-	s.said = v.trouble.reason
-	s.setup.Say("Waiting for the Pod to start: %s", v)
+	s.loggedReason = d.cause.reason
+	s.setup.Log("Waiting for the Pod to start: %s", d)
 	return s.flush(ctx)
 }
 
-// flush sends the lines of step 0. From the handoff on, the runner sends them: a handoff
-// in an annotation is replaced by one that has them, and one in an object keeps them back.
+// flush sends the lines of step 0. After the handoff, the runner sends them: a handoff in
+// an annotation is replaced by one with the new lines; for a handoff in an object, the
+// lines are sent only if the start fails.
 func (s *starting) flush(ctx context.Context) error {
-	if s.tried {
-		s.later = s.delivery.resource == ""
+	if s.sendTried {
+		s.linesPending = s.delivery.resource == ""
 		return nil
 	}
 	return s.setup.Flush(ctx)
 }
 
-// late returns the error for a Pod that has not started in time.
-func (s *starting) late(ctx context.Context, now *state) error {
+// timeoutError returns the error for a Pod that has not started in time.
+func (s *starting) timeoutError(ctx context.Context, now *state) error {
 	e := s.executor
 	if err := e.pods.health(); err != nil {
 		return e.explain("watch the Pod", err)
 	}
 	if now == nil {
-		return fmt.Errorf("start the Pod: it was created, and the watch has not shown it within %s", startLimit(s.job))
+		return fmt.Errorf("start the Pod: the watch did not show the new Pod within %s", startLimit(s.job))
 	}
-	v := judge(now)
-	if v.trouble.none() {
-		v.trouble = e.warning(ctx, s.created)
+	d := diagnose(now)
+	if d.cause.empty() {
+		d.cause = e.newestWarning(ctx, s.created)
 	}
 	limit := startLimit(s.job)
-	if v.outlook == stuck {
+	if d.outlook == stuck {
 		limit = s.stuckLimit()
 	}
-	return fmt.Errorf("%w (waited for %s)", s.fault(now, v), limit)
+	return fmt.Errorf("%w (waited for %s)", s.startError(now, d), limit)
 }
 
-// fault returns the error for a Pod that cannot start its job. It is the job's own
-// if it is about an image that the job has chosen.
-func (s *starting) fault(now *state, v verdict) error {
-	if s.job.Tuning.Place.Kubernetes.Runner == runnerImage && aboutImageVolume(v.trouble.reason) {
-		return fmt.Errorf("start the Pod: %s (%s)", v, imageVolumeHint)
+// startError returns the error for a Pod that cannot start its job. It wraps
+// [runtime.ErrJobFault] if the cause is an image that the job selected.
+func (s *starting) startError(now *state, d diagnosis) error {
+	if s.job.Tuning.Instance.Kubernetes.Runner == runnerImage && aboutImageVolume(d.cause.reason) {
+		return fmt.Errorf("start the Pod: %s (%s)", d, imageVolumeHint)
 	}
-	if v.own && s.job.Tuning.Place.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
-		return jobFault("start the Pod with the image %s: %s", now.image, v)
+	if d.imageFault && s.job.Tuning.Instance.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
+		return jobFault("start the Pod with the image %s: %s", now.image, d)
 	}
-	return fmt.Errorf("start the Pod: %s", v)
+	return fmt.Errorf("start the Pod: %s", d)
 }
 
-// send makes the handoff, or one with later lines of step 0, and sends it. That the
-// latter does not arrive is no reason to fail the job, which has the earlier one.
+// send sends the handoff, or a later version with more lines of step 0. If a later version
+// does not arrive, the job continues with the earlier one.
 func (s *starting) send(ctx context.Context, key string) error {
-	text, err := s.setup.Handover(ctx, s.executor.root(s.created.Name))
+	text, err := s.setup.Handoff(ctx, s.executor.root(s.created.Name))
 	switch {
 	case err == nil:
-	case s.sent && ctx.Err() != nil: // await decides whether the job goes on
+	case s.sent && ctx.Err() != nil: // awaitStart decides whether the job continues
 		return nil
 	default:
 		return err
 	}
-	s.later = false
-	if err := s.sendText(ctx, key, text); err != nil && !s.sent {
+	s.linesPending = false
+	if err := s.sendSealed(ctx, key, text); err != nil && !s.sent {
 		return err
 	}
+	killpoint.Hit(killpoint.HandoffSent)
 	s.sent = true
 	return nil
 }
 
-// sendText seals a handoff to the key and writes it into an annotation of the Pod.
-func (s *starting) sendText(ctx context.Context, key string, text []byte) error {
-	// Seal it.
+// sendSealed seals a handoff to the key and writes it into an annotation of the Pod.
+func (s *starting) sendSealed(ctx context.Context, key string, text []byte) error {
+	// Seal the handoff, and create its ConfigMap if it is large.
 	e := s.executor
 	limit := handoff.MaxAnnotation
 	if s.delivery.resource != "" {
@@ -243,37 +249,40 @@ func (s *starting) sendText(ctx context.Context, key string, text []byte) error 
 	if err != nil {
 		return sendError(err)
 	}
-	s.tried = true
-	until := time.Now().Add(min(max(time.Until(s.deadline), sendAtLeast), sendAtMost))
+	s.sendTried = true
+	until := time.Now().Add(min(max(time.Until(s.deadline), minSendTime), maxSendTime))
 	if s.sent {
-		until = time.Now().Add(sendAgain)
+		until = time.Now().Add(resendLimit)
 	}
 	if s.delivery.resource != "" {
-		// A change of the annotation makes the kubelet read the ConfigMap at once.
-		if err := s.carry(ctx, sealed, until); err != nil {
+		// Changing the annotation makes the kubelet read the ConfigMap at once.
+		if err := s.createSealed(ctx, sealed, until); err != nil {
 			return err
 		}
-		sealed = s.delivery.mark()
+		killpoint.Hit(killpoint.HandoffStored)
+		sealed = s.delivery.annotationValue()
 	}
 
-	// Write it.
-	said, refusals := "", doubt{limit: min(refusalLimit, e.stuckLimit)}
+	// Write the annotation, and retry until the timeout.
+	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
 	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
-		err := s.write(ctx, sealed)
+		err := s.tryWrite(ctx, sealed)
 		delay := wait
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, errAdopted) && e.records.Load().has(s.job.ID): // so that agent starts or reports the job
+			return fmt.Errorf("send the job to its Pod: %w: %w", err, runtime.ErrGone)
 		case errors.Is(err, errAdopted):
 			return fmt.Errorf("send the job to its Pod: %w", err)
-		case apierrors.IsConflict(err) && !fromProxy(err): // the kubelet reports often just now
+		case apierrors.IsConflict(err) && !fromProxy(err): // the kubelet updates the status often during a start
 			delay = wait / 10
-		case !refusals.about(err):
+		case !retries.allows(err):
 			return e.explain("send the job to its Pod", err)
-		case said != err.Error() && !s.sent:
-			said = err.Error()
-			// Not flushed: from the handoff on, the log is the runner's.
-			s.setup.Say("The job cannot be sent to its Pod yet, trying again: %s", shortened(said))
+		case lastReason != err.Error() && !s.sent:
+			lastReason = err.Error()
+			// Do not flush: after the handoff, the log belongs to the runner.
+			s.setup.Log("The job cannot be sent to its Pod yet, retrying: %s", tail(lastReason))
 		}
 		select {
 		case <-ctx.Done():
@@ -286,40 +295,40 @@ func (s *starting) sendText(ctx context.Context, key string, text []byte) error 
 	}
 }
 
-// carry creates the ConfigMap that carries a sealed handoff.
-func (s *starting) carry(ctx context.Context, sealed string, until time.Time) error {
+// createSealed creates the ConfigMap that carries a sealed handoff.
+func (s *starting) createSealed(ctx context.Context, sealed string, until time.Time) error {
 	e := s.executor
 	o := s.delivery.object(e.objectMeta(s.job, objectOf(s.created.Name), s.deadline), []byte(sealed))
 	o.SetOwnerReferences(ownedBy(s.created))
-	s.carried = true
-	refusals := doubt{limit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, s.delivery.resource, o, until, refusals); err != nil {
+	s.objectTried = true
+	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
+	if err := e.createObject(ctx, s.delivery.resource, o, until, retries); err != nil {
 		return e.explainObject("create", s.delivery.resource, err)
 	}
 	return nil
 }
 
-// write makes one attempt to write the annotation of the handoff. It starts from the
-// newest Pod that the watch has shown. After a conflict it waits for the change that the
-// watch is about to show; a Pod that the watch does not show is read.
-func (s *starting) write(ctx context.Context, sealed string) error {
-	ctx, cancel := outliving(ctx, callLimit)
+// tryWrite makes one attempt to write the annotation. It uses the newest Pod that the watch
+// has shown. After a conflict it waits until the watch shows the change; if the watch does
+// not show it, it gets the Pod.
+func (s *starting) tryWrite(ctx context.Context, sealed string) error {
+	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
 	e, version := s.executor, ""
-	if pod := s.seen.object(); pod != nil {
+	if pod := s.sub.object(); pod != nil {
 		err := e.update(ctx, pod, sealed)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
 		version = pod.ResourceVersion
 	}
-	pod := s.newer(ctx, version)
+	pod := s.awaitNewer(ctx, version)
 	if pod == nil {
-		there, err := e.client.get(ctx, e.namespace, s.created.Name)
+		found, err := e.client.get(ctx, e.namespace, s.created.Name)
 		if err != nil {
 			return err
 		}
-		pod = there
+		pod = found
 	}
 	if pod.UID != s.created.UID {
 		return errors.New(deletedText)
@@ -327,26 +336,26 @@ func (s *starting) write(ctx context.Context, sealed string) error {
 	return e.update(ctx, pod, sealed)
 }
 
-// newerLimit is how long a change is waited for that caused a conflict. The watch shows
-// it some milliseconds later.
+// newerLimit is how long awaitNewer waits after a conflict. Usually the watch shows the
+// change some milliseconds later.
 const newerLimit = 200 * time.Millisecond
 
-// newer returns the Pod as the watch shows it after a version; nil if it shows no
-// other in time, or if there is no version.
-func (s *starting) newer(ctx context.Context, version string) *corev1.Pod {
+// awaitNewer returns the Pod when the watch shows another version of it. It returns nil
+// after newerLimit, or if version is empty.
+func (s *starting) awaitNewer(ctx context.Context, version string) *corev1.Pod {
 	if version == "" {
 		return nil
 	}
-	late := time.NewTimer(newerLimit)
-	defer late.Stop()
+	timer := time.NewTimer(newerLimit)
+	defer timer.Stop()
 	for {
-		_, _, changed := s.seen.now()
-		if pod := s.seen.object(); pod != nil && pod.ResourceVersion != version {
+		_, _, changed := s.sub.current()
+		if pod := s.sub.object(); pod != nil && pod.ResourceVersion != version {
 			return pod
 		}
 		select {
 		case <-changed:
-		case <-late.C:
+		case <-timer.C:
 			return nil
 		case <-ctx.Done():
 			return nil
@@ -354,12 +363,12 @@ func (s *starting) newer(ctx context.Context, version string) *corev1.Pod {
 	}
 }
 
-// errAdopted ends a start whose Pod belongs to another agent by now, which removes it.
-var errAdopted = errors.New("another agent has adopted the Pod, because this agent's own Pod does not exist any more")
+// errAdopted is returned if another agent has adopted the Pod. That agent removes it.
+var errAdopted = errors.New("another agent has adopted the Pod, because this agent's own Pod no longer exists")
 
-// update writes a sealed handoff into a copy of the Pod, and that to the cluster. A Pod
-// that another agent has adopted gets none; one that has a handoff then, of an earlier
-// call whose answer was lost, goes on with that.
+// update writes a sealed handoff into the Pod. It returns errAdopted if another agent has
+// adopted the Pod, unless the Pod already has a handoff from an earlier request whose
+// response was lost.
 func (e *Executor) update(ctx context.Context, pod *corev1.Pod, sealed string) error {
 	switch o := ownerOf(pod); {
 	case !e.self.known() || o.UID == "" || o == e.self.owner:

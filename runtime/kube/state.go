@@ -10,57 +10,62 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
-// state is what the executor keeps of a Pod. A Pod as the API server sends it takes
-// 14 kB of memory, of which a third is the managed fields; this takes less than one.
+// state is the part of a Pod that the executor keeps. A whole Pod takes 14 kB of memory, a
+// third of it for managed fields; a state takes less than 1 kB.
 type state struct {
 	name, uid string
 	keep      string                // value of labelKeep
 	pool      unique.Handle[string] // key of the job's pool
 	owner     unique.Handle[owner]
-	carrier   string    // resource of the object that carries the handoff; empty if none does
-	node      string    // empty until the Pod is assigned to one
-	deleted   time.Time // deletionTimestamp: when the Pod should be gone; zero is not deleted
-	began     time.Time // status.startTime; zero until the kubelet has seen the Pod
+	carrier   string    // resource of the object that carries the handoff; empty if there is none
+	node      string    // empty until the Pod is scheduled
+	deleted   time.Time // deletionTimestamp: when the Pod should be gone; zero if it is not being deleted
+	began     time.Time // status.startTime; zero until the kubelet has accepted the Pod
+
+	stopTime int64 // terminationGracePeriodSeconds
 
 	phase           corev1.PodPhase
-	reason, message string // of the status as a whole, such as Evicted
+	reason, message string // of the whole status, such as Evicted
 
-	unscheduled trouble // PodScheduled=False
-	disruption  trouble // DisruptionTarget=True
-	nodeLost    bool    // Ready=False although all containers are ready: the node does not report
+	unscheduled cause // PodScheduled=False
+	disruption  cause // DisruptionTarget=True
+	nodeLost    bool  // Ready=False although all containers are ready: the node does not report
 
-	key     string    // public key that the init container has reported
-	prepare container // the init container of the agent
-	main    container // the job's container
-	other   trouble   // the first of a template's containers that keeps the job's from starting
-	image   string    // of the job's container
-	limited bool      // the job's container has a memory limit
-	alone   bool      // no other container runs beside the job's
+	key           string    // public key that the init container has reported
+	prepare       container // the init container of the agent
+	main          container // the job's container
+	other         cause     // why another container of a template prevents the start of the job's; the first one found
+	image         string    // of the job's container
+	memoryLimited bool      // the job's container has a memory limit
+	onlyContainer bool      // no other container runs with the job's
 }
 
-// trouble is a reason with its message, as Kubernetes reports them.
-type trouble struct{ reason, message string }
+// cause is a reason with its message, as Kubernetes reports them.
+type cause struct{ reason, message string }
 
-// none reports whether there is no trouble.
-func (t trouble) none() bool { return t == trouble{} }
+// empty reports whether there is no reason and no message.
+func (t cause) empty() bool { return t == cause{} }
 
 // container is the state of one container.
 type container struct {
-	waiting trouble // while it waits; the reason ContainerCreating or PodInitializing is the normal case
-	running bool
-	ended   bool
-	code    int       // if ended
-	why     trouble   // if ended
-	started time.Time // if it has ever run
-	at      time.Time // of the end
+	waiting  cause // while it waits; normally ContainerCreating or PodInitializing
+	running  bool
+	ended    bool
+	code     int       // if ended
+	cause    cause     // if ended
+	started  time.Time // zero if it has never run
+	finished time.Time // when it ended
 }
 
-// stateOf returns what the executor keeps of a Pod.
+// stateOf returns the state of a Pod.
 func stateOf(pod *corev1.Pod) *state {
 	s := &state{
 		name: pod.Name, uid: string(pod.UID), keep: pod.Labels[labelKeep], carrier: carrierOf(pod),
 		node: pod.Spec.NodeName, pool: unique.Make(poolOf(pod).Key()), owner: unique.Make(ownerOf(pod)),
-		phase: pod.Status.Phase, reason: beginning(pod.Status.Reason), message: beginning(pod.Status.Message),
+		phase: pod.Status.Phase, reason: head(pod.Status.Reason), message: head(pod.Status.Message),
+	}
+	if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+		s.stopTime = *seconds
 	}
 	if pod.DeletionTimestamp != nil {
 		s.deleted = pod.DeletionTimestamp.Time
@@ -73,18 +78,18 @@ func stateOf(pod *corev1.Pod) *state {
 	return s
 }
 
-// conditions reads the conditions of a Pod's status.
+// conditions sets the fields that come from the conditions of a Pod.
 func (s *state) conditions(pod *corev1.Pod) {
 	ready, containersReady := corev1.ConditionUnknown, corev1.ConditionUnknown
 	for _, c := range pod.Status.Conditions {
 		switch c.Type {
 		case corev1.PodScheduled:
 			if c.Status == corev1.ConditionFalse {
-				s.unscheduled = trouble{beginning(c.Reason), beginning(c.Message)}
+				s.unscheduled = cause{head(c.Reason), head(c.Message)}
 			}
 		case corev1.DisruptionTarget:
 			if c.Status == corev1.ConditionTrue {
-				s.disruption = trouble{beginning(c.Reason), beginning(c.Message)}
+				s.disruption = cause{head(c.Reason), head(c.Message)}
 			}
 		case corev1.PodReady:
 			ready = c.Status
@@ -92,87 +97,87 @@ func (s *state) conditions(pod *corev1.Pod) {
 			containersReady = c.Status
 		}
 	}
-	// The node controller sets Ready of a lost node's Pods to False, and nothing
-	// else. A kubelet that reports sets both, unless there are readiness gates.
+	// For Pods of a lost node, the node controller sets only Ready to False. A kubelet sets
+	// both conditions, unless there are readiness gates.
 	s.nodeLost = ready == corev1.ConditionFalse && containersReady == corev1.ConditionTrue &&
 		len(pod.Spec.ReadinessGates) == 0 && pod.Status.Phase == corev1.PodRunning
 }
 
-// containers reads the states of a Pod's containers.
+// containers sets the fields that come from the containers of a Pod.
 func (s *state) containers(pod *corev1.Pod) {
 	if len(pod.Spec.Containers) > 0 {
 		s.image = pod.Spec.Containers[0].Image
-		_, s.limited = pod.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
+		_, s.memoryLimited = pod.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
 	}
 	sidecar := func(c corev1.Container) bool { return c.RestartPolicy != nil }
-	s.alone = len(pod.Spec.Containers) == 1 && !slices.ContainsFunc(pod.Spec.InitContainers, sidecar)
+	s.onlyContainer = len(pod.Spec.Containers) == 1 && !slices.ContainsFunc(pod.Spec.InitContainers, sidecar)
 	for _, c := range pod.Status.InitContainerStatuses {
-		one := containerOf(c)
+		status := containerOf(c)
 		if c.Name != prepareContainer {
-			s.see(c.Name, one, true)
+			s.noteOther(c.Name, status, true)
 			continue
 		}
-		s.prepare = one
-		if one.ended && one.code == 0 && handoff.IsKey(c.State.Terminated.Message) {
+		s.prepare = status
+		if status.ended && status.code == 0 && handoff.IsKey(c.State.Terminated.Message) {
 			s.key = c.State.Terminated.Message
 		}
 	}
 	for _, c := range pod.Status.ContainerStatuses {
-		one := containerOf(c)
+		status := containerOf(c)
 		if c.Name == mainContainer {
-			s.main = one
+			s.main = status
 			continue
 		}
-		s.see(c.Name, one, false)
+		s.noteOther(c.Name, status, false)
 	}
 }
 
-// see remembers the first container of a template that cannot start. The end of a
-// sidecar is ignored, and so is that of an init container that succeeded.
-func (s *state) see(name string, c container, init bool) {
+// noteOther notes the first container of a template that cannot start. It ignores sidecars
+// that ended and init containers that succeeded.
+func (s *state) noteOther(name string, c container, init bool) {
 	switch {
-	case !s.other.none():
-	case !c.waiting.none() && !normal(c.waiting.reason):
-		s.other = trouble{c.waiting.reason, "container " + name + ": " + c.waiting.message}
+	case !s.other.empty():
+	case !c.waiting.empty() && !normal(c.waiting.reason):
+		s.other = cause{c.waiting.reason, "container " + name + ": " + c.waiting.message}
 	case init && c.ended && c.code != 0:
-		s.other = trouble{c.why.reason, "container " + name + " failed: " + c.ending()}
+		s.other = cause{c.cause.reason, "container " + name + " failed: " + c.exitText()}
 	}
 }
 
-// normal reports whether a waiting container is just being made.
+// normal reports whether a reason is one of a container that is being created.
 func normal(reason string) bool {
 	return reason == "" || reason == "ContainerCreating" || reason == "PodInitializing"
 }
 
-// containerOf returns what the executor keeps of a container.
-func containerOf(c corev1.ContainerStatus) (one container) {
+// containerOf returns the state of a container.
+func containerOf(c corev1.ContainerStatus) (result container) {
 	switch {
 	case c.State.Running != nil:
-		one.running, one.started = true, c.State.Running.StartedAt.Time
+		result.running, result.started = true, c.State.Running.StartedAt.Time
 	case c.State.Terminated != nil:
 		end := c.State.Terminated
-		one.ended, one.code = true, int(end.ExitCode)
-		one.why = trouble{beginning(end.Reason), shortened(end.Message)}
-		one.started, one.at = end.StartedAt.Time, end.FinishedAt.Time
+		result.ended, result.code = true, int(end.ExitCode)
+		result.cause = cause{head(end.Reason), tail(end.Message)}
+		result.started, result.finished = end.StartedAt.Time, end.FinishedAt.Time
 	case c.State.Waiting != nil:
-		one.waiting = trouble{beginning(c.State.Waiting.Reason), shortened(c.State.Waiting.Message)}
+		result.waiting = cause{head(c.State.Waiting.Reason), tail(c.State.Waiting.Message)}
 	}
-	return one
+	return result
 }
 
-// started reports whether the job's container has run. One whose program could not
-// be executed has not.
-func (s *state) started() bool {
+// hasStarted reports whether the job's container has run. A container whose program could
+// not be executed has not.
+func (s *state) hasStarted() bool {
 	return s.main.running || s.main.ended && !notExecuted(s.main)
 }
 
-// notExecuted reports whether a container ended because its program could not be
-// executed.
+// notExecuted reports whether a container ended because its program could not be executed.
 func notExecuted(c container) bool {
-	return c.ended && (c.why.reason == "StartError" || c.why.reason == "ContainerCannotRun")
+	return c.ended && (c.cause.reason == "StartError" || c.cause.reason == "ContainerCannotRun")
 }
 
-// over reports whether nothing of the Pod runs any more.
-func (s *state) over() bool {
+// finished reports whether the job's container or the whole Pod has ended. Sidecars of a
+// template may still run.
+func (s *state) finished() bool {
 	return s.main.ended || s.phase == corev1.PodFailed || s.phase == corev1.PodSucceeded
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 )
 
-// applyTemplate returns the Pod with a strategic merge patch applied to it.
+// applyTemplate returns the Pod with a strategic merge patch applied.
 //
-//  1. What has no effect is left out, and what a service account needs is added.
-//  2. The patch is merged.
-//  3. What the executor needs is restored, and its containers come first: the
-//     merge puts those of the patch before the existing ones.
+//  1. Remove fields without effect from the patch, and add what a service account needs.
+//  2. Merge the patch.
+//  3. Restore the fields that the executor needs, and put its containers first: the merge
+//     puts the containers of the patch first.
 func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 	var content any
 	if err := json.Unmarshal(template, &content); err != nil {
@@ -34,13 +34,13 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 	}
 
 	// 1. Prepare the patch.
-	discard(fields)
+	dropIneffective(fields)
 	mountToken(fields)
 
-	// 2. Merge.
+	//  2. Merge the patch.
 	result, err := patch.Merge(pod, fields)
 
-	// 3. Restore.
+	//  3. Restore fields and order.
 	if err == nil {
 		err = restore(result, pod)
 	}
@@ -50,15 +50,16 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 	return result, nil
 }
 
-// discard removes from a patch what [restore] would undo and what need not even be
-// valid: the status, the containers of a running Pod, and changes of a command.
-func discard(fields map[string]any) {
+// dropIneffective removes the fields from a patch that [restore] would undo and that need
+// not even be valid: the status, ephemeral containers, and the commands of the job's
+// container.
+func dropIneffective(fields map[string]any) {
 	delete(fields, "status")
 	spec, _ := fields["spec"].(map[string]any)
 	delete(spec, "ephemeralContainers")
 	containers, _ := spec["containers"].([]any)
-	for _, one := range containers {
-		if c, _ := one.(map[string]any); c["name"] == mainContainer {
+	for _, item := range containers {
+		if c, _ := item.(map[string]any); c["name"] == mainContainer {
 			for _, key := range []string{"command", "args"} {
 				delete(c, key)
 				delete(c, "$deleteFromPrimitiveList/"+key)
@@ -67,8 +68,8 @@ func discard(fields map[string]any) {
 	}
 }
 
-// mountToken lets a Pod have the token of a service account that the template names,
-// unless the template decides that itself. kubernetes.service_account does the same.
+// mountToken mounts the token of a service account that the template names, unless the
+// template sets automountServiceAccountToken. kubernetes.service_account does the same.
 func mountToken(fields map[string]any) {
 	spec, _ := fields["spec"].(map[string]any)
 	if account, _ := spec["serviceAccountName"].(string); account == "" {
@@ -79,47 +80,47 @@ func mountToken(fields map[string]any) {
 	}
 }
 
-// restore puts back what a template must not change in a Pod: names, labels and
-// annotations of the agent, both volumes and their mounts, and the commands. With
-// another init container or other volumes, a template would get the key that the
-// handoff is sealed to. What only the cluster sets is removed: a template may be a
-// Pod that was read from a cluster.
+// restore undoes the changes that a template must not make: names, labels and annotations
+// of the agent, both volumes and their mounts, and the commands. With another init
+// container or other volumes, a template could get the private key. It also removes fields
+// that only the cluster sets: a template may be a Pod that was read from a cluster.
 func restore(pod, plain *corev1.Pod) error {
 	pod.TypeMeta, pod.Status = plain.TypeMeta, corev1.PodStatus{}
 	pod.ObjectMeta = metav1.ObjectMeta{
 		Name:   plain.Name,
-		Labels: laidOver(pod.Labels, plain.Labels), Annotations: laidOver(pod.Annotations, plain.Annotations),
+		Labels: overlay(pod.Labels, plain.Labels), Annotations: overlay(pod.Annotations, plain.Annotations),
 		Finalizers: pod.Finalizers, OwnerReferences: pod.OwnerReferences,
 	}
 	pod.Spec.RestartPolicy = plain.Spec.RestartPolicy
 	pod.Spec.ActiveDeadlineSeconds = plain.Spec.ActiveDeadlineSeconds
 	pod.Spec.EphemeralContainers = nil
-	yieldNodes(&pod.Spec, plain.Spec.NodeSelector)
-	pod.Spec.ImagePullSecrets = firstOnes(plain.Spec.ImagePullSecrets, pod.Spec.ImagePullSecrets,
+	yieldToAffinity(&pod.Spec, plain.Spec.NodeSelector)
+	pod.Spec.ImagePullSecrets = ownFirst(plain.Spec.ImagePullSecrets, pod.Spec.ImagePullSecrets,
 		func(r corev1.LocalObjectReference) string { return r.Name })
-	pod.Spec.Volumes = firstOnes(plain.Spec.Volumes, pod.Spec.Volumes, func(v corev1.Volume) string { return v.Name })
+	pod.Spec.Volumes = ownFirst(plain.Spec.Volumes, pod.Spec.Volumes, func(v corev1.Volume) string { return v.Name })
 
 	restoreInit(&pod.Spec, plain.Spec.InitContainers)
 
-	// The job's container: a template may change all but what starts the runner.
-	i := slices.IndexFunc(pod.Spec.Containers, named(mainContainer))
+	// Restore the fields of the job's container that start the runner.
+	i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer))
 	if i < 0 {
 		return fmt.Errorf("the container %s must not be removed", mainContainer)
 	}
-	main, before := pod.Spec.Containers[i], plain.Spec.Containers[0]
-	main.Command, main.Args = before.Command, nil
+	main, original := pod.Spec.Containers[i], plain.Spec.Containers[0]
+	main.Command, main.Args = original.Command, nil
 	main.RestartPolicy, main.RestartPolicyRules = nil, nil
-	main.TerminationMessagePath = before.TerminationMessagePath
-	main.TerminationMessagePolicy = before.TerminationMessagePolicy
+	main.TerminationMessagePath = original.TerminationMessagePath
+	main.TerminationMessagePolicy = original.TerminationMessagePolicy
 	mountPath := func(m corev1.VolumeMount) string { return m.MountPath }
-	own := slices.DeleteFunc(slices.Clone(before.VolumeMounts), func(m corev1.VolumeMount) bool {
-		return m.Name == oidcVolume // a template may mount its own there
+	own := slices.DeleteFunc(slices.Clone(original.VolumeMounts), func(m corev1.VolumeMount) bool {
+		return m.Name == oidcVolume // a template may mount another volume there
 	})
-	main.VolumeMounts = firstOnes(own, main.VolumeMounts, mountPath)
-	pod.Spec.Containers = firstOnes([]corev1.Container{main}, pod.Spec.Containers, containerName)
+	main.VolumeMounts = ownFirst(own, main.VolumeMounts, mountPath)
+	pod.Spec.Containers = ownFirst([]corev1.Container{main}, pod.Spec.Containers, containerName)
 
-	// Names of other elements that would be taken for those of the agent.
-	for _, c := range slices.Concat(pod.Spec.InitContainers[len(plain.Spec.InitContainers):], pod.Spec.Containers[1:]) {
+	// Refuse other containers with reserved names.
+	for _, c := range slices.Concat(pod.Spec.InitContainers[len(plain.Spec.InitContainers):],
+		pod.Spec.Containers[1:]) {
 		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == mainContainer {
 			return fmt.Errorf("the container name %s is reserved", c.Name)
 		}
@@ -130,28 +131,28 @@ func restore(pod, plain *corev1.Pod) error {
 // containerName returns the key of a container.
 func containerName(c corev1.Container) string { return c.Name }
 
-// restoreInit puts back the init container of the agent, if the Pod has one. A template
-// may change its resources and its security.
+// restoreInit restores the agent's init container, if the Pod has one. A template may
+// change its resources, its security context and its pull policy.
 func restoreInit(spec *corev1.PodSpec, plain []corev1.Container) {
 	own := slices.Clone(plain)
-	i := slices.IndexFunc(spec.InitContainers, named(prepareContainer))
+	i := slices.IndexFunc(spec.InitContainers, hasName(prepareContainer))
 	switch {
 	case len(own) == 0:
-		spec.InitContainers = slices.DeleteFunc(spec.InitContainers, named(prepareContainer))
+		spec.InitContainers = slices.DeleteFunc(spec.InitContainers, hasName(prepareContainer))
 		return
 	case i >= 0:
 		own[0].Resources = spec.InitContainers[i].Resources
 		own[0].SecurityContext = spec.InitContainers[i].SecurityContext
 		own[0].ImagePullPolicy = spec.InitContainers[i].ImagePullPolicy
 	}
-	if asRoot(spec.SecurityContext, own[0].SecurityContext) {
+	if runsAsRoot(spec.SecurityContext, own[0].SecurityContext) {
 		own[0].SecurityContext.RunAsNonRoot = nil
 	}
-	spec.InitContainers = firstOnes(own, spec.InitContainers, containerName)
+	spec.InitContainers = ownFirst(own, spec.InitContainers, containerName)
 }
 
-// asRoot reports whether a template makes root the user of a container.
-func asRoot(pod *corev1.PodSecurityContext, container *corev1.SecurityContext) bool {
+// runsAsRoot reports whether a template sets root as the user of a container.
+func runsAsRoot(pod *corev1.PodSecurityContext, container *corev1.SecurityContext) bool {
 	switch {
 	case container == nil:
 		return false
@@ -161,21 +162,20 @@ func asRoot(pod *corev1.PodSecurityContext, container *corev1.SecurityContext) b
 	return pod != nil && pod.RunAsUser != nil && *pod.RunAsUser == 0
 }
 
-// reservedPrefix begins names that a template must not use for elements of its
-// own.
+// reservedPrefix is the prefix of names that a template must not use.
 const reservedPrefix = mainContainer + "-"
 
-// reservedKeys begins labels and annotations of the agent.
+// reservedKeys is the prefix of the agent's labels and annotations.
 const reservedKeys = "cmwa."
 
-// named returns a function that reports whether a container has the name.
-func named(name string) func(corev1.Container) bool {
+// hasName returns a function that reports whether a container has the name.
+func hasName(name string) func(corev1.Container) bool {
 	return func(c corev1.Container) bool { return c.Name == name }
 }
 
-// laidOver returns base with the entries of top, which win. Keys of base that are
-// the agent's own are dropped.
-func laidOver(base, top map[string]string) map[string]string {
+// overlay returns the entries of base and top. Those of top override those of base. Keys of
+// base with the agent's prefix are dropped.
+func overlay(base, top map[string]string) map[string]string {
 	all := map[string]string{}
 	for key, value := range base {
 		if !strings.HasPrefix(key, reservedKeys) {
@@ -186,12 +186,12 @@ func laidOver(base, top map[string]string) map[string]string {
 	return all
 }
 
-// firstOnes returns own, followed by those of all whose key no element of own has.
-func firstOnes[T any](own, all []T, key func(T) string) []T {
+// ownFirst returns own, followed by the elements of all whose key is not in own.
+func ownFirst[T any](own, all []T, key func(T) string) []T {
 	result := slices.Clone(own)
-	for _, one := range all {
-		if !slices.ContainsFunc(own, func(o T) bool { return key(o) == key(one) }) {
-			result = append(result, one)
+	for _, item := range all {
+		if !slices.ContainsFunc(own, func(o T) bool { return key(o) == key(item) }) {
+			result = append(result, item)
 		}
 	}
 	return result

@@ -8,22 +8,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// templated returns the Pod of a job with a template.
-func templated(template string) (*corev1.Pod, error) {
+// podWithTemplate returns the Pod of a job with a template.
+func podWithTemplate(template string) (*corev1.Pod, error) {
 	job := testJob()
-	job.Tuning.Place.Kubernetes.Template = []byte(template)
+	job.Tuning.Instance.Kubernetes.Template = []byte(template)
 	return podOf(job, "pulumi-workflow-runner-abc", settingsOf("cmwa/cmwa:1"))
 }
 
 func TestApplyTemplate(t *testing.T) {
-	t.Run("what the vendor documents", func(t *testing.T) {
-		pod, err := templated(`{
+	t.Run("documented fields", func(t *testing.T) {
+		pod, err := podWithTemplate(`{
 			"apiVersion": "v1", "kind": "Pod",
 			"metadata": {"labels": {"team": "platform"}, "annotations": {"note": "x"}},
 			"spec": {
 				"nodeSelector": {"disk": "ssd"},
 				"tolerations": [{"key": "jobs", "operator": "Exists"}],
-				"initContainers": [{"name": "tools", "image": "tools:1", "volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
+				"initContainers": [{"name": "tools", "image": "tools:1",
+					"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
 				"containers": [
 					{"name": "proxy", "image": "proxy:1"},
 					{"name": "pulumi-workflow", "workingDir": "/tmp", "env": [{"name": "HOME", "value": "/tmp"}],
@@ -39,15 +40,18 @@ func TestApplyTemplate(t *testing.T) {
 		golden(t, "pod-template", pod)
 	})
 
-	t.Run("what must not change is restored", func(t *testing.T) {
-		pod, err := templated(`{
-			"metadata": {"name": "mine", "namespace": "other", "labels": {"cmwa.job": "other", "app.kubernetes.io/name": null},
+	t.Run("protected fields are restored", func(t *testing.T) {
+		pod, err := podWithTemplate(`{
+			"metadata": {"name": "mine", "namespace": "other",
+				"labels": {"cmwa.job": "other", "app.kubernetes.io/name": null},
 				"annotations": {"cmwa.job": "other", "cmwa.handoff": "text"}},
 			"spec": {
 				"restartPolicy": "Always", "activeDeadlineSeconds": 1,
-				"initContainers": [{"name": "pulumi-workflow-prepare", "image": "thief", "command": ["steal"], "restartPolicy": "Always",
+				"initContainers": [{"name": "pulumi-workflow-prepare", "image": "thief", "command": ["steal"],
+					"restartPolicy": "Always",
 					"env": [{"name": "A", "value": "b"}], "resources": {"requests": {"cpu": "10m"}}}],
-				"containers": [{"name": "pulumi-workflow", "command": ["steal"], "args": ["all"], "terminationMessagePath": "/x",
+				"containers": [{"name": "pulumi-workflow", "command": ["steal"], "args": ["all"],
+					"terminationMessagePath": "/x",
 					"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/workflow"}]}],
 				"volumes": [
 					{"name": "pulumi-workflow-runner", "hostPath": {"path": "/tmp"}},
@@ -60,8 +64,8 @@ func TestApplyTemplate(t *testing.T) {
 		golden(t, "pod-protected", pod)
 	})
 
-	t.Run("our containers come first", func(t *testing.T) {
-		pod, err := templated(`{"spec": {
+	t.Run("containers of the agent come first", func(t *testing.T) {
+		pod, err := podWithTemplate(`{"spec": {
 			"containers": [{"name": "sidecar", "image": "s"}], "initContainers": [{"name": "first", "image": "f"}]}}`)
 		if err != nil {
 			t.Fatal(err)
@@ -72,14 +76,16 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
-	t.Run("a template that changes nothing", func(t *testing.T) {
-		plain, err := templated("")
+	t.Run("template without changes", func(t *testing.T) {
+		plain, err := podWithTemplate("")
 		if err != nil {
 			t.Fatal(err)
 		}
 		want, _ := json.Marshal(plain)
-		for _, template := range []string{"null", "{}", `{"spec": {}}`, `{"spec": {"containers": []}}`, `{"status": {"phase": "Failed"}}`} {
-			pod, err := templated(template)
+		for _, template := range []string{
+			"null", "{}", `{"spec": {}}`, `{"spec": {"containers": []}}`, `{"status": {"phase": "Failed"}}`,
+		} {
+			pod, err := podWithTemplate(template)
 			if err != nil {
 				t.Errorf("%s: %v", template, err)
 				continue
@@ -90,52 +96,79 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
-	t.Run("a template that does not fit is refused", func(t *testing.T) {
-		for template, want := range map[string]string{
-			`{`:    "not valid JSON",
-			`[]`:   "not a mapping",
-			`"x"`:  "not a mapping",
-			`true`: "not a mapping",
-			`{"spec": {"containers": [{"image": "x"}]}}`:                                                       "spec.containers[0] has no name",
-			`{"spec": {"containers": [{"name": ["a"]}]}}`:                                                      "spec.containers[0].name is of a wrong type",
-			`{"spec": {"containers": [{"name": {"a": 1}}]}}`:                                                   "spec.containers[0].name is of a wrong type",
-			`{"spec": {"containers": [{"name": null}]}}`:                                                       "spec.containers[0].name is of a wrong type",
-			`{"spec": {"containers": [{"name": 7}]}}`:                                                          "spec.containers[0].name is of a wrong type",
-			`{"spec": {"containers": ["a"]}}`:                                                                  "spec.containers[0] is not a mapping",
-			`{"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "a", "image": "y"}]}}`:             "same name as element 0",
-			`{"spec": {"containers": [{"name": "pulumi-workflow", "volumeMounts": [{"mountPath": []}]}]}}`:     "volumeMounts[0].mountPath is of a wrong type",
-			`{"spec": {"containers": [{"name": "pulumi-workflow", "ports": [{"containerPort": "http"}]}]}}`:    "ports[0].containerPort is of a wrong type",
-			`{"spec": {"volumes": [{"emptyDir": {}}]}}`:                                                        "spec.volumes[0] has no name",
-			`{"spec": {"containers": null}}`:                                                                   "must not be removed",
-			`{"spec": {"containers": [{"name": "pulumi-workflow", "$patch": "delete"}]}}`:                      "must not be removed",
-			`{"spec": {"containers": [{"$patch": "replace"}, {"name": "other", "image": "x"}]}}`:               "must not be removed",
-			`{"spec": {"containers": [{"name": "pulumi-workflow", "$patch": "explode"}]}}`:                     "unknown patch type",
-			`{"spec": {"containers": {}}}`:                                                                     "cannot unmarshal",
-			`{"spec": []}`:                                                                                     "cannot unmarshal",
-			`{"spec": null}`:                                                                                   "must not be removed",
-			`{"spec": {"contaners": []}}`:                                                                      `unknown field "spec.contaners"`,
-			`{"spec": {"containers": [{"name": "pulumi-workflow", "imge": "x"}]}}`:                             `unknown field "spec.containers[0].imge"`,
-			`{"spec": {"containers": [{"name": "pulumi-workflow-x", "image": "x"}]}}`:                          "name pulumi-workflow-x is reserved",
-			`{"spec": {"initContainers": [{"name": "pulumi-workflow", "image": "x"}]}}`:                        "name pulumi-workflow is reserved",
-			`{"spec": {"containers": [{"name": "pulumi-workflow", "resources": {"limits": {"cpu": "two"}}}]}}`: "quantities must match",
+	t.Run("invalid template is refused", func(t *testing.T) {
+		for _, c := range []struct{ template, want string }{
+			{`{`, "not valid JSON"},
+			{`[]`, "not a mapping"},
+			{`"x"`, "not a mapping"},
+			{`true`, "not a mapping"},
+			{`{"spec": {"containers": [{"image": "x"}]}}`, "spec.containers[0] has no name"},
+			{`{"spec": {"containers": [{"name": ["a"]}]}}`, "spec.containers[0].name has a wrong type"},
+			{`{"spec": {"containers": [{"name": {"a": 1}}]}}`, "spec.containers[0].name has a wrong type"},
+			{`{"spec": {"containers": [{"name": null}]}}`, "spec.containers[0].name has a wrong type"},
+			{`{"spec": {"containers": [{"name": 7}]}}`, "spec.containers[0].name has a wrong type"},
+			{`{"spec": {"containers": ["a"]}}`, "spec.containers[0] is not a mapping"},
+			{
+				`{"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "a", "image": "y"}]}}`,
+				"same name as element 0",
+			},
+			{
+				`{"spec": {"containers": [{"name": "pulumi-workflow", "volumeMounts": [{"mountPath": []}]}]}}`,
+				"volumeMounts[0].mountPath has a wrong type",
+			},
+			{
+				`{"spec": {"containers": [{"name": "pulumi-workflow", "ports": [{"containerPort": "http"}]}]}}`,
+				"ports[0].containerPort has a wrong type",
+			},
+			{`{"spec": {"volumes": [{"emptyDir": {}}]}}`, "spec.volumes[0] has no name"},
+			{`{"spec": {"containers": null}}`, "must not be removed"},
+			{`{"spec": {"containers": [{"name": "pulumi-workflow", "$patch": "delete"}]}}`, "must not be removed"},
+			{
+				`{"spec": {"containers": [{"$patch": "replace"}, {"name": "other", "image": "x"}]}}`,
+				"must not be removed",
+			},
+			{`{"spec": {"containers": [{"name": "pulumi-workflow", "$patch": "explode"}]}}`, "unknown patch type"},
+			{`{"spec": {"containers": {}}}`, "cannot unmarshal"},
+			{`{"spec": []}`, "cannot unmarshal"},
+			{`{"spec": null}`, "must not be removed"},
+			{`{"spec": {"contaners": []}}`, `unknown field "spec.contaners"`},
+			{
+				`{"spec": {"containers": [{"name": "pulumi-workflow", "imge": "x"}]}}`,
+				`unknown field "spec.containers[0].imge"`,
+			},
+			{
+				`{"spec": {"containers": [{"name": "pulumi-workflow-x", "image": "x"}]}}`,
+				"name pulumi-workflow-x is reserved",
+			},
+			{
+				`{"spec": {"initContainers": [{"name": "pulumi-workflow", "image": "x"}]}}`,
+				"name pulumi-workflow is reserved",
+			},
+			{
+				`{"spec": {"containers": [{"name": "pulumi-workflow", "resources": {"limits": {"cpu": "two"}}}]}}`,
+				"quantities must match",
+			},
 		} {
-			pod, err := templated(template)
+			pod, err := podWithTemplate(c.template)
 			if err == nil {
-				t.Errorf("%s: accepted as %+v", template, pod.Spec)
+				t.Errorf("%s: accepted as %+v", c.template, pod.Spec)
 				continue
 			}
-			if !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "pod_template") || strings.Contains(err.Error(), "\n") {
-				t.Errorf("%s: got %v, want one line with %q", template, err, want)
+			if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "pod_template") ||
+				strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: got %v, want one line with %q", c.template, err, c.want)
 			}
 		}
 	})
 
-	t.Run("directives in what is new are carried out", func(t *testing.T) {
-		pod, err := templated(`{"spec": {
+	t.Run("directives in new fields are applied", func(t *testing.T) {
+		pod, err := podWithTemplate(`{"spec": {
 			"nodeSelector": {"$retainKeys": ["disk"], "disk": "ssd"}, "affinity": {"$patch": "delete"},
 			"containers": [
-				{"name": "pulumi-workflow", "securityContext": {"$patch": "replace", "runAsUser": 1}, "env": [{"$patch": "replace"}, {"name": "A", "value": "1"}]},
-				{"name": "proxy", "image": "p", "ports": [{"containerPort": 1, "$patch": "delete"}, {"containerPort": 2}]},
+				{"name": "pulumi-workflow", "securityContext": {"$patch": "replace", "runAsUser": 1},
+					"env": [{"$patch": "replace"}, {"name": "A", "value": "1"}]},
+				{"name": "proxy", "image": "p",
+					"ports": [{"containerPort": 1, "$patch": "delete"}, {"containerPort": 2}]},
 				{"name": "none", "$patch": "delete"}]}}`)
 		if err != nil {
 			t.Fatal(err)
@@ -148,39 +181,42 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
-	t.Run("a service account of its own brings its token", func(t *testing.T) {
+	t.Run("service account of the template has its token", func(t *testing.T) {
 		for template, want := range map[string]bool{
 			`{"spec": {"serviceAccountName": "worker"}}`:                                        true,
 			`{"spec": {"serviceAccountName": "worker", "automountServiceAccountToken": false}}`: false,
 			`{"spec": {"hostname": "a"}}`:                                                       false,
 		} {
-			pod, err := templated(template)
+			pod, err := podWithTemplate(template)
 			if err != nil || *pod.Spec.AutomountServiceAccountToken != want {
 				t.Errorf("%s: got %+v, %v", template, pod, err)
 			}
 		}
 	})
 
-	t.Run("a Pod that was read from a cluster", func(t *testing.T) {
-		pod, err := templated(`{"metadata": {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-02T15:04:05Z",
-			"deletionTimestamp": "2026-01-02T15:04:05Z", "finalizers": ["example.com/a"]}, "status": {"phase": "Running"}}`)
+	t.Run("Pod from a cluster", func(t *testing.T) {
+		pod, err := podWithTemplate(`{"metadata": {"uid": "u", "resourceVersion": "1",
+			"creationTimestamp": "2026-01-02T15:04:05Z", "deletionTimestamp": "2026-01-02T15:04:05Z",
+			"finalizers": ["example.com/a"]}, "status": {"phase": "Running"}}`)
 		if err != nil || pod.UID != "" || pod.ResourceVersion != "" || !pod.CreationTimestamp.IsZero() ||
 			pod.DeletionTimestamp != nil || pod.Status.Phase != "" || len(pod.Finalizers) != 1 {
 			t.Errorf("got %+v, %v", pod, err)
 		}
 	})
 
-	t.Run("elements that may have the same merge key", func(t *testing.T) {
-		pod, err := templated(`{"spec": {"containers": [{"name": "pulumi-workflow",
+	t.Run("elements with the same merge key", func(t *testing.T) {
+		pod, err := podWithTemplate(`{"spec": {"containers": [{"name": "pulumi-workflow",
 			"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}],
 			"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}]}}`)
-		if err != nil || len(pod.Spec.Containers[0].Ports) != 2 || pod.Spec.Containers[0].Env[len(pod.Spec.Containers[0].Env)-1].Value != "2" {
+		if err != nil || len(pod.Spec.Containers[0].Ports) != 2 ||
+			pod.Spec.Containers[0].Env[len(pod.Spec.Containers[0].Env)-1].Value != "2" {
 			t.Errorf("got %+v, %v", pod, err)
 		}
 	})
 
 	t.Run("directives without a merge key are accepted", func(t *testing.T) {
-		pod, err := templated(`{"spec": {"tolerations": [{"operator": "Exists"}], "$setElementOrder/containers": [{"name": "pulumi-workflow"}],
+		pod, err := podWithTemplate(`{"spec": {"tolerations": [{"operator": "Exists"}],
+			"$setElementOrder/containers": [{"name": "pulumi-workflow"}],
 			"containers": [{"name": "pulumi-workflow", "env": [{"$patch": "replace"}, {"name": "A", "value": "b"}]}]}}`)
 		if err != nil || len(pod.Spec.Containers[0].Env) != 1 {
 			t.Errorf("got %+v, %v", pod, err)
@@ -188,22 +224,23 @@ func TestApplyTemplate(t *testing.T) {
 	})
 }
 
-// FuzzApplyTemplate looks for templates that panic, or that take the job's start
-// out of the executor's hands.
+// FuzzApplyTemplate finds templates that cause a panic or change how the runner is started.
 func FuzzApplyTemplate(f *testing.F) {
 	f.Add(`{"spec": {"containers": [{"name": ["a"]}]}}`)
 	f.Add(`{"spec": {"volumes": [{"name": "pulumi-workflow-runner", "hostPath": {"path": "/"}}]}}`)
 	f.Add(`{"spec": {"initContainers": [{"name": "pulumi-workflow-prepare", "command": ["x"]}]}}`)
 	f.Fuzz(func(t *testing.T, template string) {
-		pod, err := templated(template)
+		pod, err := podWithTemplate(template)
 		if err != nil {
 			return
 		}
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
-		if main.Name != mainContainer || strings.Join(main.Command, " ") != strings.Join(mainCommand(runnerDirectory, delivery{}), " ") || len(main.Args) > 0 {
+		command := strings.Join(mainCommand(runnerDirectory, delivery{}), " ")
+		if main.Name != mainContainer || strings.Join(main.Command, " ") != command || len(main.Args) > 0 {
 			t.Errorf("%q: the job's container is %+v", template, main)
 		}
-		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" || prepare.Command[0] != programImagePath {
+		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" ||
+			prepare.Command[0] != programImagePath {
 			t.Errorf("%q: the init container is %+v", template, prepare)
 		}
 		for i, volume := range ownVolumes(delivery{}.volume(pod.Name)) {

@@ -10,29 +10,29 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// reasonLimit is how long the reason of an end is waited for. The phase and the
-// reason of a Pod, such as Evicted, follow the end of its container by up to 2.5
-// seconds.
+// reasonLimit is how long Wait waits for the reason of an end. The phase and the reason of
+// a Pod, such as Evicted, follow the end of its container by up to 2.5 seconds.
 const reasonLimit = 4 * time.Second
 
-// Wait blocks until the job's container has ended. It reads what the watch shows
-// and sends nothing, so an API server that is down delays it only.
+// Wait blocks until the job's container has ended. It reads the store of the watch, and
+// requests the Pod only if the store does not contain it, so an outage of the API server
+// usually only delays it.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	name, uid, ok := parseID(id)
 	if !ok {
-		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoEnvironment)
+		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoInstance)
 	}
 	if err := e.pods.ready(ctx); err != nil {
 		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, err)
 	}
-	w := &wait{executor: e, name: name, uid: uid, seen: e.pods.subscribe(name, false)}
-	defer w.seen.close()
+	w := &waiter{executor: e, name: name, uid: uid, sub: e.pods.subscribe(name, false)}
+	defer w.sub.close()
 	for {
-		left, changed, end := w.look(ctx)
+		delay, changed, end := w.check(ctx)
 		if end != nil {
 			return end.exit, end.err
 		}
-		timer := time.NewTimer(left)
+		timer := time.NewTimer(delay)
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -42,101 +42,102 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 }
 
-// wait is one call of Wait. It lasts as long as its job, so that little of it is on
+// waiter is one call of Wait. A call lasts as long as its job, so its variables are not on
 // the stack.
-type wait struct {
+type waiter struct {
 	executor  *Executor
 	name, uid string
-	seen      *subscription
+	sub       *subscription
 
-	// How long states are accepted that can end in two ways.
-	lost  time.Time // since when the node does not report; zero while it does
-	ended time.Time // since when the container has ended without a reason
+	// Start times of two states that are temporary or final.
+	lostSince  time.Time // when the node stopped to report; zero while it reports
+	endedSince time.Time // when the container ended without a reason; zero before
 }
 
-// ending is what Wait returns.
-type ending struct {
+// waitResult is the result of Wait.
+type waitResult struct {
 	exit runtime.Exit
 	err  error
 }
 
-// look returns how the Pod ended, or when to look again: after left, or when changed
-// is closed.
-func (w *wait) look(ctx context.Context) (left time.Duration, changed <-chan struct{}, end *ending) {
-	now, gone, changed := w.seen.now()
+// check returns how the Pod ended, or when to check again: after delay, or when changed is
+// closed.
+func (w *waiter) check(ctx context.Context) (delay time.Duration, changed <-chan struct{}, end *waitResult) {
+	now, gone, changed := w.sub.current()
 	switch {
 	case ctx.Err() != nil:
-		return 0, nil, &ending{err: fmt.Errorf("wait for Pod %s: %w", w.name, context.Cause(ctx))}
-	case now == nil || gone && now.uid == w.uid && !now.over():
-		exit, err := w.executor.vanished(ctx, w.name, w.uid, now)
-		return 0, nil, &ending{exit, err}
+		return 0, nil, &waitResult{err: fmt.Errorf("wait for Pod %s: %w", w.name, context.Cause(ctx))}
+	case now == nil || gone && now.uid == w.uid && !now.finished():
+		exit, err := w.executor.exitOfDeleted(ctx, w.name, w.uid, now)
+		return 0, nil, &waitResult{exit, err}
 	case now.uid != w.uid:
-		return 0, nil, &ending{err: fmt.Errorf("wait for Pod %s: %w", w.name, runtime.ErrNoEnvironment)}
+		return 0, nil, &waitResult{err: fmt.Errorf("wait for Pod %s: %w", w.name, runtime.ErrNoInstance)}
 	case gone:
-		return 0, nil, &ending{exit: exitOf(now)}
+		return 0, nil, &waitResult{exit: exitOf(now)}
 	}
-	left, exit := w.next(now)
+	delay, exit := w.evaluate(now)
 	if exit != nil {
-		return 0, nil, &ending{exit: *exit}
+		return 0, nil, &waitResult{exit: *exit}
 	}
-	return left, changed, nil
+	return delay, changed, nil
 }
 
-// untilChanged is the time until the next look when nothing but a change of the Pod
-// is waited for.
-const untilChanged = 24 * time.Hour
+// idleWait is the delay until the next check if only a change of the Pod matters.
+const idleWait = 24 * time.Hour
 
-// next returns how the Pod ended, or the time after which to look again if it has
-// not changed.
-func (w *wait) next(now *state) (time.Duration, *runtime.Exit) {
-	if now.over() {
+// evaluate returns how the Pod ended, or the delay until the next check.
+func (w *waiter) evaluate(now *state) (time.Duration, *runtime.Exit) {
+	// The container has ended: wait for the reason.
+	if now.finished() {
 		exit := exitOf(now)
-		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || runtime.ChosenCode(exit.Code) {
+		if now.phase != corev1.PodRunning && now.phase != corev1.PodPending || runtime.IsRunnerCode(exit.Code) {
 			return 0, &exit
 		}
-		if w.ended.IsZero() {
-			w.ended = time.Now()
+		if w.endedSince.IsZero() {
+			w.endedSince = time.Now()
 		}
-		left := time.Until(w.ended.Add(reasonLimit))
-		if left <= 0 {
+		delay := time.Until(w.endedSince.Add(reasonLimit))
+		if delay <= 0 {
 			return 0, &exit
 		}
-		return left, nil
+		return delay, nil
 	}
+
+	// The node is lost: wait for its return.
 	if !now.nodeLost {
-		w.lost = time.Time{}
-		return untilChanged, nil
+		w.lostSince = time.Time{}
+		return idleWait, nil
 	}
-	if w.lost.IsZero() {
-		w.lost = time.Now()
+	if w.lostSince.IsZero() {
+		w.lostSince = time.Now()
 	}
-	left := time.Until(w.lost.Add(w.executor.lostLimit))
-	if left <= 0 {
+	delay := time.Until(w.lostSince.Add(w.executor.lostLimit))
+	if delay <= 0 {
 		reason := fmt.Sprintf("node %s has not reported for %s", now.node, w.executor.lostLimit)
-		return 0, &runtime.Exit{Code: never, Reason: reason}
+		return 0, &runtime.Exit{Code: noExitCode, Reason: reason}
 	}
-	return left, nil
+	return delay, nil
 }
 
-// vanished returns how a Pod ended that the watch does not show, or shows as
-// deleted while its job ran. It asks the API server, because a Pod whose labels
-// somebody has changed is not deleted.
-func (e *Executor) vanished(ctx context.Context, name, uid string, last *state) (runtime.Exit, error) {
-	there, err := e.client.get(ctx, e.namespace, name)
+// exitOfDeleted returns how a Pod ended that the watch does not show, or shows as deleted
+// while its job ran. It gets the Pod first, because the watch also loses a Pod whose labels
+// a user has changed.
+func (e *Executor) exitOfDeleted(ctx context.Context, name, uid string, last *state) (runtime.Exit, error) {
+	pod, err := e.client.get(ctx, e.namespace, name)
 	switch {
-	case err == nil && string(there.UID) == uid:
-		if now := stateOf(there); now.over() {
+	case err == nil && string(pod.UID) == uid:
+		if now := stateOf(pod); now.finished() {
 			return exitOf(now), nil
 		}
-		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: it exists, and the watch does not show it: "+
+		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: the Pod exists, but the watch does not show it: "+
 			"its labels must not be changed", name)
-	case err != nil && !absent(err):
-		return runtime.Exit{}, e.explain("look for Pod "+name, err)
+	case err != nil && !isNotFound(err):
+		return runtime.Exit{}, e.explain("get Pod "+name, err)
 	case last == nil:
-		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, runtime.ErrNoEnvironment)
+		return runtime.Exit{}, fmt.Errorf("wait for Pod %s: %w", name, runtime.ErrNoInstance)
 	}
 	exit := exitOf(last)
-	if last.disruption.none() && last.reason == "" {
+	if last.disruption.empty() && last.reason == "" {
 		exit.Reason = deletedText
 	}
 	return exit, nil

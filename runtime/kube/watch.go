@@ -19,14 +19,15 @@ import (
 
 // Times of the watch.
 const (
-	watchRetry    = time.Second      // after an attempt that failed, and between the beginnings of two watches; doubles
-	watchRetryMax = 10 * time.Second // ceiling of that
-	syncLimit     = 30 * time.Second // for the first list, when a job is started
+	watchRetry    = time.Second      // first delay after a failed attempt, and between two watches; doubles
+	watchRetryMax = 10 * time.Second // longest delay
+	syncLimit     = 30 * time.Second // timeout for the first list when a job starts
 )
 
-// observer watches all Pods of the agent in one namespace, and keeps what the
-// executor needs of each. It is the store of client-go's reflector, which lists,
-// watches, reconnects and lists again after a 410.
+// observer watches the Pods of one namespace that match its selector: those of the agent
+// and of its group (see watchedSelector). It stores their states, and is the store of
+// client-go's reflector, which lists, watches, reconnects, and lists again after a 410. It
+// is safe for concurrent use.
 type observer struct {
 	client    *client
 	namespace string
@@ -37,25 +38,25 @@ type observer struct {
 	done   chan struct{} // closed when the goroutine has ended
 	synced chan struct{} // closed after the first list
 
-	began    time.Time   // of the last watch, for the goroutine of run
-	noEvents atomic.Bool // the Role does not allow to list the events of the namespace
+	watchStarted time.Time   // used by run only
+	noEvents     atomic.Bool // the Role does not allow the agent to list events
 
 	mu      sync.Mutex
 	pods    map[string]*entry // by name
-	problem error             // of the last attempt to list or watch; nil after one that succeeded
+	lastErr error             // of the last attempt to list or watch; nil after a success
 }
 
-// entry is one Pod that exists, or that somebody waits for.
+// entry is one Pod that exists or has subscribers.
 type entry struct {
-	state   *state        // as it was last; nil while there never was such a Pod
-	gone    bool          // the Pod is deleted
-	whole   *corev1.Pod   // as the API server sent it last, for a subscriber that updates it; else nil
-	changed chan struct{} // closed and replaced at each change
-	holds   int           // subscriptions
-	wholes  int           // subscriptions that need the whole Pod
+	state     *state        // last state; nil if there was never such a Pod
+	gone      bool          // the Pod is deleted
+	whole     *corev1.Pod   // last object from the API server, for a subscriber that updates it; otherwise nil
+	changed   chan struct{} // closed and replaced at each change
+	subs      int           // subscriptions
+	wholeSubs int           // subscriptions that need the whole Pod
 }
 
-// observe begins to watch. The caller calls close.
+// observe starts a watch. The caller must call close.
 func observe(client *client, namespace string, self self, selector string) *observer {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &observer{
@@ -69,17 +70,17 @@ func observe(client *client, namespace string, self self, selector string) *obse
 	return o
 }
 
-// errClosed is the problem of a watch that was closed. An executor may be used
-// after its Close, to remove what is left; it then asks the API server.
+// errClosed is the error of a closed watch. An executor may be used after Close to remove
+// leftovers; it then sends requests.
 var errClosed = errors.New("the watch is closed")
 
-// close ends the watch.
+// close stops the watch and waits for its goroutine.
 func (o *observer) close() {
 	o.cancel()
 	<-o.done
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.problem = errClosed
+	o.lastErr = errClosed
 }
 
 // run lists and watches until ctx ends.
@@ -88,52 +89,52 @@ func (o *observer) run(ctx context.Context) {
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (machinery.Object, error) {
 			options.LabelSelector = o.selector
 			all, err := o.client.list(ctx, o.namespace, options)
-			o.attempted(ctx, err)
-			for i := range all.Items { // of all pages, which the reflector collects
-				all.Items[i] = *o.needed(&all.Items[i])
+			o.noteAttempt(ctx, err)
+			for i := range all.Items { // of one page; the reflector collects all pages
+				all.Items[i] = *o.reduce(&all.Items[i])
 			}
 			return all, err
 		},
 		WatchFuncWithContext: o.watch,
 	}
 	reflector := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, o, cache.ReflectorOptions{Name: "pods"})
-	for wait := watchRetry; ; wait = min(2*wait, watchRetryMax) {
-		began := time.Now()
+	for delay := watchRetry; ; delay = min(2*delay, watchRetryMax) {
+		started := time.Now()
 		err := reflector.ListAndWatchWithContext(ctx)
-		o.attempted(ctx, err)
-		if time.Since(began) > watchRetryMax {
-			wait = watchRetry
+		o.noteAttempt(ctx, err)
+		if time.Since(started) > watchRetryMax {
+			delay = watchRetry
 		}
-		if !pause(ctx, wait) {
+		if !sleep(ctx, delay) {
 			return
 		}
 	}
 }
 
-// watch begins a watch for the reflector. What the reflector repeats by itself is
-// repeated here, because its own waits do not end with ctx, and a watch that is
-// answered with 410 again and again has no wait at all.
+// watch starts a watch for the reflector. It does the reflector's own retries, because
+// their delays do not end with ctx, and a watch that always gets a 410 is retried without
+// any delay.
 func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 	options.LabelSelector = o.selector
-	for wait := watchRetry; ; wait = min(2*wait, watchRetryMax) {
-		if !pause(ctx, time.Until(o.began.Add(watchRetry))) {
+	for delay := watchRetry; ; delay = min(2*delay, watchRetryMax) {
+		if !sleep(ctx, time.Until(o.watchStarted.Add(watchRetry))) {
 			return nil, context.Cause(ctx)
 		}
-		o.began = time.Now()
+		o.watchStarted = time.Now()
 		w, err := o.client.watch(ctx, o.namespace, options)
-		o.attempted(ctx, err)
+		o.noteAttempt(ctx, err)
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
 			return w, err
 		}
-		if !pause(ctx, wait) {
+		if !sleep(ctx, delay) {
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(max(wait, 0))
+// sleep blocks for a duration, or until ctx ends. It reports whether ctx has not ended.
+func sleep(ctx context.Context, delay time.Duration) bool {
+	timer := time.NewTimer(max(delay, 0))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -142,24 +143,24 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// attempted keeps the result of an attempt to list or watch.
-func (o *observer) attempted(ctx context.Context, err error) {
+// noteAttempt stores the result of an attempt to list or watch.
+func (o *observer) noteAttempt(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.problem = err
+	o.lastErr = err
 }
 
-// health returns why the state of Pods is not known at present; nil if it is.
+// health returns the error of a watch that is down, or nil.
 func (o *observer) health() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.problem
+	return o.lastErr
 }
 
-// listed reports whether the Pods that existed at first are known.
+// listed reports whether the first list is complete.
 func (o *observer) listed() bool {
 	select {
 	case <-o.synced:
@@ -169,7 +170,7 @@ func (o *observer) listed() bool {
 	}
 }
 
-// ready blocks until the Pods that exist are known.
+// ready blocks until the first list is complete.
 func (o *observer) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncLimit)
 	defer cancel()
@@ -185,7 +186,7 @@ func (o *observer) ready(ctx context.Context) error {
 	return fmt.Errorf("list the Pods of namespace %s: %w", o.namespace, err)
 }
 
-// subscription is an interest in one Pod, which may not exist yet.
+// subscription watches one Pod, which may not exist yet.
 type subscription struct {
 	observer *observer
 	name     string
@@ -193,20 +194,21 @@ type subscription struct {
 	whole    bool
 }
 
-// subscribe begins to follow the Pod with this name. Whole is whether the caller
-// needs the whole object. The caller calls close.
+// subscribe returns a subscription to the Pod with this name. If whole is true, the whole
+// object is stored. The caller must call close.
 func (o *observer) subscribe(name string, whole bool) *subscription {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	e := o.entry(name)
-	e.holds++
+	e.subs++
 	if whole {
-		e.wholes++
+		e.wholeSubs++
 	}
 	return &subscription{observer: o, name: name, entry: e, whole: whole}
 }
 
-// entry returns the entry of a name, and makes one if there is none.
+// entry returns the entry of a name, and creates it if it does not exist. The caller holds
+// the lock.
 func (o *observer) entry(name string) *entry {
 	e, ok := o.pods[name]
 	if !ok {
@@ -216,16 +218,15 @@ func (o *observer) entry(name string) *entry {
 	return e
 }
 
-// now returns the state of the Pod as it was last, nil if it was never seen,
-// whether it is deleted, and a channel that is closed at the next change.
-func (s *subscription) now() (last *state, gone bool, changed <-chan struct{}) {
+// current returns the last state of the Pod (nil if the watch has never shown it), whether
+// it is deleted, and a channel that is closed at the next change.
+func (s *subscription) current() (last *state, gone bool, changed <-chan struct{}) {
 	s.observer.mu.Lock()
 	defer s.observer.mu.Unlock()
 	return s.entry.state, s.entry.gone, s.entry.changed
 }
 
-// object returns the whole Pod as it was seen last, or nil. It is not to be
-// changed.
+// object returns the last version of the whole Pod, or nil. The caller must not change it.
 func (s *subscription) object() *corev1.Pod {
 	s.observer.mu.Lock()
 	defer s.observer.mu.Unlock()
@@ -237,25 +238,25 @@ func (s *subscription) close() {
 	o := s.observer
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s.entry.holds--
+	s.entry.subs--
 	if s.whole {
-		s.entry.wholes--
+		s.entry.wholeSubs--
 	}
-	if s.entry.wholes == 0 {
+	if s.entry.wholeSubs == 0 {
 		s.entry.whole = nil
 	}
-	o.tidy(s.name, s.entry)
+	o.prune(s.name, s.entry)
 }
 
-// tidy drops an entry that has no purpose. The lock is held.
-func (o *observer) tidy(name string, e *entry) {
-	if (e.state == nil || e.gone) && e.holds == 0 {
+// prune removes an entry that has no Pod and no subscribers. The caller holds the lock.
+func (o *observer) prune(name string, e *entry) {
+	if (e.state == nil || e.gone) && e.subs == 0 {
 		delete(o.pods, name)
 	}
 }
 
-// each calls visit for the state of each Pod that exists. Visit must not call the
-// observer.
+// each calls visit with the state of each Pod that exists. Visit must not call methods of
+// the observer.
 func (o *observer) each(visit func(*state)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -266,34 +267,34 @@ func (o *observer) each(visit func(*state)) {
 	}
 }
 
-// set keeps the state of a Pod, or the last one of a Pod that is deleted. The lock
-// is held.
+// set stores the state of a Pod, or the last state of a deleted Pod. The caller holds the
+// lock.
 func (o *observer) set(pod *corev1.Pod, gone bool) {
 	e := o.entry(pod.Name)
 	e.state, e.gone, e.whole = stateOf(pod), gone, nil
-	if e.wholes > 0 && pod.ResourceVersion != "" {
+	if e.wholeSubs > 0 && pod.ResourceVersion != "" {
 		e.whole = pod
 	}
 	o.notify(pod.Name, e)
 }
 
-// notify wakes the subscribers of an entry. The lock is held.
+// notify wakes the subscribers of an entry. The caller holds the lock.
 func (o *observer) notify(name string, e *entry) {
 	close(e.changed)
 	e.changed = make(chan struct{})
-	o.tidy(name, e)
+	o.prune(name, e)
 }
 
-// Add is called by the reflector.
-func (o *observer) Add(object any) error { return o.keep(object, false) }
+// Add stores a new Pod. The reflector calls it.
+func (o *observer) Add(object any) error { return o.store(object, false) }
 
-// Update is called by the reflector.
-func (o *observer) Update(object any) error { return o.keep(object, false) }
+// Update stores a changed Pod. The reflector calls it.
+func (o *observer) Update(object any) error { return o.store(object, false) }
 
-// Delete is called by the reflector. The event holds the last state of the Pod.
-func (o *observer) Delete(object any) error { return o.keep(object, true) }
+// Delete stores the last state of a deleted Pod. The reflector calls it.
+func (o *observer) Delete(object any) error { return o.store(object, true) }
 
-func (o *observer) keep(object any, gone bool) error {
+func (o *observer) store(object any, gone bool) error {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return fmt.Errorf("watched %T, want a Pod", object)
@@ -304,21 +305,22 @@ func (o *observer) keep(object any, gone bool) error {
 	return nil
 }
 
-// Replace is called by the reflector with all Pods there are.
+// Replace stores the Pods of a list and marks all others as deleted. The reflector calls
+// it.
 func (o *observer) Replace(objects []any, _ string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	there := make(map[string]bool, len(objects))
+	listed := make(map[string]bool, len(objects))
 	for _, object := range objects {
 		pod, ok := object.(*corev1.Pod)
 		if !ok {
 			return fmt.Errorf("listed %T, want a Pod", object)
 		}
-		there[pod.Name] = true
+		listed[pod.Name] = true
 		o.set(pod, false)
 	}
 	for name, e := range o.pods {
-		if e.state != nil && !e.gone && !there[name] {
+		if e.state != nil && !e.gone && !listed[name] {
 			e.gone, e.whole = true, nil
 			o.notify(name, e)
 		}
@@ -331,63 +333,63 @@ func (o *observer) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Transformer is called by the reflector for a list as a stream, which it collects
-// before it passes it on: 5,000 whole Pods would take 70 MB meanwhile.
+// Transformer returns a function that reduces each Pod of a list that is sent as a stream.
+// The reflector collects the list first, and 5,000 whole Pods would take 70 MB.
 func (o *observer) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		pod, ok := object.(*corev1.Pod)
 		if !ok {
 			return object, nil
 		}
-		return o.needed(pod), nil
+		return o.reduce(pod), nil
 	}
 }
 
-// needed returns a Pod with what the observer needs of it.
-func (o *observer) needed(pod *corev1.Pod) *corev1.Pod {
+// reduce returns the whole Pod if a subscriber needs it, otherwise a reduced copy.
+func (o *observer) reduce(pod *corev1.Pod) *corev1.Pod {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e, ok := o.pods[pod.Name]; ok && e.wholes > 0 {
+	if e, ok := o.pods[pod.Name]; ok && e.wholeSubs > 0 {
 		return pod
 	}
 	return reduced(pod)
 }
 
-// reduced returns a Pod with what stateOf reads. It has no resourceVersion, so that
-// update refuses it.
+// reduced returns a Pod with only the fields that stateOf reads. It has no resourceVersion,
+// so that update refuses it.
 func reduced(pod *corev1.Pod) *corev1.Pod {
-	small := &corev1.Pod{Status: pod.Status}
-	small.Name, small.Namespace, small.UID = pod.Name, pod.Namespace, pod.UID
-	small.DeletionTimestamp = pod.DeletionTimestamp
-	small.Labels = only(pod.Labels, labelKeep, labelOwner)
-	small.Annotations = only(pod.Annotations, annotationOwner, annotationPoolName, annotationIdentity)
+	result := &corev1.Pod{Status: pod.Status}
+	result.Name, result.Namespace, result.UID = pod.Name, pod.Namespace, pod.UID
+	result.DeletionTimestamp = pod.DeletionTimestamp
+	result.Labels = pick(pod.Labels, labelKeep, labelOwner)
+	result.Annotations = pick(pod.Annotations, annotationOwner, annotationPoolName, annotationIdentity)
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == handoffVolume {
-			small.Spec.Volumes = append(small.Spec.Volumes, v)
+			result.Spec.Volumes = append(result.Spec.Volumes, v)
 		}
 	}
-	small.Spec.NodeName, small.Spec.ReadinessGates = pod.Spec.NodeName, pod.Spec.ReadinessGates
+	result.Spec.NodeName, result.Spec.ReadinessGates = pod.Spec.NodeName, pod.Spec.ReadinessGates
 	for _, c := range pod.Spec.Containers {
 		kept := corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources}
-		small.Spec.Containers = append(small.Spec.Containers, kept)
+		result.Spec.Containers = append(result.Spec.Containers, kept)
 	}
 	for _, c := range pod.Spec.InitContainers {
 		kept := corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy}
-		small.Spec.InitContainers = append(small.Spec.InitContainers, kept)
+		result.Spec.InitContainers = append(result.Spec.InitContainers, kept)
 	}
-	return small
+	return result
 }
 
-// only returns the entries of a map with these keys.
-func only(all map[string]string, keys ...string) map[string]string {
-	few := make(map[string]string, len(keys))
+// pick returns the entries of a map with these keys.
+func pick(all map[string]string, keys ...string) map[string]string {
+	picked := make(map[string]string, len(keys))
 	for _, key := range keys {
 		if value, ok := all[key]; ok {
-			few[key] = value
+			picked[key] = value
 		}
 	}
-	return few
+	return picked
 }
 
-// Resync is called by the reflector and does nothing.
+// Resync does nothing. The reflector calls it.
 func (o *observer) Resync() error { return nil }

@@ -11,37 +11,38 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Check returns why no job could be started now: there is no runner that this
-// user may execute, no shell, or no folder that jobs' folders can be made in. A
-// folder that was removed is made again. It takes some ten system calls.
+// Check returns why no job can be started now: there is no runner that this user may
+// execute, no shell, or no folder in which folders for jobs can be created. It creates a
+// removed folder again. It takes about ten system calls.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if _, err := find(tuning.Place.WorkingDirectory); err != nil {
+	if _, err := findRunner(tuning.Instance.WorkingDirectory); err != nil {
 		return err
 	}
 	if err := checkShell(); err != nil {
 		return err
 	}
-	if _, err := parent(e.folder); err != nil {
+	if _, err := makeParent(e.folder); err != nil {
 		return err
 	}
 	return checkWritable(e.folder)
 }
 
-// checkShell checks that the shell which leads a job can be executed.
+// checkShell checks that the shell of the supervisor can be executed.
 func checkShell() error {
-	if err := unix.Access(shell, unix.X_OK); err != nil {
-		return fmt.Errorf("jobs need %s: install a shell there: %w", shell, err)
+	if err := unix.Access(shellPath, unix.X_OK); err != nil {
+		return fmt.Errorf("jobs need %s: install a shell there: %w", shellPath, err)
 	}
 	return nil
 }
 
-// checkWritable checks that this user can make something in a folder.
+// checkWritable checks that this user can create files in a folder.
 func checkWritable(folder string) error {
 	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("cannot write to the folder for jobs %s: make it writable for this user, or set TMPDIR to another place: %w", folder, err)
+		return fmt.Errorf("cannot write to the folder for jobs %s: "+
+			"make it writable for this user, or set TMPDIR to another folder: %w", folder, err)
 	}
 	return nil
 }

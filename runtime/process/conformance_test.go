@@ -22,24 +22,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestTheProcessExecutorKeepsTheContract(t *testing.T) {
+func TestExecutorConformance(t *testing.T) {
 	folder, runner := t.TempDir(), runtimetest.Runner(t)
 	runtimetest.Conform(t, runtimetest.Harness{
-		New: func(t *testing.T) runtime.Executor { return open(t, folder) },
+		New: func(t *testing.T) runtime.Executor { return newExecutor(t, folder) },
 		Job: func(t *testing.T, job *runtime.Job, work runtimetest.Work) {
-			job.Tuning.Place.WorkingDirectory = runner
-			if work == runtimetest.Misset {
-				job.Tuning.Place.WorkingDirectory = t.TempDir()
+			job.Tuning.Instance.WorkingDirectory = runner
+			if work == runtimetest.Misconfigured {
+				job.Tuning.Instance.WorkingDirectory = t.TempDir()
 			}
 		},
-		Host:    "127.0.0.1",
-		Left:    func(t *testing.T, job *runtime.Job) []string { return left(t, folder, job) },
-		Exposed: func(t *testing.T, job *runtime.Job, id string) string { return exposed(t, folder, job, id) },
+		Host:      "127.0.0.1",
+		Leftovers: func(t *testing.T, job *runtime.Job) []string { return leftovers(t, folder, job) },
+		Exposed:   func(t *testing.T, job *runtime.Job, id string) string { return exposed(t, folder, job, id) },
 	})
 }
 
-// open makes an executor whose agent has a secret in its environment.
-func open(t *testing.T, folder string) *process.Executor {
+// newExecutor creates an executor whose agent has a secret in its environment.
+func newExecutor(t *testing.T, folder string) *process.Executor {
 	t.Helper()
 	e, err := process.New(process.Options{
 		Folder:  folder,
@@ -54,10 +54,10 @@ func open(t *testing.T, folder string) *process.Executor {
 
 const agentToken = "pul-of-the-agent"
 
-// left names the folders of a job, and the processes that were started in one.
-// It looks for them in its own way: by their environment, as a person would. A
-// process of a folder that has gone can only be what a removal has left.
-func left(t *testing.T, folder string, job *runtime.Job) []string {
+// leftovers returns the folders of a job, and the processes that were started in one. It
+// finds processes by their environment, independently of the executor. A process of a
+// removed folder was left by the removal.
+func leftovers(t *testing.T, folder string, job *runtime.Job) []string {
 	t.Helper()
 	var all []string
 	homes := folders(t, folder, job)
@@ -78,7 +78,7 @@ func left(t *testing.T, folder string, job *runtime.Job) []string {
 	return all
 }
 
-// folders are those whose labels name the job.
+// folders returns the folders whose labels name the job.
 func folders(t *testing.T, folder string, job *runtime.Job) []string {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -88,15 +88,16 @@ func folders(t *testing.T, folder string, job *runtime.Job) []string {
 	var all []string
 	for _, entry := range entries {
 		path := filepath.Join(folder, entry.Name())
-		if text, err := os.ReadFile(filepath.Join(path, "job.json")); err != nil || strings.Contains(string(text), job.ID) {
+		text, err := os.ReadFile(filepath.Join(path, "job.json"))
+		if err != nil || strings.Contains(string(text), job.ID) {
 			all = append(all, path)
 		}
 	}
 	return all
 }
 
-// processes are all processes of this user, each with its command line and its
-// environment in one line.
+// processes returns all processes of this user, each as one line with its command line
+// and its environment.
 func processes(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "ps", "axeww", "-o", "pid=,command=").Output()
@@ -106,8 +107,8 @@ func processes(t *testing.T) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// exposed is what can be read of a running job: its processes, and the files in
-// its folder.
+// exposed returns what other users of the machine could read of a running job: its
+// processes, and the files in its folder.
 func exposed(t *testing.T, folder string, job *runtime.Job, id string) string {
 	t.Helper()
 	home := filepath.Join(folder, id)
@@ -120,7 +121,7 @@ func exposed(t *testing.T, folder string, job *runtime.Job, id string) string {
 		}
 	}
 	if own < 2 {
-		t.Errorf("%d processes belong to the job, want the runner and its supervisor at least", own)
+		t.Errorf("%d processes belong to the job, want at least the runner and its supervisor", own)
 	}
 	err := filepath.WalkDir(home, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
@@ -134,7 +135,7 @@ func exposed(t *testing.T, folder string, job *runtime.Job, id string) string {
 		t.Fatal(err)
 	}
 	if strings.Contains(text.String(), agentToken) {
-		t.Error("the agent's own token can be seen in the job")
+		t.Error("the token of the agent is visible in the job")
 	}
 	return text.String()
 }

@@ -1,54 +1,53 @@
-// Package process knows how a job is a process group: how it is made, found,
-// followed and removed on a machine where no engine can be had. It isolates
-// nothing: a job does whatever the agent's user may do. It will never know what
-// a job is for, and it ignores images.
+// Package process runs each job as a process group of this machine, for machines without
+// a container engine. It creates, finds, follows and removes these process groups. It
+// isolates nothing: a job can do everything that the agent's user can do. It does not
+// depend on the purpose of a job, and it ignores images.
 //
-// # One folder is one environment
+// # A folder for each job
 //
-// All that is known of a job stands in one folder of its own (mode 0700), named
-// by a digest of agent, pool and job, so that a job cannot be started twice and
-// a hostile id never becomes a path:
+// All data about a job is in one folder (mode 0700). Its name is a digest of agent, pool
+// and job, so that a job cannot be started twice and a hostile id never becomes a path:
 //
-//	job.json     the labels; in place, whole, before the folder has its name
-//	leader.json  process id and start of the supervisor
-//	progress     the runner's standard output
-//	messages     the runner's standard error
-//	exit         the runner's exit code, once it has ended
-//	root/        what stands for "/" in the job's world
+//	job.json     the labels; complete before the folder gets its name
+//	leader.json  process id and start time of the supervisor
+//	progress     standard output of the runner
+//	messages     standard error of the runner
+//	exit         exit code of the runner, after its end
+//	root/        the root directory of the job
 //	home/, tmp/  HOME, PULUMI_HOME and TMPDIR
 //
-// Only files are between agent and job, so a job survives the death of its
-// agent, and the next agent reads the same files. The handover is the
-// exception: it goes through a pipe and stands in no file.
+// Agent and job communicate only through files, so a job survives the death of its
+// agent, and the next agent reads the same files. The exception is the handoff: it goes
+// through a pipe and is never written to a file.
 //
 // # The supervisor
 //
-// The runner is started by a shell of a dozen words that waits for it and
-// writes its exit code down. Without it the code of a job would be lost with
-// the agent that is its parent. The price is one idle shell for each job; the
-// gain is that own and adopted jobs need no different code: Wait never asks the
-// kernel for a code, it reads the file. When the supervisor is gone and has
-// left no code (it was killed, or the machine went down), the code is unknown
-// and Wait says so.
+// A short shell script starts the runner, waits for it and writes its exit code to a
+// file. Without it, the exit code would be lost with the agent, the parent process. It
+// costs one idle shell for each job. In return, own and adopted jobs share their code:
+// Wait never asks the kernel for the exit code, it reads the file. If the supervisor has
+// gone without writing an exit code (it was killed, or the machine went down), the code
+// is unknown, and Wait reports that.
 //
-// The supervisor leads a session, in which runner and steps live. A TERM goes to
-// its process group: it shrugs, the runner passes it on to the step.
+// The supervisor leads a session, in which the runner and the steps run. SIGINT and SIGTERM
+// go to its process group: the supervisor ignores them, and the runner stops the step (see
+// package runner).
 //
-// # Who is who
+// # Identity of processes
 //
-// A process id alone proves nothing, since ids come back. The supervisor is
-// known by id and start time, and no signal is sent before both were compared.
-// An agent reaps the supervisors that are its own children in Remove and not
-// earlier, which keeps their ids from coming back.
+// A process id alone proves nothing, because the kernel reuses ids. A supervisor is
+// identified by process id and start time, and both are compared before any signal is
+// sent. The agent reaps supervisors that are its children in Remove and not earlier, so
+// that their ids are not reused before.
 //
-// To the job belongs what lives in the supervisor's session, as far as that is
-// proved to be ours (see leads), and whatever carries the job's folder in the variable
-// CMWA_JOB_FOLDER, wherever it has hidden. A process that leaves the session and
-// clears its environment escapes; only an engine prevents that.
+// A process belongs to a job if it is in the session of the supervisor, as far as that
+// can be proved (see owns), or if it has the folder of the job in the variable
+// CMWA_JOB_FOLDER. A process that leaves the session and clears its environment is not
+// found; only a container engine prevents that.
 //
-// # Looking again
+// # Polling
 //
-// Ends and new progress are noticed by looking at files every 20 ms. That costs
-// a job a few cheap system calls per look and needs no file-system events, whose
-// portable form would cost more than it saves. Nothing looks when no job runs.
+// The executor polls the files every 20 ms for the end and the progress of a job. This
+// costs a few cheap system calls per poll. File system notifications would save less
+// than their portable form costs. Without running jobs, nothing is polled.
 package process

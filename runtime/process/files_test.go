@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// withoutFiles does something while this process can open no file.
+// withoutFiles calls do while this process cannot open files.
 func withoutFiles(t *testing.T, do func()) {
 	t.Helper()
 	var limit syscall.Rlimit
@@ -37,10 +37,10 @@ func withoutFiles(t *testing.T, do func()) {
 	do()
 }
 
-func TestAJobIsNotTakenForDeadWhenThisProcessCanOpenNoFile(t *testing.T) {
+func TestWaitWithoutFiles(t *testing.T) {
 	folder := t.TempDir()
-	e := open(t, folder)
-	job := jobIn(pretend(t, `read x; sleep 1; exit 10`))
+	e := newExecutor(t, folder)
+	job := jobIn(scriptRunner(t, `read x; sleep 1; exit 10`))
 	id := mustStart(t, e, job)
 	type end struct {
 		exit runtime.Exit
@@ -60,15 +60,15 @@ func TestAJobIsNotTakenForDeadWhenThisProcessCanOpenNoFile(t *testing.T) {
 		if err := e.Remove(t.Context(), id, 0); err == nil {
 			t.Error("without files a job counts as removed")
 		}
-		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		for short.Err() == nil {
+		for limited.Err() == nil {
 			select {
 			case e := <-early:
-				passing(t, "who waits", e.exit, e.err)
+				wantTemporary(t, "a waiting call", e.exit, e.err)
 			case e := <-late:
-				passing(t, "who begins to wait", e.exit, e.err)
-			case <-short.Done():
+				wantTemporary(t, "a new call", e.exit, e.err)
+			case <-limited.Done():
 			}
 		}
 	})
@@ -82,10 +82,10 @@ func TestAJobIsNotTakenForDeadWhenThisProcessCanOpenNoFile(t *testing.T) {
 	}
 }
 
-// passing checks that Wait gave an error after which the caller waits again.
-func passing(t *testing.T, who string, exit runtime.Exit, err error) {
+// wantTemporary checks that Wait returned an error after which the caller waits again.
+func wantTemporary(t *testing.T, call string, exit runtime.Exit, err error) {
 	t.Helper()
-	if err == nil || errors.Is(err, runtime.ErrNoEnvironment) {
-		t.Errorf("%s is told %+v, %v; want an error that is no end", who, exit, err)
+	if err == nil || errors.Is(err, runtime.ErrNoInstance) {
+		t.Errorf("%s returns %+v, %v; want an error that is not an end", call, exit, err)
 	}
 }

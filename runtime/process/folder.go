@@ -18,8 +18,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Prefixes of what lies in the parent folder. Only what has the job prefix is an
-// environment; the other two are on the way there, or on the way out.
+// Prefixes of the folders in the parent folder. Only a folder with jobPrefix is an
+// instance. Those with newPrefix are being created, and those with oldPrefix removed.
 const (
 	jobPrefix = "job-"
 	newPrefix = "new-"
@@ -38,7 +38,7 @@ const (
 	tempFolder   = "tmp"
 )
 
-// labels say whose an environment is.
+// labels identify the agent, the pool and the job of an instance.
 type labels struct {
 	Agent      string           `json:"agent"`
 	Pool       string           `json:"pool"`
@@ -46,19 +46,21 @@ type labels struct {
 	Identity   runtime.Identity `json:"poolIdentity"`
 	Job        string           `json:"job"`
 	Subject    string           `json:"subject"`
+	Kind       runtime.Kind     `json:"kind,omitempty"` // of leased work; deployments have none
 	Generation uint64           `json:"generation"`
 	Started    time.Time        `json:"started"`
+	Boot       string           `json:"boot,omitempty"` // identifies the boot of the system; may be unknown
 }
 
-// parent makes the folder that jobs' folders lie in, and checks that no other user can
-// put something there.
-func parent(folder string) (string, error) {
+// makeParent creates the parent folder of jobs' folders, and checks that no other user
+// can create files in it.
+func makeParent(folder string) (string, error) {
 	folder, err := parentPath(folder)
 	if err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", fmt.Errorf("make the folder for jobs: %w", err)
+		return "", fmt.Errorf("create the folder for jobs: %w", err)
 	}
 	if err := checkParent(folder); err != nil {
 		return "", err
@@ -66,7 +68,7 @@ func parent(folder string) (string, error) {
 	return folder, nil
 }
 
-// parentPath returns the absolute path of the folder that jobs' folders lie in.
+// parentPath returns the absolute path of the parent folder.
 func parentPath(folder string) (string, error) {
 	if folder == "" {
 		folder = filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-process-%d", os.Getuid()))
@@ -78,30 +80,58 @@ func parentPath(folder string) (string, error) {
 	return folder, nil
 }
 
-// checkParent checks that the folder that jobs' folders lie in belongs to this user
-// and no other user can write to it.
+// checkParent checks that the parent folder belongs to this user and that no other user
+// can write to it.
 func checkParent(folder string) error {
 	info, err := os.Lstat(folder)
 	if err != nil {
-		return fmt.Errorf("look at the folder for jobs: %w", err)
+		return fmt.Errorf("check the folder for jobs: %w", err)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || !ok || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("the folder for jobs %s must be a directory that belongs to this user and that nobody else can write to: "+
-			"remove it, or name another", folder)
+		return fmt.Errorf("the folder for jobs %s must be a directory that belongs to this user "+
+			"and is not writable for others: "+
+			"remove it, or set TMPDIR to another folder", folder)
 	}
 	return nil
 }
 
-// name is the id of a job's environment.
-func name(job *runtime.Job) string {
+// jobFolderName returns the id of a job's instance.
+func jobFolderName(job *runtime.Job) string {
 	sum := sha256.Sum256([]byte(job.Agent + "\x00" + job.Pool + "\x00" + job.ID))
 	return jobPrefix + hex.EncodeToString(sum[:10])
 }
 
-// makeFolder makes a job's folder with its labels. It appears under its name
-// whole or not at all, and fails if it is there already.
+// lockWait is how long lockParent waits. A creation or a sweep has the lock for milliseconds.
+const lockWait = 5 * time.Second
+
+// lockParent locks the folder for jobs with flock(2) until unlock is called or the process
+// ends. Creations share the lock (LOCK_SH). A sweep has it alone (LOCK_EX), and so knows that
+// no process is creating a folder. Without locks, as on some network file systems, it returns
+// false: then only the age of a folder counts.
+func lockParent(parent string, how int) (unlock func(), locked bool) {
+	file, err := os.Open(parent)
+	if err != nil {
+		return func() {}, false
+	}
+	for limit := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
+		err := syscall.Flock(int(file.Fd()), how|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, true
+		}
+		if busy := err == syscall.EWOULDBLOCK || err == syscall.EINTR; !busy || time.Now().After(limit) {
+			_ = file.Close()
+			return func() {}, false
+		}
+	}
+}
+
+// makeFolder creates the folder of a job with its labels. The folder gets its name when
+// it is complete. It returns an error if the folder already exists.
 func makeFolder(parent string, job *runtime.Job) (id string, err error) {
+	// Create the folder under a temporary name. After an error, remove it.
+	unlock, _ := lockParent(parent, syscall.LOCK_SH)
+	defer unlock()
 	part, err := os.MkdirTemp(parent, newPrefix)
 	if err != nil {
 		return "", err
@@ -116,26 +146,44 @@ func makeFolder(parent string, job *runtime.Job) (id string, err error) {
 			return "", err
 		}
 	}
+
+	// Write the labels, and give the folder its name.
+	kind := runtime.Kind("")
+	if job.Kind.Leased() {
+		kind = job.Kind
+	}
 	err = writeJSON(part, labelsFile, labels{
 		Agent:      job.Agent,
 		Pool:       job.Pool,
 		PoolName:   job.PoolName,
 		Identity:   job.Identity,
 		Job:        job.ID,
-		Subject:    job.Subject,
+		Subject:    job.WorkflowID,
+		Kind:       kind,
 		Generation: job.Generation,
 		Started:    time.Now(),
+		Boot:       bootStamp(),
 	})
 	if err != nil {
 		return "", err
 	}
-	id = name(job)
-	return id, os.Rename(part, filepath.Join(parent, id)) // not over a folder that has something in it
+	id = jobFolderName(job)
+	return id, os.Rename(part, filepath.Join(parent, id)) // fails if the folder exists and is not empty
 }
 
-// clearAway removes a folder whose processes have ended. Jobs leave directories
-// without the right to write (Go's module cache is one): these get it back.
-func clearAway(folder string) error {
+// bootStamp identifies the boot of the system by its first process; it is empty if that is
+// not visible.
+func bootStamp() string {
+	first, exists, err := inspectProcess(1)
+	if err != nil || !exists {
+		return ""
+	}
+	return first.stamp
+}
+
+// removeAll removes a folder whose processes have ended. Jobs create directories without
+// write permission, such as Go's module cache; it is added first.
+func removeAll(folder string) error {
 	if os.RemoveAll(folder) == nil {
 		return nil
 	}
@@ -151,25 +199,44 @@ func clearAway(folder string) error {
 	return nil
 }
 
-// sweep clears folders that were left half made or half removed before a time.
-// One that cannot be cleared is left to the next sweep.
-func sweep(parent string, before time.Time) (removed []string, err error) {
+// sweepFolders removes folders that no process is creating, and those whose removal began
+// before removed. Without the lock, it removes folders whose creation began before created. A
+// folder that cannot be removed is left to the next sweep.
+func sweepFolders(parent string, created, removed time.Time) (names []string, err error) {
+	// Remove folders of stopped creations.
+	unlock, locked := lockParent(parent, syscall.LOCK_EX)
+	if locked {
+		created = time.Now().Add(time.Hour) // all of them, also if the clock was set back
+	}
+	names, err = sweepPrefix(parent, newPrefix, created)
+	unlock()
+	if err != nil {
+		return nil, err
+	}
+
+	// Remove folders of stopped removals.
+	more, err := sweepPrefix(parent, oldPrefix, removed)
+	return append(names, more...), err
+}
+
+// sweepPrefix removes the folders with a prefix that were changed last before a time.
+func sweepPrefix(parent, prefix string, before time.Time) (names []string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return nil, fmt.Errorf("look into the folder for jobs: %w", err)
+		return nil, fmt.Errorf("list the folder for jobs: %w", err)
 	}
 	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), newPrefix) && !strings.HasPrefix(entry.Name(), oldPrefix) {
+		if !strings.HasPrefix(entry.Name(), prefix) {
 			continue
 		}
 		if info, err := entry.Info(); err == nil && info.ModTime().Before(before) {
 			folder := filepath.Join(parent, entry.Name())
-			if clearAway(folder) == nil {
-				removed = append(removed, "folder "+folder)
+			if removeAll(folder) == nil {
+				names = append(names, "folder "+folder)
 			}
 		}
 	}
-	return removed, nil
+	return names, nil
 }
 
 func readLabels(folder string) (labels, error) {
@@ -186,14 +253,15 @@ func readJSON(folder, file string, value any) error {
 	return json.Unmarshal(text, value)
 }
 
-// mangled reports whether an error says that a file is not what was written.
-func mangled(err error) bool {
+// isCorrupt reports whether an error means that a file does not have its original
+// content.
+func isCorrupt(err error) bool {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
 	return errors.As(err, &syntax) || errors.As(err, &kind)
 }
 
-// writeJSON writes a file that is there whole or not at all.
+// writeJSON writes a file atomically.
 func writeJSON(folder, file string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {

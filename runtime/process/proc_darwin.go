@@ -12,16 +12,16 @@ import (
 // zombie is SZOMB of <sys/proc.h>.
 const zombie = 5
 
-// look looks at one process. An error means that the system does not say whether
-// it is there. Of a process that is not there, the answer is of the wrong length
+// inspectProcess returns one process. An error means that the system does not report
+// whether it exists. For a process that does not exist, the response has the wrong length
 // (EIO).
-func look(pid int) (p proc, there bool, err error) {
+func inspectProcess(pid int) (p proc, exists bool, err error) {
 	if pid <= 0 {
 		return proc{}, false, nil
 	}
 	info, err := unix.SysctlKinfoProc("kern.proc.pid", pid)
 	switch {
-	case gone(err), errors.Is(err, unix.EIO):
+	case isGone(err), errors.Is(err, unix.EIO):
 		return proc{}, false, nil
 	case err != nil:
 		return proc{}, false, err
@@ -29,8 +29,8 @@ func look(pid int) (p proc, there bool, err error) {
 	return read(info), true, nil
 }
 
-// everyone looks at all processes.
-func everyone() ([]proc, error) {
+// listProcesses returns all processes.
+func listProcesses() ([]proc, error) {
 	infos, err := unix.SysctlKinfoProcSlice("kern.proc.all")
 	if err != nil {
 		return nil, err
@@ -42,11 +42,12 @@ func everyone() ([]proc, error) {
 	return all, nil
 }
 
+// read converts a process of the system.
 func read(info *unix.KinfoProc) proc {
 	pid := int(info.Proc.P_pid)
 	session, err := unix.Getsid(pid)
 	if err != nil {
-		session = 0 // it has just gone
+		session = 0 // it has just ended
 	}
 	start := info.Proc.P_starttime
 	return proc{
@@ -58,12 +59,12 @@ func read(info *unix.KinfoProc) proc {
 	}
 }
 
-// carries reports whether the process was started with an entry in its
-// environment, which stands behind its arguments. Of other users' processes
-// that cannot be told.
-func (p proc) carries(entry string) (bool, error) {
+// hasVariable reports whether the process was started with an entry NAME=VALUE in its
+// environment, which follows its arguments. It returns false for processes of other
+// users.
+func (p proc) hasVariable(entry string) (bool, error) {
 	text, err := unix.SysctlRaw("kern.procargs2", p.pid)
-	if gone(err) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO) { // how it refuses to tell of others, and of zombies
+	if isGone(err) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO) { // of another user, or a zombie
 		return false, nil
 	}
 	return bytes.Contains(text, []byte("\x00"+entry+"\x00")), err

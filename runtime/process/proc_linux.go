@@ -9,36 +9,37 @@ import (
 	"time"
 )
 
-// look looks at one process. An error means that the system does not say whether
-// it is there.
-func look(pid int) (p proc, there bool, err error) {
-	this, err := boot()
+// inspectProcess returns one process. An error means that the system does not report
+// whether it exists.
+func inspectProcess(pid int) (p proc, exists bool, err error) {
+	this, err := bootID()
 	if err != nil {
 		return proc{}, false, err
 	}
-	return lookIn(pid, this)
+	return inspectProcessIn(pid, this)
 }
 
-func lookIn(pid int, boot string) (p proc, there bool, err error) {
+// inspectProcessIn is inspectProcess with a known boot id.
+func inspectProcessIn(pid int, boot string) (p proc, exists bool, err error) {
 	if pid <= 0 {
 		return proc{}, false, nil
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	switch {
-	case gone(err):
+	case isGone(err):
 		return proc{}, false, nil
 	case err != nil:
 		return proc{}, false, err
 	}
-	p, there = parseStat(pid, string(text), boot)
-	return p, there, nil
+	p, exists = parseStat(pid, string(text), boot)
+	return p, exists, nil
 }
 
-// parseStat reads a line of /proc/PID/stat (proc_pid_stat(5)). The name of the
-// program stands in parentheses and may hold anything, so reading begins behind
-// the last one. The start is counted from boot, so both together are the stamp.
+// parseStat parses a line of /proc/PID/stat (proc_pid_stat(5)). The name of the program
+// is in parentheses and may contain any character, so parsing begins after the last
+// parenthesis. The start time is relative to the boot, so the stamp consists of both.
 func parseStat(pid int, line, boot string) (proc, bool) {
-	const state, session, start = 0, 3, 19 // counted from behind the name
+	const state, session, start = 0, 3, 19 // indexes of fields after the name
 	const tick = 10 * time.Millisecond     // USER_HZ is 100 wherever Go runs
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= start {
@@ -61,13 +62,12 @@ func parseStat(pid int, line, boot string) (proc, bool) {
 	}, true
 }
 
-// boot tells one run of the system from the next, where the same process id and
-// the same start may come again. Systems that hide it are as safe as the start
-// alone.
-func boot() (string, error) {
+// bootID identifies the current boot of the system: after a reboot, the same process id
+// and start time may occur again. If the system hides it, the start time must suffice.
+func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	switch {
-	case gone(err):
+	case isGone(err):
 		return "", nil
 	case err != nil:
 		return "", err
@@ -75,8 +75,9 @@ func boot() (string, error) {
 	return "@" + strings.TrimSpace(string(id)), nil
 }
 
-// everyone looks at all processes.
-func everyone() ([]proc, error) {
+// listProcesses returns all processes.
+func listProcesses() ([]proc, error) {
+	// List the process ids.
 	folder, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -86,8 +87,10 @@ func everyone() ([]proc, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	// Inspect each process that still exists.
 	var all []proc
-	this, err := boot()
+	this, err := bootID()
 	if err != nil {
 		return nil, err
 	}
@@ -96,22 +99,22 @@ func everyone() ([]proc, error) {
 		if err != nil {
 			continue
 		}
-		p, there, err := lookIn(pid, this)
+		p, exists, err := inspectProcessIn(pid, this)
 		if err != nil {
 			return nil, err
 		}
-		if there {
+		if exists {
 			all = append(all, p)
 		}
 	}
 	return all, nil
 }
 
-// carries reports whether the process was started with an entry in its
-// environment. Of other users' processes that cannot be told.
-func (p proc) carries(entry string) (bool, error) {
+// hasVariable reports whether the process was started with an entry NAME=VALUE in its
+// environment. It returns false for processes of other users.
+func (p proc) hasVariable(entry string) (bool, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
-	if gone(err) {
+	if isGone(err) {
 		return false, nil
 	}
 	return bytes.Contains(append([]byte{0}, text...), []byte("\x00"+entry+"\x00")), err

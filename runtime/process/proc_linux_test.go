@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestAProgramsNameCannotForgeItsStat(t *testing.T) {
+func TestParseStat(t *testing.T) {
 	line := "42 (x) S 1 1 1 (y) Z) S 1 42 41 " + strings.Repeat("0 ", 15) + "777 0 0\n"
 	p, ok := parseStat(42, line, "@boot")
 	if want := (proc{pid: 42, session: 41, began: 7770 * time.Millisecond, stamp: "777@boot"}); !ok || p != want {
@@ -15,12 +15,12 @@ func TestAProgramsNameCannotForgeItsStat(t *testing.T) {
 	}
 }
 
-func TestThisProcessIsFoundAmongAll(t *testing.T) {
-	self, ok, err := look(os.Getpid())
+func TestListProcesses(t *testing.T) {
+	self, ok, err := inspectProcess(os.Getpid())
 	if err != nil || !ok || self.ended || self.stamp == "" {
 		t.Fatalf("this process looks like %+v (%v)", self, ok)
 	}
-	all, err := everyone()
+	all, err := listProcesses()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,22 +23,24 @@ import (
 const target = "process"
 
 const (
-	lookAgain  = 20 * time.Millisecond // between two looks at a job's files
-	killLimit  = 5 * time.Second       // for the kernel to end what was killed
-	staleAfter = 10 * time.Minute      // for a folder that is half made or half removed
-	oldEnded   = 7 * 24 * time.Hour    // time since its end from which another agent's job is removed
+	pollInterval = 20 * time.Millisecond // interval at which the files of a job are checked
+	killTimeout  = 5 * time.Second       // for killed processes to end
+	staleAfter   = 10 * time.Minute      // age at which a half created or half removed folder is removed
+	oldEnded     = runtime.LeftoverAge   // time after the end of another agent's job until it is removed
 )
 
-// Options is what an [Executor] is made of.
+// Options are the options of [New].
 type Options struct {
-	Agent   string   // id of the agent; jobs have it in their labels
-	Folder  string   // parent of the jobs' folders, made if need be; empty is cmwa-process-<uid> in the directory for temporary files
-	Environ []string // the agent's environment, of which a job sees little: see environ
+	Agent string // id of the agent; a label of jobs
+	// Folder is the parent of the jobs' folders. It is created if it does not exist. The
+	// default is cmwa-process-UID in the directory for temporary files.
+	Folder  string
+	Environ []string // environment of the agent; a job gets allowedVariables of it
 	Log     *slog.Logger
 }
 
-// Executor runs jobs as process groups. It keeps nothing that a restarted agent
-// would miss, and no goroutine. Several may share one folder.
+// Executor runs jobs as process groups. It has no state that a restarted agent needs, and
+// no goroutine. Several executors may share a folder.
 type Executor struct {
 	agent   string // id of the agent
 	folder  string
@@ -46,42 +48,49 @@ type Executor struct {
 	log     *slog.Logger
 
 	mu       sync.Mutex
-	children map[string]*exec.Cmd                      // own supervisors that are not yet reaped, by id
-	waiting  map[string]map[chan runtime.Exit]struct{} // those in Wait, by id
+	children map[string]*exec.Cmd                      // child supervisors that are not yet reaped, by id
+	waiters  map[string]map[chan runtime.Exit]struct{} // channels of calls of Wait, by id
 }
 
-// New makes an executor, and clears away what others that died in the middle of
-// making or removing a folder have left. It warns that jobs are not isolated.
+// New creates an executor. It removes incomplete folders that no process is creating, and
+// folders whose removal has begun. It logs a warning that jobs are not isolated.
 func New(options Options) (*Executor, error) {
-	folder, err := parent(options.Folder)
+	folder, err := makeParent(options.Folder)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := sweep(folder, time.Now().Add(-staleAfter)); err != nil {
+	now := time.Now()
+	if _, err := sweepFolders(folder, now.Add(-staleAfter), now); err != nil {
 		return nil, err
 	}
-	options.Log.Warn("jobs run as processes of this machine: nothing isolates them from it or from each other", "agent", options.Agent, "folder", folder)
+	options.Log.Warn("jobs are not isolated: they run as processes of this machine",
+		"agent", options.Agent, "folder", folder)
 	return &Executor{
 		agent:    options.Agent,
 		folder:   folder,
 		environ:  slices.Clone(options.Environ),
 		log:      options.Log,
 		children: map[string]*exec.Cmd{},
-		waiting:  map[string]map[chan runtime.Exit]struct{}{},
+		waiters:  map[string]map[chan runtime.Exit]struct{}{},
 	}, nil
 }
 
-// Sweep implements [runtime.Sweeper]: it removes folders that were half made or half
-// removed ten minutes ago, and those of jobs of other agents that ended a week ago.
-// An agent removes its own within minutes, unless its id is lost.
-func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []string, err error) {
-	removed, err = sweep(e.folder, time.Now().Add(-staleAfter))
+// Sweep implements [runtime.Sweeper]: it removes half created folders that no process is
+// creating, folders that were half removed ten minutes ago, and those of jobs of other agents
+// that ended a week ago. An agent removes the folders of its own jobs within minutes, unless
+// its id is lost.
+func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
+	// Remove incomplete folders.
+	stale := time.Now().Add(-staleAfter)
+	removed, err = sweepFolders(e.folder, stale, stale)
 	if err != nil {
 		return nil, err
 	}
+
+	// Remove ended jobs of other agents.
 	entries, err := os.ReadDir(e.folder)
 	if err != nil {
-		return removed, fmt.Errorf("look for jobs: %w", err)
+		return removed, fmt.Errorf("list jobs: %w", err)
 	}
 	for _, entry := range entries {
 		id := entry.Name()
@@ -89,29 +98,29 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.Place) (removed []stri
 		if !strings.HasPrefix(id, jobPrefix) || labelsErr != nil || labels.Agent == e.agent {
 			continue
 		}
-		v, openErr := e.open(id)
+		inst, openErr := e.open(id)
 		if openErr != nil {
 			continue
 		}
-		if _, endErr := v.ended(); unended(endErr) || time.Since(v.endedAt()) < oldEnded {
+		if _, endErr := inst.exitIfEnded(); mayBeRunning(endErr) || time.Since(inst.endedAt()) < oldEnded {
 			continue
 		}
 		if removeErr := e.Remove(ctx, id, 0); removeErr != nil {
 			err = errors.Join(err, removeErr)
 			continue
 		}
-		removed = append(removed, "folder "+v.folder+" of job "+labels.Job)
+		removed = append(removed, "folder "+inst.folder+" of job "+labels.Job)
 	}
 	return removed, err
 }
 
-// List returns the folders whose labels name the agent.
-func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
+// List returns the instances whose labels name the agent.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
 	entries, err := os.ReadDir(e.folder)
 	if err != nil {
-		return nil, fmt.Errorf("look for jobs: %w", err)
+		return nil, fmt.Errorf("list jobs: %w", err)
 	}
-	var all []runtime.Found
+	var all []runtime.Instance
 	for _, entry := range entries {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -120,41 +129,49 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, err
 		if !strings.HasPrefix(id, jobPrefix) {
 			continue
 		}
+
+		// Find the jobs of the agent.
 		labels, err := readLabels(filepath.Join(e.folder, id))
 		switch {
-		case gone(err), mangled(err):
-			continue // being removed this moment, or another's
+		case isGone(err), isCorrupt(err):
+			continue // being removed, or not created by this package
 		case err != nil:
-			return nil, fmt.Errorf("look for jobs: %w", err)
+			return nil, fmt.Errorf("list jobs: %w", err)
 		case labels.Agent != agent:
 			continue
 		}
-		v, err := e.open(id)
+
+		// Return the instance with its state.
+		inst, err := e.open(id)
 		switch {
-		case errors.Is(err, runtime.ErrNoEnvironment), mangled(err):
+		case errors.Is(err, runtime.ErrNoInstance), isCorrupt(err):
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("look for jobs: %w", err)
+			return nil, fmt.Errorf("list jobs: %w", err)
 		}
 		identity := labels.Identity
 		identity.Target = cmp.Or(identity.Target, target)
-		found := runtime.Found{
+		found := runtime.Instance{
 			ID:         id,
 			Pool:       runtime.PoolSpec{Name: labels.PoolName, Identity: identity}.Key(),
 			PoolName:   labels.PoolName,
 			Identity:   identity,
 			Job:        labels.Job,
-			Subject:    labels.Subject,
+			WorkflowID: labels.Subject,
+			Kind:       labels.Kind,
 			Generation: labels.Generation,
 			Started:    labels.Started,
 		}
-		switch _, err := v.ended(); {
+		switch _, err := inst.exitIfEnded(); {
 		case errors.Is(err, errRunning):
 			found.Running = true
-		case errors.Is(err, errUnclear):
-			return nil, fmt.Errorf("look for jobs: %w", err)
+		case errors.Is(err, errUnknown):
+			return nil, fmt.Errorf("list jobs: %w", err)
 		default:
-			found.Ended = v.endedAt()
+			found.Ended = inst.endedAt()
+			if inst.neverStarted(labels) {
+				found.Started = time.Time{}
+			}
 		}
 		all = append(all, found)
 	}

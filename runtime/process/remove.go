@@ -15,153 +15,184 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Remove ends the job in five turns, each of which is safe to repeat:
+// Remove ends the job in five stages. Each can be repeated:
 //
-//  1. The supervisor's process group gets a TERM, if the runner has not ended.
-//  2. The runner has the grace to end.
-//  3. Whatever still belongs to the job is killed, until nothing does.
-//  4. Those who wait for the job are told how it ended, and the supervisor is
-//     reaped if it is a child of this process.
-//  5. The folder is renamed, so that it is no environment any more, and cleared.
+//  1. The supervisor's process group gets SIGTERM, unless the runner has ended.
+//  2. The runner has the grace period to end.
+//  3. All processes of the job are killed, until none is left.
+//  4. Waiting calls of Wait return how the job ended, and the supervisor is reaped if
+//     it is a child of this process.
+//  5. The folder is renamed, so that it is no instance any more, and removed.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
-	v, err := e.open(id)
-	if errors.Is(err, runtime.ErrNoEnvironment) {
-		return e.clearOld(id)
+	inst, err := e.open(id)
+	if errors.Is(err, runtime.ErrNoInstance) {
+		return e.removeRenamed(id)
 	}
 	if err != nil {
 		return err
 	}
-	exit, err := v.end(ctx, grace)
+
+	// 1. to 3. End the processes.
+	exit, err := inst.stop(ctx, grace)
 	if err != nil {
 		return fmt.Errorf("end the job: %w", err)
 	}
-	e.tell(id, exit)
+
+	// 4. Report the exit, and reap the supervisor.
+	e.notifyWaiters(id, exit)
 	e.reap(id)
-	if err := e.clearOld(id); err != nil { // of a job by the same name, which could not be cleared then
+
+	// 5. Rename and remove the folder, after one with the same id that was not removed.
+	if err := e.removeRenamed(id); err != nil {
 		return err
 	}
-	if err := os.Rename(v.folder, e.old(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Rename(inst.folder, e.removedPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the folder of a job: %w", err)
 	}
-	return e.clearOld(id)
+	return e.removeRenamed(id)
 }
 
-// end is the first three turns of Remove.
-func (v *environment) end(ctx context.Context, grace time.Duration) (runtime.Exit, error) {
-	exit, err := v.ended()
+// Interrupt sends a SIGINT to the supervisor's process group, unless the runner has ended.
+func (e *Executor) Interrupt(_ context.Context, id string) error {
+	inst, err := e.open(id)
+	if err != nil {
+		return err
+	}
+	if _, err := inst.exitIfEnded(); !errors.Is(err, errRunning) {
+		return nil
+	}
+	ours, _, err := inst.checkSupervisor()
+	if err == nil && ours {
+		err = syscall.Kill(-inst.leader.PID, syscall.SIGINT)
+	}
+	if err != nil {
+		return fmt.Errorf("interrupt the job: %w", err)
+	}
+	return nil
+}
+
+// stop ends the processes of the job: stages 1 to 3 of Remove.
+func (inst *instance) stop(ctx context.Context, grace time.Duration) (runtime.Exit, error) {
+	exit, err := inst.exitIfEnded()
 	if errors.Is(err, errRunning) {
-		if ours, _, err := v.ours(); err == nil && ours {
-			_ = syscall.Kill(-v.leader.PID, syscall.SIGTERM)
+		if ours, _, err := inst.checkSupervisor(); err == nil && ours {
+			_ = syscall.Kill(-inst.leader.PID, syscall.SIGTERM)
 		}
-		exit, err = v.within(ctx, grace)
+		exit, err = inst.waitFor(ctx, grace)
 	}
 	if errors.Is(err, errRunning) {
-		exit, err = runtime.Exit{Code: 128 + int(syscall.SIGKILL), Reason: "killed, since it did not end when it was asked to"}, nil
+		exit, err = runtime.Exit{
+			Code: 128 + int(syscall.SIGKILL), Reason: "killed: it did not end within the grace period",
+		}, nil
 	}
-	if err != nil && !errors.Is(err, runtime.ErrNoEnvironment) {
+	if err != nil && !errors.Is(err, runtime.ErrNoInstance) {
 		return exit, err
 	}
-	return exit, v.kill(ctx)
+	return exit, inst.kill(ctx)
 }
 
-// within gives the runner a time to end.
-func (v *environment) within(ctx context.Context, grace time.Duration) (runtime.Exit, error) {
+// waitFor waits a limited time for the end of the runner.
+func (inst *instance) waitFor(ctx context.Context, grace time.Duration) (runtime.Exit, error) {
 	limit := time.NewTimer(grace)
 	defer limit.Stop()
-	ticker := time.NewTicker(lookAgain)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		exit, err := v.ended()
-		if !unended(err) {
+		exit, err := inst.exitIfEnded()
+		if !mayBeRunning(err) {
 			return exit, err
 		}
 		select {
 		case <-ticker.C:
 		case <-limit.C:
-			return v.ended()
+			return inst.exitIfEnded()
 		case <-ctx.Done():
 			return runtime.Exit{}, context.Cause(ctx)
 		}
 	}
 }
 
-// kill kills what belongs to the job until nothing does.
-func (v *environment) kill(ctx context.Context) error {
-	limit := time.NewTimer(killLimit)
+// kill kills the processes of the job until none is left.
+func (inst *instance) kill(ctx context.Context) error {
+	limit := time.NewTimer(killTimeout)
 	defer limit.Stop()
-	ticker := time.NewTicker(lookAgain)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		kin, err := v.kin()
-		if err != nil || len(kin) == 0 {
+		own, err := inst.processes()
+		if err != nil || len(own) == 0 {
 			return err
 		}
-		for _, p := range kin {
+		for _, p := range own {
 			p.kill()
 		}
 		select {
 		case <-ticker.C:
 		case <-limit.C:
-			return fmt.Errorf("processes that were killed do not end: %s", pids(kin))
+			return fmt.Errorf("killed processes do not end: %s", pidList(own))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// kin returns the processes that belong to the job and have not ended.
-func (v *environment) kin() ([]proc, error) {
-	all, err := everyone()
+// processes returns the processes of the job that have not ended.
+func (inst *instance) processes() ([]proc, error) {
+	// Find all processes, and the one with the id of the supervisor.
+	all, err := listProcesses()
 	if err != nil {
-		return nil, fmt.Errorf("look for the job's processes: %w", err)
+		return nil, fmt.Errorf("list the processes of the job: %w", err)
 	}
-	now, there, err := look(v.leader.PID)
+	now, exists, err := inspectProcess(inst.leader.PID)
 	if err != nil {
-		return nil, fmt.Errorf("look for the job's leader: %w", err)
+		return nil, fmt.Errorf("find the supervisor of the job: %w", err)
 	}
-	mark := marker + "=" + v.folder
-	var kin []proc
+
+	// Select those of its session, and those with the folder in their environment.
+	mark := markerVariable + "=" + inst.folder
+	var own []proc
 	for _, p := range all {
 		if p.ended || p.pid == os.Getpid() {
 			continue
 		}
-		ours := v.leader.leads(p, now, there)
+		ours := inst.leader.owns(p, now, exists)
 		if !ours {
-			if ours, err = p.carries(mark); err != nil {
-				return nil, fmt.Errorf("look for the job's processes: %w", err)
+			if ours, err = p.hasVariable(mark); err != nil {
+				return nil, fmt.Errorf("list the processes of the job: %w", err)
 			}
 		}
 		if ours {
-			kin = append(kin, p)
+			own = append(own, p)
 		}
 	}
-	return kin, nil
+	return own, nil
 }
 
-// reap takes the exit of an own child, which has ended, from the system. From
-// here on its process id may come back as somebody else's.
+// reap reaps a supervisor that is a child of this process and has ended. After that, its
+// process id may be reused.
 func (e *Executor) reap(id string) {
 	e.mu.Lock()
 	cmd := e.children[id]
 	delete(e.children, id)
 	e.mu.Unlock()
 	if cmd != nil {
-		_ = cmd.Wait() // how it ended stands in the folder
+		_ = cmd.Wait() // the exit code is in the folder
 	}
 }
 
-// old is where a folder goes on its way out.
-func (e *Executor) old(id string) string { return filepath.Join(e.folder, oldPrefix+id) }
+// removedPath returns the path to which a folder is renamed before its removal.
+func (e *Executor) removedPath(id string) string { return filepath.Join(e.folder, oldPrefix+id) }
 
-// clearOld clears what is on its way out, by this call or by an earlier one.
-func (e *Executor) clearOld(id string) error {
-	if !valid(id) {
+// removeRenamed removes a renamed folder, of this call or an earlier one.
+func (e *Executor) removeRenamed(id string) error {
+	if !isID(id) {
 		return nil
 	}
-	return clearAway(e.old(id))
+	return removeAll(e.removedPath(id))
 }
 
-func pids(all []proc) string {
+// pidList returns the process ids, separated by commas.
+func pidList(all []proc) string {
 	var text []string
 	for _, p := range all {
 		text = append(text, fmt.Sprint(p.pid))

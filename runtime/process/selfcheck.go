@@ -16,23 +16,23 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// jobPrograms are what the steps of the service use in every deployment: they fetch
-// the executor and the source, and run pulumi.
+// jobPrograms are used by the steps of the service in each deployment: they fetch the
+// executor and the source, and run pulumi.
 var jobPrograms = []string{"pulumi", "git", "curl"}
 
-// SelfChecks returns the checks of what jobs need on this machine. They make no
-// folder.
+// SelfChecks returns the checks of the things that jobs need on this machine. They create
+// no folder.
 func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
 	return []runtime.SelfCheck{
 		{Name: "process-runner", Run: func(context.Context) runtime.CheckResult {
-			runner, err := find(tuning.Place.WorkingDirectory)
+			runner, err := findRunner(tuning.Instance.WorkingDirectory)
 			return runtime.CheckError(err, runtime.CheckPassed("jobs are run by %s", runner))
 		}},
 		{Name: "process-shell", Run: func(context.Context) runtime.CheckResult {
-			return runtime.CheckError(checkShell(), runtime.CheckPassed("jobs have the shell %s", shell))
+			return runtime.CheckError(checkShell(), runtime.CheckPassed("jobs have the shell %s", shellPath))
 		}},
 		{Name: "process-folder", Run: func(context.Context) runtime.CheckResult {
-			folder, err := usableParent(options.Folder)
+			folder, err := checkParentUsable(options.Folder)
 			return runtime.CheckError(err, runtime.CheckPassed("jobs have their folders in %s", folder))
 		}},
 		{Name: "process-programs", Run: func(context.Context) runtime.CheckResult {
@@ -41,8 +41,8 @@ func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
 	}
 }
 
-// usableParent returns the folder for jobs, and why it could not be used or made.
-func usableParent(folder string) (string, error) {
+// checkParentUsable returns the folder for jobs, and why it cannot be used or created.
+func checkParentUsable(folder string) (string, error) {
 	folder, err := parentPath(folder)
 	if err != nil {
 		return folder, err
@@ -60,25 +60,26 @@ func usableParent(folder string) (string, error) {
 	return folder, checkWritable(folder)
 }
 
-// checkPrograms looks for the programs that jobs use on the PATH that jobs have.
+// checkPrograms checks that the PATH of jobs has the programs that jobs use.
 func checkPrograms(agent []string) runtime.CheckResult {
 	path := ""
-	for _, entry := range environ(agent, "") {
+	for _, entry := range jobEnviron(agent, "") {
 		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
 			path = value
 		}
 	}
-	there := func(program string) bool {
+	exists := func(program string) bool {
 		return slices.ContainsFunc(filepath.SplitList(path), func(folder string) bool {
 			file := filepath.Join(folder, program)
 			info, err := os.Stat(file)
 			return err == nil && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil
 		})
 	}
-	missing := slices.DeleteFunc(slices.Clone(jobPrograms), there)
+	missing := slices.DeleteFunc(slices.Clone(jobPrograms), exists)
 	if len(missing) == 0 {
 		return runtime.CheckPassed("jobs find %s on the PATH", strings.Join(jobPrograms, ", "))
 	}
 	return runtime.CheckWarned("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path).
-		WithCure("install what the steps of your deployments use, or start the agent with a PATH that has it")
+		WithCure("install the programs that the steps of your deployments use, " +
+			"or start the agent with a PATH that has them")
 }

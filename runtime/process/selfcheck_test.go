@@ -24,13 +24,13 @@ func TestSelfChecks(t *testing.T) {
 	results := func(t *testing.T, working, folder, path string) map[string]runtime.CheckResult {
 		t.Helper()
 		all := map[string]runtime.CheckResult{}
-		tuning := runtime.Tuning{Place: runtime.Place{WorkingDirectory: working}}
+		tuning := runtime.Tuning{Instance: runtime.InstanceSpec{WorkingDirectory: working}}
 		for _, c := range SelfChecks(Options{Folder: folder, Environ: []string{"PATH=" + path}}, tuning) {
 			all[c.Name] = c.Run(t.Context())
 		}
 		return all
 	}
-	t.Run("a machine that has all passes, and gets no folder", func(t *testing.T) {
+	t.Run("a machine with all requirements passes, and no folder is created", func(t *testing.T) {
 		above := t.TempDir()
 		folder := filepath.Join(above, "a", "jobs")
 		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder,
@@ -40,10 +40,10 @@ func TestSelfChecks(t *testing.T) {
 			}
 		}
 		if entries, err := os.ReadDir(above); err != nil || len(entries) > 0 {
-			t.Errorf("there is %v, %v", entries, err)
+			t.Errorf("the folder above contains %v (%v), want nothing", entries, err)
 		}
 	})
-	t.Run("a machine that lacks all", func(t *testing.T) {
+	t.Run("a machine without a runner, a usable folder and most programs", func(t *testing.T) {
 		file := filepath.Join(program(t, t.TempDir(), "file"), "file")
 		got := results(t, t.TempDir(), file, program(t, t.TempDir(), "git"))
 		for name, want := range map[string]struct {

@@ -10,39 +10,42 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Wait blocks until the runner has ended, also one that an earlier agent started.
-// The code of a runner that was killed together with its supervisor is -1, and so is
-// that of one whose files are damaged.
+// Wait blocks until the runner has ended. An earlier agent may have started it. The exit
+// code is -1 if it is lost: the supervisor was killed, the machine went down, or the files
+// are damaged.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
-	farewell, stop := e.await(id)
+	exits, stop := e.addWaiter(id)
 	defer stop()
-	var v *environment
-	ticker := time.NewTicker(lookAgain)
+	var inst *instance
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
+		// Return the exit from the file, or from Remove.
 		exit, err := runtime.Exit{}, error(nil)
-		if v == nil {
-			v, err = e.open(id)
+		if inst == nil {
+			inst, err = e.open(id)
 		}
 		if err == nil {
-			exit, err = v.ended()
+			exit, err = inst.exitIfEnded()
 		}
 		if err == nil {
 			return exit, nil
 		}
-		select { // what Remove has seen is better than what it has left
-		case exit := <-farewell:
+		select { // prefer the exit that Remove has read
+		case exit := <-exits:
 			return exit, nil
 		default:
 		}
+
+		// Return an error, or wait for the next check.
 		switch {
-		case mangled(err):
+		case isCorrupt(err):
 			return runtime.Exit{Code: unknownCode, Reason: err.Error()}, nil
 		case !errors.Is(err, errRunning):
 			return exit, err
 		}
 		select {
-		case exit := <-farewell:
+		case exit := <-exits:
 			return exit, nil
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -51,34 +54,34 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 }
 
-// await announces somebody who wants to hear from Remove how a job ended: the
-// exit code stands in the folder, and Remove takes that away.
-func (e *Executor) await(id string) (farewell <-chan runtime.Exit, stop func()) {
-	heard := make(chan runtime.Exit, 1)
+// addWaiter returns a channel on which Remove reports how the job ended, because it
+// removes the file with the exit code.
+func (e *Executor) addWaiter(id string) (exits <-chan runtime.Exit, stop func()) {
+	c := make(chan runtime.Exit, 1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.waiting[id] == nil {
-		e.waiting[id] = map[chan runtime.Exit]struct{}{}
+	if e.waiters[id] == nil {
+		e.waiters[id] = map[chan runtime.Exit]struct{}{}
 	}
-	e.waiting[id][heard] = struct{}{}
-	return heard, func() {
+	e.waiters[id][c] = struct{}{}
+	return c, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.waiting[id], heard)
-		if len(e.waiting[id]) == 0 {
-			delete(e.waiting, id)
+		delete(e.waiters[id], c)
+		if len(e.waiters[id]) == 0 {
+			delete(e.waiters, id)
 		}
 	}
 }
 
-// tell tells all who wait for a job how it ended.
-func (e *Executor) tell(id string, exit runtime.Exit) {
+// notifyWaiters reports to all calls of Wait how a job ended.
+func (e *Executor) notifyWaiters(id string, exit runtime.Exit) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for heard := range e.waiting[id] {
+	for c := range e.waiters[id] {
 		select {
-		case heard <- exit:
-		default: // it was told by another Remove
+		case c <- exit:
+		default: // another Remove has reported it
 		}
 	}
 }

@@ -11,18 +11,19 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what is taken out of one value.
+// Limits of the secrets that are extracted from one value.
 const (
-	maxContents = 200 // secrets
-	maxNesting  = 4   // JSON texts inside JSON texts
-	leastRandom = 24  // characters of a text that counts as random
+	maxContents = 200 // number of secrets
+	maxNesting  = 4   // depth of JSON texts inside JSON texts
+	minRandom   = 24  // shortest random text, in characters
 )
 
-// contents returns the secrets inside a secret value that is JSON or holds URLs,
-// because programs decode such a value and print its parts. In a JSON object a
-// string is secret if its key looks secret, if it has several lines, or if it looks
-// random. Others, such as a type, a project or an address, are not. An element of a
-// list counts like a string in the place of the list, and so does a number.
+// contents returns the secrets inside a secret value that is JSON or contains URLs,
+// because programs decode such a value and print its parts. A string in a JSON object is
+// secret if its key looks secret, if it has several lines, or if it looks random; a number,
+// if its key looks secret. Other strings, such as a type, a project or an address, are not.
+// An element of a list has the key of the list. At the top level of a JSON text, where
+// there is no key, a string and the elements of a list are secret.
 func contents(value string) []string {
 	f := finder{}
 	f.json(value, 0)
@@ -35,7 +36,7 @@ type finder struct {
 	found []string
 }
 
-// json looks into a text that may be JSON.
+// json collects the secrets of a text if it is a JSON document.
 func (f *finder) json(text string, depth int) {
 	text = strings.TrimSpace(text)
 	if depth >= maxNesting || text == "" || !strings.ContainsRune(`{["`, rune(text[0])) {
@@ -48,32 +49,33 @@ func (f *finder) json(text string, depth int) {
 		return
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return // more than one value is something else
+		return // more than one value: not a JSON document
 	}
 	f.walk(value, true, depth)
 }
 
-// walk looks at a value whose key looks secret, or does not.
-func (f *finder) walk(value any, telling bool, depth int) {
+// walk collects the secrets of a decoded value. SecretKey is true if the key of the value
+// looks secret, and at the top level of a JSON text.
+func (f *finder) walk(value any, secretKey bool, depth int) {
 	if len(f.found) >= maxContents {
 		return
 	}
 	switch value := value.(type) {
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			// A key such as "value" says nothing; what it belongs to does.
-			f.walk(value[key], looksSecret(underlined(key)) || key == "value" && telling, depth)
+			// "value" takes the classification of the key above it.
+			f.walk(value[key], looksSecret(snakeCase(key)) || key == "value" && secretKey, depth)
 		}
 	case []any:
 		for _, element := range value {
-			f.walk(element, telling, depth)
+			f.walk(element, secretKey, depth)
 		}
 	case json.Number:
-		if telling {
+		if secretKey {
 			f.found = append(f.found, value.String())
 		}
 	case string:
-		if telling || strings.Contains(strings.TrimSpace(value), "\n") || looksRandom(value) {
+		if secretKey || strings.Contains(strings.TrimSpace(value), "\n") || looksRandom(value) {
 			f.found = append(f.found, value)
 		}
 		f.found = append(f.found, passwords(value)...)
@@ -81,8 +83,8 @@ func (f *finder) walk(value any, telling bool, depth int) {
 	}
 }
 
-// underlined puts underlines between the words of a name in camel case.
-func underlined(name string) string {
+// snakeCase inserts underscores between the parts of a name in camel case.
+func snakeCase(name string) string {
 	var b strings.Builder
 	lower := false
 	for _, r := range name {
@@ -95,8 +97,9 @@ func underlined(name string) string {
 	return b.String()
 }
 
-// looksRandom reports whether a text is probably a token: one long word of small
-// and capital letters and digits that change more often than they do in names.
+// looksRandom reports whether a text is probably a token: at least minRandom letters, digits
+// and signs, with lower case, upper case and digits among them, and with at least two changes
+// of kind in five characters on average.
 func looksRandom(text string) bool {
 	const (
 		small = iota + 1
@@ -104,6 +107,8 @@ func looksRandom(text string) bool {
 		digit
 		sign
 	)
+
+	// Count the changes between the kinds of characters.
 	changes, last := 0, 0
 	var seen [sign + 1]bool
 	for i := range len(text) {
@@ -125,36 +130,41 @@ func looksRandom(text string) bool {
 		}
 		last = kind
 	}
-	return len(text) >= leastRandom && seen[small] && seen[capital] && seen[digit] && changes*5 >= len(text)*2
+	return len(text) >= minRandom && seen[small] && seen[capital] && seen[digit] && changes*5 >= len(text)*2
 }
 
-// passwords returns the passwords of the URLs in a text, as they are written and
-// as they are meant. One that is short or a common word is taken together with
-// the user before it. A user that looks random is a token and is taken too.
+// passwords returns the passwords of the URLs in a text, both percent-encoded and
+// decoded. A password that is shorter than minSecret, equals the user, or ends the text
+// before the "://" is returned together with its user, as "user:password@". A user that
+// looks random is a token and is returned too.
 func passwords(text string) []string {
 	var found []string
 	for {
-		before, rest, ok := strings.Cut(text, "://")
+		before, remaining, ok := strings.Cut(text, "://")
 		if !ok {
 			return found
 		}
-		text = rest
-		user, password, ok := login(rest)
+		text = remaining
+		user, password, ok := userinfo(remaining)
 		if !ok {
 			continue
 		}
+
+		// A user that looks random is a token.
 		if looksRandom(user) {
 			found = append(found, user)
 		}
 		if password == "" {
 			continue
 		}
+
+		// The password, encoded and decoded.
 		forms := []string{password}
 		if meant, err := url.PathUnescape(password); err == nil && meant != password {
 			forms = append(forms, meant)
 		}
 		for _, form := range forms {
-			if utf8.RuneCountInString(form) < leastSecret || form == user || strings.HasSuffix(before, form) {
+			if utf8.RuneCountInString(form) < minSecret || form == user || strings.HasSuffix(before, form) {
 				form = user + ":" + form + "@"
 			}
 			found = append(found, form)
@@ -162,16 +172,17 @@ func passwords(text string) []string {
 	}
 }
 
-// login returns the user and the password that a URL begins with behind its
-// scheme. A password may hold slashes that should have been escaped, unless what
-// stands before the first one is a port.
-func login(text string) (user, password string, ok bool) {
+// userinfo returns the user and the password at the beginning of a URL without its
+// scheme. If there is no @ before the first slash, the password may contain slashes and ends
+// at the last @. If the text before that slash has no colon, or only digits follow its colon,
+// it is a host with a port, and there is no password.
+func userinfo(text string) (user, password string, ok bool) {
 	if end := strings.IndexAny(text, "\" \t\r\n"); end >= 0 {
 		text = text[:end]
 	}
 	authority, _, path := strings.Cut(text, "/")
 	at := strings.LastIndexByte(authority, '@')
-	if at < 0 && path {
+	if at < 0 && path { // perhaps a slash in the password
 		_, port, colon := strings.Cut(authority, ":")
 		if !colon || strings.Trim(port, "0123456789") == "" {
 			return "", "", false

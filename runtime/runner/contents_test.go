@@ -12,12 +12,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// account is a service account's key as Google hands it out, with a made-up key.
+// account is the key file of a Google service account, with an invented key.
 const account = `{
   "type": "service_account",
   "project_id": "my-project-123456",
   "private_key_id": "0123456789abcdef0123456789abcdef01234567",
-  "private_key": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\nMzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu\nNMoSfm76oqFvAp8Gy0iz5sxjZmSnXyCdPEovGhLa0VzMaQ8s+CLOyS56YyCFGeJZ\n-----END PRIVATE KEY-----\n",
+  "private_key": "-----BEGIN PRIVATE KEY-----\n` +
+	`MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n` +
+	`MzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu\n` +
+	`NMoSfm76oqFvAp8Gy0iz5sxjZmSnXyCdPEovGhLa0VzMaQ8s+CLOyS56YyCFGeJZ\n` +
+	`-----END PRIVATE KEY-----\n",
   "client_email": "robot@my-project-123456.iam.gserviceaccount.com",
   "client_id": "123456789012345678901",
   "auth_uri": "https://accounts.google.com/o/oauth2/auth",
@@ -26,10 +30,10 @@ const account = `{
   "universe_domain": "googleapis.com"
 }`
 
-// redacted marks the secrets of a job whose steps have an environment.
+// redacted redacts the secrets of a job with the given environment.
 func redacted(t *testing.T, env environ, text string) string {
 	t.Helper()
-	h := &runtime.Handover{Token: "token-of-the-job"}
+	h := &runtime.Handoff{Token: "token-of-the-job"}
 	return newMatcher(patterns(secretsOf(h, &cloud.Definition{}, env))).redact(text)
 }
 
@@ -73,18 +77,21 @@ func TestSecretsOf(t *testing.T) {
 			env:    environ{"CLOUD_SECRET": string(nested)},
 			hidden: []string{key.Key, lines[2]}, shown: []string{"my-project-123456"},
 		},
-		"values of telling keys are hidden, others are not": {
-			env: environ{"AZURE_CREDENTIALS": `{"clientId":"7a1b0c6e-1111-2222-3333-444455556666","clientSecret":"hunter2-of-azure",
+		"values of keys that look secret are hidden, others are not": {
+			env: environ{"AZURE_CREDENTIALS": `{"clientId":"7a1b0c6e-1111-2222-3333-444455556666",
+				"clientSecret":"hunter2-of-azure",
 				"tenantId":"tenant-of-the-company","pin_token":1234567890,"secretName":"name-of-it",
 				"db":{"password":{"sensitive":true,"value":"hunter2-inside"}},
 				"tokens":["hunter2-first","hunter2-second"],"enabled":true,"none":null,"short_token":"abc"}`},
 			hidden: []string{"hunter2-of-azure", "1234567890", "hunter2-inside", "hunter2-first", "hunter2-second"},
 			shown: []string{
-				"7a1b0c6e-1111-2222-3333-444455556666", "tenant-of-the-company", "name-of-it", "sensitive", "abc", "true",
+				"7a1b0c6e-1111-2222-3333-444455556666", "tenant-of-the-company", "name-of-it",
+				"sensitive", "abc", "true",
 			},
 		},
 		"random text inside JSON is hidden under any key": {
-			env: environ{"APP_SECRET": `{"blob":"Zk8Qw2nV7xLr5TbYp0JdHs4GmA","cluster":"MyCompany-Production-Cluster-Europe1",
+			env: environ{"APP_SECRET": `{"blob":"Zk8Qw2nV7xLr5TbYp0JdHs4GmA",
+				"cluster":"MyCompany-Production-Cluster-Europe1",
 				"note":"see the README of my-app"}`},
 			hidden: []string{"Zk8Qw2nV7xLr5TbYp0JdHs4GmA"},
 			shown:  []string{"MyCompany-Production-Cluster-Europe1", "see the README of my-app"},
@@ -105,7 +112,7 @@ func TestSecretsOf(t *testing.T) {
 			env:    environ{"DATABASE_URL": "postgres://admin:hunter2pw@db.example.com:5432/app?sslmode=require"},
 			hidden: []string{"hunter2pw"}, shown: []string{"admin", "db.example.com:5432/app", "postgres"},
 		},
-		"password of a URL is hidden as it is typed and as it is meant": {
+		"password of a URL is hidden, percent-encoded and decoded": {
 			env:    environ{"AMQP": "amqp://me:p%40ss%2Fw0rd%21@queue/vhost"},
 			hidden: []string{"p%40ss%2Fw0rd%21", "p@ss/w0rd!"}, shown: []string{"queue/vhost"},
 		},
@@ -117,19 +124,21 @@ func TestSecretsOf(t *testing.T) {
 			env:    environ{"DSN": "postgres://admin:hun/ter2/pw@db.example.com/app"},
 			hidden: []string{"hun/ter2/pw"}, shown: []string{"db.example.com/app"},
 		},
-		"short password of a URL is hidden beside its user": {
+		"short password of a URL is hidden together with its user": {
 			env:    environ{"DATABASE_URL": "postgres://u:pass@h"},
 			hidden: []string{"u:pass@"}, shown: []string{"pass", "compass"},
 		},
-		"password that is the user's name is hidden beside it": {
+		"password that equals the user is hidden together with it": {
 			env:    environ{"DATABASE_URL": "postgres://postgres:postgres@localhost/app"},
 			hidden: []string{"postgres:postgres@"}, shown: []string{"postgres is ready"},
 		},
 		"token in the place of a user is hidden": {
-			env:    environ{"REMOTE": "git clone https://ghp_Zk8Qw2nV7xLr5TbYp0JdHs4GmA:x-oauth-basic@github.com/me/app.git"},
+			env: environ{
+				"REMOTE": "git clone https://ghp_Zk8Qw2nV7xLr5TbYp0JdHs4GmA:x-oauth-basic@github.com/me/app.git",
+			},
 			hidden: []string{"ghp_Zk8Qw2nV7xLr5TbYp0JdHs4GmA"}, shown: []string{"github.com/me/app.git"},
 		},
-		"each URL of a list is looked at": {
+		"passwords of all URLs of a list are hidden": {
 			env:    environ{"SERVERS": "nats://a:hunter2-a@one:4222,nats://b:hunter2-b@two:4222"},
 			hidden: []string{"hunter2-a", "hunter2-b"}, shown: []string{"one:4222", "two:4222"},
 		},

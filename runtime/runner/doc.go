@@ -1,52 +1,69 @@
-// Package runner knows how the steps of one job run, and how they are told to
-// the service. It is the inside of the program that stands in every job's
-// environment, so it stays small; it will never know how that environment was
-// made, nor what the scripts are for.
+// Package runner runs the steps of one job and reports them to the service. It is the
+// core of the program that runs in the instance of every job, so it stays small. It does
+// not depend on how the instance was created, or on the purpose of the scripts.
 //
 // # Order
 //
-// A step is told as running before its first line, and as succeeded or failed
-// after its last line was accepted; nothing is told of it afterwards. The first
-// step that fails ends the job. Step 0 is set-up: the agent has begun its log,
-// the runner ends it, and its script is run only when it is the only step.
+// The runner reports a step as running before the first line of its log, and as
+// succeeded or failed after the service has accepted the last line. It reports nothing
+// of the step afterwards. The first step that fails ends the job. Step 0 is set-up: the
+// agent begins its log, and the runner ends it. Its script runs only if the job has no
+// other step.
 //
 // # Output
 //
 //	pipe -> redactor -> splitter -> journal -> service
 //
-// Secrets are marked in the stream, before it is cut into lines, so that no
-// border of a read or of a line hides one. The journal is bounded: a service
-// that is slow slows the step down, and one that does not answer for
-// [stallLimit] costs the oldest lines, never the job.
+// Secrets are redacted in the stream before it is split into lines, so that a secret is
+// found across the borders of reads and lines. The journal is bounded: a slow service
+// slows the step down. A service that does not respond for [stallLimit] costs the oldest
+// lines, never the job.
 //
-// A step has ended when its shell has. What it left in the background may hold
-// the pipe: the runner listens until it is silent for [quiet], but for no more
-// than [lingerTime] or [lingerBytes], and from then on throws away what comes, so
-// that nobody dies of a broken pipe.
+// A step ends when its shell ends. Processes that it left in the background may keep the
+// pipe open: the runner reads on until the pipe is silent for [quietTime], and at most
+// for [maxLingerTime] or [maxLingerBytes]. After that it discards the output, so that
+// no process gets SIGPIPE.
 //
-// # Surroundings
+// # User and certificates
 //
-// An image was made for some user and for some certificates, and the job may have
-// others. What its user cannot write to is replaced by folders of the job's own
-// (the root, HOME, PULUMI_HOME), and what it must trust besides stands in a
-// bundle there that the usual variables name. What the job sets itself is left
-// alone, and all of it ends with the job.
+// The job may run as another user, and with other certificates, than its image was
+// built for. Folders that the user cannot write to (the root, HOME, PULUMI_HOME) are
+// replaced by folders of the job. If the handoff has certificates, the job gets a bundle
+// with them, and the usual variables name it. Variables that the job sets stay unchanged.
+// The folders and the bundle are removed when the job ends.
 //
-// # Ends
+// # End of a job
 //
-// The step's process group gets a TERM and, a grace later, a KILL: when a time
-// limit passes, when the agent asks to stop, and when the service no longer has
-// the job, which package cloud believes only of a repeated or confirmed answer. In
-// the last case nothing more is reported. Heartbeats go on until the end, also when
-// they are refused. A success and a failure that could not be reported have exit
-// codes of their own, so that the agent can report the true outcome.
+// A step is stopped in three cases: a time limit passes, the agent requests a stop, or the
+// service no longer has the job. Package cloud reports the third case only after a repeated
+// or confirmed response. The runner then reports no status, and sends the log as far as the
+// service accepts it. Heartbeats continue until the end, even if they are rejected.
 //
-// A runner that is asked to end cannot know who asks. Where the agent may know, as in a
-// cluster that evicts Pods, the runner reports that it has ended the step and waits a
-// moment before it reports the failure, and the agent adds the reason to the log.
+// A step is stopped in stages, so that pulumi releases the lock of its stack:
 //
-// Whatever may not end is bounded: a status is repeated for [statusPatience], the
-// lines of an ended step for [flushPatience] without progress, and everything
-// after the agent's request to stop for the grace and [farewellTime]. Progress is
-// written by a goroutine of its own, for which the end waits [progressFlush].
+//	SIGINT   to pulumi, once; otherwise to the programs that handle it (see interrupter)
+//	SIGTERM  to the process group, after the cancel grace period of the handoff
+//	SIGKILL  to the process group, after the grace period
+//
+// Without a terminal, no process is in the foreground for the system. Pulumi is found by
+// its name among the descendants of the shell. Shells get no SIGINT: their traps for SIGTERM
+// are executed when pulumi has ended. If no process handles SIGINT, SIGTERM follows at once.
+//
+// The program that calls [Run] translates signals of the agent to these stages. SIGINT starts
+// the first stage, which lasts until the agent sends SIGTERM, so a new value of
+// cancel_grace_period affects a running job. A first SIGTERM, which a container engine or a
+// kubelet sends, starts the first stage too. The stage then lasts as long as the handoff
+// allows. Each further SIGTERM ends a stage.
+//
+// The runner cannot know who requests a stop. It therefore reports to the agent that it has
+// stopped the step, and waits a moment before it reports the failure, so that the agent can
+// add the reason to the log: its own reason, or why the cluster evicts the Pod.
+//
+// A success and a failure that the runner could not report have their own exit codes, so
+// that the agent can report the true outcome.
+//
+// Every wait is bounded: a status is retried for [statusTimeout], the lines of an ended
+// step for [flushTimeout] without progress, and all calls after a stop request for the
+// grace period and [finalReportTimeout]. A separate goroutine writes the progress, and
+// the runner waits [progressFlush] for it at the end.
 package runner

@@ -17,47 +17,171 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// forever is a script that goes on until it gets a signal that it heeds.
+// forever is a script that does not end by itself. Its shell runs a trap at once, because it
+// blocks in wait and not in sleep.
 const forever = `while :; do sleep 1 & wait $!; done`
 
-func TestAStepThatTakesTooLongIsAskedToEnd(t *testing.T) {
-	definition := steps(`trap 'echo asked to end; exit 0' TERM; echo begun; `+forever, "echo never")
-	definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
-	w := newWorld(t, definition)
-	w.run(runtime.CodeFailed)
-	w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
-	w.wantLog(1, "begun\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
-}
+func TestRunEnd(t *testing.T) {
+	t.Parallel()
+	t.Run("step that exceeds its time limit is terminated", func(t *testing.T) {
+		definition := steps(`trap 'echo asked to end; exit 0' TERM; echo begun; `+forever, "echo never")
+		definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
+		w := newFixture(t, definition)
+		w.run(runtime.CodeFailed)
+		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
+		w.wantLog(1, "begun\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
+	})
 
-func TestAJobThatTakesTooLongIsAskedToEnd(t *testing.T) {
-	definition := steps("echo quick", "echo begun; sleep 600")
-	definition.Timeout = cloud.Duration(500 * time.Millisecond)
-	w := newWorld(t, definition)
-	w.run(runtime.CodeFailed)
-	w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
-	w.wantLog(2, "begun\nError: the job took longer than its time limit of 500ms and was stopped\n")
-}
+	t.Run("job that exceeds its time limit is terminated", func(t *testing.T) {
+		definition := steps("echo quick", "echo begun; sleep 600")
+		definition.Timeout = cloud.Duration(500 * time.Millisecond)
+		w := newFixture(t, definition)
+		w.run(runtime.CodeFailed)
+		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
+		w.wantLog(2, "begun\nError: the job took longer than its time limit of 500ms and was stopped\n")
+	})
 
-func TestTheWholeProcessGroupIsAskedAndThenKilled(t *testing.T) {
-	definition := steps(`
+	t.Run("whole process group gets TERM and after the grace period KILL", func(t *testing.T) {
+		definition := steps(`
 		sh -c 'trap "echo child was asked; exit 0" TERM; ` + forever + `' &
 		sh -c 'trap "" TERM; echo $$ > stubborn; ` + forever + `' &
 		trap 'echo parent was asked; exit 0' TERM
 		while [ ! -s stubborn ]; do sleep 0.01; done
 		echo begun; ` + forever)
-	definition.Steps[1].Timeout = cloud.Duration(time.Second)
-	w := newWorld(t, definition)
-	w.handover.Grace = 0.5
-	begin := time.Now()
-	w.run(runtime.CodeFailed)
-	if took := time.Since(begin); took < 1500*time.Millisecond || took > 10*time.Second {
-		t.Errorf("it took %s, want the limit of 1s and the grace of 0.5s", took)
-	}
-	w.wantLog(1, "begun\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
-	wantDead(t, filepath.Join(w.handover.Root, "stubborn"))
+		definition.Steps[1].Timeout = cloud.Duration(time.Second)
+		w := newFixture(t, definition)
+		w.handoff.Grace = 0.5
+		begin := time.Now()
+		w.run(runtime.CodeFailed)
+		if took := time.Since(begin); took < 1500*time.Millisecond || took > 10*time.Second {
+			t.Errorf("it took %s, want the limit of 1s and the grace of 0.5s", took)
+		}
+		w.wantLog(1, "begun\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
+		wantDead(t, filepath.Join(w.handoff.Root, "stubborn"))
+	})
+
+	t.Run("output of children is kept after the shell has ended", func(t *testing.T) {
+		definition := steps(
+			`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; ` + forever + `' & echo begun; ` + forever)
+		definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
+		w := newFixture(t, definition)
+		w.run(runtime.CodeFailed)
+		w.wantLog(1, "begun\n", "tidied up\n", "Error: the step took longer")
+	})
+
+	t.Run("stop request of the agent fails the job", func(t *testing.T) {
+		w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			w.awaitLog(1, "\nbegun\n")
+			stop()
+		}()
+		w.runIn(ctx, runtime.CodeFailed)
+		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
+		w.wantLog(1, "begun\nunlocking\nError: the job was stopped by a signal to its runner\n")
+	})
+
+	t.Run("forced stop kills the step immediately", func(t *testing.T) {
+		w := newFixture(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo begun; `+forever))
+		ctx, stop := context.WithCancel(t.Context())
+		forceStop := make(chan struct{})
+		w.options.ForceStop = forceStop
+		go func() {
+			w.awaitLog(1, "\nbegun\n")
+			stop()
+			w.awaitLog(1, "\nnot yet\n")
+			close(forceStop)
+		}()
+		begin := time.Now()
+		w.runIn(ctx, runtime.CodeFailed)
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("it took %s, want at most 10s", took)
+		}
+		w.wantLog(1, "begun\nnot yet\nError: the job was stopped by a signal to its runner\n")
+		wantDead(t, filepath.Join(w.handoff.Root, "id"))
+	})
+
+	t.Run("job that was stopped before it began runs no step", func(t *testing.T) {
+		w := newFixture(t, steps("echo it ran > ran"))
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		w.runIn(ctx, runtime.CodeFailed)
+		w.wantSteps(runtime.Succeeded, runtime.Failed)
+		w.wantLog(1, "Error: the job was stopped by a signal to its runner\n")
+		if _, err := os.Stat(filepath.Join(w.handoff.Root, "ran")); err == nil {
+			t.Error("the step was run")
+		}
+	})
+
+	t.Run("reason of a failure is the last line of the log", func(t *testing.T) {
+		const memory = ", which often means that memory ran out\n"
+		for script, want := range map[string]string{
+			"kill -9 $$":                  "Error: the script was killed by signal 9 (killed)" + memory,
+			"kill -11 $$":                 "Error: the script was killed by signal 11 (segmentation fault)\n",
+			"sh -c 'kill -9 $$'; exit $?": "Error: the script ended with exit code 137" + memory,
+			"no-such-program":             "Error: the script ended with exit code 127\n",
+		} {
+			w := newFixture(t, steps("echo begun\n"+script))
+			w.run(runtime.CodeFailed)
+			w.wantLog(1, "begun\n", want)
+			if !strings.HasSuffix(w.record().Text(1), want) {
+				t.Errorf("the last line of %q is not the reason:\n%s", script, w.record().Text(1))
+			}
+		}
+	})
+
+	t.Run("background processes do not delay the end of a step", func(t *testing.T) {
+		for name, background := range map[string]string{
+			"silent":    "sleep 600 &",
+			"talkative": "(while :; do echo still here; sleep 0.02; done) &",
+			"flooding":  "yes 'flood flood flood flood flood flood' &",
+		} {
+			t.Run(name, func(t *testing.T) {
+				w := newFixture(t, steps(background+"\necho $! > id\necho done",
+					"kill -0 $(cat id) && echo it runs; kill -9 $(cat id)"))
+				begin := time.Now()
+				w.run(runtime.CodeSucceeded)
+				if took := time.Since(begin); took > 10*time.Second {
+					t.Errorf("it took %s, want at most 10s", took)
+				}
+				w.wantLog(1, "done\n")
+				w.wantLog(2, "it runs\n")
+			})
+		}
+	})
+
+	t.Run("all output that precedes the end of the shell arrives", func(t *testing.T) {
+		// The shell ends while the pipe is full and another process keeps it open.
+		w := newFixture(t, steps(
+			"sleep 600 & echo $! > id\nhead -c 60000 /dev/zero | tr '\\0' '\\n'; echo last", "kill $(cat id)"))
+		w.run(runtime.CodeSucceeded)
+		if lines := len(w.record().Steps[1].Lines); lines != 60_003 {
+			t.Errorf("%d lines have arrived, want 60003", lines)
+		}
+		w.wantLog(1, "\nlast\n")
+	})
+
+	t.Run("job ends although the agent does not read its progress", func(t *testing.T) {
+		w := newFixture(t, steps("echo one", "echo two"))
+		out, agent := net.Pipe()
+		w.options.Progress = out
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.run(runtime.CodeSucceeded)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			t.Error("the runner waits for the agent")
+			_ = agent.Close()
+			<-ended
+		}
+		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	})
 }
 
-// wantDead checks that the process whose id a file holds is no more.
+// wantDead checks that the process whose id is in a file has ended.
 func wantDead(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -77,36 +201,23 @@ func wantDead(t *testing.T, file string) {
 	t.Errorf("process %d still runs", pid)
 }
 
-func TestAStepLeadersQuickEndDoesNotCutItsChildrensLastWords(t *testing.T) {
-	definition := steps(`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; ` + forever + `' & echo begun; ` + forever)
-	definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
-	w := newWorld(t, definition)
-	w.run(runtime.CodeFailed)
-	w.wantLog(1, "begun\n", "tidied up\n", "Error: the step took longer")
-}
-
-func TestAnAgentsRequestToStopIsToldAndReported(t *testing.T) {
-	w := newWorld(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		w.begun(1, "\nbegun\n")
-		stop()
-	}()
-	w.runIn(ctx, runtime.CodeFailed)
-	w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
-	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by the agent\n")
-}
-
+// TestYield checks that a stopped runner reports that in its progress and then waits, so that
+// the agent can log the reason before the runner reports the failure.
 func TestYield(t *testing.T) {
-	w := newWorld(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
-	w.handover.Yield = runtime.Seconds(0.3)
+	w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
+	w.handoff.Yield = runtime.Seconds(0.3)
 	ctx, stop := context.WithCancel(t.Context())
+	var stopped time.Time
 	go func() {
-		w.begun(1, "\nbegun\n")
+		w.awaitLog(1, "\nbegun\n")
+		stopped = time.Now()
 		stop()
 	}()
 	w.runIn(ctx, runtime.CodeFailed)
-	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by the agent")
+	if took := time.Since(stopped); took < w.handoff.Yield.Duration() {
+		t.Errorf("the runner ended %s after the stop request, want at least %s", took, w.handoff.Yield.Duration())
+	}
+	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by a signal to its runner")
 	lines := strings.Count(w.record().Text(1), "\n")
 	want := fmt.Sprintf(`{"step":1,"lines":%d,"status":"running","stopped":true}`, lines)
 	if !strings.Contains(w.progress.String(), want) {
@@ -114,147 +225,53 @@ func TestYield(t *testing.T) {
 	}
 }
 
-func TestAnAgentInAHurryKillsAtOnce(t *testing.T) {
-	w := newWorld(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo begun; `+forever))
-	ctx, stop := context.WithCancel(t.Context())
-	hurry := make(chan struct{})
-	w.options.Hurry = hurry
-	go func() {
-		w.begun(1, "\nbegun\n")
-		stop()
-		w.begun(1, "\nnot yet\n")
-		close(hurry)
-	}()
-	begin := time.Now()
-	w.runIn(ctx, runtime.CodeFailed)
-	if took := time.Since(begin); took > 10*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	w.wantLog(1, "begun\nnot yet\nError: the job was stopped by the agent\n")
-	wantDead(t, filepath.Join(w.handover.Root, "id"))
-}
-
-func TestAJobThatWasStoppedBeforeItBeganRunsNothing(t *testing.T) {
-	w := newWorld(t, steps("echo it ran > ran"))
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	w.runIn(ctx, runtime.CodeFailed)
-	w.wantSteps(runtime.Succeeded, runtime.Failed)
-	w.wantLog(1, "Error: the job was stopped by the agent\n")
-	if _, err := os.Stat(filepath.Join(w.handover.Root, "ran")); err == nil {
-		t.Error("the step was run")
-	}
-}
-
-func TestADeathBySignalIsNamed(t *testing.T) {
-	for script, want := range map[string]string{
-		"kill -9 $$":                  "Error: the script was killed by signal 9 (killed), which is what happens when memory runs out\n",
-		"kill -11 $$":                 "Error: the script was killed by signal 11 (segmentation fault)\n",
-		"sh -c 'kill -9 $$'; exit $?": "Error: the script ended with exit code 137, which is what happens when memory runs out\n",
-		"no-such-program":             "Error: the script ended with exit code 127\n",
-	} {
-		w := newWorld(t, steps("echo begun\n"+script))
-		w.run(runtime.CodeFailed)
-		w.wantLog(1, "begun\n", want)
-		if !strings.HasSuffix(w.record().Text(1), want) {
-			t.Errorf("the last line of %q is not the reason:\n%s", script, w.record().Text(1))
-		}
-	}
-}
-
-func TestWhatIsLeftInTheBackgroundDoesNotHoldTheStep(t *testing.T) {
-	for name, background := range map[string]string{
-		"silent":    "sleep 600 &",
-		"talkative": "(while :; do echo still here; sleep 0.02; done) &",
-		"flooding":  "yes 'flood flood flood flood flood flood' &",
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, steps(background+"\necho $! > id\necho done", "kill -0 $(cat id) && echo it lives; kill -9 $(cat id)"))
-			begin := time.Now()
-			w.run(runtime.CodeSucceeded)
-			if took := time.Since(begin); took > 10*time.Second {
-				t.Errorf("it took %s", took)
-			}
-			w.wantLog(1, "done\n")
-			w.wantLog(2, "it lives\n")
-		})
-	}
-}
-
-func TestNothingWrittenBeforeTheEndIsMissed(t *testing.T) {
-	// The shell ends while the pipe is full and something holds it.
-	w := newWorld(t, steps("sleep 600 & echo $! > id\nhead -c 60000 /dev/zero | tr '\\0' '\\n'; echo last", "kill $(cat id)"))
-	w.run(runtime.CodeSucceeded)
-	if lines := len(w.record().Steps[1].Lines); lines != 60_003 {
-		t.Errorf("%d lines have arrived", lines)
-	}
-	w.wantLog(1, "\nlast\n")
-}
-
-func TestAJobThatIsGoneIsStoppedAndNotReported(t *testing.T) {
-	for _, status := range []int{404, 409, 410, 412, 401} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			t.Parallel() // some are believed after half a minute
-			gate := &gate{}
-			w := newWorld(t, steps(`trap 'echo asked > asked; exit 0' TERM
+func TestRunGone(t *testing.T) {
+	t.Parallel()
+	t.Run("job whose calls the service refuses is stopped and not reported", func(t *testing.T) {
+		for _, status := range []int{404, 409, 410, 412, 401} {
+			t.Run(strconv.Itoa(status), func(t *testing.T) {
+				t.Parallel() // some rejections are confirmed after half a minute
+				gate := &gate{}
+				w := newFixture(t, steps(`trap 'echo asked > asked; exit 0' TERM
 				echo begun
 				while [ ! -e speak ]; do sleep 0.02; done
 				echo this line meets the refusal
 				`+forever, "echo never"), gate.filter)
-			go func() {
-				w.begun(1, "\nbegun\n")
-				gate.refuse(status)
-				if err := os.WriteFile(filepath.Join(w.handover.Root, "speak"), nil, 0o600); err != nil {
-					t.Error(err)
+				go func() {
+					w.awaitLog(1, "\nbegun\n")
+					gate.refuse(status)
+					if err := os.WriteFile(filepath.Join(w.handoff.Root, "speak"), nil, 0o600); err != nil {
+						t.Error(err)
+					}
+				}()
+				w.run(runtime.CodeGone)
+				w.wantSteps(runtime.Succeeded, runtime.Running, runtime.NotStarted)
+				if _, err := os.Stat(filepath.Join(w.handoff.Root, "asked")); err != nil {
+					t.Error("the step got no SIGTERM")
 				}
-			}()
-			w.run(runtime.CodeGone)
-			w.wantSteps(runtime.Succeeded, runtime.Running, runtime.NotStarted)
-			if _, err := os.Stat(filepath.Join(w.handover.Root, "asked")); err != nil {
-				t.Error("the step was not asked to end")
-			}
-			calls := gate.refused()
-			switch final := status == 409 || status == 410; {
-			case final && calls != 2:
-				t.Errorf("the service was asked %d times, want the lines and the heartbeat that confirms the refusal", calls)
-			case !final && (calls < 3 || calls > 20):
-				t.Errorf("the service was asked %d times until the refusal was believed", calls)
-			}
-		})
-	}
-}
-
-func TestARefusalAfterARequestToStopEndsTheJobQuietly(t *testing.T) {
-	t.Parallel() // the refusal is believed after half a minute
-	gate := &gate{}
-	w := newWorld(t, steps("echo begun; "+forever), gate.filter)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		w.begun(1, "\nbegun\n")
-		gate.refuse(400)
-		stop()
-	}()
-	w.runIn(ctx, runtime.CodeGone)
-	w.wantSteps(runtime.Succeeded, runtime.Running)
-}
-
-func TestRun(t *testing.T) {
-	t.Run("job ends although the agent does not read its progress", func(t *testing.T) {
-		w := newWorld(t, steps("echo one", "echo two"))
-		out, agent := net.Pipe()
-		w.options.Progress = out
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			w.run(runtime.CodeSucceeded)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(30 * time.Second):
-			t.Error("the runner waits for its agent")
-			_ = agent.Close()
-			<-ended
+				calls := gate.refused()
+				switch final := status == 409 || status == 410; {
+				case final && calls != 2:
+					t.Errorf("the service got %d calls, want two: the refused lines, "+
+						"and the heartbeat that confirms the refusal", calls)
+				case !final && (calls < 3 || calls > 20):
+					t.Errorf("the service got %d calls until the refusal was accepted", calls)
+				}
+			})
 		}
-		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	})
+
+	t.Run("rejection after a stop request ends the job without a report", func(t *testing.T) {
+		t.Parallel() // the rejection is confirmed after half a minute
+		gate := &gate{}
+		w := newFixture(t, steps("echo begun; "+forever), gate.filter)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			w.awaitLog(1, "\nbegun\n")
+			gate.refuse(400)
+			stop()
+		}()
+		w.runIn(ctx, runtime.CodeGone)
+		w.wantSteps(runtime.Succeeded, runtime.Running)
 	})
 }

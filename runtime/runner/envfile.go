@@ -10,19 +10,20 @@ import (
 	"syscall"
 )
 
-// maxEnvFile limits what is read of PULUMI_ENV, in bytes: programs cannot be
-// given more anyway.
+// maxEnvFile is the largest size of PULUMI_ENV in bytes. Programs cannot receive a larger
+// environment.
 const maxEnvFile = 1 << 20
 
-// envFile is the file by which steps set variables for the steps after them:
-// lines of NAME=VALUE, which Pulumi documents as PULUMI_ENV.
+// envFile is the file through which steps set variables for later steps: lines of
+// NAME=VALUE. Pulumi documents it as PULUMI_ENV.
 type envFile struct {
-	path string
-	seen string // its content when it was last loaded
+	path   string
+	loaded string // content at the last load
 }
 
-// newEnvFile finds a place for the file: the one that the job names, the
-// documented one in the job's root, or one of our own.
+// newEnvFile creates the file at the first path that is writable: the one that the job
+// names, the documented one in the root of the job, or one in the private folder of the
+// runner.
 func newEnvFile(named, root, private string) (*envFile, error) {
 	var errs []error
 	for _, path := range []string{named, filepath.Join(root, "PULUMI_ENV"), filepath.Join(private, "PULUMI_ENV")} {
@@ -36,33 +37,35 @@ func newEnvFile(named, root, private string) (*envFile, error) {
 		}
 		return &envFile{path: path}, file.Close()
 	}
-	return nil, fmt.Errorf("make a file for PULUMI_ENV: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("create a file for PULUMI_ENV: %w", errors.Join(errs...))
 }
 
-// load reads the file if a step has changed it, sets its variables in env, and
-// returns what is to be said about it.
-func (f *envFile) load(env environ) (says []string) {
+// load reads the file. If its content is not blank and differs from that at the last load, it
+// sets the variables in env, except rootVariable and envFileVariable. It returns messages for
+// the log.
+func (f *envFile) load(env environ) (messages []string) {
 	text, err := f.read()
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return []string{fmt.Sprintf("Warning: PULUMI_ENV is not read: %v", err)}
-	case text == f.seen || strings.TrimSpace(text) == "":
+		return []string{fmt.Sprintf("Warning: cannot read PULUMI_ENV: %v", err)}
+	case text == f.loaded || strings.TrimSpace(text) == "":
 		return nil
 	}
-	f.seen = text
+	f.loaded = text
 	variables, problems := parseEnvFile(text)
-	says = append([]string{"Loading PULUMI_ENV from " + f.path}, problems...)
+	messages = append([]string{"Loading PULUMI_ENV from " + f.path}, problems...)
 	for _, v := range variables {
 		if v.name != rootVariable && v.name != envFileVariable {
 			env[v.name] = v.value
 		}
 	}
-	return says
+	return messages
 }
 
-// read reads a file that a step may have replaced by anything.
+// read returns the content of the file. A step may have replaced the file by a folder, a
+// pipe or a device.
 func (f *envFile) read() (string, error) {
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -89,12 +92,13 @@ func (f *envFile) read() (string, error) {
 // variable is one entry of the file.
 type variable struct{ name, value string }
 
-// maxEnvProblems limits what is said about one file.
+// maxEnvProblems is the largest number of problems that are logged for one file.
 const maxEnvProblems = 10
 
-// parseEnvFile reads lines of NAME=VALUE. A value is everything behind the first
-// equals sign, as it stands. Empty lines and lines that start with # are
-// nothing. Problems name lines by number, since what stands there may be secret.
+// parseEnvFile parses lines of NAME=VALUE, which may end in CRLF. The value is the text after
+// the first equals sign, unchanged. Blank lines and comments are skipped: a comment starts
+// with #, also after white space. Problems contain line numbers and not the lines, which may
+// be secret.
 func parseEnvFile(text string) (variables []variable, problems []string) {
 	number, bad := 0, 0
 	for line := range strings.Lines(text) {
@@ -104,7 +108,7 @@ func parseEnvFile(text string) (variables []variable, problems []string) {
 			continue
 		}
 		name, value, found := strings.Cut(line, "=")
-		reason := unfit(name, value)
+		reason := variableProblem(name, value)
 		if !found || strings.ContainsAny(name, " \t\r\v\f\"'`$") {
 			reason = "it is not of the form NAME=VALUE"
 		}

@@ -13,19 +13,21 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// gate lets calls through until it is told to refuse them.
+// gate passes calls on until refuse is called.
 type gate struct {
 	mu     sync.Mutex
 	status int
 	count  int
 }
 
+// refuse makes the gate answer all later calls with this status.
 func (g *gate) refuse(status int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.status = status
 }
 
+// refused returns the number of refused calls.
 func (g *gate) refused() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,7 +51,7 @@ func (g *gate) filter(next http.Handler) http.Handler {
 	})
 }
 
-// every lets fault answer every n-th call, the first included.
+// every calls fault instead of the service for every n-th call, including the first.
 func every(n int64, fault http.HandlerFunc) func(http.Handler) http.Handler {
 	var calls atomic.Int64
 	return func(next http.Handler) http.Handler {
@@ -63,7 +65,7 @@ func every(n int64, fault http.HandlerFunc) func(http.Handler) http.Handler {
 	}
 }
 
-// reset breaks the connection instead of answering.
+// reset resets the connection instead of sending a response.
 func reset(w http.ResponseWriter, _ *http.Request) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -75,7 +77,7 @@ func reset(w http.ResponseWriter, _ *http.Request) {
 	_ = conn.Close()
 }
 
-// lost lets the service take the call and loses the answer.
+// lost passes calls on and loses some of the responses.
 func lost(next http.Handler) func(http.Handler) http.Handler {
 	return every(3, func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(discard{}, r)
@@ -89,101 +91,108 @@ func (discard) Header() http.Header            { return http.Header{} }
 func (discard) Write(text []byte) (int, error) { return len(text), nil }
 func (discard) WriteHeader(int)                {}
 
-func TestAJobSurvivesAServiceThatFailsNowAndThen(t *testing.T) {
-	for name, filter := range map[string]func(http.Handler) http.Handler{
-		"500":         every(3, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }),
-		"429":         every(3, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Retry-After", "0"); w.WriteHeader(429) }),
-		"resets":      every(3, reset),
-		"lost answer": func(next http.Handler) http.Handler { return lost(next)(next) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, steps("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.3; done", "exit 5"), filter)
-			w.strict = true
-			w.run(runtime.CodeFailed)
-			w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
-			want := "\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\n"
-			if got := w.record().Text(1); !strings.HasSuffix(got, want) {
-				t.Errorf("the log is\n%s", got)
-			}
-		})
-	}
-}
-
-func TestAServiceThatWantsNoContentTypeGetsNone(t *testing.T) {
-	for name, c := range map[string]struct{ refuse func(contentType string) bool }{
-		"none": {func(contentType string) bool { return contentType != "" }},
-		"JSON": {func(contentType string) bool { return contentType != "application/json" }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var refusals atomic.Int64
-			w := newWorld(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if c.refuse(r.Header.Get("Content-Type")) {
-						refusals.Add(1)
-						w.WriteHeader(http.StatusUnsupportedMediaType)
-						return
-					}
-					next.ServeHTTP(w, r)
-				})
-			})
-			w.run(runtime.CodeSucceeded)
-			w.wantLog(2, "two\n")
-			if n := refusals.Load(); n > 2 { // heartbeat and log begin at the same time
-				t.Errorf("%d calls were refused; the choice is not remembered", n)
-			}
-		})
-	}
-}
-
-func TestAServiceWithoutHeartbeatsIsServedAllTheSame(t *testing.T) {
-	w := newWorld(t, steps("echo one; sleep 0.3"), func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.HasSuffix(r.URL.Path, "/heartbeat") {
-				http.NotFound(w, r)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	})
-	w.run(runtime.CodeSucceeded)
-	w.wantLog(1, "one\n")
-}
-
-func TestLogTroubleFailsNoJob(t *testing.T) {
-	t.Parallel() // the refusal is believed after half a minute
-	w := newWorld(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.HasSuffix(r.URL.Path, "/logs") {
-				http.Error(w, "no room for logs", http.StatusForbidden)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	})
-	w.run(runtime.CodeSucceeded)
-	w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
-}
-
-func TestAHangingCallHoldsOnlyItself(t *testing.T) {
-	release := make(chan struct{})
-	var once sync.Once
-	w := newWorld(t, steps("echo one"), func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.HasSuffix(r.URL.Path, "/heartbeat") {
-				select {
-				case <-release:
-				case <-r.Context().Done():
+func TestRunServiceFaults(t *testing.T) {
+	t.Parallel()
+	t.Run("occasional errors of the service do not fail the job", func(t *testing.T) {
+		for name, filter := range map[string]func(http.Handler) http.Handler{
+			"500": every(3, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }),
+			"429": every(3, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", "0")
+				w.WriteHeader(429)
+			}),
+			"resets":      every(3, reset),
+			"lost answer": func(next http.Handler) http.Handler { return lost(next)(next) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				definition := steps("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.3; done", "exit 5")
+				w := newFixture(t, definition, filter)
+				w.strict = true
+				w.run(runtime.CodeFailed)
+				w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
+				want := "\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\n"
+				if got := w.record().Text(1); !strings.HasSuffix(got, want) {
+					t.Errorf("the log is\n%s", got)
 				}
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
+			})
+		}
 	})
-	t.Cleanup(func() { once.Do(func() { close(release) }) })
-	begin := time.Now()
-	w.run(runtime.CodeSucceeded)
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("a heartbeat without an answer held the job for %s", took)
-	}
+
+	t.Run("content type that the service accepts is remembered", func(t *testing.T) {
+		for name, c := range map[string]struct{ refuse func(contentType string) bool }{
+			"none": {func(contentType string) bool { return contentType != "" }},
+			"JSON": {func(contentType string) bool { return contentType != "application/json" }},
+		} {
+			t.Run(name, func(t *testing.T) {
+				var refusals atomic.Int64
+				w := newFixture(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if c.refuse(r.Header.Get("Content-Type")) {
+							refusals.Add(1)
+							w.WriteHeader(http.StatusUnsupportedMediaType)
+							return
+						}
+						next.ServeHTTP(w, r)
+					})
+				})
+				w.run(runtime.CodeSucceeded)
+				w.wantLog(2, "two\n")
+				if n := refusals.Load(); n > 2 { // heartbeat and log begin at the same time
+					t.Errorf("%d calls were refused; the choice is not remembered", n)
+				}
+			})
+		}
+	})
+
+	t.Run("service without heartbeats", func(t *testing.T) {
+		w := newFixture(t, steps("echo one; sleep 0.3"), func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+					http.NotFound(w, r)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		w.run(runtime.CodeSucceeded)
+		w.wantLog(1, "one\n")
+	})
+
+	t.Run("rejected logs do not fail the job", func(t *testing.T) {
+		t.Parallel() // the rejection is confirmed after half a minute
+		w := newFixture(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/logs") {
+					http.Error(w, "no room for logs", http.StatusForbidden)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		w.run(runtime.CodeSucceeded)
+		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	})
+
+	t.Run("heartbeat without a response does not delay the job", func(t *testing.T) {
+		release := make(chan struct{})
+		var once sync.Once
+		w := newFixture(t, steps("echo one"), func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+					select {
+					case <-release:
+					case <-r.Context().Done():
+					}
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		t.Cleanup(func() { once.Do(func() { close(release) }) })
+		begin := time.Now()
+		w.run(runtime.CodeSucceeded)
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("a heartbeat without a response delayed the job: it took %s, want at most 5s", took)
+		}
+	})
 }

@@ -11,40 +11,39 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// beatInterval is the time between two heartbeats, a small part of
-// [runtime.HeartbeatLimit].
-const beatInterval = 30 * time.Second
-
-// beat sends heartbeats, the first at once, until ctx ends, also after refusals: a
-// service that has no such call now may have it in a minute. A refusal that
-// is believed, of a call that has worked before, calls gone.
-func beat(ctx context.Context, jobs *cloud.Jobs, gone func(error), log *slog.Logger) {
-	ticker := time.NewTicker(beatInterval)
+// sendHeartbeats sends heartbeats until ctx ends, the first immediately. It continues
+// after a rejection, because a service that does not have the call now may have it after
+// an upgrade. It calls gone when the service no longer has the job.
+func sendHeartbeats(ctx context.Context, jobs *cloud.Jobs, gone func(error), log *slog.Logger) {
+	ticker := time.NewTicker(runtime.HeartbeatInterval)
 	defer ticker.Stop()
-	known := false // that the service has the call
+	supported := false // whether the service has the call
 	failing := false
 	for {
-		once, cancel := context.WithTimeout(ctx, beatInterval)
-		err := jobs.Heartbeat(once)
+		// Send one heartbeat.
+		callCtx, cancel := context.WithTimeout(ctx, runtime.HeartbeatInterval)
+		err := jobs.Heartbeat(callCtx)
 		cancel()
 		switch {
 		case err == nil:
 			if failing {
 				log.Info("heartbeat accepted again")
 			}
-			known, failing = true, false
+			supported, failing = true, false
 		case ctx.Err() != nil:
 			return
-		case isGone(err, known):
+		case isGone(err, supported):
 			gone(err)
 		default:
 			level := slog.LevelDebug
 			if !failing {
 				level = slog.LevelWarn
 			}
-			log.Log(ctx, level, "heartbeat failed", "error", err, "retry_in", beatInterval)
+			log.Log(ctx, level, "heartbeat failed", "error", err, "retry_in", runtime.HeartbeatInterval)
 			failing = true
 		}
+
+		// Wait for the next one.
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -53,13 +52,13 @@ func beat(ctx context.Context, jobs *cloud.Jobs, gone func(error), log *slog.Log
 	}
 }
 
-// isGone reports whether a believed refusal means that the service no longer has
-// the job. A 404 means so only once the call has worked: otherwise the service may
-// not have the call.
-func isGone(err error, known bool) bool {
+// isGone reports whether the error of a heartbeat means that the service no longer has
+// the job. A 404 means this only if an earlier heartbeat was accepted: otherwise the
+// service may not have the call.
+func isGone(err error, supported bool) bool {
 	var status *cloud.StatusError
 	if errors.As(err, &status) && status.Code == http.StatusNotFound {
-		return known
+		return supported
 	}
 	return errors.Is(err, runtime.ErrGone) || errors.Is(err, runtime.ErrUnauthorized)
 }

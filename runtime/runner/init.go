@@ -9,16 +9,17 @@ import (
 	"syscall"
 )
 
-// Init is what process 1 of a container does: it starts this program again with
-// the same arguments, streams and environment, passes signals on to it, reaps
-// every process that has lost its parent, and returns the program's exit code
-// once that has ended; the kernel ends what is left. As an ordinary process, the
-// runner then needs to know nothing of other people's children.
+// Init runs as process 1 of a container. It starts this program again with the same
+// arguments, streams and environment, forwards signals to it, and reaps every orphaned
+// process. It returns the exit code of the program when that ends; the kernel then ends
+// the remaining processes. The runner itself is therefore an ordinary process that only
+// has its own children.
 func Init() (code int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 
+	// Start this program again.
 	program, err := os.Executable()
 	if err != nil {
 		return 0, fmt.Errorf("find this program: %w", err)
@@ -30,9 +31,10 @@ func Init() (code int, err error) {
 		return 0, fmt.Errorf("start the runner: %w", err)
 	}
 
+	// Forward signals until it ends.
 	ended := make(chan struct{})
-	var passing sync.WaitGroup
-	passing.Go(func() {
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() {
 		for {
 			select {
 			case s := <-signals:
@@ -44,13 +46,13 @@ func Init() (code int, err error) {
 			}
 		}
 	})
-	defer passing.Wait()
+	defer forwarding.Wait()
 	defer close(ended)
 	return reap(child)
 }
 
-// reap waits for children, own and inherited, until one of them has ended that
-// matters.
+// reap reaps own and adopted children until the given child ends, and returns its exit
+// code.
 func reap(child int) (code int, err error) {
 	for {
 		var status syscall.WaitStatus

@@ -9,54 +9,57 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// The pace of batches. A line after a silence leaves almost at once; lines that
-// keep coming are gathered.
+// Limits of batches. A line after a silence is sent almost immediately; lines in quick
+// succession are collected.
 const (
-	linger     = 20 * time.Millisecond  // for what comes together with a line after a silence
-	pause      = 250 * time.Millisecond // between the beginnings of two batches, unless one is full
-	fullLines  = 500                    // lines that are sent without waiting for more
-	fullBytes  = 256 << 10              // bytes that are; no batch is larger, but for a single line
-	batchLines = 2500                   // lines of a batch, at most: a request in flight lets many gather
+	batchDelay    = 20 * time.Millisecond  // wait after the first line of a batch
+	batchInterval = 250 * time.Millisecond // between the starts of two batches, unless the next is full
+	fullLines     = 500                    // lines that make a batch full
+	fullBytes     = 256 << 10              // bytes that make a batch full; only a single line may be larger
+	batchLines    = 2500                   // largest number of lines in a batch: many wait while a request runs
 )
 
-// The bounds of what waits to be sent.
+// Limits of a journal.
 const (
-	maxWaiting = 8 << 20          // bytes
-	lineCost   = 64               // bytes that a line takes beside its text
-	stallLimit = 10 * time.Second // without progress, until the oldest lines are given up
+	maxJournal   = 8 << 20          // bytes
+	lineOverhead = 64               // bytes of memory that a line takes in addition to its text
+	stallLimit   = 10 * time.Second // time without progress after which the oldest lines are dropped
 )
 
-// journal is what waits of one step's log. One goroutine writes, one sends.
+// journal is the queue of log lines of one step. One goroutine adds lines, and another
+// sends them.
 type journal struct {
-	mu      sync.Mutex
-	lines   []cloud.LogLine
-	bytes   int
-	lost    int       // lines given up in front of lines
-	first   time.Time // when the first of lines came
-	stalled time.Time // when the request in flight began, or the last one that was accepted since; zero without one
+	mu    sync.Mutex
+	lines []cloud.LogLine
+	bytes int
+	lost  int       // number of lines that were dropped before the first of lines
+	first time.Time // when the first of lines was added
+	// stalled is the start of the request in flight, or the time of the last acceptance if
+	// another request follows; zero without a request.
+	stalled time.Time
 	closed  bool
 
-	news chan struct{} // for the sender: something has changed
-	room chan struct{} // for the writer: something was taken
+	changed chan struct{} // wakes the sender after a change
+	freed   chan struct{} // wakes the writer after lines were taken
 }
 
 func newJournal() *journal {
-	return &journal{news: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	return &journal{changed: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 }
 
-// add adds lines. While the journal is full and the service makes progress, it
-// waits; when it makes none, the oldest lines make room. The end of ctx means
-// that nobody will read the journal any more.
+// add adds lines. If the journal is full, it blocks while the service makes progress;
+// without progress, it drops the oldest lines. It returns when ctx ends, because the
+// sender has ended.
 func (j *journal) add(ctx context.Context, lines []cloud.LogLine) {
 	for len(lines) > 0 && ctx.Err() == nil {
 		wait := j.tryAdd(lines)
 		if wait == 0 {
-			ring(j.news)
+			notify(j.changed)
 			return
 		}
 		timer := time.NewTimer(wait)
 		select {
-		case <-j.room:
+		case <-j.freed:
 		case <-timer.C:
 		case <-ctx.Done():
 		}
@@ -64,60 +67,65 @@ func (j *journal) add(ctx context.Context, lines []cloud.LogLine) {
 	}
 }
 
-// tryAdd adds lines, or says how long to wait for room.
+// tryAdd adds lines, or returns how long to wait before the next attempt.
 func (j *journal) tryAdd(lines []cloud.LogLine) (wait time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := time.Now()
-	if j.bytes > maxWaiting {
+
+	// Wait for the service, or drop the oldest lines.
+	if j.bytes > maxJournal {
 		if !j.stalled.IsZero() {
 			wait = stallLimit - now.Sub(j.stalled)
 		} else {
-			wait = pause // the sender is between two batches
+			wait = batchInterval // the sender waits between two batches
 		}
 		if wait > 0 {
 			return wait
 		}
-		for j.bytes > maxWaiting {
+		for j.bytes > maxJournal {
 			j.drop()
 		}
 	}
+
+	// Append the lines.
 	if len(j.lines) == 0 {
 		j.first = now
 	}
 	for _, line := range lines {
-		j.bytes += cost(line)
+		j.bytes += lineSize(line)
 	}
 	j.lines = append(j.lines, lines...)
 	return 0
 }
 
-// drop gives the oldest line up. The caller holds the lock.
+// drop drops the oldest line. The caller must hold the lock.
 func (j *journal) drop() {
-	j.bytes -= cost(j.lines[0])
+	j.bytes -= lineSize(j.lines[0])
 	j.lines[0] = cloud.LogLine{}
 	j.lines = j.lines[1:]
 	j.lost++
 }
 
-func cost(line cloud.LogLine) int { return len(line.Text) + lineCost }
+// lineSize returns the memory that a line takes, in bytes.
+func lineSize(line cloud.LogLine) int { return len(line.Text) + lineOverhead }
 
-// close says that no more lines come.
+// close ends the journal: no more lines are added.
 func (j *journal) close() {
 	j.mu.Lock()
 	j.closed = true
 	j.mu.Unlock()
-	ring(j.news)
+	notify(j.changed)
 }
 
-// next waits for the next batch, of at most limit bytes unless it is a single
-// line. The batch before it began at last. It reports false when there is none
-// any more.
+// next blocks until the next batch is due, and returns it. The batch has at most limit
+// bytes, unless it is a single line. The previous batch began at last. Next returns false
+// when the journal is closed and empty, or when ctx ends.
 func (j *journal) next(ctx context.Context, last time.Time, limit int) ([]cloud.LogLine, bool) {
 	for {
 		batch, wait, more := j.tryNext(time.Now(), last, limit)
 		if len(batch) > 0 {
-			ring(j.room)
+			notify(j.freed)
 			return batch, true
 		}
 		if !more {
@@ -125,7 +133,7 @@ func (j *journal) next(ctx context.Context, last time.Time, limit int) ([]cloud.
 		}
 		timer := time.NewTimer(wait)
 		select {
-		case <-j.news:
+		case <-j.changed:
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
@@ -135,8 +143,8 @@ func (j *journal) next(ctx context.Context, last time.Time, limit int) ([]cloud.
 	}
 }
 
-// tryNext takes a batch if one is due, or says how long to wait, and whether
-// there will be any more.
+// tryNext returns a batch if one is due. Otherwise it returns how long to wait, and
+// whether more lines may come.
 func (j *journal) tryNext(now, last time.Time, limit int) (batch []cloud.LogLine, wait time.Duration, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,22 +154,26 @@ func (j *journal) tryNext(now, last time.Time, limit int) (batch []cloud.LogLine
 	case len(j.lines) == 0 && (j.lost == 0 || !j.closed):
 		return nil, time.Hour, true
 	}
+
+	// Wait until the batch is full or due.
 	full := j.closed || len(j.lines) >= fullLines || j.bytes >= fullBytes
-	if wait := max(j.first.Add(linger).Sub(now), last.Add(pause).Sub(now)); wait > 0 && !full {
+	if wait := max(j.first.Add(batchDelay).Sub(now), last.Add(batchInterval).Sub(now)); wait > 0 && !full {
 		return nil, wait, true
 	}
+
+	// Take lines, after a note of those that were dropped.
 	if j.lost > 0 {
 		batch = append(batch, cloud.LogLine{Time: now.UTC(), Text: lossNote(j.lost)})
 		j.lost = 0
 	}
 	size := 0
 	for len(j.lines) > 0 && len(batch) < batchLines {
-		size += cost(j.lines[0])
+		size += lineSize(j.lines[0])
 		if len(batch) > 0 && size > limit {
 			break
 		}
 		batch = append(batch, j.lines[0])
-		j.bytes -= cost(j.lines[0])
+		j.bytes -= lineSize(j.lines[0])
 		j.lines[0] = cloud.LogLine{}
 		j.lines = j.lines[1:]
 	}
@@ -169,35 +181,35 @@ func (j *journal) tryNext(now, last time.Time, limit int) (batch []cloud.LogLine
 	return batch, 0, true
 }
 
-// lossNote is the one line that stands for the lines given up at its place.
+// lossNote returns the line that replaces dropped lines.
 func lossNote(lost int) string {
-	return fmt.Sprintf("[lines of this log that are missing here, since the service did not take them: %d]\n", lost)
+	return fmt.Sprintf("[lines missing here because the service did not accept them: %d]\n", lost)
 }
 
-// giveUp notes lines that were taken and that the service will not have.
-func (j *journal) giveUp(lines int) {
+// addLost counts lines that were taken and that the service did not accept.
+func (j *journal) addLost(lines int) {
 	j.mu.Lock()
 	j.lost += lines
 	j.mu.Unlock()
 }
 
-// busy notes that a request is in flight, or that one was just accepted and
-// another follows; idle, that none is.
+// busy records that a request begins, or that one was accepted and another follows.
 func (j *journal) busy() {
 	j.mu.Lock()
 	j.stalled = time.Now()
 	j.mu.Unlock()
 }
 
+// idle records that no request is in flight.
 func (j *journal) idle() {
 	j.mu.Lock()
 	j.stalled = time.Time{}
 	j.mu.Unlock()
-	ring(j.room)
+	notify(j.freed)
 }
 
-// stuck returns how long the service has accepted nothing.
-func (j *journal) stuck() time.Duration {
+// stalledFor returns for how long the service has accepted nothing.
+func (j *journal) stalledFor() time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.stalled.IsZero() {
@@ -206,10 +218,10 @@ func (j *journal) stuck() time.Duration {
 	return time.Since(j.stalled)
 }
 
-// ring wakes whoever waits on a channel of length one.
-func ring(bell chan struct{}) {
+// notify wakes the receiver of a channel of length one.
+func notify(c chan struct{}) {
 	select {
-	case bell <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-func TestAJobThatHasEndedLeavesNothingRunningHere(t *testing.T) {
-	w := newWorld(t, steps("echo one; sleep 600 & echo $! > id", "kill $(cat id); exit 3"))
+func TestRunLeaksNoGoroutine(t *testing.T) {
+	w := newFixture(t, steps("echo one; sleep 600 & echo $! > id", "kill $(cat id); exit 3"))
 	before := goleak.IgnoreCurrent()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true // connections are not what this is about
+	transport.DisableKeepAlives = true // idle connections are not tested here
 	w.options.Transport = transport
 	w.run(runtime.CodeFailed)
 	goleak.VerifyNone(t, before,
-		goleak.IgnoreAnyFunction("net/http.(*conn).serve"), // of the service
+		goleak.IgnoreAnyFunction("net/http.(*conn).serve"), // the service
 	)
 }

@@ -9,49 +9,48 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// maxLine limits a line in bytes; a longer one becomes several.
+// maxLine is the longest line in bytes. A longer one is split.
 const maxLine = 64 << 10
 
-// splitter cuts a stream into lines. Put together again they are the stream,
-// but for bytes that are no UTF-8, which it replaces. It belongs to one
-// goroutine.
+// splitter splits a stream into lines. The concatenated lines equal the stream, except
+// that invalid UTF-8 is replaced. It is not safe for concurrent use.
 type splitter struct {
-	rest []byte // of a line that has not ended; at most maxLine bytes
+	partial []byte // beginning of a line that has not ended; at most maxLine bytes
 }
 
-// write takes a piece of the stream and appends the lines that end in it, all
-// read at the same time.
+// write adds a piece of the stream and appends the lines that end in it, with the given
+// time.
 func (s *splitter) write(lines []cloud.LogLine, piece []byte, now time.Time) []cloud.LogLine {
-	if end := bytes.IndexByte(piece, '\n') + 1; len(s.rest) > 0 && end > 0 {
-		s.rest = append(s.rest, piece[:end]...)
+	if end := bytes.IndexByte(piece, '\n') + 1; len(s.partial) > 0 && end > 0 {
+		s.partial = append(s.partial, piece[:end]...)
 		piece = piece[end:]
-		lines = appendLine(lines, string(s.rest), now)
-		s.rest = s.rest[:0]
+		lines = appendLine(lines, string(s.partial), now)
+		s.partial = s.partial[:0]
 	}
 	whole := bytes.LastIndexByte(piece, '\n') + 1
 	for line := range strings.Lines(string(piece[:whole])) {
 		lines = appendLine(lines, line, now)
 	}
-	s.rest = append(s.rest, piece[whole:]...)
-	for len(s.rest) > maxLine {
-		cut := runeCut(s.rest, maxLine)
-		lines = appendLine(lines, string(s.rest[:cut]), now)
-		s.rest = s.rest[:copy(s.rest, s.rest[cut:])]
+	s.partial = append(s.partial, piece[whole:]...)
+	for len(s.partial) > maxLine {
+		cut := runeCut(s.partial, maxLine)
+		lines = appendLine(lines, string(s.partial[:cut]), now)
+		s.partial = s.partial[:copy(s.partial, s.partial[cut:])]
 	}
 	return lines
 }
 
-// close appends the last line, if it had no newline.
+// close appends the last line if it has no newline.
 func (s *splitter) close(lines []cloud.LogLine, now time.Time) []cloud.LogLine {
-	if len(s.rest) == 0 {
+	if len(s.partial) == 0 {
 		return lines
 	}
-	lines = appendLine(lines, string(s.rest), now)
-	s.rest = nil
+	lines = appendLine(lines, string(s.partial), now)
+	s.partial = nil
 	return lines
 }
 
-// appendLine appends one line as what may be sent of it.
+// appendLine appends one line, converted to valid UTF-8 and split at maxLine.
 func appendLine(lines []cloud.LogLine, text string, now time.Time) []cloud.LogLine {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	for len(text) > maxLine {
@@ -62,8 +61,8 @@ func appendLine(lines []cloud.LogLine, text string, now time.Time) []cloud.LogLi
 	return append(lines, cloud.LogLine{Time: now, Text: text})
 }
 
-// runeCut is the place, at most at, where text can be cut without breaking a
-// character. Text is at least that long.
+// runeCut returns the largest index, at most at, at which the text can be cut without
+// splitting a character. If all of the last bytes are invalid, it returns at.
 func runeCut[T string | []byte](text T, at int) int {
 	if at >= len(text) {
 		return len(text)

@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// split cuts a stream that comes in pieces.
+// split splits a stream that arrives in pieces.
 func split(pieces ...string) []cloud.LogLine {
 	var s splitter
 	var lines []cloud.LogLine
@@ -29,18 +29,19 @@ func join(lines []cloud.LogLine) string {
 	return b.String()
 }
 
-func TestLinesPutTogetherAreTheStream(t *testing.T) {
+func TestSplitterProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		piece := rapid.Custom(func(t *rapid.T) string {
-			text := rapid.StringOfN(rapid.SampledFrom([]rune{'a', '\n', '\r', 'é', '字', '🙂'}), 0, 6, -1).Draw(t, "text")
+			runes := rapid.SampledFrom([]rune{'a', '\n', '\r', 'é', '字', '🙂'})
+			text := rapid.StringOfN(runes, 0, 6, -1).Draw(t, "text")
 			return strings.Repeat(text, rapid.SampledFrom([]int{1, 1, 1, 100, 20_000}).Draw(t, "times"))
 		})
 		text := strings.Join(rapid.SliceOfN(piece, 0, 6).Draw(t, "parts"), "")
 		var pieces []string
-		for rest := text; rest != ""; {
-			n := rapid.IntRange(1, min(len(rest), 70_000)).Draw(t, "cut") // also through characters
-			pieces = append(pieces, rest[:n])
-			rest = rest[n:]
+		for remaining := text; remaining != ""; {
+			n := rapid.IntRange(1, min(len(remaining), 70_000)).Draw(t, "cut") // also inside characters
+			pieces = append(pieces, remaining[:n])
+			remaining = remaining[n:]
 		}
 		lines := split(pieces...)
 		if join(lines) != text {
@@ -67,35 +68,35 @@ func TestSplitter(t *testing.T) {
 			t.Errorf("the end becomes %q", got[maxLine-1:])
 		}
 	})
-}
 
-func TestBytesThatAreNoTextAreReplaced(t *testing.T) {
-	for in, want := range map[string]string{
-		"no \xff\xfe text\n":             "no \ufffd text\n",
-		"\xc3":                           "\ufffd",
-		"\xc3\n\xa9\n":                   "\ufffd\n\ufffd\n",
-		strings.Repeat("a\xff", maxLine): strings.Repeat("a\ufffd", maxLine),
-	} {
-		lines := split(in)
-		if got := join(lines); got != want {
-			t.Errorf("%.40q becomes %.40q", in, got)
-		}
-		for _, line := range lines {
-			if len(line.Text) > maxLine || !utf8.ValidString(line.Text) {
-				t.Errorf("%.40q makes a line of %d bytes", in, len(line.Text))
+	t.Run("invalid UTF-8 is replaced", func(t *testing.T) {
+		for in, want := range map[string]string{
+			"no \xff\xfe text\n":             "no \ufffd text\n",
+			"\xc3":                           "\ufffd",
+			"\xc3\n\xa9\n":                   "\ufffd\n\ufffd\n",
+			strings.Repeat("a\xff", maxLine): strings.Repeat("a\ufffd", maxLine),
+		} {
+			lines := split(in)
+			if got := join(lines); got != want {
+				t.Errorf("%.40q becomes %.40q", in, got)
+			}
+			for _, line := range lines {
+				if len(line.Text) > maxLine || !utf8.ValidString(line.Text) {
+					t.Errorf("%.40q makes a line of %d bytes", in, len(line.Text))
+				}
 			}
 		}
-	}
-}
+	})
 
-func TestALineHasTheTimeAtWhichItsEndWasRead(t *testing.T) {
-	var s splitter
-	lines := s.write(nil, []byte("one\ntw"), time.Unix(1, 0))
-	lines = s.write(lines, []byte("o\nthr"), time.Unix(2, 0))
-	lines = s.close(lines, time.Unix(3, 0))
-	for i, want := range []int64{1, 2, 3} {
-		if got := lines[i].Time.Unix(); got != want {
-			t.Errorf("line %d has the time %d, want %d", i, got, want)
+	t.Run("line has the time at which its end was read", func(t *testing.T) {
+		var s splitter
+		lines := s.write(nil, []byte("one\ntw"), time.Unix(1, 0))
+		lines = s.write(lines, []byte("o\nthr"), time.Unix(2, 0))
+		lines = s.close(lines, time.Unix(3, 0))
+		for i, want := range []int64{1, 2, 3} {
+			if got := lines[i].Time.Unix(); got != want {
+				t.Errorf("line %d has the time %d, want %d", i, got, want)
+			}
 		}
-	}
+	})
 }

@@ -12,44 +12,44 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// flushPatience is how long the lines of an ended step may make no progress
-// until they are given up: log trouble never fails a job.
-const flushPatience = 5 * time.Minute
+// flushTimeout is the time without progress after which the remaining lines of an ended
+// step are dropped: problems with logs never fail a job.
+const flushTimeout = 5 * time.Minute
 
-// undonePause is the wait before a batch is tried again that the client did not
-// want to repeat by itself.
-const undonePause = 5 * time.Second
+// unknownRetryDelay is the delay before a batch is sent again after an error that the client
+// does not retry itself.
+const unknownRetryDelay = 5 * time.Second
 
-// A line that is refused and cannot be made smaller is sent again before it is given
-// up, unless the line before it was given up too.
+// A rejected line that cannot be split is sent again before it is dropped, unless the
+// line before it was dropped too.
 const (
-	lineTries = 2
-	linePause = time.Second
+	maxLineTries   = 2
+	lineRetryDelay = time.Second
 )
 
-// maxRefusals is the number of lines that a service may refuse in a row until
-// it gets no more lines of the step.
+// maxRefusals is the number of consecutive lines that a service may reject before the
+// runner stops sending the log of the step.
 const maxRefusals = 20
 
-// sender sends one step's journal, one batch at a time and at exact offsets. A
-// batch that may have been accepted is repeated unchanged, by the client.
+// sender sends the journal of one step, one batch at a time and at exact offsets. The
+// client retries a batch unchanged, because the service may have accepted it.
 type sender struct {
-	jobs     *cloud.Jobs
-	step     int
-	accepted func(lines int) // told after each acceptance, with the step's total
-	gone     func(error)     // told when the service does not want the job any more
-	log      *slog.Logger
-	first    []cloud.LogLine // batch that the service may have already, sent before all else; may be empty
+	jobs       *cloud.Jobs
+	step       int
+	onAccepted func(lines int) // called after each acceptance, with the total of the step
+	onGone     func(error)     // called when the service no longer has the job
+	log        *slog.Logger
+	first      []cloud.LogLine // batch that the service may already have; sent first; may be empty
 
-	told     int // lines that the service has
-	limit    int // bytes of a batch
-	tries    int // of a line that was refused and cannot be made smaller
-	refusals int // lines refused in a row
+	accepted int // number of lines that the service has
+	limit    int // largest batch, in bytes
+	tries    int // attempts with a rejected line that cannot be split
+	refusals int // consecutive rejected lines
 }
 
-// run sends until the journal is closed and empty, or ctx ends. A service that
-// refuses all lines gets no more. The first batch is sent as it is, without other
-// lines: a service that has it refuses any other batch at its offset.
+// run sends until the journal is closed and empty, or ctx ends. If the service rejects
+// all lines, it stops sending. The first batch is sent without other lines, because a
+// service that already has it rejects any other batch at its offset.
 func (s *sender) run(ctx context.Context, j *journal) {
 	if len(s.first) > 0 {
 		j.busy()
@@ -71,48 +71,50 @@ func (s *sender) run(ctx context.Context, j *journal) {
 	}
 }
 
-// send brings one batch to the service, in parts if it must.
+// send sends one batch, in parts if the service requires it.
 func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 	for len(batch) > 0 && ctx.Err() == nil {
-		part := batch[:s.fit(batch)]
-		err := s.jobs.Logs(ctx, s.step, cloud.LogBatch{Offset: s.told, Lines: part})
-		switch verdict := judge(err); {
-		case verdict == taken:
-			s.told += len(part)
+		part := batch[:s.countFitting(batch)]
+		err := s.jobs.Logs(ctx, s.step, cloud.LogBatch{Offset: s.accepted, Lines: part})
+		switch result := batchResultOf(err); {
+		case result == batchAccepted:
+			s.accepted += len(part)
 			s.refusals, s.tries = 0, 0
 			batch = batch[len(part):]
-			s.accepted(s.told)
+			s.onAccepted(s.accepted)
 			j.busy()
-		case verdict == unwanted:
-			s.gone(err)
+		case result == batchGone:
+			s.refusals = maxRefusals
+			s.onGone(err)
 			return
-		case verdict == tooMuch && len(part) > 1:
-			s.limit = max(size(part)/2, 1)
-		case verdict == tooMuch && len(part[0].Text) > 1<<10:
-			batch = append(halves(part[0]), batch[1:]...)
-		case verdict == tooMuch && s.refusals == 0 && s.tries < lineTries: // a single answer may be a proxy's
+		case result == batchTooLarge && len(part) > 1:
+			s.limit = max(totalSize(part)/2, 1)
+		case result == batchTooLarge && len(part[0].Text) > 1<<10:
+			batch = append(splitLine(part[0]), batch[1:]...)
+		case result == batchTooLarge && s.refusals == 0 && s.tries < maxLineTries:
+			// A single response may come from a proxy.
 			s.tries++
-			wait(ctx, linePause)
-		case verdict == tooMuch:
+			sleep(ctx, lineRetryDelay)
+		case result == batchTooLarge:
 			s.refusals, s.tries = s.refusals+1, 0
 			if s.refusals == maxRefusals {
-				s.log.Warn("the service refuses this log; no more of it is sent", "step", s.step, "error", err)
+				s.log.Warn("log rejected; the log of this step ends here", "step", s.step, "error", err)
 				return
 			}
-			j.giveUp(len(part))
+			j.addLost(len(part))
 			batch = batch[len(part):]
-		case verdict == refused:
+		case result == batchRejected:
 			s.refusals = maxRefusals
-			s.log.Warn("the service refuses this log; no more of it is sent", "step", s.step, "error", err)
+			s.log.Warn("log rejected; the log of this step ends here", "step", s.step, "error", err)
 			return
-		case verdict == undone: // a fault that the client does not repeat, such as a wrong certificate
-			wait(ctx, undonePause)
+		case result == batchUnknown: // an error that the client does not retry, such as a wrong certificate
+			sleep(ctx, unknownRetryDelay)
 		}
 	}
 }
 
-// wait blocks for a time, or until ctx ends.
-func wait(ctx context.Context, duration time.Duration) {
+// sleep blocks for a duration or until ctx ends.
+func sleep(ctx context.Context, duration time.Duration) {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {
@@ -121,62 +123,63 @@ func wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// fit returns how many lines of a batch go into one request.
-func (s *sender) fit(batch []cloud.LogLine) int {
+// countFitting returns how many lines of a batch fit into one request.
+func (s *sender) countFitting(batch []cloud.LogLine) int {
 	total := 0
 	for i, line := range batch {
-		if total += cost(line); total > s.limit && i > 0 {
+		if total += lineSize(line); total > s.limit && i > 0 {
 			return i
 		}
 	}
 	return len(batch)
 }
 
-func size(lines []cloud.LogLine) int {
+// totalSize returns the size of lines in bytes.
+func totalSize(lines []cloud.LogLine) int {
 	total := 0
 	for _, line := range lines {
-		total += cost(line)
+		total += lineSize(line)
 	}
 	return total
 }
 
-// halves makes two lines of one.
-func halves(line cloud.LogLine) []cloud.LogLine {
+// splitLine returns the two halves of a line.
+func splitLine(line cloud.LogLine) []cloud.LogLine {
 	cut := runeCut(line.Text, len(line.Text)/2)
 	return []cloud.LogLine{{Time: line.Time, Text: line.Text[:cut]}, {Time: line.Time, Text: line.Text[cut:]}}
 }
 
-// verdict is what an answer means for a batch.
-type verdict int
+// batchResult is the meaning of a response to a batch.
+type batchResult int
 
 const (
-	taken    verdict = iota
-	undone           // nobody knows
-	tooMuch          // a smaller one may be taken
-	unwanted         // the service does not want the job any more
-	refused          // no batch will be taken
+	batchAccepted batchResult = iota
+	batchUnknown              // it is not known whether the service has the batch
+	batchTooLarge             // a smaller batch may be accepted
+	batchGone                 // the service no longer has the job
+	batchRejected             // no batch will be accepted
 )
 
-// judge reads the answer to a batch. A batch that a service calls wrong may be
-// too large for it, or hold one line that it cannot take.
-func judge(err error) verdict {
+// batchResultOf returns the meaning of the response to a batch. A batch that the service
+// calls invalid may be too large for it, or contain one line that it rejects.
+func batchResultOf(err error) batchResult {
 	var status *cloud.StatusError
 	switch {
 	case err == nil:
-		return taken
+		return batchAccepted
 	case errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized):
-		return unwanted
+		return batchGone
 	case !errors.As(err, &status):
-		return undone
+		return batchUnknown
 	}
 	switch status.Code {
 	case http.StatusRequestEntityTooLarge, http.StatusBadRequest, http.StatusUnprocessableEntity:
-		return tooMuch
+		return batchTooLarge
 	}
-	return refused
+	return batchRejected
 }
 
-// stepLog is the log of one step on its way to the service.
+// stepLog sends the log of one step to the service.
 type stepLog struct {
 	journal *journal
 	sender  *sender
@@ -185,7 +188,7 @@ type stepLog struct {
 	cancel  context.CancelFunc
 }
 
-// openLog begins a step's log at an offset. The caller closes it.
+// openLog starts the sender of a step's log. The caller must close the log.
 func openLog(ctx context.Context, s *sender) *stepLog {
 	l := &stepLog{journal: newJournal(), sender: s, done: make(chan struct{})}
 	s.limit = fullBytes
@@ -204,25 +207,25 @@ func (l *stepLog) add(lines []cloud.LogLine) {
 	}
 }
 
-// close waits until the service has accepted every line, or has accepted none
-// for flushPatience, and returns how many it has. Nothing is sent afterwards.
-func (l *stepLog) close() (told int) {
+// close blocks until the service has accepted every line, or has accepted none for
+// flushTimeout. It returns the number of accepted lines. Nothing is sent afterwards.
+func (l *stepLog) close() (accepted int) {
 	l.journal.close()
 	for {
-		timer := time.NewTimer(max(flushPatience-l.journal.stuck(), time.Millisecond))
+		timer := time.NewTimer(max(flushTimeout-l.journal.stalledFor(), time.Millisecond))
 		select {
 		case <-l.done:
 			timer.Stop()
 			l.cancel()
-			return l.sender.told
+			return l.sender.accepted
 		case <-timer.C:
-			if l.journal.stuck() < flushPatience {
+			if l.journal.stalledFor() < flushTimeout {
 				continue
 			}
-			l.sender.log.Warn("the service does not take the rest of a log, which is given up", "step", l.sender.step)
+			l.sender.log.Warn("log dropped: service did not accept its last lines", "step", l.sender.step)
 			l.cancel()
 			<-l.done // a request ends with its context
-			return l.sender.told
+			return l.sender.accepted
 		}
 	}
 }

@@ -19,11 +19,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// shelf is the log of one step at a service that lives in memory, and refuses
-// batches that leave something out. Mood, if set, is asked before each batch and
-// may answer in the service's place.
-type shelf struct {
-	mood func(batch cloud.LogBatch, size int) (status int, err error)
+// logServer stores the log of one step in memory, and rejects batches that leave a gap.
+// Respond, if set, is called before each batch, and may respond instead.
+type logServer struct {
+	respond func(batch cloud.LogBatch, size int) (status int, err error)
 
 	mu      sync.Mutex
 	lines   []cloud.LogLine
@@ -38,7 +37,7 @@ type arrival struct {
 	bytes int // of the request
 }
 
-func (s *shelf) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s *logServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
@@ -48,10 +47,11 @@ func (s *shelf) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	answer := func(status int) *http.Response {
-		return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}
+		body := io.NopCloser(strings.NewReader("{}"))
+		return &http.Response{StatusCode: status, Header: http.Header{}, Body: body, Request: r}
 	}
-	if s.mood != nil {
-		switch status, err := s.mood(batch, len(text)); {
+	if s.respond != nil {
+		switch status, err := s.respond(batch, len(text)); {
 		case err != nil:
 			return nil, err
 		case status != 0:
@@ -80,8 +80,8 @@ func (s *shelf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK), nil
 }
 
-// text is the log that has arrived.
-func (s *shelf) text(t *testing.T) string {
+// text returns the log that has arrived.
+func (s *logServer) text(t *testing.T) string {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,302 +91,312 @@ func (s *shelf) text(t *testing.T) string {
 	return join(s.lines)
 }
 
-// open begins a log at the shelf. What makes the job gone is returned, too.
-func (s *shelf) open(t *testing.T) (log *stepLog, gone *error, words *bytes.Buffer) {
-	words, gone = &bytes.Buffer{}, new(error)
-	logger := slog.New(slog.NewTextHandler(words, nil))
+// open opens a log at the server. Gone is the error with which the job was declared gone.
+func (s *logServer) open(t *testing.T) (log *stepLog, gone *error, logged *bytes.Buffer) {
+	logged, gone = &bytes.Buffer{}, new(error)
+	logger := slog.New(slog.NewTextHandler(logged, nil))
 	jobs := cloud.NewJobs(cloud.JobsOptions{
 		Service: "http://service.invalid", JobID: "job", Token: secret.New("token"), Transport: s,
 		RequestTimeout: requestTimeout, RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	return openLog(ctx, &sender{
-		jobs: jobs, step: 1, accepted: func(int) {}, log: logger,
-		gone: func(err error) { *gone = err; cancel() },
-	}), gone, words
+		jobs: jobs, step: 1, onAccepted: func(int) {}, log: logger,
+		onGone: func(err error) { *gone = err; cancel() },
+	}), gone, logged
 }
 
-// line is the i-th line of a log.
+// line returns the i-th line of a log.
 func line(i, length int) []cloud.LogLine {
 	text := fmt.Sprintf("line %d ", i)
 	return []cloud.LogLine{{Time: time.Now(), Text: text + strings.Repeat("x", max(0, length-len(text)-1)) + "\n"}}
 }
 
-func TestAQuietStepsLinesLeaveAlmostAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{}
-		log, _, _ := s.open(t)
-		for i := range 5 {
-			time.Sleep(time.Second)
-			written := time.Now()
-			log.add(line(i, 0))
-			log.add(line(i, 0)) // together with it
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if last := s.batches[len(s.batches)-1]; last.at.Sub(written) > 50*time.Millisecond || last.lines != 2 {
-				t.Errorf("%d lines left %s after they were written", last.lines, last.at.Sub(written))
-			}
-		}
-		if told := log.close(); told != 10 {
-			t.Errorf("%d lines are told, want 10", told)
-		}
-	})
-}
-
-func TestLinesThatKeepComingAreGathered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{}
-		log, _, _ := s.open(t)
-		begin := time.Now()
-		for i := range 1000 {
-			time.Sleep(10 * time.Millisecond)
-			log.add(line(i, 0))
-		}
-		log.close()
-		if n, most := len(s.batches), int(time.Since(begin)/pause)+2; n > most {
-			t.Errorf("%d batches in %s, want at most %d", n, time.Since(begin), most)
-		}
-		s.text(t)
-	})
-}
-
-func TestALongLogGoesInFewBatchesOfBoundedSize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{mood: func(cloud.LogBatch, int) (int, error) { time.Sleep(100 * time.Millisecond); return 0, nil }}
-		log, _, _ := s.open(t)
-		begin := time.Now()
-		const lines = 30_000
-		var want strings.Builder
-		for i := range lines {
-			added := line(i, 100)
-			want.WriteString(added[0].Text)
-			log.add(added)
-		}
-		log.close()
-		if s.text(t) != want.String() {
-			t.Error("the log has not arrived whole")
-		}
-		for _, batch := range s.batches {
-			if batch.lines > batchLines || batch.bytes > 2*fullBytes {
-				t.Errorf("a batch has %d lines and %d bytes", batch.lines, batch.bytes)
-			}
-		}
-		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("3 MB took %s on a line with 100 ms of delay", took)
-		}
-	})
-}
-
-func TestABatchThatWasNotAnsweredComesAgainUnchanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		s := &shelf{}
-		s.mood = func(batch cloud.LogBatch, _ int) (int, error) {
-			calls++
-			switch calls % 4 {
-			case 1:
-				return 503, nil
-			case 2: // accepted, and the answer is lost
-				s.mu.Lock()
-				if batch.Offset == len(s.lines) {
-					s.lines = append(s.lines, batch.Lines...)
+func TestStepLogBatches(t *testing.T) {
+	t.Run("line after a silence is sent almost immediately", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &logServer{}
+			log, _, _ := s.open(t)
+			for i := range 5 {
+				time.Sleep(time.Second)
+				written := time.Now()
+				log.add(line(i, 0))
+				log.add(line(i, 0)) // in the same batch
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if last := s.batches[len(s.batches)-1]; last.at.Sub(written) > 50*time.Millisecond || last.lines != 2 {
+					t.Errorf("%d lines left %s after they were written", last.lines, last.at.Sub(written))
 				}
-				s.mu.Unlock()
-				return 0, errors.New("connection reset")
 			}
-			return 0, nil
-		}
-		log, _, _ := s.open(t)
-		var want strings.Builder
-		for i := range 200 {
-			time.Sleep(100 * time.Millisecond)
-			log.add(line(i, 0))
-			want.WriteString(line(i, 0)[0].Text)
-		}
-		if told := log.close(); told != 200 || s.text(t) != want.String() {
-			t.Errorf("%d lines are told, the log is\n%s", told, s.text(t))
-		}
-	})
-}
-
-func TestABatchThatIsTooLargeIsHalvedAndTheSizeRemembered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const limit = 10 << 10
-		refusals := 0
-		s := &shelf{mood: func(_ cloud.LogBatch, size int) (int, error) {
-			if size > limit {
-				refusals++
-				return http.StatusRequestEntityTooLarge, nil
+			if accepted := log.close(); accepted != 10 {
+				t.Errorf("%d lines are accepted, want 10", accepted)
 			}
-			return 0, nil
-		}}
-		log, _, _ := s.open(t)
-		var want strings.Builder
-		for i := range 3000 {
-			length := 100
-			if i == 1500 {
-				length = maxLine // alone too large: cut
-			}
-			log.add(line(i, length))
-			want.WriteString(line(i, length)[0].Text)
-		}
-		log.close()
-		if s.text(t) != want.String() {
-			t.Error("the log has not arrived whole")
-		}
-		if refusals > 40 {
-			t.Errorf("%d batches were too large", refusals)
-		}
-	})
-}
-
-func TestAFullJournalHoldsTheStepBackWhileTheServiceMakesProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{mood: func(cloud.LogBatch, int) (int, error) { time.Sleep(8 * time.Second); return 0, nil }}
-		log, _, _ := s.open(t)
-		var want strings.Builder
-		begin := time.Now()
-		for i := range 400 { // 25 MB
-			log.add(line(i, maxLine))
-			want.WriteString(line(i, maxLine)[0].Text)
-			log.journal.mu.Lock()
-			waiting := log.journal.bytes
-			log.journal.mu.Unlock()
-			if waiting > maxWaiting+maxLine+lineCost {
-				t.Fatalf("%d bytes wait", waiting)
-			}
-		}
-		if time.Since(begin) < time.Minute {
-			t.Error("the step was not held back")
-		}
-		log.close()
-		if s.text(t) != want.String() {
-			t.Error("the log has not arrived whole")
-		}
-	})
-}
-
-func TestAServiceThatDoesNotAnswerCostsTheOldestLinesAndSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		back := time.Now().Add(time.Minute)
-		s := &shelf{mood: func(cloud.LogBatch, int) (int, error) {
-			if time.Now().Before(back) {
-				return 503, nil
-			}
-			return 0, nil
-		}}
-		log, _, _ := s.open(t)
-		begin := time.Now()
-		const lines = 400 // 25 MB
-		for i := range lines {
-			log.add(line(i, maxLine))
-		}
-		if took := time.Since(begin); took < stallLimit || took > stallLimit+time.Second {
-			t.Errorf("the step was held back for %s, want %s", took, stallLimit)
-		}
-		told := log.close()
-		text := s.text(t)
-		if told != len(s.lines) {
-			t.Errorf("%d lines are told and %d have arrived", told, len(s.lines))
-		}
-		if n := strings.Count(text, "lines of this log that are missing"); n != 1 {
-			t.Fatalf("the loss is told %d times", n)
-		}
-		before, after, _ := strings.Cut(text, "[lines of this log that are missing here")
-		var lost int
-		if _, err := fmt.Sscanf(after, ", since the service did not take them: %d]", &lost); err != nil {
-			t.Fatal(err)
-		}
-		if arrived := strings.Count(before, "line ") + strings.Count(after, "line "); arrived+lost != lines {
-			t.Errorf("%d lines have arrived and %d are said to be lost, of %d", arrived, lost, lines)
-		}
-		if !strings.Contains(after, fmt.Sprintf("line %d ", lines-1)) {
-			t.Error("the newest line is lost")
-		}
-	})
-}
-
-func TestAServiceThatNeverAnswersIsGivenUpAfterAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{mood: func(cloud.LogBatch, int) (int, error) { return 500, nil }}
-		log, gone, words := s.open(t)
-		begin := time.Now()
-		log.add(line(0, 0))
-		if told := log.close(); told != 0 {
-			t.Errorf("%d lines are told", told)
-		}
-		if took := time.Since(begin); took < flushPatience || took > flushPatience+time.Minute {
-			t.Errorf("given up after %s, want %s", took, flushPatience)
-		}
-		if *gone != nil || strings.Count(words.String(), "given up") != 1 {
-			t.Errorf("gone: %v, said: %s", *gone, words)
-		}
-	})
-}
-
-func TestALogThatIsRefusedFailsNothing(t *testing.T) {
-	for _, status := range []int{400, 403, 405, 422, 501} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				calls := 0
-				s := &shelf{mood: func(cloud.LogBatch, int) (int, error) { calls++; return status, nil }}
-				log, gone, words := s.open(t)
-				begin := time.Now()
-				for i := range 100_000 {
-					log.add(line(i, 100))
-				}
-				log.close()
-				if took := time.Since(begin); took > time.Minute {
-					t.Errorf("it took %s", took)
-				}
-				if *gone != nil || calls > 100 || strings.Count(words.String(), "refuses this log") != 1 {
-					t.Errorf("%d calls, gone: %v, said: %s", calls, *gone, words)
-				}
-			})
 		})
-	}
-}
+	})
 
-func TestOneLineThatIsRefusedCostsThatLineAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{mood: func(batch cloud.LogBatch, _ int) (int, error) {
-			for _, line := range batch.Lines {
-				if strings.HasPrefix(line.Text, "line 77 ") {
-					return 400, nil
+	t.Run("lines in quick succession are collected", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &logServer{}
+			log, _, _ := s.open(t)
+			begin := time.Now()
+			for i := range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				log.add(line(i, 0))
+			}
+			log.close()
+			if n, most := len(s.batches), int(time.Since(begin)/batchInterval)+2; n > most {
+				t.Errorf("%d batches in %s, want at most %d", n, time.Since(begin), most)
+			}
+			s.text(t)
+		})
+	})
+
+	t.Run("long log is sent in few batches of limited size", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &logServer{respond: func(cloud.LogBatch, int) (int, error) {
+				time.Sleep(100 * time.Millisecond)
+				return 0, nil
+			}}
+			log, _, _ := s.open(t)
+			begin := time.Now()
+			const lines = 30_000
+			var want strings.Builder
+			for i := range lines {
+				added := line(i, 100)
+				want.WriteString(added[0].Text)
+				log.add(added)
+			}
+			log.close()
+			if s.text(t) != want.String() {
+				t.Error("the log is incomplete")
+			}
+			for _, batch := range s.batches {
+				if batch.lines > batchLines || batch.bytes > 2*fullBytes {
+					t.Errorf("a batch has %d lines and %d bytes", batch.lines, batch.bytes)
 				}
 			}
-			return 0, nil
-		}}
-		log, _, _ := s.open(t)
-		for i := range 200 {
-			log.add(line(i, 0))
-		}
-		log.close()
-		text := s.text(t)
-		if strings.Count(text, "line ") != 199 || !strings.Contains(text, "did not take them: 1]") {
-			t.Errorf("the log is\n%s", text)
-		}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("3 MB took %s with responses after 100 ms, want at most 5s", took)
+			}
+		})
+	})
+
+	t.Run("batch without a response is sent again unchanged", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			s := &logServer{}
+			s.respond = func(batch cloud.LogBatch, _ int) (int, error) {
+				calls++
+				switch calls % 4 {
+				case 1:
+					return 503, nil
+				case 2: // accepted, and the response is lost
+					s.mu.Lock()
+					if batch.Offset == len(s.lines) {
+						s.lines = append(s.lines, batch.Lines...)
+					}
+					s.mu.Unlock()
+					return 0, errors.New("connection reset")
+				}
+				return 0, nil
+			}
+			log, _, _ := s.open(t)
+			var want strings.Builder
+			for i := range 200 {
+				time.Sleep(100 * time.Millisecond)
+				log.add(line(i, 0))
+				want.WriteString(line(i, 0)[0].Text)
+			}
+			if accepted := log.close(); accepted != 200 || s.text(t) != want.String() {
+				t.Errorf("%d lines are accepted, the log is\n%s", accepted, s.text(t))
+			}
+		})
+	})
+
+	t.Run("batch that is too large is halved and the size remembered", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 10 << 10
+			refusals := 0
+			s := &logServer{respond: func(_ cloud.LogBatch, size int) (int, error) {
+				if size > limit {
+					refusals++
+					return http.StatusRequestEntityTooLarge, nil
+				}
+				return 0, nil
+			}}
+			log, _, _ := s.open(t)
+			var want strings.Builder
+			for i := range 3000 {
+				length := 100
+				if i == 1500 {
+					length = maxLine // too large: is split
+				}
+				log.add(line(i, length))
+				want.WriteString(line(i, length)[0].Text)
+			}
+			log.close()
+			if s.text(t) != want.String() {
+				t.Error("the log is incomplete")
+			}
+			if refusals > 40 {
+				t.Errorf("%d batches were too large", refusals)
+			}
+		})
+	})
+
+	t.Run("full journal blocks the step while the service makes progress", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &logServer{respond: func(cloud.LogBatch, int) (int, error) {
+				time.Sleep(8 * time.Second)
+				return 0, nil
+			}}
+			log, _, _ := s.open(t)
+			var want strings.Builder
+			begin := time.Now()
+			for i := range 400 { // 25 MB
+				log.add(line(i, maxLine))
+				want.WriteString(line(i, maxLine)[0].Text)
+				log.journal.mu.Lock()
+				waiting := log.journal.bytes
+				log.journal.mu.Unlock()
+				if waiting > maxJournal+maxLine+lineOverhead {
+					t.Fatalf("%d bytes wait, want at most %d", waiting, maxJournal+maxLine+lineOverhead)
+				}
+			}
+			if time.Since(begin) < time.Minute {
+				t.Error("the step was not blocked, want at least 1m")
+			}
+			log.close()
+			if s.text(t) != want.String() {
+				t.Error("the log is incomplete")
+			}
+		})
 	})
 }
 
-func TestAJobThatIsGoneEndsItsLogAndHoldsNobody(t *testing.T) {
-	for _, status := range []int{401, 404, 409, 410, 412} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				calls := 0
-				s := &shelf{mood: func(cloud.LogBatch, int) (int, error) { calls++; return status, nil }}
-				log, gone, _ := s.open(t)
-				begin := time.Now()
-				for i := range 500 {
-					log.add(line(i, maxLine))
+func TestStepLogFaults(t *testing.T) {
+	t.Run("service without a response costs the oldest lines", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			back := time.Now().Add(time.Minute)
+			s := &logServer{respond: func(cloud.LogBatch, int) (int, error) {
+				if time.Now().Before(back) {
+					return 503, nil
 				}
-				if told := log.close(); told != 0 || calls < 3 || calls > 20 || *gone == nil {
-					t.Errorf("%d lines told in %d calls, gone: %v", told, calls, *gone)
-				}
-				if took := time.Since(begin); took < 30*time.Second || took > time.Minute {
-					t.Errorf("it took %s", took)
-				}
-			})
+				return 0, nil
+			}}
+			log, _, _ := s.open(t)
+			begin := time.Now()
+			const lines = 400 // 25 MB
+			for i := range lines {
+				log.add(line(i, maxLine))
+			}
+			if took := time.Since(begin); took < stallLimit || took > stallLimit+time.Second {
+				t.Errorf("the step was held back for %s, want %s", took, stallLimit)
+			}
+			accepted := log.close()
+			text := s.text(t)
+			if accepted != len(s.lines) {
+				t.Errorf("%d lines are accepted and %d have arrived", accepted, len(s.lines))
+			}
+			if n := strings.Count(text, "lines missing here"); n != 1 {
+				t.Fatalf("the loss is reported %d times", n)
+			}
+			before, after, _ := strings.Cut(text, "[lines missing here")
+			var lost int
+			if _, err := fmt.Sscanf(after, " because the service did not accept them: %d]", &lost); err != nil {
+				t.Fatal(err)
+			}
+			if arrived := strings.Count(before, "line ") + strings.Count(after, "line "); arrived+lost != lines {
+				t.Errorf("%d lines have arrived and %d are reported as lost, of %d", arrived, lost, lines)
+			}
+			if !strings.Contains(after, fmt.Sprintf("line %d ", lines-1)) {
+				t.Error("the newest line is lost")
+			}
 		})
-	}
+	})
+
+	t.Run("log is dropped after flushTimeout without progress", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &logServer{respond: func(cloud.LogBatch, int) (int, error) { return 500, nil }}
+			log, gone, logged := s.open(t)
+			begin := time.Now()
+			log.add(line(0, 0))
+			if accepted := log.close(); accepted != 0 {
+				t.Errorf("%d lines are accepted, want 0", accepted)
+			}
+			if took := time.Since(begin); took < flushTimeout || took > flushTimeout+time.Minute {
+				t.Errorf("the log was dropped after %s, want %s", took, flushTimeout)
+			}
+			if *gone != nil || strings.Count(logged.String(), "log dropped") != 1 {
+				t.Errorf("gone: %v, log: %s", *gone, logged)
+			}
+		})
+	})
+
+	t.Run("rejected log is not sent further", func(t *testing.T) {
+		for _, status := range []int{400, 403, 405, 422, 501} {
+			t.Run(fmt.Sprint(status), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					calls := 0
+					s := &logServer{respond: func(cloud.LogBatch, int) (int, error) { calls++; return status, nil }}
+					log, gone, logged := s.open(t)
+					begin := time.Now()
+					for i := range 100_000 {
+						log.add(line(i, 100))
+					}
+					log.close()
+					if took := time.Since(begin); took > time.Minute {
+						t.Errorf("it took %s, want at most 1m", took)
+					}
+					if *gone != nil || calls > 100 || strings.Count(logged.String(), "log rejected") != 1 {
+						t.Errorf("%d calls, gone: %v, log: %s", calls, *gone, logged)
+					}
+				})
+			})
+		}
+	})
+
+	t.Run("rejected line costs only that line", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &logServer{respond: func(batch cloud.LogBatch, _ int) (int, error) {
+				for _, line := range batch.Lines {
+					if strings.HasPrefix(line.Text, "line 77 ") {
+						return 400, nil
+					}
+				}
+				return 0, nil
+			}}
+			log, _, _ := s.open(t)
+			for i := range 200 {
+				log.add(line(i, 0))
+			}
+			log.close()
+			text := s.text(t)
+			if strings.Count(text, "line ") != 199 || !strings.Contains(text, "did not accept them: 1]") {
+				t.Errorf("the log is\n%s", text)
+			}
+		})
+	})
+
+	t.Run("log of a job that is gone ends and blocks nothing", func(t *testing.T) {
+		for _, status := range []int{401, 404, 409, 410, 412} {
+			t.Run(fmt.Sprint(status), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					calls := 0
+					s := &logServer{respond: func(cloud.LogBatch, int) (int, error) { calls++; return status, nil }}
+					log, gone, _ := s.open(t)
+					begin := time.Now()
+					for i := range 500 {
+						log.add(line(i, maxLine))
+					}
+					if accepted := log.close(); accepted != 0 || calls < 3 || calls > 20 || *gone == nil {
+						t.Errorf("%d lines accepted in %d calls, gone: %v", accepted, calls, *gone)
+					}
+					if took := time.Since(begin); took < 30*time.Second || took > time.Minute {
+						t.Errorf("it took %s, want 30s to 1m", took)
+					}
+				})
+			})
+		}
+	})
 }

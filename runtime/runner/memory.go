@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// killCounters are where Linux counts the processes of this container that it
-// has killed because memory ran out: with control groups of version 2 and of
-// version 1 (kernel documentation, cgroup-v2 and cgroup-v1/memory).
+// killCounters are the files in which Linux counts the processes of a container that it
+// killed for lack of memory, for control groups of version 2 and version 1 (kernel
+// documentation, cgroup-v2 and cgroup-v1/memory).
 var killCounters = []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"}
 
-// killedForMemory reads how many processes of this environment were killed
-// because memory ran out. A shell that survives its program may say nothing of
-// it. The count is 0 where it cannot be had, and outside a container, where it
-// would be of others.
+// killedForMemory returns how many processes of this instance were killed for lack of
+// memory. A shell that survives its child may not report this. The count is 0 if the
+// kernel does not provide it, and outside of containers, where it would include other
+// processes.
 func (j *job) killedForMemory() int {
-	if j.handover.Root != "/" {
+	if j.handoff.Root != "/" {
 		return 0
 	}
 	for _, path := range killCounters {
@@ -35,7 +35,7 @@ func (j *job) killedForMemory() int {
 	return 0
 }
 
-// killCount reads the count out of lines of a name and a number.
+// killCount parses the count from lines of a name and a number.
 func killCount(text string) (int, bool) {
 	for line := range strings.Lines(text) {
 		if name, number, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == "oom_kill" {
@@ -46,7 +46,7 @@ func killCount(text string) (int, bool) {
 	return 0, false
 }
 
-// memoryNote tells of processes that were killed during a step.
+// memoryNote returns the warning about processes that were killed during a step.
 func memoryNote(killed int) string {
 	if killed == 1 {
 		return "Warning: the system has killed a process of this step because memory ran out"

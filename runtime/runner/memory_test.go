@@ -2,7 +2,7 @@ package runner
 
 import "testing"
 
-func TestTheKernelsCountOfKilledProcessesIsRead(t *testing.T) {
+func TestKillCount(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want int

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// oidcFile is where a job finds its OIDC token, below its root (Pulumi
+// oidcFile is the path of the job's OIDC token, relative to the root of the job (Pulumi
 // documentation, OIDC in Deployments).
 const oidcFile = "mnt/pulumi/pulumi.oidc"
 
-// writeOIDC writes the token's file and returns what removes it again.
+// writeOIDC writes the file of the token and returns a function that removes it.
 func writeOIDC(root, token string) (remove func(), err error) {
 	path := filepath.Join(root, oidcFile)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

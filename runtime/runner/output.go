@@ -10,40 +10,42 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// How long a step's output is listened to when its shell has ended and something
-// else still holds the pipe.
+// Limits for reading the output of a step after its shell has ended, while other
+// processes keep the pipe open.
 const (
-	quiet       = 100 * time.Millisecond // of silence end it
-	lingerTime  = 2 * time.Second        // of waiting end it
-	lingerBytes = 1 << 20                // end it; more than a pipe holds, so that nothing written before the end is missed
+	quietTime      = 100 * time.Millisecond // silence after which reading ends
+	maxLingerTime  = 2 * time.Second        // time after which it ends
+	maxLingerBytes = 1 << 20                // size after which it ends; larger than a pipe, so that no output is lost
 )
 
-// readSize is as much as a pipe commonly holds.
+// readSize is the usual capacity of a pipe.
 const readSize = 64 << 10
 
-// output is the reading end of the pipe that a step's processes write to.
+// output is the read end of the pipe for the output of a step.
 type output struct {
 	pipe  *os.File
-	ended atomic.Bool // the shell has
+	ended atomic.Bool // whether the shell has ended
 }
 
-// shellEnded wakes a read that would wait for processes in the background.
+// shellEnded interrupts a read that would wait for background processes.
 func (o *output) shellEnded() {
 	o.ended.Store(true)
-	_ = o.pipe.SetReadDeadline(time.Now().Add(quiet))
+	_ = o.pipe.SetReadDeadline(time.Now().Add(quietTime))
 }
 
-// copyTo reads until everybody has closed the pipe, or the shell has ended and
-// the rest is silent or too much. It reports whether somebody holds it yet.
+// copyTo reads until all processes have closed the pipe, or until the shell has ended and
+// a limit is reached. It reports whether a process still has the pipe open.
 func (o *output) copyTo(take func(piece []byte, now time.Time)) (held bool) {
 	buffer := make([]byte, readSize)
 	var waited time.Duration
 	read := 0
-	for waited < lingerTime && read < lingerBytes {
+	for waited < maxLingerTime && read < maxLingerBytes {
 		ended := o.ended.Load()
 		if ended {
-			_ = o.pipe.SetReadDeadline(time.Now().Add(quiet))
+			_ = o.pipe.SetReadDeadline(time.Now().Add(quietTime))
 		}
+
+		// Read, and count time and size after the end of the shell.
 		begin := time.Now()
 		n, err := o.pipe.Read(buffer)
 		now := time.Now()
@@ -56,7 +58,7 @@ func (o *output) copyTo(take func(piece []byte, now time.Time)) (held bool) {
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && !ended:
-			// the shell ended during this read: what is in the pipe comes next
+			// the shell ended during this read: read the remaining output next
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return true
 		case err != nil:
@@ -66,29 +68,29 @@ func (o *output) copyTo(take func(piece []byte, now time.Time)) (held bool) {
 	return true
 }
 
-// drain throws away what comes, until the pipe is closed from either side.
+// drain discards all output until the pipe is closed from either side.
 func (o *output) drain() {
 	_ = o.pipe.SetReadDeadline(time.Time{})
 	_, _ = io.Copy(io.Discard, o.pipe)
 }
 
-// cooker makes lines of raw output.
-type cooker struct {
+// outputFilter converts raw output to redacted lines.
+type outputFilter struct {
 	redactor redactor
 	splitter splitter
 	lines    []cloud.LogLine
 }
 
-// take returns the lines that end in a piece of output. The result is good
-// until the next call.
-func (c *cooker) take(piece []byte, now time.Time) []cloud.LogLine {
-	c.lines = c.splitter.write(c.lines[:0], c.redactor.write(piece), now.UTC())
-	return c.lines
+// take returns the lines that end in a piece of output. The result is valid until the
+// next call.
+func (f *outputFilter) take(piece []byte, now time.Time) []cloud.LogLine {
+	f.lines = f.splitter.write(f.lines[:0], f.redactor.write(piece), now.UTC())
+	return f.lines
 }
 
-// close returns what is left.
-func (c *cooker) close(now time.Time) []cloud.LogLine {
-	c.lines = c.splitter.write(c.lines[:0], c.redactor.close(), now.UTC())
-	c.lines = c.splitter.close(c.lines, now.UTC())
-	return c.lines
+// close returns the remaining lines.
+func (f *outputFilter) close(now time.Time) []cloud.LogLine {
+	f.lines = f.splitter.write(f.lines[:0], f.redactor.close(), now.UTC())
+	f.lines = f.splitter.close(f.lines, now.UTC())
+	return f.lines
 }

@@ -9,33 +9,35 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// status reports a step's state, for as long as that makes sense.
-func (j *job) status(life, work context.Context, step, lines int, status runtime.Status) error {
-	ctx, cancel := context.WithTimeout(life, statusPatience)
+// reportStatus reports the status of a step to the service, and then the progress to the
+// agent. It retries for at most statusTimeout. A rejection, or an error response after a
+// stop request, means that the service no longer has the job.
+func (j *job) reportStatus(jobCtx, workCtx context.Context, now runtime.Progress) error {
+	ctx, cancel := context.WithTimeout(jobCtx, statusTimeout)
 	defer cancel()
-	err := j.client.Status(ctx, step, status)
+	err := j.client.Status(ctx, now.Step, now.Status)
 	var answer *cloud.StatusError
 	switch {
 	case err == nil:
-		j.progress.tell(runtime.Progress{Step: step, Lines: lines, Status: status})
+		j.progress.report(now)
 		return nil
-	case life.Err() != nil:
-		return context.Cause(life)
+	case jobCtx.Err() != nil:
+		return context.Cause(jobCtx)
 	case errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized),
-		errors.Is(context.Cause(work), errStopped) && errors.As(err, &answer):
+		errors.Is(context.Cause(workCtx), errStopped) && errors.As(err, &answer):
 		j.gone(err)
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	return err
 }
 
-// openLog begins a step's log, of which the service has so many lines. It may have
-// the lines of first besides, as one batch.
-func (j *job) openLog(life context.Context, step, told int, first []cloud.LogLine) *stepLog {
-	return openLog(life, &sender{
-		jobs: j.client, step: step, told: told, first: first, gone: j.gone, log: j.log,
-		accepted: func(lines int) {
-			j.progress.tell(runtime.Progress{Step: step, Lines: lines, Status: runtime.Running})
+// openLog opens the log of a step. The service already has the first lines, whose number is
+// accepted, and may also have the lines in first, as one batch.
+func (j *job) openLog(logCtx context.Context, step, accepted int, first []cloud.LogLine) *stepLog {
+	return openLog(logCtx, &sender{
+		jobs: j.client, step: step, accepted: accepted, first: first, onGone: j.gone, log: j.log,
+		onAccepted: func(lines int) {
+			j.progress.report(runtime.Progress{Step: step, Lines: lines, Status: runtime.Running})
 		},
 	})
 }

@@ -42,9 +42,9 @@ func TestProgressWriter(t *testing.T) {
 			p := newProgress(out, slog.New(slog.DiscardHandler))
 			begin := time.Now()
 			for i := range 10_000 {
-				p.tell(runtime.Progress{Step: 1, Lines: i, Status: runtime.Running})
+				p.report(runtime.Progress{Step: 1, Lines: i, Status: runtime.Running})
 			}
-			p.tell(runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed})
+			p.report(runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed})
 			if took := time.Since(begin); took > 0 {
 				t.Errorf("reporting took %s", took)
 			}
@@ -69,7 +69,7 @@ func TestProgressWriter(t *testing.T) {
 			}
 			go func() {
 				for _, value := range want {
-					p.tell(value)
+					p.report(value)
 					synctest.Wait()
 				}
 				p.close()
@@ -86,7 +86,7 @@ func TestProgressWriter(t *testing.T) {
 			var log bytes.Buffer
 			out, _ := net.Pipe()
 			p := newProgress(out, slog.New(slog.NewTextHandler(&log, nil)))
-			p.tell(runtime.Progress{Step: 1, Status: runtime.Succeeded})
+			p.report(runtime.Progress{Step: 1, Status: runtime.Succeeded})
 			begin := time.Now()
 			p.close()
 			if took := time.Since(begin); took != progressFlush {
@@ -95,8 +95,8 @@ func TestProgressWriter(t *testing.T) {
 			if strings.Count(log.String(), "level=WARN") != 1 {
 				t.Errorf("the log is\n%s", &log)
 			}
-			p.tell(runtime.Progress{Step: 1, Lines: 1}) // late, and without effect
-		}) // which fails if the writer has not ended
+			p.report(runtime.Progress{Step: 1, Lines: 1}) // late, and without effect
+		}) // synctest.Test fails if the writer has not ended
 	})
 
 	t.Run("agent that is gone is logged once and blocks nothing", func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestProgressWriter(t *testing.T) {
 			var log bytes.Buffer
 			p := newProgress(broken{}, slog.New(slog.NewTextHandler(&log, nil)))
 			for i := range 10 {
-				p.tell(runtime.Progress{Step: 1, Lines: i})
+				p.report(runtime.Progress{Step: 1, Lines: i})
 				synctest.Wait()
 			}
 			begin := time.Now()
@@ -117,23 +117,24 @@ func TestProgressWriter(t *testing.T) {
 }
 
 func TestStepLog(t *testing.T) {
-	t.Run("log that is given up is logged once while the sender ends", func(t *testing.T) {
+	t.Run("dropped log is logged once while the sender ends", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
-			service := &shelf{}
+			service := &logServer{}
 			l := openLog(t.Context(), &sender{
 				jobs: cloud.NewJobs(cloud.JobsOptions{
 					Service: "http://service.invalid", JobID: "job", Token: secret.New("token"), Transport: service,
-					RequestTimeout: requestTimeout, RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait,
+					RequestTimeout: requestTimeout,
+					RetryCount:     retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait,
 				}),
-				step: 1, log: slog.New(slog.NewTextHandler(&log, nil)), gone: func(error) {},
-				accepted: func(int) { time.Sleep(flushPatience + time.Minute) }, // longer than close waits
+				step: 1, log: slog.New(slog.NewTextHandler(&log, nil)), onGone: func(error) {},
+				onAccepted: func(int) { time.Sleep(flushTimeout + time.Minute) }, // longer than close waits
 			})
 			l.add(line(0, 0))
-			if told := l.close(); told != 1 {
-				t.Errorf("%d lines are accepted, want 1", told)
+			if accepted := l.close(); accepted != 1 {
+				t.Errorf("%d lines are accepted, want 1", accepted)
 			}
-			if n := strings.Count(log.String(), "given up"); n != 1 {
+			if n := strings.Count(log.String(), "log dropped"); n != 1 {
 				t.Errorf("logged %d times, want once", n)
 			}
 		})

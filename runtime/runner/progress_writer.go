@@ -10,50 +10,66 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// progressFlush is how long the agent may take to read the last line of progress
-// when the job has ended. The agent waits as long for the end of the stream.
+// progressFlush is the time that the agent has to read the last line of progress after
+// the end of the job. The agent waits as long for the end of the stream.
 const progressFlush = 5 * time.Second
 
-// progress reports to the agent what the service has accepted. It is safe for
-// concurrent use and never blocks its callers: a goroutine writes the latest
-// value, and values that a slow agent has not read are replaced by newer ones.
-// Each value is complete in itself, so the agent loses nothing by that. An agent
-// that does not read, or is gone, is no reason to stop the job.
+// progress reports to the agent which lines and statuses the service has accepted. It is
+// safe for concurrent use and never blocks its callers: a goroutine writes the latest
+// value, and newer values replace those that a slow agent has not read. Each value is
+// complete, so the agent loses nothing. A job continues if the agent does not read its
+// progress.
 type progress struct {
 	out  io.Writer
 	log  *slog.Logger
-	news chan struct{} // holds a token while latest is not written; closed by close
+	wake chan struct{} // has a token while latest is not written; closed by close
 	done chan struct{} // closed when the writer has ended
 
 	mu     sync.Mutex
 	latest runtime.Progress
+	pulumi runtime.Pulumi // in each value from now on
+	stack  string
 	closed bool
 }
 
-// newProgress starts the writer. The caller closes it.
+// newProgress starts the writer. The caller must close it.
 func newProgress(out io.Writer, log *slog.Logger) *progress {
-	p := &progress{out: out, log: log, news: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &progress{out: out, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go p.write()
 	return p
 }
 
-// tell makes now the value to be written next.
-func (p *progress) tell(now runtime.Progress) {
+// report sets the next value to write.
+func (p *progress) report(now runtime.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return
 	}
+	now.Pulumi, now.Stack = p.pulumi, p.stack
 	p.latest = now
-	ring(p.news)
+	notify(p.wake)
 }
 
-// write writes the latest value whenever there is a new one, until close or the
-// first error.
+// setPulumi adds how pulumi ended to the latest value, and to all later ones.
+func (p *progress) setPulumi(end runtime.Pulumi, stack string) {
+	if len(stack) > runtime.MaxStackName {
+		stack = ""
+	}
+	p.mu.Lock()
+	p.pulumi, p.stack = end, stack
+	latest := p.latest
+	p.mu.Unlock()
+	if latest.Status != "" { // otherwise the agent knows more than this value
+		p.report(latest)
+	}
+}
+
+// write writes each new value until close or the first error.
 func (p *progress) write() {
 	defer close(p.done)
 	encoder := json.NewEncoder(p.out)
-	for range p.news {
+	for range p.wake {
 		p.mu.Lock()
 		now := p.latest
 		p.mu.Unlock()
@@ -64,13 +80,13 @@ func (p *progress) write() {
 	}
 }
 
-// close waits until the latest value is written, for at most progressFlush. A
-// write that still blocks then is interrupted if the output has deadlines, as
-// sockets and most pipes do; otherwise it ends with the program.
+// close blocks until the latest value is written, for at most progressFlush. It then
+// interrupts a blocked write if the output supports deadlines, as sockets and most pipes
+// do; otherwise the write ends with the program.
 func (p *progress) close() {
 	p.mu.Lock()
 	p.closed = true
-	close(p.news)
+	close(p.wake)
 	p.mu.Unlock()
 	limit := time.NewTimer(progressFlush)
 	defer limit.Stop()

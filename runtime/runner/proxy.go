@@ -8,9 +8,9 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// proxyOf returns the proxy function for the runner's own calls. A variable that the
-// agent forwards wins over one of the environment, as it does in steps: where only a
-// proxy reaches the service, env_forward_allowlist is enough for both.
+// proxyOf returns the proxy function for the requests of the runner. A forwarded variable
+// overrides one of the environment, as it does in steps: if the service is only reachable
+// through a proxy, env_forward_allowlist is enough for both.
 func proxyOf(forward map[string]string, environ []string) func(*http.Request) (*url.URL, error) {
 	variables := map[string]string{}
 	for _, entry := range environ {

@@ -7,18 +7,21 @@ import (
 
 func TestProxyOf(t *testing.T) {
 	environ := []string{"https_proxy=http://image:1", "NO_PROXY=local.example.com", "OTHER=x"}
+	const api = "https://api.example.com"
 	for name, c := range map[string]struct {
 		forward map[string]string
 		url     string
 		want    string
 	}{
-		"of the environment":              {nil, "https://api.example.com", "http://image:1"},
-		"forwarded variable wins":         {map[string]string{"HTTPS_PROXY": "http://agent:2"}, "https://api.example.com", "http://agent:2"},
-		"small letters":                   {map[string]string{"https_proxy": "http://agent:2"}, "https://api.example.com", "http://agent:2"},
-		"host without a proxy":            {nil, "https://local.example.com", ""},
-		"forwarded host without a proxy":  {map[string]string{"NO_PROXY": "api.example.com"}, "https://api.example.com", ""},
-		"scheme without a proxy":          {nil, "http://api.example.com", ""},
-		"forwarded proxy for that scheme": {map[string]string{"HTTP_PROXY": "http://agent:3"}, "http://api.example.com", "http://agent:3"},
+		"of the environment":             {nil, api, "http://image:1"},
+		"forwarded variable wins":        {map[string]string{"HTTPS_PROXY": "http://agent:2"}, api, "http://agent:2"},
+		"small letters":                  {map[string]string{"https_proxy": "http://agent:2"}, api, "http://agent:2"},
+		"host without a proxy":           {nil, "https://local.example.com", ""},
+		"forwarded host without a proxy": {map[string]string{"NO_PROXY": "api.example.com"}, api, ""},
+		"scheme without a proxy":         {nil, "http://api.example.com", ""},
+		"forwarded proxy for that scheme": {
+			map[string]string{"HTTP_PROXY": "http://agent:3"}, "http://api.example.com", "http://agent:3",
+		},
 	} {
 		request, err := http.NewRequest(http.MethodGet, c.url, nil)
 		if err != nil {

@@ -8,37 +8,38 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// matcher finds secrets in text: the leftmost first, and of those that start at
-// one place the longest. It is immutable and safe for concurrent use.
+// matcher finds secrets in text. Of several matches it takes the leftmost, and of those
+// the longest. It is immutable and safe for concurrent use.
 //
-// The search is the one of Wu and Manber: three bytes at the end of a window as
-// long as the shortest secret tell how far the window may move, which for most
-// text is as far as can be. That search misses a wrapped pattern with a line
-// break among its first bytes, so at each place before a line break the first two
-// bytes are looked up as well.
+// It uses the algorithm of Wu and Manber: the last three bytes of a window, which is as
+// long as the shortest secret, determine how far the window may move, which is its full
+// length in most text. The algorithm alone misses a wrapped pattern with a line break in
+// its first bytes. Before a line break, the matcher therefore also looks up the first two
+// bytes at each position.
 type matcher struct {
-	least   int                  // length of the shortest pattern; 0 without patterns
-	shift   *[1 << 15]uint8      // by hash of the window's last three bytes
-	ending  map[uint16][]pattern // patterns by hash of the last three of their first least bytes
-	initial [256][]pattern       // patterns by first byte
-	wrapped [256][]pattern       // those that may be wrapped
-	pairs   *[1 << 10]uint64     // set of the two bytes with which wrapped ones begin, as 16 bits
+	minLength int                  // length of the shortest pattern, at most 255; 0 without patterns
+	shift     *[1 << 15]uint8      // by hash of the last three bytes of the window
+	ending    map[uint16][]pattern // patterns by hash of the last three of their first minLength bytes
+	initial   [256][]pattern       // patterns by first byte
+	wrapped   [256][]pattern       // wrapped patterns by first byte
+	pairs     *[1 << 10]uint64     // set of the first two bytes of wrapped patterns, as 16 bits
 }
 
-// pattern is one text to look for. A wrapped one is also found with a line break,
-// \n or \r\n, between any two of its bytes.
+// pattern is one text to find. A wrapped pattern also matches with a line break, \n or
+// \r\n, between any two of its bytes.
 type pattern struct {
 	text    string
 	wrapped bool
 }
 
-// match returns how many bytes of text the pattern takes at its beginning, or 0,
-// and whether text ends before the pattern does.
+// match returns how many bytes at the beginning of text match the pattern, or 0, and
+// whether text ends before the pattern does.
 func (p pattern) match(text []byte) (length int, more bool) {
-	for rest, at := p.text, 0; ; {
-		part := text[at:min(at+len(rest), len(text))]
-		switch same := string(part) == rest[:len(part)]; {
-		case same && len(part) == len(rest):
+	for remaining, at := p.text, 0; ; {
+		// Compare up to the end of the pattern or the text.
+		part := text[at:min(at+len(remaining), len(text))]
+		switch same := string(part) == remaining[:len(part)]; {
+		case same && len(part) == len(remaining):
 			return at + len(part), false
 		case same:
 			return 0, true
@@ -46,22 +47,22 @@ func (p pattern) match(text []byte) (length int, more bool) {
 			return 0, false
 		}
 
-		// The pattern may go on behind a line break.
-		line := text[at:min(at+len(rest)+1, len(text))]
+		// The pattern may continue after a line break.
+		line := text[at:min(at+len(remaining)+1, len(text))]
 		start, end := lineBreak(line)
-		if start == 0 || start > len(rest) || string(line[:start]) != rest[:start] {
+		if start == 0 || start > len(remaining) || string(line[:start]) != remaining[:start] {
 			return 0, false
 		}
-		rest, at = rest[start:], at+end
+		remaining, at = remaining[start:], at+end
 		if at > len(text) {
 			return 0, true
 		}
 	}
 }
 
-// lineBreak returns where the first line break in text starts and ends. A \r at
-// the end of text may be half of one, which then ends behind text. Without a line
-// break both are the length of text.
+// lineBreak returns the start and the end of the first line break in text. A \r at the
+// end of text may be the first half of a line break, which then ends after text. Without
+// a line break, both are the length of text.
 func lineBreak(text []byte) (start, end int) {
 	newline := bytes.IndexByte(text, '\n')
 	switch {
@@ -75,9 +76,10 @@ func lineBreak(text []byte) (start, end int) {
 	return len(text), len(text)
 }
 
-// newMatcher makes a matcher of patterns of at least three bytes each. Those of
-// the second list may be wrapped.
+// newMatcher returns a matcher for patterns of at least three bytes each. Those of the
+// second list are wrapped.
 func newMatcher(plain, wrapped []string) *matcher {
+	// Sort the patterns, the longest first.
 	m := &matcher{ending: map[uint16][]pattern{}, pairs: new([1 << 10]uint64)}
 	all := make([]pattern, 0, len(plain)+len(wrapped))
 	for _, text := range plain {
@@ -93,8 +95,10 @@ func newMatcher(plain, wrapped []string) *matcher {
 		return cmp.Or(len(b.text)-len(a.text), cmp.Compare(a.text, b.text))
 	})
 	all = slices.Compact(all)
-	m.least = min(len(all[len(all)-1].text), 255)
-	m.shift = (*[1 << 15]uint8)(bytes.Repeat([]byte{uint8(m.least - 2)}, 1<<15))
+
+	// Fill the tables.
+	m.minLength = min(len(all[len(all)-1].text), 255)
+	m.shift = (*[1 << 15]uint8)(bytes.Repeat([]byte{uint8(m.minLength - 2)}, 1<<15))
 	for _, p := range all {
 		m.add(p)
 	}
@@ -102,7 +106,7 @@ func newMatcher(plain, wrapped []string) *matcher {
 }
 
 func (m *matcher) add(p pattern) {
-	text, last := p.text, m.least-3
+	text, last := p.text, m.minLength-3
 	m.initial[text[0]] = append(m.initial[text[0]], p)
 	for i := range last + 1 {
 		h := hash(text[i], text[i+1], text[i+2])
@@ -123,42 +127,42 @@ func hash(a, b, c byte) uint16 {
 	return (uint16(a)<<10 ^ uint16(b)<<5 ^ uint16(c)) & (1<<15 - 1)
 }
 
-// pair is the place of two bytes in a set.
+// pair returns the position of two bytes in a set of pairs.
 func pair(a, b byte) (at int, bit uint64) { return int(a)<<2 | int(b>>6), 1 << (b & 63) }
 
-// redact marks the secrets in a whole text.
+// redact replaces the secrets in a complete text by marks.
 func (m *matcher) redact(text string) string {
 	out, _ := m.scan(nil, []byte(text), true)
 	return string(out)
 }
 
-// scan appends text to out with its secrets marked, and returns how many bytes
-// at the end of text it has left alone, because they may be the beginning of a
-// secret. With final there are none.
+// scan appends text to out with its secrets replaced. It returns how many bytes at the
+// end of text it has held back, because they may be the beginning of a secret. If final,
+// it holds back none.
 func (m *matcher) scan(out, text []byte, final bool) (_ []byte, held int) {
-	if m.least == 0 {
+	if m.minLength == 0 {
 		return append(out, text...), 0
 	}
 	copied, i := 0, 0
-	line := -1 // the first line break at i or behind it
-	for i+m.least <= len(text) {
+	line := -1 // position of the first line break at or after i
+	for i+m.minLength <= len(text) {
 		if line < i {
 			start, _ := lineBreak(text[i:])
 			line = i + start
 		}
-		if i = m.skip(text, i, line); i+m.least > len(text) {
+		if i = m.skip(text, i, line); i+m.minLength > len(text) {
 			break
 		}
 
-		// Find the longest pattern at i, or a broken one before i+shift: there no
-		// pattern starts that has no line break in its first bytes.
-		end := text[i+m.least-3 : i+m.least]
+		// Find the longest pattern at i. Before i+shift, only patterns with a line break
+		// in their first bytes can start.
+		end := text[i+m.minLength-3 : i+m.minLength]
 		h := hash(end[0], end[1], end[2])
 		shift := int(m.shift[h])
-		broken := line < i+m.least
+		broken := line < i+m.minLength
 		length, more := 0, false
 		if shift == 0 {
-			length, more = m.at(text[i:], m.ending[h])
+			length, more = m.longestMatch(text[i:], m.ending[h])
 		}
 		if broken {
 			to := min(i+max(shift, 1), line)
@@ -169,10 +173,12 @@ func (m *matcher) scan(out, text []byte, final bool) (_ []byte, held int) {
 			}
 			if first < to {
 				i = first
-				l, again := m.at(text[i:], m.wrapped[text[i]])
+				l, again := m.longestMatch(text[i:], m.wrapped[text[i]])
 				length, more = max(length, l), more || again
 			}
 		}
+
+		// Replace a match, or hold back a possible beginning.
 		switch {
 		case more && !final:
 			return append(out, text[copied:i]...), len(text) - i
@@ -186,9 +192,9 @@ func (m *matcher) scan(out, text []byte, final bool) (_ []byte, held int) {
 		}
 	}
 
-	// Hold back what may be the beginning of a pattern.
+	// Hold back a possible beginning of a pattern.
 	i = min(i, len(text))
-	for !final && i < len(text) && !m.begins(text[i:]) {
+	for !final && i < len(text) && !m.mayBegin(text[i:]) {
 		i++
 	}
 	if final {
@@ -197,12 +203,12 @@ func (m *matcher) scan(out, text []byte, final bool) (_ []byte, held int) {
 	return append(out, text[copied:i]...), len(text) - i
 }
 
-// skip returns the first place from i on whose window must be looked at: because
-// its shift is 0, or because it reaches beyond line.
+// skip returns the first position from i on whose window must be checked: because its
+// shift is 0, or because it extends beyond line.
 func (m *matcher) skip(text []byte, i, line int) int {
 	shift := m.shift
 	text = text[:line]
-	last := i + m.least - 1 // of the window
+	last := i + m.minLength - 1 // last byte of the window
 	for last < len(text) {
 		end := text[last-2 : last+1 : last+1]
 		s := int(shift[hash(end[0], end[1], end[2])])
@@ -211,12 +217,12 @@ func (m *matcher) skip(text []byte, i, line int) int {
 		}
 		last += s
 	}
-	return last - m.least + 1
+	return last - m.minLength + 1
 }
 
-// at returns the length of the longest of some patterns that text starts with,
-// or 0, and whether text is the beginning of one that is longer than text.
-func (m *matcher) at(text []byte, patterns []pattern) (length int, more bool) {
+// longestMatch returns the length of the longest of some patterns at the beginning of
+// text, or 0, and whether text is the beginning of a longer pattern.
+func (m *matcher) longestMatch(text []byte, patterns []pattern) (length int, more bool) {
 	for _, p := range patterns {
 		l, longer := p.match(text)
 		length, more = max(length, l), more || longer
@@ -224,8 +230,8 @@ func (m *matcher) at(text []byte, patterns []pattern) (length int, more bool) {
 	return length, more
 }
 
-// firstPair returns the first place from i on, or to, at which a wrapped pattern
-// may start, as far as two bytes tell.
+// firstPair returns the first position from i on at which a wrapped pattern may start
+// according to two bytes, or to if there is none.
 func (m *matcher) firstPair(text []byte, i, to int) int {
 	for ; i < to; i++ {
 		if at, bit := pair(text[i], text[i+1]); m.pairs[at]&bit != 0 {
@@ -235,26 +241,26 @@ func (m *matcher) firstPair(text []byte, i, to int) int {
 	return to
 }
 
-// begins reports whether text, which is shorter than every secret, is the
-// beginning of one.
-func (m *matcher) begins(text []byte) bool {
-	_, more := m.at(text, m.initial[text[0]])
+// mayBegin reports whether text, which is shorter than every secret, is the beginning of
+// one.
+func (m *matcher) mayBegin(text []byte) bool {
+	_, more := m.longestMatch(text, m.initial[text[0]])
 	return more
 }
 
-// redactor marks secrets in a stream, wherever it is cut. It holds back only
-// what may be the beginning of a secret. It belongs to one goroutine.
+// redactor replaces secrets in a stream that arrives in pieces. It holds back only bytes
+// that may be the beginning of a secret. It is not safe for concurrent use.
 type redactor struct {
 	*matcher
 	held []byte
 	out  []byte
 }
 
-// write takes a piece of the stream and returns what may be shown now. The
-// result is good until the next call.
+// write adds a piece of the stream and returns the text that may be shown. The result is
+// valid until the next call.
 func (r *redactor) write(piece []byte) []byte { return r.take(piece, false) }
 
-// close returns what was held back, at the stream's end.
+// close returns the bytes that were held back, at the end of the stream.
 func (r *redactor) close() []byte { return r.take(nil, true) }
 
 func (r *redactor) take(piece []byte, final bool) []byte {

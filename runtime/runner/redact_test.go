@@ -17,7 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// naive marks secrets as one would say it: at each place the longest that
+// naive redacts a text in the simplest way: at each position the longest secret that
 // starts there.
 func naive(plain, wrapped []string, text string) string {
 	var all []*regexp.Regexp
@@ -48,7 +48,7 @@ func naive(plain, wrapped []string, text string) string {
 	return b.String()
 }
 
-// stream marks secrets piece by piece.
+// stream redacts a text that arrives in pieces.
 func stream(plain, wrapped []string, pieces ...string) string {
 	r := redactor{matcher: newMatcher(plain, wrapped)}
 	var b strings.Builder
@@ -68,12 +68,13 @@ func wrap(text string, width int, lineBreak string) string {
 	return strings.Join(append(lines, text), lineBreak)
 }
 
-func TestAStreamShowsWhatTheWholeWouldShowWhereverItIsCut(t *testing.T) {
+func TestRedactorProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		letters := rapid.SampledFrom([]rune{'x', 'y', 'z', '\n'}) // few, so that secrets overlap, repeat and nearly match
-		plain := rapid.SliceOfN(rapid.StringOfN(letters, leastSecret, 14, -1), 0, 6).Draw(t, "secrets")
+		// Few letters, so that secrets overlap, repeat and nearly match.
+		letters := rapid.SampledFrom([]rune{'x', 'y', 'z', '\n'})
+		plain := rapid.SliceOfN(rapid.StringOfN(letters, minSecret, 14, -1), 0, 6).Draw(t, "secrets")
 		inBase64 := rapid.SampledFrom([]rune{'x', 'y'})
-		wrapped := rapid.SliceOfN(rapid.StringOfN(inBase64, leastSecret, 14, -1), 0, 4).Draw(t, "wrapped")
+		wrapped := rapid.SliceOfN(rapid.StringOfN(inBase64, minSecret, 14, -1), 0, 4).Draw(t, "wrapped")
 		parts := []*rapid.Generator[string]{
 			rapid.StringOfN(letters, 0, 12, -1),
 			rapid.SampledFrom(append(slices.Clone(plain), "w", "\r\n", "\r")),
@@ -86,10 +87,10 @@ func TestAStreamShowsWhatTheWholeWouldShowWhereverItIsCut(t *testing.T) {
 		}
 		text := strings.Join(rapid.SliceOfN(rapid.OneOf(parts...), 0, 12).Draw(t, "parts"), "")
 		var pieces []string
-		for rest := text; rest != ""; {
-			n := rapid.IntRange(0, min(len(rest), 9)).Draw(t, "cut")
-			pieces = append(pieces, rest[:n])
-			rest = rest[n:]
+		for remaining := text; remaining != ""; {
+			n := rapid.IntRange(0, min(len(remaining), 9)).Draw(t, "cut")
+			pieces = append(pieces, remaining[:n])
+			remaining = remaining[n:]
 		}
 
 		got := stream(plain, wrapped, pieces...)
@@ -120,7 +121,7 @@ func FuzzRedactor(f *testing.F) {
 			pieces = append(pieces, string(piece))
 		}
 		got := stream(plain, wrapped, pieces...)
-		if utf8.ValidString(text) { // which the oracle's expressions take for granted
+		if utf8.ValidString(text) { // required by the expressions of the oracle
 			if want := naive(plain, wrapped, text); got != want {
 				t.Fatalf("%q in %q shows\n%q, want\n%q", value, text, got, want)
 			}
@@ -131,7 +132,7 @@ func FuzzRedactor(f *testing.F) {
 	})
 }
 
-func TestOnlyWhatMayBeASecretIsHeldBack(t *testing.T) {
+func TestRedactor(t *testing.T) {
 	r := redactor{matcher: newMatcher([]string{"abcdefgh", "abcdefghijkl"}, nil)}
 	for _, c := range []struct{ piece, want string }{
 		{"nothing here", "nothing here"},
@@ -147,56 +148,102 @@ func TestOnlyWhatMayBeASecretIsHeldBack(t *testing.T) {
 	}
 }
 
-func TestEveryFormOfASecretIsMarked(t *testing.T) {
-	const password = `p"ss<w>rd/with & 100% all of it`
-	key := "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\nshort\nq83vEjRWeJq83vEjRW\n-----END KEY-----\n"
-	m := newMatcher(patterns([]string{password, key, "short", "      ", ""}))
-	inJSON, err := json.Marshal(map[string]string{"key": key, "password": password})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, text := range map[string]string{
-		"itself":                  "is " + password + ".",
-		"JSON":                    string(inJSON),
-		"a line of it":            "line MIIEpAIBAAKCAQEA7\r\n",
-		"base64":                  base64.StdEncoding.EncodeToString([]byte(password)),
-		"base64 of a key":         base64.StdEncoding.EncodeToString([]byte(key)),
-		"base64 behind a name":    base64.StdEncoding.EncodeToString([]byte("user:" + password)),
-		"base64 behind another":   base64.StdEncoding.EncodeToString([]byte("users:" + password + "!")),
-		"base64 for URLs":         base64.RawURLEncoding.EncodeToString([]byte("me??" + password)),
-		"a URL's query":           "https://host/?p=p%22ss%3Cw%3Erd%2Fwith+%26+100%25+all+of+it",
-		"the whole key":           key,
-		"the key with CRLF lines": strings.ReplaceAll(key, "\n", "\r\n"),
-	} {
-		got := m.redact(text)
-		if !strings.Contains(got, secret.Mark) {
-			t.Errorf("%s: %q shows %q", what, text, got)
+func TestPatterns(t *testing.T) {
+	t.Run("every form of a secret is redacted", func(t *testing.T) {
+		const password = `p"ss<w>rd/with & 100% all of it`
+		key := "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\nshort\nq83vEjRWeJq83vEjRW\n-----END KEY-----\n"
+		m := newMatcher(patterns([]string{password, key, "short", "      ", ""}))
+		inJSON, err := json.Marshal(map[string]string{"key": key, "password": password})
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, part := range []string{password, "MIIEpAIBAAKCAQEA7", "q83vEjRWeJq83vEjRW", base64.StdEncoding.EncodeToString([]byte(password))[4:32]} {
-			if strings.Contains(got, part) {
-				t.Errorf("%s: %q is still in %q", what, part, got)
+		for what, text := range map[string]string{
+			"itself":                  "is " + password + ".",
+			"JSON":                    string(inJSON),
+			"a line of it":            "line MIIEpAIBAAKCAQEA7\r\n",
+			"base64":                  base64.StdEncoding.EncodeToString([]byte(password)),
+			"base64 of a key":         base64.StdEncoding.EncodeToString([]byte(key)),
+			"base64 behind a name":    base64.StdEncoding.EncodeToString([]byte("user:" + password)),
+			"base64 behind another":   base64.StdEncoding.EncodeToString([]byte("users:" + password + "!")),
+			"base64 for URLs":         base64.RawURLEncoding.EncodeToString([]byte("me??" + password)),
+			"a URL's query":           "https://host/?p=p%22ss%3Cw%3Erd%2Fwith+%26+100%25+all+of+it",
+			"the whole key":           key,
+			"the key with CRLF lines": strings.ReplaceAll(key, "\n", "\r\n"),
+		} {
+			got := m.redact(text)
+			if !strings.Contains(got, secret.Mark) {
+				t.Errorf("%s: %q shows %q", what, text, got)
+			}
+			encoded := base64.StdEncoding.EncodeToString([]byte(password))[4:32]
+			for _, part := range []string{password, "MIIEpAIBAAKCAQEA7", "q83vEjRWeJq83vEjRW", encoded} {
+				if strings.Contains(got, part) {
+					t.Errorf("%s: %q is still in %q", what, part, got)
+				}
 			}
 		}
-	}
-	if got := m.redact("a short text\n"); got != "a short text\n" {
-		t.Errorf("a text without secrets becomes %q", got)
-	}
-	if got := m.redact(key + "next\n"); !strings.HasSuffix(got, "\nnext\n") {
-		t.Errorf("the line behind a secret is joined to it: %q", got)
-	}
+		if got := m.redact("a short text\n"); got != "a short text\n" {
+			t.Errorf("a text without secrets becomes %q", got)
+		}
+		if got := m.redact(key + "next\n"); !strings.HasSuffix(got, "\nnext\n") {
+			t.Errorf("the line after a secret is joined to it: %q", got)
+		}
+	})
+
+	t.Run("wrapped base64 of a secret is redacted", func(t *testing.T) {
+		random := rand.New(rand.NewPCG(3, 4))
+		token := make([]byte, 200)
+		for i := range token {
+			token[i] = byte('!' + random.IntN(90))
+		}
+		for name, value := range map[string]string{
+			"base64 of a secret of 58 bytes is found wherever it is wrapped":  string(token[:58]),
+			"base64 of a secret of 200 bytes is found wherever it is wrapped": string(token),
+			"base64 of a short secret is found wherever it is wrapped":        string(token[:15]),
+		} {
+			t.Run(name, func(t *testing.T) {
+				m := newMatcher(patterns([]string{value}))
+				for before := range 80 {
+					text := strings.Repeat("b", before) + value + "\nbehind"
+					encoded := base64.StdEncoding.EncodeToString([]byte(text))
+					first := before/3*4 + 4 // first letter that depends on the secret alone
+					for _, width := range []int{76, 64, 40} {
+						for _, lineBreak := range []string{"\n", "\r\n"} {
+							got := m.redact(wrap(encoded, width, lineBreak))
+							shown := strings.ReplaceAll(got, lineBreak, "")
+							if strings.Count(got, secret.Mark) != 1 ||
+								strings.Contains(shown, encoded[first:first+12]) {
+								t.Fatalf("behind %d bytes, at %d columns, with %q:\n%s", before, width, lineBreak, got)
+							}
+						}
+					}
+				}
+			})
+		}
+
+		t.Run("text between two line breaks is no base64", func(t *testing.T) {
+			m := newMatcher(patterns([]string{"hunter2-hunter2"}))
+			encoded := base64.StdEncoding.EncodeToString([]byte("hunter2-hunter2"))
+			if text := encoded[:9] + "\n\n" + encoded[9:]; m.redact(text) != text {
+				t.Errorf("%q becomes %q", text, m.redact(text))
+			}
+		})
+	})
 }
 
-func TestNamesTellWhatIsSecret(t *testing.T) {
+func TestLooksSecret(t *testing.T) {
 	for _, name := range []string{
-		"PULUMI_ACCESS_TOKEN", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "ARM_CLIENT_SECRET", "DB_PASSWORD", "dbPassword",
-		"PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CREDENTIALS", "API_KEY", "APIKEY", "MYSQL_PWD", "SSH_KEY", "private-key", "npm.auth", "GITHUB_PAT",
+		"PULUMI_ACCESS_TOKEN", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+		"AWS_ACCESS_KEY_ID", "ARM_CLIENT_SECRET",
+		"DB_PASSWORD", "dbPassword", "PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CREDENTIALS", "API_KEY", "APIKEY", "MYSQL_PWD",
+		"SSH_KEY", "private-key", "npm.auth", "GITHUB_PAT",
 	} {
 		if !looksSecret(name) {
 			t.Errorf("%s is not taken for a secret", name)
 		}
 	}
 	for _, name := range []string{
-		"PWD", "OLDPWD", "PATH", "HOME", "PULUMI_CI_STACK", "AWS_REGION", "AUTHOR", "KEYBOARD", "MONKEY", "PULUMI_CONFIG_PASSPHRASE_FILE",
+		"PWD", "OLDPWD", "PATH", "HOME", "PULUMI_CI_STACK", "AWS_REGION", "AUTHOR", "KEYBOARD", "MONKEY",
+		"PULUMI_CONFIG_PASSPHRASE_FILE",
 		"AWS_WEB_IDENTITY_TOKEN_FILE", "GIT_ASKPASS_PATH", "", "_",
 	} {
 		if looksSecret(name) {
@@ -205,49 +252,12 @@ func TestNamesTellWhatIsSecret(t *testing.T) {
 	}
 }
 
-func TestPatterns(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	token := make([]byte, 200)
-	for i := range token {
-		token[i] = byte('!' + random.IntN(90))
-	}
-	for name, value := range map[string]string{
-		"base64 of a secret of 58 bytes is found wherever it is wrapped":  string(token[:58]),
-		"base64 of a secret of 200 bytes is found wherever it is wrapped": string(token),
-		"base64 of a short secret is found wherever it is wrapped":        string(token[:15]),
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newMatcher(patterns([]string{value}))
-			for before := range 80 {
-				encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("b", before) + value + "\nbehind"))
-				first := before/3*4 + 4 // letter of the secret alone
-				for _, width := range []int{76, 64, 40} {
-					for _, lineBreak := range []string{"\n", "\r\n"} {
-						got := m.redact(wrap(encoded, width, lineBreak))
-						shown := strings.ReplaceAll(got, lineBreak, "")
-						if strings.Count(got, secret.Mark) != 1 || strings.Contains(shown, encoded[first:first+12]) {
-							t.Fatalf("behind %d bytes, at %d columns, with %q:\n%s", before, width, lineBreak, got)
-						}
-					}
-				}
-			}
-		})
-	}
-
-	t.Run("text between two line breaks is no base64", func(t *testing.T) {
-		m := newMatcher(patterns([]string{"hunter2-hunter2"}))
-		encoded := base64.StdEncoding.EncodeToString([]byte("hunter2-hunter2"))
-		if text := encoded[:9] + "\n\n" + encoded[9:]; m.redact(text) != text {
-			t.Errorf("%q becomes %q", text, m.redact(text))
-		}
-	})
-}
-
 // benchmarkText is a log of ordinary lines, with a secret in one of a hundred.
 func benchmarkText(size int, secrets []string) []byte {
 	var b bytes.Buffer
 	for i := 0; b.Len() < size; i++ {
-		fmt.Fprintf(&b, "2026-01-02T03:04:05Z INFO resource %06d updated: https://service.example.com/stacks/organization/project", i)
+		fmt.Fprintf(&b, "2026-01-02T03:04:05Z INFO resource %06d updated: "+
+			"https://service.example.com/stacks/organization/project", i)
 		if i%100 == 0 {
 			b.WriteString(" " + secrets[i/100%len(secrets)])
 		}
@@ -282,7 +292,7 @@ func BenchmarkRedactor(b *testing.B) {
 	}
 }
 
-// BenchmarkRedactorBase64 is text that consists of what wrapped secrets look like.
+// BenchmarkRedactorBase64 measures text that resembles wrapped secrets.
 func BenchmarkRedactorBase64(b *testing.B) {
 	random := rand.New(rand.NewPCG(5, 6))
 	file := make([]byte, 3<<18)
@@ -306,7 +316,7 @@ func BenchmarkNewMatcher(b *testing.B) {
 	}
 }
 
-func BenchmarkNearlySecretText(b *testing.B) {
+func BenchmarkRedactorNearMatches(b *testing.B) {
 	value := strings.Repeat("a", 4000) + "b"
 	text := bytes.Repeat([]byte("a"), 1<<20)
 	r := redactor{matcher: newMatcher(patterns([]string{value}))}

@@ -17,13 +17,14 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Limits of a job's end.
+// Limits for the end of a job.
 const (
-	farewellTime   = time.Minute      // after the agent's request to stop and the grace, for the last words
-	statusPatience = 15 * time.Minute // for one status
+	finalReportTimeout = time.Minute      // for the last reports, after a stop request and the end of the step
+	agentYield         = 5 * time.Second  // for the agent to log the reason of its request
+	statusTimeout      = 15 * time.Minute // for the report of one status
 )
 
-// How calls are repeated. How often is bounded by the contexts of the calls.
+// Retries of calls. The contexts of the calls limit their number.
 const (
 	requestTimeout = 30 * time.Second
 	retryCount     = 1 << 30
@@ -31,52 +32,58 @@ const (
 	retryMaxWait   = 15 * time.Second
 )
 
-// Options is what a runner needs beside its job.
+// Options are the options of [Run].
 type Options struct {
-	Version   string            // of this release, for the log of step 0
-	Environ   []string          // the program's own environment, NAME=VALUE
-	Progress  io.Writer         // gets the latest runtime.Progress, a line each; nil discards it
-	Hurry     <-chan struct{}   // closed when a running step shall be killed at once; may be nil
-	Transport http.RoundTripper // nil is a pool of connections of its own
-	Log       *slog.Logger      // nil is silence
+	Version   string            // release of this program, for the log of step 0
+	Environ   []string          // environment of this program, NAME=VALUE
+	Progress  io.Writer         // receives the latest runtime.Progress, one per line; nil discards it
+	Transport http.RoundTripper // nil creates one for the service
+	Log       *slog.Logger      // nil discards the log
+
+	// Requests that follow the end of ctx; see Run. Each is a channel to close, or nil.
+	Interrupted <-chan struct{} // the agent ends the cancel grace period, and knows why the job ends
+	Terminate   <-chan struct{} // end the cancel grace period now
+	ForceStop   <-chan struct{} // kill a running step immediately
 }
 
-// Why a job's work, or its whole life, ends early.
+// Causes for which the contexts of a job end early, and results of a job.
 var (
-	errStopped = errors.New("the job was stopped by the agent")
-	errGone    = errors.New("the service does not want the job any more")
-	errNoTime  = errors.New("there is no time left to tell how the job ended")
-	errFailed  = errors.New("a step failed") // and the service knows
+	errStopped = errors.New("the job was stopped by a signal to its runner")
+	errGone    = errors.New("the service has cancelled the job, or no longer has it")
+	errNoTime  = errors.New("no time is left to report how the job ended")
+	errFailed  = errors.New("a step failed") // and was reported
 
 	errSucceeded = errors.New("every step succeeded, and the last success could not be reported")
 )
 
-// job is one job that runs. Its methods belong to one goroutine, but for leave.
+// job is a running job. Its methods must be called from one goroutine, except abort.
 type job struct {
-	handover   *runtime.Handover
+	handoff    *runtime.Handoff
 	options    Options
 	log        *slog.Logger
 	definition *cloud.Definition
 	client     *cloud.Jobs
 	progress   *progress
-	leave      context.CancelCauseFunc // ends everything; nothing is told any more
+	abort      context.CancelCauseFunc // ends the job without further reports of statuses
+	reports    *reportLimit
 
 	matcher *matcher
 	env     environ
 	envFile *envFile
-	stopped time.Time // when the agent, or what ends the instance, asked to end; read after errStopped
+	stopped time.Time // time of the stop request; read after errStopped
 
-	private string // folder of our own
-	root    string // what stands for "/": the handover's, or one that can be written to
+	private string // folder of the runner, not readable by other users
+	root    string // root of the job: that of the handoff, or a writable folder in its place
 
-	undo   []func()       // in reverse order, at the end
-	drains sync.WaitGroup // of outputs that outlive their steps
+	cleanups []func()       // run in reverse order at the end
+	drains   sync.WaitGroup // drains outputs that outlive their steps
 }
 
-// Run leads a job to its end and returns one of runtime's exit codes. The end of
-// ctx stops the running step in order, and the job is reported as failed;
-// [Options.Hurry] kills the step.
-func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
+// Run runs a job to its end and returns one of the exit codes of package runtime. The end
+// of ctx stops the running step in the stages of the package documentation, and the job is
+// reported as failed. The requests of the options end a stage early.
+func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
+	// Check the options and the handoff.
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -85,66 +92,73 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 	}
 	log := o.Log.With("component", "runner", "job", h.JobID)
 	if h.Service == "" || h.JobID == "" || h.Token == "" {
-		log.Error("the handover names no service, no job or no token")
+		log.Error("handoff has no service, no job or no token")
 		return runtime.CodeUsage
 	}
 	if h.Root == "" {
 		h.Root = "/"
 	}
+
+	// Connect to the service.
 	transport := o.Transport
 	if transport == nil {
 		own, err := cloud.Transport(h.CA)
 		if err != nil {
-			log.Error("trusting the system's certificates alone", "error", err)
+			log.Error("cannot use ca_file; only certificates of the system are trusted", "error", err)
 		}
 		own.Proxy = proxyOf(h.Forward, o.Environ)
 		defer own.CloseIdleConnections()
 		transport = own
 	}
-	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
-	work, stop := context.WithCancelCause(life)
+
+	// LogCtx ends when no time is left, jobCtx when no status may be reported, workCtx when
+	// no step may run.
+	logCtx, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
+	jobCtx, abort := context.WithCancelCause(logCtx)
+	workCtx, stop := context.WithCancelCause(jobCtx)
+	reports := &reportLimit{exceeded: func() { abandon(errNoTime) }}
 	j := &job{
-		handover: h, options: o, log: log, leave: leave, root: h.Root,
+		handoff: h, options: o, log: log, abort: abort, reports: reports, root: h.Root,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   newProgress(o.Progress, log),
 		client: cloud.NewJobs(cloud.JobsOptions{
-			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent, Transport: transport,
-			RequestTimeout: requestTimeout, RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
+			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent,
+			Transport: transport, RequestTimeout: requestTimeout,
+			RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
 		}),
 	}
+
+	// Send heartbeats and watch for a stop request until the end.
 	var children sync.WaitGroup
 	defer func() {
 		stop(nil)
-		leave(nil)
+		abandon(nil)
 		children.Wait()
-		j.clear()
+		reports.end()
+		j.cleanUp()
 		j.progress.close()
 	}()
-	children.Go(func() { beat(life, j.client, j.gone, log) })
+	children.Go(func() { sendHeartbeats(jobCtx, j.client, j.gone, log) })
 	children.Go(func() {
 		select {
 		case <-ctx.Done():
 			j.stopped = time.Now()
 			stop(errStopped)
-		case <-life.Done():
-			return
+		case <-jobCtx.Done():
 		}
-		select {
-		case <-time.After(j.grace() + farewellTime):
-			leave(errNoTime)
-		case <-life.Done():
-		}
+		reports.begin()
 	})
 
-	err := j.run(life, work)
+	// Run the steps, and return their outcome as exit code.
+	err := j.run(logCtx, jobCtx, workCtx)
 	switch {
 	case err == nil:
 		return runtime.CodeSucceeded
 	case errors.Is(err, errFailed):
 		return runtime.CodeFailed
 	case errors.Is(err, errGone):
-		log.Info("the job ends without a word", "reason", err)
+		log.Info("job ended without a report", "reason", err)
 		return runtime.CodeGone
 	case errors.Is(err, errSucceeded):
 		log.Error("cannot report that the job succeeded", "error", err)
@@ -155,78 +169,134 @@ func Run(ctx context.Context, h *runtime.Handover, o Options) (code int) {
 	}
 }
 
-// run runs all steps in order. An error is errFailed, errGone, or the reason
-// why the service could not be told.
-func (j *job) run(life, work context.Context) error {
-	definition, broken := cloud.ParseDefinition(j.handover.Definition)
+// run runs all steps in order. It returns errFailed, errGone, or why the outcome could
+// not be reported.
+func (j *job) run(logCtx, jobCtx, workCtx context.Context) error {
+	definition, broken := cloud.ParseDefinition(j.handoff.Definition)
 	if broken == nil {
 		j.definition = definition
 	}
 	if limit := time.Duration(j.definition.Timeout); limit > 0 {
-		limited, release := context.WithTimeoutCause(work, limit, fmt.Errorf("the job took longer than its time limit of %s and was stopped", limit))
+		limited, release := context.WithTimeoutCause(workCtx, limit,
+			fmt.Errorf("the job took longer than its time limit of %s and was stopped", limit))
 		defer release()
-		work = limited
+		workCtx = limited
 	}
-	if err := j.setUp(life, work, broken); err != nil {
+	if err := j.setUp(logCtx, jobCtx, workCtx, broken); err != nil {
 		return err
 	}
 	for i := range j.definition.Steps {
 		if i == 0 {
 			continue
 		}
-		if err := j.step(life, work, i); err != nil {
+		if err := j.step(logCtx, jobCtx, workCtx, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// gone ends everything because the service wants to hear no more.
-func (j *job) gone(err error) { j.leave(fmt.Errorf("%w: %w", errGone, err)) }
+// gone ends the job without further reports of statuses, because the service no longer has
+// it. The log is still sent, as far as the service accepts it.
+func (j *job) gone(err error) { j.abort(fmt.Errorf("%w: %w", errGone, err)) }
 
 func (j *job) grace() time.Duration {
-	if grace := j.handover.Grace.Duration(); grace > 0 {
+	if grace := j.handoff.Grace.Duration(); grace > 0 {
 		return grace
 	}
 	return runtime.StopGrace
 }
 
-// later notes what is to be undone at the job's end.
-func (j *job) later(undo func()) { j.undo = append(j.undo, undo) }
+func (j *job) cancelGrace() time.Duration {
+	return min(j.handoff.CancelGrace.Duration(), runtime.MaxCancelGrace)
+}
 
-// clear undoes everything.
-func (j *job) clear() {
-	for i := range j.undo {
-		j.undo[len(j.undo)-1-i]()
+// reportLimit limits the time for the last reports of a job: to finalReportTimeout from the
+// stop of the job, or from the end of the step that runs then.
+type reportLimit struct {
+	exceeded func()
+
+	mu       sync.Mutex
+	stepping bool // a step runs
+	begun    bool // the job is stopped
+	timer    *time.Timer
+}
+
+// beginStep and endStep enclose a step.
+func (l *reportLimit) beginStep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stepping = true
+}
+
+func (l *reportLimit) endStep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stepping = false
+	l.start()
+}
+
+// begin begins the limit, unless a step runs.
+func (l *reportLimit) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun = true
+	l.start()
+}
+
+// start starts the timer if it is due. The caller holds the lock.
+func (l *reportLimit) start() {
+	if l.begun && !l.stepping && l.timer == nil {
+		l.timer = time.AfterFunc(finalReportTimeout, l.exceeded)
+	}
+}
+
+// end stops the timer.
+func (l *reportLimit) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+}
+
+// addCleanup adds a function to call at the end of the job.
+func (j *job) addCleanup(undo func()) { j.cleanups = append(j.cleanups, undo) }
+
+// cleanUp calls the cleanup functions and waits for drained outputs.
+func (j *job) cleanUp() {
+	for i := range j.cleanups {
+		j.cleanups[len(j.cleanups)-1-i]()
 	}
 	j.drains.Wait()
 }
 
-// keep drains a step's output until the job's end, for processes in the
-// background that write to it.
-func (j *job) keep(o *output) {
+// drainUntilEnd drains the output of a step until the end of the job, for background
+// processes that write to it.
+func (j *job) drainUntilEnd(o *output) {
 	j.drains.Go(o.drain)
-	j.later(func() { _ = o.pipe.Close() })
+	j.addCleanup(func() { _ = o.pipe.Close() })
 }
 
-// makePrivate makes a folder that nobody else can look into.
-func (j *job) makePrivate() error {
+// makePrivateFolder creates a folder that other users cannot read.
+func (j *job) makePrivateFolder() error {
 	var errs []error
-	beside := "" // this program: a volume in a Pod, and unlike /dev/shm not mounted noexec
+	programFolder := "" // in a Pod a volume, which unlike /dev/shm is not mounted noexec
 	if program, err := os.Executable(); err == nil {
-		beside = filepath.Dir(program)
+		programFolder = filepath.Dir(program)
 	}
-	for _, parent := range []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], beside, "/dev/shm"} {
+	parents := []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], programFolder, "/dev/shm"}
+	for _, parent := range parents {
 		if parent == "" {
 			continue
 		}
 		folder, err := os.MkdirTemp(parent, "workflow-runner-")
 		if err == nil {
 			j.private = folder
-			j.later(func() { _ = os.RemoveAll(folder) })
+			j.addCleanup(func() { _ = os.RemoveAll(folder) })
 			return nil
 		}
 		errs = append(errs, err)
 	}
-	return fmt.Errorf("make a folder for scripts, for which one of these must be writable: %w", errors.Join(errs...))
+	return fmt.Errorf("create a folder for scripts, for which one of these must be writable: %w", errors.Join(errs...))
 }

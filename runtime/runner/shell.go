@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// execute runs a step's script in a shell of its own and returns why it failed.
-// The script reaches the shell as a file, unchanged.
+// execute runs the script of a step in a new shell and returns why it failed. The shell
+// reads the script unchanged, from a file.
 func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
+	// Find the shell and the working directory, and write the script.
 	shell, err := findShell(j.definition.Shell, j.env["PATH"])
 	if err != nil {
 		return err
@@ -30,20 +31,26 @@ func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
 	}
 	defer os.Remove(script)
 
-	cook := &cooker{redactor: redactor{matcher: j.matcher}}
-	held, reason := supervise(ctx, command{
+	// Run the script, and send its output.
+	filter := &outputFilter{redactor: redactor{matcher: j.matcher}}
+	j.reports.beginStep()
+	defer j.reports.endStep()
+	end := supervise(ctx, command{
 		path: shell, args: []string{script}, directory: directory, environ: j.env.list(directory),
-		grace: j.grace(), hurry: j.options.Hurry,
-	}, func(piece []byte, now time.Time) { log.add(cook.take(piece, now)) })
-	log.add(cook.close(time.Now()))
-	if held != nil {
-		j.keep(held)
+		stages: j.stages(log),
+	}, func(piece []byte, now time.Time) { log.add(filter.take(piece, now)) })
+	log.add(filter.close(time.Now()))
+	if end.held != nil {
+		j.drainUntilEnd(end.held)
 	}
-	return reason
+	if end.stopped {
+		j.noteEnd(log, end)
+	}
+	return end.reason
 }
 
-// findShell finds the shell that a definition names, or else bash or sh, by the
-// PATH that steps have.
+// findShell returns the shell that a definition names, or else bash or sh, found on the
+// PATH of steps.
 func findShell(named, path string) (string, error) {
 	names := []string{"bash", "sh"}
 	if named != "" {
@@ -62,7 +69,9 @@ func findShell(named, path string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("this environment has no shell %s (PATH is %s): use an image that has one, or set another shell in the deployment settings",
+	return "", fmt.Errorf(
+		"this environment has no shell %s (PATH is %s): use an image that has one, "+
+			"or set another shell in the deployment settings",
 		strings.Join(names, " or "), path)
 }
 
@@ -72,11 +81,11 @@ func executable(path string) bool {
 }
 
 // directory returns the folder in which steps start.
-func (j *job) directory() string { return cmp.Or(j.handover.Directory, j.root) }
+func (j *job) directory() string { return cmp.Or(j.handoff.Directory, j.root) }
 
-// findDirectory returns where a step works: the folder in which steps start, or the
-// one that the definition names. A relative name counts from there or from the job's
-// root, an absolute one from the root or as it is.
+// findDirectory returns the directory of a step: the one in which steps start, or the one
+// that the definition names. A relative path is resolved against the start directory or
+// the root of the job, an absolute path against the root or used unchanged.
 func findDirectory(root, start, named string) (string, error) {
 	candidates := []string{filepath.Join(start, named), filepath.Join(root, named)}
 	if filepath.IsAbs(named) {
@@ -90,24 +99,34 @@ func findDirectory(root, start, named string) (string, error) {
 	return "", fmt.Errorf("the working directory %s does not exist", candidates[len(candidates)-1])
 }
 
-// reasonOf says why a program's end is a failure, or nil.
+// reasonOf returns why the end of a program is a failure; nil if it is not.
 func reasonOf(err error) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return err
 	}
-	if state, ok := exit.Sys().(syscall.WaitStatus); ok && state.Signaled() {
+	if state, ok := waitStatus(err); ok && state.Signaled() {
 		signal := state.Signal()
-		return fmt.Errorf("the script was killed by signal %d (%s)%s", int(signal), signal, hint(signal))
+		return fmt.Errorf("the script was killed by signal %d (%s)%s", int(signal), signal, signalHint(signal))
 	}
 	code := exit.ExitCode()
-	return fmt.Errorf("the script ended with exit code %d%s", code, hint(syscall.Signal(code-128)))
+	return fmt.Errorf("the script ended with exit code %d%s", code, signalHint(syscall.Signal(code-128)))
 }
 
-// hint says what a signal often means that no script sends itself.
-func hint(signal syscall.Signal) string {
+// waitStatus returns the status of a program that failed.
+func waitStatus(err error) (status syscall.WaitStatus, ok bool) {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return 0, false
+	}
+	status, ok = exit.Sys().(syscall.WaitStatus)
+	return status, ok
+}
+
+// signalHint returns a likely cause of a signal that scripts do not send to themselves.
+func signalHint(signal syscall.Signal) string {
 	if signal == syscall.SIGKILL {
-		return ", which is what happens when memory runs out"
+		return ", which often means that memory ran out"
 	}
 	return ""
 }

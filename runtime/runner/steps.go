@@ -12,132 +12,148 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// setUp ends step 0, which the agent has begun. Broken is why the definition
-// cannot be carried out, if it cannot.
-func (j *job) setUp(life, work context.Context, broken error) error {
-	pending := logLines(j.handover.Pending)
-	resend := min(max(0, j.handover.Resend), len(pending))
-	log := j.openLog(life, 0, j.handover.SetupLines, pending[:resend])
+// setUp completes step 0, which the agent has begun. Broken is the error of an invalid
+// definition.
+func (j *job) setUp(logCtx, jobCtx, workCtx context.Context, broken error) error {
+	pending := logLines(j.handoff.Pending)
+	resend := min(max(0, j.handoff.Resend), len(pending))
+	log := j.openLog(logCtx, 0, j.handoff.SetupLines, pending[:resend])
 	log.add(pending[resend:])
-	j.say(log, fmt.Sprintf("Workflow runner %s (%s/%s) starts", j.options.Version, goruntime.GOOS, goruntime.GOARCH))
+	j.note(log, fmt.Sprintf("Workflow runner %s (%s/%s) starts", j.options.Version, goruntime.GOOS, goruntime.GOARCH))
 	reason := broken
 	if reason == nil {
 		reason = j.prepare(log)
 	}
 	if reason == nil && j.definition.Steps[0].Run != "" {
 		if len(j.definition.Steps) == 1 {
-			j.say(log, "This job has one step only, so its script is run in the place of set-up")
-			reason = j.script(work, 0, log)
+			j.note(log, "This job has one step only: its script runs as part of set-up")
+			reason = j.script(workCtx, 0, log)
 		} else {
-			j.say(log, "The script of this step is not run: the first of several steps is set-up")
+			j.note(log, "The script of this step is not run: the first of several steps is set-up")
 		}
 	}
-	return j.conclude(life, work, 0, log, reason)
+	return j.conclude(jobCtx, workCtx, 0, log, reason)
 }
 
-// prepare makes what all steps need.
+// prepare prepares the environment, folders and files for all steps.
 func (j *job) prepare(log *stepLog) (err error) {
-	j.env, err = newEnviron(j.options.Environ, j.handover, j.definition)
+	// Set the environment, and redact its secrets before anything is logged.
+	j.env, err = newEnviron(j.options.Environ, j.handoff, j.definition)
 	if err != nil {
 		return err
 	}
-	j.learn()
-	if err := j.makePrivate(); err != nil {
+	j.updateMatcher()
+	if err := j.makePrivateFolder(); err != nil {
 		return err
 	}
+
+	// Provide folders for the user, and certificates.
 	documented := j.root
-	says, err := j.settle()
+	messages, err := j.prepareUser()
 	if err != nil {
 		return err
 	}
-	j.say(log, says...)
-	if says, err = j.trust(); err != nil {
+	j.note(log, messages...)
+	if messages, err = j.trustCA(); err != nil {
 		return err
 	}
-	j.say(log, says...)
+	j.note(log, messages...)
+
+	// Create the files that the environment names.
 	j.envFile, err = newEnvFile(j.env[envFileVariable], j.root, j.private)
 	if err != nil {
 		return err
 	}
 	j.env[envFileVariable] = j.envFile.path
-	if j.handover.OIDC != "" {
-		remove, err := writeOIDC(documented, j.handover.OIDC)
+	if j.handoff.OIDC != "" {
+		remove, err := writeOIDC(documented, j.handoff.OIDC)
 		if err != nil && documented != j.root {
-			remove, err = writeOIDC(j.root, j.handover.OIDC)
+			remove, err = writeOIDC(j.root, j.handoff.OIDC)
 		}
 		if err != nil {
-			j.say(log, fmt.Sprintf("Warning: %v; the token is in %s alone", err, oidcVariable))
+			j.note(log, fmt.Sprintf("Warning: %v; the token is only in %s", err, oidcVariable))
 		} else {
-			j.later(remove)
+			j.addCleanup(remove)
 		}
 	}
+
+	// Check that there is a shell.
 	shell, err := findShell(j.definition.Shell, j.env["PATH"])
 	if err != nil {
 		return err
 	}
-	j.say(log, fmt.Sprintf("Steps run in %s with %s", j.directory(), shell))
+	j.note(log, fmt.Sprintf("Steps run in %s with %s", j.directory(), shell))
 	return nil
 }
 
-// step runs one step from its first word to its last.
-func (j *job) step(life, work context.Context, step int) error {
-	if err := j.status(life, work, step, 0, runtime.Running); err != nil {
+// step runs one step and reports it.
+func (j *job) step(logCtx, jobCtx, workCtx context.Context, step int) error {
+	if err := j.reportStatus(jobCtx, workCtx, runtime.Progress{Step: step, Status: runtime.Running}); err != nil {
 		return err
 	}
-	log := j.openLog(life, step, 0, nil)
-	reason := j.script(work, step, log)
+	log := j.openLog(logCtx, step, 0, nil)
+	reason := j.script(workCtx, step, log)
 	if reason == nil {
-		if says := j.envFile.load(j.env); len(says) > 0 {
-			j.say(log, says...)
-			j.learn()
+		if messages := j.envFile.load(j.env); len(messages) > 0 {
+			j.note(log, messages...)
+			j.updateMatcher()
 		}
 	}
-	return j.conclude(life, work, step, log, reason)
+	return j.conclude(jobCtx, workCtx, step, log, reason)
 }
 
-// script runs a step's script and returns why it failed.
-func (j *job) script(work context.Context, step int, log *stepLog) error {
+// script runs the script of a step and returns why it failed.
+func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
+	// Log the script.
 	s := j.definition.Steps[step]
 	if s.Run != "" {
 		j.echo(log, s.Run)
 	}
-	if work.Err() != nil {
-		return context.Cause(work)
+	if workCtx.Err() != nil {
+		return context.Cause(workCtx)
 	}
 	if s.Run == "" {
 		return nil
 	}
+
+	// Run it within its time limit.
 	if limit := time.Duration(s.Timeout); limit > 0 {
-		limited, release := context.WithTimeoutCause(work, limit, fmt.Errorf("the step took longer than its time limit of %s and was stopped", limit))
+		limited, release := context.WithTimeoutCause(workCtx, limit,
+			fmt.Errorf("the step took longer than its time limit of %s and was stopped", limit))
 		defer release()
-		work = limited
+		workCtx = limited
 	}
 	before := j.killedForMemory()
-	reason := j.execute(work, step, log)
+	reason := j.execute(workCtx, step, log)
 	if killed := j.killedForMemory() - before; killed > 0 {
-		j.say(log, memoryNote(killed))
+		j.note(log, memoryNote(killed))
 	}
 	return reason
 }
 
-// conclude reports how a step ended, after all else was reported of it. Its error
-// is errFailed for a failed step that the service knows of, and errSucceeded for the
-// success of the last step that the service does not know of.
-func (j *job) conclude(life, work context.Context, step int, log *stepLog, reason error) error {
-	status := runtime.Succeeded
+// conclude reports how a step ended, after its log was sent. It returns errFailed for a
+// failed step that was reported, and errSucceeded if the success of the last step could
+// not be reported.
+func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, reason error) error {
+	// Log the reason of a failure, and wait until the log is sent.
+	now := runtime.Progress{Step: step, Status: runtime.Succeeded}
 	if reason != nil {
-		status = runtime.Failed
-		if !errors.Is(reason, errGone) {
-			j.say(log, "Error: "+reason.Error())
+		now.Status = runtime.Failed
+		if step < len(j.definition.Steps) { // a definition that cannot be read has no steps
+			now.StepName = j.shortText(j.definition.Steps[step].Name, runtime.MaxStepName)
 		}
+		now.Reason = j.shortText(reason.Error(), runtime.MaxFailureReason)
+		j.note(log, "Error: "+reason.Error())
 	}
-	told := log.close()
-	if errors.Is(reason, errStopped) && j.handover.Yield > 0 {
-		j.yield(life, step, told)
+	now.Lines = log.close()
+	if errors.Is(reason, errStopped) {
+		j.yield(jobCtx, step, now.Lines)
 	}
-	err := context.Cause(life)
+
+	// Report the status.
+	err := context.Cause(jobCtx)
 	if err == nil {
-		err = j.status(life, work, step, told, status)
+		err = j.reportStatus(jobCtx, workCtx, now)
 	}
 	switch {
 	case err != nil && reason == nil && step == len(j.definition.Steps)-1:
@@ -151,38 +167,55 @@ func (j *job) conclude(life, work context.Context, step int, log *stepLog, reaso
 }
 
 // yield waits before the failure of a step is reported, so that the agent can add to its
-// log why the job ends. The wait ends with the grace period of steps, because the runner is
-// killed soon after that.
-func (j *job) yield(life context.Context, step, told int) {
-	j.progress.tell(runtime.Progress{Step: step, Lines: told, Status: runtime.Running, Stopped: true})
-	left := min(j.handover.Yield.Duration(), time.Until(j.stopped.Add(j.grace())))
-	timer := time.NewTimer(max(left, 0))
+// log why the job ends. The wait ends with the next signal. Without a request of the agent
+// it also ends with the grace periods, because the runner is killed soon after these.
+func (j *job) yield(jobCtx context.Context, step, accepted int) {
+	limit := min(j.handoff.Yield.Duration(), time.Until(j.stopped.Add(j.cancelGrace()+j.grace())))
+	if requested(j.options.Interrupted) {
+		limit = agentYield
+	}
+	if limit <= 0 {
+		return
+	}
+	j.progress.report(runtime.Progress{Step: step, Lines: accepted, Status: runtime.Running, Stopped: true})
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-j.options.Hurry:
-	case <-life.Done():
+	case <-j.options.Terminate:
+	case <-j.options.ForceStop:
+	case <-jobCtx.Done():
 	}
 }
 
-// learn takes note of what must not be shown, after the environment changed.
-func (j *job) learn() {
-	j.matcher = newMatcher(patterns(secretsOf(j.handover, j.definition, j.env)))
+// requested reports whether the channel of a request is closed.
+func requested(request <-chan struct{}) bool {
+	select {
+	case <-request:
+		return true
+	default:
+		return false
+	}
 }
 
-// say adds lines of the runner's own to a log.
-func (j *job) say(log *stepLog, texts ...string) {
+// updateMatcher updates the texts to redact after the environment has changed.
+func (j *job) updateMatcher() {
+	j.matcher = newMatcher(patterns(secretsOf(j.handoff, j.definition, j.env)))
+}
+
+// note adds messages of the runner to a log.
+func (j *job) note(log *stepLog, texts ...string) {
 	for _, text := range texts {
-		log.add(j.lines(text))
+		log.add(j.textLines(text))
 	}
 }
 
-// echo shows a script as a person would have typed it.
+// echo adds a script to a log, as if it was typed at a prompt.
 func (j *job) echo(log *stepLog, script string) {
-	log.add(j.lines("$ " + strings.TrimRight(script, "\r\n")))
+	log.add(j.textLines("$ " + strings.TrimRight(script, "\r\n")))
 }
 
-// logLines converts lines of the agent's.
+// logLines converts lines of the agent.
 func logLines(lines []runtime.Line) []cloud.LogLine {
 	var all []cloud.LogLine
 	for _, line := range lines {
@@ -191,8 +224,14 @@ func logLines(lines []runtime.Line) []cloud.LogLine {
 	return all
 }
 
-// lines makes lines of a text, with its secrets marked.
-func (j *job) lines(text string) []cloud.LogLine {
+// shortText returns a text without secrets, cut to a limit in bytes.
+func (j *job) shortText(text string, limit int) string {
+	text = j.matcher.redact(text)
+	return strings.ToValidUTF8(text[:min(limit, len(text))], "")
+}
+
+// textLines splits a text into lines and redacts it.
+func (j *job) textLines(text string) []cloud.LogLine {
 	var s splitter
 	return s.write(nil, []byte(j.matcher.redact(text)+"\n"), time.Now().UTC())
 }

@@ -7,67 +7,75 @@ import (
 	"os"
 	"os/exec"
 	goruntime "runtime"
-	"syscall"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Times of a forced end.
-const (
-	lookAgain = 20 * time.Millisecond // at a process group that was asked to end
-	killTime  = 10 * time.Second      // for what was killed to be gone
-)
-
-// command is a program to run in a process group of its own.
+// command is a program to run in a new process group.
 type command struct {
 	path      string
 	args      []string
 	directory string
 	environ   []string
-	grace     time.Duration   // between TERM and KILL
-	hurry     <-chan struct{} // closed to kill at once
+	stages    stages // of its end, if it is stopped
 }
 
-// supervise runs a program, passes on what it and its children write, and
-// returns why it failed. When ctx ends first, the group is stopped, and the
-// reason is the context's. If processes in the background hold the output,
-// it is returned, and the caller drains and closes it.
-func supervise(ctx context.Context, c command, take func(piece []byte, now time.Time)) (held *output, reason error) {
+// result is the end of a program.
+type result struct {
+	reason  error          // why it failed; nil if it did not
+	held    *output        // that background processes hold open, and that the caller must drain and close; may be nil
+	stopped bool           // it was stopped, because the context ended
+	pulumi  runtime.Pulumi // how pulumi ended in a program that was stopped; empty if it did not run
+	took    time.Duration  // from the first signal to the end
+}
+
+// supervise runs a program, and passes the output of its process group to take. When ctx
+// ends first, it stops the group, and the reason is the cause of ctx.
+func supervise(ctx context.Context, c command, take func(piece []byte, now time.Time)) (r result) {
+	// Start the program, with a pipe for its output.
 	reader, writer, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("start the shell: %w", err)
+		return result{reason: fmt.Errorf("start the shell: %w", err)}
 	}
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Dir, cmd.Env = c.directory, c.environ
 	cmd.Stdout, cmd.Stderr = writer, writer
-	cmd.SysProcAttr = groupOfItsOwn()
+	cmd.SysProcAttr = newProcessGroup()
 	started, ended := start(cmd)
 	err = <-started
 	_ = writer.Close()
 	if err != nil {
 		_ = reader.Close()
-		return nil, fmt.Errorf("start the shell: %w", err)
+		return result{reason: fmt.Errorf("start the shell: %w", err)}
 	}
 
+	// Read the output until the program ends, or stop it.
 	out := &output{pipe: reader}
 	read := make(chan bool, 1)
 	go func() { read <- out.copyTo(take) }()
 
 	select {
 	case err := <-ended:
-		reason = reasonOf(err)
+		r.reason = reasonOf(err)
 	case <-ctx.Done():
-		reason = errors.Join(context.Cause(ctx), stop(cmd.Process.Pid, ended, c))
+		begin := time.Now()
+		end := stop(cmd.Process.Pid, ended, c.stages)
+		r.reason = errors.Join(context.Cause(ctx), end.err)
+		r.stopped, r.pulumi, r.took = true, end.pulumi, time.Since(begin)
 	}
 	out.shellEnded()
 	if <-read {
-		return out, reason
+		r.held = out
+		return r
 	}
 	_ = reader.Close()
-	return nil, reason
+	return r
 }
 
-// start starts a program on a thread that lives as long as the program: on
-// Linux it dies with the thread that started it, which is to mean the runner.
+// start starts a program on a thread that it keeps until the program ends. On Linux, the
+// kernel kills the program when the thread that started it ends (Pdeathsig). That must happen
+// only at the end of the runner.
 func start(cmd *exec.Cmd) (started, ended <-chan error) {
 	begin, end := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -80,43 +88,4 @@ func start(cmd *exec.Cmd) (started, ended <-chan error) {
 		}
 	}()
 	return begin, end
-}
-
-// stop ends a process group: TERM, and KILL when the grace is over or there is
-// no time for it. It waits for the whole group, not for its leader alone. An
-// error means that it could not be ended.
-func stop(group int, ended <-chan error, c command) error {
-	_ = syscall.Kill(-group, syscall.SIGTERM)
-	grace := time.NewTimer(c.grace)
-	defer grace.Stop()
-	ticker := time.NewTicker(lookAgain)
-	defer ticker.Stop()
-	for ended != nil || !errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
-		select {
-		case <-ended:
-			ended = nil
-		case <-ticker.C:
-		case <-grace.C:
-			return kill(group, ended)
-		case <-c.hurry:
-			return kill(group, ended)
-		}
-	}
-	return nil
-}
-
-// kill kills a process group, and waits for its leader if that has not ended.
-func kill(group int, ended <-chan error) error {
-	_ = syscall.Kill(-group, syscall.SIGKILL)
-	if ended == nil {
-		return nil
-	}
-	limit := time.NewTimer(killTime)
-	defer limit.Stop()
-	select {
-	case <-ended:
-		return nil
-	case <-limit.C:
-		return fmt.Errorf("process %d does not end even when it is killed", group)
-	}
 }

@@ -4,8 +4,8 @@ package runner
 
 import "syscall"
 
-// groupOfItsOwn starts a program as the leader of a process group.
-func groupOfItsOwn() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// newProcessGroup makes a program the leader of a new process group.
+func newProcessGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// Hide does nothing: this system has no such thing.
+// Hide does nothing: this system has no equivalent of PR_SET_DUMPABLE.
 func Hide() error { return nil }

@@ -9,11 +9,10 @@ import (
 	"slices"
 )
 
-// Variables by which programs are told which certificates to trust: the first
-// group replaces what a program trusts, so it gets a bundle with everything;
-// the last adds to it.
+// bundleVariables name a file of trusted certificates. The file replaces the certificates
+// that a program trusts by default, so it must contain all of them.
 var bundleVariables = []string{
-	certFileVariable,     // Go, OpenSSL and what is built on it
+	certFileVariable,     // Go and OpenSSL
 	"GIT_SSL_CAINFO",     //
 	"CURL_CA_BUNDLE",     //
 	"REQUESTS_CA_BUNDLE", // Python
@@ -22,11 +21,11 @@ var bundleVariables = []string{
 
 const (
 	certFileVariable  = "SSL_CERT_FILE"
-	extraCertVariable = "NODE_EXTRA_CA_CERTS"
+	extraCertVariable = "NODE_EXTRA_CA_CERTS" // adds to the certificates that Node.js trusts
 )
 
-// systemBundles are where systems keep the certificates that they trust, in one
-// file: Debian and Alpine, Fedora, older Fedora, SUSE, and macOS with the BSDs.
+// systemBundles are the files in which systems store their trusted certificates: Debian
+// and Alpine, Fedora, older Fedora, SUSE, and macOS with the BSDs.
 var systemBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/tls/certs/ca-bundle.crt",
@@ -35,23 +34,27 @@ var systemBundles = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// maxBundle limits a file of certificates in bytes; a system's is below 1 MiB.
+// maxBundle is the largest file of certificates in bytes. The files of systems are smaller
+// than 1 MiB.
 const maxBundle = 16 << 20
 
-// trust makes the programs of steps trust the handover's certificates beside
-// those of the environment, by a bundle in the job's own folder. Variables that
-// the job sets itself are left alone. It returns what is to be said about it.
-func (j *job) trust() (says []string, err error) {
-	own := []byte(j.handover.CA)
+// trustCA makes the programs of steps trust the certificates of the handoff in addition
+// to those of the instance, through a bundle in the folder of the job. Variables that the
+// job sets stay unchanged. It returns messages for the log.
+func (j *job) trustCA() (messages []string, err error) {
+	own := []byte(j.handoff.CA)
 	if len(own) == 0 {
 		return nil, nil
 	}
+
+	// Collect the certificates that the instance and its image trust.
 	bundle, found := systemBundle(j.env)
 	if !found {
-		says = append(says, "This environment has no certificates of its own: programs trust those of the agent's ca_file alone")
+		messages = append(messages, "This environment has no certificates of its own: "+
+			"programs trust only those of the agent's ca_file")
 	}
 	extra := own
-	for _, name := range append(slices.Clone(bundleVariables[1:]), extraCertVariable) { // which the image may set
+	for _, name := range append(slices.Clone(bundleVariables[1:]), extraCertVariable) { // the image may set them
 		if text, ok := readCertificates(j.env[name]); ok && !j.sets(name) {
 			if name == extraCertVariable {
 				extra = chain(text, own)
@@ -59,11 +62,13 @@ func (j *job) trust() (says []string, err error) {
 			bundle = chain(bundle, text)
 		}
 	}
-	all, err := j.write("ca-bundle.pem", chain(bundle, own))
+
+	// Write them with those of the handoff, and set the variables.
+	all, err := j.writeCertificates("ca-bundle.pem", chain(bundle, own))
 	if err != nil {
 		return nil, err
 	}
-	added, err := j.write("ca.pem", extra)
+	added, err := j.writeCertificates("ca.pem", extra)
 	if err != nil {
 		return nil, err
 	}
@@ -75,11 +80,11 @@ func (j *job) trust() (says []string, err error) {
 	if !j.sets(extraCertVariable) {
 		j.env[extraCertVariable] = added
 	}
-	return append(says, "Programs are told to trust the certificates of the agent's ca_file too: "+all), nil
+	return append(messages, "Programs also trust the certificates of the agent's ca_file: "+all), nil
 }
 
-// write writes a file in the job's own folder.
-func (j *job) write(name string, text []byte) (path string, err error) {
+// writeCertificates writes a file in the folder of the job.
+func (j *job) writeCertificates(name string, text []byte) (path string, err error) {
 	path = filepath.Join(j.private, name)
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		return "", fmt.Errorf("write certificates: %w", err)
@@ -87,7 +92,7 @@ func (j *job) write(name string, text []byte) (path string, err error) {
 	return path, nil
 }
 
-// systemBundle reads the certificates that the environment trusts.
+// systemBundle returns the certificates that the instance trusts.
 func systemBundle(env environ) (text []byte, found bool) {
 	for _, path := range append([]string{env[certFileVariable]}, systemBundles...) {
 		if text, found = readCertificates(path); found {
@@ -97,8 +102,7 @@ func systemBundle(env environ) (text []byte, found bool) {
 	return nil, false
 }
 
-// readCertificates reads a file if there is one, and if it can be one of
-// certificates.
+// readCertificates reads a file if it exists and may contain certificates.
 func readCertificates(path string) ([]byte, bool) {
 	if path == "" {
 		return nil, false
@@ -115,7 +119,7 @@ func readCertificates(path string) ([]byte, bool) {
 	return text, err == nil && bytes.Contains(text, []byte("-----BEGIN "))
 }
 
-// chain puts certificates behind one another, each beginning a line.
+// chain concatenates certificates, each at the beginning of a line.
 func chain(texts ...[]byte) []byte {
 	var all []byte
 	for _, text := range texts {

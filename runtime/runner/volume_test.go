@@ -21,42 +21,48 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// flood is a script that writes lines of a hundred bytes, numbered.
+// flood returns a script that writes numbered lines of a hundred bytes.
 func flood(lines int) string {
-	return fmt.Sprintf(`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "of a log that is long for its own sake, with a hundred bytes per line, newline and all......" }'`, lines)
+	const text = "of a log that is long for its own sake, with a hundred bytes per line, newline and all......"
+	return fmt.Sprintf(`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "%s" }'`, lines, text)
 }
 
-func TestALogOf50MBArrivesWhole(t *testing.T) {
-	const lines = 500_000
-	w := newWorld(t, steps(flood(lines)))
-	w.run(runtime.CodeSucceeded)
-	got := w.record().Steps[1].Lines[1:] // behind the echo
-	if len(got) != lines {
-		t.Fatalf("%d of %d lines have arrived", len(got), lines)
-	}
-	for i, line := range got {
-		if want := fmt.Sprintf("line %07d ", i); !strings.HasPrefix(line.Text, want) || !strings.HasSuffix(line.Text, "......\n") {
-			t.Fatalf("line %d is %q", i, line.Text)
+func TestRunLargeLog(t *testing.T) {
+	t.Parallel()
+	t.Run("log of 50 MB arrives complete", func(t *testing.T) {
+		const lines = 500_000
+		w := newFixture(t, steps(flood(lines)))
+		w.run(runtime.CodeSucceeded)
+		got := w.record().Steps[1].Lines[1:] // after the echo of the script
+		if len(got) != lines {
+			t.Fatalf("%d of %d lines have arrived", len(got), lines)
 		}
-		if i > 0 && line.Time.Before(got[i-1].Time) {
-			t.Fatalf("line %d is older than the one before it", i)
+		for i, line := range got {
+			want := fmt.Sprintf("line %07d ", i)
+			if !strings.HasPrefix(line.Text, want) || !strings.HasSuffix(line.Text, "......\n") {
+				t.Fatalf("line %d is %q", i, line.Text)
+			}
+			if i > 0 && line.Time.Before(got[i-1].Time) {
+				t.Fatalf("line %d is older than the one before it", i)
+			}
 		}
-	}
+	})
+
+	t.Run("line of 5 MB arrives in pieces", func(t *testing.T) {
+		w := newFixture(t, steps(
+			`awk 'BEGIN { for (i = 0; i < 500000; i++) printf "%s", "0123456789"; print "" }'; echo last`))
+		w.run(runtime.CodeSucceeded)
+		w.wantLog(1, "\n"+strings.Repeat("0123456789", 500_000)+"\nlast\n")
+		for _, line := range w.record().Steps[1].Lines {
+			if len(line.Text) > 64<<10 {
+				t.Errorf("a line has %d bytes", len(line.Text))
+			}
+		}
+	})
 }
 
-func TestALineOf5MBArrivesInPieces(t *testing.T) {
-	w := newWorld(t, steps(`awk 'BEGIN { for (i = 0; i < 500000; i++) printf "%s", "0123456789"; print "" }'; echo last`))
-	w.run(runtime.CodeSucceeded)
-	w.wantLog(1, "\n"+strings.Repeat("0123456789", 500_000)+"\nlast\n")
-	for _, line := range w.record().Steps[1].Lines {
-		if len(line.Text) > 64<<10 {
-			t.Errorf("a line has %d bytes", len(line.Text))
-		}
-	}
-}
-
-// counter takes every call and counts the lines of logs, at a cost so small that
-// what is measured is the runner.
+// counter accepts every call and counts the lines of logs. It costs much less than the
+// runner that is measured.
 type counter struct{ lines, calls atomic.Int64 }
 
 func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +75,7 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("{}"))
 }
 
-// measure runs a job with 20 secrets and returns how long it took.
+// measure runs a job with 20 secrets and returns its duration.
 func measure(tb testing.TB, c *counter, script string) time.Duration {
 	tb.Helper()
 	server := httptest.NewServer(c)
@@ -77,10 +83,14 @@ func measure(tb testing.TB, c *counter, script string) time.Duration {
 	definition := steps(script)
 	definition.Env = map[string]cloud.SecretValue{}
 	for i := range 20 {
-		definition.Env[fmt.Sprint("SECRET_", i)] = cloud.SecretValue{Value: secret.New(strings.Repeat(fmt.Sprint("part", i), 3+i)), Secret: true}
+		value := secret.New(strings.Repeat(fmt.Sprint("part", i), 3+i))
+		definition.Env[fmt.Sprint("SECRET_", i)] = cloud.SecretValue{Value: value, Secret: true}
 	}
-	job := &runtime.Job{ID: "job", Service: server.URL, Token: secret.New("job-token"), Definition: runtimetest.DefinitionOf(definition)}
-	h := runtimetest.Offer(job)
+	job := &runtime.Job{
+		ID: "job", Service: server.URL, Token: secret.New("job-token"),
+		Definition: runtimetest.DefinitionOf(definition),
+	}
+	h := runtimetest.BaseHandoff(job)
 	h.Root = tb.TempDir()
 	begin := time.Now()
 	code := runner.Run(context.Background(), &h, runner.Options{
@@ -92,15 +102,16 @@ func measure(tb testing.TB, c *counter, script string) time.Duration {
 	return time.Since(begin)
 }
 
-// BenchmarkA50MBLog measures a whole job whose only step writes 50 MB.
-func BenchmarkA50MBLog(b *testing.B) {
+// BenchmarkRunLargeLog measures a whole job whose only step writes 50 MB.
+func BenchmarkRunLargeLog(b *testing.B) {
 	path := b.TempDir() + "/log"
 	file, err := os.Create(path)
 	if err != nil {
 		b.Fatal(err)
 	}
 	for i := range 500_000 {
-		fmt.Fprintf(file, "line %07d of a log that is long for its own sake, with a hundred bytes per line, newline and all......\n", i)
+		fmt.Fprintf(file, "line %07d of a log that is long for its own sake, "+
+			"with a hundred bytes per line, newline and all......\n", i)
 	}
 	if err := file.Close(); err != nil {
 		b.Fatal(err)
@@ -121,8 +132,8 @@ func BenchmarkA50MBLog(b *testing.B) {
 	b.ReportMetric(float64(after.HeapSys)/1e6, "MB-heap")
 }
 
-// BenchmarkAQuickJob measures what a job costs that does nothing.
-func BenchmarkAQuickJob(b *testing.B) {
+// BenchmarkRunQuickJob measures a job that does nothing.
+func BenchmarkRunQuickJob(b *testing.B) {
 	for b.Loop() {
 		measure(b, &counter{}, "true")
 	}

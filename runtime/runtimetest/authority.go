@@ -16,16 +16,15 @@ import (
 	"time"
 )
 
-// ServeTLS serves, at a host of this machine and until the test ends, behind a
-// certificate that only the authority vouches for whose own certificate it
-// returns in PEM form.
+// ServeTLS serves on a host of this machine until the test ends. It returns the URL, and in
+// PEM form the certificate of the authority that signed the certificate of the server.
 func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority string) {
 	t.Helper()
 	return serveTLS(t, host, handler, false)
 }
 
-// ServeHTTP2 is [ServeTLS] with a server that speaks HTTP/2 to clients that ask
-// for it, as the service and most load balancers do.
+// ServeHTTP2 is [ServeTLS] with a server that supports HTTP/2, as the service and most
+// load balancers do.
 func ServeHTTP2(t testing.TB, host string, handler http.Handler) (url, authority string) {
 	t.Helper()
 	return serveTLS(t, host, handler, true)
@@ -48,7 +47,7 @@ func serveTLS(t testing.TB, host string, handler http.Handler, http2 bool) (url,
 	return server.URL, authority
 }
 
-// certify makes an authority, and a certificate for a host by it.
+// certify creates an authority, and a certificate for a host, signed by the authority.
 func certify(t testing.TB, host string) (authority string, certificate tls.Certificate) {
 	t.Helper()
 	key := func() *ecdsa.PrivateKey {
@@ -65,6 +64,8 @@ func certify(t testing.TB, host string) (authority string, certificate tls.Certi
 		}
 		return signed
 	}
+
+	// Describe both certificates.
 	begin, end := time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
 	name := pkix.Name{CommonName: "authority " + rand.Text()}
 	root := &x509.Certificate{
@@ -79,6 +80,8 @@ func certify(t testing.TB, host string) (authority string, certificate tls.Certi
 	if ip := net.ParseIP(host); ip != nil {
 		leaf.DNSNames, leaf.IPAddresses = nil, []net.IP{ip}
 	}
+
+	// Sign them.
 	rootKey, leafKey := key(), key()
 	signed := sign(root, root, rootKey, rootKey)
 	certificate = tls.Certificate{Certificate: [][]byte{sign(leaf, root, leafKey, rootKey)}, PrivateKey: leafKey}

@@ -12,21 +12,19 @@ import (
 	"testing"
 )
 
-// Names of the runner programs in a working directory: the host's, and its
-// twins for containers, which bear an architecture behind their name.
+// Names of the runner programs in a working directory: that for this machine, and the
+// prefix of those for containers, before the architecture.
 const (
 	hostRunner  = "workflow-runner"
 	linuxRunner = "workflow-runner-linux-"
 )
 
-// Runner builds the runner program, once in a test process, and returns a
-// folder that serves as a working directory: it holds the program for this
-// machine and its twin for Linux containers of the same architecture, which is
-// what an engine on this machine runs.
+// Runner builds the runner program, once in a test process, and returns a folder for use
+// as a working directory. It contains the program for this machine and the one for Linux
+// containers of the same architecture, which an engine on this machine runs.
 //
-// The folder is kept from one run of the tests to the next, since a process
-// cannot know which test is its last; it is one for each copy of the
-// repository, and of constant size.
+// The folder is kept between runs of the tests, because a process does not know which test
+// is its last. There is one for each copy of the repository, and its size is constant.
 func Runner(t testing.TB) string {
 	t.Helper()
 	folder, err := buildRunner()
@@ -41,7 +39,8 @@ var buildRunner = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folder := filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-test-runner-%d%s", os.Getuid(), strings.ReplaceAll(module, string(filepath.Separator), "-")))
+	folder := filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-test-runner-%d%s", os.Getuid(),
+		strings.ReplaceAll(module, string(filepath.Separator), "-")))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
@@ -54,13 +53,14 @@ var buildRunner = sync.OnceValues(func() (string, error) {
 	return folder, nil
 })
 
-// build puts a program into its place in one move: other tests may be running
-// the one that is there.
+// build builds a program and renames it to its target, because other tests may be running
+// the old one.
 func build(module, system, target string) error {
 	part := fmt.Sprintf("%s.%d", target, os.Getpid())
 	defer os.Remove(part)
 	environ := append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system)
-	if _, err := goTool(environ, "build", "-C", module, "-buildvcs=false", "-trimpath", "-o", part, "./cmd/workflow-runner"); err != nil {
+	if _, err := goTool(environ, "build", "-C", module, "-buildvcs=false", "-trimpath", "-o", part,
+		"./cmd/workflow-runner"); err != nil {
 		return err
 	}
 	return os.Rename(part, target)

@@ -11,20 +11,23 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Call names one of the four calls of a [runtime.Cloud] to its service.
+// Call names a call of a [runtime.Cloud] or [runtime.Leaser] to its service.
 type Call string
 
 // The calls.
 const (
-	Claim  Call = "claim"
-	Define Call = "definition"
-	Wanted Call = "wanted"
-	Report Call = "report"
+	Claim     Call = "claim"
+	Define    Call = "definition"
+	JobStatus Call = "status"
+	Report    Call = "report"
+	Acquire   Call = "acquire"
+	Renew     Call = "renew"
+	Complete  Call = "complete"
 )
 
-// Cloud is a fake of [runtime.Cloud] with state: a queue of jobs, verdicts,
-// what was reported, and faults that a test has arranged. It takes no time of
-// its own. Methods are safe for concurrent use.
+// Cloud is a fake of [runtime.Cloud] with state: a queue of jobs, their statuses and
+// reports, and the faults that a test has arranged. Its calls take no time. Methods are
+// safe for concurrent use.
 type Cloud struct {
 	mu         sync.Mutex
 	queue      []string
@@ -33,28 +36,28 @@ type Cloud struct {
 	interval   time.Duration
 	polled     time.Time        // end of the last Claim
 	hold       runtime.NextPoll // of the test, or for a Retry-After; may be past
-	gaveJob    bool             // the last Claim did
+	claimed    bool             // by the last Claim
 	faults     map[Call][]fault
 	calls      map[Call][]time.Time
 	lost       []string
 }
 
-// order is a job as the service knows it.
+// order is a job at the service.
 type order struct {
 	job        runtime.Job
 	definition runtime.Definition
-	verdict    runtime.Verdict
+	status     runtime.JobStatus
 	claimed    bool
 	reports    []runtime.Report
 }
 
-// fault is what happens to the next call of its kind.
+// fault is the result of the next call of its kind.
 type fault struct {
 	err     error
 	release <-chan struct{} // nil: at once
 }
 
-// NewCloud makes a service with an empty queue.
+// NewCloud returns a service with an empty queue.
 func NewCloud() *Cloud {
 	return &Cloud{
 		jobs:   map[string]*order{},
@@ -68,10 +71,10 @@ func NewCloud() *Cloud {
 func (c *Cloud) Queue(jobIDs ...string) {
 	for _, id := range jobIDs {
 		c.Add(runtime.Job{
-			ID:      id,
-			Kind:    runtime.Deployment,
-			Subject: "deployment-of-" + id,
-			Token:   secret.New("token-of-" + id),
+			ID:         id,
+			Kind:       runtime.Deployment,
+			WorkflowID: "deployment-of-" + id,
+			Token:      secret.New("token-of-" + id),
 		}, Definition("echo "+id))
 	}
 }
@@ -81,43 +84,43 @@ func (c *Cloud) Add(job runtime.Job, definition runtime.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.queue = append(c.queue, job.ID)
-	c.jobs[job.ID] = &order{job: job, definition: definition, verdict: runtime.CarryOn}
+	c.jobs[job.ID] = &order{job: job, definition: definition, status: runtime.Continue}
 }
 
-// Know makes a job known that was claimed before the test began, by an agent
-// that has since gone.
-func (c *Cloud) Know(job runtime.Job, definition runtime.Definition) {
+// AddClaimed adds a job that was claimed before the test by an agent that no longer
+// exists.
+func (c *Cloud) AddClaimed(job runtime.Job, definition runtime.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.jobs[job.ID] = &order{job: job, definition: definition, verdict: runtime.CarryOn, claimed: true}
+	c.jobs[job.ID] = &order{job: job, definition: definition, status: runtime.Continue, claimed: true}
 }
 
-// Answer sets what Wanted says of a job from now on. With [runtime.Gone] its
-// definition and reports are refused with ErrGone as well.
-func (c *Cloud) Answer(jobID string, verdict runtime.Verdict) {
+// SetJobStatus sets what JobStatus returns for a job from now on. With [runtime.Gone] its
+// definition and reports are rejected with ErrGone as well.
+func (c *Cloud) SetJobStatus(jobID string, status runtime.JobStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if o, ok := c.jobs[jobID]; ok {
-		o.verdict = verdict
+		o.status = status
 	}
 }
 
-// RetryAfter sets for how long every later Claim that succeeds holds the next poll.
+// RetryAfter makes each later Claim that succeeds delay the next poll by this time.
 func (c *Cloud) RetryAfter(wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.retryAfter = wait
 }
 
-// Hold makes Claim and Tune answer with this hold until its end. One that is past, or
-// zero, ends the hold in force.
+// Hold makes Claim and Tune return this hold until its end. A past or zero hold ends the
+// one in force.
 func (c *Cloud) Hold(next runtime.NextPoll) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hold = next
 }
 
-// Tune keeps the polling interval.
+// Tune sets the polling interval.
 func (c *Cloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,20 +128,20 @@ func (c *Cloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	return c.next()
 }
 
-// next returns the hold in force, or else the end of the polling interval; after a
-// job, at once. The caller holds the lock.
+// next returns the hold in force, or else the end of the polling interval. After a job
+// the next poll is allowed at once. The caller holds the lock.
 func (c *Cloud) next() runtime.NextPoll {
 	switch {
 	case c.hold.At.After(time.Now()):
 		return c.hold
-	case c.polled.IsZero(), c.gaveJob:
+	case c.polled.IsZero(), c.claimed:
 		return runtime.NextPoll{}
 	}
 	return runtime.NextPoll{At: c.polled.Add(c.interval)}
 }
 
-// Fail makes the next times calls of a kind fail with err, behind the faults
-// already arranged.
+// Fail makes a number of calls of a kind fail with err, after the faults that are already
+// arranged.
 func (c *Cloud) Fail(call Call, times int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +150,8 @@ func (c *Cloud) Fail(call Call, times int, err error) {
 	}
 }
 
-// Hang makes the next call of a kind block until release is called, and then go
-// on as if nothing had been. A caller that gives up earlier gets the cause.
+// Hang makes the next call of a kind block until release is called, and then succeed. A
+// caller whose context ends earlier gets the cause.
 func (c *Cloud) Hang(call Call) (release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,30 +160,29 @@ func (c *Cloud) Hang(call Call) (release func()) {
 	return sync.OnceFunc(func() { close(released) })
 }
 
-// Calls returns when calls of a kind began, in order.
+// Calls returns the start times of calls of a kind, in order.
 func (c *Cloud) Calls(call Call) []time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.calls[call])
 }
 
-// Queued returns the jobs that nobody has claimed, in order.
+// Queued returns the jobs that are not claimed, in order.
 func (c *Cloud) Queued() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.queue)
 }
 
-// Lost returns the jobs that were given away in an answer that the caller did
-// not wait for. A pool must never lose one.
+// Lost returns the jobs of claims whose context ended before the answer. A pool must never
+// lose a job.
 func (c *Cloud) Lost() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.lost)
 }
 
-// Reports returns what the agent has reported of a job, in order, refused
-// reports not included.
+// Reports returns the accepted reports of the agent about a job, in order.
 func (c *Cloud) Reports(jobID string) []runtime.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +192,7 @@ func (c *Cloud) Reports(jobID string) []runtime.Report {
 	return nil
 }
 
-// Step returns the last status that the agent has reported of a step, and the
-// log that it has told of it.
+// Step returns the last status and the log of a step, as the agent has reported them.
 func (c *Cloud) Step(jobID string, step int) (status runtime.Status, log string) {
 	status = runtime.NotStarted
 	var lines []runtime.Line
@@ -212,24 +213,24 @@ func (c *Cloud) Step(jobID string, step int) (status runtime.Status, log string)
 	return status, log
 }
 
-// Claim gives out the job at the head of the queue, or none.
+// Claim hands out the job at the head of the queue, if there is one.
 func (c *Cloud) Claim(ctx context.Context) (claim runtime.Claim, err error) {
-	err = c.meet(ctx, Claim)
+	err = c.applyFault(ctx, Claim)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
 		claim.Job, err = c.take(ctx)
 	}
-	c.polled, c.gaveJob = time.Now(), claim.Job != nil
+	c.polled, c.claimed = time.Now(), claim.Job != nil
 	if err == nil && c.retryAfter > 0 {
-		c.hold = runtime.NextPoll{At: c.polled.Add(c.retryAfter), Reason: "the service asked for a longer wait"}
+		c.hold = runtime.NextPoll{At: c.polled.Add(c.retryAfter), Reason: "Retry-After of the service"}
 	}
 	claim.Next = c.next()
 	return claim, err
 }
 
-// take takes the job at the head of the queue; nil if there is none. The caller holds
-// the lock.
+// take removes and returns the job at the head of the queue; nil if the queue is empty. The
+// caller holds the lock.
 func (c *Cloud) take(ctx context.Context) (*runtime.Job, error) {
 	if len(c.queue) == 0 {
 		return nil, nil
@@ -237,7 +238,7 @@ func (c *Cloud) take(ctx context.Context) (*runtime.Job, error) {
 	id := c.queue[0]
 	c.queue = c.queue[1:]
 	c.jobs[id].claimed = true
-	if ctx.Err() != nil { // given away all the same: that is what a lost answer is
+	if ctx.Err() != nil { // the answer is lost, and the job with it
 		c.lost = append(c.lost, id)
 		return nil, context.Cause(ctx)
 	}
@@ -245,7 +246,7 @@ func (c *Cloud) take(ctx context.Context) (*runtime.Job, error) {
 	return &job, nil
 }
 
-// Definition returns what the job was added with.
+// Definition returns the definition with which the job was added.
 func (c *Cloud) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
 	o, err := c.find(ctx, Define, job)
 	if err != nil {
@@ -254,21 +255,21 @@ func (c *Cloud) Definition(ctx context.Context, job *runtime.Job) (runtime.Defin
 	return o.definition, nil
 }
 
-// Wanted returns what [Cloud.Answer] has set, at first CarryOn. Of a job that
-// it never gave out it says Gone.
-func (c *Cloud) Wanted(ctx context.Context, job *runtime.Job) (runtime.Verdict, error) {
-	if err := c.meet(ctx, Wanted); err != nil {
+// JobStatus returns the status set by [Cloud.SetJobStatus], or Continue. It returns Gone
+// for a job that the service does not have.
+func (c *Cloud) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobStatus, error) {
+	if err := c.applyFault(ctx, JobStatus); err != nil {
 		return "", err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if o, ok := c.jobs[job.ID]; ok {
-		return o.verdict, nil
+		return o.status, nil
 	}
 	return runtime.Gone, nil
 }
 
-// Report keeps the report.
+// Report records the report.
 func (c *Cloud) Report(ctx context.Context, job *runtime.Job, report runtime.Report) error {
 	o, err := c.find(ctx, Report, job)
 	if err != nil {
@@ -281,27 +282,27 @@ func (c *Cloud) Report(ctx context.Context, job *runtime.Job, report runtime.Rep
 	return nil
 }
 
-// find meets the faults of a call about a job, and then finds the job.
+// find applies the faults of a call about a job, and then finds the job.
 func (c *Cloud) find(ctx context.Context, call Call, job *runtime.Job) (*order, error) {
-	if err := c.meet(ctx, call); err != nil {
+	if err := c.applyFault(ctx, call); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o, ok := c.jobs[job.ID]
 	switch {
-	case !ok || o.verdict == runtime.Gone:
+	case !ok || o.status == runtime.Gone:
 		return nil, fmt.Errorf("%s of %s: %w", call, job.ID, runtime.ErrGone)
 	case !o.claimed:
-		return nil, fmt.Errorf("%s of %s: nobody has claimed it", call, job.ID)
+		return nil, fmt.Errorf("%s of %s: it is not claimed", call, job.ID)
 	case job.Token != o.job.Token:
 		return nil, fmt.Errorf("%s of %s: %w", call, job.ID, runtime.ErrUnauthorized)
 	}
 	return o, nil
 }
 
-// meet records a call and lets the next fault of its kind happen.
-func (c *Cloud) meet(ctx context.Context, call Call) error {
+// applyFault records a call and applies the next fault of its kind.
+func (c *Cloud) applyFault(ctx context.Context, call Call) error {
 	c.mu.Lock()
 	c.calls[call] = append(c.calls[call], time.Now())
 	var next fault
@@ -315,7 +316,7 @@ func (c *Cloud) meet(ctx context.Context, call Call) error {
 		case <-ctx.Done():
 		}
 	}
-	if call != Claim && ctx.Err() != nil { // a lost claim is Claim's own matter
+	if call != Claim && ctx.Err() != nil { // Claim handles a lost answer itself
 		return context.Cause(ctx)
 	}
 	return next.err

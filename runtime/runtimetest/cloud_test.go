@@ -14,19 +14,35 @@ import (
 var _ runtime.Cloud = (*runtimetest.Cloud)(nil)
 var _ runtime.Cloud = (*runtimetest.Service)(nil)
 
-func TestTheFakeCloudGivesEachJobOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+func TestCloudClaim(t *testing.T) {
+	t.Run("each job is handed out once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := runtimetest.NewCloud()
+			c.Queue("a", "b")
+			c.RetryAfter(time.Minute)
+			for _, want := range []string{"a", "b", ""} {
+				claim, err := c.Claim(t.Context())
+				if err != nil || time.Until(claim.Next.At) != time.Minute || claim.Next.Reason == "" {
+					t.Fatalf("claim: %+v, %v", claim, err)
+				}
+				if (claim.Job == nil) != (want == "") || claim.Job != nil && claim.Job.ID != want {
+					t.Errorf("got %+v, want %q", claim.Job, want)
+				}
+			}
+		})
+	})
+
+	t.Run("cancelled claim is recorded as lost", func(t *testing.T) {
 		c := runtimetest.NewCloud()
-		c.Queue("a", "b")
-		c.RetryAfter(time.Minute)
-		for _, want := range []string{"a", "b", ""} {
-			claim, err := c.Claim(t.Context())
-			if err != nil || time.Until(claim.Next.At) != time.Minute || claim.Next.Reason == "" {
-				t.Fatalf("claim: %+v, %v", claim, err)
-			}
-			if (claim.Job == nil) != (want == "") || claim.Job != nil && claim.Job.ID != want {
-				t.Errorf("got %+v, want %q", claim.Job, want)
-			}
+		c.Queue("a")
+		c.Hang(runtimetest.Claim)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := c.Claim(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want %v", err, context.Canceled)
+		}
+		if lost := c.Lost(); len(lost) != 1 || lost[0] != "a" {
+			t.Errorf("lost %q, want a", lost)
 		}
 	})
 }
@@ -59,7 +75,7 @@ func TestCloudNext(t *testing.T) {
 	})
 }
 
-func TestTheFakeCloudFailsAndHangsAsArranged(t *testing.T) {
+func TestCloudFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := runtimetest.NewCloud()
 		c.Queue("a")
@@ -83,35 +99,23 @@ func TestTheFakeCloudFailsAndHangsAsArranged(t *testing.T) {
 	})
 }
 
-func TestTheFakeCloudTellsOfAClaimThatWasGivenUp(t *testing.T) {
-	c := runtimetest.NewCloud()
-	c.Queue("a")
-	c.Hang(runtimetest.Claim)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := c.Claim(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want %v", err, context.Canceled)
-	}
-	if lost := c.Lost(); len(lost) != 1 || lost[0] != "a" {
-		t.Errorf("lost %q, want a", lost)
-	}
-}
-
-func TestTheFakeCloudKeepsWhatIsReported(t *testing.T) {
+func TestCloudReports(t *testing.T) {
 	c := runtimetest.NewCloud()
 	c.Queue("a")
 	claim, err := c.Claim(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	say := func(offset int, status runtime.Status, lines ...string) error {
+	send := func(offset int, status runtime.Status, lines ...string) error {
 		report := runtime.Report{Offset: offset, Status: status}
 		for _, line := range lines {
 			report.Lines = append(report.Lines, runtime.Line{Text: line})
 		}
 		return c.Report(t.Context(), claim.Job, report)
 	}
-	for _, err := range []error{say(0, runtime.Running, "1", "2"), say(1, "", "2", "3"), say(3, runtime.Failed, "4")} {
+	for _, err := range []error{
+		send(0, runtime.Running, "1", "2"), send(1, "", "2", "3"), send(3, runtime.Failed, "4"),
+	} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -119,11 +123,11 @@ func TestTheFakeCloudKeepsWhatIsReported(t *testing.T) {
 	if status, log := c.Step("a", 0); status != runtime.Failed || log != "1234" {
 		t.Errorf("step 0 is %s with %q, want failed with 1234", status, log)
 	}
-	c.Answer("a", runtime.Gone)
-	if err := say(4, runtime.Failed); !errors.Is(err, runtime.ErrGone) {
-		t.Errorf("reporting a job that is gone gives %v, want %v", err, runtime.ErrGone)
+	c.SetJobStatus("a", runtime.Gone)
+	if err := send(4, runtime.Failed); !errors.Is(err, runtime.ErrGone) {
+		t.Errorf("reporting a job that is gone returns %v, want %v", err, runtime.ErrGone)
 	}
-	if verdict, err := c.Wanted(t.Context(), claim.Job); verdict != runtime.Gone || err != nil {
-		t.Errorf("the verdict is %s (%v), want gone", verdict, err)
+	if status, err := c.JobStatus(t.Context(), claim.Job); status != runtime.Gone || err != nil {
+		t.Errorf("the status is %s (%v), want gone", status, err)
 	}
 }

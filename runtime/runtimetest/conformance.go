@@ -13,22 +13,23 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Work is what a story wants its job to do.
+// Work is the work of a job in a test of the suite.
 type Work string
 
 // The kinds of work.
 const (
-	Quick    Work = "quick"    // one step that says "quick work" and succeeds
-	Failing  Work = "failing"  // one step that fails
-	Lasting  Work = "lasting"  // says "ready", goes on until it gets a TERM, and then says "asked to end" before it ends
-	Stubborn Work = "stubborn" // says "ready" and takes no notice of a TERM
-	Parent   Work = "parent"   // as Stubborn, and has put children in the background
-	Hopeless Work = "hopeless" // cannot be started, for a reason of the job's own
-	Misset   Work = "misset"   // cannot be started, for a reason of the agent's settings
+	Quick         Work = "quick"         // one step that prints "quick work" and succeeds
+	Failing       Work = "failing"       // one step that fails
+	Lasting       Work = "lasting"       // prints "ready", and runs until it gets a TERM, when it prints "asked to end"
+	Stubborn      Work = "stubborn"      // prints "ready" and ignores TERM
+	Parent        Work = "parent"        // as Stubborn, with children in the background
+	Pulumi        Work = "pulumi"        // a program named pulumi that prints "ready", and ends after an interrupt
+	BadJob        Work = "bad job"       // cannot be started, by the job's own fault
+	Misconfigured Work = "misconfigured" // cannot be started, by the agent's settings
 )
 
-// scripts has the one step of each kind of work, for any POSIX shell. Each is
-// one line, so that "ready" is the second line of the step's log.
+// scripts returns the one step of each kind of work, for any POSIX shell. Each is one
+// line, so that "ready" is the second line of the step's log.
 func scripts(work Work) string {
 	const wait = `while :; do sleep 1 & wait $!; done`
 	switch work {
@@ -40,93 +41,96 @@ func scripts(work Work) string {
 		return `trap '' TERM; echo ready; ` + wait
 	case Parent:
 		return `trap '' TERM; (sleep 3600 & sleep 3600 &) ; nohup sleep 3600 >/dev/null 2>&1 & echo ready; ` + wait
+	case Pulumi:
+		return `printf '#!/bin/sh\nn=0; end=\ntrap "n=\\$((n+1)); end=1" INT TERM\necho ready\n` +
+			`while [ -z "$end" ]; do sleep 0.1; done\nsleep 0.3; echo "signals: $n"; exit 5\n' >pulumi; ` +
+			`chmod +x pulumi; ./pulumi`
 	default:
 		return `echo quick work`
 	}
 }
 
-// Harness is what the suite must know of one kind of executor.
+// Harness describes one kind of executor to the suite.
 type Harness struct {
-	// New makes an executor. Each call stands for an agent that has just been
-	// started: all of them look at the same engine.
+	// New returns an executor. Each call represents an agent that has just started; all
+	// use the same engine.
 	New func(t *testing.T) runtime.Executor
 
-	// Job completes a job with what the executor needs to run it: an image, a
-	// place. Its definition has the steps already, and may be changed too. For
-	// Hopeless and Misset it makes the job one that cannot be started, by its
-	// definition alone or by its settings alone.
+	// Job completes a job with the settings that the executor needs, such as an image. Its
+	// definition has the steps already, and may be changed too. BadJob and Misconfigured
+	// must not start, because of the definition alone or the settings alone.
 	Job func(t *testing.T, job *runtime.Job, work Work)
 
-	// Host is the address, without a port, at which an environment reaches this
-	// process: the suite's service listens there.
+	// Host is the address, without a port, at which an instance reaches this test process. The
+	// service of the suite listens there.
 	Host string
 
-	// Left names what is still there of a job: processes, containers, files.
-	Left func(t *testing.T, job *runtime.Job) []string
+	// Leftovers returns what is left of a job: processes, containers, files.
+	Leftovers func(t *testing.T, job *runtime.Job) []string
 
-	// Exposed returns everything that can be read of a running environment from
-	// outside: its command lines, variables, labels and files. Nil leaves the
-	// story out.
+	// Exposed returns everything about a running instance that can be read from outside:
+	// its command lines, variables, labels and files. Nil skips that test.
 	Exposed func(t *testing.T, job *runtime.Job, id string) string
 
-	// Own is whether a job's definition can make its start fail. An executor that
-	// ignores images has no such job, and its Hopeless job works.
-	Own bool
+	// BadJobs reports whether a job's definition can make its start fail. An executor that
+	// ignores images runs a BadJob.
+	BadJobs bool
 
-	// Virtual is for an executor that runs nothing: each story takes virtual time
-	// in a bubble, and nothing is expected to reach the service but the agent's
-	// own word.
+	// Virtual is for an executor that runs nothing: each test uses virtual time in a
+	// bubble, and only the reports of the agent are expected at the service.
 	Virtual bool
 }
 
-// Conform tells the stories that every executor must pass, as sub-tests.
+// Conform runs the tests that every executor must pass, as subtests.
 func Conform(t *testing.T, harness Harness) {
-	for _, story := range []struct {
-		name  string
-		tell  func(*testing.T, *stage)
-		needs bool // whether it makes sense with real programs only
+	for _, c := range []struct {
+		name     string
+		run      func(*testing.T, *fixture)
+		realOnly bool // needs real programs
 	}{
-		{"AJobRunsAndIsFollowedFromTheBeginningAndAgainAfterwards", followed, false},
-		{"WaitGivesTheExitCodeAndGivesItAgain", waited, false},
-		{"WhatIsNotThereHasEndedAndIsRemoved", unknown, false},
-		{"FollowAndWaitEndWithTheirContexts", givenUp, false},
-		{"RemoveAsksFirstAndLetsTheJobEndCleanly", asked, false},
-		{"RemoveEndsAJobThatDoesNotListenAfterTheGrace", forced, false},
-		{"RemoveLeavesNothingAndCanBeRepeated", removed, false},
-		{"ListFindsWhatIsOfThisAgentRunningOrEnded", listed, false},
-		{"ARestartedAgentTakesOver", restarted, false},
-		{"AStartThatIsGivenUpLeavesNothing", cancelled, false},
-		{"AJobThatCannotBeStartedSaysSoAtOnce", hopeless, false},
-		{"CheckReportsSettingsThatFailEveryJob", checked, false},
-		{"EightJobsAtOnceDoNotMix", crowd, false},
-		{"TheHandoverArrivesWholeAndStandsNowhereElse", handedOver, true},
+		{"job runs and is followed, also after its end", testFollow, false},
+		{"Wait returns the exit code each time", testWait, false},
+		{"instance that does not exist has ended", testUnknownID, false},
+		{"Follow and Wait end with their contexts", testContexts, false},
+		{"Interrupt comes before the signals of Remove", testInterrupt, true},
+		{"job without a request of the agent is interrupted first", testStopStages, true},
+		{"Remove sends TERM first", testRemoveWithGrace, false},
+		{"Remove sends KILL after the grace period", testRemoveAfterGrace, false},
+		{"Remove leaves nothing and can be repeated", testRemove, false},
+		{"List returns this agent's instances, running or ended", testList, false},
+		{"restarted agent takes over", testRestart, false},
+		{"cancelled start leaves nothing", testCancelledStart, false},
+		{"start that fails returns at once", testFailedStart, false},
+		{"Check returns settings that fail every job", testCheck, false},
+		{"eight concurrent jobs are separate", testConcurrentJobs, false},
+		{"handoff arrives whole and is not exposed", testHandoff, true},
 	} {
-		if harness.Virtual && story.needs {
+		if harness.Virtual && c.realOnly {
 			continue
 		}
-		t.Run(story.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			if harness.Virtual {
-				synctest.Test(t, func(t *testing.T) { story.tell(t, newStage(t, harness)) })
+				synctest.Test(t, func(t *testing.T) { c.run(t, newFixture(t, harness)) })
 				return
 			}
-			story.tell(t, newStage(t, harness))
+			c.run(t, newFixture(t, harness))
 		})
 	}
 }
 
-// stage is where one story is told.
-type stage struct {
+// fixture is an executor with a service, for one test of the suite.
+type fixture struct {
 	harness  Harness
 	executor runtime.Executor
 	service  *Service
 	url      string
-	agent    string // of this story alone
+	agent    string // of this test only
 	pool     runtime.PoolSpec
 }
 
-func newStage(t *testing.T, harness Harness) *stage {
+func newFixture(t *testing.T, harness Harness) *fixture {
 	name := rand.Text()[:10]
-	s := &stage{
+	s := &fixture{
 		harness:  harness,
 		executor: harness.New(t),
 		service:  NewService(),
@@ -134,7 +138,8 @@ func newStage(t *testing.T, harness Harness) *stage {
 		agent:    "agent-" + name,
 	}
 	s.pool = runtime.PoolSpec{Name: "pool-" + name, Identity: runtime.Identity{
-		Service: s.url, Organization: "organization", PoolID: "id-" + name, Credentials: "token", Target: "tested", Namespace: "space",
+		Service: s.url, Organization: "organization", PoolID: "id-" + name,
+		Credentials: "token", Target: "tested", Namespace: "space",
 	}}
 	if !harness.Virtual {
 		s.url = s.listen(t)
@@ -143,11 +148,11 @@ func newStage(t *testing.T, harness Harness) *stage {
 	return s
 }
 
-// listen serves the service where environments reach it, until the test ends.
-func (s *stage) listen(t *testing.T) string {
+// listen serves the service at the address for instances, until the test ends.
+func (s *fixture) listen(t *testing.T) string {
 	listener, err := net.Listen("tcp", net.JoinHostPort(s.harness.Host, "0"))
 	if err != nil {
-		t.Fatalf("listen where an environment reaches the tests: %v", err)
+		t.Fatalf("listen for instances: %v", err)
 	}
 	server := &http.Server{Handler: s.service, ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan struct{})
@@ -162,32 +167,32 @@ func (s *stage) listen(t *testing.T) string {
 	return "http://" + listener.Addr().String()
 }
 
-// clear removes what a story has left, and shows what the service refused.
-func (s *stage) clear(t *testing.T) {
+// clear removes leftover instances, and fails the test for calls that the service rejected.
+func (s *fixture) clear(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	left, err := s.executor.List(ctx, s.agent)
 	if err != nil {
-		t.Errorf("list what is left: %v", err)
+		t.Errorf("list leftovers: %v", err)
 	}
 	for _, found := range left {
 		if err := s.executor.Remove(ctx, found.ID, 0); err != nil {
-			t.Errorf("remove what is left: %v", err)
+			t.Errorf("remove leftover: %v", err)
 		}
 	}
 	for _, violation := range s.service.Violations() {
-		t.Errorf("the service refused %s", violation)
+		t.Errorf("the service rejected %s", violation)
 	}
 }
 
-// job makes a job of the story's agent and pool.
-func (s *stage) job(t *testing.T, work Work) *runtime.Job {
+// job returns a job of the fixture's agent and pool.
+func (s *fixture) job(t *testing.T, work Work) *runtime.Job {
 	t.Helper()
 	id := rand.Text()[:12]
 	job := &runtime.Job{
 		ID:         "job-" + id,
 		Kind:       runtime.Deployment,
-		Subject:    "deployment-" + id,
+		WorkflowID: "deployment-" + id,
 		Token:      secret.New("token-" + rand.Text()),
 		Pool:       s.pool.Key(),
 		PoolName:   s.pool.Name,
@@ -202,7 +207,7 @@ func (s *stage) job(t *testing.T, work Work) *runtime.Job {
 }
 
 // start starts a job, which must succeed.
-func (s *stage) start(t *testing.T, job *runtime.Job) string {
+func (s *fixture) start(t *testing.T, job *runtime.Job) string {
 	t.Helper()
 	id, err := s.tryStart(t.Context(), job)
 	if err != nil {
@@ -214,9 +219,9 @@ func (s *stage) start(t *testing.T, job *runtime.Job) string {
 	return id
 }
 
-func (s *stage) tryStart(ctx context.Context, job *runtime.Job) (string, error) {
+func (s *fixture) tryStart(ctx context.Context, job *runtime.Job) (string, error) {
 	s.service.Add(job)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return s.executor.Start(ctx, job, runtime.NewSetup(job, s.service, Offer(job)))
+	return s.executor.Start(ctx, job, runtime.NewSetup(job, s.service, BaseHandoff(job)))
 }

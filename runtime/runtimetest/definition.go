@@ -9,9 +9,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Definition makes the definition of a job whose steps run the given scripts
-// with sh, behind the step 0 that every job has. The image is left to the
-// agent.
+// Definition returns the definition of a job whose steps run the scripts with sh, after
+// step 0. The image is left to the agent.
 func Definition(scripts ...string) runtime.Definition {
 	wire := cloud.Definition{
 		Image: cloud.Image{Reference: "runtimetest", IsDefault: true},
@@ -24,7 +23,7 @@ func Definition(scripts ...string) runtime.Definition {
 	return DefinitionOf(wire)
 }
 
-// DefinitionOf makes of a definition on the wire what an agent makes of it.
+// DefinitionOf converts a definition of the wire format, as an agent does.
 func DefinitionOf(wire cloud.Definition) runtime.Definition {
 	raw, err := json.Marshal(wire)
 	if err != nil {
@@ -48,10 +47,10 @@ func DefinitionOf(wire cloud.Definition) runtime.Definition {
 	return definition
 }
 
-// Offer makes the handover that an agent would offer for the job.
-func Offer(job *runtime.Job) runtime.Handover {
-	return runtime.Handover{
-		Version:    runtime.HandoverVersion,
+// BaseHandoff returns the handoff of an agent for the job, without the setup's part.
+func BaseHandoff(job *runtime.Job) runtime.Handoff {
+	return runtime.Handoff{
+		Version:    runtime.HandoffVersion,
 		Service:    job.Service,
 		JobID:      job.ID,
 		Token:      job.Token.Reveal(),
@@ -59,5 +58,7 @@ func Offer(job *runtime.Job) runtime.Handover {
 		UserAgent:  "runtimetest",
 		CA:         job.Tuning.CA,
 		Definition: job.Definition.Raw,
+
+		CancelGrace: runtime.Seconds(job.Tuning.CancelGrace.Seconds()),
 	}
 }

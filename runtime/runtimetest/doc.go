@@ -1,14 +1,12 @@
-// Package runtimetest knows what package runtime promises to and asks of
-// others, in a form that tests can hold on to: one suite of stories that every
-// Executor must pass ([Conform]), a strict job service in memory ([Service]), and
-// fakes with state for both of runtime's interfaces ([Cloud], [Executor]).
-// Between real programs, [Link] forwards TCP connections and breaks them, and
+// Package runtimetest provides test helpers for the interfaces of package runtime: a
+// suite of tests that every Executor must pass ([Conform]), a strict job service in memory
+// ([Service]), fakes with state for the interfaces ([Cloud], [Executor], [Journal]), and a
+// [Recorder]. Between real programs, [Link] forwards TCP connections and breaks them, and
 // [Proxy] forwards HTTP calls and injects faults.
 //
-// It will never know how a particular engine works, and no production code
-// imports it.
+// It does not depend on a particular engine, and no production code imports it.
 //
-// The two fakes hold no goroutine and no real clock, file or socket: all their
-// waiting is done on channels and timers by whoever calls them, so that they
-// live inside a testing/synctest bubble and take virtual time there.
+// The fakes have no goroutine and no real clock, file or socket: their callers block
+// on channels and timers, so that the fakes work in a testing/synctest bubble and use its
+// virtual time.
 package runtimetest

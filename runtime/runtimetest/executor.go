@@ -13,66 +13,68 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Executor is a fake of [runtime.Executor] with state. Its jobs take time, in a
-// bubble of testing/synctest virtual time, and do what their [Script] says; no
-// goroutine stands behind them. It is the engine and the agent's door to it in
-// one, so a test lets an agent restart by giving the same Executor to the next
-// pool. Methods are safe for concurrent use.
+// Executor is a fake of [runtime.Executor] with state. Its jobs follow their [Script] and
+// take time, which is virtual in a bubble of testing/synctest; they need no goroutine. The
+// fake is both engine and executor, so a test restarts an agent by giving the same Executor
+// to the next pool. Methods are safe for concurrent use.
 type Executor struct {
-	mu           sync.Mutex
-	scripts      map[string]Script
-	otherwise    Script
-	environments map[string]*environment
-	handovers    map[string]*runtime.Handover
-	diary        []Event
-	peak         int
-	made         int
-	fails        func(context.Context, runtime.Tuning) error
-	checks       []time.Time
+	mu            sync.Mutex
+	scripts       map[string]Script
+	defaultScript Script
+	instances     map[string]*instance
+	handoffs      map[string]*runtime.Handoff
+	late          map[string]int // calls of Start that have got the handoff, by job
+	events        []Event
+	peak          int
+	created       int
+	fails         func(context.Context, runtime.Tuning) error
+	checks        []time.Time
 }
 
-// NewExecutor makes an engine on which every job succeeds one second after its
-// start, unless [Executor.Script] or [Executor.Otherwise] say something else.
+// NewExecutor returns an engine on which every job succeeds one second after its start,
+// unless [Executor.SetScript] or [Executor.SetDefaultScript] change that.
 func NewExecutor() *Executor {
 	return &Executor{
-		scripts:      map[string]Script{},
-		otherwise:    Script{Running: time.Second, OnTerm: runtime.Exit{Code: runtime.CodeFailed}},
-		environments: map[string]*environment{},
-		handovers:    map[string]*runtime.Handover{},
+		scripts:       map[string]Script{},
+		defaultScript: Script{Running: time.Second, OnTerm: runtime.Exit{Code: runtime.CodeFailed}},
+		instances:     map[string]*instance{},
+		handoffs:      map[string]*runtime.Handoff{},
+		late:          map[string]int{},
 	}
 }
 
-// Script arranges what becomes of a job.
-func (e *Executor) Script(jobID string, script Script) {
+// SetScript sets the script of a job.
+func (e *Executor) SetScript(jobID string, script Script) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.scripts[jobID] = script
 }
 
-// Otherwise arranges what becomes of jobs that have no script of their own.
-func (e *Executor) Otherwise(script Script) {
+// SetDefaultScript sets the script of jobs without a script of their own.
+func (e *Executor) SetDefaultScript(script Script) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.otherwise = script
+	e.defaultScript = script
 }
 
-// FailWhen makes Check and Start fail with what fails returns of a job's
-// settings; nil lets them go on. It may block until its context ends.
+// FailWhen makes Check and Start call the function fails and return its error. Check passes the
+// settings of the pool, and Start those of the job. The function may block until its context
+// ends. FailWhen(nil) removes it.
 func (e *Executor) FailWhen(fails func(context.Context, runtime.Tuning) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.fails = fails
 }
 
-// Checks returns when Check was called, in order.
+// Checks returns the times of calls of Check, in order.
 func (e *Executor) Checks() []time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.checks)
 }
 
-// Adopt puts an environment there that an earlier agent has started at a time
-// that may lie in the past, and returns its id.
+// Adopt adds an instance that an earlier agent has started, at a time that may be in the
+// past, and returns its id.
 func (e *Executor) Adopt(job *runtime.Job, started time.Time) (id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -80,62 +82,60 @@ func (e *Executor) Adopt(job *runtime.Job, started time.Time) (id string) {
 	return e.make(job, e.scriptOf(job.ID), started)
 }
 
-// Diary returns what was done, in order.
-func (e *Executor) Diary() []Event {
+// Events returns all operations, in order.
+func (e *Executor) Events() []Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(e.diary)
+	return slices.Clone(e.events)
 }
 
-// Deeds returns what was done to one job, in order.
-func (e *Executor) Deeds(jobID string) []Deed {
-	var deeds []Deed
-	for _, event := range e.Diary() {
+// Operations returns the operations on one job, in order.
+func (e *Executor) Operations(jobID string) []Operation {
+	var operations []Operation
+	for _, event := range e.Events() {
 		if event.Job == jobID {
-			deeds = append(deeds, event.Deed)
+			operations = append(operations, event.Operation)
 		}
 	}
-	return deeds
+	return operations
 }
 
-// Peak returns the largest number of environments that there ever were at a
-// time.
+// Peak returns the largest number of instances that existed at the same time.
 func (e *Executor) Peak() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.peak
 }
 
-// Present returns the jobs whose environments are there, running or ended,
-// sorted.
+// Present returns the jobs whose instances exist, running or ended, sorted.
 func (e *Executor) Present() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var jobs []string
-	for _, env := range e.environments {
-		jobs = append(jobs, env.job.ID)
+	for _, inst := range e.instances {
+		jobs = append(jobs, inst.job.ID)
 	}
 	slices.Sort(jobs)
 	return jobs
 }
 
-// Handover returns what a job was handed over, or nil.
-func (e *Executor) Handover(jobID string) *runtime.Handover {
+// Handoff returns the handoff of a job, or nil.
+func (e *Executor) Handoff(jobID string) *runtime.Handoff {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.handovers[jobID]
+	return e.handoffs[jobID]
 }
 
-// Check returns what [Executor.FailWhen] has arranged.
+// Check returns the error of the function of [Executor.FailWhen].
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	e.mu.Lock()
 	e.checks = append(e.checks, time.Now())
 	e.mu.Unlock()
-	return e.able(ctx, tuning)
+	return e.startError(ctx, tuning)
 }
 
-// able calls the function of FailWhen.
-func (e *Executor) able(ctx context.Context, tuning runtime.Tuning) error {
+// startError calls the function of FailWhen.
+func (e *Executor) startError(ctx context.Context, tuning runtime.Tuning) error {
 	e.mu.Lock()
 	fails := e.fails
 	e.mu.Unlock()
@@ -145,7 +145,7 @@ func (e *Executor) able(ctx context.Context, tuning runtime.Tuning) error {
 	return fails(ctx, tuning)
 }
 
-// Start does what the job's script says.
+// Start follows the job's script.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (string, error) {
 	e.mu.Lock()
 	e.note(Start, job.ID)
@@ -161,135 +161,179 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 }
 
 func (e *Executor) start(ctx context.Context, job *runtime.Job, setup *runtime.Setup, script Script) (string, error) {
-	setup.Say("Starting a pretended environment")
-	if err := pause(ctx, script.Starting); err != nil {
-		return "", fmt.Errorf("start a pretended environment: %w", err)
+	// Take the time of the script, or fail as it does.
+	setup.Log("Starting a pretended instance")
+	created := setup.Measure(runtime.StageCreate)
+	if err := sleep(ctx, script.Starting); err != nil {
+		return "", fmt.Errorf("start a pretended instance: %w", err)
 	}
+	created()
 	if script.Fail != nil {
-		return "", script.Fail
+		return "", e.failStart(job, script, script.Fail)
 	}
-	if err := e.able(ctx, job.Tuning); err != nil {
+	if err := e.startError(ctx, job.Tuning); err != nil {
 		return "", err
 	}
-	text, err := setup.Handover(ctx, "/")
+
+	// Read the handoff, and add the instance.
+	text, err := setup.Handoff(ctx, "/")
 	if err != nil {
 		return "", err
 	}
-	handover, err := runtime.ReadHandover(bytes.NewReader(text))
+	handoff, err := runtime.ReadHandoff(bytes.NewReader(text))
 	if err != nil {
-		return "", fmt.Errorf("a real runner would refuse what it is handed over: %w", err)
+		return "", fmt.Errorf("a real runner rejects the handoff: %w", err)
+	}
+	e.mu.Lock()
+	late := e.late[job.ID]
+	e.late[job.ID]++
+	e.mu.Unlock()
+	if late < len(script.FailLate) {
+		return "", e.failStart(job, script, script.FailLate[late])
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, env := range e.environments {
-		if env.job.ID == job.ID {
-			return "", fmt.Errorf("start %s: it is there already", job.ID)
+	for _, inst := range e.instances {
+		if inst.job.ID == job.ID {
+			return "", fmt.Errorf("start %s: it exists already", job.ID)
 		}
 	}
-	e.handovers[job.ID] = handover
+	e.handoffs[job.ID] = handoff
 	e.note(StartDone, job.ID)
 	return e.make(job, script, time.Now()), nil
 }
 
+// failStart returns err, and leaves an ended instance if Remains is set.
+func (e *Executor) failStart(job *runtime.Job, script Script, err error) error {
+	if script.Remains {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.make(job, Script{RemoveErrors: script.RemoveErrors}, time.Now())
+	}
+	return err
+}
+
 // Follow streams the progress of the job's script.
 func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
-	env, err := e.find(id)
+	inst, err := e.find(id)
 	if err != nil {
 		return nil, err
 	}
-	if breaks := env.script.Breaks; env.script.FollowErr != nil && (len(breaks) == 0 || time.Now().Before(after(env.started, breaks[0]))) {
-		return nil, env.script.FollowErr
+	if breaks := inst.script.Breaks; inst.script.FollowErr != nil &&
+		(len(breaks) == 0 || time.Now().Before(after(inst.started, breaks[0]))) {
+		return nil, inst.script.FollowErr
 	}
-	return &stream{ctx: ctx, env: env, opened: time.Now(), closed: make(chan struct{})}, nil
+	return &stream{ctx: ctx, inst: inst, opened: time.Now(), closed: make(chan struct{})}, nil
 }
 
-// Wait blocks until the job's script has come to its end.
+// Wait blocks until the job has ended.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
-	env, err := e.find(id)
+	inst, err := e.find(id)
 	if err != nil {
 		return runtime.Exit{}, err
 	}
-	if err := env.nextWaitError(); err != nil {
+	if err := inst.nextWaitError(); err != nil {
 		return runtime.Exit{}, err
 	}
-	return env.wait(ctx)
+	return inst.wait(ctx)
 }
 
-// Remove asks, waits, forces and removes, as the job's script lets it.
+// Interrupt makes the job end as its script specifies.
+func (e *Executor) Interrupt(_ context.Context, id string) error {
+	inst, err := e.find(id)
+	if err != nil {
+		return err
+	}
+	e.write(Interrupt, inst.job.ID)
+	inst.interrupt()
+	return nil
+}
+
+// Remove sends TERM, waits, sends KILL and removes, as far as the job's script allows it.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
-	env, err := e.find(id)
-	if errors.Is(err, runtime.ErrNoEnvironment) {
+	// Apply the faults of the script.
+	inst, err := e.find(id)
+	if errors.Is(err, runtime.ErrNoInstance) {
 		return nil
 	}
 	e.mu.Lock()
-	e.note(Remove, env.job.ID)
-	if len(env.faults) > 0 {
-		fault := env.faults[0]
-		env.faults = env.faults[1:]
-		e.note(NotEnded, env.job.ID)
+	e.note(Remove, inst.job.ID)
+	if len(inst.faults) > 0 {
+		fault := inst.faults[0]
+		inst.faults = inst.faults[1:]
+		e.note(NotEnded, inst.job.ID)
 		e.mu.Unlock()
 		return fault
 	}
 	e.mu.Unlock()
-	if env.script.Hung {
-		err := pause(ctx, Forever)
-		e.write(NotEnded, env.job.ID)
+	if inst.script.Hung {
+		err := sleep(ctx, Forever)
+		e.write(NotEnded, inst.job.ID)
 		return err
 	}
-	if env.term() {
-		e.write(Term, env.job.ID)
+
+	// End the job, and then remove its instance.
+	if inst.term() {
+		e.write(Term, inst.job.ID)
 	}
 	bounded, cancel := context.WithTimeout(ctx, grace)
-	_, err = env.wait(bounded)
+	_, err = inst.wait(bounded)
 	cancel()
 	if ctx.Err() != nil {
-		return fmt.Errorf("end a pretended environment: %w", context.Cause(ctx))
+		return fmt.Errorf("end a pretended instance: %w", context.Cause(ctx))
 	}
-	if err != nil && env.kill() {
-		e.write(Kill, env.job.ID)
+	if err != nil && inst.kill() {
+		e.write(Kill, inst.job.ID)
 	}
-	if err := pause(ctx, env.script.Removal); err != nil {
-		return fmt.Errorf("remove a pretended environment: %w", err)
+	if err := sleep(ctx, inst.script.Removal); err != nil {
+		return fmt.Errorf("remove a pretended instance: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.environments[id] == env {
-		delete(e.environments, id)
-		e.note(RemoveEnd, env.job.ID)
+	if e.instances[id] == inst {
+		delete(e.instances, id)
+		e.note(RemoveEnd, inst.job.ID)
 	}
 	return nil
 }
 
-// List returns the environments of an agent.
-func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Found, error) {
+// List returns the instances of an agent.
+func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var all []runtime.Found
-	for id, env := range e.environments {
-		if env.job.Agent != agent {
+
+	// Describe each instance as the engine's labels would.
+	var all []runtime.Instance
+	for id, inst := range e.instances {
+		if inst.job.Agent != agent {
 			continue
 		}
-		found := runtime.Found{
+		found := runtime.Instance{
 			ID:         id,
-			Pool:       env.job.Pool,
-			PoolName:   env.job.PoolName,
-			Identity:   env.job.Identity,
-			Job:        env.job.ID,
-			Subject:    env.job.Subject,
-			Generation: env.job.Generation,
-			Started:    env.started,
+			Pool:       inst.job.Pool,
+			PoolName:   inst.job.PoolName,
+			Identity:   inst.job.Identity,
+			Job:        inst.job.ID,
+			WorkflowID: inst.job.WorkflowID,
+			Generation: inst.job.Generation,
+			Started:    inst.started,
 		}
-		if ends, _ := env.end(); ends.After(time.Now()) {
+		if inst.job.Kind.Leased() {
+			found.Kind = inst.job.Kind
+		}
+		if inst.script.NeverStarted {
+			found.Started, found.Ended = time.Time{}, inst.started // of its creation
+		} else if ends, _ := inst.end(); ends.After(time.Now()) {
 			found.Running = true
 		} else {
 			found.Ended = ends
 		}
 		all = append(all, found)
 	}
-	slices.SortFunc(all, func(a, b runtime.Found) int { return a.Started.Compare(b.Started) })
+	slices.SortFunc(all, func(a, b runtime.Instance) int { return a.Started.Compare(b.Started) })
 	return all, nil
 }
 
@@ -297,33 +341,35 @@ func (e *Executor) scriptOf(jobID string) Script {
 	if script, ok := e.scripts[jobID]; ok {
 		return script
 	}
-	return e.otherwise
+	return e.defaultScript
 }
 
 func (e *Executor) make(job *runtime.Job, script Script, started time.Time) string {
-	e.made++
-	id := fmt.Sprintf("pretended-%d", e.made)
-	e.environments[id] = newEnvironment(*job, script, started)
-	e.peak = max(e.peak, len(e.environments))
+	e.created++
+	id := fmt.Sprintf("pretended-%d", e.created)
+	e.instances[id] = newInstance(*job, script, started)
+	e.peak = max(e.peak, len(e.instances))
 	return id
 }
 
-func (e *Executor) find(id string) (*environment, error) {
+func (e *Executor) find(id string) (*instance, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	env, ok := e.environments[id]
+	inst, ok := e.instances[id]
 	if !ok {
-		return nil, fmt.Errorf("%s: %w", id, runtime.ErrNoEnvironment)
+		return nil, fmt.Errorf("%s: %w", id, runtime.ErrNoInstance)
 	}
-	return env, nil
+	return inst, nil
 }
 
-func (e *Executor) note(deed Deed, jobID string) {
-	e.diary = append(e.diary, Event{time.Now(), deed, jobID})
+// note records an operation. The caller holds the lock.
+func (e *Executor) note(operation Operation, jobID string) {
+	e.events = append(e.events, Event{time.Now(), operation, jobID})
 }
 
-func (e *Executor) write(deed Deed, jobID string) {
+// write takes the lock and calls note.
+func (e *Executor) write(operation Operation, jobID string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.note(deed, jobID)
+	e.note(operation, jobID)
 }

@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestTheFakeExecutorKeepsTheContract(t *testing.T) {
+func TestConform(t *testing.T) {
 	engine := runtimetest.NewExecutor()
 	engine.FailWhen(func(_ context.Context, tuning runtime.Tuning) error {
-		if tuning.Place.WorkingDirectory == "/nowhere" {
+		if tuning.Instance.WorkingDirectory == "/nowhere" {
 			return errors.New("there is no runner in /nowhere")
 		}
 		return nil
@@ -33,33 +33,35 @@ func TestTheFakeExecutorKeepsTheContract(t *testing.T) {
 			ended := runtime.Exit{Code: runtime.CodeFailed}
 			switch work {
 			case runtimetest.Quick:
-				engine.Script(job.ID, runtimetest.Script{Starting: 10 * time.Millisecond, Running: time.Second})
+				engine.SetScript(job.ID, runtimetest.Script{Starting: 10 * time.Millisecond, Running: time.Second})
 			case runtimetest.Failing:
-				engine.Script(job.ID, runtimetest.Script{Running: time.Second, Exit: ended})
+				engine.SetScript(job.ID, runtimetest.Script{Running: time.Second, Exit: ended})
 			case runtimetest.Lasting:
-				engine.Script(job.ID, runtimetest.Script{Running: runtimetest.Forever, Ending: time.Second, OnTerm: ended})
+				engine.SetScript(job.ID, runtimetest.Script{Running: runtimetest.Forever, Ending: time.Second,
+					OnTerm: ended})
 			case runtimetest.Stubborn, runtimetest.Parent:
-				engine.Script(job.ID, runtimetest.Script{Starting: 10 * time.Millisecond, Running: runtimetest.Forever, Ending: runtimetest.Forever})
-			case runtimetest.Hopeless:
-				engine.Script(job.ID, runtimetest.Script{Fail: fmt.Errorf("pretend: %w", runtime.ErrJob)})
-			case runtimetest.Misset:
-				job.Tuning.Place.WorkingDirectory = "/nowhere"
+				engine.SetScript(job.ID, runtimetest.Script{Starting: 10 * time.Millisecond,
+					Running: runtimetest.Forever, Ending: runtimetest.Forever})
+			case runtimetest.BadJob:
+				engine.SetScript(job.ID, runtimetest.Script{Fail: fmt.Errorf("pretend: %w", runtime.ErrJobFault)})
+			case runtimetest.Misconfigured:
+				job.Tuning.Instance.WorkingDirectory = "/nowhere"
 			}
 		},
-		Own: true,
-		Left: func(_ *testing.T, job *runtime.Job) []string {
+		BadJobs: true,
+		Leftovers: func(_ *testing.T, job *runtime.Job) []string {
 			return slices.DeleteFunc(engine.Present(), func(id string) bool { return id != job.ID })
 		},
 		Virtual: true,
 	})
 }
 
-func TestAFakeJobSpeaksWhenItsScriptSaysSo(t *testing.T) {
+func TestScript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := runtimetest.NewExecutor()
-		engine.Script("a", runtimetest.Script{
+		engine.SetScript("a", runtimetest.Script{
 			Running: time.Hour,
-			Progress: []runtimetest.Beat{
+			Progress: []runtimetest.TimedProgress{
 				{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
 				{After: 2 * time.Hour, Progress: runtime.Progress{Step: 1, Status: runtime.Succeeded}},
 			},
@@ -73,44 +75,47 @@ func TestAFakeJobSpeaksWhenItsScriptSaysSo(t *testing.T) {
 		defer stream.Close()
 		buffer := make([]byte, 100)
 		n, err := stream.Read(buffer)
-		if said := string(buffer[:n]); err != nil || said != `{"step":1,"lines":0,"status":"running"}`+"\n" || time.Since(begin) != time.Minute {
-			t.Errorf("after %v it says %q (%v)", time.Since(begin), said, err)
+		if text := string(buffer[:n]); err != nil || text != `{"step":1,"lines":0,"status":"running"}`+"\n" ||
+			time.Since(begin) != time.Minute {
+			t.Errorf("after %v the stream has %q (%v)", time.Since(begin), text, err)
 		}
-		if rest, err := io.ReadAll(stream); err != nil || len(rest) > 0 || time.Since(begin) != time.Hour {
-			t.Errorf("after %v it says %q (%v), want the end after an hour", time.Since(begin), rest, err)
+		if tail, err := io.ReadAll(stream); err != nil || len(tail) > 0 || time.Since(begin) != time.Hour {
+			t.Errorf("after %v the stream has %q (%v), want its end after an hour", time.Since(begin), tail, err)
 		}
 	})
 }
 
-func TestAFakeRemovalFailsAsArranged(t *testing.T) {
+func TestExecutorRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := runtimetest.NewExecutor()
 		broken := errors.New("no daemon")
-		engine.Script("a", runtimetest.Script{Running: runtimetest.Forever, Ending: runtimetest.Forever, RemoveErrors: []error{broken}, Removal: time.Minute})
+		engine.SetScript("a", runtimetest.Script{Running: runtimetest.Forever, Ending: runtimetest.Forever,
+			RemoveErrors: []error{broken}, Removal: time.Minute})
 		id := engine.Adopt(&runtime.Job{ID: "a", Agent: "agent", Pool: "pool"}, time.Now())
 		if err := engine.Remove(t.Context(), id, time.Second); !errors.Is(err, broken) {
 			t.Errorf("the first removal ends with %v, want %v", err, broken)
 		}
 		begin := time.Now()
-		if err := engine.Remove(t.Context(), id, time.Second); err != nil || time.Since(begin) != time.Minute+time.Second {
+		if err := engine.Remove(t.Context(), id, time.Second); err != nil ||
+			time.Since(begin) != time.Minute+time.Second {
 			t.Errorf("the second removal takes %v (%v), want the grace and a minute", time.Since(begin), err)
 		}
 		want := "[was adopted a remove a not ended a remove a term a kill a removed a]"
-		if got := fmt.Sprint(engine.Diary()); got != want {
-			t.Errorf("the diary is %s, want %s", got, want)
+		if got := fmt.Sprint(engine.Events()); got != want {
+			t.Errorf("got events %s, want %s", got, want)
 		}
 	})
 }
 
-func TestTheFakeExecutorRefusesWhatARunnerWouldRefuse(t *testing.T) {
+func TestExecutorStart(t *testing.T) {
 	engine, service := runtimetest.NewExecutor(), runtimetest.NewService()
 	job := &runtime.Job{ID: "a", Definition: runtimetest.Definition("true")}
 	service.Add(job)
-	offer := runtimetest.Offer(job)
-	offer.Version++
-	_, err := engine.Start(t.Context(), job, runtime.NewSetup(job, service, offer))
+	handoff := runtimetest.BaseHandoff(job)
+	handoff.Version++
+	_, err := engine.Start(t.Context(), job, runtime.NewSetup(job, service, handoff))
 	if err == nil || !strings.Contains(err.Error(), "version") {
-		t.Errorf("a handover of another version gives %v, want an error that says so", err)
+		t.Errorf("a handoff of another version returns %v, want an error about the version", err)
 	}
 	if left := engine.Present(); len(left) > 0 {
 		t.Errorf("%q is there after a start that failed", left)

@@ -17,15 +17,15 @@ type FaultKind string
 const (
 	Latency   FaultKind = "latency"    // the request is forwarded after Delay
 	Reset     FaultKind = "reset"      // the client's connection is reset
-	BlackHole FaultKind = "black hole" // the client's connection swallows everything from now on
-	Stray     FaultKind = "stray"      // Status, as a proxy on the path answers it
+	BlackHole FaultKind = "black hole" // nothing passes the client's connection any more
+	Stray     FaultKind = "stray"      // Status, as a proxy on the path returns it
 	HTML      FaultKind = "html"       // 200 with the HTML page of a proxy or single-page application
 	SlowBody  FaultKind = "slow body"  // the service's answer arrives in pieces over Delay; always after
 	Truncated FaultKind = "truncated"  // half of the service's answer arrives; always after
-	Cut       FaultKind = "cut"        // as Truncated, with a reset before the rest; always after
+	Cut       FaultKind = "cut"        // as Truncated, with a reset after that; always after
 )
 
-// Fault is one fault. The zero value is none.
+// Fault is one fault. The zero value is no fault.
 type Fault struct {
 	Kind       FaultKind
 	After      bool          // the service has acted; ignored by kinds that are always before or after
@@ -53,9 +53,8 @@ func (f Fault) String() string {
 	return name
 }
 
-// before returns the fault in the form that keeps the request from the service:
-// for polls, whose answer must not be lost, since a poll that the service has
-// answered hands out a job.
+// before returns the fault in the form that applies before the service. It is for polls,
+// whose answer must not be lost, because it may hand out a job.
 func (f Fault) before() Fault {
 	f.After = false
 	switch f.Kind {
@@ -65,8 +64,8 @@ func (f Fault) before() Fault {
 	return f
 }
 
-// Bodies of stray answers, as ingresses, gateways and load balancers send them.
-// None is in the service's own form with a code.
+// Bodies of stray answers, as ingresses, gateways and load balancers send them. They do
+// not have the form of the service's errors, which have a code.
 var strayBodies = []string{
 	"",
 	"404 page not found\n",
@@ -76,7 +75,7 @@ var strayBodies = []string{
 	"{}",
 }
 
-// pastDate is a Retry-After of the past: of a service whose clock is slow.
+// pastDate is a Retry-After in the past, of a service whose clock is slow.
 const pastDate = "Mon, 02 Jan 2006 15:04:05 GMT"
 
 // The statuses of stray answers.
@@ -91,7 +90,7 @@ var (
 	}
 )
 
-// anyFault draws a fault. Those that cost a client its time limit are rare.
+// anyFault draws a fault. Those that make a client time out are rare.
 func anyFault(random *rand.Rand) Fault {
 	after := random.IntN(3) == 0
 	switch chance := random.IntN(100); {
@@ -116,7 +115,7 @@ func anyFault(random *rand.Rand) Fault {
 	}
 }
 
-// anyStorm draws a fault that all calls have for a while.
+// anyStorm draws a fault for all calls of a storm.
 func anyStorm(random *rand.Rand) Fault {
 	switch random.IntN(6) {
 	case 0:
@@ -150,9 +149,9 @@ func between(random *rand.Rand, least, most time.Duration) time.Duration {
 const longestBurst = 3
 
 // draw returns the fault of the n-th call (from 0) of one series of calls, such
-// as the log batches of one job. It depends on its arguments alone, so a seed
-// gives each job the same faults however jobs are interleaved. Share is the
-// part of the calls at which a fault begins, from 0 to 1.
+// as the log batches of one job. It depends only on its arguments, so a seed gives each
+// job the same faults in any order of the jobs. Share is the part of the calls at which a
+// fault begins, from 0 to 1.
 func draw(seed uint64, series string, n int, share float64) Fault {
 	for begin := max(0, n-longestBurst+1); begin <= n; begin++ {
 		hash := fnv.New64a()

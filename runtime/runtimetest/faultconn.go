@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// faultListener accepts connections that can be swallowed and reset.
+// faultListener accepts connections that can become black holes and be reset.
 type faultListener struct {
 	net.Listener
 
@@ -30,7 +30,7 @@ func (l *faultListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// each calls act for each open connection.
+// each calls act for each open connection, and returns how often act returned true.
 func (l *faultListener) each(act func(*faultConn) bool) (count int) {
 	l.mu.Lock()
 	var all []*faultConn
@@ -52,9 +52,9 @@ type faultConn struct {
 	net.Conn
 	listener *faultListener
 
-	mu   sync.Mutex
-	kept bool // carries a poll: never broken
-	dark bool // swallows everything
+	mu       sync.Mutex
+	kept     bool // carries a poll: never broken
+	swallows bool // black hole: drops everything that arrives or is written
 }
 
 // faultConnOf returns the connection below TLS.
@@ -65,12 +65,11 @@ func faultConnOf(conn net.Conn) *faultConn {
 	return conn.(*faultConn)
 }
 
-// keep protects the connection from now on. It reports false for one that is
-// swallowed already.
+// keep protects the connection from now on. It reports false for a black hole.
 func (c *faultConn) keep() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept = !c.dark
+	c.kept = !c.swallows
 	return c.kept
 }
 
@@ -79,14 +78,14 @@ func (c *faultConn) keep() bool {
 func (c *faultConn) swallow() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dark = !c.kept
-	return c.dark
+	c.swallows = !c.kept
+	return c.swallows
 }
 
 // reset ends the connection with a TCP reset. It reports false for one that is
 // protected.
 func (c *faultConn) reset() bool {
-	if !c.swallow() { // which keeps a poll that arrives now from the service
+	if !c.swallow() { // a poll that arrives from now on does not reach the service
 		return false
 	}
 	c.forget()
@@ -103,7 +102,7 @@ func (c *faultConn) isKept() bool {
 func (c *faultConn) swallowed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.dark
+	return c.swallows
 }
 
 // Read drops what arrives on a swallowed connection, until its end.

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// answer is what the service answered.
+// answer is an answer of the service.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// ask forwards a call to the service. It is not given up when the client leaves:
-// the service would not know either.
+// ask forwards a call to the service. The end of the client's connection does not cancel
+// it, because the service would not notice that either.
 func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	target, err := url.Parse(p.o.Target)
 	if err != nil {
@@ -31,8 +31,8 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	if len(body) > 0 {
 		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
-	request.Header.Del("Accept-Encoding")  // bodies are cut by the byte
-	request.Close = r.URL.Path == pollPath // a transport repeats a GET on a connection that breaks
+	request.Header.Del("Accept-Encoding")  // truncation counts bytes
+	request.Close = r.URL.Path == pollPath // a transport retries a GET if its connection breaks
 	request.Header.Del("Connection")       // belongs to the client's connection
 	request.TransferEncoding, request.Trailer = nil, nil
 	response, err := p.forward.RoundTrip(request)
@@ -51,10 +51,12 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	return answer{response.StatusCode, header, text}, nil
 }
 
-// write sends the answer to the client, whole or as the fault has it.
+// write sends the answer to the client, complete or with the fault.
 func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) {
 	maps.Copy(w.Header(), a.header)
 	text := a.body
+
+	// Apply a fault of the body.
 	switch half := len(text) / 2; {
 	case fault.Kind == Truncated && half > 0:
 		text = text[:half]
@@ -80,6 +82,8 @@ func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, f
 		}
 		return
 	}
+
+	// Otherwise send the body at once.
 	if len(text) > 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 	}

@@ -12,20 +12,19 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Record is what a [Service] has heard of one job.
+// Record contains the reports of one job at a [Service].
 type Record struct {
 	Steps      []StepRecord
 	Heartbeats int
 }
 
-// StepRecord is what was heard of one step.
+// StepRecord contains the reports of one step.
 type StepRecord struct {
 	Status runtime.Status
 	Lines  []cloud.LogLine
 }
 
-// Text returns the log of a step as one text, or nothing for a step that is not
-// there.
+// Text returns the log of a step as one text, empty for a step that does not exist.
 func (r Record) Text(step int) string {
 	if step >= len(r.Steps) {
 		return ""
@@ -46,7 +45,7 @@ func (r Record) Statuses() []runtime.Status {
 	return states
 }
 
-// ledger is the record of one job, and the rules by which it is written.
+// ledger is the record of one job, which accepts only valid reports.
 type ledger struct {
 	token      secret.String
 	steps      []StepRecord
@@ -69,8 +68,8 @@ func (l *ledger) snapshot() Record {
 	return record
 }
 
-// status moves a step on. Repeating the last word is accepted; a step starts
-// when all before it have succeeded, and ends once.
+// status sets the status of a step. It accepts the same status again. A step starts when
+// all earlier steps have succeeded, and ends once.
 func (l *ledger) status(step int, to runtime.Status) *refusal {
 	if step < 0 || step >= len(l.steps) {
 		return &refusal{http.StatusNotFound, "there is no such step"}
@@ -82,7 +81,8 @@ func (l *ledger) status(step int, to runtime.Status) *refusal {
 	case from == runtime.NotStarted && to == runtime.Running:
 		for _, earlier := range l.steps[:step] {
 			if earlier.Status != runtime.Succeeded {
-				return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d cannot run before the steps in front of it have succeeded", step)}
+				return &refusal{http.StatusBadRequest,
+					fmt.Sprintf("step %d cannot run before all earlier steps have succeeded", step)}
 			}
 		}
 	case from == runtime.Running && (to == runtime.Succeeded || to == runtime.Failed):
@@ -93,24 +93,31 @@ func (l *ledger) status(step int, to runtime.Status) *refusal {
 	return nil
 }
 
-// log takes lines of a running step. What is there already must come again
-// unchanged, and nothing may be left out.
+// log adds lines of a running step. Lines that it has already must be unchanged, and no
+// line may be missing.
 func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
 	if step < 0 || step >= len(l.steps) {
 		return &refusal{http.StatusNotFound, "there is no such step"}
 	}
+
+	// Check that no line is missing.
 	lines := l.steps[step].Lines
 	if batch.Offset < 0 || batch.Offset > len(lines) {
-		return &refusal{http.StatusBadRequest, fmt.Sprintf("the batch starts at line %d of step %d, which has %d", batch.Offset, step, len(lines))}
+		return &refusal{http.StatusBadRequest, fmt.Sprintf("the batch starts at line %d of step %d, which has %d",
+			batch.Offset, step, len(lines))}
 	}
+
+	// Compare lines that exist, and add new ones.
 	for i, line := range batch.Lines {
 		switch at := batch.Offset + i; {
 		case at < len(lines):
 			if lines[at].Text != line.Text || !lines[at].Time.Equal(line.Time) {
-				return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d is told a second time, and differs", at, step)}
+				return &refusal{http.StatusBadRequest,
+					fmt.Sprintf("line %d of step %d is sent a second time, and differs", at, step)}
 			}
 		case l.steps[step].Status != runtime.Running:
-			return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d is %s and takes no more lines", step, l.steps[step].Status)}
+			return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d is %s and takes no more lines", step,
+				l.steps[step].Status)}
 		case line.Time.IsZero():
 			return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d has no time", at, step)}
 		case !utf8.ValidString(line.Text) || strings.Contains(strings.TrimSuffix(line.Text, "\n"), "\n"):

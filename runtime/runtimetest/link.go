@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,9 +13,8 @@ import (
 // linkDial is the time limit of a connection to a link's target.
 const linkDial = 10 * time.Second
 
-// Link forwards TCP connections to one address, byte by byte, until the test
-// ends. It knows nothing of what it carries, so HTTP/1, HTTP/2 and TLS all pass
-// through it. Methods are safe for concurrent use.
+// Link forwards TCP connections to one address until the test ends. It does not interpret
+// the bytes, so it works for HTTP/1, HTTP/2 and TLS. Methods are safe for concurrent use.
 type Link struct {
 	target   string
 	listener net.Listener
@@ -25,7 +25,7 @@ type Link struct {
 	pairs  map[*pair]bool
 }
 
-// pair is one connection of a client and the one to the target that belongs to it.
+// pair is one connection of a client and its connection to the target.
 type pair struct {
 	client, target net.Conn
 
@@ -33,8 +33,8 @@ type pair struct {
 	writes    [2]sync.Mutex // held by a write in either direction
 }
 
-// NewLink listens on 127.0.0.1 and forwards each connection to target, an
-// address in the form host:port.
+// NewLink listens on 127.0.0.1 and forwards each connection to target: an address in the
+// form host:port, or the absolute path of a Unix socket.
 func NewLink(t testing.TB, target string) *Link {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,10 +47,10 @@ func NewLink(t testing.TB, target string) *Link {
 	return l
 }
 
-// Address is the address that the link listens on, in the form host:port.
+// Address returns the address that the link listens on, in the form host:port.
 func (l *Link) Address() string { return l.listener.Addr().String() }
 
-// Connections returns the number of connections that are open and not swallowed.
+// Connections returns the number of open connections that are not black holes.
 func (l *Link) Connections() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,12 +63,11 @@ func (l *Link) Connections() int {
 	return open
 }
 
-// Swallow turns each existing connection into a black hole, as a firewall does
-// that drops its state: once Swallow returns, no byte and no end of the
-// connection gets through in either direction, and what is written to it is
-// accepted and lost. New connections work. It returns the number of connections
-// that it swallowed.
-func (l *Link) Swallow() int {
+// Blackhole turns each existing connection into a black hole, like a firewall that loses its
+// state. After Blackhole returns, no byte and no end of the connection passes in either
+// direction; writes succeed and their bytes are lost. New connections work. It returns the
+// number of connections.
+func (l *Link) Blackhole() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	count := 0
@@ -81,8 +80,8 @@ func (l *Link) Swallow() int {
 	return count
 }
 
-// Reset ends each existing connection with a TCP reset on both sides, swallowed
-// ones too. It returns the number of connections that it reset.
+// Reset ends each existing connection with a TCP reset on both sides, also black holes. It
+// returns the number of connections.
 func (l *Link) Reset() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +116,11 @@ func (l *Link) accept() {
 
 // serve forwards one connection.
 func (l *Link) serve(client net.Conn) {
-	target, err := net.DialTimeout("tcp", l.target, linkDial)
+	network := "tcp"
+	if strings.HasPrefix(l.target, "/") {
+		network = "unix"
+	}
+	target, err := net.DialTimeout(network, l.target, linkDial)
 	if err != nil {
 		abort(client)
 		return
@@ -146,8 +149,8 @@ func (l *Link) serve(client net.Conn) {
 	l.mu.Unlock()
 }
 
-// forward copies from one side to the other until either ends. Of a swallowed
-// connection it goes on reading, and drops what it reads.
+// forward copies from one side to the other until either ends. From a black hole it still
+// reads, and drops the bytes.
 func (p *pair) forward(direction int, from, to net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -161,8 +164,8 @@ func (p *pair) forward(direction int, from, to net.Conn) {
 	}
 }
 
-// pass writes what was read, and the end of what was read, unless the connection
-// is swallowed. It reports whether the other side took it.
+// pass writes the bytes that were read, or their end, unless the connection is a black
+// hole. It reports whether the other side accepted them.
 func (p *pair) pass(direction int, to net.Conn, text []byte, err error) bool {
 	p.writes[direction].Lock()
 	defer p.writes[direction].Unlock()
@@ -176,7 +179,7 @@ func (p *pair) pass(direction int, to net.Conn, text []byte, err error) bool {
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		if half, ok := to.(*net.TCPConn); ok {
+		if half, ok := to.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}
 	case err != nil:
@@ -185,8 +188,8 @@ func (p *pair) pass(direction int, to net.Conn, text []byte, err error) bool {
 	return err == nil
 }
 
-// swallow waits for writes that are in progress, after it has ended those that
-// block.
+// swallow makes the connection a black hole. It ends writes that block, and waits for those
+// that are in progress.
 func (p *pair) swallow() {
 	close(p.swallowed)
 	for _, conn := range []net.Conn{p.client, p.target} {
@@ -198,7 +201,7 @@ func (p *pair) swallow() {
 	}
 }
 
-// dark reports whether the connection is swallowed.
+// dark reports whether the connection is a black hole.
 func (p *pair) dark() bool {
 	select {
 	case <-p.swallowed:
@@ -213,7 +216,7 @@ func (p *pair) reset() {
 	abort(p.target)
 }
 
-// abort closes a connection with a reset instead of an orderly end.
+// abort closes a connection with a TCP reset.
 func abort(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

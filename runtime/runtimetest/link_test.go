@@ -22,10 +22,11 @@ import (
 func linked(t *testing.T) (link *runtimetest.Link, client *http.Client, base string, served *atomic.Int32) {
 	t.Helper()
 	served = new(atomic.Int32)
-	address, authority := runtimetest.ServeHTTP2(t, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		served.Add(1)
-		_, _ = io.WriteString(w, r.Proto)
-	}))
+	address, authority := runtimetest.ServeHTTP2(t, "127.0.0.1",
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			served.Add(1)
+			_, _ = io.WriteString(w, r.Proto)
+		}))
 	target, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
@@ -54,18 +55,18 @@ func protocol(ctx context.Context, client *http.Client, base string) (string, er
 }
 
 func TestLink(t *testing.T) {
-	t.Run("swallowed HTTP2 connection stays open and silent and a new one works", func(t *testing.T) {
+	t.Run("black hole stays open and silent, and a new HTTP/2 connection works", func(t *testing.T) {
 		link, client, base, served := linked(t)
 		if got, err := protocol(t.Context(), client, base); got != "HTTP/2.0" || err != nil {
 			t.Fatalf("the first request used %q, %v", got, err)
 		}
-		if count := link.Swallow(); count != 1 || link.Connections() != 0 {
-			t.Fatalf("%d connections were swallowed and %d are left, want 1 and 0", count, link.Connections())
+		if count := link.Blackhole(); count != 1 || link.Connections() != 0 {
+			t.Fatalf("%d connections became black holes and %d are left, want 1 and 0", count, link.Connections())
 		}
 		limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		if _, err := protocol(limited, client, base); limited.Err() == nil || err == nil {
-			t.Errorf("a request on a swallowed connection ended before its time limit: %v", err)
+			t.Errorf("a request on a black hole ended before its time limit: %v", err)
 		}
 		if count := served.Load(); count != 1 {
 			t.Errorf("the server saw %d requests, want 1", count)
@@ -77,7 +78,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("a request on a new connection used %q, %v", got, err)
 		}
 	})
-	t.Run("swallowed connection hides the end of either side", func(t *testing.T) {
+	t.Run("black hole hides the end of either side", func(t *testing.T) {
 		server, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +101,7 @@ func TestLink(t *testing.T) {
 		if _, err := io.ReadFull(accepted, text); string(text) != "before" || err != nil {
 			t.Fatalf("%q arrived, %v", text, err)
 		}
-		link.Swallow()
+		link.Blackhole()
 		if _, err := accepted.Write([]byte("after")); err != nil {
 			t.Errorf("the write was not accepted: %v", err)
 		}
@@ -112,7 +113,7 @@ func TestLink(t *testing.T) {
 		link.Reset()
 		_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := client.Read(text); err == nil || isTimeout(err) || !strings.Contains(err.Error(), "reset") {
-			t.Errorf("a reset shows as %v", err)
+			t.Errorf("a read after a reset returns %v, want a reset connection", err)
 		}
 	})
 	t.Run("reset connection fails and a new one works", func(t *testing.T) {

@@ -9,10 +9,12 @@ import (
 	"time"
 )
 
-// decide counts a call, and returns the fault that it meets.
+// decide counts a call, and returns its fault.
 func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
+	// Count the call.
 	now := time.Now()
 	program := programOf(r)
 	p.calls[program] = append(p.calls[program], now)
@@ -23,14 +25,15 @@ func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	n := p.series[series]
 	p.series[series]++
 
+	// Choose its fault: one of the test, of a storm, or of the seed.
 	fault := p.ordered(r)
 	switch {
-	case fault.Kind != "" || p.calm:
+	case fault.Kind != "" || p.stopped:
 	case now.Before(p.weather.until):
 		fault = p.weather.fault
 	default:
 		fault = draw(p.o.Seed, series, n, p.o.Share)
-		p.brew(now)
+		p.beginStorm(now)
 	}
 	if r.URL.Path == pollPath {
 		fault = fault.before()
@@ -41,7 +44,7 @@ func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	return fault
 }
 
-// ordered takes the fault that a test ordered for a call.
+// ordered returns the fault that a test ordered for a call.
 func (p *Proxy) ordered(r *http.Request) Fault {
 	for _, o := range p.orders {
 		if o.left > 0 && o.match(r) {
@@ -55,24 +58,24 @@ func (p *Proxy) ordered(r *http.Request) Fault {
 // longestStorm is the longest time that a storm lasts.
 const longestStorm = 3 * time.Second
 
-// pause is the number of calls until the next storm.
-func (p *Proxy) pause() int {
+// callsUntilStorm returns a random number of calls until the next storm.
+func (p *Proxy) callsUntilStorm() int {
 	return p.o.Storms/2 + p.weather.random.IntN(max(1, p.o.Storms))
 }
 
-// brew begins a storm when it is time for one: a fault for all calls, or one for
+// beginStorm begins a storm when it is time for one: a fault for all calls, or one for
 // all connections.
-func (p *Proxy) brew(now time.Time) {
+func (p *Proxy) beginStorm(now time.Time) {
 	weather := &p.weather
 	if weather.next--; weather.next > 0 || p.o.Storms == 0 {
 		return
 	}
-	weather.next = p.pause()
+	weather.next = p.callsUntilStorm()
 	name := ""
 	switch weather.random.IntN(6) {
 	case 0:
 		name = "all connections swallowed"
-		p.Swallow()
+		p.Blackhole()
 	case 1:
 		name = "all connections reset"
 		p.Reset()
@@ -88,16 +91,15 @@ func (p *Proxy) brew(now time.Time) {
 	p.injected[name]++
 }
 
-// untrusted reports whether a new connection meets a certificate that no client
-// trusts.
+// untrusted reports whether a new connection gets a certificate that no client trusts.
 func (p *Proxy) untrusted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.calm && time.Now().Before(p.weather.certificate)
+	return !p.stopped && time.Now().Before(p.weather.certificate)
 }
 
-// seriesOf names the series that a call belongs to: the kind of the call, and of
-// a job's call the ordinal of its claim, since ids differ from run to run.
+// seriesOf returns the series of a call: the kind of the call, and for a call about a job
+// the ordinal of its claim, because ids differ from run to run.
 func (p *Proxy) seriesOf(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	for i, part := range parts {
@@ -111,9 +113,9 @@ func (p *Proxy) seriesOf(r *http.Request) string {
 	return r.Method + " " + strings.Join(parts, "/")
 }
 
-// programOf names the program that made a call: an agent by its whole
-// User-Agent, which holds its process id; a runner by its job, since it has the
-// User-Agent that its agent gave it.
+// programOf returns the program that made a call: for an agent its User-Agent, which
+// contains its process id; for a runner its job, because its User-Agent comes from its
+// agent.
 func programOf(r *http.Request) string {
 	product, _, _ := strings.Cut(r.UserAgent(), "/")
 	if product != "workflow-runner" {
@@ -126,16 +128,15 @@ func programOf(r *http.Request) string {
 	return product + " of job " + parts[4]
 }
 
-// Rate is how fast a program called at its worst.
+// Rate is the highest call rate of a program.
 type Rate struct {
 	Program string
 	Calls   int // in all
 	Most    int // within any one second
 }
 
-// Rates returns the rates of all programs, the highest first. Every call that
-// arrived counts, answered or not. A second is any span of that length, not one
-// of the clock.
+// Rates returns the rates of all programs, the highest first. It counts every call that
+// arrived, answered or not, in any interval of one second.
 func (p *Proxy) Rates() []Rate {
 	p.mu.Lock()
 	defer p.mu.Unlock()

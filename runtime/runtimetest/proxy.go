@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// SeedVariable is the environment variable that repeats the faults of a failed
-// test: the seed that it logged.
+// SeedVariable is the environment variable with the seed that a failed test has logged. It
+// repeats the faults of that test.
 const SeedVariable = "CMWA_FAULT_SEED"
 
 // FaultSeed returns the seed for the proxies of a test: the value of
@@ -44,25 +44,26 @@ const pollPath = "/api/deployments/poll"
 // maxProxied is the size in bytes of the largest body that a proxy forwards.
 const maxProxied = 64 << 20
 
-// ProxyOptions is what [NewProxy] makes a proxy of.
+// ProxyOptions are the options of [NewProxy].
 type ProxyOptions struct {
 	Target string  // base URL of the service
-	Host   string  // to listen at; empty is 127.0.0.1
+	Host   string  // to listen on; empty is 127.0.0.1
 	TLS    bool    // serve HTTP/2 over TLS; otherwise HTTP/1
-	Seed   uint64  // of everything that is drawn; see FaultSeed
-	Share  float64 // of calls at which a fault begins, from 0 to 1; it may hit up to three calls in a row
-	Storms int     // mean number of calls between two storms, which hit all calls for up to 3 s; 0 is none
+	Seed   uint64  // of all random choices; see FaultSeed
+	Share  float64 // of calls at which a fault begins, from 0 to 1; a fault hits up to three calls in a row
+
+	// Storms is the mean number of calls between two storms; 0 is no storm. A storm hits all
+	// calls for up to 3 s, or all existing connections.
+	Storms int
 }
 
-// Proxy stands between agents, runners and a service, and injects faults: into
-// calls drawn by a seed, in storms that hit all calls for a while, and where a
-// test orders one ([Proxy.Inject]). It counts calls per program, and keeps what
-// a test needs to judge the outcome.
+// Proxy forwards calls of agents and runners to a service, and injects faults: into calls
+// drawn by a seed, into all calls during a storm, and where a test orders one
+// ([Proxy.Inject]). It counts calls per program, and records claims and failures.
 //
-// A poll hands out a job as its side effect, so the protocol loses a job when
-// the answer to a poll is lost. A poll therefore meets faults only before it
-// reaches the service, and a connection that carried a poll to the service is
-// never broken.
+// A poll hands out a job as its side effect, so the protocol loses a job if the answer is
+// lost. A poll therefore gets only faults before it reaches the service, and a connection
+// that carried a poll to the service is never broken.
 //
 // Methods are safe for concurrent use.
 type Proxy struct {
@@ -75,16 +76,16 @@ type Proxy struct {
 	over      chan struct{}   // closed at the end of the test
 
 	mu       sync.Mutex
-	calm     bool
+	stopped  bool
 	orders   []*injection
 	jobs     map[string]int // ordinal of the claim, by job id and by deployment id
 	claims   map[string]int // by deployment id
-	series   map[string]int // calls so far, by series
+	series   map[string]int // calls so far, by kind of call and job: see seriesOf
 	injected map[string]int // by fault
 	failed   []string       // statuses "failed" that arrived, as method, path and program
-	lost     []string       // polls whose answer may be lost after all
+	lost     []string       // polls whose answer may be lost
 	calls    map[string][]time.Time
-	weather  weather
+	weather  storms
 	broken   tls.Certificate // of an unknown authority
 }
 
@@ -95,14 +96,14 @@ type injection struct {
 	fault Fault
 }
 
-// weather is the state of the storms. They begin by the number of calls, so that
-// they come in the same order for one seed.
-type weather struct {
+// storms is the state of the storms. A storm begins after a number of calls, and not at a
+// time, so that one seed gives the same order.
+type storms struct {
 	random      *rand.Rand
 	next        int // calls until the next storm
 	until       time.Time
 	fault       Fault
-	certificate time.Time // until when new connections meet a certificate of an unknown authority
+	certificate time.Time // until then new connections get a certificate of an unknown authority
 }
 
 // NewProxy starts a proxy that ends with the test.
@@ -120,9 +121,9 @@ func NewProxy(t testing.TB, o ProxyOptions) *Proxy {
 		forward: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
 		jobs:    map[string]int{}, claims: map[string]int{}, series: map[string]int{},
 		injected: map[string]int{}, calls: map[string][]time.Time{},
-		weather: weather{random: rand.New(rand.NewPCG(o.Seed, 1))},
+		weather: storms{random: rand.New(rand.NewPCG(o.Seed, 1))},
 	}
-	p.weather.next = p.pause()
+	p.weather.next = p.callsUntilStorm()
 	p.serve(inner.Addr().String())
 	return p
 }
@@ -165,59 +166,60 @@ func (p *Proxy) serve(address string) {
 
 type connKey struct{}
 
-// URL is the base URL for clients.
+// URL returns the base URL for clients.
 func (p *Proxy) URL() string { return p.url }
 
-// Authority is the certificate, in PEM form, of the authority that a client of a
+// Authority returns the certificate, in PEM form, of the authority that a client of a
 // proxy with TLS must trust.
 func (p *Proxy) Authority() string { return p.authority }
 
-// Inject orders a fault for the next count calls that match. An order goes ahead
-// of storms and of what the seed draws.
+// Inject orders a fault for the next count calls that match. It takes precedence over
+// storms and over the faults of the seed.
 func (p *Proxy) Inject(fault Fault, count int, match func(*http.Request) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.orders = append(p.orders, &injection{match: match, left: count, fault: fault})
 }
 
-// Swallow turns all existing connections into black holes, except those that
+// Blackhole turns all existing connections into black holes, except those that
 // carried a poll. New connections work.
-func (p *Proxy) Swallow() int { return p.listener.each((*faultConn).swallow) }
+func (p *Proxy) Blackhole() int { return p.listener.each((*faultConn).swallow) }
 
 // Reset resets all existing connections, except those that carried a poll.
 func (p *Proxy) Reset() int { return p.listener.each((*faultConn).reset) }
 
-// Calm ends all faults.
-func (p *Proxy) Calm() {
+// StopFaults ends the drawn faults and the storms. Ordered faults still apply, and a
+// connection that is a black hole stays one.
+func (p *Proxy) StopFaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calm = true
+	p.stopped = true
 }
 
-// Claims returns how often each deployment was handed out, by its id.
+// Claims returns the number of claims by deployment id.
 func (p *Proxy) Claims() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.claims)
 }
 
-// Injected returns how many faults were injected, by their names.
+// Injected returns the number of injected faults by name.
 func (p *Proxy) Injected() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.injected)
 }
 
-// ReportedFailed returns the calls that reported a step as failed, whether or not
-// they reached the service.
+// ReportedFailed returns the calls that reported a step as failed, even if they did not
+// reach the service.
 func (p *Proxy) ReportedFailed() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string(nil), p.failed...)
 }
 
-// LostPolls returns the polls that the service answered and whose client was gone
-// by then. The job of such a poll is lost by the protocol, and not by a fault.
+// LostPolls returns the polls whose job may be lost: the client had left before the answer,
+// which no fault of the proxy can cause, or an answer with status 200 had no job id.
 func (p *Proxy) LostPolls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +260,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.handedOut(r, answer)
 	}
 
-	// 4. A fault after the service, or the answer as it is.
+	// 4. A fault after the service, or the unchanged answer.
 	if fault.After && p.inject(w, r, conn, fault) {
 		return
 	}
@@ -269,8 +271,8 @@ func (f Fault) changesAnswer() bool {
 	return f.Kind == SlowBody || f.Kind == Truncated || f.Kind == Cut
 }
 
-// inject answers a call with a fault. It reports false for a fault that the
-// connection is protected from.
+// inject answers a call with a fault. It reports false if the connection is protected from
+// the fault.
 func (p *Proxy) inject(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) bool {
 	switch fault.Kind {
 	case Reset:
@@ -294,14 +296,15 @@ func (p *Proxy) inject(w http.ResponseWriter, r *http.Request, conn *faultConn, 
 		_, _ = io.WriteString(w, fault.Body)
 	case HTML:
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, "<!doctype html>\n<html><head><title>Sign in</title></head><body>Sign in</body></html>\n")
+		_, _ = io.WriteString(w,
+			"<!doctype html>\n<html><head><title>Sign in</title></head><body>Sign in</body></html>\n")
 	default:
 		return false
 	}
 	return true
 }
 
-// wait delays a call, unless its client leaves or the test ends.
+// wait delays a call. It returns early if the client disconnects or the test ends.
 func (p *Proxy) wait(ctx context.Context, delay time.Duration) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -312,7 +315,7 @@ func (p *Proxy) wait(ctx context.Context, delay time.Duration) {
 	}
 }
 
-// hang holds a call on a swallowed connection until its client gives up.
+// hang blocks a call on a black hole until its client times out.
 func (p *Proxy) hang(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -321,7 +324,7 @@ func (p *Proxy) hang(ctx context.Context) {
 	panic(http.ErrAbortHandler)
 }
 
-// handedOut notes a job that the service handed out.
+// handedOut records a job that the service handed out.
 func (p *Proxy) handedOut(r *http.Request, a answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -334,7 +337,8 @@ func (p *Proxy) handedOut(r *http.Request, a answer) {
 		return
 	}
 	if r.Context().Err() != nil {
-		p.lost = append(p.lost, fmt.Sprintf("%s left while deployment %s was handed out", r.UserAgent(), poll.DeploymentID))
+		p.lost = append(p.lost, fmt.Sprintf("%s left while deployment %s was handed out", r.UserAgent(),
+			poll.DeploymentID))
 	}
 	p.claims[poll.DeploymentID]++
 	if _, known := p.jobs[poll.JobID]; !known {

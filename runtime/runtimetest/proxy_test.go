@@ -18,7 +18,8 @@ import (
 // proxied starts a service that answers each call with its method and path in
 // JSON, and one poll with a job, behind a proxy. Served returns the calls that
 // reached the service.
-func proxied(t *testing.T, o runtimetest.ProxyOptions) (p *runtimetest.Proxy, client *http.Client, served func() []string) {
+func proxied(t *testing.T, o runtimetest.ProxyOptions) (p *runtimetest.Proxy, client *http.Client,
+	served func() []string) {
 	t.Helper()
 	var mu sync.Mutex
 	var calls []string
@@ -77,7 +78,8 @@ func TestProxy(t *testing.T) {
 			{fault{Kind: runtimetest.Reset, After: true}, "Get ", 1},
 			{fault{Kind: runtimetest.BlackHole}, "Client.Timeout", 0},
 			{fault{Kind: runtimetest.BlackHole, After: true}, "Client.Timeout", 1},
-			{fault{Kind: runtimetest.Stray, Status: 404, Body: "404 page not found\n"}, "404 text/plain; charset=utf-8: 404 page", 0},
+			{fault{Kind: runtimetest.Stray, Status: 404, Body: "404 page not found\n"},
+				"404 text/plain; charset=utf-8: 404 page", 0},
 			{fault{Kind: runtimetest.Stray, Status: 502, After: true}, "502 ", 1},
 			{fault{Kind: runtimetest.HTML}, "200 text/html; charset=utf-8: <!doctype html>", 0},
 			{fault{Kind: runtimetest.HTML, After: true}, "200 text/html; charset=utf-8: <!doctype html>", 1},
@@ -105,17 +107,18 @@ func TestProxy(t *testing.T) {
 					t.Errorf("the proxy counts the faults %v", injected)
 				}
 			})
-			t.Run(fmt.Sprintf("poll meets %s before the service or not at all with TLS %t", c.fault, secure), func(t *testing.T) {
-				p, client, served := proxied(t, runtimetest.ProxyOptions{TLS: secure})
-				p.Inject(c.fault, 1, everything)
-				first := fetch(client, p.URL()+"/api/deployments/poll")
-				if got := strings.Contains(first, "job-1"); got != (len(served()) == 1) {
-					t.Errorf("the client gets %q, the service got %q", first, served())
-				}
-				if claims := p.Claims()["deployment-1"]; claims != len(served()) {
-					t.Errorf("the proxy counts %d claims of %d", claims, len(served()))
-				}
-			})
+			t.Run(fmt.Sprintf("poll meets %s before the service or not at all with TLS %t", c.fault, secure),
+				func(t *testing.T) {
+					p, client, served := proxied(t, runtimetest.ProxyOptions{TLS: secure})
+					p.Inject(c.fault, 1, everything)
+					first := fetch(client, p.URL()+"/api/deployments/poll")
+					if got := strings.Contains(first, "job-1"); got != (len(served()) == 1) {
+						t.Errorf("the client gets %q, the service got %q", first, served())
+					}
+					if claims := p.Claims()["deployment-1"]; claims != len(served()) {
+						t.Errorf("the proxy counts %d claims of %d", claims, len(served()))
+					}
+				})
 		}
 		t.Run(fmt.Sprintf("connection of a poll is never broken with TLS %t", secure), func(t *testing.T) {
 			p, client, _ := proxied(t, runtimetest.ProxyOptions{TLS: secure})
@@ -123,7 +126,7 @@ func TestProxy(t *testing.T) {
 				if got := fetch(client, p.URL()+"/api/deployments/poll"); !strings.Contains(got, "job-1") {
 					t.Fatalf("the poll gets %q", got)
 				}
-				if count := p.Swallow() + p.Reset(); count != 0 {
+				if count := p.Blackhole() + p.Reset(); count != 0 {
 					t.Errorf("%d connections of polls were broken", count)
 				}
 			}
@@ -140,7 +143,8 @@ func TestProxy(t *testing.T) {
 			return got
 		}
 		first, second := run(), run()
-		if strings.Join(first, "\n") != strings.Join(second, "\n") || len(first) == 0 || !strings.Contains(first[49], ":") {
+		if strings.Join(first, "\n") != strings.Join(second, "\n") || len(first) == 0 ||
+			!strings.Contains(first[49], ":") {
 			t.Errorf("the faults are %v and %v", first[49], second[49])
 		}
 	})

@@ -14,13 +14,14 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-func listed(t *testing.T, s *stage) {
+func testList(t *testing.T, s *fixture) {
 	before := time.Now()
 	quick, lasting, other := s.job(t, Quick), s.job(t, Lasting), s.job(t, Lasting)
 	foreign := s.job(t, Lasting)
 	elsewhere := s.pool
 	elsewhere.Name, elsewhere.Identity.Organization = "other", "another"
 	other.Pool, other.PoolName, other.Identity = elsewhere.Key(), elsewhere.Name, elsewhere.Identity
+	other.Kind = runtime.InsightsScan
 	foreign.Agent += "-other"
 	ended := s.start(t, quick)
 	running := s.start(t, lasting)
@@ -44,10 +45,15 @@ func listed(t *testing.T, s *stage) {
 		if f.Pool != want.Pool || f.PoolName != want.PoolName || f.Identity != want.Identity {
 			t.Errorf("found %+v, want pool %s, %s, %+v", f, want.Pool, want.PoolName, want.Identity)
 		}
-		if f.Job != want.ID || f.Subject != want.Subject || f.Generation != want.Generation || f.Running != (want != quick) {
-			t.Errorf("found %+v, want job %s of %s, generation %d, running %v", f, want.ID, want.Subject, want.Generation, want != quick)
+		if f.Job != want.ID || f.WorkflowID != want.WorkflowID || f.Generation != want.Generation ||
+			f.Running != (want != quick) {
+			t.Errorf("found %+v, want job %s of %s, generation %d, running %v", f, want.ID, want.WorkflowID,
+				want.Generation, want != quick)
 		}
-		// Engines tell times in whole seconds or less, by clocks of their own.
+		if f.Kind.Leased() != want.Kind.Leased() || f.Kind.Leased() && f.Kind != want.Kind {
+			t.Errorf("found %s of kind %q, want %q", f.Job, f.Kind, want.Kind)
+		}
+		// Engines report times in whole seconds or finer, by their own clocks.
 		if f.Started.Before(before.Add(-5*time.Second)) || f.Started.After(time.Now().Add(5*time.Second)) {
 			t.Errorf("%s started at %v, which is not when it was started", f.Job, f.Started)
 		}
@@ -61,7 +67,7 @@ func listed(t *testing.T, s *stage) {
 	}
 }
 
-func restarted(t *testing.T, s *stage) {
+func testRestart(t *testing.T, s *fixture) {
 	job := s.job(t, Lasting)
 	id := s.start(t, job)
 	s.ready(t, id)
@@ -69,6 +75,7 @@ func restarted(t *testing.T, s *stage) {
 	s.wait(t, quick)
 	first := s.follow(t, quick)
 
+	// A restarted agent has a new executor.
 	s.executor = s.harness.New(t)
 	found := s.list(t)
 	if len(found) != 2 {
@@ -76,25 +83,27 @@ func restarted(t *testing.T, s *stage) {
 	}
 	s.ready(t, id)
 	if again := s.follow(t, quick); len(again) != len(first) {
-		t.Errorf("a restarted agent reads the progress %v, and its predecessor %v", again, first)
+		t.Errorf("a restarted agent reads the progress %v, and the first agent %v", again, first)
 	}
 	if exit := s.wait(t, quick); exit.Code != runtime.CodeSucceeded {
-		t.Errorf("a restarted agent is told %+v of a job that succeeded", exit)
+		t.Errorf("a restarted agent gets the exit %+v of a job that succeeded", exit)
 	}
+
+	// Remove a job during a call of Wait.
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := s.executor.Wait(t.Context(), id)
 		waiting <- err
 	}()
 	s.remove(t, id, 30*time.Second)
-	if err := within(t, waiting, "Wait to return after Remove"); err != nil && !errors.Is(err, runtime.ErrNoEnvironment) {
-		t.Errorf("waiting for what is being removed gives %v", err)
+	if err := within(t, waiting, "Wait to return after Remove"); err != nil && !errors.Is(err, runtime.ErrNoInstance) {
+		t.Errorf("waiting for an instance during its removal returns %v", err)
 	}
-	s.told(t, job, 1, "asked to end")
-	s.gone(t, job)
+	s.wantLog(t, job, 1, "asked to end")
+	s.wantGone(t, job)
 }
 
-func crowd(t *testing.T, s *stage) {
+func testConcurrentJobs(t *testing.T, s *fixture) {
 	var jobs []*runtime.Job
 	for i := range 8 {
 		job := s.job(t, Quick)
@@ -103,6 +112,8 @@ func crowd(t *testing.T, s *stage) {
 		}
 		jobs = append(jobs, job)
 	}
+
+	// Run them all at the same time.
 	var group sync.WaitGroup
 	for _, job := range jobs {
 		group.Go(func() {
@@ -121,9 +132,11 @@ func crowd(t *testing.T, s *stage) {
 		})
 	}
 	group.Wait()
+
+	// Each has its own log and its own files.
 	for i, job := range jobs {
-		s.told(t, job, 1, "I am "+job.ID)
-		s.gone(t, job)
+		s.wantLog(t, job, 1, "I am "+job.ID)
+		s.wantGone(t, job)
 		text := s.service.Record(job.ID).Text(1)
 		for j := range jobs {
 			if j != i && strings.Contains(text, fmt.Sprintf("mine-%d\n", j)) {
@@ -133,14 +146,13 @@ func crowd(t *testing.T, s *stage) {
 	}
 }
 
-// padded is a definition with something in front that no runner knows: 5 MB
-// that have to arrive before the steps do.
+// padded is a definition with 5 MB of an unknown field before the steps.
 type padded struct {
 	Padding string `json:"padding"`
 	cloud.Definition
 }
 
-func handedOver(t *testing.T, s *stage) {
+func testHandoff(t *testing.T, s *fixture) {
 	job := s.job(t, Lasting)
 	var definition padded
 	if err := json.Unmarshal(job.Definition.Raw, &definition); err != nil {
@@ -153,6 +165,8 @@ func handedOver(t *testing.T, s *stage) {
 		t.Fatal(err)
 	}
 	job.Definition.Raw = raw
+
+	// Start it, and look for secrets from outside.
 	id := s.start(t, job)
 	s.ready(t, id)
 	if s.harness.Exposed == nil {
@@ -160,7 +174,8 @@ func handedOver(t *testing.T, s *stage) {
 	}
 	exposed := s.harness.Exposed(t, job, id)
 	if !strings.Contains(exposed, job.ID) {
-		t.Fatalf("the harness shows nothing that names the job, and so cannot show what else can be seen:\n%.2000s", exposed)
+		t.Fatalf("the harness exposes nothing with the id of the job, so this test proves nothing:\n%.2000s",
+			exposed)
 	}
 	for _, hidden := range []string{job.Token.Reveal(), end} {
 		if strings.Contains(exposed, hidden) {

@@ -11,59 +11,65 @@ import (
 // Forever is the length of a job that does not end by itself.
 const Forever = time.Duration(1<<63 - 1)
 
-// Script says what becomes of a job in a fake [Executor]. The zero value is a
-// job that succeeds at once.
+// Script is the course of a job in a fake [Executor]. The job of the zero value succeeds
+// at once.
 type Script struct {
-	Starting time.Duration // that Start takes
-	Fail     error         // that Start then ends with
+	Starting time.Duration // duration of Start
+	Fail     error         // returned by Start after that
+	Remains  bool          // Start leaves an instance that has ended when it fails
+	FailLate []error       // returned by the first calls of Start that have got the handoff
 
-	Running  time.Duration // from the start to its own end; Forever is possible
-	Exit     runtime.Exit  // when it has ended by itself
-	Progress []Beat        // what the runner says; nil is the progress that fits Exit
-	Mute     bool          // the runner says nothing at all
+	NeverStarted bool // the instance of an earlier agent waits for its handoff, until Running is over
 
-	Breaks    []time.Duration // after the start, when every open stream of progress breaks off; sorted
-	BreakErr  error           // that it breaks off with; nil looks like the end
-	FollowErr error           // that Follow ends with until the first of Breaks
+	Running  time.Duration   // from the start to the end; may be Forever
+	Exit     runtime.Exit    // when it has ended by itself
+	Progress []TimedProgress // output of the runner; nil is the progress that fits Exit
+	Silent   bool            // the runner has no output
 
-	WaitErrors []error // what the first calls of Wait end with, instead of waiting
+	Breaks    []time.Duration // times after the start at which each open stream breaks off; sorted
+	BreakErr  error           // with which it breaks off; nil looks like the end
+	FollowErr error           // returned by Follow until the first of Breaks
 
-	Ending       time.Duration // from a TERM to the end; Forever takes no notice of it
-	OnTerm       runtime.Exit  // when it ended because of a TERM
-	RemoveErrors []error       // what the first calls of Remove end with, instead of removing
-	Removal      time.Duration // that Remove takes besides
-	Hung         bool          // Remove does nothing until its context ends
+	WaitErrors []error // returned at once by the first calls of Wait
+
+	Interrupting time.Duration // from an interrupt to the end, as after a TERM; 0 ignores interrupts
+	Ending       time.Duration // from a TERM to the end; Forever ignores TERM
+	OnTerm       runtime.Exit  // after a TERM
+	RemoveErrors []error       // returned at once by the first calls of Remove
+	Removal      time.Duration // duration of Remove after the end of the job
+	Hung         bool          // Remove blocks until its context ends
 }
 
-// Beat is one line of progress and when it is said, counted from the start.
-type Beat struct {
+// TimedProgress is one line of progress and its time after the start.
+type TimedProgress struct {
 	After time.Duration
 	runtime.Progress
 	Raw func() io.Reader // output in place of the line, opened once for each stream; nil is the line
 }
 
-// Deed is something that an executor did to a job.
-type Deed string
+// Operation is an operation of an executor on a job.
+type Operation string
 
-// The deeds.
+// The operations.
 const (
-	Start     Deed = "start"       // Start was called
-	StartDone Deed = "started"     // and has returned an id
-	Term      Deed = "term"        // Remove has asked the runner to end
-	Kill      Deed = "kill"        // Remove has ended it by force
-	Remove    Deed = "remove"      // Remove was called
-	RemoveEnd Deed = "removed"     // and nothing is left
-	NotEnded  Deed = "not ended"   // Remove was called and the arranged fault happened
-	NotStart  Deed = "no start"    // Start has ended with an error
-	Adopted   Deed = "was adopted" // an environment was put there by [Executor.Adopt]
+	Start     Operation = "start"       // Start was called
+	StartDone Operation = "started"     // and has returned an id
+	Interrupt Operation = "interrupt"   // Interrupt was called
+	Term      Operation = "term"        // Remove has sent a TERM
+	Kill      Operation = "kill"        // Remove has sent a KILL
+	Remove    Operation = "remove"      // Remove was called
+	RemoveEnd Operation = "removed"     // and has removed the instance
+	NotEnded  Operation = "not ended"   // Remove was called and has failed
+	NotStart  Operation = "no start"    // Start has returned an error
+	Adopted   Operation = "was adopted" // the instance was added by [Executor.Adopt]
 )
 
-// Event is one line of a fake executor's diary.
+// Event is one operation of a fake executor.
 type Event struct {
-	Time time.Time
-	Deed Deed
-	Job  string
+	Time      time.Time
+	Operation Operation
+	Job       string
 }
 
-// String is for the messages of failed tests.
-func (e Event) String() string { return fmt.Sprintf("%s %s", e.Deed, e.Job) }
+// String returns the operation and the job, for the messages of failed tests.
+func (e Event) String() string { return fmt.Sprintf("%s %s", e.Operation, e.Job) }

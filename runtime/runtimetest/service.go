@@ -19,22 +19,21 @@ import (
 // maxBody is the size in bytes of the largest request that the service reads.
 const maxBody = 4 << 20
 
-// Service is the runner's side of a job service, in memory and strict: it
-// serves the calls of a runner (step status, logs, heartbeat) and nothing else,
-// takes them in the documented order only, and remembers every call that a real
-// service might have refused ([Service.Violations]). It is also the agent's
-// side as far as a Setup needs one ([Service.Report]).
+// Service is a strict job service in memory for runners. It serves the calls of a runner
+// (step status, logs, heartbeat), accepts them only in the documented order, and records
+// every call that a real service might reject ([Service.Violations]). It also has the calls
+// of an agent that a Setup needs ([Service.Report]).
 //
 // The zero value is not ready for use. Methods are safe for concurrent use.
 type Service struct {
 	mux  *http.ServeMux
 	mu   sync.Mutex
 	jobs map[string]*ledger
-	news chan struct{} // closed and replaced whenever something was recorded
+	news chan struct{} // closed and replaced by each record
 	bad  []string
 }
 
-// NewService makes a service without jobs.
+// NewService returns a service without jobs.
 func NewService() *Service {
 	s := &Service{mux: http.NewServeMux(), jobs: map[string]*ledger{}, news: make(chan struct{})}
 	s.mux.HandleFunc("PATCH /api/workflow/jobs/{job}/{step}/status", s.serveStatus)
@@ -46,16 +45,14 @@ func NewService() *Service {
 	return s
 }
 
-// Add makes the job known: from now on its calls are served to whoever has its
-// token.
+// Add adds a job. From then on, calls with its token are served.
 func (s *Service) Add(job *runtime.Job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.jobs[job.ID] = newLedger(job)
 }
 
-// Record returns what has been recorded of a job so far. It is the zero Record
-// for a job that was never added.
+// Record returns the record of a job, the zero Record for a job that was not added.
 func (s *Service) Record(jobID string) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,15 +62,15 @@ func (s *Service) Record(jobID string) Record {
 	return Record{}
 }
 
-// Violations returns a sentence for each call that was refused, in order.
+// Violations returns a sentence for each call that was rejected, in order.
 func (s *Service) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.bad...)
 }
 
-// Await blocks until what is recorded of the job satisfies ready, and returns
-// it. After a minute it fails the test, with what it waited for.
+// Await blocks until the record of the job satisfies ready, and returns it. After a minute
+// it fails the test; what is for the message.
 func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) bool) Record {
 	t.Helper()
 	limit := time.NewTimer(time.Minute)
@@ -89,12 +86,12 @@ func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) boo
 		select {
 		case <-news:
 		case <-limit.C:
-			t.Fatalf("waited a minute for the service to hear: %s; it has heard %+v", what, record)
+			t.Fatalf("waited a minute for %s; the service has %+v", what, record)
 		}
 	}
 }
 
-// Report takes the agent's own word, as [runtime.Cloud] has it.
+// Report records a report of the agent, as [runtime.Cloud] describes it.
 func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Report) error {
 	batch := cloud.LogBatch{Offset: report.Offset}
 	for _, line := range report.Lines {
@@ -118,21 +115,21 @@ func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Rep
 	})
 }
 
-// Claim, Definition and Wanted make the service a [runtime.Cloud]: one that has
-// no work, and wants what is there.
+// Claim, Definition and JobStatus make the service a [runtime.Cloud]: one that has
+// no jobs to claim, and cancels none.
 func (s *Service) Claim(context.Context) (runtime.Claim, error) { return runtime.Claim{}, nil }
 
 // Tune does nothing.
 func (s *Service) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
 
-// Definition returns the definition that the job was added with.
+// Definition returns the definition that the given job contains.
 func (s *Service) Definition(_ context.Context, job *runtime.Job) (runtime.Definition, error) {
 	return job.Definition, nil
 }
 
-// Wanted always answers that the job shall go on.
-func (s *Service) Wanted(context.Context, *runtime.Job) (runtime.Verdict, error) {
-	return runtime.CarryOn, nil
+// JobStatus always returns Continue.
+func (s *Service) JobStatus(context.Context, *runtime.Job) (runtime.JobStatus, error) {
+	return runtime.Continue, nil
 }
 
 // ServeHTTP serves the calls of runners.
@@ -160,7 +157,7 @@ func (s *Service) serveHeartbeat(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// atStep reads the step out of the path.
+// atStep parses the step in the path.
 func atStep(r *http.Request, act func(step int) *refusal) *refusal {
 	step, err := strconv.Atoi(r.PathValue("step"))
 	if err != nil {
@@ -169,7 +166,7 @@ func atStep(r *http.Request, act func(step int) *refusal) *refusal {
 	return act(step)
 }
 
-// serve reads a call's body, asks for the job's token, and applies act.
+// serve reads a call's body, checks the job's token, and applies act.
 func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act func(*ledger) *refusal) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -178,7 +175,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act fu
 		s.answer(w, r, &refusal{http.StatusRequestEntityTooLarge, "the body is larger than 4 MiB"})
 		return
 	case err != nil:
-		return // the caller has gone away in the middle, which is his right
+		return // the client has disconnected, which is allowed
 	}
 	if err := json.Unmarshal(text, body); err != nil {
 		s.answer(w, r, &refusal{http.StatusBadRequest, fmt.Sprintf("the body: %v", err)})
@@ -198,8 +195,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act fu
 	_, _ = w.Write([]byte("{}"))
 }
 
-// record applies act to a job's ledger, wakes those who wait, and remembers a
-// refusal.
+// record applies act to a job's ledger, wakes callers of Await, and records a refusal.
 func (s *Service) record(call, jobID string, act func(*ledger) *refusal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +212,7 @@ func (s *Service) record(call, jobID string, act func(*ledger) *refusal) error {
 	return nil
 }
 
-// answer refuses a call that reached no job.
+// answer rejects a call without a job.
 func (s *Service) answer(w http.ResponseWriter, r *http.Request, no *refusal) {
 	s.mu.Lock()
 	s.bad = append(s.bad, r.Method+" "+r.URL.Path+": "+no.Error())
@@ -230,7 +226,7 @@ func writeError(w http.ResponseWriter, no *refusal) {
 	_ = json.NewEncoder(w).Encode(cloud.ErrorBody{Code: no.code, Message: no.message})
 }
 
-// refusal is an answer that is an error.
+// refusal is an error answer.
 type refusal struct {
 	code    int // HTTP status
 	message string

@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-func TestTheServiceTakesAJobInOrderAndRefusesTheRest(t *testing.T) {
+func TestService(t *testing.T) {
 	const line = `{"t":"2026-01-02T03:04:05Z","l":"%"}`
 	lines := func(offset string, texts ...string) string {
 		var all []string
@@ -37,7 +37,7 @@ func TestTheServiceTakesAJobInOrderAndRefusesTheRest(t *testing.T) {
 		{"PATCH", "a/0/status", `{"status":"succeeded"}`, "right", 400},
 		{"POST", "a/0/logs", lines("0", "early"), "right", 400},
 		{"PATCH", "a/0/status", `{"status":"running"}`, "right", 200},
-		{"PATCH", "a/0/status", `{"status":"running"}`, "right", 200}, // told again
+		{"PATCH", "a/0/status", `{"status":"running"}`, "right", 200}, // sent again
 		{"PATCH", "a/0/status", `{"status":"cancelled"}`, "right", 400},
 		{"PATCH", "a/0/status", `status`, "right", 400},
 		{"POST", "a/0/logs", lines("0", "1", "2"), "right", 200},
@@ -49,7 +49,7 @@ func TestTheServiceTakesAJobInOrderAndRefusesTheRest(t *testing.T) {
 		{"POST", "a/0/logs", lines("3", strings.Repeat("x", 5<<20)), "right", 413},
 		{"POST", "a/heartbeat", `{}`, "right", 200},
 		{"PATCH", "a/0/status", `{"status":"succeeded"}`, "right", 200},
-		{"POST", "a/0/logs", lines("2", "3"), "right", 200}, // told again
+		{"POST", "a/0/logs", lines("2", "3"), "right", 200}, // sent again
 		{"POST", "a/0/logs", lines("3", "late"), "right", 400},
 		{"GET", "a", ``, "right", 404},
 	} {
@@ -58,7 +58,8 @@ func TestTheServiceTakesAJobInOrderAndRefusesTheRest(t *testing.T) {
 		answer := httptest.NewRecorder()
 		service.ServeHTTP(answer, request)
 		if answer.Code != call.want {
-			t.Errorf("call %d, %s %s: answered %d, want %d: %s", i, call.method, call.path, answer.Code, call.want, answer.Body)
+			t.Errorf("call %d, %s %s: answered %d, want %d: %s", i, call.method, call.path, answer.Code, call.want,
+				answer.Body)
 		}
 		if call.want != http.StatusOK {
 			refused++
@@ -68,10 +69,11 @@ func TestTheServiceTakesAJobInOrderAndRefusesTheRest(t *testing.T) {
 	if text := record.Text(0); text != "123" {
 		t.Errorf("the log is %q, want 123", text)
 	}
-	if want := []runtime.Status{runtime.Succeeded, runtime.NotStarted}; !slices.Equal(record.Statuses(), want) || record.Heartbeats != 1 {
+	if want := []runtime.Status{runtime.Succeeded, runtime.NotStarted}; !slices.Equal(record.Statuses(), want) ||
+		record.Heartbeats != 1 {
 		t.Errorf("recorded %+v, want %v and one heartbeat", record, want)
 	}
 	if got := service.Violations(); len(got) != refused {
-		t.Errorf("%d violations are remembered, want %d: %q", len(got), refused, got)
+		t.Errorf("%d violations are recorded, want %d: %q", len(got), refused, got)
 	}
 }

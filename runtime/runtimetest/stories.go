@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-func followed(t *testing.T, s *stage) {
+func testFollow(t *testing.T, s *fixture) {
 	job := s.job(t, Quick)
 	id := s.start(t, job)
 	live := s.follow(t, id)
@@ -24,15 +24,19 @@ func followed(t *testing.T, s *stage) {
 	if !slices.Equal(live, afterwards) {
 		t.Errorf("followed while it ran: %v\nand afterwards: %v", live, afterwards)
 	}
-	for _, want := range []runtime.Progress{{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running}, {Step: 1, Status: runtime.Succeeded}} {
-		if !slices.ContainsFunc(live, func(p runtime.Progress) bool { return p.Step == want.Step && p.Status == want.Status }) {
-			t.Errorf("no progress says that step %d is %s: %v", want.Step, want.Status, live)
+	for _, want := range []runtime.Progress{{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running},
+		{Step: 1, Status: runtime.Succeeded}} {
+		if !slices.ContainsFunc(live, func(p runtime.Progress) bool {
+			return p.Step == want.Step &&
+				p.Status == want.Status
+		}) {
+			t.Errorf("no progress reports step %d as %s: %v", want.Step, want.Status, live)
 		}
 	}
-	s.told(t, job, 1, "quick work")
+	s.wantLog(t, job, 1, "quick work")
 }
 
-func waited(t *testing.T, s *stage) {
+func testWait(t *testing.T, s *fixture) {
 	job := s.job(t, Failing)
 	id := s.start(t, job)
 	for range 2 {
@@ -40,23 +44,23 @@ func waited(t *testing.T, s *stage) {
 			t.Errorf("the runner ended with %+v, want code %d", exit, runtime.CodeFailed)
 		}
 	}
-	s.told(t, job, 1, "failing work")
+	s.wantLog(t, job, 1, "failing work")
 }
 
-func unknown(t *testing.T, s *stage) {
+func testUnknownID(t *testing.T, s *fixture) {
 	job := s.job(t, Quick)
 	id := s.start(t, job)
 	s.wait(t, id)
 	s.remove(t, id, 0)
 	for _, id := range []string{id, "../../etc", "", "no-such-environment"} {
-		if _, err := s.executor.Wait(t.Context(), id); !errors.Is(err, runtime.ErrNoEnvironment) {
-			t.Errorf("waiting for %q gives %v, want %v", id, err, runtime.ErrNoEnvironment)
+		if _, err := s.executor.Wait(t.Context(), id); !errors.Is(err, runtime.ErrNoInstance) {
+			t.Errorf("waiting for %q returns %v, want %v", id, err, runtime.ErrNoInstance)
 		}
-		if stream, err := s.executor.Follow(t.Context(), id); !errors.Is(err, runtime.ErrNoEnvironment) {
+		if stream, err := s.executor.Follow(t.Context(), id); !errors.Is(err, runtime.ErrNoInstance) {
 			if err == nil {
 				_ = stream.Close()
 			}
-			t.Errorf("following %q gives %v, want %v", id, err, runtime.ErrNoEnvironment)
+			t.Errorf("following %q returns %v, want %v", id, err, runtime.ErrNoInstance)
 		}
 		if err := s.executor.Remove(t.Context(), id, 0); err != nil {
 			t.Errorf("removing %q again: %v", id, err)
@@ -64,11 +68,12 @@ func unknown(t *testing.T, s *stage) {
 	}
 }
 
-func givenUp(t *testing.T, s *stage) {
+func testContexts(t *testing.T, s *fixture) {
 	job := s.job(t, Lasting)
 	id := s.start(t, job)
 	s.ready(t, id)
 
+	// Follow the job and wait for it, each in its own goroutine.
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := s.executor.Follow(ctx, id)
 	if err != nil {
@@ -85,33 +90,81 @@ func givenUp(t *testing.T, s *stage) {
 		_, err := s.executor.Wait(ctx, id)
 		ended <- err
 	}()
+
+	// Cancel both. The job continues.
 	cancel()
 	var failed error
 	for range 2 {
 		failed = errors.Join(failed, within(t, ended, "Follow and Wait to end with their context"))
 	}
 	if !errors.Is(failed, context.Canceled) {
-		t.Errorf("waiting with a cancelled context gives %v, want %v", failed, context.Canceled)
+		t.Errorf("waiting with a cancelled context returns %v, want %v", failed, context.Canceled)
 	}
 	if found := s.list(t); len(found) != 1 || !found[0].Running {
-		t.Errorf("after nobody looks any more there is %+v, want the job running", found)
+		t.Errorf("after the contexts ended there is %+v, want the job running", found)
 	}
 }
 
-func asked(t *testing.T, s *stage) {
+func testInterrupt(t *testing.T, s *fixture) {
+	// Start a job whose program handles signals.
+	interrupter, ok := s.executor.(runtime.Interrupter)
+	if !ok {
+		t.Skip("this executor cannot send an interrupt")
+	}
+	job := s.job(t, Pulumi)
+	job.Tuning.CancelGrace = time.Minute
+	id := s.start(t, job)
+	s.ready(t, id)
+
+	// Interrupt it three times. The runner then waits for the next signal.
+	for range 3 {
+		if err := interrupter.Interrupt(t.Context(), id); err != nil {
+			t.Fatalf("interrupt: %v", err)
+		}
+	}
+	s.wantLog(t, job, 1, "signals: 1\n")
+	s.wantLog(t, job, 1, "pulumi ended by itself ")
+	begin := time.Now()
+	s.remove(t, id, 30*time.Second)
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("removing a job whose step has ended took %v", took)
+	}
+	s.wantLog(t, job, 1, "Error: ")
+	s.wantGone(t, job)
+	if err := interrupter.Interrupt(t.Context(), id); err != nil && !errors.Is(err, runtime.ErrNoInstance) {
+		t.Errorf("interrupt an instance that was removed: %v", err)
+	}
+}
+
+func testStopStages(t *testing.T, s *fixture) {
+	job := s.job(t, Pulumi)
+	job.Tuning.CancelGrace = time.Minute
+	id := s.start(t, job)
+	s.ready(t, id)
+	begin := time.Now()
+	s.remove(t, id, job.Tuning.CancelGrace+runtime.StopGrace)
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("removing a job that ends after an interrupt took %v", took)
+	}
+	s.wantLog(t, job, 1, "Interrupting ")
+	s.wantLog(t, job, 1, "signals: 1\n")
+	s.wantGone(t, job)
+}
+
+func testRemoveWithGrace(t *testing.T, s *fixture) {
 	job := s.job(t, Lasting)
 	id := s.start(t, job)
 	s.ready(t, id)
 	begin := time.Now()
 	s.remove(t, id, 30*time.Second)
 	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("removing a job that ends when it is asked took %v", took)
+		t.Errorf("removing a job that ends after a TERM took %v", took)
 	}
-	s.told(t, job, 1, "asked to end")
-	s.gone(t, job)
+	s.wantLog(t, job, 1, "asked to end")
+	s.wantGone(t, job)
 }
 
-func forced(t *testing.T, s *stage) {
+func testRemoveAfterGrace(t *testing.T, s *fixture) {
 	const grace = time.Second
 	job := s.job(t, Stubborn)
 	id := s.start(t, job)
@@ -119,17 +172,17 @@ func forced(t *testing.T, s *stage) {
 	begin := time.Now()
 	s.remove(t, id, grace)
 	if took := time.Since(begin); took < grace || took > grace+20*time.Second {
-		t.Errorf("removing a job that does not listen took %v, want a little more than %v", took, grace)
+		t.Errorf("removing a job that ignores TERM took %v, want a little more than %v", took, grace)
 	}
-	s.gone(t, job)
+	s.wantGone(t, job)
 }
 
-func removed(t *testing.T, s *stage) {
+func testRemove(t *testing.T, s *fixture) {
 	job := s.job(t, Parent)
 	id := s.start(t, job)
 	s.ready(t, id)
-	if s.harness.Left != nil && len(s.harness.Left(t, job)) == 0 {
-		t.Error("the harness sees nothing of a running job, and so cannot see what is left of it")
+	if s.harness.Leftovers != nil && len(s.harness.Leftovers(t, job)) == 0 {
+		t.Error("the harness finds nothing of a running job, so it cannot find leftovers")
 	}
 	removals := make(chan error, 2)
 	for range 2 {
@@ -141,73 +194,75 @@ func removed(t *testing.T, s *stage) {
 		}
 	}
 	s.remove(t, id, 0)
-	s.gone(t, job)
+	s.wantGone(t, job)
 }
 
-func cancelled(t *testing.T, s *stage) {
-	for _, delay := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond} {
+func testCancelledStart(t *testing.T, s *fixture) {
+	for _, delay := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond,
+		100 * time.Millisecond} {
 		job := s.job(t, Stubborn)
 		ctx, cancel := context.WithTimeout(t.Context(), delay)
 		id, err := s.tryStart(ctx, job)
 		cancel()
 		if err == nil {
-			s.remove(t, id, 0) // it was faster
+			s.remove(t, id, 0) // it started in time
 		}
-		s.gone(t, job)
+		s.wantGone(t, job)
 	}
 }
 
-func hopeless(t *testing.T, s *stage) {
-	s.fails(t, s.job(t, Misset), false)
-	if s.harness.Own {
-		s.fails(t, s.job(t, Hopeless), true)
+func testFailedStart(t *testing.T, s *fixture) {
+	s.wantStartError(t, s.job(t, Misconfigured), false)
+	if s.harness.BadJobs {
+		s.wantStartError(t, s.job(t, BadJob), true)
 	}
 }
 
-// fails starts a job that cannot be started. Own is whether that is the job's own
-// failure.
-func (s *stage) fails(t *testing.T, job *runtime.Job, own bool) {
+// wantStartError starts a job that cannot be started. Own reports whether that is the
+// job's own fault.
+func (s *fixture) wantStartError(t *testing.T, job *runtime.Job, own bool) {
 	t.Helper()
 	s.service.Add(job)
-	setup := runtime.NewSetup(job, s.service, Offer(job))
+	setup := runtime.NewSetup(job, s.service, BaseHandoff(job))
 	_, err := s.executor.Start(t.Context(), job, setup)
-	if err == nil || errors.Is(err, runtime.ErrJob) != own {
-		t.Fatalf("starting what cannot be started gives %v; want an error that is the job's own: %v", err, own)
+	if err == nil || errors.Is(err, runtime.ErrJobFault) != own {
+		t.Fatalf("a start that must fail returns %v; want an error that is the job's own fault: %v", err, own)
 	}
 	if err := setup.Fail(t.Context(), err); err != nil {
 		t.Fatal(err)
 	}
 	step := s.service.Record(job.ID).Steps[0]
 	if step.Status != runtime.Failed || len(step.Lines) < 2 {
-		t.Errorf("the set-up is %q with the log %+v, want it failed, with what was tried and the reason", step.Status, step.Lines)
+		t.Errorf("the setup is %q with the log %+v, want failed with at least two lines", step.Status,
+			step.Lines)
 	}
-	s.gone(t, job)
+	s.wantGone(t, job)
 }
 
-func checked(t *testing.T, s *stage) {
+func testCheck(t *testing.T, s *fixture) {
 	checker, ok := s.executor.(runtime.Checker)
 	if !ok {
 		t.Fatalf("%T does not check whether jobs can be started", s.executor)
 	}
-	good, own, bad := s.job(t, Quick), s.job(t, Hopeless), s.job(t, Misset)
+	good, own, bad := s.job(t, Quick), s.job(t, BadJob), s.job(t, Misconfigured)
 	if err := checker.Check(t.Context(), good.Tuning); err != nil {
-		t.Errorf("checking settings that work gives %v", err)
+		t.Errorf("checking settings that work returns %v", err)
 	}
 	if err := checker.Check(t.Context(), own.Tuning); err != nil {
-		t.Errorf("checking the settings of a job that fails by itself gives %v", err)
+		t.Errorf("checking the settings of a bad job returns %v", err)
 	}
 	err := checker.Check(t.Context(), bad.Tuning)
-	if err == nil || strings.Contains(err.Error(), "\n") || errors.Is(err, runtime.ErrJob) {
-		t.Errorf("checking settings that fail every job gives %v, want one line", err)
+	if err == nil || strings.Contains(err.Error(), "\n") || errors.Is(err, runtime.ErrJobFault) {
+		t.Errorf("checking settings that fail every job returns %v, want one line", err)
 	}
 	if err := checker.Check(t.Context(), good.Tuning); err != nil {
-		t.Errorf("checking settings that work afterwards gives %v", err)
+		t.Errorf("checking settings that work afterwards returns %v", err)
 	}
-	s.gone(t, good)
+	s.wantGone(t, good)
 }
 
-// ready blocks until the job has said "ready".
-func (s *stage) ready(t *testing.T, id string) {
+// ready blocks until the job has printed "ready".
+func (s *fixture) ready(t *testing.T, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -219,17 +274,17 @@ func (s *stage) ready(t *testing.T, id string) {
 	for lines := bufio.NewScanner(stream); lines.Scan(); {
 		var progress runtime.Progress
 		if err := json.Unmarshal(lines.Bytes(), &progress); err != nil {
-			t.Fatalf("the runner says %q: %v", lines.Text(), err)
+			t.Fatalf("the runner's output is %q: %v", lines.Text(), err)
 		}
 		if progress.Step == 1 && progress.Lines >= 2 {
 			return
 		}
 	}
-	t.Fatal("the job has ended, or a minute has passed, and it never said that it is ready")
+	t.Fatal("the job has not printed \"ready\" within a minute or before its end")
 }
 
 // follow reads all progress to its end.
-func (s *stage) follow(t *testing.T, id string) []runtime.Progress {
+func (s *fixture) follow(t *testing.T, id string) []runtime.Progress {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -242,7 +297,7 @@ func (s *stage) follow(t *testing.T, id string) []runtime.Progress {
 	for lines := bufio.NewScanner(stream); lines.Scan(); {
 		var progress runtime.Progress
 		if err := json.Unmarshal(lines.Bytes(), &progress); err != nil {
-			t.Fatalf("the runner says %q: %v", lines.Text(), err)
+			t.Fatalf("the runner's output is %q: %v", lines.Text(), err)
 		}
 		all = append(all, progress)
 	}
@@ -252,7 +307,7 @@ func (s *stage) follow(t *testing.T, id string) []runtime.Progress {
 	return all
 }
 
-func (s *stage) wait(t *testing.T, id string) runtime.Exit {
+func (s *fixture) wait(t *testing.T, id string) runtime.Exit {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -263,7 +318,7 @@ func (s *stage) wait(t *testing.T, id string) runtime.Exit {
 	return exit
 }
 
-func (s *stage) remove(t *testing.T, id string, grace time.Duration) {
+func (s *fixture) remove(t *testing.T, id string, grace time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -272,7 +327,7 @@ func (s *stage) remove(t *testing.T, id string, grace time.Duration) {
 	}
 }
 
-func (s *stage) list(t *testing.T) []runtime.Found {
+func (s *fixture) list(t *testing.T) []runtime.Instance {
 	t.Helper()
 	found, err := s.executor.List(t.Context(), s.agent)
 	if err != nil {
@@ -281,8 +336,8 @@ func (s *stage) list(t *testing.T) []runtime.Found {
 	return found
 }
 
-// told sees to it that the step's log at the service has the text.
-func (s *stage) told(t *testing.T, job *runtime.Job, step int, text string) {
+// wantLog checks that the log of the step at the service contains the text.
+func (s *fixture) wantLog(t *testing.T, job *runtime.Job, step int, text string) {
 	t.Helper()
 	if s.harness.Virtual {
 		return
@@ -290,22 +345,22 @@ func (s *stage) told(t *testing.T, job *runtime.Job, step int, text string) {
 	s.service.Await(t, job.ID, text, func(r Record) bool { return contains(r, step, text) })
 }
 
-// gone sees to it that nothing is left of the job.
-func (s *stage) gone(t *testing.T, job *runtime.Job) {
+// wantGone checks that nothing is left of the job.
+func (s *fixture) wantGone(t *testing.T, job *runtime.Job) {
 	t.Helper()
 	for _, found := range s.list(t) {
 		if found.Job == job.ID {
 			t.Errorf("%s is still listed: %+v", job.ID, found)
 		}
 	}
-	if s.harness.Left != nil {
-		if left := s.harness.Left(t, job); len(left) > 0 {
-			t.Errorf("of %s is left: %q", job.ID, left)
+	if s.harness.Leftovers != nil {
+		if left := s.harness.Leftovers(t, job); len(left) > 0 {
+			t.Errorf("%s has leftovers: %q", job.ID, left)
 		}
 	}
 }
 
-// within receives one result, which must come within a minute.
+// within returns one result, and fails the test after a minute without one.
 func within(t *testing.T, results <-chan error, what string) error {
 	t.Helper()
 	limit := time.NewTimer(time.Minute)

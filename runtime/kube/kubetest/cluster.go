@@ -24,8 +24,8 @@ const (
 	cure        = `start a cluster, as root: testdata/toolchain/kube-up; then: eval "$(testdata/toolchain/environment)"`
 )
 
-// kinds are the types that clients of this package encode and decode.
-var kinds = func() *runtime.Scheme {
+// scheme contains the types that clients of this package encode and decode.
+var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
 	utilruntime.Must(appsv1.AddToScheme(scheme))
@@ -35,8 +35,8 @@ var kinds = func() *runtime.Scheme {
 	return scheme
 }()
 
-// Admin returns the configuration of the cluster's administrator. Without a
-// cluster it skips the test, or fails it if CI=true.
+// Admin returns the client configuration of the cluster's administrator. Without a cluster
+// it skips the test; with CI=true it fails the test.
 func Admin(t testing.TB) *rest.Config {
 	t.Helper()
 	path := os.Getenv(variable)
@@ -54,7 +54,7 @@ func Admin(t testing.TB) *rest.Config {
 	return config
 }
 
-// load reads a kubeconfig and returns an error unless kube-up has written it.
+// load reads a kubeconfig. It returns an error if kube-up has not written it.
 func load(path string) (*rest.Config, error) {
 	kubeconfig, err := clientcmd.LoadFromFile(path)
 	if err != nil {
@@ -68,14 +68,13 @@ func load(path string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", variable, err)
 	}
-	config.QPS = -1 // no limit on the client's side
+	config.QPS = -1 // no rate limit
 	return config, nil
 }
 
 // Client returns a client for the core, apps, rbac.authorization.k8s.io or
-// authentication.k8s.io group in version v1, for example
-// Client(t, namespace.Agent, corev1.SchemeGroupVersion). The configuration is
-// copied.
+// authentication.k8s.io group in version v1, for example Client(t, namespace.Agent,
+// corev1.SchemeGroupVersion). It copies the configuration.
 func Client(t testing.TB, config *rest.Config, group schema.GroupVersion) *rest.RESTClient {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -84,7 +83,7 @@ func Client(t testing.TB, config *rest.Config, group schema.GroupVersion) *rest.
 	if group.Group == "" {
 		config.APIPath = "/api"
 	}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(kinds).WithoutConversion()
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		t.Fatal(err)

@@ -1,18 +1,16 @@
-// Package kubetest gives tests a namespace in the real Kubernetes cluster that
-// testdata/toolchain/kube-up starts ([New]), with clients of two identities: the
-// cluster's administrator, and a service account with exactly the Role that the
-// agent's documentation grants.
+// Package kubetest provides clusters for tests. No production code imports it.
 //
-// For what a cluster cannot be asked to do, it has an API server in memory ([API])
-// that serves Pods, ConfigMaps and Secrets over HTTP with injected faults, and runs
-// Pods ([Kubelet]) as processes ([Processes]) or as functions. Without a network
-// ([NewAPIWithoutNetwork]), an outage of minutes takes no time.
+// [New] returns a namespace in the real Kubernetes cluster that testdata/toolchain/kube-up
+// starts. It has clients for two identities: the cluster's administrator, and a service
+// account with exactly the documented Role of the agent. The package uses no other cluster:
+// it reads only CMWA_TEST_KUBECONFIG, not KUBECONFIG or ~/.kube/config, and refuses a
+// kubeconfig that kube-up has not written.
 //
-// It will never use another cluster: it reads CMWA_TEST_KUBECONFIG only, not
-// KUBECONFIG or ~/.kube/config, and refuses a kubeconfig that kube-up has not
-// written. No production code imports it.
+// [API] is an API server in memory, for faults that a real cluster cannot produce on
+// request. It serves Pods, ConfigMaps and Secrets over HTTP. A [Kubelet] runs its Pods as
+// functions, or as processes ([Processes]). [NewAPIWithoutNetwork] works in simulated time,
+// so an outage of minutes takes no time.
 //
-// It is a package of its own, apart from runtimetest, because runtimetest does
-// not know how an executor works: the tests of the runner and of package cloud
-// import runtimetest, and would otherwise be linked with client-go.
+// It is separate from package runtimetest, which the tests of the runner and of package
+// cloud import: they would otherwise be linked with client-go.
 package kubetest

@@ -29,48 +29,48 @@ import (
 )
 
 var (
-	codecs  = serializer.NewCodecFactory(kinds)
+	codecs  = serializer.NewCodecFactory(scheme)
 	podKind = schema.GroupResource{Resource: "pods"}
 )
 
-// API is an API server in memory that serves Pods of any namespace over HTTP, with
-// resource versions, watches, deletion with a grace period and logs, and ConfigMaps
-// and Secrets, which it deletes with the Pod that owns them. Faults are
-// injected with [API.Inject]. Pods run when a [Kubelet] serves it.
+// API is an API server in memory. It serves Pods of any namespace over HTTP, with resource
+// versions, watches, graceful deletion and logs, and also ConfigMaps and Secrets, which it
+// deletes with the Pod that owns them. [API.Inject] injects faults. Pods run if there is a
+// [Kubelet]. It is safe for concurrent use.
 type API struct {
 	config *rest.Config
 
-	mu       sync.Mutex
-	version  int64 // resourceVersion of the last change
-	oldest   int64 // of the oldest change that a watch can begin at
-	ahead    time.Duration
-	pods     map[string]*corev1.Pod
-	past     *Snapshot         // that lists and watches show; nil shows the Pods as they are
-	warnings *corev1.EventList // nil is without the right to list them
-	objects  map[string]Object // ConfigMaps and Secrets by resource, namespace and name
-	events   []event           // since oldest
-	changed  chan struct{}     // closed and replaced at each change
-	broken   chan struct{}     // closed and replaced to end all watches
-	inject   func(Request) *Fault
-	requests map[string]int
-	kubelet  *Kubelet
-	uids     int
+	mu          sync.Mutex
+	version     int64 // resourceVersion of the last change
+	oldest      int64 // of the oldest change from which a watch can start
+	clockOffset time.Duration
+	pods        map[string]*corev1.Pod
+	snapshot    *Snapshot         // shown by lists and watches; nil shows the current Pods
+	warnings    *corev1.EventList // set by SetEvents; nil without the right to list events
+	objects     map[string]Object // ConfigMaps and Secrets by resource, namespace and name
+	events      []event           // since oldest
+	changed     chan struct{}     // closed and replaced at each change
+	dropped     chan struct{}     // closed and replaced to end all watches
+	inject      func(Request) *Fault
+	requests    map[string]int
+	kubelet     *Kubelet
+	uids        int
 }
 
-// event is one change.
+// event is one change of a Pod.
 type event struct {
 	version int64
 	kind    watch.EventType
-	pod     *corev1.Pod // never changed afterwards
+	pod     *corev1.Pod // not changed afterwards
 }
 
-// NewAPI starts an API server. It ends with the test.
+// NewAPI starts an API server. It is closed at the end of the test.
 func NewAPI(t testing.TB) *API {
 	t.Helper()
 	a := newAPI()
 	server := httptest.NewUnstartedServer(a)
 	server.EnableHTTP2 = true // as every API server does
-	server.Config.ErrorLog = quiet
+	server.Config.ErrorLog = discardLog
 	server.StartTLS()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	a.config = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
@@ -82,21 +82,21 @@ func NewAPI(t testing.TB) *API {
 	return a
 }
 
-// quiet is the log of servers whose connections break.
-var quiet = log.New(io.Discard, "", 0)
+// discardLog is the log of servers whose connections are broken by tests.
+var discardLog = log.New(io.Discard, "", 0)
 
 func newAPI() *API {
 	return &API{
 		version: 1, oldest: 1, pods: map[string]*corev1.Pod{}, objects: map[string]Object{},
-		changed: make(chan struct{}), broken: make(chan struct{}), requests: map[string]int{},
+		changed: make(chan struct{}), dropped: make(chan struct{}), requests: map[string]int{},
 	}
 }
 
-// Config returns how a client reaches the API server.
+// Config returns the client configuration for the API server.
 func (a *API) Config() *rest.Config { return rest.CopyConfig(a.config) }
 
-// Requests returns the number of calls so far by verb; those that are not about Pods
-// by verb and resource, such as "create secrets".
+// Requests returns the number of requests so far. The keys are verbs for Pods, and verb and
+// resource for other objects, such as "create secrets".
 func (a *API) Requests() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,8 +116,7 @@ func (a *API) Pods(namespace string) []corev1.Pod {
 	return all
 }
 
-// Change applies a change to a Pod, as a controller would, and reports whether
-// there is such a Pod.
+// Change applies a change to a Pod, like a controller, and reports whether the Pod exists.
 func (a *API) Change(namespace, name string, change func(*corev1.Pod)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,7 +129,7 @@ func (a *API) Change(namespace, name string, change func(*corev1.Pod)) bool {
 	return ok
 }
 
-// Drop removes a Pod at once, as a deletion with no grace does.
+// Drop removes a Pod at once, like a deletion with a grace period of zero.
 func (a *API) Drop(namespace, name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,14 +138,14 @@ func (a *API) Drop(namespace, name string) {
 	}
 }
 
-// Put adds a Pod as it is, with the uid and the version that it lacks.
+// Put adds a Pod, and sets its uid and version if they are missing.
 func (a *API) Put(pod *corev1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.add(pod.DeepCopy())
 }
 
-// add keeps a new Pod. The lock is held.
+// add stores a new Pod. The caller holds the lock.
 func (a *API) add(pod *corev1.Pod) *corev1.Pod {
 	a.uids++
 	if pod.UID == "" {
@@ -159,14 +158,14 @@ func (a *API) add(pod *corev1.Pod) *corev1.Pod {
 	return a.record(watch.Added, pod)
 }
 
-// record keeps a change and wakes the watches. The lock is held.
+// record stores a change and wakes the watches. The caller holds the lock.
 func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 	a.version++
 	pod.ResourceVersion = strconv.FormatInt(a.version, 10)
 	key := pod.Namespace + "/" + pod.Name
 	if kind == watch.Deleted {
 		delete(a.pods, key)
-		a.collect(pod.UID)
+		a.deleteOwned(pod.UID)
 	} else {
 		a.pods[key] = pod
 	}
@@ -174,17 +173,18 @@ func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 	close(a.changed)
 	a.changed = make(chan struct{})
 	if a.kubelet != nil {
-		a.kubelet.saw(kind, pod)
+		a.kubelet.podChanged(kind, pod)
 	}
 	return pod
 }
 
-// ServeHTTP serves one call.
+// ServeHTTP serves one request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
-	parts := strings.Split(rest, "/")
+	// Parse the path: namespace, resource, name, subresource.
+	path, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
+	parts := strings.Split(path, "/")
 	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets, events}, parts[1]) {
-		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, r.URL.Path)))
+		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, r.URL.Path)))
 		return
 	}
 	body, err := io.ReadAll(r.Body)
@@ -196,10 +196,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		request.Name = parts[2]
 	}
 	request.Verb = verb(r, len(parts))
-	broken, ok := a.admit(w, r, request)
+
+	// Count the request, and inject a fault.
+	dropped, ok := a.admit(w, r, request)
 	if !ok {
 		return
 	}
+
+	// Serve it.
 	namespace := parts[0]
 	switch request.Resource {
 	case "pods":
@@ -222,13 +226,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "log":
 		a.serveLog(w, r, namespace, request.Name)
 	case "watch":
-		a.serveWatch(w, r, namespace, broken)
+		a.serveWatch(w, r, namespace, dropped)
 	default:
 		a.serveList(w, r, namespace)
 	}
 }
 
-// verb names the call of a request whose path has so many parts.
+// verb returns the verb of a request. Parts is the number of elements of its path.
 func verb(r *http.Request, parts int) string {
 	switch {
 	case r.Method == http.MethodPost:
@@ -247,11 +251,11 @@ func verb(r *http.Request, parts int) string {
 	return "list"
 }
 
-// status returns an API error as the object that is sent.
+// status returns an API error as the object of a response.
 func status(err *apierrors.StatusError) *metav1.Status { s := err.Status(); return &s }
 
-// media returns how the client wants to be answered.
-func media(r *http.Request) runtime.SerializerInfo {
+// serializerFor returns the content type that the client accepts.
+func serializerFor(r *http.Request) runtime.SerializerInfo {
 	wanted := runtime.ContentTypeJSON
 	if strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
 		wanted = runtime.ContentTypeProtobuf
@@ -260,9 +264,9 @@ func media(r *http.Request) runtime.SerializerInfo {
 	return info
 }
 
-// answer sends an object.
-func (a *API) answer(w http.ResponseWriter, r *http.Request, code int, object runtime.Object) {
-	info := media(r)
+// respond sends an object as the response.
+func (a *API) respond(w http.ResponseWriter, r *http.Request, code int, object runtime.Object) {
+	info := serializerFor(r)
 	text, err := encode(info, object)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -273,8 +277,8 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, code int, object ru
 	_, _ = w.Write(text)
 }
 
-// encode returns an object as it is sent. Encoding sets the kind of the object
-// meanwhile, so a Pod that others read is copied.
+// encode returns the encoded object. Encoding sets the kind of the object, so a shared Pod
+// is copied first.
 func encode(info runtime.SerializerInfo, object runtime.Object) ([]byte, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		mine := *pod
@@ -283,13 +287,13 @@ func encode(info runtime.SerializerInfo, object runtime.Object) ([]byte, error) 
 	return runtime.Encode(codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), object)
 }
 
-// decode reads an object that a client sent.
+// decode decodes an object of a request.
 func decode(body []byte) (runtime.Object, error) {
 	object, _, err := codecs.UniversalDeserializer().Decode(body, nil, nil)
 	return object, err
 }
 
-// decodeOptions reads the options of a delete. They are sent as meta/v1 or in JSON.
+// decodeOptions decodes the options of a delete, which are of type meta/v1 or in JSON.
 func decodeOptions(body []byte) (options metav1.DeleteOptions) {
 	if object, err := decode(body); err == nil {
 		if sent, ok := object.(*metav1.DeleteOptions); ok {
@@ -300,8 +304,8 @@ func decodeOptions(body []byte) (options metav1.DeleteOptions) {
 	return options
 }
 
-// selected returns the label selector of a request.
-func selected(r *http.Request) labels.Selector {
+// labelSelector returns the label selector of a request.
+func labelSelector(r *http.Request) labels.Selector {
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		return labels.Nothing()

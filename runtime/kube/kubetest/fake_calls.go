@@ -18,46 +18,48 @@ func (a *API) serveCreate(w http.ResponseWriter, r *http.Request, namespace stri
 	object, err := decode(body)
 	pod, ok := object.(*corev1.Pod)
 	if err != nil || !ok || len(pod.Spec.Containers) == 0 {
-		a.answer(w, r, http.StatusUnprocessableEntity, status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "", nil)))
+		a.respond(w, r, http.StatusUnprocessableEntity,
+			status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "", nil)))
 		return
 	}
 	pod.Namespace = namespace
 	a.mu.Lock()
-	_, there := a.pods[namespace+"/"+pod.Name]
+	_, exists := a.pods[namespace+"/"+pod.Name]
 	dry := r.URL.Query().Get("dryRun") != ""
-	if !there && !dry {
+	if !exists && !dry {
 		pod = a.add(pod)
 	}
 	a.mu.Unlock()
-	if there {
-		a.answer(w, r, http.StatusConflict, status(apierrors.NewAlreadyExists(podKind, pod.Name)))
+	if exists {
+		a.respond(w, r, http.StatusConflict, status(apierrors.NewAlreadyExists(podKind, pod.Name)))
 		return
 	}
-	a.answer(w, r, http.StatusCreated, pod)
+	a.respond(w, r, http.StatusCreated, pod)
 }
 
 func (a *API) serveUpdate(w http.ResponseWriter, r *http.Request, namespace, name string, body []byte) {
 	object, err := decode(body)
 	pod, ok := object.(*corev1.Pod)
 	if err != nil || !ok || len(pod.Spec.Containers) == 0 {
-		a.answer(w, r, http.StatusUnprocessableEntity, status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), name, nil)))
+		a.respond(w, r, http.StatusUnprocessableEntity,
+			status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), name, nil)))
 		return
 	}
 	a.mu.Lock()
-	before, there := a.pods[namespace+"/"+name]
-	current := there && (pod.ResourceVersion == "" || pod.ResourceVersion == before.ResourceVersion)
+	before, exists := a.pods[namespace+"/"+name]
+	current := exists && (pod.ResourceVersion == "" || pod.ResourceVersion == before.ResourceVersion)
 	if current {
-		pod.Status = before.Status // an update ignores the status
+		pod.Status = before.Status // an update does not change the status
 		pod = a.record(watch.Modified, pod)
 	}
 	a.mu.Unlock()
 	switch {
-	case !there:
-		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+	case !exists:
+		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
 	case !current:
-		a.answer(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
+		a.respond(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
 	default:
-		a.answer(w, r, http.StatusOK, pod)
+		a.respond(w, r, http.StatusOK, pod)
 	}
 }
 
@@ -67,10 +69,13 @@ func (a *API) serveDelete(w http.ResponseWriter, r *http.Request, namespace, nam
 	if options.GracePeriodSeconds != nil {
 		grace = *options.GracePeriodSeconds
 	}
+
+	// Delete the Pod, or set its deletion time.
 	a.mu.Lock()
-	pod, there := a.pods[namespace+"/"+name]
-	wrong := there && options.Preconditions != nil && options.Preconditions.UID != nil && *options.Preconditions.UID != pod.UID
-	if there && !wrong {
+	pod, exists := a.pods[namespace+"/"+name]
+	wrong := exists && options.Preconditions != nil && options.Preconditions.UID != nil &&
+		*options.Preconditions.UID != pod.UID
+	if exists && !wrong {
 		pod = pod.DeepCopy()
 		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		if grace == 0 || ended || pod.Spec.NodeName == "" || a.kubelet == nil {
@@ -82,33 +87,35 @@ func (a *API) serveDelete(w http.ResponseWriter, r *http.Request, namespace, nam
 		}
 	}
 	a.mu.Unlock()
+
+	// Answer.
 	switch {
-	case !there:
-		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+	case !exists:
+		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
 	case wrong:
-		a.answer(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
+		a.respond(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
 	default:
-		a.answer(w, r, http.StatusOK, pod)
+		a.respond(w, r, http.StatusOK, pod)
 	}
 }
 
 func (a *API) serveGet(w http.ResponseWriter, r *http.Request, namespace, name string) {
 	a.mu.Lock()
-	pod, there := a.pods[namespace+"/"+name]
+	pod, exists := a.pods[namespace+"/"+name]
 	a.mu.Unlock()
-	if !there {
-		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+	if !exists {
+		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
 		return
 	}
-	a.answer(w, r, http.StatusOK, pod)
+	a.respond(w, r, http.StatusOK, pod)
 }
 
-// serveList serves all Pods that match, in pages if a limit is asked for.
+// serveList serves all Pods that match, in pages if the request has a limit.
 func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string) {
-	selector, query := selected(r), r.URL.Query()
+	selector, query := labelSelector(r), r.URL.Query()
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	a.mu.Lock()
-	version, pods := a.shown()
+	version, pods := a.visiblePods()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(version, 10)}}
 	for _, pod := range pods {
 		key := pod.Namespace + "/" + pod.Name
@@ -123,32 +130,32 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string
 		list.Items = append(list.Items, *pod)
 	}
 	a.mu.Unlock()
-	a.answer(w, r, http.StatusOK, list)
+	a.respond(w, r, http.StatusOK, list)
 }
 
-// serveWatch sends changes until the client leaves or broken is closed.
-func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace string, broken <-chan struct{}) {
-	info, selector, query := media(r), selected(r), r.URL.Query()
+// serveWatch sends changes until the client disconnects or dropped is closed.
+func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace string, dropped <-chan struct{}) {
+	info, selector, query := serializerFor(r), labelSelector(r), r.URL.Query()
 	initial := query.Get("sendInitialEvents") == "true"
 	version, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
 
-	// What is there, or 410 for a version whose changes are forgotten.
+	// Send the initial events, or 410 for a version whose changes are no longer stored.
 	a.mu.Lock()
-	var first []*corev1.Pod
+	var initialPods []*corev1.Pod
 	if initial || version == 0 {
-		version, first = a.shown()
+		version, initialPods = a.visiblePods()
 	}
 	old := version < a.oldest
 	a.mu.Unlock()
 	if old {
-		a.answer(w, r, http.StatusGone, status(apierrors.NewResourceExpired("too old resource version")))
+		a.respond(w, r, http.StatusGone, status(apierrors.NewResourceExpired("too old resource version")))
 		return
 	}
 	w.Header().Set("Content-Type", info.MediaType+";stream=watch")
 	w.WriteHeader(http.StatusOK)
 	out := &sender{w: w, info: info}
 	shown := map[string]bool{}
-	for _, pod := range first {
+	for _, pod := range initialPods {
 		if pod.Namespace == namespace && matches(selector, pod) {
 			shown[pod.Name] = true
 			out.send(watch.Added, pod)
@@ -158,18 +165,19 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 		out.bookmark(version)
 	}
 
-	// Then each change, but none that came after broken was closed, which is done with
+	// Send each change. A change after dropped was closed is not sent: dropped is closed with
 	// the lock held.
 	for {
 		a.mu.Lock()
 		select {
-		case <-broken:
+		case <-dropped:
 			a.mu.Unlock()
 			return
 		default:
 		}
-		changed, lags := a.changed, a.past != nil
-		begin, _ := slices.BinarySearchFunc(a.events, version+1, func(e event, v int64) int { return int(e.version - v) })
+		changed, lags := a.changed, a.snapshot != nil
+		begin, _ := slices.BinarySearchFunc(a.events, version+1,
+			func(e event, v int64) int { return int(e.version - v) })
 		news := slices.Clone(a.events[begin:])
 		a.mu.Unlock()
 		if lags {
@@ -184,7 +192,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 		out.flush()
 		select {
 		case <-changed:
-		case <-broken:
+		case <-dropped:
 			return
 		case <-r.Context().Done():
 			return
@@ -192,7 +200,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 	}
 }
 
-// matches reports whether a Pod has the labels.
+// matches reports whether the selector matches a Pod.
 func matches(selector labels.Selector, pod *corev1.Pod) bool {
 	return selector.Matches(labels.Set(pod.Labels))
 }
@@ -203,8 +211,8 @@ type sender struct {
 	info runtime.SerializerInfo
 }
 
-// change sends a change as the watch's selector sees it: a Pod that loses its
-// labels is deleted for the watch.
+// change sends a change as the watch's selector sees it: a Pod that loses its labels is
+// deleted for the watch.
 func (s *sender) change(e event, match bool, shown map[string]bool) {
 	kind := e.kind
 	switch {
@@ -223,17 +231,18 @@ func (s *sender) change(e event, match bool, shown map[string]bool) {
 func (s *sender) send(kind watch.EventType, pod *corev1.Pod) {
 	object, err := encode(s.info, pod)
 	if err != nil {
-		panic(err) // of a type that the scheme knows
+		panic(err) // the scheme contains its type
 	}
 	frame := s.info.StreamSerializer.Framer.NewFrameWriter(s.w)
-	text, err := runtime.Encode(s.info.StreamSerializer.Serializer, &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}})
+	text, err := runtime.Encode(s.info.StreamSerializer.Serializer,
+		&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}})
 	if err != nil {
 		panic(err)
 	}
 	_, _ = frame.Write(text)
 }
 
-// bookmark sends the end of the initial events.
+// bookmark sends the bookmark at the end of the initial events.
 func (s *sender) bookmark(version int64) {
 	end := &corev1.Pod{}
 	end.ResourceVersion = strconv.FormatInt(version, 10)

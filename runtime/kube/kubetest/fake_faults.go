@@ -23,33 +23,33 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Request is a call to the API server.
+// Request is a request to the API server.
 type Request struct {
 	Verb     string // create, get, list, watch, update, delete or log
 	Resource string // pods, configmaps, secrets or events
-	Name     string // of the Pod or object, if the call names one
+	Name     string // of the Pod or object, if the request names one
 	Body     []byte
 }
 
-// Fault is what the API server does in place of the call, or, with After, behind
-// it.
+// Fault is a fault of the API server. It replaces the response; with After, the request is
+// served first.
 type Fault struct {
-	Status     int           // of the answer; 0 breaks the connection
-	Message    string        // of the answer, which is a Status object
-	Page       string        // in place of that object: what a proxy, or a broken server, answers
+	Status     int           // of the response; 0 breaks the connection
+	Message    string        // of the response, which is a Status object
+	Page       string        // body that replaces the Status object, such as an HTML page of a proxy
 	MediaType  string        // of Page
 	RetryAfter int           // seconds; 0 sends no header
-	Hang       time.Duration // before the rest
-	After      bool          // the call is made, and its answer is lost
+	Hang       time.Duration // before the response
+	After      bool          // serve the request, and lose its response
 }
 
-// NewAPIWithoutNetwork is [NewAPI] with pipes in place of sockets, so that time can
-// be simulated by testing/synctest. It speaks HTTP/1 without TLS.
+// NewAPIWithoutNetwork is [NewAPI] with pipes instead of sockets, so that testing/synctest
+// can simulate time. It uses HTTP/1 without TLS.
 func NewAPIWithoutNetwork(t testing.TB) *API {
 	t.Helper()
 	a := newAPI()
 	conns := make(pipes)
-	server := &http.Server{Handler: a, ErrorLog: quiet}
+	server := &http.Server{Handler: a, ErrorLog: discardLog}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(conns) }()
 	a.config = &rest.Config{Host: "http://fake.invalid", Dial: conns.dial}
@@ -61,14 +61,14 @@ func NewAPIWithoutNetwork(t testing.TB) *API {
 	return a
 }
 
-// pipes is a listener whose connections are pipes. It is closed by its server only.
+// pipes is a listener whose connections are pipes. Only its server closes it.
 type pipes chan net.Conn
 
 func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
+	client, server := net.Pipe()
 	select {
-	case p <- there:
-		return here, nil
+	case p <- server:
+		return client, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -83,33 +83,32 @@ func (p pipes) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// Close ends Accept.
+// Close closes the listener and unblocks Accept.
 func (p pipes) Close() error {
 	close(p)
 	return nil
 }
 
-// Addr returns an address that means nothing.
+// Addr returns a placeholder address.
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// Inject sets a function that returns the fault of a call, or nil.
+// Inject sets a function that returns the fault of a request, or nil.
 func (a *API) Inject(fault func(Request) *Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.inject = fault
 }
 
-// DropWatches ends all watches and logs whose calls have been counted. The watches
-// send no change that comes after it.
+// DropWatches ends all watches and logs whose requests are already counted (see
+// [API.Requests]). These watches send no later changes.
 func (a *API) DropWatches() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	close(a.broken)
-	a.broken = make(chan struct{})
+	close(a.dropped)
+	a.dropped = make(chan struct{})
 }
 
-// Compact forgets all changes, so that a watch that begins at an earlier version
-// is answered with 410.
+// Compact drops all stored changes. A watch from an earlier version gets a 410.
 func (a *API) Compact() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,45 +116,45 @@ func (a *API) Compact() {
 	a.events, a.oldest = nil, a.version
 }
 
-// SetClock sets how far the clock of the cluster is ahead of the test's.
+// SetClock sets how far the cluster's clock is ahead of the test's clock.
 func (a *API) SetClock(ahead time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.ahead = ahead
+	a.clockOffset = ahead
 }
 
-// now returns the time of the cluster. The lock is held.
-func (a *API) now() metav1.Time { return metav1.NewTime(time.Now().Add(a.ahead)) }
+// now returns the cluster's time. The caller holds the lock.
+func (a *API) now() metav1.Time { return metav1.NewTime(time.Now().Add(a.clockOffset)) }
 
-// Snapshot is the Pods of an API server at one time.
+// Snapshot holds the Pods of an API server at one time.
 type Snapshot struct {
 	version int64
 	pods    map[string]*corev1.Pod
 }
 
-// Snapshot returns the Pods as they are now.
+// Snapshot returns the current Pods.
 func (a *API) Snapshot() *Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &Snapshot{a.version, maps.Clone(a.pods)}
 }
 
-// Show makes lists and watches show the Pods of a snapshot and no change, until it
-// is called with nil. Other calls are served as always. So does an API server whose
-// cache is not kept current.
+// Show makes lists and watches return the Pods of a snapshot and no changes, until it is
+// called with nil. Other requests are served normally. It simulates an API server with an
+// outdated cache.
 func (a *API) Show(past *Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.past = past
+	a.snapshot = past
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-// shown returns the Pods that lists show, sorted by name. The lock is held.
-func (a *API) shown() (version int64, pods []*corev1.Pod) {
+// visiblePods returns the Pods that lists return, sorted by name. The caller holds the lock.
+func (a *API) visiblePods() (version int64, pods []*corev1.Pod) {
 	source := Snapshot{a.version, a.pods}
-	if a.past != nil {
-		source = *a.past
+	if a.snapshot != nil {
+		source = *a.snapshot
 	}
 	for _, key := range slices.Sorted(maps.Keys(source.pods)) {
 		pods = append(pods, source.pods[key])
@@ -163,8 +162,8 @@ func (a *API) shown() (version int64, pods []*corev1.Pod) {
 	return source.version, pods
 }
 
-// Send sends a Pod to all watches without a change of it, such as a state of the
-// past. The Pod keeps its resourceVersion.
+// Send sends an event about a Pod to all watches without a change, such as an earlier
+// state. The Pod keeps its resourceVersion.
 func (a *API) Send(kind watch.EventType, pod *corev1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -174,23 +173,26 @@ func (a *API) Send(kind watch.EventType, pod *corev1.Pod) {
 	a.changed = make(chan struct{})
 }
 
-// admit counts a call, and injects its fault. It returns the channel that ends the
-// call if it is a watch, and reports whether the call is to be served.
+// admit counts a request and injects its fault. It returns the channel that ends a watch,
+// and reports whether the request must be served.
 func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-chan struct{}, bool) {
+	// Count the request.
 	a.mu.Lock()
 	counted := request.Verb
 	if request.Resource != "pods" {
 		counted += " " + request.Resource
 	}
 	a.requests[counted]++
-	inject, broken := a.inject, a.broken
+	inject, dropped := a.inject, a.dropped
 	a.mu.Unlock()
+
+	// Serve it first, or delay it.
 	if inject == nil {
-		return broken, true
+		return dropped, true
 	}
 	fault := inject(request)
 	if fault == nil {
-		return broken, true
+		return dropped, true
 	}
 	if fault.After {
 		a.mu.Lock()
@@ -206,6 +208,8 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 		case <-r.Context().Done():
 		}
 	}
+
+	// Break the connection, or send the response.
 	if fault.Status == 0 {
 		panic(http.ErrAbortHandler)
 	}
@@ -218,13 +222,13 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 		_, _ = io.WriteString(w, fault.Page)
 		return nil, false
 	}
-	a.answer(w, r, fault.Status, &metav1.Status{
+	a.respond(w, r, fault.Status, &metav1.Status{
 		Status: metav1.StatusFailure, Code: int32(fault.Status), Message: fault.Message, Reason: reasons[fault.Status],
 	})
 	return nil, false
 }
 
-// reasons are the reasons of statuses that faults may have.
+// reasons are the reasons for the status codes of faults.
 var reasons = map[int]metav1.StatusReason{
 	http.StatusUnauthorized: metav1.StatusReasonUnauthorized, http.StatusForbidden: metav1.StatusReasonForbidden,
 	http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict,
@@ -237,15 +241,15 @@ var reasons = map[int]metav1.StatusReason{
 // events is the resource of events.
 const events = "events"
 
-// SetEvents sets the events of all namespaces. Before it is called, the agent has no
-// right to list them, as under the documented Role.
+// SetEvents sets the events of all namespaces. Before the first call, the agent has no
+// right to list them, as with the documented Role.
 func (a *API) SetEvents(all ...corev1.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.warnings = &corev1.EventList{Items: all}
 }
 
-// serveEvents serves the events that a field selector matches.
+// serveEvents serves the events that match the field selector.
 func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	all := a.warnings
@@ -253,7 +257,7 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if all == nil {
 		kind := schema.GroupResource{Resource: events}
 		refused := apierrors.NewForbidden(kind, "", errors.New("the Role has no right on them"))
-		a.answer(w, r, http.StatusForbidden, status(refused))
+		a.respond(w, r, http.StatusForbidden, status(refused))
 		return
 	}
 	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
@@ -267,5 +271,5 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 			found.Items = append(found.Items, event)
 		}
 	}
-	a.answer(w, r, http.StatusOK, found)
+	a.respond(w, r, http.StatusOK, found)
 }

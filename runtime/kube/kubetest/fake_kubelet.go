@@ -14,36 +14,35 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Kubelet runs the Pods of an [API]: init containers one after the other, then the
-// first container. What a container does is a function.
+// Kubelet runs the Pods of an [API]: first the init containers one by one, then the first
+// container. A function implements the containers.
 type Kubelet struct {
-	// Hold returns a Pod's status as long as the Pod is not to be run, such as one
-	// whose image cannot be pulled. Nil runs every Pod.
+	// Hold returns the status of a Pod that must not run, such as one whose image cannot be
+	// pulled, and nil for other Pods. If Hold is nil, every Pod runs.
 	Hold func(*corev1.Pod) *corev1.PodStatus
 
-	// Before is called before each container is made, and may take its time. Nil does
-	// nothing.
+	// Before is called before the start of each container, and may block. It may be nil.
 	Before func(*corev1.Pod, corev1.Container)
 
-	api  *API
-	exec func(*Container) int
-	busy sync.WaitGroup
-	mu   sync.Mutex
-	runs map[string]*Container // by uid of the Pod: the container that runs, or ran last
+	api   *API
+	exec  func(*Container) int
+	group sync.WaitGroup
+	mu    sync.Mutex
+	runs  map[string]*Container // by uid of the Pod: its current or last container
 }
 
-// Container is one container that runs.
+// Container is a container of a Pod.
 type Container struct {
 	Pod  *corev1.Pod // as it was when the container started
 	Spec corev1.Container
 	Init bool
-	Term <-chan struct{} // closed when the container is to end
-	Kill <-chan struct{} // closed at the end of its grace
+	Term <-chan struct{} // closed when the container must end
+	Kill <-chan struct{} // closed at the end of the grace period
 
 	kubelet *Kubelet
 	mu      sync.Mutex
 	log     bytes.Buffer
-	news    chan struct{} // closed and replaced when log or pod has changed
+	changed chan struct{} // closed and replaced at each change of log or newest
 	message string
 	ended   bool
 	newest  *corev1.Pod
@@ -52,8 +51,8 @@ type Container struct {
 	deleted bool
 }
 
-// NewKubelet makes a kubelet whose containers do what exec does. Exec returns the
-// exit code, and must return soon after Kill.
+// NewKubelet returns a kubelet that runs containers with exec. Exec returns the exit code,
+// and must return soon after Kill is closed.
 func NewKubelet(t testing.TB, api *API, exec func(*Container) int) *Kubelet {
 	t.Helper()
 	k := &Kubelet{api: api, exec: exec, runs: map[string]*Container{}}
@@ -66,7 +65,7 @@ func NewKubelet(t testing.TB, api *API, exec func(*Container) int) *Kubelet {
 			c.end(0)
 		}
 		k.mu.Unlock()
-		k.busy.Wait()
+		k.group.Wait()
 	})
 	return k
 }
@@ -87,20 +86,20 @@ func (c *Container) Report(message string) {
 	c.message = message
 }
 
-// Newest returns the Pod as it is now, and a channel that is closed when that, or
-// the log, has changed.
+// Newest returns the current Pod, and a channel that is closed at the next change of the
+// Pod or the log.
 func (c *Container) Newest() (*corev1.Pod, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.newest, c.news
+	return c.newest, c.changed
 }
 
 func (c *Container) notify() {
-	close(c.news)
-	c.news = make(chan struct{})
+	close(c.changed)
+	c.changed = make(chan struct{})
 }
 
-// end begins to end the container.
+// end closes Term, and Kill after the grace period.
 func (c *Container) end(grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,14 +110,14 @@ func (c *Container) end(grace time.Duration) {
 	}
 }
 
-// saw is called for each change of a Pod, with the lock of the API.
-func (k *Kubelet) saw(kind watch.EventType, pod *corev1.Pod) {
+// podChanged is called for each change of a Pod. The caller holds the lock of the API.
+func (k *Kubelet) podChanged(kind watch.EventType, pod *corev1.Pod) {
 	k.mu.Lock()
 	c := k.runs[string(pod.UID)]
 	k.mu.Unlock()
 	switch {
 	case kind == watch.Added:
-		k.busy.Go(func() { k.run(pod) })
+		k.group.Go(func() { k.run(pod) })
 	case c == nil:
 	case kind == watch.Deleted:
 		c.end(0)
@@ -135,6 +134,7 @@ func (k *Kubelet) saw(kind watch.EventType, pod *corev1.Pod) {
 
 // run runs a Pod from its creation to its end.
 func (k *Kubelet) run(pod *corev1.Pod) {
+	// Schedule the Pod, unless it is held.
 	namespace, name := pod.Namespace, pod.Name
 	if k.Hold != nil {
 		if held := k.Hold(pod); held != nil {
@@ -142,7 +142,7 @@ func (k *Kubelet) run(pod *corev1.Pod) {
 			return
 		}
 	}
-	there := k.api.Change(namespace, name, func(p *corev1.Pod) {
+	exists := k.api.Change(namespace, name, func(p *corev1.Pod) {
 		now := k.api.now()
 		p.Spec.NodeName = "fake"
 		p.Status = corev1.PodStatus{
@@ -156,24 +156,28 @@ func (k *Kubelet) run(pod *corev1.Pod) {
 		}
 		p.Status.ContainerStatuses[0] = waiting(p.Spec.Containers[0].Name)
 	})
+
+	// Run the init containers, then the first container.
 	for i, spec := range pod.Spec.InitContainers {
-		if !there {
+		if !exists {
 			return
 		}
 		code := 0
-		code, there = k.contain(pod, spec, true, func(p *corev1.Pod) *corev1.ContainerStatus { return &p.Status.InitContainerStatuses[i] })
-		if there && code != 0 {
+		code, exists = k.runContainer(pod, spec, true,
+			func(p *corev1.Pod) *corev1.ContainerStatus { return &p.Status.InitContainerStatuses[i] })
+		if exists && code != 0 {
 			k.phase(pod, corev1.PodFailed)
 			return
 		}
 	}
-	if !there {
+	if !exists {
 		return
 	}
-	code, there := k.contain(pod, pod.Spec.Containers[0], false, func(p *corev1.Pod) *corev1.ContainerStatus { return &p.Status.ContainerStatuses[0] })
-	if there && code == 0 {
+	code, exists := k.runContainer(pod, pod.Spec.Containers[0], false,
+		func(p *corev1.Pod) *corev1.ContainerStatus { return &p.Status.ContainerStatuses[0] })
+	if exists && code == 0 {
 		k.phase(pod, corev1.PodSucceeded)
-	} else if there {
+	} else if exists {
 		k.phase(pod, corev1.PodFailed)
 	}
 }
@@ -184,23 +188,26 @@ func waiting(name string) corev1.ContainerStatus {
 	}}
 }
 
-// contain runs one container. There is false when the Pod was deleted meanwhile.
-func (k *Kubelet) contain(
+// runContainer runs one container. It reports whether the Pod still exists.
+func (k *Kubelet) runContainer(
 	pod *corev1.Pod, spec corev1.Container, init bool, state func(*corev1.Pod) *corev1.ContainerStatus,
-) (code int, there bool) {
+) (code int, exists bool) {
+	// Create the container.
 	if k.Before != nil {
 		k.Before(pod, spec)
 	}
 	c := &Container{
-		Pod: pod, Spec: spec, Init: init, kubelet: k, news: make(chan struct{}), newest: pod,
+		Pod: pod, Spec: spec, Init: init, kubelet: k, changed: make(chan struct{}), newest: pod,
 		term: make(chan struct{}), kill: make(chan struct{}),
 	}
 	c.Term, c.Kill = c.term, c.kill
 	k.mu.Lock()
 	k.runs[string(pod.UID)] = c
 	k.mu.Unlock()
+
+	// Report that it runs, and run it.
 	var started metav1.Time
-	there = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
+	exists = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
 		started = k.api.now()
 		state(p).State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}
 		if !init {
@@ -210,10 +217,12 @@ func (k *Kubelet) contain(
 		c.newest = p
 		c.mu.Unlock()
 	})
-	if !there {
+	if !exists {
 		return 0, false
 	}
 	code = k.exec(c)
+
+	// Report its end.
 	c.mu.Lock()
 	c.ended = true
 	message := c.message
@@ -228,7 +237,7 @@ func (k *Kubelet) contain(
 	if code != 0 {
 		reason = "Error"
 	}
-	there = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
+	exists = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
 		state(p).State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: int32(code), Reason: reason, Message: message, StartedAt: started, FinishedAt: k.api.now(),
 		}}
@@ -237,39 +246,39 @@ func (k *Kubelet) contain(
 		k.api.Drop(pod.Namespace, pod.Name)
 		return code, false
 	}
-	return code, there
+	return code, exists
 }
 
 func (k *Kubelet) phase(pod *corev1.Pod, phase corev1.PodPhase) {
 	k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) { p.Status.Phase = phase })
 }
 
-// serveLog streams the log of a Pod's container from its beginning to its end.
+// serveLog streams the log of a Pod's container from the beginning to the end.
 func (a *API) serveLog(w http.ResponseWriter, r *http.Request, namespace, name string) {
 	a.mu.Lock()
-	pod, there := a.pods[namespace+"/"+name]
-	kubelet, broken := a.kubelet, a.broken
+	pod, exists := a.pods[namespace+"/"+name]
+	kubelet, dropped := a.kubelet, a.dropped
 	a.mu.Unlock()
-	if !there {
-		a.answer(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+	if !exists {
+		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
 		return
 	}
 	if kubelet == nil {
-		w.WriteHeader(http.StatusOK) // of a Pod without a node
+		w.WriteHeader(http.StatusOK) // a Pod without a node has an empty log
 		return
 	}
 	kubelet.mu.Lock()
 	c := kubelet.runs[string(pod.UID)]
 	kubelet.mu.Unlock()
 	if c == nil || c.Spec.Name != r.URL.Query().Get("container") {
-		a.answer(w, r, http.StatusBadRequest, status(apierrors.NewBadRequest("container is waiting to start")))
+		a.respond(w, r, http.StatusBadRequest, status(apierrors.NewBadRequest("container is waiting to start")))
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(http.StatusOK)
 	for sent := 0; ; {
 		c.mu.Lock()
-		news, text, ended := c.news, strings.Clone(string(c.log.Bytes()[sent:])), c.ended
+		news, text, ended := c.changed, strings.Clone(string(c.log.Bytes()[sent:])), c.ended
 		c.mu.Unlock()
 		sent += len(text)
 		_, _ = w.Write([]byte(text))
@@ -284,7 +293,7 @@ func (a *API) serveLog(w http.ResponseWriter, r *http.Request, namespace, name s
 		}
 		select {
 		case <-news:
-		case <-broken:
+		case <-dropped:
 			return
 		case <-r.Context().Done():
 			return

@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A test that takes the API server away must know that no change is seen afterwards.
+// TestDropWatches checks that a dropped watch sends no later change: tests of outages rely
+// on this.
 func TestDropWatches(t *testing.T) {
 	for range 100 {
 		api := NewAPI(t)
@@ -20,7 +21,7 @@ func TestDropWatches(t *testing.T) {
 		put := func(name string) {
 			api.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
 		}
-		for i := range 20 { // so that the watch is at work when it is dropped
+		for i := range 20 { // so that the watch is sending when it is dropped
 			put(fmt.Sprint("before-", i))
 		}
 		api.DropWatches()

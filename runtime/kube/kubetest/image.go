@@ -16,15 +16,15 @@ import (
 	"testing"
 )
 
-// Images that the cluster holds after [RunnerImage] was called. Pods name them with
-// imagePullPolicy Never.
+// Images that the cluster has after a call of [RunnerImage]. Pods must use imagePullPolicy
+// Never.
 const (
 	BaseImage   = "cmwa-test/base:latest" // a shell and its tools
-	runnerImage = "cmwa-test/runner:1"    // nothing but the runner, for another user than root
+	runnerImage = "cmwa-test/runner:1"    // only the runner, for a user other than root
 )
 
-// RunnerImage builds an image that holds the workflow-runner of this module, copies
-// it into the cluster, and returns its name. It does so once in a test process.
+// RunnerImage builds an image with the workflow-runner of this module, loads it into the
+// cluster, and returns its name. It does so once per test process.
 func RunnerImage(t testing.TB) string {
 	t.Helper()
 	Admin(t)
@@ -45,7 +45,8 @@ var loadRunner = sync.OnceValue(func() error {
 	}
 	defer os.RemoveAll(folder)
 	root, program := strings.TrimSpace(string(module)), filepath.Join(folder, "workflow-runner")
-	build := exec.Command("go", "build", "-C", root, "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/workflow-runner")
+	build := exec.Command("go", "build", "-C", root, "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o",
+		program, "./cmd/workflow-runner")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the runner: %w\n%s", err, out)
@@ -65,7 +66,7 @@ var loadRunner = sync.OnceValue(func() error {
 	return nil
 })
 
-// imageArchive returns an image that holds the runner, as docker save writes one.
+// imageArchive returns an image with the runner, in the format of docker save.
 func imageArchive(program []byte) []byte {
 	layer := archive(map[string][]byte{"usr/local/bin/workflow-runner": program})
 	sum := sha256.Sum256(layer)
@@ -79,7 +80,7 @@ func imageArchive(program []byte) []byte {
 	return archive(map[string][]byte{"config.json": config, "layer.tar": layer, "manifest.json": manifest})
 }
 
-// archive returns a tar file of executable files. Writing to memory does not fail.
+// archive returns a tar file of executable files. Writes to memory never fail.
 func archive(files map[string][]byte) []byte {
 	var text bytes.Buffer
 	w := tar.NewWriter(&text)

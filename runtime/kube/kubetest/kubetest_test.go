@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// pod is a Pod that runs one command of busybox.
-func pod(name string, command ...string) *corev1.Pod {
+// newPod returns a Pod that runs one command of busybox.
+func newPod(name string, command ...string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
@@ -33,8 +33,8 @@ func pod(name string, command ...string) *corev1.Pod {
 	}
 }
 
-// end watches a Pod until its phase is Succeeded or Failed, and returns it.
-func end(t *testing.T, client *rest.RESTClient, namespace, name string) *corev1.Pod {
+// awaitEnd watches a Pod until its phase is Succeeded or Failed, and returns it.
+func awaitEnd(t *testing.T, client *rest.RESTClient, namespace, name string) *corev1.Pod {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -64,10 +64,10 @@ func TestNamespace(t *testing.T) {
 
 	t.Run("the agent runs a Pod to completion and deletes it", func(t *testing.T) {
 		pods := func(request *rest.Request) *rest.Request { return request.Namespace(n.Name).Resource("pods") }
-		if err := pods(agent.Post()).Body(pod("works", "true")).Do(t.Context()).Error(); err != nil {
+		if err := pods(agent.Post()).Body(newPod("works", "true")).Do(t.Context()).Error(); err != nil {
 			t.Fatal(err)
 		}
-		found := end(t, agent, n.Name, "works")
+		found := awaitEnd(t, agent, n.Name, "works")
 		if found.Status.Phase != corev1.PodSucceeded {
 			t.Errorf("the Pod's status is %+v", found.Status)
 		}
@@ -83,11 +83,11 @@ func TestNamespace(t *testing.T) {
 
 	t.Run("the agent reads the log of a Pod that fails", func(t *testing.T) {
 		pods := func(request *rest.Request) *rest.Request { return request.Namespace(n.Name).Resource("pods") }
-		failing := pod("fails", "sh", "-c", "echo started; exit 3")
+		failing := newPod("fails", "sh", "-c", "echo started; exit 3")
 		if err := pods(agent.Post()).Body(failing).Do(t.Context()).Error(); err != nil {
 			t.Fatal(err)
 		}
-		found := end(t, agent, n.Name, "fails")
+		found := awaitEnd(t, agent, n.Name, "fails")
 		state := found.Status.ContainerStatuses[0].State
 		if found.Status.Phase != corev1.PodFailed || state.Terminated == nil || state.Terminated.ExitCode != 3 {
 			t.Errorf("the Pod's status is %+v", found.Status)
@@ -108,11 +108,11 @@ func TestNamespace(t *testing.T) {
 		server.Listener = listener
 		server.Start()
 		defer server.Close()
-		client := pod("calls", "wget", "-q", "-O", "-", server.URL)
+		client := newPod("calls", "wget", "-q", "-O", "-", server.URL)
 		if err := agent.Post().Namespace(n.Name).Resource("pods").Body(client).Do(t.Context()).Error(); err != nil {
 			t.Fatal(err)
 		}
-		if found := end(t, agent, n.Name, "calls"); found.Status.Phase != corev1.PodSucceeded {
+		if found := awaitEnd(t, agent, n.Name, "calls"); found.Status.Phase != corev1.PodSucceeded {
 			t.Errorf("the Pod's status is %+v", found.Status)
 		}
 	})
@@ -124,14 +124,14 @@ func TestNamespace(t *testing.T) {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 		patch := []byte(`{"metadata":{"labels":{"a":"b"}}}`)
 		for what, request := range map[string]*rest.Request{
-			"list secrets":                 core(agent.Get(), "secrets"),
-			"list events":                  core(agent.Get(), "events"),
-			"create a secret":              core(agent.Post(), "secrets").Body(secret),
-			"patch a Pod":                  core(agent.Patch(types.MergePatchType), "pods").Name("fails").Body(patch),
-			"delete all Pods":              core(agent.Delete(), "pods"),
-			"list Pods in other namespace": agent.Get().Namespace("default").Resource("pods"),
-			"list nodes":                   agent.Get().Resource("nodes"),
-			"list namespaces":              agent.Get().Resource("namespaces"),
+			"list secrets":                   core(agent.Get(), "secrets"),
+			"list events":                    core(agent.Get(), "events"),
+			"create a secret":                core(agent.Post(), "secrets").Body(secret),
+			"patch a Pod":                    core(agent.Patch(types.MergePatchType), "pods").Name("fails").Body(patch),
+			"delete all Pods":                core(agent.Delete(), "pods"),
+			"list Pods of another namespace": agent.Get().Namespace("default").Resource("pods"),
+			"list nodes":                     agent.Get().Resource("nodes"),
+			"list namespaces":                agent.Get().Resource("namespaces"),
 		} {
 			if err := request.Do(t.Context()).Error(); !apierrors.IsForbidden(err) {
 				t.Errorf("%s: got %v, want %d", what, err, http.StatusForbidden)
@@ -155,7 +155,7 @@ func TestNamespace(t *testing.T) {
 			t.Error(err)
 		}
 		if err := core.Get().Resource("nodes").Do(t.Context()).Error(); !apierrors.IsForbidden(err) {
-			t.Errorf("list nodes: %v", err)
+			t.Errorf("list nodes: got %v, want %d", err, http.StatusForbidden)
 		}
 	})
 }

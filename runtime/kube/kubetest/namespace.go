@@ -21,28 +21,27 @@ import (
 )
 
 const (
-	timeout       = time.Minute // for everything that prepares or removes a namespace
+	timeout       = time.Minute // to create or remove a namespace
 	interval      = 20 * time.Millisecond
 	tokenLifetime = 2 * time.Hour // longer than any test
 )
 
-// Account is the service account of a [Namespace] that has the rights of [AgentRole].
+// Account is the service account of a [Namespace] with the rights of [AgentRole].
 const Account = "workflow-agent"
 
-// Namespace is a namespace of one test.
+// Namespace is the namespace of one test.
 type Namespace struct {
 	Name string
 
-	// Admin may do everything in the whole cluster.
+	// Admin has all rights in the cluster.
 	Admin *rest.Config
 
-	// Agent authenticates as a service account whose only rights are those of
-	// [AgentRole] in this namespace.
+	// Agent is the service account [Account]. It has only the rights of [AgentRole] in this
+	// namespace.
 	Agent *rest.Config
 }
 
-// AgentRole returns the rules that the documentation of the agent grants, and
-// nothing more.
+// AgentRole returns the rules of the documented Role.
 func AgentRole() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{
 		APIGroups: []string{""},
@@ -51,15 +50,15 @@ func AgentRole() []rbacv1.PolicyRule {
 	}}
 }
 
-// New makes a namespace in which Pods can be created at once. It is removed when
-// the test ends; if the test fails, its Pods and events are logged before that.
-// Without a cluster, New skips the test, or fails it if CI=true.
+// New creates a namespace in which Pods can be created at once. It is removed at the end of
+// the test; if the test fails, its Pods and events are logged first. Without a cluster, New
+// skips the test; with CI=true it fails the test.
 func New(t testing.TB) *Namespace {
 	t.Helper()
 	admin := Admin(t)
 	core := Client(t, admin, corev1.SchemeGroupVersion)
 
-	// The namespace, with a service account that is bound to the Role.
+	// Create the namespace, with a service account that is bound to the Role.
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "cmwa-test-"}}
 	if err := create(core.Post().Resource("namespaces"), namespace, namespace); err != nil {
 		t.Fatalf("create a namespace: %v; %s", err, cure)
@@ -69,7 +68,7 @@ func New(t testing.TB) *Namespace {
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
 	n.grant(t, Account, AgentRole())
 
-	// Its token, in place of the administrator's.
+	// Replace the administrator's credentials by a token of the account.
 	lifetime := int64(tokenLifetime / time.Second)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
 	request := core.Post().Namespace(n.Name).Resource("serviceaccounts").Name(Account).SubResource("token")
@@ -80,8 +79,8 @@ func New(t testing.TB) *Namespace {
 	n.Agent.BearerToken = token.Status.Token
 	n.Agent.QPS, n.Agent.Burst = 0, 0
 
-	// Controllers make the default service account, without which no Pod can be
-	// created, and the authorizer learns of the Role a moment later.
+	// Wait for the default service account, which a controller creates and which Pods need,
+	// and for the authorizer, which loads the Role a moment later.
 	n.await(t, "the default service account", func(ctx context.Context) error {
 		return core.Get().Namespace(n.Name).Resource("serviceaccounts").Name("default").Do(ctx).Error()
 	})
@@ -96,15 +95,15 @@ func New(t testing.TB) *Namespace {
 func (n *Namespace) Enforce(t testing.TB, level string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": %q}}}`, level)
-	err := Client(t, n.Admin, corev1.SchemeGroupVersion).Patch(types.MergePatchType).Resource("namespaces").Name(n.Name).
-		Body([]byte(patch)).Do(t.Context()).Error()
+	err := Client(t, n.Admin, corev1.SchemeGroupVersion).
+		Patch(types.MergePatchType).Resource("namespaces").Name(n.Name).Body([]byte(patch)).Do(t.Context()).Error()
 	if err != nil {
 		t.Fatalf("set the Pod Security level: %v", err)
 	}
 }
 
-// Grant gives the agent rights beyond [AgentRole], list among them, and waits until they
-// are in force.
+// Grant gives the agent more rights than [AgentRole], and waits until they are effective.
+// The rule must include list.
 func (n *Namespace) Grant(t testing.TB, rule rbacv1.PolicyRule) {
 	t.Helper()
 	n.grant(t, Account+"-more", []rbacv1.PolicyRule{rule})
@@ -114,7 +113,7 @@ func (n *Namespace) Grant(t testing.TB, rule rbacv1.PolicyRule) {
 	})
 }
 
-// grant binds the agent's service account to a Role.
+// grant binds a Role with these rules to the agent's service account.
 func (n *Namespace) grant(t testing.TB, name string, rules []rbacv1.PolicyRule) {
 	t.Helper()
 	rbac := Client(t, n.Admin, rbacv1.SchemeGroupVersion)
@@ -126,8 +125,8 @@ func (n *Namespace) grant(t testing.TB, name string, rules []rbacv1.PolicyRule) 
 	})
 }
 
-// Kubeconfig writes a kubeconfig with the agent's identity, and with this
-// namespace as the default, and returns its path.
+// Kubeconfig writes a kubeconfig with the agent's credentials and this namespace as the
+// default. It returns its path.
 func (n *Namespace) Kubeconfig(t testing.TB) string {
 	t.Helper()
 	type object = map[string]any
@@ -151,7 +150,7 @@ func (n *Namespace) Kubeconfig(t testing.TB) string {
 	return path
 }
 
-// HostAddress returns the address of this machine at which its Pods reach it.
+// HostAddress returns the address at which Pods reach this machine.
 func (n *Namespace) HostAddress(t testing.TB) string {
 	t.Helper()
 	var nodes corev1.NodeList
@@ -170,7 +169,7 @@ func (n *Namespace) HostAddress(t testing.TB) string {
 	return ""
 }
 
-// create sends a request that must succeed within the timeout.
+// create sends a request within the timeout.
 func create(request *rest.Request, object, answer runtime.Object) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -184,7 +183,7 @@ func (n *Namespace) create(t testing.TB, client *rest.RESTClient, resource strin
 	}
 }
 
-// await calls the function until it succeeds.
+// await calls a function until it succeeds.
 func (n *Namespace) await(t testing.TB, what string, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -205,8 +204,8 @@ func (n *Namespace) await(t testing.TB, what string, call func(context.Context) 
 	}
 }
 
-// remove ends all Pods at once and deletes the namespace. The cluster removes
-// what is in it some seconds later.
+// remove ends all Pods at once and deletes the namespace. The cluster deletes its content
+// some seconds later.
 func (n *Namespace) remove(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

@@ -17,68 +17,66 @@ import (
 
 // Change is one difference between two Pods.
 type Change struct {
-	// Path names a field: spec.containers[pulumi-workflow].resources.requests.cpu.
-	// In brackets stands the merge key of an element, or a key of a mapping that
-	// has other characters than letters, digits, dashes and underscores.
+	// Path names a field: spec.containers[pulumi-workflow].resources.requests.cpu. Brackets
+	// contain the merge key of an element, or a key of a mapping with characters other than
+	// letters, digits, dashes and underscores.
 	Path string `json:"path"`
 
-	From any `json:"from,omitempty"` // as in a [Document]; nil if it is added
-	To   any `json:"to,omitempty"`   // nil if it is removed
+	From any `json:"from,omitempty"` // as in a [Document]; nil if the field was added
+	To   any `json:"to,omitempty"`   // nil if the field was removed
 }
 
-// String returns the change as one line. Long values are cut.
+// String returns the change as one line. Long values are truncated.
 func (c Change) String() string {
-	from, to := shown(c.From), shown(c.To)
+	from, to := formatValue(c.From), formatValue(c.To)
 	switch {
 	case c.From == nil:
 		return fmt.Sprintf("%s: added %s", c.Path, to)
 	case c.To == nil:
 		return fmt.Sprintf("%s: removed %s", c.Path, from)
-	case from == to: // secrets, or values that are cut
+	case from == to: // secrets, or truncated values
 		return fmt.Sprintf("%s: %s (changed)", c.Path, from)
 	default:
 		return fmt.Sprintf("%s: %s -> %s", c.Path, from, to)
 	}
 }
 
-// longestValue is the number of bytes of a value in a line of text.
-const longestValue = 100
+// maxValue is the largest length of a value in a line, in bytes.
+const maxValue = 100
 
-// shown returns a value for a line of text: text as it is where it is one plain
-// word, everything else as JSON.
-func shown(value any) string {
+// formatValue returns a value for one line: plain text unchanged, everything else as JSON.
+func formatValue(value any) string {
 	text, isText := value.(string)
 	if concealed, ok := value.(secret.String); ok {
 		text, isText = concealed.String(), true
 	}
-	if !isText || strings.IndexFunc(text, isUnusual) >= 0 || text == "" {
+	if !isText || strings.IndexFunc(text, needsQuotes) >= 0 || text == "" {
 		var b strings.Builder
 		encoder := json.NewEncoder(&b)
 		encoder.SetEscapeHTML(false)
 		if err := encoder.Encode(value); err != nil {
-			panic(err) // data of JSON
+			panic(err) // the value was decoded from JSON
 		}
 		text = strings.TrimSuffix(b.String(), "\n")
 	}
-	if len(text) > longestValue {
-		text = strings.ToValidUTF8(text[:longestValue-len("...")], "") + "..."
+	if len(text) > maxValue {
+		text = strings.ToValidUTF8(text[:maxValue-len("...")], "") + "..."
 	}
 	return text
 }
 
-// isUnusual reports whether a character makes text hard to tell from its
-// surroundings.
-func isUnusual(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '{' }
+// needsQuotes reports whether a character requires quotes around a text.
+func needsQuotes(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '{' }
 
-// Changes returns what differs in another document, sorted by the order of the
-// keys; it is empty exactly if both are equal.
+// Changes returns the differences to another document, sorted by key. It is empty if and
+// only if the documents are equal.
 //
-//  1. Mappings are compared key by key. One that is there on one side only counts
-//     as empty on the other, so that each of its keys is named.
-//  2. Lists that a strategic merge patch merges are compared by their merge key.
-//     An element that is there on one side only is one change. Another order of the
-//     elements that both have is one change as well.
-//  3. All else is compared as a whole.
+//  1. Mappings are compared by key. A missing mapping counts as empty, so that each key of
+//     the other one is a change.
+//  2. Lists that a strategic merge patch merges are compared by their merge key. An added
+//     or removed element is one change. Another order of the common elements is one
+//     change.
+//  3. Other values are compared as a whole.
 func (d Document) Changes(to Document) []Change {
 	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.Pod{})
 	if err != nil {
@@ -97,8 +95,7 @@ func (c *comparison) add(path string, from, to any) {
 	c.changes = append(c.changes, Change{Path: path, From: from, To: to})
 }
 
-// fields compares two mappings. Schema is nil where elements of lists have no merge
-// key.
+// fields compares two mappings. Schema is nil if elements of lists have no merge keys.
 func (c *comparison) fields(path string, from, to map[string]any, schema strategicpatch.LookupPatchMeta) {
 	all := maps.Clone(from)
 	if all == nil {
@@ -106,11 +103,11 @@ func (c *comparison) fields(path string, from, to map[string]any, schema strateg
 	}
 	maps.Copy(all, to)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		c.value(at(path, key), key, from[key], to[key], schema)
+		c.value(joinPath(path, key), key, from[key], to[key], schema)
 	}
 }
 
-// value compares the values of one key, of which nil is an absent one.
+// value compares the values of one key; nil is an absent one.
 func (c *comparison) value(path, key string, from, to any, schema strategicpatch.LookupPatchMeta) {
 	if reflect.DeepEqual(from, to) {
 		return
@@ -120,11 +117,11 @@ func (c *comparison) value(path, key string, from, to any, schema strategicpatch
 	before, isMapping := from.(map[string]any)
 	after, becomesMapping := to.(map[string]any)
 	if len(before)+len(after) > 0 && (isMapping || from == nil) && (becomesMapping || to == nil) {
-		c.fields(path, before, after, below(schema, key))
+		c.fields(path, before, after, subSchema(schema, key))
 		return
 	}
 
-	// 2. Lists that merge.
+	//  2. Lists with a merge key.
 	list, isList := from.([]any)
 	other, becomesList := to.([]any)
 	if schema != nil && len(list)+len(other) > 0 && (isList || from == nil) && (becomesList || to == nil) {
@@ -134,12 +131,12 @@ func (c *comparison) value(path, key string, from, to any, schema strategicpatch
 		}
 	}
 
-	// 3. All else.
+	//  3. Other values.
 	c.add(path, from, to)
 }
 
-// below returns the schema of a mapping in another; nil if it is not known.
-func below(schema strategicpatch.LookupPatchMeta, key string) strategicpatch.LookupPatchMeta {
+// subSchema returns the schema of a mapping; nil if it is not known.
+func subSchema(schema strategicpatch.LookupPatchMeta, key string) strategicpatch.LookupPatchMeta {
 	if schema == nil {
 		return nil
 	}
@@ -150,8 +147,8 @@ func below(schema strategicpatch.LookupPatchMeta, key string) strategicpatch.Loo
 	return within
 }
 
-// elements compares two lists by a merge key. It adds nothing and returns false if
-// an element has none, or the same as another one.
+// elements compares two lists by their merge key. It returns false, and adds no change, if
+// an element has no merge key, or two have the same one.
 func (c *comparison) elements(
 	path string, from, to []any, schema strategicpatch.LookupPatchMeta, key string,
 ) bool {
@@ -161,21 +158,21 @@ func (c *comparison) elements(
 		return false
 	}
 
-	// Compare elements of the same key.
+	// Compare elements with the same key.
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(beforeKeys, afterKeys)))) {
-		old, was := before[name]
-		new, is := after[name]
+		older, was := before[name]
+		newer, is := after[name]
 		switch element := path + "[" + name + "]"; {
 		case !was:
-			c.add(element, nil, new)
+			c.add(element, nil, newer)
 		case !is:
-			c.add(element, old, nil)
+			c.add(element, older, nil)
 		default:
-			c.fields(element, old, new, schema)
+			c.fields(element, older, newer, schema)
 		}
 	}
 
-	// Compare the order of the elements that both have.
+	// Compare the order of the common elements.
 	common := func(keys []string) (both []any) {
 		for _, name := range keys {
 			if before[name] != nil && after[name] != nil {
@@ -190,20 +187,20 @@ func (c *comparison) elements(
 	return true
 }
 
-// byKey returns the elements of a list by the text of their merge key, and the
-// keys in their order. Ok is false if this is not possible.
+// byKey returns the elements of a list by their merge key, and the keys in the order of the
+// list. It returns false if a key is missing or used twice.
 func byKey(list []any, key string) (elements map[string]map[string]any, keys []string, ok bool) {
 	elements = make(map[string]map[string]any, len(list))
 	for _, one := range list {
 		fields, _ := one.(map[string]any)
-		value, there := fields[key]
-		name := shown(value)
+		value, hasKey := fields[key]
+		name := formatValue(value)
 		switch value.(type) {
 		case string, int64, secret.String:
 		default:
-			there = false
+			hasKey = false
 		}
-		if !there || elements[name] != nil {
+		if !hasKey || elements[name] != nil {
 			return nil, nil, false
 		}
 		elements[name], keys = fields, append(keys, name)
@@ -211,13 +208,13 @@ func byKey(list []any, key string) (elements map[string]map[string]any, keys []s
 	return elements, keys, true
 }
 
-// at returns the path of a key of a mapping.
-func at(path, key string) string {
+// joinPath returns the path of a key of a mapping.
+func joinPath(path, key string) string {
 	simple := strings.TrimFunc(key, func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
 	}) == ""
 	switch {
-	case !simple && strings.ContainsFunc(key, isUnusual), key == "":
+	case !simple && strings.ContainsFunc(key, needsQuotes), key == "":
 		return path + "[" + strconv.Quote(key) + "]"
 	case !simple:
 		return path + "[" + key + "]"

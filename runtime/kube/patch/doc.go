@@ -1,6 +1,5 @@
-// Package patch knows strategic merge patches of Pods: how one is merged, and what
-// differs between two Pods. It never knows which parts of a Pod an agent needs, and
-// asks no cluster.
+// Package patch merges strategic merge patches into Pods, and compares two Pods. It does
+// not know which parts of a Pod an agent needs, and uses no cluster.
 //
-// It is a package of its own because nothing in it depends on how a job is run.
+// It is a separate package because it does not depend on how a job is run.
 package patch

@@ -11,13 +11,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Document is a Pod as data of JSON: mappings, lists, text, whole numbers and true
-// or false. Text that may be secret is a [secret.String]: it prints as a mark, and
-// two of them are equal if they hold the same.
+// Document is a Pod as JSON values: mappings, lists, strings, numbers and booleans. A
+// string that may be secret is a [secret.String]: it prints as a mark, and two of them are
+// equal if their values are.
 type Document map[string]any
 
-// NewDocument returns a Pod as data, without what only the cluster reports. Commands
-// are shown of the containers with the public names only.
+// NewDocument returns a Pod as a document, without its status. It masks the commands of all
+// containers except those with a public name.
 func NewDocument(pod *corev1.Pod, public ...string) (Document, error) {
 	text, err := json.Marshal(pod)
 	if err != nil {
@@ -30,20 +30,20 @@ func NewDocument(pod *corev1.Pod, public ...string) (Document, error) {
 		return nil, fmt.Errorf("read the Pod as JSON: %w", err)
 	}
 	delete(data, "status")
-	return maskedFields(data, public), nil
+	return maskFields(data, public), nil
 }
 
-// masked returns data with [secret.String] in place of what may be secret: values
-// of environment variables, commands of containers that are not public, and text
-// that looks like a token. These are the rules of cmwa config. Numbers become int64,
-// or float64 if they are not whole.
-func masked(value any, public []string) any {
+// mask returns a value with each string that may be secret replaced by a [secret.String]:
+// values of environment variables, commands of containers that are not public, and strings
+// that look like tokens. These are the rules of cmwa config. Numbers become int64, or
+// float64 if they have a fraction.
+func mask(value any, public []string) any {
 	switch value := value.(type) {
 	case map[string]any:
-		return maskedFields(value, public)
+		return maskFields(value, public)
 	case []any:
 		for i := range value {
-			value[i] = masked(value[i], public)
+			value[i] = mask(value[i], public)
 		}
 		return value
 	case string:
@@ -55,15 +55,15 @@ func masked(value any, public []string) any {
 		if whole, err := value.Int64(); err == nil {
 			return whole
 		}
-		number, _ := value.Float64() // JSON was decoded, so it is one
+		number, _ := value.Float64() // never fails: the JSON was valid
 		return number
 	default:
 		return value
 	}
 }
 
-// maskedFields is masked for a mapping.
-func maskedFields(fields map[string]any, public []string) map[string]any {
+// maskFields does the same for a mapping.
+func maskFields(fields map[string]any, public []string) map[string]any {
 	name, named := fields["name"].(string)
 	own := slices.Contains(public, name)
 	for key, value := range fields {
@@ -78,7 +78,7 @@ func maskedFields(fields map[string]any, public []string) map[string]any {
 				list[i] = secret.New(text)
 			}
 		default:
-			fields[key] = masked(value, public)
+			fields[key] = mask(value, public)
 		}
 	}
 	return fields

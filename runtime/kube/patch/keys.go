@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// checkKeys returns an error for a list in a patch whose elements lack their merge
-// key, have one of a wrong type, or have the same one twice where a Pod has such a
-// list before. Fields that a Pod has not are left to the strict decoding.
+// checkKeys returns an error if elements of a list in a patch have no merge key or one of a
+// wrong type, or if two elements have the same key in a list that the Pod already has.
+// Unknown fields are detected later, when the result is decoded.
 func checkKeys(path string, fields map[string]any, schema strategicpatch.LookupPatchMeta) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if strings.HasPrefix(name, "$") {
@@ -30,7 +30,8 @@ func checkKeys(path string, fields map[string]any, schema strategicpatch.LookupP
 			if err != nil {
 				continue
 			}
-			if err := checkList(at, value, below, meta.GetPatchMergeKey(), slices.Contains(existing, name)); err != nil {
+			if err := checkList(at, value, below, meta.GetPatchMergeKey(),
+				slices.Contains(existing, name)); err != nil {
 				return err
 			}
 		}
@@ -38,16 +39,17 @@ func checkKeys(path string, fields map[string]any, schema strategicpatch.LookupP
 	return nil
 }
 
-// existing are the lists that a Pod without a template has. The merge takes two
-// elements with one key for one there. Elsewhere, two are two: ports for TCP and
-// UDP, or a variable that is set again.
+// existing are the lists that a Pod without a template has. In these lists, the merge
+// treats two elements with the same key as one. In other lists, duplicates are allowed:
+// ports for TCP and UDP, or a variable that is set again.
 var existing = []string{"containers", "initContainers", "volumes", "volumeMounts"}
 
-// checkList checks the elements of one list. Key is empty for a list that a patch
-// replaces. Unique refuses elements with the same key.
+// checkList checks the elements of one list. Key is its merge key; empty for a list that a
+// patch replaces. If unique is true, elements with the same key are an error.
 func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, key string, unique bool) error {
 	seen := map[any]int{}
 	for i, element := range list {
+		// Check the type of the element, and the keys below it.
 		at := fmt.Sprintf("%s[%d]", path, i)
 		fields, ok := element.(map[string]any)
 		switch {
@@ -59,9 +61,11 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 		if err := checkKeys(at, fields, schema); err != nil {
 			return err
 		}
-		value, there := fields[key]
+
+		// Check its merge key.
+		value, hasKey := fields[key]
 		_, directive := fields["$patch"]
-		if key == "" || directive && !there {
+		if key == "" || directive && !hasKey {
 			continue
 		}
 		switch value.(type) {
@@ -73,10 +77,10 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 			ok = false
 		}
 		switch {
-		case !there:
-			return fmt.Errorf("%s has no %s, by which elements of this list are merged", at, key)
+		case !hasKey:
+			return fmt.Errorf("%s has no %s, which is the merge key of this list", at, key)
 		case !ok:
-			return fmt.Errorf("%s.%s is of a wrong type", at, key)
+			return fmt.Errorf("%s.%s has a wrong type", at, key)
 		}
 		if before, twice := seen[value]; twice && unique && !directive {
 			return fmt.Errorf("%s has the same %s as element %d: %v", at, key, before, value)
@@ -86,35 +90,36 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 	return nil
 }
 
-// settle removes the directives of a patch where the Pod, whose data is base, has
-// nothing that they could direct, and applies them to what the patch itself has
-// there. What it leaves is merged as it is.
-func settle(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) {
+// applyDirectives applies the directives of a patch to the parts that the Pod does not have, and
+// removes them there. Base is the Pod as JSON. The remaining directives are applied by the
+// merge.
+func applyDirectives(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) {
 	for name, value := range fields {
-		// A directive for a list that the Pod does not have.
+		// Drop a directive for a list that the Pod does not have.
 		if list, isDirective := listOf(name); isDirective && base[list] == nil {
 			delete(fields, name)
 			continue
 		}
 
-		// What the Pod has, too, is merged: look inside.
+		// The Pod has the field, so the merge applies directives to it: check the fields
+		// below.
 		switch value := value.(type) {
 		case map[string]any:
-			there, exists := base[name].(map[string]any)
+			existing, exists := base[name].(map[string]any)
 			if below, _, err := schema.LookupPatchMetadataForStruct(name); exists && err == nil {
-				settle(value, there, below)
+				applyDirectives(value, existing, below)
 				continue
 			}
 		case []any:
-			there, exists := base[name].([]any)
+			existing, exists := base[name].([]any)
 			below, meta, err := schema.LookupPatchMetadataForSlice(name)
 			if exists && err == nil && meta.GetPatchMergeKey() != "" {
-				settleList(value, there, below, meta.GetPatchMergeKey())
+				applyListDirectives(value, existing, below, meta.GetPatchMergeKey())
 				continue
 			}
 		}
 
-		// The rest is new, and is copied.
+		// The field is new: apply its directives here.
 		if strings.HasPrefix(name, "$") {
 			continue
 		}
@@ -125,26 +130,26 @@ func settle(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) 
 	}
 }
 
-// settleList is settle for the elements of a list that the Pod has, too.
-func settleList(list, base []any, schema strategicpatch.LookupPatchMeta, key string) {
+// applyListDirectives does the same for the elements of a list that the Pod has.
+func applyListDirectives(list, base []any, schema strategicpatch.LookupPatchMeta, key string) {
 	for i, element := range list {
 		fields, _ := element.(map[string]any)
 		if fields["$patch"] != nil {
-			continue // it directs the list
+			continue // a directive for the list
 		}
 		same := slices.IndexFunc(base, func(one any) bool {
-			there, _ := one.(map[string]any)
-			return there[key] == fields[key]
+			existing, _ := one.(map[string]any)
+			return existing[key] == fields[key]
 		})
 		if same >= 0 {
-			settle(fields, base[same].(map[string]any), schema)
+			applyDirectives(fields, base[same].(map[string]any), schema)
 		} else {
 			list[i], _ = withoutDirectives(element)
 		}
 	}
 }
 
-// listOf returns the list that a key of a patch orders, or deletes from.
+// listOf returns the list to which a directive applies.
 func listOf(name string) (list string, isDirective bool) {
 	for _, directive := range []string{"$setElementOrder/", "$deleteFromPrimitiveList/"} {
 		if list, isDirective = strings.CutPrefix(name, directive); isDirective {
@@ -154,9 +159,8 @@ func listOf(name string) (list string, isDirective bool) {
 	return "", false
 }
 
-// withoutDirectives returns data of a patch as it is where nothing was before. Kept
-// is false for what a directive deletes, and for an element that is nothing but a
-// directive for its list.
+// withoutDirectives applies and removes the directives in a new value. It reports whether
+// the value remains: a directive may delete it, or it may be only a directive for its list.
 func withoutDirectives(value any) (result any, kept bool) {
 	switch value := value.(type) {
 	case map[string]any:

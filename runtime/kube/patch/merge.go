@@ -10,16 +10,15 @@ import (
 	sigsjson "sigs.k8s.io/json"
 )
 
-// Merge returns the Pod with the fields of a strategic merge patch merged. It does not
-// change the Pod, and may change the fields.
+// Merge returns the Pod with a strategic merge patch applied. It does not change the Pod,
+// but may change fields.
 //
-//  1. Merge keys are checked first: strategicpatch panics on a key that is a list,
-//     and takes two elements with one key for one.
-//  2. Directives are carried out where they meet nothing in the Pod: strategicpatch
-//     drops a new mapping with $patch: replace, and leaves $retainKeys in one.
-//  3. The merge is done under a recover, for what the check does not know.
-//  4. The result is decoded strictly: the merge accepts unknown fields and wrong
-//     types.
+//  1. Check the merge keys: strategicpatch panics on a key that is a list, and merges two
+//     elements with the same key.
+//  2. Apply directives to parts that the Pod does not have: strategicpatch drops a new
+//     mapping with $patch: replace, and leaves $retainKeys in one.
+//  3. Merge, and recover from panics that the check did not prevent.
+//  4. Decode the result strictly: the merge accepts unknown fields and wrong types.
 func Merge(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.Pod{})
 	if err != nil {
@@ -39,8 +38,8 @@ func Merge(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 		return nil, err
 	}
 
-	// 2. Carry out directives in what is new.
-	settle(fields, base, schema)
+	//  2. Apply directives to new parts.
+	applyDirectives(fields, base, schema)
 	change, err := json.Marshal(fields)
 	if err != nil {
 		return nil, err
@@ -54,8 +53,8 @@ func Merge(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 
 	// 4. Decode.
 	result := &corev1.Pod{}
-	wrong, err := sigsjson.UnmarshalStrict(text, result)
-	if err := errors.Join(append([]error{err}, wrong...)...); err != nil {
+	problems, err := sigsjson.UnmarshalStrict(text, result)
+	if err := errors.Join(append([]error{err}, problems...)...); err != nil {
 		return nil, fmt.Errorf("the merged Pod is not valid: %w", err)
 	}
 	return result, nil

@@ -12,23 +12,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// plainPod returns a Pod as an agent makes it: with an init container, a container, and
-// a volume that both mount.
+// plainPod returns a Pod like one of an agent: with an init container, a container, and a
+// volume that both mount.
 func plainPod() *corev1.Pod {
 	mounts := []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app": "a"}},
 		Spec: corev1.PodSpec{
-			RestartPolicy:  corev1.RestartPolicyNever,
-			InitContainers: []corev1.Container{{Name: "prepare", Image: "p", Command: []string{"p"}, VolumeMounts: mounts}},
-			Containers:     []corev1.Container{{Name: "main", Image: "m", Command: []string{"m"}, VolumeMounts: mounts}},
-			Volumes:        []corev1.Volume{{Name: "work"}},
+			RestartPolicy: corev1.RestartPolicyNever,
+			InitContainers: []corev1.Container{
+				{Name: "prepare", Image: "p", Command: []string{"p"}, VolumeMounts: mounts},
+			},
+			Containers: []corev1.Container{{Name: "main", Image: "m", Command: []string{"m"}, VolumeMounts: mounts}},
+			Volumes:    []corev1.Volume{{Name: "work"}},
 		},
 	}
 }
 
-// documentOf returns the plain Pod with a patch merged, as data.
+// documentOf returns the plain Pod with a patch applied.
 func documentOf(text string) (Document, error) {
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
@@ -44,7 +46,12 @@ func documentOf(text string) (Document, error) {
 func TestMerge(t *testing.T) {
 	t.Run("a Pod is not changed", func(t *testing.T) {
 		pod := plainPod()
-		if _, err := Merge(pod, map[string]any{"spec": map[string]any{"hostname": "h", "containers": []any{map[string]any{"name": "main", "image": "other"}}}}); err != nil {
+		if _, err := Merge(pod,
+			map[string]any{
+				"spec": map[string]any{
+					"hostname": "h", "containers": []any{map[string]any{"name": "main", "image": "other"}},
+				},
+			}); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(pod, plainPod()) {
@@ -52,8 +59,9 @@ func TestMerge(t *testing.T) {
 		}
 	})
 	t.Run("a panic is an error", func(t *testing.T) {
-		// The check of the keys would find this one before the merge.
-		if _, err := merge([]byte(`{"spec": {"containers": [{"name": "a"}]}}`), []byte(`{"spec": {"containers": [{"name": ["a"]}]}}`)); err == nil {
+		// checkKeys would find this error before the merge.
+		if _, err := merge([]byte(`{"spec": {"containers": [{"name": "a"}]}}`),
+			[]byte(`{"spec": {"containers": [{"name": ["a"]}]}}`)); err == nil {
 			t.Error("no error")
 		}
 	})
@@ -65,13 +73,13 @@ type leaf struct {
 	set  func(any)
 }
 
-// leaves returns the leaves below a value. The path of an element of a list is that
-// of the list.
+// leaves returns the leaves below a value. The path of an element of a list is the path of
+// the list.
 func leaves(path string, value any, set func(any)) (all []leaf) {
 	switch value := value.(type) {
 	case map[string]any:
 		for key, inner := range value {
-			all = append(all, leaves(at(path, key), inner, func(v any) { value[key] = v })...)
+			all = append(all, leaves(joinPath(path, key), inner, func(v any) { value[key] = v })...)
 		}
 	case []any:
 		for i, inner := range value {
@@ -83,10 +91,11 @@ func leaves(path string, value any, set func(any)) (all []leaf) {
 	return all
 }
 
-// TestDocumentChanges changes one value after another of a Pod and expects that
-// each change is named, by a path that begins as that of the value does.
+// TestDocumentChanges changes each value of a Pod, and expects a change whose path is a
+// prefix of the value's path.
 func TestDocumentChanges(t *testing.T) {
-	whole := `{"metadata": {"labels": {"a/b": "c"}}, "spec": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a", "b"]}],
+	whole := `{"metadata": {"labels": {"a/b": "c"}}, "spec": {
+		"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a", "b"]}],
 		"tolerations": [{"key": "a"}, {"key": "b"}], "containers": [{"name": "proxy", "image": "p", "args": ["x"],
 			"env": [{"name": "A", "value": "b"}], "ports": [{"containerPort": 53, "protocol": "UDP"}],
 			"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}],
@@ -103,10 +112,10 @@ func TestDocumentChanges(t *testing.T) {
 		t.Fatalf("a Pod has %d values", len(paths))
 	}
 	slices.SortFunc(paths, func(a, b leaf) int { return strings.Compare(a.path, b.path) })
-	unnamed := func(path string) string { // without the names of elements
+	unnamed := func(path string) string { // removes the keys of elements
 		for {
-			before, rest, found := strings.Cut(path, "[")
-			_, after, closed := strings.Cut(rest, "]")
+			before, suffix, found := strings.Cut(path, "[")
+			_, after, closed := strings.Cut(suffix, "]")
 			if !found || !closed {
 				return path
 			}
@@ -129,12 +138,14 @@ func TestDocumentChanges(t *testing.T) {
 	}
 }
 
-// FuzzChanges compares the Pods of two templates: a Pod does not differ from
-// itself, differing Pods have a change, and the way back names the same paths.
+// FuzzChanges compares the Pods of two templates. A Pod equals itself, different Pods have
+// a change, and both directions have the same paths.
 func FuzzChanges(f *testing.F) {
 	f.Add(`{}`, `{"spec": {"containers": [{"name": "a", "command": ["x"], "env": [{"name": "A", "value": "b"}]}]}}`)
-	f.Add(`{"spec": {"volumes": [{"name": "a", "emptyDir": {}}]}}`, `{"spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}`)
-	f.Add(`{"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}`, `{"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}`)
+	f.Add(`{"spec": {"volumes": [{"name": "a", "emptyDir": {}}]}}`,
+		`{"spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}`)
+	f.Add(`{"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}`,
+		`{"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}`)
 	f.Add(`{"metadata": {"labels": {"": "a", "a.b": "c"}}}`, `{"metadata": {"finalizers": ["a/b"]}}`)
 	f.Fuzz(func(t *testing.T, a, b string) {
 		from, err := documentOf(a)
@@ -167,7 +178,7 @@ func FuzzChanges(f *testing.F) {
 	})
 }
 
-// TestChangeString draws values at random and expects one line for each change.
+// TestChangeString expects one line for each of 1,000 random values.
 func TestChangeString(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1_000 {
@@ -176,7 +187,7 @@ func TestChangeString(t *testing.T) {
 			text[i] = rune(random.IntN(0x2fff))
 		}
 		line := Change{Path: "spec.hostname", From: nil, To: string(text)}.String()
-		if strings.ContainsAny(line, "\n\r\x00") || len(line) > len("spec.hostname: added ")+longestValue {
+		if strings.ContainsAny(line, "\n\r\x00") || len(line) > len("spec.hostname: added ")+maxValue {
 			t.Fatalf("%q", line)
 		}
 	}

@@ -1,5 +1,5 @@
-// Command standin stands in for the runner where a test is about the engine: it
-// reads a handover, says progress, and does what the definition asks for.
+// Command standin replaces the runner in tests of the executor: it reads a handoff,
+// reports progress, and acts as the definition requests.
 package main
 
 import (
@@ -13,35 +13,35 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// wish is what a test's definition asks for.
-type wish struct {
+// request is the content of the definition.
+type request struct {
 	Code  int    `json:"code"`
-	Until string `json:"until"` // "", "term", "kill" or "memory", which takes all there is
+	Until string `json:"until"` // "", "term", "kill" or "memory", which allocates memory without end
 	Note  string `json:"note"`  // written to standard error
 }
 
 func main() {
-	handover, err := runtime.ReadHandover(os.Stdin)
+	handoff, err := runtime.ReadHandoff(os.Stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(runtime.CodeUsage)
 	}
-	var w wish
-	if err := json.Unmarshal(handover.Definition, &w); err != nil {
+	var w request
+	if err := json.Unmarshal(handoff.Definition, &w); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(runtime.CodeUsage)
 	}
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
-	say(runtime.Progress{Step: 0, Lines: handover.SetupLines, Status: runtime.Succeeded})
-	say(runtime.Progress{Step: 1, Lines: len(handover.Definition), Status: runtime.Running})
+	report(runtime.Progress{Step: 0, Lines: handoff.SetupLines, Status: runtime.Succeeded})
+	report(runtime.Progress{Step: 1, Lines: len(handoff.Definition), Status: runtime.Running})
 	if w.Note != "" {
 		fmt.Fprintln(os.Stderr, w.Note)
 	}
 	switch w.Until {
 	case "term":
 		<-terms
-		say(runtime.Progress{Step: 1, Lines: 1, Status: runtime.Failed})
+		report(runtime.Progress{Step: 1, Lines: 1, Status: runtime.Failed})
 	case "memory":
 		var all [][]byte
 		for {
@@ -59,7 +59,7 @@ func main() {
 	os.Exit(w.Code)
 }
 
-func say(p runtime.Progress) {
+func report(p runtime.Progress) {
 	text, err := json.Marshal(p)
 	if err != nil {
 		panic(err)

@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAPullIsToldInAFewLines(t *testing.T) {
+func TestPullProgress(t *testing.T) {
 	begin := time.Now()
-	n := newNews(begin)
+	n := newPullProgress(begin)
 	part := func(current int64) *jsonstream.Progress {
 		return &jsonstream.Progress{Current: current << 20, Total: 100 << 20}
 	}
@@ -41,11 +41,11 @@ func TestAPullIsToldInAFewLines(t *testing.T) {
 		"a: Retrying in 5 seconds", "a: Pull complete", "Digest: sha256:abc",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("the log says %q, want %q", got, want)
+		t.Errorf("the log is %q, want %q", got, want)
 	}
 }
 
-func TestEndsAreToldInWords(t *testing.T) {
+func TestExitReason(t *testing.T) {
 	for _, c := range []struct {
 		state container.State
 		want  string
@@ -60,31 +60,32 @@ func TestEndsAreToldInWords(t *testing.T) {
 		{container.State{ExitCode: 3}, ""},
 		{container.State{ExitCode: -1}, ""},
 	} {
-		if got := reason(c.state); got != c.want {
-			t.Errorf("%+v is told as %q, want %q", c.state, got, c.want)
+		if got := exitReason(c.state); got != c.want {
+			t.Errorf("%+v: got %q, want %q", c.state, got, c.want)
 		}
 	}
 }
 
-func TestNamesAreUniqueAndWhatEnginesTake(t *testing.T) {
-	taken := regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]+$`)
+func TestNewName(t *testing.T) {
+	valid := regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]+$`)
 	seen := map[string]bool{}
 	rapid.Check(t, func(t *rapid.T) {
 		name := newName(rapid.String().Draw(t, "job"))
-		if !taken.MatchString(name) || len(name) > 63 || !strings.HasPrefix(name, namePrefix) || seen[name] {
+		if !valid.MatchString(name) || len(name) > 63 || !strings.HasPrefix(name, namePrefix) || seen[name] {
 			t.Errorf("the name is %q", name)
 		}
 		seen[name] = true
 	})
 }
 
-func TestOnlyWholeIDsReachTheEngine(t *testing.T) {
+func TestIsID(t *testing.T) {
 	if !isID(containerID) {
-		t.Error("a container's id is none")
+		t.Error("the id of a container is not accepted")
 	}
-	for _, id := range []string{"", "..", strings.Repeat("/", 64), strings.Repeat("A", 64), containerID + "0", containerID[1:]} {
+	for _, id := range []string{"", "..", strings.Repeat("/", 64), strings.Repeat("A", 64), containerID + "0",
+		containerID[1:]} {
 		if isID(id) {
-			t.Errorf("%q is an id", id)
+			t.Errorf("%q is accepted as id", id)
 		}
 	}
 }

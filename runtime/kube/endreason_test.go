@@ -16,13 +16,18 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-func TestEnding(t *testing.T) {
+func TestEndReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Pod)
 		want   string
 	}{
-		"evicted":   {phase(corev1.PodRunning, "Evicted", "the node was low on memory"), "Evicted: the node was low on memory"},
-		"preempted": {condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"), "PreemptionByScheduler: a higher priority"},
+		"evicted": {
+			phase(corev1.PodRunning, "Evicted", "the node was low on memory"), "Evicted: the node was low on memory",
+		},
+		"preempted": {
+			condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"),
+			"PreemptionByScheduler: a higher priority",
+		},
 		"deleted": {func(p *corev1.Pod) {
 			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 			p.DeletionGracePeriodSeconds = new(int64(30))
@@ -31,7 +36,7 @@ func TestEnding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScripted(t, last)
+			s := newFakeCluster(t, runUntilTerm)
 			e := s.executor(t)
 			id, _, err := s.start(t, e, s.job("job-1"))
 			if err != nil {
@@ -45,28 +50,30 @@ func TestEnding(t *testing.T) {
 			defer cancel()
 			pod, _, _ := parseID(id)
 			s.Change(testNamespace, pod, c.change)
-			if got := e.Ending(ctx, id); got != c.want {
+			if got := e.EndReason(ctx, id); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-func TestStartOfAPodThatEndsWhenItHasItsHandoff(t *testing.T) {
-	s := newScripted(t, succeed)
+func TestStartEndingPod(t *testing.T) {
+	s := newFakeCluster(t, succeed)
 	_, public, err := handoff.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ready := initIs(ends(prepareContainer, 0, "Completed", public))
-	s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &seenPod(ready).Status }
+	s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith(ready).Status }
 	s.Inject(func(r kubetest.Request) *kubetest.Fault {
 		if r.Verb == "update" && r.Resource == "pods" { // the handoff
 			go func() {
 				for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" {
 					time.Sleep(time.Millisecond)
 				}
-				s.Change(testNamespace, r.Name, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"))
+				s.Change(testNamespace, r.Name,
+					condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler",
+						"a higher priority"))
 			}()
 		}
 		return nil
@@ -83,7 +90,7 @@ func TestStartOfAPodThatEndsWhenItHasItsHandoff(t *testing.T) {
 	}
 }
 
-// oneJob is a service with one job to claim.
+// oneJob is a service with one job.
 type oneJob struct {
 	*runtimetest.Service
 	job chan *runtime.Job
@@ -99,29 +106,32 @@ func (o *oneJob) Claim(context.Context) (runtime.Claim, error) {
 	}
 }
 
-// A runner that is asked to end by others reports that in time, and cannot know why. The
-// job's own log names the reason all the same, and the job is reported once.
-func TestReasonOfAnEndOnACluster(t *testing.T) {
+// TestEndReasonOnCluster ends Pods from outside. The runner reports the failure without
+// knowing the reason. The log of the job contains the reason, and the job is reported once.
+func TestEndReasonOnCluster(t *testing.T) {
+	t.Parallel()
 	n := onCluster(t)
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	for name, c := range map[string]struct {
 		end  func(pod string) error
 		want string
 	}{
-		"deleted by somebody": {func(pod string) error {
+		"deleted by another client": {func(pod string) error {
 			return core.Delete().Namespace(n.Name).Resource("pods").Name(pod).Do(t.Context()).Error()
 		}, deletedText},
 		"evicted": {func(pod string) error {
-			eviction := `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "` + pod + `", "namespace": "` + n.Name + `"}}`
+			eviction := `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "` + pod +
+				`", "namespace": "` + n.Name + `"}}`
 			return core.Post().Namespace(n.Name).Resource("pods").Name(pod).SubResource("eviction").
 				SetHeader("Content-Type", "application/json").Body([]byte(eviction)).Do(t.Context()).Error()
 		}, "EvictionByEvictionAPI"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			service, job := jobOf(t, n.HostAddress(t), `trap 'echo unlocked; exit 1' TERM; echo begun; while :; do sleep 0.1; done`)
+			service, job := newScriptJob(t, n.HostAddress(t),
+				`trap 'echo unlocked; exit 1' TERM; echo begun; while :; do sleep 0.1; done`)
 			service.Add(job)
-			e := open(t, n.Agent, n.Name)
+			e := openExecutor(t, n.Agent, n.Name)
 			cloud := &oneJob{service, make(chan *runtime.Job, 1)}
 			cloud.job <- job
 			tuning := job.Tuning
@@ -138,16 +148,19 @@ func TestReasonOfAnEndOnACluster(t *testing.T) {
 			go func() { ended <- pool.Run(ctx) }()
 			defer func() { cancel(); <-ended }()
 
-			service.Await(t, job.ID, "the step to begin", func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "begun") })
+			service.Await(t, job.ID, "the step to begin",
+				func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "begun") })
 			list := &corev1.PodList{}
-			if err := core.Get().Namespace(n.Name).Resource("pods").Param("labelSelector", labelJob+"="+labelValue(job.ID)).
+			if err := core.Get().Namespace(n.Name).Resource("pods").Param("labelSelector", labelJob+"="+
+				labelValue(job.ID)).
 				Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 {
 				t.Fatalf("%d Pods, %v", len(list.Items), err)
 			}
 			if err := c.end(list.Items[0].Name); err != nil {
 				t.Fatal(err)
 			}
-			service.Await(t, job.ID, "the step to fail", func(r runtimetest.Record) bool { return r.Statuses()[1] == runtime.Failed })
+			service.Await(t, job.ID, "the step to fail",
+				func(r runtimetest.Record) bool { return r.Statuses()[1] == runtime.Failed })
 			select {
 			case err := <-ended:
 				ended <- err
@@ -155,7 +168,7 @@ func TestReasonOfAnEndOnACluster(t *testing.T) {
 				t.Fatal("the pool does not end after its job")
 			}
 			text := service.Record(job.ID).Text(1)
-			if !strings.Contains(text, "unlocked\nError: the job was stopped by the agent") ||
+			if !strings.Contains(text, "unlocked\nError: the job was stopped by a signal to its runner") ||
 				!strings.HasPrefix(text[strings.LastIndex(text[:len(text)-1], "\n")+1:], "Reason: "+c.want) {
 				t.Errorf("step 1 printed\n%s", text)
 			}

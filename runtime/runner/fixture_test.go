@@ -23,19 +23,19 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// world is one job, a strict service that knows it, and a runner for it.
-type world struct {
+// fixture has one job, a strict service that has the job, and the options of a runner.
+type fixture struct {
 	t        testing.TB
 	service  *runtimetest.Service
 	job      *runtime.Job
-	handover runtime.Handover
+	handoff  runtime.Handoff
 	options  runner.Options
 	progress lockedBuffer
 	log      lockedBuffer
-	strict   bool // the service must have refused nothing
+	strict   bool // whether the service must not reject any call
 }
 
-// lockedBuffer is a buffer that may be read while it is written.
+// lockedBuffer is a buffer that is safe for concurrent use.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -53,7 +53,7 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// steps makes a definition whose steps run the scripts, behind a step 0.
+// steps returns a definition with a step 0 and one step for each script.
 func steps(scripts ...string) cloud.Definition {
 	definition := cloud.Definition{Steps: []cloud.Step{{Name: "Setup"}}}
 	for _, script := range scripts {
@@ -62,9 +62,9 @@ func steps(scripts ...string) cloud.Definition {
 	return definition
 }
 
-// newWorld makes a job and a service whose answers pass through the filters, the
-// last of which meets a request first.
-func newWorld(t testing.TB, definition cloud.Definition, filters ...func(http.Handler) http.Handler) *world {
+// newFixture creates a job and a service behind filters. The last filter gets a request
+// first.
+func newFixture(t testing.TB, definition cloud.Definition, filters ...func(http.Handler) http.Handler) *fixture {
 	t.Helper()
 	service := runtimetest.NewService()
 	handler := http.Handler(service)
@@ -74,19 +74,23 @@ func newWorld(t testing.TB, definition cloud.Definition, filters ...func(http.Ha
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	id := rand.Text()[:12]
-	w := &world{t: t, service: service, strict: len(filters) == 0}
-	w.job = &runtime.Job{ID: "job-" + id, Service: server.URL, Token: secret.New("job-token-" + id), Definition: runtimetest.DefinitionOf(definition)}
+	w := &fixture{t: t, service: service, strict: len(filters) == 0}
+	w.job = &runtime.Job{
+		ID: "job-" + id, Service: server.URL, Token: secret.New("job-token-" + id),
+		Definition: runtimetest.DefinitionOf(definition),
+	}
 	service.Add(w.job)
-	said := runtime.Line{Time: time.Now(), Text: "the agent was here\n"}
-	if err := service.Report(t.Context(), w.job, runtime.Report{Step: 0, Lines: []runtime.Line{said}, Status: runtime.Running}); err != nil {
+	line := runtime.Line{Time: time.Now(), Text: "the agent was here\n"}
+	begun := runtime.Report{Step: 0, Lines: []runtime.Line{line}, Status: runtime.Running}
+	if err := service.Report(t.Context(), w.job, begun); err != nil {
 		t.Fatal(err)
 	}
-	w.handover = runtimetest.Offer(w.job)
-	w.handover.Root = t.TempDir()
-	w.handover.SetupLines = 1
+	w.handoff = runtimetest.BaseHandoff(w.job)
+	w.handoff.Root = t.TempDir()
+	w.handoff.SetupLines = 1
 	w.options = runner.Options{
 		Version:  "test",
-		Environ:  []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.handover.Root, "TMPDIR=" + t.TempDir()},
+		Environ:  []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.handoff.Root, "TMPDIR=" + t.TempDir()},
 		Progress: &w.progress,
 		Log:      slog.New(slog.NewTextHandler(&w.log, nil)),
 	}
@@ -97,30 +101,30 @@ func newWorld(t testing.TB, definition cloud.Definition, filters ...func(http.Ha
 			}
 		}
 		if t.Failed() {
-			t.Logf("the runner's own log:\n%s", w.log.String())
-			t.Logf("what the service has: %+v", w.record())
+			t.Logf("log of the runner:\n%s", w.log.String())
+			t.Logf("record of the service: %+v", w.record())
 		}
 	})
 	return w
 }
 
 // run runs the job and checks the exit code.
-func (w *world) run(want int) {
+func (w *fixture) run(want int) {
 	w.t.Helper()
 	w.runIn(w.t.Context(), want)
 }
 
-func (w *world) runIn(ctx context.Context, want int) {
+func (w *fixture) runIn(ctx context.Context, want int) {
 	w.t.Helper()
-	if code := runner.Run(ctx, &w.handover, w.options); code != want {
+	if code := runner.Run(ctx, &w.handoff, w.options); code != want {
 		w.t.Errorf("the runner ends with code %d, want %d", code, want)
 	}
 }
 
-func (w *world) record() runtimetest.Record { return w.service.Record(w.job.ID) }
+func (w *fixture) record() runtimetest.Record { return w.service.Record(w.job.ID) }
 
 // wantSteps checks the states of all steps.
-func (w *world) wantSteps(want ...runtime.Status) {
+func (w *fixture) wantSteps(want ...runtime.Status) {
 	w.t.Helper()
 	if got := w.record().Statuses(); !slices.Equal(got, want) {
 		w.t.Errorf("the steps are %v, want %v", got, want)
@@ -128,21 +132,21 @@ func (w *world) wantSteps(want ...runtime.Status) {
 }
 
 // wantLog checks that a step's log has all the texts, in this order.
-func (w *world) wantLog(step int, texts ...string) {
+func (w *fixture) wantLog(step int, texts ...string) {
 	w.t.Helper()
-	rest := w.record().Text(step)
+	remaining := w.record().Text(step)
 	for _, text := range texts {
-		_, after, found := strings.Cut(rest, text)
+		_, after, found := strings.Cut(remaining, text)
 		if !found {
-			w.t.Errorf("the log of step %d lacks %q behind what came before:\n%s", step, text, w.record().Text(step))
+			w.t.Errorf("the log of step %d lacks %q after the texts before it:\n%s", step, text, w.record().Text(step))
 			return
 		}
-		rest = after
+		remaining = after
 	}
 }
 
-// last is what the agent knows in the end.
-func (w *world) last() runtime.Progress {
+// lastProgress returns the last progress that the agent has got.
+func (w *fixture) lastProgress() runtime.Progress {
 	w.t.Helper()
 	var last runtime.Progress
 	for line := range strings.Lines(w.progress.String()) {
@@ -153,14 +157,16 @@ func (w *world) last() runtime.Progress {
 	return last
 }
 
-// begun waits until a step's log has the text.
-func (w *world) begun(step int, text string) {
+// awaitLog blocks until a step's log has the text.
+func (w *fixture) awaitLog(step int, text string) {
 	w.t.Helper()
-	w.service.Await(w.t, w.job.ID, text, func(r runtimetest.Record) bool { return strings.Contains(r.Text(step), text) })
+	w.service.Await(w.t, w.job.ID, text, func(r runtimetest.Record) bool {
+		return strings.Contains(r.Text(step), text)
+	})
 }
 
-// leftovers are the files that a runner has left in its temporary folder.
-func (w *world) leftovers() []string {
+// leftovers returns the files that the runner has left in its temporary folder.
+func (w *fixture) leftovers() []string {
 	w.t.Helper()
 	for _, entry := range w.options.Environ {
 		if folder, ok := strings.CutPrefix(entry, "TMPDIR="); ok {

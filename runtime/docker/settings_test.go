@@ -1,0 +1,188 @@
+package docker
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+func TestContainerOptions(t *testing.T) {
+	t.Run("limits, user and labels", func(t *testing.T) {
+		e := newExecutor(t)
+		job := newJob(t, e, `{"until": "term"}`)
+		job.Tuning.Instance.Docker = runtime.Docker{
+			Memory: 64 << 20, CPUs: 0.3, User: "1000:1000",
+			Labels: []string{"team=infra", "empty=", "bare", "a=b=c", "=nameless", "cmwa.agent=another",
+				"cmwa.folder=/etc", "cmwa.new=x"},
+		}
+		id, _ := start(t, e, job)
+		got, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := got.Container
+		if c.HostConfig.Memory != 64<<20 || c.HostConfig.NanoCPUs != 300_000_000 || c.Config.User != "1000:1000" {
+			t.Errorf("the container has %d bytes, %d billionths of a CPU, user %q", c.HostConfig.Memory,
+				c.HostConfig.NanoCPUs, c.Config.User)
+		}
+		for name, want := range map[string]string{"team": "infra", "empty": "", "bare": "", "a": "b=c",
+			labelAgent: job.Agent, labelJob: job.ID} {
+			if value, ok := c.Config.Labels[name]; !ok || value != want {
+				t.Errorf("the label %s is %q (there: %v), want %q", name, value, ok, want)
+			}
+		}
+		for _, name := range []string{"", labelFolder, "cmwa.new"} {
+			if value, ok := c.Config.Labels[name]; ok {
+				t.Errorf("there is a label %q: %q", name, value)
+			}
+		}
+	})
+
+	t.Run("error names the setting that an engine rejects", func(t *testing.T) {
+		e := newExecutor(t)
+		for _, c := range []struct {
+			settings runtime.Docker
+			want     string
+		}{
+			{runtime.Docker{Memory: 1 << 20}, "docker.memory"},
+			{runtime.Docker{CPUs: 100_000}, "docker.cpus"},
+			{runtime.Docker{User: "nosuchuser"}, "docker.user"},
+			{runtime.Docker{User: "0:nosuchgroup"}, "docker.user"},
+			{runtime.Docker{User: "99999999999"}, "docker.user"},
+		} {
+			job := newJob(t, e, `{}`)
+			job.Tuning.Instance.Docker = c.settings
+			if _, _, err := tryStart(t, e, job); err == nil || errors.Is(err, runtime.ErrJobFault) ||
+				!strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v gives %v, want %s named, and no job fault", c.settings, err, c.want)
+			}
+			if names := leftovers(t, job); len(names) > 0 {
+				t.Errorf("%q is left", names)
+			}
+		}
+	})
+}
+
+func TestExitMemory(t *testing.T) {
+	t.Run("runner that is killed for lack of memory", func(t *testing.T) {
+		e := newExecutor(t)
+		job := newJob(t, e, `{"until": "memory"}`)
+		job.Tuning.Instance.Docker.Memory = 32 << 20
+		id, _ := start(t, e, job)
+		if exit := wait(t, e, id); exit != (runtime.Exit{Code: 137, Reason: "out of memory"}) {
+			t.Errorf("the runner ended with %+v", exit)
+		}
+	})
+
+	t.Run("step that is killed for lack of memory", func(t *testing.T) {
+		e := newExecutor(t)
+		service, job := realJob(t, e, `echo begun; (tail /dev/zero; exit 0); echo going on; exit 3`)
+		job.Tuning.Instance.Docker.Memory = 64 << 20
+		id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit := wait(t, e, id); exit != (runtime.Exit{Code: runtime.CodeFailed}) {
+			t.Errorf("the runner ended with %+v", exit)
+		}
+		if log := service.Record(job.ID).Text(1); !strings.Contains(log, "going on") ||
+			!strings.Contains(log, "killed a process of this step because memory ran out") {
+			t.Errorf("the log of the step does not have the reason:\n%s", log)
+		}
+	})
+}
+
+func TestRunsAsRoot(t *testing.T) {
+	for _, c := range []struct {
+		configured, image string
+		want              bool
+	}{
+		{"", "", true}, {"root", "1000", true}, {"0:5", "1000", true}, {"", "0", true},
+		{"", "1000", false}, {"pulumi", "", false}, {"1000:0", "root", false},
+	} {
+		if got := runsAsRoot(c.configured, c.image); got != c.want {
+			t.Errorf("%+v: root is %v", c, got)
+		}
+	}
+}
+
+// realJob returns a job for the real runner, and its strict service that containers can
+// reach.
+func realJob(t *testing.T, e *Executor, script string) (*runtimetest.Service, *runtime.Job) {
+	t.Helper()
+	service := runtimetest.NewService()
+	listener, err := net.Listen("tcp", net.JoinHostPort(hostAddress(t), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: service}}
+	server.Start()
+	t.Cleanup(server.Close)
+	job := newJob(t, e, `{}`)
+	job.Service = server.URL
+	job.Tuning.Instance.WorkingDirectory = runtimetest.Runner(t)
+	job.Definition = runtimetest.Definition(script)
+	job.Definition.Image.Reference = testImage
+	service.Add(job)
+	return service, job
+}
+
+func TestOpenParent(t *testing.T) {
+	e := newExecutor(t)
+	for _, c := range []struct{ user, shared string }{{"", ""}, {"nobody", ""}, {"1234:4321", ""},
+		{"1234", t.TempDir()}} {
+		t.Run("user "+c.user+c.shared, func(t *testing.T) {
+			script := `echo "I am $(id -u):$(id -g) at home in $HOME, works in $(pwd), env file $PULUMI_ENV_FILE"
+echo "user $USER, pulumi $PULUMI_HOME"
+touch "$HOME/a" b && mkdir -p "$HOME/.pulumi" && echo "can write"
+echo "token $(cat /mnt/pulumi/pulumi.oidc)" | tr a-z A-Z
+echo X=1 >> "$PULUMI_ENV_FILE" && echo "env file taken"`
+			service, job := realJob(t, e, script)
+			job.Tuning.Instance.Docker.User = c.user
+			job.Tuning.Instance.SharedVolumeDirectory = c.shared
+			setup := runtime.NewSetup(job, service, runtimetest.BaseHandoff(job))
+			id, err := e.Start(t.Context(), job, setup)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if exit := wait(t, e, id); exit.Code != runtime.CodeSucceeded {
+				t.Errorf("the runner ended with %+v", exit)
+			}
+			record := service.Record(job.ID)
+			log := record.Text(0) + record.Text(1)
+			for _, want := range []string{"can write", "TOKEN " + strings.ToUpper(job.OIDC.Reveal()),
+				"env file taken"} {
+				if !strings.Contains(log, want) {
+					t.Errorf("the log does not have %q:\n%s", want, log)
+				}
+			}
+		})
+	}
+}
+
+func TestStartCertificates(t *testing.T) {
+	e := newExecutor(t)
+	service, job := realJob(t, e, `grep -c BEGIN "$NODE_EXTRA_CA_CERTS"; grep -c BEGIN "$SSL_CERT_FILE"`)
+	job.Service, job.Tuning.CA = runtimetest.ServeTLS(t, hostAddress(t), service)
+	id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, e, id); exit.Code != runtime.CodeSucceeded {
+		t.Errorf("the runner ended with %+v", exit)
+	}
+	record := service.Record(job.ID)
+	// The image has no certificates.
+	if !strings.Contains(record.Text(0), "no certificates of its own") ||
+		!strings.Contains(record.Text(1), "\n1\n1\n") {
+		t.Errorf("the log of the job is\n%s%s", record.Text(0), record.Text(1))
+	}
+}

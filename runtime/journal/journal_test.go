@@ -1,0 +1,428 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/journal"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// newRecord returns the record of a job that was claimed just now.
+func newRecord(job string) runtime.Record {
+	return runtime.Record{
+		Job: job, WorkflowID: "deployment-of-" + job, Kind: runtime.Deployment,
+		Token: secret.New("token-of-" + job), OIDC: secret.New("oidc-of-" + job),
+		Pool: "default-1f0c", PoolName: "default",
+		Identity: runtime.Identity{
+			Service: "https://service", Organization: "acme", PoolID: "p", Credentials: "token", Target: "docker",
+		},
+		Generation: 3, CA: "-----BEGIN CERTIFICATE-----\n", Claimed: time.Now().UTC().Round(0),
+		Stage: runtime.RecordClaimed,
+	}
+}
+
+// agent is the folder of an agent, with the log of its journals.
+type agent struct {
+	t      *testing.T
+	folder string
+	log    bytes.Buffer
+}
+
+func newAgent(t *testing.T) *agent { return &agent{t: t, folder: t.TempDir()} }
+
+// open opens the journal, as an agent that starts does.
+func (a *agent) open() *journal.Journal {
+	a.t.Helper()
+	j, err := journal.Open(a.folder, slog.New(slog.NewTextHandler(&a.log, nil)))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(j.Close)
+	return j
+}
+
+// path returns the path of a file of the journal.
+func (a *agent) path(name string) string { return filepath.Join(a.folder, journal.Folder, name) }
+
+// contents returns the contents of all files below the folder.
+func (a *agent) contents() (all []byte) {
+	a.t.Helper()
+	err := filepath.WalkDir(a.folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all = append(all, text...)
+		return err
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return all
+}
+
+// damagedFiles returns the number of files that are kept aside.
+func (a *agent) damagedFiles() int {
+	found, err := filepath.Glob(a.path("*.damaged"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return len(found)
+}
+
+// add adds records, and fails the test if that fails.
+func (a *agent) add(j *journal.Journal, records ...runtime.Record) {
+	a.t.Helper()
+	for _, record := range records {
+		if err := j.Add(a.t.Context(), record); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// want checks the jobs of all records.
+func (a *agent) want(j *journal.Journal, jobs ...string) []runtime.Record {
+	a.t.Helper()
+	records, err := j.List(a.t.Context())
+	var got []string
+	for _, record := range records {
+		got = append(got, record.Job)
+	}
+	if err != nil || !slices.Equal(got, jobs) {
+		a.t.Fatalf("the records are %q (%v), want %q; log:\n%s", got, err, jobs, &a.log)
+	}
+	return records
+}
+
+func TestJournal(t *testing.T) {
+	ctx := context.Background()
+
+	t.Run("records are there after a restart, the oldest first", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		first, second, third := newRecord("z"), newRecord("../../etc/a b\n%"), newRecord(strings.Repeat("long", 200))
+		second.Claimed = first.Claimed.Add(time.Second)
+		third.Claimed = first.Claimed.Add(time.Minute)
+		a.add(j, third, second, first)
+		if err := j.SetStage(ctx, second.Job, runtime.RecordHandedOff); err != nil {
+			t.Fatal(err)
+		}
+		second.Stage, second.Progress = runtime.RecordHandedOff, runtime.Progress{
+			Step: 2, Lines: 1000, Status: runtime.Running,
+		}
+		j.SetProgress(second.Job, second.Progress)
+		if err := j.SetStage(ctx, third.Job, runtime.RecordReported); err != nil {
+			t.Fatal(err)
+		}
+		third.Stage = runtime.RecordReported
+		j.Close()
+
+		got := a.want(a.open(), first.Job, second.Job, third.Job)
+		for i, want := range []runtime.Record{first, second, third} {
+			if got[i] != want {
+				t.Errorf("got %#v, %+v, want %+v", got[i], got[i].Progress, want.Progress)
+			}
+		}
+		if got := got[1].Token.Reveal() + got[1].OIDC.Reveal(); got != "token-of-"+second.Job+"oidc-of-"+second.Job {
+			t.Errorf("the record has the tokens %q", got)
+		}
+	})
+
+	t.Run("removed record leaves no token, and its file is reused", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		for i := range 20 {
+			record := newRecord(fmt.Sprint("job-", i))
+			record.CA = strings.Repeat("certificate ", 100*i)
+			a.add(j, record)
+			if text := a.contents(); !bytes.Contains(text, []byte("token-of-job-")) {
+				t.Fatal("the record is not in a file")
+			}
+			for range 2 {
+				if err := j.Remove(ctx, record.Job); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if text := a.contents(); len(bytes.TrimRight(text, "\x00")) > 0 {
+			t.Errorf("the files have %q", text)
+		}
+		if files, err := os.ReadDir(a.path("")); err != nil || len(files) != 1 {
+			t.Errorf("the files are %v (%v), want one", files, err)
+		}
+		a.want(j)
+	})
+
+	t.Run("many jobs at a time leave a few free files", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		for i := range 100 {
+			a.add(j, newRecord(fmt.Sprint("job-", i)))
+		}
+		for i := range 100 {
+			if err := j.Remove(ctx, fmt.Sprint("job-", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if files, err := os.ReadDir(a.path("")); err != nil || len(files) > 20 {
+			t.Errorf("%d files are left (%v)", len(files), err)
+		}
+	})
+
+	t.Run("record of the same job is replaced", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		a.add(j, newRecord("a"))
+		again := newRecord("a")
+		again.Token = secret.New("another token")
+		a.add(j, again)
+		j.Close()
+		if got := a.want(a.open(), "a"); got[0] != again {
+			t.Error("the record is the earlier one")
+		}
+	})
+
+	t.Run("stage of a job without a record cannot be set", func(t *testing.T) {
+		j := newAgent(t).open()
+		if err := j.SetStage(ctx, "a", runtime.RecordHandedOff); err == nil {
+			t.Error("the stage was set")
+		}
+		j.SetProgress("a", runtime.Progress{Step: 1})
+		if err := j.Remove(ctx, "a"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("only the user of the agent has access", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		a.add(j, newRecord("a"))
+		j.Close()
+		for path, mode := range map[string]os.FileMode{a.path(""): 0o755, a.path("1"): 0o644} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.want(a.open(), "a")
+		for path, want := range map[string]os.FileMode{a.path(""): 0o700, a.path("1"): 0o600} {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s has the mode %v (%v), want %v", path, info.Mode(), err, want)
+			}
+		}
+	})
+
+	t.Run("record that has not changed for a day is removed", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		old, long, fresh := newRecord("old"), newRecord("long"), newRecord("fresh")
+		old.Claimed = old.Claimed.Add(-25 * time.Hour)
+		long.Claimed = long.Claimed.Add(-24 * time.Hour)
+		a.add(j, old, long, fresh)
+		a.want(j, "old", "long", "fresh") // they were just written
+		j.Close()
+		day := time.Now().Add(-25 * time.Hour)
+		if err := os.Chtimes(a.path("1"), day, day); err != nil {
+			t.Fatal(err)
+		}
+		a.want(a.open(), "long", "fresh")
+		if !strings.Contains(a.log.String(), "record of an old job removed") ||
+			bytes.Contains(a.contents(), []byte("token-of-old")) {
+			t.Errorf("the log is %s", &a.log)
+		}
+	})
+
+	t.Run("record of a job that runs for more than a day is kept", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAgent(t)
+			j := a.open()
+			record := newRecord("long")
+			record.Claimed = time.Now()
+			a.add(j, record)
+			time.Sleep(25 * time.Hour)
+			a.want(j, "long")
+			j.Close()
+		})
+	})
+
+	t.Run("calls after Close have no effect", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		a.add(j, newRecord("a"))
+		j.Close()
+		if err := j.Add(ctx, newRecord("b")); err == nil {
+			t.Error("a record was added")
+		}
+		j.SetProgress("a", runtime.Progress{Step: 1})
+		a.want(a.open(), "a")
+	})
+}
+
+func TestOpen(t *testing.T) {
+	// Each case changes the file of job a. Job b must stay.
+	for name, damage := range map[string]func(t *testing.T, path string) error{
+		"cut off in the line": func(_ *testing.T, path string) error { return os.Truncate(path, 700) },
+		"cut off in the slot": func(_ *testing.T, path string) error { return os.Truncate(path, 100) },
+		"damaged line":        func(_ *testing.T, path string) error { return overwrite(path, "!", 600) },
+		"another version": func(_ *testing.T, path string) error {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(path, bytes.Replace(text, []byte(`"version":1`), []byte(`"version":2`), 1), 0o600)
+		},
+		"link": func(t *testing.T, path string) error {
+			return replace(path, func() error {
+				other := filepath.Join(t.TempDir(), "record")
+				if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
+					return err
+				}
+				t.Cleanup(func() {
+					if text, err := os.ReadFile(other); err != nil || string(text) != "precious" {
+						t.Errorf("the file behind the link is %q (%v)", text, err)
+					}
+				})
+				return os.Symlink(other, path)
+			})
+		},
+		"hard link": func(t *testing.T, path string) error {
+			return os.Link(path, filepath.Join(t.TempDir(), "other"))
+		},
+		"pipe": func(_ *testing.T, path string) error {
+			return replace(path, func() error { return syscall.Mkfifo(path, 0o600) })
+		},
+		"folder": func(_ *testing.T, path string) error {
+			return replace(path, func() error { return os.Mkdir(path, 0o700) })
+		},
+		"huge": func(_ *testing.T, path string) error { return os.Truncate(path, 1<<40) },
+		"another user": func(t *testing.T, path string) error {
+			if os.Getuid() != 0 {
+				const missing = "only root can change the owner: run this test as root"
+				if os.Getenv("CI") == "true" {
+					t.Fatal(missing)
+				}
+				t.Skip(missing)
+			}
+			return os.Chown(path, 1, 1)
+		},
+		"same job twice": func(_ *testing.T, path string) error {
+			return overwriteAll(path, filepath.Join(filepath.Dir(path), "2"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t)
+			j := a.open()
+			a.add(j, newRecord("a"), newRecord("b"))
+			j.Close()
+			if err := damage(t, a.path("1")); err != nil {
+				t.Fatal(err)
+			}
+			j = a.open()
+			a.want(j, "b")
+			log := a.log.String()
+			if a.damagedFiles() != 1 || strings.Count(log, "cannot read the record") != 1 ||
+				strings.Contains(log, "token-of") {
+				t.Errorf("%d files are kept; log:\n%s", a.damagedFiles(), log)
+			}
+			a.add(j, newRecord("c"))
+			j.Close()
+
+			// The file is removed a day later.
+			aside, _ := filepath.Glob(a.path("*.damaged"))
+			day := time.Now().Add(-25 * time.Hour)
+			times := []syscall.Timeval{syscall.NsecToTimeval(day.UnixNano()), syscall.NsecToTimeval(day.UnixNano())}
+			if name == "link" {
+				return // the time of a link cannot be changed
+			}
+			if err := syscall.Utimes(aside[0], times); err != nil {
+				t.Fatal(err)
+			}
+			a.want(a.open(), "b", "c")
+			if a.damagedFiles() != 0 {
+				t.Error("the file is still there")
+			}
+		})
+	}
+
+	t.Run("damaged slot means that the job may have run", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		a.add(j, newRecord("a"))
+		j.Close()
+		if err := overwrite(a.path("1"), "!", 20); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.want(a.open(), "a"); got[0].Stage != runtime.RecordHandedOff {
+			t.Errorf("the stage is %s", got[0].Stage)
+		}
+	})
+
+	t.Run("interrupted removal is completed", func(t *testing.T) {
+		a := newAgent(t)
+		j := a.open()
+		a.add(j, newRecord("a"))
+		j.Close()
+		if err := overwrite(a.path("1"), "\x00", 512); err != nil {
+			t.Fatal(err)
+		}
+		a.want(a.open())
+		if bytes.Contains(a.contents(), []byte("token-of-a")) {
+			t.Error("the token is still there")
+		}
+	})
+
+	for name, block := range map[string]func(path string) error{
+		"file in place of the folder": func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"link in place of the folder": func(path string) error { return os.Symlink("/tmp", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			if err := block(filepath.Join(folder, journal.Folder)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := journal.Open(folder, slog.New(slog.DiscardHandler)); err == nil {
+				t.Error("the journal was opened")
+			}
+		})
+	}
+}
+
+// overwrite writes a text into a file.
+func overwrite(path, text string, offset int64) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = file.WriteAt([]byte(text), offset)
+	return err
+}
+
+// overwriteAll gives a file the contents of another one.
+func overwriteAll(path, from string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+// replace removes a file and creates another one.
+func replace(path string, create func() error) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return create()
+}

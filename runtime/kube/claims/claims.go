@@ -1,0 +1,172 @@
+package claims
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// Limits of a record in bytes.
+const (
+	maxRecord = 512 << 10
+	maxCA     = 256 << 10 // of the CA; a larger one is left out
+)
+
+// version is the version of the encoding.
+const version = 1
+
+// keyInfo is the info parameter of the key's derivation.
+const keyInfo = "cmwa journal 1"
+
+// ErrSealed is returned for a record that is sealed with another key.
+var ErrSealed = errors.New("the record is sealed with another token of the pool")
+
+// Key encodes and decodes the records of one pool. The zero value does not seal.
+type Key struct {
+	sealing cipher.AEAD // nil without a static token
+}
+
+// NewKey returns the key of a pool with a static token, which may be empty.
+func NewKey(token secret.String) Key {
+	if token.Empty() {
+		return Key{}
+	}
+	raw, err := hkdf.Key(sha256.New, []byte(token.Reveal()), nil, keyInfo, 32)
+	if err != nil {
+		panic(err) // the length is valid
+	}
+	block, err := aes.NewCipher(raw)
+	if err != nil {
+		panic(err) // the length is valid
+	}
+	sealing, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err) // it is AES
+	}
+	return Key{sealing}
+}
+
+// Seals reports whether Encode seals records, so that others may read the objects.
+func (k Key) Seals() bool { return k.sealing != nil }
+
+// Entry is a record, and the Pod of its job.
+type Entry struct {
+	Record runtime.Record
+	Pod    string // name; empty until the Pod is about to be created
+	UID    string // of the Pod; empty until the Pod is created
+}
+
+// envelope is the text of an object.
+type envelope struct {
+	Version int             `json:"version"`
+	Sealed  []byte          `json:"sealed,omitempty"` // nonce and sealed entry
+	Entry   json.RawMessage `json:"entry,omitempty"`  // if it is not sealed
+}
+
+// entry is an Entry in JSON.
+type entry struct {
+	Job        string              `json:"job"`
+	WorkflowID string              `json:"workflowID,omitempty"`
+	Kind       runtime.Kind        `json:"kind,omitempty"`
+	Token      string              `json:"token,omitempty"`
+	OIDC       string              `json:"oidc,omitempty"`
+	Pool       string              `json:"pool"`
+	PoolName   string              `json:"poolName,omitempty"`
+	Identity   runtime.Identity    `json:"identity"`
+	Generation uint64              `json:"generation,omitempty"`
+	CA         string              `json:"ca,omitempty"`
+	Claimed    time.Time           `json:"claimed"`
+	Stage      runtime.RecordStage `json:"stage"`
+	Progress   runtime.Progress    `json:"progress,omitzero"`
+	Pod        string              `json:"pod,omitempty"`
+	UID        string              `json:"uid,omitempty"`
+}
+
+// Encode returns the text for the object with a name.
+func (k Key) Encode(name string, e Entry) ([]byte, error) {
+	// Write the entry.
+	r := e.Record
+	raw := entry{
+		Job: r.Job, WorkflowID: r.WorkflowID, Kind: r.Kind, Token: r.Token.Reveal(), OIDC: r.OIDC.Reveal(),
+		Pool: r.Pool, PoolName: r.PoolName, Identity: r.Identity, Generation: r.Generation, CA: r.CA,
+		Claimed: r.Claimed.UTC(), Stage: r.Stage, Progress: r.Progress, Pod: e.Pod, UID: e.UID,
+	}
+	if len(raw.CA) > maxCA {
+		raw.CA = ""
+	}
+	text, err := json.Marshal(raw)
+	if err != nil {
+		return nil, fmt.Errorf("encode the record of a job: %w", err)
+	}
+
+	// Seal it.
+	wrapped := envelope{Version: version, Entry: text}
+	if k.sealing != nil {
+		nonce := make([]byte, k.sealing.NonceSize())
+		_, _ = rand.Read(nonce) // never fails
+		wrapped.Entry, wrapped.Sealed = nil, k.sealing.Seal(nonce, nonce, text, []byte(name))
+	}
+	text, err = json.Marshal(wrapped)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("encode the record of a job: %w", err)
+	case len(text) > maxRecord:
+		return nil, fmt.Errorf("encode the record of a job: it has %d KiB, and at most %d KiB can be stored",
+			len(text)>>10, maxRecord>>10)
+	}
+	return text, nil
+}
+
+// Decode returns the entry in the object with a name. It returns [ErrSealed] if the entry is
+// sealed with another key, or was changed, and also if it is not sealed although the pool
+// has a static token: anyone may have written it.
+func (k Key) Decode(name string, text []byte) (Entry, error) {
+	// Open the envelope.
+	var wrapped envelope
+	switch {
+	case len(text) > maxRecord:
+		return Entry{}, fmt.Errorf("decode the record of a job: it is larger than %d KiB", maxRecord>>10)
+	case json.Unmarshal(text, &wrapped) != nil:
+		return Entry{}, errors.New("decode the record of a job: it is damaged")
+	case wrapped.Version != version:
+		return Entry{}, fmt.Errorf("decode the record of a job: it has version %d, and this release reads version %d",
+			wrapped.Version, version)
+	}
+	if wrapped.Sealed != nil {
+		if k.sealing == nil || len(wrapped.Sealed) < k.sealing.NonceSize() {
+			return Entry{}, ErrSealed
+		}
+		nonce, sealed := wrapped.Sealed[:k.sealing.NonceSize()], wrapped.Sealed[k.sealing.NonceSize():]
+		opened, err := k.sealing.Open(nil, nonce, sealed, []byte(name))
+		if err != nil {
+			return Entry{}, ErrSealed
+		}
+		wrapped.Entry = opened
+	} else if k.sealing != nil {
+		return Entry{}, ErrSealed
+	}
+
+	// Read the entry.
+	var raw entry
+	if json.Unmarshal(wrapped.Entry, &raw) != nil {
+		return Entry{}, errors.New("decode the record of a job: it is damaged")
+	}
+	valid := raw.Stage.Valid() && !raw.Claimed.IsZero() && raw.Claimed.UTC().Year() <= 9999
+	if raw.Job == "" || raw.Pool == "" || !valid {
+		return Entry{}, errors.New("decode the record of a job: a field is missing")
+	}
+	return Entry{Pod: raw.Pod, UID: raw.UID, Record: runtime.Record{
+		Job: raw.Job, WorkflowID: raw.WorkflowID, Kind: raw.Kind, Token: secret.New(raw.Token),
+		OIDC: secret.New(raw.OIDC), Pool: raw.Pool, PoolName: raw.PoolName, Identity: raw.Identity,
+		Generation: raw.Generation, CA: raw.CA, Claimed: raw.Claimed, Stage: raw.Stage, Progress: raw.Progress,
+	}}, nil
+}

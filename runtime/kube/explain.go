@@ -1,0 +1,68 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// missingRight is part of the messages of the cluster's authorizer.
+const missingRight = " cannot "
+
+// refusesAgent reports whether the cluster refused the agent's credentials or rights.
+func refusesAgent(err error) bool {
+	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), missingRight)
+}
+
+// explain returns, in one line, why a request failed, and the cure. The returned error does
+// not wrap err, except for a cancellation.
+func (e *Executor) explain(operation string, err error) error {
+	text := tail(err.Error())
+	var status apierrors.APIStatus
+	answered := errors.As(err, &status)
+	switch {
+	// No response of the API server.
+	case errors.Is(err, context.Canceled) && !answered:
+		return fmt.Errorf("%s: %w", operation, err)
+	case !answered:
+		return fmt.Errorf("%s: the Kubernetes API server at %s cannot be reached: %s", operation, e.client.host, text)
+	case fromProxy(err):
+		return fmt.Errorf("%s: the response from %s is not from a Kubernetes API server: "+
+			"check the proxies and load balancers in front of it (%s)", operation, e.client.host, text)
+
+	// Refused credentials.
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: the cluster does not accept the agent's credentials: "+
+			"check its service account or KUBECONFIG (%s)", operation, text)
+
+	// Refused by admission, or because of a missing right.
+	case apierrors.IsForbidden(err) && strings.Contains(text, "error looking up service account"):
+		return fmt.Errorf("%s: namespace %s has no such service account: "+
+			"create it, or change kubernetes.service_account (%s)", operation, e.namespace, text)
+	case apierrors.IsForbidden(err) && strings.Contains(text, "violates PodSecurity"):
+		return fmt.Errorf("%s: the Pod Security level of namespace %s refuses the Pod: "+
+			"set security contexts in pod_template (%s)", operation, e.namespace, text)
+	case apierrors.IsForbidden(err) && strings.Contains(text, "quota"):
+		return fmt.Errorf("%s: a ResourceQuota of namespace %s refuses the Pod: "+
+			"raise it, or change kubernetes.cpu and kubernetes.memory (%s)", operation, e.namespace, text)
+	case apierrors.IsForbidden(err) && strings.Contains(text, " usage per "):
+		return fmt.Errorf("%s: a LimitRange of namespace %s refuses the Pod: "+
+			"change kubernetes.cpu and kubernetes.memory, or resources in pod_template (%s)",
+			operation, e.namespace, text)
+	case apierrors.IsForbidden(err) && strings.Contains(text, missingRight):
+		return fmt.Errorf("%s: the agent's service account lacks a right in namespace %s: "+
+			"grant create, get, list, watch, update and delete on pods and pods/log (%s)", operation, e.namespace, text)
+
+	// Refused requests.
+	case apierrors.IsNotFound(err) && strings.Contains(text, "namespaces"):
+		return fmt.Errorf("%s: namespace %s does not exist: create it, or change kubernetes.namespace", operation,
+			e.namespace)
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return fmt.Errorf("%s: the cluster refuses the Pod: check kubernetes.* and pod_template (%s)", operation, text)
+	default:
+		return fmt.Errorf("%s: %s", operation, text)
+	}
+}

@@ -1,0 +1,553 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// journalTuning is the tuning of a pool with a static token.
+func journalTuning() runtime.Tuning { return runtime.Tuning{Token: secret.New("token-of-the-pool")} }
+
+// journalOf returns a journal of an executor.
+func journalOf(e *Executor, tuning runtime.Tuning) *journal {
+	j, ok := e.Journal(tuning)
+	if !ok {
+		panic("the pool has no journal")
+	}
+	return j.(*journal)
+}
+
+// testRecord returns the record of a job that was just claimed.
+func testRecord(id string) runtime.Record {
+	job := testJob()
+	return runtime.Record{
+		Job: id, WorkflowID: job.WorkflowID, Kind: job.Kind, Token: secret.New("token-of-" + id),
+		OIDC: secret.New("oidc-of-" + id), Pool: job.Pool, PoolName: job.PoolName, Identity: job.Identity,
+		Generation: job.Generation, Claimed: time.Now().UTC(), Stage: runtime.RecordClaimed,
+	}
+}
+
+// add adds a record, which must succeed.
+func (j *journal) add(t testing.TB, id string) {
+	t.Helper()
+	if err := j.Add(t.Context(), testRecord(id)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start notes the Pod of a job, and records its handoff.
+func (j *journal) start(t testing.TB, id string, pod *corev1.Pod) {
+	t.Helper()
+	if err := j.podOfJob(t.Context(), id, pod.Name, string(pod.UID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.SetStage(t.Context(), id, runtime.RecordHandedOff); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podOf returns a Pod of the fake cluster.
+func (a *agents) podOf(t testing.TB, name string) *corev1.Pod {
+	t.Helper()
+	for _, pod := range a.Pods(testNamespace) {
+		if pod.Name == name {
+			return &pod
+		}
+	}
+	t.Fatalf("there is no Pod %s", name)
+	return nil
+}
+
+// wantRecords checks the jobs of all ConfigMaps of records.
+func (a *agents) wantRecords(t testing.TB, jobs ...string) {
+	t.Helper()
+	var got []string
+	for _, o := range a.Objects(configMaps, testNamespace) {
+		got = append(got, o.GetAnnotations()[annotationJob])
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, jobs) {
+		t.Errorf("there are records of %v, want %v", got, jobs)
+	}
+}
+
+// wantRecord checks that the records are one of a job, with its tokens.
+func wantRecord(t testing.TB, all []runtime.Record, err error, job string, stage runtime.RecordStage) {
+	t.Helper()
+	if err != nil || len(all) != 1 || all[0].Job != job || all[0].Stage != stage ||
+		all[0].Token.Reveal() != "token-of-"+job || all[0].OIDC.Reveal() != "oidc-of-"+job {
+		t.Errorf("records: %v, %v, want that of %s in stage %s with its tokens", all, err, job, stage)
+	}
+}
+
+// adoptRecords calls AdoptRecords at a time when it makes requests.
+func (j *journal) adoptRecords(t testing.TB) ([]runtime.Record, error) {
+	t.Helper()
+	j.mu.Lock()
+	j.listed = time.Time{}
+	j.mu.Unlock()
+	return j.AdoptRecords(t.Context(), everyPool)
+}
+
+func TestJournal(t *testing.T) {
+	t.Run("record of a job until its Pod is removed", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		before := a.Requests()
+		j.add(t, "job-1")
+		text := fmt.Sprintf("%+v", a.Objects(configMaps, testNamespace))
+		if strings.Contains(text, "token-of") || strings.Contains(text, "oidc-of") {
+			t.Errorf("a token is readable: %s", text)
+		}
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		j.start(t, "job-1", pod)
+		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil { // a later handoff
+			t.Error(err)
+		}
+		if err := j.SetStage(t.Context(), "job-1", runtime.RecordReported); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t, "job-1")
+		if err := all[0].Remove(t.Context(), idOf(pod.Name, string(pod.UID)), 0); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t) // the cluster has deleted it with the Pod
+		if err := j.Remove(t.Context(), "job-1"); err != nil {
+			t.Error(err)
+		}
+		got := difference(a.Requests(), before)
+		if got["create configmaps"] != 1 || got["update configmaps"] != 1 || got["delete configmaps"] != 0 ||
+			got["list configmaps"] != 0 {
+			t.Errorf("requests: %v", got)
+		}
+	})
+
+	t.Run("job that does not start", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		if err := j.Remove(t.Context(), "job-1"); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t)
+		if err := j.Remove(t.Context(), "job-1"); err != nil { // again
+			t.Error(err)
+		}
+		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); !errors.Is(err, runtime.ErrNoRecord) {
+			t.Errorf("the stage of a job without a record: %v", err)
+		}
+	})
+
+	t.Run("kept Pod keeps no record", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
+		if err := j.Remove(t.Context(), "job-1"); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t)
+	})
+
+	t.Run("OIDC credentials", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		if _, ok := all[0].Journal(runtime.Tuning{OIDCTokenFile: "file"}); ok {
+			t.Error("tokens that are not sealed would be in ConfigMaps")
+		}
+		if !strings.Contains(a.log.String(), "set kubernetes.handoff to secret") {
+			t.Errorf("the log has no cure: %s", a.log.String())
+		}
+
+		// Secrets can hold the tokens.
+		tuning := runtime.Tuning{OIDCTokenFile: "file"}
+		tuning.Instance.Kubernetes.Handoff = handoffSecret
+		journalOf(all[0], tuning).add(t, "job-1")
+		a.wantRecords(t)
+		found, err := journalOf(all[0], tuning).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+
+		// Everyone who may write ConfigMaps could forge such a record there.
+		forged := a.Objects(secrets, testNamespace)[0].(*corev1.Secret)
+		a.PutObject(configMaps, &corev1.ConfigMap{
+			ObjectMeta: forged.ObjectMeta, Data: map[string]string{recordKey: string(forged.Data[recordKey])},
+		})
+		if found, err := journalOf(all[0], tuning).List(t.Context()); err != nil || len(found) != 1 {
+			t.Errorf("with a forged ConfigMap: %v, %v", found, err)
+		}
+	})
+
+	t.Run("another token of the pool", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], runtime.Tuning{Token: secret.New("old")})
+		j.Tune(journalTuning())
+		j.add(t, "job-1")
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+
+		// An agent that cannot open a record removes it.
+		late := journalOf(all[0], runtime.Tuning{Token: secret.New("new")})
+		if found, err := late.List(t.Context()); err != nil || len(found) > 0 {
+			t.Errorf("listed %v, %v", found, err)
+		}
+		if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
+			t.Errorf("adopted %v, %v", found, err)
+		}
+		a.wantRecords(t)
+		if !strings.Contains(a.log.String(), "record of a job removed") {
+			t.Errorf("the log does not have it: %s", a.log.String())
+		}
+	})
+}
+
+func TestJournalFaults(t *testing.T) {
+	// Each fault hits the first create.
+	refused := kubetest.Fault{Status: http.StatusForbidden, Message: "cannot create resource configmaps"}
+	for name, c := range map[string]struct {
+		fault kubetest.Fault
+		fails bool
+	}{
+		"response is lost":  {fault: kubetest.Fault{After: true}},
+		"server is away":    {fault: kubetest.Fault{Status: http.StatusServiceUnavailable, Message: "away"}},
+		"right is missing":  {fault: refused, fails: true},
+		"answer is invalid": {fault: kubetest.Fault{Status: 200, Page: "<html>", MediaType: "text/html"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, all := newAgents(t, "agent-x")
+			j := journalOf(all[0], journalTuning())
+			a.Inject(failFirst(1, "create", c.fault))
+			err := j.Add(t.Context(), testRecord("job-1"))
+			if (err != nil) != c.fails {
+				t.Fatalf("add: %v", err)
+			}
+			if c.fails {
+				a.wantRecords(t)
+				return
+			}
+			pod := a.podOf(t, a.job(t, all[0], "job-1"))
+			a.Inject(failFirst(1, "update", c.fault))
+			j.start(t, "job-1", pod)
+			found, err := journalOf(all[0], journalTuning()).List(t.Context())
+			wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+			a.Inject(failFirst(1, "delete", c.fault))
+			if err := j.Remove(t.Context(), "job-1"); err != nil {
+				t.Error(err)
+			}
+			a.wantRecords(t)
+		})
+	}
+
+	t.Run("stage that may have gone back is stored again", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Resource != configMaps {
+				return nil
+			}
+			return &kubetest.Fault{After: r.Verb == "update"}
+		})
+		if err := j.SetStage(ctx, "job-1", runtime.RecordClaimed); err == nil {
+			t.Fatal("the stage is set without an answer")
+		}
+		a.Inject(nil)
+		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil {
+			t.Error(err)
+		}
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+	})
+
+	t.Run("record that may exist is removed before the job runs", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Resource != configMaps {
+				return nil
+			}
+			return &kubetest.Fault{After: r.Verb == "create"}
+		})
+		if err := j.Add(ctx, testRecord("job-1")); err == nil {
+			t.Fatal("added without an answer")
+		}
+		a.wantRecords(t, "job-1")
+		a.Inject(nil)
+		if err := j.podOfJob(t.Context(), "job-1", "pod", ""); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t)
+	})
+}
+
+func TestJournalList(t *testing.T) {
+	t.Run("restarted container", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		journalOf(all[1], journalTuning()).add(t, "job-2")
+		again := journalOf(all[0], journalTuning())
+		found, err := again.List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+
+		// The job is started again, and ends.
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		again.start(t, "job-1", pod)
+		a.Drop(testNamespace, pod.Name)
+		if err := again.Remove(t.Context(), "job-1"); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t, "job-2")
+	})
+
+	t.Run("Pod without a handoff", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		j.start(t, "job-1", pod)
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+
+		// The agent was killed before it could send the handoff.
+		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
+		again := journalOf(all[0], journalTuning())
+		found, err = again.List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		a.Drop(testNamespace, pod.Name)
+		a.wantRecords(t, "job-1")
+		again.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
+	})
+
+	t.Run("Pod of a large handoff", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		j.start(t, "job-1", pod)
+
+		// The kubelet may read its ConfigMap although the annotation is missing.
+		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) {
+			delete(p.Annotations, annotationHandoff)
+			p.Spec.Volumes = []corev1.Volume{delivery{resource: configMaps}.volume(p.Name)}
+		})
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+	})
+
+	t.Run("stage goes back", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		j.start(t, "job-1", pod)
+		a.Drop(testNamespace, pod.Name)
+		a.wantRecords(t)
+		if err := j.SetStage(t.Context(), "job-1", runtime.RecordClaimed); err != nil {
+			t.Error(err)
+		}
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+	})
+
+	t.Run("Pod that cannot be read", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
+		a.Inject(failFirst(1, "get", kubetest.Fault{Status: http.StatusInternalServerError, Message: "away"}))
+		if found, err := journalOf(all[0], journalTuning()).List(t.Context()); err == nil {
+			t.Errorf("listed %v", found)
+		}
+	})
+
+	t.Run("damaged objects", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		journalOf(all[0], journalTuning()).add(t, "job-1")
+		a.Objects(configMaps, testNamespace)[0].(*corev1.ConfigMap).Data = nil
+		if found, err := journalOf(all[0], journalTuning()).List(t.Context()); err != nil || len(found) > 0 {
+			t.Errorf("listed %v, %v", found, err)
+		}
+	})
+}
+
+func TestJournalAdopt(t *testing.T) {
+	t.Run("exactly one agent adopts a record", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y", "agent-z")
+		for round := range 20 {
+			job := fmt.Sprint("job-", round)
+			dead := a.agentThatDies(t, job)
+			winners := make(chan string, len(all))
+			var group sync.WaitGroup
+			for _, e := range all {
+				group.Go(func() {
+					j := journalOf(e, journalTuning())
+					found, err := j.adoptRecords(t)
+					if err != nil || len(found) == 0 {
+						return
+					}
+					wantRecord(t, found, err, job, runtime.RecordClaimed)
+					winners <- e.self.owner.Name
+					if err := j.Remove(t.Context(), job); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			group.Wait()
+			if len(winners) != 1 {
+				t.Errorf("%d agents have adopted %s", len(winners), job)
+			}
+			if err := dead.SetStage(t.Context(), job, runtime.RecordHandedOff); !errors.Is(err, runtime.ErrGone) {
+				t.Errorf("its old agent sets the stage: %v", err)
+			}
+		}
+		a.wantRecords(t)
+	})
+
+	t.Run("records of living agents and of other Deployments", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y")
+		journalOf(all[0], journalTuning()).add(t, "job-1")
+		a.put("other-1", "other")
+		other := a.agent(t, "other-1")
+		journalOf(other, journalTuning()).add(t, "job-2")
+		a.Drop(testNamespace, "other-1")
+		if found, err := journalOf(all[1], journalTuning()).adoptRecords(t); err != nil || len(found) > 0 {
+			t.Errorf("adopted %v, %v", found, err)
+		}
+		a.wantRecords(t, "job-1", "job-2")
+	})
+
+	t.Run("record follows the Pod", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y", "agent-z")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		name := a.job(t, all[0], "job-1")
+		j.start(t, "job-1", a.podOf(t, name))
+		a.Drop(testNamespace, "agent-x")
+		third := journalOf(all[2], journalTuning())
+		if found, err := third.adoptRecords(t); err != nil || len(found) > 0 {
+			t.Errorf("adopted before the Pod: %v, %v", found, err)
+		}
+		awaitOwner(t, all[1], name, all[0].self.owner)
+		wantAdopted(t, all[1], "job-1")
+		if found, err := third.adoptRecords(t); err != nil || len(found) > 0 {
+			t.Errorf("adopted the record of another agent's Pod: %v, %v", found, err)
+		}
+		found, err := journalOf(all[1], journalTuning()).adoptRecords(t)
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+	})
+
+	t.Run("record is adopted directly after the Pod", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y")
+		adopter := journalOf(all[1], journalTuning())
+		if found, err := adopter.AdoptRecords(t.Context(), everyPool); err != nil || len(found) > 0 {
+			t.Errorf("adopted %v, %v", found, err)
+		}
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		name := a.job(t, all[0], "job-1")
+		j.start(t, "job-1", a.podOf(t, name))
+		awaitOwner(t, all[1], name, all[0].self.owner)
+		a.Drop(testNamespace, "agent-x")
+		wantAdopted(t, all[1], "job-1")
+		found, err := adopter.AdoptRecords(t.Context(), everyPool)
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+	})
+
+	t.Run("old agent leaves a record that another one has adopted", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		dead := a.agentThatDies(t, "job-1")
+		adopter := journalOf(all[0], journalTuning())
+		found, err := adopter.adoptRecords(t)
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		if err := dead.Remove(t.Context(), "job-1"); !errors.Is(err, runtime.ErrGone) {
+			t.Errorf("its old agent removes it: %v", err)
+		}
+		a.wantRecords(t, "job-1")
+
+		// Also after the record was removed.
+		dead = a.agentThatDies(t, "job-2")
+		if _, err := adopter.adoptRecords(t); err != nil {
+			t.Error(err)
+		}
+		if err := adopter.Remove(t.Context(), "job-2"); err != nil {
+			t.Error(err)
+		}
+		if err := dead.SetStage(t.Context(), "job-2", runtime.RecordHandedOff); !errors.Is(err, runtime.ErrGone) {
+			t.Errorf("its old agent sets the stage: %v", err)
+		}
+		if err := dead.Remove(t.Context(), "job-2"); err == nil {
+			t.Error("its old agent may run the job without a record")
+		}
+	})
+
+	t.Run("response to the adoption is lost", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		a.agentThatDies(t, "job-1")
+		j := journalOf(all[0], journalTuning())
+		a.Inject(failFirst(1, "update", kubetest.Fault{After: true}))
+		if found, err := j.adoptRecords(t); err == nil {
+			t.Errorf("adopted without an answer: %v", found)
+		}
+		found, err := j.adoptRecords(t)
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+	})
+
+	t.Run("requests while there is nothing to adopt", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j, before := journalOf(all[0], journalTuning()), a.Requests()
+		for range 10 {
+			if _, err := j.AdoptRecords(t.Context(), everyPool); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := difference(a.Requests(), before); got["list configmaps"] != 1 || len(got) != 1 {
+			t.Errorf("requests: %v", got)
+		}
+	})
+
+	t.Run("record that no agent adopts is swept", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		a.put("other-1", "other")
+		journalOf(a.agent(t, "other-1"), journalTuning()).add(t, "job-1")
+		a.Drop(testNamespace, "other-1")
+		if _, err := all[0].Sweep(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		a.wantRecords(t, "job-1")
+		o := a.Objects(configMaps, testNamespace)[0]
+		o.GetAnnotations()[annotationNeeded] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+		if removed, err := all[0].Sweep(t.Context(), nil); err != nil || len(removed) != 1 {
+			t.Errorf("swept %v, %v", removed, err)
+		}
+		a.wantRecords(t)
+	})
+}
+
+// agentThatDies returns the journal of an agent that has claimed a job, and whose Pod no
+// longer exists.
+func (a *agents) agentThatDies(t testing.TB, job string) *journal {
+	t.Helper()
+	name := "dead-" + job
+	a.put(name, "agent")
+	j := journalOf(a.agent(t, name), journalTuning())
+	j.add(t, job)
+	a.Drop(testNamespace, name)
+	return j
+}

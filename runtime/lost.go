@@ -1,0 +1,125 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// findStepLimit bounds one attempt to find the step that runs, as far as the service knows.
+const findStepLimit = 5 * time.Second
+
+// isOverMessage is logged for a recovered job of which the service needs no report.
+const isOverMessage = "job is over at the service: nothing is reported"
+
+// isRefusal reports whether the service has no such job for this agent any more.
+func isRefusal(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, ErrUnauthorized) }
+
+// settle records the result of the last report of a job.
+func (r *jobRun) settle(err error) {
+	r.settled = err == nil || isRefusal(err)
+	if err != nil && !r.settled {
+		r.log.Error("cannot report job outcome; "+DeclaredFailed, "error", err)
+	} else if err != nil {
+		r.log.Info("service refused the report: the job is over there", "error", err)
+	}
+}
+
+// reportLost reports a job as failed that may have run and has no instance.
+//
+//  1. If the service reports that the job is over, it knows the outcome already.
+//  2. The runner may have reported later steps after the agent had ended.
+func (r *jobRun) reportLost(ctx context.Context) {
+	// 1. Ask for the status.
+	r.recovery.outcome = OutcomeLost
+	if r.isOver(ctx) {
+		r.noteRecovery(RecoveryRemoved)
+		r.log.Info(isOverMessage)
+		r.settled = true
+		return
+	}
+	if ctx.Err() != nil {
+		r.recovery.outcome = "" // the next agent decides
+		return
+	}
+
+	// 2. Find the step, and report it as failed.
+	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
+	defer cancel()
+	r.noteRecovery(RecoveryReported)
+	r.log.Warn("job reported failed", "reason", errNoTrace)
+	err := r.fetchSteps(finalCtx)
+	if err == nil {
+		err = r.sendReports(finalCtx, finalReports(r.findStep(finalCtx), r.steps, errNoTrace.Error()))
+	}
+	r.settle(err)
+}
+
+// isOver asks the service for the status of a recovered job, and reports whether the job is
+// over. A pool that is not configured has no credentials for that.
+func (r *jobRun) isOver(ctx context.Context) bool {
+	if interval, _ := r.pool.statusInterval(); interval <= 0 {
+		return false
+	}
+	limited, cancel := context.WithTimeout(ctx, confirmLimit)
+	defer cancel()
+	status, err := r.pool.parts.Cloud.JobStatus(limited, r.job)
+	if err != nil || status != Cancelled && status != Completing && status != Gone {
+		return false
+	}
+	return true
+}
+
+// findStep returns the progress of the step that runs: the recorded one, or a later one that
+// the service accepts as running.
+func (r *jobRun) findStep(ctx context.Context) Progress {
+	last := r.lastProgress()
+	first := last.Step
+	switch last.Status {
+	case Failed:
+		return last
+	case Succeeded:
+		first++
+	}
+	for step := first; step < r.steps && ctx.Err() == nil; step++ {
+		limited, cancel := context.WithTimeout(ctx, findStepLimit)
+		err := r.pool.parts.Cloud.Report(limited, r.job, Report{Step: step, Status: Running})
+		cancel()
+		switch {
+		case err == nil && step == last.Step:
+			return last
+		case err == nil:
+			return Progress{Step: step, Status: Running}
+		}
+	}
+	return last
+}
+
+// fetchSteps gets the number of steps of a job whose definition this run does not have.
+func (r *jobRun) fetchSteps(ctx context.Context) error {
+	if r.steps > 0 {
+		return nil
+	}
+	if r.steps = r.job.Definition.Steps; r.steps > 0 {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, confirmLimit)
+	defer cancel()
+	definition, err := r.pool.parts.Cloud.Definition(limited, r.job)
+	if err != nil {
+		return fmt.Errorf("fetch the job's definition: %w", err)
+	}
+	r.steps = definition.Steps
+	return nil
+}
+
+// sendReports sends the last reports of a job.
+func (r *jobRun) sendReports(ctx context.Context, reports []Report) error {
+	for _, report := range reports {
+		if err := r.pool.parts.Cloud.Report(ctx, r.job, report); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+//go:build linux || darwin
+
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// unknownCode is the exit code of a runner whose code is lost.
+const unknownCode = -1
+
+// Errors for a runner without an exit.
+var (
+	// errRunning means that the runner has not ended.
+	errRunning = errors.New("still running")
+	// errUnknown means that the system does not report whether the runner has ended, usually
+	// because the agent has too many open files.
+	errUnknown = errors.New("the system does not report whether the job runs")
+)
+
+// mayBeRunning reports whether an error of exitIfEnded means that the runner may still
+// run.
+func mayBeRunning(err error) bool { return errors.Is(err, errRunning) || errors.Is(err, errUnknown) }
+
+// instance is the folder of a job and the supervisor of its processes.
+type instance struct {
+	id     string
+	folder string
+	// leader is zero if the agent died before it wrote the file: the runner then got no
+	// handoff and has ended.
+	leader leader
+}
+
+// open returns the instance with an id. It returns ErrNoInstance for an id that this
+// package has not created.
+func (e *Executor) open(id string) (*instance, error) {
+	if !isID(id) {
+		return nil, fmt.Errorf("%q: %w", id, runtime.ErrNoInstance)
+	}
+	inst := &instance{id: id, folder: filepath.Join(e.folder, id)}
+	if !inst.exists() {
+		return nil, fmt.Errorf("%s: %w", id, runtime.ErrNoInstance)
+	}
+	if err := readJSON(inst.folder, leaderFile, &inst.leader); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the leader of %s: %w", id, err)
+	}
+	return inst, nil
+}
+
+// isID reports whether an id has the form of this package. Only then is it used in a
+// path.
+func isID(id string) bool {
+	digest, ok := strings.CutPrefix(id, jobPrefix)
+	return ok && digest != "" && strings.Trim(digest, "0123456789abcdef") == ""
+}
+
+// path returns the path of a file in the folder.
+func (inst *instance) path(file string) string { return filepath.Join(inst.folder, file) }
+
+// exists reports whether the folder exists.
+func (inst *instance) exists() bool {
+	_, err := os.Lstat(inst.folder)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// checkSupervisor reports whether the process with the supervisor's id is the supervisor,
+// running or not, and whether it is running.
+func (inst *instance) checkSupervisor() (ours, alive bool, err error) {
+	p, exists, err := inspectProcess(inst.leader.PID)
+	ours = exists && inst.leader.is(p)
+	return ours, ours && !p.ended, err
+}
+
+// exitIfEnded returns how the runner ended. It returns errRunning if it has not ended,
+// and errUnknown if that is not known.
+func (inst *instance) exitIfEnded() (runtime.Exit, error) {
+	if exit, ok, err := inst.readExit(); ok || err != nil {
+		return exit, err
+	}
+	switch _, alive, err := inst.checkSupervisor(); {
+	case err != nil:
+		return runtime.Exit{}, fmt.Errorf("%w: %w", errUnknown, err)
+	case alive:
+		return runtime.Exit{}, errRunning
+	}
+	if exit, ok, err := inst.readExit(); ok || err != nil { // it was written between the two checks
+		return exit, err
+	}
+	if !inst.exists() {
+		return runtime.Exit{}, fmt.Errorf("%s: %w", inst.id, runtime.ErrNoInstance)
+	}
+	return runtime.Exit{
+		Code:   unknownCode,
+		Reason: "the exit code is unknown: its processes were killed, or the machine went down",
+	}, nil
+}
+
+// neverStarted reports whether the agent has ended before it started the runner, or at once
+// after that, so that the runner got no handoff. After a restart of the machine it is not
+// known: files may be lost.
+func (inst *instance) neverStarted(created labels) bool {
+	_, exited, err := inst.readExit()
+	return inst.leader == leader{} && !exited && err == nil && created.Boot != "" && created.Boot == bootStamp()
+}
+
+// readExit reads the file that the supervisor writes. A line without a newline is
+// incomplete. Its errors wrap errUnknown.
+func (inst *instance) readExit() (exit runtime.Exit, exists bool, err error) {
+	text, err := os.ReadFile(inst.path(exitFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return exit, false, nil
+	case err != nil:
+		return exit, false, fmt.Errorf("%w: %w", errUnknown, err)
+	case !bytes.HasSuffix(text, []byte("\n")):
+		return exit, false, nil
+	}
+	code, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return exit, false, nil
+	}
+	return runtime.Exit{Code: code, Reason: inst.reason(code)}, true, nil
+}
+
+// reason explains the exit codes of a shell for an end that the runner did not choose.
+// For a runner that did not start it returns the first line of its messages.
+func (inst *instance) reason(code int) string {
+	const firstSignal, notRun, notFound = 129, 126, 127
+	switch {
+	case code >= firstSignal:
+		signal := unix.SignalName(syscall.Signal(code - firstSignal + 1))
+		if signal == "" {
+			return ""
+		}
+		return "the runner was ended by " + signal
+	case code == notRun, code == notFound, code == runtime.CodeUsage:
+		return inst.message()
+	default:
+		return ""
+	}
+}
+
+// message returns the first line that the runner, or the shell in its place, wrote to
+// standard error.
+func (inst *instance) message() string {
+	const maxMessage = 300 // bytes
+	file, err := os.Open(inst.path(messagesFile))
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxMessage))
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return strings.ToValidUTF8(line, "?")
+}
+
+// endedAt returns when the instance ended. If that is not known, it returns the time of
+// the last progress.
+func (inst *instance) endedAt() time.Time {
+	for _, file := range []string{exitFile, progressFile, labelsFile} {
+		if info, err := os.Stat(inst.path(file)); err == nil {
+			return info.ModTime()
+		}
+	}
+	return time.Time{}
+}

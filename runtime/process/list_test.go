@@ -1,0 +1,54 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestList(t *testing.T) {
+	t.Run("job whose runner was never started has no start", func(t *testing.T) {
+		folder := t.TempDir()
+		e := newExecutor(t, folder)
+		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; exit 0")))
+		wait(t, e, id)
+		started := func() bool {
+			t.Helper()
+			found, err := newExecutor(t, folder).List(t.Context(), "agent")
+			if err != nil || len(found) != 1 || found[0].Running {
+				t.Fatalf("found %+v (%v)", found, err)
+			}
+			return !found[0].Started.IsZero()
+		}
+		if !started() {
+			t.Error("a job that has ended has no start")
+		}
+
+		// The agent was killed between the folder and the runner.
+		for _, name := range []string{"exit", "leader.json"} {
+			if err := os.Remove(filepath.Join(folder, id, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if started() {
+			t.Error("a job without a process has a start")
+		}
+
+		// The machine was restarted since then, and may have lost files.
+		labels := filepath.Join(folder, id, "job.json")
+		text, err := os.ReadFile(labels)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = bytes.Replace(text, []byte(`"boot":"`), []byte(`"boot":"another`), 1)
+		if err := os.WriteFile(labels, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !started() {
+			t.Error("a job of an earlier boot is known not to have run")
+		}
+	})
+}

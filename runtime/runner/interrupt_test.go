@@ -1,0 +1,343 @@
+package runner_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// pretend runs the test program as one of the programs of a step, by the name with which it
+// was started. It returns if it was started as a test.
+func pretend() {
+	switch filepath.Base(os.Args[0]) {
+	case "pulumi":
+		pretendPulumi()
+	case "pulumi-resource-test":
+		signals := notify()
+		go func() {
+			for s := range signals {
+				fmt.Println("plugin got", s)
+			}
+		}()
+		_, _ = io.Copy(io.Discard, os.Stdin) // until pulumi ends
+		os.Exit(0)
+	case "executor":
+		pretendExecutor()
+	case "tool":
+		signals := notify()
+		fmt.Println("begun")
+		fmt.Println("tool got", <-signals)
+		os.Exit(1)
+	}
+}
+
+func TestMain(m *testing.M) {
+	pretend()
+	os.Exit(m.Run())
+}
+
+func notify() chan os.Signal {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	return signals
+}
+
+// pretendPulumi is a pulumi with a lock and a plugin. The first signal cancels it, which
+// takes the time of the first argument; the second one ends it.
+func pretendPulumi() {
+	signals := notify()
+	plugin := exec.Command("pulumi-resource-test")
+	plugin.Stdout = os.Stdout
+	plugin.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	_, err := plugin.StdinPipe()
+	if err == nil {
+		err = plugin.Start()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(2)
+	}
+	if err := os.WriteFile("lock", nil, 0o600); err != nil {
+		fmt.Println(err)
+		os.Exit(2)
+	}
+	takes, err := time.ParseDuration(os.Args[1])
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(2)
+	}
+	fmt.Println("begun")
+	var done <-chan time.Time
+	for n := 1; ; {
+		select {
+		case s := <-signals:
+			fmt.Printf("pulumi got %v as signal %d\n", s, n)
+			if done == nil {
+				done = time.After(takes)
+			} else if len(os.Args) < 3 {
+				os.Exit(1)
+			}
+			n++
+		case <-done:
+			_ = os.Remove("lock")
+			fmt.Println("pulumi releases the lock")
+			os.Exit(255)
+		}
+	}
+}
+
+// pretendExecutor runs pulumi as a program with the Automation API does: it kills pulumi
+// when it is interrupted.
+func pretendExecutor() {
+	signals := notify()
+	child := exec.Command("pulumi", os.Args[1:]...)
+	child.Stdout = os.Stdout
+	if err := child.Start(); err != nil {
+		fmt.Println(err)
+		os.Exit(2)
+	}
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		if s, ok := <-signals; ok {
+			fmt.Println("executor got", s)
+			_ = child.Process.Kill()
+		}
+	})
+	err := child.Wait()
+	signal.Stop(signals)
+	fmt.Println("executor has seen:", err)
+	os.Exit(1)
+}
+
+// programs adds the programs of pretend to the PATH of a fixture.
+func (w *fixture) programs() {
+	w.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	folder := w.t.TempDir()
+	for _, name := range []string{"pulumi", "pulumi-resource-test", "executor", "tool"} {
+		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	for i, entry := range w.options.Environ {
+		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
+			w.options.Environ[i] = "PATH=" + folder + ":" + path
+		}
+	}
+}
+
+// stopStep runs a script until its log has "begun", requests a stop, and returns the log
+// and the time that the stop took. During is called after the request.
+func (w *fixture) stopStep(during func()) (log string, took time.Duration) {
+	w.t.Helper()
+	ctx, stop := context.WithCancel(w.t.Context())
+	requested := make(chan time.Time, 1)
+	go func() {
+		w.awaitLog(1, "\nbegun\n")
+		requested <- time.Now()
+		stop()
+		during()
+	}()
+	w.runIn(ctx, runtime.CodeFailed)
+	return w.record().Text(1), time.Since(<-requested)
+}
+
+func TestInterrupt(t *testing.T) {
+	const minute = runtime.Seconds(60)
+	for name, c := range map[string]struct {
+		script       string
+		want, refuse []string
+	}{
+		"pulumi below a shell": {
+			"trap 'echo shell got TERM' TERM; pulumi 300ms",
+			[]string{"Interrupting pulumi (process ", "pulumi got interrupt as signal 1\n",
+				"pulumi releases the lock\n", "pulumi ended by itself "},
+			[]string{"signal 2", "plugin got", "shell got"},
+		},
+		"pulumi in place of the shell": {
+			"exec pulumi 300ms",
+			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "pulumi ended by itself "},
+			[]string{"signal 2", "plugin got"},
+		},
+		"pulumi below a program that would kill it": {
+			"executor 300ms",
+			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n",
+				"executor has seen: exit status 255\n", "pulumi ended by itself "},
+			[]string{"signal 2", "executor got"},
+		},
+		"pulumi in the background": {
+			"pulumi 300ms & wait",
+			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n"},
+			[]string{"signal 2"},
+		},
+		"pulumi that starts after another one": {
+			"pulumi 100ms; pulumi 100ms; sleep 600",
+			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "begun\n",
+				"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n"},
+			[]string{"signal 2"},
+		},
+		"another program that handles it": {
+			"trap 'echo shell got TERM' TERM; tool; sleep 600",
+			[]string{"Interrupting tool (process ", "tool got interrupt\n", "shell got TERM\n"},
+			[]string{"pulumi"},
+		},
+		"a script without such a program": {
+			"trap 'echo shell got TERM; exit 0' TERM; echo begun; " + forever,
+			[]string{"shell got TERM\n"},
+			[]string{"Interrupting", "pulumi"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newFixture(t, steps(c.script, "echo never"))
+			w.programs()
+			w.handoff.CancelGrace = minute
+			log, took := w.stopStep(func() {})
+			w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
+			w.wantLog(1, append(c.want, "Error: the job was stopped by a signal to its runner\n")...)
+			for _, text := range c.refuse {
+				if _, output, _ := strings.Cut(log, "\nbegun\n"); strings.Contains(output, text) {
+					t.Errorf("the log has %q:\n%s", text, log)
+				}
+			}
+			if took > 30*time.Second {
+				t.Errorf("it took %s, as long as the cancel grace period", took)
+			}
+			if _, err := os.Stat(filepath.Join(w.handoff.Root, "lock")); err == nil {
+				t.Error("the lock was not released")
+			}
+		})
+	}
+}
+
+func TestStop(t *testing.T) {
+	// start returns a fixture whose pulumi needs too long.
+	start := func(t *testing.T, script string) *fixture {
+		t.Helper()
+		definition := steps(script)
+		definition.Env = map[string]cloud.SecretValue{}
+		for name, value := range map[string]string{
+			"PULUMI_CI_ORGANIZATION": "acme", "PULUMI_CI_PROJECT": "web", "PULUMI_CI_STACK": "dev",
+		} {
+			definition.Env[name] = cloud.SecretValue{Value: secret.New(value)}
+		}
+		w := newFixture(t, definition)
+		w.programs()
+		return w
+	}
+	commands := []string{
+		"  pulumi cancel --yes --stack acme/web/dev ", "  pulumi stack export --stack acme/web/dev --file stack.json ",
+		"  pulumi stack import --stack acme/web/dev --file stack.json\n",
+	}
+
+	t.Run("pulumi that needs too long is terminated", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, "pulumi 1h")
+		w.handoff.CancelGrace = 0.5
+		_, took := w.stopStep(func() {})
+		w.wantLog(1, append([]string{"pulumi got interrupt as signal 1\n", "pulumi got terminated as signal 2\n",
+			"pulumi did not end within the cancel_grace_period, and was terminated after "}, commands...)...)
+		if took < 500*time.Millisecond || took > 20*time.Second {
+			t.Errorf("it took %s, want a little more than 500ms", took)
+		}
+		if last := w.lastProgress(); last.Pulumi != runtime.PulumiTerminated || last.Stack != "acme/web/dev" {
+			t.Errorf("the agent gets %+v", last)
+		}
+	})
+
+	t.Run("pulumi that does not end is killed", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, "pulumi 1h stubborn")
+		w.handoff.CancelGrace, w.handoff.Grace = 0.3, 0.3
+		w.stopStep(func() {})
+		killed := []string{"pulumi got terminated as signal 2\n", "pulumi was killed after "}
+		w.wantLog(1, append(killed, commands...)...)
+		if last := w.lastProgress(); last.Pulumi != runtime.PulumiKilled {
+			t.Errorf("the agent gets %+v", last)
+		}
+	})
+
+	t.Run("agent ends the cancel grace period", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, "pulumi 1h")
+		interrupted, terminate := make(chan struct{}), make(chan struct{})
+		w.options.Interrupted, w.options.Terminate = interrupted, terminate
+		w.handoff.CancelGrace = 0.3
+		close(interrupted)
+		_, took := w.stopStep(func() {
+			w.awaitLog(1, "as signal 1\n")
+			time.AfterFunc(time.Second, func() { close(terminate) }) // later than the handoff's period
+		})
+		w.wantLog(1, "which has the cancel_grace_period of the agent to end\n", "pulumi got terminated as signal 2\n")
+		if took < time.Second {
+			t.Errorf("it took %s, want the time until the agent's request", took)
+		}
+	})
+
+	t.Run("agent adds the reason before the failure is reported", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, "pulumi 10ms")
+		interrupted, terminate := make(chan struct{}), make(chan struct{})
+		w.options.Interrupted, w.options.Terminate = interrupted, terminate
+		close(interrupted)
+		w.handoff.CancelGrace = 60
+		w.stopStep(func() {
+			w.awaitLog(1, "Error: the job was stopped by a signal to its runner\n")
+			if status := w.record().Steps[1].Status; status != runtime.Running {
+				t.Errorf("the step is %s before the agent's next request", status)
+			}
+			close(terminate)
+		})
+		if last := w.lastProgress(); last.Pulumi != runtime.PulumiEnded || last.Status != runtime.Failed {
+			t.Errorf("the agent gets %+v", last)
+		}
+		if !strings.Contains(w.progress.String(), `"stopped":true`) {
+			t.Errorf("the agent does not learn that the step has ended:\n%s", w.progress.String())
+		}
+	})
+
+	t.Run("forced stop skips all stages", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, "pulumi 1h stubborn")
+		w.handoff.CancelGrace = 60
+		force := make(chan struct{})
+		w.options.ForceStop = force
+		_, took := w.stopStep(func() {
+			w.awaitLog(1, "as signal 1\n")
+			close(force)
+		})
+		if took > 20*time.Second {
+			t.Errorf("it took %s, want at most 20s", took)
+		}
+		w.wantLog(1, append([]string{"pulumi was killed after "}, commands...)...)
+	})
+
+	t.Run("time limit of a step", func(t *testing.T) {
+		t.Parallel()
+		definition := steps("pulumi 300ms")
+		definition.Steps[1].Timeout = cloud.Duration(time.Second)
+		w := newFixture(t, definition)
+		w.programs()
+		w.handoff.CancelGrace = 60
+		w.run(runtime.CodeFailed)
+		w.wantLog(1, "Interrupting pulumi (process ", "which has 1m0s to end (cancel_grace_period)\n",
+			"pulumi releases the lock\n", "pulumi ended by itself ",
+			"Error: the step took longer than its time limit of 1s and was stopped\n")
+	})
+}

@@ -1,0 +1,12 @@
+//go:build !linux && !darwin
+
+package runner
+
+import "errors"
+
+// listProcesses returns an error: the whole process group of a step is interrupted.
+func listProcesses() ([]process, error) { return nil, errors.ErrUnsupported }
+
+func handlesInterrupt(int) bool { return false }
+
+func programOf(int) string { return "" }

@@ -1,0 +1,258 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runner"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// memoryTransport is a service without a network, for virtual time.
+type memoryTransport struct {
+	service http.Handler
+	respond func(r *http.Request) (status int, err error) // called first; 0 passes the request on
+}
+
+func (m *memoryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	recorder := httptest.NewRecorder()
+	switch status, err := m.respond(r); {
+	case err != nil:
+		return nil, err
+	case status != 0:
+		recorder.WriteHeader(status)
+	default:
+		m.service.ServeHTTP(recorder, r)
+	}
+	return recorder.Result(), nil
+}
+
+// runVirtual runs a job of two steps without scripts in virtual time. Respond may respond
+// instead of the service.
+func runVirtual(
+	ctx context.Context, t *testing.T, respond func(r *http.Request) (int, error),
+) (code int, record runtimetest.Record, took time.Duration) {
+	t.Helper()
+	return runVirtualAfter(ctx, t, respond, runtime.Report{Status: runtime.Running}, func(*runtime.Handoff) {})
+}
+
+// runVirtualAfter is like runVirtual, after a report of the agent and with an edited
+// handoff.
+func runVirtualAfter(
+	ctx context.Context, t *testing.T, respond func(r *http.Request) (int, error),
+	report runtime.Report, edit func(*runtime.Handoff),
+) (code int, record runtimetest.Record, took time.Duration) {
+	t.Helper()
+	service := runtimetest.NewService()
+	job := &runtime.Job{
+		ID: "job", Service: "http://service.invalid", Token: secret.New("job-token"),
+		Definition: runtimetest.DefinitionOf(steps("", "")),
+	}
+	service.Add(job)
+	if err := service.Report(ctx, job, report); err != nil {
+		t.Fatal(err)
+	}
+	h := runtimetest.BaseHandoff(job)
+	h.Root = t.TempDir()
+	edit(&h)
+	begin := time.Now()
+	code = runner.Run(ctx, &h, runner.Options{
+		Environ:  []string{"PATH=/bin:/usr/bin", "TMPDIR=" + h.Root},
+		Progress: &lockedBuffer{}, Transport: &memoryTransport{service, respond},
+	})
+	return code, service.Record("job"), time.Since(begin)
+}
+
+// isStatus reports whether a call is about the status of a step.
+func isStatus(r *http.Request, step string) bool {
+	return strings.HasSuffix(r.URL.Path, "/"+step+"/status")
+}
+
+func TestReportStatus(t *testing.T) {
+	t.Run("status is retried for many minutes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			back := time.Now().Add(14 * time.Minute)
+			code, record, took := runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
+				if isStatus(r, "1") && time.Now().Before(back) {
+					return 0, errors.New("no route to host")
+				}
+				return 0, nil
+			})
+			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
+				t.Errorf("code %d, steps %v", code, record.Statuses())
+			}
+			if took < 14*time.Minute || took > 14*time.Minute+20*time.Second {
+				t.Errorf("it took %s, want 14m, when the service is back, to 14m20s", took)
+			}
+			if heartbeats := record.Heartbeats; heartbeats < 28 {
+				t.Errorf("%d heartbeats in 14 minutes", heartbeats)
+			}
+		})
+	})
+
+	t.Run("outcome that cannot be reported has its own exit code", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			accepted int // reports of the last step before the service goes away
+			code     int
+			last     runtime.Status
+		}{
+			"before the last step":    {0, runtime.CodeFailedUnreported, runtime.NotStarted},
+			"before the last success": {1, runtime.CodeSucceededUnreported, runtime.Running},
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					reports := 0
+					code, record, took := runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
+						if isStatus(r, "2") {
+							if reports++; reports > c.accepted {
+								return http.StatusBadGateway, nil
+							}
+						}
+						return 0, nil
+					})
+					if code != c.code || record.Steps[2].Status != c.last {
+						t.Errorf("code %d, steps %v", code, record.Statuses())
+					}
+					if took < 15*time.Minute || took > 16*time.Minute {
+						t.Errorf("it took %s, want 15m", took)
+					}
+				})
+			})
+		}
+	})
+
+	t.Run("job whose status is rejected does not continue", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			code, record, took := runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
+				if isStatus(r, "1") {
+					return http.StatusBadRequest, nil
+				}
+				return 0, nil
+			})
+			if code != runtime.CodeFailedUnreported || record.Steps[2].Status != runtime.NotStarted ||
+				took < 30*time.Second || took > time.Minute {
+				t.Errorf("code %d, steps %v, after %s", code, record.Statuses(), took)
+			}
+		})
+	})
+
+	t.Run("stopped job has a limited time for its last reports", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			code, _, took := runVirtual(ctx, t, func(r *http.Request) (int, error) {
+				if isStatus(r, "1") {
+					stop()
+					return 0, errors.New("no route to host")
+				}
+				return 0, nil
+			})
+			if code != runtime.CodeFailedUnreported {
+				t.Errorf("code %d", code)
+			}
+			if most := 2 * time.Minute; took > most {
+				t.Errorf("it took %s, want at most %s", took, most)
+			}
+		})
+	})
+}
+
+func TestSetUp(t *testing.T) {
+	now := time.Now().UTC()
+	lines := []runtime.Line{{Time: now, Text: "one\n"}, {Time: now, Text: "two\n"}, {Time: now, Text: "three\n"}}
+	for name, stored := range map[string]int{
+		"lines whose answer the agent lost are sent unchanged": 2,
+		"lines that the service never had are sent":            0,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				code, record, _ := runVirtualAfter(t.Context(), t, func(*http.Request) (int, error) { return 0, nil },
+					runtime.Report{Status: runtime.Running, Lines: lines[:stored]},
+					func(h *runtime.Handoff) { h.Pending, h.Resend = lines, 2 })
+				const want = "one\ntwo\nthree\nWorkflow runner "
+				if got := record.Text(0); code != runtime.CodeSucceeded || !strings.HasPrefix(got, want) {
+					t.Errorf("code %d, and the log of step 0 is %q, want one that begins with %q", code, got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	// job runs a job whose first step waits for the service for some minutes. Beat
+	// returns the response to the n-th heartbeat, from 1; 0 is a success.
+	job := func(t *testing.T, minutes int, beat func(n int) int) (
+		code, heartbeats int, record runtimetest.Record, took time.Duration,
+	) {
+		t.Helper()
+		end := time.Now().Add(time.Duration(minutes) * time.Minute)
+		code, record, took = runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/heartbeat"):
+				heartbeats++
+				return beat(heartbeats), nil
+			case isStatus(r, "1") && time.Now().Before(end):
+				return 503, nil
+			}
+			return 0, nil
+		})
+		return code, heartbeats, record, took
+	}
+	t.Run("repeated refusals end the job", func(t *testing.T) {
+		for _, status := range []int{401, 404, 409, 410} {
+			synctest.Test(t, func(t *testing.T) {
+				code, _, record, took := job(t, 10, func(n int) int {
+					if n >= 3 {
+						return status
+					}
+					return 0
+				})
+				if code != runtime.CodeGone || record.Steps[1].Status != runtime.NotStarted {
+					t.Errorf("%d: code %d, steps %v", status, code, record.Statuses())
+				}
+				if took < 90*time.Second || took > 2*time.Minute {
+					t.Errorf("%d: after %s, want 30s to 60s of refusals after the first minute", status, took)
+				}
+			})
+		}
+	})
+	t.Run("a stray refusal changes nothing", func(t *testing.T) {
+		for _, status := range []int{401, 403, 404, 405, 409, 410, 412, 501} {
+			for _, stray := range []int{1, 2, 5} {
+				synctest.Test(t, func(t *testing.T) {
+					code, heartbeats, record, _ := job(t, 10, func(n int) int {
+						if n == stray {
+							return status
+						}
+						return 0
+					})
+					if code != runtime.CodeSucceeded || heartbeats < 20 {
+						t.Errorf("%d as response %d: code %d after %d heartbeats, steps %v",
+							status, stray, code, heartbeats, record.Statuses())
+					}
+				})
+			}
+		}
+	})
+	t.Run("a service without the call gets heartbeats until the end", func(t *testing.T) {
+		for _, status := range []int{404, 405, 501} {
+			synctest.Test(t, func(t *testing.T) {
+				code, heartbeats, record, _ := job(t, 10, func(int) int { return status })
+				if code != runtime.CodeSucceeded || heartbeats < 20 || heartbeats > 40 {
+					t.Errorf("%d: code %d after %d heartbeats in ten minutes, steps %v",
+						status, code, heartbeats, record.Statuses())
+				}
+			})
+		}
+	})
+}

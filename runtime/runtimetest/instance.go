@@ -1,0 +1,268 @@
+package runtimetest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// instance is one job in a fake Executor. Its state at a given time follows from its
+// script, its start and the operations on it, so it needs no goroutine: a caller that
+// waits for a change uses a timer.
+type instance struct {
+	job      runtime.Job
+	script   Script
+	started  time.Time
+	progress []TimedProgress
+	faults   []error // guarded by the Executor's lock
+
+	mu      sync.Mutex
+	ends    time.Time // in the far future for a job that does not end by itself
+	exit    runtime.Exit
+	termed  bool          // got a TERM
+	changed chan struct{} // closed and replaced when ends has changed
+
+	waitErrors []error // of the next calls
+}
+
+func newInstance(job runtime.Job, script Script, started time.Time) *instance {
+	return &instance{
+		job:      job,
+		script:   script,
+		started:  started,
+		progress: defaultProgress(job, script),
+		faults:   script.RemoveErrors,
+		ends:     after(started, script.Running),
+		exit:     script.Exit,
+		changed:  make(chan struct{}),
+
+		waitErrors: script.WaitErrors,
+	}
+}
+
+// defaultProgress returns the progress of a script, or the one that fits its exit.
+func defaultProgress(job runtime.Job, script Script) []TimedProgress {
+	if script.Silent || script.Progress != nil {
+		return script.Progress
+	}
+	all := []TimedProgress{
+		{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+		{Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+		{Progress: runtime.Progress{Step: 1, Lines: 2}},
+	}
+	switch script.Exit.Code {
+	case runtime.CodeSucceeded:
+		last := max(1, job.Definition.Steps-1)
+		all = append(all, TimedProgress{After: script.Running, Progress: runtime.Progress{Step: last, Lines: 2,
+			Status: runtime.Succeeded}})
+	case runtime.CodeFailed:
+		all = append(all, TimedProgress{After: script.Running, Progress: runtime.Progress{Step: 1, Lines: 2,
+			Status: runtime.Failed}})
+	}
+	return all
+}
+
+// after adds a duration without overflow.
+func after(start time.Time, span time.Duration) time.Time {
+	const far = 100 * 365 * 24 * time.Hour
+	return start.Add(min(span, far))
+}
+
+// end returns when the instance ends, as far as is known now, and a channel that is closed
+// when that changes.
+func (v *instance) end() (time.Time, <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.ends, v.changed
+}
+
+// term sends a TERM, and reports whether it was the first while the job ran.
+func (v *instance) term() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	if v.termed || !v.ends.After(now) {
+		return false
+	}
+	v.termed = true
+	if ends := after(now, v.script.Ending); ends.Before(v.ends) {
+		v.move(ends, v.script.OnTerm)
+	}
+	return true
+}
+
+// interrupt sends an interrupt.
+func (v *instance) interrupt() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if ends := after(time.Now(), v.script.Interrupting); v.script.Interrupting > 0 && ends.Before(v.ends) {
+		v.move(ends, v.script.OnTerm)
+	}
+}
+
+// kill ends the instance, and reports whether it was running.
+func (v *instance) kill() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	if !v.ends.After(now) {
+		return false
+	}
+	v.move(now, runtime.Exit{Code: 137, Reason: "killed"})
+	return true
+}
+
+func (v *instance) move(ends time.Time, exit runtime.Exit) {
+	v.ends, v.exit = ends, exit
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// nextWaitError returns the next of the script's WaitErrors, nil after the last.
+func (v *instance) nextWaitError() (err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.waitErrors) > 0 {
+		err, v.waitErrors = v.waitErrors[0], v.waitErrors[1:]
+	}
+	return err
+}
+
+// wait blocks until the instance has ended, or ctx.
+func (v *instance) wait(ctx context.Context) (runtime.Exit, error) {
+	for {
+		ends, changed := v.end()
+		left := time.Until(ends)
+		if left <= 0 {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			return v.exit, nil
+		}
+		if err := sleepUntil(ctx, left, changed); err != nil {
+			return runtime.Exit{}, err
+		}
+	}
+}
+
+// stream is the progress of an instance, with each line at its time.
+type stream struct {
+	ctx       context.Context // of Follow, which ends the stream
+	inst      *instance
+	opened    time.Time
+	next      int       // of the lines of progress
+	remaining []byte    // of the line that is being read
+	raw       io.Reader // output of a TimedProgress that is being read; may be nil
+	once      sync.Once
+	closed    chan struct{}
+}
+
+// Read blocks until there is something to read.
+func (s *stream) Read(p []byte) (int, error) {
+	for len(s.remaining) == 0 {
+		if s.raw != nil {
+			n, err := s.raw.Read(p)
+			if err != nil { // the end of this output
+				s.raw = nil
+			}
+			if n > 0 {
+				return n, nil
+			}
+		}
+		select {
+		case <-s.closed:
+			return 0, io.ErrClosedPipe
+		default:
+		}
+		if s.ctx.Err() != nil {
+			return 0, context.Cause(s.ctx)
+		}
+		ends, changed := s.inst.end()
+		now, due := time.Now(), ends
+		breaks := s.breaks()
+		if !breaks.After(now) {
+			if s.inst.script.BreakErr != nil {
+				return 0, s.inst.script.BreakErr
+			}
+			return 0, io.EOF
+		}
+		if s.next < len(s.inst.progress) {
+			due = after(s.inst.started, s.inst.progress[s.next].After)
+			if !due.After(now) && !due.After(ends) {
+				if raw := s.inst.progress[s.next].Raw; raw != nil {
+					s.raw = raw()
+					s.next++
+					continue
+				}
+				line, err := json.Marshal(s.inst.progress[s.next].Progress)
+				if err != nil {
+					return 0, err
+				}
+				s.remaining = append(line, '\n')
+				s.next++
+				break
+			}
+		}
+		if !ends.After(now) {
+			return 0, io.EOF
+		}
+		if ends.Before(due) {
+			due = ends
+		}
+		if breaks.Before(due) {
+			due = breaks
+		}
+		timer := time.NewTimer(due.Sub(now))
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-s.closed:
+		case <-s.ctx.Done():
+		}
+		timer.Stop()
+	}
+	n := copy(p, s.remaining)
+	s.remaining = s.remaining[n:]
+	return n, nil
+}
+
+// breaks returns when the stream breaks off.
+func (s *stream) breaks() time.Time {
+	for _, span := range s.inst.script.Breaks {
+		if at := after(s.inst.started, span); at.After(s.opened) {
+			return at
+		}
+	}
+	return after(s.inst.started, Forever)
+}
+
+// Close ends a Read that is under way.
+func (s *stream) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+// sleep blocks for a time, or until ctx has ended.
+func sleep(ctx context.Context, span time.Duration) error { return sleepUntil(ctx, span, nil) }
+
+func sleepUntil(ctx context.Context, span time.Duration, sooner <-chan struct{}) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if span <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(span)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-sooner:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,107 @@
+package runtimetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// Recorder is a [runtime.Recorder] that keeps what it records. The zero value is ready
+// for use. Methods are safe for concurrent use.
+type Recorder struct {
+	mu      sync.Mutex
+	polls   map[string]int
+	claimed map[string]int
+	ended   map[string]int
+	stages  map[runtime.Stage][]time.Duration
+
+	recovered map[string]int
+	failed    map[string]int
+}
+
+// ServiceCall records nothing: the fakes make no HTTP calls.
+func (r *Recorder) ServiceCall(runtime.ServiceCall) {}
+
+// Poll implements [runtime.Recorder].
+func (r *Recorder) Poll(pool string, result runtime.PollResult) {
+	r.count(&r.polls, pool, result)
+}
+
+// JobClaimed implements [runtime.Recorder].
+func (r *Recorder) JobClaimed(pool string, kind runtime.Kind) {
+	r.count(&r.claimed, pool, kind)
+}
+
+// JobEnded implements [runtime.Recorder].
+func (r *Recorder) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
+	r.count(&r.ended, pool, kind, outcome)
+}
+
+// JobStage implements [runtime.Recorder].
+func (r *Recorder) JobStage(stage runtime.Stage, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stages == nil {
+		r.stages = map[runtime.Stage][]time.Duration{}
+	}
+	r.stages[stage] = append(r.stages[stage], took)
+}
+
+// JobRecovered implements [runtime.Recorder].
+func (r *Recorder) JobRecovered(pool string, action runtime.RecoveryAction) {
+	r.count(&r.recovered, pool, action)
+}
+
+// JournalFailed implements [runtime.Recorder].
+func (r *Recorder) JournalFailed(pool string) { r.count(&r.failed, pool) }
+
+// count adds one to the counter with these labels.
+func (r *Recorder) count(counter *map[string]int, labels ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if *counter == nil {
+		*counter = map[string]int{}
+	}
+	key := fmt.Sprintln(labels...) // separated by spaces
+	(*counter)[key[:len(key)-1]]++
+}
+
+// Polls returns the number of polls by pool and result, such as "default empty".
+func (r *Recorder) Polls() map[string]int { return r.snapshot(&r.polls) }
+
+// Claimed returns the number of claimed jobs by pool and kind.
+func (r *Recorder) Claimed() map[string]int { return r.snapshot(&r.claimed) }
+
+// Ended returns the number of ended jobs by pool, kind and outcome.
+func (r *Recorder) Ended() map[string]int { return r.snapshot(&r.ended) }
+
+// Recovered returns the number of recovered jobs by pool and action.
+func (r *Recorder) Recovered() map[string]int { return r.snapshot(&r.recovered) }
+
+// JournalFailures returns the number of jobs that could not be journalled by pool.
+func (r *Recorder) JournalFailures() map[string]int { return r.snapshot(&r.failed) }
+
+func (r *Recorder) snapshot(counter *map[string]int) map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(*counter)
+}
+
+// Total returns the sum of counters.
+func Total(counters map[string]int) (sum int) {
+	for _, n := range counters {
+		sum += n
+	}
+	return sum
+}
+
+// Stages returns the durations of a stage, in the order in which they were recorded.
+func (r *Recorder) Stages(stage runtime.Stage) []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.stages[stage])
+}

@@ -1,0 +1,242 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+const (
+	maxSetupLine = 4 << 10     // length of a line of the setup's log in bytes
+	recheckAfter = time.Minute // of preparation, after which the status of the job is checked
+)
+
+// Setup is the agent's part of step 0 of a job: the log lines of the executor while it
+// creates the instance, and the handoff. After the handoff the runner continues the log
+// where the agent stopped. The runner also reports the end of the step, because only then
+// the instance is known to work.
+//
+// A Setup belongs to one job and to the goroutine that starts it.
+type Setup struct {
+	job      *Job
+	cloud    Cloud
+	handoff  Handoff
+	lines    []Line // added and not accepted by the service
+	accepted int    // number of lines that the service has accepted
+	sent     int    // of the first of lines, sent without an answer; the service may have them
+	opened   bool   // the service knows that the step runs
+	unsure   int    // lines after accepted that an earlier run has sent; the service may have them
+	moved    bool   // the service has corrected accepted
+	handed   bool   // the handoff is made: the runner reports from there on
+
+	began      time.Time
+	recorder   Recorder
+	handingOff func(ctx context.Context) error // called before the handoff is made; may be nil
+	withdrawn  func(ctx context.Context)       // called by Withdraw; may be nil
+	progressed func(Progress)                  // called when the service has accepted a report; may be nil
+}
+
+// NewSetup returns the setup of a job. The setup adds the state of step 0 to the handoff.
+func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
+	return &Setup{job: job, cloud: cloud, handoff: handoff, began: time.Now(), recorder: NoRecorder{}}
+}
+
+// Measure begins to measure a stage of the start, and returns a function that ends and
+// records the measurement: defer setup.Measure(runtime.StagePull)(). Unlike the other
+// methods it is safe for concurrent use.
+func (s *Setup) Measure(stage Stage) (end func()) { return measure(s.recorder, stage) }
+
+// Log adds one or more lines to the log of step 0. It does not block and cannot fail;
+// [Setup.Flush] sends them. Texts of engines and registries may be large or contain
+// secrets, so lines are cut and the job's secrets are marked.
+func (s *Setup) Log(format string, args ...any) {
+	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "\uFFFD")
+	for _, hidden := range append([]string{s.handoff.Token, s.handoff.OIDC}, s.handoff.Redact...) {
+		if hidden != "" {
+			text = strings.ReplaceAll(text, hidden, secret.Mark)
+		}
+	}
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		if len(line) > maxSetupLine {
+			line = strings.ToValidUTF8(line[:maxSetupLine], "") + " …"
+		}
+		s.lines = append(s.lines, Line{Time: time.Now(), Text: line + "\n"})
+	}
+}
+
+// Flush sends the lines that were added. Lines that could not be sent are kept for the
+// next call. After [Setup.Handoff] it sends nothing, because the runner continues the
+// log at the offset in the handoff; only [Setup.Fail] sends such lines.
+func (s *Setup) Flush(ctx context.Context) error {
+	if s.handed {
+		return nil
+	}
+	for !s.opened || len(s.lines) > 0 {
+		err := s.report(ctx)
+		switch {
+		case errors.Is(err, ErrLogsDropped):
+			return nil // a problem with logs never fails a job
+		case err != nil:
+			return fmt.Errorf("report the setup: %w", err)
+		}
+	}
+	return nil
+}
+
+// report sends the added lines in one report; the first report also sets the step to
+// running. Lines whose answer was lost are sent again first, and without newer ones: a
+// service that has them rejects other lines at their offset.
+func (s *Setup) report(ctx context.Context) error {
+	lines, status := s.lines, Status("")
+	if s.resends() {
+		lines = lines[:s.sent]
+	}
+	if !s.opened {
+		status = Running
+	}
+	s.sent = len(lines)
+	s.recordProgress()
+	err := s.cloud.Report(ctx, s.job, Report{Step: 0, Offset: s.accepted + s.unsure, Lines: lines, Status: status})
+	var offset *OffsetError
+	switch {
+	case errors.As(err, &offset) && !s.moved: // an earlier run has sent lines that it did not record
+		s.moved, s.opened = true, true
+		s.accepted, s.unsure, s.sent = offset.Next, 0, 0
+		return s.report(ctx)
+	case s.unsure > 0 && errors.Is(err, ErrLogsDropped): // the service does not have the lines of the earlier run
+		s.unsure = 0
+		s.opened = true
+		return s.report(ctx)
+	case err != nil:
+		s.opened = s.opened || errors.Is(err, ErrLogsDropped)
+		return err
+	}
+	if status == Running {
+		killpoint.Hit(killpoint.SetupRunning)
+	}
+	s.opened, s.sent = true, 0
+	s.accepted += s.unsure + len(lines)
+	s.unsure = 0
+	s.lines = s.lines[len(lines):]
+	s.recordProgress()
+	return nil
+}
+
+// recordProgress records which lines the service has, and may have.
+func (s *Setup) recordProgress() {
+	if s.progressed == nil {
+		return
+	}
+	p := Progress{Step: 0, Lines: s.accepted, Sent: s.unsure + s.sent}
+	if s.opened {
+		p.Status = Running
+	}
+	s.progressed(p)
+}
+
+// resume continues the log of an earlier run of the agent that ended before the first step.
+func (s *Setup) resume(last Progress) {
+	if last.Step == 0 {
+		s.accepted, s.unsure = last.Lines, last.Sent
+	}
+}
+
+// resends reports whether the next report must repeat an earlier one.
+func (s *Setup) resends() bool { return s.sent > 0 && s.sent < len(s.lines) }
+
+// SetDirectory sets the directory in which steps start. The default is the root of the
+// handoff.
+func (s *Setup) SetDirectory(directory string) { s.handoff.Directory = directory }
+
+// LimitStop sets the time between the SIGTERM and the SIGKILL of an instance that something
+// other than the agent stops. The runner shortens the cancel grace period to fit into it.
+func (s *Setup) LimitStop(limit time.Duration) {
+	fits := max(0, limit-StopGrace)
+	s.handoff.CancelGrace = min(s.handoff.CancelGrace, Seconds(fits.Seconds()))
+}
+
+// HandoffSize returns the current length of the handoff in bytes. Lines that the service
+// does not accept in time make it longer.
+func (s *Setup) HandoffSize() int {
+	text, err := json.Marshal(s.handoff)
+	if err != nil {
+		return 0 // Handoff returns the error
+	}
+	return len(text)
+}
+
+// Handoff sends the added lines and returns the bytes for the runner's standard input. An
+// executor calls it once in each start, immediately before the runner starts. Root is the "/" of the
+// job. If the preparation took longer than a minute, Handoff checks the status of the job,
+// and returns an error if it was cancelled. Before it returns, the job's record has the
+// stage [RecordHandedOff].
+func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
+	// Send the log, and check the status after a long preparation.
+	if err := s.Flush(ctx); err != nil {
+		return nil, err
+	}
+	if time.Since(s.began) > recheckAfter {
+		status, err := s.cloud.JobStatus(ctx, s.job)
+		if err == nil && (status == Cancelled || status == Completing || status == Gone) {
+			return nil, fmt.Errorf("the job was not started: %w", errCancelled)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+
+	// Write the handoff.
+	s.handoff.Root = root
+	s.handoff.SetupLines, s.handoff.Pending, s.handoff.Resend = s.accepted, s.lines, s.sent
+	text, err := json.Marshal(s.handoff)
+	if err != nil {
+		return nil, fmt.Errorf("write the handoff: %w", err)
+	}
+
+	// Record that the job may run from now on.
+	if s.handingOff != nil {
+		if err := s.handingOff(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.handed = true
+	return text, nil
+}
+
+// Withdraw records that no runner has the whole handoff, so that nothing of the job has run,
+// and lets the agent continue the log. An executor calls it after an error that wraps
+// [ErrConnectionLost], and before it removes the instance: if the agent is killed in between,
+// a record without an instance would mean a job that may have run. Without a handoff Withdraw
+// does nothing.
+func (s *Setup) Withdraw(ctx context.Context) {
+	if !s.handed {
+		return
+	}
+	s.handed = false
+	if s.withdrawn != nil {
+		s.withdrawn(ctx)
+	}
+}
+
+// Fail ends step 0 as failed, with the reason as its last line.
+func (s *Setup) Fail(ctx context.Context, reason error) error {
+	s.Log("Error: %v", reason)
+	for !s.opened || s.resends() {
+		if err := s.report(ctx); errors.Is(err, ErrLogsDropped) {
+			break // the status is more important
+		} else if err != nil {
+			return fmt.Errorf("report the failed setup: %w", err)
+		}
+	}
+	err := s.cloud.Report(ctx, s.job, Report{Step: 0, Offset: s.accepted, Lines: s.lines, Status: Failed})
+	if err != nil {
+		return fmt.Errorf("report the failed setup: %w", err)
+	}
+	return nil
+}
