@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-retryablehttp"
 
@@ -24,33 +25,36 @@ import (
 const (
 	maxAnswer     = 1 << 20  // an answer that carries no definition
 	maxDefinition = 64 << 20 // a job's definition: it carries whole scripts
-	maxMessage    = 1 << 10  // of a service's own words, in an error
+	maxMessage    = 1 << 10  // a service's message in an error
 )
 
-// StatusError is an answer that is not a success. It is [runtime.ErrGone] for
-// the statuses that say that a job is gone or is another's (404, 409, 410,
-// 412), and [runtime.ErrUnauthorized] for 401.
+// StatusError is an answer with an error status. It is [runtime.ErrGone] for the
+// statuses that mean that the job does not exist or belongs to another runner (404, 409,
+// 410, 412), and [runtime.ErrUnauthorized] for 401.
 type StatusError struct {
-	Code       int           // the HTTP status
-	Message    string        // the service's own words, cut; may be empty
-	RequestID  string        // by which the service's people find it; may be empty
-	RetryAfter time.Duration // not to be asked again before; 0 is no such wish
+	Code       int           // HTTP status
+	Message    string        // of the service, shortened; may be empty
+	RequestID  string        // identifies the request at the service; may be empty
+	RetryAfter time.Duration // requested by the service; 0 if it requested nothing
 	Location   string        // of a redirect, without user, query and fragment; may be empty
 
-	final bool // 409 or 410 in the service's own JSON error form
+	final      bool // 409 or 410 in the JSON error form of the service
+	nextOffset *int // number of stored lines of the step, after lines at a wrong offset; nil if unknown
 }
 
-// Error says the status, the service's words and the request's id.
+// Error returns the status, the message of the service and the id of the request.
 func (e *StatusError) Error() string {
-	text := fmt.Sprintf("the service answers %d", e.Code)
-	if name := http.StatusText(e.Code); name != "" {
+	text := fmt.Sprintf("service answered %d", e.Code)
+	name := http.StatusText(e.Code)
+	if name != "" {
 		text += " " + name
 	}
 	if e.Location != "" {
 		text += ", a redirect to " + e.Location
 	}
-	if e.Message != "" {
-		text += ": " + e.Message
+	// Pulumi Cloud begins its messages with the name of the status.
+	if message := strings.TrimPrefix(strings.TrimPrefix(e.Message, name), ": "); message != "" {
+		text += ": " + message
 	}
 	if e.RequestID != "" {
 		text += " (request " + e.RequestID + ")"
@@ -58,7 +62,7 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// Is reports whether the status means what the sentinel means.
+// Is reports whether the status corresponds to target.
 func (e *StatusError) Is(target error) bool {
 	switch e.Code {
 	case http.StatusNotFound, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed:
@@ -69,7 +73,25 @@ func (e *StatusError) Is(target error) bool {
 	return false
 }
 
-// redirectError is a redirect as the answer to a call of a path, with the cure.
+// rejectedError is a 401 in answer to a call with the pool's token.
+type rejectedError struct {
+	*StatusError
+	cure string
+}
+
+// Error names the token's settings and the request.
+func (e *rejectedError) Error() string {
+	text := "service rejected the token (401): " + e.cure
+	if e.RequestID != "" {
+		text += " (request " + e.RequestID + ")"
+	}
+	return text
+}
+
+// Unwrap returns the answer.
+func (e *rejectedError) Unwrap() error { return e.StatusError }
+
+// redirectError is a redirect in answer to a call with this path.
 type redirectError struct {
 	*StatusError
 	path string
@@ -84,64 +106,71 @@ func (e *redirectError) Error() string {
 // Unwrap returns the answer.
 func (e *redirectError) Unwrap() error { return e.StatusError }
 
-// callerOptions is what a caller is made of.
+// callerOptions are the options of a caller.
 type callerOptions struct {
 	service   string // base URL
 	userAgent string
-	transport http.RoundTripper // nil is a pool of connections of its own
-	timeout   time.Duration     // of one attempt, its answer included; 0 is none
+	transport http.RoundTripper // nil makes a new pool of connections
+	timeout   time.Duration     // of one attempt with its answer; 0 means no timeout
 	retry     retry
 	log       *slog.Logger
+	recorder  runtime.Recorder // nil records nothing
 }
 
-// caller sends calls to one service and retries what failed temporarily. Its
-// methods are safe for concurrent use.
+// caller sends calls to one service and retries temporary failures. Its methods are safe
+// for concurrent use.
 type caller struct {
 	service   string
 	userAgent string
 	http      *http.Client
 	retry     retry
 	log       *slog.Logger
+	recorder  runtime.Recorder
 
 	mu     sync.Mutex
-	warned string // the service's last warning
+	warned string // last warning of the service
 }
 
 func newCaller(o callerOptions) *caller {
 	if o.transport == nil {
 		o.transport = newTransport()
 	}
+	if o.recorder == nil {
+		o.recorder = runtime.NoRecorder{}
+	}
 	return &caller{
 		service:   strings.TrimRight(o.service, "/"),
 		userAgent: o.userAgent,
 		log:       o.log,
+		recorder:  o.recorder,
 		retry:     o.retry,
 		http:      &http.Client{Transport: o.transport, Timeout: o.timeout, CheckRedirect: followNothing},
 	}
 }
 
-// followNothing makes a redirect an answer like any other. A call that follows
-// one would take its token to another place, and a POST would become a GET whose
-// success means nothing.
+// followNothing makes a redirect an ordinary answer. A followed redirect would send the
+// token to another address, and turn a POST into a GET.
 func followNothing(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // call is one request to a service.
 type call struct {
 	method      string
-	path        string                  // escaped; starts with /api/
+	path        string                  // escaped; begins with /api/
+	route       string                  // pattern of the path without ids, for metrics; empty is the path
 	token       secret.String           // empty for a call without one
-	body        []byte                  // nil for a call without one; must not change any more, even after the call
-	contentType string                  // of the body; empty sends none
-	limit       int64                   // of the answer, in bytes; 0 is maxAnswer
-	check       func(text []byte) error // reports what is wrong with the body of a success; nil accepts any
-	retry       retryPolicy             // nil is transient
+	masked      secret.String           // another secret, which no error shows; may be empty
+	body        []byte                  // nil for a call without one; must not change, even after the call
+	contentType string                  // of the body; empty sends no header
+	limit       int64                   // of the answer, in bytes; 0 means maxAnswer
+	check       func(text []byte) error // returns an error for an invalid body of a success; nil accepts all
+	retry       retryPolicy             // nil means transient
 }
 
-// do makes a call and returns the answer's status, header and body. An answer
-// other than 2xx is a *[StatusError]. A 2xx that arrived in part, or that the
-// call's check rejects, is a failed attempt. When ctx ends, the error names the
-// last failure too.
+// do makes a call and returns the status, header and body of the answer. An answer other
+// than 2xx is a *[StatusError]. A 2xx with an incomplete body, or a body that check
+// rejects, is a failed attempt. If ctx ends, the error contains the last failure.
 func (c *caller) do(ctx context.Context, q call) (status int, header http.Header, text []byte, err error) {
+	// Prepare the request, and the handling of its answer.
 	var body any
 	if q.body != nil {
 		body = q.body
@@ -150,16 +179,18 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("service URL: %w", err)
 	}
-	c.address(request.Header, q)
+	c.setHeader(request.Header, q)
+	var started time.Time // of the current attempt
 	request.SetResponseHandler(func(response *http.Response) (err error) {
 		status, header = response.StatusCode, response.Header
-		c.hear(header)
+		c.logWarning(q, header)
 		text, err = readAnswer(response, q.limit)
+		c.record(q, status, started)
 		switch {
 		case err != nil:
 			return err
 		case status/100 != 2:
-			return refused(response, text)
+			return newStatusError(q, response, text)
 		case q.check != nil:
 			return q.check(text)
 		}
@@ -174,26 +205,32 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	var last error
 	client := &retryablehttp.Client{
 		HTTPClient: c.http, RetryMax: c.retry.count, RetryWaitMin: c.retry.wait, RetryWaitMax: c.retry.maxWait,
-		Backoff: pause, ErrorHandler: retryablehttp.PassthroughErrorHandler,
+		Backoff: retryDelay, ErrorHandler: retryablehttp.PassthroughErrorHandler,
+		RequestLogHook: func(retryablehttp.Logger, *http.Request, int) { started = time.Now() },
 		CheckRetry: func(ctx context.Context, response *http.Response, err error) (bool, error) {
+			if response == nil {
+				c.record(q, 0, started)
+			}
 			switch {
 			case ctx.Err() != nil:
 				return false, context.Cause(ctx)
 			case err == nil && response != nil:
-				return false, nil // the answer is read next, or was good
+				return false, nil // the answer is read next, or was a success
 			}
 			last = err
 			return policy(ctx, err), nil
 		},
 	}
+
+	// Make the attempts.
 	response, err := client.Do(request)
 	if response != nil {
 		_ = response.Body.Close()
 	}
 	switch {
 	case err != nil && ctx.Err() != nil && last != nil && !errors.Is(last, ctx.Err()):
-		// The last failure is not wrapped: errors.Is would find a refusal in it
-		// that is not believed.
+		// The last failure is not wrapped: errors.Is would find a refusal in it that
+		// is not accepted.
 		return status, header, nil, fmt.Errorf("%w; the last attempt: %s", context.Cause(ctx), last.Error())
 	case err != nil:
 		return status, header, nil, err
@@ -201,8 +238,17 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	return status, header, text, nil
 }
 
-// address sets the header of a call.
-func (c *caller) address(header http.Header, q call) {
+// record counts one attempt of a call. Code is 0 without an answer.
+func (c *caller) record(q call, code int, started time.Time) {
+	route := q.route
+	if route == "" {
+		route = q.path
+	}
+	c.recorder.ServiceCall(runtime.ServiceCall{Route: q.method + " " + route, Code: code, Took: time.Since(started)})
+}
+
+// setHeader sets the header fields of a call.
+func (c *caller) setHeader(header http.Header, q call) {
 	header.Set("Accept", AcceptV8)
 	header.Set("User-Agent", c.userAgent)
 	if !q.token.Empty() {
@@ -213,14 +259,14 @@ func (c *caller) address(header http.Header, q call) {
 	}
 }
 
-// hear passes on what a service wants its users to know, once.
-func (c *caller) hear(header http.Header) {
-	warning := words([]byte(header.Get("X-Pulumi-Warning")))
+// logWarning logs a warning of the service for its users, unless it is the one logged last.
+func (c *caller) logWarning(q call, header http.Header) {
+	warning := q.line(header.Get("X-Pulumi-Warning"))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if warning != "" && warning != c.warned {
 		c.warned = warning
-		c.log.Warn("the service warns", "warning", warning)
+		c.log.Warn("service warning", "warning", warning)
 	}
 }
 
@@ -232,56 +278,113 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if response.StatusCode/100 != 2 {
-		return text, nil // the status says enough
+		return text, nil // the status is an error already
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the service's answer: %w", err)
+		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if int64(len(text)) > limit {
-		return nil, &hugeError{limit}
+		return nil, &tooLargeError{limit}
 	}
 	return text, nil
 }
 
-// hugeError is an answer that nobody reads to its end, however often it comes.
-type hugeError struct{ limit int64 }
+// tooLargeError is an answer over its limit. The policy transient does not retry it. Calls
+// about a job do: see refusals.
+type tooLargeError struct{ limit int64 }
 
-func (e *hugeError) Error() string {
+func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("the service's answer is larger than %d MiB", e.limit>>20)
 }
 
-// refused makes an error of an answer.
-func refused(response *http.Response, text []byte) *StatusError {
-	var body ErrorBody
-	e := &StatusError{Code: response.StatusCode, RequestID: words([]byte(response.Header.Get("X-Pulumi-Request-ID")))}
-	if json.Unmarshal(text, &body) == nil && body.Message != "" {
-		text = []byte(body.Message)
-		e.final = body.Code == e.Code && (e.Code == http.StatusConflict || e.Code == http.StatusGone)
-	}
-	e.Message = words(text)
+// newStatusError returns the error for an answer with an error status. It does not show
+// the secrets of the call, which some services repeat.
+func newStatusError(q call, response *http.Response, text []byte) *StatusError {
+	e := &StatusError{Code: response.StatusCode, RequestID: q.line(response.Header.Get("X-Pulumi-Request-ID"))}
+	message, code := readErrorBody(text)
+	e.final = code == e.Code && (e.Code == http.StatusConflict || e.Code == http.StatusGone)
+	e.Message = q.line(message)
+	e.nextOffset = readNextOffset(text)
 	if to, err := response.Location(); err == nil && e.Code/100 == 3 {
-		e.Message = "" // a page that repeats the address
-		e.Location = words([]byte((&url.URL{Scheme: to.Scheme, Host: to.Host, Path: to.Path}).String()))
+		e.Message = "" // the page only repeats the address
+		e.Location = q.line((&url.URL{Scheme: to.Scheme, Host: to.Host, Path: to.Path}).String())
 	}
 	e.RetryAfter, _ = retryAfter(response.Header, time.Now())
 	return e
 }
 
-// words makes one short, printable line of what a stranger says.
-func words(text []byte) string {
-	cut := len(text) > maxMessage
-	if cut {
-		text = text[:maxMessage]
+// readNextOffset returns the offset in the body of an error, nil if there is none.
+func readNextOffset(text []byte) *int {
+	var body ErrorBody
+	if json.Unmarshal(text, &body) != nil || body.NextOffset == nil || *body.NextOffset < 0 {
+		return nil
 	}
-	text = bytes.ToValidUTF8(text, nil)
-	line := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+	return body.NextOffset
+}
+
+// readErrorBody returns the message and the code in the body of an error, in the form of
+// [ErrorBody] or in that of RFC 6749, section 5.2. Code is 0 except in the first form. If
+// the body has neither form, its text is the message.
+func readErrorBody(text []byte) (message string, code int) {
+	var body map[string]any
+	if json.Unmarshal(text, &body) != nil {
+		return string(text), 0
+	}
+	if message, _ = body["message"].(string); message != "" {
+		if number, _ := body["code"].(float64); number == float64(int(number)) {
+			code = int(number)
+		}
+		return message, code
+	}
+	name, _ := body["error"].(string)
+	description, _ := body["error_description"].(string)
+	switch {
+	case name != "" && description != "":
+		return name + ": " + description, 0
+	case name+description != "":
+		return name + description, 0
+	}
+	return string(text), 0
+}
+
+// line returns a text of the service as one short line, without the secrets of the call.
+// It removes them after printable, because invalid bytes can split a secret, and before
+// shorten, which can cut one.
+func (q call) line(text string) string {
+	text = printable([]byte(text))
+	for _, hidden := range []secret.String{q.token, q.masked} {
+		if hidden.Empty() {
+			continue
+		}
+		text = strings.ReplaceAll(text, hidden.Reveal(), secret.Mark)
+		text = strings.ReplaceAll(text, url.QueryEscape(hidden.Reveal()), secret.Mark)
+		if parts := strings.Split(hidden.Reveal(), "."); len(parts) == 3 && len(parts[2]) >= minSignature {
+			text = strings.ReplaceAll(text, parts[2], secret.Mark) // the signature alone
+		}
+	}
+	return shorten(text)
+}
+
+// minSignature is the length of the shortest signature of a JWT in base64url: 32 bytes.
+const minSignature = 43
+
+// oneLine returns a text of a service as one short, printable line.
+func oneLine(text []byte) string { return shorten(printable(text)) }
+
+// printable returns a text as one line of printable characters.
+func printable(text []byte) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, string(text))), " ")
-	if cut {
-		line += " …"
+	}, string(bytes.ToValidUTF8(text, nil)))), " ")
+}
+
+// shorten returns the beginning of a text.
+func shorten(text string) string {
+	if len(text) <= maxMessage {
+		return text
 	}
-	return line
+	return strings.TrimSpace(strings.ToValidUTF8(text[:maxMessage], "")) + " …"
 }

@@ -2,304 +2,174 @@ package cloud
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Retries of the agent's own calls about a job. They do not follow the
-// configuration: a claimed job must be started, and its end reported, if that is
-// possible at all. The caller's context limits the time.
+// Retries of the agent's calls about a job. They do not depend on the configuration,
+// because a claimed job must be started and its outcome reported if possible. The
+// caller's context limits the time.
 const (
-	jobRetries = 1000
-	jobWait    = time.Second
-	jobMaxWait = 15 * time.Second
-	linesLimit = time.Minute     // for lines, which matter less than the job's outcome
-	beatLimit  = 5 * time.Second // for the heartbeat beside a status; others are sent regularly
+	jobRetries       = 1000
+	jobWait          = time.Second
+	jobMaxWait       = 15 * time.Second
+	linesTimeout     = time.Minute     // lines are less important than the job's outcome
+	heartbeatTimeout = 5 * time.Second // for the heartbeat with a status; others are sent regularly
 )
 
-// Limits of a poll. What is being read may be a job that nobody else will get,
-// so request_timeout bounds the wait for the answer, in no case to less than
-// leastPoll, and its arrival has a limit of its own.
-const (
-	leastPoll   = 10 * time.Second
-	arrivalTime = 2 * time.Minute
-)
-
-// Options is what a Client is made of.
+// Options are the options of a Client.
 type Options struct {
 	Identity  runtime.Identity
 	Tuning    runtime.Tuning
 	UserAgent string
-	Transport *http.Transport // copied; nil is Go's default one with limits for dead connections
+	Transport *http.Transport // copied; nil means Go's default transport with limits for dead connections
 	Log       *slog.Logger
+	Recorder  runtime.Recorder // counts the calls; nil counts nothing
 }
 
-// Client speaks for one pool. It is a [runtime.Cloud] and a [runtime.PollRetrier],
-// safe for concurrent use.
+// Client makes the calls of one pool. It implements [runtime.Cloud], [runtime.Leaser],
+// [runtime.PollRetrier] and [runtime.ServiceHealthReporter], and is safe for concurrent
+// use.
 type Client struct {
 	service string
 	agent   string
 	log     *slog.Logger
+	record  runtime.Recorder
 
-	transport   *http.Transport // of which all others are copies
-	credentials *credentials
-	schedule    *schedule
-	asks        atomic.Int32  // which call tells whether a job is wanted: see Wanted
-	leastPoll   time.Duration // see there
-	arrival     time.Duration // of a poll's answer
+	transport      *http.Transport // template of all others
+	credentials    *credentials
+	schedule       *schedule
+	leasing        *leasing
+	statusCall     atomic.Int32  // the call for the status of a job: see JobStatus
+	minPollTimeout time.Duration // the constant of this name, except in tests
+	bodyTimeout    time.Duration // of a poll's answer
 
-	mu     sync.Mutex
-	tuning runtime.Tuning
-	wires  wires
-	hushed map[string]time.Time // until when not to ask whether a subject's job is wanted
-	doubts map[string]*doubt    // by subject: refusals of the call that tells whether its job is wanted
+	mu          sync.Mutex
+	tuning      runtime.Tuning
+	connections connections
+	suppressed  map[string]time.Time        // by workflow: end of the time without status calls
+	refusals    map[string]*subjectRefusals // by workflow
 }
 
-// doubt is what is known of the refusals of one subject's status calls.
-type doubt struct {
+// subjectRefusals are the refusals of the status calls for one workflow.
+type subjectRefusals struct {
 	refusals
-	asked time.Time // last
+	last time.Time // last call that kept this entry
 }
 
-// wires are the connections to the service, which trust the certificates of
+// connections are the connections to the service, which trust the certificates of
 // one ca_file.
-type wires struct {
+type connections struct {
 	certificates string
 	transport    *http.Transport
 	single       *http.Transport
 	calls        *caller // everything but the poll
-	polls        *caller // see New
+	polls        *caller // a new connection for each poll: see New
 }
+
+var (
+	_ runtime.Cloud                 = (*Client)(nil)
+	_ runtime.PollRetrier           = (*Client)(nil)
+	_ runtime.ServiceHealthReporter = (*Client)(nil)
+)
 
 // New makes a client. It sends nothing.
 //
-// Polls have connections of their own that serve one request each: on one that
-// is used again, Go's transport repeats a GET by itself when the connection
-// breaks, and a poll that is repeated may claim twice.
+// Each poll has a new connection. On a reused connection that breaks, Go's transport
+// retries a GET without notice, and a poll that is sent twice may claim two jobs.
 func New(o Options) *Client {
 	transport := newTransport()
 	if o.Transport != nil {
 		transport = o.Transport.Clone()
 	}
 	c := &Client{
-		service:   o.Identity.Service,
-		agent:     o.UserAgent,
-		log:       o.Log,
-		transport: transport,
-		schedule:  newSchedule(o.Tuning, o.Log),
-		tuning:    o.Tuning,
-		hushed:    map[string]time.Time{},
-		doubts:    map[string]*doubt{},
-		leastPoll: leastPoll,
-		arrival:   arrivalTime,
+		service:        o.Identity.Service,
+		agent:          o.UserAgent,
+		log:            o.Log,
+		record:         o.Recorder,
+		transport:      transport,
+		schedule:       newSchedule(o.Tuning, o.Log),
+		leasing:        newLeasing(o.Tuning, o.Log.With("work", "leased")),
+		tuning:         o.Tuning,
+		suppressed:     map[string]time.Time{},
+		refusals:       map[string]*subjectRefusals{},
+		minPollTimeout: minPollTimeout,
+		bodyTimeout:    bodyTimeout,
 	}
-	c.wires = c.lay(o.Tuning.CA)
-	c.credentials = &credentials{identity: o.Identity, log: o.Log, caller: c.wires.calls, tuning: o.Tuning}
+	c.connections = c.connect(o.Tuning.CA)
+	c.credentials = &credentials{identity: o.Identity, log: o.Log, caller: c.connections.calls, tuning: o.Tuning}
 	return c
 }
 
-// lay makes connections that trust the system's certificates and these.
-func (c *Client) lay(certificates string) wires {
+// connect returns connections that trust the system's certificates and certificates.
+func (c *Client) connect(certificates string) connections {
 	transport := c.transport.Clone()
 	if err := trust(transport, certificates); err != nil {
-		c.log.Error("trusting the system's certificates alone", "error", err)
+		c.log.Error("cannot use ca_file: only the system's certificates are trusted", "error", err)
 	}
 	single := transport.Clone()
 	single.DisableKeepAlives = true
-	caller := func(transport *http.Transport) *caller { // retries are for schedule to decide
-		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log})
+	caller := func(transport *http.Transport) *caller { // without retries: schedule decides them
+		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log,
+			recorder: c.record})
 	}
-	return wires{
+	return connections{
 		certificates: certificates, transport: transport, single: single,
 		calls: caller(transport), polls: caller(single),
 	}
 }
 
-// Tune implements [runtime.Cloud]: calls that are under way keep their settings, and
-// the calls about a job trust what was trusted at its claim.
+// Tune implements [runtime.Cloud]. Active calls keep their settings, and the calls about
+// a job trust the certificates that were trusted at its claim.
 func (c *Client) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	c.mu.Lock()
 	c.tuning = tuning
-	old := c.wires
+	old := c.connections
 	if tuning.CA != old.certificates {
-		c.wires = c.lay(tuning.CA)
+		c.connections = c.connect(tuning.CA)
 		old.transport.CloseIdleConnections()
 	}
-	calls := c.wires.calls
+	calls := c.connections.calls
 	c.mu.Unlock()
 	c.credentials.tune(tuning, calls)
+	c.leasing.tune(tuning)
 	return c.schedule.tune(tuning)
 }
 
-// Retry implements [runtime.PollRetrier]. If the poll that it allows fails, the wait
-// begins again.
+// Retry implements [runtime.PollRetrier]. If the next poll fails, the wait begins again.
 func (c *Client) Retry() runtime.NextPoll { return c.schedule.retryNow() }
 
-// Close lets connections go that are not in use. A client that is used all the
-// same makes new ones.
+// ServiceHealth implements [runtime.ServiceHealthReporter].
+func (c *Client) ServiceHealth() runtime.ServiceHealth {
+	return runtime.ServiceHealth{BreakerOpen: c.schedule.breakerOpen(), TokenExpiry: c.credentials.expiry()}
+}
+
+// Close closes idle connections. A later call makes new ones.
 func (c *Client) Close() {
-	w := c.now()
+	w := c.current()
 	w.transport.CloseIdleConnections()
 	w.single.CloseIdleConnections()
 }
 
-// now returns the connections to use.
-func (c *Client) now() wires {
+// current returns the current connections.
+func (c *Client) current() connections {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.wires
+	return c.connections
 }
 
 func (c *Client) settings() runtime.Tuning {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tuning
-}
-
-// Claim implements [runtime.Cloud] with GET /api/deployments/poll, which has
-// the claim as its side effect.
-func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
-	if !slices.Contains(c.settings().Kinds, runtime.Deployment) {
-		return runtime.Claim{Next: c.schedule.skip()}, nil
-	}
-	if next, err := c.schedule.begin(); err != nil {
-		return runtime.Claim{Next: next}, err
-	}
-	var answer pollAnswer
-	var sent bool
-	err := c.authorized(ctx, func(token secret.String) (err error) {
-		answer, sent, err = c.poll(ctx, token)
-		return err
-	})
-	o := outcome{job: answer.job != nil, retryAfter: answer.retryAfter}
-	if err != nil {
-		o = c.classify(err, sent)
-	}
-	return runtime.Claim{Job: answer.job, Next: c.schedule.record(o)}, o.err
-}
-
-// classify returns how an attempt ended that failed. Its error names the cure. Sent
-// reports whether the service may have understood the request.
-//
-// A failure does not count if the service works and refuses the poll, or if no
-// request was made: an operator may be changing the token.
-func (c *Client) classify(err error, sent bool) outcome {
-	var status *StatusError
-	var exchange *exchangeError
-	answered := errors.As(err, &status)
-	switch {
-	case errors.As(err, &exchange):
-		o := outcome{err: err, counts: !exchange.local && !exchange.refused(), retryable: true}
-		if answered && o.counts {
-			o.retryable, o.retryAfter = status.Location == "", status.RetryAfter
-		}
-		return o
-	case errors.Is(err, runtime.ErrUnauthorized) && c.credentials.renewable():
-		return outcome{err: fmt.Errorf("%w: %w: the token that oidc_token_file was just exchanged for: "+
-			"check organization_name and runner_pool_id", runtime.ErrUnauthorized, err)}
-	case errors.Is(err, runtime.ErrUnauthorized):
-		return outcome{err: fmt.Errorf("%w: %w: check token, token_file or PULUMI_AGENT_TOKEN: "+
-			"it must be the token of an agent pool at %s", runtime.ErrUnauthorized, err, c.service)}
-	case answered && status.Code == http.StatusBadRequest:
-		return outcome{err: err}
-	case answered && status.Location != "":
-		return outcome{err: &redirectError{status, pollPath}, counts: true, retryAfter: status.RetryAfter}
-	case answered:
-		retryable := status.Code == http.StatusTooManyRequests ||
-			status.Code >= 500 && status.Code != http.StatusNotImplemented
-		return outcome{err: err, counts: true, retryable: retryable, retryAfter: status.RetryAfter}
-	case sent:
-		return outcome{counts: true, err: fmt.Errorf("%w: an answer was lost; if it was a job, %s",
-			err, runtime.DeclaredFailed)}
-	case untrusted(err):
-		return outcome{counts: true, retryable: true, err: fmt.Errorf("%s shows a certificate that is not trusted: %w: "+
-			"check service_url, or name the certificates of its authority in ca_file", c.service, err)}
-	default:
-		return outcome{counts: true, retryable: true, err: fmt.Errorf("cannot reach %s: %w: "+
-			"check service_url and the network", c.service, err)}
-	}
-}
-
-// pollPath is the path of the poll.
-const pollPath = "/api/deployments/poll"
-
-// pollAnswer is the service's answer to a poll.
-type pollAnswer struct {
-	job        *runtime.Job // nil if there is none
-	retryAfter time.Duration
-}
-
-// poll makes one request for a job. Sent reports whether the service may have
-// understood the request although there is an error.
-func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnswer, sent bool, err error) {
-	// Limit the wait for the answer, and then its arrival.
-	var wrote, answered atomic.Bool
-	wait := max(c.settings().RequestTimeout, c.leastPoll)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	timer := time.AfterFunc(wait, func() {
-		if answered.Load() {
-			cancel(fmt.Errorf("the answer did not arrive within %s", c.arrival))
-		} else {
-			cancel(fmt.Errorf("no answer within %s (request_timeout)", wait))
-		}
-	})
-	defer timer.Stop()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaders: func() { wrote.Store(true) },
-		GotFirstResponseByte: func() {
-			answered.Store(true)
-			timer.Reset(c.arrival)
-		},
-	})
-
-	// Make the request.
-	status, header, text, err := c.now().polls.do(ctx, call{method: http.MethodGet, path: pollPath, token: token})
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return answer, wrote.Load(), plain(err)
-	}
-	answer.retryAfter, _ = retryAfter(header, time.Now())
-	if status == http.StatusNoContent {
-		return answer, true, nil
-	}
-
-	// Read the job from the answer.
-	var body Poll
-	if !json.Valid(text) && len(text) > 0 {
-		return answer, true, fmt.Errorf("%w (answer to the poll, %d bytes, status %d)", notJSON(text), len(text), status)
-	}
-	if json.Unmarshal(text, &body) != nil {
-		return answer, true, fmt.Errorf("the answer to the poll (%d bytes, status %d) is not the JSON that is documented",
-			len(text), status)
-	}
-	subject := body.TypeSpecificID
-	if subject == "" {
-		subject = body.DeploymentID
-	}
-	if body.JobID == "" || body.JobToken == "" {
-		return answer, true, fmt.Errorf("the answer to the poll names no job and no token (deployment %q, status %d)",
-			words([]byte(subject)), status)
-	}
-	answer.job = &runtime.Job{
-		ID: body.JobID, Kind: runtime.Deployment, Subject: subject,
-		Token: secret.New(body.JobToken), OIDC: secret.New(body.OIDCToken),
-	}
-	return answer, true, nil
 }
 
 // Definition implements [runtime.Cloud].
@@ -332,11 +202,11 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 		if err := jobs.Status(ctx, report.Step, runtime.Running); err != nil {
 			return err
 		}
-		beating, cancel := context.WithTimeout(ctx, beatLimit)
-		err := jobs.Heartbeat(beating)
+		beatCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+		err := jobs.Heartbeat(beatCtx)
 		cancel()
 		if err != nil {
-			c.log.Debug("heartbeat for a job that is being set up", "job", job.ID, "error", err)
+			c.log.Debug("heartbeat failed", "job", job.ID, "error", err)
 		}
 	}
 	if len(report.Lines) > 0 {
@@ -344,16 +214,19 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 		for _, line := range report.Lines {
 			batch.Lines = append(batch.Lines, LogLine{Time: line.Time, Text: line.Text})
 		}
-		telling, cancel := context.WithTimeout(ctx, linesLimit)
-		err := jobs.Logs(telling, report.Step, batch)
-		cancel()
+		final := report.Status == runtime.Failed || report.Status == runtime.Succeeded
+		err := c.sendLines(ctx, jobs, report.Step, batch, final)
 		switch {
 		case errors.Is(err, runtime.ErrGone), err != nil && ctx.Err() != nil:
 			return err
-		case err != nil: // log trouble never fails a job
-			c.log.Warn("lines of a job's log could not be sent", "job", job.ID, "step", report.Step, "error", err)
-			if report.Status != runtime.Failed && report.Status != runtime.Succeeded {
-				return fmt.Errorf("%w: %w", runtime.ErrUntold, err)
+		case err != nil: // a failed log never fails a job
+			level := slog.LevelWarn
+			if errors.As(err, new(*runtime.OffsetError)) {
+				level = slog.LevelDebug // the caller sends them again
+			}
+			c.log.Log(ctx, level, "cannot send lines of a job's log", "job", job.ID, "step", report.Step, "error", err)
+			if !final {
+				return fmt.Errorf("%w: %w", runtime.ErrLogsDropped, err)
 			}
 		}
 	}
@@ -363,32 +236,53 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 	return nil
 }
 
-// jobs is the client for the calls about one job. One that was claimed under
-// another ca_file is served by connections that are not kept.
-func (c *Client) jobs(job *runtime.Job) *Jobs {
-	w := c.now()
-	transport := w.transport
-	if job.Tuning.CA != w.certificates {
-		transport = c.lay(job.Tuning.CA).single
+// sendLines sends lines of a step. If the service has another number of lines, the error
+// wraps [runtime.OffsetError], unless the lines are the last ones of the step: these are
+// sent again at the right offset, because they report why the job has failed.
+func (c *Client) sendLines(ctx context.Context, jobs *Jobs, step int, batch LogBatch, final bool) error {
+	ctx, cancel := context.WithTimeout(ctx, linesTimeout)
+	defer cancel()
+	err := jobs.Logs(ctx, step, batch)
+	var status *StatusError
+	if !errors.As(err, &status) || status.nextOffset == nil || *status.nextOffset == batch.Offset {
+		return err
 	}
+	if !final {
+		return fmt.Errorf("%w: %w", &runtime.OffsetError{Next: *status.nextOffset}, err)
+	}
+	batch.Offset = *status.nextOffset
+	return jobs.Logs(ctx, step, batch)
+}
+
+// jobs returns a client for the calls about one job. For a job that was claimed under
+// another ca_file, it uses connections that are closed after each call.
+func (c *Client) jobs(job *runtime.Job) *Jobs {
 	return NewJobs(JobsOptions{
-		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: transport,
+		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: c.transportOf(job),
 		RequestTimeout: c.settings().RequestTimeout,
-		RetryCount:     jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log,
+		RetryCount:     jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log, Recorder: c.record,
 	})
 }
 
-// ask makes one call within request_timeout, its answer included.
+// transportOf returns the transport of calls about one job: see jobs.
+func (c *Client) transportOf(job *runtime.Job) *http.Transport {
+	w := c.current()
+	if job.Tuning.CA != w.certificates {
+		return c.connect(job.Tuning.CA).single
+	}
+	return w.transport
+}
+
+// ask makes one call. request_timeout includes the answer.
 func (c *Client) ask(ctx context.Context, by *caller, q call) (int, http.Header, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings().RequestTimeout)
 	defer cancel()
 	status, header, text, err := by.do(ctx, q)
-	return status, header, text, plain(err)
+	return status, header, text, withoutURL(err)
 }
 
-// plain takes the URL off an error of net/http, which names the call and not
-// what to do about it.
-func plain(err error) error {
+// withoutURL returns an error of net/http without the URL of the call.
+func withoutURL(err error) error {
 	var inner *url.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

@@ -1,30 +1,41 @@
-// Package cloud knows the wire between agent, runner and service: URLs, JSON,
-// tokens, retries, and when the service may be polled again. It satisfies what
-// package runtime asks for. It will never know how a job is run.
+// Package cloud is the client of the wire protocol between agent, runner and service:
+// URLs, JSON, tokens, retries, and the time of the next poll. It implements
+// [runtime.Cloud], and does not depend on how jobs are run.
 //
-// The shapes are those of Pulumi Cloud's public REST documentation and of its
-// public repositories, and where these are silent, of agents observed from
-// outside. Whatever is read is read leniently: unknown fields are ignored,
-// missing ones and nulls accepted, since no two services agree to the letter.
+// The protocol follows Pulumi Cloud's public REST documentation and public repositories.
+// Details that these omit were observed in the traffic of Pulumi's agents. Decoding is
+// lenient, because services differ in details: unknown fields are ignored, and missing
+// fields and nulls are accepted.
 //
 // # Wrong answers
 //
-// Proxies, ingress controllers and captive portals answer in the service's place,
-// and a running deployment must survive that. Three rules follow:
+// Proxies, ingress controllers and captive portals may answer in place of the service.
+// Running deployments must survive that:
 //
-//   - A call about a job is retried after every failure, until its context ends. A
-//     refusal is an error only when it is repeated or confirmed: see refusals.
-//   - A success has an empty body or a JSON one. A web page is a failure.
-//   - No call follows a redirect, so a token stays with the configured address.
+//   - A call of [Jobs] is retried after every failure, up to RetryCount times or until its
+//     context ends. A refusal is an error only when it is repeated or confirmed: see
+//     refusals. If the service refuses a batch of lines as too large, the call fails at
+//     once, so that the caller can split the batch.
+//   - The body of a success is empty or JSON. A web page is a failure.
+//   - No call follows a redirect, so a token is sent only to the configured address.
 //
-// The poll is the exception to the first rule, since an answer that is lost may be
-// a job: it is made once, on a connection of its own, and never within one call again.
+// The poll is not retried within its call, because a lost answer may be a job: it is made
+// once, on a new connection. [Client.JobStatus] is not retried within its call either. There
+// is one exception for both: if the service rejects a token from an OIDC exchange, the
+// request is made once more with a new token.
+//
+// # Leases
+//
+// Scans and policy evaluations are leased with an extension of cmwa-cloud (leases.go). A
+// service gets calls about leases only if its public capabilities contain this extension.
+// Another service may answer with a lease in a form that the agent does not know. The agent
+// cannot carry out such a lease, and until it expires, no other agent gets the work. With
+// leased_work: always, the capabilities are not checked.
 //
 // # The schedule of polls
 //
-// One type, schedule, owns the polling interval, Retry-After, the retries of a poll
-// that failed, and the circuit breaker; each answer to [Client.Claim] and
-// [Client.Tune] has the time of the next poll that follows from them. It also logs
-// polls: whether a failure is new, a repetition or the one that opens the breaker
-// is known only there.
+// One type, schedule, combines the polling interval, Retry-After, the retries of a failed
+// poll, and the circuit breaker. Each result of [Client.Claim] and [Client.Tune] has the
+// time of the next poll. The schedule also logs polls, because only it can
+// distinguish a new failure, a failed retry, and a failure that opens the breaker.
 package cloud

@@ -16,41 +16,45 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// JobsOptions is what [NewJobs] makes a client of.
+// JobsOptions are the options of [NewJobs].
 type JobsOptions struct {
-	Service        string            // base URL
-	JobID          string            //
-	Token          secret.String     // the job's
-	UserAgent      string            //
-	Transport      http.RoundTripper // nil is a pool of connections of its own
-	RequestTimeout time.Duration     // of one attempt; 0 is none
+	Service        string // base URL
+	JobID          string
+	Token          secret.String // of the job
+	UserAgent      string
+	Transport      http.RoundTripper // nil means a new connection pool
+	RequestTimeout time.Duration     // of one attempt; 0 means no timeout
 	RetryCount     int               // attempts after the first
 	RetryWait      time.Duration     // before the first retry; doubles with each
-	RetryMaxWait   time.Duration     // ceiling of all waits, a Retry-After included
-	Log            *slog.Logger      // nil is silence
+	RetryMaxWait   time.Duration     // limit of each wait, including a Retry-After
+	Log            *slog.Logger      // nil logs nothing
+	Recorder       runtime.Recorder  // counts the calls; nil counts nothing
 }
 
-// Jobs makes the calls about one job, with the job's own token: for the runner,
-// and for the agent while it makes the job's environment. A context bounds the
-// whole of a call, its retries included. Errors wrap a *[StatusError] when the
-// service has answered: [runtime.ErrGone] when it no longer has the job,
-// [runtime.ErrUnauthorized] when it rejects the token. Methods are safe for
-// concurrent use.
+// Jobs makes the calls about one job with the job's token. The runner uses it, and so
+// does the agent while it starts the job's instance. A context limits a call with all its
+// retries. Errors wrap a *[StatusError] if the service has answered: [runtime.ErrGone]
+// if it no longer has the job, [runtime.ErrUnauthorized] if it rejects the token.
+// Methods are safe for concurrent use.
 //
-// All calls are safe to retry: a status is a level, and lines are addressed by
-// their offset. Each failure is retried; a refusal is returned only when it is
-// believed, which is not before 30 seconds and three answers: see refusals. A
-// success has an empty body or a JSON one; any other body is a failure.
+// All calls are safe to retry: a status can be set twice, and lines have an offset. Each
+// failure is retried, at most RetryCount times. A refusal ends the retries when it is
+// accepted, after at least 30 seconds and three answers: see refusals. Two refusals end
+// them earlier: a 409 or 410 that a heartbeat confirms, and a batch of lines that is too
+// large. The body of a success is empty or JSON; any other body is a failure.
 type Jobs struct {
-	caller *caller
-	path   string
-	token  secret.String
-	bare   atomic.Bool // the service wants bodies without a Content-Type
+	caller        *caller
+	path          string
+	token         secret.String
+	noContentType atomic.Bool // the service accepts bodies only without a Content-Type
 
 	definitions, statuses, logs, heartbeats refusals
 }
 
-// NewJobs makes a client. It talks to nobody yet.
+// jobRoute is the pattern of the paths of all calls about a job.
+const jobRoute = "/api/workflow/jobs/{job}"
+
+// NewJobs returns a client. It makes no call.
 func NewJobs(o JobsOptions) *Jobs {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -65,17 +69,18 @@ func NewJobs(o JobsOptions) *Jobs {
 			timeout:   o.RequestTimeout,
 			retry:     retry{count: o.RetryCount, wait: o.RetryWait, maxWait: o.RetryMaxWait},
 			log:       o.Log,
+			recorder:  o.Recorder,
 		}),
 	}
 }
 
-// Definition fetches the job's definition, also as the service wrote it: the
-// runner may know fields that this release of the agent does not. One that cannot
-// be used is an error that names what is wrong, once it is believed.
+// Definition fetches the job's definition. It also returns the unchanged JSON, because
+// the runner may support fields that this release of the agent does not. An invalid
+// definition is an error once it is accepted.
 func (j *Jobs) Definition(ctx context.Context) (*Definition, json.RawMessage, error) {
 	var definition *Definition
 	_, _, text, err := j.caller.do(ctx, call{
-		method: http.MethodGet, path: j.path, token: j.token, limit: maxDefinition,
+		method: http.MethodGet, path: j.path, route: jobRoute, token: j.token, limit: maxDefinition,
 		retry: j.definitions.policy(j.confirmed),
 		check: func(text []byte) (err error) {
 			if !json.Valid(text) {
@@ -93,11 +98,11 @@ func (j *Jobs) Definition(ctx context.Context) (*Definition, json.RawMessage, er
 	return definition, text, nil
 }
 
-// ParseDefinition reads a job's definition. Its errors do not show values.
+// ParseDefinition decodes a job's definition. Its errors contain no values.
 func ParseDefinition(text []byte) (*Definition, error) {
 	var definition Definition
 	if err := json.Unmarshal(text, &definition); err != nil {
-		return nil, fmt.Errorf("the definition of the job cannot be read: %w", err)
+		return nil, fmt.Errorf("the definition of the job is invalid: %w", err)
 	}
 	if len(definition.Steps) == 0 {
 		return nil, errors.New("the definition of the job has no steps")
@@ -109,42 +114,44 @@ func ParseDefinition(text []byte) (*Definition, error) {
 func (j *Jobs) Status(ctx context.Context, step int, status runtime.Status) error {
 	body, err := json.Marshal(StepStatus{Status: string(status)})
 	if err != nil {
-		return fmt.Errorf("write a status: %w", err)
+		return fmt.Errorf("encode the status: %w", err)
 	}
 	path := "/" + strconv.Itoa(step) + "/status"
-	if err := j.send(ctx, http.MethodPatch, path, body, j.statuses.policy(j.confirmed)); err != nil {
+	if err := j.send(ctx, http.MethodPatch, path, "/{step}/status", body, j.statuses.policy(j.confirmed)); err != nil {
 		return fmt.Errorf("report step %d as %s: %w", step, status, err)
 	}
 	return nil
 }
 
-// Logs sends lines of a step. A *[StatusError] with code 413, 400 or 422 is
-// returned at once: the batch may be too large for the service.
+// Logs sends lines of a step. It returns a *[StatusError] with code 413, 400 or 422 at
+// once, because the batch may be too large for the service.
 func (j *Jobs) Logs(ctx context.Context, step int, batch LogBatch) error {
 	body, err := json.Marshal(batch)
 	if err != nil {
-		return fmt.Errorf("write lines: %w", err)
+		return fmt.Errorf("encode lines: %w", err)
 	}
 	path := "/" + strconv.Itoa(step) + "/logs"
-	if err := j.send(ctx, http.MethodPost, path, body, j.logs.policy(j.confirmed, tooLarge...)); err != nil {
+	err = j.send(ctx, http.MethodPost, path, "/{step}/logs", body, j.logs.policy(j.confirmed, tooLarge...))
+	if err != nil {
 		return fmt.Errorf("send %d lines of step %d: %w", len(batch.Lines), step, err)
 	}
 	return nil
 }
 
-// tooLarge are the statuses by which services refuse a batch that is too large.
+// tooLarge are the statuses with which services refuse a batch that is too large.
 var tooLarge = []int{http.StatusRequestEntityTooLarge, http.StatusBadRequest, http.StatusUnprocessableEntity}
 
-// Heartbeat tells the service that the job is alive.
+// Heartbeat sends a heartbeat of the job.
 func (j *Jobs) Heartbeat(ctx context.Context) error {
-	if err := j.send(ctx, http.MethodPost, "/heartbeat", []byte("{}"), j.heartbeats.policy(j.confirmed)); err != nil {
+	err := j.send(ctx, http.MethodPost, "/heartbeat", "/heartbeat", []byte("{}"), j.heartbeats.policy(j.confirmed))
+	if err != nil {
 		return fmt.Errorf("send a heartbeat: %w", err)
 	}
 	return nil
 }
 
-// confirmed reports whether one more call about the job, a heartbeat, is refused
-// finally after confirmWait. It returns early when ctx ends.
+// confirmed waits for confirmWait, sends a heartbeat, and reports whether its answer is a
+// final refusal, too. It returns false at once when ctx ends during the wait.
 func (j *Jobs) confirmed(ctx context.Context) bool {
 	timer := time.NewTimer(confirmWait)
 	defer timer.Stop()
@@ -153,30 +160,30 @@ func (j *Jobs) confirmed(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
-	once := func(context.Context, error) bool { return false }
-	return isFinal(j.send(ctx, http.MethodPost, "/heartbeat", []byte("{}"), once))
+	noRetry := func(context.Context, error) bool { return false }
+	return isFinal(j.send(ctx, http.MethodPost, "/heartbeat", "/heartbeat", []byte("{}"), noRetry))
 }
 
-// send makes a call whose answer carries nothing. Pulumi documents a Content-Type
-// for bodies and its own runner was observed to send none, so a service that
-// refuses the one gets the other.
-func (j *Jobs) send(ctx context.Context, method, path string, body []byte, retry retryPolicy) error {
-	q := call{method: method, path: j.path + path, token: j.token, body: body, check: wantJSON}
+// send makes a call whose answer has no data. Pulumi documents a Content-Type for bodies,
+// but its runner was observed to send none. If the service refuses one form, send tries
+// the other.
+func (j *Jobs) send(ctx context.Context, method, path, route string, body []byte, retry retryPolicy) error {
+	q := call{method: method, path: j.path + path, route: jobRoute + route, token: j.token, body: body, check: wantJSON}
 	q.retry = func(ctx context.Context, err error) bool { return !unsupported(err) && retry(ctx, err) }
-	bare := j.bare.Load()
-	err := j.sendAs(ctx, q, bare)
+	noType := j.noContentType.Load()
+	err := j.sendAs(ctx, q, noType)
 	if !unsupported(err) {
 		return err
 	}
-	q.retry = retry // a refusal of both forms is a refusal like any other
-	if err = j.sendAs(ctx, q, !bare); !unsupported(err) {
-		j.bare.Store(!bare)
+	q.retry = retry // a refusal of both forms is an ordinary refusal
+	if err = j.sendAs(ctx, q, !noType); !unsupported(err) {
+		j.noContentType.Store(!noType)
 	}
 	return err
 }
 
-func (j *Jobs) sendAs(ctx context.Context, q call, bare bool) error {
-	if !bare {
+func (j *Jobs) sendAs(ctx context.Context, q call, noType bool) error {
+	if !noType {
 		q.contentType = "application/json"
 	}
 	_, _, _, err := j.caller.do(ctx, q)

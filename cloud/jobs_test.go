@@ -18,13 +18,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// script is a transport that plays one answer after the other, the last one
-// again and again, and notes what it was asked.
+// script is a transport that returns one answer after the other, and repeats the last
+// one. It records the requests.
 type script struct {
-	answers []answer
-	asked   []*http.Request
-	bodies  []string
-	at      []time.Time
+	answers  []answer
+	requests []*http.Request
+	bodies   []string
+	at       []time.Time
 }
 
 type answer struct {
@@ -32,7 +32,7 @@ type answer struct {
 	header http.Header
 	text   string
 	err    error
-	broken bool // the text breaks off
+	broken bool // the body ends with an error
 	hangs  bool // until the request ends
 }
 
@@ -45,8 +45,8 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		body = string(text)
 	}
-	s.asked, s.bodies, s.at = append(s.asked, r), append(s.bodies, body), append(s.at, time.Now())
-	a := s.answers[min(len(s.asked), len(s.answers))-1]
+	s.requests, s.bodies, s.at = append(s.requests, r), append(s.bodies, body), append(s.at, time.Now())
+	a := s.answers[min(len(s.requests), len(s.answers))-1]
 	if a.hangs {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
@@ -68,169 +68,188 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// jobs is a client that is answered by a script.
-func (s *script) jobs(words io.Writer) *Jobs {
+// jobs returns a client with the script as its transport.
+func (s *script) jobs(log io.Writer) *Jobs {
 	return NewJobs(JobsOptions{
-		Service: "https://service.example/", JobID: "a/b c", Token: secret.New("job-token"), UserAgent: "tests/1 (linux/amd64)", Transport: s,
+		Service: "https://service.example/", JobID: "a/b c", Token: secret.New("job-token"),
+		UserAgent: "tests/1 (linux/amd64)", Transport: s,
 		RequestTimeout: 30 * time.Second, RetryCount: 3, RetryWait: time.Second, RetryMaxWait: 10 * time.Second,
-		Log: slog.New(slog.NewTextHandler(words, nil)),
+		Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 }
 
-func play(answers ...answer) *script { return &script{answers: answers} }
+func newScript(answers ...answer) *script { return &script{answers: answers} }
 
-func TestEveryCallOfAJobIsAsDocumented(t *testing.T) {
-	s := play(answer{status: 200, text: `{"steps":[{"name":"Setup"}]}`})
-	j := s.jobs(io.Discard)
-	at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)
-	if _, raw, err := j.Definition(t.Context()); err != nil || string(raw) != s.answers[0].text {
-		t.Errorf("the definition is %s (%v)", raw, err)
-	}
-	for _, err := range []error{
-		j.Status(t.Context(), 2, runtime.Succeeded),
-		j.Logs(t.Context(), 3, LogBatch{Offset: 7, Lines: []LogLine{{Time: at, Text: "a\r\n"}}}),
-		j.Heartbeat(t.Context()),
-	} {
-		if err != nil {
-			t.Error(err)
+func TestJobsCalls(t *testing.T) {
+	t.Run("every call has the documented form", func(t *testing.T) {
+		s := newScript(answer{status: 200, text: `{"steps":[{"name":"Setup"}]}`})
+		j := s.jobs(io.Discard)
+		at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)
+		if _, raw, err := j.Definition(t.Context()); err != nil || string(raw) != s.answers[0].text {
+			t.Errorf("the definition is %s (%v)", raw, err)
 		}
-	}
-	for i, want := range []struct{ call, body string }{
-		{"GET /api/workflow/jobs/a%2Fb%20c", ""},
-		{"PATCH /api/workflow/jobs/a%2Fb%20c/2/status", `{"status":"succeeded"}`},
-		{"POST /api/workflow/jobs/a%2Fb%20c/3/logs", `{"offset":7,"lines":[{"t":"2026-01-02T03:04:05.00000006Z","l":"a\r\n"}]}`},
-		{"POST /api/workflow/jobs/a%2Fb%20c/heartbeat", `{}`},
-	} {
-		r := s.asked[i]
-		if got := r.Method + " " + r.URL.EscapedPath(); got != want.call || s.bodies[i] != want.body {
-			t.Errorf("call %d is %s with %s, want %s with %s", i, got, s.bodies[i], want.call, want.body)
-		}
-		contentType := ""
-		if want.body != "" {
-			contentType = "application/json"
-		}
-		for name, value := range map[string]string{
-			"Authorization": "token job-token", "Accept": "application/vnd.pulumi+8", "User-Agent": "tests/1 (linux/amd64)", "Content-Type": contentType,
+		for _, err := range []error{
+			j.Status(t.Context(), 2, runtime.Succeeded),
+			j.Logs(t.Context(), 3, LogBatch{Offset: 7, Lines: []LogLine{{Time: at, Text: "a\r\n"}}}),
+			j.Heartbeat(t.Context()),
 		} {
-			if got := r.Header.Get(name); got != value {
-				t.Errorf("call %d has %s %q, want %q", i, name, got, value)
+			if err != nil {
+				t.Error(err)
 			}
 		}
-	}
-}
+		for i, want := range []struct{ call, body string }{
+			{"GET /api/workflow/jobs/a%2Fb%20c", ""},
+			{"PATCH /api/workflow/jobs/a%2Fb%20c/2/status", `{"status":"succeeded"}`},
+			{"POST /api/workflow/jobs/a%2Fb%20c/3/logs",
+				`{"offset":7,"lines":[{"t":"2026-01-02T03:04:05.00000006Z","l":"a\r\n"}]}`},
+			{"POST /api/workflow/jobs/a%2Fb%20c/heartbeat", `{}`},
+		} {
+			r := s.requests[i]
+			if got := r.Method + " " + r.URL.EscapedPath(); got != want.call || s.bodies[i] != want.body {
+				t.Errorf("call %d is %s with %s, want %s with %s", i, got, s.bodies[i], want.call, want.body)
+			}
+			contentType := ""
+			if want.body != "" {
+				contentType = "application/json"
+			}
+			for name, value := range map[string]string{
+				"Authorization": "token job-token", "Accept": "application/vnd.pulumi+8",
+				"User-Agent": "tests/1 (linux/amd64)", "Content-Type": contentType,
+			} {
+				if got := r.Header.Get(name); got != value {
+					t.Errorf("call %d has %s %q, want %q", i, name, got, value)
+				}
+			}
+		}
+	})
 
-func TestAnswersMeanWhatTheyAreDocumentedToMean(t *testing.T) {
-	type meaning struct{ gone, unauthorized bool }
-	for status, want := range map[int]meaning{
-		401: {unauthorized: true}, 404: {gone: true}, 409: {gone: true}, 410: {gone: true}, 412: {gone: true},
-		400: {}, 403: {}, 413: {}, 422: {}, 501: {}, 302: {},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := play(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}}, text: `{"code":7,"message":"because\nof this"}`})
-			err := s.jobs(io.Discard).Heartbeat(t.Context())
-			var answer *StatusError
-			if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" || answer.RequestID != "r-1" {
-				t.Errorf("%d gives %v", status, err)
-			}
-			if got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)}); got != want {
-				t.Errorf("%d means %+v, want %+v", status, got, want)
-			}
-			if len(s.asked) != 4 {
-				t.Errorf("%d was asked for %d times, want all attempts", status, len(s.asked))
-			}
-		})
-	}
-}
-
-func TestWhatFailsForTheMomentIsRepeated(t *testing.T) {
-	for name, a := range map[string]answer{
-		"408": {status: 408}, "425": {status: 425}, "429": {status: 429}, "500": {status: 500}, "503": {status: 503},
-		"reset": {err: errors.New("connection reset")}, "broken": {status: 200, text: "{", broken: true}, "hangs": {hangs: true},
-	} {
-		t.Run(name, func(t *testing.T) {
+	t.Run("statuses have the documented meaning", func(t *testing.T) {
+		type meaning struct{ gone, unauthorized bool }
+		for status, want := range map[int]meaning{
+			401: {unauthorized: true}, 404: {gone: true}, 409: {gone: true}, 410: {gone: true}, 412: {gone: true},
+			400: {}, 403: {}, 413: {}, 422: {}, 501: {}, 302: {},
+		} {
 			synctest.Test(t, func(t *testing.T) {
-				s := play(a, a, answer{status: 200})
-				if err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Running); err != nil {
-					t.Error(err)
+				s := newScript(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}},
+					text: `{"code":7,"message":"because\nof this"}`})
+				err := s.jobs(io.Discard).Heartbeat(t.Context())
+				var answer *StatusError
+				if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" ||
+					answer.RequestID != "r-1" {
+					t.Errorf("%d gives %v", status, err)
 				}
-				if len(s.asked) != 3 || s.bodies[2] != `{"status":"running"}` {
-					t.Fatalf("asked with %q", s.bodies)
+				got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)})
+				if got != want {
+					t.Errorf("%d means %+v, want %+v", status, got, want)
 				}
-				for i, wait := range []time.Duration{time.Second, 2 * time.Second} {
-					gap := s.at[i+1].Sub(s.at[i])
-					if a.hangs {
-						gap -= 30 * time.Second
-					}
-					if gap < wait*8/10 || gap > wait*12/10 {
-						t.Errorf("repetition %d comes after %s, want %s", i+1, gap, wait)
-					}
+				if len(s.requests) != 4 {
+					t.Errorf("status %d: %d requests, want 4", status, len(s.requests))
 				}
 			})
-		})
-	}
-}
-
-func TestTheLastOfAllAnswersIsTheError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := play(answer{status: 503, text: "<html>\n out of order </html>"})
-		err := s.jobs(io.Discard).Heartbeat(t.Context())
-		var status *StatusError
-		if !errors.As(err, &status) || status.Code != 503 || status.Message != "<html> out of order </html>" || len(s.asked) != 4 {
-			t.Errorf("after %d calls: %v", len(s.asked), err)
 		}
 	})
 }
 
-func TestRetryAfterIsHonouredOnAnyStatusUpToTheLongestWait(t *testing.T) {
-	for wish, want := range map[string]time.Duration{
-		"4": 4 * time.Second, "0": time.Second, "3600": 10 * time.Second, "99999999999999999999999": 10 * time.Second,
-		"Sat, 01 Jan 2000 00:00:07 GMT": 7 * time.Second, // virtual time begins at that midnight
-		"Fri, 31 Dec 1999 00:00:00 GMT": time.Second, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
-	} {
+func TestJobsRetries(t *testing.T) {
+	t.Run("temporary failures are retried", func(t *testing.T) {
+		for name, a := range map[string]answer{
+			"408": {status: 408}, "425": {status: 425}, "429": {status: 429}, "500": {status: 500},
+			"503":   {status: 503},
+			"reset": {err: errors.New("connection reset")}, "broken": {status: 200, text: "{", broken: true},
+			"hangs": {hangs: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newScript(a, a, answer{status: 200})
+					if err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Running); err != nil {
+						t.Error(err)
+					}
+					if len(s.requests) != 3 || s.bodies[2] != `{"status":"running"}` {
+						t.Fatalf("sent %q", s.bodies)
+					}
+					for i, wait := range []time.Duration{time.Second, 2 * time.Second} {
+						gap := s.at[i+1].Sub(s.at[i])
+						if a.hangs {
+							gap -= 30 * time.Second
+						}
+						if gap < wait*8/10 || gap > wait*12/10 {
+							t.Errorf("retry %d comes after %s, want %s", i+1, gap, wait)
+						}
+					}
+				})
+			})
+		}
+	})
+
+	t.Run("the last answer is the error", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := play(answer{status: 500, header: http.Header{"Retry-After": {wish}}}, answer{status: 200})
-			if err := s.jobs(io.Discard).Heartbeat(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if gap := s.at[1].Sub(s.at[0]); gap < want*8/10 || gap > want*12/10 {
-				t.Errorf("Retry-After %q waits %s, want %s", wish, gap, want)
+			s := newScript(answer{status: 503, text: "<html>\n out of order </html>"})
+			err := s.jobs(io.Discard).Heartbeat(t.Context())
+			var status *StatusError
+			if !errors.As(err, &status) || status.Code != 503 || status.Message != "<html> out of order </html>" ||
+				len(s.requests) != 4 {
+				t.Errorf("after %d calls: %v", len(s.requests), err)
 			}
 		})
-	}
-}
+	})
 
-func TestNoWaitIsLongerThanTheLongest(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		least := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "least"))
-		most := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "most"))
-		var response *http.Response
-		if rapid.Bool().Draw(t, "answered") {
-			response = &http.Response{Header: http.Header{"Retry-After": {rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringMatching(`[0-9]{1,30}`)).Draw(t, "wish")}}}
-		}
-		if wait := pause(least, most, rapid.IntRange(0, 1<<40).Draw(t, "attempt"), response); wait < 0 || wait > most {
-			t.Fatalf("waits %s", wait)
+	t.Run("a Retry-After is obeyed up to the maximum wait", func(t *testing.T) {
+		for requested, want := range map[string]time.Duration{
+			"4": 4 * time.Second, "0": time.Second, "3600": 10 * time.Second,
+			"99999999999999999999999":       10 * time.Second,
+			"Sat, 01 Jan 2000 00:00:07 GMT": 7 * time.Second, // virtual time begins at that midnight
+			"Fri, 31 Dec 1999 00:00:00 GMT": time.Second, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(answer{status: 500, header: http.Header{"Retry-After": {requested}}},
+					answer{status: 200})
+				if err := s.jobs(io.Discard).Heartbeat(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if gap := s.at[1].Sub(s.at[0]); gap < want*8/10 || gap > want*12/10 {
+					t.Errorf("Retry-After %q waits %s, want %s", requested, gap, want)
+				}
+			})
 		}
 	})
-}
 
-func TestAnEndedContextEndsACallAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, a := range []answer{{hangs: true}, {status: 503, header: http.Header{"Retry-After": {"9"}}}} {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			begin := time.Now()
-			err := play(a).jobs(io.Discard).Heartbeat(ctx)
-			cancel()
-			if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
-				t.Errorf("after %s: %v", time.Since(begin), err)
+	t.Run("no wait exceeds the maximum", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) {
+			least := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "least"))
+			most := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "most"))
+			var response *http.Response
+			if rapid.Bool().Draw(t, "answered") {
+				response = &http.Response{Header: http.Header{"Retry-After": {rapid.OneOf(rapid.Just(""),
+					rapid.String(),
+					rapid.StringMatching(`[0-9]{1,30}`)).Draw(t, "header")}}}
 			}
-		}
+			if wait := retryDelay(least, most, rapid.IntRange(0, 1<<40).Draw(t, "attempt"), response); wait < 0 ||
+				wait > most {
+				t.Fatalf("the wait is %s, want at least 0 and at most %s", wait, most)
+			}
+		})
+	})
+
+	t.Run("the end of the context ends the call", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			for _, a := range []answer{{hangs: true}, {status: 503, header: http.Header{"Retry-After": {"9"}}}} {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				begin := time.Now()
+				err := newScript(a).jobs(io.Discard).Heartbeat(ctx)
+				cancel()
+				if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
+					t.Errorf("after %s: %v", time.Since(begin), err)
+				}
+			}
+		})
 	})
 }
 
-func TestTheOtherContentTypeIsTriedAndRemembered(t *testing.T) {
-	bare := func(s *script) string {
+func TestJobsContentType(t *testing.T) {
+	// forms returns + for each request with a Content-Type, and - for each without one.
+	forms := func(s *script) string {
 		kinds := ""
-		for _, r := range s.asked {
+		for _, r := range s.requests {
 			if r.Header.Get("Content-Type") == "" {
 				kinds += "-"
 			} else {
@@ -239,21 +258,21 @@ func TestTheOtherContentTypeIsTriedAndRemembered(t *testing.T) {
 		}
 		return kinds
 	}
-	t.Run("the other is taken", func(t *testing.T) {
-		s := play(answer{status: 415}, answer{status: 200})
+	t.Run("after a 415 the header is omitted", func(t *testing.T) {
+		s := newScript(answer{status: 415}, answer{status: 200})
 		j := s.jobs(io.Discard)
 		for range 3 {
 			if err := j.Heartbeat(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
-		if got := bare(s); got != "+---" {
-			t.Errorf("the calls were %s", got)
+		if got := forms(s); got != "+---" {
+			t.Errorf("the calls were %s, want one with the header and then none", got)
 		}
 	})
-	t.Run("neither is taken", func(t *testing.T) {
+	t.Run("neither form is accepted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := play(answer{status: 415})
+			s := newScript(answer{status: 415})
 			j := s.jobs(io.Discard)
 			for range 2 {
 				var status *StatusError
@@ -261,52 +280,55 @@ func TestTheOtherContentTypeIsTriedAndRemembered(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if got := bare(s); got != "+----+----" { // the other form is retried like any refusal
-				t.Errorf("the calls were %s", got)
+			if got := forms(s); got != "+----+----" { // the other form is retried like any refusal
+				t.Errorf("the calls were %s, want each heartbeat once with the header and then four times without", got)
 			}
 		})
 	})
 }
 
-func TestADefinitionIsReadLenientlyAndWithinLimits(t *testing.T) {
-	for text, says := range map[string]string{
-		`{"image":"debian","steps":[{"name":"a","run":"true","new":1}],"new":{},"env":null,"timeout":null,"shell":null}`: "",
+func TestParseDefinition(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"image":"debian","steps":[{"name":"a","run":"true","new":1}],"new":{},"env":null,"timeout":null,` +
+			`"shell":null}`: "",
 		`{"steps":[]}`:        "no steps",
 		`null`:                "no steps",
-		`[]`:                  "cannot be read",
+		`[]`:                  "the definition of the job is invalid",
 		``:                    "not JSON",
 		`{"steps":[{"name":1`: "not JSON",
-		`{"steps":[{}],"env":{"A":{"secret":7}}}`: "cannot be read",
+		`{"steps":[{}],"env":{"A":{"secret":7}}}`: "the definition of the job is invalid",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			definition, _, err := play(answer{status: 200, text: text}).jobs(io.Discard).Definition(t.Context())
+			definition, _, err := newScript(answer{status: 200, text: text}).jobs(io.Discard).Definition(t.Context())
 			switch {
-			case says == "" && err != nil:
+			case want == "" && err != nil:
 				t.Errorf("%s: %v", text, err)
-			case says == "" && (definition.Image.Reference != "debian" || definition.Steps[0].Run != "true"):
+			case want == "" && (definition.Image.Reference != "debian" || definition.Steps[0].Run != "true"):
 				t.Errorf("%s is read as %+v", text, definition)
-			case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
-				t.Errorf("%s: %v, want %q", text, err, says)
+			case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s: %v, want %q", text, err, want)
 			}
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		huge := play(answer{status: 200, text: strings.Repeat(" ", maxAnswer+1)})
-		if err := huge.jobs(io.Discard).Heartbeat(t.Context()); err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") || len(huge.asked) != 4 {
-			t.Errorf("after %d calls: %v", len(huge.asked), err)
+		huge := newScript(answer{status: 200, text: strings.Repeat(" ", maxAnswer+1)})
+		if err := huge.jobs(io.Discard).Heartbeat(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "larger than 1 MiB") || len(huge.requests) != 4 {
+			t.Errorf("after %d calls: %v", len(huge.requests), err)
 		}
 	})
 }
 
-func TestARedirectedReportIsNoSuccess(t *testing.T) {
+func TestJobsRedirect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := play(answer{status: 302, header: http.Header{"Location": {"https://user@elsewhere.example/login?to=x"}}})
+		location := "https://user@elsewhere.example/login?to=x"
+		s := newScript(answer{status: 302, header: http.Header{"Location": {location}}})
 		err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Succeeded)
 		var status *StatusError
 		if !errors.As(err, &status) || status.Code != 302 || status.Location != "https://elsewhere.example/login" {
-			t.Errorf("after %d calls: %v", len(s.asked), err)
+			t.Errorf("after %d calls: %v", len(s.requests), err)
 		}
-		for _, r := range s.asked {
+		for _, r := range s.requests {
 			if r.URL.Host != "service.example" || r.Method != http.MethodPatch {
 				t.Errorf("the redirect was followed with %s %s", r.Method, r.URL)
 			}
@@ -314,24 +336,25 @@ func TestARedirectedReportIsNoSuccess(t *testing.T) {
 	})
 }
 
-func TestAWarningIsPassedOnOnce(t *testing.T) {
-	var words strings.Builder
-	s := play(answer{status: 200, header: http.Header{"X-Pulumi-Warning": {"this agent is old"}}})
-	j := s.jobs(&words)
+func TestLogWarning(t *testing.T) {
+	var log strings.Builder
+	s := newScript(answer{status: 200, header: http.Header{"X-Pulumi-Warning": {"this agent is old"}}})
+	j := s.jobs(&log)
 	for range 3 {
 		if err := j.Heartbeat(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
-	if n := strings.Count(words.String(), "this agent is old"); n != 1 {
-		t.Errorf("the warning is said %d times:\n%s", n, words.String())
+	if n := strings.Count(log.String(), "this agent is old"); n != 1 {
+		t.Errorf("the warning is logged %d times:\n%s", n, log.String())
 	}
 }
 
-func TestNoErrorOfAJobShowsItsToken(t *testing.T) {
-	for _, a := range []answer{{status: 400, text: "no"}, {err: errors.New("no route")}, {status: 200, text: "no JSON"}} {
+func TestJobsErrors(t *testing.T) {
+	for _, a := range []answer{{status: 400, text: "no"}, {err: errors.New("no route")},
+		{status: 200, text: "no JSON"}} {
 		synctest.Test(t, func(t *testing.T) {
-			_, _, err := play(a).jobs(io.Discard).Definition(t.Context())
+			_, _, err := newScript(a).jobs(io.Discard).Definition(t.Context())
 			if err == nil || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), "job-token") {
 				t.Errorf("the error is %v", err)
 			}
@@ -339,9 +362,9 @@ func TestNoErrorOfAJobShowsItsToken(t *testing.T) {
 	}
 }
 
-func TestWhatAStrangerSaysIsOneShortLine(t *testing.T) {
+func TestOneLine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		line := words(rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "text"))
+		line := oneLine(rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "text"))
 		if len(line) > maxMessage+len(" …") || strings.ContainsAny(line, "\n\r\x1b\x00") {
 			t.Fatalf("%q", line)
 		}

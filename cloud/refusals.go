@@ -13,57 +13,66 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Limits of when a refusal is believed.
+// Conditions for accepting a refusal.
 const (
-	believeTime  = 30 * time.Second // for which it must have been the only answer
-	believeCount = 3                // how often it must have come
-	confirmWait  = 2 * time.Second  // before a final refusal is confirmed by another call
+	refusalMinDuration = 30 * time.Second // in which the refusal was the only answer
+	refusalMinCount    = 3                // consecutive refusals with the same status
+	refusalMaxGap      = 15 * time.Second // a longer time between two refusals counts as this
+	confirmWait        = 2 * time.Second  // before another call confirms a final refusal
 )
 
-// refusals decides when the refusal of one kind of call about one job is
-// believed. A proxy that restarts, or that has lost a session, answers 404 or 401
-// in the service's place, so a single answer must not end a job:
+// refusals decides when to accept the refusals of one kind of call about one job. A
+// proxy that restarts, or that has lost a session, answers 404 or 401 in place of the
+// service, so a single answer must not end a job:
 //
-//  1. A refusal is believed once it has been the only answer for believeTime and
-//     has come at least believeCount times.
-//  2. Any other answer, another refusal included, starts the count from the
-//     beginning. An attempt without an answer changes nothing.
+//  1. A refusal is accepted when it was the only answer for refusalMinDuration, and came
+//     at least refusalMinCount times.
+//  2. Any other answer, also another refusal, resets both.
+//  3. Silence does not count, because a restart of a proxy often looks like refusals,
+//     silence, and refusals: the time between two refusals counts for at most
+//     refusalMaxGap, and not at all if an attempt between them had no answer.
 //
-// The state outlives a call: what was believed is believed again at once, until
-// another answer comes. The zero value has seen nothing. Methods are safe for
-// concurrent use.
+// The state is kept between calls: an accepted refusal stays accepted until another
+// answer comes. The zero value is ready for use. Methods are safe for concurrent use.
 type refusals struct {
-	mu    sync.Mutex
-	code  int // of the refusal that was the only answer; 0 is none
-	since time.Time
-	count int
+	mu       sync.Mutex
+	code     int // of the last answer if it was a refusal, otherwise 0
+	count    int // of consecutive answers with this code
+	duration time.Duration
+	last     time.Time // of the last answer; zero if an attempt since then had none
 }
 
-// believed notes how an attempt ended and reports whether it was a refusal that
-// is to be believed.
-func (r *refusals) believed(err error) bool {
+// accepted records the result of an attempt, and reports whether it is an accepted
+// refusal.
+func (r *refusals) accepted(err error) bool {
 	code, answered := refusalCode(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	switch {
-	case !answered:
+	case !answered: // 3.
+		r.last = time.Time{}
 		return false
-	case code != r.code:
-		r.code, r.since, r.count = code, now, 0
+	case code != r.code: // 2.
+		r.code, r.count, r.duration = code, 0, 0
+	case !r.last.IsZero():
+		r.duration += min(now.Sub(r.last), refusalMaxGap) // 3.
 	}
 	r.count++
-	return code != 0 && r.count >= believeCount && now.Sub(r.since) >= believeTime
+	r.last = now
+
+	// 1.
+	return code != 0 && r.count >= refusalMinCount && r.duration >= refusalMinDuration
 }
 
-// refusalCode returns the status of a refusal, or 0 for any other answer, and
-// whether there was an answer at all. A definition that cannot be used, or that is
-// too large, is a refusal with the status 200.
+// refusalCode returns the status of a refusal, or 0 for any other answer, and reports
+// whether there was an answer. An invalid or too large definition is a refusal with the
+// status 200.
 func refusalCode(err error) (code int, answered bool) {
 	var status *StatusError
 	var format *formatError
 	var unusable *unusableError
-	var large *hugeError
+	var large *tooLargeError
 	switch {
 	case errors.As(err, &unusable), errors.As(err, &large) && large.limit == maxDefinition:
 		return http.StatusOK, true
@@ -77,30 +86,28 @@ func refusalCode(err error) (code int, answered bool) {
 	return status.Code, true
 }
 
-// policy is the retry policy of a call about a job. It retries every failure,
-// certificate errors included, until the call's context ends or a refusal is
-// believed. Immediate names the statuses that the caller itself reacts to, without
-// ending the job. A final refusal is believed too if confirm, which makes another
-// call about the same job, is refused finally as well.
+// policy returns the retry policy of a call about a job. It retries every failure, including
+// certificate errors, until the call's context ends or a refusal is accepted. It does not
+// retry the statuses in immediate, which the caller handles. A final refusal is also
+// accepted if confirm, which makes another call about the job, gets a final refusal.
 func (r *refusals) policy(confirm func(context.Context) bool, immediate ...int) retryPolicy {
 	return func(ctx context.Context, err error) bool {
-		believed := r.believed(err) // which counts every answer
+		accepted := r.accepted(err) // also of the immediate statuses, so that every answer counts
 		var status *StatusError
-		if believed || errors.As(err, &status) && slices.Contains(immediate, status.Code) {
+		if accepted || errors.As(err, &status) && slices.Contains(immediate, status.Code) {
 			return false
 		}
 		return !isFinal(err) || !confirm(ctx)
 	}
 }
 
-// isFinal reports whether err is a 409 or 410 in the service's own JSON error form.
+// isFinal reports whether err is a 409 or 410 in the JSON error form of the service.
 func isFinal(err error) bool {
 	var status *StatusError
 	return errors.As(err, &status) && status.final
 }
 
-// formatError is a success whose body is neither empty nor JSON: most often the
-// page of a proxy, with which the service has nothing to do.
+// formatError is an answer whose body is not JSON, most often the page of a proxy.
 type formatError struct{ html bool }
 
 func (e *formatError) Error() string {
@@ -108,10 +115,10 @@ func (e *formatError) Error() string {
 		return "the answer is an HTML page and not JSON: a proxy or a login page answers in place of the service; " +
 			"check service_url and the proxy"
 	}
-	return "the answer is not JSON: check that service_url is the service's and that no proxy answers in its place"
+	return "the answer is not JSON: check service_url, and that no proxy answers in place of the service"
 }
 
-// wantJSON is the check of a call whose success has an empty body or a JSON one.
+// wantJSON is the check of a call whose success has an empty body or a JSON body.
 func wantJSON(text []byte) error {
 	if len(bytes.TrimSpace(text)) == 0 || json.Valid(text) {
 		return nil
@@ -119,13 +126,12 @@ func wantJSON(text []byte) error {
 	return notJSON(text)
 }
 
-// notJSON makes an error of a body that is not JSON.
+// notJSON returns the error for a body that is not JSON.
 func notJSON(text []byte) error {
 	return &formatError{html: bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))}
 }
 
-// unusableError is a definition that is JSON, and that no runner can use: the
-// job's own failure.
+// unusableError is an invalid definition in JSON, which makes the job fail.
 type unusableError struct{ error }
 
-func (e *unusableError) Unwrap() []error { return []error{e.error, runtime.ErrJob} }
+func (e *unusableError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }

@@ -11,17 +11,17 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// retry is how often a call is repeated that failed for the moment.
+// retry configures the retries of a call.
 type retry struct {
 	count   int           // attempts after the first
-	wait    time.Duration // before the first repetition; doubles with each
-	maxWait time.Duration // ceiling of all waits, a Retry-After included
+	wait    time.Duration // before the first retry; doubles with each
+	maxWait time.Duration // limit of each wait, including a Retry-After
 }
 
-// pause returns the wait before the next attempt: the doubling one of [backoff],
-// or what the service asks for if that is longer. Never longer than most. A
-// Retry-After of 0, or a date in the past, does not shorten it.
-func pause(least, most time.Duration, attempt int, response *http.Response) time.Duration {
+// retryDelay returns the wait before the next attempt: that of [backoff], or a longer
+// Retry-After, but at most most. A Retry-After of 0, or a date in the past, does not
+// shorten it.
+func retryDelay(least, most time.Duration, attempt int, response *http.Response) time.Duration {
 	wait := backoff(least, most, attempt)
 	if response != nil {
 		if asked, ok := retryAfter(response.Header, time.Now()); ok {
@@ -31,15 +31,15 @@ func pause(least, most time.Duration, attempt int, response *http.Response) time
 	return min(wait, most)
 }
 
-// retryPolicy reports whether a call is retried after an attempt that failed
-// with err. It is not asked once ctx has ended, and it may wait.
+// retryPolicy reports whether a call is retried after an attempt failed with err. It is
+// not called after the end of ctx, and it may block.
 type retryPolicy func(ctx context.Context, err error) bool
 
-// transient retries after 408, 425, 429 and 5xx but 501, and when there was no
-// answer, unless that has a cause that stays, such as a wrong certificate.
+// transient retries after 408, 425, 429 and 5xx except 501. It also retries after an
+// attempt without an answer, except for permanent causes such as a wrong certificate.
 func transient(ctx context.Context, err error) bool {
 	var status *StatusError
-	var large *hugeError
+	var large *tooLargeError
 	switch {
 	case errors.As(err, &status):
 		return transientStatus(status.Code)
@@ -60,12 +60,12 @@ func transientStatus(code int) bool {
 	return code >= 500
 }
 
-// maxRetryAfter is the longest wish that is believed: a wrong clock or unit
-// should not silence a caller for days.
+// maxRetryAfter limits a Retry-After. A wrong clock or unit must not stop calls for
+// days.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads a service's wish not to be asked for a while: whole seconds
-// or an HTTP date. It reports false when there is none that makes sense.
+// retryAfter returns the wait that a Retry-After requests, in whole seconds or as an HTTP
+// date. It reports false without a valid one.
 func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if text == "" {

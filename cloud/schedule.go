@@ -14,59 +14,64 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Why a poll is held, in a [runtime.NextPoll].
+// Reasons for a delayed poll, in a [runtime.NextPoll].
 const (
 	reasonBreaker    = "circuit breaker open"
-	reasonRetryAfter = "the service asked for a longer wait"
+	reasonRetryAfter = "Retry-After of the service"
 )
 
-// schedule computes when the service may be polled again, and logs what it learns.
+// schedule computes when the service may be polled again, and logs the polls.
 // It never waits.
 //
 //  1. After an answer the next poll is due when the polling interval has passed,
-//     with a tenth of jitter to either side. After a job it is due at once.
-//  2. A Retry-After takes the place of both. polling_interval_override ends it,
-//     unless it came with a failure.
-//  3. A poll that failed is retried request_retry_count times, with a wait that
-//     doubles. It counts once for the circuit breaker, as upstream documents
+//     plus or minus up to a tenth of it as jitter. After a job it is due at once.
+//  2. A Retry-After replaces both. polling_interval_override cancels it, unless it
+//     came with a failure.
+//  3. A poll that failed is retried up to request_retry_count times, with a wait that
+//     doubles, if its failure counts and is retryable: see outcome. With its retries it
+//     counts once for the circuit breaker, as upstream documents
 //     circuit_breaker_failures (Pulumi documentation, "Customer-managed runners",
 //     configuration reference).
 //  4. The breaker opens after that many failed polls in a row, and again after the
-//     first failed poll that follows. Its timeout counts from when it opened.
-//  5. After a failure, other credentials or other CA certificates allow one attempt
-//     at once, since they may be the cure. Retry allows one too. A Retry-After still
-//     holds, except for other credentials. If that attempt fails and the breaker was
-//     open, it is not retried.
+//     first failed poll that follows. Its timeout counts from when it opened. A poll
+//     that succeeds closes it, and so does an answer of the service that does not
+//     count. If no request was made, an open breaker waits for its timeout again.
+//  5. After a failure, new credentials or new CA certificates allow one attempt at once,
+//     because they may correct it. Retry allows one, too. A Retry-After still holds,
+//     except after new credentials. If that attempt fails and the breaker was open, it
+//     is not retried.
 //
 // The next poll is computed from the settings in force and from these facts, so
-// settings can change at any time, and no change forgets a failure. Methods are safe
+// settings can change at any time, and no change discards a failure. Methods are safe
 // for concurrent use.
 type schedule struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
-	tuning  runtime.Tuning
-	breaker *gobreaker.CircuitBreaker[struct{}] // counts failed polls; replaced when it opens, as its own timeout is fixed
-	asked   runtime.Tuning                      // settings at the start of the attempt
-	logged  bool                                // the failure is logged, and nothing has changed since that may end it
+	mu     sync.Mutex
+	tuning runtime.Tuning
+	// counts failed polls; replaced when it opens, as its own timeout is fixed
+	breaker   *gobreaker.CircuitBreaker[struct{}]
+	attempted runtime.Tuning // settings at the start of the attempt
+	logged    bool           // the failure is logged, and no later change may correct it
 
 	// Facts about the last attempt.
-	polled     time.Time // its end; zero before the first one
+	polled     time.Time // when it ended; zero before the first one
 	jitter     float64   // factor of the interval after it
-	job        bool      // it brought a job
-	err        error     // why it failed; nil if it did not
+	job        bool      // the answer was a job
+	err        error     // nil if the service answered the poll
 	retryAfter time.Time // requested by the service; zero if it requested nothing
 	attempts   int       // failed attempts of the poll, if it is retried
 	retry      runtime.NextPoll
-	opened     time.Time // when the breaker last opened; zero while it is closed
+	opened     time.Time // last opening of the breaker; zero while it is closed
 	trial      bool      // rule 5 allows an attempt at once
 }
 
-// outcome is how one attempt of a poll ended.
+// outcome is the result of one attempt of a poll.
 type outcome struct {
 	job        bool  // the answer was a job
 	err        error // nil if the service answered the poll
-	counts     bool  // the failure counts for retries and breaker: the service does not work
+	counts     bool  // the failure counts for retries and breaker: see [Client.classify]
+	unsent     bool  // no request was made, so nothing is known about the service
 	retryable  bool  // a failure that counts may be retried
 	retryAfter time.Duration
 }
@@ -88,20 +93,20 @@ func (s *schedule) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 	})
 }
 
-// begin starts an attempt. While the breaker is open it returns an error instead,
-// with the time of the next poll.
+// begin starts an attempt. While the next poll waits for the breaker, it returns an error
+// instead, with the time of that poll.
 func (s *schedule) begin() (runtime.NextPoll, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if next := s.next(); s.breakerHolds() && time.Now().Before(next.At) {
 		return next, fmt.Errorf("%s: %w", reasonBreaker, s.err)
 	}
-	s.asked = s.tuning
+	s.attempted = s.tuning
 	return runtime.NextPoll{}, nil
 }
 
-// skip returns the time of the next poll when no attempt is made, since the pool claims
-// no deployments. It changes nothing that is known of the last attempt.
+// skip returns the time of the next poll when no attempt is made, because the pool claims
+// no deployments. It does not change the facts about the last attempt.
 func (s *schedule) skip() runtime.NextPoll {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,17 +121,22 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 	s.polled, s.jitter, s.job, s.err = time.Now(), 0.9+rand.Float64()/5, o.job, o.err
 	s.retry, s.retryAfter, s.trial = runtime.NextPoll{}, time.Time{}, false
 
-	// 2. A Retry-After takes the place of the interval.
+	// 2. A Retry-After replaces the interval.
 	if o.retryAfter > 0 && (o.err != nil || !s.tuning.PollingOverride) {
 		s.retryAfter = s.polled.Add(o.retryAfter)
 	}
 
 	// 3. and 4. Retry a poll that failed, or count it.
 	switch {
-	case !o.counts:
+	case o.unsent && s.attempts == 0:
+		if wasOpen { // it waits again
+			s.opened = s.polled
+		}
+	case !o.counts && !o.unsent:
 		s.count(nil)
 		s.attempts, s.opened = 0, time.Time{}
-	case o.retryable && !(wasOpen && trial) && s.attempts < s.tuning.RetryCount && !errors.Is(o.err, context.Canceled):
+	case o.counts && o.retryable && !(wasOpen && trial) && s.attempts < s.tuning.RetryCount &&
+		!errors.Is(o.err, context.Canceled):
 		s.attempts++
 		wait := backoff(s.tuning.RetryWait, s.tuning.RetryMaxWait, s.attempts-1)
 		s.retry = runtime.NextPoll{
@@ -142,9 +152,9 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 	}
 	s.logOutcome(wasOpen, wasFailing)
 
-	// 5. The failure was that of older settings if they have changed meanwhile.
+	// 5. Allow an attempt at once if the settings changed during the failed one.
 	if o.err != nil {
-		s.allowTrial(s.asked)
+		s.allowTrial(s.attempted)
 	}
 	return s.next()
 }
@@ -169,8 +179,15 @@ func (s *schedule) tune(tuning runtime.Tuning) runtime.NextPoll {
 	return s.next()
 }
 
-// allowTrial allows an attempt at once if what a poll depends on has changed from
-// before. The caller holds the lock.
+// peek returns when the next attempt is allowed.
+func (s *schedule) peek() runtime.NextPoll {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next()
+}
+
+// allowTrial allows an attempt at once if the credentials or the CA certificates differ
+// from those of the settings before. The caller holds the lock.
 func (s *schedule) allowTrial(before runtime.Tuning) {
 	sameCredentials := before.SameCredentials(s.tuning)
 	if sameCredentials && before.CA == s.tuning.CA {
@@ -206,7 +223,7 @@ func (s *schedule) next() (next runtime.NextPoll) {
 		next.At = s.polled.Add(time.Duration(float64(s.tuning.PollingInterval) * s.jitter))
 	}
 
-	// 5. An attempt at once takes the place of all but a Retry-After.
+	// 5. An attempt at once replaces everything except a Retry-After.
 	if s.trial {
 		next.At = time.Time{}
 	}
@@ -216,16 +233,23 @@ func (s *schedule) next() (next runtime.NextPoll) {
 	return next
 }
 
-// isOpen reports whether the breaker has opened and no poll has succeeded since. The
-// caller holds the lock.
+// breakerOpen reports whether the breaker has opened, and no poll has closed it since.
+func (s *schedule) breakerOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isOpen()
+}
+
+// isOpen reports whether the breaker has opened, and no poll has closed it since: see rule 4.
+// The caller holds the lock.
 func (s *schedule) isOpen() bool { return !s.opened.IsZero() }
 
 // breakerHolds reports whether the next poll waits for the breaker: it is open, and the
 // last attempt is the one that opened it. The caller holds the lock.
 func (s *schedule) breakerHolds() bool { return s.isOpen() && s.polled.Equal(s.opened) }
 
-// logOutcome logs an attempt: the first failure of a series is a warning, each further
-// one is debug, and so is a breaker that stays open. The caller holds the lock.
+// logOutcome logs an attempt. The first failure of a series is a warning. Further failures
+// and a breaker that stays open have the level debug. The caller holds the lock.
 func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	// The service has answered the poll.
 	closed := wasOpen && !s.isOpen()
@@ -241,8 +265,7 @@ func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 		return
 	}
 
-	// The poll failed. A breaker that closes all the same shows that the service works,
-	// and refuses the poll.
+	// The poll failed. If the failure does not count, it may have closed the breaker.
 	if closed {
 		s.log.Info("circuit breaker closed")
 		s.logged = false
@@ -267,12 +290,12 @@ func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	s.logged = true
 }
 
-// backoff is the wait before retry n (from 0): it doubles from first up to most,
-// with a fifth of jitter to either side.
-func backoff(first, most time.Duration, n int) time.Duration {
-	wait := most
+// backoff returns the wait before retry n, counted from 0. The wait doubles from first up
+// to limit, plus or minus up to a fifth of it as jitter.
+func backoff(first, limit time.Duration, n int) time.Duration {
+	wait := limit
 	if n < 32 && first<<n > 0 && first<<n>>n == first {
-		wait = min(most, first<<n)
+		wait = min(limit, first<<n)
 	}
 	return wait - wait/5 + rand.N(2*(wait/5)+1)
 }

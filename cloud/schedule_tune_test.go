@@ -14,8 +14,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// hourly are settings with an interval and a breaker timeout of an hour, with these
-// edits.
+// hourly returns settings with a polling interval and a breaker timeout of an hour, and with
+// a breaker that one failed poll opens. The edits are applied to them.
 func hourly(edits ...func(*runtime.Tuning)) runtime.Tuning {
 	tuning := runtime.Tuning{
 		Token: secret.New("old"), OIDCSum: "old",
@@ -27,28 +27,28 @@ func hourly(edits ...func(*runtime.Tuning)) runtime.Tuning {
 	return tuning
 }
 
-// retried are settings whose first retry comes after about this wait.
+// retried returns an edit that sets two retries, each after about this wait.
 func retried(wait time.Duration) func(*runtime.Tuning) {
 	return func(t *runtime.Tuning) { t.RetryCount, t.RetryWait, t.RetryMaxWait = 2, wait, wait }
 }
 
-// unrelated are edits that change nothing for which a service may have asked for
-// a longer wait.
+// unrelated returns an edit of settings that do not end a delay requested by the service.
 func unrelated(i int) func(*runtime.Tuning) {
 	return func(t *runtime.Tuning) {
-		t.MaxJobs, t.PollingInterval, t.StatusInterval = 1+i%3, time.Duration(1+i)*time.Second, time.Duration(1+i)*time.Second
+		t.MaxJobs, t.PollingInterval, t.StatusInterval = 1+i%3, time.Duration(1+i)*time.Second,
+			time.Duration(1+i)*time.Second
 		t.RetryCount, t.BreakerFailures, t.BreakerTimeout = i, 1+i, time.Duration(1+i)*time.Second
 	}
 }
 
-// otherCredentials are edits that make other credentials.
+// otherCredentials are edits that change the credentials.
 var otherCredentials = map[string]func(*runtime.Tuning){
-	"a token":                  func(t *runtime.Tuning) { t.Token = secret.New("new") },
-	"a file of a token":        func(t *runtime.Tuning) { t.OIDCTokenFile = "/new" },
-	"the content of that file": func(t *runtime.Tuning) { t.OIDCSum = "new" },
+	"a new token":                   func(t *runtime.Tuning) { t.Token = secret.New("new") },
+	"a new token file":              func(t *runtime.Tuning) { t.OIDCTokenFile = "/new" },
+	"new content of the token file": func(t *runtime.Tuning) { t.OIDCSum = "new" },
 }
 
-// wantLeft checks the time until the next poll, and whether it is held for a reason.
+// wantLeft checks the time until the next poll, and that a delay has a reason.
 func wantLeft(t *testing.T, next runtime.NextPoll, want time.Duration) {
 	t.Helper()
 	if got := left(next); got != want || want > 0 && next.Reason == "" {
@@ -56,12 +56,13 @@ func wantLeft(t *testing.T, next runtime.NextPoll, want time.Duration) {
 	}
 }
 
-// refusal is a poll that the service refuses, which counts for nothing.
+// refusal returns the outcome of a poll that the service refuses. It does not count as a
+// failed poll: like a success, it closes the breaker and ends the row of failures.
 func refusal() outcome { return outcome{err: fmt.Errorf("%w: 401", runtime.ErrUnauthorized)} }
 
 func TestScheduleInterval(t *testing.T) {
-	// passed polls with this outcome, 50 minutes ago.
-	passed := func(t *testing.T, o outcome) *schedule {
+	// polled returns a schedule that polled once, 50 minutes ago, with this outcome.
+	polled := func(t *testing.T, o outcome) *schedule {
 		s := newTestSchedule(hourly())
 		wantLeft(t, s.tune(hourly()), 0) // before the first poll
 		s.attempt(t)
@@ -72,15 +73,16 @@ func TestScheduleInterval(t *testing.T) {
 	for name, o := range map[string]outcome{"an answer": {}, "a refusal": refusal()} {
 		t.Run("counts from "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				next := passed(t, o).tune(hourly())
+				next := polled(t, o).tune(hourly())
 				if got := left(next); got < 4*time.Minute || got > 16*time.Minute || next.Reason != "" {
-					t.Errorf("the next poll is in %s (%q), want an hour after the last one, with a tenth of jitter", got, next.Reason)
+					t.Errorf("the next poll is in %s (%q), want an hour after the last one, with a tenth of jitter",
+						got, next.Reason)
 				}
 			})
 		})
-		t.Run("counts from "+name+" also when it is new", func(t *testing.T) {
+		t.Run("a changed interval counts from "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := passed(t, o)
+				s := polled(t, o)
 				wantLeft(t, s.tune(hourly(func(t *runtime.Tuning) { t.PollingInterval = time.Second })), 0)
 				next := s.tune(hourly(func(t *runtime.Tuning) { t.PollingInterval = 100 * time.Minute }))
 				if got := left(next); got < 40*time.Minute || got > time.Hour || next.Reason != "" {
@@ -89,7 +91,7 @@ func TestScheduleInterval(t *testing.T) {
 			})
 		})
 	}
-	t.Run("is spread, and an edit does not spread it again", func(t *testing.T) {
+	t.Run("has jitter, and an edit does not change it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			waits := map[time.Duration]bool{}
@@ -103,11 +105,11 @@ func TestScheduleInterval(t *testing.T) {
 				}
 			}
 			if len(waits) < 10 {
-				t.Errorf("100 waits have %d lengths", len(waits))
+				t.Errorf("100 waits have %d different lengths, want at least 10", len(waits))
 			}
 		})
 	})
-	t.Run("does not follow a job", func(t *testing.T) {
+	t.Run("is not waited for after a claimed job", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			wantLeft(t, s.record(outcome{job: true}), 0)
@@ -120,7 +122,7 @@ func TestScheduleInterval(t *testing.T) {
 func TestScheduleRetryAfter(t *testing.T) {
 	quick := func(t *runtime.Tuning) { t.PollingInterval = time.Second }
 	override := func(t *runtime.Tuning) { t.PollingOverride = true }
-	t.Run("is ended by polling_interval_override and by no other edit", func(t *testing.T) {
+	t.Run("after a success it is ended by polling_interval_override and by no other edit", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(quick))
 			wantLeft(t, s.record(outcome{retryAfter: 24 * time.Hour}), 24*time.Hour)
@@ -128,24 +130,27 @@ func TestScheduleRetryAfter(t *testing.T) {
 				s.tune(hourly(unrelated(i)))
 				time.Sleep(time.Second)
 			}
+			for _, change := range trialChanges {
+				wantLeft(t, s.tune(hourly(quick, change)), 24*time.Hour-10*time.Minute)
+			}
 			wantLeft(t, s.tune(hourly(quick)), 24*time.Hour-10*time.Minute)
 			wantLeft(t, s.tune(hourly(quick, override)), 0)
 			wantLeft(t, s.tune(hourly(quick)), 0) // it does not come back
 		})
 	})
-	t.Run("does not hold with polling_interval_override", func(t *testing.T) {
+	t.Run("after a success it is ignored with polling_interval_override", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(override, quick))
 			if next := s.record(outcome{retryAfter: 10 * time.Minute}); held(next) != 0 || left(next) > 2*time.Second {
-				t.Errorf("the next poll is %v", next)
+				t.Errorf("the next poll is %v, want one after the interval of a second", next)
 			}
 			s.tune(hourly(quick))
 			if next := s.tune(hourly(quick)); held(next) != 0 {
-				t.Errorf("what did not hold at first holds later: %v", next)
+				t.Errorf("the ignored Retry-After delays a later poll: %v", next)
 			}
 		})
 	})
-	t.Run("of a failure holds also with polling_interval_override", func(t *testing.T) {
+	t.Run("after a failure it applies also with polling_interval_override", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(override, retried(time.Minute)))
 			s.attempt(t)
@@ -153,7 +158,7 @@ func TestScheduleRetryAfter(t *testing.T) {
 			wantLeft(t, s.tune(hourly(override, quick)), 10*time.Minute)
 		})
 	})
-	t.Run("takes the place of a longer interval", func(t *testing.T) {
+	t.Run("it replaces a longer interval", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			wantLeft(t, newTestSchedule(hourly()).record(outcome{retryAfter: time.Minute}), time.Minute)
 		})
@@ -165,20 +170,20 @@ func TestScheduleTune(t *testing.T) {
 	timeout := func(span time.Duration) runtime.Tuning {
 		return hourly(func(t *runtime.Tuning) { t.BreakerTimeout = span })
 	}
-	// open is a schedule whose breaker has just opened for an hour.
+	// open returns a schedule whose breaker has just opened for an hour.
 	open := func(t *testing.T) *schedule {
 		s := newTestSchedule(hourly())
 		s.attempt(t)
 		s.record(failure(errors.New("500"), true, 0))
 		return s
 	}
-	t.Run("a breaker timeout that has passed ends the hold", func(t *testing.T) {
+	t.Run("an edit to a breaker timeout that has already passed allows a poll", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := open(t)
 			time.Sleep(30 * minute)
 			wantLeft(t, s.tune(hourly()), 30*minute)
 			wantLeft(t, s.tune(timeout(10*time.Second)), 0)
-			s.asks(t, "after the edit", 0)
+			s.wantDenied(t, "after the edit", 0)
 		})
 	})
 	t.Run("a longer breaker timeout counts from when it opened", func(t *testing.T) {
@@ -192,7 +197,7 @@ func TestScheduleTune(t *testing.T) {
 			wantLeft(t, s.tune(timeout(2*time.Hour)), 0)
 		})
 	})
-	t.Run("a breaker timeout that is edited during the poll counts", func(t *testing.T) {
+	t.Run("a breaker timeout that was edited during the poll applies to its failure", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			s.attempt(t)
@@ -201,15 +206,15 @@ func TestScheduleTune(t *testing.T) {
 		})
 	})
 
-	// Other CA certificates end a retry delay and not a Retry-After.
+	// Other CA certificates end a back-off, but not a Retry-After.
 	trusting := func(t *runtime.Tuning) { t.CA = "new" }
 	for name, c := range map[string]struct{ wait, retryAfter, left time.Duration }{
-		"a back-off alone":                  {30 * minute, 0, 0},
-		"a Retry-After that has passed":     {30 * minute, 5 * minute, 0},
-		"a Retry-After within the back-off": {30 * minute, 20 * minute, 10 * minute},
-		"a Retry-After alone":               {time.Second, 30 * minute, 20 * minute},
+		"a back-off without a Retry-After":        {30 * minute, 0, 0},
+		"a back-off whose Retry-After has passed": {30 * minute, 5 * minute, 0},
+		"a back-off and a shorter Retry-After":    {30 * minute, 20 * minute, 10 * minute},
+		"a Retry-After whose back-off has passed": {time.Second, 30 * minute, 20 * minute},
 	} {
-		t.Run("a new CA after "+name, func(t *testing.T) {
+		t.Run("a new CA during "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newTestSchedule(hourly(retried(c.wait)))
 				s.attempt(t)
@@ -230,19 +235,20 @@ func TestScheduleTune(t *testing.T) {
 		})
 	})
 
-	// Only other credentials end the wait after a refusal.
-	patient := func(t *runtime.Tuning) { t.BreakerFailures = 1000 }
+	// Other credentials end the wait after each of these outcomes. Edits of other settings do
+	// not.
+	persistent := func(t *runtime.Tuning) { t.BreakerFailures = 1000 }
 	for failed, c := range map[string]struct {
 		tuning func(*runtime.Tuning)
 		o      outcome
 	}{
 		"a rate limit":                    {retried(time.Second), failure(errors.New("429"), true, time.Hour)},
-		"a rate limit that is no retry":   {patient, failure(errors.New("429"), true, time.Hour)},
+		"a rate limit without retries":    {persistent, failure(errors.New("429"), true, time.Hour)},
 		"a refusal":                       {func(*runtime.Tuning) {}, refusal()},
-		"a failure that is never retried": {patient, failure(errDown, false, 0)},
+		"a failure that is never retried": {persistent, failure(errDown, false, 0)},
 	} {
 		for changed, other := range otherCredentials {
-			t.Run(failed+" and "+changed, func(t *testing.T) {
+			t.Run(changed+" after "+failed, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newTestSchedule(hourly(c.tuning))
 					s.attempt(t)
@@ -250,14 +256,14 @@ func TestScheduleTune(t *testing.T) {
 					for i := range 600 {
 						next := s.tune(hourly(unrelated(i), func(t *runtime.Tuning) { t.PollingInterval = time.Hour }))
 						if left(next) == 0 {
-							t.Fatalf("a poll is allowed %d s after an edit that changes nothing of it: %v", i, next)
+							t.Fatalf("a poll is allowed after %d s of edits of other settings: %v", i, next)
 						}
 						time.Sleep(time.Second)
 					}
 					wantLeft(t, s.tune(hourly(other)), 0)
 				})
 			})
-			t.Run(failed+" that comes after "+changed, func(t *testing.T) {
+			t.Run(changed+" during the poll, before "+failed, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newTestSchedule(hourly(c.tuning))
 					s.attempt(t)
@@ -267,7 +273,7 @@ func TestScheduleTune(t *testing.T) {
 			})
 		}
 	}
-	t.Run("an edit does not put off a retry", func(t *testing.T) {
+	t.Run("an edit does not delay a retry", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(retried(20 * time.Second)))
 			s.attempt(t)
@@ -285,14 +291,16 @@ func TestScheduleRetryNow(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*runtime.Tuning)
 		o     outcome
-		after time.Duration // from the retry to the next poll
+		after time.Duration // from retryNow to the next poll
 	}{
-		"an open breaker polls at once":               {ten, failure(errDown, true, 0), 0},
-		"a retry is made at once":                     {retried(10 * minute), failure(errDown, true, 0), 0},
-		"a refused token is tried at once":            {ten, refusal(), 0},
-		"a Retry-After stays, less than the back-off": {retried(10 * minute), failure(errDown, true, 3*minute), 2 * minute},
-		"a Retry-After stays, as long as the wait":    {retried(time.Second), failure(errDown, true, 10*minute), 9 * minute},
-		"a Retry-After stays beside an open breaker":  {ten, failure(errDown, true, 5*minute), 4 * minute},
+		"an open breaker polls at once":    {ten, failure(errDown, true, 0), 0},
+		"a retry is made at once":          {retried(10 * minute), failure(errDown, true, 0), 0},
+		"a refused token is tried at once": {ten, refusal(), 0},
+		"a Retry-After shorter than the back-off stays": {retried(10 * minute), failure(errDown, true, 3*minute),
+			2 * minute},
+		"a Retry-After longer than the back-off stays": {retried(time.Second), failure(errDown, true, 10*minute),
+			9 * minute},
+		"a Retry-After stays while the breaker is open": {ten, failure(errDown, true, 5*minute), 4 * minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -312,11 +320,11 @@ func TestScheduleRetryNow(t *testing.T) {
 			s.record(outcome{})
 			time.Sleep(minute)
 			if wait := left(s.retryNow()); wait < 53*minute || wait > 65*minute {
-				t.Errorf("the next poll comes %s after the retry, want about 59m", wait)
+				t.Errorf("the next poll is allowed %s after retryNow, want about 59m", wait)
 			}
 		})
 	})
-	t.Run("a failure after it is logged and waits again", func(t *testing.T) {
+	t.Run("a failed trial is logged and opens the breaker again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
 			s := newSchedule(hourly(ten), slog.New(slog.NewTextHandler(&log, nil)))
@@ -327,7 +335,7 @@ func TestScheduleRetryNow(t *testing.T) {
 			s.attempt(t)
 			wantLeft(t, s.record(failure(errDown, true, 0)), 10*minute)
 			time.Sleep(9 * minute)
-			s.asks(t, "within the timeout", minute)
+			s.wantDenied(t, "within the timeout", minute)
 			if opened := strings.Count(log.String(), "circuit breaker opened"); opened != 2 {
 				t.Errorf("the open breaker is logged %d times, want 2:\n%s", opened, &log)
 			}
@@ -344,7 +352,8 @@ func TestScheduleLog(t *testing.T) {
 			s.attempt(t)
 			s.record(failure(errDown, true, 0))
 		}
-		if loud := strings.Count(log.String(), "level=WARN"); loud != 1 || !strings.Contains(log.String(), errDown.Error()) {
+		if loud := strings.Count(log.String(), "level=WARN"); loud != 1 ||
+			!strings.Contains(log.String(), errDown.Error()) {
 			t.Errorf("%d warnings for one series of failures:\n%s", loud, &log)
 		}
 		s.record(outcome{})

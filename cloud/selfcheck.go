@@ -18,26 +18,28 @@ import (
 // Limits of the self checks.
 const (
 	attemptLimit  = 15 * time.Second    // of one request, its answer included
-	renewalNotice = 14 * 24 * time.Hour // before the end of a certificate
+	renewalNotice = 14 * 24 * time.Hour // before a certificate expires
 
-	// The service's clock counts as right. Its Date header has whole seconds.
-	clockWarning = time.Minute     // from which tokens may be judged wrongly
-	clockLimit   = 5 * time.Minute // from which they are, as by most verifiers of tokens and signatures
+	// Differences from the service's clock, which is assumed to be right. Its Date header
+	// has whole seconds.
+	clockWarning = time.Minute     // tokens may be refused
+	clockLimit   = 5 * time.Minute // most verifiers refuse tokens and signatures
 )
 
-// absentStatus is the path of the call that the self checks make: the status of a
-// deployment that does not exist. Pulumi documents the call as the one by which an
-// agent learns whether a deployment is active: it needs the pool's token and changes
-// nothing. A poll would need the token, too, but may claim a job.
+// absentStatus is the path of the call of the self checks: the status of a deployment
+// that does not exist. According to Pulumi's documentation, agents use the call to learn
+// whether a deployment is active. It needs the pool's token and changes nothing. A poll
+// would need the token, too, but may claim a job.
 const absentStatus = "/api/deployments/00000000-0000-0000-0000-000000000000/status"
 
-// SelfChecks returns the checks of a pool's service and credentials: that it can be
-// reached, shows a certificate that is trusted, answers as a service and not as a
-// proxy, agrees about the time, and accepts the token. They make two requests, of
-// which the first has no token.
+// SelfChecks returns the checks of a pool's service and credentials: the service can be
+// reached, its certificate is trusted, its answer does not come from a proxy, its clock
+// agrees, and it accepts the token. They make a request without a token, and the same
+// request with it.
 //
-// An exchange of an OIDC token makes the service issue a token that stays valid for
-// hours and that nothing revokes. It is made only if exchange is true.
+// An exchange of an OIDC token makes the service issue a token that is valid for hours
+// and cannot be revoked. It is made only if exchange is true; otherwise the token of such
+// a pool is not checked.
 func SelfChecks(o Options, exchange bool) []runtime.SelfCheck {
 	c := newSelfChecker(o)
 	checks := []runtime.SelfCheck{
@@ -77,7 +79,7 @@ func newSelfChecker(o Options) *selfChecker {
 	return c
 }
 
-// checkConnection finds the service's address, and connects to it or to the proxy.
+// checkConnection reports whether the service or the proxy could be reached.
 func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
 	host, variable := c.host(), c.proxyVariable()
@@ -106,10 +108,10 @@ func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 		WithCure("correct service_url, or allow the connection in firewalls and network policies; " + proxyCure)
 }
 
-// proxyCure is the cure where connections must go through a proxy.
+// proxyCure is the cure for networks that require a proxy.
 const proxyCure = "set HTTPS_PROXY if only a proxy reaches the service"
 
-// checkCertificate judges the certificate that the service has shown.
+// checkCertificate checks the certificate of the service.
 func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
 	switch {
@@ -120,7 +122,7 @@ func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult 
 			WithCure("set it to an https:// URL, unless that network is trusted")
 	case a.handshake != nil:
 		return c.judgeHandshake(a.handshake)
-	case a.shaken:
+	case a.handshakeDone:
 		return c.judgeChain(a.tls)
 	case a.err != nil:
 		return c.judgeHandshake(a.err)
@@ -128,7 +130,7 @@ func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult 
 	return runtime.CheckSkipped("no certificate was seen")
 }
 
-// judgeChain judges a certificate that is trusted.
+// judgeChain checks the expiry of a trusted certificate.
 func (c *selfChecker) judgeChain(state *tls.ConnectionState) runtime.CheckResult {
 	if len(state.PeerCertificates) == 0 {
 		return runtime.CheckSkipped("no certificate was seen")
@@ -166,18 +168,20 @@ func (c *selfChecker) judgeHandshake(err error) runtime.CheckResult {
 		return failed.WithCure("correct service_url, or name the certificate of its authority in ca_file")
 	}
 	return runtime.CheckFailed("the TLS handshake with %s failed: %v", c.host(), err).
-		WithCure("check what stands between this machine and the service, such as a firewall or a proxy")
+		WithCure("check firewalls and proxies between this machine and the service")
 }
 
-// checkAnswer decides whether the service has answered, or something in its place.
+// checkAnswer checks that the answer comes from the service.
 func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	a := c.anonymous(ctx)
 	service := c.options.Identity.Service
 	var format *formatError
+
+	// Nothing has answered, or not the service.
 	switch {
 	case a.err != nil:
 		return runtime.CheckFailed("%s does not answer: %v", service, a.err).
-			WithCure("check service_url, the service, and what stands between")
+			WithCure("check service_url, the service, and firewalls and proxies between")
 	case a.refusal != nil && a.refusal.Location != "":
 		return runtime.CheckFailed("%v", &redirectError{a.refusal, absentStatus}).
 			WithCure("the agent follows no redirect, because its token would go with it")
@@ -189,11 +193,14 @@ func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	}
 	switch a.status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return runtime.CheckFailed("%v", a.refusal).WithCure("see to the service, or to what answers in its place")
+		return runtime.CheckFailed("%v", a.refusal).WithCure("check the service, and proxies before it")
 	case http.StatusTooManyRequests:
 		return runtime.CheckWarned("%v", a.refusal).WithCure("wait, and start fewer agents from this address")
 	}
-	if refuses := a.status == http.StatusUnauthorized || a.status == http.StatusForbidden; !refuses && a.status/100 != 5 {
+
+	// The service refuses a request without a token.
+	refuses := a.status == http.StatusUnauthorized || a.status == http.StatusForbidden
+	if !refuses && a.status/100 != 5 {
 		return runtime.CheckWarned("%s answers with status %d to a request without a token, "+
 			"which a service refuses with 401: it may be another server, or another path of it", service, a.status).
 			WithCure("set service_url to the base URL of the service, to which the agent adds /api")
@@ -229,7 +236,7 @@ func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
 	return runtime.CheckFailed("%s, more than the %s from which %s", found, clockLimit, refused).WithCure(cure)
 }
 
-// service returns the URL of the service.
+// service returns the parsed URL of the service.
 func (c *selfChecker) service() *url.URL {
 	u, err := url.Parse(c.options.Identity.Service)
 	if err != nil { // a configuration with such a URL is not valid

@@ -17,15 +17,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// attempt is one request of the self checks, and how far it came.
+// attempt is one request of the self checks and its result.
 type attempt struct {
-	proxy     *url.URL // that the request goes through; nil is none
+	proxy     *url.URL // nil without a proxy
 	badProxy  bool     // the variable that names a proxy is not valid
 	connected string   // address of the connection; empty if there was none
 
-	shaken    bool                 // a TLS handshake has ended
-	handshake error                // of the service's certificate, or of TLS; nil if it is trusted
-	tls       *tls.ConnectionState // nil without a handshake
+	handshakeDone bool                 // a TLS handshake has ended
+	handshake     error                // of the service's certificate, or of TLS; nil if it is trusted
+	tls           *tls.ConnectionState // nil without a handshake
 
 	sent, received time.Time
 	err            error // nil if there was an answer
@@ -37,11 +37,12 @@ type attempt struct {
 
 // refusedByProxy reports whether the proxy did not connect to the service.
 func (a *attempt) refusedByProxy() bool {
-	return a.err != nil && a.proxy != nil && !a.shaken
+	return a.err != nil && a.proxy != nil && !a.handshakeDone
 }
 
-// try requests the status of a deployment that does not exist. An empty token is
-// none. The token is removed from the answer, as some proxies repeat requests.
+// try requests the status of a deployment that does not exist. With an empty token, the
+// request has none. The token is removed from the answer, because some proxies return the
+// request.
 func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -58,24 +59,25 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 		TLSHandshakeDone: func(state tls.ConnectionState, err error) {
 			mu.Lock()
 			defer mu.Unlock()
-			seen.shaken, seen.tls, seen.handshake = true, &state, err
+			seen.handshakeDone, seen.tls, seen.handshake = true, &state, err
 		},
 	})
 	a := &attempt{sent: time.Now()}
 	defer func() {
 		mu.Lock()
 		defer mu.Unlock()
-		a.connected, a.shaken, a.tls, a.handshake = seen.connected, seen.shaken, seen.tls, seen.handshake
+		a.connected, a.handshakeDone, a.tls, a.handshake = seen.connected, seen.handshakeDone, seen.tls, seen.handshake
 	}()
 
 	// Make the request.
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.Identity.Service+absentStatus, nil)
 	if err != nil {
-		a.err = plain(err)
+		a.err = withoutURL(err)
 		return a
 	}
 	by := &caller{userAgent: c.options.UserAgent}
-	by.address(request.Header, call{token: secret.New(token)})
+	q := call{token: secret.New(token)}
+	by.setHeader(request.Header, q)
 	if c.transport.Proxy != nil {
 		if a.proxy, err = c.transport.Proxy(request); err != nil { // it may show a password
 			a.badProxy, a.err = true, errors.New(c.proxyVariable()+" is not the URL of a proxy")
@@ -86,7 +88,7 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	response, err := client.Do(request)
 	a.received = time.Now()
 	if err != nil {
-		a.err = withoutURL(err)
+		a.err = attemptError(err)
 		return a
 	}
 	defer response.Body.Close()
@@ -95,7 +97,7 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	a.status, a.header = response.StatusCode, response.Header
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil && a.status/100 == 2 {
-		a.err = withoutURL(err)
+		a.err = attemptError(err)
 		return a
 	}
 	a.text = text
@@ -108,13 +110,13 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 		}
 	}
 	if a.status/100 != 2 {
-		a.refusal = refused(response, a.text)
+		a.refusal = newStatusError(q, response, a.text)
 	}
 	return a
 }
 
-// withoutURL is [plain] for a request whose limit is not request_timeout.
-func withoutURL(err error) error {
+// attemptError is [withoutURL] for a request whose limit is not request_timeout.
+func attemptError(err error) error {
 	var inner *url.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -125,16 +127,15 @@ func withoutURL(err error) error {
 	return err
 }
 
-// checkToken finds out whether the service accepts the token: a request with it must
-// get another answer than one without.
+// checkToken checks that the service accepts the token: the answers to a request with
+// and without it must differ.
 func (c *selfChecker) checkToken(ctx context.Context) runtime.CheckResult {
 	return c.judgeToken(ctx, c.options.Tuning.Token.Reveal(), "check token, token_file or PULUMI_AGENT_TOKEN: "+
 		"it must be the token of an agent pool at "+c.options.Identity.Service)
 }
 
-// judgeToken makes the request with a token. Cure is what to do if it is refused. The
-// result does not contain the token, also if the answer repeats it escaped, or in the
-// place of a header.
+// judgeToken makes the request with a token. Cure is the cure for a refused token. The
+// result does not contain the token, even if the answer repeats it.
 func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtime.CheckResult {
 	result := c.compare(ctx, token, cure)
 	if token != "" {
@@ -149,7 +150,7 @@ func (c *selfChecker) compare(ctx context.Context, token, cure string) runtime.C
 	switch {
 	case a.err != nil:
 		return runtime.CheckFailed("the service does not answer to a request with the token: %v", a.err).
-			WithCure("check the service, and what stands between")
+			WithCure("check the service, and firewalls and proxies between")
 	case a.status == http.StatusUnauthorized:
 		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithCure("%s", cure)
 	case a.status == without.status:
@@ -161,15 +162,14 @@ func (c *selfChecker) compare(ctx context.Context, token, cure string) runtime.C
 			WithCure("repeat the check later")
 	case a.status == http.StatusForbidden:
 		return runtime.CheckWarned("the service knows the token and forbids the request: %v", a.refusal).
-			WithCure("check at the service that the pool exists, and that its organisation may use agents")
+			WithCure("check at the service that the pool exists, and that its organization may use agents")
 	}
 	return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
 		"to a request that claims no job", a.status, without.status)
 }
 
-// unclear reports whether a status may come from what stands before a service, or from
-// a service that has not looked at the token. One service was seen to answer 500 for
-// this call with a valid token.
+// unclear reports whether a status may come from a proxy, or from a service that has not
+// checked the token. One service answers 500 to this call with a valid token.
 func unclear(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

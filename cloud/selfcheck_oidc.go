@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// claims are the claims of an OIDC token that matter for an exchange.
+// claims are the claims of an OIDC token that an exchange depends on.
 type claims struct {
 	Issuer    string   `json:"iss"`
 	Subject   string   `json:"sub"`
@@ -35,10 +35,11 @@ func (a *audience) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(a))
 }
 
-// errNoClaims is the error for a text that is no JSON Web Token. It quotes nothing.
-var errNoClaims = errors.New("the file of oidc_token_file holds no JSON Web Token")
+// errNoClaims is the error for a text that is not a JSON Web Token. It does not quote the
+// text.
+var errNoClaims = errors.New("the file of oidc_token_file contains no JSON Web Token")
 
-// claimsOf reads the claims of a token, whose signature is not verified.
+// claimsOf decodes the claims of a token. It does not verify the signature.
 func claimsOf(token secret.String) (claims, error) {
 	parts := strings.Split(token.Reveal(), ".")
 	if len(parts) != 3 {
@@ -55,10 +56,10 @@ func claimsOf(token secret.String) (claims, error) {
 	return c, nil
 }
 
-// checkTokenFile reads the OIDC token and judges its claims.
+// checkTokenFile reads the OIDC token and checks its claims.
 func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
-	// Read it.
-	const renew = "see that what writes the file runs, and that the agent's user may read it"
+	// Read the token and its claims.
+	const renew = "check that the process that writes the file is running, and that the agent's user can read the file"
 	token, err := readTokenFile(c.options.Tuning.OIDCTokenFile)
 	if err != nil {
 		return runtime.CheckFailed("read oidc_token_file: %v", err).WithCure(renew)
@@ -66,12 +67,12 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 	found, err := claimsOf(token)
 	if err != nil {
 		return runtime.CheckFailed("%v", err).
-			WithCure("let an OIDC provider write its ID token there; " +
-				"in Kubernetes, that is a projected service account token")
+			WithCure("configure an OIDC provider that writes its ID token to this file; " +
+				"in Kubernetes, use a projected service account token")
 	}
 
-	// Judge when it is valid, and for whom.
-	now, begin, end := time.Now(), instant(found.NotBefore), instant(found.Expires)
+	// Check the times and the audience.
+	now, begin, end := time.Now(), timeOfClaim(found.NotBefore), timeOfClaim(found.Expires)
 	switch {
 	case found.Expires > 0 && !now.Before(end):
 		return runtime.CheckFailed("the OIDC token expired at %s", end.Format(time.RFC3339)).WithCure(renew)
@@ -80,11 +81,11 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 			WithCure("correct the clock of this machine")
 	}
 	if want := "urn:pulumi:org:" + c.options.Identity.Organization; !slices.Contains(found.Audience, want) {
-		return runtime.CheckWarned("the OIDC token is for the audience %q, and not for %s", found.Audience, want).
+		return runtime.CheckWarned("the OIDC token has the audience %q, but not %s", found.Audience, want).
 			WithCure("request it with that audience, " +
-				"or see that the organisation's trust in the issuer allows the other")
+				"or allow this audience in the organization's OIDC issuer settings")
 	}
-	until := "without an end"
+	until := "with no expiry"
 	if found.Expires > 0 {
 		until = "until " + end.Format(time.RFC3339)
 	}
@@ -92,27 +93,27 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 		"its signature is not verified here", until, found.Issuer, found.Subject)
 }
 
-// latest is the last instant that is believed, in seconds since 1970: in the year 9999.
-const latest = 253402300799
+// maxUnixSeconds limits times in claims, in seconds since 1970: the end of the year 9999.
+const maxUnixSeconds = 253402300799
 
-// instant returns a claim that is a time.
-func instant(seconds float64) time.Time {
-	return time.Unix(int64(max(0, min(seconds, latest))), 0).UTC()
+// timeOfClaim returns the time of a claim in seconds since 1970.
+func timeOfClaim(seconds float64) time.Time {
+	return time.Unix(int64(max(0, min(seconds, maxUnixSeconds))), 0).UTC()
 }
 
-// checkExchange exchanges the OIDC token as the agent does, if that is wanted, and
-// then checks the token that it got.
+// checkExchange exchanges the OIDC token as the agent does, if wanted, and checks the
+// new token.
 func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) runtime.CheckResult {
 	if !wanted {
 		return runtime.CheckSkipped("the OIDC token was not exchanged, " +
 			"because the service would issue a token that stays valid").
-			WithCure("cmwa doctor --exchange makes one exchange")
+			WithCure("to exchange it, run cmwa doctor --exchange")
 	}
-	by := newCaller(callerOptions{
+	caller := newCaller(callerOptions{
 		service: c.options.Identity.Service, userAgent: c.options.UserAgent,
 		transport: c.transport, log: c.options.Log,
 	})
-	token, _, err := exchange(ctx, c.options.Identity, c.options.Tuning, by)
+	token, _, err := exchange(ctx, c.options.Identity, c.options.Tuning, caller)
 	if err != nil {
 		message := err.Error()
 		if subject, err := readTokenFile(c.options.Tuning.OIDCTokenFile); err == nil {

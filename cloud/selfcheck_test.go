@@ -34,13 +34,13 @@ import (
 
 const poolToken = "pul-0123456789abcdef"
 
-// service is a service with a job that waits to be claimed.
+// service is a fake service with one queued job.
 type service struct {
 	mu     sync.Mutex
 	calls  []string
 	claims int
 	skew   time.Duration                                            // of its clock
-	before func(w http.ResponseWriter, r *http.Request) (done bool) // answers in its place
+	before func(w http.ResponseWriter, r *http.Request) (done bool) // if it returns true, it has answered
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,21 +75,21 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// shown is a certificate that a test's server shows.
-type shown struct {
-	name       string // it is for; empty is 127.0.0.1
+// certificate describes the certificate of a test server. Its times are relative to now.
+type certificate struct {
+	name       string // DNS name; empty means the IP address 127.0.0.1
 	begin, end time.Duration
 }
 
-// serve serves behind a certificate, and returns its URL and its authority.
-func (c shown) serve(t *testing.T, handler http.Handler) (url, authority string) {
+// serve starts a server with the certificate. It returns its URL and its CA certificate.
+func (c certificate) serve(t *testing.T, handler http.Handler) (url, authority string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "an authority of our own"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the authority of the test"},
 		NotBefore: time.Now().Add(c.begin), NotAfter: time.Now().Add(c.end),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -109,8 +109,8 @@ func (c shown) serve(t *testing.T, handler http.Handler) (url, authority string)
 	return server.URL, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
 }
 
-// proxy is an HTTP proxy that answers each CONNECT with a status, and connects if it
-// is 200.
+// proxy starts an HTTP proxy that answers each CONNECT with a status, and connects if the
+// status is 200.
 func proxy(t *testing.T, status int) *url.URL {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -118,20 +118,20 @@ func proxy(t *testing.T, status int) *url.URL {
 			w.WriteHeader(status)
 			return
 		}
-		there, err := net.Dial("tcp", r.Host)
+		upstream, err := net.Dial("tcp", r.Host)
 		if err != nil {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
-		defer there.Close()
-		here, _, err := w.(http.Hijacker).Hijack()
+		defer upstream.Close()
+		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			return
 		}
-		defer here.Close()
-		_, _ = io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
-		go func() { _, _ = io.Copy(there, here) }()
-		_, _ = io.Copy(here, there)
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() { _, _ = io.Copy(upstream, conn) }()
+		_, _ = io.Copy(conn, upstream)
 	}))
 	t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)
@@ -142,8 +142,8 @@ func proxy(t *testing.T, status int) *url.URL {
 	return address
 }
 
-// check makes the checks as cmwa doctor does, and returns the results by name. A check
-// whose need has failed is missing.
+// check runs the checks as cmwa doctor does, and returns the results by name. It omits a
+// check if the check that it needs failed, was skipped or was omitted.
 func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.CheckResult {
 	t.Helper()
 	o.UserAgent, o.Log = "test/1", slog.New(slog.DiscardHandler)
@@ -166,13 +166,14 @@ func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.Chec
 // want checks the level of a result, and a part of its text.
 func want(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
 	t.Helper()
-	got, made := results[name]
-	if !made || got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+	got, found := results[name]
+	if !found || got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
 		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
 	}
 }
 
-func at(url, authority string) cloud.Options {
+// optionsFor returns the options for a service at a URL with a CA certificate.
+func optionsFor(url, authority string) cloud.Options {
 	return cloud.Options{
 		Identity: runtime.Identity{Service: url, Organization: "acme", PoolID: "ours"},
 		Tuning: runtime.Tuning{
@@ -182,24 +183,24 @@ func at(url, authority string) cloud.Options {
 	}
 }
 
-var year = shown{begin: -time.Hour, end: 365 * 24 * time.Hour}
+var validYear = certificate{begin: -time.Hour, end: 365 * 24 * time.Hour}
 
-func TestSelfChecksOfAService(t *testing.T) {
-	t.Run("a service that is well passes, and keeps its job", func(t *testing.T) {
+func TestSelfChecksService(t *testing.T) {
+	t.Run("a working service passes, and no job is claimed", func(t *testing.T) {
 		s := &service{}
-		url, authority := year.serve(t, s)
-		results := check(t, at(url, authority), false)
+		url, authority := validYear.serve(t, s)
+		results := check(t, optionsFor(url, authority), false)
 		for _, name := range []string{
 			"service-connection", "service-certificate", "service-answer", "service-clock", "service-token",
 		} {
 			want(t, results, name, runtime.LevelOK, "")
 		}
 		if len(s.calls) != 2 || s.claims != 0 {
-			t.Errorf("the calls are %q, %d claims", s.calls, s.claims)
+			t.Errorf("got calls %q and %d claims, want two calls and no claim", s.calls, s.claims)
 		}
 	})
 	t.Run("an address that does not exist", func(t *testing.T) {
-		o := at("https://nowhere.invalid", "")
+		o := optionsFor("https://nowhere.invalid", "")
 		o.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}
 		}}
@@ -209,48 +210,49 @@ func TestSelfChecksOfAService(t *testing.T) {
 	t.Run("a port without a listener", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
-		want(t, check(t, at(server.URL, ""), false), "service-connection", runtime.LevelFailed, "correct service_url")
+		want(t, check(t, optionsFor(server.URL, ""), false), "service-connection", runtime.LevelFailed,
+			"correct service_url")
 	})
 	t.Run("an authority that is not trusted", func(t *testing.T) {
-		url, authority := year.serve(t, &service{})
-		_, other := year.serve(t, &service{})
-		want(t, check(t, at(url, ""), false), "service-certificate", runtime.LevelFailed,
+		url, authority := validYear.serve(t, &service{})
+		_, other := validYear.serve(t, &service{})
+		want(t, check(t, optionsFor(url, ""), false), "service-certificate", runtime.LevelFailed,
 			"name the certificate of its authority in ca_file")
-		want(t, check(t, at(url, other), false), "service-certificate", runtime.LevelFailed,
+		want(t, check(t, optionsFor(url, other), false), "service-certificate", runtime.LevelFailed,
 			"add the certificate of its authority to ca_file")
-		want(t, check(t, at(url, other+authority), false), "service-certificate", runtime.LevelOK,
-			"an authority of our own")
+		want(t, check(t, optionsFor(url, other+authority), false), "service-certificate", runtime.LevelOK,
+			"the authority of the test")
 	})
 	t.Run("a certificate that has expired", func(t *testing.T) {
-		url, authority := shown{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed,
+		url, authority := certificate{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
+		want(t, check(t, optionsFor(url, authority), false), "service-certificate", runtime.LevelFailed,
 			"renew the certificate, or correct the clock")
 	})
 	t.Run("a certificate that expires soon", func(t *testing.T) {
-		url, authority := shown{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelWarning, "renew it")
+		url, authority := certificate{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
+		want(t, check(t, optionsFor(url, authority), false), "service-certificate", runtime.LevelWarning, "renew it")
 	})
 	t.Run("a certificate for another name", func(t *testing.T) {
-		url, authority := shown{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
-		want(t, check(t, at(url, authority), false), "service-certificate", runtime.LevelFailed,
+		url, authority := certificate{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
+		want(t, check(t, optionsFor(url, authority), false), "service-certificate", runtime.LevelFailed,
 			"a name that the certificate is for")
 	})
 	t.Run("a server without TLS", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
-		results := check(t, at(strings.Replace(server.URL, "http:", "https:", 1), ""), false)
+		results := check(t, optionsFor(strings.Replace(server.URL, "http:", "https:", 1), ""), false)
 		want(t, results, "service-certificate", runtime.LevelFailed, "does not answer with TLS")
 	})
 	t.Run("a service without encryption on this machine", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
-		results := check(t, at(server.URL, ""), false)
+		results := check(t, optionsFor(server.URL, ""), false)
 		want(t, results, "service-certificate", runtime.LevelOK, "needs no certificate")
 		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 	})
 }
 
-func TestSelfChecksOfAnAnswer(t *testing.T) {
+func TestSelfChecksAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(http.ResponseWriter, *http.Request) bool
 		level  runtime.CheckLevel
@@ -265,7 +267,7 @@ func TestSelfChecksOfAnAnswer(t *testing.T) {
 			fmt.Fprint(w, "\n<!DOCTYPE html>")
 			return true
 		}, runtime.LevelFailed, "HTML page"},
-		"a success that is no JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
+		"a success that is not JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, "welcome")
 			return true
 		}, runtime.LevelFailed, "not JSON"},
@@ -289,22 +291,22 @@ func TestSelfChecksOfAnAnswer(t *testing.T) {
 			fmt.Fprint(w, "{}")
 			return true
 		}, runtime.LevelWarning, "200"},
-		"an answer that breaks off": {func(http.ResponseWriter, *http.Request) bool {
+		"a connection that closes without an answer": {func(http.ResponseWriter, *http.Request) bool {
 			panic(http.ErrAbortHandler)
 		}, runtime.LevelFailed, "does not answer"},
-		"a service that has not the call": {func(w http.ResponseWriter, _ *http.Request) bool {
+		"a service that does not support the call": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusInternalServerError)
 			return true
 		}, runtime.LevelOK, "500"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			url, authority := year.serve(t, &service{before: c.before})
-			want(t, check(t, at(url, authority), false), "service-answer", c.level, c.part)
+			url, authority := validYear.serve(t, &service{before: c.before})
+			want(t, check(t, optionsFor(url, authority), false), "service-answer", c.level, c.part)
 		})
 	}
 }
 
-func TestSelfChecksOfTheClock(t *testing.T) {
+func TestSelfChecksClock(t *testing.T) {
 	for skew, c := range map[time.Duration]struct {
 		level runtime.CheckLevel
 		part  string
@@ -316,8 +318,8 @@ func TestSelfChecksOfTheClock(t *testing.T) {
 		-2 * time.Hour:    {runtime.LevelFailed, "more than the 5m0s"},
 	} {
 		t.Run(skew.String(), func(t *testing.T) {
-			url, authority := year.serve(t, &service{skew: skew})
-			want(t, check(t, at(url, authority), false), "service-clock", c.level, c.part)
+			url, authority := validYear.serve(t, &service{skew: skew})
+			want(t, check(t, optionsFor(url, authority), false), "service-clock", c.level, c.part)
 		})
 	}
 	t.Run("an answer from a cache", func(t *testing.T) {
@@ -325,36 +327,38 @@ func TestSelfChecksOfTheClock(t *testing.T) {
 			w.Header().Set("Age", "3600")
 			return false
 		}
-		url, authority := year.serve(t, &service{skew: -time.Hour, before: aged})
-		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelOK, "")
+		url, authority := validYear.serve(t, &service{skew: -time.Hour, before: aged})
+		want(t, check(t, optionsFor(url, authority), false), "service-clock", runtime.LevelOK, "")
 	})
-	t.Run("a time that no duration reaches", func(t *testing.T) {
-		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+	t.Run("a difference that overflows a duration", func(t *testing.T) {
+		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Date", "Fri, 31 Dec 9999 23:59:59 GMT")
 			return false
 		}})
-		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelFailed, "behind the service's")
+		want(t, check(t, optionsFor(url, authority), false), "service-clock", runtime.LevelFailed,
+			"behind the service's")
 	})
 	t.Run("an answer without a time", func(t *testing.T) {
-		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header()["Date"] = nil
 			return false
 		}})
-		want(t, check(t, at(url, authority), false), "service-clock", runtime.LevelSkipped, "no Date")
+		want(t, check(t, optionsFor(url, authority), false), "service-clock", runtime.LevelSkipped, "no Date")
 	})
 }
 
-func TestSelfChecksOfAToken(t *testing.T) {
+func TestSelfChecksToken(t *testing.T) {
 	t.Run("a token that the service does not know", func(t *testing.T) {
 		s := &service{}
-		url, authority := year.serve(t, s)
-		o := at(url, authority)
+		url, authority := validYear.serve(t, s)
+		o := optionsFor(url, authority)
 		o.Tuning.Token = secret.New("an-old-token")
 		results := check(t, o, false)
 		want(t, results, "service-token", runtime.LevelFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
 		if strings.Contains(results["service-token"].Message, "an-old-token") ||
 			!strings.Contains(results["service-token"].Message, secret.Mark) {
-			t.Errorf("a service that repeats the token makes the message %q", results["service-token"].Message)
+			t.Errorf("a service that repeats the token makes the message %q, want the token replaced",
+				results["service-token"].Message)
 		}
 	})
 	t.Run("a service that repeats the token in other ways", func(t *testing.T) {
@@ -364,22 +368,22 @@ func TestSelfChecksOfAToken(t *testing.T) {
 				fmt.Fprint(w, `{"message": "no such token: an\u002dold/token"}`)
 			},
 			"as a broken answer": func(w http.ResponseWriter) {
-				here, _, err := w.(http.Hijacker).Hijack()
+				conn, _, err := w.(http.Hijacker).Hijack()
 				if err != nil {
 					panic(err)
 				}
-				defer here.Close()
-				fmt.Fprint(here, "HTTP/1.1 401 Unauthorized\r\nan-old/token\r\n\r\n")
+				defer conn.Close()
+				fmt.Fprint(conn, "HTTP/1.1 401 Unauthorized\r\nan-old/token\r\n\r\n")
 			},
 		} {
-			url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
+			url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
 				if r.Header.Get("Authorization") == "" {
 					return false
 				}
 				repeat(w)
 				return true
 			}})
-			o := at(url, authority)
+			o := optionsFor(url, authority)
 			o.Tuning.Token = secret.New("an-old/token")
 			got := check(t, o, false)["service-token"]
 			if got.Level != runtime.LevelFailed || strings.Contains(got.Message, "an-old/token") {
@@ -387,39 +391,39 @@ func TestSelfChecksOfAToken(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a token that may not", func(t *testing.T) {
-		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
+	t.Run("a token without permission", func(t *testing.T) {
+		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Header.Get("Authorization") == "" {
 				return false
 			}
 			w.WriteHeader(http.StatusForbidden)
 			return true
 		}})
-		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelWarning, "pool exists")
+		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelWarning, "pool exists")
 	})
 	t.Run("a gateway that answers in place of the service", func(t *testing.T) {
-		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
+		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Header.Get("Authorization") == "" {
 				return false
 			}
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return true
 		}})
-		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelSkipped, "decides nothing")
+		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelSkipped, "decides nothing")
 	})
-	t.Run("a service that answers alike with any token", func(t *testing.T) {
-		url, authority := year.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+	t.Run("a service that answers the same with any token", func(t *testing.T) {
+		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusNotFound)
 			return true
 		}})
-		want(t, check(t, at(url, authority), false), "service-token", runtime.LevelSkipped, "may claim a job")
+		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelSkipped, "may claim a job")
 	})
 }
 
-func TestSelfChecksThroughAProxy(t *testing.T) {
+func TestSelfChecksProxy(t *testing.T) {
 	through := func(t *testing.T, proxy *url.URL) map[string]runtime.CheckResult {
-		url, authority := year.serve(t, &service{})
-		o := at(url, authority)
+		url, authority := validYear.serve(t, &service{})
+		o := optionsFor(url, authority)
 		o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
 		return check(t, o, false)
 	}
@@ -428,21 +432,21 @@ func TestSelfChecksThroughAProxy(t *testing.T) {
 		want(t, results, "service-connection", runtime.LevelOK, "HTTPS_PROXY")
 		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 	})
-	t.Run("that wants a password", func(t *testing.T) {
+	t.Run("that requires a password", func(t *testing.T) {
 		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed,
 			"Proxy Authentication Required")
 	})
-	t.Run("that is no URL", func(t *testing.T) {
-		o := at("https://service.example", "")
+	t.Run("with an invalid URL", func(t *testing.T) {
+		o := optionsFor("https://service.example", "")
 		o.Transport = &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
 			return nil, errors.New("invalid proxy address: http://someone:proxy-password@")
 		}}
 		want(t, check(t, o, false), "service-connection", runtime.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
 	})
-	t.Run("that is not there", func(t *testing.T) {
-		gone := httptest.NewServer(nil)
-		gone.Close()
-		address, _ := url.Parse(gone.URL)
+	t.Run("that does not run", func(t *testing.T) {
+		server := httptest.NewServer(nil)
+		server.Close()
+		address, _ := url.Parse(server.URL)
 		want(t, through(t, address), "service-connection", runtime.LevelFailed, "cannot connect to the proxy")
 	})
 }
@@ -463,7 +467,7 @@ func webToken(t *testing.T, claims map[string]any) string {
 	return file
 }
 
-func TestSelfChecksWithOIDC(t *testing.T) {
+func TestSelfChecksOIDC(t *testing.T) {
 	now := time.Now().Unix()
 	good := map[string]any{
 		"aud": []string{"urn:pulumi:org:acme"}, "exp": now + 600, "nbf": now - 600,
@@ -473,20 +477,20 @@ func TestSelfChecksWithOIDC(t *testing.T) {
 		t *testing.T, file string, exchange bool, edit func(*cloud.Options),
 	) (*service, map[string]runtime.CheckResult) {
 		s := &service{}
-		url, authority := year.serve(t, s)
-		o := at(url, authority)
+		url, authority := validYear.serve(t, s)
+		o := optionsFor(url, authority)
 		o.Tuning.Token, o.Tuning.OIDCTokenFile = secret.String{}, file
 		if edit != nil {
 			edit(&o)
 		}
 		return s, check(t, o, exchange)
 	}
-	t.Run("a good token is not exchanged unless that is wanted", func(t *testing.T) {
+	t.Run("a valid token is not exchanged without --exchange", func(t *testing.T) {
 		s, results := with(t, webToken(t, good), false, nil)
 		want(t, results, "oidc-token", runtime.LevelOK, "issuer https://issuer and subject us")
 		want(t, results, "service-token", runtime.LevelSkipped, "--exchange")
 		if len(s.calls) != 1 {
-			t.Errorf("the calls are %q", s.calls)
+			t.Errorf("the calls are %q, want one", s.calls)
 		}
 	})
 	t.Run("an exchange", func(t *testing.T) {
@@ -511,19 +515,19 @@ func TestSelfChecksWithOIDC(t *testing.T) {
 			runtime.LevelFailed, "clock"},
 		"for another audience": {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60},
 			runtime.LevelWarning, "urn:pulumi:org:acme"},
-		"without an end": {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.LevelOK, "without an end"},
-		"with an end far away": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300},
+		"with no expiry": {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.LevelOK, "with no expiry"},
+		"with an expiry after the year 9999": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300},
 			runtime.LevelOK, "9999"},
-		"with claims of no meaning": {map[string]any{"aud": 7}, runtime.LevelFailed, "no JSON Web Token"},
+		"with an invalid claim": {map[string]any{"aud": 7}, runtime.LevelFailed, "no JSON Web Token"},
 	} {
 		t.Run("a token "+name, func(t *testing.T) {
 			_, results := with(t, webToken(t, c.claims), false, nil)
 			want(t, results, "oidc-token", c.level, c.part)
 		})
 	}
-	t.Run("a file that is missing, or no token", func(t *testing.T) {
+	t.Run("a file that is missing or is not a token", func(t *testing.T) {
 		_, results := with(t, filepath.Join(t.TempDir(), "none"), false, nil)
-		want(t, results, "oidc-token", runtime.LevelFailed, "the file is not there")
+		want(t, results, "oidc-token", runtime.LevelFailed, "the file does not exist")
 		file := filepath.Join(t.TempDir(), "token")
 		if err := os.WriteFile(file, []byte("a.b.c"), 0o600); err != nil {
 			t.Fatal(err)

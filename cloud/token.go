@@ -23,94 +23,151 @@ import (
 // exchangePath is the path of the token exchange.
 const exchangePath = "/api/oauth/token"
 
-// maxTokenFile limits a token file in bytes; a JWT is far smaller.
+// maxTokenFile limits a token file in bytes. A JWT is much smaller.
 const maxTokenFile = 64 << 10
 
-// renewAgain is the time between two tries to renew a token that is still good.
-const renewAgain = time.Minute
+// renewRetry is the interval between attempts to renew a valid token.
+const renewRetry = time.Minute
 
-// credentials yields the pool's token: a static one, or one that is exchanged
-// for an OIDC token and renewed ahead of its end. The token file is the source
-// of truth: it is read anew for every exchange, and a refresh token is never
-// used (Pulumi documentation, "OIDC token exchange"). Its methods are safe for
-// concurrent use, and only current waits.
+// credentials has the pool's token: a static one, or one from an exchange of an OIDC
+// token, which is renewed after 80 % of its lifetime. Each exchange reads the token file
+// again, and no refresh token is used (Pulumi documentation, "OIDC token exchange"). Its
+// methods are safe for concurrent use, and only current blocks.
+//
+// The lifetime comes as a number of seconds, so the clocks of the agent and the service
+// need not agree. The monotonic clock measures it, because the wall clock may be set. On
+// Linux the monotonic clock stands still while the machine is suspended, so a renewal is
+// also due when the wall clock has passed its time: one renewal too many does no harm.
 type credentials struct {
 	identity runtime.Identity
 	log      *slog.Logger
-	turn     sync.Mutex // of the one exchange at a time
 
-	mu      sync.Mutex
-	caller  *caller
-	tuning  runtime.Tuning
-	token   secret.String
-	renew   time.Time // when to exchange ahead of the token's end
-	ends    time.Time // when the service refuses the token
-	failing bool      // the last renewal failed, and this was said
+	mu        sync.Mutex
+	caller    *caller
+	tuning    runtime.Tuning
+	token     secret.String
+	renew     time.Time // when to make the next exchange
+	renewWall time.Time // the same time without a monotonic reading
+	expires   time.Time // when the service refuses the token
+	failing   bool      // the last renewal failed, and the failure is logged
+	pending   *exchanging
 }
 
-// current returns the token to use now. Refused is one that the service has just
-// refused, or empty: with OIDC it is exchanged anew, unless somebody has done so
-// already. A renewal that fails ahead of time leaves the old token in use until
-// its end.
+// exchanging is an exchange that has begun. Other calls wait for it instead of making
+// their own.
+type exchanging struct {
+	done      chan struct{} // closed at its end
+	err       error         // set before
+	abandoned bool          // the context of its call has ended, so err does not concern other calls
+}
+
+// current returns the current token. Refused is a token that the service has just
+// refused, or empty; with OIDC it is replaced by a new exchange, unless another call has
+// replaced it already. If a renewal fails, the old token is used until it expires.
 func (c *credentials) current(ctx context.Context, refused secret.String) (secret.String, error) {
-	if token, ok := c.have(refused); ok {
-		return token, nil
+	for {
+		// Use the current token, or begin an exchange.
+		c.mu.Lock()
+		if token, ok := c.usable(refused); ok {
+			c.mu.Unlock()
+			return token, nil
+		}
+		other := c.pending
+		if other == nil {
+			e := &exchanging{done: make(chan struct{})}
+			c.pending = e
+			tuning, by := c.tuning, c.caller
+			c.mu.Unlock()
+			token, err := c.replace(ctx, refused, tuning, by)
+			c.mu.Lock()
+			c.pending, e.err, e.abandoned = nil, err, ctx.Err() != nil
+			c.mu.Unlock()
+			close(e.done)
+			return token, err
+		}
+		c.mu.Unlock()
+
+		// Wait for the exchange of another call.
+		select {
+		case <-other.done:
+		case <-ctx.Done():
+			return secret.String{}, context.Cause(ctx)
+		}
+		if other.err != nil && !other.abandoned {
+			return secret.String{}, other.err
+		}
 	}
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	if token, ok := c.have(refused); ok {
-		return token, nil
-	}
-	c.mu.Lock()
-	tuning, by := c.tuning, c.caller
-	c.mu.Unlock()
-	token, life, err := exchange(ctx, c.identity, tuning, by)
+}
+
+// replace exchanges the OIDC token. It returns the new token, or the old one if the
+// exchange fails and the service has not refused it.
+func (c *credentials) replace(ctx context.Context, refused secret.String, tuning runtime.Tuning, by *caller) (
+	secret.String, error) {
+	begin := time.Now() // the lifetime begins at the service, before the answer arrives
+	token, lifetime, err := exchange(ctx, c.identity, tuning, by)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	switch {
 	case err == nil && c.tuning.OIDCTokenFile != tuning.OIDCTokenFile:
-		return token, nil // good for this once: there is another file now
+		return token, nil // for this call only, because oidc_token_file has changed
 	case err == nil:
 		if c.failing {
-			c.log.Info("the pool's token is renewed again")
+			c.log.Info("token renewal resumed")
 		}
-		c.token, c.renew, c.ends, c.failing = token, now.Add(life*4/5), now.Add(life), false
+		c.token, c.expires, c.failing = token, begin.Add(lifetime), false
+		c.renewAt(begin.Add(lifetime * 4 / 5))
 		if c.tuning.OIDCSum != tuning.OIDCSum {
-			c.renew = now // for the content that came meanwhile
+			c.renewAt(now) // the file has new content
 		}
 		return token, nil
-	case !c.token.Empty() && c.token != refused && now.Before(c.ends):
+	case !c.token.Empty() && c.token != refused && now.Before(c.expires):
 		level := slog.LevelDebug
 		if !c.failing {
 			level = slog.LevelWarn
 		}
-		c.log.Log(ctx, level, "the pool's token cannot be renewed; using the old one until its end", "end", c.ends, "error", err)
-		c.renew, c.failing = now.Add(renewAgain), true
+		c.log.Log(ctx, level, "token renewal failed; the old token is used until it expires",
+			"expires", c.expires, "retry_in", renewRetry, "error", err)
+		c.failing = true
+		c.renewAt(now.Add(renewRetry))
 		if c.tuning.OIDCSum != tuning.OIDCSum {
-			c.renew = now // the content that came meanwhile has not been tried
+			c.renewAt(now) // the file has new content, which was not tried yet
 		}
 		return c.token, nil
 	}
 	return secret.String{}, err
 }
 
-// have returns the token that is at hand, if it is still to be used.
-func (c *credentials) have(refused secret.String) (secret.String, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// renewAt sets the time of the next renewal. The caller has locked mu.
+func (c *credentials) renewAt(at time.Time) { c.renew, c.renewWall = at, at.Round(0) }
+
+// usable returns the current token, and reports whether it can be used. The caller has
+// locked mu.
+func (c *credentials) usable(refused secret.String) (secret.String, bool) {
 	if c.tuning.OIDCTokenFile == "" {
 		return c.tuning.Token, true
 	}
-	return c.token, !c.token.Empty() && c.token != refused && time.Now().Before(c.renew)
+	now := time.Now()
+	return c.token, !c.token.Empty() && c.token != refused && now.Before(c.renew) && now.Round(0).Before(c.renewWall)
 }
 
-// renewable reports whether a refused token can be replaced by asking again.
+// renewable reports whether an exchange can replace a refused token.
 func (c *credentials) renewable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tuning.OIDCTokenFile != ""
+}
+
+// expiry returns when the exchanged token expires. It returns the zero time for a
+// static token and before the first exchange.
+func (c *credentials) expiry() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token.Empty() || c.tuning.OIDCTokenFile == "" {
+		return time.Time{}
+	}
+	return c.expires
 }
 
 func (c *credentials) tune(tuning runtime.Tuning, by *caller) {
@@ -121,17 +178,16 @@ func (c *credentials) tune(tuning runtime.Tuning, by *caller) {
 	case tuning.OIDCTokenFile != c.tuning.OIDCTokenFile:
 		c.token = secret.String{}
 	case tuning.OIDCSum != c.tuning.OIDCSum:
-		c.renew = time.Time{} // at the next call; until then, and if that fails, the token is good
+		c.renewAt(time.Time{}) // at the next call; if that fails, the token stays in use
 	}
 	c.tuning = tuning
 }
 
-// exchangeError is a token exchange that failed. Its text names the exchange and
-// says what to check.
+// exchangeError is a failed token exchange. Its text names what to check.
 type exchangeError struct {
 	err   error
 	check string
-	local bool // the service was not asked
+	local bool // no request was made
 }
 
 func (e *exchangeError) Error() string {
@@ -140,28 +196,33 @@ func (e *exchangeError) Error() string {
 
 func (e *exchangeError) Unwrap() error { return e.err }
 
-// refused reports whether the service has answered, and with no. A redirect is no
-// answer to the token.
+// refused reports whether the service has refused the token. A redirect is not a refusal.
 func (e *exchangeError) refused() bool {
 	var status *StatusError
 	return errors.As(e.err, &status) && !transientStatus(status.Code) && status.Location == ""
 }
 
-// Is says that a refused exchange is a refused token.
+// Is reports a refused exchange as [runtime.ErrUnauthorized].
 func (e *exchangeError) Is(target error) bool {
 	return target == runtime.ErrUnauthorized && e.refused()
 }
 
-// exchange trades the file's content for a pool token and its life. Neither
-// shows in an error, which is an *exchangeError.
-func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tuning, by *caller) (secret.String, time.Duration, error) {
+// exchange exchanges the content of the token file for a pool token, and returns it with
+// its lifetime. An error is an *exchangeError and contains neither token.
+func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tuning, by *caller) (secret.String,
+	time.Duration, error) {
 	fail := func(err error, check string) (secret.String, time.Duration, error) {
 		return secret.String{}, 0, &exchangeError{err: err, check: check}
 	}
 	subject, err := readTokenFile(tuning.OIDCTokenFile)
 	if err != nil {
-		return secret.String{}, 0, &exchangeError{err: fmt.Errorf("read oidc_token_file: %w", err), check: "that oidc_token_file names the file that holds the token, and is not the token itself", local: true}
+		return secret.String{}, 0, &exchangeError{
+			err:   fmt.Errorf("read oidc_token_file: %w", err),
+			check: "that oidc_token_file names the file with the token, and is not the token itself", local: true,
+		}
 	}
+
+	// Make the request.
 	form := url.Values{
 		"grant_type":           {"urn:ietf:params:oauth:grant-type:token-exchange"},
 		"audience":             {"urn:pulumi:org:" + identity.Organization},
@@ -170,49 +231,84 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 		"requested_token_type": {"urn:pulumi:token-type:access_token:runner"},
 		"scope":                {"runner:" + identity.PoolID},
 	}
-	if life := tuning.TokenExpiration; life > 0 {
-		form.Set("expiration", strconv.Itoa(int(life.Seconds())))
+	if lifetime := tuning.TokenExpiration; lifetime > 0 {
+		form.Set("expiration", strconv.Itoa(int(lifetime.Seconds())))
 	}
 	limit, cancel := context.WithTimeout(ctx, tuning.RequestTimeout)
 	defer cancel()
 	_, _, text, err := by.do(limit, call{
 		method: http.MethodPost, path: exchangePath,
-		body: []byte(form.Encode()), contentType: "application/x-www-form-urlencoded",
+		body: []byte(form.Encode()), contentType: "application/x-www-form-urlencoded", masked: subject,
 	})
+
+	// Explain a failure.
 	var status *StatusError
 	switch {
 	case errors.As(err, &status) && status.Code == http.StatusNotFound:
-		return fail(err, "service_url, organization_name and runner_pool_id: the service has no such exchange, or does not know them")
+		return fail(err, "service_url, organization_name and runner_pool_id: "+
+			"the service does not know them, or has no token exchange")
 	case errors.As(err, &status) && transientStatus(status.Code):
 		return fail(err, "the service's health")
 	case errors.As(err, &status) && status.Location != "":
 		return fail(&redirectError{status, exchangePath}, "service_url")
 	case errors.As(err, &status):
-		return fail(err, "organization_name, runner_pool_id and token_expiration, that oidc_token_file is renewed, and that the organization trusts its issuer for this pool")
+		return fail(err, "organization_name, runner_pool_id and token_expiration, that oidc_token_file is renewed, "+
+			"and that the organization trusts its issuer for this pool")
 	case untrusted(err):
-		return fail(plain(err), "service_url, or name the certificates of the service's authority in ca_file")
+		return fail(withoutURL(err), "service_url, or that ca_file has the certificates of the service's authority")
 	case err != nil:
-		return fail(plain(err), "service_url and the network")
+		return fail(withoutURL(err), "service_url and the network")
 	}
-	var answer struct {
-		Token   secret.String `json:"access_token"`
-		Expires float64       `json:"expires_in"`
+
+	// Read the answer.
+	token, lifetime, err := readExchanged(text, tuning.TokenExpiration)
+	if err != nil {
+		return fail(err, "service_url")
 	}
-	if json.Unmarshal(text, &answer) != nil || answer.Token.Empty() {
-		return fail(errors.New("the answer has no access_token"), "service_url")
-	}
-	life := 2 * time.Hour // what the service gives when nobody says otherwise
-	if answer.Expires > 0 {
-		life = time.Duration(min(answer.Expires, maxLife.Seconds()) * float64(time.Second))
-	}
-	return answer.Token, life, nil
+	return token, lifetime, nil
 }
 
-// maxLife is the longest life of a token that is believed.
-const maxLife = 366 * 24 * time.Hour
+// Limits of the lifetime of an exchanged token.
+const (
+	defaultTokenLifetime = 2 * time.Hour // the service's default
+	maxTokenLifetime     = 366 * 24 * time.Hour
+)
 
-// readTokenFile reads a token, without the white space around it. An error does
-// not contain the path, because users write the token itself there by mistake.
+// readExchanged reads the answer to an exchange that requested a lifetime, or 0. If the
+// answer has no valid lifetime, readExchanged returns the requested one, and at most the
+// default of the service: a renewal that is too early does no harm.
+func readExchanged(text []byte, requested time.Duration) (secret.String, time.Duration, error) {
+	var answer struct {
+		Token   secret.String   `json:"access_token"`
+		Expires json.RawMessage `json:"expires_in"`
+	}
+	if json.Unmarshal(text, &answer) != nil || answer.Token.Empty() {
+		return secret.String{}, 0, errors.New("the answer has no access_token")
+	}
+	invalid := func(r rune) bool { return r <= ' ' || r >= 0x7f } // in a header field
+	if strings.ContainsFunc(answer.Token.Reveal(), invalid) {
+		return secret.String{}, 0, errors.New("the access_token of the answer contains characters that no token has")
+	}
+
+	// Read the lifetime: a number, or a text with a number or a duration.
+	seconds, err := strconv.ParseFloat(strings.Trim(string(answer.Expires), `" `), 64)
+	if err != nil {
+		span, err := time.ParseDuration(strings.Trim(string(answer.Expires), `" `))
+		if err == nil {
+			seconds = span.Seconds()
+		}
+	}
+	if seconds > 0 {
+		return answer.Token, time.Duration(min(seconds, maxTokenLifetime.Seconds()) * float64(time.Second)), nil
+	}
+	if requested > 0 {
+		return answer.Token, min(requested, defaultTokenLifetime), nil
+	}
+	return answer.Token, defaultTokenLifetime, nil
+}
+
+// readTokenFile returns the token in a file, without white space around it. An error does
+// not contain the path, because users may set the token itself as the path by mistake.
 func readTokenFile(path string) (secret.String, error) {
 	file, _, err := secret.OpenRegular(path)
 	if err != nil {
@@ -226,21 +322,21 @@ func readTokenFile(path string) (secret.String, error) {
 	token := strings.TrimSpace(string(text))
 	switch {
 	case len(text) > maxTokenFile:
-		return secret.String{}, fmt.Errorf("the file is larger than %d KiB, so it is no token", maxTokenFile>>10)
+		return secret.String{}, fmt.Errorf("the file is larger than %d KiB, too large for a token", maxTokenFile>>10)
 	case token == "":
 		return secret.String{}, errors.New("the file is empty")
 	}
 	return secret.New(token), nil
 }
 
-// tokenFileError says what is wrong with a token file in words of its own, and
-// wraps nothing, since what the system says holds the path.
+// tokenFileError returns the error for a token file. It does not wrap the error of the
+// system, which contains the path.
 func tokenFileError(err error) error {
 	switch {
 	case errors.Is(err, secret.ErrNotRegular):
 		return errors.New("it is not a regular file")
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return errors.New("the file is not there")
+		return errors.New("the file does not exist")
 	case errors.Is(err, fs.ErrPermission):
 		return errors.New("this user is not allowed to read the file")
 	case errors.Is(err, syscall.ENAMETOOLONG):
@@ -249,8 +345,8 @@ func tokenFileError(err error) error {
 	return errors.New("the file cannot be read")
 }
 
-// authorized makes a call with the pool's token, and once more with a new one
-// if the token can be renewed and was refused.
+// authorized makes a call with the pool's token. If the token is refused and can be
+// renewed, it makes the call once more with a new token.
 func (c *Client) authorized(ctx context.Context, call func(token secret.String) error) error {
 	token, err := c.credentials.current(ctx, secret.String{})
 	if err != nil {

@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// Limits after which a connection that answers nothing is given up. A firewall or
-// a load balancer may drop a connection without a message; requests on it would
-// otherwise time out one after the other, heartbeats among them. Together they are
-// below the 30 seconds between two heartbeats.
+// Limits after which a silent connection is closed. A firewall or a load balancer may
+// drop a connection without a message. Requests on it would time out one after the
+// other, also heartbeats. A dead connection is closed within 25 seconds, which is less
+// than the heartbeat interval of 30 seconds.
 const (
-	pingAfter    = 15 * time.Second // of silence, until a ping (HTTP/2) or a probe (TCP) is sent
-	pingTimeout  = 10 * time.Second // for the answer to a ping, and for data to be written
-	probeEvery   = 5 * time.Second  // between two TCP probes
-	probeCount   = 2                // unanswered TCP probes that end the connection
-	unackedLimit = 25 * time.Second // for sent data to be acknowledged (TCP_USER_TIMEOUT, Linux only)
-	dialTimeout  = 30 * time.Second // as in Go's default transport
+	pingIdle      = 15 * time.Second // of silence, until a ping (HTTP/2) or a probe (TCP) is sent
+	pingTimeout   = 10 * time.Second // for the answer to a ping, and for data to be written
+	probeInterval = 5 * time.Second  // between two TCP probes
+	probeCount    = 2                // unanswered TCP probes that end the connection
+	unackedLimit  = 25 * time.Second // for sent data to be acknowledged (TCP_USER_TIMEOUT, Linux only)
+	dialTimeout   = 30 * time.Second // as in Go's default transport
 )
 
-// newTransport returns a copy of Go's default transport that closes dead
-// connections: over HTTP/2 by pings, below it by TCP's own means.
+// newTransport returns a copy of Go's default transport that closes dead connections,
+// found by pings of HTTP/2 and by keep-alive probes of TCP.
 func newTransport() *http.Transport {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	dialer := &net.Dialer{
 		Timeout:         dialTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: pingAfter, Interval: probeEvery, Count: probeCount},
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: pingIdle, Interval: probeInterval, Count: probeCount},
 		Control:         limitUnacked,
 	}
 	transport.DialContext = dialer.DialContext
 	transport.HTTP2 = &http.HTTP2Config{
-		SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingTimeout,
+		SendPingTimeout: pingIdle, PingTimeout: pingTimeout, WriteByteTimeout: pingTimeout,
 	}
 	return transport
 }

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacked closes a connection whose sent data is not acknowledged within
-// unackedLimit (tcp(7), TCP_USER_TIMEOUT). A kernel without the option is no reason
-// not to connect.
+// limitUnacked makes the kernel close a connection whose sent data is not acknowledged
+// within unackedLimit (tcp(7), TCP_USER_TIMEOUT). It ignores a kernel without the option.
 func limitUnacked(_, _ string, socket syscall.RawConn) error {
 	return socket.Control(func(descriptor uintptr) {
-		_ = unix.SetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unackedLimit.Milliseconds()))
+		_ = unix.SetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(unackedLimit.Milliseconds()))
 	})
 }

@@ -30,8 +30,8 @@ func TestTransportSocket(t *testing.T) {
 			unit   time.Duration
 			want   time.Duration
 		}{
-			"TCP_KEEPIDLE":     {unix.TCP_KEEPIDLE, time.Second, pingAfter},
-			"TCP_KEEPINTVL":    {unix.TCP_KEEPINTVL, time.Second, probeEvery},
+			"TCP_KEEPIDLE":     {unix.TCP_KEEPIDLE, time.Second, pingIdle},
+			"TCP_KEEPINTVL":    {unix.TCP_KEEPINTVL, time.Second, probeInterval},
 			"TCP_USER_TIMEOUT": {unix.TCP_USER_TIMEOUT, time.Millisecond, unackedLimit},
 		}
 		err = socket.Control(func(descriptor uintptr) {
@@ -41,15 +41,17 @@ func TestTransportSocket(t *testing.T) {
 					t.Errorf("%s is %s (%v), want %s", name, got, err, o.want)
 				}
 			}
-			if count, err := unix.GetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_KEEPCNT); err != nil || count != probeCount {
+			if count, err := unix.GetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_KEEPCNT); err != nil ||
+				count != probeCount {
 				t.Errorf("TCP_KEEPCNT is %d (%v), want %d", count, err, probeCount)
 			}
 		})
 		if err != nil {
 			t.Error(err)
 		}
-		if limit := pingAfter + probeCount*probeEvery; limit > unackedLimit || unackedLimit >= 30*time.Second {
-			t.Errorf("an idle connection ends after %s and a busy one after %s, want less than the 30s between two heartbeats", limit, unackedLimit)
+		if limit := pingIdle + probeCount*probeInterval; limit > unackedLimit || unackedLimit >= 30*time.Second {
+			t.Errorf("an idle connection ends after %s and a busy one after %s, want less than the 30s between two "+
+				"heartbeats", limit, unackedLimit)
 		}
 	})
 }

@@ -4,5 +4,5 @@ package cloud
 
 import "syscall"
 
-// limitUnacked does nothing: this system has no such limit for one connection.
+// limitUnacked does nothing, as this system has no such limit for a single connection.
 func limitUnacked(_, _ string, _ syscall.RawConn) error { return nil }

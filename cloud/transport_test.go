@@ -19,13 +19,13 @@ func TestTransport(t *testing.T) {
 	const scale = 50
 	const beat = 30 * time.Second / scale
 
-	// lost makes a heartbeat over a version of HTTP, swallows the connection, and
-	// counts how many are lost before the next one arrives.
+	// lost sends a heartbeat over a version of HTTP, drops all packets of that connection
+	// from then on, and returns how many heartbeats fail until one arrives.
 	lost := func(t *testing.T, transport *http.Transport, version int) (count int) {
 		t.Helper()
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.ProtoMajor != version {
-				t.Errorf("the heartbeat came over %s", r.Proto)
+				t.Errorf("the heartbeat came over %s, want HTTP/%d", r.Proto, version)
 			}
 		}))
 		server.EnableHTTP2 = version == 2
@@ -46,7 +46,7 @@ func TestTransport(t *testing.T) {
 		if err := send(); err != nil {
 			t.Fatalf("the first heartbeat: %v", err)
 		}
-		for link.Swallow(); count < 20 && send() != nil; count++ {
+		for link.Blackhole(); count < 20 && send() != nil; count++ {
 		}
 		return count
 	}
@@ -55,18 +55,19 @@ func TestTransport(t *testing.T) {
 		transport.HTTP2.SendPingTimeout /= scale
 		transport.HTTP2.PingTimeout /= scale
 		if count := lost(t, transport, 2); count > 2 {
-			t.Errorf("%d heartbeats in a row were lost", count)
+			t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
 		}
 	})
 	t.Run("a dead HTTP/1 connection costs two heartbeats at most", func(t *testing.T) {
 		if count := lost(t, defaultTransport(t), 1); count > 2 {
-			t.Errorf("%d heartbeats in a row were lost", count)
+			t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
 		}
 	})
 	t.Run("a dead connection is found between two heartbeats", func(t *testing.T) {
 		transport := defaultTransport(t)
-		if limit := transport.HTTP2.SendPingTimeout + transport.HTTP2.PingTimeout; limit >= 30*time.Second || limit == 0 {
-			t.Errorf("HTTP/2 gives a silent connection up after %s", limit)
+		if limit := transport.HTTP2.SendPingTimeout + transport.HTTP2.PingTimeout; limit >= 30*time.Second ||
+			limit == 0 {
+			t.Errorf("HTTP/2 closes a silent connection after %s, want less than 30s", limit)
 		}
 	})
 }

@@ -7,16 +7,16 @@ import (
 	"net/http"
 )
 
-// Transport returns a copy of Go's default transport that closes dead connections
-// and trusts the system's certificates and those of a text in PEM form. With a
-// text that holds no certificate it trusts the system's alone and returns an error
-// too; with an empty text it returns none.
+// Transport returns a copy of Go's default transport that closes dead connections, and
+// trusts the system's certificates and certificates in PEM form. If certificates is not
+// empty and contains no certificate, the transport trusts only the system's, and the
+// error is not nil.
 func Transport(certificates string) (*http.Transport, error) {
 	transport := newTransport()
 	return transport, trust(transport, certificates)
 }
 
-// trust makes a transport that has not been used trust further certificates.
+// trust makes an unused transport trust additional certificates.
 func trust(transport *http.Transport, certificates string) error {
 	if certificates == "" {
 		return nil
@@ -26,7 +26,7 @@ func trust(transport *http.Transport, certificates string) error {
 		pool = x509.NewCertPool()
 	}
 	if !pool.AppendCertsFromPEM([]byte(certificates)) {
-		return errors.New("ca_file holds no certificate in PEM form")
+		return errors.New("ca_file contains no certificate in PEM form")
 	}
 	if transport.TLSClientConfig == nil {
 		transport.TLSClientConfig = &tls.Config{}

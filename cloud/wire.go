@@ -14,21 +14,21 @@ import (
 // that changes anything for an agent (Pulumi Cloud REST API documentation).
 const AcceptV8 = "application/vnd.pulumi+8"
 
-// AuthScheme stands before a token in the Authorization header.
+// AuthScheme is the scheme of tokens in the Authorization header.
 const AuthScheme = "token"
 
-// Poll is the answer of GET /api/deployments/poll: a claimed job. Its tokens
-// stand in the open, for the wire.
+// Poll is the answer of GET /api/deployments/poll: a claimed job. It contains tokens in
+// plain text.
 type Poll struct {
 	JobID          string `json:"jobID"`
 	RunID          string `json:"runID"`
 	TypeSpecificID string `json:"typeSpecificID"`
-	DeploymentID   string `json:"deploymentID,omitempty"` // deprecated twin of TypeSpecificID
+	DeploymentID   string `json:"deploymentID,omitempty"` // deprecated: the same as TypeSpecificID
 	JobToken       string `json:"jobToken"`
 	OIDCToken      string `json:"oidcToken"`
 }
 
-// Format writes the job's id and nothing else, whatever the verb.
+// Format writes only the job's id, for every verb.
 func (p Poll) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "claim of job %s", p.JobID) }
 
 // Definition is the answer of GET /api/workflow/jobs/{jobID}.
@@ -41,12 +41,12 @@ type Definition struct {
 	Env          map[string]SecretValue `json:"env,omitempty"`
 	Steps        []Step                 `json:"steps"`
 
-	// SecretVariables names the variables of Env that are secret, which plain
-	// strings cannot say. It is an extension of ours, and not Pulumi's.
+	// SecretVariables lists the secret variables of Env. It is not part of Pulumi's
+	// protocol.
 	SecretVariables []string `json:"cmwaSecretVariables,omitempty"`
 }
 
-// Step is one step of a definition. Step 0 is set-up.
+// Step is one step of a definition. Step 0 is the setup.
 type Step struct {
 	Name       string   `json:"name"`
 	Run        string   `json:"run"`
@@ -54,15 +54,14 @@ type Step struct {
 	Timeout    Duration `json:"timeout,omitzero"`
 }
 
-// Image is a container image: on the wire an object, or a bare string that is
-// its reference.
+// Image is a container image. Its JSON is an object, or a string with the reference.
 type Image struct {
 	Reference   string       `json:"reference"`
 	IsDefault   bool         `json:"isDefault,omitempty"`
 	Credentials *Credentials `json:"credentials,omitempty"`
 }
 
-// Credentials is a login at an image's registry.
+// Credentials are the login to the registry of an image.
 type Credentials struct {
 	Username string      `json:"username"`
 	Password SecretValue `json:"password"`
@@ -79,21 +78,19 @@ func (i *Image) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*plain)(i))
 }
 
-// Duration is a time span: on the wire a Go duration string, or a number of
-// nanoseconds.
+// Duration is a duration. Its JSON is a Go duration string, or a number of nanoseconds.
 type Duration time.Duration
 
-// UnmarshalJSON reads both forms; null and "" are 0. A negative span is an
-// error.
+// UnmarshalJSON reads both forms; null and "" are 0. A negative duration is an error.
 func (d *Duration) UnmarshalJSON(text []byte) error {
 	if bytes.Equal(text, []byte("null")) {
 		return nil
 	}
 	var span time.Duration
-	var words string
-	if json.Unmarshal(text, &words) == nil {
-		if words != "" {
-			parsed, err := time.ParseDuration(words)
+	var written string
+	if json.Unmarshal(text, &written) == nil {
+		if written != "" {
+			parsed, err := time.ParseDuration(written)
 			if err != nil {
 				return fmt.Errorf("a duration must be written such as %q: %w", "1h30m0s", err)
 			}
@@ -114,16 +111,16 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 	return json.Marshal(time.Duration(d).String())
 }
 
-// SecretValue is a value that may be secret. On the wire it has four forms: a
-// bare string, which is not secret; {"secret": plain}; {"ciphertext": opaque};
-// and {"isSecret": bool, "value": plain} (Pulumi's public apitype module).
+// SecretValue is a value that may be secret. Its JSON has four forms: a string, which is
+// not secret; {"secret": plain}; {"ciphertext": opaque}; and {"isSecret": bool, "value":
+// plain} (Pulumi's public apitype module).
 type SecretValue struct {
-	Value      secret.String // empty when only a ciphertext is given
-	Secret     bool          //
-	Ciphertext string        // of use to the service alone
+	Value      secret.String // empty if there is only a ciphertext
+	Secret     bool          // the value is secret
+	Ciphertext string        // only the service can decrypt it
 }
 
-// UnmarshalJSON reads all four forms. Its errors do not show what was read.
+// UnmarshalJSON reads all four forms. Its errors do not contain the value.
 func (v *SecretValue) UnmarshalJSON(text []byte) error {
 	*v = SecretValue{}
 	var plain string
@@ -138,7 +135,8 @@ func (v *SecretValue) UnmarshalJSON(text []byte) error {
 		Value      *secret.String `json:"value"`
 	}
 	if json.Unmarshal(text, &object) != nil {
-		return errors.New(`a secret value must be a string, {"secret": …}, {"ciphertext": …} or {"isSecret": …, "value": …}`)
+		return errors.New(`a secret value must be a string, {"secret": …}, {"ciphertext": …} or {"isSecret": …, ` +
+			`"value": …}`)
 	}
 	switch {
 	case object.Secret != nil:
@@ -153,8 +151,8 @@ func (v *SecretValue) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// MarshalJSON writes what was read in the first three forms. It reveals: it is
-// for the wire and for nothing else.
+// MarshalJSON writes the first three forms. It reveals the value, so it must be used only
+// for calls.
 func (v SecretValue) MarshalJSON() ([]byte, error) {
 	switch {
 	case v.Ciphertext != "":
@@ -177,14 +175,16 @@ type LogBatch struct {
 	Lines  []LogLine `json:"lines"`
 }
 
-// LogLine is one line of a log, with its newline if it has one.
+// LogLine is one line of a log. Its newline, if any, is part of the text.
 type LogLine struct {
 	Time time.Time `json:"t"`
 	Text string    `json:"l"`
 }
 
-// ErrorBody is the body of every answer that is an error.
+// ErrorBody is the body of an answer with an error status. NextOffset is an extension of
+// cmwa-cloud: the number of stored lines of a step that refuses lines at another offset.
 type ErrorBody struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
+	Code       int    `json:"code"`
+	Message    string `json:"message"`
+	NextOffset *int   `json:"cmwaNextOffset,omitempty"`
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestAllFormsOfASecretValueAreRead(t *testing.T) {
+func TestSecretValue(t *testing.T) {
 	for text, want := range map[string]struct {
 		value      string
 		secret     bool
@@ -33,16 +33,19 @@ func TestAllFormsOfASecretValueAreRead(t *testing.T) {
 	}
 }
 
-func TestAllFormsOfDurationsAndImagesAreRead(t *testing.T) {
+func TestDurationAndImage(t *testing.T) {
 	var d Definition
-	text := `{"image":"ref","timeout":3600000000000,"steps":[{"name":"Setup","run":"","timeout":null},{"name":"a","run":"x","timeout":"1h30m"}],"more":[1]}`
+	text := `{"image":"ref","timeout":3600000000000,"steps":[{"name":"Setup","run":"","timeout":null},{"name":"a",` +
+		`"run":"x","timeout":"1h30m"}],"more":[1]}`
 	if err := json.Unmarshal([]byte(text), &d); err != nil {
 		t.Fatal(err)
 	}
-	if d.Image.Reference != "ref" || time.Duration(d.Timeout) != time.Hour || time.Duration(d.Steps[1].Timeout) != 90*time.Minute {
+	if d.Image.Reference != "ref" || time.Duration(d.Timeout) != time.Hour ||
+		time.Duration(d.Steps[1].Timeout) != 90*time.Minute {
 		t.Errorf("read %+v", d)
 	}
-	for _, bad := range []string{`{"timeout":"-1s"}`, `{"timeout":-5}`, `{"timeout":"soon"}`, `{"timeout":1.5}`, `{"timeout":{}}`} {
+	for _, bad := range []string{`{"timeout":"-1s"}`, `{"timeout":-5}`, `{"timeout":"soon"}`, `{"timeout":1.5}`,
+		`{"timeout":{}}`} {
 		if err := json.Unmarshal([]byte(bad), &Definition{}); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
@@ -50,7 +53,8 @@ func TestAllFormsOfDurationsAndImagesAreRead(t *testing.T) {
 }
 
 func FuzzDefinition(f *testing.F) {
-	f.Add([]byte(`{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"hunter2hunter2"}}},"env":{"A":{"isSecret":true,"value":"hunter2hunter2"}},"steps":[{"run":"x","timeout":"1s"}]}`))
+	f.Add([]byte(`{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"hunter2hunter2"}}},` +
+		`"env":{"A":{"isSecret":true,"value":"hunter2hunter2"}},"steps":[{"run":"x","timeout":"1s"}]}`))
 	f.Add([]byte(`{"image":null,"env":null,"steps":null,"timeout":""}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var d Definition
@@ -62,16 +66,17 @@ func FuzzDefinition(f *testing.F) {
 		}
 		again, err := json.Marshal(d)
 		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+			t.Fatalf("cannot encode the decoded definition: %v", err)
 		}
 		if err := json.Unmarshal(again, &Definition{}); err != nil {
-			t.Fatalf("what was written cannot be read: %v\n%s", err, again)
+			t.Fatalf("cannot decode the encoded definition: %v\n%s", err, again)
 		}
 	})
 }
 
 func FuzzSecretValue(f *testing.F) {
-	for _, seed := range []string{`"x"`, `{"secret":"hunter2hunter2"}`, `{"isSecret":1,"value":"hunter2hunter2"}`, `{"secret":{"secret":"hunter2hunter2"}}`, `[]`} {
+	for _, seed := range []string{`"x"`, `{"secret":"hunter2hunter2"}`, `{"isSecret":1,"value":"hunter2hunter2"}`,
+		`{"secret":{"secret":"hunter2hunter2"}}`, `[]`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -82,7 +87,7 @@ func FuzzSecretValue(f *testing.F) {
 	})
 }
 
-func TestAClaimDoesNotPrintItsTokens(t *testing.T) {
+func TestPollFormat(t *testing.T) {
 	poll := Poll{JobID: "job-1", JobToken: "tok-123456789", OIDCToken: "jwt-123456789"}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
 		if got := fmt.Sprintf(verb, poll) + fmt.Sprintf(verb, &poll); strings.Contains(got, "123456789") {

@@ -18,19 +18,20 @@ type agentView struct {
 	LastSeen int64  `json:"lastSeen"`
 }
 
-// agent is what a request tells of the agent that sent it.
+// agent identifies the sender of a request. Fields that the request does not state are
+// empty.
 type agent struct{ hostname, ip, pid, version, platform string }
 
-// agentMemory is how long an agent shows in its pool after it was last seen
-// (Pulumi's documentation speaks of one to two hours).
-const agentMemory = time.Hour
+// agentRetention is how long a pool lists an agent after its last call (one to two
+// hours in Pulumi's documentation).
+const agentRetention = time.Hour
 
-// maxAgent limits each text that an agent tells of itself, in bytes.
+// maxAgent limits each property of an agent, in bytes.
 const maxAgent = 200
 
-// describe reads a User-Agent of the form "name/version (os/arch; host=…;
-// pid=…)". What is not there stays empty.
-func describe(userAgent, remote string) agent {
+// parseUserAgent reads a User-Agent of the form "name/version (os/arch; host=…;
+// pid=…)". Missing parts stay empty.
+func parseUserAgent(userAgent, remote string) agent {
 	cut := func(text string) string {
 		text = strings.ToValidUTF8(strings.TrimSpace(text), "")
 		if len(text) > maxAgent {
@@ -42,11 +43,15 @@ func describe(userAgent, remote string) agent {
 	if host, _, err := net.SplitHostPort(remote); err == nil {
 		a.ip = host
 	}
+
+	// The version follows the slash.
 	product, comment, _ := strings.Cut(userAgent, "(")
 	if _, version, found := strings.Cut(product, "/"); found {
 		a.version, _, _ = strings.Cut(version, " ")
 		a.version = cut(a.version)
 	}
+
+	// The comment has the platform, and properties with a name.
 	comment, _, _ = strings.Cut(comment, ")")
 	for item := range strings.SplitSeq(comment, ";") {
 		key, value, assigned := strings.Cut(strings.TrimSpace(item), "=")
@@ -62,9 +67,9 @@ func describe(userAgent, remote string) agent {
 	return a
 }
 
-// presence keeps writes of "was seen" rare: an agent polls far more often than
-// anybody looks.
-type presence struct {
+// callTimes limits how often the last call of an agent is written to the database,
+// because agents poll often.
+type callTimes struct {
 	mu      sync.Mutex
 	written map[seenKey]time.Time
 }
@@ -74,54 +79,56 @@ type seenKey struct {
 	agent agent
 }
 
-// seenEvery is how exactly the database knows when an agent was seen.
-const seenEvery = 30 * time.Second
+// seenInterval is the shortest time between two writes for one agent.
+const seenInterval = 30 * time.Second
 
-func newPresence() *presence { return &presence{written: map[seenKey]time.Time{}} }
+func newCallTimes() *callTimes { return &callTimes{written: map[seenKey]time.Time{}} }
 
-// due tells whether the database should hear of an agent again, and takes note
-// that it does. Agents that were not seen for long are forgotten.
-func (p *presence) due(k seenKey, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now.Sub(p.written[k]) < seenEvery {
+// recordIfDue reports whether a call of an agent must be written to the database. If so, it
+// records the time of the call and removes agents without a recent call.
+func (t *callTimes) recordIfDue(k seenKey, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Sub(t.written[k]) < seenInterval {
 		return false
 	}
-	for other, last := range p.written {
-		if now.Sub(last) > agentMemory {
-			delete(p.written, other)
+	for other, last := range t.written {
+		if now.Sub(last) > agentRetention {
+			delete(t.written, other)
 		}
 	}
-	p.written[k] = now
+	t.written[k] = now
 	return true
 }
 
-// saw notes that an agent of a pool has called.
-func (s *Server) saw(c *call) error {
-	a := describe(c.UserAgent(), c.RemoteAddr)
-	if !s.agents.due(seenKey{c.who.subject, a}, c.now) {
+// recordAgent records a call of an agent of a pool.
+func (s *Server) recordAgent(c *call) error {
+	pool, a := c.caller.subject, parseUserAgent(c.UserAgent(), c.RemoteAddr)
+	if !s.agents.recordIfDue(seenKey{pool, a}, c.now) {
 		return nil
 	}
 	return s.store.write(c.Context(), func(t *tx) error {
-		if _, err := t.exec(`UPDATE pools SET seen = ? WHERE id = ?`, stamp(c.now), c.who.subject); err != nil {
+		if _, err := t.exec(`UPDATE pools SET seen = ? WHERE id = ?`, toNanos(c.now), pool); err != nil {
 			return err
 		}
-		if _, err := t.exec(`DELETE FROM agents WHERE seen < ?`, stamp(c.now.Add(-agentMemory))); err != nil {
+		if _, err := t.exec(`DELETE FROM agents WHERE seen < ?`, toNanos(c.now.Add(-agentRetention))); err != nil {
 			return err
 		}
-		_, err := t.exec(`INSERT OR REPLACE INTO agents (pool, hostname, ip, pid, version, platform, seen) SELECT id, ?, ?, ?, ?, ?, ? FROM pools WHERE id = ?`,
-			a.hostname, a.ip, a.pid, a.version, a.platform, stamp(c.now), c.who.subject)
+		_, err := t.exec(`INSERT OR REPLACE INTO agents (pool, hostname, ip, pid, version, platform, seen)
+			SELECT id, ?, ?, ?, ?, ?, ? FROM pools WHERE id = ?`,
+			a.hostname, a.ip, a.pid, a.version, a.platform, toNanos(c.now), pool)
 		return err
 	})
 }
 
-// agentsOf lists the agents that were seen of late.
-func agentsOf(t *tx, pool string, now time.Time) ([]agentView, error) {
+// listAgents returns the agents of a pool with a recent call, the latest first.
+func listAgents(t *tx, pool string, now time.Time) ([]agentView, error) {
 	return rows(t, func(scan func(...any) error) (a agentView, err error) {
 		var seen int64
 		err = scan(&a.Hostname, &a.IP, &a.PID, &a.Platform, &a.Version, &seen)
-		a.LastSeen, a.Status = seconds(seen), status(seen, now)
+		a.LastSeen, a.Status = seconds(seen), agentStatus(seen, now)
 		return a, err
-	}, `SELECT hostname, ip, pid, platform, version, seen FROM agents WHERE pool = ? AND seen >= ? ORDER BY seen DESC, hostname, pid`,
-		pool, stamp(now.Add(-agentMemory)))
+	}, `SELECT hostname, ip, pid, platform, version, seen FROM agents
+		WHERE pool = ? AND seen >= ? ORDER BY seen DESC, hostname, pid`,
+		pool, toNanos(now.Add(-agentRetention)))
 }

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Leased work (scans, policy evaluations) is not what this service does. Agents
-// ask for it all the same, and are told that there is none in the forms that
-// were observed to content them.
+// The answers of this file have forms that agents of Pulumi were observed to accept. These
+// agents get no leased work (scans, policy evaluations), because the form of Pulumi's leases
+// is not known: see acquireLease.
 
 func (s *Server) workerToken(c *call) (reply, error) {
-	token := poolToken.mint() // good for nothing: no call of this service takes it
+	token := poolToken.mint() // not stored, so no call accepts it
 	return reply{body: map[string]any{"token": token.Reveal(), "expiration": c.now.Add(time.Hour).UTC()}}, nil
 }
 
@@ -19,25 +19,20 @@ func (s *Server) workerConfiguration(c *call) (reply, error) {
 	return reply{body: []empty{}}, err
 }
 
-func (s *Server) acquireLease(c *call) (reply, error) {
-	_, err := c.text(maxBody)
-	return reply{}, err
-}
-
-// acknowledge: a claim needs no more than the poll, so this changes nothing.
+// acknowledge changes nothing, as the poll alone makes a claim.
 func (s *Server) acknowledge(c *call) (reply, error) {
 	_, err := c.text(maxBody)
 	return reply{body: empty{}}, err
 }
 
-// checkView tells an agent whether its job is still wanted.
+// checkView is the status of a job, for its agent.
 type checkView struct {
 	ID       string `json:"id"`
 	Status   string `json:"status"`
 	Complete bool   `json:"complete"`
 }
 
-// check answers for a subject of the form "deployment:ID".
+// check returns the status of a subject of the form "deployment:ID".
 func (s *Server) check(c *call) (reply, error) {
 	if _, err := c.text(maxBody); err != nil {
 		return reply{}, err

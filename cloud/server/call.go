@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -15,42 +16,42 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// Limits of bodies in bytes. A log batch has the smaller one: agents halve what
-// is refused with 413.
+// Limits of bodies in bytes. The limit for log batches is smaller: agents halve a
+// batch that is refused with 413.
 const (
 	maxLogBody = 1 << 20
 	maxBody    = 4 << 20
 )
 
-// call is one request, with its sender known.
+// call is one request and its sender.
 type call struct {
 	*http.Request
-	out http.ResponseWriter
-	who principal
-	now time.Time
+	out    http.ResponseWriter
+	caller principal
+	now    time.Time
 }
 
-// reply is an answer that is not an error. Without a body it is 204.
+// reply is the answer to a call that succeeded. Without a body its status is 204.
 type reply struct {
-	code int // 0 is 200, or 204 without a body
+	code int // status with a body; 0 means 200
 	body any
 }
 
-// empty is the body of an answer that only says yes.
+// empty is the body of an answer without data.
 type empty struct{}
 
-// handler answers one kind of call. Its errors are problems, or the service's
-// own faults.
+// handler answers one kind of call. It returns a problem for an error of the caller, and
+// any other error for a fault of the service.
 type handler func(*call) (reply, error)
 
-// serve makes an HTTP handler of a handler that only certain holders of tokens
-// may call; with none named, anybody may.
+// serve returns an HTTP handler for calls with a token of one of the allowed kinds. Without
+// a kind, calls need no token.
 func (s *Server) serve(handle handler, allowed ...kind) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID()
 		w.Header().Set("X-Pulumi-Request-ID", id)
 		c := &call{Request: r, out: w, now: time.Now()}
-		answer, err := reply{}, s.admit(c, allowed)
+		answer, err := reply{}, s.authenticate(c, allowed)
 		if err == nil {
 			answer, err = handle(c)
 		}
@@ -62,26 +63,26 @@ func (s *Server) serve(handle handler, allowed ...kind) http.Handler {
 	})
 }
 
-// admit finds out who calls, and whether he may.
-func (s *Server) admit(c *call, allowed []kind) error {
+// authenticate identifies the caller by the token, and checks that its kind is allowed.
+func (s *Server) authenticate(c *call, allowed []kind) error {
 	if len(allowed) == 0 {
 		return nil
 	}
 	token, ok := bearer(c.Request)
 	if !ok {
-		return refuse(http.StatusUnauthorized, "send a token, in the form \"Authorization: token VALUE\"")
+		return refuse(http.StatusUnauthorized, "send a token in the form \"Authorization: token VALUE\"")
 	}
 	err := s.store.read(c.Context(), func(t *tx) (err error) {
-		c.who, err = whoIs(t, token, c.now)
+		c.caller, err = tokenHolder(t, token, c.now)
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
-	case c.who.kind == "":
-		return refuse(http.StatusUnauthorized, "the token is not one of this service, or no longer")
-	case !slices.Contains(allowed, c.who.kind):
-		return refuse(http.StatusForbidden, "this is not for the holder of a %s token", c.who.kind)
+	case c.caller.kind == "":
+		return refuse(http.StatusUnauthorized, "the token is unknown or has expired")
+	case !slices.Contains(allowed, c.caller.kind):
+		return refuse(http.StatusForbidden, "a %s token does not allow this call", c.caller.kind)
 	}
 	return nil
 }
@@ -99,7 +100,7 @@ func (s *Server) writeReply(c *call, answer reply) {
 	}
 	text, err := json.Marshal(answer.body)
 	if err != nil {
-		s.log.Error("write an answer", "component", "api", "path", c.URL.Path, "error", err)
+		s.log.Error("cannot encode the answer", "component", "api", "path", c.URL.Path, "error", err)
 		c.out.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -113,13 +114,17 @@ func (s *Server) writeError(c *call, id string, err error) {
 	var known *problem
 	if !errors.As(err, &known) {
 		if c.Context().Err() == nil {
-			s.log.Error("serve a call", "component", "api", "method", c.Method, "path", c.URL.Path, "request", id, "error", err)
+			s.log.Error("request failed", "component", "api", "method", c.Method, "path", c.URL.Path,
+				"request", id, "error", err)
 		}
-		known = &problem{http.StatusInternalServerError, "the service's own fault; its log tells more about request " + id}
+		known = &problem{code: http.StatusInternalServerError,
+			message: "the service failed: search its log for request " + id}
 	}
-	text, err := json.Marshal(cloud.ErrorBody{Code: known.code, Message: known.text()})
+	text, err := json.Marshal(cloud.ErrorBody{
+		Code: known.code, Message: known.text(), NextOffset: known.nextOffset,
+	})
 	if err != nil {
-		s.log.Error("write an error", "component", "api", "request", id, "error", err)
+		s.log.Error("cannot encode the error", "component", "api", "request", id, "error", err)
 	}
 	writeJSON(c.out, known.code, text)
 }
@@ -130,10 +135,10 @@ func writeJSON(w http.ResponseWriter, code int, text []byte) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // whoever asked has gone, or has it
+	_, _ = w.Write(text) // fails only if the client has disconnected
 }
 
-// text reads the body, which must be UTF-8.
+// text returns the body, which must be UTF-8.
 func (c *call) text(limit int64) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(c.out, c.Body, limit))
 	var large *http.MaxBytesError
@@ -141,15 +146,15 @@ func (c *call) text(limit int64) ([]byte, error) {
 	case errors.As(err, &large):
 		return nil, refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
 	case err != nil:
-		return nil, badRequest("the body broke off")
+		return nil, badRequest("the body is incomplete")
 	case !utf8.Valid(text):
 		return nil, badRequest("the body is not UTF-8")
 	}
 	return text, nil
 }
 
-// decode reads the body as one JSON value, whatever its Content-Type says: the
-// runner sends none. Unknown fields are ignored.
+// decode reads the body as one JSON value, regardless of its Content-Type, which the
+// runner does not send. Unknown fields are ignored.
 func (c *call) decode(limit int64, into any) error {
 	text, err := c.text(limit)
 	if err != nil {
@@ -158,8 +163,8 @@ func (c *call) decode(limit int64, into any) error {
 	return decode(text, into)
 }
 
-// decode reads one JSON value. Its errors show names and places, never values,
-// which may be secret.
+// decode reads one JSON value. Its errors contain names and positions. They contain no
+// values, which may be secret.
 func decode(text []byte, into any) error {
 	err := json.Unmarshal(text, into)
 	var syntax *json.SyntaxError
@@ -172,12 +177,12 @@ func decode(text []byte, into any) error {
 	case errors.As(err, &mismatch):
 		return badRequest("field %s cannot be a JSON %s", mismatch.Field, jsonKind(mismatch.Value))
 	default:
-		return badRequest("the body is not of the documented form")
+		return badRequest("the body does not have the documented form")
 	}
 }
 
-// jsonKind is the kind of a JSON value without the value, which the standard
-// library adds to numbers.
+// jsonKind returns the kind of a JSON value from a description by the standard library,
+// which adds the value to numbers.
 func jsonKind(described string) string {
 	for _, kind := range []string{"number", "string", "object", "array", "bool"} {
 		if len(described) >= len(kind) && described[:len(kind)] == kind {
@@ -187,11 +192,45 @@ func jsonKind(described string) string {
 	return "value"
 }
 
-// number reads a number of the query or the path, from low to high.
-func number(what, text string, low, high int64) (int64, error) {
+// parseNumber reads a number from low to high in the query or the path.
+func parseNumber(name, text string, low, high int64) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < low || n > high {
-		return 0, badRequest("%s must be a number from %d to %d", what, low, high)
+		return 0, badRequest("%s must be a number from %d to %d", name, low, high)
 	}
 	return n, nil
+}
+
+// problem is an error of the caller, with a status. The details of other errors are not
+// sent to the caller.
+type problem struct {
+	code       int
+	message    string
+	nextOffset *int // see [cloud.ErrorBody]
+}
+
+func (p *problem) Error() string { return p.message }
+
+// text returns the message in the form of Pulumi Cloud, which begins with the name of
+// the status. Pulumi's CLI compares some messages exactly.
+func (p *problem) text() string { return http.StatusText(p.code) + ": " + p.message }
+
+func refuse(code int, format string, args ...any) error {
+	return &problem{code: code, message: fmt.Sprintf(format, args...)}
+}
+
+// wrongOffset refuses lines at an offset at which a step with this number of lines does not
+// continue.
+func wrongOffset(lines int, format string, args ...any) error {
+	return &problem{code: http.StatusBadRequest, message: fmt.Sprintf(format, args...), nextOffset: &lines}
+}
+
+func badRequest(format string, args ...any) error {
+	return refuse(http.StatusBadRequest, format, args...)
+}
+func notFound(format string, args ...any) error {
+	return refuse(http.StatusNotFound, format, args...)
+}
+func conflict(format string, args ...any) error {
+	return refuse(http.StatusConflict, format, args...)
 }

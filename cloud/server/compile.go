@@ -13,30 +13,29 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// order is everything that a job is made of: a value, so that compile is a
-// function of values.
-type order struct {
+// jobSpec is the input of compile.
+type jobSpec struct {
 	organization, project, stack string
 
 	id           string // of the deployment
 	version      int
-	operation    string // empty only with steps of the caller's own
+	operation    string // empty only with custom steps
 	settings     settings
-	steps        []ownStep // instead of the compiled ones; not Pulumi's
+	steps        []customStep // replace the compiled steps; nil if there are none
 	timeout      cloud.Duration
 	defaultImage string
 }
 
-// ownStep is a step that a caller wrote himself, in the field cmwaSteps of a
-// deployment request. It is an extension of this service and not Pulumi's.
-type ownStep struct {
+// customStep is a step in the field cmwaSteps of a deployment request, which is an
+// extension of this service.
+type customStep struct {
 	Name       string         `json:"name"`
 	Run        string         `json:"run"`
 	WorkingDir string         `json:"workingDir"`
 	Timeout    cloud.Duration `json:"timeout"`
 }
 
-// Names of steps as users of Pulumi Deployments know them.
+// Names of steps, as in Pulumi Deployments.
 const (
 	stepSetup   = "Setup"
 	stepSource  = "Get source"
@@ -45,41 +44,46 @@ const (
 	stepPulumi  = "pulumi "
 )
 
-// compile makes the job of an order. Its errors are the caller's: something in
-// the order cannot be done. What depends on where and when the job runs (URLs,
-// tokens) is not in it; see environment.
-func compile(o order) (cloud.Definition, error) {
-	d := cloud.Definition{OS: "linux", Shell: o.settings.Operation.Options.Shell, Timeout: o.timeout}
-	d.Image = cloud.Image{Reference: o.defaultImage, IsDefault: true}
-	for _, name := range slices.Sorted(maps.Keys(o.settings.Operation.Env)) {
-		if o.settings.Operation.Env[name].Secret {
+// compile returns the definition of a job. An error is a *problem: the request is invalid.
+// The definition does not contain values that are known only when the job is fetched
+// (URLs, tokens): see addEnvironment.
+func compile(spec jobSpec) (cloud.Definition, error) {
+	d := cloud.Definition{OS: "linux", Shell: spec.settings.Operation.Options.Shell, Timeout: spec.timeout}
+	for _, name := range slices.Sorted(maps.Keys(spec.settings.Operation.Env)) {
+		if spec.settings.Operation.Env[name].Secret {
 			d.SecretVariables = append(d.SecretVariables, name)
 		}
 	}
-	if image := o.settings.Executor.Image; image != nil && image.Reference != "" {
+
+	// Choose the image.
+	d.Image = cloud.Image{Reference: spec.defaultImage, IsDefault: true}
+	if image := spec.settings.Executor.Image; image != nil && image.Reference != "" {
 		d.Image = *image
 		d.Image.IsDefault = false
 		if login := d.Image.Credentials; login != nil {
-			d.Image.Credentials = &cloud.Credentials{Username: login.Username, Password: cloud.SecretValue{Value: login.Password.Value, Secret: true}}
+			password := cloud.SecretValue{Value: login.Password.Value, Secret: true}
+			d.Image.Credentials = &cloud.Credentials{Username: login.Username, Password: password}
 		}
 	}
-	env, err := variables(o)
+
+	// Make the steps. The steps of an operation may add variables.
+	env, err := variables(spec)
 	if err != nil {
 		return d, err
 	}
 	steps := []cloud.Step{{Name: stepSetup}}
-	if o.operation != "" && !slices.Contains(operations(), o.operation) {
-		return d, badRequest("operation must be one of %s", strings.Join(operations(), ", "))
+	if spec.operation != "" && !slices.Contains(Operations(), spec.operation) {
+		return d, badRequest("operation must be one of %s", strings.Join(Operations(), ", "))
 	}
-	if o.steps != nil {
-		own, err := ownSteps(o.steps)
+	if spec.steps != nil {
+		custom, err := customSteps(spec.steps)
 		if err != nil {
 			return d, err
 		}
-		d.Steps, d.Env = append(steps, own...), values(env)
+		d.Steps, d.Env = append(steps, custom...), values(env)
 		return d, nil
 	}
-	compiled, err := scripts(o, env)
+	compiled, err := scripts(spec, env)
 	if err != nil {
 		return d, err
 	}
@@ -87,32 +91,33 @@ func compile(o order) (cloud.Definition, error) {
 	return d, nil
 }
 
-// variables are those of the whole job, without the ones that depend on where
-// it runs. What the user sets wins.
-func variables(o order) (map[string]string, error) {
+// variables returns the environment variables of the job, without those of
+// addEnvironment. Variables of the user take precedence.
+func variables(spec jobSpec) (map[string]string, error) {
 	env := map[string]string{
 		"PULUMI_CI_SYSTEM":       "Pulumi Deployments",
-		"PULUMI_CI_BUILD_ID":     o.id,
-		"PULUMI_CI_BUILD_NUMBER": strconv.Itoa(o.version),
-		"PULUMI_CI_ORGANIZATION": o.organization,
-		"PULUMI_CI_PROJECT":      o.project,
-		"PULUMI_CI_STACK":        o.stack,
+		"PULUMI_CI_BUILD_ID":     spec.id,
+		"PULUMI_CI_BUILD_NUMBER": strconv.Itoa(spec.version),
+		"PULUMI_CI_ORGANIZATION": spec.organization,
+		"PULUMI_CI_PROJECT":      spec.project,
+		"PULUMI_CI_STACK":        spec.stack,
 	}
-	if o.operation != "" {
-		env["PULUMI_CI_OPERATION"] = o.operation
+	if spec.operation != "" {
+		env["PULUMI_CI_OPERATION"] = spec.operation
 	}
-	for _, name := range slices.Sorted(maps.Keys(o.settings.Operation.Env)) {
-		value := o.settings.Operation.Env[name].Value.Reveal()
+	for _, name := range slices.Sorted(maps.Keys(spec.settings.Operation.Env)) {
+		value := spec.settings.Operation.Env[name].Value.Reveal()
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return nil, badRequest("environmentVariables: %q cannot be a variable: a name has no =, and neither name nor value has a zero byte", name)
+			return nil, badRequest("environmentVariables: %q cannot be a variable: "+
+				"a name must not be empty or contain =, and neither name nor value may contain a zero byte", name)
 		}
 		env[name] = value
 	}
 	return env, nil
 }
 
-// values puts variables into the form of a definition: plain strings, since
-// runners were seen to refuse anything else.
+// values returns variables in the form of a definition. They are plain strings, because
+// some runners refuse other forms.
 func values(env map[string]string) map[string]cloud.SecretValue {
 	out := make(map[string]cloud.SecretValue, len(env))
 	for name, value := range env {
@@ -121,9 +126,9 @@ func values(env map[string]string) map[string]cloud.SecretValue {
 	return out
 }
 
-// environment adds what is known only when the job is fetched: the token of the
-// job's programs, and the service's URL as the job reaches it.
-func environment(d *cloud.Definition, url string, token secret.String, build string) {
+// addEnvironment adds the variables that are known only when the job is fetched: the
+// token of the job's programs, and the URL of the service.
+func addEnvironment(d *cloud.Definition, url string, token secret.String, build string) {
 	if d.Env == nil {
 		d.Env = map[string]cloud.SecretValue{}
 	}
@@ -139,10 +144,10 @@ func environment(d *cloud.Definition, url string, token secret.String, build str
 	}
 }
 
-// maxSteps is more than any honest job has.
+// maxSteps limits the steps of a job.
 const maxSteps = 1000
 
-func ownSteps(steps []ownStep) ([]cloud.Step, error) {
+func customSteps(steps []customStep) ([]cloud.Step, error) {
 	if len(steps) == 0 || len(steps) > maxSteps {
 		return nil, badRequest("cmwaSteps must have 1 to %d steps", maxSteps)
 	}
@@ -151,62 +156,71 @@ func ownSteps(steps []ownStep) ([]cloud.Step, error) {
 		if step.Name == "" {
 			step.Name = fmt.Sprintf("Step %d", i+1)
 		}
-		if err := sound(map[string]string{"name": step.Name, "run": step.Run, "workingDir": step.WorkingDir}); err != nil {
+		texts := map[string]string{"name": step.Name, "run": step.Run, "workingDir": step.WorkingDir}
+		if err := checkTexts(texts); err != nil {
 			return nil, err
 		}
-		out = append(out, cloud.Step{Name: step.Name, Run: step.Run, WorkingDir: step.WorkingDir, Timeout: step.Timeout})
+		out = append(out, cloud.Step{
+			Name: step.Name, Run: step.Run, WorkingDir: step.WorkingDir, Timeout: step.Timeout,
+		})
 	}
 	return out, nil
 }
 
-// scripts are the steps of a Pulumi operation. It may add variables.
-func scripts(o order, env map[string]string) ([]cloud.Step, error) {
-	s, options := o.settings, o.settings.Operation.Options
+// scripts returns the steps of a Pulumi operation, and adds their variables to env.
+func scripts(spec jobSpec, env map[string]string) ([]cloud.Step, error) {
+	s, options := spec.settings, spec.settings.Operation.Options
 	if len(s.Operation.OIDC) > 0 {
 		return nil, badRequest("operationContext.oidc is not supported: this service issues no OIDC tokens")
 	}
-	if err := sound(map[string]string{"executorRootPath": s.Executor.Root, "shell": options.Shell}); err != nil {
+	if err := checkTexts(map[string]string{"executorRootPath": s.Executor.Root, "shell": options.Shell}); err != nil {
 		return nil, err
 	}
-	w := workplace{root: s.Executor.Root}
+
+	// Fetch the source.
+	w := workspace{root: s.Executor.Root}
 	var steps []cloud.Step
 	if s.Source != nil && (s.Source.Hg != nil || s.Source.Template != nil) {
 		return nil, badRequest("sourceContext: this service gets sources from git only")
 	}
 	if s.Source != nil && s.Source.Git != nil && s.Source.Git.URL != "" {
-		git, err := soundGit(*s.Source.Git)
+		git, err := checkGit(*s.Source.Git)
 		if err != nil {
 			return nil, err
 		}
-		login := loginAt(git.Auth, env)
-		w.source, w.dir, w.forget = true, git.Dir, login.variables
+		login := chooseLogin(git.Auth, env)
+		w.source, w.dir, w.unset = true, git.Dir, login.variables
 		steps = append(steps, cloud.Step{Name: stepSource, Run: w.fetch(git, login)})
 	}
+
+	// Install dependencies, and run the user's commands.
 	if !options.SkipInstall {
 		steps = append(steps, cloud.Step{Name: stepInstall, Run: w.inside(installScript)})
 	}
 	if len(s.Operation.PreRun) > maxSteps {
-		return nil, badRequest("preRunCommands must be at most %d", maxSteps)
+		return nil, badRequest("preRunCommands must have at most %d commands", maxSteps)
 	}
 	for i, command := range s.Operation.PreRun {
-		if err := sound(map[string]string{"preRunCommands": command}); err != nil {
+		if err := checkTexts(map[string]string{"preRunCommands": command}); err != nil {
 			return nil, err
 		}
 		steps = append(steps, cloud.Step{Name: stepPreRun + strconv.Itoa(i+1), Run: w.inside(command)})
 	}
-	name, own := o.organization+"/"+o.project+"/"+o.stack, env["PULUMI_BACKEND_URL"] != ""
-	if own {
-		name = o.stack
+
+	// Run the operation.
+	stackName, ownBackend := spec.organization+"/"+spec.project+"/"+spec.stack, env["PULUMI_BACKEND_URL"] != ""
+	if ownBackend {
+		stackName = spec.stack
 	}
-	script, err := operationScript(o.operation, name, own, options)
+	script, err := operationScript(spec.operation, stackName, ownBackend, options)
 	if err != nil {
 		return nil, err
 	}
-	return append(steps, cloud.Step{Name: stepPulumi + o.operation, Run: w.inside(script)}), nil
+	return append(steps, cloud.Step{Name: stepPulumi + spec.operation, Run: w.inside(script)}), nil
 }
 
-// sound refuses texts that no script can hold.
-func sound(texts map[string]string) error {
+// checkTexts refuses texts with a zero byte, which no script can contain.
+func checkTexts(texts map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		if strings.Contains(texts[name], "\x00") {
 			return badRequest("%s has a zero byte", name)
@@ -215,9 +229,10 @@ func sound(texts map[string]string) error {
 	return nil
 }
 
-// soundGit checks and normalises where a source comes from.
-func soundGit(git gitSource) (gitSource, error) {
-	if err := sound(map[string]string{"repoUrl": git.URL, "branch": git.Branch, "tag": git.Tag, "repoDir": git.Dir}); err != nil {
+// checkGit checks and normalises a git source.
+func checkGit(git gitSource) (gitSource, error) {
+	texts := map[string]string{"repoUrl": git.URL, "branch": git.Branch, "tag": git.Tag, "repoDir": git.Dir}
+	if err := checkTexts(texts); err != nil {
 		return git, err
 	}
 	switch {

@@ -11,19 +11,19 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// request is a request for a deployment, but for the settings in it.
+// request is a request for a deployment, without its settings.
 type request struct {
 	Operation string         `json:"operation"`
 	Inherit   *bool          `json:"inheritSettings"`
-	Steps     []ownStep      `json:"cmwaSteps"`
+	Steps     []customStep   `json:"cmwaSteps"`
 	Timeout   cloud.Duration `json:"cmwaTimeout"`
 }
 
-// maxTimeout is longer than any job that makes sense.
+// maxTimeout limits the timeout of a job.
 const maxTimeout = 30 * 24 * time.Hour
 
-// readRequest reads a body: the request, and the settings that it brings. A null
-// at the top means that nothing is said, as Pulumi's CLI writes it.
+// readRequest returns the request and the settings in a body. Pulumi's CLI sends null for
+// fields that are not set.
 func readRequest(text []byte) (request, tree, error) {
 	var r request
 	sent, err := decodeTree(text)
@@ -45,6 +45,10 @@ func readRequest(text []byte) (request, tree, error) {
 
 // createDeployment queues a deployment.
 func (s *Server) createDeployment(c *call) (reply, error) {
+	// Read the request.
+	if err := s.checkSpace(); err != nil {
+		return reply{}, err
+	}
 	text, err := c.text(maxBody)
 	if err != nil {
 		return reply{}, err
@@ -53,23 +57,26 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+
+	// Compile the job and put it into the queue, in one transaction.
 	id, version := newID(), 0
 	var st stack
 	err = s.store.write(c.Context(), func(t *tx) error {
-		if st, err = s.stackOf(t, c); err != nil {
+		if st, err = s.stackFromPath(t, c); err != nil {
 			return err
 		}
-		o := order{
+		o := jobSpec{
 			organization: st.organization, project: st.project, stack: st.name,
 			id: id, operation: r.Operation, steps: r.Steps, timeout: r.Timeout, defaultImage: s.options.DefaultImage,
 		}
-		if o.settings, err = effective(st, sent, r.Inherit == nil || *r.Inherit); err != nil {
+		if o.settings, err = effectiveSettings(st, sent, r.Inherit == nil || *r.Inherit); err != nil {
 			return err
 		}
-		if err := routed(t, st.organization, o.settings.Pool); err != nil {
+		if err := checkRouting(t, st.organization, o.settings.Pool); err != nil {
 			return err
 		}
-		if _, err := t.get([]any{&o.version}, `UPDATE stacks SET deployments = deployments + 1 WHERE id = ? RETURNING deployments`, st.id); err != nil {
+		const count = `UPDATE stacks SET deployments = deployments + 1 WHERE id = ? RETURNING deployments`
+		if _, err := t.get([]any{&o.version}, count, st.id); err != nil {
 			return err
 		}
 		version = o.version
@@ -78,7 +85,7 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 			return err
 		}
 		if o.settings.Operation.Options.SkipIntermediate {
-			if err := skipOlder(t, st, o.operation, c.now); err != nil {
+			if err := skipQueued(t, st, o.operation, c.now); err != nil {
 				return err
 			}
 		}
@@ -87,13 +94,16 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	s.log.Info("deployment queued", "component", "deployments", "deployment", id, "stack", st.path(), "version", version)
-	return reply{http.StatusAccepted, map[string]any{"id": id, "version": version, "consoleUrl": s.base(c) + buildPath(st.path(), version)}}, nil
+	s.log.Info("deployment queued", "component", "deployments",
+		"deployment", id, "stack", st.path(), "version", version)
+	return reply{http.StatusAccepted, map[string]any{
+		"id": id, "version": version, "consoleUrl": s.base(c) + buildPath(st.path(), version),
+	}}, nil
 }
 
-// effective are the settings of a deployment: the stack's own, if it inherits
-// them, and the request's over them.
-func effective(st stack, sent tree, inherits bool) (settings, error) {
+// effectiveSettings returns the settings of a deployment: those of the request, and if
+// inherits is true, those of the stack that the request does not override.
+func effectiveSettings(st stack, sent tree, inherits bool) (settings, error) {
 	have := tree{}
 	if inherits {
 		var err error
@@ -108,30 +118,34 @@ func effective(st stack, sent tree, inherits bool) (settings, error) {
 	return checkSettings(merge(have, sealed), st.key)
 }
 
-// routed checks that an agent can come for a deployment. Without a pool of its
-// own it is for the default pool, or the only one; if there is no pool at all
-// yet, it waits for the first.
-func routed(t *tx, organization, pool string) error {
+// checkRouting checks that some pool can claim a deployment. A deployment without a pool
+// in its settings is for the default pool, or for the only one. If the organization has no
+// pool, the deployment waits for the first.
+func checkRouting(t *tx, organization, pool string) error {
 	if pool != "" {
-		return knownPool(t, organization, pool)
+		return checkPool(t, organization, pool)
 	}
 	var chosen string
 	var pools int
-	_, err := t.get([]any{&chosen, &pools}, `SELECT o.default_pool, (SELECT count(*) FROM pools p WHERE p.organization = o.name) FROM organizations o WHERE o.name = ?`, organization)
+	_, err := t.get([]any{&chosen, &pools}, `SELECT o.default_pool,
+		(SELECT count(*) FROM pools p WHERE p.organization = o.name)
+		FROM organizations o WHERE o.name = ?`, organization)
 	if err == nil && chosen == "" && pools > 1 {
-		return badRequest("there are %d agent pools and none is the default: name one with agentPoolID, in the request or in the stack's settings, or set a default", pools)
+		return badRequest("there are %d agent pools and none is the default: "+
+			"choose one with agentPoolID or in the stack's settings, or set a default", pools)
 	}
 	return err
 }
 
-// skipOlder takes what waits for the same stack and operation out of the queue.
-func skipOlder(t *tx, st stack, operation string, now time.Time) error {
-	_, err := t.exec(`UPDATE deployments SET status = 'skipped', ended = 'cancel', modified = ? WHERE stack = ? AND operation = ? AND status = 'not-started'`,
-		stamp(now), st.id, operation)
+// skipQueued skips queued deployments of the same stack and operation.
+func skipQueued(t *tx, st stack, operation string, now time.Time) error {
+	_, err := t.exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
+		WHERE stack = ? AND operation = ? AND status = 'not-started'`,
+		toNanos(now), st.id, operation)
 	return err
 }
 
-func enqueue(t *tx, st stack, o order, r request, c *call, definition cloud.Definition) error {
+func enqueue(t *tx, st stack, o jobSpec, r request, c *call, definition cloud.Definition) error {
 	text, err := json.Marshal(definition)
 	if err != nil {
 		return fmt.Errorf("write a definition: %w", err)
@@ -141,29 +155,35 @@ func enqueue(t *tx, st stack, o order, r request, c *call, definition cloud.Defi
 		initiator = "api"
 	}
 	var seq int64
-	_, err = t.get([]any{&seq}, `INSERT INTO deployments (id, job, stack, organization, pool, version, operation, status, inherits, initiator, requester, created, modified, definition)
+	_, err = t.get([]any{&seq}, `INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
+			status, inherits, initiator, requester, created, modified, definition)
 		VALUES (?, ?, ?, ?, ?, ?, ?, 'not-started', ?, ?, ?, ?, ?, ?) RETURNING seq`,
 		o.id, newID(), st.id, st.organization, o.settings.Pool, o.version, o.operation, r.Inherit == nil || *r.Inherit,
-		initiator, c.who.subject, stamp(c.now), stamp(c.now), st.key.seal(text, forDefinition))
+		initiator, c.caller.subject, toNanos(c.now), toNanos(c.now), st.key.seal(text, forDefinition))
 	if err != nil {
 		return err
 	}
 	for i, step := range definition.Steps {
-		if _, err := t.exec(`INSERT INTO steps (deployment, number, name, status) VALUES (?, ?, ?, 'not-started')`, seq, i, step.Name); err != nil {
+		_, err := t.exec(`INSERT INTO steps (deployment, number, name, status) VALUES (?, ?, ?, 'not-started')`,
+			seq, i, step.Name)
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cancelDeployment takes a deployment out of the queue, or ends it at once. The
-// agent learns of it when it next asks, the runner with its next report.
+// cancelDeployment ends a queued or running deployment at once. The next status check of
+// the agent returns the new status, and the next report of the runner is refused.
 func (s *Server) cancelDeployment(c *call) (reply, error) {
 	var seq int64
 	err := s.store.write(c.Context(), func(t *tx) error {
-		j, err := s.deploymentIn(t, c)
+		j, err := s.deploymentFromPath(t, c)
 		if err != nil {
 			return err
+		}
+		if j.ended == endedByCancel {
+			return conflict("deployment %d was cancelled at %s", j.version, j.modified.Format(time.RFC3339))
 		}
 		if err := j.jobState.stop(endedByCancel); err != nil {
 			return err
@@ -174,41 +194,49 @@ func (s *Server) cancelDeployment(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	s.beats.forget(seq)
+	s.heartbeats.forget(seq)
 	s.log.Info("deployment cancelled", "component", "deployments", "deployment", c.PathValue("id"))
 	return reply{body: empty{}}, nil
 }
 
-// deploymentIn finds the deployment in a path.
-func (s *Server) deploymentIn(t *tx, c *call) (*job, error) {
-	st, err := s.stackOf(t, c)
+// deploymentFromPath returns the deployment that a path names.
+func (s *Server) deploymentFromPath(t *tx, c *call) (*job, error) {
+	// Read the path.
+	st, err := s.stackFromPath(t, c)
 	if err != nil {
 		return nil, err
 	}
 	var id string
 	query, key := `SELECT id FROM deployments WHERE stack = ? AND id = ?`, any(c.PathValue("id"))
+	hint := ""
 	if c.PathValue("id") == "version" {
-		version, err := number("the version", c.PathValue("part"), 1, 1<<40)
+		version, err := parseNumber("the version", c.PathValue("part"), 1, 1<<40)
 		if err != nil {
 			return nil, err
 		}
 		query, key = `SELECT id FROM deployments WHERE stack = ? AND version = ?`, version
+		if version <= st.deployments {
+			hint = ": it was deleted" + s.options.Retention.describe()
+		}
 	}
+
+	// Load the deployment.
 	found, err := t.get([]any{&id}, query, st.id, key)
 	if err != nil {
 		return nil, err
 	}
 	if found {
 		var j *job
-		if j, found, err = jobBy(t, "id", id); err != nil || found {
+		if j, found, err = loadJob(t, "id", id); err != nil || found {
 			return j, err
 		}
 	}
-	return nil, notFound("stack %s has no deployment %v", st.path(), key)
+	return nil, notFound("stack %s has no deployment %v%s", st.path(), key, hint)
 }
 
-// getDeploymentPart answers what stands below a deployment, and the form
-// version/N, which net/http's patterns cannot tell apart.
+// getDeploymentPart serves the logs and updates of a deployment, and the path
+// version/N. One pattern serves all three, because net/http rejects {id}/logs next to
+// version/{n}.
 func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	part := c.PathValue("part")
 	switch {
@@ -219,7 +247,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	}
 	var body any = []empty{} // of updates: this service keeps none
 	err := s.store.read(c.Context(), func(t *tx) error {
-		j, err := s.deploymentIn(t, c)
+		j, err := s.deploymentFromPath(t, c)
 		if err == nil && part == "logs" {
 			body, err = s.readLogs(c, t, j)
 		}
@@ -231,7 +259,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 func (s *Server) getDeployment(c *call) (reply, error) {
 	var view deploymentView
 	err := s.store.read(c.Context(), func(t *tx) error {
-		j, err := s.deploymentIn(t, c)
+		j, err := s.deploymentFromPath(t, c)
 		if err != nil {
 			return err
 		}
@@ -244,18 +272,20 @@ func (s *Server) getDeployment(c *call) (reply, error) {
 	return reply{body: view}, err
 }
 
-// listDeployments lists a page of a stack's deployments, newest first.
+// listDeployments lists a page of a stack's deployments, newest first, or oldest
+// first with asc=true.
 func (s *Server) listDeployments(c *call) (reply, error) {
+	// Read the query.
 	query := c.URL.Query()
 	page, size := int64(1), int64(10)
 	var err error
 	if query.Has("page") {
-		if page, err = number("page", query.Get("page"), 1, 1<<31); err != nil {
+		if page, err = parseNumber("page", query.Get("page"), 1, 1<<31); err != nil {
 			return reply{}, err
 		}
 	}
 	if query.Has("pageSize") {
-		if size, err = number("pageSize", query.Get("pageSize"), 1, 100); err != nil {
+		if size, err = parseNumber("pageSize", query.Get("pageSize"), 1, 100); err != nil {
 			return reply{}, err
 		}
 	}
@@ -263,17 +293,20 @@ func (s *Server) listDeployments(c *call) (reply, error) {
 	if query.Get("asc") == "true" {
 		order = "ASC"
 	}
+
+	// Read the page.
 	var all []deploymentView
 	var total int64
 	err = s.store.read(c.Context(), func(t *tx) error {
-		st, err := s.stackOf(t, c)
+		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
 		if _, err := t.get([]any{&total}, `SELECT count(*) FROM deployments WHERE stack = ?`, st.id); err != nil {
 			return err
 		}
-		all, err = viewDeployments(t, `d.stack = ? ORDER BY d.seq `+order+` LIMIT ? OFFSET ?`, st.id, size, (page-1)*size)
+		condition := `d.stack = ? ORDER BY d.seq ` + order + ` LIMIT ? OFFSET ?`
+		all, err = viewDeployments(t, condition, st.id, size, (page-1)*size)
 		return err
 	})
 	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": total}}, err

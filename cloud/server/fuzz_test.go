@@ -11,42 +11,45 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func FuzzBatchesAreReadOrRefused(f *testing.F) {
+func FuzzDecodeBatch(f *testing.F) {
 	f.Add([]byte(`{"offset":0,"lines":[{"t":"2026-01-01T00:00:00.5+02:00","l":"a\n"}]}`))
 	f.Add([]byte(`{"offset":0,"lines":[{"t":"9999-12-31T00:00:00Z","l":"\ud800"}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		batch, err := decodeBatch(text)
 		if err != nil {
 			if !errors.As(err, new(*problem)) {
-				t.Fatalf("refused with %T", err)
+				t.Fatalf("refused with an error of type %T", err)
 			}
 			return
 		}
 		lines, err := unpackLines(packLines(batch.Lines))
 		if err != nil || len(lines) != len(batch.Lines) {
-			t.Fatalf("%d lines come back as %d: %v", len(batch.Lines), len(lines), err)
+			t.Fatalf("%d packed lines were unpacked as %d: %v", len(batch.Lines), len(lines), err)
 		}
 		for i, line := range lines {
-			if line.Text != batch.Lines[i].Text || !line.Time.Equal(batch.Lines[i].Time) || !utf8.ValidString(line.Text) {
-				t.Fatalf("line %+v comes back as %+v", batch.Lines[i], line)
+			if line.Text != batch.Lines[i].Text || !line.Time.Equal(batch.Lines[i].Time) ||
+				!utf8.ValidString(line.Text) {
+				t.Fatalf("line %+v was unpacked as %+v", batch.Lines[i], line)
 			}
 		}
 	})
 }
 
-func FuzzStoredLinesAreReadOrRefused(f *testing.F) {
+func FuzzUnpackLines(f *testing.F) {
 	f.Add([]byte{2, 1, 'a'})
 	f.Fuzz(func(t *testing.T, packed []byte) {
 		lines, err := unpackLines(packed)
 		if err == nil && len(packed) > 0 && len(lines) == 0 {
-			t.Fatal("bytes became no lines")
+			t.Fatal("no lines were unpacked from a batch that is not empty")
 		}
 	})
 }
 
-func FuzzRequestsAreCompiledOrRefused(f *testing.F) {
-	f.Add([]byte(`{"operation":"update","agentPoolID":null,"sourceContext":{"git":{"repoUrl":"x","repoDir":"a/b","gitAuth":{"accessToken":{"secret":"s"}}}}}`))
-	f.Add([]byte(`{"cmwaSteps":[{"run":"x","timeout":"1s"}],"executorContext":{"executorImage":{"reference":"r","credentials":null}}}`))
+func FuzzReadRequest(f *testing.F) {
+	f.Add([]byte(`{"operation":"update","agentPoolID":null,"sourceContext":{"git":{"repoUrl":"x","repoDir":"a/b",` +
+		`"gitAuth":{"accessToken":{"secret":"s"}}}}}`))
+	f.Add([]byte(`{"cmwaSteps":[{"run":"x","timeout":"1s"}],"executorContext":{"executorImage":{"reference":"r",` +
+		`"credentials":null}}}`))
 	k, err := newKey(make([]byte, keySize))
 	if err != nil {
 		f.Fatal(err)
@@ -54,7 +57,7 @@ func FuzzRequestsAreCompiledOrRefused(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		refused := func(err error) bool {
 			if err != nil && !errors.As(err, new(*problem)) {
-				t.Fatalf("refused with %T: %v", err, err)
+				t.Fatalf("refused with an error of type %T: %v", err, err)
 			}
 			return err != nil
 		}
@@ -62,11 +65,12 @@ func FuzzRequestsAreCompiledOrRefused(f *testing.F) {
 		if refused(err) {
 			return
 		}
-		settings, err := effective(stack{key: k}, sent, true)
+		settings, err := effectiveSettings(stack{key: k}, sent, true)
 		if refused(err) {
 			return
 		}
-		d, err := compile(order{operation: r.Operation, steps: r.Steps, timeout: r.Timeout, settings: settings, defaultImage: "d"})
+		d, err := compile(jobSpec{operation: r.Operation, steps: r.Steps, timeout: r.Timeout, settings: settings,
+			defaultImage: "d"})
 		if refused(err) {
 			return
 		}
@@ -77,7 +81,7 @@ func FuzzRequestsAreCompiledOrRefused(f *testing.F) {
 	})
 }
 
-func FuzzMergedSettingsKeepToTheirRules(f *testing.F) {
+func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`{"a":{"b":1}}`), []byte(`{"a":{"b":null,"c":{"d":null}}}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		base, errA := decodeTree(a)
@@ -91,20 +95,20 @@ func FuzzMergedSettingsKeepToTheirRules(f *testing.F) {
 		}
 		merged := merge(base, patch)
 		if diff := cmp.Diff(merged, merge(merged, patch)); diff != "" {
-			t.Fatalf("merged twice it differs:\n%s", diff)
+			t.Fatalf("a second merge changes the result:\n%s", diff)
 		}
 		for name, value := range patch {
-			if _, there := merged[name]; there != (value != nil) {
-				t.Fatalf("%q: %v in the patch, in the result: %v", name, value, there)
+			if _, found := merged[name]; found != (value != nil) {
+				t.Fatalf("%q is %v in the patch; found in the result: %v", name, value, found)
 			}
 		}
 		if after, err := json.Marshal(base); err != nil || !bytes.Equal(before, after) {
-			t.Fatalf("the base has changed from %s to %s", before, after)
+			t.Fatalf("the base was changed from %s to %s", before, after)
 		}
 	})
 }
 
-func FuzzForeignCiphertextsDoNotOpen(f *testing.F) {
+func FuzzUnseal(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{sealVersion})
 	k, err := newKey(make([]byte, keySize))
@@ -114,36 +118,36 @@ func FuzzForeignCiphertextsDoNotOpen(f *testing.F) {
 	f.Add(k.seal([]byte("x"), "other"))
 	f.Fuzz(func(t *testing.T, sealed []byte) {
 		if plain, err := k.open(sealed, forValue); err == nil {
-			t.Fatalf("opened to %q", plain)
+			t.Fatalf("an invalid value was decrypted to %q", plain)
 		}
 	})
 }
 
-func FuzzCursorsAreReadOrRefused(f *testing.F) {
+func FuzzParseCursor(f *testing.F) {
 	f.Add("1.2")
 	f.Add("+1.2")
 	f.Fuzz(func(t *testing.T, token string) {
 		at, err := parseCursor(token, 5)
-		if err == nil && token != "" && (at.String() != token || at.step > 5 || at.step < 0 || at.place < 0) {
-			t.Fatalf("%q is read as %+v", token, at)
+		if err == nil && token != "" && (at.String() != token || at.step > 5 || at.step < 0 || at.position < 0) {
+			t.Fatalf("parseCursor(%q) = %+v", token, at)
 		}
 	})
 }
 
-func FuzzAgentsAreDescribed(f *testing.F) {
+func FuzzParseUserAgent(f *testing.F) {
 	f.Add("cmwa/1.0 (linux/amd64; host=a; pid=7)")
 	f.Fuzz(func(t *testing.T, text string) {
-		a := describe(text, "x:1")
+		a := parseUserAgent(text, "x:1")
 		for _, part := range []string{a.hostname, a.pid, a.version, a.platform} {
 			if len(part) > maxAgent || !utf8.ValidString(part) {
-				t.Fatalf("%q is kept", part)
+				t.Fatalf("%q is too long or not UTF-8", part)
 			}
 		}
 	})
 }
 
-// BenchmarkJob is one job of three steps from its claim to its end, with ten
-// lines and a heartbeat; the metric is the time of one call.
+// BenchmarkJob measures the time of one call. Each iteration is one job of three steps from
+// its claim to its end, with ten lines and a heartbeat.
 func BenchmarkJob(b *testing.B) {
 	w := newWorld(b)
 	p, at := w.pool("p"), w.stack("s")
@@ -161,7 +165,7 @@ func BenchmarkJob(b *testing.B) {
 	b.ReportMetric(float64(time.Since(start).Microseconds())/float64(b.N*12), "µs/call")
 }
 
-// BenchmarkLog is a log of 50 MB in 200 batches, written and read.
+// BenchmarkLog measures writing and reading a log of 50 MB in 200 batches.
 func BenchmarkLog(b *testing.B) {
 	w := newWorld(b)
 	p, at := w.pool("p"), w.stack("s")
@@ -184,8 +188,8 @@ func BenchmarkLog(b *testing.B) {
 		c.status(0, succeeded)
 		c.runs(1, 1)
 		start = time.Now()
-		if log, over := w.log(at, id); !over || len(log) < 50_000_000 {
-			b.Fatalf("%d bytes, over %v", len(log), over)
+		if log, complete := w.log(at, id); !complete || len(log) < 50_000_000 {
+			b.Fatalf("the log has %d bytes, want at least 50,000,000; complete %v, want true", len(log), complete)
 		}
 		b.ReportMetric(time.Since(start).Seconds(), "s/read")
 	}

@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 )
 
 const issuerURL = "https://issuer.example/tenant"
@@ -26,21 +28,22 @@ type provider struct {
 
 func newProvider(t testing.TB) *provider {
 	t.Helper()
-	r, err := rsa.GenerateKey(rand.Reader, 2048)
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &provider{t, r, e}
+	return &provider{t, rsaKey, ecKey}
 }
 
 func b64(raw []byte) string { return base64.RawURLEncoding.EncodeToString(raw) }
 
 func (p *provider) rsaKey() object {
-	return object{"kty": "RSA", "kid": "r", "use": "sig", "alg": "RS256", "n": b64(p.rsa.N.Bytes()), "e": b64(big.NewInt(int64(p.rsa.E)).Bytes())}
+	return object{"kty": "RSA", "kid": "r", "use": "sig", "alg": "RS256", "n": b64(p.rsa.N.Bytes()),
+		"e": b64(big.NewInt(int64(p.rsa.E)).Bytes())}
 }
 
 func (p *provider) ecKey() object {
@@ -51,27 +54,29 @@ func (p *provider) ecKey() object {
 	return object{"kty": "EC", "kid": "e", "crv": "P-256", "x": b64(point[1:33]), "y": b64(point[33:])}
 }
 
-// issuer is the provider as a service is told of it.
-func (p *provider) issuer(keys ...object) Issuer {
+// issuer returns the provider as an [idtoken.Issuer] with these public keys.
+func (p *provider) issuer(keys ...object) idtoken.Issuer {
 	p.t.Helper()
 	document, err := json.Marshal(object{"keys": keys})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return Issuer{URL: issuerURL, Keys: document}
+	return idtoken.Issuer{URL: issuerURL, Keys: document}
 }
 
-// allow is the option that makes the provider an issuer, among keys that are of
-// no use for signatures of ID tokens.
+// allow makes the provider the only issuer of the options. Its document also has keys that are
+// not for signatures of ID tokens.
 func (p *provider) allow(o *Options) {
-	o.Issuers = []Issuer{p.issuer(
-		object{"kty": "oct", "kid": "h", "k": "c2VjcmV0"}, object{"kty": "RSA", "kid": "enc", "use": "enc"}, object{"kty": "OKP", "kid": "o", "crv": "Ed25519"},
+	o.Issuers = []idtoken.Issuer{p.issuer(
+		object{"kty": "oct", "kid": "h", "k": "c2VjcmV0"}, object{"kty": "RSA", "kid": "enc", "use": "enc"},
+		object{"kty": "OKP", "kid": "o", "crv": "Ed25519"},
 		p.rsaKey(), p.ecKey())}
 }
 
-// claims is what a good token says, changed; nil takes a claim away.
+// claims returns the claims of a valid token with changes; nil removes a claim.
 func claims(changes object) object {
-	all := object{"iss": issuerURL, "sub": "box", "aud": "urn:pulumi:org:organization", "exp": time.Now().Add(time.Hour).Unix()}
+	all := object{"iss": issuerURL, "sub": "box", "aud": "urn:pulumi:org:organization",
+		"exp": time.Now().Add(time.Hour).Unix()}
 	for name, value := range changes {
 		if all[name] = value; value == nil {
 			delete(all, name)
@@ -83,7 +88,7 @@ func claims(changes object) object {
 func rsaHeader() object { return object{"alg": "RS256", "kid": "r", "typ": "JWT"} }
 func ecHeader() object  { return object{"alg": "ES256", "kid": "e"} }
 
-// token signs what may be an object or JSON text.
+// token returns a signed token. Claims are an object or a JSON text.
 func (p *provider) token(header object, claims any) string {
 	p.t.Helper()
 	part := func(v any) string {
@@ -117,7 +122,7 @@ func (p *provider) sign(alg any, text string) []byte {
 	return signature
 }
 
-// exchange is the form of a request, changed; an empty text takes a field away.
+// exchange returns the form of a request with changes; an empty text removes a field.
 func exchange(pool pool, token string, changes ...string) url.Values {
 	form := url.Values{
 		"grant_type": {grantExchange}, "audience": {"urn:pulumi:org:organization"}, "subject_token_type": {typeIDToken},
@@ -131,8 +136,7 @@ func exchange(pool pool, token string, changes ...string) url.Values {
 	return form
 }
 
-// exchanged trades a token that must be taken, and returns the pool as its
-// holder sees it.
+// exchanged exchanges a valid token. It returns the pool with the new token, and the answer.
 func (w *world) exchanged(p pool, token string, changes ...string) (pool, exchangeView) {
 	w.t.Helper()
 	var view exchangeView

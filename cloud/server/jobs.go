@@ -2,72 +2,119 @@ package server
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// job is a deployment's row as far as its run is concerned, with its steps. A
-// deployment has one job.
+// job is the job of a deployment or of a lease, with its steps. Each deployment and each
+// lease has one job.
 type job struct {
 	jobState
-	seq int64
-	id  string // of the deployment
-	job string
+	tables   jobTables
+	seq      int64
+	id       string    // of the deployment or the lease
+	job      string    // id of the job
+	version  int       // of the deployment; 0 for a lease
+	modified time.Time // the end of the job if it has ended
 }
 
-// jobBy loads a job by one of its keys: "id" or "job".
-func jobBy(t *tx, column, value string) (*job, bool, error) {
-	j := new(job)
-	query := `SELECT seq, id, job, status, ended FROM deployments WHERE id = ?`
+// jobTables are the names of the tables of one kind of job. Owner is the column of steps and
+// batches that refers to the job. Version is the SQL expression of the job's version: a
+// column, or 0 for leases, which have no version. All other columns that queries of jobs use
+// have the same names in both kinds.
+type jobTables struct{ jobs, steps, batches, owner, version string }
+
+func ofDeployments() jobTables {
+	return jobTables{"deployments", "steps", "batches", "deployment", "version"}
+}
+
+func ofLeases() jobTables { return jobTables{"leases", "lease_steps", "lease_batches", "lease", "0"} }
+
+// sql returns a query with the fields of n in place of {jobs}, {steps}, {batches}, {owner}
+// and {version}.
+func (n jobTables) sql(query string) string {
+	return strings.NewReplacer("{jobs}", n.jobs, "{steps}", n.steps, "{batches}", n.batches, "{owner}", n.owner,
+		"{version}", n.version).Replace(query)
+}
+
+// sql returns a query for the tables of the job: see [jobTables.sql].
+func (j *job) sql(query string) string { return j.tables.sql(query) }
+
+// leased reports whether the job belongs to a lease, and not to a deployment.
+func (j *job) leased() bool { return j.tables == ofLeases() }
+
+// loadJob loads the job of a deployment by one of its keys: "id" or "job".
+func loadJob(t *tx, column, value string) (*job, bool, error) {
+	return loadFrom(t, ofDeployments(), column, value)
+}
+
+// loadFrom loads a job by one of its keys: "id" or "job".
+func loadFrom(t *tx, from jobTables, column, value string) (*job, bool, error) {
+	j := &job{tables: from}
+	query := `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE id = ?`
 	if column == "job" {
-		query = `SELECT seq, id, job, status, ended FROM deployments WHERE job = ?`
+		query = `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE job = ?`
 	}
-	found, err := t.get([]any{&j.seq, &j.id, &j.job, &j.status, &j.ended}, query, value)
+	var modified int64
+	found, err := t.get([]any{&j.seq, &j.id, &j.job, &j.status, &j.ended, &j.version, &modified}, j.sql(query), value)
 	if err != nil || !found {
 		return nil, false, err
 	}
+	j.modified = fromNanos(modified)
 	j.steps, err = rows(t, func(scan func(...any) error) (s stepState, err error) {
 		return s, scan(&s.status, &s.lines)
-	}, `SELECT status, lines FROM steps WHERE deployment = ? ORDER BY number`, j.seq)
+	}, j.sql(`SELECT status, lines FROM {steps} WHERE {owner} = ? ORDER BY number`), j.seq)
 	return j, true, err
 }
 
-// jobOf loads the job in a path, for the holder of its token.
-func jobOf(t *tx, c *call) (*job, error) {
-	j, found, err := jobBy(t, "job", c.PathValue("job"))
+// jobFromPath loads the job that a path names, for the holder of its token.
+func jobFromPath(t *tx, c *call) (*job, error) {
+	j, found, err := loadJob(t, "job", c.PathValue("job"))
+	if err == nil && !found {
+		j, found, err = loadLeased(t, c.PathValue("job"), c.now)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !found || j.id != c.who.subject {
-		return nil, notFound("the token is not one of job %q", c.PathValue("job"))
+	if !found || j.id != c.caller.subject {
+		return nil, notFound("the token does not belong to job %q", c.PathValue("job"))
 	}
 	return j, nil
 }
 
-// save writes the state of the job and of one step, or of every step when that
-// is negative. What has ended lets no program of the job in any more.
+// save writes the state of the job and of one step, or of every step if step is
+// negative. When the job of a deployment has ended, save also deletes the token with which
+// programs in the job, such as pulumi, call this service. The runner's token stays valid.
+// When the job of a lease has succeeded, save completes the activity.
 func (j *job) save(t *tx, step int, now time.Time) error {
-	if _, err := t.exec(`UPDATE deployments SET status = ?, ended = ?, modified = ? WHERE seq = ?`, j.status, j.ended, stamp(now), j.seq); err != nil {
+	_, err := t.exec(j.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
+		j.status, j.ended, toNanos(now), j.seq)
+	if err != nil {
 		return err
 	}
 	for i, s := range j.steps {
 		if step >= 0 && i != step {
 			continue
 		}
-		_, err := t.exec(`UPDATE steps SET status = ?1, modified = ?2, started = CASE WHEN started = 0 AND ?1 <> 'not-started' THEN ?2 ELSE started END
-			WHERE deployment = ?3 AND number = ?4 AND status <> ?1`, s.status, stamp(now), j.seq, i)
+		_, err := t.exec(j.sql(`UPDATE {steps} SET status = ?1, modified = ?2,
+				started = CASE WHEN started = 0 AND ?1 <> 'not-started' THEN ?2 ELSE started END
+			WHERE {owner} = ?3 AND number = ?4 AND status <> ?1`), s.status, toNanos(now), j.seq, i)
 		if err != nil {
 			return err
 		}
 	}
-	if j.ended == "" {
+	switch {
+	case j.ended == "":
 		return nil
+	case j.leased():
+		return completeBySteps(t, j, now)
 	}
 	return dropTokens(t, principal{stackToken, j.id})
 }
 
-// pollView is a claimed job. There is no OIDC token: this service issues none.
+// pollView is a claimed job. Its OIDC token is empty, as this service issues none.
 type pollView struct {
 	JobID          string `json:"jobID"`
 	RunID          string `json:"runID"`
@@ -77,14 +124,14 @@ type pollView struct {
 	OIDCToken      string `json:"oidcToken"`
 }
 
-// poll hands the oldest deployment of the caller's pool out, once and to nobody
-// else: the claim is on the disk before the answer is sent, so a lost answer
-// loses the job and a crash never doubles it.
+// poll claims a queued deployment for the pool of the caller: see claim. The claim is on
+// the disk before the answer is sent, so two agents never have the same job. If the answer
+// is lost, requeue returns the deployment to the queue.
 func (s *Server) poll(c *call) (reply, error) {
 	if c.Method != http.MethodGet { // net/http routes HEAD here too, and its answer could not be read
 		return reply{}, refuse(http.StatusMethodNotAllowed, "a poll is a GET")
 	}
-	if err := s.saw(c); err != nil {
+	if err := s.recordAgent(c); err != nil {
 		return reply{}, err
 	}
 	token := jobToken.mint()
@@ -92,35 +139,40 @@ func (s *Server) poll(c *call) (reply, error) {
 	if err != nil || claimed == nil {
 		return reply{}, err
 	}
-	s.beats.heard(seq, c.now)
-	s.log.Info("job claimed", "component", "jobs", "pool", c.who.subject, "job", claimed.JobID, "deployment", claimed.DeploymentID)
+	s.heartbeats.record(seq, c.now)
+	s.log.Info("job claimed", "component", "jobs",
+		"pool", c.caller.subject, "job", claimed.JobID, "deployment", claimed.DeploymentID)
 	return reply{body: claimed}, nil
 }
 
-// claim takes the first deployment that waits for the pool and whose stack is
-// free. One that names no pool waits for the organisation's default pool, or
-// for the only pool if there is but one and no default.
+// claim claims the oldest queued deployment that is for the pool of the caller and whose
+// stack has no claimed or running deployment. A deployment without a pool is for the default pool of
+// the organization, or for the only pool if there is no default.
 func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64, err error) {
 	err = s.store.write(c.Context(), func(t *tx) error {
+		// Claim the deployment.
 		var v pollView
 		found, err := t.get([]any{&seq, &v.DeploymentID, &v.JobID}, `
 			WITH me AS (
-				SELECT p.id, p.organization, o.default_pool = p.id
-					OR (o.default_pool = '' AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1) AS anything
+				SELECT p.id, p.organization, o.default_pool = p.id OR (o.default_pool = ''
+					AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1) AS anything
 				FROM pools p JOIN organizations o ON o.name = p.organization WHERE p.id = ?1
 			)
 			UPDATE deployments SET status = 'accepted', claimed = ?2, modified = ?2, pool = ?1 WHERE seq = (
 				SELECT d.seq FROM me JOIN deployments d ON d.organization = me.organization AND d.status = 'not-started'
 					AND (d.pool = me.id OR (d.pool = '' AND me.anything))
-				WHERE NOT EXISTS (SELECT 1 FROM deployments r WHERE r.stack = d.stack AND r.status IN ('accepted', 'running'))
+				WHERE NOT EXISTS (
+					SELECT 1 FROM deployments r WHERE r.stack = d.stack AND r.status IN ('accepted', 'running'))
 				ORDER BY d.seq LIMIT 1
-			) RETURNING seq, id, job`, c.who.subject, stamp(c.now))
+			) RETURNING seq, id, job`, c.caller.subject, toNanos(c.now))
 		if err != nil {
 			return err
 		}
 		if !found {
-			return errNothing
+			return errNoChange
 		}
+
+		// Make the token of its runner.
 		if err := saveToken(t, token, principal{jobToken, v.DeploymentID}); err != nil {
 			return err
 		}
@@ -134,16 +186,17 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 	return view, seq, nil
 }
 
-// deploymentStatus is a bare JSON string, as documented.
+// deploymentStatus returns the status as a JSON string, as documented.
 func (s *Server) deploymentStatus(c *call) (reply, error) {
 	status, err := s.statusFor(c, c.PathValue("id"))
 	return reply{body: status}, err
 }
 
-// statusFor is a deployment's status, for agents of its organisation.
+// statusFor returns the status of a deployment, for agents of its organization.
 func (s *Server) statusFor(c *call, id string) (status string, err error) {
 	err = s.store.read(c.Context(), func(t *tx) error {
-		found, err := t.get([]any{&status}, `SELECT d.status FROM deployments d JOIN pools p ON p.organization = d.organization WHERE d.id = ? AND p.id = ?`, id, c.who.subject)
+		found, err := t.get([]any{&status}, `SELECT d.status FROM deployments d
+			JOIN pools p ON p.organization = d.organization WHERE d.id = ? AND p.id = ?`, id, c.caller.subject)
 		if err == nil && !found {
 			return notFound("there is no deployment %q", id)
 		}
@@ -152,21 +205,21 @@ func (s *Server) statusFor(c *call, id string) (status string, err error) {
 	return status, err
 }
 
-// heartbeat notes a sign of life. The last one of a job may overtake, or be
-// overtaken by, the report that ends it, so after an ordinary end it is fine.
+// heartbeat records a heartbeat of a job. The last one may arrive before or after the
+// report that ends the job, so it is accepted after an ordinary end.
 func (s *Server) heartbeat(c *call) (reply, error) {
 	if _, err := c.text(maxBody); err != nil {
 		return reply{}, err
 	}
 	var j *job
 	err := s.store.read(c.Context(), func(t *tx) (err error) {
-		if j, err = jobOf(t, c); err != nil {
+		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
-		return j.mayReport(0)
+		return j.checkReport(0)
 	})
-	if err == nil && j.ended == "" {
-		s.beats.heard(j.seq, c.now)
+	if err == nil && j.ended == "" && !j.leased() { // a lease is renewed by its agent
+		s.heartbeats.record(j.seq, c.now)
 	}
 	return reply{body: empty{}}, err
 }

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
@@ -11,52 +14,60 @@ import (
 const (
 	pageLines = 2000
 	pageBytes = 1 << 20
-	maxCount  = 499 // of lines that may be asked for by step and offset
+	maxCount  = 499 // lines of a request by step and offset
 )
 
-// shownLine is a line of a log as people read it, or the header of a step.
-type shownLine struct {
+// lineView is a line of a log, or the header of a step.
+type lineView struct {
 	Header    string    `json:"header,omitempty"`
 	Timestamp time.Time `json:"timestamp"`
 	Line      string    `json:"line,omitempty"`
 }
 
-// logPage is an answer to the question for a log. Without a NextToken the log
-// is at its end; with the one that was sent, there is nothing new yet.
+// logPage is a page of a log. Without a NextToken the log is complete. A NextToken equal
+// to the one of the request means that the log has no new lines yet.
 type logPage struct {
-	Lines      []shownLine `json:"lines"`
-	NextToken  string      `json:"nextToken,omitempty"`
-	NextOffset *int        `json:"nextOffset,omitempty"`
+	Lines      []lineView `json:"lines"`
+	NextToken  string     `json:"nextToken,omitempty"`
+	NextOffset *int       `json:"nextOffset,omitempty"`
 }
 
-// shownStep is a step as its log needs it.
-type shownStep struct {
+// stepLog contains the properties of a step that its log depends on.
+type stepLog struct {
 	name, status string
 	started      int64
 	lines        int
 }
 
-// readLogs answers both forms of the question: on from a token through all
-// steps, or by step, offset and count.
+// readLogs returns a page of a log in either form: from a token on through all steps,
+// or by step, offset and count.
 func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
-	steps, err := rows(t, func(scan func(...any) error) (st shownStep, err error) {
+	steps, err := rows(t, func(scan func(...any) error) (st stepLog, err error) {
 		return st, scan(&st.name, &st.status, &st.started, &st.lines)
-	}, `SELECT name, status, started, lines FROM steps WHERE deployment = ? ORDER BY number`, j.seq)
+	}, j.sql(`SELECT name, status, started, lines FROM {steps} WHERE {owner} = ? ORDER BY number`), j.seq)
 	if err != nil {
 		return page, err
 	}
+
+	// From a token on.
 	query := c.URL.Query()
 	if !query.Has("step") {
 		from, err := parseCursor(query.Get("continuationToken"), len(steps))
 		if err != nil {
 			return page, err
 		}
-		return pageFrom(t, j, steps, from)
+		page, err := s.pageFrom(t, j, steps, from)
+		if err == nil && page.NextToken == "" && j.ended != endedBySteps {
+			page.Lines = append(page.Lines, lineView{Header: s.describeEnd(j), Timestamp: j.modified})
+		}
+		return page, err
 	}
+
+	// By step, offset and count.
 	if text := query.Get("job"); text != "" && text != "0" {
 		return page, notFound("a deployment has one job, number 0")
 	}
-	step, err := number("step", query.Get("step"), 0, 1<<20)
+	step, err := parseNumber("step", query.Get("step"), 0, 1<<20)
 	if err != nil {
 		return page, err
 	}
@@ -65,66 +76,70 @@ func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
 	}
 	offset, count := int64(0), int64(100)
 	if query.Has("offset") {
-		if offset, err = number("offset", query.Get("offset"), 0, 1<<40); err != nil {
+		if offset, err = parseNumber("offset", query.Get("offset"), 0, 1<<40); err != nil {
 			return page, err
 		}
 	}
 	if query.Has("count") {
-		if count, err = number("count", query.Get("count"), 1, maxCount); err != nil {
+		if count, err = parseNumber("count", query.Get("count"), 1, maxCount); err != nil {
 			return page, err
 		}
 	}
-	lines, err := linesOf(t, j, int(step), int(offset), int(count), pageBytes)
+	lines, next, err := s.readLines(t, j, int(step), int(offset), int(count), pageBytes)
 	if err != nil {
 		return page, err
 	}
-	page.Lines = shown(lines)
-	if next := int(offset) + len(lines); next < steps[step].lines || steps[step].status == running {
+	page.Lines = viewLines(lines)
+	if next < steps[step].lines || steps[step].status == running {
 		page.NextOffset = &next
 	}
 	return page, nil
 }
 
-// cursor is a place in the log of all steps: before the header of a step (0),
-// or after so many of its lines, less one.
-type cursor struct{ step, place int }
+// cursor is a position in the log of all steps. Position 0 of a step is before its
+// header, and position n is after n-1 of its lines.
+type cursor struct{ step, position int }
 
-func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.step, c.place) }
+func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.step, c.position) }
 
 func parseCursor(token string, steps int) (cursor, error) {
 	var at cursor
 	if token == "" {
 		return at, nil
 	}
-	if _, err := fmt.Sscanf(token, "%d.%d", &at.step, &at.place); err != nil || at.String() != token || at.step < 0 || at.step > steps || at.place < 0 {
-		return at, badRequest("the continuation token is not one of this log")
+	_, err := fmt.Sscanf(token, "%d.%d", &at.step, &at.position)
+	if err != nil || at.String() != token || at.step < 0 || at.step > steps || at.position < 0 {
+		return at, badRequest("the continuation token does not belong to this log")
 	}
 	return at, nil
 }
 
-// pageFrom reads on from a place, a page at most.
-func pageFrom(t *tx, j *job, steps []shownStep, at cursor) (page logPage, err error) {
-	page.Lines = []shownLine{}
+// pageFrom returns the page that begins at a position.
+func (s *Server) pageFrom(t *tx, j *job, steps []stepLog, at cursor) (page logPage, err error) {
+	page.Lines = []lineView{}
 	space := pageBytes
 	for at.step < len(steps) && len(page.Lines) < pageLines && space > 0 {
+		// Add the header of the step.
 		st := steps[at.step]
 		if st.status == notStarted {
 			break
 		}
-		if at.place == 0 {
-			page.Lines = append(page.Lines, shownLine{Header: st.name, Timestamp: unstamp(st.started)})
-			at.place = 1
+		if at.position == 0 {
+			page.Lines = append(page.Lines, lineView{Header: st.name, Timestamp: fromNanos(st.started)})
+			at.position = 1
 		}
-		lines, err := linesOf(t, j, at.step, at.place-1, pageLines-len(page.Lines), space)
+
+		// Add its next lines.
+		lines, next, err := s.readLines(t, j, at.step, at.position-1, pageLines-len(page.Lines), space)
 		if err != nil {
 			return page, err
 		}
 		for _, line := range lines {
 			space -= len(line.Text)
 		}
-		page.Lines = append(page.Lines, shown(lines)...)
-		at.place += len(lines)
-		if at.place-1 < st.lines {
+		page.Lines = append(page.Lines, viewLines(lines)...)
+		at.position = next + 1
+		if at.position-1 < st.lines {
 			if len(lines) == 0 {
 				break
 			}
@@ -135,6 +150,8 @@ func pageFrom(t *tx, j *job, steps []shownStep, at cursor) (page logPage, err er
 		}
 		at = cursor{step: at.step + 1}
 	}
+
+	// The log is complete if the job has ended and no step follows.
 	if j.ended != "" && (at.step >= len(steps) || steps[at.step].status == notStarted) {
 		return page, nil
 	}
@@ -142,40 +159,159 @@ func pageFrom(t *tx, j *job, steps []shownStep, at cursor) (page logPage, err er
 	return page, nil
 }
 
-// linesOf reads lines of a step from an offset: at most count, and no further
-// batch once size bytes are there.
-func linesOf(t *tx, j *job, step, offset, count, size int) ([]cloud.LogLine, error) {
-	var all []cloud.LogLine
-	for count > 0 && size > 0 {
-		var start, n int
+// describeEnd returns the last header of the log of a job that did not end by its
+// steps.
+func (s *Server) describeEnd(j *job) string {
+	if j.leased() {
+		return describeLeaseEnd(j)
+	}
+	switch j.ended {
+	case endedByCancel:
+		return "deployment cancelled at " + j.modified.Format(time.RFC3339)
+	case endedByNoHeartbeat:
+		return fmt.Sprintf("deployment failed: no heartbeat for %s", s.options.HeartbeatLimit)
+	case endedByQueueLimit:
+		return fmt.Sprintf("deployment skipped: no agent claimed it within %d days", queueLimit/(24*time.Hour))
+	case endedBySuperseded:
+		return "deployment skipped: a newer deployment superseded it"
+	case endedByPool:
+		return "deployment skipped: its pool was deleted"
+	default:
+		return "deployment " + j.status
+	}
+}
+
+// readLines returns at most count lines of a step from an offset, and the offset after
+// them. It reads batches until it has size bytes. In place of lines that are not stored
+// there is one line that describes them.
+func (s *Server) readLines(t *tx, j *job, step, offset, count, size int) (all []cloud.LogLine, next int, err error) {
+	for next = offset; count > 0 && size > 0; {
+		// Read the batch that contains the offset.
+		var start, n, bytes int
 		var packed []byte
-		found, err := t.get([]any{&start, &n, &packed}, `SELECT start, count, lines FROM batches WHERE deployment = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`, j.seq, step, offset)
+		var cut string
+		found, err := t.get([]any{&start, &n, &bytes, &cut, &packed}, j.sql(`SELECT start, count, bytes, cut, lines
+			FROM {batches} WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`),
+			j.seq, step, next)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		if !found || offset >= start+n {
+		if !found || next >= start+n {
 			break
 		}
 		lines, err := unpackLines(packed)
-		if err != nil {
-			return nil, fmt.Errorf("read the log of deployment %s, step %d: %w", j.id, step, err)
+		if err != nil || cut == "" && len(lines) != n || cut != "" && len(lines) != 1 {
+			return nil, 0, fmt.Errorf("read the log of job %s, step %d: %w", j.job, step, errors.Join(errPacked, err))
 		}
-		lines = lines[offset-start:]
-		lines = lines[:min(len(lines), count)]
+
+		// Take its lines from the offset on.
+		if cut != "" {
+			if next > start {
+				bytes = 0
+			}
+			lines[0].Text = s.describeCut(cut, bytes, start+n-next)
+			next = start + n
+		} else {
+			lines = lines[next-start:]
+			lines = lines[:min(len(lines), count)]
+			next += len(lines)
+		}
 		all = append(all, lines...)
-		offset += len(lines)
 		count -= len(lines)
 		for _, line := range lines {
 			size -= len(line.Text)
 		}
 	}
-	return all, nil
+	return all, next, nil
 }
 
-func shown(lines []cloud.LogLine) []shownLine {
-	out := make([]shownLine, 0, len(lines))
+func viewLines(lines []cloud.LogLine) []lineView {
+	out := make([]lineView, 0, len(lines))
 	for _, line := range lines {
-		out = append(out, shownLine{Timestamp: line.Time, Line: line.Text})
+		out = append(out, lineView{Timestamp: line.Time, Line: line.Text})
 	}
 	return out
+}
+
+// maxLine limits a line of a log in bytes, its newline not counted.
+const maxLine = 64 << 10
+
+// readBatch reads and checks a batch of lines.
+func readBatch(c *call) (cloud.LogBatch, error) {
+	text, err := c.text(maxLogBody)
+	if err != nil {
+		return cloud.LogBatch{}, err
+	}
+	return decodeBatch(text)
+}
+
+// decodeBatch decodes a batch. It requires an offset, and lines with a time, at most
+// maxLine bytes, and no newline before the end.
+func decodeBatch(text []byte) (cloud.LogBatch, error) {
+	var body struct {
+		Offset *int             `json:"offset"`
+		Lines  *[]cloud.LogLine `json:"lines"`
+	}
+	if err := decode(text, &body); err != nil {
+		return cloud.LogBatch{}, err
+	}
+	if body.Offset == nil || body.Lines == nil {
+		return cloud.LogBatch{}, badRequest("a batch of lines has an offset and lines")
+	}
+	if *body.Offset < 0 {
+		return cloud.LogBatch{}, badRequest("offset must not be negative")
+	}
+
+	// Check each line.
+	for i, line := range *body.Lines {
+		text := strings.TrimSuffix(line.Text, "\n")
+		switch {
+		case line.Time.IsZero():
+			return cloud.LogBatch{}, badRequest("line %d has no time t", i)
+		case line.Time.Year() < 1970 || line.Time.Year() > 2200:
+			return cloud.LogBatch{}, badRequest("line %d has a time t before 1970 or after 2200", i)
+		case len(text) > maxLine:
+			return cloud.LogBatch{}, badRequest("line %d is longer than %d bytes: split it", i, maxLine)
+		case strings.Contains(text, "\n"):
+			return cloud.LogBatch{}, badRequest("line %d has a newline before its end: split it", i)
+		}
+	}
+	return cloud.LogBatch{Offset: *body.Offset, Lines: *body.Lines}, nil
+}
+
+// packLines encodes lines for the database: the time of each in nanoseconds since 1970,
+// the length of its text, and the text. The encoding is deterministic.
+func packLines(lines []cloud.LogLine) []byte {
+	size := 0
+	for _, line := range lines {
+		size += len(line.Text) + 2*binary.MaxVarintLen64
+	}
+	packed := make([]byte, 0, size)
+	for _, line := range lines {
+		packed = binary.AppendVarint(packed, line.Time.UnixNano())
+		packed = binary.AppendUvarint(packed, uint64(len(line.Text)))
+		packed = append(packed, line.Text...)
+	}
+	return packed
+}
+
+var errPacked = errors.New("stored lines are damaged")
+
+// unpackLines decodes the encoding of packLines.
+func unpackLines(packed []byte) ([]cloud.LogLine, error) {
+	var lines []cloud.LogLine
+	for len(packed) > 0 {
+		nanoseconds, n := binary.Varint(packed)
+		if n <= 0 {
+			return nil, errPacked
+		}
+		size, m := binary.Uvarint(packed[n:])
+		if m <= 0 || size > uint64(len(packed)-n-m) {
+			return nil, errPacked
+		}
+		text := packed[n+m:]
+		lines = append(lines, cloud.LogLine{Time: time.Unix(0, nanoseconds).UTC(), Text: string(text[:size])})
+		packed = text[size:]
+	}
+	return lines, nil
 }

@@ -1,7 +1,7 @@
 package server
 
-// Status words of deployments, their jobs and their steps (Pulumi Cloud REST
-// API documentation). Steps are never accepted or skipped.
+// Statuses of deployments, their jobs and their steps (Pulumi Cloud REST API
+// documentation). Steps are never accepted or skipped.
 const (
 	notStarted = "not-started"
 	accepted   = "accepted"
@@ -11,19 +11,27 @@ const (
 	skipped    = "skipped"
 )
 
-// What ended a job.
+// cancelled is the outcome of a deployment that a user has cancelled. The documented
+// API has no such status: there it is failed, or skipped if no agent had claimed it.
+const cancelled = "cancelled"
+
+// Reasons for the end of a job.
 const (
-	endedBySteps  = "steps"
-	endedByCancel = "cancel"
-	endedBySilent = "silence"
-	endedByAge    = "age"
+	endedBySteps       = "steps"
+	endedByCancel      = "cancel"
+	endedByNoHeartbeat = "silence"
+	endedByQueueLimit  = "age"
+	endedBySuperseded  = "superseded" // by a newer deployment of the same stack and operation
+	endedByPool        = "pool"       // its pool was deleted
+	endedByLease       = "lease"      // its lease expired
+	endedByAgent       = "agent"      // its agent completed the lease before the steps ended
 )
 
-// jobState is a job in the eyes of the rules below, which are all that decides
-// what a runner may say.
+// jobState is the state of a job. Its methods decide which reports of a runner are
+// accepted.
 type jobState struct {
 	status string
-	ended  string // empty while it has not
+	ended  string // reason of the end; empty before it
 	steps  []stepState
 }
 
@@ -32,46 +40,61 @@ type stepState struct {
 	lines  int // of its log
 }
 
-// mayReport is the part of the rules that every report of a runner keeps to: it
-// is about a step that there is, of a job that nobody else has ended.
-func (j *jobState) mayReport(step int) error {
+// outcome returns the status, or cancelled for a job that a user has cancelled.
+func (j *jobState) outcome() string {
+	if j.ended == endedByCancel {
+		return cancelled
+	}
+	return j.status
+}
+
+// checkReport checks what every report must satisfy: the step exists, and the service
+// has not ended the job.
+func (j *jobState) checkReport(step int) error {
 	switch {
 	case step < 0 || step >= len(j.steps):
 		return notFound("the job has steps 0 to %d", len(j.steps)-1)
 	case j.ended == endedByCancel:
 		return conflict("the job was cancelled")
-	case j.ended == endedBySilent:
-		return conflict("the job has failed, because nothing was heard of it for too long")
+	case j.ended == endedByNoHeartbeat:
+		return conflict("the job has failed, because it sent no heartbeat for too long")
+	case j.ended == endedByLease:
+		return conflict("the lease of the job has expired")
+	case j.ended == endedByPool && j.status == failed:
+		return conflict("the pool of the job was deleted")
 	case j.status == notStarted || j.status == skipped:
 		return conflict("the job is not claimed")
 	}
 	return nil
 }
 
-// report sets a step's status. Changed is false for the repetition of what is
-// known, which is always fine. The rules:
+// report sets the status of a step. A report of the present status is accepted, and
+// changed is false. The rules:
 //
-//  1. A step goes from not-started to running, and from there to succeeded or
-//     failed. There is no way back.
-//  2. A step runs only when all before it have succeeded.
-//  3. The first running step makes the job running, the last one's success
-//     makes it succeeded, and any failure makes it failed, for good.
+//  1. A step goes from not-started to running, and from running to succeeded or failed.
+//     No other change is possible.
+//  2. A step runs only when all steps before it have succeeded.
+//  3. The first running step makes the job running. The success of the last step makes
+//     the job succeeded. Any failed step makes it failed. Both are final.
 func (j *jobState) report(step int, to string) (changed bool, err error) {
 	switch to {
 	case notStarted, running, succeeded, failed:
 	default:
 		return false, badRequest("status must be one of not-started, running, failed and succeeded")
 	}
-	if err := j.mayReport(step); err != nil {
+	if err := j.checkReport(step); err != nil {
 		return false, err
 	}
+
+	// Change the status of the step (1), and with it that of the job (3).
 	from := j.steps[step].status
 	switch {
 	case from == to:
 		return false, nil
 	case j.ended != "":
-		return false, conflict("the job has %s already", j.status)
+		return false, conflict("the job has ended already: it is %s", j.status)
 	case from == notStarted && to == running:
+		// 2. All steps before it have succeeded.
 		if step > 0 && j.steps[step-1].status != succeeded {
 			return false, conflict("step %d cannot run before step %d has succeeded", step, step-1)
 		}
@@ -89,35 +112,37 @@ func (j *jobState) report(step int, to string) (changed bool, err error) {
 	return true, nil
 }
 
-// batchPlace is what is to be done with a batch of lines.
-type batchPlace int
+// batchAction is how a batch of lines is handled.
+type batchAction int
 
 const (
-	appendBatch  batchPlace = iota
-	compareBatch            // it may be one that is stored already
+	appendBatch  batchAction = iota
+	compareBatch             // it may be a retry of a stored batch
 )
 
-// place decides about a batch. Lines come between a step's running and its end,
-// one after another without a gap; only the repetition of a stored batch may
-// come later.
-func (j *jobState) place(step, offset int) (batchPlace, error) {
-	if err := j.mayReport(step); err != nil {
+// placeBatch returns how to handle a batch. Lines are accepted while the step is
+// running, without gaps. A retry of a stored batch is accepted also later. The step at
+// which a job was cancelled accepts lines until the job's token expires: its runner still
+// interrupts the step, and logs how the step has ended.
+func (j *jobState) placeBatch(step, offset int) (batchAction, error) {
+	interrupted := j.ended == endedByCancel && step >= 0 && step < len(j.steps) && j.steps[step].status == failed
+	if err := j.checkReport(step); err != nil && !interrupted {
 		return 0, err
 	}
 	s := j.steps[step]
 	switch {
 	case offset < s.lines:
 		return compareBatch, nil
-	case s.status != running || j.ended != "":
-		return 0, conflict("step %d is %s: lines are taken while it is running", step, s.status)
+	case !interrupted && (s.status != running || j.ended != ""):
+		return 0, conflict("step %d is %s: lines are accepted while it is running", step, s.status)
 	case offset > s.lines:
-		return 0, badRequest("offset must be %d, the number of lines that step %d has already", s.lines, step)
+		return 0, wrongOffset(s.lines, "offset must be %d, the number of stored lines of step %d", s.lines, step)
 	}
 	return appendBatch, nil
 }
 
-// stop ends a job from outside: a waiting one is skipped, a claimed one has
-// failed, and so has the step that was running.
+// stop ends a job without a report. A queued job becomes skipped. A claimed job and its
+// running step become failed.
 func (j *jobState) stop(by string) error {
 	switch j.status {
 	case notStarted:
@@ -125,7 +150,7 @@ func (j *jobState) stop(by string) error {
 	case accepted, running:
 		j.status = failed
 	default:
-		return conflict("the deployment has %s already", j.status)
+		return conflict("the deployment has ended already: it is %s", j.status)
 	}
 	j.ended = by
 	for i := range j.steps {

@@ -7,15 +7,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestNoSequenceOfCallsReachesAnIllegalState throws random calls at a job and
-// checks, after each, what must hold of any job at any time.
-func TestNoSequenceOfCallsReachesAnIllegalState(t *testing.T) {
+// TestJobStateProperty makes random calls for a job and checks the invariants after each.
+func TestJobStateProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := jobState{status: notStarted, steps: make([]stepState, rapid.IntRange(1, 5).Draw(t, "steps"))}
 		for i := range j.steps {
 			j.steps[i].status = notStarted
 		}
-		words := []string{notStarted, running, succeeded, failed, skipped, accepted, ""}
+		statuses := []string{notStarted, running, succeeded, failed, skipped, accepted, ""}
 		t.Repeat(map[string]func(*rapid.T){
 			"claim": func(t *rapid.T) {
 				if j.status == notStarted {
@@ -24,19 +23,19 @@ func TestNoSequenceOfCallsReachesAnIllegalState(t *testing.T) {
 			},
 			"report": func(t *rapid.T) {
 				before := jobState{j.status, j.ended, slices.Clone(j.steps)}
-				step, to := rapid.IntRange(-1, len(j.steps)).Draw(t, "step"), rapid.SampledFrom(words).Draw(t, "to")
+				step, to := rapid.IntRange(-1, len(j.steps)).Draw(t, "step"), rapid.SampledFrom(statuses).Draw(t, "to")
 				changed, err := j.report(step, to)
 				if (err != nil || !changed) && !same(before, j) {
-					t.Fatalf("a report that changes nothing (%v) made %+v of %+v", err, j, before)
+					t.Fatalf("a refused or repeated report (%v) changed the state to %+v, from %+v", err, j, before)
 				}
 				if err == nil && j.steps[step].status != to {
-					t.Fatalf("%s of step %d was taken, and it is %s", to, step, j.steps[step].status)
+					t.Fatalf("report %s of step %d was accepted, but the step is %s", to, step, j.steps[step].status)
 				}
 				if changed && before.ended != "" {
 					t.Fatalf("a job that ended by %s changed to %+v", before.ended, j)
 				}
 			},
-			"honest": func(t *rapid.T) { // the next report of a runner that keeps to the rules
+			"honest": func(t *rapid.T) { // the next report of a correct runner
 				for i, s := range j.steps {
 					if s.status == succeeded {
 						continue
@@ -54,19 +53,22 @@ func TestNoSequenceOfCallsReachesAnIllegalState(t *testing.T) {
 			},
 			"lines": func(t *rapid.T) {
 				step, offset := rapid.IntRange(-1, len(j.steps)).Draw(t, "step"), rapid.IntRange(0, 5).Draw(t, "offset")
-				place, err := j.place(step, offset)
+				place, err := j.placeBatch(step, offset)
 				if err != nil || place == compareBatch {
 					return
 				}
-				if s := j.steps[step]; s.status != running || offset != s.lines || j.status != running {
-					t.Fatalf("lines at %d are taken for step %d of %+v", offset, step, j)
+				s := j.steps[step]
+				runs := s.status == running && j.status == running
+				interrupted := s.status == failed && j.ended == endedByCancel
+				if !runs && !interrupted || offset != s.lines {
+					t.Fatalf("lines at offset %d are accepted for step %d of %+v", offset, step, j)
 				}
 				j.steps[step].lines++
 			},
 			"stop": func(t *rapid.T) {
-				_ = j.stop(rapid.SampledFrom([]string{endedByCancel, endedBySilent}).Draw(t, "by"))
+				_ = j.stop(rapid.SampledFrom([]string{endedByCancel, endedByNoHeartbeat}).Draw(t, "by"))
 			},
-			"": func(t *rapid.T) { lawful(t, j) },
+			"": func(t *rapid.T) { checkInvariants(t, j) },
 		})
 	})
 }
@@ -75,8 +77,8 @@ func same(a, b jobState) bool {
 	return a.status == b.status && a.ended == b.ended && slices.Equal(a.steps, b.steps)
 }
 
-// lawful checks a state against the rules, written the other way round.
-func lawful(t *rapid.T, j jobState) {
+// checkInvariants checks a state against the rules of jobState.report.
+func checkInvariants(t *rapid.T, j jobState) {
 	fail := func(why string) { t.Fatalf("%s: %+v", why, j) }
 	first := slices.IndexFunc(j.steps, func(s stepState) bool { return s.status != succeeded })
 	for i, s := range j.steps {
@@ -84,26 +86,26 @@ func lawful(t *rapid.T, j jobState) {
 			fail("a step that never ran has lines")
 		}
 		if first >= 0 && i > first && s.status != notStarted {
-			fail("a step began before the one ahead had succeeded")
+			fail("a step started before the previous step had succeeded")
 		}
 	}
 	begun := j.steps[0].status != notStarted
 	switch j.status {
 	case notStarted, accepted, skipped:
 		if begun {
-			fail("a job that has not begun has a step that has")
+			fail("a job that has not started has a started step")
 		}
 	case running:
 		if !begun || first < 0 || j.steps[first].status == failed {
-			fail("a running job has ended steps only")
+			fail("a running job has no started step, or no step left to run")
 		}
 	case succeeded:
 		if first >= 0 {
-			fail("a job succeeded and not all of its steps")
+			fail("a job succeeded, but not all of its steps did")
 		}
 	case failed:
 		if first < 0 {
-			fail("a job failed and all its steps succeeded")
+			fail("a job failed, but all its steps succeeded")
 		}
 		if j.steps[first].status == running {
 			fail("a step of an ended job runs")
@@ -112,6 +114,6 @@ func lawful(t *rapid.T, j jobState) {
 		fail("no such status")
 	}
 	if ended := j.status == succeeded || j.status == failed || j.status == skipped; ended != (j.ended != "") {
-		fail("status and end do not fit")
+		fail("the status does not match the reason of the end")
 	}
 }

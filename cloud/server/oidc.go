@@ -9,11 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// The words of an exchange of an OIDC token for one of a pool (RFC 8693, and
-// Pulumi's documentation of OIDC token exchange).
+// Values of an exchange of an OIDC token for a pool token (RFC 8693, and Pulumi's
+// documentation of OIDC token exchange).
 const (
 	grantExchange  = "urn:ietf:params:oauth:grant-type:token-exchange"
 	typeIDToken    = "urn:ietf:params:oauth:token-type:id_token"
@@ -22,19 +23,19 @@ const (
 	scopePrefix    = "runner:"
 )
 
-// How long an exchanged token is good for (Pulumi's documentation of OIDC token
-// exchange): when nobody says otherwise, and at most.
+// Lifetimes of an exchanged token: the default and the maximum (Pulumi's documentation
+// of OIDC token exchange).
 const (
-	exchangeLife    = 2 * time.Hour
-	maxExchangeLife = 25 * time.Hour
+	exchangeLifetime    = 2 * time.Hour
+	maxExchangeLifetime = 25 * time.Hour
 )
 
-// maxExchangeBody limits the body of an exchange in bytes: an ID token, each
-// byte of which a form may write as three, and some.
-const maxExchangeBody = 3*maxIDToken + 16<<10
+// maxExchangeBody limits the body of an exchange in bytes. A form may encode each byte
+// of the ID token as three.
+const maxExchangeBody = 3*idtoken.MaxToken + 16<<10
 
-// exchangeView is the answer to an exchange. The token stands in it in the
-// open, so it is not a type to log.
+// exchangeView is the answer to an exchange. It contains the token in plain text and
+// must not be logged.
 type exchangeView struct {
 	Token      string `json:"access_token"`
 	IssuedType string `json:"issued_token_type"`
@@ -43,29 +44,27 @@ type exchangeView struct {
 	Scope      string `json:"scope"`
 }
 
-// denialView is an error in the form of every call here and in that of RFC
-// 6749, section 5.2.
+// denialView is an error with the fields of all calls and those of RFC 6749, section 5.2.
 type denialView struct {
 	Code        int    `json:"code"`
 	Message     string `json:"message"`
-	Word        string `json:"error"`
+	Error       string `json:"error"`
 	Description string `json:"error_description"`
 }
 
-// denial is a problem with OAuth's word for it.
+// denial is a problem with an OAuth error code.
 type denial struct {
 	*problem
-	word string
+	oauth string
 }
 
 func (d *denial) Unwrap() error { return d.problem }
 
-func deny(word, format string, args ...any) error {
-	return &denial{&problem{http.StatusBadRequest, fmt.Sprintf(format, args...)}, word}
+func deny(oauth, format string, args ...any) error {
+	return &denial{&problem{code: http.StatusBadRequest, message: fmt.Sprintf(format, args...)}, oauth}
 }
 
-// exchangeToken gives out a pool token for an OIDC token. Nobody has to be known
-// to ask for it.
+// exchangeToken exchanges an OIDC token for a pool token. The call needs no other token.
 func (s *Server) exchangeToken(c *call) (reply, error) {
 	view, err := s.exchange(c)
 	if err == nil {
@@ -75,58 +74,90 @@ func (s *Server) exchangeToken(c *call) (reply, error) {
 	if !errors.As(err, &known) {
 		return reply{}, err
 	}
-	word := "invalid_request"
+	oauth := "invalid_request"
 	var denied *denial
 	if errors.As(err, &denied) {
-		word = denied.word
+		oauth = denied.oauth
 	}
-	return reply{code: known.code, body: denialView{known.code, known.text(), word, known.message}}, nil
+	return reply{code: known.code, body: denialView{known.code, known.text(), oauth, known.message}}, nil
 }
 
 func (s *Server) exchange(c *call) (exchangeView, error) {
 	if len(s.issuers) == 0 {
-		return exchangeView{}, &denial{&problem{http.StatusForbidden,
-			"no policy allows an exchange of OIDC tokens: start the service with --oidc-issuer URL=JWKS_FILE, or configure the agent with the static token of a pool"}, "unauthorized_client"}
+		return exchangeView{}, &denial{&problem{
+			code: http.StatusForbidden,
+			message: "no policy allows an exchange of OIDC tokens: start the service with " +
+				"--oidc-issuer URL=JWKS_FILE, or configure the agent with the static token of a pool",
+		}, "unauthorized_client"}
 	}
+
+	// Read the request and verify its OIDC token.
 	text, err := c.text(maxExchangeBody)
 	if err != nil {
 		return exchangeView{}, err
 	}
-	asked, err := readExchange(text)
+	req, err := readExchange(text)
 	if err != nil {
 		return exchangeView{}, err
 	}
-	subject, err := readIDToken(asked.subject)
+	subject, err := idtoken.Read(req.subject)
 	if err != nil {
-		return exchangeView{}, err
+		return exchangeView{}, s.denyToken(subject, err)
 	}
-	if err := subject.check(s.issuers, audiencePrefix+asked.organization, c.now); err != nil {
-		return exchangeView{}, err
+	grant, err := s.issuers.Check(subject, audiencePrefix+req.organization, c.now)
+	if err != nil {
+		return exchangeView{}, s.denyToken(subject, err)
 	}
+
+	// Create the pool token.
 	token := poolToken.mint()
 	err = s.store.write(c.Context(), func(t *tx) error {
-		found, err := t.get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, asked.pool, asked.organization)
-		if err != nil {
+		var name string
+		found, err := t.get([]any{&name}, `SELECT name FROM pools WHERE id = ? AND organization = ?`,
+			req.pool, req.organization)
+		switch {
+		case err != nil:
 			return err
+		case found && !grant.Allows(req.pool, name):
+			s.log.Warn("OIDC token denied", "component", "api", "issuer", subject.Issuer(),
+				"reason", "--oidc-issuer allows it for other pools", "pool", name)
+			return deny("invalid_scope", "tokens of this issuer with these claims are not for this pool: "+
+				"see pool= in --oidc-issuer of the service")
+		case !found:
+			return deny("invalid_scope", "the organization of the audience has no agent pool %q: "+
+				"scope must be %s followed by the ID of a pool", req.pool, scopePrefix)
 		}
-		if !found {
-			return deny("invalid_scope", "the organization of the audience has no agent pool %q: scope must be %sID, with the id of one", asked.pool, scopePrefix)
-		}
-		return saveTokenUntil(t, token, principal{poolToken, asked.pool}, c.now.Add(asked.life))
+		return saveTokenUntil(t, token, principal{poolToken, req.pool}, c.now.Add(req.lifetime))
 	})
 	if err != nil {
 		return exchangeView{}, err
 	}
-	s.log.Info("OIDC token exchanged for a pool token", "component", "api", "pool", asked.pool, "issuer", subject.issuer, "life", asked.life)
-	return exchangeView{token.Reveal(), typeRunner, "token", int64(asked.life / time.Second), scopePrefix + asked.pool}, nil
+	s.log.Info("OIDC token exchanged for a pool token", "component", "api",
+		"pool", req.pool, "issuer", subject.Issuer(), "lifetime", req.lifetime)
+	return exchangeView{
+		token.Reveal(), typeRunner, "token", int64(req.lifetime / time.Second), scopePrefix + req.pool,
+	}, nil
 }
 
-// exchangeRequest is a request for an exchange that is in order.
+// denyToken returns the answer to an ID token that is refused. If the token is authentic,
+// the log gets the reason with its claims.
+func (s *Server) denyToken(token idtoken.Token, err error) error {
+	var refused *idtoken.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	if refused.Detail != "" {
+		s.log.Warn("OIDC token denied", "component", "api", "issuer", token.Issuer(), "reason", refused.Detail)
+	}
+	return deny("invalid_grant", "%s", refused.Text)
+}
+
+// exchangeRequest is a valid request for an exchange.
 type exchangeRequest struct {
 	organization string
-	pool         string // id; may be of none
+	pool         string // id of a pool that may not exist
 	subject      secret.String
-	life         time.Duration // of the token; greater than 0
+	lifetime     time.Duration // of the token; greater than 0
 }
 
 // readExchange reads the body of an exchange.
@@ -140,50 +171,58 @@ func readExchange(text []byte) (exchangeRequest, error) {
 	} else if grant != grantExchange {
 		return exchangeRequest{}, deny("unsupported_grant_type", "grant_type must be %s", grantExchange)
 	}
-	for name, only := range map[string]string{"subject_token_type": typeIDToken, "requested_token_type": typeRunner} {
-		if fields[name] != only {
-			return exchangeRequest{}, deny("invalid_request", "%s must be %s", name, only)
+	for name, want := range map[string]string{"subject_token_type": typeIDToken, "requested_token_type": typeRunner} {
+		if fields[name] != want {
+			return exchangeRequest{}, deny("invalid_request", "%s must be %s", name, want)
 		}
 	}
-	asked := exchangeRequest{subject: secret.New(fields["subject_token"]), life: exchangeLife}
-	if asked.subject.Empty() {
+
+	// Read the OIDC token, the organization, the pool and the lifetime.
+	req := exchangeRequest{subject: secret.New(fields["subject_token"]), lifetime: exchangeLifetime}
+	if req.subject.Empty() {
 		return exchangeRequest{}, deny("invalid_request", "subject_token is missing")
 	}
 	var found bool
-	if asked.organization, found = strings.CutPrefix(fields["audience"], audiencePrefix); !found || asked.organization == "" {
-		return exchangeRequest{}, deny("invalid_target", "audience must be %s and the name of an organization", audiencePrefix)
+	req.organization, found = strings.CutPrefix(fields["audience"], audiencePrefix)
+	if !found || req.organization == "" {
+		return exchangeRequest{}, deny("invalid_target", "audience must be %s followed by the name of an organization",
+			audiencePrefix)
 	}
-	if asked.pool, found = strings.CutPrefix(fields["scope"], scopePrefix); !found || asked.pool == "" || len(asked.pool) > 100 {
-		return exchangeRequest{}, deny("invalid_scope", "scope must be %s and the id of an agent pool", scopePrefix)
+	req.pool, found = strings.CutPrefix(fields["scope"], scopePrefix)
+	if !found || req.pool == "" || len(req.pool) > 100 {
+		return exchangeRequest{}, deny("invalid_scope", "scope must be %s followed by the ID of an agent pool",
+			scopePrefix)
 	}
-	if life := fields["expiration"]; life != "" {
-		seconds, err := number("expiration", life, 1, 1<<62)
+	if lifetime := fields["expiration"]; lifetime != "" {
+		seconds, err := parseNumber("expiration", lifetime, 1, 1<<62)
 		if err != nil {
 			return exchangeRequest{}, err
 		}
-		asked.life = time.Duration(min(seconds, int64(maxExchangeLife/time.Second))) * time.Second
+		req.lifetime = time.Duration(min(seconds, int64(maxExchangeLifetime/time.Second))) * time.Second
 	}
-	return asked, nil
+	return req, nil
 }
 
-// readFields reads a form, or a JSON object: a form of ours never begins with a
-// brace, so no Content-Type is needed. Each field stands once.
+// readFields reads a form or a JSON object. No form of this call begins with a brace,
+// so the Content-Type is not needed. A field that is given twice is an error.
 func readFields(text []byte) (map[string]string, error) {
 	fields := map[string]string{}
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '{' {
-		object, err := readMembers(trimmed)
+		object, err := idtoken.ReadMembers(trimmed)
 		if err != nil {
-			return nil, badRequest("the body is not a JSON object whose names stand once each")
+			return nil, badRequest("the body is not a JSON object with unique names")
 		}
-		for _, name := range []string{"grant_type", "audience", "subject_token_type", "subject_token", "requested_token_type", "scope"} {
+		for _, name := range []string{
+			"grant_type", "audience", "subject_token_type", "subject_token", "requested_token_type", "scope",
+		} {
 			var value string
-			if !object.read(name, &value) {
+			if !object.Read(name, &value) {
 				return nil, badRequest("%s must be a JSON string", name)
 			}
 			fields[name] = value
 		}
 		if raw := object["expiration"]; !bytes.Equal(raw, []byte("null")) {
-			fields["expiration"] = strings.Trim(string(raw), `"`) // a number, or one in quotes
+			fields["expiration"] = strings.Trim(string(raw), `"`) // a number, with or without quotes
 		}
 		return fields, nil
 	}
@@ -193,7 +232,7 @@ func readFields(text []byte) (map[string]string, error) {
 	}
 	for name, values := range form {
 		if len(values) > 1 {
-			return nil, badRequest("a field stands more than once")
+			return nil, badRequest("a field is given more than once")
 		}
 		fields[name] = values[0]
 	}

@@ -13,7 +13,7 @@ import (
 
 const pools = "/api/orgs/organization/agent-pools"
 
-func TestAPoolLivesAndDies(t *testing.T) {
+func TestPools(t *testing.T) {
 	w := newWorld(t)
 	p := w.pool("a")
 	if !strings.HasPrefix(p.Token, "pul-") || len(p.Token) < 64 {
@@ -33,21 +33,21 @@ func TestAPoolLivesAndDies(t *testing.T) {
 	}
 	at := w.stack("s")
 	w.want(200, w.user, "PUT", at+"/settings", object{"agentPoolID": p.ID}, nil)
-	waits := w.deploy(at, steps(1))
+	queued := w.deploy(at, steps(1))
 	w.want(400, w.user, "DELETE", pools+"/"+p.ID, nil, nil)
 	w.want(204, w.user, "DELETE", pools+"/"+p.ID+"?force=true", nil, nil)
 	w.want(404, w.user, "DELETE", pools+"/"+p.ID, nil, nil)
 	w.want(404, w.user, "GET", pools+"/"+p.ID, nil, nil)
 	w.want(401, p.Token, "GET", "/api/deployments/poll", nil, nil)
-	w.shows(at, waits, skipped, notStarted, notStarted)
+	w.shows(at, queued, skipped, notStarted, notStarted)
 }
 
-func TestAPoolShowsItsAgents(t *testing.T) {
+func TestListAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		defer w.close()
 		p := w.pool("a")
-		see := func() (detail poolDetail, status string) {
+		get := func() (detail poolDetail, status string) {
 			t.Helper()
 			w.want(200, w.user, "GET", pools+"/"+p.ID, nil, &detail)
 			var all struct {
@@ -57,45 +57,47 @@ func TestAPoolShowsItsAgents(t *testing.T) {
 			w.want(200, w.user, "GET", pools, nil, &all)
 			return detail, all.Pools[0].Status
 		}
-		if detail, status := see(); len(detail.Agents) != 0 || status != "offline" {
+		if detail, status := get(); len(detail.Agents) != 0 || status != "offline" {
 			t.Errorf("before any agent: %+v, %s", detail, status)
 		}
 		for range 5 {
 			w.claim(p)
 			time.Sleep(time.Minute)
 		}
-		want := []agentView{{Hostname: "box", IP: "192.0.2.1", PID: "42", Platform: "linux/amd64", Version: "1.2.3", Status: "online", LastSeen: time.Now().Unix() - 60}}
-		if detail, status := see(); status != "online" || !cmp.Equal(want, detail.Agents) {
-			t.Errorf("with an agent, %s: %s", status, cmp.Diff(want, detail.Agents))
+		want := []agentView{{Hostname: "box", IP: "192.0.2.1", PID: "42", Platform: "linux/amd64", Version: "1.2.3",
+			Status: "online", LastSeen: time.Now().Unix() - 60}}
+		if detail, status := get(); status != "online" || !cmp.Equal(want, detail.Agents) {
+			t.Errorf("with an agent: status %s: %s", status, cmp.Diff(want, detail.Agents))
 		}
 		time.Sleep(10 * time.Minute)
-		if detail, status := see(); status != "offline" || len(detail.Agents) != 1 || detail.Agents[0].Status != "offline" {
+		if detail, status := get(); status != "offline" || len(detail.Agents) != 1 ||
+			detail.Agents[0].Status != "offline" {
 			t.Errorf("after ten minutes: %+v, %s", detail, status)
 		}
 		time.Sleep(time.Hour)
-		if detail, _ := see(); len(detail.Agents) != 0 {
+		if detail, _ := get(); len(detail.Agents) != 0 {
 			t.Errorf("after an hour: %+v", detail)
 		}
 	})
 }
 
-func TestUserAgentsOfAnyFormAreRead(t *testing.T) {
+func TestParseUserAgent(t *testing.T) {
 	for text, want := range map[string]agent{
 		"cmwa/1.0 (linux/amd64; host=a b; pid=7)": {"a b", "10.0.0.1", "7", "1.0", "linux/amd64"},
 		"pulumi-workflow-agent/v2.2.0 (linux)":    {"", "10.0.0.1", "", "v2.2.0", "linux"},
 		"curl/8":                                  {"", "10.0.0.1", "", "8", ""},
 		"":                                        {"", "10.0.0.1", "", "", ""},
 	} {
-		if got := describe(text, "10.0.0.1:99"); got != want {
-			t.Errorf("%q is %+v, want %+v", text, got, want)
+		if got := parseUserAgent(text, "10.0.0.1:99"); got != want {
+			t.Errorf("parseUserAgent(%q) = %+v, want %+v", text, got, want)
 		}
 	}
-	if got := describe("a/"+strings.Repeat("é", 500), "x"); len(got.version) > maxAgent {
-		t.Errorf("a version of %d bytes was kept", len(got.version))
+	if got := parseUserAgent("a/"+strings.Repeat("é", 500), "x"); len(got.version) > maxAgent {
+		t.Errorf("the version has %d bytes, want at most %d", len(got.version), maxAgent)
 	}
 }
 
-func TestAStackLivesAndDies(t *testing.T) {
+func TestStacks(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	const stack = "/api/stacks/organization/project/s"
@@ -108,9 +110,11 @@ func TestAStackLivesAndDies(t *testing.T) {
 	w.want(404, w.user, "HEAD", "/api/stacks/organization/none", nil, nil)
 	w.want(404, w.user, "GET", "/api/stacks/organization/project/none", nil, nil)
 	w.want(404, w.user, "POST", fmt.Sprintf(deployments, "none"), steps(1), nil)
-	w.want(200, w.user, "POST", "/api/stacks/organization/project", object{"stackName": "t", "tags": object{"k": "v"}}, nil)
-	for query, want := range map[string]int{"": 2, "?project=project": 2, "?project=x": 0, "?tagName=k": 1, "?tagName=k&tagValue=v": 1, "?tagName=k&tagValue=x": 0, "?organization=organization": 2} {
-		var all struct{ Stacks []summary }
+	w.want(200, w.user, "POST", "/api/stacks/organization/project", object{"stackName": "t", "tags": object{"k": "v"}},
+		nil)
+	for query, want := range map[string]int{"": 2, "?project=project": 2, "?project=x": 0, "?tagName=k": 1,
+		"?tagName=k&tagValue=v": 1, "?tagName=k&tagValue=x": 0, "?organization=organization": 2} {
+		var all struct{ Stacks []stackSummary }
 		w.want(200, w.user, "GET", "/api/user/stacks"+query, nil, &all)
 		if len(all.Stacks) != want {
 			t.Errorf("%q lists %d stacks, want %d", query, len(all.Stacks), want)
@@ -118,30 +122,31 @@ func TestAStackLivesAndDies(t *testing.T) {
 	}
 	w.deploy(at, steps(1))
 	c := w.mustClaim(p)
-	programs := c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
+	programToken := c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
 	var view stackView
-	w.want(200, programs, "GET", stack, nil, &view)
+	w.want(200, programToken, "GET", stack, nil, &view)
 	if view.Organization != "organization" || view.Project != "project" || view.Name != "s" {
 		t.Errorf("the stack is %+v", view)
 	}
-	w.want(403, programs, "GET", "/api/stacks/organization/project/t", nil, nil)
-	w.want(403, programs, "DELETE", stack, nil, nil)
+	w.want(403, programToken, "GET", "/api/stacks/organization/project/t", nil, nil)
+	w.want(403, programToken, "DELETE", stack, nil, nil)
 	w.want(409, w.user, "DELETE", stack, nil, nil)
 	c.runs(0, 1)
 	w.want(204, w.user, "DELETE", stack, nil, nil)
 	w.want(404, w.user, "GET", stack, nil, nil)
 	if got := c.heartbeat(); got != 401 {
-		t.Errorf("a heartbeat for a deleted stack: %d", got)
+		t.Errorf("a heartbeat of a job of a deleted stack: got %d, want 401", got)
 	}
 }
 
-func TestDeploymentsAreListedByPage(t *testing.T) {
+func TestListDeployments(t *testing.T) {
 	w := newWorld(t)
 	at := w.stack("s")
 	for range 12 {
 		w.deploy(at, steps(1))
 	}
-	for query, want := range map[string]string{"": "12 11 10 9 8 7 6 5 4 3", "?page=2&pageSize=10": "2 1", "?page=3": "", "?asc=true&pageSize=3": "1 2 3"} {
+	for query, want := range map[string]string{"": "12 11 10 9 8 7 6 5 4 3", "?page=2&pageSize=10": "2 1",
+		"?page=3": "", "?asc=true&pageSize=3": "1 2 3"} {
 		var page struct {
 			Deployments  []deploymentView
 			ItemsPerPage int
@@ -172,11 +177,12 @@ func TestDeploymentsAreListedByPage(t *testing.T) {
 	}
 }
 
-func TestTheCLIFindsItsUser(t *testing.T) {
+func TestUser(t *testing.T) {
 	w := newWorld(t)
 	var user userView
 	w.want(200, w.user, "GET", "/api/user", nil, &user)
-	if user.GitHubLogin != "local" || len(user.Organizations) != 2 || user.Organizations[1].GitHubLogin != "organization" {
+	if user.GitHubLogin != "local" || len(user.Organizations) != 2 ||
+		user.Organizations[1].GitHubLogin != "organization" {
 		t.Errorf("the user is %+v", user)
 	}
 	var standard struct{ GitHubLogin string }
@@ -184,12 +190,13 @@ func TestTheCLIFindsItsUser(t *testing.T) {
 	if standard.GitHubLogin != "organization" {
 		t.Errorf("the default organization is %+v", standard)
 	}
-	if got := w.want(200, "", "GET", "/api/capabilities", nil, nil); got.body != `{"capabilities":[]}` {
+	const capabilities = `{"capabilities":[{"capability":"cmwa-leases","version":1}]}`
+	if got := w.want(200, "", "GET", "/api/capabilities", nil, nil); got.body != capabilities {
 		t.Errorf("the capabilities are %s", got.body)
 	}
 }
 
-func TestAgentsAreToldThatThereIsNoLeasedWork(t *testing.T) {
+func TestBackground(t *testing.T) {
 	w := newWorld(t)
 	p := w.pool("p")
 	var token struct {
@@ -209,16 +216,18 @@ func TestAgentsAreToldThatThereIsNoLeasedWork(t *testing.T) {
 	w.want(401, "", "GET", "/api/background-activities/token", nil, nil)
 }
 
-func TestTokensOfOldJobsAreForgotten(t *testing.T) {
+func TestExpireTokens(t *testing.T) {
 	w := newWorld(t)
 	p := w.pool("p")
 	w.deploy(w.stack("s"), steps(1))
 	c := w.mustClaim(p)
 	c.runs(0, 1)
-	if err := w.server.expire(context.Background(), time.Now().Add(23*time.Hour)); err != nil || c.status(1, succeeded) != 200 {
-		t.Errorf("a job that ended a day ago is forgotten (%v)", err)
+	if err := w.server.expire(context.Background(), time.Now().Add(23*time.Hour)); err != nil ||
+		c.status(1, succeeded) != 200 {
+		t.Errorf("the token of a job that ended 23 hours ago is rejected (%v)", err)
 	}
-	if err := w.server.expire(context.Background(), time.Now().Add(25*time.Hour)); err != nil || c.status(1, succeeded) != 401 {
-		t.Errorf("a job that ended long ago is known (%v)", err)
+	if err := w.server.expire(context.Background(), time.Now().Add(25*time.Hour)); err != nil ||
+		c.status(1, succeeded) != 401 {
+		t.Errorf("the token of a job that ended 25 hours ago is accepted (%v)", err)
 	}
 }

@@ -25,7 +25,7 @@ type poolDetail struct {
 	Agents      []agentView `json:"agents"`
 }
 
-// poolText is what people write about a pool.
+// poolText is the name and the description of a pool, if they are set.
 type poolText struct {
 	Name        *string `json:"name"`
 	Description *string `json:"description"`
@@ -41,12 +41,12 @@ func (p poolText) check() error {
 	return nil
 }
 
-// online is how long after its last call an agent counts as online: twice the
-// longest default between two polls, and some.
-const online = 3 * time.Minute
+// onlineLimit is how long an agent counts as online after its last call. It is more
+// than twice the default polling interval.
+const onlineLimit = 3 * time.Minute
 
-func status(seen int64, now time.Time) string {
-	if now.Sub(unstamp(seen)) < online {
+func agentStatus(seen int64, now time.Time) string {
+	if now.Sub(fromNanos(seen)) < onlineLimit {
 		return "online"
 	}
 	return "offline"
@@ -55,6 +55,7 @@ func status(seen int64, now time.Time) string {
 func seconds(n int64) int64 { return n / int64(time.Second) }
 
 func (s *Server) createPool(c *call) (reply, error) {
+	// Read the request.
 	var body poolText
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
@@ -68,14 +69,17 @@ func (s *Server) createPool(c *call) (reply, error) {
 	if err := body.check(); err != nil {
 		return reply{}, err
 	}
+
+	// Make the pool and its token.
 	id, token := newID(), poolToken.mint()
 	err := s.store.write(c.Context(), func(t *tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		made, err := t.exec(`INSERT INTO pools (id, organization, name, description, created) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			id, organization, *body.Name, *body.Description, stamp(c.now))
+		made, err := t.exec(`INSERT INTO pools (id, organization, name, description, created) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT DO NOTHING`,
+			id, organization, *body.Name, *body.Description, toNanos(c.now))
 		if err != nil {
 			return err
 		}
@@ -97,15 +101,18 @@ func (s *Server) listPools(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if _, err := t.get([]any{&answer.Default}, `SELECT default_pool FROM organizations WHERE name = ?`, organization); err != nil {
+		const standard = `SELECT default_pool FROM organizations WHERE name = ?`
+		if _, err := t.get([]any{&answer.Default}, standard, organization); err != nil {
 			return err
 		}
 		answer.Pools, err = rows(t, func(scan func(...any) error) (p poolView, err error) {
 			var created, seen int64
 			err = scan(&p.ID, &p.Name, &p.Description, &created, &seen)
-			p.Created, p.LastSeen, p.Status, p.IsDefault = seconds(created), seconds(seen), status(seen, c.now), p.ID == answer.Default
+			p.Created, p.LastSeen, p.Status = seconds(created), seconds(seen), agentStatus(seen, c.now)
+			p.IsDefault = p.ID == answer.Default
 			return p, err
-		}, `SELECT id, name, description, created, seen FROM pools WHERE organization = ? ORDER BY created, id`, organization)
+		}, `SELECT id, name, description, created, seen FROM pools
+			WHERE organization = ? ORDER BY created, id`, organization)
 		return err
 	})
 	return reply{body: answer}, err
@@ -120,7 +127,8 @@ func (s *Server) getPool(c *call) (reply, error) {
 		}
 		var created int64
 		found, err := t.get([]any{&view.ID, &view.Name, &view.Description, &created},
-			`SELECT id, name, description, created FROM pools WHERE organization = ? AND id = ?`, organization, c.PathValue("pool"))
+			`SELECT id, name, description, created FROM pools WHERE organization = ? AND id = ?`,
+			organization, c.PathValue("pool"))
 		if err != nil {
 			return err
 		}
@@ -128,7 +136,7 @@ func (s *Server) getPool(c *call) (reply, error) {
 			return noPool(c.PathValue("pool"))
 		}
 		view.Created = seconds(created)
-		view.Agents, err = agentsOf(t, view.ID, c.now)
+		view.Agents, err = listAgents(t, view.ID, c.now)
 		return err
 	})
 	return reply{body: view}, err
@@ -137,6 +145,7 @@ func (s *Server) getPool(c *call) (reply, error) {
 func noPool(id string) error { return notFound("there is no agent pool %q", id) }
 
 func (s *Server) editPool(c *call) (reply, error) {
+	// Read the request.
 	var body poolText
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
@@ -144,6 +153,8 @@ func (s *Server) editPool(c *call) (reply, error) {
 	if err := body.check(); err != nil {
 		return reply{}, err
 	}
+
+	// Change the pool.
 	id := c.PathValue("pool")
 	var name, description string
 	err := s.store.write(c.Context(), func(t *tx) error {
@@ -151,7 +162,8 @@ func (s *Server) editPool(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		found, err := t.get([]any{&name, &description}, `SELECT name, description FROM pools WHERE organization = ? AND id = ?`, organization, id)
+		found, err := t.get([]any{&name, &description},
+			`SELECT name, description FROM pools WHERE organization = ? AND id = ?`, organization, id)
 		if err != nil {
 			return err
 		}
@@ -164,7 +176,8 @@ func (s *Server) editPool(c *call) (reply, error) {
 		if body.Description != nil {
 			description = *body.Description
 		}
-		changed, err := t.exec(`UPDATE OR IGNORE pools SET name = ?, description = ? WHERE id = ?`, name, description, id)
+		changed, err := t.exec(`UPDATE OR IGNORE pools SET name = ?, description = ? WHERE id = ?`,
+			name, description, id)
 		if err == nil && changed == 0 {
 			return conflict("there is a pool %q already", name)
 		}
@@ -173,30 +186,41 @@ func (s *Server) editPool(c *call) (reply, error) {
 	return reply{body: map[string]string{"name": name, "description": description}}, err
 }
 
-// deletePool shuts the pool's agents out. What they run goes on: its runners
-// have tokens of their own. What waits for the pool is skipped.
+// deletePool deletes a pool. Its agents are refused from then on. Running jobs continue,
+// because runners have other tokens. Deployments in the queue of the pool are skipped, and
+// its leased work is cancelled.
 func (s *Server) deletePool(c *call) (reply, error) {
 	id := c.PathValue("pool")
 	return reply{}, s.store.write(c.Context(), func(t *tx) error {
-		organization, err := s.organization(t, c)
+		organization, err := s.poolOrganization(t, c, id)
 		if err != nil {
 			return err
 		}
-		found, err := t.get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, id, organization)
-		if err != nil {
-			return err
-		}
-		if !found {
-			return noPool(id)
-		}
+
+		// Without force, refuse to delete a pool in use.
 		if c.URL.Query().Get("force") != "true" {
 			var users int
-			if _, err := t.get([]any{&users}, `SELECT count(*) FROM stacks WHERE pool = ? AND organization = ?`, id, organization); err != nil {
+			const stacks = `SELECT count(*) FROM stacks WHERE pool = ? AND organization = ?`
+			if _, err := t.get([]any{&users}, stacks, id, organization); err != nil {
 				return err
 			}
 			if users > 0 {
 				return badRequest("the settings of %d stacks name this pool: change them, or send force=true", users)
 			}
+			const jobs = `SELECT (SELECT count(*) FROM deployments WHERE pool = ?1
+				AND status IN ('accepted', 'running')) +
+				(SELECT count(*) FROM activities WHERE pool = ?1 AND status IN ('Pending', 'Executing'))`
+			if _, err := t.get([]any{&users}, jobs, id); err != nil {
+				return err
+			}
+			if users > 0 {
+				return badRequest("the pool has running jobs (%d): wait for their end, or send force=true", users)
+			}
+		}
+
+		// Delete the pool, its tokens and its queue, and cancel its leased work.
+		if err := cancelActivities(t, id, c.now); err != nil {
+			return err
 		}
 		if _, err := t.exec(`DELETE FROM pools WHERE id = ?`, id); err != nil {
 			return err
@@ -207,13 +231,51 @@ func (s *Server) deletePool(c *call) (reply, error) {
 		if _, err := t.exec(`UPDATE organizations SET default_pool = '' WHERE default_pool = ?`, id); err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE deployments SET status = 'skipped', ended = 'cancel', modified = ? WHERE pool = ? AND status = 'not-started'`, stamp(c.now), id)
+		_, err = t.exec(`UPDATE deployments SET status = 'skipped', ended = 'pool', modified = ?
+			WHERE pool = ? AND status = 'not-started'`, toNanos(c.now), id)
 		return err
 	})
 }
 
-// knownPool checks the id of a pool that a person names; empty is none.
-func knownPool(t *tx, organization, id string) error {
+// poolOrganization returns the organization in a path. The pool must belong to it.
+func (s *Server) poolOrganization(t *tx, c *call, pool string) (string, error) {
+	organization, err := s.organization(t, c)
+	if err != nil {
+		return "", err
+	}
+	found, err := t.get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, pool, organization)
+	if err == nil && !found {
+		return "", noPool(pool)
+	}
+	return organization, err
+}
+
+// createPoolToken makes another token for a pool. With revokeOthers, all older tokens
+// of the pool become invalid, also those of OIDC exchanges.
+func (s *Server) createPoolToken(c *call) (reply, error) {
+	var body struct {
+		Revoke bool `json:"revokeOthers"`
+	}
+	if err := c.decode(maxBody, &body); err != nil {
+		return reply{}, err
+	}
+	id, token := c.PathValue("pool"), poolToken.mint()
+	err := s.store.write(c.Context(), func(t *tx) error {
+		if _, err := s.poolOrganization(t, c, id); err != nil {
+			return err
+		}
+		if body.Revoke {
+			if err := dropTokens(t, principal{poolToken, id}); err != nil {
+				return err
+			}
+		}
+		return saveToken(t, token, principal{poolToken, id})
+	})
+	return reply{body: map[string]string{"tokenValue": token.Reveal()}}, err
+}
+
+// checkPool checks that a pool exists. An empty id is accepted.
+func checkPool(t *tx, organization, id string) error {
 	if id == "" {
 		return nil
 	}

@@ -10,21 +10,74 @@ import (
 	"time"
 )
 
-func TestAStackRunsOneDeploymentAtATime(t *testing.T) {
-	w := newWorld(t)
-	p, a, b := w.pool("p"), w.stack("a"), w.stack("b")
-	a1, a2, b1 := w.deploy(a, steps(1)), w.deploy(a, steps(1)), w.deploy(b, steps(1))
-	first, second := w.mustClaim(p), w.mustClaim(p)
-	if first.job.TypeSpecificID != a1 || second.job.TypeSpecificID != b1 || w.claim(p) != nil {
-		t.Errorf("claimed %s and %s, want %s and %s", first.job.TypeSpecificID, second.job.TypeSpecificID, a1, b1)
-	}
-	first.runs(0, 1)
-	if got := w.mustClaim(p).job.TypeSpecificID; got != a2 {
-		t.Errorf("then claimed %s, want %s", got, a2)
-	}
+func TestClaim(t *testing.T) {
+	t.Run("one deployment per stack at a time", func(t *testing.T) {
+		w := newWorld(t)
+		p, a, b := w.pool("p"), w.stack("a"), w.stack("b")
+		a1, a2, b1 := w.deploy(a, steps(1)), w.deploy(a, steps(1)), w.deploy(b, steps(1))
+		first, second := w.mustClaim(p), w.mustClaim(p)
+		if first.job.TypeSpecificID != a1 || second.job.TypeSpecificID != b1 || w.claim(p) != nil {
+			t.Errorf("claimed %s and %s, want %s and %s", first.job.TypeSpecificID, second.job.TypeSpecificID, a1, b1)
+		}
+		first.runs(0, 1)
+		if got := w.mustClaim(p).job.TypeSpecificID; got != a2 {
+			t.Errorf("then claimed %s, want %s", got, a2)
+		}
+	})
+
+	t.Run("each job once with many agents", func(t *testing.T) {
+		const jobs, agents = 20, 8
+		w := newWorld(t)
+		p := w.pool("p")
+		for i := range jobs {
+			w.deploy(w.stack(fmt.Sprintf("s%d", i)), steps(1))
+		}
+		var mu sync.Mutex
+		var idle atomic.Int32
+		seen := map[string]int{}
+		var all sync.WaitGroup
+		for range agents {
+			all.Go(func() {
+				for {
+					c := w.claim(p)
+					if c == nil {
+						idle.Add(1)
+						return
+					}
+					mu.Lock()
+					seen[c.job.JobID]++
+					mu.Unlock()
+					if c.status(0, running) != 200 || c.status(0, succeeded) != 200 || c.heartbeat() != 200 {
+						t.Error("a report is refused")
+					}
+				}
+			})
+		}
+		all.Wait()
+		for job, times := range seen {
+			if times != 1 {
+				t.Errorf("job %s was claimed %d times, want once", job, times)
+			}
+		}
+		if len(seen) != jobs || idle.Load() != agents {
+			t.Errorf("%d jobs were claimed, want %d", len(seen), jobs)
+		}
+	})
+
+	t.Run("a caller that has disconnected claims no job", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		id := w.deploy(at, steps(1))
+		gone, hangUp := context.WithCancel(context.Background())
+		hangUp()
+		r := httptest.NewRequestWithContext(gone, "GET", "/api/deployments/poll", nil)
+		r.Header.Set("Authorization", "token "+p.Token)
+		w.handler.ServeHTTP(httptest.NewRecorder(), r)
+		w.shows(at, id, notStarted, notStarted, notStarted)
+	})
 }
 
-func TestNewerDeploymentsMayTakeTheQueuedOnesPlace(t *testing.T) {
+func TestSkipQueued(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	skip := object{"operationContext": object{"options": object{"skipIntermediateDeployments": true}}}
@@ -35,14 +88,14 @@ func TestNewerDeploymentsMayTakeTheQueuedOnesPlace(t *testing.T) {
 	}
 }
 
-func TestADeploymentFindsItsPool(t *testing.T) {
+func TestCheckRouting(t *testing.T) {
 	w := newWorld(t)
 	at := w.stack("s")
 	next := func() string { return w.deploy(w.stack(newID()), steps(1)) }
 	early := w.deploy(at, steps(1))
 	a := w.pool("a")
 	if got := w.mustClaim(a).job.TypeSpecificID; got != early {
-		t.Errorf("the first pool got %s, want what waited for it, %s", got, early)
+		t.Errorf("the first pool got %s, want %s, which was queued before the pool existed", got, early)
 	}
 	only := next()
 	if got := w.mustClaim(a).job.TypeSpecificID; got != only {
@@ -54,83 +107,32 @@ func TestADeploymentFindsItsPool(t *testing.T) {
 	w.want(200, w.user, "PATCH", "/api/orgs/organization", object{"setDefaultAgentPoolID": b.ID}, nil)
 	standard := next()
 	if w.claim(a) != nil {
-		t.Error("a pool got what is for the default one")
+		t.Error("a pool claimed a deployment that is for the default pool")
 	}
 	if got := w.mustClaim(b).job.TypeSpecificID; got != standard {
 		t.Errorf("the default pool got %s, want %s", got, standard)
 	}
 	named := w.deploy(w.stack("z"), steps(1, object{"agentPoolID": a.ID}))
 	if w.claim(b) != nil {
-		t.Error("a pool got what names another")
+		t.Error("a pool claimed a deployment that names another pool")
 	}
 	if got := w.mustClaim(a).job.TypeSpecificID; got != named {
 		t.Errorf("the named pool got %s, want %s", got, named)
 	}
 }
 
-func TestAJobIsHandedOutOnceHoweverManyAsk(t *testing.T) {
-	const jobs, agents = 20, 8
-	w := newWorld(t)
-	p := w.pool("p")
-	for i := range jobs {
-		w.deploy(w.stack(fmt.Sprintf("s%d", i)), steps(1))
-	}
-	var mu sync.Mutex
-	var idle atomic.Int32
-	seen := map[string]int{}
-	var all sync.WaitGroup
-	for range agents {
-		all.Go(func() {
-			for {
-				c := w.claim(p)
-				if c == nil {
-					idle.Add(1)
-					return
-				}
-				mu.Lock()
-				seen[c.job.JobID]++
-				mu.Unlock()
-				if c.status(0, running) != 200 || c.status(0, succeeded) != 200 || c.heartbeat() != 200 {
-					t.Error("a report is refused")
-				}
-			}
-		})
-	}
-	all.Wait()
-	for job, times := range seen {
-		if times != 1 {
-			t.Errorf("job %s was handed out %d times", job, times)
-		}
-	}
-	if len(seen) != jobs || idle.Load() != agents {
-		t.Errorf("%d jobs were handed out, want %d", len(seen), jobs)
-	}
-}
-
-func TestWhatNoAgentTakesIsSkippedAfterAWeek(t *testing.T) {
+func TestExpire(t *testing.T) {
 	w := newWorld(t)
 	at := w.stack("s")
 	id := w.deploy(at, steps(1))
-	passes := func(days int) {
+	expireAfter := func(days int) {
 		t.Helper()
 		if err := w.server.expire(context.Background(), time.Now().AddDate(0, 0, days)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	passes(6)
+	expireAfter(6)
 	w.shows(at, id, notStarted, notStarted, notStarted)
-	passes(8)
+	expireAfter(8)
 	w.shows(at, id, skipped, notStarted, notStarted)
-}
-
-func TestACallerWhoHangsUpIsNotHandedAJob(t *testing.T) {
-	w := newWorld(t)
-	p, at := w.pool("p"), w.stack("s")
-	id := w.deploy(at, steps(1))
-	gone, hangUp := context.WithCancel(context.Background())
-	hangUp()
-	r := httptest.NewRequestWithContext(gone, "GET", "/api/deployments/poll", nil)
-	r.Header.Set("Authorization", "token "+p.Token)
-	w.handler.ServeHTTP(httptest.NewRecorder(), r)
-	w.shows(at, id, notStarted, notStarted, notStarted)
 }

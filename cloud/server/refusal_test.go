@@ -5,9 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
 )
 
-func TestWhatARunnerMayNotSayIsRefused(t *testing.T) {
+func TestServerRefusals(t *testing.T) {
 	w := newWorld(t)
 	p := w.pool("p")
 	at := w.stack("s")
@@ -16,12 +19,12 @@ func TestWhatARunnerMayNotSayIsRefused(t *testing.T) {
 	w.deploy(w.stack("other"), steps(1))
 	other := w.mustClaim(p)
 	job := "/api/workflow/jobs/" + c.job.JobID
-	long := strings.Repeat("x", maxLine+1)
+	longLine := strings.Repeat("x", maxLine+1)
 	line := func(t, l string) string { return fmt.Sprintf(`{"offset":0,"lines":[{"t":%q,"l":%q}]}`, t, l) }
 	const now = "2026-01-01T00:00:00Z"
 
-	for _, refused := range []struct {
-		what               string
+	for _, test := range []struct {
+		name               string
 		code               int
 		token, method, url string
 		body               any
@@ -31,46 +34,49 @@ func TestWhatARunnerMayNotSayIsRefused(t *testing.T) {
 		{"a pool's token for a definition", 403, p.Token, "GET", job, nil},
 		{"a user's token for a definition", 403, w.user, "GET", job, nil},
 		{"another job's token", 404, other.job.JobToken, "GET", job, nil},
-		{"another job's token for a status", 404, other.job.JobToken, "PATCH", job + "/0/status", `{"status":"running"}`},
+		{"another job's token for a status", 404, other.job.JobToken, "PATCH", job + "/0/status",
+			`{"status":"running"}`},
 		{"a job's token for a poll", 403, c.job.JobToken, "GET", "/api/deployments/poll", nil},
 		{"no token for a poll", 401, "", "GET", "/api/deployments/poll", nil},
 		{"a poll by HEAD", 405, p.Token, "HEAD", "/api/deployments/poll", nil},
-		{"a step too far", 404, c.job.JobToken, "PATCH", job + "/2/status", `{"status":"running"}`},
+		{"a step after the last", 404, c.job.JobToken, "PATCH", job + "/2/status", `{"status":"running"}`},
 		{"a negative step", 404, c.job.JobToken, "PATCH", job + "/-1/status", `{"status":"running"}`},
-		{"a word for a step", 404, c.job.JobToken, "PATCH", job + "/one/status", `{"status":"running"}`},
+		{"a step that is not a number", 404, c.job.JobToken, "PATCH", job + "/one/status", `{"status":"running"}`},
 		{"an unknown status", 400, c.job.JobToken, "PATCH", job + "/0/status", `{"status":"skipped"}`},
 		{"no status", 400, c.job.JobToken, "PATCH", job + "/0/status", `{}`},
-		{"no JSON", 400, c.job.JobToken, "PATCH", job + "/0/status", `running`},
-		{"the end before the start", 409, c.job.JobToken, "PATCH", job + "/0/status", `{"status":"succeeded"}`},
-		{"a failure before the start", 409, c.job.JobToken, "PATCH", job + "/0/status", `{"status":"failed"}`},
-		{"the second step first", 409, c.job.JobToken, "PATCH", job + "/1/status", `{"status":"running"}`},
+		{"a status that is not JSON", 400, c.job.JobToken, "PATCH", job + "/0/status", `running`},
+		{"success before the start", 409, c.job.JobToken, "PATCH", job + "/0/status", `{"status":"succeeded"}`},
+		{"failed before the start", 409, c.job.JobToken, "PATCH", job + "/0/status", `{"status":"failed"}`},
+		{"the second step before the first", 409, c.job.JobToken, "PATCH", job + "/1/status", `{"status":"running"}`},
 		{"lines before the start", 409, c.job.JobToken, "POST", job + "/0/logs", line(now, "a\n")},
-		{"lines with a gap", 409, c.job.JobToken, "POST", job + "/0/logs", `{"offset":3,"lines":[]}`},
+		{"an empty batch before the start", 409, c.job.JobToken, "POST", job + "/0/logs", `{"offset":3,"lines":[]}`},
 		{"lines without a time", 400, c.job.JobToken, "POST", job + "/0/logs", `{"offset":0,"lines":[{"l":"a\n"}]}`},
-		{"lines without an offset", 400, c.job.JobToken, "POST", job + "/0/logs", `{"lines":[]}`},
-		{"no lines", 400, c.job.JobToken, "POST", job + "/0/logs", `{"offset":0}`},
-		{"two lines in one", 400, c.job.JobToken, "POST", job + "/0/logs", line(now, "a\nb\n")},
-		{"a line too long", 400, c.job.JobToken, "POST", job + "/0/logs", line(now, long+"\n")},
-		{"bytes that are no text", 400, c.job.JobToken, "POST", job + "/0/logs", "{\"offset\":0,\"lines\":[{\"t\":\"" + now + "\",\"l\":\"\xff\"}]}"},
-		{"a batch too large", 413, c.job.JobToken, "POST", job + "/0/logs", strings.Repeat(" ", maxLogBody+1)},
+		{"a batch without the key offset", 400, c.job.JobToken, "POST", job + "/0/logs", `{"lines":[]}`},
+		{"a batch without the key lines", 400, c.job.JobToken, "POST", job + "/0/logs", `{"offset":0}`},
+		{"two lines in one entry", 400, c.job.JobToken, "POST", job + "/0/logs", line(now, "a\nb\n")},
+		{"a line that is too long", 400, c.job.JobToken, "POST", job + "/0/logs", line(now, longLine+"\n")},
+		{"a line not in UTF-8", 400, c.job.JobToken, "POST", job + "/0/logs", "{\"offset\":0,\"lines\":[{\"t\":\"" +
+			now + "\",\"l\":\"\xff\"}]}"},
+		{"a batch that is too large", 413, c.job.JobToken, "POST", job + "/0/logs", strings.Repeat(" ", maxLogBody+1)},
 		{"an unknown job", 404, c.job.JobToken, "POST", "/api/workflow/jobs/none/heartbeat", nil},
 		{"an unknown deployment", 404, p.Token, "GET", "/api/deployments/none/status", nil},
 		{"an unknown path", 404, p.Token, "GET", "/api/none", nil},
-		{"the executor", 404, w.user, "GET", "/api/deployments/executor", nil},
-		{"an exchange of tokens without a policy", 403, "", "POST", "/api/oauth/token", "grant_type=x"},
+		{"the deployment executor, which does not exist here", 404, w.user, "GET", "/api/deployments/executor", nil},
+		{"a token exchange without an issuer", 403, "", "POST", "/api/oauth/token", "grant_type=x"},
 	} {
-		got := w.ask(refused.token, refused.method, refused.url, refused.body)
-		if got.code != refused.code {
-			t.Errorf("%s: %d %s, want %d", refused.what, got.code, got.body, refused.code)
+		got := w.ask(test.token, test.method, test.url, test.body)
+		if got.code != test.code {
+			t.Errorf("%s: %d %s, want %d", test.name, got.code, got.body, test.code)
 		}
-		if prefix := fmt.Sprintf(`{"code":%d,"message":"%s: `, got.code, http.StatusText(got.code)); !strings.HasPrefix(got.body, prefix) || got.header.Get("X-Pulumi-Request-ID") == "" {
-			t.Errorf("%s: the answer is %s with headers %v", refused.what, got.body, got.header)
+		prefix := fmt.Sprintf(`{"code":%d,"message":"%s: `, got.code, http.StatusText(got.code))
+		if !strings.HasPrefix(got.body, prefix) || got.header.Get("X-Pulumi-Request-ID") == "" {
+			t.Errorf("%s: the answer is %s with headers %v", test.name, got.body, got.header)
 		}
 	}
 	w.shows(at, c.job.TypeSpecificID, accepted, notStarted, notStarted)
 }
 
-func TestLinesComeOnceInOrderAndWithoutAGap(t *testing.T) {
+func TestReportLogs(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	id := w.deploy(at, steps(1))
@@ -81,7 +87,7 @@ func TestLinesComeOnceInOrderAndWithoutAGap(t *testing.T) {
 		lines        []string
 	}{
 		{200, 0, []string{"a\n", "b\r\n"}},
-		{200, 0, []string{"a\n", "b\r\n"}}, // the answer was lost, and it comes again
+		{200, 0, []string{"a\n", "b\r\n"}}, // a retry after a lost answer
 		{400, 3, []string{"d\n"}},
 		{400, 1, []string{"b\r\n"}},
 		{400, 0, []string{"a\n", "B\n"}},
@@ -91,33 +97,44 @@ func TestLinesComeOnceInOrderAndWithoutAGap(t *testing.T) {
 		{200, 4, []string{"end without newline"}},
 	} {
 		if got := c.logs(0, sent.offset, sent.lines...); got != sent.code {
-			t.Errorf("batch %d: %d, want %d", i, got, sent.code)
+			t.Errorf("batch %d: got status %d, want %d", i, got, sent.code)
+		}
+	}
+	for _, offset := range []int{2, 7} {
+		var refusal cloud.ErrorBody
+		batch := cloud.LogBatch{Offset: offset, Lines: []cloud.LogLine{{Time: time.Unix(1, 0), Text: "other\n"}}}
+		w.want(400, c.job.JobToken, "POST", "/api/workflow/jobs/"+c.job.JobID+"/0/logs", batch, &refusal)
+		if refusal.NextOffset == nil || *refusal.NextOffset != 5 {
+			t.Errorf("lines at offset %d: got %+v, want the next offset 5", offset, refusal)
 		}
 	}
 	c.status(0, succeeded)
 	if got := c.logs(0, 0, "a\n", "b\r\n"); got != 200 {
-		t.Errorf("a repetition after the end: %d", got)
+		t.Errorf("a retry after the end: got status %d, want 200", got)
 	}
 	if got := c.logs(0, 5, "late\n"); got != 409 {
-		t.Errorf("lines after the end: %d", got)
+		t.Errorf("lines after the end: got status %d, want 409", got)
 	}
 	want := "[Setup]a\nb\r\nc\n" + strings.Repeat("ü", maxLine/2) + "\nend without newline"
-	if log, over := w.log(at, id); log != want || over {
-		t.Errorf("the log has %d bytes, want %d; over %v", len(log), len(want), over)
+	if log, complete := w.log(at, id); log != want || complete {
+		t.Errorf("the log has %d bytes, want %d; complete %v, want false", len(log), len(want), complete)
 	}
 	var page logPage
 	w.want(200, w.user, "GET", at+"/"+id+"/logs?job=0&step=0&offset=1&count=2", nil, &page)
-	if len(page.Lines) != 2 || page.Lines[0].Line != "b\r\n" || page.Lines[1].Line != "c\n" || page.NextOffset == nil || *page.NextOffset != 3 {
-		t.Errorf("two lines from 1 are %+v", page)
+	if len(page.Lines) != 2 || page.Lines[0].Line != "b\r\n" || page.Lines[1].Line != "c\n" ||
+		page.NextOffset == nil ||
+		*page.NextOffset != 3 {
+		t.Errorf("two lines from offset 1: got %+v", page)
 	}
 	page = logPage{}
 	w.want(200, w.user, "GET", at+"/"+id+"/logs?step=0&offset=4&count=499", nil, &page)
 	if len(page.Lines) != 1 || page.NextOffset != nil {
-		t.Errorf("the last line is %+v", page)
+		t.Errorf("the last line: got %+v", page)
 	}
-	for _, bad := range []string{"step=2", "step=x", "step=0&count=500", "step=0&offset=-1", "continuationToken=9.9", "continuationToken=x", "step=0&job=1"} {
+	for _, bad := range []string{"step=2", "step=x", "step=0&count=500", "step=0&offset=-1", "continuationToken=9.9",
+		"continuationToken=x", "step=0&job=1"} {
 		if got := w.ask(w.user, "GET", at+"/"+id+"/logs?"+bad, nil); got.code != 400 && got.code != 404 {
-			t.Errorf("%s: %d", bad, got.code)
+			t.Errorf("%s: got status %d, want 400 or 404", bad, got.code)
 		}
 	}
 }

@@ -6,18 +6,19 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// step reads the index of a step in a path. What is no number is no step.
-func step(c *call) (int, error) {
-	n, err := number("the step", c.PathValue("step"), 0, 1<<20)
+// stepIndex returns the step number in the path of the request.
+func stepIndex(c *call) (int, error) {
+	n, err := parseNumber("the step", c.PathValue("step"), 0, 1<<20)
 	if err != nil {
 		return 0, notFound("there is no step %q", c.PathValue("step"))
 	}
 	return int(n), nil
 }
 
-// reportStatus takes a step's status from the runner.
+// reportStatus handles the report of a runner about the status of a step.
 func (s *Server) reportStatus(c *call) (reply, error) {
-	number, err := step(c)
+	// Read the request.
+	number, err := stepIndex(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -25,9 +26,11 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
 	}
+
+	// Change the step.
 	var j *job
 	err = s.store.write(c.Context(), func(t *tx) error {
-		if j, err = jobOf(t, c); err != nil {
+		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
 		changed, err := j.report(number, body.Status)
@@ -35,29 +38,34 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 			return err
 		}
 		if !changed {
-			return errNothing
+			return errNoChange
 		}
 		return j.save(t, number, c.now)
 	})
 	if err != nil {
 		return reply{}, err
 	}
-	s.touched(c, j)
+	s.recordHeartbeat(c, j)
 	return reply{body: empty{}}, nil
 }
 
-// touched takes note that something of a job was heard.
-func (s *Server) touched(c *call, j *job) {
-	if j.ended == "" {
-		s.beats.heard(j.seq, c.now)
+// recordHeartbeat records the call of a runner as a heartbeat, and forgets the heartbeats
+// of a job that has ended. A leased job needs none, because its agent renews the lease.
+func (s *Server) recordHeartbeat(c *call, j *job) {
+	if j.leased() {
 		return
 	}
-	s.beats.forget(j.seq)
+	if j.ended == "" {
+		s.heartbeats.record(j.seq, c.now)
+		return
+	}
+	s.heartbeats.forget(j.seq)
 }
 
-// reportLogs takes a batch of lines from the runner.
+// reportLogs stores a batch of log lines that a runner sends.
 func (s *Server) reportLogs(c *call) (reply, error) {
-	number, err := step(c)
+	// Read the request.
+	number, err := stepIndex(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -65,46 +73,48 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+
+	// Store the batch.
 	packed := packLines(batch.Lines)
 	var j *job
 	err = s.store.write(c.Context(), func(t *tx) error {
-		if j, err = jobOf(t, c); err != nil {
+		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
-		place, err := j.place(number, batch.Offset)
+		place, err := j.placeBatch(number, batch.Offset)
 		if err != nil || len(batch.Lines) == 0 {
 			return err
 		}
 		if place == compareBatch {
-			return sameBatch(t, j, number, batch.Offset, packed)
+			return sameBatch(t, j, number, batch, packed)
 		}
-		_, err = t.exec(`INSERT INTO batches (deployment, step, start, count, lines) VALUES (?, ?, ?, ?, ?)`,
-			j.seq, number, batch.Offset, len(batch.Lines), packed)
-		if err != nil {
-			return err
-		}
-		_, err = t.exec(`UPDATE steps SET lines = ?, modified = ? WHERE deployment = ? AND number = ?`,
-			batch.Offset+len(batch.Lines), stamp(c.now), j.seq, number)
-		return err
+		return s.storeBatch(t, j, number, batch, packed, c.now)
 	})
 	if err != nil {
 		return reply{}, err
 	}
-	s.touched(c, j)
+	s.recordHeartbeat(c, j)
 	return reply{body: empty{}}, nil
 }
 
-// sameBatch accepts the repetition of a stored batch and refuses all else at
-// its place.
-func sameBatch(t *tx, j *job, step, offset int, packed []byte) error {
+// sameBatch accepts a retry of a stored batch, or of one that was not stored because of a
+// limit. It refuses other lines at its offset.
+func sameBatch(t *tx, j *job, step int, batch cloud.LogBatch, packed []byte) error {
+	var start int
+	var cut string
 	var stored []byte
-	found, err := t.get([]any{&stored}, `SELECT lines FROM batches WHERE deployment = ? AND step = ? AND start = ?`, j.seq, step, offset)
+	found, err := t.get([]any{&start, &cut, &stored}, j.sql(`SELECT start, cut, lines FROM {batches}
+		WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`), j.seq, step, batch.Offset)
 	switch {
 	case err != nil:
 		return err
-	case found && bytes.Equal(stored, packed):
-		return errNothing
+	case found && start == batch.Offset && bytes.Equal(stored, packed):
+		return errNoChange
+	case found && cut != "" && batch.Offset+len(batch.Lines) <= j.steps[step].lines:
+		return errNoChange
 	default:
-		return badRequest("other lines are stored at offset %d: the next offset of step %d is %d", offset, step, j.steps[step].lines)
+		lines := j.steps[step].lines
+		return wrongOffset(lines, "offset %d is before the end of the log of step %d, and these lines are not a "+
+			"retry of a stored batch: continue at offset %d", batch.Offset, step, lines)
 	}
 }

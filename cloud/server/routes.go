@@ -2,7 +2,8 @@ package server
 
 import "net/http"
 
-// routes is the whole API, with who may call what.
+// routes returns the handler of the API. Each route lists the kinds of tokens that
+// it accepts.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	route := func(pattern string, handle handler, allowed ...kind) {
@@ -10,8 +11,10 @@ func (s *Server) routes() http.Handler {
 	}
 	const stack = "/api/stacks/{org}/{project}/{stack}"
 	const pools = "/api/orgs/{org}/agent-pools"
+	const activities = pools + "/{pool}/activities" // extension: see the package comment
+	const leases = "/api/background-activities/worker/lease"
 
-	// for people, and what jobs may ask in their place
+	// Calls of users. Some are also for the programs of jobs.
 	route("GET /api/capabilities", s.capabilities)
 	route("GET /api/user", s.user, userToken, stackToken)
 	route("GET /api/user/organizations/default", s.defaultOrganization, userToken, stackToken)
@@ -23,6 +26,13 @@ func (s *Server) routes() http.Handler {
 	route("GET "+pools+"/{pool}", s.getPool, userToken)
 	route("PATCH "+pools+"/{pool}", s.editPool, userToken)
 	route("DELETE "+pools+"/{pool}", s.deletePool, userToken)
+	route("POST "+pools+"/{pool}/tokens", s.createPoolToken, userToken) // extension: see the package comment
+
+	route("GET "+activities, s.listActivities, userToken)
+	route("POST "+activities, s.createActivity, userToken)
+	route("GET "+activities+"/{id}", s.getActivity, userToken)
+	route("GET "+activities+"/{id}/logs", s.getActivityLogs, userToken)
+	route("POST "+activities+"/{id}/cancel", s.cancelActivity, userToken)
 
 	route("POST /api/stacks/{org}/{project}", s.createStack, userToken)
 	route("GET /api/stacks/{org}/{project}", s.projectExists, userToken)
@@ -41,17 +51,20 @@ func (s *Server) routes() http.Handler {
 	route("GET "+stack+"/deployments/{id}/{part}", s.getDeploymentPart, userToken)
 	route("POST "+stack+"/deployments/{id}/cancel", s.cancelDeployment, userToken)
 
-	// for agents
+	// Calls of agents.
 	route("GET /api/deployments/poll", s.poll, poolToken)
 	route("GET /api/deployments/{id}/status", s.deploymentStatus, poolToken)
 	route("POST /api/agent-workflows/{type}", s.acknowledge, poolToken)
 	route("POST /api/agent-workflows/{subject}/check", s.check, poolToken)
 	route("GET /api/background-activities/token", s.workerToken, poolToken)
 	route("POST /api/background-activities/configuration", s.workerConfiguration, poolToken)
-	route("POST /api/background-activities/worker/lease/acquire", s.acquireLease, poolToken)
+	route("POST "+leases+"/acquire", s.acquireLease, poolToken)
+	route("POST "+leases+"/{lease}/begin", s.beginLease, leaseToken)       // extension
+	route("POST "+leases+"/{lease}/renew", s.renewLease, leaseToken)       // extension
+	route("POST "+leases+"/{lease}/complete", s.completeLease, leaseToken) // extension
 	route("POST /api/oauth/token", s.exchangeToken)
 
-	// for runners, and for what runs in their jobs
+	// Calls of runners, and of the programs of jobs.
 	route("GET /api/workflow/jobs/{job}", s.definition, jobToken)
 	route("PATCH /api/workflow/jobs/{job}/{step}/status", s.reportStatus, jobToken)
 	route("POST /api/workflow/jobs/{job}/{step}/logs", s.reportLogs, jobToken)
@@ -59,13 +72,13 @@ func (s *Server) routes() http.Handler {
 	route("GET /api/deployments/executor", s.executor, stackToken, userToken)
 
 	route("/", func(c *call) (reply, error) {
-		return reply{}, notFound("there is no %s %s here", c.Method, c.URL.Path)
+		return reply{}, notFound("unknown path or method: %s %s", c.Method, c.URL.Path)
 	})
 	return mux
 }
 
-// executor: there is none. This service puts whole scripts into the steps of a
-// job, and no job of it asks for one.
+// executor returns a problem, as this service has no executor: the steps of its jobs are
+// complete scripts.
 func (s *Server) executor(*call) (reply, error) {
 	return reply{}, notFound("this service has no deployment executor: the steps of its jobs are complete scripts")
 }

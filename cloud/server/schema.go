@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// migrations are the steps of the schema, in order. The database's
-// user_version is the number of those that it has seen; one that has been
-// released is never changed.
+// migrations returns the migrations of the schema, in order. The user_version of a
+// database is the number of applied ones. A released migration is never changed.
 func migrations() []string {
 	return []string{`
 CREATE TABLE organizations (
@@ -66,7 +65,7 @@ CREATE TABLE stacks (
 ) WITHOUT ROWID;
 CREATE INDEX stacks_by_pool ON stacks (pool) WHERE pool <> '';
 
--- pool is '' while the routing decides; ended says what ended it: steps, cancel, silence or age
+-- pool is '' while the routing decides; ended is the reason of its end: steps, cancel, silence, age, superseded or pool
 CREATE TABLE deployments (
 	seq          INTEGER PRIMARY KEY AUTOINCREMENT,
 	id           TEXT NOT NULL UNIQUE,
@@ -114,20 +113,96 @@ CREATE TABLE batches (
 `, `
 -- tokens of pools that were exchanged for OIDC tokens expire
 CREATE INDEX tokens_by_end ON tokens (expires) WHERE expires > 0;
+`, `
+-- leased work; lease is the seq of the last lease, or 0; retries are those that are left; delay is in nanoseconds
+CREATE TABLE activities (
+	seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+	id           TEXT NOT NULL UNIQUE,
+	organization TEXT NOT NULL,
+	pool         TEXT NOT NULL,
+	kind         TEXT NOT NULL,
+	name         TEXT NOT NULL,
+	status       TEXT NOT NULL,
+	reason       TEXT NOT NULL DEFAULT '', -- of the status; may be empty
+	lease        INTEGER NOT NULL DEFAULT 0,
+	retries      INTEGER NOT NULL,
+	delay        INTEGER NOT NULL,
+	due          INTEGER NOT NULL, -- not leased before
+	requester    TEXT NOT NULL,
+	created      INTEGER NOT NULL,
+	modified     INTEGER NOT NULL,
+	definition   BLOB NOT NULL -- sealed by the master key
+);
+CREATE INDEX activities_of ON activities (pool, status, seq);
+
+-- one job for each lease; status and ended are those of the job, as in deployments; result is what its agent reported
+CREATE TABLE leases (
+	seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+	activity INTEGER NOT NULL REFERENCES activities (seq) ON DELETE CASCADE,
+	id       TEXT NOT NULL UNIQUE,
+	job      TEXT NOT NULL UNIQUE,
+	agent    TEXT NOT NULL,
+	status   TEXT NOT NULL,
+	ended    TEXT NOT NULL DEFAULT '',
+	result   TEXT NOT NULL DEFAULT '',
+	acquired INTEGER NOT NULL,
+	expires  INTEGER NOT NULL,
+	modified INTEGER NOT NULL
+);
+CREATE INDEX leases_of ON leases (activity);
+
+CREATE TABLE lease_steps (
+	lease    INTEGER NOT NULL REFERENCES leases (seq) ON DELETE CASCADE,
+	number   INTEGER NOT NULL,
+	name     TEXT NOT NULL,
+	status   TEXT NOT NULL,
+	started  INTEGER NOT NULL DEFAULT 0,
+	modified INTEGER NOT NULL DEFAULT 0,
+	lines    INTEGER NOT NULL DEFAULT 0,
+	PRIMARY KEY (lease, number)
+) WITHOUT ROWID;
+
+CREATE TABLE lease_batches (
+	id    INTEGER PRIMARY KEY,
+	lease INTEGER NOT NULL REFERENCES leases (seq) ON DELETE CASCADE,
+	step  INTEGER NOT NULL,
+	start INTEGER NOT NULL,
+	count INTEGER NOT NULL,
+	lines BLOB NOT NULL,
+	UNIQUE (lease, step, start)
+);
+`, `
+-- Lines that are not stored have a row in place of theirs: cut is the reason (limit or disk), bytes their size, and
+-- lines contains one empty line with the time of the last cut. stored is the size of a step's log in the database.
+ALTER TABLE steps ADD COLUMN stored INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE batches ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0; -- of the text
+ALTER TABLE batches ADD COLUMN cut TEXT NOT NULL DEFAULT '';
+CREATE INDEX cuts ON batches (deployment, step, start) WHERE cut <> '';
+UPDATE batches SET bytes = length(lines)
+	WHERE deployment IN (SELECT seq FROM deployments WHERE status IN ('accepted', 'running'));
+UPDATE steps SET stored = (SELECT coalesce(sum(length(b.lines) + 64), 0) FROM batches b
+	WHERE b.deployment = steps.deployment AND b.step = steps.number) WHERE status = 'running';
+
+ALTER TABLE lease_steps ADD COLUMN stored INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE lease_batches ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE lease_batches ADD COLUMN cut TEXT NOT NULL DEFAULT '';
+CREATE INDEX lease_cuts ON lease_batches (lease, step, start) WHERE cut <> '';
+
+CREATE INDEX deployments_by_end ON deployments (modified) WHERE ended <> '';
 `}
 }
 
-// migrate brings the database up to date. One that is newer than this program
-// is refused: it may mean things that this program does not know.
+// migrate applies missing migrations. It refuses a database of a newer program.
 func migrate(ctx context.Context, db *sql.DB) error {
-	return within(ctx, db, func(t *tx) error {
+	return inTransaction(ctx, db, func(t *tx) error {
 		var version int
 		if _, err := t.get([]any{&version}, `PRAGMA user_version`); err != nil {
 			return err
 		}
 		steps := migrations()
 		if version > len(steps) {
-			return fmt.Errorf("open the database: its schema has version %d and this program knows up to %d: use the release that wrote it, or a newer one", version, len(steps))
+			return fmt.Errorf("open the database: its schema has version %d and this program supports up to %d: "+
+				"use the release that wrote it, or a newer one", version, len(steps))
 		}
 		for ; version < len(steps); version++ {
 			if _, err := t.exec(steps[version]); err != nil {

@@ -6,37 +6,37 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// The scripts of this file are POSIX sh: the image of a job may have no other
-// shell. Whatever users write enters them through quote, and secrets not at
-// all: those are in variables, which the following steps unset.
+// The scripts of this file are POSIX sh, because the image of a job may have no other
+// shell. Text from users is always passed through quote. Scripts contain no secrets: the
+// login to the git server is in variables, and the steps after the checkout unset them.
 
-// quote makes one word of sh out of any text without zero bytes.
+// quote returns a text without zero bytes as one argument for sh.
 func quote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// workplace is where the steps of a job work.
-type workplace struct {
-	root   string   // of the job; empty is what the runner says, or /
-	source bool     // whether there is a checkout
-	dir    string   // of the program, inside the checkout
-	forget []string // variables that are for fetching the source alone
+// workspace is the folder and the environment of the steps of a job.
+type workspace struct {
+	root   string   // root folder of the job; empty means PULUMI_WORKFLOW_ROOT, or /
+	source bool     // the job has a checkout
+	dir    string   // folder of the program, inside the checkout
+	unset  []string // variables that only the step that fetches the source may see
 }
 
-// top is the job's root folder as a word of sh that a slash may follow. Ours is
-// the only runner known to say where it is; with any other it is /.
-func (w workplace) top() string {
+// top returns the job's root folder as an argument for sh, without a slash at the end.
+// The runner of cmwa sets PULUMI_WORKFLOW_ROOT. With other runners the root is /.
+func (w workspace) top() string {
 	if w.root != "" {
 		return quote(strings.TrimRight(w.root, "/"))
 	}
 	return `"${PULUMI_WORKFLOW_ROOT%/}"`
 }
 
-// inside makes a script that works where the program is.
-func (w workplace) inside(script string) string {
+// inside returns a script that runs in the folder of the program.
+func (w workspace) inside(script string) string {
 	var b strings.Builder
-	if len(w.forget) > 0 {
-		b.WriteString("unset " + strings.Join(w.forget, " ") + "\n")
+	if len(w.unset) > 0 {
+		b.WriteString("unset " + strings.Join(w.unset, " ") + "\n")
 	}
 	if w.source {
 		b.WriteString("cd " + w.top() + "/deployment")
@@ -49,7 +49,7 @@ func (w workplace) inside(script string) string {
 	return b.String()
 }
 
-// Variables that carry a login to the step that fetches the source.
+// Variables with the login for the step that fetches the source.
 const (
 	gitUser       = "CMWA_GIT_USER"
 	gitPassword   = "CMWA_GIT_PASSWORD"
@@ -57,18 +57,18 @@ const (
 	gitPassphrase = "CMWA_GIT_SSH_PASSPHRASE"
 )
 
-// login is how a script logs in at a git server.
+// login is how a script authenticates to a git server.
 type login struct {
 	ssh, password bool
 	variables     []string
 }
 
-// tokenUser goes with an access token: git servers look at the token alone, but
-// want a name.
+// tokenUser is the user name for an access token. Git servers require a name and ignore
+// it.
 const tokenUser = "x-access-token"
 
-// loginAt chooses a login and puts its secrets into variables.
-func loginAt(auth gitAuth, env map[string]string) login {
+// chooseLogin returns a login, and adds its secrets to the variables.
+func chooseLogin(auth gitAuth, env map[string]string) login {
 	set := func(name string, value cloud.SecretValue) { env[name] = value.Value.Reveal() }
 	switch {
 	case auth.SSH != nil:
@@ -87,27 +87,32 @@ func loginAt(auth gitAuth, env map[string]string) login {
 	return login{password: true, variables: []string{gitUser, gitPassword}}
 }
 
-// sshLogin keeps the key in a folder that ends with the step. A server's key is
-// trusted when it is first seen: a fresh container knows none.
+// sshLogin writes the key to a folder that is removed at the end of the step. It trusts
+// the key of a server on first use, because a new container has no known servers.
 const sshLogin = `(umask 077
   printf '%s\n' "$CMWA_GIT_SSH_KEY" >"$private/key"
   printf '%s\n' '#!/bin/sh' 'printf "%s\n" "$CMWA_GIT_SSH_PASSPHRASE"' >"$private/ask"
   chmod 700 "$private/ask")
 export SSH_ASKPASS="$private/ask" SSH_ASKPASS_REQUIRE=force DISPLAY="${DISPLAY:-none}"
-export GIT_SSH_COMMAND="ssh -i '$private/key' -o IdentitiesOnly=yes -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile='$private/known'"
+export GIT_SSH_COMMAND="ssh -i '$private/key' -o IdentitiesOnly=yes -o StrictHostKeyChecking=accept-new` +
+	` -o UserKnownHostsFile='$private/known'"
 `
 
-// passwordLogin tells git who we are through a helper that reads the variables,
-// so that nothing of it stands on a command line or in the checkout.
-const passwordLogin = `git config --file "$GIT_CONFIG_GLOBAL" credential.helper '!f() { test "$1" = get && printf "username=%s\npassword=%s\n" "$CMWA_GIT_USER" "$CMWA_GIT_PASSWORD"; }; f'
+// passwordLogin installs a credential helper that reads the variables, so that no secret
+// is in a command line or in the checkout.
+const passwordLogin = `git config --file "$GIT_CONFIG_GLOBAL" credential.helper ` +
+	`'!f() { test "$1" = get && ` +
+	`printf "username=%s\npassword=%s\n" "$CMWA_GIT_USER" "$CMWA_GIT_PASSWORD"; }; f'
 `
 
-// fetch is the script of the step that gets the source. The git settings of its
-// own say that a repository of somebody else on the same machine is fine: the
-// settings name it.
-func (w workplace) fetch(git gitSource, login login) string {
+// fetch returns the script of the step that fetches the source. It sets safe.directory to
+// *, so that git accepts a local repository of another user: the author of the settings
+// has chosen the repository.
+func (w workspace) fetch(git gitSource, login login) string {
 	var b strings.Builder
 	line := func(parts ...string) { b.WriteString(strings.Join(parts, "") + "\n") }
+
+	// Use a private git configuration.
 	line("set -e")
 	line("repository=", quote(git.URL))
 	line("target=", w.top(), "/deployment")
@@ -117,12 +122,16 @@ func (w workplace) fetch(git gitSource, login login) string {
 	line(`export GIT_TERMINAL_PROMPT=0 GIT_CONFIG_GLOBAL="$private/config"`)
 	line(`git config --file "$GIT_CONFIG_GLOBAL" safe.directory '*'`)
 	line(`[ ! -f "$HOME/.gitconfig" ] || git config --file "$GIT_CONFIG_GLOBAL" include.path "$HOME/.gitconfig"`)
+
+	// Log in.
 	switch {
 	case login.ssh:
 		b.WriteString(sshLogin)
 	case login.password:
 		b.WriteString(passwordLogin)
 	}
+
+	// Check out the commit, the ref or the default branch.
 	ref := git.Branch
 	if git.Commit == "" && ref == "" {
 		ref = git.Tag
@@ -154,9 +163,9 @@ func (w workplace) fetch(git gitSource, login login) string {
 	return b.String()
 }
 
-// installScript reads the runtime of the program with the shell alone. A YAML
-// program has no dependencies that a package manager brings, and must do
-// without a network.
+// installScript installs the dependencies of a program. It reads the runtime from the
+// project file with sh and tr only. A YAML program has no dependencies to install, and
+// must work without a network.
 const installScript = `runtime= within=
 for project in Pulumi.yaml Pulumi.yml; do
   [ -f "$project" ] || continue
@@ -177,40 +186,42 @@ else
 fi
 `
 
-// operations are the operations that there are.
-func operations() []string {
+// Operations returns the operations of deployments.
+func Operations() []string {
 	return []string{"update", "preview", "refresh", "destroy", "detect-drift", "remediate-drift"}
 }
 
-// operationScript is the script of a Pulumi operation. A backend of the user's
-// own knows no organisations, and nobody has made the stack there.
-func operationScript(operation, stack string, own bool, options operationOptions) (string, error) {
-	with := " --non-interactive --stack=" + quote(stack)
+// operationScript returns the script of a Pulumi operation. With ownBackend the user has set
+// another backend, which has no organizations and may not have the stack yet.
+func operationScript(operation, stack string, ownBackend bool, options operationOptions) (string, error) {
+	flags := " --non-interactive --stack=" + quote(stack)
+
+	// Choose the command.
 	var script string
 	switch operation {
 	case "update":
-		script = "pulumi up --yes --skip-preview" + with
+		script = "pulumi up --yes --skip-preview" + flags
 	case "preview":
-		script = "pulumi preview" + with
+		script = "pulumi preview" + flags
 	case "refresh":
-		script = "pulumi refresh --yes --skip-preview" + with
+		script = "pulumi refresh --yes --skip-preview" + flags
 	case "destroy":
-		script = "pulumi destroy --yes --skip-preview" + with
+		script = "pulumi destroy --yes --skip-preview" + flags
 		if options.DeleteAfter {
-			script += " &&\npulumi stack rm --yes" + with
+			script += " &&\npulumi stack rm --yes" + flags
 		}
 	case "detect-drift":
-		script = "pulumi refresh --preview-only" + with
+		script = "pulumi refresh --preview-only" + flags
 		if options.RemediateIfDrifts {
-			script += " --expect-no-changes ||\npulumi up --refresh --yes --skip-preview" + with
+			script += " --expect-no-changes ||\npulumi up --refresh --yes --skip-preview" + flags
 		}
 	case "remediate-drift":
-		script = "pulumi up --refresh --yes --skip-preview" + with
+		script = "pulumi up --refresh --yes --skip-preview" + flags
 	default:
-		return "", badRequest("operation is missing: it must be one of %s", strings.Join(operations(), ", "))
+		return "", badRequest("operation is missing: it must be one of %s", strings.Join(Operations(), ", "))
 	}
-	if own {
-		script = "pulumi stack select --create" + with + " || exit\n" + script
+	if ownBackend {
+		script = "pulumi stack select --create" + flags + " || exit\n" + script
 	}
 	return script + "\n", nil
 }

@@ -12,10 +12,10 @@ import (
 
 const (
 	keySize     = 32
-	sealVersion = 1 // first byte of everything sealed: AES-256-GCM, a random nonce, then the ciphertext
+	sealVersion = 1 // first byte of sealed data, before a random nonce and the AES-256-GCM ciphertext
 )
 
-// key seals and opens with AES-256-GCM. It is safe for concurrent use.
+// key encrypts and decrypts with AES-256-GCM. It is safe for concurrent use.
 type key struct{ aead cipher.AEAD }
 
 func newKey(raw []byte) (key, error) {
@@ -30,13 +30,13 @@ func newKey(raw []byte) (key, error) {
 	return key{aead}, nil
 }
 
-// seal encrypts. Purpose is authenticated and not stored: what is sealed for
-// one purpose does not open for another.
+// seal encrypts for a purpose. The purpose is authenticated and not stored: data that is
+// sealed for one purpose does not open for another.
 func (k key) seal(plain []byte, purpose string) []byte {
 	return k.aead.Seal([]byte{sealVersion}, nil, plain, []byte(purpose))
 }
 
-// errSealed is all that may be known of a ciphertext that does not open.
+// errSealed is the error for every ciphertext that does not open.
 var errSealed = errors.New("the ciphertext was not made by this service for this stack")
 
 func (k key) open(sealed []byte, purpose string) ([]byte, error) {
@@ -50,21 +50,23 @@ func (k key) open(sealed []byte, purpose string) ([]byte, error) {
 	return plain, nil
 }
 
-// Purposes of what is sealed.
+// Purposes of sealed data.
 const (
 	forValue      = "value"      // of deployment settings; leaves the service as a ciphertext
 	forDefinition = "definition" // of a job
-	forStack      = "stack "     // and the stack's id: its key, under the master key
+	forStack      = "stack "     // followed by the stack's id: its key, under the master key
+	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the master key
 )
 
-// openMaster reads the master key of a data folder, or makes it. A folder that
-// has a database but no key is refused: a new key would open nothing in it.
+// openMaster reads the master key of a data folder, or makes it. It refuses a folder
+// with a database and without a key, because a new key could not decrypt the database.
 func openMaster(folder string) (key, error) {
 	path := filepath.Join(folder, "master.key")
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(folder, "cloud.db")); err == nil {
-			return key{}, fmt.Errorf("%s is missing, and without it nothing secret in the database can be read: put it back, or start with an empty folder", path)
+			return key{}, fmt.Errorf("%s is missing, and the secrets in the database need it: "+
+				"restore it, or start with an empty folder", path)
 		}
 		raw = make([]byte, keySize)
 		rand.Read(raw)
@@ -79,8 +81,8 @@ func openMaster(folder string) (key, error) {
 	return newKey(raw)
 }
 
-// writePrivate writes a new file that its owner alone can read, durably and
-// whole: under its name there is either nothing or all of it.
+// writePrivate writes a new file that only its owner can read. After a crash, the file
+// is complete or does not exist.
 func writePrivate(path string, content []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -101,18 +103,18 @@ func writePrivate(path string, content []byte) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// newStackKey makes a key for a stack, as it is stored.
+// newStackKey makes a key for a stack, and returns it in its stored form.
 func (s *Server) newStackKey(stack string) []byte {
 	raw := make([]byte, keySize)
 	rand.Read(raw)
 	return s.master.seal(raw, forStack+stack)
 }
 
-// stackKey unwraps a stack's key.
+// stackKey decrypts the stored key of a stack.
 func (s *Server) stackKey(stack string, wrapped []byte) (key, error) {
 	raw, err := s.master.open(wrapped, forStack+stack)
 	if err != nil {
-		return key{}, fmt.Errorf("unwrap the key of stack %s: is master.key the one that this folder was made with? %w", stack, err)
+		return key{}, fmt.Errorf("decrypt the key of stack %s: master.key may belong to another folder: %w", stack, err)
 	}
 	return newKey(raw)
 }

@@ -11,21 +11,25 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 )
 
-// Options is what a Server is made of. The zero value of everything but Folder
-// is usable.
+// Options are the options of a Server. All fields except Folder are optional.
 type Options struct {
-	Folder string       // of all its data; made with mode 0700 if it is not there
-	Log    *slog.Logger // nil is silence
+	Folder string       // folder of all data; created with mode 0700 if it does not exist
+	Log    *slog.Logger // nil logs nothing
 
-	HeartbeatLimit time.Duration // silence after which a claimed job has failed; 0 is 10 minutes
-	PublicURL      string        // as jobs reach the service; empty is the address of the call that asks
-	Organization   string        // made at the first start; empty is "organization"
-	User           string        // made at the first start; empty is "local"
-	DefaultImage   string        // of jobs that name none; empty is "pulumi/pulumi"
-	Issuers        []Issuer      // whose OIDC tokens are exchanged for pool tokens; without any, none are
+	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
+	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
+	PublicURL      string           // URL of the service for jobs; empty means the address of the current call
+	Organization   string           // created at the first start; empty means "organization"
+	User           string           // created at the first start; empty means "local"
+	DefaultImage   string           // image of jobs without one; empty means "pulumi/pulumi"
+	Issuers        []idtoken.Issuer // issuers of OIDC tokens that are exchanged for pool tokens
+	Retention                       // limits of what is stored
 }
 
 // AccessTokenFile is the file in the data folder with the first user's token.
@@ -35,35 +39,40 @@ const AccessTokenFile = "access-token"
 // documentation of deployments).
 const queueLimit = 7 * 24 * time.Hour
 
-// Server is the service. It is safe for concurrent use.
+// Server is the service. Its methods are safe for concurrent use.
 type Server struct {
-	options Options
-	log     *slog.Logger
-	store   *store
-	master  key
-	issuers []issuer
-	beats   *beats
-	agents  *presence
-	lock    io.Closer
+	options    Options
+	log        *slog.Logger
+	store      *store
+	master     key
+	issuers    idtoken.Issuers
+	heartbeats *heartbeats
+	agents     *callTimes
+	lock       io.Closer
+	freeSpace  func(folder string) (int64, error) // replaced by tests
+	diskFull   atomic.Bool                        // the last measurement was below MinFreeDisk
 }
 
-// Open opens a data folder, and furnishes it if it is new: an organisation, a
-// user, and the user's access token in the file [AccessTokenFile]. One folder
-// serves one Server at a time.
+// Open opens a data folder. In a new folder it creates an organization, a user, and the
+// user's access token in the file [AccessTokenFile]. Only one Server at a time can use a
+// folder.
 func Open(ctx context.Context, options Options) (*Server, error) {
+	// Check the options.
 	if options.Folder == "" {
-		return nil, errors.New("open the data folder: name one")
+		return nil, errors.New("open the data folder: its name is missing")
 	}
 	options = options.withDefaults()
-	issuers, err := openIssuers(options.Issuers)
+	issuers, err := idtoken.Open(options.Issuers)
 	if err != nil {
 		return nil, err
 	}
+
+	// Open the folder.
 	if err := os.MkdirAll(options.Folder, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data folder: %w", err)
+		return nil, fmt.Errorf("create the data folder: %w", err)
 	}
 	if err := os.Chmod(options.Folder, 0o700); err != nil {
-		return nil, fmt.Errorf("close the data folder to others: %w", err)
+		return nil, fmt.Errorf("restrict access to the data folder: %w", err)
 	}
 	lock, err := lockFolder(options.Folder)
 	if err != nil {
@@ -77,28 +86,33 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+
+	// Create the first user.
 	s := &Server{
 		options: options, log: options.Log, store: store, master: master, issuers: issuers, lock: lock,
-		beats: newBeats(time.Now()), agents: newPresence(),
+		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
 	}
-	if err := s.furnish(ctx); err != nil {
+	if err := s.bootstrap(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
 func (o Options) withDefaults() Options {
-	or := func(value *string, otherwise string) {
+	setDefault := func(value *string, fallback string) {
 		if *value == "" {
-			*value = otherwise
+			*value = fallback
 		}
 	}
-	or(&o.Organization, "organization")
-	or(&o.User, "local")
-	or(&o.DefaultImage, "pulumi/pulumi")
+	setDefault(&o.Organization, "organization")
+	setDefault(&o.User, "local")
+	setDefault(&o.DefaultImage, "pulumi/pulumi")
 	o.PublicURL = strings.TrimRight(o.PublicURL, "/")
 	if o.HeartbeatLimit <= 0 {
 		o.HeartbeatLimit = 10 * time.Minute
+	}
+	if o.LeaseDuration <= 0 {
+		o.LeaseDuration = time.Minute
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -106,23 +120,22 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Close lets go of the folder. No call may be under way, and Run must have
-// returned.
+// Close closes the folder. All calls must have ended, and Run must have returned.
 func (s *Server) Close() error {
 	return errors.Join(s.store.close(), s.lock.Close())
 }
 
-// furnish makes the organisation, the user and the access token once. The token
-// is written to its file before the database knows it, so a crash in between
-// leaves a token that the next start replaces, never a user without one.
-func (s *Server) furnish(ctx context.Context) error {
+// bootstrap creates the organization, the user and the access token, unless there is a
+// user. It writes the file of the token first, and then the database. After a crash in
+// between, the next start replaces the token.
+func (s *Server) bootstrap(ctx context.Context) error {
 	return s.store.write(ctx, func(t *tx) error {
 		var count int
 		if _, err := t.get([]any{&count}, `SELECT count(*) FROM users`); err != nil {
 			return err
 		}
 		if count > 0 {
-			return errNothing
+			return errNoChange
 		}
 		token := userToken.mint()
 		path := filepath.Join(s.options.Folder, AccessTokenFile)
@@ -139,47 +152,58 @@ func (s *Server) furnish(ctx context.Context) error {
 	})
 }
 
-// Handler serves the whole API.
+// Handler returns the handler of the API.
 func (s *Server) Handler() http.Handler { return s.routes() }
 
-// Run does what is due by time alone, until ctx ends: jobs that fell silent
-// have failed, deployments that waited for too long are skipped, tokens that
-// have expired are forgotten.
+// Run does the regular work of the service until ctx ends. It returns lost claims to the
+// queue, fails jobs without a heartbeat, skips deployments that waited too long, ends expired
+// leases, and deletes expired tokens and deployments beyond the limits of [Retention].
 func (s *Server) Run(ctx context.Context) error {
-	every := min(max(s.options.HeartbeatLimit/20, 50*time.Millisecond), 15*time.Second)
-	ticker := time.NewTicker(every)
+	shortest := min(s.options.HeartbeatLimit, s.options.LeaseDuration)
+	interval := min(max(shortest/20, 50*time.Millisecond), 5*time.Second)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	var pruned time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
 			if err := s.expire(ctx, now); err != nil && ctx.Err() == nil {
-				s.log.Error("look for jobs that fell silent", "component", "duties", "error", err)
+				s.log.Error("expiry failed", "component", "expiry", "error", err)
+			}
+			if now.Sub(pruned) < pruneInterval {
+				continue
+			}
+			pruned = now
+			if err := s.prune(ctx, now); err != nil && ctx.Err() == nil {
+				s.log.Error("deletion of old deployments failed", "component", "retention", "error", err)
 			}
 		}
 	}
 }
 
-// beats is when each claimed job was last heard, by deployment. It is not in
-// the database: a start counts as a sign of life from every job, because the
-// silence before it may have been the service's own.
-type beats struct {
+// heartbeats contains the time of the last heartbeat of each claimed job, by deployment. It
+// is not in the database: a start of the service counts as a heartbeat of every job,
+// because heartbeats may have been lost while the service was down.
+type heartbeats struct {
 	mu    sync.Mutex
 	start time.Time
 	last  map[int64]time.Time
 }
 
-func newBeats(start time.Time) *beats { return &beats{start: start, last: map[int64]time.Time{}} }
+func newHeartbeats(start time.Time) *heartbeats {
+	return &heartbeats{start: start, last: map[int64]time.Time{}}
+}
 
-func (b *beats) heard(deployment int64, now time.Time) {
+func (b *heartbeats) record(deployment int64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last[deployment] = now
 }
 
-// since is when a job was last heard.
-func (b *beats) since(deployment int64) time.Time {
+// lastOf returns the time of the last heartbeat of a job.
+func (b *heartbeats) lastOf(deployment int64) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if last, ok := b.last[deployment]; ok {
@@ -188,7 +212,7 @@ func (b *beats) since(deployment int64) time.Time {
 	return b.start
 }
 
-func (b *beats) forget(deployment int64) {
+func (b *heartbeats) forget(deployment int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.last, deployment)

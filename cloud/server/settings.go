@@ -7,8 +7,8 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// settings are deployment settings as far as this service acts on them (Pulumi
-// Cloud REST API documentation, DeploymentSettings).
+// settings are the deployment settings that this service supports (Pulumi Cloud REST
+// API documentation, DeploymentSettings).
 type settings struct {
 	Pool      string           `json:"agentPoolID"`
 	Executor  executorContext  `json:"executorContext"`
@@ -36,8 +36,7 @@ type gitSource struct {
 	Auth   gitAuth `json:"gitAuth"`
 }
 
-// gitAuth is a login at a git server. Of several, the first in this order is
-// used.
+// gitAuth is a login to a git server. The first field that is set is used.
 type gitAuth struct {
 	SSH *struct {
 		Key      cloud.SecretValue `json:"sshPrivateKey"`
@@ -65,7 +64,7 @@ type operationOptions struct {
 	RemediateIfDrifts bool   `json:"remediateIfDriftDetected"`
 }
 
-// readSettings gives a tree its meaning. Its secrets must be open.
+// readSettings decodes settings. Their secrets must be decrypted.
 func readSettings(plain tree) (settings, error) {
 	var read settings
 	text, err := json.Marshal(plain)
@@ -75,7 +74,7 @@ func readSettings(plain tree) (settings, error) {
 	return read, decode(text, &read)
 }
 
-// checkSettings sees whether sealed settings mean anything.
+// checkSettings decrypts and decodes settings.
 func checkSettings(sealed tree, k key) (settings, error) {
 	plain, err := openSecrets(sealed, k)
 	if err != nil {
@@ -87,7 +86,7 @@ func checkSettings(sealed tree, k key) (settings, error) {
 func (s *Server) getSettings(c *call) (reply, error) {
 	var st stack
 	err := s.store.read(c.Context(), func(t *tx) (err error) {
-		st, err = s.stackOf(t, c)
+		st, err = s.stackFromPath(t, c)
 		return err
 	})
 	if err != nil {
@@ -99,15 +98,17 @@ func (s *Server) getSettings(c *call) (reply, error) {
 	return reply{body: json.RawMessage(st.settings)}, nil
 }
 
-// patchSettings merges what is sent into what is there.
+// patchSettings merges the settings of the request into the stored ones.
 func (s *Server) patchSettings(c *call) (reply, error) { return s.writeSettings(c, merge) }
 
-// putSettings replaces what is there.
+// putSettings replaces the stored settings.
 func (s *Server) putSettings(c *call) (reply, error) {
 	return s.writeSettings(c, func(_, sent tree) tree { return merge(nil, sent) })
 }
 
+// writeSettings stores the combination of the stored settings and those of the request.
 func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (reply, error) {
+	// Read the request.
 	text, err := c.text(maxBody)
 	if err != nil {
 		return reply{}, err
@@ -116,9 +117,11 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 	if err != nil {
 		return reply{}, err
 	}
+
+	// Store the settings if they are valid.
 	var stored json.RawMessage
 	err = s.store.write(c.Context(), func(t *tx) error {
-		st, err := s.stackOf(t, c)
+		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
@@ -135,7 +138,7 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 		if err != nil {
 			return err
 		}
-		if err := knownPool(t, st.organization, meaning.Pool); err != nil {
+		if err := checkPool(t, st.organization, meaning.Pool); err != nil {
 			return err
 		}
 		if stored, err = json.Marshal(merged); err != nil {
@@ -147,7 +150,7 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 	return reply{body: stored}, err
 }
 
-// settingsTree is what is stored; empty when there is nothing.
+// settingsTree returns the stored settings, or an empty object.
 func (st stack) settingsTree() (tree, error) {
 	if st.settings == "" {
 		return tree{}, nil
@@ -157,7 +160,7 @@ func (st stack) settingsTree() (tree, error) {
 
 func (s *Server) deleteSettings(c *call) (reply, error) {
 	return reply{}, s.store.write(c.Context(), func(t *tx) error {
-		st, err := s.stackOf(t, c)
+		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
@@ -169,7 +172,7 @@ func (s *Server) deleteSettings(c *call) (reply, error) {
 	})
 }
 
-// encryptSetting makes a secret value that may be put into settings as it is.
+// encryptSetting returns an encrypted value for settings.
 func (s *Server) encryptSetting(c *call) (reply, error) {
 	var body struct {
 		Plain *string `json:"plaintext"`
@@ -182,7 +185,7 @@ func (s *Server) encryptSetting(c *call) (reply, error) {
 	}
 	var st stack
 	err := s.store.read(c.Context(), func(t *tx) (err error) {
-		st, err = s.stackOf(t, c)
+		st, err = s.stackFromPath(t, c)
 		return err
 	})
 	if err != nil {

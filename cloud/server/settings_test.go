@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSettingsAreMergedReplacedAndForgotten(t *testing.T) {
+func TestSettings(t *testing.T) {
 	w := newWorld(t)
 	at := w.stack("s")
 	settings := at + "/settings"
@@ -31,13 +31,18 @@ func TestSettingsAreMergedReplacedAndForgotten(t *testing.T) {
 	}
 	w.want(404, w.user, "GET", settings, nil, nil)
 	w.want(404, w.user, "DELETE", settings, nil, nil)
-	w.want(200, w.user, "POST", settings, `{"operationContext":{"preRunCommands":["a"],"environmentVariables":{"A":"1","B":{"isSecret":false,"value":"2"}}},"unknown":{"kept":1}}`, nil)
+	w.want(200, w.user, "POST", settings,
+		`{"operationContext":{"preRunCommands":["a"],"environmentVariables":{"A":"1","B":{"isSecret":false,`+
+			`"value":"2"}}},"unknown":{"kept":1}}`, nil)
 	shows(`{"operationContext":{"preRunCommands":["a"],"environmentVariables":{"A":"1","B":"2"}},"unknown":{"kept":1}}`)
-	w.want(200, w.user, "POST", settings, `{"operationContext":{"preRunCommands":["b"],"environmentVariables":{"A":null,"C":"3"}},"unknown":null}`, nil)
+	w.want(200, w.user, "POST", settings,
+		`{"operationContext":{"preRunCommands":["b"],"environmentVariables":{"A":null,"C":"3"}},"unknown":null}`, nil)
 	shows(`{"operationContext":{"preRunCommands":["b"],"environmentVariables":{"B":"2","C":"3"}}}`)
 	w.want(200, w.user, "PUT", settings, `{"executorContext":{"executorImage":"img"}}`, nil)
 	shows(`{"executorContext":{"executorImage":"img"}}`)
-	for _, bad := range []string{``, `[]`, `{} {}`, `null`, `{"agentPoolID":"none"}`, `{"operationContext":{"environmentVariables":{"A":1}}}`, `{"operationContext":{"environmentVariables":{"A":{"ciphertext":"AAAA"}}}}`, `{"executorContext":"x"}`} {
+	for _, bad := range []string{``, `[]`, `{} {}`, `null`, `{"agentPoolID":"none"}`,
+		`{"operationContext":{"environmentVariables":{"A":1}}}`,
+		`{"operationContext":{"environmentVariables":{"A":{"ciphertext":"AAAA"}}}}`, `{"executorContext":"x"}`} {
 		w.want(400, w.user, "POST", settings, bad, nil)
 	}
 	shows(`{"executorContext":{"executorImage":"img"}}`)
@@ -45,7 +50,7 @@ func TestSettingsAreMergedReplacedAndForgotten(t *testing.T) {
 	w.want(404, w.user, "GET", settings, nil, nil)
 }
 
-func TestADeploymentInheritsSettingsUnlessItSaysNot(t *testing.T) {
+func TestEffectiveSettings(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	w.want(200, w.user, "PUT", at+"/settings", object{
@@ -53,24 +58,27 @@ func TestADeploymentInheritsSettingsUnlessItSaysNot(t *testing.T) {
 		"executorContext":  object{"executorImage": "set"},
 		"operationContext": object{"environmentVariables": object{"A": object{"secret": "1"}, "B": "2"}},
 	}, nil)
-	w.pool("another")                                                             // so that only the settings lead to the first
+	// With a second pool, only the settings route the deployment to p.
+	w.pool("another")
 	w.deploy(at, steps(1, object{"agentPoolID": nil, "executorContext": object{}, // as the CLI sends it
 		"operationContext": object{"environmentVariables": object{"B": "3"}}}))
 	c := w.mustClaim(p)
 	d := c.definition()
 	if d.Image.Reference != "set" || d.Env["A"].Value.Reveal() != "1" || d.Env["B"].Value.Reveal() != "3" {
-		t.Errorf("inherited %+v and %q, %q", d.Image, d.Env["A"].Value.Reveal(), d.Env["B"].Value.Reveal())
+		t.Errorf("inherited image %+v, A %q and B %q; want set, 1 and 3", d.Image,
+			d.Env["A"].Value.Reveal(), d.Env["B"].Value.Reveal())
 	}
 	c.runs(0, 1)
 	w.deploy(at, steps(1, object{"agentPoolID": p.ID, "inheritSettings": false}))
-	if d := w.mustClaim(p).definition(); d.Image.Reference != "pulumi/pulumi" || !d.Image.IsDefault || !d.Env["A"].Value.Empty() {
-		t.Errorf("without inheritance: %+v", d.Image)
+	if d := w.mustClaim(p).definition(); d.Image.Reference != "pulumi/pulumi" || !d.Image.IsDefault ||
+		!d.Env["A"].Value.Empty() {
+		t.Errorf("without inheritance the image is %+v, want the default, and no variable A", d.Image)
 	}
 }
 
-// TestNothingSecretIsToBeFoundInTheDataFolder uses every kind of secret and
-// then looks for each in all bytes of the folder, and in all answers.
-func TestNothingSecretIsToBeFoundInTheDataFolder(t *testing.T) {
+// TestSecrets uses every kind of secret, and searches for each in all files of the data
+// folder and in the settings that the service returns.
+func TestSecrets(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	secrets := map[string]string{}
@@ -81,19 +89,26 @@ func TestNothingSecretIsToBeFoundInTheDataFolder(t *testing.T) {
 	var sealed object
 	w.want(200, w.user, "POST", at+"/settings/encrypt", object{"plaintext": value("encrypted")["secret"]}, &sealed)
 	w.want(200, w.user, "POST", at+"/settings", object{
-		"executorContext": object{"executorImage": object{"reference": "img", "credentials": object{"username": "u", "password": value("registry")}}},
-		"sourceContext":   object{"git": object{"repoUrl": "https://git.example.com/x", "gitAuth": object{"accessToken": value("git")}}},
+		"executorContext": object{"executorImage": object{"reference": "img", "credentials": object{"username": "u",
+			"password": value("registry")}}},
+		"sourceContext": object{"git": object{"repoUrl": "https://git.example.com/x",
+			"gitAuth": object{"accessToken": value("git")}}},
 		"operationContext": object{"environmentVariables": object{
-			"A": value("variable"), "B": sealed, "secret": value("misleading"), "E": object{"isSecret": true, "value": value("explicit")["secret"]},
+			"A": value("variable"), "B": sealed, "secret": value("misleading"), "E": object{"isSecret": true,
+				"value": value("explicit")["secret"]},
 		}},
 	}, nil)
-	w.want(200, w.user, "POST", at+"/settings", object{"operationContext": object{"environmentVariables": object{"A": value("changed")}}}, nil)
-	w.want(200, w.user, "POST", at+"/settings", object{"OPERATIONContext": object{"environmentvariables": object{"F": value("misspelt")}}}, nil)
+	w.want(200, w.user, "POST", at+"/settings",
+		object{"operationContext": object{"environmentVariables": object{"A": value("changed")}}}, nil)
+	w.want(200, w.user, "POST", at+"/settings",
+		object{"OPERATIONContext": object{"environmentvariables": object{"F": value("misspelt")}}}, nil)
 	shown := w.want(200, w.user, "GET", at+"/settings", nil, nil).body
-	w.deploy(at, object{"operation": "update", "operationContext": object{"environmentVariables": object{"R": value("request")}}})
+	w.deploy(at, object{"operation": "update",
+		"operationContext": object{"environmentVariables": object{"R": value("request")}}})
 	c := w.mustClaim(p)
 	d := c.definition()
-	for name, variable := range map[string]string{"changed": "A", "encrypted": "B", "misleading": "secret", "explicit": "E", "request": "R", "misspelt": "F", "git": gitPassword} {
+	for name, variable := range map[string]string{"changed": "A", "encrypted": "B", "misleading": "secret",
+		"explicit": "E", "request": "R", "misspelt": "F", "git": gitPassword} {
 		if got := d.Env[variable].Value.Reveal(); got != secrets[name] {
 			t.Errorf("%s is %q in the job, want %q", variable, got, secrets[name])
 		}
@@ -101,14 +116,15 @@ func TestNothingSecretIsToBeFoundInTheDataFolder(t *testing.T) {
 	if got := d.Image.Credentials.Password.Value.Reveal(); got != secrets["registry"] {
 		t.Errorf("the registry's password is %q", got)
 	}
-	secrets["pool token"], secrets["job token"], secrets["stack token"] = p.Token, c.job.JobToken, d.Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
+	secrets["pool token"], secrets["job token"], secrets["stack token"] = p.Token, c.job.JobToken,
+		d.Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
 	c.runs(0, 1)
 	for name, text := range secrets {
 		if strings.Contains(shown, text) {
 			t.Errorf("the settings show %s", name)
 		}
 	}
-	secrets["access token"] = w.user // which has a file of its own
+	secrets["access token"] = w.user // it has its own file, which is skipped
 	master, err := os.ReadFile(filepath.Join(w.folder, "master.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,6 +135,8 @@ func TestNothingSecretIsToBeFoundInTheDataFolder(t *testing.T) {
 	lookThrough(t, w.folder, secrets)
 }
 
+// lookThrough checks that no file of the folder contains a secret, plain or encoded, except
+// the files of the access token and the master key. It also checks the modes of the files.
 func lookThrough(t *testing.T, folder string, secrets map[string]string) {
 	t.Helper()
 	looked := 0
@@ -130,7 +148,8 @@ func lookThrough(t *testing.T, folder string, secrets map[string]string) {
 		if err != nil {
 			return err
 		}
-		if strings.HasPrefix(entry.Name(), "cloud.db") && info.Mode().Perm()&0o077 != 0 || info.Mode().Perm()&0o007 != 0 {
+		if strings.HasPrefix(entry.Name(), "cloud.db") && info.Mode().Perm()&0o077 != 0 ||
+			info.Mode().Perm()&0o007 != 0 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}
 		if entry.Name() == AccessTokenFile || entry.Name() == "master.key" {
@@ -142,7 +161,8 @@ func lookThrough(t *testing.T, folder string, secrets map[string]string) {
 		}
 		looked++
 		for name, secret := range secrets {
-			for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), hex.EncodeToString([]byte(secret))} {
+			for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)),
+				hex.EncodeToString([]byte(secret))} {
 				if bytes.Contains(text, []byte(form)) {
 					t.Errorf("%s is in %s", name, entry.Name())
 				}
@@ -158,7 +178,7 @@ func lookThrough(t *testing.T, folder string, secrets map[string]string) {
 	}
 }
 
-func TestACiphertextIsGoodForItsStackAlone(t *testing.T) {
+func TestUnseal(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.stack("a"), w.stack("b")
 	var sealed object
@@ -169,13 +189,14 @@ func TestACiphertextIsGoodForItsStackAlone(t *testing.T) {
 	w.want(400, w.user, "POST", a+"/settings/encrypt", `{}`, nil)
 }
 
-func TestAFolderWithoutItsKeyIsRefused(t *testing.T) {
+func TestOpenMaster(t *testing.T) {
 	w := newWorld(t)
 	w.close()
 	if err := os.Remove(filepath.Join(w.folder, "master.key")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), Options{Folder: w.folder}); err == nil || !strings.Contains(err.Error(), "put it back") {
+	if _, err := Open(t.Context(), Options{Folder: w.folder}); err == nil ||
+		!strings.Contains(err.Error(), "restore it") {
 		t.Errorf("opened without its key: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(w.folder, "master.key"), []byte("short"), 0o600); err != nil {
@@ -186,10 +207,11 @@ func TestAFolderWithoutItsKeyIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnEditThatMeansNothingNamesTheFieldAndNotTheValue(t *testing.T) {
+func TestCheckSettings(t *testing.T) {
 	w := newWorld(t)
 	at := w.stack("s")
-	got := w.want(400, w.user, "POST", at+"/settings", `{"operationContext":{"preRunCommands":["a"],"environmentVariables":"hunter2"}}`, nil)
+	got := w.want(400, w.user, "POST", at+"/settings",
+		`{"operationContext":{"preRunCommands":["a"],"environmentVariables":"hunter2"}}`, nil)
 	if !strings.Contains(got.body, "environmentVariables") || strings.Contains(got.body, "hunter2") {
 		t.Errorf("the refusal is %s", got.body)
 	}

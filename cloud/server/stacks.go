@@ -9,25 +9,26 @@ import (
 	"regexp"
 )
 
-// stack is one row.
+// stack is one row of the table stacks.
 type stack struct {
 	id, organization, project, name string
 	created                         int64
 	tags                            string // JSON
 	key                             key
-	settings                        string // JSON with ciphertexts; empty when there are none
+	settings                        string // JSON with ciphertexts; empty without settings
+	deployments                     int64  // version of the last one
 }
 
-// path is the stack's whole name.
+// path returns the full name of the stack.
 func (st stack) path() string { return st.organization + "/" + st.project + "/" + st.name }
 
-// nameForm is what Pulumi accepts as the name of a project or a stack. The first
-// character is narrower here, so that no name looks like a flag or a folder.
-func nameForm() *regexp.Regexp {
+// namePattern returns the pattern of names of projects and stacks. It is Pulumi's,
+// except that no name begins like a flag or a hidden folder.
+func namePattern() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$`)
 }
 
-// newID is a random id in the form of a UUID of version 4.
+// newID returns a random UUID of version 4.
 func newID() string {
 	raw := make([]byte, 16)
 	rand.Read(raw)
@@ -48,6 +49,7 @@ type stackView struct {
 }
 
 func (s *Server) createStack(c *call) (reply, error) {
+	// Read the request.
 	var body struct {
 		Name string            `json:"stackName"`
 		Tags map[string]string `json:"tags"`
@@ -55,9 +57,10 @@ func (s *Server) createStack(c *call) (reply, error) {
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
 	}
-	form := nameForm()
+	form := namePattern()
 	if !form.MatchString(body.Name) || !form.MatchString(c.PathValue("project")) {
-		return reply{}, badRequest("names of stacks and projects are made of 1 to 100 letters, digits, underscores, dots and hyphens, and begin with one of the first three")
+		return reply{}, badRequest("names of stacks and projects have 1 to 100 letters, digits, underscores, dots " +
+			"and hyphens, and begin with a letter, a digit or an underscore")
 	}
 	if body.Tags == nil {
 		body.Tags = map[string]string{}
@@ -66,14 +69,17 @@ func (s *Server) createStack(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("write tags: %w", err)
 	}
+
+	// Make the stack.
 	id := newID()
 	err = s.store.write(c.Context(), func(t *tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		made, err := t.exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			id, organization, c.PathValue("project"), body.Name, stamp(c.now), string(tags), s.newStackKey(id))
+		made, err := t.exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key)
+			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			id, organization, c.PathValue("project"), body.Name, toNanos(c.now), string(tags), s.newStackKey(id))
 		if err == nil && made == 0 {
 			return conflict("there is a stack %s/%s/%s already", organization, c.PathValue("project"), body.Name)
 		}
@@ -82,13 +88,14 @@ func (s *Server) createStack(c *call) (reply, error) {
 	return reply{body: empty{}}, err
 }
 
-// stackOf finds the stack in a path.
-func (s *Server) stackOf(t *tx, c *call) (stack, error) {
+// stackFromPath returns the stack that a path names.
+func (s *Server) stackFromPath(t *tx, c *call) (stack, error) {
 	st := stack{organization: c.PathValue("org"), project: c.PathValue("project"), name: c.PathValue("stack")}
 	var wrapped []byte
 	var settings *string
-	found, err := t.get([]any{&st.id, &st.created, &st.tags, &wrapped, &settings},
-		`SELECT id, created, tags, secret_key, settings FROM stacks WHERE organization = ? AND project = ? AND name = ?`,
+	found, err := t.get([]any{&st.id, &st.created, &st.tags, &wrapped, &settings, &st.deployments},
+		`SELECT id, created, tags, secret_key, settings, deployments FROM stacks
+			WHERE organization = ? AND project = ? AND name = ?`,
 		st.organization, st.project, st.name)
 	if err != nil {
 		return st, err
@@ -106,17 +113,18 @@ func (s *Server) stackOf(t *tx, c *call) (stack, error) {
 func (s *Server) getStack(c *call) (reply, error) {
 	var view stackView
 	err := s.store.read(c.Context(), func(t *tx) error {
-		st, err := s.stackOf(t, c)
+		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		if c.who.kind == stackToken {
-			found, err := t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, c.who.subject, st.id)
+		if c.caller.kind == stackToken {
+			found, err := t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`,
+				c.caller.subject, st.id)
 			if err != nil {
 				return err
 			}
 			if !found {
-				return refuse(http.StatusForbidden, "the token of a job is good for the job's own stack alone")
+				return refuse(http.StatusForbidden, "the token of a job is valid only for the job's stack")
 			}
 		}
 		view = stackView{ID: st.id, Organization: st.organization, Project: st.project, Name: st.name}
@@ -125,11 +133,12 @@ func (s *Server) getStack(c *call) (reply, error) {
 	return reply{body: view}, err
 }
 
-// projectExists answers 200 when the project has a stack: projects are made by
-// their first one.
+// projectExists answers 200 if the project has a stack. A project is made with its first
+// stack.
 func (s *Server) projectExists(c *call) (reply, error) {
 	err := s.store.read(c.Context(), func(t *tx) error {
-		found, err := t.get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`, c.PathValue("org"), c.PathValue("project"))
+		found, err := t.get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
+			c.PathValue("org"), c.PathValue("project"))
 		if err == nil && !found {
 			return notFound("there is no project %s/%s", c.PathValue("org"), c.PathValue("project"))
 		}
@@ -138,21 +147,24 @@ func (s *Server) projectExists(c *call) (reply, error) {
 	return reply{body: empty{}}, err
 }
 
-// deleteStack deletes a stack with its history, unless something of it runs.
+// deleteStack deletes a stack with its history, unless it has a running deployment.
 func (s *Server) deleteStack(c *call) (reply, error) {
 	return reply{}, s.store.write(c.Context(), func(t *tx) error {
-		st, err := s.stackOf(t, c)
+		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		busy, err := t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.id)
+		busy, err := t.get([]any{new(int)},
+			`SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.id)
 		if err != nil {
 			return err
 		}
 		if busy {
 			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
 		}
-		if _, err := t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack') AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, st.id); err != nil {
+		_, err = t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
+			AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, st.id)
+		if err != nil {
 			return err
 		}
 		_, err = t.exec(`DELETE FROM stacks WHERE id = ?`, st.id)
@@ -160,8 +172,8 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 	})
 }
 
-// summary is a stack in a list.
-type summary struct {
+// stackSummary is a stack in a list.
+type stackSummary struct {
 	ID           string            `json:"id"`
 	Organization string            `json:"orgName"`
 	Project      string            `json:"projectName"`
@@ -172,29 +184,30 @@ type summary struct {
 func (s *Server) listStacks(c *call) (reply, error) {
 	query := c.URL.Query()
 	tag, value := query.Get("tagName"), query.Get("tagValue")
-	found := []summary{}
+	found := []stackSummary{}
 	err := s.store.read(c.Context(), func(t *tx) error {
-		_, err := rows(t, func(scan func(...any) error) (one summary, err error) {
+		_, err := rows(t, func(scan func(...any) error) (one stackSummary, err error) {
 			var tags string
 			if err := scan(&one.ID, &one.Organization, &one.Project, &one.Name, &tags); err != nil {
 				return one, err
 			}
-			if has, err := tagged(tags, tag, value); err != nil || !has {
+			if has, err := hasTag(tags, tag, value); err != nil || !has {
 				return one, err
 			}
 			one.Links = map[string]string{"self": ""}
 			found = append(found, one)
 			return one, nil
-		}, `SELECT id, organization, project, name, tags FROM stacks WHERE (?1 = '' OR organization = ?1) AND (?2 = '' OR project = ?2)
+		}, `SELECT id, organization, project, name, tags FROM stacks
+			WHERE (?1 = '' OR organization = ?1) AND (?2 = '' OR project = ?2)
 			ORDER BY organization, project, name`, query.Get("organization"), query.Get("project"))
 		return err
 	})
 	return reply{body: map[string]any{"stacks": found}}, err
 }
 
-// tagged tells whether a stack with these tags is one that was asked for. An
-// empty name asks for all, an empty value for any.
-func tagged(tags, name, value string) (bool, error) {
+// hasTag reports whether tags contain a name with a value. An empty name matches all
+// tags, and an empty value matches all values.
+func hasTag(tags, name, value string) (bool, error) {
 	if name == "" {
 		return true, nil
 	}

@@ -5,25 +5,27 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// store is the database: one file, one connection that writes, a few that read.
-// See the package's documentation for why every write is synced.
+// store is the database: one file, one connection for writes, a few for reads. The
+// documentation of the package explains why every write is synced.
 type store struct {
 	writer *sql.DB // one connection, whose transactions take the write lock at their start
 	reader *sql.DB // each transaction sees one state
 }
 
-// readers is the number of connections that read.
+// readers is the number of connections for reads.
 const readers = 4
 
-// openStore opens the database of a folder, and brings its schema up to date.
+// openStore opens the database of a folder, and applies missing migrations.
 func openStore(ctx context.Context, folder string) (*store, error) {
 	path := filepath.Join(folder, "cloud.db")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -40,6 +42,9 @@ func openStore(ctx context.Context, folder string) (*store, error) {
 	if err := migrate(ctx, writer); err != nil {
 		return nil, errors.Join(err, writer.Close())
 	}
+	if err := enableShrink(ctx, writer, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the database: %w", err), writer.Close())
+	}
 	reader, err := connect(path, "deferred", readers)
 	if err != nil {
 		return nil, errors.Join(err, writer.Close())
@@ -50,7 +55,8 @@ func openStore(ctx context.Context, folder string) (*store, error) {
 func connect(path, lock string, connections int) (*sql.DB, error) {
 	place := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: url.Values{
 		"_txlock": {lock},
-		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)"},
+		"_pragma": {"busy_timeout(10000)", "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)",
+			"journal_size_limit(16777216)", "synchronous(FULL)", "foreign_keys(ON)"},
 	}.Encode()}
 	db, err := sql.Open("sqlite", place.String())
 	if err != nil {
@@ -61,32 +67,33 @@ func connect(path, lock string, connections int) (*sql.DB, error) {
 	return db, nil
 }
 
-// close lets go of the file. The reader goes first, so that the writer, as the
-// last one, folds the write-ahead log into the database.
+// close closes the file. It closes the writer last, which then moves the write-ahead log
+// into the database.
 func (s *store) close() error { return errors.Join(s.reader.Close(), s.writer.Close()) }
 
-// write does something within one transaction, which is on the disk when write
-// returns without an error. An error of do undoes all of it.
+// write runs do in a transaction. When write returns without an error, the
+// transaction is on the disk, or do has returned errNoChange. An error of do rolls the
+// transaction back.
 func (s *store) write(ctx context.Context, do func(*tx) error) error {
-	return within(ctx, s.writer, do)
+	return inTransaction(ctx, s.writer, do)
 }
 
-// read does something that sees one state of the database.
+// read runs do in a transaction that sees one state of the database.
 func (s *store) read(ctx context.Context, do func(*tx) error) error {
-	return within(ctx, s.reader, do)
+	return inTransaction(ctx, s.reader, do)
 }
 
-// errNothing makes a transaction end without a change and without an error.
-var errNothing = errors.New("nothing to do")
+// errNoChange rolls a transaction back without an error.
+var errNoChange = errors.New("no change")
 
-func within(ctx context.Context, db *sql.DB, do func(*tx) error) error {
+func inTransaction(ctx context.Context, db *sql.DB, do func(*tx) error) error {
 	begun, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
 	if err := do(&tx{ctx, begun}); err != nil {
 		_ = begun.Rollback()
-		if errors.Is(err, errNothing) {
+		if errors.Is(err, errNoChange) {
 			return nil
 		}
 		return err
@@ -99,11 +106,11 @@ func within(ctx context.Context, db *sql.DB, do func(*tx) error) error {
 
 // tx is a transaction, with the context of the call that it serves.
 type tx struct {
-	ctx context.Context // a transaction does not outlive the call it is made for
+	ctx context.Context // of the call
 	*sql.Tx
 }
 
-// exec changes rows and tells how many.
+// exec runs a statement and returns the number of changed rows.
 func (t *tx) exec(query string, args ...any) (int64, error) {
 	result, err := t.ExecContext(t.ctx, query, args...)
 	if err != nil {
@@ -112,9 +119,9 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return result.RowsAffected()
 }
 
-// get reads one row into places; found is false when there is none.
-func (t *tx) get(places []any, query string, args ...any) (found bool, err error) {
-	err = t.QueryRowContext(t.ctx, query, args...).Scan(places...)
+// get scans the first row of a query into dest. Found is false without a row.
+func (t *tx) get(dest []any, query string, args ...any) (found bool, err error) {
+	err = t.QueryRowContext(t.ctx, query, args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -124,7 +131,8 @@ func (t *tx) get(places []any, query string, args ...any) (found bool, err error
 	return true, nil
 }
 
-// rows reads every row of a question through one function.
+// rows calls scan for each row of a query and returns the results. The argument of scan is
+// the Scan method of the row.
 func rows[T any](t *tx, scan func(scan func(...any) error) (T, error), query string, args ...any) ([]T, error) {
 	found, err := t.QueryContext(t.ctx, query, args...)
 	if err != nil {
@@ -145,18 +153,35 @@ func rows[T any](t *tx, scan func(scan func(...any) error) (T, error), query str
 	return all, nil
 }
 
-// Times stand in the database as nanoseconds since 1970, and 0 is "not yet".
-
-func stamp(t time.Time) int64 {
+// toNanos returns a time as the database stores it: in nanoseconds since 1970. The zero
+// time is 0.
+func toNanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixNano()
 }
 
-func unstamp(n int64) time.Time {
+// fromNanos is the inverse of toNanos.
+func fromNanos(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, n).UTC()
+}
+
+// lockFolder lets only one process at a time serve a folder, because some state is in
+// memory only. The lock ends with the process, also after a crash.
+func lockFolder(folder string) (io.Closer, error) {
+	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("another process serves %s: stop it, or use another folder", folder)
+		}
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }

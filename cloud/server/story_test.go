@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestADeploymentGoesFromTheQueueToItsEnd(t *testing.T) {
+func TestDeployments(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	if w.claim(p) != nil {
@@ -18,11 +18,13 @@ func TestADeploymentGoesFromTheQueueToItsEnd(t *testing.T) {
 	id := w.deploy(at, steps(2))
 	w.shows(at, id, notStarted, notStarted, notStarted, notStarted)
 	c := w.mustClaim(p)
-	if c.job.TypeSpecificID != id || c.job.DeploymentID != id || c.job.JobID == "" || c.job.RunID == "" || c.job.OIDCToken != "" {
+	if c.job.TypeSpecificID != id || c.job.DeploymentID != id || c.job.JobID == "" || c.job.RunID == "" ||
+		c.job.OIDCToken != "" {
 		t.Errorf("claimed %+v for deployment %s", c.job, id)
 	}
 	w.shows(at, id, accepted, notStarted, notStarted, notStarted)
-	if d := c.definition(); len(d.Steps) != 3 || d.Steps[0].Name != stepSetup || d.Steps[0].Run != "" || d.Image.Reference != "pulumi/pulumi" {
+	if d := c.definition(); len(d.Steps) != 3 || d.Steps[0].Name != stepSetup || d.Steps[0].Run != "" ||
+		d.Image.Reference != "pulumi/pulumi" {
 		t.Errorf("the definition is %+v", d)
 	}
 	c.status(0, running)
@@ -34,20 +36,20 @@ func TestADeploymentGoesFromTheQueueToItsEnd(t *testing.T) {
 		t.Errorf("the log is %q, over %v", log, over)
 	}
 	if got := c.heartbeat(); got != 200 {
-		t.Errorf("a heartbeat just after the end: %d", got)
+		t.Errorf("a heartbeat just after the end: got %d, want 200", got)
 	}
 	if got := c.status(2, succeeded); got != 200 {
-		t.Errorf("the repeated last status: %d", got)
+		t.Errorf("the repeated last status: got %d, want 200", got)
 	}
 	if got := c.status(2, failed); got != 409 {
-		t.Errorf("failing after success: %d", got)
+		t.Errorf("a failure reported after success: got %d, want 409", got)
 	}
 	if got := c.ask("GET", "", nil); got != 409 {
-		t.Errorf("the definition of a job that is over: %d", got)
+		t.Errorf("the definition of a job that has ended: got %d, want 409", got)
 	}
 }
 
-func TestAFailedStepEndsTheJobForGood(t *testing.T) {
+func TestReportStatus(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	id := w.deploy(at, steps(2))
@@ -60,7 +62,7 @@ func TestAFailedStepEndsTheJobForGood(t *testing.T) {
 	w.shows(at, id, failed, succeeded, failed, notStarted)
 	for step, status := range map[int]string{1: succeeded, 2: running} {
 		if got := c.status(step, status); got != 409 {
-			t.Errorf("step %d %s after the failure: %d", step, status, got)
+			t.Errorf("step %d %s after the failure: got %d, want 409", step, status, got)
 		}
 	}
 	if log, over := w.log(at, id); !over || !strings.HasSuffix(log, "[step 1]Error: no\n") {
@@ -68,14 +70,14 @@ func TestAFailedStepEndsTheJobForGood(t *testing.T) {
 	}
 }
 
-func TestACancelTakesTheQueuedOutAndEndsTheRunning(t *testing.T) {
+func TestCancelDeploymentEffects(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	first := w.deploy(at, steps(1))
 	w.want(200, w.user, "POST", at+"/"+first+"/cancel", nil, nil)
 	w.shows(at, first, skipped, notStarted, notStarted)
 	if w.claim(p) != nil {
-		t.Error("a skipped deployment was handed out")
+		t.Error("a skipped deployment was claimed")
 	}
 	second := w.deploy(at, steps(1))
 	c := w.mustClaim(p)
@@ -85,33 +87,37 @@ func TestACancelTakesTheQueuedOutAndEndsTheRunning(t *testing.T) {
 	w.want(200, w.user, "POST", at+"/"+second+"/cancel", nil, nil)
 	w.shows(at, second, failed, failed, notStarted)
 	w.want(409, w.user, "POST", at+"/"+second+"/cancel", nil, nil)
-	for what, got := range map[string]int{"heartbeat": c.heartbeat(), "status": c.status(0, succeeded), "lines": c.logs(0, 0, "a\n"), "definition": c.ask("GET", "", nil)} {
+	for what, got := range map[string]int{"heartbeat": c.heartbeat(), "status": c.status(0, succeeded),
+		"lines of another step": c.logs(1, 0, "a\n"), "definition": c.ask("GET", "", nil)} {
 		if got != 409 {
-			t.Errorf("%s after the cancel: %d", what, got)
+			t.Errorf("%s after the cancel: got %d, want 409", what, got)
 		}
 	}
 	w.want(401, programs, "GET", "/api/user", nil, nil)
-	var word string
-	w.want(200, p.Token, "GET", "/api/deployments/"+second+"/status", nil, &word)
+	var status string
+	w.want(200, p.Token, "GET", "/api/deployments/"+second+"/status", nil, &status)
 	var check checkView
 	w.want(200, p.Token, "POST", "/api/agent-workflows/deployment:"+second+"/check", nil, &check)
-	if word != failed || check != (checkView{second, failed, true}) {
-		t.Errorf("the agent is told %q and %+v", word, check)
+	if status != failed || check != (checkView{second, failed, true}) {
+		t.Errorf("the agent gets %q and %+v", status, check)
 	}
-	if _, over := w.log(at, second); !over {
-		t.Error("the log of a cancelled job goes on")
+	if got := c.logs(0, 0, "pulumi has ended cleanly\n"); got != 200 {
+		t.Errorf("lines of the interrupted step: got %d, want 200", got)
+	}
+	if text, over := w.log(at, second); !over || !strings.Contains(text, "pulumi has ended cleanly\n") {
+		t.Errorf("complete: %t, the log of the cancelled job is %s", over, text)
 	}
 }
 
-func TestASilentJobFailsAndOneThatBeatsLives(t *testing.T) {
+func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		ctx, stop := context.WithCancel(context.Background())
-		var duties sync.WaitGroup
-		duties.Go(func() { _ = w.server.Run(ctx) })
+		var background sync.WaitGroup
+		background.Go(func() { _ = w.server.Run(ctx) })
 		defer func() {
 			stop()
-			duties.Wait()
+			background.Wait()
 			w.close()
 		}()
 		p := w.pool("p")
@@ -133,18 +139,19 @@ func TestASilentJobFailsAndOneThatBeatsLives(t *testing.T) {
 		w.shows(quiet, quietID, failed, failed, notStarted)
 		w.shows(loud, loudID, accepted, notStarted, notStarted)
 		if a.heartbeat() != 409 || a.status(0, succeeded) != 409 {
-			t.Error("a job that has failed by silence may go on")
+			t.Error("the reports of a job that failed without heartbeats are accepted, want 409")
 		}
 		if w.claim(p) != nil {
-			t.Error("a job that fell silent was handed out again")
+			t.Error("a job that failed without heartbeats was claimed again")
 		}
 	})
 }
 
-func TestARestartKeepsEverything(t *testing.T) {
+func TestOpenAgain(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
-	w.want(200, w.user, "PUT", at+"/settings", object{"operationContext": object{"environmentVariables": object{"A": object{"secret": "plain"}}}}, nil)
+	w.want(200, w.user, "PUT", at+"/settings",
+		object{"operationContext": object{"environmentVariables": object{"A": object{"secret": "plain"}}}}, nil)
 	id := w.deploy(at, steps(2))
 	c := w.mustClaim(p)
 	c.runs(0, 1)
@@ -155,7 +162,7 @@ func TestARestartKeepsEverything(t *testing.T) {
 	}
 	w.shows(at, id, running, succeeded, succeeded, notStarted)
 	if got := c.definition().Env["A"].Value.Reveal(); got != "plain" {
-		t.Errorf("A is %q", got)
+		t.Errorf("the variable A is %q, want plain", got)
 	}
 	if err := w.server.expire(context.Background(), time.Now().Add(9*time.Minute)); err != nil {
 		t.Fatal(err)
@@ -167,9 +174,10 @@ func TestARestartKeepsEverything(t *testing.T) {
 	}
 }
 
-func TestAFolderServesOneServiceAtATime(t *testing.T) {
+func TestLockFolder(t *testing.T) {
 	w := newWorld(t)
-	if _, err := Open(context.Background(), Options{Folder: w.folder}); err == nil || !strings.Contains(err.Error(), "another process serves") {
+	if _, err := Open(context.Background(), Options{Folder: w.folder}); err == nil ||
+		!strings.Contains(err.Error(), "another process serves") {
 		t.Errorf("opened twice: %v", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// kind is what a token's holder is.
+// kind is the kind of the holder of a token.
 type kind string
 
 const (
@@ -20,9 +20,11 @@ const (
 	poolToken  kind = "pool"  // the agents of a pool
 	jobToken   kind = "job"   // the runner of one job
 	stackToken kind = "stack" // the programs in one job, for their stack
+	leaseToken kind = "lease" // the agent that holds a lease
 )
 
-// prefixes make tokens recognisable. That of pools is Pulumi's documented one.
+// prefix returns the beginning of all tokens of a kind. That of pools is documented by
+// Pulumi.
 func (k kind) prefix() string {
 	switch k {
 	case poolToken:
@@ -31,57 +33,62 @@ func (k kind) prefix() string {
 		return "cmwa-job-"
 	case stackToken:
 		return "cmwa-stack-"
+	case leaseToken:
+		return "cmwa-lease-"
 	default:
 		return "cmwa-user-"
 	}
 }
 
-// mint makes a token of 256 random bits.
+// mint returns a new token with 256 random bits.
 func (k kind) mint() secret.String {
 	raw := make([]byte, 32)
 	rand.Read(raw)
 	return secret.New(k.prefix() + hex.EncodeToString(raw))
 }
 
-// hash is what the database knows of a token. No salt is needed against
-// guessing: a token is as long as its hash.
+// hash returns the stored form of a token. It needs no salt, because a token has as many
+// random bits as its hash.
 func hash(token secret.String) []byte {
 	sum := sha256.Sum256([]byte(token.Reveal()))
 	return sum[:]
 }
 
-// principal is who calls.
+// principal is the sender of a call.
 type principal struct {
-	kind    kind   // empty: nobody that the service knows
-	subject string // the user's name, the pool's id, or the deployment's id
+	kind    kind   // empty if the token is unknown
+	subject string // the user's name, or the id of the pool, the deployment or the lease
 }
 
-// saveToken lets a token in from now on.
+// saveToken makes a token valid without an end.
 func saveToken(t *tx, token secret.String, p principal) error {
 	return saveTokenUntil(t, token, p, time.Time{})
 }
 
-// saveTokenUntil lets a token in from now on until a time; zero is for ever.
+// saveTokenUntil makes a token valid until a time. The zero time means without an end.
 func saveTokenUntil(t *tx, token secret.String, p principal, end time.Time) error {
-	_, err := t.exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`, hash(token), p.kind, p.subject, stamp(end))
+	_, err := t.exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
+		hash(token), p.kind, p.subject, toNanos(end))
 	return err
 }
 
-// dropTokens shuts the tokens of a subject out.
+// dropTokens deletes the tokens of a subject.
 func dropTokens(t *tx, p principal) error {
 	_, err := t.exec(`DELETE FROM tokens WHERE kind = ? AND subject = ?`, p.kind, p.subject)
 	return err
 }
 
-// whoIs finds the holder of a token; nobody when it is none of ours or over.
-func whoIs(t *tx, token secret.String, now time.Time) (principal, error) {
+// tokenHolder returns the holder of a token. It returns the zero value for an unknown or
+// expired token.
+func tokenHolder(t *tx, token secret.String, now time.Time) (principal, error) {
 	var p principal
-	_, err := t.get([]any{&p.kind, &p.subject}, `SELECT kind, subject FROM tokens WHERE hash = ? AND (expires = 0 OR expires > ?)`, hash(token), stamp(now))
+	_, err := t.get([]any{&p.kind, &p.subject},
+		`SELECT kind, subject FROM tokens WHERE hash = ? AND (expires = 0 OR expires > ?)`, hash(token), toNanos(now))
 	return p, err
 }
 
-// bearer is the token that a request carries. Pulumi's clients write the scheme
-// "token"; nothing else is accepted.
+// bearer returns the token of a request. The only scheme is "token", as Pulumi's clients
+// send it.
 func bearer(r *http.Request) (secret.String, bool) {
 	scheme, token, found := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !found || !strings.EqualFold(scheme, cloud.AuthScheme) || token == "" || len(token) > 4096 {

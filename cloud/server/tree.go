@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// tree is a JSON object as data: deployment settings are kept as people send
-// them, whatever this service knows of their meaning.
+// tree is a JSON object. Deployment settings are stored as users send them, including
+// fields that this service does not know.
 type tree = map[string]any
 
 // decodeTree reads one JSON object, and nothing after it.
@@ -23,13 +23,13 @@ func decodeTree(text []byte) (tree, error) {
 		return nil, badRequest("the body is not a JSON object")
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, badRequest("the body has something after its JSON object")
+		return nil, badRequest("the body continues after its JSON object")
 	}
 	return object, nil
 }
 
-// merge lays a patch over a base, by the rules of RFC 7396: objects are merged,
-// null removes, everything else replaces. Neither is changed.
+// merge returns a base with a JSON merge patch (RFC 7396) applied: objects are merged,
+// null removes a value, and other values replace it. It changes neither argument.
 func merge(base, patch tree) tree {
 	merged := maps.Clone(base)
 	if merged == nil {
@@ -49,15 +49,19 @@ func merge(base, patch tree) tree {
 	return merged
 }
 
-// secretPlaces are the paths of secret values in deployment settings; a star
-// stands for every name.
+// secretPlaces returns the paths of secret values in deployment settings. A star matches
+// every name.
 func secretPlaces() [][]string {
 	places := [][]string{
 		{"executorContext", "executorImage", "credentials", "password"},
 		{"operationContext", "environmentVariables", "*"},
 	}
 	for _, source := range [][]string{{"git", "gitAuth"}, {"hg", "hgAuth"}, {"template", "gitAuth"}} {
-		for _, value := range [][]string{{"sshAuth", "sshPrivateKey"}, {"sshAuth", "password"}, {"accessToken"}, {"basicAuth", "userName"}, {"basicAuth", "password"}} {
+		for _, value := range [][]string{
+			{"sshAuth", "sshPrivateKey"}, {"sshAuth", "password"},
+			{"accessToken"},
+			{"basicAuth", "userName"}, {"basicAuth", "password"},
+		} {
 			path := append([]string{"sourceContext"}, source...)
 			places = append(places, append(path, value...))
 		}
@@ -65,8 +69,8 @@ func secretPlaces() [][]string {
 	return places
 }
 
-// eachSecret returns a copy of settings in which every value at a secret place
-// has gone through a function. Nulls, which remove, are left alone.
+// eachSecret returns a copy of settings with a function applied to every secret value
+// except null, which removes a value.
 func eachSecret(settings tree, change func(any) (any, error)) (tree, error) {
 	var err error
 	for _, path := range secretPlaces() {
@@ -77,8 +81,9 @@ func eachSecret(settings tree, change func(any) (any, error)) (tree, error) {
 	return settings, nil
 }
 
-// changeAt matches names as the decoder of settings does, whatever their case:
-// otherwise a secret under another spelling would be used and not sealed.
+// changeAt returns a copy of an object with a function applied to the values at a path.
+// It ignores the case of names, as the decoder of settings does: otherwise a secret with
+// another spelling would be used and not encrypted.
 func changeAt(at tree, path []string, change func(any) (any, error)) (tree, error) {
 	var names []string
 	for name := range at {
@@ -105,9 +110,9 @@ func changeAt(at tree, path []string, change func(any) (any, error)) (tree, erro
 	return copied, nil
 }
 
-// sealSecrets returns settings whose secrets are ciphertexts of the key, which
-// is the only form in which they are stored and given back. It accepts every
-// form in which a value may be sent, and refuses ciphertexts of others.
+// sealSecrets returns settings with encrypted secrets, the only form in which they are
+// stored and returned. It accepts every form of a value, and refuses ciphertexts of
+// other keys.
 func sealSecrets(settings tree, k key) (tree, error) {
 	return eachSecret(settings, func(value any) (any, error) {
 		object, ok := value.(tree)
@@ -137,7 +142,8 @@ func sealSecrets(settings tree, k key) (tree, error) {
 }
 
 func errSecretForm() error {
-	return badRequest(`a value that may be secret must be a string, {"secret": …}, {"ciphertext": …} or {"isSecret": …, "value": …}`)
+	return badRequest(`a value that may be secret must be a string, ` +
+		`{"secret": …}, {"ciphertext": …} or {"isSecret": …, "value": …}`)
 }
 
 func sealed(plain string, k key) tree {
@@ -155,7 +161,7 @@ func unseal(text string, k key) (string, error) {
 	return string(raw), nil
 }
 
-// openSecrets is the way back, for a job.
+// openSecrets returns settings with decrypted secrets, for a job.
 func openSecrets(settings tree, k key) (tree, error) {
 	return eachSecret(settings, func(value any) (any, error) {
 		object, _ := value.(tree)

@@ -1,14 +1,15 @@
 package server
 
-// organizationView is an organisation as Pulumi's clients read it.
+import "github.com/cmwa-project/cmwa/cloud"
+
+// organizationView is an organization in the form of Pulumi's clients.
 type organizationView struct {
 	GitHubLogin string `json:"githubLogin"`
 	Name        string `json:"name"`
 	AvatarURL   string `json:"avatarUrl"`
 }
 
-// userView is a user as Pulumi's clients read one. The CLI refuses an empty
-// login.
+// userView is a user in the form of Pulumi's clients. The CLI refuses an empty login.
 type userView struct {
 	ID            string             `json:"id,omitempty"`
 	GitHubLogin   string             `json:"githubLogin"`
@@ -19,15 +20,15 @@ type userView struct {
 	Identities    []string           `json:"identities,omitempty"`
 }
 
-// person is the short form of a user, in what he asked for.
-func person(name string) userView { return userView{GitHubLogin: name, Name: name} }
+// shortUser returns the short form of a user.
+func shortUser(name string) userView { return userView{GitHubLogin: name, Name: name} }
 
 func (s *Server) user(c *call) (reply, error) {
-	name := c.who.subject
-	if c.who.kind == stackToken {
+	name := c.caller.subject
+	if c.caller.kind == stackToken {
 		name = s.options.User
 	}
-	view := person(name)
+	view := shortUser(name)
 	view.ID = name
 	view.Organizations = []organizationView{
 		{GitHubLogin: name, Name: name},
@@ -40,12 +41,15 @@ func (s *Server) defaultOrganization(*call) (reply, error) {
 	return reply{body: map[string]any{"GitHubLogin": s.options.Organization, "Messages": []string{}}}, nil
 }
 
-// capabilities: the plain protocol, which every CLI speaks.
+// capabilities returns what this service has in addition to the plain protocol, which every
+// CLI supports. A CLI ignores capabilities that it does not know.
 func (s *Server) capabilities(*call) (reply, error) {
-	return reply{body: map[string]any{"capabilities": []string{}}}, nil
+	return reply{body: cloud.Capabilities{
+		Capabilities: []cloud.Capability{{Name: cloud.LeaseCapability, Version: cloud.LeaseVersion}},
+	}}, nil
 }
 
-// organization checks the organisation in a path. There is one.
+// organization returns the organization that a path names.
 func (s *Server) organization(t *tx, c *call) (name string, err error) {
 	found, err := t.get([]any{&name}, `SELECT name FROM organizations WHERE name = ?`, c.PathValue("org"))
 	if err == nil && !found {
@@ -54,7 +58,7 @@ func (s *Server) organization(t *tx, c *call) (name string, err error) {
 	return name, err
 }
 
-// editOrganization sets the default pool; an empty one means none.
+// editOrganization sets the default pool, or removes it if the id is empty.
 func (s *Server) editOrganization(c *call) (reply, error) {
 	var body struct {
 		Pool *string `json:"setDefaultAgentPoolID"`
@@ -67,7 +71,7 @@ func (s *Server) editOrganization(c *call) (reply, error) {
 		if err != nil || body.Pool == nil {
 			return err
 		}
-		if err := knownPool(t, name, *body.Pool); err != nil {
+		if err := checkPool(t, name, *body.Pool); err != nil {
 			return err
 		}
 		_, err = t.exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, *body.Pool, name)

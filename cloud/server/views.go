@@ -9,14 +9,15 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// deploymentView is a deployment as Pulumi's clients read one (GetDeployment in
-// the public apitype module).
+// deploymentView is a deployment in the form of Pulumi's clients (GetDeployment in the
+// public apitype module).
 type deploymentView struct {
 	ID        string    `json:"id"`
 	Version   int64     `json:"version"`
 	Created   string    `json:"created"`
 	Modified  string    `json:"modified"`
 	Status    string    `json:"status"`
+	Outcome   string    `json:"cmwaStatus"` // status, or cancelled; not Pulumi's
 	Operation string    `json:"pulumiOperation"`
 	Project   string    `json:"projectName"`
 	Stack     string    `json:"stackName"`
@@ -30,6 +31,7 @@ type deploymentView struct {
 	pool      string    //
 	claimed   int64     //
 	modified  int64     //
+	ended     string    // reason of the end; empty before it
 }
 
 type poolName struct {
@@ -39,7 +41,7 @@ type poolName struct {
 
 type jobView struct {
 	Status      string     `json:"status"`
-	Started     time.Time  `json:"started"` // zero: not yet
+	Started     time.Time  `json:"started"` // zero before the start
 	LastUpdated time.Time  `json:"lastUpdated"`
 	Steps       []stepView `json:"steps"`
 }
@@ -47,64 +49,84 @@ type jobView struct {
 type stepView struct {
 	Name        string    `json:"name"`
 	Status      string    `json:"status"`
+	Outcome     string    `json:"cmwaStatus"` // status, or cancelled; not Pulumi's
 	Started     time.Time `json:"started"`
 	LastUpdated time.Time `json:"lastUpdated"`
 }
 
-// viewDeployments shows the deployments that a condition selects.
+// viewDeployments returns the deployments that a condition selects.
 func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, error) {
+	// Read the deployments.
 	all, err := rows(t, func(scan func(...any) error) (v deploymentView, err error) {
 		var created int64
 		var requester string
 		var pool *string
-		err = scan(&v.seq, &v.ID, &v.Version, &created, &v.modified, &v.claimed, &v.Status, &v.Operation, &v.Project, &v.Stack, &requester, &v.Initiator, &v.Inherits, &v.pool, &pool)
-		v.Created, v.Modified = unstamp(created).Format(time.RFC3339Nano), unstamp(v.modified).Format(time.RFC3339Nano)
-		v.Requester, v.Updates = person(requester), []empty{}
+		err = scan(&v.seq, &v.ID, &v.Version, &created, &v.modified, &v.claimed, &v.Status, &v.ended, &v.Operation,
+			&v.Project, &v.Stack, &requester, &v.Initiator, &v.Inherits, &v.pool, &pool)
+		v.Created, v.Modified = fromNanos(created).Format(time.RFC3339Nano),
+			fromNanos(v.modified).Format(time.RFC3339Nano)
+		v.Outcome = (&jobState{status: v.Status, ended: v.ended}).outcome()
+		v.Requester, v.Updates = shortUser(requester), []empty{}
 		if pool != nil {
 			v.Pool = &poolName{v.pool, *pool}
 		}
 		return v, err
-	}, `SELECT d.seq, d.id, d.version, d.created, d.modified, d.claimed, d.status, d.operation, s.project, s.name, d.requester, d.initiator, d.inherits, d.pool, p.name
-		FROM deployments d JOIN stacks s ON s.id = d.stack LEFT JOIN pools p ON p.id = d.pool WHERE `+condition, args...)
+	}, `SELECT d.seq, d.id, d.version, d.created, d.modified, d.claimed, d.status, d.ended, d.operation,
+			s.project, s.name, d.requester, d.initiator, d.inherits, d.pool, p.name
+		FROM deployments d JOIN stacks s ON s.id = d.stack LEFT JOIN pools p ON p.id = d.pool WHERE `+condition,
+		args...)
 	if err != nil {
 		return nil, err
 	}
+
+	// Read their steps.
 	for i := range all {
 		steps, err := rows(t, func(scan func(...any) error) (st stepView, err error) {
 			var started, modified int64
 			err = scan(&st.Name, &st.Status, &started, &modified)
-			st.Started, st.LastUpdated = unstamp(started), unstamp(modified)
+			st.Started, st.LastUpdated = fromNanos(started), fromNanos(modified)
+			if st.Outcome = st.Status; st.Status == failed && all[i].ended == endedByCancel {
+				st.Outcome = cancelled
+			}
 			return st, err
 		}, `SELECT name, status, started, modified FROM steps WHERE deployment = ? ORDER BY number`, all[i].seq)
 		if err != nil {
 			return nil, err
 		}
-		all[i].Jobs = []jobView{{all[i].Status, unstamp(all[i].claimed), unstamp(all[i].modified), steps}}
+		all[i].Jobs = []jobView{{all[i].Status, fromNanos(all[i].claimed), fromNanos(all[i].modified), steps}}
 	}
 	return all, nil
 }
 
-// definition gives a runner its job, while that is not over: it holds secrets.
-// Each time, the programs of the job get a token anew.
+// definition returns the definition of a job that has not ended, for its runner. It
+// contains secrets. Each call makes a new token for the programs of the job.
 func (s *Server) definition(c *call) (reply, error) {
 	token := stackToken.mint()
 	var definition cloud.Definition
 	var j *job
 	err := s.store.write(c.Context(), func(t *tx) (err error) {
-		if j, err = jobOf(t, c); err != nil {
+		// Check that the job has not ended.
+		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
-		if err := j.mayReport(0); err != nil {
+		if err := j.checkReport(0); err != nil {
 			return err
 		}
 		if j.ended != "" {
-			return conflict("the job has %s already", j.status)
+			return conflict("the job has ended already: it is %s", j.status)
+		}
+
+		// Decrypt the definition.
+		if j.leased() {
+			definition, err = s.leasedDefinition(t, c, j)
+			return err
 		}
 		var sealed, wrapped []byte
 		var st stack
 		var version int
 		_, err = t.get([]any{&sealed, &version, &st.id, &st.organization, &st.project, &st.name, &wrapped},
-			`SELECT d.definition, d.version, s.id, s.organization, s.project, s.name, s.secret_key FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.seq)
+			`SELECT d.definition, d.version, s.id, s.organization, s.project, s.name, s.secret_key
+				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.seq)
 		if err != nil {
 			return err
 		}
@@ -113,23 +135,22 @@ func (s *Server) definition(c *call) (reply, error) {
 		}
 		text, err := st.key.open(sealed, forDefinition)
 		if err != nil {
-			return fmt.Errorf("open a definition: %w", err)
+			return fmt.Errorf("decrypt a definition: %w", err)
 		}
 		if err := json.Unmarshal(text, &definition); err != nil {
 			return fmt.Errorf("read a definition: %w", err)
 		}
-		environment(&definition, s.base(c), token, buildPath(st.path(), version))
+		addEnvironment(&definition, s.base(c), token, buildPath(st.path(), version))
 		return saveToken(t, token, principal{stackToken, j.id})
 	})
 	if err != nil {
 		return reply{}, err
 	}
-	s.touched(c, j)
+	s.recordHeartbeat(c, j)
 	return reply{body: definition}, nil
 }
 
-// base is the service's URL: the one that was set, or the one by which the
-// caller came.
+// base returns the URL of the service: the public URL, or the one of the call.
 func (s *Server) base(c *call) string {
 	if s.options.PublicURL != "" {
 		return s.options.PublicURL
@@ -141,8 +162,8 @@ func (s *Server) base(c *call) string {
 	return scheme + "://" + c.Host
 }
 
-// buildPath is where a deployment is found, below the service's URL. There is
-// no console: it is the API's own address.
+// buildPath returns the path of a deployment below the URL of the service. It is the
+// path of the API, as the service has no console.
 func buildPath(stack string, version int) string {
 	return "/api/stacks/" + stack + "/deployments/version/" + strconv.Itoa(version)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// world is a service in a folder of its own, with its user.
+// world is a service in a new folder, with its user.
 type world struct {
 	t       testing.TB
 	server  *Server
@@ -61,22 +61,22 @@ func (w *world) close() {
 	w.server = nil
 }
 
-// restart is what a crash and a new start look like to callers.
+// restart stops the service and starts it again, as after a crash.
 func (w *world) restart() {
 	w.t.Helper()
 	w.close()
 	w.open()
 }
 
-// answer is what came back.
+// answer is the answer to a call.
 type answer struct {
 	code   int
 	header http.Header
 	body   string
 }
 
-// ask makes one call. Body may be nil, a string that is sent as it is, or what
-// is written as JSON.
+// ask makes one call. Body may be nil, a string that is sent without change, or a
+// value that is sent as JSON.
 func (w *world) ask(token, method, path string, body any) answer {
 	w.t.Helper()
 	var content io.Reader
@@ -101,7 +101,7 @@ func (w *world) ask(token, method, path string, body any) answer {
 	return answer{rec.Code, rec.Header(), rec.Body.String()}
 }
 
-// want makes a call that must be answered with a code, and reads the answer.
+// want makes a call, checks the status of the answer, and decodes it.
 func (w *world) want(code int, token, method, path string, body, into any) answer {
 	w.t.Helper()
 	got := w.ask(token, method, path, body)
@@ -124,7 +124,8 @@ type pool struct {
 
 func (w *world) pool(name string) (p pool) {
 	w.t.Helper()
-	w.want(200, w.user, "POST", "/api/orgs/organization/agent-pools", map[string]string{"name": name, "description": "d"}, &p)
+	w.want(200, w.user, "POST", "/api/orgs/organization/agent-pools", map[string]string{"name": name,
+		"description": "d"}, &p)
 	return p
 }
 
@@ -138,7 +139,7 @@ func (w *world) stack(name string) string {
 
 type object = map[string]any
 
-// steps is a request with so many steps beside Setup.
+// steps returns a request with n steps in addition to Setup.
 func steps(n int, more ...object) object {
 	var all []object
 	for i := range n {
@@ -167,13 +168,13 @@ func (w *world) deploy(at string, request object) (id string) {
 	return queued.ID
 }
 
-// claimed is a job in the hands of an agent.
+// claimed is a claimed job.
 type claimed struct {
 	w   *world
 	job pollView
 }
 
-// claim polls, and returns nil when there is nothing.
+// claim polls, and returns nil without a job.
 func (w *world) claim(p pool) *claimed {
 	w.t.Helper()
 	got := w.ask(p.Token, "GET", "/api/deployments/poll", nil)
@@ -223,7 +224,7 @@ func (c *claimed) definition() (d cloud.Definition) {
 	return d
 }
 
-// runs leads steps through to success, with one line each.
+// runs reports steps as succeeded, with one line each.
 func (c *claimed) runs(from, to int) {
 	c.w.t.Helper()
 	for i := from; i <= to; i++ {
@@ -239,7 +240,7 @@ func (c *claimed) runs(from, to int) {
 	}
 }
 
-// shows checks a deployment and its steps as people see them.
+// shows checks the status of a deployment and of its steps.
 func (w *world) shows(at, id, status string, steps ...string) {
 	w.t.Helper()
 	var view deploymentView
@@ -253,8 +254,8 @@ func (w *world) shows(at, id, status string, steps ...string) {
 	}
 }
 
-// log is the whole log as it is now, headers in brackets, and whether it is at
-// its end.
+// log returns the present log with headers in brackets, and whether the log is
+// complete.
 func (w *world) log(at, id string) (text string, over bool) {
 	w.t.Helper()
 	var b strings.Builder

@@ -1,0 +1,343 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// Paths of the calls about leases.
+const (
+	capabilitiesPath = "/api/capabilities"
+	leasesPath       = "/api/background-activities/worker/lease"
+	leaseRoute       = leasesPath + "/{lease}"
+)
+
+const (
+	// capabilityTime is how long the answer that a service has no leases is valid.
+	capabilityTime = time.Hour
+
+	// maxLease limits the duration of a lease in an answer.
+	maxLease = 24 * time.Hour
+
+	leaseWait    = 200 * time.Millisecond // before a retry of complete; doubles with each
+	leaseMaxWait = 10 * time.Second
+)
+
+// leasing is what the client knows about the leases of its service.
+type leasing struct {
+	schedule *schedule
+	log      *slog.Logger
+
+	mu        sync.Mutex
+	mode      runtime.LeasedWork
+	supported bool      // the service has reported the capability
+	until     time.Time // no call about leases before this time; zero if calls are allowed
+
+	refused refusals // of the calls about leases
+}
+
+func newLeasing(tuning runtime.Tuning, log *slog.Logger) *leasing {
+	return &leasing{schedule: newSchedule(tuning, log), log: log, mode: tuning.LeasedWork}
+}
+
+// tune replaces the settings. After a change of leased_work, calls about leases are allowed
+// again.
+func (l *leasing) tune(tuning runtime.Tuning) {
+	l.schedule.tune(tuning)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mode != tuning.LeasedWork {
+		l.mode, l.until = tuning.LeasedWork, time.Time{}
+	}
+}
+
+// off prevents calls about leases for a time, and logs the reason.
+func (l *leasing) off(span time.Duration, message string, attributes ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.supported, l.until = false, time.Now().Add(span)
+	l.log.Warn(message, append(attributes, "retry_in", span)...)
+}
+
+var _ runtime.Leaser = (*Client)(nil)
+
+// NextLease implements [runtime.Leaser].
+func (c *Client) NextLease() runtime.NextPoll {
+	next := c.leasing.schedule.peek()
+	c.leasing.mu.Lock()
+	defer c.leasing.mu.Unlock()
+	if next.At.Before(c.leasing.until) {
+		next.At = c.leasing.until
+	}
+	return next
+}
+
+// Acquire implements [runtime.Leaser].
+//
+//  1. Only a service with the capability [LeaseCapability] gets a call about leases, unless
+//     leased_work is always: see the package documentation. The capabilities of a service
+//     are read first, with a public call that changes nothing.
+//  2. An answer without the fields of [Lease] is ignored, and no lease is requested for an
+//     hour.
+//  3. An answer that the call does not exist changes nothing until it is accepted: see
+//     refusals. Then no lease is requested for an hour.
+func (c *Client) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Claim, error) {
+	// 1. Find out whether the service leases work.
+	tuning := c.settings()
+	kinds = slices.DeleteFunc(tuning.LeasedKinds(), func(kind runtime.Kind) bool {
+		return !slices.Contains(kinds, kind)
+	})
+	if len(kinds) == 0 {
+		return runtime.Claim{Next: c.leasing.schedule.skip()}, nil
+	}
+	if tuning.LeasedWork == runtime.LeasedAuto {
+		if leases, err := c.leasesWork(ctx); !leases {
+			return runtime.Claim{Next: c.NextLease()}, err
+		}
+	}
+	if next, err := c.leasing.schedule.begin(); err != nil {
+		return runtime.Claim{Next: next}, err
+	}
+
+	// Make the request.
+	var job *runtime.Job
+	var wait time.Duration
+	err := c.authorized(ctx, func(token secret.String) (err error) {
+		job, wait, err = c.acquire(ctx, token, kinds)
+		return err
+	})
+	o := outcome{job: job != nil, retryAfter: wait}
+	refused := c.leasing.refused.accepted(err)
+	var unusable *unusableLeaseError
+	switch {
+	case err == nil:
+	case errors.As(err, &unusable): // 2.
+		c.leasing.off(capabilityTime, "answer to the poll for leased work is not understood, and is ignored",
+			"fields", unusable.fields)
+		err = nil
+	case lacksLeases(err) && refused: // 3.
+		c.leasing.off(capabilityTime, "service leases no work", "error", err)
+	case lacksLeases(err):
+		c.leasing.schedule.record(outcome{})
+		return runtime.Claim{Next: c.NextLease()}, err
+	default:
+		o = c.classify(err, false)
+	}
+	c.leasing.schedule.record(o)
+	return runtime.Claim{Job: job, Next: c.NextLease()}, o.err
+}
+
+// lacksLeases reports whether an error means that the service has no call for leases.
+func lacksLeases(err error) bool {
+	var status *StatusError
+	return errors.As(err, &status) && slices.Contains(
+		[]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}, status.Code)
+}
+
+// leasesWork reports whether the service has reported that it leases work. A call that fails
+// is repeated at the next poll. A refusal counts only when it is accepted: see refusals.
+func (c *Client) leasesWork(ctx context.Context) (bool, error) {
+	c.leasing.mu.Lock()
+	known := c.leasing.supported
+	c.leasing.mu.Unlock()
+	if known {
+		return true, nil
+	}
+
+	// Make the call, without a token.
+	once := func(context.Context, error) bool { return false }
+	_, _, text, err := c.ask(ctx, c.current().calls, call{
+		method: http.MethodGet, path: capabilitiesPath, check: wantJSON, retry: once,
+	})
+	var answer Capabilities
+	supported := err == nil && json.Unmarshal(text, &answer) == nil &&
+		slices.Contains(answer.Capabilities, Capability{Name: LeaseCapability, Version: LeaseVersion})
+
+	// Keep the result.
+	l := c.leasing
+	refused := l.refused.accepted(err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case supported:
+		l.supported, l.until = true, time.Time{}
+		l.log.Info("service leases scans and policy evaluations")
+	case err != nil && !refused:
+		l.until = time.Now().Add(c.settings().PollingInterval)
+		l.log.Debug("cannot read the service's capabilities", "error", err)
+		return false, fmt.Errorf("read the service's capabilities: %w", err)
+	default:
+		l.until = time.Now().Add(capabilityTime)
+		l.log.Debug("service leases no work", "retry_in", capabilityTime)
+	}
+	return supported, nil
+}
+
+// acquire makes one request for a lease.
+func (c *Client) acquire(
+	ctx context.Context, token secret.String, kinds []runtime.Kind,
+) (*runtime.Job, time.Duration, error) {
+	request := AcquireRequest{}
+	for _, kind := range kinds {
+		request.Kinds = append(request.Kinds, string(kind))
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, 0, fmt.Errorf("encode the request: %w", err)
+	}
+	began := time.Now()
+	status, header, text, err := c.ask(ctx, c.current().calls, call{
+		method: http.MethodPost, path: leasesPath + "/acquire", token: token, body: body,
+		contentType: "application/json", check: wantJSON,
+		retry: func(context.Context, error) bool { return false },
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	wait, _ := retryAfter(header, time.Now())
+	if status == http.StatusNoContent || len(bytes.TrimSpace(text)) == 0 {
+		return nil, wait, nil
+	}
+	job, err := parseLease(text, kinds, began)
+	return job, wait, err
+}
+
+// unusableLeaseError is a lease that the agent cannot carry out. It has the names of the
+// fields, but no values: they may be secret.
+type unusableLeaseError struct{ fields string }
+
+func (e *unusableLeaseError) Error() string {
+	return "the lease lacks a field, or its kind was not requested"
+}
+
+// parseLease decodes a lease that was requested for these kinds. Began is the time of the
+// request.
+func parseLease(text []byte, kinds []runtime.Kind, began time.Time) (*runtime.Job, error) {
+	var lease Lease
+	kind := func() runtime.Kind { return runtime.Kind(lease.Kind) }
+	if json.Unmarshal(text, &lease) != nil || lease.JobID == "" || lease.JobToken == "" || lease.LeaseID == "" ||
+		lease.LeaseToken == "" || leaseTime(lease.LeaseSeconds) == 0 || !slices.Contains(kinds, kind()) {
+		return nil, &unusableLeaseError{fieldNames(text)}
+	}
+	subject := lease.TypeSpecificID
+	if subject == "" {
+		subject = lease.LeaseID
+	}
+	return &runtime.Job{
+		ID: lease.JobID, Kind: kind(), WorkflowID: subject,
+		Token: secret.New(lease.JobToken), OIDC: secret.New(lease.OIDCToken),
+		Lease: runtime.Lease{
+			ID: lease.LeaseID, Token: secret.New(lease.LeaseToken),
+			Until: began.Add(leaseTime(lease.LeaseSeconds)),
+		},
+	}, nil
+}
+
+// leaseTime returns the duration of a lease, or 0 if an answer has no valid one.
+func leaseTime(seconds float64) time.Duration {
+	if !(seconds > 0) { // NaN too
+		return 0
+	}
+	return time.Duration(min(seconds, maxLease.Seconds()) * float64(time.Second))
+}
+
+// maxFieldNames limits the names of the fields of an unusable lease, in bytes.
+const maxFieldNames = 200
+
+// fieldNames returns the names of the fields of a JSON object, sorted.
+func fieldNames(text []byte) string {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(text, &object) != nil {
+		return "not a JSON object"
+	}
+	names := oneLine([]byte(strings.Join(slices.Sorted(maps.Keys(object)), ", ")))
+	if len(names) > maxFieldNames {
+		names = strings.ToValidUTF8(names[:maxFieldNames], "") + " …"
+	}
+	return names
+}
+
+// Renew implements [runtime.Leaser]. Only a repeated refusal means that the lease is lost. A
+// 409 or 410 in the JSON error form of the service is confirmed by a second request at once.
+// Any other 401, 404, 409, 410 or 412 must be the only answer for half a minute.
+func (c *Client) Renew(ctx context.Context, job *runtime.Job, begin bool) (time.Duration, error) {
+	name := "renew"
+	if begin {
+		name = "begin"
+	}
+	span, err := c.renew(ctx, job, name)
+	lost := c.refusalAccepted(job, err) && (errors.Is(err, runtime.ErrGone) || errors.Is(err, runtime.ErrUnauthorized))
+	if isFinal(err) && !lost {
+		_, again := c.renew(ctx, job, name)
+		lost = isFinal(again)
+	}
+	switch {
+	case lost:
+		return 0, fmt.Errorf("%w: %w", runtime.ErrLeaseLost, err)
+	case err != nil:
+		return 0, fmt.Errorf("%s lease: %w", name, err)
+	}
+	return span, nil
+}
+
+// renew makes one attempt of the call begin or renew.
+func (c *Client) renew(ctx context.Context, job *runtime.Job, name string) (time.Duration, error) {
+	_, _, text, err := c.ask(ctx, c.callsOf(job, retry{}), leaseCall(job, name, []byte("{}"),
+		func(context.Context, error) bool { return false }))
+	if err != nil {
+		return 0, err
+	}
+	var answer Renewal
+	if json.Unmarshal(text, &answer) != nil || leaseTime(answer.LeaseSeconds) == 0 {
+		return 0, errors.New("the answer has no cmwaLeaseSeconds")
+	}
+	return leaseTime(answer.LeaseSeconds), nil
+}
+
+// Complete implements [runtime.Leaser].
+func (c *Client) Complete(ctx context.Context, job *runtime.Job, result runtime.LeaseResult, reason string) error {
+	body, err := json.Marshal(LeaseResult{Result: string(result), Reason: reason})
+	if err != nil {
+		return fmt.Errorf("encode the result: %w", err)
+	}
+	var refused refusals
+	calls := c.callsOf(job, retry{count: jobRetries, wait: leaseWait, maxWait: leaseMaxWait})
+	_, _, _, err = calls.do(ctx, leaseCall(job, "complete", body, func(_ context.Context, err error) bool {
+		return !refused.accepted(err) && !isFinal(err)
+	}))
+	if err != nil {
+		return fmt.Errorf("complete lease: %w", withoutURL(err))
+	}
+	return nil
+}
+
+// leaseCall returns a call about the lease of a job.
+func leaseCall(job *runtime.Job, name string, body []byte, retry retryPolicy) call {
+	return call{
+		method: http.MethodPost, path: leasesPath + "/" + url.PathEscape(job.Lease.ID) + "/" + name,
+		route: leaseRoute + "/" + name, token: job.Lease.Token, body: body, contentType: "application/json",
+		check: wantJSON, retry: retry,
+	}
+}
+
+// callsOf returns a caller for calls about a job, over the connections of [Client.jobs].
+func (c *Client) callsOf(job *runtime.Job, retry retry) *caller {
+	return newCaller(callerOptions{
+		service: c.service, userAgent: c.agent, transport: c.transportOf(job), timeout: c.settings().RequestTimeout,
+		retry: retry, log: c.log, recorder: c.record,
+	})
+}

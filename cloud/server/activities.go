@@ -1,0 +1,345 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// Defaults and limits of an activity.
+const (
+	defaultRetries    = 3
+	maxRetries        = 100
+	defaultRetryDelay = 10 * time.Second
+	maxRetryDelay     = 24 * time.Hour
+	maxActivityName   = 100 // bytes
+)
+
+// activityRequest is a request for leased work.
+type activityRequest struct {
+	Kind       string                       `json:"kind"`
+	Name       string                       `json:"name"`
+	Steps      []customStep                 `json:"steps"`
+	Timeout    cloud.Duration               `json:"timeout"`
+	Image      *cloud.Image                 `json:"image"`
+	Shell      string                       `json:"shell"`
+	Env        map[string]cloud.SecretValue `json:"environmentVariables"`
+	Retries    *int                         `json:"retries"`
+	RetryDelay *cloud.Duration              `json:"retryDelay"`
+}
+
+// check validates the kind, the name, the timeout, the retries and their delay.
+// compileActivity validates the other fields.
+func (r *activityRequest) check() error {
+	switch {
+	case !slices.Contains(ActivityKinds(), r.Kind):
+		return badRequest("kind must be one of %s", strings.Join(ActivityKinds(), ", "))
+	case len(r.Name) > maxActivityName:
+		return badRequest("name must have at most %d bytes", maxActivityName)
+	case time.Duration(r.Timeout) > maxTimeout:
+		return badRequest("timeout must be at most %s", maxTimeout)
+	case r.retries() < 0 || r.retries() > maxRetries:
+		return badRequest("retries must be a number from 0 to %d", maxRetries)
+	case r.delay() > maxRetryDelay:
+		return badRequest("retryDelay must be at most %s", maxRetryDelay)
+	}
+	return nil
+}
+
+func (r *activityRequest) retries() int {
+	if r.Retries == nil {
+		return defaultRetries
+	}
+	return *r.Retries
+}
+
+func (r *activityRequest) delay() time.Duration {
+	if r.RetryDelay == nil {
+		return defaultRetryDelay
+	}
+	return time.Duration(*r.RetryDelay)
+}
+
+// compileActivity returns the definition of the jobs of an activity. An error is a *problem.
+func compileActivity(r activityRequest, id, organization, defaultImage string) (cloud.Definition, error) {
+	settings := settings{Executor: executorContext{Image: r.Image}}
+	settings.Operation.Env, settings.Operation.Options.Shell = r.Env, r.Shell
+	for name, value := range r.Env {
+		if value.Ciphertext != "" {
+			return cloud.Definition{}, badRequest("environmentVariables: %q is a ciphertext: send the value", name)
+		}
+	}
+	if err := checkTexts(map[string]string{"shell": r.Shell}); err != nil {
+		return cloud.Definition{}, err
+	}
+	if r.Steps == nil {
+		r.Steps = []customStep{}
+	}
+	d, err := compile(jobSpec{settings: settings, steps: r.Steps, timeout: r.Timeout, defaultImage: defaultImage})
+	if err != nil {
+		return d, err
+	}
+	maps.DeleteFunc(d.Env, func(name string, _ cloud.SecretValue) bool { // remove the variables of deployments
+		_, set := r.Env[name]
+		return !set
+	})
+	setVariable(&d, "PULUMI_CI_SYSTEM", "cmwa-cloud")
+	setVariable(&d, "PULUMI_CI_ORGANIZATION", organization)
+	setVariable(&d, "PULUMI_CI_BUILD_ID", id)
+	return d, nil
+}
+
+// setVariable sets an environment variable of a definition, unless it is set.
+func setVariable(d *cloud.Definition, name, value string) {
+	if d.Env == nil {
+		d.Env = map[string]cloud.SecretValue{}
+	}
+	if _, set := d.Env[name]; !set {
+		d.Env[name] = cloud.SecretValue{Value: secret.New(value)}
+	}
+}
+
+// createActivity queues leased work for a pool.
+func (s *Server) createActivity(c *call) (reply, error) {
+	// Read the request.
+	if err := s.checkSpace(); err != nil {
+		return reply{}, err
+	}
+	var r activityRequest
+	if err := c.decode(maxBody, &r); err != nil {
+		return reply{}, err
+	}
+	if err := r.check(); err != nil {
+		return reply{}, err
+	}
+
+	// Compile its job, and put it into the queue.
+	id, pool := newID(), c.PathValue("pool")
+	err := s.store.write(c.Context(), func(t *tx) error {
+		organization, err := s.poolOrganization(t, c, pool)
+		if err != nil {
+			return err
+		}
+		definition, err := compileActivity(r, id, organization, s.options.DefaultImage)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(definition)
+		if err != nil {
+			return fmt.Errorf("write a definition: %w", err)
+		}
+		_, err = t.exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
+				requester, created, modified, definition) VALUES (?, ?, ?, ?, ?, 'Ready', ?, ?, 0, ?, ?, ?, ?)`,
+			id, organization, pool, r.Kind, r.Name, r.retries(), int64(r.delay()), c.caller.subject,
+			toNanos(c.now), toNanos(c.now), s.master.seal(text, forActivity+id))
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	s.log.Info("activity queued", "component", "leases", "activity", id, "kind", r.Kind, "pool", pool)
+	return reply{201, map[string]string{"id": id}}, nil
+}
+
+// activityView is an activity, for users.
+type activityView struct {
+	ID        string      `json:"id"`
+	Kind      string      `json:"kind"`
+	Name      string      `json:"name"`
+	Status    string      `json:"status"`
+	Reason    string      `json:"reason,omitempty"` // of the status
+	Retries   int         `json:"retriesLeft"`
+	Requester userView    `json:"requestedBy"`
+	Created   time.Time   `json:"created"`
+	Modified  time.Time   `json:"modified"`
+	Leases    []leaseView `json:"leases,omitempty"` // in order; not in lists
+	seq       int64
+}
+
+// leaseView is one lease of an activity, with its job.
+type leaseView struct {
+	ID       string     `json:"id"`
+	Agent    string     `json:"agent"`  // hostname and process id
+	Status   string     `json:"status"` // of the job
+	Ended    string     `json:"ended,omitempty"`
+	Acquired time.Time  `json:"acquired"`
+	Modified time.Time  `json:"modified"`
+	Steps    []stepView `json:"steps"`
+	seq      int64
+}
+
+// viewActivities returns the activities that a condition selects, without their leases.
+func viewActivities(t *tx, condition string, args ...any) ([]activityView, error) {
+	return rows(t, func(scan func(...any) error) (v activityView, err error) {
+		var created, modified int64
+		var requester string
+		err = scan(&v.seq, &v.ID, &v.Kind, &v.Name, &v.Status, &v.Reason, &v.Retries, &requester, &created, &modified)
+		v.Requester, v.Created, v.Modified = shortUser(requester), fromNanos(created), fromNanos(modified)
+		return v, err
+	}, `SELECT seq, id, kind, name, status, reason, retries, requester, created, modified FROM activities WHERE `+
+		condition, args...)
+}
+
+// viewLeases returns the leases of an activity.
+func viewLeases(t *tx, activity int64) ([]leaseView, error) {
+	all, err := rows(t, func(scan func(...any) error) (v leaseView, err error) {
+		var acquired, modified int64
+		err = scan(&v.seq, &v.ID, &v.Agent, &v.Status, &v.Ended, &acquired, &modified)
+		v.Acquired, v.Modified = fromNanos(acquired), fromNanos(modified)
+		return v, err
+	}, `SELECT seq, id, agent, status, ended, acquired, modified FROM leases WHERE activity = ? ORDER BY seq`, activity)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].Steps, err = rows(t, func(scan func(...any) error) (st stepView, err error) {
+			var started, modified int64
+			err = scan(&st.Name, &st.Status, &started, &modified)
+			st.Started, st.LastUpdated, st.Outcome = fromNanos(started), fromNanos(modified), st.Status
+			return st, err
+		}, `SELECT name, status, started, modified FROM lease_steps WHERE lease = ? ORDER BY number`, all[i].seq)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// maxActivities limits a list of activities.
+const maxActivities = 100
+
+// listActivities lists the last activities of a pool, the newest first.
+func (s *Server) listActivities(c *call) (reply, error) {
+	var all []activityView
+	err := s.store.read(c.Context(), func(t *tx) error {
+		if _, err := s.poolOrganization(t, c, c.PathValue("pool")); err != nil {
+			return err
+		}
+		var err error
+		all, err = viewActivities(t, `pool = ? ORDER BY seq DESC LIMIT ?`, c.PathValue("pool"), maxActivities)
+		return err
+	})
+	return reply{body: map[string]any{"activities": all}}, err
+}
+
+// activityFromPath returns the activity that a path names.
+func (s *Server) activityFromPath(t *tx, c *call) (*activity, error) {
+	pool, id := c.PathValue("pool"), c.PathValue("id")
+	if _, err := s.poolOrganization(t, c, pool); err != nil {
+		return nil, err
+	}
+	a, found, err := loadActivity(t, `pool = ? AND id = ?`, pool, id)
+	if err == nil && !found {
+		return nil, notFound("the pool has no activity %q", id)
+	}
+	return a, err
+}
+
+func (s *Server) getActivity(c *call) (reply, error) {
+	var view activityView
+	err := s.store.read(c.Context(), func(t *tx) error {
+		a, err := s.activityFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		views, err := viewActivities(t, `seq = ?`, a.seq)
+		if err != nil {
+			return err
+		}
+		view = views[0]
+		view.Leases, err = viewLeases(t, a.seq)
+		return err
+	})
+	return reply{body: view}, err
+}
+
+// getActivityLogs returns a page of the log of the last lease, in the form of the logs of
+// deployments.
+func (s *Server) getActivityLogs(c *call) (reply, error) {
+	page := logPage{Lines: []lineView{}}
+	err := s.store.read(c.Context(), func(t *tx) error {
+		a, err := s.activityFromPath(t, c)
+		if err != nil || a.lease == 0 {
+			return err
+		}
+		var id string
+		if _, err := t.get([]any{&id}, `SELECT id FROM leases WHERE seq = ?`, a.lease); err != nil {
+			return err
+		}
+		j, _, err := loadFrom(t, ofLeases(), "id", id)
+		if err != nil {
+			return err
+		}
+		page, err = s.readLogs(c, t, j)
+		return err
+	})
+	return reply{body: page}, err
+}
+
+// cancelActivity cancels an activity at once. After that the service refuses the next
+// renewal of the lease by the agent, and the next report of the runner.
+func (s *Server) cancelActivity(c *call) (reply, error) {
+	err := s.store.write(c.Context(), func(t *tx) error {
+		a, err := s.activityFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		if err := a.cancel("a user cancelled it"); err != nil {
+			return err
+		}
+		return cancelLease(t, a, endedByCancel, c.now)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	s.log.Info("activity cancelled", "component", "leases", "activity", c.PathValue("id"))
+	return reply{body: empty{}}, nil
+}
+
+// cancelActivities cancels the activities of a pool that is deleted.
+func cancelActivities(t *tx, pool string, now time.Time) error {
+	all, err := rows(t, func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) },
+		`SELECT seq FROM activities WHERE pool = ? AND status NOT IN ('Completed', 'Failed', 'Canceled')`, pool)
+	if err != nil {
+		return err
+	}
+	for _, seq := range all {
+		a, _, err := loadActivity(t, `seq = ?`, seq)
+		if err != nil {
+			return err
+		}
+		if err := a.cancel("its pool was deleted"); err != nil {
+			return err
+		}
+		if err := cancelLease(t, a, endedByPool, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cancelLease saves a cancelled activity, and ends the job of its lease.
+func cancelLease(t *tx, a *activity, by string, now time.Time) error {
+	var id string
+	found, err := t.get([]any{&id}, `SELECT id FROM leases WHERE seq = ? AND ended = ''`, a.lease)
+	if err != nil {
+		return err
+	}
+	if found {
+		j, _, err := loadFrom(t, ofLeases(), "id", id)
+		if err != nil {
+			return err
+		}
+		_ = j.stop(by) // cannot fail: the job has not ended
+		if err := j.save(t, -1, now); err != nil {
+			return err
+		}
+	}
+	return a.save(t, now)
+}

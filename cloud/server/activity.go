@@ -1,0 +1,127 @@
+package server
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud"
+)
+
+// Statuses of activities, as Pulumi's engineering blog names them (February 2026).
+const (
+	activityReady      = "Ready"      // waits for an agent
+	activityPending    = "Pending"    // leased, not begun
+	activityExecuting  = "Executing"  // leased and begun
+	activityRestarting = "Restarting" // its lease expired, and it waits for an agent
+	activityCompleted  = "Completed"
+	activityFailed     = "Failed"
+	activityCanceled   = "Canceled"
+)
+
+// ActivityKinds returns the kinds of leased work.
+func ActivityKinds() []string { return []string{"insights_scan", "policy_evaluation"} }
+
+// activityState is the state of an activity. Its methods decide which calls of agents are
+// accepted. Before them, heldLease checks that the caller holds the present lease.
+type activityState struct {
+	status  string
+	reason  string        // of the status; may be empty
+	retries int           // that are left
+	delay   time.Duration // before an activity that its agent gave back is leased again
+	due     time.Time     // the activity is not leased before this time
+}
+
+// ended reports whether the status is final.
+func (a *activityState) ended() bool {
+	return slices.Contains([]string{activityCompleted, activityFailed, activityCanceled}, a.status)
+}
+
+// held reports whether an agent holds a lease.
+func (a *activityState) held() bool {
+	return a.status == activityPending || a.status == activityExecuting
+}
+
+// acquire gives a lease. The activity must wait for an agent.
+func (a *activityState) acquire() { a.status, a.reason = activityPending, "" }
+
+// complete ends a lease that is held. Succeeded reports whether the steps of its job have
+// succeeded.
+//
+//  1. The result must be success if all steps have succeeded, and only then.
+//  2. A failure is final.
+//  3. A retry uses one of the retries. Without any left, the activity fails.
+func (a *activityState) complete(result, reason string, succeeded bool, now time.Time) error {
+	switch {
+	case result == cloud.ResultSucceeded && !succeeded: // 1.
+		return conflict("the steps of the job have not succeeded")
+	case result != cloud.ResultSucceeded && succeeded:
+		return conflict("the steps of the job have succeeded")
+	case result == cloud.ResultSucceeded:
+		a.status, a.reason = activityCompleted, ""
+	case result == cloud.ResultFailed: // 2.
+		a.status, a.reason = activityFailed, reason
+	case result == cloud.ResultRetry: // 3.
+		a.retry(activityReady, reason)
+		a.due = now.Add(a.delay)
+	default:
+		return badRequest("result must be one of succeeded, failed and retry")
+	}
+	return nil
+}
+
+// expire ends a lease that is held and has expired. It never repeats the work of steps that
+// have all succeeded: completeBySteps has completed their activity, which is not held.
+func (a *activityState) expire(now time.Time) {
+	a.retry(activityRestarting, "its lease expired: the agent has stopped or lost its connection")
+	a.due = now
+}
+
+// retry uses one of the retries, or fails the activity without any left.
+func (a *activityState) retry(status, reason string) {
+	a.reason = reason
+	if a.retries == 0 {
+		a.status = activityFailed
+		a.reason += " (no retries are left)"
+		return
+	}
+	a.status = status
+	a.retries--
+}
+
+// cancel ends an activity that has not ended.
+func (a *activityState) cancel(reason string) error {
+	if a.ended() {
+		return conflict("the activity has ended already: it is %s", a.status)
+	}
+	a.status, a.reason = activityCanceled, reason
+	return nil
+}
+
+// describeLeaseEnd returns the last header of the log of a leased job that did not end by
+// its steps.
+func describeLeaseEnd(j *job) string {
+	switch j.ended {
+	case endedByCancel:
+		return "run cancelled at " + j.modified.Format(time.RFC3339)
+	case endedByLease:
+		return "run ended at " + j.modified.Format(time.RFC3339) + ": its lease expired"
+	case endedByPool:
+		return "run cancelled: its pool was deleted"
+	case endedByAgent:
+		return "run ended by its agent"
+	default:
+		return "run " + j.status
+	}
+}
+
+// maxReason limits the reason that an agent reports with a result, in bytes.
+const maxReason = 1000
+
+// cutReason returns a reason as one line of limited length.
+func cutReason(reason string) string {
+	if len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	return strings.Join(strings.Fields(strings.ToValidUTF8(reason, "")), " ")
+}

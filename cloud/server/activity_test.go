@@ -1,0 +1,71 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestActivityStateProperty makes random calls for an activity and checks its invariants
+// after each: a final status stays, and each lease after the first uses one retry.
+func TestActivityStateProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		budget := rapid.IntRange(0, 4).Draw(t, "retries")
+		a := activityState{status: activityReady, retries: budget}
+		leases, now := 0, time.Unix(1_700_000_000, 0)
+		t.Repeat(map[string]func(*rapid.T){
+			"acquire": func(t *rapid.T) {
+				if a.status == activityReady || a.status == activityRestarting {
+					a.acquire()
+					leases++
+				}
+			},
+			"complete": func(t *rapid.T) {
+				if !a.held() {
+					return
+				}
+				before := a
+				result := rapid.SampledFrom([]string{"succeeded", "failed", "retry", "x"}).Draw(t, "result")
+				steps := rapid.Bool().Draw(t, "steps")
+				err := a.complete(result, "r", steps, now)
+				if err != nil && a != before {
+					t.Fatalf("a refused call changed the state to %+v, from %+v", a, before)
+				}
+				if err == nil && (result == "succeeded") != (a.status == activityCompleted) {
+					t.Fatalf("%s changed the state to %+v, from %+v", result, a, before)
+				}
+			},
+			"expire": func(t *rapid.T) {
+				if a.held() {
+					a.expire(now)
+				}
+			},
+			"cancel": func(t *rapid.T) {
+				ended := a.ended()
+				if err := a.cancel("c"); (err != nil) != ended {
+					t.Fatalf("cancel: %v of %+v", err, a)
+				}
+			},
+			"": func(t *rapid.T) {
+				waiting := a.status == activityReady || a.status == activityRestarting
+				switch {
+				case a.retries < 0 || a.retries > budget:
+					t.Fatalf("retries are %d of %d", a.retries, budget)
+				case leases > budget+1:
+					t.Fatalf("%d leases with %d retries", leases, budget)
+				case waiting == a.held() && !a.ended():
+					t.Fatalf("the status is %q", a.status)
+				}
+			},
+		})
+	})
+}
+
+func TestCutReason(t *testing.T) {
+	got := cutReason("a\n\tb \xff" + strings.Repeat("é", maxReason))
+	if !strings.HasPrefix(got, "a b é") || len(got) > maxReason {
+		t.Errorf("got %d bytes: %.20q", len(got), got)
+	}
+}

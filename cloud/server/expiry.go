@@ -1,0 +1,110 @@
+package server
+
+import (
+	"context"
+	"time"
+)
+
+// tokenRetention is how long the token of an ended job stays valid, so that late
+// retries are answered.
+const tokenRetention = 24 * time.Hour
+
+// expire returns lost claims to the queue, fails jobs without a heartbeat, skips
+// deployments that no agent has claimed, ends expired leases, and deletes expired tokens.
+func (s *Server) expire(ctx context.Context, now time.Time) error {
+	// Find jobs without a call or a heartbeat, and deployments that waited too long.
+	var lost, stalled, unclaimed []string
+	err := s.store.read(ctx, func(t *tx) error {
+		_, err := rows(t, func(scan func(...any) error) (none struct{}, err error) {
+			var seq, claimed, created int64
+			var id, status string
+			if err := scan(&seq, &id, &status, &claimed, &created); err != nil {
+				return none, err
+			}
+			silence := now.Sub(later(fromNanos(claimed), s.heartbeats.lastOf(seq)))
+			switch {
+			case status == notStarted && now.Sub(fromNanos(created)) > queueLimit:
+				unclaimed = append(unclaimed, id)
+			case status == notStarted:
+			case silence > s.options.HeartbeatLimit:
+				stalled = append(stalled, id)
+			case status == accepted && silence > claimLimit:
+				lost = append(lost, id)
+			}
+			return none, nil
+		}, `SELECT seq, id, status, claimed, created FROM deployments WHERE status IN ('accepted', 'running')
+			UNION ALL SELECT seq, id, status, claimed, created FROM deployments WHERE status = 'not-started'`)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	// Requeue, fail or skip them.
+	for _, id := range lost {
+		if err := s.requeue(ctx, id, now); err != nil {
+			return err
+		}
+	}
+	for _, id := range stalled {
+		s.log.Warn("job failed: no heartbeat", "component", "expiry",
+			"deployment", id, "limit", s.options.HeartbeatLimit)
+		if err := s.stopDeployment(ctx, id, endedByNoHeartbeat, now); err != nil {
+			return err
+		}
+	}
+	for _, id := range unclaimed {
+		s.log.Warn("deployment skipped: no agent claimed it", "component", "expiry",
+			"deployment", id, "limit", queueLimit)
+		if err := s.stopDeployment(ctx, id, endedByQueueLimit, now); err != nil {
+			return err
+		}
+	}
+	if err := s.expireLeases(ctx, now); err != nil {
+		return err
+	}
+	return s.forgetTokens(ctx, now)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// stopDeployment ends a deployment, unless it has ended meanwhile.
+func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Time) error {
+	return s.store.write(ctx, func(t *tx) error {
+		j, found, err := loadJob(t, "id", id)
+		if err != nil {
+			return err
+		}
+		if !found || j.jobState.stop(by) != nil {
+			return errNoChange
+		}
+		s.heartbeats.forget(j.seq)
+		return j.save(t, -1, now)
+	})
+}
+
+// forgetTokens deletes expired tokens, and the tokens of jobs that ended more than
+// tokenRetention ago.
+func (s *Server) forgetTokens(ctx context.Context, now time.Time) error {
+	const stale = `(expires > 0 AND expires <= ?1)
+		OR (kind = 'job' AND subject IN (SELECT id FROM deployments WHERE ended <> '' AND modified < ?2))
+		OR (kind IN ('job', 'lease') AND subject IN (SELECT id FROM leases WHERE ended <> '' AND modified < ?2))`
+	oldest := toNanos(now.Add(-tokenRetention))
+	var found bool
+	err := s.store.read(ctx, func(t *tx) (err error) {
+		found, err = t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE `+stale+` LIMIT 1`, toNanos(now), oldest)
+		return err
+	})
+	if err != nil || !found {
+		return err
+	}
+	return s.store.write(ctx, func(t *tx) error {
+		_, err := t.exec(`DELETE FROM tokens WHERE `+stale, toNanos(now), oldest)
+		return err
+	})
+}

@@ -1,0 +1,48 @@
+package server
+
+import (
+	"context"
+	"time"
+)
+
+// claimLimit is the time within which the agent of a claim must fetch the definition, or
+// send a heartbeat: longer than the interval of heartbeats, which is 30 seconds.
+// Agents fetch the definition at once.
+const claimLimit = 35 * time.Second
+
+// requeue returns a claimed deployment to the queue, unless its definition was fetched:
+//
+//  1. A fetched definition leaves a token of the job's programs. Without it, no agent and
+//     no runner has the steps of the job, so nothing can have run.
+//  2. The token of the claim is deleted in the same transaction, so the agent of the lost
+//     claim cannot fetch the definition later.
+func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
+	return s.store.write(ctx, func(t *tx) error {
+		// 1. Check that it is still claimed, and that its definition was not fetched.
+		j, found, err := loadJob(t, "id", id)
+		if err != nil {
+			return err
+		}
+		if !found || j.status != accepted {
+			return errNoChange
+		}
+		fetched, err := t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ?`, stackToken, id)
+		if err != nil {
+			return err
+		}
+		if fetched {
+			return errNoChange
+		}
+
+		// 2. Delete the token, and queue the deployment.
+		if err := dropTokens(t, principal{jobToken, id}); err != nil {
+			return err
+		}
+		s.heartbeats.forget(j.seq)
+		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
+			"deployment", id, "limit", claimLimit)
+		_, err = t.exec(`UPDATE deployments SET status = 'not-started', claimed = 0, modified = ? WHERE seq = ?`,
+			toNanos(now), j.seq)
+		return err
+	})
+}

@@ -1,0 +1,83 @@
+package server
+
+import (
+	"testing"
+	"time"
+)
+
+func TestRequeue(t *testing.T) {
+	// expire runs the expiry as if this time had passed without a call.
+	expire := func(w *world, after time.Duration) {
+		t.Helper()
+		if err := w.server.expire(t.Context(), time.Now().Add(after)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("a claim whose definition was not fetched is claimed again, and its token is refused", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		id := w.deploy(at, steps(1))
+		lost := w.mustClaim(p)
+		expire(w, claimLimit-time.Second)
+		if w.claim(p) != nil {
+			t.Error("the job was queued again too early")
+		}
+		expire(w, claimLimit+time.Second)
+		w.shows(at, id, notStarted, notStarted, notStarted)
+		again := w.mustClaim(p)
+		if again.job.JobID != lost.job.JobID || again.job.JobToken == lost.job.JobToken {
+			t.Errorf("claimed %+v after %+v, want the same job with another token", again.job, lost.job)
+		}
+		for name, code := range map[string]int{
+			"a heartbeat": lost.heartbeat(), "the definition": lost.ask("GET", "", nil),
+			"a report": lost.status(0, running),
+		} {
+			if code != 401 {
+				t.Errorf("%s of the lost claim is answered with %d, want 401", name, code)
+			}
+		}
+		again.definition()
+		again.runs(0, 1)
+		w.shows(at, id, succeeded, succeeded, succeeded)
+	})
+	t.Run("a claim whose definition was fetched stays, also after a restart of the service", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		id := w.deploy(at, steps(1))
+		c := w.mustClaim(p)
+		c.definition()
+		w.restart()
+		expire(w, 9*time.Minute)
+		w.shows(at, id, accepted, notStarted, notStarted)
+		c.runs(0, 1)
+		w.shows(at, id, succeeded, succeeded, succeeded)
+	})
+	t.Run("an agent that sends heartbeats keeps its claim", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		id := w.deploy(at, steps(1))
+		c := w.mustClaim(p)
+		claimed := toNanos(time.Now().Add(-claimLimit)) // without the heartbeat, the claim would be lost now
+		if err := w.server.store.write(t.Context(), func(t *tx) error {
+			_, err := t.exec(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		c.heartbeat()
+		expire(w, claimLimit-time.Second)
+		w.shows(at, id, accepted, notStarted, notStarted)
+		expire(w, claimLimit+time.Second)
+		w.shows(at, id, notStarted, notStarted, notStarted)
+	})
+	t.Run("a job whose claim is lost three times is queued again each time", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		id := w.deploy(at, steps(1))
+		for range 3 {
+			w.mustClaim(p)
+			expire(w, claimLimit+time.Second)
+			w.shows(at, id, notStarted, notStarted, notStarted)
+		}
+	})
+}

@@ -1,0 +1,425 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// issuance is a service in memory that exchanges the content of a token file. Its pool
+// tokens have numbers. It accepts every token unless refuses is set.
+type issuance struct {
+	client *Client
+	file   string
+	log    *strings.Builder
+
+	mu       sync.Mutex
+	answer   func(n int) string // body of the n-th exchange
+	status   int                // of exchanges; 0 means 200
+	refuses  bool               // answer all other calls with 401
+	wait     func()             // called during an exchange
+	subjects []string           // of all exchanges
+	forms    []url.Values       // of all exchanges
+	at       []time.Time        // of all exchanges
+	polls    []string           // tokens of all polls
+}
+
+func newIssuance(t *testing.T, edit func(*runtime.Tuning)) *issuance {
+	t.Helper()
+	i := &issuance{file: filepath.Join(t.TempDir(), "token"), log: &strings.Builder{}}
+	i.answer = func(n int) string { return fmt.Sprintf(`{"access_token":"pool-%d","expires_in":3600}`, n) }
+	i.write(t, "subject")
+	tuning := documented()
+	tuning.OIDCTokenFile, tuning.RequestTimeout = i.file, 30*time.Second
+	tuning.Kinds = []runtime.Kind{runtime.Deployment}
+	if edit != nil {
+		edit(&tuning)
+	}
+	i.client = New(Options{
+		Identity: runtime.Identity{Service: "https://service.example", Organization: "acme", PoolID: "p"},
+		Tuning:   tuning, UserAgent: "test/1", Log: slog.New(slog.NewTextHandler(i.log, nil)),
+	})
+	i.client.connections.calls.http.Transport = i
+	i.client.connections.polls.http.Transport = i
+	return i
+}
+
+func (i *issuance) write(t *testing.T, subject string) {
+	t.Helper()
+	if err := os.WriteFile(i.file, []byte(subject+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (i *issuance) RoundTrip(r *http.Request) (*http.Response, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	answer := func(code int, text string) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)),
+			Request: r}, nil
+	}
+	if r.URL.Path != exchangePath {
+		i.polls = append(i.polls, strings.TrimPrefix(r.Header.Get("Authorization"), "token "))
+		if i.refuses {
+			return answer(http.StatusUnauthorized, "")
+		}
+		return answer(http.StatusNoContent, "")
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	form, err := url.ParseQuery(string(text))
+	if err != nil {
+		return nil, err
+	}
+	i.subjects, i.at = append(i.subjects, form.Get("subject_token")), append(i.at, time.Now())
+	i.forms = append(i.forms, form)
+	if wait := i.wait; wait != nil {
+		i.mu.Unlock()
+		wait()
+		i.mu.Lock()
+	}
+	if i.status != 0 {
+		return answer(i.status, i.answer(len(i.subjects)))
+	}
+	return answer(http.StatusOK, i.answer(len(i.subjects)))
+}
+
+// ask gets a token as each call does, without a schedule.
+func (i *issuance) ask(t *testing.T) string {
+	t.Helper()
+	token, err := i.client.credentials.current(t.Context(), secret.String{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token.Reveal()
+}
+
+// call makes a call that the service answers with 401 while refuses is set.
+func (i *issuance) call(ctx context.Context) error {
+	return i.client.authorized(ctx, func(token secret.String) error {
+		_, _, _, err := i.client.ask(ctx, i.client.current().calls, call{method: "GET", path: pollPath, token: token})
+		return err
+	})
+}
+
+func TestCredentialsCurrent(t *testing.T) {
+	t.Run("a token is renewed after 80 % of its lifetime, with the file's content of that time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			start := time.Now()
+			for range 3 * 60 {
+				i.write(t, "subject of minute "+time.Since(start).String())
+				i.ask(t)
+				time.Sleep(time.Minute)
+			}
+			want := []string{"0s", "48m0s", "1h36m0s", "2h24m0s"}
+			if len(i.subjects) != len(want) {
+				t.Fatalf("%d exchanges in three hours, want %d", len(i.subjects), len(want))
+			}
+			for n, after := range want {
+				if got := i.subjects[n]; got != "subject of minute "+after || i.at[n].Sub(start).String() != after {
+					t.Errorf("exchange %d after %s has the %s, want that of %s", n, i.at[n].Sub(start), got, after)
+				}
+			}
+		})
+	})
+
+	t.Run("a failed renewal is tried each minute, and the old token used until its end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			start := time.Now()
+			i.ask(t)
+			i.status = http.StatusServiceUnavailable
+			for time.Since(start) < time.Hour {
+				if got := i.ask(t); got != "pool-1" {
+					t.Fatalf("after %s the token is %s", time.Since(start), got)
+				}
+				time.Sleep(10 * time.Second)
+			}
+			if got := len(i.subjects); got != 1+12 {
+				t.Errorf("%d exchanges, want one, and 12 attempts to renew it", got)
+			}
+			if _, err := i.client.credentials.current(t.Context(), secret.String{}); err == nil {
+				t.Error("the token is used after its end")
+			}
+		})
+	})
+
+	t.Run("a suspended machine renews by its wall clock", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.ask(t)
+		c := i.client.credentials
+		c.renewWall = time.Now().Round(0).Add(-time.Second) // the monotonic clock stood still
+		if got := i.ask(t); got != "pool-2" {
+			t.Errorf("the token is %s", got)
+		}
+		c.renewWall = time.Now().Round(0).Add(-time.Second)
+		i.status = http.StatusServiceUnavailable
+		if got := i.ask(t); got != "pool-2" {
+			t.Errorf("without the service the token is %s, want the old one, which may be valid", got)
+		}
+	})
+
+	t.Run("a wall clock that is set back does not delay the renewal", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			i.ask(t)
+			i.client.credentials.renewWall = time.Now().Round(0).Add(48 * time.Hour)
+			time.Sleep(49 * time.Minute)
+			if got := i.ask(t); got != "pool-2" {
+				t.Errorf("the token is %s", got)
+			}
+		})
+	})
+
+	t.Run("the lifetime begins before a slow answer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			i.answer = func(n int) string { return fmt.Sprintf(`{"access_token":"pool-%d","expires_in":60}`, n) }
+			i.wait = func() { time.Sleep(25 * time.Second) }
+			i.ask(t)
+			time.Sleep(24 * time.Second) // 49 s after the request
+			if i.ask(t); len(i.subjects) != 2 {
+				t.Errorf("%d exchanges, want 2", len(i.subjects))
+			}
+		})
+	})
+
+	t.Run("calls at the same time share one exchange", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			i.wait = func() { time.Sleep(20 * time.Second) }
+			var calls sync.WaitGroup
+			for range 20 {
+				calls.Go(func() { i.ask(t) })
+			}
+			calls.Wait()
+			if len(i.subjects) != 1 {
+				t.Errorf("%d exchanges, want 1", len(i.subjects))
+			}
+		})
+	})
+
+	t.Run("calls at the same time share a failure, and no call waits for two", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			i.status, i.wait = http.StatusForbidden, func() { time.Sleep(20 * time.Second) }
+			start := time.Now()
+			var calls sync.WaitGroup
+			for range 20 {
+				calls.Go(func() {
+					_, err := i.client.credentials.current(t.Context(), secret.String{})
+					if !errors.Is(err, runtime.ErrUnauthorized) {
+						t.Errorf("the error is %v", err)
+					}
+				})
+			}
+			calls.Wait()
+			if took := time.Since(start); took != 20*time.Second || len(i.subjects) != 1 {
+				t.Errorf("%d exchanges in %s, want 1 in 20s", len(i.subjects), took)
+			}
+		})
+	})
+
+	t.Run("a call that ends during its exchange does not end the others", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuance(t, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			i.wait = func() { time.Sleep(time.Second) }
+			var calls sync.WaitGroup
+			calls.Go(func() { _, _ = i.client.credentials.current(ctx, secret.String{}) })
+			synctest.Wait()
+			calls.Go(func() {
+				if got := i.ask(t); got != "pool-2" {
+					t.Errorf("the token is %s", got)
+				}
+			})
+			synctest.Wait()
+			cancel()
+			calls.Wait()
+		})
+	})
+}
+
+func TestAuthorized(t *testing.T) {
+	t.Run("a 401 is answered with one exchange and one more call, then it is a failure", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.ask(t)
+		i.refuses = true
+		for round := range 2 {
+			if err := i.call(t.Context()); !errors.Is(err, runtime.ErrUnauthorized) {
+				t.Errorf("round %d: the error is %v", round, err)
+			}
+		}
+		if got := strings.Join(i.polls, " "); got != "pool-1 pool-2 pool-2 pool-3" || len(i.subjects) != 3 {
+			t.Errorf("calls with %s after %d exchanges", got, len(i.subjects))
+		}
+		i.refuses = false
+		if err := i.call(t.Context()); err != nil || i.polls[4] != "pool-3" {
+			t.Errorf("the call has %s: %v", i.polls[4], err)
+		}
+	})
+
+	t.Run("a failed exchange after a 401 is the error", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.ask(t)
+		i.refuses, i.status = true, http.StatusForbidden
+		i.answer = func(int) string { return `{"error":"access_denied","error_description":"no policy"}` }
+		err := i.call(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "access_denied: no policy: check organization_name") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+
+	t.Run("a static token is not exchanged", func(t *testing.T) {
+		i := newIssuance(t, func(tuning *runtime.Tuning) {
+			tuning.OIDCTokenFile, tuning.Token = "", secret.New("static")
+		})
+		i.refuses = true
+		if err := i.call(t.Context()); !errors.Is(err, runtime.ErrUnauthorized) || len(i.subjects) != 0 {
+			t.Errorf("%d exchanges: %v", len(i.subjects), err)
+		}
+	})
+}
+
+func TestExchangeExpiration(t *testing.T) {
+	for requested, want := range map[time.Duration]string{0: "", time.Hour: "3600", 90 * time.Minute: "5400",
+		1500 * time.Millisecond: "1"} {
+		i := newIssuance(t, func(tuning *runtime.Tuning) { tuning.TokenExpiration = requested })
+		i.ask(t)
+		if got := i.forms[0].Get("expiration"); got != want || i.forms[0].Has("expiration") != (want != "") {
+			t.Errorf("token_expiration %s requests %q, want %q", requested, got, want)
+		}
+	}
+}
+
+func TestReadExchanged(t *testing.T) {
+	t.Run("every form of expires_in", func(t *testing.T) {
+		for text, want := range map[string]time.Duration{
+			`"expires_in":3600`:                 time.Hour,
+			`"expires_in":3600.5`:               time.Hour + 500*time.Millisecond,
+			`"expires_in":1e3`:                  1000 * time.Second,
+			`"expires_in":"3600"`:               time.Hour,
+			`"expires_in":" 60 "`:               time.Minute,
+			`"expires_in":"1h30m"`:              90 * time.Minute,
+			`"expires_in":null`:                 2 * time.Hour,
+			`"expires_in":0`:                    2 * time.Hour,
+			`"expires_in":-5`:                   2 * time.Hour,
+			`"expires_in":"NaN"`:                2 * time.Hour,
+			`"expires_in":"soon"`:               2 * time.Hour,
+			`"expires_in":{}`:                   2 * time.Hour,
+			`"expires_in":1e300`:                maxTokenLifetime,
+			`"expires_in":99999999999999999999`: maxTokenLifetime,
+			`"x":1`:                             2 * time.Hour,
+		} {
+			token, got, err := readExchanged([]byte(`{"access_token":"t",`+text+`}`), 0)
+			if err != nil || token.Reveal() != "t" || got != want {
+				t.Errorf("%s is read as %s (%v), want %s", text, got, err, want)
+			}
+		}
+	})
+
+	t.Run("without a lifetime, the requested one and at most two hours", func(t *testing.T) {
+		for requested, want := range map[time.Duration]time.Duration{
+			0: 2 * time.Hour, 10 * time.Minute: 10 * time.Minute, 24 * time.Hour: 2 * time.Hour,
+		} {
+			if _, got, err := readExchanged([]byte(`{"access_token":"t"}`), requested); err != nil || got != want {
+				t.Errorf("%s: %s (%v), want %s", requested, got, err, want)
+			}
+		}
+	})
+
+	t.Run("an answer without a usable token is an error", func(t *testing.T) {
+		for _, text := range []string{``, `null`, `[]`, `{}`, `{"access_token":""}`, `{"access_token":5}`,
+			`{"access_token":"a\nb"}`, `{"access_token":"a b"}`, `{"access_token":"ä"}`, `<html>`} {
+			if token, _, err := readExchanged([]byte(text), 0); err == nil || !token.Empty() {
+				t.Errorf("%s is accepted", text)
+			}
+		}
+	})
+}
+
+// repeats are the answers of a service that repeats a secret in an error.
+var repeats = []string{
+	`{"code":400,"message":"cannot verify %s"}`,
+	`{"error":"invalid_grant","error_description":"cannot verify %s"}`,
+	`{"error":"%s"}`,
+	`{"error":{"detail":"%s"}}`,
+	`<html>%s</html>`,
+	`{"message":"` + strings.Repeat("x", maxMessage-60) + ` %s"}`, // which is shortened within the secret
+}
+
+func TestNewStatusError(t *testing.T) {
+	t.Run("no message shows a token that the service repeats", func(t *testing.T) {
+		signature := strings.Repeat("s1gn4tur3-", 5)
+		subject := "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZXBvOmFjbWUvaW5mcmEifQ." + signature
+		const pool = "pul-0123456789abcdef0123456789abcdef"
+		for _, text := range repeats {
+			for _, repeated := range []string{subject, signature} {
+				i := newIssuance(t, nil)
+				i.write(t, subject)
+				i.status, i.answer = http.StatusBadRequest, func(int) string { return fmt.Sprintf(text, repeated) }
+				_, err := i.client.credentials.current(t.Context(), secret.String{})
+				if err == nil || strings.Contains(err.Error(), signature[:20]) {
+					t.Errorf("the answer %.60s shows %v", text, err)
+				}
+			}
+
+			// The same with a pool token.
+			s := newScene(t, func(o *Options) { o.Tuning.Token = secret.New(pool) },
+				func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("X-Pulumi-Warning", "do not use "+pool)
+					w.Header().Set("X-Pulumi-Request-ID", pool)
+					w.WriteHeader(http.StatusForbidden)
+					fmt.Fprintf(w, text, pool)
+				})
+			_, err := s.client.Claim(t.Context())
+			if shown := fmt.Sprint(err, s.log); err == nil || strings.Contains(shown, pool[:20]) {
+				t.Errorf("the answer %.60s shows %s", text, shown)
+			}
+		}
+	})
+
+	t.Run("both forms of an error body", func(t *testing.T) {
+		for text, want := range map[string]string{
+			`{"code":400,"message":"Bad Request: no"}`:                       "no",
+			`{"code":"400","message":"no"}`:                                  "no",
+			`{"error":"invalid_grant","error_description":"it has expired"}`: "invalid_grant: it has expired",
+			`{"error":"invalid_grant"}`:                                      "invalid_grant",
+			`{"error_description":"it has expired"}`:                         "it has expired",
+			`{"message":null,"error":"x","error_description":5}`:             "x",
+			`{"message":"m","error":"x"}`:                                    "m",
+			`{"error":{"message":"deep"}}`:                                   `{"error":{"message":"deep"}}`,
+			`plain text`:                                                     "plain text",
+			``:                                                               "",
+		} {
+			recorder := httptest.NewRecorder()
+			recorder.WriteHeader(http.StatusBadRequest)
+			got := newStatusError(call{}, recorder.Result(), []byte(text)).Error()
+			if want != "" {
+				want = ": " + want
+			}
+			if got != "service answered 400 Bad Request"+want {
+				t.Errorf("%s is shown as %q", text, got)
+			}
+		}
+	})
+}
