@@ -9,120 +9,119 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// Fate is what a reload does to a pool.
-type Fate string
+// PoolChange is the effect of a reload on a pool.
+type PoolChange string
 
-// The fates.
+// The changes of a pool.
 const (
-	Started  Fate = "started"
-	Kept     Fate = "kept"     // goes on as it is: what changes is for another deploy_target
-	Tuned    Fate = "tuned"    // goes on, with new settings
-	Replaced Fate = "replaced" // drains, and a new one starts
-	Drained  Fate = "drained"  // claims nothing more, and is removed when its jobs have ended
+	Started  PoolChange = "started"
+	Kept     PoolChange = "kept"     // runs unchanged: the changed keys are for another deploy_target
+	Tuned    PoolChange = "tuned"    // runs on, with new settings
+	Replaced PoolChange = "replaced" // drains, and a new one starts
+	Drained  PoolChange = "drained"  // claims nothing more, and is removed when its jobs have ended
 )
+
+// Effect is when a changed key takes effect. The log, the status and the plan use
+// these names.
+type Effect string
+
+// The effects.
+const (
+	Live     Effect = "live"     // at once
+	Rebind   Effect = "rebind"   // at once: the new listener opens, then the old one closes
+	NextJob  Effect = "next job" // for jobs that are claimed from then on
+	Drain    Effect = "drain"    // with a new pool, which starts while the old one drains
+	Restart  Effect = "restart"  // when the agent is restarted
+	NoEffect Effect = "none"     // not at all: the key is for another deploy_target
+)
+
+// Effects returns all effects, in the order in which they are printed.
+func Effects() []Effect { return []Effect{Live, Rebind, NextJob, Drain, Restart, NoEffect} }
 
 // Change is one key that a reload changes.
 type Change struct {
 	Key      string
-	From, To string       // as they stand in a file; a mark for secrets; empty is unset
-	Effect   schema.Class // when it takes effect; empty is never, as it is for another deploy_target
+	From, To string // as in a file; a mark for secrets; empty is unset
+	Effect   Effect
 }
 
-// Reload is what a reload does to one pool, or to the agent as a whole.
+// Difference returns the values for people, such as "2 -> 4". Long values are cut.
+func (c Change) Difference() string {
+	from, to := cut(c.From), cut(c.To)
+	if from == to {
+		return from + " (changed)"
+	}
+	return from + " -> " + to
+}
+
+// cut shortens a value.
+func cut(value string) string {
+	const longest = 60 // bytes
+	switch {
+	case value == "":
+		return "(unset)"
+	case len(value) > longest:
+		return strings.ToValidUTF8(value[:longest-3], "") + "..."
+	default:
+		return value
+	}
+}
+
+// Reload contains the changes of a reload to one pool, or to the agent as a whole.
 type Reload struct {
-	Pool    string // empty is the agent as a whole
-	Fate    Fate   // empty for the agent as a whole
-	Changes []Change
+	Pool       string     // empty is the agent as a whole
+	PoolChange PoolChange // empty for the agent as a whole
+	Changes    []Change
 }
 
-// Effect is one consequence of a reload: a pool starts or drains, or a key changes.
-type Effect struct {
-	Pool   string // empty is the agent as a whole
-	Fate   Fate   // Started or Drained; empty if a key changes
-	Change Change // zero if Fate is set
+// with returns the changes that have an effect.
+func (r Reload) with(effect Effect) (changes []Change) {
+	for _, c := range r.Changes {
+		if c.Effect == effect {
+			changes = append(changes, c)
+		}
+	}
+	return changes
 }
 
-// Effects are the consequences of a reload by when they take effect, each list in
-// the order of the reloads.
-type Effects struct {
-	Now          []Effect // the listener that is opened again included
-	NextJob      []Effect
-	NewPool      []Effect // keys of the pools that replace others
-	Replaced     []string // names of these pools
-	NeedsRestart []Effect
-	None         []Effect // keys for another deploy_target
-}
-
-// ByEffect sorts what a reload does by when it takes effect. The log, the status
-// document and the text of [Describe] print the result.
-func ByEffect(reloads []Reload) (effects Effects) {
+// alike returns the reloads in groups: pools whose changes are equal, and which are
+// next to each other, share one. Each group has at least one reload.
+func alike(reloads []Reload) (groups [][]Reload) {
 	for _, r := range reloads {
-		switch r.Fate {
-		case Started, Drained:
-			effects.Now = append(effects.Now, Effect{Pool: r.Pool, Fate: r.Fate})
-		case Replaced:
-			effects.Replaced = append(effects.Replaced, r.Pool)
-		}
-		for _, c := range r.Changes {
-			list := &effects.None
-			switch c.Effect {
-			case schema.ReloadLive, schema.ReloadRebind:
-				list = &effects.Now
-			case schema.ReloadJob:
-				list = &effects.NextJob
-			case schema.ReloadDrain:
-				list = &effects.NewPool
-			case schema.ReloadRestart:
-				list = &effects.NeedsRestart
-			}
-			*list = append(*list, Effect{Pool: r.Pool, Change: c})
+		if last := len(groups) - 1; last >= 0 && groups[last][0].like(r) {
+			groups[last] = append(groups[last], r)
+		} else {
+			groups = append(groups, []Reload{r})
 		}
 	}
-	return effects
+	return groups
 }
 
-// logAttributes returns what a reload changes, by when it takes effect, as names
-// of pools and keys for a line of the log. Empty lists are left out. A replaced
-// pool is named without its keys.
-func (e Effects) logAttributes() (attributes []any) {
-	add := func(name string, values []string) {
-		if len(values) > 0 {
-			attributes = append(attributes, name, strings.Join(values, ", "))
-		}
+func (r Reload) like(other Reload) bool {
+	return r.Pool != "" && r.PoolChange == other.PoolChange && slices.Equal(r.Changes, other.Changes)
+}
+
+// poolNames returns the names of the pools of a group.
+func poolNames(group []Reload) string {
+	names := make([]string, len(group))
+	for i, r := range group {
+		names[i] = r.Pool
 	}
-	add("now", logNames(e.Now))
-	add("next_job", logNames(e.NextJob))
-	add("drained_and_replaced", e.Replaced)
-	add("needs_restart", logNames(e.NeedsRestart))
-	return attributes
+	return strings.Join(names, ", ")
 }
 
-// logNames returns the pool of each effect, and its changed key or what happens to
-// the pool.
-func logNames(effects []Effect) (names []string) {
-	for _, e := range effects {
-		name := e.Change.Key + string(e.Fate) // one of them is empty
-		if e.Pool != "" {
-			name = e.Pool + ": " + name
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
-// Preview returns what a reload from one configuration to another does: the actions of
-// the loop if the first were in force and no job ran, and when each changed key takes
-// effect. The agent comes first, then the pools by name. The list is empty if nothing
-// changes.
+// Preview returns the changes of a reload from one configuration to another: the actions
+// of the loop if the first one is in force and no job runs, and the effect of each changed
+// key. The agent comes first, then the pools by name. The list is empty without changes.
 func Preview(before, after *schema.Config) []Reload {
-	// What happens to each pool, and to the agent.
-	reloads := fates(before, after)
+	// Find the changes of each pool.
+	reloads := poolChanges(before, after)
 	targets := map[string]string{}
 	for _, p := range after.Pools {
 		targets[p.Name] = p.DeployTarget
 	}
 
-	// The changed keys of each.
+	// Add the changed keys of each pool and of the agent.
 	old := byPool(before.Settings())
 	for pool, settings := range byPool(after.Settings()) {
 		for i, s := range settings {
@@ -137,22 +136,22 @@ func Preview(before, after *schema.Config) []Reload {
 			if r == nil {
 				r = &Reload{Pool: pool}
 				if pool != "" {
-					r.Fate = Kept
+					r.PoolChange = Kept
 				}
 				reloads[pool] = r
 			}
-			effect := s.Reload
+			effect := Effect(s.Reload.String())
 			switch {
 			case pool != "" && !concerns(s.Key, targets[pool]):
-				effect = ""
-			case r.Fate == Kept:
-				r.Fate = Tuned
+				effect = NoEffect
+			case r.PoolChange == Kept:
+				r.PoolChange = Tuned
 			}
 			switch {
-			case r.Fate == Started:
+			case r.PoolChange == Started:
 				continue // all of its keys are new
-			case r.Fate == Replaced && effect != "":
-				effect = schema.ReloadDrain // with the new pool
+			case r.PoolChange == Replaced && effect != NoEffect:
+				effect = Drain // with the new pool
 			}
 			r.Changes = append(r.Changes, Change{Key: s.Key, From: was.Value, To: s.Value, Effect: effect})
 		}
@@ -165,8 +164,8 @@ func Preview(before, after *schema.Config) []Reload {
 	return list
 }
 
-// byPool returns the settings of each pool by name, and those of the agent under the
-// empty name. All pools of all configurations have the same keys in the same order.
+// byPool returns the settings of each pool by name, and those of the agent by the empty
+// name. All pools of all configurations have the same keys in the same order.
 func byPool(settings []schema.Setting) map[string][]schema.Setting {
 	parts := map[string][]schema.Setting{}
 	for i := 0; i < len(settings); {
@@ -179,7 +178,7 @@ func byPool(settings []schema.Setting) map[string][]schema.Setting {
 	return parts
 }
 
-// concerns reports whether a key has a meaning for a target.
+// concerns reports whether a key has an effect with a deploy_target.
 func concerns(key, target string) bool {
 	section, _, nested := strings.Cut(key, ".")
 	switch {
@@ -192,20 +191,20 @@ func concerns(key, target string) bool {
 	}
 }
 
-// fates applies plans of Diff to a state in which every started pool works at once, and
-// returns what happens to each pool.
-func fates(before, after *schema.Config) map[string]*Reload {
-	// The state in which the first configuration is in force.
+// poolChanges applies plans of Diff to a state in which every started pool is ready at
+// once, and returns the change of each pool.
+func poolChanges(before, after *schema.Config) map[string]*Reload {
+	// Start from the state in which the first configuration is in force.
 	was, will := Want(before, 1), Want(after, 2)
 	observed := Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
-	there := func(spec runtime.PoolSpec, phase runtime.PoolPhase) {
-		observed.Pools[spec.Key()] = runtime.PoolState{Spec: spec, Phase: phase, Begun: true}
+	exists := func(spec runtime.PoolSpec, phase runtime.PoolPhase) {
+		observed.Pools[spec.Key()] = runtime.PoolState{Spec: spec, Phase: phase, Ready: true}
 	}
 	for _, spec := range was.Pools {
-		there(spec, runtime.PoolPolling)
+		exists(spec, runtime.PoolPolling)
 	}
 
-	// Plan after plan, until one is empty.
+	// Apply plans until one is empty.
 	reloads := map[string]*Reload{}
 	for plan := Diff(will, observed); len(plan) > 0; plan = Diff(will, observed) {
 		for _, action := range plan {
@@ -213,21 +212,21 @@ func fates(before, after *schema.Config) map[string]*Reload {
 			case SetProcess:
 				observed.Process = a.To
 			case StartPool:
-				there(a.Spec, runtime.PoolPolling)
+				exists(a.Spec, runtime.PoolPolling)
 				if r := reloads[a.Spec.Name]; r != nil {
-					r.Fate = Replaced
+					r.PoolChange = Replaced
 				} else {
-					reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Started}
+					reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, PoolChange: Started}
 				}
 			case TunePool:
-				there(a.Spec, runtime.PoolPolling)
-				reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, Fate: Tuned}
+				exists(a.Spec, runtime.PoolPolling)
+				reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, PoolChange: Tuned}
 			case DrainPool:
-				there(observed.Pools[a.Key].Spec, runtime.PoolDraining)
+				exists(observed.Pools[a.Key].Spec, runtime.PoolDraining)
 				if r := reloads[a.Name]; r != nil {
-					r.Fate = Replaced
+					r.PoolChange = Replaced
 				} else {
-					reloads[a.Name] = &Reload{Pool: a.Name, Fate: Drained}
+					reloads[a.Name] = &Reload{Pool: a.Name, PoolChange: Drained}
 				}
 			}
 		}
@@ -242,81 +241,44 @@ func Describe(reloads []Reload) string {
 		return "no change\n"
 	}
 	var b strings.Builder
-	for i := 0; i < len(reloads); {
-		names := []string{reloads[i].Pool}
-		next := i + 1
-		for ; next < len(reloads) && reloads[i].like(reloads[next]); next++ {
-			names = append(names, reloads[next].Pool)
-		}
-		b.WriteString(reloads[i].heading(names) + "\n")
-		writeChanges(&b, reloads[i].Changes)
-		i = next
+	for _, group := range alike(reloads) {
+		b.WriteString(heading(group) + "\n")
+		writeChanges(&b, group[0])
 	}
 	return b.String()
 }
 
-func (r Reload) like(other Reload) bool {
-	return r.Pool != "" && r.Fate == other.Fate && slices.Equal(r.Changes, other.Changes)
-}
-
-func (r Reload) heading(names []string) string {
-	who := "pool " + names[0]
-	if len(names) > 1 {
-		who = "pools " + strings.Join(names, ", ")
+// heading returns the first line about a group of pools, or about the agent.
+func heading(group []Reload) string {
+	subject := "pool " + poolNames(group)
+	if len(group) > 1 {
+		subject = "pools " + poolNames(group)
 	}
-	switch r.Fate {
+	switch group[0].PoolChange {
 	case Started:
-		return who + ": started"
+		return subject + ": started"
 	case Kept:
-		return who + ": goes on as before"
+		return subject + ": kept, nothing in use changes"
 	case Tuned:
-		return who + ": tuned, running jobs go on"
+		return subject + ": tuned, running jobs continue"
 	case Replaced:
-		return who + ": drained and replaced, running jobs finish first"
+		return subject + ": drained and replaced, running jobs finish first"
 	case Drained:
-		return who + ": drained and removed, running jobs finish first"
+		return subject + ": drained and removed, running jobs finish first"
 	default:
 		return "agent:"
 	}
 }
 
-// writeChanges writes a line for each change, ordered by when it takes effect.
-func writeChanges(b *strings.Builder, changes []Change) {
-	wide := 0
-	for _, c := range changes {
-		wide = max(wide, len(c.Key))
+// writeChanges writes a line for each change, ordered by effect.
+func writeChanges(b *strings.Builder, r Reload) {
+	width := 0
+	for _, c := range r.Changes {
+		width = max(width, len(c.Key))
 	}
-	write := func(when string, effects []Effect) {
-		for _, e := range effects {
-			fmt.Fprintf(b, "  %-13s  %-*s  %s\n", when, wide, e.Change.Key, e.Change.difference())
+	for _, effect := range Effects() {
+		for _, c := range r.with(effect) {
+			fmt.Fprintf(b, "  %-8s  %-*s  %s\n", effect, width, c.Key, c.Difference())
 		}
 	}
-	rebinds := func(e Effect) bool { return e.Change.Effect == schema.ReloadRebind }
-	live := func(e Effect) bool { return !rebinds(e) }
-	effects := ByEffect([]Reload{{Changes: changes}})
-	write("now", slices.DeleteFunc(slices.Clone(effects.Now), rebinds))
-	write("rebind", slices.DeleteFunc(slices.Clone(effects.Now), live))
-	write("next job", effects.NextJob)
-	write("new pool", effects.NewPool)
-	write("needs restart", effects.NeedsRestart)
-	write("no effect", effects.None)
-}
-
-func (c Change) difference() string {
-	shown := func(value string) string {
-		const longest = 60
-		switch {
-		case value == "":
-			return "(unset)"
-		case len(value) > longest:
-			return strings.ToValidUTF8(value[:longest-3], "") + "..."
-		default:
-			return value
-		}
-	}
-	from, to := shown(c.From), shown(c.To)
-	if from == to {
-		return from + " (changed)"
-	}
-	return from + " -> " + to
 }

@@ -20,7 +20,7 @@ type fataler interface {
 	Fatalf(string, ...any)
 }
 
-// config loads a file that is without errors.
+// config loads a file without errors.
 func config(t fataler, file string) *schema.Config {
 	t.Helper()
 	c, problems := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), Executable: "/opt/cmwa/cmwa",
@@ -36,8 +36,9 @@ func config(t fataler, file string) *schema.Config {
 	return c
 }
 
-func TestAPreviewTellsPoolByPoolWhatHappensWhen(t *testing.T) {
-	before := config(t, `
+func TestPreview(t *testing.T) {
+	t.Run("effects of each pool and of the agent", func(t *testing.T) {
+		before := config(t, `
 log_level: info
 http_server_port: 8080
 polling_interval: 1m
@@ -49,7 +50,7 @@ pools:
   - {name: same, token: pul-e, polling_interval: 5s}
   - {name: retoken, token: pul-f, polling_interval: 5s}
 `)
-	after := config(t, `
+		after := config(t, `
 log_level: debug
 http_server_port: 9090
 polling_interval: 30s
@@ -62,162 +63,217 @@ pools:
   - {name: b, token: pul-b}
   - {name: a, token: pul-a}
 `)
-	want := `agent:
-  now            health_threshold  2m -> 1m
-  now            log_level         info -> debug
-  rebind         http_server_port  8080 -> 9090
-pools a, b: tuned, running jobs go on
-  now            polling_interval  1m -> 30s
-  next job       docker.volumes    [] -> [cache:/cache]
+		want := `agent:
+  live      health_threshold  2m -> 1m
+  live      log_level         info -> debug
+  rebind    http_server_port  8080 -> 9090
+pools a, b: tuned, running jobs continue
+  live      polling_interval  1m -> 30s
+  next job  docker.volumes    [] -> [cache:/cache]
 pool gone: drained and removed, running jobs finish first
 pool moved: drained and replaced, running jobs finish first
-  new pool       service_url       https://api.pulumi.com -> https://pulumi.example.com
-  new pool       polling_interval  1m -> 30s
-  new pool       docker.memory     1g -> 2g
+  drain     service_url       https://api.pulumi.com -> https://pulumi.example.com
+  drain     polling_interval  1m -> 30s
+  drain     docker.memory     1g -> 2g
 pool new: started
-pool retoken: tuned, running jobs go on
-  now            token  [secret] (changed)
+pool retoken: tuned, running jobs continue
+  live      token  [secret] (changed)
 `
-	if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
-		t.Error(diff)
-	}
-	if got := reconcile.Describe(reconcile.Preview(after, after)); got != "no change\n" {
-		t.Errorf("the preview of no change is %q", got)
-	}
-}
-
-func TestAKeyOfAnotherTargetHasNoEffect(t *testing.T) {
-	before := config(t, "token: pul-a\n")
-	after := config(t, "token: pul-a\nkubernetes: {namespace: jobs}\npod_template: {spec: {priority: 3}}\necs: {cluster: c}\n")
-	want := `pool default: goes on as before
-  no effect      kubernetes.namespace  (unset) -> jobs
-  no effect      pod_template          (unset) -> {spec: {priority: 3}}
-  no effect      ecs.cluster           (unset) -> c
-`
-	if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestTheLimitOfAllPoolsIsToldAsTheLoopSeesIt(t *testing.T) {
-	alone := config(t, "token: pul-a\n")
-	named := config(t, "token: pul-a\npools: [{name: default}]\n")
-	limited := config(t, "token: pul-a\nmax_concurrent_workflows: 1\npools: [{name: default}]\n")
-	for name, test := range map[string]struct {
-		before, after *schema.Config
-		want          string
-	}{
-		"a name for the only pool": {alone, named, "no change\n"},
-		"no limit to 1":            {named, limited, "agent:\n  now            max_concurrent_workflows  (unset) -> 1\n"},
-		"1 to no limit":            {limited, alone, "agent:\n  now            max_concurrent_workflows  1 -> (unset)\n"},
-	} {
-		if diff := cmp.Diff(test.want, reconcile.Describe(reconcile.Preview(test.before, test.after))); diff != "" {
-			t.Errorf("%s: %s", name, diff)
+		if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
+			t.Error(diff)
 		}
-	}
+		if got := reconcile.Describe(reconcile.Preview(after, after)); got != "no change\n" {
+			t.Errorf("the preview without a change is %q", got)
+		}
+	})
+
+	t.Run("key of another target has no effect", func(t *testing.T) {
+		before := config(t, "token: pul-a\n")
+		after := config(t, "token: pul-a\nkubernetes: {namespace: jobs}\n"+
+			"pod_template: {spec: {priority: 3}}\necs: {cluster: c}\n")
+		want := `pool default: kept, nothing in use changes
+  none      kubernetes.namespace  (unset) -> jobs
+  none      pod_template          (unset) -> {spec: {priority: 3}}
+  none      ecs.cluster           (unset) -> c
+`
+		if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
+			t.Error(diff)
+		}
+	})
+
+	t.Run("limit of all pools", func(t *testing.T) {
+		alone := config(t, "token: pul-a\n")
+		named := config(t, "token: pul-a\npools: [{name: default}]\n")
+		limited := config(t, "token: pul-a\nmax_concurrent_workflows: 1\npools: [{name: default}]\n")
+		for name, test := range map[string]struct {
+			before, after *schema.Config
+			want          string
+		}{
+			"a name for the only pool": {alone, named, "no change\n"},
+			"no limit to 1": {named, limited,
+				"agent:\n  live      max_concurrent_workflows  (unset) -> 1\n"},
+			"1 to no limit": {limited, alone,
+				"agent:\n  live      max_concurrent_workflows  1 -> (unset)\n"},
+		} {
+			if diff := cmp.Diff(test.want, reconcile.Describe(reconcile.Preview(test.before, test.after))); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
+	})
+
+	// Each key of the schema has a reload class. The loop must apply a change of the key in
+	// that class, or the predictions of vet and plan would be wrong.
+	t.Run("each key takes effect as the schema states", func(t *testing.T) {
+		fields, err := schema.Fields()
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked := 0
+		for _, f := range fields {
+			if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || f.Default == "" || notYetRun(f.Key) ||
+				f.Key == "token_file" || f.Key == "oidc_token_file" || f.Key == "ca_file" {
+				continue
+			}
+			checked++
+			value := another(f)
+			file := value
+			if mapping, _, nested := strings.Cut(f.Key, "."); nested {
+				file = mapping + ":\n  " + value
+			}
+			base := "token: pul-a\nrequest_retry_max_wait: 1h\n"
+			if f.Key == "token" || f.Key == "request_retry_max_wait" {
+				base = "token_file: a\n"
+			}
+			if f.Key == "token" {
+				base = ""
+			}
+			if strings.HasPrefix(f.Key, "kubernetes.") || f.Key == "pod_template" {
+				base += "deploy_target: kubernetes\n"
+			}
+			before := config(t, base+textIf(f.Key == "token", "token: pul-a\n"))
+			after := config(t, base+file+"\n")
+			old, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
+			observed := reconcile.Observed{Process: old.Process, Pools: map[string]runtime.PoolState{}}
+			for key, spec := range old.Pools {
+				observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Ready: true}
+			}
+			plan := reconcile.Diff(now, observed)
+			var got schema.Class
+			for _, action := range plan {
+				switch a := action.(type) {
+				case reconcile.StartPool: // the old pool is drained when the new one runs
+					got = schema.ReloadDrain
+				case reconcile.TunePool:
+					got = schema.ReloadLive
+					if placed(old) != placed(now) {
+						got = schema.ReloadJob
+					}
+				case reconcile.SetProcess:
+					if got == "" {
+						got = schema.ReloadLive
+					}
+					if a.From.HTTPPort != a.To.HTTPPort || a.From.HTTPAddress != a.To.HTTPAddress {
+						got = schema.ReloadRebind
+					}
+				}
+			}
+			if len(plan) == 0 && f.Reload == schema.ReloadRestart { // nothing that runs changes
+				got = schema.ReloadRestart
+			}
+			if f.Key == "strict" { // it concerns only the file, and is in force when the file has been read
+				got = schema.ReloadLive
+			}
+			if got != f.Reload {
+				t.Errorf("%s has the effect %q, want %q as in the schema; the plan is %v", f.Key, got, f.Reload, plan)
+			}
+			reloads := reconcile.Preview(before, after)
+			effect := reconcile.Effect(f.Reload.String())
+			if mapping, _, nested := strings.Cut(f.Key, "."); nested && mapping != after.Pools[0].DeployTarget {
+				effect = reconcile.NoEffect
+			}
+			if !slices.ContainsFunc(reloads, func(r reconcile.Reload) bool {
+				return slices.ContainsFunc(r.Changes, func(c reconcile.Change) bool {
+					return c.Key == f.Key &&
+						c.Effect == effect
+				})
+			}) {
+				t.Errorf("%s is not in the preview with the effect %q: %v", f.Key, effect, reloads)
+			}
+		}
+		if checked < 35 {
+			t.Errorf("only %d keys were checked", checked)
+		}
+	})
+
+	t.Run("pools change as in the loop", func(t *testing.T) {
+		draw := func(t *rapid.T, label string) string {
+			file := fmt.Sprintf("polling_interval: %ds\npools:\n", rapid.IntRange(1, 2).Draw(t, label))
+			count := 0
+			for _, name := range []string{"a", "b", "c"} {
+				if rapid.Bool().Draw(t, name) || name == "c" && count == 0 {
+					count++
+					file += fmt.Sprintf(
+						"- {name: %s, token: pul-%s%d, service_url: 'https://%d', docker: {memory: %dg}}\n", name, name,
+						rapid.IntRange(1, 2).Draw(t, "token"), rapid.IntRange(1, 2).Draw(t, "service"),
+						rapid.IntRange(1, 2).Draw(t, "memory"))
+				}
+			}
+			return file
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			before, after := config(t, draw(t, "before")), config(t, draw(t, "after"))
+			previewed := map[string]reconcile.PoolChange{}
+			for _, r := range reconcile.Preview(before, after) {
+				previewed[r.Pool] = r.PoolChange
+				if r.PoolChange == reconcile.Tuned && len(r.Changes) == 0 {
+					t.Fatalf("pool %s is tuned without a change", r.Pool)
+				}
+			}
+			old, now := byName(reconcile.Want(before, 1)), byName(reconcile.Want(after, 2))
+			for _, name := range []string{"a", "b", "c"} {
+				was, is := old[name], now[name]
+				want := reconcile.PoolChange("")
+				switch {
+				case was.Name == "" && is.Name == "":
+				case was.Name == "":
+					want = reconcile.Started
+				case is.Name == "":
+					want = reconcile.Drained
+				case was.Identity != is.Identity:
+					want = reconcile.Replaced
+				case !cmp.Equal(was.Tuning, is.Tuning):
+					want = reconcile.Tuned
+				}
+				if previewed[name] != want {
+					t.Fatalf("pool %s: want %q, the preview is %q", name, want, previewed[name])
+				}
+			}
+		})
+	})
 }
 
-// notYetRun are keys of targets that this release reads and does not carry out.
+// notYetRun reports whether a key is read but has no effect in this release.
 func notYetRun(key string) bool {
 	return strings.HasPrefix(key, "ecs.") || strings.HasPrefix(key, "pod_template_file")
 }
 
-// Each key of the schema says when a change of it takes effect. What the loop
-// does must be that, or vet and plan would promise what does not happen.
-func TestEveryKeyTakesEffectAsTheSchemaSays(t *testing.T) {
-	fields, err := schema.Fields()
-	if err != nil {
-		t.Fatal(err)
-	}
-	walked := 0
-	for _, f := range fields {
-		if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || f.Default == "" || notYetRun(f.Key) || f.Key == "token_file" || f.Key == "oidc_token_file" || f.Key == "ca_file" {
-			continue
-		}
-		walked++
-		value := another(f)
-		file := value
-		if mapping, _, nested := strings.Cut(f.Key, "."); nested {
-			file = mapping + ":\n  " + value
-		}
-		base := "token: pul-a\nrequest_retry_max_wait: 1h\n"
-		if f.Key == "token" || f.Key == "request_retry_max_wait" {
-			base = "token_file: a\n"
-		}
-		if f.Key == "token" {
-			base = ""
-		}
-		if strings.HasPrefix(f.Key, "kubernetes.") || f.Key == "pod_template" {
-			base += "deploy_target: kubernetes\n"
-		}
-		before := config(t, base+first(f.Key == "token", "token: pul-a\n"))
-		after := config(t, base+file+"\n")
-		old, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
-		observed := reconcile.Observed{Process: old.Process, Pools: map[string]runtime.PoolState{}}
-		for key, spec := range old.Pools {
-			observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Begun: true}
-		}
-		plan := reconcile.Diff(now, observed)
-		var got schema.Class
-		for _, action := range plan {
-			switch a := action.(type) {
-			case reconcile.StartPool: // and the one before is drained when that works
-				got = schema.ReloadDrain
-			case reconcile.TunePool:
-				got = schema.ReloadLive
-				if placed(old) != placed(now) {
-					got = schema.ReloadJob
-				}
-			case reconcile.SetProcess:
-				if got == "" {
-					got = schema.ReloadLive
-				}
-				if a.From.HTTPPort != a.To.HTTPPort || a.From.HTTPAddress != a.To.HTTPAddress {
-					got = schema.ReloadRebind
-				}
-			}
-		}
-		if len(plan) == 0 && f.Reload == schema.ReloadRestart { // nothing that runs changes
-			got = schema.ReloadRestart
-		}
-		if f.Key == "strict" { // it is about the file alone, and is in force when that has been read
-			got = schema.ReloadLive
-		}
-		if got != f.Reload {
-			t.Errorf("%s takes effect %q, and the schema says %q; the plan is %v", f.Key, got, f.Reload, plan)
-		}
-		reloads := reconcile.Preview(before, after)
-		effect := f.Reload
-		if mapping, _, nested := strings.Cut(f.Key, "."); nested && mapping != after.Pools[0].DeployTarget {
-			effect = ""
-		}
-		if !slices.ContainsFunc(reloads, func(r reconcile.Reload) bool {
-			return slices.ContainsFunc(r.Changes, func(c reconcile.Change) bool { return c.Key == f.Key && c.Effect == effect })
-		}) {
-			t.Errorf("%s does not stand in the preview with %q: %v", f.Key, effect, reloads)
-		}
-	}
-	if walked < 35 {
-		t.Errorf("only %d keys were walked", walked)
-	}
-}
-
-func first(yes bool, text string) string {
+// textIf returns the text if a condition holds, and no text otherwise.
+func textIf(yes bool, text string) string {
 	if yes {
 		return text
 	}
 	return ""
 }
 
-// placed is the part of the tuning that a job keeps.
+// placed returns the settings that a job keeps.
 func placed(d reconcile.Desired) string {
 	for _, spec := range d.Pools {
-		return fmt.Sprintf("%+v", spec.Tuning.Place)
+		return fmt.Sprintf("%+v", spec.Tuning.Instance)
 	}
 	return ""
 }
 
-// another writes the last part of a key with a value that is not its default.
+// another returns the last part of a key with a value other than the default.
 func another(f schema.Field) string {
 	key := f.Key[strings.LastIndexByte(f.Key, '.')+1:]
 	value := "other"
@@ -252,50 +308,6 @@ func another(f schema.Field) string {
 		value = f.Choices[len(f.Choices)-1]
 	}
 	return key + ": " + value
-}
-
-func TestWhatIsPreviewedIsWhatTheLoopDoes(t *testing.T) {
-	draw := func(t *rapid.T, label string) string {
-		file := fmt.Sprintf("polling_interval: %ds\npools:\n", rapid.IntRange(1, 2).Draw(t, label))
-		count := 0
-		for _, name := range []string{"a", "b", "c"} {
-			if rapid.Bool().Draw(t, name) || name == "c" && count == 0 {
-				count++
-				file += fmt.Sprintf("- {name: %s, token: pul-%s%d, service_url: 'https://%d', docker: {memory: %dg}}\n", name, name,
-					rapid.IntRange(1, 2).Draw(t, "token"), rapid.IntRange(1, 2).Draw(t, "service"), rapid.IntRange(1, 2).Draw(t, "memory"))
-			}
-		}
-		return file
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		before, after := config(t, draw(t, "before")), config(t, draw(t, "after"))
-		told := map[string]reconcile.Fate{}
-		for _, r := range reconcile.Preview(before, after) {
-			told[r.Pool] = r.Fate
-			if r.Fate == reconcile.Tuned && len(r.Changes) == 0 {
-				t.Fatalf("pool %s is tuned for nothing", r.Pool)
-			}
-		}
-		old, now := byName(reconcile.Want(before, 1)), byName(reconcile.Want(after, 2))
-		for _, name := range []string{"a", "b", "c"} {
-			was, is := old[name], now[name]
-			want := reconcile.Fate("")
-			switch {
-			case was.Name == "" && is.Name == "":
-			case was.Name == "":
-				want = reconcile.Started
-			case is.Name == "":
-				want = reconcile.Drained
-			case was.Identity != is.Identity:
-				want = reconcile.Replaced
-			case !cmp.Equal(was.Tuning, is.Tuning):
-				want = reconcile.Tuned
-			}
-			if told[name] != want {
-				t.Fatalf("pool %s is %q, and told to be %q", name, want, told[name])
-			}
-		}
-	})
 }
 
 func byName(d reconcile.Desired) map[string]runtime.PoolSpec {

@@ -8,30 +8,34 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// Desired is what should run: one generation of the configuration.
+// Desired is the desired state: one generation of the configuration.
 type Desired struct {
 	Generation uint64
-	Digest     string                      // of the configuration it comes from
+	Digest     string                      // of its configuration
 	Pools      map[string]runtime.PoolSpec // by key
 	Process    ProcessSpec
+
+	// Paused has the names of pools that claim no jobs, because an operator paused them. It
+	// is no part of the configuration, and applies to later generations too.
+	Paused map[string]bool
 }
 
-// ProcessSpec is what the process as a whole should be.
+// ProcessSpec describes the process as a whole: its log, listener and limits.
 type ProcessSpec struct {
 	LogLevel        string // debug, info, warn or error
 	LogFormat       string // text or json
 	Syslog          bool
 	HTTPAddress     string        // IP address or host name that the HTTP server listens on; empty is all
-	HTTPPort        int           // 0 is no HTTP server
-	HealthThreshold time.Duration // longest time without progress that is healthy
+	HTTPPort        int           // 0 is without an HTTP server
+	HealthThreshold time.Duration // longest healthy time without progress
 	ShutdownTimeout time.Duration // for running jobs to finish after the first signal
-	MaxJobs         int           // of all pools together; 0 is no limit but the pools' own
+	MaxJobs         int           // limit of all pools together; 0 leaves the limits of the pools
 }
 
-// claimedIn reports whether every desired pool is past its start.
-func (d Desired) claimedIn(states map[string]runtime.PoolState) bool {
+// allReady reports whether every desired pool has started.
+func (d Desired) allReady(states map[string]runtime.PoolState) bool {
 	for key := range d.Pools {
-		if state, there := states[key]; !there || !state.Begun {
+		if state, exists := states[key]; !exists || !state.Ready {
 			return false
 		}
 	}
@@ -58,12 +62,14 @@ func Want(c *schema.Config, generation uint64) Desired {
 	return desired
 }
 
+// poolSpec translates one pool. Keys of another deploy_target have no effect.
 func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.PoolSpec {
 	credentials := "token"
 	if p.OIDCTokenFile != "" {
 		credentials = "oidc"
 	}
-	// Keys of another target change nothing.
+
+	// The settings of the deploy_target.
 	namespace, context, kubernetes := "", "", runtime.Kubernetes{}
 	if p.DeployTarget == "kubernetes" {
 		namespace, context = p.Kubernetes.Namespace, p.Kubernetes.Context
@@ -87,13 +93,16 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			Credentials: credentials, Target: p.DeployTarget, Namespace: namespace, Context: context,
 		},
 		Tuning: runtime.Tuning{
-			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, OIDCSum: p.OIDCSum, TokenExpiration: p.TokenExpiration, CA: p.CA,
-			Kinds: kinds, MaxJobs: p.MaxConcurrentWorkflows, SingleRun: p.SingleRun,
-			PollingInterval: p.PollingInterval, PollingOverride: p.PollingOverride, StatusInterval: p.JobStatusLoopInterval,
+			Token: p.Token, OIDCTokenFile: p.OIDCTokenFile, OIDCSum: p.OIDCSum, TokenExpiration: p.TokenExpiration,
+			CA:    p.CA,
+			Kinds: kinds, MaxJobs: p.MaxConcurrentWorkflows, SingleRun: p.SingleRun, IdleTimeout: p.IdleTimeout,
+			LeasedWork: runtime.LeasedWork(p.LeasedWork), MaxLeased: p.MaxConcurrentLeased,
+			PollingInterval: p.PollingInterval, PollingOverride: p.PollingOverride,
+			StatusInterval: p.JobStatusLoopInterval, CancelGrace: p.CancelGracePeriod,
 			RequestTimeout: p.RequestTimeout, RetryCount: p.RequestRetryCount,
 			RetryWait: p.RequestRetryWait, RetryMaxWait: p.RequestRetryMaxWait,
 			BreakerFailures: p.CircuitBreakerFailures, BreakerTimeout: p.CircuitBreakerTimeout,
-			Place: runtime.Place{
+			Instance: runtime.InstanceSpec{
 				WorkingDirectory: p.WorkingDirectory, SharedVolumeDirectory: p.SharedVolumeDirectory,
 				PullImage: p.PullImage, OverrideImage: overrideImage, Forward: p.EnvForwardAllowlist,
 				Docker: runtime.Docker{
@@ -106,7 +115,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 	}
 }
 
-// podTemplate returns a template in JSON; nil if there is none.
+// podTemplate returns a template in JSON, or nil without one.
 func podTemplate(template map[string]any) []byte {
 	if template == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func TestAFileThatStaysEmptyIsRefusedAfterAWhile(t *testing.T) {
+func TestReloaderEmptyFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		content, path := "token: pul-a\n", "agent.yaml"
 		wanted := 0
@@ -21,28 +21,30 @@ func TestAFileThatStaysEmptyIsRefusedAfterAWhile(t *testing.T) {
 			Watch: func(...string) {}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		f.Deliver(func(reconcile.Desired) { wanted++ })
-		look := func(refused bool, again time.Duration) {
+		reload := func(rejected bool, again time.Duration) {
 			t.Helper()
-			if err := f.Reload(); (err != nil) != refused || f.RecheckAfter() != again {
-				t.Errorf("looking says %v and asks for another look in %s", err, f.RecheckAfter())
+			if err := f.Reload(); (err != nil) != rejected || f.RecheckAfter() != again {
+				t.Errorf("the reload returned %v and must be repeated after %s; want rejected %v and %s", err,
+					f.RecheckAfter(), rejected, again)
 			}
 		}
-		look(false, 0)
+		reload(false, 0)
 		content = ""
-		look(false, 2*time.Second)
+		reload(false, 2*time.Second)
 		time.Sleep(2 * time.Second)
-		look(true, 2*time.Second)
-		if view := f.View(); view.Rejection == nil || !strings.Contains(view.Rejection.Reason, "gone, or empty") || !strings.Contains(log.String(), "gone, or empty") {
-			t.Errorf("the view is %+v, the log\n%s", view, log.String())
+		reload(true, 2*time.Second)
+		if view := f.State(); view.Rejection == nil || !strings.Contains(view.Rejection.Reason, "missing or empty") ||
+			!strings.Contains(log.String(), "missing or empty") {
+			t.Errorf("the state is %+v, the log\n%s", view, log.String())
 		}
 		content = "token: pul-a\n"
-		look(false, 0)
-		if view := f.View(); view.Rejection != nil || view.Generation != 1 || wanted != 1 {
-			t.Errorf("after its return the view is %+v", view)
+		reload(false, 0)
+		if view := f.State(); view.Rejection != nil || view.Generation != 1 || wanted != 1 {
+			t.Errorf("after the content is back the state is %+v, want generation 1, delivered once", view)
 		}
-		content, path = "", "" // no file any more, in any of the documented places
-		look(false, 2*time.Second)
+		content, path = "", "" // no file at any search path
+		reload(false, 2*time.Second)
 		time.Sleep(5 * time.Second)
-		look(true, 0)
+		reload(true, 0)
 	})
 }

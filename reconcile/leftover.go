@@ -12,28 +12,29 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// leftoverInterval is the time between two lists of instances. A pool whose last
-// instance could not be removed, or that failed, is found by the next one.
+// leftoverInterval is the time between two lists of instances. The next list finds a pool
+// whose last instance could not be removed, or that failed.
 const leftoverInterval = 10 * time.Minute
 
-// recoverLimit bounds one list of the instances at a deploy_target, and one sweep
-// there.
+// recoverLimit is the timeout of all work at one deploy_target: adoption, list and sweep
+// together.
 const recoverLimit = 3 * time.Minute
 
-// Leftovers returns the pools that have instances of this agent at the executors,
-// configured or not. With an error it returns what it found all the same. Of pools
-// that are not desired, it first adopts the instances of agents that no longer exist.
-// It also removes what the executors of the desired pools find of agents that died.
+// Leftovers returns the pools that have instances of this agent at the executors, or jobs
+// in its journal, configured or not. The list may be incomplete if the error is not nil.
+// Leftovers first adopts instances of pools that are not desired, if their agents no longer
+// exist. At each deploy_target whose instances it could list, it also removes leftovers of
+// dead agents, if the executor can find them.
 type Leftovers func(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error)
 
-// FollowLeftovers lists instances at once and then every ten minutes, until ctx
-// ends, so that those of pools that no configuration describes are adopted by a
-// pool that drains. After a failure it lists again soon.
+// FollowLeftovers lists instances at once and then every ten minutes, until ctx ends. A
+// draining pool adopts instances whose pool is not configured. After a failure the list is
+// retried with back-off.
 func (l *Loop) FollowLeftovers(ctx context.Context, list Leftovers) error {
 	failures := 0
 	for {
 		l.mu.Lock()
-		desired := l.desired.Pools // never changed
+		desired := l.desired.Pools // never modified
 		l.mu.Unlock()
 		specs, err := list(ctx, desired)
 		if ctx.Err() != nil {
@@ -42,7 +43,7 @@ func (l *Loop) FollowLeftovers(ctx context.Context, list Leftovers) error {
 		l.setLeftovers(specs)
 		wait, level := leftoverInterval, slog.LevelDebug
 		if err != nil {
-			wait = min(lastRetry, firstRetry<<min(failures, 10))
+			wait = min(maxRetryWait, minRetryWait<<min(failures, 10))
 			if failures++; failures == 1 {
 				level = slog.LevelWarn
 			}
@@ -68,13 +69,13 @@ func (l *Loop) setLeftovers(specs []runtime.PoolSpec) {
 	l.wake()
 }
 
-// Recovery finds what earlier runs of this agent left at its deploy_targets. The
-// word target means a [runtime.Identity.Location] here: instances in two namespaces
-// are at two targets.
+// Recovery finds instances of earlier runs of this agent at its deploy_targets. Targets
+// are [runtime.Identity.Location] values: instances in two namespaces are at two targets.
 type Recovery struct {
 	Agent     string // id
 	Record    TargetRecord
-	Supported []string // deploy_targets that this release can use; others are forgotten
+	Journal   runtime.Journal // of the agent's claimed jobs; nil keeps nothing
+	Supported []string        // deploy_targets of this release; others are forgotten
 	Log       *slog.Logger
 
 	// Executor returns the executor of a deploy_target, and a function that closes it.
@@ -85,21 +86,23 @@ type Recovery struct {
 // run and earlier ones included.
 type TargetRecord interface {
 	Targets() []string
-	RemoveTarget(target string) // has no effect on one that this run uses
-	Empty()                     // no target has instances
+	RemoveTarget(target string) // has no effect on a target that this run uses
+	Empty()                     // records that no target has instances
 }
 
-// List is a [Leftovers]. It asks each deploy_target that the agent uses or has used,
-// and forgets one that has no instances.
+// List is a [Leftovers]. It lists the instances at each deploy_target that the agent uses
+// or has used, and forgets targets without instances. Then it lists the agent's records:
+// their specs come last, so that they replace specs with the same key. They also have
+// settings, which the labels of an instance lack.
 func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
-	// The deploy_targets, also of pools that are not built yet.
+	// Collect the deploy_targets, also of pools that are not built yet.
 	targets := r.Record.Targets()
 	for _, spec := range desired {
 		targets = append(targets, spec.Identity.Location())
 	}
 	slices.Sort(targets)
 
-	// Their instances.
+	// List their instances.
 	var specs []runtime.PoolSpec
 	var errs []error
 	for _, target := range slices.Compact(targets) {
@@ -114,17 +117,37 @@ func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec)
 			specs = append(specs, instance.Spec())
 		}
 	}
+	recorded, err := r.records(ctx)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list the records of jobs: %w", err))
+	}
+	specs = append(specs, recorded...)
 	if len(errs) == 0 && len(specs) == 0 {
 		r.Record.Empty()
 	}
 	return specs, errors.Join(errs...)
 }
 
-// recover returns the instances of this agent at one deploy_target, and removes what
-// agents that died left there. Its error is of the list alone.
+// records returns the pools of the records in the journal.
+func (r Recovery) records(ctx context.Context) (specs []runtime.PoolSpec, err error) {
+	if r.Journal == nil {
+		return nil, nil
+	}
+	records, err := r.Journal.List(ctx)
+	for _, record := range records {
+		if slices.Contains(r.Supported, record.Identity.Target) {
+			specs = append(specs, record.Spec())
+		}
+	}
+	return specs, err
+}
+
+// recover returns the instances of this agent at one deploy_target, and sweeps leftovers of
+// agents that died. It returns an error if the executor cannot be opened or the list fails.
+// It logs other errors.
 func (r Recovery) recover(
 	ctx context.Context, target string, desired map[string]runtime.PoolSpec,
-) ([]runtime.Found, error) {
+) ([]runtime.Instance, error) {
 	if kind, _, _ := strings.Cut(target, ":"); !slices.Contains(r.Supported, kind) {
 		return nil, nil
 	}
@@ -150,24 +173,24 @@ func (r Recovery) recover(
 	if !ok {
 		return found, nil
 	}
-	var places []runtime.Place
+	var places []runtime.InstanceSpec
 	for _, spec := range desired {
 		if spec.Identity.Location() == target {
-			places = append(places, spec.Tuning.Place)
+			places = append(places, spec.Tuning.Instance)
 		}
 	}
 	removed, err := sweeper.Sweep(ctx, places)
 	if len(removed) > 0 {
-		r.Log.Info("removed leftovers of agents that died", "target", target, "removed", removed)
+		r.Log.Info("leftovers of dead agents removed", "target", target, "removed", removed)
 	}
 	if err != nil {
-		r.Log.Warn("cannot remove leftovers of agents that died", "target", target, "error", err)
+		r.Log.Warn("cannot remove leftovers of dead agents", "target", target, "error", err)
 	}
 	return found, nil
 }
 
-// adopt takes over instances of agents that no longer exist, of pools that are not
-// desired. The next list contains them.
+// adopt adopts instances of pools that are not desired, if their agents no longer exist.
+// The list that recover makes afterwards contains them.
 func (r Recovery) adopt(
 	ctx context.Context, target string, adopter runtime.Adopter, desired map[string]runtime.PoolSpec,
 ) {
@@ -177,7 +200,7 @@ func (r Recovery) adopt(
 	})
 	for _, instance := range adopted {
 		r.Log.Info("job adopted: its agent no longer exists, and its pool is no longer configured",
-			"target", target, "pool", instance.PoolName, "job", instance.Job, "environment", instance.ID)
+			"target", target, "pool", instance.PoolName, "job", instance.Job, "instance", instance.ID)
 	}
 	if err != nil {
 		r.Log.Debug("cannot adopt jobs of agents that no longer exist", "target", target, "error", err)

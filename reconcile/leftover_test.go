@@ -14,7 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// leftover is a pool as the labels of its instances name it.
+// leftover returns a pool as the labels of its instances describe it.
 func leftover(name, service string) runtime.PoolSpec {
 	return runtime.PoolSpec{Name: name, Identity: runtime.Identity{Service: service}, Leftover: true}
 }
@@ -24,19 +24,24 @@ func TestDiffLeftovers(t *testing.T) {
 	leftovers := map[string]runtime.PoolSpec{old.Key(): old}
 	for name, c := range map[string]struct {
 		desired []runtime.PoolSpec
-		there   map[string]runtime.PoolState
+		pools   map[string]runtime.PoolState
 		want    string
 	}{
-		"a pool that is neither desired nor observed is started": {nil, nil, "adopt instances of pool a, which is no longer configured\n"},
-		"a desired pool adopts its instances itself":             {[]runtime.PoolSpec{spec}, nil, "start pool a\n"},
-		"a running pool adopts its instances itself":             {nil, map[string]runtime.PoolState{spec.Key(): {Spec: spec, Phase: runtime.PoolDraining}}, ""},
+		"a pool that is neither desired nor observed is started": {nil, nil,
+			"adopt instances of pool a, which is no longer configured\n"},
+		"a desired pool adopts its instances itself": {[]runtime.PoolSpec{spec}, nil, "start pool a\n"},
+		"a running pool adopts its instances itself": {nil,
+			map[string]runtime.PoolState{spec.Key(): {Spec: spec, Phase: runtime.PoolDraining}}, ""},
 		"a leftover pool that is desired again is revived": {
-			[]runtime.PoolSpec{spec}, map[string]runtime.PoolState{spec.Key(): {Spec: old, Phase: runtime.PoolDraining}}, "revive pool a\n",
+			[]runtime.PoolSpec{spec}, map[string]runtime.PoolState{
+				spec.Key(): {Spec: old, Phase: runtime.PoolDraining}}, "revive pool a\n",
 		},
-		"a leftover pool that has stopped is removed": {nil, map[string]runtime.PoolState{spec.Key(): {Spec: old, Phase: runtime.PoolStopped}}, "remove pool a\n"},
+		"a leftover pool that has stopped is removed": {nil,
+			map[string]runtime.PoolState{spec.Key(): {Spec: old, Phase: runtime.PoolStopped}}, "remove pool a\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := reconcile.Diff(wish(1, c.desired...), reconcile.Observed{Pools: c.there, Leftovers: leftovers, Process: wish(1).Process})
+			plan := reconcile.Diff(desiredState(1, c.desired...),
+				reconcile.Observed{Pools: c.pools, Leftovers: leftovers, Process: desiredState(1).Process})
 			if plan.String() != c.want {
 				t.Errorf("the plan is %q, want %q", plan, c.want)
 			}
@@ -44,8 +49,8 @@ func TestDiffLeftovers(t *testing.T) {
 	}
 }
 
-// followLeftovers lists these pools, until the test's end.
-func (h *house) followLeftovers(list reconcile.Leftovers) {
+// followLeftovers runs FollowLeftovers with this list until the end of the test.
+func (h *loopTest) followLeftovers(list reconcile.Leftovers) {
 	h.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -64,7 +69,7 @@ func TestFollowLeftovers(t *testing.T) {
 		return func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) { return specs, nil }
 	}
 	t.Run("a pool that is no longer configured drains and does not delay readiness", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.begin = func(p *fakePool) {
 				if p.spec.Name == "old" {
 					p.jobs = 1
@@ -75,7 +80,7 @@ func TestFollowLeftovers(t *testing.T) {
 			pass(time.Hour)
 			status := h.loop.Status()
 			if len(status.Pools) != 2 || len(h.built["new"]) != 1 || len(h.built["old"]) != 1 {
-				t.Fatalf("there are pools %+v", status.Pools)
+				t.Fatalf("the pools are %+v", status.Pools)
 			}
 			if phase := h.pool("old").State().Phase; phase != runtime.PoolDraining {
 				t.Errorf("the leftover pool is %s", phase)
@@ -90,24 +95,25 @@ func TestFollowLeftovers(t *testing.T) {
 			h.pool("old").has(0)
 			pass(time.Second)
 			if status := h.loop.Status(); len(status.Pools) != 1 || len(status.Problems) > 0 {
-				t.Errorf("after its last job there are pools %+v, problems %v", status.Pools, status.Problems)
+				t.Errorf("after its last job the pools are %+v, problems %v", status.Pools, status.Problems)
 			}
 		})
 	})
 	t.Run("a pool that is configured again is revived", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.begin = func(p *fakePool) { p.jobs = 1 }
 			h.want(1, pool("new", "one", 1))
 			h.followLeftovers(of(leftover("old", "one")))
 			h.want(2, pool("new", "one", 1), pool("old", "one", 3))
 			old := h.pool("old").State()
-			if old.Phase != runtime.PoolPolling || old.Spec.Leftover || old.Spec.Tuning.MaxJobs != 3 || len(h.built["old"]) != 1 {
+			if old.Phase != runtime.PoolPolling || old.Spec.Leftover || old.Spec.Tuning.MaxJobs != 3 ||
+				len(h.built["old"]) != 1 {
 				t.Errorf("the pool is %s under %+v, built %d times", old.Phase, old.Spec, len(h.built["old"]))
 			}
 		})
 	})
-	t.Run("an engine that does not answer is asked again soon", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+	t.Run("a failed list is retried", func(t *testing.T) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("new", "one", 1))
 			down, lists := errors.New("the engine is down"), 0
 			h.followLeftovers(func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
@@ -121,7 +127,7 @@ func TestFollowLeftovers(t *testing.T) {
 				t.Errorf("after a minute and %d lists there is no pool", lists)
 			}
 			if warned := strings.Count(h.log.String(), "cannot list instances"); warned != 1 {
-				t.Errorf("%d lines are logged for one series of failures:\n%s", warned, h.log.String())
+				t.Errorf("%d warnings for one series of failures, want 1:\n%s", warned, h.log.String())
 			}
 			if status := h.loop.Status(); !status.Ready(time.Now()) {
 				t.Errorf("not ready: %v", status.Unready(time.Now()))
@@ -129,7 +135,7 @@ func TestFollowLeftovers(t *testing.T) {
 		})
 	})
 	t.Run("a pool that cannot be built is tried again after the next list", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("new", "one", 1))
 			h.fail("old", errors.New("no such target"))
 			h.followLeftovers(of(leftover("old", "one")))
@@ -159,15 +165,15 @@ func (r *targetRecord) Targets() []string          { return slices.Clone(r.targe
 func (r *targetRecord) RemoveTarget(target string) { r.removed = append(r.removed, target) }
 func (r *targetRecord) Empty()                     { r.empty++ }
 
-// sweeper is an executor that notes for which places it sweeps.
+// sweeper is an executor that records its sweeps.
 type sweeper struct {
 	*runtimetest.Executor
 	fails  error
-	swept  []runtime.Place
+	swept  []runtime.InstanceSpec
 	closed int
 }
 
-func (s *sweeper) Sweep(_ context.Context, places []runtime.Place) ([]string, error) {
+func (s *sweeper) Sweep(_ context.Context, places []runtime.InstanceSpec) ([]string, error) {
 	s.swept = append(s.swept, places...)
 	return []string{"volume-1"}, s.fails
 }
@@ -175,12 +181,13 @@ func (s *sweeper) Sweep(_ context.Context, places []runtime.Place) ([]string, er
 func TestRecovery(t *testing.T) {
 	ours := func(target string) runtime.Job {
 		spec := runtime.PoolSpec{Name: "of-" + target, Identity: runtime.Identity{Target: target}}
-		return runtime.Job{ID: "job-" + target, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: "agent-1"}
+		return runtime.Job{ID: "job-" + target, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity,
+			Agent: "agent-1"}
 	}
 	desired := map[string]runtime.PoolSpec{}
 	for _, directory := range []string{"/a", "/b"} {
 		spec := runtime.PoolSpec{Name: directory, Identity: runtime.Identity{Target: "process"}}
-		spec.Tuning.Place.WorkingDirectory = directory
+		spec.Tuning.Instance.WorkingDirectory = directory
 		desired[spec.Key()] = spec
 	}
 	for name, c := range map[string]struct {
@@ -195,25 +202,31 @@ func TestRecovery(t *testing.T) {
 		logged  string
 	}{
 		"instances at a target of an earlier run are found": {
-			used: []string{"docker"}, with: []string{"docker", "process"}, found: []string{"of-docker", "of-process"}, logged: "volume-1",
+			used: []string{"docker"}, with: []string{"docker", "process"}, found: []string{"of-docker", "of-process"},
+			logged: "volume-1",
 		},
 		"a target without instances is forgotten": {
-			used: []string{"docker"}, with: []string{"process"}, found: []string{"of-process"}, removed: []string{"docker"},
+			used: []string{"docker"}, with: []string{"process"}, found: []string{"of-process"},
+			removed: []string{"docker"},
 		},
-		"an agent without instances is empty": {used: []string{"docker"}, removed: []string{"docker", "process"}, empty: 1},
+		"without instances the record is emptied": {used: []string{"docker"}, removed: []string{"docker", "process"},
+			empty: 1},
 		"a target of another release is forgotten": {
-			used: []string{"moon"}, with: []string{"moon", "process"}, found: []string{"of-process"}, removed: []string{"moon"},
+			used: []string{"moon"}, with: []string{"moon", "process"}, found: []string{"of-process"},
+			removed: []string{"moon"},
 		},
 		"a target that fails keeps its record and the others are listed": {
-			used: []string{"docker"}, with: []string{"process"}, broken: map[string]error{"docker": errors.New("no engine")},
-			found: []string{"of-process"}, err: "deploy_target docker: no engine",
+			used: []string{"docker"}, with: []string{"process"},
+			broken: map[string]error{"docker": errors.New("no engine")},
+			found:  []string{"of-process"}, err: "deploy_target docker: no engine",
 		},
 		"a target that fails may have instances": {
 			used: []string{"docker"}, broken: map[string]error{"docker": errors.New("no engine")},
 			removed: []string{"process"}, err: "deploy_target docker: no engine",
 		},
 		"a sweep that fails is only logged": {
-			with: []string{"process"}, fails: errors.New("volume in use"), found: []string{"of-process"}, logged: "volume in use",
+			with: []string{"process"}, fails: errors.New("volume in use"), found: []string{"of-process"},
+			logged: "volume in use",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +240,8 @@ func TestRecovery(t *testing.T) {
 			var log strings.Builder
 			record := &targetRecord{targets: c.used}
 			recovery := reconcile.Recovery{
-				Agent: "agent-1", Record: record, Supported: []string{"docker", "process"}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Agent: "agent-1", Record: record, Supported: []string{"docker", "process"},
+				Log: slog.New(slog.NewTextHandler(&log, nil)),
 				Executor: func(_ context.Context, target string) (runtime.Executor, func(), error) {
 					return executors[target], func() { executors[target].closed++ }, c.broken[target]
 				},
@@ -236,7 +250,7 @@ func TestRecovery(t *testing.T) {
 			var found []string
 			for _, spec := range specs {
 				if found = append(found, spec.Name); !spec.Leftover {
-					t.Errorf("pool %s is no leftover", spec.Name)
+					t.Errorf("pool %s is not marked as a leftover", spec.Name)
 				}
 			}
 			if !slices.Equal(found, c.found) || !slices.Equal(record.removed, c.removed) || record.empty != c.empty {
@@ -250,8 +264,9 @@ func TestRecovery(t *testing.T) {
 			if text != c.err {
 				t.Errorf("the error is %q, want %q", text, c.err)
 			}
-			if process := executors["process"]; len(process.swept) != 2 || process.closed != 1 || executors["moon"].closed > 0 {
-				t.Errorf("swept are %v; closed %d times", process.swept, process.closed)
+			if process := executors["process"]; len(process.swept) != 2 || process.closed != 1 ||
+				executors["moon"].closed > 0 {
+				t.Errorf("swept %v and closed %d times, want two sweeps and one close", process.swept, process.closed)
 			}
 			if len(executors["docker"].swept) > 0 {
 				t.Errorf("docker is swept for pools of another target: %v", executors["docker"].swept)
@@ -263,21 +278,23 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// orphanage is an executor with instances of agents that no longer exist.
-type orphanage struct {
+// orphanExecutor is an executor with instances of agents that no longer exist.
+type orphanExecutor struct {
 	*runtimetest.Executor
 	orphans []runtime.Job
 	fails   error
 }
 
-func (o *orphanage) LeavesJobs() bool { return true }
+func (o *orphanExecutor) LeavesJobs() bool { return true }
 
-func (o *orphanage) AdoptOrphans(_ context.Context, mine func(string) bool) (adopted []runtime.Found, _ error) {
+func (o *orphanExecutor) AdoptOrphans(
+	_ context.Context, accept func(pool string) bool,
+) (adopted []runtime.Instance, _ error) {
 	for _, job := range o.orphans {
-		if mine(job.Pool) {
+		if accept(job.Pool) {
 			job.Agent = "agent-1"
 			id := o.Adopt(&job, time.Now())
-			adopted = append(adopted, runtime.Found{ID: id, Pool: job.Pool, PoolName: job.PoolName, Job: job.ID})
+			adopted = append(adopted, runtime.Instance{ID: id, Pool: job.Pool, PoolName: job.PoolName, Job: job.ID})
 		}
 	}
 	return adopted, o.fails
@@ -290,17 +307,21 @@ func TestRecoveryAdoptsOrphans(t *testing.T) {
 	orphan := func(id string, spec runtime.PoolSpec) runtime.Job {
 		return runtime.Job{ID: id, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: "agent-gone"}
 	}
-	for name, fails := range map[string]error{"succeeds": nil, "fails after one": errors.New("the API server is slow")} {
+	for name, fails := range map[string]error{"succeeds": nil,
+		"fails after one": errors.New("the API server is slow")} {
 		t.Run(name, func(t *testing.T) {
-			executor := &orphanage{
+			executor := &orphanExecutor{
 				Executor: runtimetest.NewExecutor(), fails: fails,
 				orphans: []runtime.Job{orphan("job-1", spec("desired")), orphan("job-2", spec("removed"))},
 			}
 			var log strings.Builder
 			recovery := reconcile.Recovery{
 				Agent: "agent-1", Record: &targetRecord{}, Supported: []string{"kubernetes"},
-				Log:      slog.New(slog.NewTextHandler(&log, nil)),
-				Executor: func(context.Context, string) (runtime.Executor, func(), error) { return executor, func() {}, nil },
+				Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Executor: func(context.Context, string) (runtime.Executor, func(), error) {
+					return executor,
+						func() {}, nil
+				},
 			}
 			desired := map[string]runtime.PoolSpec{spec("desired").Key(): spec("desired")}
 			specs, err := recovery.List(t.Context(), desired)

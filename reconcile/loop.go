@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -13,13 +12,10 @@ import (
 )
 
 const (
-	lookInterval = 10 * time.Second // longest time between two turns
-	firstRetry   = time.Second      // after the first failure; doubles with each further one
-	lastRetry    = time.Minute
+	turnInterval = 10 * time.Second // longest time between two turns
+	minRetryWait = time.Second      // after the first failure; doubles with each further one
+	maxRetryWait = time.Minute
 )
-
-// errStopping is the cause with which jobs are stopped.
-var errStopping = errors.New("the agent is stopping")
 
 // Loop turns the observed state into the desired state. Its methods are safe for
 // concurrent use; Run is called once.
@@ -28,17 +24,18 @@ type Loop struct {
 	process Process
 	log     *slog.Logger
 	set     *Set
-	woken   chan struct{}  // holds one empty token: a turn is due
-	change  *processChange // that is being prepared, nil if none is; used by Run alone
+	woken   chan struct{}  // holds one notification: a turn is due
+	change  *processChange // in preparation; nil without one; used by Run alone
+	stop    *shutdown      // nil until Run stops the pools
+	settled func()         // see AfterConverged
 
-	mu       sync.Mutex
-	desired  Desired
-	applied  Desired
-	inForce  ProcessSpec
-	since    time.Time // of applied
-	failures map[string]failure
-	leftover map[string]runtime.PoolSpec // see Observed.Leftovers
-	stopping bool
+	mu        sync.Mutex
+	desired   Desired
+	applied   Desired
+	appliedAt time.Time
+	inForce   ProcessSpec
+	failures  map[string]failure
+	leftover  map[string]runtime.PoolSpec // see Observed.Leftovers
 }
 
 // failure is a pool that could not be built or has failed, or a change of the process
@@ -49,7 +46,7 @@ type failure struct {
 	until time.Time
 }
 
-// New returns a loop that desires nothing yet. The process is as inForce describes.
+// New returns a loop without a desired state. InForce describes the present process.
 func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *Loop {
 	return &Loop{
 		build:    build,
@@ -58,15 +55,26 @@ func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *L
 		log:      log.With("component", "reconcile"),
 		set:      newSet(),
 		woken:    make(chan struct{}, 1),
+		settled:  func() {},
 		failures: map[string]failure{},
 	}
 }
 
-// Want replaces the desired state. Failed builds and changes are retried at once.
+// AfterConverged sets a function that Run calls each time a new desired state is in force.
+// The next turn waits until it returns. AfterConverged must be called before Run.
+func (l *Loop) AfterConverged(settled func()) { l.settled = settled }
+
+// Want replaces the desired state. Failed builds and changes are retried at once. While
+// the pools are being stopped, only the shutdown timeout is replaced.
 func (l *Loop) Want(desired Desired) {
 	l.mu.Lock()
-	l.desired = desired
-	clear(l.failures)
+	if l.stop != nil {
+		l.wantWhileStopping(desired)
+	} else {
+		desired.Paused = l.desired.Paused
+		l.desired = desired
+		clear(l.failures)
+	}
 	l.mu.Unlock()
 	l.wake()
 }
@@ -84,7 +92,7 @@ func (l *Loop) Retry() {
 	l.wake()
 }
 
-// wake makes the loop take another turn.
+// wake causes another turn of the loop.
 func (l *Loop) wake() {
 	select {
 	case l.woken <- struct{}{}:
@@ -92,43 +100,50 @@ func (l *Loop) wake() {
 	}
 }
 
-// Run takes one turn after another until ctx ends, and then drains: nothing new is
-// claimed, running jobs may finish until the shutdown timeout is over or hurry ends, and
-// are then stopped in order. It returns nil, after everything has ended. It also returns
-// when every desired pool is a single run, and all of them are over.
-func (l *Loop) Run(ctx, hurry context.Context) error {
+// Run takes one turn after another until ctx ends, and then drains: no job is claimed any
+// more, and running jobs may finish within the shutdown timeout. When that has passed, or
+// forceStop ends, they are stopped in order. Run returns nil after all pools have stopped.
+// It also returns when every desired pool is a single run that has completed.
+//
+// The shutdown timeout counts from the end of ctx. A change of it during the drain takes
+// effect at once.
+func (l *Loop) Run(ctx, forceStop context.Context) error {
 	pools := context.WithoutCancel(ctx)
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(turnInterval)
 	defer ticker.Stop()
-	for ctx.Err() == nil && !l.over() {
-		retry := l.turn(ctx, pools)
+	ended, forced := ctx.Done(), (<-chan struct{})(nil)
+	for {
+		// Take a turn, or continue to stop.
+		if l.stop == nil && (ctx.Err() != nil || l.allCompleted()) {
+			l.beginStop()
+			ended, forced = nil, forceStop.Done()
+		}
+		var retry <-chan time.Time
+		if l.stop == nil {
+			retry = l.turn(ctx, pools)
+		} else {
+			if l.set.empty() {
+				break
+			}
+			if retry = l.stopTurn(forceStop); forceStop.Err() != nil {
+				forced = nil
+			}
+		}
+
+		// Wait for the next event.
 		select {
-		case <-ctx.Done():
+		case <-ended:
+		case <-forced:
 		case <-l.woken:
 		case <-l.set.changed:
 		case <-retry:
 		case <-ticker.C:
 		}
 	}
-	l.stop(hurry)
-	return nil
-}
-
-// stop ends every pool in order, and discards a change of the process that is being
-// prepared.
-func (l *Loop) stop(hurry context.Context) {
-	l.mu.Lock()
-	l.stopping = true
-	limit := l.desired.Process.ShutdownTimeout
-	l.mu.Unlock()
-	if jobs := l.running(); jobs > 0 {
-		l.log.Info("stopping: nothing new is claimed, and running jobs may finish", "jobs", jobs, "limit", limit)
-	}
 	if l.change != nil {
-		l.change.cancel()
-		defer l.change.discard()
+		l.change.discard()
 	}
-	l.set.empty(hurry, limit, errStopping)
+	return nil
 }
 
 // turn observes, diffs and acts once. It does not block: pools are built, and changes of
@@ -138,8 +153,8 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	l.finishChange()
 	desired, observed := l.observe()
 	plan := Diff(desired, observed)
-	if len(plan) == 0 {
-		l.converged(desired, observed)
+	if len(plan) == 0 && l.converged(desired, observed) {
+		l.settled()
 	}
 	if l.act(ctx, pools, plan) {
 		l.wake()
@@ -148,7 +163,7 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 }
 
 // observe returns the desired and the observed state. It forgets failures of pools
-// that are no longer desired, or that work again.
+// that are no longer desired, or that run again.
 func (l *Loop) observe() (Desired, Observed) {
 	states := l.set.snapshot()
 	l.mu.Lock()
@@ -159,30 +174,30 @@ func (l *Loop) observe() (Desired, Observed) {
 		if key == ProcessKey {
 			desired = l.desired.Process != l.inForce
 		}
-		state, there := states[key]
-		if works := there && state.Begun && state.Err == nil; works || !desired {
+		state, exists := states[key]
+		if runs := exists && state.Ready && state.Err == nil; runs || !desired {
 			delete(l.failures, key)
 			continue
 		}
 		blocked[key] = f.until
 	}
 	maps.DeleteFunc(l.leftover, func(key string, _ runtime.PoolSpec) bool {
-		_, wanted := l.desired.Pools[key]
-		_, there := states[key]
-		return wanted || there // such a pool adopts its instances itself
+		_, desired := l.desired.Pools[key]
+		_, exists := states[key]
+		return desired || exists // such a pool adopts its instances itself
 	})
 	return l.desired, Observed{
-		Now: time.Now(), Pools: states, Process: l.inForce, Blocked: blocked, Leftovers: maps.Clone(l.leftover),
+		Now: time.Now(), Pools: states, Process: l.inForce, RetryAt: blocked, Leftovers: maps.Clone(l.leftover),
 	}
 }
 
-// act carries out a plan. It reports whether another turn is due at once.
+// act applies a plan. It reports whether another turn is due at once.
 func (l *Loop) act(ctx, pools context.Context, plan Plan) (acted bool) {
 	for _, action := range plan {
 		switch a := action.(type) {
 		case SetProcess:
 			l.prepareChange(ctx, a)
-			continue // logged when it is made
+			continue // logged when it is committed
 		case StartPool:
 			l.set.start(pools, a.Spec, l.buildPool)
 			continue // logged when it is built
@@ -212,9 +227,8 @@ func (l *Loop) buildPool(ctx context.Context, spec runtime.PoolSpec) (Pool, erro
 	return pool, err
 }
 
-// poolFailed notes that a pool could not be built, or has failed. A desired pool is
-// started again, with back-off. A pool of an earlier run is found by the next list of
-// instances.
+// poolFailed records that a pool could not be built, or has failed. A desired pool is
+// started again, with back-off. A leftover pool is found by the next list of instances.
 func (l *Loop) poolFailed(key string, state runtime.PoolState) {
 	l.mu.Lock()
 	_, desired := l.desired.Pools[key]
@@ -229,21 +243,21 @@ func (l *Loop) poolFailed(key string, state runtime.PoolState) {
 			"error", state.Err, "retry_in", leftoverInterval)
 	case !desired:
 		log.Warn("pool that is no longer desired failed", "error", state.Err)
-	case state.Begun:
+	case state.Ready:
 		l.failed(key, state.Err, log, "pool failed")
 	default:
 		l.failed(key, state.Err, log, "pool failed to start")
 	}
 }
 
-// failed notes a failure, so that the action is retried after a back-off if it is still
-// desired then. The first failure of a series is a warning, the others are logged for
+// failed records a failure, so that the action is retried after a back-off if it is still
+// desired then. The first failure of a series is logged as a warning, the others for
 // debugging.
 func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.failures[key]
-	wait := min(lastRetry, firstRetry<<min(f.times, 10))
+	wait := min(maxRetryWait, minRetryWait<<min(f.times, 10))
 	level := slog.LevelWarn
 	if f.times > 0 {
 		level = slog.LevelDebug
@@ -252,23 +266,24 @@ func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	log.Log(context.Background(), level, message, "error", err, "retry_in", wait)
 }
 
-// converged notes that the desired state is in force, unless a pool still starts or
-// drains, or something is blocked.
-func (l *Loop) converged(desired Desired, observed Observed) {
+// converged records that the desired state is in force, unless a pool starts or drains, or
+// an action is blocked. It reports whether this is new.
+func (l *Loop) converged(desired Desired, observed Observed) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pools := 0
 	for _, state := range observed.Pools {
-		if !state.Spec.Leftover { // one that drains for hours is no part of a generation
+		if !state.Spec.Leftover { // a leftover pool may drain for hours
 			pools++
 		}
 	}
 	if l.applied.Generation == desired.Generation || len(l.failures) > 0 ||
-		pools != len(desired.Pools) || !desired.claimedIn(observed.Pools) {
-		return
+		pools != len(desired.Pools) || !desired.allReady(observed.Pools) {
+		return false
 	}
-	l.applied, l.since = desired, observed.Now
+	l.applied, l.appliedAt = desired, observed.Now
 	l.log.Info("converged", "generation", desired.Generation, "pools", len(desired.Pools))
+	return true
 }
 
 // next returns a channel that receives when the first blocked action may be retried. It
@@ -280,7 +295,7 @@ func (l *Loop) next() <-chan time.Time {
 	now := time.Now()
 	for _, f := range l.failures {
 		if !f.until.After(now) {
-			continue // retried already: its pool is starting, or about to stop
+			continue // the retry runs: its pool is starting, or about to stop
 		}
 		if first.IsZero() || f.until.Before(first) {
 			first = f.until
@@ -292,9 +307,9 @@ func (l *Loop) next() <-chan time.Time {
 	return time.After(time.Until(first))
 }
 
-// over reports whether every desired pool is a single run that is over, and no other
-// pool has jobs to finish.
-func (l *Loop) over() bool {
+// allCompleted reports whether every desired pool is a single run that has completed, and
+// all other pools have stopped.
+func (l *Loop) allCompleted() bool {
 	states := l.set.snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,20 +317,20 @@ func (l *Loop) over() bool {
 		return false
 	}
 	for key, state := range states {
-		if _, wanted := l.desired.Pools[key]; !wanted && state.Phase != runtime.PoolStopped {
+		if _, desired := l.desired.Pools[key]; !desired && state.Phase != runtime.PoolStopped {
 			return false
 		}
 	}
 	for key, spec := range l.desired.Pools {
-		state, there := states[key]
-		if !there || !spec.Tuning.SingleRun || !state.Finished || state.Phase != runtime.PoolStopped {
+		state, exists := states[key]
+		if !exists || !spec.Tuning.SingleRun || !state.Completed || state.Phase != runtime.PoolStopped {
 			return false
 		}
 	}
 	return true
 }
 
-// running counts the jobs in flight.
+// running returns the number of jobs in flight.
 func (l *Loop) running() (jobs int) {
 	for _, state := range l.set.snapshot() {
 		jobs += len(state.Jobs)
@@ -329,18 +344,21 @@ func (l *Loop) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	status := Status{
-		Desired: l.desired.Generation, Applied: l.applied.Generation, AppliedAt: l.since,
-		Problems: map[string]string{}, Names: map[string]string{}, Stopping: l.stopping,
-		Process: l.desired.Process, Claiming: l.desired.claimedIn(states),
+		Desired: l.desired.Generation, Applied: l.applied.Generation, AppliedAt: l.appliedAt,
+		Problems: map[string]string{}, Names: map[string]string{}, Stopping: l.stop != nil,
+		Process: l.desired.Process, Claiming: l.desired.allReady(states), Paused: l.desired.Paused,
+	}
+	if l.stop != nil && !l.stop.cancelled {
+		status.StopAt = l.stopAt()
 	}
 	for _, key := range sorted(states) {
 		status.Pools = append(status.Pools, states[key])
 	}
 	now := time.Now()
-	observed := Observed{Now: now, Pools: states, Process: l.inForce, Blocked: map[string]time.Time{}}
+	observed := Observed{Now: now, Pools: states, Process: l.inForce, RetryAt: map[string]time.Time{}}
 	for key, f := range l.failures {
 		status.Problems[key] = f.err.Error()
-		observed.Blocked[key] = now.Add(time.Hour) // the problem is the reason
+		observed.RetryAt[key] = now.Add(time.Hour) // the problem is the reason
 	}
 	status.Pending = slices.ContainsFunc(Diff(l.desired, observed), func(action Action) bool {
 		_, removes := action.(RemovePool)

@@ -17,12 +17,12 @@ type Observed struct {
 	Now     time.Time
 	Pools   map[string]runtime.PoolState // by key
 	Process ProcessSpec                  // in force
-	Blocked map[string]time.Time         // keys that failed, and when to try them again; the process has ProcessKey
+	RetryAt map[string]time.Time         // when failed keys are retried; ProcessKey is that of the process
 
 	Leftovers map[string]runtime.PoolSpec // pools that have instances of an earlier run of the agent, by key
 }
 
-// ProcessKey is the key under which the process as a whole fails.
+// ProcessKey is the key of the process as a whole in Observed.RetryAt and Status.Problems.
 const ProcessKey = "process"
 
 // Action is one change. The set is closed: [SetProcess], [StartPool],
@@ -37,30 +37,31 @@ type Action interface {
 // The new listener and log are open before the old ones are closed.
 type SetProcess struct{ From, To ProcessSpec }
 
-// StartPool builds a pool and runs it. The pool is starting at once.
+// StartPool builds a pool and runs it. Its phase is Starting from then on, until it is
+// built.
 type StartPool struct{ Spec runtime.PoolSpec }
 
-// TunePool gives a pool new settings, also while it is built; it revives a pool that
-// drains.
+// TunePool changes the settings of a pool, also while it is being built. With Revive, a
+// draining pool stops draining.
 type TunePool struct {
 	Spec   runtime.PoolSpec
 	Revive bool
 }
 
-// DrainPool makes a pool claim nothing more. It ends when its jobs have. It cancels a
-// build.
+// DrainPool makes a pool claim no more jobs; it stops after its last job. A build is
+// cancelled.
 type DrainPool struct {
 	Key, Name string
 	Jobs      int // in flight
 }
 
-// RemovePool forgets a pool that has stopped.
+// RemovePool removes a stopped pool from the [Set].
 type RemovePool struct{ Key, Name string }
 
 // Plan is an ordered list of actions. It prints as one line per action.
 type Plan []Action
 
-// String lists the actions, a line each.
+// String returns one line for each action.
 func (p Plan) String() string {
 	var b strings.Builder
 	for _, action := range p {
@@ -72,63 +73,63 @@ func (p Plan) String() string {
 // Diff returns the actions that turn observed into desired. The same values give the
 // same plan. An empty plan is the normal case.
 //
-//  1. The process is set to what is desired of it, unless that failed a short while
-//     ago.
-//  2. A desired pool that is not there is started, unless it failed a short while
-//     ago.
-//  3. A desired pool that is there with other settings is tuned; if it drains, it is
-//     revived, never doubled.
-//  4. A desired pool that has stopped is removed, so that the next plan starts it
-//     again; a single run that is over stays over for as long as one is desired.
-//  5. A pool that is not desired is drained, whatever it holds: at once if no desired
-//     pool replaces it, otherwise once a replacement works.
+//  1. The settings of the process are applied, unless that failed a short time ago.
+//  2. A desired pool that does not exist is started, unless it failed a short time ago.
+//  3. A desired pool that exists with other settings is tuned, and so is one that an
+//     operator pauses or resumes. If it is draining, and is not a completed single run, it
+//     stops draining. No second pool with the key is started.
+//  4. A desired pool that has stopped is removed, so that the next plan starts it again.
+//     A completed single run stays while a single run is desired.
+//  5. A pool that is not desired is drained: at once if no desired pool replaces it,
+//     otherwise when a replacement runs. A paused pool does not wait for that.
 //  6. A pool that is not desired and has stopped is removed.
-//  7. A pool with instances of an earlier run that is neither desired nor
-//     observed is started: it drains at once, see [runtime.PoolSpec].Leftover.
+//  7. A leftover pool that is neither desired nor observed is started. It drains at
+//     once, see [runtime.PoolSpec].Leftover.
 //
-// A pool is there from the start of its build. No action ends a job.
+// A pool exists from the start of its build. No action ends a job.
 func Diff(desired Desired, observed Observed) Plan {
 	var plan Plan
 
-	// 1. The process.
-	if desired.Process != observed.Process && !observed.Now.Before(observed.Blocked[ProcessKey]) {
+	// 1. Set the process.
+	if desired.Process != observed.Process && !observed.Now.Before(observed.RetryAt[ProcessKey]) {
 		plan = append(plan, SetProcess{observed.Process, desired.Process})
 	}
 
-	// 2. to 4. Desired pools.
+	// 2. to 4. Start, tune or remove desired pools.
 	for key, spec := range desired.Pools {
-		state, there := observed.Pools[key]
-		over := state.Finished && spec.Tuning.SingleRun
+		spec.Tuning.Paused = desired.Paused[spec.Name]
+		state, exists := observed.Pools[key]
+		completed := state.Completed && spec.Tuning.SingleRun
 		switch {
-		case !there && observed.Now.Before(observed.Blocked[key]):
-		case !there:
+		case !exists && observed.Now.Before(observed.RetryAt[key]):
+		case !exists:
 			plan = append(plan, StartPool{spec})
-		case state.Phase == runtime.PoolStopped && over:
+		case state.Phase == runtime.PoolStopped && completed:
 		case state.Phase == runtime.PoolStopped:
 			plan = append(plan, RemovePool{key, spec.Name})
-		case state.Phase == runtime.PoolDraining && !state.Finished:
+		case state.Phase == runtime.PoolDraining && !state.Completed:
 			plan = append(plan, TunePool{spec, true})
-		case !same(spec, state.Spec):
+		case !equalSpec(spec, state.Spec):
 			plan = append(plan, TunePool{spec, false})
 		}
 	}
 
-	// 5. and 6. Pools that are not desired.
+	// 5. and 6. Drain or remove pools that are not desired.
 	for key, state := range observed.Pools {
-		_, wanted := desired.Pools[key]
+		_, isDesired := desired.Pools[key]
 		switch {
-		case wanted, state.Phase == runtime.PoolDraining:
+		case isDesired, state.Phase == runtime.PoolDraining:
 		case state.Phase == runtime.PoolStopped:
 			plan = append(plan, RemovePool{key, state.Spec.Name})
-		case desired.mayDrain(state.Spec, observed):
+		case desired.canDrain(state.Spec, observed):
 			plan = append(plan, DrainPool{key, state.Spec.Name, len(state.Jobs)})
 		}
 	}
 
-	// 7. Pools of an earlier run.
+	// 7. Start leftover pools.
 	for key, spec := range observed.Leftovers {
-		_, wanted := desired.Pools[key]
-		if _, there := observed.Pools[key]; !wanted && !there {
+		_, isDesired := desired.Pools[key]
+		if _, exists := observed.Pools[key]; !isDesired && !exists {
 			plan = append(plan, StartPool{spec})
 		}
 	}
@@ -138,15 +139,18 @@ func Diff(desired Desired, observed Observed) Plan {
 	return plan
 }
 
-// mayDrain reports whether a pool that is not desired may be drained: no desired pool
-// replaces it, or one that does works.
-func (d Desired) mayDrain(old runtime.PoolSpec, observed Observed) bool {
+// canDrain reports whether a pool that is not desired can be drained: it has no
+// replacement, or a replacement runs, or it is paused and claims nothing anyway.
+func (d Desired) canDrain(old runtime.PoolSpec, observed Observed) bool {
+	if d.Paused[old.Name] {
+		return true
+	}
 	replaced := false
 	for key, spec := range d.Pools {
 		if !replaces(spec, old) {
 			continue
 		}
-		if state, there := observed.Pools[key]; there && state.Begun && state.Err == nil {
+		if state, exists := observed.Pools[key]; exists && state.Ready && state.Err == nil {
 			return true
 		}
 		replaced = true
@@ -166,8 +170,8 @@ func replaces(spec, old runtime.PoolSpec) bool {
 	return a.Service == b.Service && (sameToken || samePool)
 }
 
-// same reports whether two specs of one key differ in nothing but the generation.
-func same(a, b runtime.PoolSpec) bool {
+// equalSpec reports whether two specs of one key are equal except for the generation.
+func equalSpec(a, b runtime.PoolSpec) bool {
 	a.Generation = b.Generation
 	return reflect.DeepEqual(a, b)
 }
@@ -184,7 +188,7 @@ func (a TunePool) key() string   { return a.Spec.Key() }
 func (a DrainPool) key() string  { return a.Key }
 func (a RemovePool) key() string { return a.Key }
 
-// String names what changes.
+// String returns the changed settings.
 func (a SetProcess) String() string {
 	var parts []string
 	if a.From.HTTPPort != a.To.HTTPPort {
@@ -206,6 +210,7 @@ func (a SetProcess) String() string {
 	return "set the agent's " + strings.Join(parts, ", ")
 }
 
+// String returns the action with the name of the pool.
 func (a StartPool) String() string {
 	if a.Spec.Leftover {
 		return fmt.Sprintf("adopt instances of pool %s, which is no longer configured", a.Spec.Name)
@@ -213,6 +218,7 @@ func (a StartPool) String() string {
 	return fmt.Sprintf("start pool %s", a.Spec.Name)
 }
 
+// String returns the action with the name of the pool.
 func (a TunePool) String() string {
 	if a.Revive {
 		return fmt.Sprintf("revive pool %s", a.Spec.Name)
@@ -220,13 +226,15 @@ func (a TunePool) String() string {
 	return fmt.Sprintf("tune pool %s", a.Spec.Name)
 }
 
+// String returns the action with the name of the pool and the number of its jobs.
 func (a DrainPool) String() string {
 	if a.Jobs == 0 {
 		return fmt.Sprintf("drain pool %s", a.Name)
 	}
-	return fmt.Sprintf("drain pool %s (%d running, left to finish)", a.Name, a.Jobs)
+	return fmt.Sprintf("drain pool %s (running jobs: %d)", a.Name, a.Jobs)
 }
 
+// String returns the action with the name of the pool.
 func (a RemovePool) String() string { return fmt.Sprintf("remove pool %s", a.Name) }
 
 // sorted returns the keys of a map in order.

@@ -5,30 +5,30 @@ import (
 	"errors"
 )
 
-// Process prepares a change of the process: it opens the new listener and log, and
-// touches nothing that is in use. One change is prepared at a time.
+// Process prepares a change of the process: it opens the new listener and log, and does
+// not affect those in use. One change is prepared at a time.
 type Process func(ctx context.Context, from, to ProcessSpec) (Prepared, error)
 
-// Prepared is a change that can be made at once. Exactly one of its functions is
+// Prepared is a change that takes effect without delay. Exactly one of its functions is
 // called.
 type Prepared struct {
-	Commit  func() // makes the change; cannot fail
-	Discard func() // closes what was opened for the change
+	Commit  func() // applies the change; cannot fail
+	Discard func() // closes the new listener and log
 }
 
 // processChange is a change of the process that a goroutine prepares.
 type processChange struct {
 	action SetProcess
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine has ended; the rest is set then
+	done   chan struct{} // closed when the goroutine has ended, and the fields below are set
 
 	prepared  Prepared
 	err       error
-	cancelled bool // while it was prepared: err is no failure
+	cancelled bool // during the preparation: err is not a failure
 }
 
-// prepareChange prepares a change of the process in a goroutine of its own, unless one
-// is being prepared already. The end of the goroutine wakes the loop.
+// prepareChange prepares a change of the process in a goroutine, unless another one is in
+// preparation. The end of the goroutine wakes the loop.
 func (l *Loop) prepareChange(ctx context.Context, action SetProcess) {
 	if l.change != nil {
 		return
@@ -45,9 +45,9 @@ func (l *Loop) prepareChange(ctx context.Context, action SetProcess) {
 	}()
 }
 
-// finishChange makes the change of the process that has been prepared, if it is still
-// desired. One that is not is cancelled, and discarded when its goroutine has ended:
-// the next plan then prepares what is desired.
+// finishChange applies the prepared change of the process if it is still desired.
+// Otherwise it cancels the change, and discards it when its goroutine has ended: the next
+// plan then prepares the desired change.
 func (l *Loop) finishChange() {
 	change := l.change
 	if change == nil {
@@ -57,7 +57,7 @@ func (l *Loop) finishChange() {
 	desired := change.action.To == l.desired.Process
 	l.mu.Unlock()
 
-	// It is still being prepared, or it is not desired.
+	// The change is still in preparation, or not desired.
 	select {
 	case <-change.done:
 	default:
@@ -72,7 +72,7 @@ func (l *Loop) finishChange() {
 		return
 	}
 
-	// It failed, or can be made.
+	// The preparation failed, or the change can be applied.
 	if change.err != nil {
 		if !change.cancelled {
 			l.failed(ProcessKey, change.err, l.log, "cannot change settings of the agent")
@@ -87,7 +87,7 @@ func (l *Loop) finishChange() {
 	l.log.Info(change.action.String())
 }
 
-// discard waits for the goroutine, and closes what was opened for the change.
+// discard waits for the goroutine, and closes the new listener and log.
 func (c *processChange) discard() {
 	<-c.done
 	if c.err == nil {

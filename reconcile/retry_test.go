@@ -20,8 +20,8 @@ import (
 func (p *fakePool) Retry() { p.set(func() { p.retries++ }) }
 
 func TestLoop(t *testing.T) {
-	t.Run("Retry builds again what failed and retries every pool", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+	t.Run("Retry builds failed pools again and calls Retry of every pool", func(t *testing.T) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.fail("late", errors.New("cannot reach the engine"))
 			h.want(1, pool("a", "one", 1), pool("late", "one", 1))
 			pass(10 * time.Minute)
@@ -35,16 +35,16 @@ func TestLoop(t *testing.T) {
 			h.loop.Retry()
 			synctest.Wait()
 			if h.claiming() != "a one 1, late one 1" || h.tries["late"] != tries+1 {
-				t.Errorf("claiming are %s after %d more builds", h.claiming(), h.tries["late"]-tries)
+				t.Errorf("the claiming pools are %s after %d more builds", h.claiming(), h.tries["late"]-tries)
 			}
 		})
 	})
 }
 
-// TestFrozen expects that the template of the original's packaging is followed, and
-// known to be frozen where its mount is that of one key.
+// TestFrozen checks that the Pod template at its default path is watched, and reported as
+// frozen if it is mounted by itself.
 func TestFrozen(t *testing.T) {
-	var followed []string
+	var watched []string
 	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
 		Find: func() (schema.Source, error) {
 			return schema.Source{
@@ -52,23 +52,23 @@ func TestFrozen(t *testing.T) {
 				ReadFile: func(string) ([]byte, error) { return []byte("{}"), nil },
 			}, nil
 		},
-		Watch:  func(paths ...string) { followed = append(followed, paths...) },
+		Watch:  func(paths ...string) { watched = append(watched, paths...) },
 		Frozen: func(path string) bool { return path == schema.DefaultPodTemplateFile },
 		Log:    slog.New(slog.DiscardHandler),
 	})
 	if err := reloader.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if files := reloader.View().Frozen; !slices.Equal(files, []string{schema.DefaultPodTemplateFile}) {
+	if files := reloader.State().Frozen; !slices.Equal(files, []string{schema.DefaultPodTemplateFile}) {
 		t.Errorf("the frozen files are %v", files)
 	}
-	if !slices.Contains(followed, schema.DefaultPodTemplateFile) {
-		t.Errorf("the followed files are %v", followed)
+	if !slices.Contains(watched, schema.DefaultPodTemplateFile) {
+		t.Errorf("the watched files are %v, want the Pod template among them", watched)
 	}
 }
 
-// TestFollow asks for checks of a file that is found at a frozen path, from the second
-// reload on: a mount by itself, as a file of a ConfigMap with subPath is.
+// TestFollow requests checks. The second and the third reload find the file at a frozen path, a
+// mount such as a file of a ConfigMap with subPath. The other reloads find it elsewhere.
 func TestFollow(t *testing.T) {
 	const free, frozen = "/etc/cmwa/agent.yaml", "/proc"
 	var log strings.Builder // written by Follow alone until it has ended
@@ -88,13 +88,14 @@ func TestFollow(t *testing.T) {
 	asked, ended := make(chan os.Signal), make(chan error, 1)
 	go func() {
 		ended <- reloader.Follow(ctx, reconcile.Triggers{
-			Asked: asked, BeforeCheck: func() { calls = append(calls, "before") }, AfterCheck: func() { calls = append(calls, "after") },
+			Asked: asked, BeforeCheck: func() { calls = append(calls, "before") },
+			AfterCheck: func() { calls = append(calls, "after") },
 		})
 	}()
 	<-reloads
 	for _, next := range []string{frozen, frozen, free} {
-		asked <- syscall.SIGHUP // is received once the reload before has ended
-		if files := reloader.View().Frozen; (place == frozen) != slices.Equal(files, []string{frozen}) {
+		asked <- syscall.SIGHUP // received after the end of the previous reload
+		if files := reloader.State().Frozen; (place == frozen) != slices.Equal(files, []string{frozen}) {
 			t.Errorf("at %s the frozen files are %v", place, files)
 		}
 		place = next
@@ -102,7 +103,7 @@ func TestFollow(t *testing.T) {
 	}
 	asked <- syscall.SIGHUP
 	<-reloads
-	if files := reloader.View().Frozen; len(files) > 0 {
+	if files := reloader.State().Frozen; len(files) > 0 {
 		t.Errorf("back at %s the frozen files are %v", free, files)
 	}
 	cancel()
@@ -113,36 +114,37 @@ func TestFollow(t *testing.T) {
 		t.Errorf("the frozen file is logged as\n%s", text)
 	}
 	if checked := strings.Count(log.String(), "configuration checked: no change"); checked != 4 {
-		t.Errorf("after 4 requests %d checks without a change are logged", checked)
+		t.Errorf("after 4 requests %d checks without a change are logged, want 4", checked)
 	}
 	if want := strings.Repeat("before after ", 4); strings.Join(calls, " ")+" " != want {
-		t.Errorf("the calls are %v", calls)
+		t.Errorf("the calls are %v, want before and after 4 times", calls)
 	}
-	if generation := reloader.View().Generation; generation != 1 {
+	if generation := reloader.State().Generation; generation != 1 {
 		t.Errorf("the generation is %d, want it to stay 1", generation)
 	}
 }
 
 func TestCheck(t *testing.T) {
-	inBubble(t, func(t *testing.T, d *desk) {
-		check := func(what string, edit func(*desk), want string) {
+	withReloader(t, func(t *testing.T, d *reloadTest) {
+		check := func(what string, edit func(*reloadTest), want string) {
 			t.Helper()
 			edit(d)
-			_ = d.heard()
+			_ = d.takeLog()
 			_ = d.reloader.Check()
-			if text := d.heard(); !strings.Contains(text, want) || strings.Count(text, "\n") != 1 {
-				t.Errorf("%s: the log says\n%s\nwant one line with %q", what, text, want)
+			if text := d.takeLog(); !strings.Contains(text, want) || strings.Count(text, "\n") != 1 {
+				t.Errorf("%s: the log is\n%s\nwant one line with %q", what, text, want)
 			}
 		}
-		d.look(d.renamed(settled))
-		same := func(*desk) {}
-		check("nothing has changed", same, `level=INFO msg="configuration checked: no change" component=config generation=1`)
-		check("an edit", d.renamed(settled+"log_level: debug\n"), `msg="configuration changed"`)
-		check("a mistake", d.renamed("token: [\n"), `msg="configuration refused`)
-		check("the same mistake", same, `level=WARN msg="configuration checked: file is still refused, no change"`)
-		check("the mistake is undone", d.renamed(settled+"log_level: debug\n"), "again the one in force")
+		d.reload(d.renamed(settled))
+		same := func(*reloadTest) {}
+		check("nothing has changed", same,
+			`level=INFO msg="configuration checked: no change" component=config generation=1`)
+		check("an edit", d.renamed(settled+"log_level: debug\n"), `msg="configuration reloaded"`)
+		check("a mistake", d.renamed("token: [\n"), `msg="configuration rejected`)
+		check("the same mistake", same, `level=WARN msg="configuration checked: file is still rejected, no change"`)
+		check("the mistake is undone", d.renamed(settled+"log_level: debug\n"), "valid again, no change")
 		check("a half-written file", d.write("token: pul-c4n4ry\n"), "file is being written, change waits")
 		check("an empty file", d.write(""), "file is being written, change waits")
-		check("it is whole", func(d *desk) { d.write(settled + "log_level: debug\n")(d) }, "no change")
+		check("the complete file", func(d *reloadTest) { d.write(settled + "log_level: debug\n")(d) }, "no change")
 	})
 }

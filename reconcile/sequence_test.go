@@ -18,13 +18,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// sequences is how many histories each run tries; -short tries a fifth.
+// sequences is the number of random histories that a run tries.
 const sequences = 100_000
 
-// Any history of edits, jobs, deaths, failures and clock steps: each plan on the
-// way is safe, and once edits stop, a few plans reach what a fresh start with the
-// last file would.
-func TestAHundredThousandHistories(t *testing.T) {
+// TestDiffProperty tries random histories of edits, jobs, failures and clock steps. Each
+// plan must be safe, and after the last edit a few plans must reach the state of a fresh
+// start with the last file.
+func TestDiffProperty(t *testing.T) {
 	const shards = 4
 	checks := flag.Lookup("rapid.checks")
 	before := checks.Value.String()
@@ -42,13 +42,13 @@ func TestAHundredThousandHistories(t *testing.T) {
 	}
 }
 
-// page is a configuration file in small: all of it that plans depend on.
+// page is a small configuration file: everything that plans depend on.
 type page struct {
 	pools   [3]entry // a, b and c
 	process reconcile.ProcessSpec
 }
 
-// entry is one pool of a page. It is there if most is not 0.
+// entry is one pool of a page. It exists if most is not 0.
 type entry struct {
 	most, service, target, token int
 	single                       bool
@@ -61,7 +61,8 @@ func (e entry) spec(name int, generation uint64) runtime.PoolSpec {
 		Name:     string(rune('a' + name)),
 		Identity: runtime.Identity{Service: "https://" + strconv.Itoa(e.service), Target: targets[e.target]},
 		Tuning: runtime.Tuning{
-			MaxJobs: e.most, SingleRun: e.single, Token: secret.New("pul-" + strconv.Itoa(e.token)), Kinds: []runtime.Kind{runtime.Deployment},
+			MaxJobs: e.most, SingleRun: e.single, Token: secret.New("pul-" + strconv.Itoa(e.token)),
+			Kinds: []runtime.Kind{runtime.Deployment},
 		},
 		Generation: generation,
 	}
@@ -78,7 +79,7 @@ func (p page) desired(generation uint64) reconcile.Desired {
 	return d
 }
 
-// dice are the choices of one step.
+// dice are the random choices of one step.
 type dice uint64
 
 func (d *dice) pick(sides int) int {
@@ -87,7 +88,7 @@ func (d *dice) pick(sides int) int {
 	return picked
 }
 
-// edited is the page after one edit, as people make them.
+// edited returns the page after one typical edit.
 func (p page) edited(d dice) page {
 	name := d.pick(len(p.pools))
 	e := &p.pools[name]
@@ -114,13 +115,14 @@ func (p page) edited(d dice) page {
 		p.process.LogLevel, p.process.MaxJobs = []string{"info", "debug"}[d.pick(2)], d.pick(3)
 	case 11: // all of it
 		for i := range p.pools {
-			p.pools[i] = entry{most: d.pick(3), service: d.pick(2), target: d.pick(2), token: d.pick(2), single: d.pick(2) == 0}
+			p.pools[i] = entry{most: d.pick(3), service: d.pick(2), target: d.pick(2), token: d.pick(2),
+				single: d.pick(2) == 0}
 		}
 	}
 	return p
 }
 
-// model is a loop and its pools as values: what the real ones do, without
+// model is a loop and its pools as values: they behave like the real ones, without
 // goroutines and clocks.
 type model struct {
 	t          *rapid.T
@@ -155,16 +157,16 @@ func history(t *rapid.T) {
 	m := newModel(t)
 	m.want(page{}.edited(dice(rapid.Uint64().Draw(t, "first")) * 0x9E3779B97F4A7C15).edited(11 * 3))
 	for _, step := range rapid.SliceOfN(rapid.Uint64(), 8, 60).Draw(t, "steps") {
-		m.step(dice(step*0x9E3779B97F4A7C15) >> 8) // small numbers are drawn often, and must not be one choice
+		m.step(dice(step*0x9E3779B97F4A7C15) >> 8) // spread small numbers, which are drawn often
 	}
-	m.comesToRest()
+	m.converge()
 }
 
-// step is a thing that happens, among them half of the time a look.
+// step is one event. Half of the events are turns of the loop.
 func (m *model) step(d dice) {
 	if d.pick(2) == 0 {
 		plan := m.plan()
-		if d.pick(3) == 0 { // something happens while the plan is prepared
+		if d.pick(3) == 0 { // an event during the preparation of the plan
 			m.event(d)
 		}
 		m.apply(plan)
@@ -179,7 +181,7 @@ func (m *model) event(d dice) {
 		m.earlier = append(m.earlier, m.page)
 		m.want(m.page.edited(d))
 	case 3:
-		if len(m.earlier) > 0 { // back to how it was
+		if len(m.earlier) > 0 { // undo edits
 			m.want(m.earlier[d.pick(len(m.earlier))])
 		}
 	case 4, 5:
@@ -188,12 +190,14 @@ func (m *model) event(d dice) {
 		m.one(d, m.jobEnds)
 	case 8:
 		m.one(d, func(p *member) {
-			*p = member{state: runtime.PoolState{Spec: p.state.Spec, Phase: runtime.PoolStopped, Begun: p.state.Begun, Err: errors.New("died")}, done: p.done}
+			*p = member{state: runtime.PoolState{Spec: p.state.Spec, Phase: runtime.PoolStopped, Ready: p.state.Ready,
+				Err: errors.New("died")}, done: p.done}
 		})
 	case 9:
 		m.one(d, func(p *member) {
 			if phase := p.state.Phase; phase != runtime.PoolDraining && phase != runtime.PoolStopped {
-				p.state.Phase, p.state.Begun = []runtime.PoolPhase{runtime.PoolPolling, runtime.PoolPaused, runtime.PoolWaiting}[d.pick(3)], true
+				p.state.Phase, p.state.Ready = []runtime.PoolPhase{runtime.PoolPolling, runtime.PoolPaused,
+					runtime.PoolWaiting}[d.pick(3)], true
 			}
 		})
 	case 10:
@@ -203,7 +207,8 @@ func (m *model) event(d dice) {
 			m.taken = !m.taken
 		}
 	case 11:
-		m.now = m.now.Add([]time.Duration{300 * time.Millisecond, time.Second, time.Minute, 24 * time.Hour, -5 * time.Second}[d.pick(5)])
+		m.now = m.now.Add([]time.Duration{300 * time.Millisecond, time.Second, time.Minute, 24 * time.Hour,
+			-5 * time.Second}[d.pick(5)])
 	}
 }
 
@@ -213,12 +218,12 @@ func (m *model) want(p page) {
 	clear(m.failures)
 }
 
-// one lets something happen to one of the pools.
+// one applies an event to one of the pools.
 func (m *model) one(d dice, happens func(*member)) {
 	if len(m.pools) == 0 {
 		return
 	}
-	keys := slices.Sorted(maps.Keys(m.pools)) // so that a history can be replayed
+	keys := slices.Sorted(maps.Keys(m.pools)) // sorted, so that a history can be replayed
 	key := keys[d.pick(len(keys))]
 	p := m.pools[key]
 	happens(&p)
@@ -226,7 +231,8 @@ func (m *model) one(d dice, happens func(*member)) {
 }
 
 func (m *model) jobStarts(p *member) {
-	begun := p.state.Phase == runtime.PoolStarting || p.state.Phase == runtime.PoolPolling // a job of an earlier agent may be adopted
+	begun := p.state.Phase == runtime.PoolStarting ||
+		p.state.Phase == runtime.PoolPolling // a starting pool may adopt a job
 	if begun && len(p.state.Jobs) < p.state.Spec.Tuning.MaxJobs {
 		m.jobs++
 		p.state.Jobs = append(slices.Clone(p.state.Jobs), runtime.JobState{ID: strconv.Itoa(m.jobs)})
@@ -236,20 +242,20 @@ func (m *model) jobStarts(p *member) {
 func (m *model) jobEnds(p *member) {
 	if len(p.state.Jobs) > 0 {
 		p.state.Jobs = p.state.Jobs[1:]
-		if p.state.Begun { // otherwise it was adopted
+		if p.state.Ready { // otherwise it was adopted
 			p.done++
 		}
 		p.settle()
 	}
 }
 
-// settle lets a pool that has nothing more to do end.
+// settle stops a pool that has nothing left to do.
 func (p *member) settle() {
 	if p.state.Phase == runtime.PoolStopped {
 		return
 	}
-	p.state.Finished = p.state.Spec.Tuning.SingleRun && p.done > 0
-	if p.state.Finished {
+	p.state.Completed = p.state.Spec.Tuning.SingleRun && p.done > 0
+	if p.state.Completed {
 		p.state.Phase = runtime.PoolDraining
 	}
 	if p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) == 0 {
@@ -258,7 +264,8 @@ func (p *member) settle() {
 }
 
 func (m *model) observed() reconcile.Observed {
-	o := reconcile.Observed{Now: m.now, Process: m.inForce, Pools: map[string]runtime.PoolState{}, Blocked: map[string]time.Time{}}
+	o := reconcile.Observed{Now: m.now, Process: m.inForce, Pools: map[string]runtime.PoolState{},
+		RetryAt: map[string]time.Time{}}
 	for key, p := range m.pools {
 		o.Pools[key] = p.state
 	}
@@ -269,12 +276,12 @@ func (m *model) observed() reconcile.Observed {
 			delete(m.failures, key)
 			continue
 		}
-		o.Blocked[key] = f.until
+		o.RetryAt[key] = f.until
 	}
 	return o
 }
 
-// plan is a look, and checks what no plan may hold.
+// plan returns the plan of a turn, and checks it.
 func (m *model) plan() reconcile.Plan {
 	o := m.observed()
 	plan := reconcile.Diff(m.desired, o)
@@ -283,9 +290,9 @@ func (m *model) plan() reconcile.Plan {
 		return plan
 	}
 	text := plan.String()
-	again := o // with maps that were filled in another order
+	again := o // with maps that were filled in reverse order
 	again.Pools = maps.Collect(reversed(o.Pools))
-	again.Blocked = maps.Collect(reversed(o.Blocked))
+	again.RetryAt = maps.Collect(reversed(o.RetryAt))
 	desired := m.desired
 	desired.Pools = maps.Collect(reversed(m.desired.Pools))
 	if other := reconcile.Diff(desired, again).String(); other != text {
@@ -304,7 +311,7 @@ func reversed[V any](values map[string]V) func(yield func(string, V) bool) {
 	}
 }
 
-// check says what every plan must be, from what is wanted and what is there.
+// check checks a plan against the desired and the observed state.
 func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 	wrong := func(action reconcile.Action, why string) {
 		m.t.Fatalf("%v: %s; the plan is\n%s", action, why, plan)
@@ -318,28 +325,28 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 		case reconcile.SetProcess:
 			rank, key = 1, reconcile.ProcessKey
 			if a.To != m.desired.Process || a.From != m.inForce || a.To == a.From {
-				wrong(action, "sets what is not wanted, or is so already")
+				wrong(action, "does not set the desired settings, or changes nothing")
 			}
 		case reconcile.StartPool:
 			rank, key = 5, a.Spec.Key()
-			_, there := o.Pools[key]
-			if there {
-				wrong(action, "doubles a pool that is there")
+			_, exists := o.Pools[key]
+			if exists {
+				wrong(action, "starts a pool that exists")
 			}
 			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
-				wrong(action, "starts what is not wanted")
+				wrong(action, "starts a pool that is not desired")
 			}
 		case reconcile.TunePool:
 			rank, key = 2, a.Spec.Key()
-			state, there := o.Pools[key]
-			if !there || state.Phase == runtime.PoolStopped {
-				wrong(action, "tunes what is not there")
+			state, exists := o.Pools[key]
+			if !exists || state.Phase == runtime.PoolStopped {
+				wrong(action, "tunes a pool that does not exist")
 			}
 			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
-				wrong(action, "tunes to what is not wanted")
+				wrong(action, "tunes to settings that are not desired")
 			}
-			if a.Revive != (state.Phase == runtime.PoolDraining && !state.Finished) {
-				wrong(action, "does not tell whether it revives")
+			if a.Revive != (state.Phase == runtime.PoolDraining && !state.Completed) {
+				wrong(action, "has the wrong value of Revive")
 			}
 			if same := a.Spec; !a.Revive {
 				same.Generation = state.Spec.Generation
@@ -350,64 +357,64 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 		case reconcile.DrainPool:
 			rank, key = 3, a.Key
 			if _, wanted := m.desired.Pools[key]; wanted {
-				wrong(action, "drains what is wanted")
+				wrong(action, "drains a desired pool")
 			}
 			if phase := o.Pools[key].Phase; phase == runtime.PoolDraining || phase == runtime.PoolStopped {
-				wrong(action, "drains what drains already")
+				wrong(action, "drains a draining or stopped pool")
 			}
 			if a.Jobs != len(o.Pools[key].Jobs) {
-				wrong(action, "counts the jobs wrongly")
+				wrong(action, "has the wrong number of jobs")
 			}
-			if !m.letsGo(o.Pools[key].Spec, o) {
-				wrong(action, "lets go although nothing that takes its place works")
+			if !m.canDrain(o.Pools[key].Spec, o) {
+				wrong(action, "drains a pool although no replacement runs")
 			}
 		case reconcile.RemovePool:
 			rank, key = 4, a.Key
 			state := o.Pools[key]
 			if state.Phase != runtime.PoolStopped || len(state.Jobs) > 0 {
-				wrong(action, "removes a pool that works")
+				wrong(action, "removes a running pool")
 			}
-			if state.Finished && m.desired.Pools[key].Tuning.SingleRun {
+			if state.Completed && m.desired.Pools[key].Tuning.SingleRun {
 				wrong(action, "would run a single run twice")
 			}
 		default:
-			wrong(action, "is an action nobody knows")
+			wrong(action, "is an unknown action")
 		}
-		if m.now.Before(o.Blocked[key]) && (rank == 1 || rank == 5) {
-			wrong(action, "tries again too soon")
+		if m.now.Before(o.RetryAt[key]) && (rank == 1 || rank == 5) {
+			wrong(action, "is retried too early")
 		}
 		if touched[key] {
-			wrong(action, "is the second for one pool")
+			wrong(action, "is the second action for one pool")
 		}
 		if rank < order {
-			wrong(action, "comes after what should follow it")
+			wrong(action, "is in the wrong order")
 		}
 		touched[key], order = true, rank
 	}
 	for key := range m.desired.Pools {
-		if state := o.Pools[key]; state.Phase == runtime.PoolDraining && !state.Finished && !touched[key] {
-			m.t.Fatalf("pool %s is wanted again while it drains, and not revived; the plan is\n%s", key, plan)
+		if state := o.Pools[key]; state.Phase == runtime.PoolDraining && !state.Completed && !touched[key] {
+			m.t.Fatalf("pool %s is desired again while it drains, and not revived; the plan is\n%s", key, plan)
 		}
 	}
 	for key, state := range o.Pools {
 		_, wanted := m.desired.Pools[key]
 		claims := state.Phase != runtime.PoolDraining && state.Phase != runtime.PoolStopped
-		if !wanted && claims && !touched[key] && m.letsGo(state.Spec, o) {
-			m.t.Fatalf("pool %s is not wanted, and claims on; the plan is\n%s", key, plan)
+		if !wanted && claims && !touched[key] && m.canDrain(state.Spec, o) {
+			m.t.Fatalf("pool %s is not desired, and is not drained; the plan is\n%s", key, plan)
 		}
 	}
 }
 
-// letsGo reports whether a pool that is not wanted has nothing to wait for.
-func (m *model) letsGo(old runtime.PoolSpec, o reconcile.Observed) bool {
+// canDrain reports whether a pool that is not desired has no replacement, or a running one.
+func (m *model) canDrain(old runtime.PoolSpec, o reconcile.Observed) bool {
 	waits := false
 	for key, spec := range m.desired.Pools {
 		sameWork := spec.Identity.Service == old.Identity.Service && spec.Tuning.Token == old.Tuning.Token
 		if spec.Name != old.Name && !sameWork {
 			continue
 		}
-		state, there := o.Pools[key]
-		if there && state.Begun && state.Err == nil {
+		state, exists := o.Pools[key]
+		if exists && state.Ready && state.Err == nil {
 			return true
 		}
 		waits = true
@@ -415,7 +422,7 @@ func (m *model) letsGo(old runtime.PoolSpec, o reconcile.Observed) bool {
 	return !waits
 }
 
-// apply carries a plan out as the loop does.
+// apply applies a plan as the loop does.
 func (m *model) apply(plan reconcile.Plan) {
 	built := map[string]bool{}
 	for _, action := range plan {
@@ -448,7 +455,7 @@ func (m *model) apply(plan reconcile.Plan) {
 			p.state.Spec = a.Spec
 			if p.state.Phase == runtime.PoolDraining {
 				p.state.Phase = runtime.PoolPolling
-				if !p.state.Begun {
+				if !p.state.Ready {
 					p.state.Phase = runtime.PoolStarting
 				}
 			}
@@ -484,10 +491,10 @@ func (m *model) running() (jobs int) {
 	return jobs
 }
 
-// comesToRest lets nothing happen any more but jobs that end, and time, and holds
-// the end against a fresh start.
-func (m *model) comesToRest() {
-	const rounds = 6 // remove what died, start, begin, drain, remove, nothing
+// converge ends all jobs and lets time pass, and compares the final state with that of a
+// fresh start.
+func (m *model) converge() {
+	const rounds = 6 // remove failed pools, start, become ready, drain, remove, nothing
 	m.down, m.taken = [len(targets)]bool{}, false
 	for round := 1; ; round++ {
 		m.now = m.now.Add(2 * time.Minute)
@@ -496,12 +503,13 @@ func (m *model) comesToRest() {
 			break
 		}
 		if round > rounds {
-			m.t.Fatalf("not at rest after %d rounds; %d pools of %d wanted; the plan is still\n%s", rounds, len(m.pools), len(m.desired.Pools), plan)
+			m.t.Fatalf("not converged after %d rounds; %d pools of %d desired; the plan is\n%s", rounds, len(m.pools),
+				len(m.desired.Pools), plan)
 		}
 		m.apply(plan)
 		for key, p := range m.pools {
 			if p.state.Phase == runtime.PoolStarting {
-				p.state.Phase, p.state.Begun = runtime.PoolPolling, true
+				p.state.Phase, p.state.Ready = runtime.PoolPolling, true
 			}
 			for p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) > 0 {
 				m.jobEnds(&p)
@@ -514,26 +522,26 @@ func (m *model) comesToRest() {
 	for range 2 {
 		fresh.apply(fresh.plan())
 	}
-	over := map[string]bool{} // single runs, whose settings do not matter any more
+	over := map[string]bool{} // completed single runs, whose settings have no effect
 	for key, p := range m.pools {
-		over[key] = p.state.Finished && m.desired.Pools[key].Tuning.SingleRun
+		over[key] = p.state.Completed && m.desired.Pools[key].Tuning.SingleRun
 	}
-	if here, there := m.settled(over), fresh.settled(over); here != there {
-		m.t.Fatalf("the end differs from a fresh start with the last file; here\n%s\nfresh\n%s", here, there)
+	if got, want := m.settled(over), fresh.settled(over); got != want {
+		m.t.Fatalf("the final state differs from that of a fresh start; got\n%s\nwant\n%s", got, want)
 	}
-	m.want(m.page) // the same again, as another generation
+	m.want(m.page) // the same page as another generation
 	if plan := m.plan(); len(plan) > 0 {
 		m.t.Fatalf("a generation without a change gives the plan\n%s", plan)
 	}
 }
 
-// settled writes down what is in force in all pools but some.
-func (m *model) settled(but map[string]bool) string {
+// settled returns the settings in force of all pools, except for some.
+func (m *model) settled(except map[string]bool) string {
 	text := fmt.Sprintln(m.inForce)
 	for _, key := range slices.Sorted(maps.Keys(m.pools)) {
 		state := m.pools[key].state
-		if but[key] {
-			text += key + " is over\n"
+		if except[key] {
+			text += key + " has completed\n"
 			continue
 		}
 		tuning := state.Spec.Tuning

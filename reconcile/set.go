@@ -15,35 +15,35 @@ const (
 	buildsAtOnce = 8           // pools that are built at the same time
 )
 
-// Pool is what the set needs of a pool; [runtime.Pool] is one.
+// Pool contains the methods of [runtime.Pool] that the set uses.
 type Pool interface {
 	Run(ctx context.Context) error
 	Tune(spec runtime.PoolSpec)
 	Drain()
 	State() runtime.PoolState
-	Begun() <-chan struct{} // closed when the pool is past its start
+	Ready() <-chan struct{} // closed when the pool has started
 }
 
-// Build makes a pool from its spec, with everything that it works with, and
-// checks that it can work. It touches nothing that runs.
+// Build returns a pool of a spec, with its client and executor, and checks that it can
+// work. It does not affect running pools.
 type Build func(ctx context.Context, spec runtime.PoolSpec) (Pool, error)
 
-// Set owns the pools. A pool is a member from the moment at which it is to start
-// until it is removed: while it waits to be built, is built, runs, and after it has
-// stopped. Each member has one goroutine. The methods are safe for concurrent use.
+// Set owns the pools. A pool is a member from the call of start until it is removed:
+// while it waits for its build, is built, runs, and after it has stopped. Each member has
+// one goroutine. The methods are safe for concurrent use.
 type Set struct {
-	changed chan struct{} // holds one empty token: a member is past its start, or has stopped
+	changed chan struct{} // holds one notification: a member has started, or has stopped
 
 	mu       sync.Mutex
 	members  map[string]*member
-	queue    []*member // that wait to be built, in the order of start
+	queue    []*member // waiting to be built, in the order of start
 	building int       // at most buildsAtOnce
 }
 
 // member is one pool. Its fields are guarded by Set.mu.
 type member struct {
 	pool   Pool             // nil until it is built
-	spec   runtime.PoolSpec // that the pool gets when it is built
+	spec   runtime.PoolSpec // in force when the pool is built
 	drains bool             // the pool drains as soon as it is built
 	err    error            // of the build
 
@@ -82,12 +82,12 @@ func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 	}()
 }
 
-// build waits for the member's turn and builds its pool. It returns nil if the build
-// failed or was cancelled; a failure is the member's error, a cancellation is not. A pool
-// that is built in spite of the cancellation is returned, and drains: its Run releases
-// what it holds.
+// build waits until the member may build, and builds its pool. It returns nil if the
+// build failed or was cancelled; a failure is the member's error, a cancellation is not. A
+// pool that was built in spite of the cancellation is returned and drains, because its Run
+// releases its resources.
 func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
-	// Wait, and build.
+	// Wait in the queue.
 	defer s.leaveQueue(m)
 	select {
 	case <-m.mayBuild:
@@ -96,6 +96,8 @@ func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 	if ctx.Err() != nil {
 		return nil
 	}
+
+	// Build.
 	s.mu.Lock()
 	spec := m.spec
 	s.mu.Unlock()
@@ -103,7 +105,7 @@ func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 	defer cancel()
 	pool, err := build(limited, spec)
 
-	// Apply what the loop requested during the build.
+	// Apply the tune or drain that the loop requested during the build.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -122,20 +124,20 @@ func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 	return pool
 }
 
-// run runs a pool, and notifies the loop when it is past its start.
+// run runs a pool, and notifies the loop when it has started.
 func (s *Set) run(ctx context.Context, pool Pool) {
 	ended := make(chan struct{})
-	var begin sync.WaitGroup
-	begin.Go(func() {
+	var ready sync.WaitGroup
+	ready.Go(func() {
 		select {
-		case <-pool.Begun():
+		case <-pool.Ready():
 			s.notify()
 		case <-ended:
 		}
 	})
-	_ = pool.Run(ctx) // State keeps the error
+	_ = pool.Run(ctx) // State returns the error
 	close(ended)
-	begin.Wait()
+	ready.Wait()
 }
 
 // admit takes members from the queue while fewer than buildsAtOnce pools are built. The
@@ -160,6 +162,7 @@ func (s *Set) leaveQueue(m *member) {
 	s.admit()
 }
 
+// notify wakes the loop.
 func (s *Set) notify() {
 	select {
 	case s.changed <- struct{}{}:
@@ -167,8 +170,7 @@ func (s *Set) notify() {
 	}
 }
 
-// tune gives a pool new settings, now or when it is built. It revives a pool that
-// drains.
+// tune gives a pool new settings, now or when it is built. It revives a draining pool.
 func (s *Set) tune(spec runtime.PoolSpec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +184,7 @@ func (s *Set) tune(spec runtime.PoolSpec) {
 	}
 }
 
-// drain makes a pool claim nothing more, and cancels a build.
+// drain makes a pool claim no more jobs, or cancels its build.
 func (s *Set) drain(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +202,7 @@ func (m *member) drain() {
 	m.cancelBuild()
 }
 
-// retry ends the waits of all pools after failures, where they have such waits.
+// retry ends the waits of all pools after failed polls.
 func (s *Set) retry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,30 +228,47 @@ func (s *Set) remove(key string) runtime.PoolState {
 	return m.state()
 }
 
-// empty drains every member and returns when all have stopped. When hurry ends or
-// the limit is over, it cancels those that are left: they stop their jobs in order.
-func (s *Set) empty(hurry context.Context, limit time.Duration, cause error) {
+// drainAll makes every member claim no more jobs, and cancels all builds.
+func (s *Set) drainAll() {
 	s.mu.Lock()
-	members := make([]*member, 0, len(s.members))
-	for _, key := range sorted(s.members) {
-		members = append(members, s.members[key])
-		s.members[key].drain()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		m.drain()
 	}
-	s.mu.Unlock()
-	limited, cancel := context.WithTimeout(hurry, limit)
-	defer cancel()
-	for _, m := range members {
-		select {
-		case <-m.done:
-		case <-limited.Done():
-		}
-	}
-	for _, m := range members {
+}
+
+// cancelAll cancels every member that has not stopped: it stops its jobs in order.
+func (s *Set) cancelAll(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
 		m.cancel(cause) // no effect on one that has stopped
 	}
-	for _, m := range members {
-		<-m.done
+}
+
+// forceAll shortens the cancel grace period of all jobs that are stopped.
+func (s *Set) forceAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		if pool, ok := m.pool.(interface{ ForceStop() }); ok {
+			pool.ForceStop()
+		}
 	}
+}
+
+// empty reports whether every member has stopped.
+func (s *Set) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		select {
+		case <-m.done:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // snapshot returns the state of every member.
@@ -263,8 +282,8 @@ func (s *Set) snapshot() map[string]runtime.PoolState {
 	return states
 }
 
-// state returns the state of the pool. A build has a limit of its own, so that a
-// member without a pool is never overdue.
+// state returns the state of the pool. A member without a pool is never overdue, because
+// builds have their own limit.
 func (m *member) state() runtime.PoolState {
 	if m.pool != nil {
 		return m.pool.State()

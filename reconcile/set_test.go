@@ -15,7 +15,7 @@ import (
 )
 
 // phases returns the phase of each pool of the status, by name.
-func (h *house) phases() map[string]runtime.PoolPhase {
+func (h *loopTest) phases() map[string]runtime.PoolPhase {
 	phases := map[string]runtime.PoolPhase{}
 	for _, state := range h.loop.Status().Pools {
 		phases[state.Spec.Name] = state.Phase
@@ -24,16 +24,16 @@ func (h *house) phases() map[string]runtime.PoolPhase {
 }
 
 // quiet checks that no failure was logged.
-func (h *house) quiet(t *testing.T) {
+func (h *loopTest) quiet(t *testing.T) {
 	t.Helper()
 	if text := h.log.String(); strings.Contains(text, "level=WARN") {
-		t.Errorf("the log says\n%s", text)
+		t.Errorf("the log is\n%s", text)
 	}
 }
 
 func TestSet(t *testing.T) {
 	t.Run("a pool is starting while it is built", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			open := h.gate("a")
 			h.want(1, pool("a", "one", 1))
 			s := h.loop.Status()
@@ -47,7 +47,7 @@ func TestSet(t *testing.T) {
 		})
 	})
 	t.Run("a building pool that is no longer desired is cancelled", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.hangs["b"] = true
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			h.want(2, pool("a", "one", 1))
@@ -58,12 +58,12 @@ func TestSet(t *testing.T) {
 		})
 	})
 	t.Run("a pool that is built after its cancellation drains and ends", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			open := h.gate("b")
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			h.want(2, pool("a", "one", 1))
 			if h.phases()["b"] != runtime.PoolDraining {
-				t.Errorf("after the cancellation there are pools %v", h.phases())
+				t.Errorf("after the cancellation the pools are %v", h.phases())
 			}
 			open()
 			if b := h.pool("b"); b == nil || !b.stopped || b.cause != nil {
@@ -77,20 +77,21 @@ func TestSet(t *testing.T) {
 	t.Run("a cancelled build that is desired again succeeds", func(t *testing.T) {
 		for name, broken := range map[string]error{"at once": nil, "at the second try": errors.New("cancelled")} {
 			t.Run(name, func(t *testing.T) {
-				inHouse(t, func(t *testing.T, h *house) {
+				withLoop(t, func(t *testing.T, h *loopTest) {
 					open := h.gate("a")
 					h.want(1, pool("a", "one", 1))
 					h.want(2)
 					h.want(3, pool("a", "one", 3))
 					if h.phases()["a"] != runtime.PoolStarting {
-						t.Errorf("after it is desired again there are pools %v", h.phases())
+						t.Errorf("after it is desired again the pools are %v", h.phases())
 					}
 					h.fail("a", broken)
 					again := h.gate("a")
 					open()
 					h.fail("a", nil)
 					again()
-					if s := h.loop.Status(); h.claiming() != "a one 3" || !s.Converged() || s.Pools[0].Spec.Generation != 3 {
+					if s := h.loop.Status(); h.claiming() != "a one 3" || !s.Converged() ||
+						s.Pools[0].Spec.Generation != 3 {
 						t.Errorf("at last: %+v", s)
 					}
 					h.quiet(t)
@@ -99,7 +100,7 @@ func TestSet(t *testing.T) {
 		}
 	})
 	t.Run("a tune during the build reaches the pool", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			open := h.gate("a")
 			h.want(1, pool("a", "one", 1))
 			h.want(2, pool("a", "one", 5))
@@ -110,7 +111,7 @@ func TestSet(t *testing.T) {
 		})
 	})
 	t.Run("a leftover pool that becomes desired during its build is revived", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.begin = func(p *fakePool) { p.jobs = 1 }
 			open := h.gate("old")
 			h.want(1, pool("new", "one", 1))
@@ -120,13 +121,14 @@ func TestSet(t *testing.T) {
 			}
 			h.want(2, pool("new", "one", 1), pool("old", "one", 3))
 			open()
-			if old := h.pool("old").State(); h.claiming() != "new one 1, old one 3" || old.Spec.Leftover || h.tries["old"] != 1 {
-				t.Errorf("claiming are %s after %d builds", h.claiming(), h.tries["old"])
+			if old := h.pool("old").State(); h.claiming() != "new one 1, old one 3" || old.Spec.Leftover ||
+				h.tries["old"] != 1 {
+				t.Errorf("the claiming pools are %s after %d builds", h.claiming(), h.tries["old"])
 			}
 		})
 	})
 	t.Run("a build that hangs delays neither other pools nor the shutdown", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.hangs["b"] = true
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
 			c := h.pool("c")
@@ -134,24 +136,24 @@ func TestSet(t *testing.T) {
 			began := time.Now()
 			h.want(2, pool("a", "one", 4), pool("b", "one", 1), pool("d", "one", 1))
 			if h.claiming() != "a one 4, d one 1" || c.State().Phase != runtime.PoolDraining {
-				t.Errorf("claiming are %s", h.claiming())
+				t.Errorf("the claiming pools are %s", h.claiming())
 			}
 			c.has(0)
 			synctest.Wait()
 			if _, there := h.phases()["c"]; there {
-				t.Error("a pool that has drained is not removed")
+				t.Error("a drained pool is not removed")
 			}
 			h.stop()
 			err := <-h.ended
 			h.ended <- err
 			if took := time.Since(began); took > 0 {
-				t.Errorf("all of it took %s", took)
+				t.Errorf("all steps took %s, want 0s", took)
 			}
 			h.quiet(t)
 		})
 	})
 	t.Run("a failed build is tried again with back-off", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.fail("a", errors.New("cannot reach the engine"))
 			h.want(1, pool("a", "one", 1))
 			var after []time.Duration
@@ -174,7 +176,7 @@ func TestSet(t *testing.T) {
 		})
 	})
 	t.Run("builds are limited in number and time", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			var specs []runtime.PoolSpec
 			for i := range 20 {
 				name := fmt.Sprint("hangs-", i)
@@ -194,14 +196,17 @@ func TestSet(t *testing.T) {
 	})
 }
 
-// setLeftovers lets the loop know of pools of an earlier run.
-func (h *house) setLeftovers(specs ...runtime.PoolSpec) {
-	h.followLeftovers(func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) { return specs, nil })
+// setLeftovers makes pools the leftovers of an earlier run.
+func (h *loopTest) setLeftovers(specs ...runtime.PoolSpec) {
+	h.followLeftovers(func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
+		return specs,
+			nil
+	})
 }
 
 func TestProcess(t *testing.T) {
 	withPort := func(generation uint64, port int, specs ...runtime.PoolSpec) reconcile.Desired {
-		d := wish(generation, specs...)
+		d := desiredState(generation, specs...)
 		d.Process.HTTPPort = port
 		return d
 	}
@@ -212,23 +217,23 @@ func TestProcess(t *testing.T) {
 		return ports
 	}
 	t.Run("a change that is being prepared does not delay pools", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			open := h.gate(reconcile.ProcessKey)
 			h.loop.Want(withPort(2, 8080, pool("a", "one", 2), pool("c", "one", 1)))
 			pass(10 * time.Second)
 			s := h.loop.Status()
 			if h.claiming() != "a one 2, c one 1" || len(s.Pools) != 2 || !s.Pending || s.Applied != 1 {
-				t.Errorf("meanwhile claiming are %s; %+v", h.claiming(), s)
+				t.Errorf("meanwhile the claiming pools are %s; %+v", h.claiming(), s)
 			}
 			open()
 			if s := h.loop.Status(); !s.Converged() || len(h.discarded) > 0 || ports(h.sets)[len(h.sets)-1] != 8080 {
-				t.Errorf("made are changes to the ports %v; %+v", ports(h.sets), s)
+				t.Errorf("committed changes to the ports %v; %+v", ports(h.sets), s)
 			}
 		})
 	})
-	t.Run("a superseded change is closed, and the latest one made", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+	t.Run("a superseded change is discarded, and the latest one committed", func(t *testing.T) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1)
 			h.sets = nil
 			open := h.gate(reconcile.ProcessKey)
@@ -237,13 +242,14 @@ func TestProcess(t *testing.T) {
 				synctest.Wait()
 			}
 			open()
-			if !slices.Equal(ports(h.sets), []int{8082}) || !slices.Equal(ports(h.discarded), []int{8080}) || !h.loop.Status().Converged() {
-				t.Errorf("made are changes to the ports %v, discarded to %v", ports(h.sets), ports(h.discarded))
+			if !slices.Equal(ports(h.sets), []int{8082}) || !slices.Equal(ports(h.discarded), []int{8080}) ||
+				!h.loop.Status().Converged() {
+				t.Errorf("committed changes to the ports %v, discarded those to %v", ports(h.sets), ports(h.discarded))
 			}
 		})
 	})
-	t.Run("a change that is undone is closed", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+	t.Run("a change that is undone is discarded", func(t *testing.T) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1)
 			h.sets = nil
 			open := h.gate(reconcile.ProcessKey)
@@ -251,16 +257,16 @@ func TestProcess(t *testing.T) {
 			synctest.Wait()
 			h.want(3)
 			if !h.loop.Status().Converged() {
-				t.Error("what is desired is in force, and has not converged")
+				t.Error("the desired state is in force, but not converged")
 			}
 			open()
 			if len(h.sets) > 0 || !slices.Equal(ports(h.discarded), []int{8080}) {
-				t.Errorf("made are changes to the ports %v, discarded to %v", ports(h.sets), ports(h.discarded))
+				t.Errorf("committed changes to the ports %v, discarded those to %v", ports(h.sets), ports(h.discarded))
 			}
 		})
 	})
 	t.Run("a cancelled change that fails is not a problem when it is desired again", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1)
 			h.sets = nil
 			open := h.gate(reconcile.ProcessKey)
@@ -274,13 +280,13 @@ func TestProcess(t *testing.T) {
 			h.fail(reconcile.ProcessKey, nil)
 			again()
 			if !slices.Equal(ports(h.sets), []int{8080}) || len(h.discarded) > 0 || !h.loop.Status().Converged() {
-				t.Errorf("made are changes to the ports %v, discarded to %v", ports(h.sets), ports(h.discarded))
+				t.Errorf("committed changes to the ports %v, discarded those to %v", ports(h.sets), ports(h.discarded))
 			}
 			h.quiet(t)
 		})
 	})
-	t.Run("a change that is prepared while the agent stops is closed", func(t *testing.T) {
-		inHouse(t, func(t *testing.T, h *house) {
+	t.Run("a change that is prepared while the agent stops is discarded", func(t *testing.T) {
+		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("a", "one", 1))
 			h.sets = nil
 			open := h.gate(reconcile.ProcessKey)
@@ -295,7 +301,7 @@ func TestProcess(t *testing.T) {
 			err := <-h.ended
 			h.ended <- err
 			if len(h.sets) > 0 || !slices.Equal(ports(h.discarded), []int{8080}) {
-				t.Errorf("made are changes to the ports %v, discarded to %v", ports(h.sets), ports(h.discarded))
+				t.Errorf("committed changes to the ports %v, discarded those to %v", ports(h.sets), ports(h.discarded))
 			}
 		})
 	})

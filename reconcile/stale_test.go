@@ -12,11 +12,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-func TestAPoolThatIsTakenAwayWhileItIsBuiltIsForgotten(t *testing.T) {
+func TestSetForgetsCancelledPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(context.Context, runtime.PoolSpec) (reconcile.Pool, error) {
-			time.Sleep(10 * time.Second) // of the bubble: an engine that answers late
-			return nil, errors.New("the engine is gone")
+			time.Sleep(10 * time.Second) // virtual time: a slow engine
+			return nil, errors.New("the engine does not respond")
 		}
 		process := func(context.Context, reconcile.ProcessSpec, reconcile.ProcessSpec) (reconcile.Prepared, error) {
 			return reconcile.Prepared{Commit: func() {}, Discard: func() {}}, nil

@@ -10,7 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// TestStatus decides about a status of two pools, of which the second one changes.
+// TestStatus checks health and readiness of an agent with two pools. Each case changes the
+// second pool, or the status.
 func TestStatus(t *testing.T) {
 	const threshold = time.Minute
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -20,9 +21,9 @@ func TestStatus(t *testing.T) {
 		healthy bool
 		unready []string // pool: part of the reason; empty is ready
 	}{
-		"all is well": {func(*reconcile.Status, *runtime.PoolState) {}, true, nil},
-		"a pool without an answer is alive and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.AnsweredAt, p.FailingSince, p.Failing = time.Time{}, ago(time.Second), "connection refused"
+		"no problem": {func(*reconcile.Status, *runtime.PoolState) {}, true, nil},
+		"a pool without an answer is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.AnsweredAt, p.FailingSince, p.PollError = time.Time{}, ago(time.Second), "connection refused"
 		}, true, []string{"two: has not answered"}},
 		"a first poll that is under way is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.AnsweredAt = time.Time{}
@@ -33,37 +34,38 @@ func TestStatus(t *testing.T) {
 		"a failure for longer than the threshold is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.FailingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
-		"a poll that waits for its answer within the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.PollingSince = ago(threshold)
-		}, true, nil},
+		"a poll that waits for its answer within the threshold is ready": {
+			func(_ *reconcile.Status, p *runtime.PoolState) {
+				p.PollingSince = ago(threshold)
+			}, true, nil},
 		"a poll that waits for its answer for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.PollingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
 		"an old answer without a failure is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.AnsweredAt = ago(time.Hour) // Retry-After, or a full pool
 		}, true, nil},
-		"an executor that cannot work is alive and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"an executor that cannot work is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.ExecutorProblem = "no such network: start it"
 		}, true, []string{"two: no such network: start it"}},
-		"an executor that cannot work is why nothing was polled": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"an executor that cannot work is the only reason": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.ExecutorProblem, p.AnsweredAt = "no such network", time.Time{}
 		}, true, []string{"two: no such network"}},
 		"a draining pool needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.Phase, p.AnsweredAt, p.ExecutorProblem = runtime.PoolDraining, time.Time{}, "engine down"
 		}, true, nil},
-		"a single run that is over needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.Phase, p.Finished, p.FailingSince, p.Due = runtime.PoolStopped, true, ago(time.Hour), ago(time.Hour)
+		"a completed single run needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			p.Phase, p.Completed, p.FailingSince, p.Due = runtime.PoolStopped, true, ago(time.Hour), ago(time.Hour)
 		}, true, nil},
-		"a loop that stands still is not alive": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a stuck loop is not healthy": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.Due = ago(threshold + time.Second)
 		}, false, nil},
 		"a pool that starts is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
-			p.Phase, p.Begun, p.AnsweredAt, s.Claiming = runtime.PoolStarting, false, time.Time{}, false
+			p.Phase, p.Ready, p.AnsweredAt, s.Claiming = runtime.PoolStarting, false, time.Time{}, false
 		}, true, []string{"two: starting"}},
 		"a pool that cannot be built is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
 			s.Problems["key"], s.Names["key"] = "cannot reach the engine", "three"
 		}, true, []string{"three: cannot reach the engine"}},
-		"a pool that is not there yet is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
+		"a desired pool that does not exist yet is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
 			s.Claiming = false
 		}, true, []string{": not every pool"}},
 		"a generation whose old pools drain is ready": {func(s *reconcile.Status, p *runtime.PoolState) {
@@ -72,7 +74,8 @@ func TestStatus(t *testing.T) {
 		"a generation that is not in force is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
 			s.Desired, s.Pending, p.AnsweredAt = 2, true, time.Time{}
 		}, true, []string{": generation 2", "two: has not answered"}},
-		"a stopping agent is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) { s.Stopping = true }, true, []string{": stopping"}},
+		"a stopping agent is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) { s.Stopping = true }, true,
+			[]string{": stopping"}},
 		"an agent without a configuration is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
 			*s = reconcile.Status{}
 		}, true, []string{": no configuration"}},
@@ -84,7 +87,8 @@ func TestStatus(t *testing.T) {
 			}
 			for _, pool := range []string{"one", "two"} {
 				status.Pools = append(status.Pools, runtime.PoolState{
-					Spec: runtime.PoolSpec{Name: pool}, Phase: runtime.PoolPolling, Begun: true, Due: now, AnsweredAt: now,
+					Spec: runtime.PoolSpec{Name: pool}, Phase: runtime.PoolPolling, Ready: true, Due: now,
+					AnsweredAt: now,
 				})
 			}
 			second := status.Pools[1]

@@ -2,32 +2,115 @@ package status
 
 import (
 	"io"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // Changes writes one Document after another, and of each only the parts of the text
-// that differ from the one before. The zero value has written nothing.
-type Changes struct{ parts []line }
+// that are news. The zero value has written nothing.
+type Changes struct {
+	before []line                  // stable parts of the last Document
+	series map[string]failedSeries // by part
+}
 
-// Write writes the parts that are new or have changed, and names those that are gone.
-// Times are absolute, since relative ones differ in every Document.
+// failedSeries are the texts about a pool that were written since its polls fail.
+type failedSeries struct {
+	since   time.Time
+	written []string // stable texts
+}
+
+// Write writes the parts that are new or have changed, and a line for each part that has
+// ended. It ignores differences that each poll causes: see stable. While the polls of a
+// pool fail, each of its states is written once.
 func (c *Changes) Write(w io.Writer, d Document) error {
-	before, parts := c.parts, join(lines(d, absoluteTimes()))
+	// Absolute times, since relative ones differ in every Document.
+	parts, compared := join(lines(d, absoluteTimes())), join(lines(stable(d), absoluteTimes()))
+	failing := map[string]time.Time{}
+	for _, p := range d.Pools {
+		failing[poolPart(p)] = p.FailingSince
+	}
+
+	// Write new parts.
 	var b strings.Builder
-	for _, p := range parts {
-		if !slices.Contains(before, p) {
-			b.WriteString(p.text)
+	series := map[string]failedSeries{}
+	for _, p := range compared {
+		repeated := slices.Contains(c.before, p)
+		if since := failing[p.part]; !since.IsZero() {
+			s := c.series[p.part]
+			if !s.since.Equal(since) {
+				s = failedSeries{since: since}
+			}
+			if slices.Contains(s.written, p.text) {
+				repeated = true
+			} else {
+				s.written = append(s.written, p.text)
+			}
+			series[p.part] = s
+		}
+		if !repeated {
+			b.WriteString(textOf(parts, p.part))
 		}
 	}
-	for _, p := range before {
-		if !slices.ContainsFunc(parts, func(other line) bool { return other.part == p.part }) {
-			b.WriteString("gone: " + p.part + "\n")
+
+	// Report ended parts.
+	for _, p := range c.before {
+		if textOf(compared, p.part) == "" {
+			b.WriteString(ended(p.part) + "\n")
 		}
 	}
-	c.parts = parts
+	c.before, c.series = compared, series
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// ended returns the line for a part that a Document no longer has.
+func ended(part string) string {
+	switch part {
+	case rejectionPart:
+		return "file no longer rejected"
+	default:
+		return "removed: " + part
+	}
+}
+
+var (
+	requestID = regexp.MustCompile(` \(request [^)]*\)`)
+	digits    = regexp.MustCompile(`[0-9]+`)
+)
+
+// stable returns a Document without the values that differ from poll to poll: the ids of
+// requests, the time of the next poll, the number of the retry, and whether a pool whose
+// polls fail polls or waits at present.
+func stable(d Document) Document {
+	d.Pools, d.NotReady = slices.Clone(d.Pools), slices.Clone(d.NotReady)
+	for i := range d.Pools {
+		p := &d.Pools[i]
+		p.Until = time.Time{}
+		p.Problem = requestID.ReplaceAllString(p.Problem, "")
+		p.Reason = digits.ReplaceAllString(requestID.ReplaceAllString(p.Reason, ""), "N")
+		polling := p.Phase == string(runtime.PoolPolling) || p.Phase == string(runtime.PoolPaused)
+		if polling && !p.FailingSince.IsZero() {
+			p.Phase = "failing"
+		}
+	}
+	for i := range d.NotReady {
+		d.NotReady[i].Reason = requestID.ReplaceAllString(d.NotReady[i].Reason, "")
+	}
+	return d
+}
+
+// textOf returns the text of a part, which is empty if there is no such part.
+func textOf(parts []line, part string) string {
+	for _, p := range parts {
+		if p.part == part {
+			return p.text
+		}
+	}
+	return ""
 }
 
 // join joins adjacent lines of one part into one text.

@@ -2,35 +2,101 @@ package status
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 )
 
-func TestChangesArePrintedOnceAndNothingElse(t *testing.T) {
-	var out bytes.Buffer
+func TestChanges(t *testing.T) {
+	t.Run("each change is printed once", func(t *testing.T) {
+		d, write := fixedDocument(), changeWriter(t)
+		if first := write(d); !strings.Contains(first, "POOL") || !strings.Contains(first, "2026-11-21T10:18:00Z") {
+			t.Error(first)
+		}
+		d.Now = d.Now.Add(time.Second)
+		if second := write(d); second != "" {
+			t.Errorf("without a change:\n%s", second)
+		}
+		d.Pools[0].Phase, d.Pools[0].Until, d.Pools[0].Reason = "polling", time.Time{}, ""
+		if third := write(d); !strings.HasPrefix(third, "prod ") || !strings.Contains(third, "polling") ||
+			strings.Contains(third, "POOL") || strings.Contains(third, "config") {
+			t.Errorf("with one change:\n%s", third)
+		}
+		d.Pools, d.Config.Rejection = d.Pools[:1], nil
+		want := "file no longer rejected\nremoved: pool a-pool-with-a-name-that-is-much-too-long-for-a-table, a-2\n"
+		if ended := write(d); ended != want {
+			t.Errorf("got %q, want %q", ended, want)
+		}
+	})
+	t.Run("a long failure takes no more memory", func(t *testing.T) {
+		d := fixedDocument()
+		d.Pools[0].FailingSince = d.Now
+		var changes Changes
+		for range 10 {
+			if err := changes.Write(io.Discard, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(changes.series[poolPart(d.Pools[0])].written); n != 1 {
+			t.Errorf("got %d texts of one state, want 1", n)
+		}
+	})
+	t.Run("repeated failure is printed once", func(t *testing.T) {
+		d, write := fixedDocument(), changeWriter(t)
+		p := &d.Pools[0]
+		p.Stuck, p.Phase, p.Until, p.Reason, p.Problem = false, "polling", time.Time{}, "", ""
+		write(d)
+
+		// A poll fails, with another request id each time, and is retried.
+		p.FailingSince = d.Now
+		var printed []string
+		for try := range 5 {
+			d.Now = d.Now.Add(10 * time.Second)
+			p.Phase, p.Until, p.Reason = "paused", d.Now.Add(time.Minute), fmt.Sprintf("try %d of 6", try+2)
+			p.Problem = fmt.Sprintf("the service answers 500 (request r-%d)", try)
+			d.NotReady[1].Reason = p.Problem
+			printed = append(printed, write(d))
+			p.Phase, p.Until, p.Reason = "polling", time.Time{}, ""
+			printed = append(printed, write(d))
+		}
+		if !strings.Contains(printed[0], "(request r-0)") || !strings.Contains(printed[0], "try 2 of 6") {
+			t.Errorf("the first failure is\n%s", printed[0])
+		}
+		if again := strings.Join(printed[2:], ""); again != "" {
+			t.Errorf("the repeated failures are\n%s", again)
+		}
+
+		// Another problem, a job, and a success are news.
+		p.Problem = "the service answers 401 (request r-9)"
+		if text := write(d); !strings.Contains(text, "401") {
+			t.Errorf("another problem is\n%s", text)
+		}
+		p.Jobs = nil
+		if text := write(d); !strings.Contains(text, "0/5") {
+			t.Errorf("the end of a job is\n%s", text)
+		}
+		p.FailingSince, p.Problem = time.Time{}, ""
+		if text := write(d); !strings.Contains(text, "polling") || strings.Contains(text, "problem") {
+			t.Errorf("the success is\n%s", text)
+		}
+		p.FailingSince, p.Problem = d.Now, "the service answers 401 (request r-10)"
+		if text := write(d); !strings.Contains(text, "401") {
+			t.Errorf("a failure after a success is\n%s", text)
+		}
+	})
+}
+
+// changeWriter returns a function that returns the text that Changes writes of a Document.
+func changeWriter(t *testing.T) func(Document) string {
 	var changes Changes
-	look := func(d Document) string {
-		out.Reset()
+	return func(d Document) string {
+		t.Helper()
+		var out bytes.Buffer
 		if err := changes.Write(&out, d); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
-	}
-	d := fixedDocument()
-	if first := look(d); !strings.Contains(first, "POOL") || !strings.Contains(first, "2026-11-21T10:18:00Z") {
-		t.Error(first)
-	}
-	d.Now = d.Now.Add(time.Second)
-	if second := look(d); second != "" {
-		t.Errorf("without a change:\n%s", second)
-	}
-	d.Pools[0].Phase, d.Pools[0].Until, d.Pools[0].Why = "polling", time.Time{}, ""
-	if third := look(d); !strings.HasPrefix(third, "prod ") || !strings.Contains(third, "polling") || strings.Contains(third, "POOL") || strings.Contains(third, "config") {
-		t.Errorf("with one change:\n%s", third)
-	}
-	d.Pools, d.Config.Rejection = d.Pools[:1], nil
-	if gone := strings.TrimSpace(look(d)); gone != "gone: refused\ngone: pool a-pool-with-a-name-that-is-much-too-long-for-a-table, a-2" {
-		t.Error(gone)
 	}
 }

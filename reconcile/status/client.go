@@ -18,12 +18,12 @@ const (
 	maxHeader    = 64 << 10        // size of the header of a response in bytes
 )
 
-// ErrNoAgent is the error for a URL at which nothing responds.
-var ErrNoAgent = errors.New("no agent answers")
+// ErrNoAgent is the error of a URL at which no server responds.
+var ErrNoAgent = errors.New("no response from an agent")
 
-// Fetch requests the Document at a URL. An agent on this machine is requested without
-// a proxy. Errors are for people, and quote nothing of the response. If the agent did
-// not respond, errors.Is reports [ErrNoAgent].
+// Fetch requests the Document at a URL, without a proxy if local is true. Errors are for
+// people, and quote nothing of the response. If no agent responded, the error is
+// [ErrNoAgent].
 func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -39,7 +39,7 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return Document{}, fmt.Errorf("%q is no URL", address)
+		return Document{}, fmt.Errorf("%q is not a URL", address)
 	}
 	request.Header.Set("Accept", "application/json")
 	response, err := client.Do(request)
@@ -48,7 +48,7 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return Document{}, fmt.Errorf("what listens at %s answers with code %d: it is no agent, or one of an earlier release",
+		return Document{}, fmt.Errorf("%s responded with status code %d: not a cmwa agent, or an earlier release",
 			address, response.StatusCode)
 	}
 
@@ -56,9 +56,10 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxDocument+1))
 	switch {
 	case err != nil:
-		return Document{}, fmt.Errorf("the answer of %s broke off: %s", address, explain(err))
+		return Document{}, fmt.Errorf("the response of %s is incomplete: %s", address, explain(err))
 	case len(content) > maxDocument:
-		return Document{}, fmt.Errorf("the answer of %s is larger than %d MiB: it is no agent", address, maxDocument>>20)
+		return Document{}, fmt.Errorf("the response of %s is larger than %d MiB: not a cmwa agent",
+			address, maxDocument>>20)
 	}
 	return decode(content, address)
 }
@@ -67,15 +68,15 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 func decode(content []byte, address string) (Document, error) {
 	var version struct{ Version int }
 	if json.Unmarshal(content, &version) != nil || version.Version <= 0 {
-		return Document{}, fmt.Errorf("the answer of %s is not that of an agent", address)
+		return Document{}, fmt.Errorf("the response of %s is not that of a cmwa agent", address)
 	}
 	if version.Version != Version {
-		return Document{}, fmt.Errorf("the agent at %s tells its status in version %d and this program knows version %d: "+
-			"use the cmwa of the agent", address, version.Version, Version)
+		return Document{}, fmt.Errorf("the agent at %s reports its status in version %d, and this program reads "+
+			"version %d: use the program of the agent's release", address, version.Version, Version)
 	}
 	var d Document
 	if json.Unmarshal(content, &d) != nil {
-		return Document{}, fmt.Errorf("the answer of %s is not that of an agent", address)
+		return Document{}, fmt.Errorf("the response of %s is not that of a cmwa agent", address)
 	}
 	return d, nil
 }
@@ -86,12 +87,12 @@ func explain(err error) string {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there"
+		return "connection refused"
 	case errors.As(err, &dns):
-		return "there is no such host"
+		return "unknown host"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Sprintf("nothing within %s", fetchTimeout)
+		return fmt.Sprintf("no response within %s", fetchTimeout)
 	default:
-		return "it cannot be talked to"
+		return "connection failed"
 	}
 }

@@ -29,7 +29,9 @@ func TestFetch(t *testing.T) {
 		for i := range want.Pools[0].Jobs { // JSON drops the reading of the monotonic clock
 			want.Pools[0].Jobs[i].Since = d.Pools[0].Jobs[i].Since
 		}
-		if err != nil || d.Version != Version || !reflect.DeepEqual(d.Reload.Now, want.Reload.Now) || !reflect.DeepEqual(d.Config.Rejection.Problems, want.Config.Rejection.Problems) || !reflect.DeepEqual(d.Pools[0].Jobs, want.Pools[0].Jobs) {
+		if err != nil || d.Version != Version || !reflect.DeepEqual(d.Reload.Changes, want.Reload.Changes) ||
+			!reflect.DeepEqual(d.Config.Rejection.Problems, want.Config.Rejection.Problems) ||
+			!reflect.DeepEqual(d.Pools[0].Jobs, want.Pools[0].Jobs) {
 			t.Errorf("%v\n%+v\nwant\n%+v", err, d, want)
 		}
 	})
@@ -41,56 +43,61 @@ func TestFetch(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		"another program": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }, "code 418"},
+		"another program": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+			"status code 418"},
 		"a redirect": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "http://127.0.0.1:1")
 			w.WriteHeader(http.StatusFound)
-		}, "code 302"},
-		"no JSON":         {write("<html>\x1b[2J"), "not that of an agent"},
-		"other JSON":      {write(`{"status":"healthy"}`), "not that of an agent"},
-		"a wrong shape":   {write(fmt.Sprintf(`{"version":%d,"pools":"none"}`, Version)), "not that of an agent"},
-		"deep JSON":       {write(strings.Repeat("[", 1<<20)), "not that of an agent"},
-		"a later version": {write(fmt.Sprintf(`{"version":%d}`, Version+1)), "use the cmwa of the agent"},
-		"a huge response": {write(`{"version":1,"problem":"` + strings.Repeat("x", maxDocument) + `"}`), "larger than 8 MiB"},
+		}, "status code 302"},
+		"no JSON":         {write("<html>\x1b[2J"), "not that of a cmwa agent"},
+		"other JSON":      {write(`{"status":"healthy"}`), "not that of a cmwa agent"},
+		"a wrong shape":   {write(fmt.Sprintf(`{"version":%d,"pools":"none"}`, Version)), "not that of a cmwa agent"},
+		"deep JSON":       {write(strings.Repeat("[", 1<<20)), "not that of a cmwa agent"},
+		"a later version": {write(fmt.Sprintf(`{"version":%d}`, Version+1)), "use the program of the agent's release"},
+		"a huge response": {write(`{"version":1,"problem":"` + strings.Repeat("x", maxDocument) + `"}`),
+			"larger than 8 MiB"},
 		"a response cut short": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte("{"))
-		}, "broke off"},
+		}, "is incomplete"},
 	} {
 		t.Run("rejects "+name, func(t *testing.T) {
 			d, err := Fetch(t.Context(), serve(t, test.handler), true)
-			if err == nil || !strings.Contains(err.Error(), test.want) || strings.ContainsAny(err.Error(), "\n\x1b") || errors.Is(err, ErrNoAgent) {
-				t.Errorf("%v, want %s", err, test.want)
+			if err == nil || !strings.Contains(err.Error(), test.want) ||
+				strings.ContainsAny(err.Error(), "\n\x1b") || errors.Is(err, ErrNoAgent) {
+				t.Errorf("got error %v, want %q, and not ErrNoAgent", err, test.want)
 			}
 			if !reflect.DeepEqual(d, Document{}) {
-				t.Errorf("%+v", d)
+				t.Errorf("got %+v, want an empty document", d)
 			}
 		})
 	}
-	t.Run("rejects what is no URL", func(t *testing.T) {
-		if _, err := Fetch(t.Context(), "http://a%25zz/\x1b", true); err == nil || strings.Contains(err.Error(), "\x1b") {
+	t.Run("rejects an invalid URL", func(t *testing.T) {
+		if _, err := Fetch(t.Context(), "http://a%25zz/\x1b", true); err == nil ||
+			strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("rejects a port that is closed", func(t *testing.T) {
+	t.Run("rejects a closed port", func(t *testing.T) {
 		server := httptest.NewServer(write(""))
 		server.Close()
-		if _, err := Fetch(t.Context(), server.URL, true); !errors.Is(err, ErrNoAgent) || !strings.HasSuffix(err.Error(), ": nothing listens there") {
+		if _, err := Fetch(t.Context(), server.URL, true); !errors.Is(err, ErrNoAgent) ||
+			!strings.HasSuffix(err.Error(), ": connection refused") {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-func TestStatusWaitsForAnAnswerNoLongerThanItSays(t *testing.T) {
+func TestFetchTimeout(t *testing.T) {
 	stop := make(chan struct{})
 	at := serve(t, func(http.ResponseWriter, *http.Request) { <-stop })
 	defer close(stop)
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := Fetch(ctx, at, true); err == nil {
-		t.Error("an end of waiting is no error")
+		t.Error("Fetch returned no error after its context ended")
 	}
-	if why := explain(context.DeadlineExceeded); why != "nothing within 5s" {
+	if why := explain(context.DeadlineExceeded); why != "no response within 5s" {
 		t.Error(why)
 	}
 }

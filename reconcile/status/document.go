@@ -7,8 +7,8 @@ import (
 )
 
 // Version is the version of the [Document]. It grows when a client of an earlier
-// version would read the Document wrong.
-const Version = 2
+// version would misread the Document.
+const Version = 3
 
 // Document is the response to GET /status. Times are those of the agent's clock, in
 // UTC. A field that is false, unknown or does not apply is omitted.
@@ -16,23 +16,25 @@ type Document struct {
 	Version int       `json:"version"`
 	Now     time.Time `json:"now"`
 	Agent   Agent     `json:"agent"`
-	Healthy bool      `json:"healthy"` // no loop of a pool is stuck: liveness
-	Ready   bool      `json:"ready"`   // jobs are claimed for every pool: readiness
+	Healthy bool      `json:"healthy"` // liveness: no pool's loop is stuck
+	Ready   bool      `json:"ready"`   // readiness: every pool can claim and run jobs
 
-	// Converged reports whether the last accepted generation is in force in full. It
-	// can be true while the file as it is now is rejected.
-	Converged bool    `json:"converged"`
-	Stopping  bool    `json:"stopping,omitempty"`
-	Config    Config  `json:"config"`
-	Pools     []Pool  `json:"pools"`             // running pools, and desired pools that do not run
-	Problem   string  `json:"problem,omitempty"` // of the agent as a whole: why it cannot apply its configuration
-	Reload    *Reload `json:"lastReload,omitempty"`
+	// Converged reports whether the last accepted generation is fully in force. It can
+	// be true while the present file is rejected.
+	Converged bool      `json:"converged"`
+	Stopping  bool      `json:"stopping,omitempty"`
+	StopAt    time.Time `json:"stopAt,omitzero"`   // while stopping: when jobs are stopped; absent from then on
+	MaxJobs   int       `json:"maxJobs,omitempty"` // limit of all pools together; 0 is unlimited
+	Config    Config    `json:"config"`
+	Pools     []Pool    `json:"pools"`             // running pools, and desired pools that do not run
+	Problem   string    `json:"problem,omitempty"` // of the agent as a whole: why it cannot apply its configuration
+	Reload    *Reload   `json:"lastReload,omitempty"`
 
 	NotReady []Reason `json:"notReady,omitempty"` // why Ready is false
 }
 
 // OK reports whether the agent needs no attention: it is healthy and ready, and the
-// file as it is now is in force in full.
+// present file is fully in force.
 func (d Document) OK() bool {
 	return d.Healthy && d.Ready && d.Converged && d.Config.Rejection == nil
 }
@@ -48,7 +50,7 @@ type Agent struct {
 	Version   string    `json:"version"`
 	PID       int       `json:"pid"`
 	StartedAt time.Time `json:"startedAt"`
-	Directory string    `json:"directory,omitempty"` // working directory, to which relative paths refer
+	Directory string    `json:"directory,omitempty"` // working directory
 }
 
 // Config describes the configuration in force, and a rejected one.
@@ -56,17 +58,17 @@ type Config struct {
 	Path       string           `json:"path,omitempty"` // absolute; empty for an agent without a file
 	Digest     string           `json:"digest"`         // of the desired generation
 	Desired    uint64           `json:"desired"`        // desired generation: the last accepted one
-	Applied    uint64           `json:"applied"`        // last generation that was in force in full
+	Applied    uint64           `json:"applied"`        // last generation that was fully in force
 	AcceptedAt time.Time        `json:"acceptedAt"`     // when the desired generation was accepted
 	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
-	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // time of the last rejection, even if the edit was undone
+	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // last rejection, even if the edit was undone
 	Accepted   uint64           `json:"accepted"`            // number of accepted configurations since the start
 	Rejected   uint64           `json:"rejected"`            // number of rejected configurations since the start
 	Seconds    float64          `json:"loadSeconds"`         // time for reading and checking the desired generation
-	Rejection  *Rejection       `json:"rejection,omitempty"` // of the file as it is now
+	Rejection  *Rejection       `json:"rejection,omitempty"` // of the present file
 	Warnings   []report.Problem `json:"warnings,omitempty"`  // of the configuration in force
-	Watch      string           `json:"watch"`               // how changes of files are noticed: events or polling
-	Frozen     []string         `json:"frozen,omitempty"`    // files that are mount points; a replacement is never seen
+	Watch      string           `json:"watch"`               // how changes of files are detected: events or polling
+	Frozen     []string         `json:"frozen,omitempty"`    // files whose replacement cannot be detected
 }
 
 // Rejection describes a file that the agent does not use.
@@ -76,31 +78,34 @@ type Rejection struct {
 	Problems []report.Problem `json:"problems"`
 }
 
-// Reload lists what the last accepted change did, by when it takes effect.
+// Reload lists the changes of the last accepted configuration.
 type Reload struct {
-	At           time.Time `json:"at"`
-	Now          []Key     `json:"now"`
-	NextJob      []Key     `json:"nextJob"`
-	NeedsRestart []Key     `json:"needsRestart"`
-	Started      []string  `json:"started"` // names of pools
-	Drained      []string  `json:"drained"`
-	Replaced     []string  `json:"replaced"`
+	At       time.Time `json:"at"`
+	Changes  []Change  `json:"changes"` // the agent's first, then those of each pool
+	Started  []string  `json:"started"` // names of pools
+	Drained  []string  `json:"drained"`
+	Replaced []string  `json:"replaced"`
 }
 
-// Key is a changed key of the configuration, without its value.
-type Key struct {
-	Pool string `json:"pool,omitempty"` // name; empty is the agent as a whole
-	Key  string `json:"key"`
+// Change is a changed key of the configuration. The values are as in a file, with a
+// mark in place of a secret; an empty value is unset, and a long one is cut.
+type Change struct {
+	Pool   string `json:"pool,omitempty"` // name; empty is the agent as a whole
+	Key    string `json:"key"`
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Effect string `json:"effect"` // when it takes effect: a reconcile.Effect
 }
 
 // Pool describes a running pool, or a desired one that does not run.
 type Pool struct {
 	Name         string    `json:"name"`
-	Key          string    `json:"key"`   // distinguishes a pool from one of the same name that it replaces
+	Key          string    `json:"key"`   // distinguishes a pool from another one of its name that it replaces
 	Phase        string    `json:"phase"` // PhaseMissing, or a phase of package runtime
 	Until        time.Time `json:"until,omitzero"`
-	Why          string    `json:"why,omitempty"`     // reason of the phase
-	Problem      string    `json:"problem,omitempty"` // why the pool does not work, or why its last poll failed
+	Reason       string    `json:"reason,omitempty"`  // of the phase
+	Problem      string    `json:"problem,omitempty"` // why the pool cannot start, poll or start jobs
+	Paused       bool      `json:"paused,omitempty"`  // by cmwa pause
 	Stuck        bool      `json:"stuck,omitempty"`   // no progress within health_threshold: the agent is unhealthy
 	Generation   uint64    `json:"generation"`
 	Target       string    `json:"target"`
@@ -109,6 +114,8 @@ type Pool struct {
 	ProgressAt   time.Time `json:"progressAt,omitzero"`
 	AnsweredAt   time.Time `json:"answeredAt,omitzero"` // when the service last responded to a poll, or about a job
 	FailingSince time.Time `json:"failingSince,omitzero"`
+	BreakerOpen  bool      `json:"breakerOpen,omitempty"` // the circuit breaker of its polls
+	TokenExpiry  time.Time `json:"tokenExpiry,omitzero"`  // of a token from an OIDC exchange
 	Jobs         []Job     `json:"jobs"`
 }
 
@@ -119,6 +126,7 @@ const PhaseMissing = "missing"
 type Job struct {
 	ID      string    `json:"id"`
 	Subject string    `json:"subject"`
+	Kind    string    `json:"kind"` // as in enabled_workflow_types; empty if unknown
 	Phase   string    `json:"phase"`
 	Since   time.Time `json:"since"`
 }

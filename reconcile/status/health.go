@@ -22,13 +22,13 @@ type probe struct {
 }
 
 type probedPool struct {
-	Name  string    `json:"name"`
-	Phase string    `json:"phase"`
-	Until time.Time `json:"until,omitzero"`
-	Why   string    `json:"why,omitempty"`
-	Stuck bool      `json:"stuck,omitempty"` // no progress within health_threshold
-	Error string    `json:"problem,omitempty"`
-	Jobs  int       `json:"jobs"`
+	Name   string    `json:"name"`
+	Phase  string    `json:"phase"`
+	Until  time.Time `json:"until,omitzero"`
+	Reason string    `json:"reason,omitempty"`
+	Stuck  bool      `json:"stuck,omitempty"` // no progress within health_threshold
+	Error  string    `json:"problem,omitempty"`
+	Jobs   int       `json:"jobs"`
 }
 
 // health returns the handler of GET /healthz, the liveness probe. The status code is
@@ -57,18 +57,18 @@ func readiness(status func() reconcile.Status) http.HandlerFunc {
 	}
 }
 
-func writeProbe(w http.ResponseWriter, code int, word string, s reconcile.Status, now time.Time) {
+func writeProbe(w http.ResponseWriter, code int, text string, s reconcile.Status, now time.Time) {
 	p := probe{
-		Status: word, CurrentTime: now.UTC(), LastActivity: s.LastProgress(now).UTC(), Generation: s.Applied,
+		Status: text, CurrentTime: now.UTC(), LastActivity: s.LastProgress(now).UTC(), Generation: s.Applied,
 		Pools: []probedPool{}, Problems: s.Problems, NotReady: reasonsOf(s, now),
 	}
 	if len(s.Pools) == 0 {
-		p.LastActivity = now.UTC() // without pools there is no loop that could be stuck
+		p.LastActivity = now.UTC() // without pools no loop can be stuck
 	}
 	for _, pool := range s.Pools {
 		p.Pools = append(p.Pools, probedPool{
-			Name: pool.Spec.Name, Phase: string(pool.Phase), Until: pool.Until, Why: pool.Why, Stuck: s.Stuck(pool, now),
-			Error: cmp.Or(pool.ExecutorProblem, pool.Failing), Jobs: len(pool.Jobs),
+			Name: pool.Spec.Name, Phase: string(pool.Phase), Until: pool.Until, Reason: pool.Reason,
+			Stuck: s.Stuck(pool, now), Error: cmp.Or(pool.ExecutorProblem, pool.PollError), Jobs: len(pool.Jobs),
 		})
 	}
 	w.Header().Set("Content-Type", "application/json")

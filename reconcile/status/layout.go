@@ -9,7 +9,7 @@ import (
 
 const (
 	columns = 80 // width of the text, on every terminal
-	margin  = 9  // column at which the text behind a heading begins
+	margin  = 9  // column at which the text after a heading starts
 )
 
 // tableRow returns a row of the table of pools. The widths are the same for every
@@ -22,15 +22,17 @@ func tableRow(cells ...string) string {
 	return truncate(strings.TrimRight(b.String(), " "), columns)
 }
 
-// paragraph breaks a text into lines behind a heading.
+// paragraph returns a text in lines, the first of which starts with a heading.
 func paragraph(part, heading, text string) []line {
 	return wrap(part, fmt.Sprintf("%-*s", margin, heading), strings.Repeat(" ", margin), text)
 }
 
+// indented returns a text in lines that are indented by two columns.
 func indented(part, text string) []line { return wrap(part, "  ", "  ", text) }
 
-// wrap breaks a text at spaces, and inside a word that is longer than a line. The
-// first line begins with one prefix, all others with another of the same length.
+// wrap breaks a text into lines at spaces, and longer runs of letters at the column of
+// the margin. The first line starts with one prefix, all others with another one of the
+// same length.
 func wrap(part, first, others, text string) []line {
 	var lines []line
 	prefix := first

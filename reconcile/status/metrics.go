@@ -15,7 +15,7 @@ import (
 // maxScrapes limits concurrent scrapes.
 const maxScrapes = 4
 
-// metricsHandler returns the handler of GET /metrics, with a registry of its own. See
+// metricsHandler returns the handler of GET /metrics, with its own registry. See
 // https://prometheus.io/docs/practices/naming/ for the names.
 func metricsHandler(snapshots Snapshots) http.Handler {
 	registry := prometheus.NewRegistry()
@@ -24,12 +24,15 @@ func metricsHandler(snapshots Snapshots) http.Handler {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collector{snapshots},
 	)
+	if snapshots.Counters != nil {
+		registry.MustRegister(snapshots.Counters)
+	}
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		DisableCompression: true, MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError,
 	})
 }
 
-// collector computes the metrics from a [Document] of its own for each scrape. The
+// collector computes the metrics from a new [Document] for each scrape. The
 // pools determine which series exist, so none is described in advance.
 type collector struct{ snapshots Snapshots }
 
@@ -52,39 +55,40 @@ type metrics struct{ ch chan<- prometheus.Metric }
 
 func (m metrics) agent(d Document) {
 	m.gauge("build_info", "Version of the agent; always 1.", 1, "version", d.Agent.Version)
-	m.gauge("healthy", "Whether no loop of a pool stands still: liveness.", number(d.Healthy))
-	m.gauge("ready", "Whether every pool is answered by its service and can run jobs: readiness.", number(d.Ready))
-	m.gauge("converged", "Whether what the last good configuration says is what runs, in full; "+
-		"config_problems tells whether the file as it stands is refused.", number(d.Converged))
+	m.gauge("healthy", "Whether no loop of a pool is stuck (liveness).", number(d.Healthy))
+	m.gauge("ready", "Whether every pool can claim and run jobs (readiness).", number(d.Ready))
+	m.gauge("converged", "Whether the last accepted configuration is fully in force; "+
+		"see cmwa_config_problems for the present file.", number(d.Converged))
+	if d.MaxJobs > 0 {
+		m.gauge("max_jobs", "Limit of the jobs of all pools together; absent without a limit.", float64(d.MaxJobs))
+	}
 }
 
 func (m metrics) config(d Document) {
 	c := d.Config
-	m.gauge("config_info", "Digest of the configuration that is wanted; always 1.", 1, "digest", c.Digest)
-	m.gauge("config_generation_desired", "Generation of the configuration that is wanted: the last good one.",
-		float64(c.Desired))
-	m.gauge("config_generation_applied", "Last generation of the configuration that was reached in full.",
+	m.gauge("config_info", "Digest of the desired configuration; always 1.", 1, "digest", c.Digest)
+	m.gauge("config_generation_desired", "Generation of the last accepted configuration.", float64(c.Desired))
+	m.gauge("config_generation_applied", "Last generation of the configuration that was fully in force.",
 		float64(c.Applied))
-	m.counter("config_accepted_total", "Configurations that were taken since the start, the first one included.",
-		c.Accepted)
-	m.counter("config_rejected_total", "Configurations that were refused since the start.", c.Rejected)
-	m.timestamp("config_last_success_timestamp_seconds", "When a configuration was taken last.", c.AcceptedAt)
-	m.timestamp("config_last_rejection_timestamp_seconds", "When a configuration was refused last.", c.RejectedAt)
-	m.gauge("config_problems", "Problems for which the configuration as it stands in the file is refused; "+
-		"0 if it is in force.", float64(c.Rejection.count()))
-	m.gauge("config_warnings", "Warnings of the configuration in force, such as keys that are not known.",
+	m.counter("config_accepted_total", "Accepted configurations since the start, the first one included.", c.Accepted)
+	m.counter("config_rejected_total", "Rejected configurations since the start.", c.Rejected)
+	m.timestamp("config_last_accepted_timestamp_seconds", "Time of the last accepted configuration.", c.AcceptedAt)
+	m.timestamp("config_last_rejected_timestamp_seconds", "Time of the last rejected configuration.", c.RejectedAt)
+	m.gauge("config_problems", "Problems for which the present file is rejected; 0 if it is accepted.",
+		float64(c.Rejection.count()))
+	m.gauge("config_warnings", "Warnings about the configuration in force, such as deprecated keys.",
 		float64(len(c.Warnings)))
-	m.gauge("config_load_seconds", "Time that reading, checking and comparing the configuration in force took.",
-		c.Seconds)
+	m.gauge("config_load_duration_seconds", "Time for reading and checking the configuration in force.", c.Seconds)
 	if d.Converged {
-		m.gauge("config_apply_seconds", "Time from taking the configuration in force to all pools being as it says, "+
-			"drained ones gone; there once that is so.", max(0, c.AppliedAt.Sub(c.AcceptedAt).Seconds()))
+		m.gauge("config_apply_duration_seconds", "Time from accepting the configuration in force until every pool "+
+			"used it and replaced pools had drained; absent before that.",
+			max(0, c.AppliedAt.Sub(c.AcceptedAt).Seconds()))
 	}
 	for _, mode := range []watch.Mode{watch.Events, watch.Polling} {
-		m.gauge("config_watch_mode", "Whether changes of files are learnt of in this mode.",
+		m.gauge("config_watch_mode", "Whether changes of files are detected in this mode.",
 			number(c.Watch == string(mode)), "mode", string(mode))
 	}
-	m.gauge("config_frozen_files", "Files that are mounted by themselves, so that one that replaces them is never seen.",
+	m.gauge("config_frozen_files", "Files whose replacement cannot be detected because of how they are mounted.",
 		float64(len(c.Frozen)))
 }
 
@@ -102,23 +106,28 @@ func (m metrics) pool(p Pool, now time.Time) {
 		m.gauge("pool_phase", "Whether the pool is in this phase.",
 			number(p.Phase == phase), append(labels, "phase", phase)...)
 	}
+	m.gauge("pool_paused", "Whether cmwa pause has paused the pool.", number(p.Paused), labels...)
 	m.gauge("pool_jobs", "Jobs in flight.", float64(len(p.Jobs)), labels...)
-	m.gauge("pool_max_jobs", "Jobs that the pool may have in flight.", float64(p.MaxJobs), labels...)
-	m.gauge("pool_failing", "Whether the pool cannot work, or failed when it asked for work last, and is tried again.",
-		number(p.Problem != ""), labels...)
-	m.gauge("pool_stuck", "Whether the pool's loop has not turned within health_threshold, "+
+	m.gauge("pool_max_jobs", "Limit of the jobs in flight.", float64(p.MaxJobs), labels...)
+	m.gauge("pool_failing", "Whether the pool could not start, its last poll failed, "+
+		"or its executor cannot start jobs.", number(p.Problem != ""), labels...)
+	m.gauge("pool_stuck", "Whether the pool's loop made no progress within health_threshold, "+
 		"which makes the agent unhealthy.", number(p.Stuck), labels...)
 	if p.ProgressAt.IsZero() {
 		return // the pool does not run
 	}
-	m.gauge("pool_progress_age_seconds", "Time since the pool's loop turned last, or since its wait ended.",
+	m.gauge("pool_circuit_breaker_open", "Whether the circuit breaker of the pool's polls is open.",
+		number(p.BreakerOpen), labels...)
+	m.timestamp("pool_token_expiry_timestamp_seconds", "Time at which the pool's exchanged token expires; "+
+		"absent without such a token.", p.TokenExpiry, labels...)
+	m.gauge("pool_overdue_seconds", "Time by which the progress of the pool's loop is overdue; 0 if it is not.",
 		max(0, now.Sub(p.ProgressAt).Seconds()), labels...)
 	failing := time.Duration(0)
 	if !p.FailingSince.IsZero() {
 		failing = max(0, now.Sub(p.FailingSince))
 	}
-	m.gauge("pool_failing_seconds", "Time for which no poll of the pool has succeeded; 0 if the last one did.",
-		failing.Seconds(), labels...)
+	m.gauge("pool_failing_seconds", "Time since the first failed poll after the last success; "+
+		"0 if the last poll succeeded.", failing.Seconds(), labels...)
 }
 
 // phases returns the phases that a pool of a Document can have.
@@ -138,9 +147,9 @@ func (m metrics) counter(name, help string, value uint64) {
 }
 
 // timestamp sends a gauge of a time, unless the time is zero.
-func (m metrics) timestamp(name, help string, at time.Time) {
+func (m metrics) timestamp(name, help string, at time.Time, labels ...string) {
 	if !at.IsZero() {
-		m.gauge(name, help, float64(at.UnixNano())/1e9)
+		m.gauge(name, help, float64(at.UnixNano())/1e9, labels...)
 	}
 }
 

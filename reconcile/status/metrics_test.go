@@ -4,43 +4,82 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/cmwa-project/cmwa/reconcile"
 )
 
-func TestMetricsFollowTheConventions(t *testing.T) {
-	for name, a := range map[string]Snapshots{"busy": busyAgent(t), "calm": calmAgent(t)} {
-		answer := get(t, Handler(a), "/metrics")
-		problems, err := promlint.New(answer.Body).Lint()
-		if err != nil || answer.Code != http.StatusOK {
-			t.Fatal(name, answer.Code, err)
-		}
-		for _, p := range problems {
-			if strings.HasPrefix(p.Metric, "cmwa_") {
-				t.Errorf("%s: %s: %s", name, p.Metric, p.Text)
+func TestMetrics(t *testing.T) {
+	t.Run("names follow the conventions", func(t *testing.T) {
+		for name, a := range map[string]Snapshots{"busy": busyAgent(t), "calm": calmAgent(t)} {
+			response := get(t, Handler(a), "/metrics")
+			problems, err := promlint.New(response.Body).Lint()
+			if err != nil || response.Code != http.StatusOK {
+				t.Fatal(name, response.Code, err)
+			}
+			for _, p := range problems {
+				if strings.HasPrefix(p.Metric, "cmwa_") {
+					t.Errorf("%s: %s: %s", name, p.Metric, p.Text)
+				}
 			}
 		}
-	}
-}
+	})
 
-func TestMetricsTellOfEachPoolAndOfTheConfiguration(t *testing.T) {
-	text := get(t, Handler(busyAgent(t)), "/metrics").Body.String()
-	for _, line := range []string{
-		"cmwa_config_generation_desired 2\n", "cmwa_config_generation_applied 1\n", "cmwa_config_rejected_total 3\n", "cmwa_config_accepted_total 2\n",
-		"cmwa_config_problems 1\n", "cmwa_config_load_seconds 0.0125\n", `cmwa_config_watch_mode{mode="events"} 1`, `cmwa_config_watch_mode{mode="polling"} 0`,
-		"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_ready 0\n", "cmwa_config_last_success_timestamp_seconds ", "cmwa_config_last_rejection_timestamp_seconds ",
-		`pool="one"} 1`, `cmwa_config_info{digest="`, "\ngo_goroutines ", "\nprocess_open_fds ",
-		`phase="paused",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`, "cmwa_pool_progress_age_seconds{",
-	} {
-		if !strings.Contains(text, line) {
-			t.Errorf("there is no %q", line)
+	t.Run("pools and configuration have series", func(t *testing.T) {
+		text := get(t, Handler(busyAgent(t)), "/metrics").Body.String()
+		for _, line := range []string{
+			"cmwa_config_generation_desired 2\n", "cmwa_config_generation_applied 1\n",
+			"cmwa_config_rejected_total 3\n", "cmwa_config_accepted_total 2\n",
+			"cmwa_config_problems 1\n", "cmwa_config_load_duration_seconds 0.0125\n",
+			`cmwa_config_watch_mode{mode="events"} 1`, `cmwa_config_watch_mode{mode="polling"} 0`,
+			"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_ready 0\n",
+			"cmwa_config_last_accepted_timestamp_seconds ", "cmwa_config_last_rejected_timestamp_seconds ",
+			`pool="one"} 1`, `cmwa_config_info{digest="`, "\ngo_goroutines ", "\nprocess_open_fds ",
+			`phase="paused",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`,
+			"cmwa_pool_overdue_seconds{",
+		} {
+			if !strings.Contains(text, line) {
+				t.Errorf("no line %q", line)
+			}
 		}
-	}
-	if strings.Contains(text, "cmwa_config_apply_seconds ") {
-		t.Error("what is not applied has taken a time")
-	}
-	calm := get(t, Handler(calmAgent(t)), "/metrics").Body.String()
-	if !strings.Contains(calm, "cmwa_config_apply_seconds 1\n") || strings.Contains(calm, "last_rejection") || !strings.Contains(calm, "cmwa_config_problems 0\n") || !strings.Contains(calm, "cmwa_ready 1\n") {
-		t.Errorf("%s", calm)
-	}
+		if strings.Contains(text, "cmwa_config_apply_duration_seconds ") {
+			t.Error("a configuration that is not applied has a duration")
+		}
+		calm := get(t, Handler(calmAgent(t)), "/metrics").Body.String()
+		if !strings.Contains(calm, "cmwa_config_apply_duration_seconds 1\n") ||
+			strings.Contains(calm, "last_rejected") || !strings.Contains(calm, "cmwa_config_problems 0\n") ||
+			!strings.Contains(calm, "cmwa_ready 1\n") {
+			t.Errorf("%s", calm)
+		}
+	})
+
+	t.Run("breaker, token expiry and the limit of all pools", func(t *testing.T) {
+		a := calmAgent(t)
+		p := &a.Loop().Pools[0]
+		page := func() string { return get(t, Handler(a), "/metrics").Body.String() }
+		if text := page(); !strings.Contains(text, `cmwa_pool_circuit_breaker_open{key="`+p.Spec.Key()+
+			`",pool="default"} 0`) || strings.Contains(text, "token_expiry") {
+			t.Errorf("a closed breaker and a static token are\n%s", text)
+		}
+		p.BreakerOpen, p.TokenExpiry = true, time.Unix(1790000000, 0)
+		for _, want := range []string{"cmwa_pool_circuit_breaker_open{", "cmwa_pool_token_expiry_timestamp_seconds{"} {
+			value := map[bool]string{true: "1.79e+09", false: "1"}[strings.Contains(want, "token")]
+			if lines := series(page(), want); len(lines) != 1 || !strings.HasSuffix(lines[0], "} "+value) {
+				t.Errorf("got %v, want the value %s", lines, value)
+			}
+		}
+
+		// The limit of all pools.
+		if text := page(); strings.Contains(text, "cmwa_max_jobs") {
+			t.Errorf("there is no limit, and a metric:\n%s", text)
+		}
+		loop := a.Loop()
+		loop.Process.MaxJobs = 7
+		a.Loop = func() reconcile.Status { return loop }
+		if text := page(); !strings.Contains(text, "\ncmwa_max_jobs 7\n") {
+			t.Errorf("the limit of all pools is missing:\n%s", text)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
@@ -15,21 +16,22 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// Snapshots is what a [Document] is made of. Each function returns the present
+// Snapshots are the sources of a [Document]. Each function returns the present
 // state and is safe for concurrent use.
 type Snapshots struct {
 	Version   string // of the program
 	StartedAt time.Time
-	Config    func() reconcile.View
+	Config    func() reconcile.ConfigState
 	Loop      func() reconcile.Status
 	WatchMode func() watch.Mode
+	Counters  *Counters // nil for none
 }
 
-// Document returns the state at a time. The configuration is read last, so that a
-// generation that the loop has not received yet is reported as not converged.
+// Document returns the state at a time. The state of the configuration is read last, so
+// that a generation that the loop has not received yet counts as not converged.
 func (s Snapshots) Document(now time.Time) Document {
 	loop := s.Loop()
-	view := s.Config()
+	config := s.Config()
 	directory, _ := os.Getwd()
 	d := Document{
 		Version:   Version,
@@ -38,36 +40,38 @@ func (s Snapshots) Document(now time.Time) Document {
 		Healthy:   loop.Healthy(now),
 		Ready:     loop.Ready(now),
 		NotReady:  reasonsOf(loop, now),
-		Converged: loop.Converged() && loop.Applied == view.Generation,
+		Converged: loop.Converged() && loop.Applied == config.Generation,
 		Stopping:  loop.Stopping,
-		Config:    configOf(view),
-		Pools:     poolsOf(view, loop, now),
+		StopAt:    loop.StopAt.UTC(),
+		MaxJobs:   loop.Process.MaxJobs,
+		Config:    configOf(config),
+		Pools:     poolsOf(config, loop, now),
 		Problem:   loop.Problems[reconcile.ProcessKey],
 	}
 	d.Config.Applied, d.Config.AppliedAt = loop.Applied, loop.AppliedAt.UTC()
 	d.Config.Watch = string(s.WatchMode())
-	if view.LastReload != nil {
-		d.Reload = reloadOf(view)
+	if config.LastReload != nil {
+		d.Reload = reloadOf(config)
 	}
 	return d
 }
 
-// configOf returns the part of a Document that a view of the configuration holds.
-func configOf(view reconcile.View) Config {
+// configOf returns the part of a Document about the configuration.
+func configOf(state reconcile.ConfigState) Config {
 	c := Config{
-		Desired: view.Generation, AcceptedAt: view.AcceptedAt.UTC(), Accepted: view.Accepted, Seconds: view.Seconds,
-		RejectedAt: view.RejectedAt.UTC(), Rejected: view.Rejected, Frozen: view.Frozen,
+		Desired: state.Generation, AcceptedAt: state.AcceptedAt.UTC(), Accepted: state.Accepted, Seconds: state.Seconds,
+		RejectedAt: state.RejectedAt.UTC(), Rejected: state.Rejected, Frozen: state.Frozen,
 	}
-	if view.Config != nil {
-		c.Digest = view.Config.Digest
-		if view.Config.Path != "" {
-			c.Path = absolute(view.Config.Path)
+	if state.Config != nil {
+		c.Digest = state.Config.Digest
+		if state.Config.Path != "" {
+			c.Path = absolute(state.Config.Path)
 		}
 	}
-	if len(view.Warnings) > 0 {
-		c.Warnings = problemsOf(view.Warnings)
+	if len(state.Warnings) > 0 {
+		c.Warnings = problemsOf(state.Warnings)
 	}
-	if r := view.Rejection; r != nil {
+	if r := state.Rejection; r != nil {
 		c.Rejection = &Rejection{At: r.At.UTC(), Reason: r.Reason, Problems: problemsOf(r.Problems.Errors())}
 	}
 	return c
@@ -100,68 +104,78 @@ func reasonsOf(s reconcile.Status, now time.Time) (reasons []Reason) {
 }
 
 // poolsOf returns the running pools, then the desired ones that do not run.
-func poolsOf(view reconcile.View, loop reconcile.Status, now time.Time) []Pool {
+func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time) []Pool {
+	// The running pools.
 	list := []Pool{}
 	running := map[string]bool{}
 	for _, state := range loop.Pools {
-		p := poolOf(state.Spec, string(state.Phase), loop.Problems)
-		p.Until, p.Why, p.ProgressAt = state.Until.UTC(), state.Why, now.Add(-state.Overdue(now)).UTC()
+		p := poolOf(state.Spec, string(state.Phase), loop)
+		p.Until, p.Reason, p.ProgressAt = state.Until.UTC(), state.Reason, now.Add(-state.Overdue(now)).UTC()
 		p.AnsweredAt, p.FailingSince = state.AnsweredAt.UTC(), state.FailingSince.UTC()
 		if p.Problem == "" && state.Err != nil {
 			p.Problem = state.Err.Error()
 		}
-		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.Failing), loop.Stuck(state, now)
+		p.BreakerOpen, p.TokenExpiry = state.BreakerOpen, state.TokenExpiry.UTC()
+		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.PollError), loop.Stuck(state, now)
 		for _, j := range state.Jobs {
-			p.Jobs = append(p.Jobs, Job{j.ID, j.Subject, string(j.Phase), j.Since.UTC()})
+			p.Jobs = append(p.Jobs, Job{j.ID, j.WorkflowID, string(j.Kind), string(j.Phase), j.Since.UTC()})
 		}
 		running[p.Key] = true
 		list = append(list, p)
 	}
-	if view.Config == nil || loop.Stopping {
+
+	// Desired pools that do not run.
+	if config.Config == nil || loop.Stopping {
 		return list
 	}
-	desired := reconcile.Want(view.Config, view.Generation)
+	desired := reconcile.Want(config.Config, config.Generation)
 	for _, key := range slices.Sorted(maps.Keys(desired.Pools)) {
 		if !running[key] {
-			list = append(list, poolOf(desired.Pools[key], PhaseMissing, loop.Problems))
+			list = append(list, poolOf(desired.Pools[key], PhaseMissing, loop))
 		}
 	}
 	return list
 }
 
-// poolOf returns what a spec determines of a pool. Problems are by key.
-func poolOf(spec runtime.PoolSpec, phase string, problems map[string]string) Pool {
+// poolOf returns a pool with the fields that its spec determines.
+func poolOf(spec runtime.PoolSpec, phase string, loop reconcile.Status) Pool {
 	key := spec.Key()
 	return Pool{
-		Name: spec.Name, Key: key, Phase: phase, Problem: problems[key], Generation: spec.Generation,
+		Name: spec.Name, Key: key, Phase: phase, Problem: loop.Problems[key], Generation: spec.Generation,
 		Target: spec.Identity.Target, Service: spec.Identity.Service, MaxJobs: spec.Tuning.MaxJobs, Jobs: []Job{},
+		Paused: loop.Paused[spec.Name],
 	}
 }
 
-// reloadOf returns what the last reload changed, by when it takes effect.
-func reloadOf(view reconcile.View) *Reload {
-	effects := reconcile.ByEffect(view.LastReload)
+// reloadOf returns the changes of the last reload.
+func reloadOf(state reconcile.ConfigState) *Reload {
 	r := &Reload{
-		At: view.AcceptedAt.UTC(), Now: []Key{}, NextJob: keysOf(effects.NextJob), NeedsRestart: keysOf(effects.NeedsRestart),
-		Started: []string{}, Drained: []string{}, Replaced: append([]string{}, effects.Replaced...),
+		At: state.AcceptedAt.UTC(), Changes: []Change{}, Started: []string{}, Drained: []string{}, Replaced: []string{},
 	}
-	for _, e := range effects.Now {
-		switch e.Fate {
+	for _, reload := range state.LastReload {
+		switch reload.PoolChange {
 		case reconcile.Started:
-			r.Started = append(r.Started, e.Pool)
+			r.Started = append(r.Started, reload.Pool)
 		case reconcile.Drained:
-			r.Drained = append(r.Drained, e.Pool)
-		default:
-			r.Now = append(r.Now, Key{e.Pool, e.Change.Key})
+			r.Drained = append(r.Drained, reload.Pool)
+		case reconcile.Replaced:
+			r.Replaced = append(r.Replaced, reload.Pool)
+		}
+		for _, c := range reload.Changes {
+			r.Changes = append(r.Changes, Change{reload.Pool, c.Key, shorten(c.From), shorten(c.To), string(c.Effect)})
 		}
 	}
 	return r
 }
 
-func keysOf(effects []reconcile.Effect) []Key {
-	keys := []Key{}
-	for _, e := range effects {
-		keys = append(keys, Key{e.Pool, e.Change.Key})
+// maxValue is the length of a value in a [Change], in bytes. Each pool repeats the values
+// that it inherits, of which a Pod template may be long.
+const maxValue = 200
+
+// shorten returns the beginning of a value that is too long.
+func shorten(value string) string {
+	if len(value) <= maxValue {
+		return value
 	}
-	return keys
+	return strings.ToValidUTF8(value[:maxValue-3], "") + "..."
 }

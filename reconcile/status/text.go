@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -21,9 +23,9 @@ func WriteText(w io.Writer, d Document) error {
 	return err
 }
 
-// Redraw writes a Document over the one before on a terminal, with as many lines as
-// fit. Height is the number of lines of the terminal, 0 if it is unknown. Lost is why
-// the agent does not respond at present, nil if it does.
+// Redraw overwrites the previous Document on a terminal, with as many lines as fit.
+// Height is the number of lines of the terminal, 0 if unknown. Lost is the error if the
+// agent does not respond at present.
 func Redraw(w io.Writer, d Document, lost error, height int) error {
 	all := lines(d, relativeTo(d.Now))
 	if lost != nil {
@@ -31,7 +33,7 @@ func Redraw(w io.Writer, d Document, lost error, height int) error {
 	}
 	if height > 2 && len(all) >= height {
 		hidden := len(all) - height + 2
-		all = append(all[:height-2], line{"more", fmt.Sprintf("... and %d lines", hidden)})
+		all = append(all[:height-2], line{"more", fmt.Sprintf("... and %d more lines", hidden)})
 	}
 	var b strings.Builder
 	b.WriteString("\x1b[H") // to the top left
@@ -43,20 +45,19 @@ func Redraw(w io.Writer, d Document, lost error, height int) error {
 	return err
 }
 
-// times writes times.
+// times formats times.
 type times struct {
 	at    func(time.Time) string // of an event
 	since func(time.Time) string // of a state that has lasted from then on
 }
 
-// absoluteTimes returns what writes times that do not change from one Document to the
-// next.
+// absoluteTimes returns a format whose text is the same in each Document.
 func absoluteTimes() times {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	return times{at, func(t time.Time) string { return "since " + at(t) }}
 }
 
-// relativeTo returns what writes ages and delays.
+// relativeTo returns a format of ages and delays.
 func relativeTo(now time.Time) times {
 	at := func(t time.Time) string {
 		if ahead := t.Sub(now); ahead > 0 {
@@ -67,7 +68,7 @@ func relativeTo(now time.Time) times {
 	return times{at, func(t time.Time) string { return "for " + duration(now.Sub(t)) }}
 }
 
-// duration writes a duration in its two largest units.
+// duration formats a duration in its two largest units.
 func duration(d time.Duration) string {
 	d = max(0, d)
 	switch {
@@ -82,8 +83,16 @@ func duration(d time.Duration) string {
 	}
 }
 
-// line is one line of the text. Lines about the same thing belong to one part.
+// line is one line of the text. Lines about the same subject belong to one part.
 type line struct{ part, text string }
+
+// rejectionPart is the part about a file that the agent does not use.
+const rejectionPart = "rejection"
+
+// poolPart returns the name of the part about a pool.
+func poolPart(p Pool) string {
+	return "pool " + report.Printable(p.Name) + ", " + report.Printable(p.Key)
+}
 
 // lines returns the text of a Document. No line is longer than columns.
 func lines(d Document, format times) []line {
@@ -95,17 +104,19 @@ func lines(d Document, format times) []line {
 }
 
 func agentLines(d Document, format times) []line {
-	word := map[bool]string{true: "healthy", false: "UNHEALTHY"}[d.Healthy]
+	health := map[bool]string{true: "healthy", false: "UNHEALTHY"}[d.Healthy]
 	switch {
+	case d.Stopping && !d.StopAt.IsZero():
+		health += ", stopping (running jobs are stopped " + format.at(d.StopAt) + ")"
 	case d.Stopping:
-		word += ", stopping"
+		health += ", stopping"
 	case d.Ready:
-		word += ", ready"
+		health += ", ready"
 	default:
-		word += ", NOT READY"
+		health += ", NOT READY"
 	}
 	all := paragraph("agent", "agent", fmt.Sprintf("%s, started %s, pid %d, version %s",
-		word, format.at(d.Agent.StartedAt), d.Agent.PID, d.Agent.Version))
+		health, format.at(d.Agent.StartedAt), d.Agent.PID, d.Agent.Version))
 	if d.Problem != "" {
 		all = append(all, paragraph("agent", "", "problem: "+d.Problem)...)
 	}
@@ -121,19 +132,21 @@ func agentLines(d Document, format times) []line {
 
 func configLines(d Document, format times) []line {
 	c := d.Config
-	all := paragraph("config", "config", cmp.Or(c.Path, "none: the environment says all"))
-	force := fmt.Sprintf("generation %d, in force %s", c.Desired, format.since(c.AppliedAt))
+	all := paragraph("config", "config", cmp.Or(c.Path, "no file: environment variables only"))
+	progress := fmt.Sprintf("generation %d, in force %s", c.Desired, format.since(c.AppliedAt))
 	switch {
 	case !d.Converged && c.Applied == 0:
-		force = fmt.Sprintf("generation %d wanted %s, not in force in full yet", c.Desired, format.since(c.AcceptedAt))
+		progress = fmt.Sprintf("applying generation %d %s", c.Desired, format.since(c.AcceptedAt))
 	case c.Applied != c.Desired:
-		force = fmt.Sprintf("generation %d wanted %s, last in force in full: %d",
+		progress = fmt.Sprintf("applying generation %d %s; generation %d is still finishing",
 			c.Desired, format.since(c.AcceptedAt), c.Applied)
 	}
-	all = append(all, paragraph("config", "", force)...)
-	all = append(all, paragraph("config", "", fmt.Sprintf("digest %.12s, changes seen by %s", c.Digest, c.Watch))...)
+	all = append(all, paragraph("config", "", progress)...)
+	all = append(all, paragraph("config", "", fmt.Sprintf("digest %.12s, changes detected by %s", c.Digest,
+		c.Watch))...)
 	for _, file := range c.Frozen {
-		const frozen = "mounted by itself, so that a new file in its place is never seen; mount its folder: "
+		const frozen = "cannot detect a replacement of this file, because it is mounted by itself; " +
+			"mount its folder: "
 		all = append(all, paragraph("config", "", frozen+file)...)
 	}
 	for _, p := range c.Warnings {
@@ -148,14 +161,14 @@ func rejectionLines(d Document, format times) []line {
 	if r == nil {
 		return nil
 	}
-	all := paragraph("refused", "REFUSED", fmt.Sprintf("the file as it is now, %s; generation %d stays",
+	all := paragraph(rejectionPart, "REJECTED", fmt.Sprintf("the present file, %s; generation %d stays in force",
 		format.at(r.At), d.Config.Desired))
 	if r.Reason != "" {
-		all = append(all, paragraph("refused", "", r.Reason)...)
+		all = append(all, paragraph(rejectionPart, "", r.Reason)...)
 	}
 	for _, p := range r.Problems {
 		for text := range strings.Lines(p.String()) {
-			all = append(all, paragraph("refused", "", text)...)
+			all = append(all, paragraph(rejectionPart, "", text)...)
 		}
 	}
 	return all
@@ -167,52 +180,70 @@ func reloadLines(d Document, format times) []line {
 		return nil
 	}
 	all := paragraph("reload", "reload", format.at(r.At))
-	for _, effect := range []struct {
-		name string
-		list []string
-	}{
-		{"now", keyNames(r.Now)},
-		{"next job", keyNames(r.NextJob)},
-		{"NEEDS RESTART", keyNames(r.NeedsRestart)},
-		{"pools started", r.Started},
-		{"pools drained", r.Drained},
-		{"pools replaced", r.Replaced},
-	} {
-		if len(effect.list) > 0 {
-			all = append(all, paragraph("reload", "", effect.name+": "+strings.Join(effect.list, ", "))...)
+	for _, text := range changeTexts(r.Changes) {
+		all = append(all, paragraph("reload", "", text)...)
+	}
+	for _, change := range []struct {
+		name  string
+		pools []string
+	}{{"pools started", r.Started}, {"pools drained", r.Drained}, {"pools replaced", r.Replaced}} {
+		if len(change.pools) > 0 {
+			all = append(all, paragraph("reload", "", change.name+": "+strings.Join(change.pools, ", "))...)
 		}
 	}
 	return all
 }
 
-func keyNames(keys []Key) (names []string) {
-	for _, k := range keys {
-		names = append(names, strings.TrimPrefix(k.Pool+": "+k.Key, ": "))
+// changeTexts returns a text for each changed key, ordered by effect. Pools in which
+// a key changes in the same way share one text.
+func changeTexts(changes []Change) (texts []string) {
+	for _, effect := range reconcile.Effects() {
+		pools := map[Change][]string{} // by change, without the pool
+		var order []Change
+		for _, c := range changes {
+			if c.Effect != string(effect) {
+				continue
+			}
+			pool := c.Pool
+			if c.Pool = ""; pools[c] == nil {
+				order = append(order, c)
+			}
+			pools[c] = append(pools[c], pool)
+		}
+		for _, c := range order {
+			values := reconcile.Change{From: c.From, To: c.To}.Difference()
+			prefix := strings.TrimPrefix(strings.Join(pools[c], ", ")+": ", ": ")
+			texts = append(texts, fmt.Sprintf("%s: %s%s %s", c.Effect, prefix, c.Key, values))
+		}
 	}
-	return names
+	return texts
 }
 
 // poolLines returns a table of the pools, with the jobs of each below it.
 func poolLines(d Document, format times) []line {
 	all := []line{{"pools", ""}, {"pools", tableRow("POOL", "PHASE", "JOBS", "TARGET", "SERVICE")}}
 	for _, p := range d.Pools {
-		part := "pool " + report.Printable(p.Name) + ", " + report.Printable(p.Key)
-		service := strings.TrimPrefix(p.Service, "https://") // http:// stays: tokens are sent in plain text there
+		part := poolPart(p)
+		service := strings.TrimPrefix(p.Service, "https://") // keep http://, which sends tokens in plain text
 		row := tableRow(p.Name, p.Phase, fmt.Sprintf("%d/%d", len(p.Jobs), p.MaxJobs), p.Target, service)
 		all = append(all, line{part, row})
 		if !p.Until.IsZero() {
-			all = append(all, indented(part, "goes on "+format.at(p.Until)+": "+p.Why)...)
-		} else if p.Why != "" {
-			all = append(all, indented(part, p.Why)...)
+			all = append(all, indented(part, "resumes "+format.at(p.Until)+": "+p.Reason)...)
+		} else if p.Reason != "" {
+			all = append(all, indented(part, p.Reason)...)
 		}
 		if p.Problem != "" {
 			all = append(all, indented(part, "problem: "+p.Problem)...)
 		}
 		if p.Stuck {
-			all = append(all, indented(part, "STUCK: no turn of its loop "+format.since(p.ProgressAt))...)
+			all = append(all, indented(part, "STUCK: no progress "+format.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
-			text := fmt.Sprintf("  %-8s %s  %s", report.Printable(j.Phase), format.since(j.Since), report.Printable(cmp.Or(j.Subject, j.ID)))
+			name := report.Printable(cmp.Or(j.Subject, j.ID))
+			if j.Kind != "" && j.Kind != string(runtime.Deployment) {
+				name += " (" + report.Printable(j.Kind) + ")"
+			}
+			text := fmt.Sprintf("  %-8s %s  %s", report.Printable(j.Phase), format.since(j.Since), name)
 			all = append(all, line{part, truncate(text, columns)})
 		}
 	}

@@ -43,32 +43,49 @@ func fixedDocument() Document {
 	now := time.Date(2026, 11, 21, 13, 30, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	return Document{
-		Version: Version, Now: now, Healthy: true,
-		NotReady: []Reason{{"", "generation 3 of the configuration is not in force in full yet"}, {"prod", "no poll has succeeded since 2026-11-21T12:30:00Z"}},
+		Version: Version, Now: now, Healthy: true, MaxJobs: 20,
+		NotReady: []Reason{{"", "generation 3 of the configuration is not fully in force yet"},
+			{"prod", "no poll has succeeded since 2026-11-21T12:30:00Z"}},
 
 		Agent: Agent{Version: "v1.2.3", PID: 4711, StartedAt: ago(3*time.Hour + 12*time.Minute)},
 		Config: Config{
-			Path: "/etc/cmwa/pulumi-workflow-agent.yaml", Digest: strings.Repeat("0123456789abcdef", 4), Desired: 3, Applied: 2,
-			AcceptedAt: ago(20 * time.Second), AppliedAt: ago(time.Hour), Watch: "events", Frozen: []string{"/run/secrets/token"},
+			Path: "/etc/cmwa/pulumi-workflow-agent.yaml", Digest: strings.Repeat("0123456789abcdef", 4), Desired: 3,
+			Applied:    2,
+			AcceptedAt: ago(20 * time.Second), AppliedAt: ago(time.Hour), Watch: "events",
+			Frozen: []string{"/run/secrets/token"},
 			Rejection: &Rejection{At: ago(5 * time.Second), Problems: []report.Problem{{
-				Severity: "error", File: "/etc/cmwa/pulumi-workflow-agent.yaml", Line: 12, Column: 19, Path: "pools.prod.http_server_port",
+				Severity: "error", File: "/etc/cmwa/pulumi-workflow-agent.yaml", Line: 12, Column: 19,
+				Path:    "pools.prod.http_server_port",
 				Message: "must be a whole number from 0 to 65535, and so on until the line is full", Hint: "remove it",
 			}}},
-			Warnings: []report.Problem{{Severity: "warning", File: "agent.yaml", Line: 3, Column: 1, Path: "poling_interval", Message: "unknown key", Hint: "did you mean \"polling_interval\"?"}},
+			Warnings: []report.Problem{{Severity: "warning", File: "agent.yaml", Line: 3, Column: 1,
+				Path: "poling_interval", Message: "unknown key", Hint: "did you mean \"polling_interval\"?"}},
 		},
 		Reload: &Reload{
-			At: ago(20 * time.Second), Now: []Key{{"", "log_level"}, {"prod", "polling_interval"}}, NextJob: []Key{{"prod", "pull_image"}},
-			NeedsRestart: []Key{{"", "debug_pod"}}, Started: []string{"new"}, Drained: []string{"old"},
+			At: ago(20 * time.Second), Changes: []Change{
+				{"", "log_level", "info", "debug", "live"}, {"", "debug_pod", "", "true", "restart"},
+				{"prod", "token", "[secret]", "[secret]", "live"}, {"prod", "polling_interval", "1m", "30s", "live"},
+				{"prod", "pull_image", "true", "false", "next job"},
+				{"test", "polling_interval", "1m", "30s", "live"},
+			},
+			Started: []string{"new"}, Drained: []string{"old"}, Replaced: []string{},
 		},
 		Pools: []Pool{
-			{Name: "prod", Key: "prod-1", Phase: "paused", Until: now.Add(30 * time.Second), Why: "the service asks for it", Problem: "the service refuses the token", Stuck: true, ProgressAt: ago(time.Hour), Target: "docker", Service: "https://api.pulumi.com", MaxJobs: 5,
-				Jobs: []Job{{ID: "job", Subject: "0b7c9d3e-0000-4000-8000-000000000000", Phase: "running", Since: ago(90 * time.Second)}}},
-			{Name: "a-pool-with-a-name-that-is-much-too-long-for-a-table", Key: "a-2", Phase: PhaseMissing, Problem: "the Docker engine cannot be reached at unix:///var/run/docker.sock: permission denied: put the user into the group", Target: "kubernetes", Service: "https://pulumi.example.com/with/a/path/that/is/long", MaxJobs: 100},
+			{Name: "prod", Key: "prod-1", Phase: "paused", Until: now.Add(30 * time.Second),
+				Reason: "the service asks for it", Problem: "the service rejected the token", Stuck: true,
+				ProgressAt: ago(time.Hour), BreakerOpen: true, TokenExpiry: now.Add(time.Hour), Target: "docker",
+				Service: "https://api.pulumi.com", MaxJobs: 5,
+				Jobs: []Job{{ID: "job", Subject: "0b7c9d3e-0000-4000-8000-000000000000", Kind: "insights_scan",
+					Phase: "running", Since: ago(90 * time.Second)}}},
+			{Name: "a-pool-with-a-name-that-is-much-too-long-for-a-table", Key: "a-2", Phase: PhaseMissing,
+				Problem: "the Docker engine cannot be reached at unix:///var/run/docker.sock: permission denied: " +
+					"put the user into the group",
+				Target: "kubernetes", Service: "https://pulumi.example.com/with/a/path/that/is/long", MaxJobs: 100},
 		},
 	}
 }
 
-func TestStatusDrawsAPictureOfEightyColumns(t *testing.T) {
+func TestWriteText(t *testing.T) {
 	var out bytes.Buffer
 	if err := WriteText(&out, fixedDocument()); err != nil {
 		t.Fatal(err)
@@ -76,24 +93,29 @@ func TestStatusDrawsAPictureOfEightyColumns(t *testing.T) {
 	golden(t, "document.txt", out.String())
 }
 
-func TestNoLineIsLongerThanEightyColumnsOrSteersTheTerminal(t *testing.T) {
+func TestLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.String(), rapid.StringMatching(`([a-z]{1,100} ?)*`))
-		word := func(name string) string { return text.Draw(t, name) }
+		draw := func(name string) string { return text.Draw(t, name) }
 		d := fixedDocument()
-		d.Agent.Version, d.Problem, d.Config.Path, d.Config.Digest, d.Config.Watch = word("version"), word("problem"), word("path"), word("digest"), word("watch")
-		d.Config.Frozen = []string{word("frozen")}
-		d.Config.Warnings[0].Message, d.Config.Warnings[0].Path = word("warning"), word("warned of")
+		d.Agent.Version, d.Problem, d.Config.Path, d.Config.Digest, d.Config.Watch = draw("version"), draw("problem"),
+			draw("path"), draw("digest"), draw("watch")
+		d.Config.Frozen = []string{draw("frozen")}
+		d.Config.Warnings[0].Message, d.Config.Warnings[0].Path = draw("warning"), draw("warned of")
 		p := &d.Config.Rejection.Problems[0]
-		p.File, p.Path, p.Message, p.Hint, d.Config.Rejection.Reason = word("file"), word("key"), word("message"), word("hint"), word("reason")
-		d.Reload.Now[0].Key, d.Reload.Drained[0] = word("changed"), word("drained")
+		p.File, p.Path, p.Message, p.Hint, d.Config.Rejection.Reason = draw("file"), draw("key"), draw("message"),
+			draw("hint"), draw("reason")
+		d.Reload.Changes[0].Key, d.Reload.Changes[0].To, d.Reload.Drained[0] = draw("changed"), draw("value"),
+			draw("drained")
 		q := &d.Pools[0]
-		q.Name, q.Key, q.Phase, q.Why, q.Problem, q.Target, q.Service = word("pool"), word("pool key"), word("phase"), word("why"), word("trouble"), word("target"), word("service")
-		q.Jobs[0].Subject, q.Jobs[0].Phase = word("subject"), word("job phase")
+		q.Name, q.Key, q.Phase, q.Reason, q.Problem, q.Target, q.Service = draw("pool"), draw("pool key"),
+			draw("phase"), draw("why"), draw("trouble"), draw("target"), draw("service")
+		q.Jobs[0].Subject, q.Jobs[0].Kind, q.Jobs[0].Phase = draw("subject"), draw("job kind"), draw("job phase")
 		q.MaxJobs = rapid.Int().Draw(t, "max jobs")
 		for _, format := range []times{relativeTo(d.Now), absoluteTimes()} {
 			for _, l := range lines(d, format) {
-				if len([]rune(l.text)) > columns || strings.ContainsFunc(l.text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				if len([]rune(l.text)) > columns || strings.ContainsFunc(l.text,
+					func(r rune) bool { return !unicode.IsPrint(r) }) {
 					t.Fatalf("%q", l.text)
 				}
 			}
@@ -101,9 +123,10 @@ func TestNoLineIsLongerThanEightyColumnsOrSteersTheTerminal(t *testing.T) {
 	})
 }
 
-func TestALengthOfTimeIsToldInTheTwoUnitsThatMatter(t *testing.T) {
+func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 3*time.Hour + 12*time.Minute: "3h12m", 50 * time.Hour: "2d", 1<<63 - 1: "106751d",
+		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 3*time.Hour + 12*time.Minute: "3h12m",
+		50 * time.Hour: "2d", 1<<63 - 1: "106751d",
 	} {
 		if got := duration(d); got != want {
 			t.Errorf("%s: %s, want %s", fmt.Sprint(d), got, want)
@@ -111,40 +134,45 @@ func TestALengthOfTimeIsToldInTheTwoUnitsThatMatter(t *testing.T) {
 	}
 }
 
-func TestWhatLastsIsToldByItsLengthAndWhatHappenedByItsAge(t *testing.T) {
+func TestTimes(t *testing.T) {
 	d := fixedDocument()
-	text := func(format times) (all string) {
+	write := func(format times) (all string) {
 		for _, l := range lines(d, format) {
 			all += l.text + "\n"
 		}
 		return all
 	}
-	for tell, wants := range map[string][]string{
-		text(relativeTo(d.Now)): {"started 3h12m ago", "wanted for 20s", "as it is now, 5s ago", "reload   20s ago", "goes on in 30s", "running  for 1m30s  0b7c"},
-		text(absoluteTimes()):   {"started 2026-11-21T10:18:00Z", "wanted since 2026-11-21T13:29:40Z", "goes on 2026-11-21T13:30:30Z", "running  since 2026-11-21T13:28:30Z  0b7c"},
+	for text, wants := range map[string][]string{
+		write(relativeTo(d.Now)): {"started 3h12m ago", "applying generation 3 for 20s", "present file, 5s ago",
+			"reload   20s ago", "resumes in 30s", "running  for 1m30s  0b7c"},
+		write(absoluteTimes()): {"started 2026-11-21T10:18:00Z", "applying generation 3 since 2026-11-21T13:29:40Z",
+			"resumes 2026-11-21T13:30:30Z", "running  since 2026-11-21T13:28:30Z  0b7c"},
 	} {
 		for _, want := range wants {
-			if !strings.Contains(tell, want) {
-				t.Errorf("there is no %q in\n%s", want, tell)
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
 			}
 		}
 	}
 }
 
-func TestATerminalSeesThePictureDrawnOver(t *testing.T) {
+func TestRedraw(t *testing.T) {
 	var out bytes.Buffer
 	if err := Redraw(&out, fixedDocument(), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if text := out.String(); !strings.HasPrefix(text, "\x1b[Hagent ") || !strings.HasSuffix(text, "\x1b[K\n\x1b[J") || strings.Count(text, "\x1b[K\n") != strings.Count(text, "\n") {
+	if text := out.String(); !strings.HasPrefix(text, "\x1b[Hagent ") || !strings.HasSuffix(text, "\x1b[K\n\x1b[J") ||
+		strings.Count(text, "\x1b[K\n") != strings.Count(text, "\n") {
 		t.Errorf("%q", text)
 	}
 	out.Reset()
-	if err := Redraw(&out, fixedDocument(), errors.New("nobody there"), 0); err != nil || !strings.HasPrefix(out.String(), "\x1b[Hlost     nobody there\x1b[K\nagent ") {
+	if err := Redraw(&out, fixedDocument(), errors.New("no response"), 0); err != nil ||
+		!strings.HasPrefix(out.String(), "\x1b[Hlost     no response\x1b[K\nagent ") {
 		t.Errorf("%v: %q", err, out.String())
 	}
 	out.Reset()
-	if err := Redraw(&out, fixedDocument(), nil, 5); err != nil || strings.Count(out.String(), "\n") != 4 || !strings.Contains(out.String(), "\n... and 28 lines\x1b[K\n") {
+	if err := Redraw(&out, fixedDocument(), nil, 5); err != nil || strings.Count(out.String(), "\n") != 4 ||
+		!strings.Contains(out.String(), "\n... and 29 more lines\x1b[K\n") {
 		t.Errorf("on 5 lines, %v: %q", err, out.String())
 	}
 }

@@ -1,21 +1,20 @@
-// Package watch knows that the bytes behind some paths may have changed, or that
-// another file has them now. It will never know what they mean: it compares them,
-// and says "look again".
+// Package watch reports that files behind some paths may have changed: their content,
+// or the file that a path leads to. It compares bytes and never interprets them.
 //
-// Folders are watched, not files. An editor that renames a new file over the old
-// one, and a ConfigMap whose ..data link is swapped, leave a watch on the file
-// deaf for ever, and no event of such a swap names the file. So an event means
-// only that it is time to compare; an overflow of the kernel's queue means the same.
+// Directories are watched, not files. A watch on a file ends silently when an editor
+// renames a new file over it, or when the ..data link of a ConfigMap is swapped, and no
+// event of such a swap names the file. So an event means only that the files must be
+// compared; an overflow of the kernel's queue means the same.
 //
-// A file may be reached through links, and any folder on the way may be replaced.
-// Every folder from the root on is watched, along every link, until the way ends;
-// the way is found anew after each change, because a change may be another way.
-// In folders that are only passed through, events that name nothing on the way
-// are passed by, as such a folder may be a busy one.
+// A file may be reached through links, and any directory on its path may be replaced.
+// Every directory from the root to the file is watched, along every link. The path is
+// resolved again after each change, because the change may lead elsewhere. In
+// directories that the path only passes through, events that name no element of the
+// path are ignored, because such a directory may be busy.
 //
-// Some changes make no event: those of another machine on a network file system,
-// new mounts, and those below a mount of a single file. A slow comparison is the
-// net. It comes often where the kernel does not tell of all that matters, because
-// it has no watches left or a folder may be entered and not read ([Polling]). What
-// no new file can take the place of, [Frozen] tells.
+// Some changes cause no event: those of another machine on a network file system, new
+// mounts, and changes below a mount of a single file. A slow comparison finds these. It
+// runs more often in mode [Polling], when the kernel cannot watch all directories: it
+// has no watches left, or a directory may be entered but not read. [Frozen] reports
+// files whose replacement is never seen.
 package watch

@@ -8,50 +8,50 @@ import (
 	"strings"
 )
 
-// mountTable is where Linux tells a process of its mounts; see proc_pid_mountinfo(5).
+// mountTable lists the mounts of this process; see proc_pid_mountinfo(5).
 const mountTable = "/proc/self/mountinfo"
 
-// Frozen reports whether a path stays what it is when the file that it was made from
-// is replaced, as editors and the kubelet do it: a file that is itself a mount, as a bind mount of one
-// file and a ConfigMap mounted with subPath are, or one below a folder mounted
-// with subPath. The remedy is to mount the folder that holds it. Where the table
-// of mounts cannot be read, nothing is known to be frozen.
+// Frozen reports whether a path keeps its file when an editor or the kubelet replaces
+// the original. That is so for a file that is itself a mount, such as a bind mount of one
+// file or a ConfigMap mounted with subPath, and for a file in a directory mounted with
+// subPath. The cure is to mount the directory that contains the file. The result is
+// false if the table of mounts cannot be read.
 func Frozen(path string) bool {
 	table, err := os.Open(mountTable)
 	if err != nil {
 		return false
 	}
 	defer table.Close()
-	real, err := filepath.EvalSymlinks(path)
+	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return false
 	}
-	if real, err = filepath.Abs(real); err != nil {
+	if resolved, err = filepath.Abs(resolved); err != nil {
 		return false
 	}
-	return frozen(table, real)
+	return frozen(table, resolved)
 }
 
-// frozen looks for the mount of a path in a table of mounts.
+// frozen is Frozen for a resolved path and a table of mounts.
 func frozen(table io.Reader, path string) bool {
 	lines := bufio.NewScanner(table)
-	found, subPath := "", false
+	mount, subPath := "", false
 	for lines.Scan() {
 		// id, parent, device, root of the mount in its file system, mount point, …
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 5 {
 			continue
 		}
-		root, point := unescaped(fields[3]), unescaped(fields[4])
+		root, point := unescape(fields[3]), unescape(fields[4])
 		within := point == path || strings.HasPrefix(path, strings.TrimSuffix(point, "/")+"/")
-		if within && len(point) >= len(found) { // the last of several on one point counts
-			found, subPath = point, strings.Contains(root, "/volume-subpaths/")
+		if within && len(point) >= len(mount) { // the last of several mounts on one point is in use
+			mount, subPath = point, strings.Contains(root, "/volume-subpaths/")
 		}
 	}
-	return found == path || subPath
+	return mount == path || subPath
 }
 
-// unescaped undoes how the table writes blanks and the like, in octal.
-func unescaped(field string) string {
+// unescape decodes white space and backslashes, which the table writes in octal.
+func unescape(field string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(field)
 }

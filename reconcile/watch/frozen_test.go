@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-func TestAMountOfOneFileIsFrozen(t *testing.T) {
+func TestFrozen(t *testing.T) {
 	table := `21 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 21 8:1 /srv/agent.yaml /etc/cmwa/agent.yaml ro - ext4 /dev/sda1 rw
 31 21 8:1 /var/lib/kubelet/pods/1/volumes/kubernetes.io~configmap/config /config ro - ext4 /dev/sda1 rw
 32 21 8:1 /var/lib/kubelet/pods/1/volume-subpaths/config/agent/0 /sub ro - ext4 /dev/sda1 rw
-33 21 8:1 /x /with\040blank/agent.yaml ro - ext4 /dev/sda1 rw
+33 21 8:1 /x /with\040space/agent.yaml ro - ext4 /dev/sda1 rw
 34
 `
 	for path, want := range map[string]bool{
@@ -20,7 +20,7 @@ func TestAMountOfOneFileIsFrozen(t *testing.T) {
 		"/config/..2026_11_21/agent.yaml":   false,
 		"/sub/agent.yaml":                   true,
 		"/subway/agent.yaml":                false,
-		"/with blank/agent.yaml":            true,
+		"/with space/agent.yaml":            true,
 		"/home/agent.yaml":                  false,
 	} {
 		if got := frozen(strings.NewReader(table), path); got != want {
@@ -28,9 +28,9 @@ func TestAMountOfOneFileIsFrozen(t *testing.T) {
 		}
 	}
 	if Frozen("/proc/version") || Frozen("/not/there") {
-		t.Error("what is no mount of its own is frozen")
+		t.Error("a file that is not a mount is frozen")
 	}
-	if !Frozen("/proc") { // a mount of its own on every Linux
-		t.Error("a mount of its own is not frozen")
+	if !Frozen("/proc") { // a mount on every Linux
+		t.Error("a mount is not frozen")
 	}
 }

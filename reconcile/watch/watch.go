@@ -17,174 +17,183 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Mode is how a watcher learns of changes.
+// Mode is how a Watcher detects changes.
 type Mode string
 
 // The modes.
 const (
-	Events  Mode = "events"  // the kernel tells
-	Polling Mode = "polling" // files are read again and again, as the kernel cannot tell of all that matters
+	Events  Mode = "events"  // by events of the kernel
+	Polling Mode = "polling" // by frequent comparisons, because the kernel cannot watch all directories
 )
 
 const (
-	quiet    = 50 * time.Millisecond // after the last event, so that a writer can finish
-	ceiling  = time.Second           // after the first event, in a folder that is never quiet
-	net      = 15 * time.Second      // between two comparisons without any event
-	poll     = 2 * time.Second       // between two comparisons in mode Polling
-	rearm    = 10 * time.Second      // between two attempts to get back to mode Events
-	maxBytes = 2 << 20               // of a file that are compared
+	settleDelay         = 50 * time.Millisecond // after the last event, so that a writer can finish
+	maxSettleDelay      = time.Second           // after the first event, in a directory with constant events
+	compareInterval     = 15 * time.Second      // between two comparisons without an event
+	pollInterval        = 2 * time.Second       // between two comparisons in mode Polling
+	eventsRetryInterval = 10 * time.Second      // between two attempts to return to mode Events
+	maxBytes            = 2 << 20               // number of bytes of a file that are compared
+
+	// writtenMemory is how long a write event counts for Written. It is longer than the time
+	// from an event to the read of the file. A comparison that finds no change does not end it,
+	// because the caller may be reading the file after an earlier notification.
+	writtenMemory = 5 * time.Second
 )
 
 // Watcher reports that paths may have changed: their content, or the file that has
 // it. Its methods are safe for concurrent use; Run is called once.
 type Watcher struct {
-	changed chan struct{} // holds one empty token
-	nudged  chan struct{} // holds one empty token: compare now
+	changed    chan struct{} // holds one notification
+	compareNow chan struct{} // holds one request for a comparison
 
-	mu     sync.Mutex
-	paths  []string
-	mode   Mode
-	prints map[string]print
+	mu           sync.Mutex
+	paths        []string
+	mode         Mode
+	fingerprints map[string]fingerprint // by path
 
-	written map[string]bool // names of files that events told to be written; see Written
+	written map[string]time.Time // last write events, by name of the file; see Written
 }
 
-// print is what tells one state of a path from another: the content, and the file
-// that has it, as a reader must know whether a later change is a write in place.
-type print struct {
-	sum   [sha256.Size]byte
-	file  [2]uint64 // device and inode, behind all links; zero where files have none
-	fault string    // why it cannot be read; empty if it can
+// fingerprint identifies a state of a path: the content, and the file that has it,
+// because a reader must know whether a later change is a write in place.
+type fingerprint struct {
+	sum       [sha256.Size]byte
+	file      [2]uint64 // device and inode, behind all links; zero on systems without them
+	readError string    // why the file cannot be read; empty if it can
 }
 
-// New makes a watcher of some paths. What they hold now is what later content is
-// compared with.
+// New returns a Watcher for paths. If there are any, the first notification is sent at
+// once. Later content is compared with the present content.
 func New(paths ...string) *Watcher {
-	w := &Watcher{changed: make(chan struct{}, 1), nudged: make(chan struct{}, 1), mode: Events, prints: map[string]print{}, written: map[string]bool{}}
+	w := &Watcher{
+		changed: make(chan struct{}, 1), compareNow: make(chan struct{}, 1), mode: Events,
+		fingerprints: map[string]fingerprint{}, written: map[string]time.Time{},
+	}
 	w.Watch(paths...)
 	return w
 }
 
-// Watch replaces the paths that are watched. It is called after they were read. A
-// path that is new, or that differs from its last comparison, may have changed since
-// then, and so gives a token once: what the reader has read may be gone again before
-// the next comparison, which would find no difference.
+// Watch replaces the watched paths, which the caller has read before. It sends a
+// notification if a path is new or its content differs from the last comparison, because
+// the file may have changed between the caller's read and this call. Without the
+// notification, the caller would keep that content if the file then changed back before
+// the next comparison.
 func (w *Watcher) Watch(paths ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	paths = slices.Compact(slices.Sorted(slices.Values(paths)))
-	prints := map[string]print{}
+	fingerprints := map[string]fingerprint{}
 	for _, path := range paths {
-		prints[path] = printOf(path)
-		if known, ok := w.prints[path]; !ok || known != prints[path] {
-			w.say()
+		fingerprints[path] = fingerprintOf(path)
+		if known, ok := w.fingerprints[path]; !ok || known != fingerprints[path] {
+			w.notify()
 		}
 	}
 	same := slices.Equal(paths, w.paths)
-	w.paths, w.prints = paths, prints
+	w.paths, w.fingerprints = paths, fingerprints
 	if !same {
-		w.Look()
+		w.Check()
 	}
 }
 
-// Changed returns a channel that gives an empty token when something may have
-// changed since the last one. It carries no meaning but "look again".
+// Changed returns a channel that receives a notification when a file may have changed
+// since the last notification.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Written reports whether an event has named the file behind a path as written,
-// since the last call and since the last comparison that found no change. A file that
-// was written elsewhere and then renamed to the path is not. Without events it is
-// false.
+// Written reports whether a write event since the last call, and within writtenMemory, had
+// the base name of path or of the file behind it. It clears the record. It returns false for a
+// file that was renamed to the path, and where the kernel sends no events.
 func (w *Watcher) Written(path string) bool {
 	names := []string{filepath.Base(path)}
-	if end, err := filepath.EvalSymlinks(path); err == nil {
-		names = append(names, filepath.Base(end))
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		names = append(names, filepath.Base(resolved))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	written := slices.ContainsFunc(names, func(name string) bool { return w.written[name] })
+	written := false
 	for _, name := range names {
+		at, ok := w.written[name]
+		written = written || ok && time.Since(at) < writtenMemory
 		delete(w.written, name)
 	}
 	return written
 }
 
-// Look compares soon, without an event: for a signal that asks for it.
-func (w *Watcher) Look() {
+// Check requests a comparison now, without an event.
+func (w *Watcher) Check() {
 	select {
-	case w.nudged <- struct{}{}:
+	case w.compareNow <- struct{}{}:
 	default:
 	}
 }
 
-// Mode returns how changes are learnt of at present.
+// Mode returns how changes are detected at present.
 func (w *Watcher) Mode() Mode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mode
 }
 
-// compare reads the paths and gives a token if one of them differs.
+// compare reads the paths, and sends a notification if one of them differs.
 func (w *Watcher) compare() {
 	w.mu.Lock()
 	paths := w.paths
 	w.mu.Unlock()
-	now := make(map[string]print, len(paths))
+	now := make(map[string]fingerprint, len(paths))
 	for _, path := range paths {
-		now[path] = printOf(path)
+		now[path] = fingerprintOf(path)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	differs := false
-	for path, p := range now {
-		if known, ok := w.prints[path]; ok && known != p {
-			w.prints[path] = p
+	for path, f := range now {
+		if known, ok := w.fingerprints[path]; ok && known != f {
+			w.fingerprints[path] = f
 			differs = true
 		}
 	}
-	if !differs {
-		clear(w.written)
-		return
+	if differs {
+		w.notify()
 	}
-	w.say()
 }
 
-func (w *Watcher) say() {
+// notify sends a notification, unless the last one has not been received yet.
+func (w *Watcher) notify() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
 	}
 }
 
-// printOf reads a path. What is no regular file is not read.
-func printOf(path string) print {
+// fingerprintOf reads a path. A file that is not regular is not read.
+func fingerprintOf(path string) fingerprint {
 	file, info, err := secret.OpenRegular(path)
 	if err != nil {
-		return print{fault: faultOf(err)}
+		return fingerprint{readError: readErrorOf(err)}
 	}
 	defer file.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.LimitReader(file, maxBytes)); err != nil {
-		return print{fault: faultOf(err)}
+		return fingerprint{readError: readErrorOf(err)}
 	}
-	var p print
-	copy(p.sum[:], sum.Sum(nil))
+	var f fingerprint
+	copy(f.sum[:], sum.Sum(nil))
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		p.file = [2]uint64{uint64(stat.Dev), stat.Ino} // Dev is signed on macOS
+		f.file = [2]uint64{uint64(stat.Dev), stat.Ino} // Dev is signed on macOS
 	}
-	return p
+	return f
 }
 
-func faultOf(err error) string {
+func readErrorOf(err error) string {
 	switch {
 	case errors.Is(err, secret.ErrNotRegular):
 		return "not a regular file"
 	case errors.Is(err, fs.ErrNotExist):
-		return "not there"
+		return "does not exist"
 	case errors.Is(err, fs.ErrPermission):
-		return "not allowed"
+		return "permission denied"
 	default:
-		return "not readable"
+		return "cannot be read"
 	}
 }
 
@@ -198,26 +207,26 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		w.pollFor(ctx, rearm)
+		w.pollFor(ctx, eventsRetryInterval)
 	}
 	return nil
 }
 
-// pollFor compares without any help of the kernel for a while.
+// pollFor compares at intervals for some time, in mode Polling.
 func (w *Watcher) pollFor(ctx context.Context, length time.Duration) {
 	w.setMode(Polling)
-	over := time.NewTimer(length)
-	defer over.Stop()
-	ticker := time.NewTicker(poll)
+	end := time.NewTimer(length)
+	defer end.Stop()
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-over.C:
+		case <-end.C:
 			return
 		case <-ticker.C:
-		case <-w.nudged:
+		case <-w.compareNow:
 		}
 		w.compare()
 	}
@@ -229,50 +238,52 @@ func (w *Watcher) setMode(mode Mode) {
 	w.mode = mode
 }
 
-// listen follows events, and closes what tells of them. It returns nil when ctx
-// ends, and an error when the kernel cannot serve the watches.
+// listen compares after events, until ctx ends. It closes notify before it returns. The
+// error is not nil if the kernel cannot serve the watches.
 func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
-	faults := make(chan error, 1)
-	go keepFirst(notify.Errors, faults)
+	watchErrors := make(chan error, 1)
+	go bufferErrors(notify.Errors, watchErrors)
 	defer func() {
 		_ = notify.Close()
-		for range faults { // until keepFirst has ended
+		for range watchErrors { // until bufferErrors has ended
 		}
 	}()
 	active := watches{}
 	for {
-		s := w.arm(notify, active)
-		w.compare() // what changed before the watches were there
-		mode, pause := Events, net
-		if s.blind {
-			mode, pause = Polling, poll
+		set := w.updateWatches(notify, active)
+		w.compare() // finds changes from before the watches
+		mode, interval := Events, compareInterval
+		if set.incomplete {
+			mode, interval = Polling, pollInterval
 		}
 		w.setMode(mode)
-		if err := w.wait(ctx, notify.Events, faults, s, pause); err != nil || ctx.Err() != nil {
+		if err := w.wait(ctx, notify.Events, watchErrors, set, interval); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// keepFirst takes errors as soon as they come, because fsnotify holds a lock until
-// one is taken, which whoever makes watches waits for. It keeps one at a time, and
-// closes kept when there are no more.
-func keepFirst(errs <-chan error, kept chan<- error) {
-	defer close(kept)
+// bufferErrors receives errors as soon as they come, because fsnotify holds a lock until
+// an error is received, and adding a watch needs that lock. It keeps one error at a
+// time, and closes buffer when there are no more.
+func bufferErrors(errs <-chan error, buffer chan<- error) {
+	defer close(buffer)
 	for err := range errs {
 		select {
-		case kept <- err:
+		case buffer <- err:
 		default:
 		}
 	}
 }
 
-// wait returns when it is time to compare, which is after the pause at the latest,
-// or when ctx ends. An error says that the watches have ended.
-func (w *Watcher) wait(ctx context.Context, events <-chan fsnotify.Event, faults <-chan error, s sight, pause time.Duration) error {
-	timer := time.NewTimer(pause) // and then for the quiet after an event
+// wait blocks until the next comparison is due, which is after the interval at the
+// latest, or until ctx ends. It returns an error if the watches have ended.
+func (w *Watcher) wait(
+	ctx context.Context, events <-chan fsnotify.Event, watchErrors <-chan error, set watchSet, interval time.Duration,
+) error {
+	timer := time.NewTimer(interval) // after an event: settleDelay
 	defer timer.Stop()
-	var since time.Time // of the first event that counts; zero is none
+	var first time.Time // of the first event that matches; zero before it
 	for {
 		select {
 		case <-ctx.Done():
@@ -280,28 +291,28 @@ func (w *Watcher) wait(ctx context.Context, events <-chan fsnotify.Event, faults
 		case event, ok := <-events:
 			switch {
 			case !ok:
-				return errors.New("the watch has ended")
-			case s.counts(event.Name):
-				if since.IsZero() {
-					since = time.Now()
+				return errors.New("watch ended")
+			case set.matches(event.Name):
+				if first.IsZero() {
+					first = time.Now()
 				}
-				if name := filepath.Base(event.Name); event.Has(fsnotify.Write) && s.steps[name] {
+				if name := filepath.Base(event.Name); event.Has(fsnotify.Write) && set.names[name] {
 					w.mu.Lock()
-					w.written[name] = true
+					w.written[name] = time.Now()
 					w.mu.Unlock()
 				}
-				timer.Reset(min(quiet, max(0, ceiling-time.Since(since))))
+				timer.Reset(min(settleDelay, max(0, maxSettleDelay-time.Since(first))))
 			}
-		case err, ok := <-faults:
-			// The kernel refuses to end the watch of a folder that is moved and then
-			// removed, since it has done so already.
+		case err, ok := <-watchErrors:
+			// After an overflow the watcher compares. EINVAL is harmless: the kernel has
+			// already removed the watch of a directory that was moved and then deleted.
 			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) && !errors.Is(err, syscall.EINVAL) {
-				return errors.Join(errors.New("the watch has failed"), err)
+				return errors.Join(errors.New("watch failed"), err)
 			}
 			return nil
 		case <-timer.C:
 			return nil
-		case <-w.nudged:
+		case <-w.compareNow:
 			return nil
 		}
 	}

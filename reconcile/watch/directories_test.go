@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tree makes a folder with files, and links where the content begins with an arrow.
+// tree creates a directory with files, and with links where the content starts with an arrow.
 func tree(t testing.TB, entries map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -42,7 +42,7 @@ func cutArrow(content string) (string, bool) {
 	return "", false
 }
 
-func TestTheWayOfAPathHasEveryFolderFromTheRootOn(t *testing.T) {
+func TestResolve(t *testing.T) {
 	root := tree(t, map[string]string{
 		"a/b/file": "x", "far/real/file": "x", "far/up": "->../a/b", "mounted/..1/file": "x", "mounted/..data": "->..1",
 		"mounted/file": "->..data/file", "round": "->round", "loop/a": "->b", "loop/b": "->a",
@@ -63,18 +63,18 @@ func TestTheWayOfAPathHasEveryFolderFromTheRootOn(t *testing.T) {
 		"loop/a":            {[]string{"loop"}, []string{"loop"}},
 	} {
 		entered, wanted, ends, wantedEnds := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
-		for _, folder := range above {
-			wanted[folder] = true
+		for _, dir := range above {
+			wanted[dir] = true
 		}
-		for _, folder := range want.entered {
-			wanted[filepath.Join(root, folder)] = true
+		for _, dir := range want.entered {
+			wanted[filepath.Join(root, dir)] = true
 		}
-		for _, folder := range want.ends {
-			wantedEnds[filepath.Join(root, folder)] = true
+		for _, dir := range want.ends {
+			wantedEnds[filepath.Join(root, dir)] = true
 		}
-		_, found := follow(root+"/"+path, func(folder string) { entered[folder] = true })
-		for _, folder := range found {
-			ends[folder] = true
+		_, found := resolve(root+"/"+path, func(dir string) { entered[dir] = true })
+		for _, dir := range found {
+			ends[dir] = true
 		}
 		if diff := cmp.Diff(wanted, entered) + cmp.Diff(wantedEnds, ends); diff != "" {
 			t.Errorf("%s: %s", path, diff)
@@ -82,8 +82,8 @@ func TestTheWayOfAPathHasEveryFolderFromTheRootOn(t *testing.T) {
 	}
 }
 
-// armed is a watch of a file far below a folder.
-func armed(t testing.TB) (root string, s sight, notify *fsnotify.Watcher) {
+// watchedTree returns a watch of a file three levels below a directory.
+func watchedTree(t testing.TB) (root string, s watchSet, notify *fsnotify.Watcher) {
 	t.Helper()
 	root = tree(t, map[string]string{"a/b/c/agent.yaml": "x"})
 	notify, err := fsnotify.NewBufferedWatcher(64)
@@ -91,15 +91,15 @@ func armed(t testing.TB) (root string, s sight, notify *fsnotify.Watcher) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = notify.Close() })
-	s = New(filepath.Join(root, "a/b/c/agent.yaml")).arm(notify, watches{})
-	if s.blind {
-		t.Fatal("a folder cannot be watched")
+	s = New(filepath.Join(root, "a/b/c/agent.yaml")).updateWatches(notify, watches{})
+	if s.incomplete {
+		t.Fatal("a directory cannot be watched")
 	}
 	return root, s, notify
 }
 
-func TestOnlyWhatIsOnTheWayCountsInAFolderAbove(t *testing.T) {
-	root, s, notify := armed(t)
+func TestWatchSet(t *testing.T) {
+	root, s, notify := watchedTree(t)
 	do := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -119,35 +119,36 @@ func TestOnlyWhatIsOnTheWayCountsInAFolderAbove(t *testing.T) {
 	do(os.Chmod(filepath.Join(root, "a"), 0o500))
 	do(os.Chmod(filepath.Join(root, "a"), 0o700))
 	do(os.Rename(filepath.Join(root, "a"), filepath.Join(root, "end")))
-	counted, passed := map[string]bool{}, 0
+	counted, ignored := map[string]bool{}, 0
 	for last := filepath.Join(root, "end"); ; {
 		select {
 		case event := <-notify.Events:
 			if event.Name == last {
-				want := []string{filepath.Join(root, "a"), filepath.Join(root, "a/b"), filepath.Join(root, "a/b/c/neighbour")}
+				want := []string{filepath.Join(root, "a"), filepath.Join(root, "a/b"),
+					filepath.Join(root, "a/b/c/neighbour")}
 				if got := slices.Sorted(maps.Keys(counted)); !slices.Equal(got, want) {
-					t.Errorf("what counts is %v, want %v", got, want)
+					t.Errorf("events that count: got %v, want %v", got, want)
 				}
-				if passed < 400 {
-					t.Errorf("only %d events of others are passed by", passed)
+				if ignored < 400 {
+					t.Errorf("%d events of other files were ignored, want at least 400", ignored)
 				}
 				return
 			}
-			if s.counts(event.Name) {
+			if s.matches(event.Name) {
 				counted[event.Name] = true
 			} else {
-				passed++
+				ignored++
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatal("the end is not told")
+			t.Fatal("the last event did not come")
 		}
 	}
 }
 
-func BenchmarkArm(b *testing.B) {
-	root, _, notify := armed(b)
+func BenchmarkUpdateWatches(b *testing.B) {
+	root, _, notify := watchedTree(b)
 	w := New(filepath.Join(root, "a/b/c/agent.yaml"))
 	for b.Loop() {
-		w.arm(notify, watches{})
+		w.updateWatches(notify, watches{})
 	}
 }

@@ -1,0 +1,41 @@
+package reconcile
+
+import "maps"
+
+// Pause makes the pools of a name claim no jobs until [Loop.Resume], also those of later
+// generations. Running jobs continue, and a poll that is under way is not aborted. It
+// reports whether the name was not paused before. There may be no pool of the name.
+func (l *Loop) Pause(name string) (changed bool) {
+	if changed = l.setPaused(name, true); changed {
+		l.log.Warn("pool paused by cmwa pause: it claims no jobs until cmwa resume", "pool", name)
+	}
+	return changed
+}
+
+// Resume ends [Loop.Pause]. It reports whether the name was paused.
+func (l *Loop) Resume(name string) (changed bool) {
+	if changed = l.setPaused(name, false); changed {
+		l.log.Info("pool resumed by cmwa resume", "pool", name)
+	}
+	return changed
+}
+
+func (l *Loop) setPaused(name string, paused bool) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.desired.Paused[name] == paused {
+		return false
+	}
+	names := maps.Clone(l.desired.Paused) // a turn may read the old one
+	if names == nil {
+		names = map[string]bool{}
+	}
+	if paused {
+		names[name] = true
+	} else {
+		delete(names, name)
+	}
+	l.desired.Paused = names
+	l.wake()
+	return true
+}

@@ -1,0 +1,108 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Causes with which jobs are stopped. They are added to the log of each job.
+var (
+	errShutdownTimeout = errors.New("the agent is stopping, and shutdown_timeout has passed")
+	errSecondSignal    = errors.New("the agent is stopping, after a second signal")
+)
+
+// shutdown is the stop of all pools. It is guarded by Loop.mu, except that Run, which
+// alone creates it, also reads whether it exists without the lock.
+type shutdown struct {
+	began     time.Time
+	cancelled bool // running jobs are being stopped
+	forced    bool // their cancel grace period is shortened
+	ignored   bool // a change was not applied, and this was logged
+}
+
+// beginStop drains every pool, and cancels a change of the process that is in preparation.
+func (l *Loop) beginStop() {
+	l.mu.Lock()
+	l.stop = &shutdown{began: time.Now()}
+	limit := l.desired.Process.ShutdownTimeout
+	l.mu.Unlock()
+	if jobs := l.running(); jobs > 0 {
+		l.log.Info("stopping: no new jobs, running jobs may finish; a second signal stops them, "+
+			"a third ends the agent at once", "jobs", jobs, "limit", limit)
+	}
+	if l.change != nil {
+		l.change.cancel()
+	}
+	l.set.drainAll()
+}
+
+// stopTurn stops running jobs if forceStop has ended or the shutdown timeout has passed.
+// When forceStop has ended, they have less time. The returned channel receives when the
+// timeout passes; it is nil when jobs are being stopped.
+func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
+	// Decide.
+	l.mu.Lock()
+	left := time.Until(l.stopAt())
+	before := l.stop.cancelled
+	l.stop.cancelled = before || forceStop.Err() != nil || left <= 0
+	cancelled, limit := l.stop.cancelled, l.desired.Process.ShutdownTimeout
+	force := forceStop.Err() != nil && !l.stop.forced
+	l.stop.forced = l.stop.forced || force
+	l.mu.Unlock()
+
+	// Act, and log it.
+	if force {
+		l.set.forceAll()
+	}
+	if !cancelled {
+		return time.After(left)
+	}
+	if before {
+		if force {
+			l.log.Info("second signal: stopping running jobs with a shorter cancel_grace_period", "jobs", l.running())
+		}
+		return nil
+	}
+	reason, cause := "second signal", errSecondSignal
+	if left <= 0 {
+		reason, cause = "shutdown_timeout", errShutdownTimeout
+	}
+	if jobs := l.running(); jobs > 0 {
+		l.log.Info("stopping running jobs, except those that another agent adopts; "+
+			"a third signal ends the agent at once, and its next start adopts what still runs",
+			"jobs", jobs, "reason", reason, "limit", limit)
+	}
+	l.set.cancelAll(cause)
+	return nil
+}
+
+// stopAt returns when running jobs are stopped. The caller holds the lock.
+func (l *Loop) stopAt() time.Time { return l.stop.began.Add(l.desired.Process.ShutdownTimeout) }
+
+// wantWhileStopping replaces the shutdown timeout. It logs once that other changes are not
+// applied. The caller holds the lock.
+func (l *Loop) wantWhileStopping(desired Desired) {
+	// Replace the timeout.
+	process := &l.desired.Process
+	if limit := desired.Process.ShutdownTimeout; limit != process.ShutdownTimeout {
+		process.ShutdownTimeout = limit
+		if l.stop.cancelled {
+			l.log.Info("shutdown_timeout changed too late: running jobs are being stopped already", "limit", limit)
+		} else {
+			l.log.Info("shutdown_timeout changed: it counts from the first signal",
+				"limit", limit, "left", max(0, time.Until(l.stopAt())).Round(time.Second))
+		}
+	}
+
+	// Compare everything else.
+	same := desired.Process == *process && len(desired.Pools) == len(l.desired.Pools)
+	for key, spec := range desired.Pools {
+		same = same && equalSpec(spec, l.desired.Pools[key])
+	}
+	if !same && !l.stop.ignored {
+		l.stop.ignored = true
+		l.log.Warn("configuration changed while the agent is stopping: " +
+			"only shutdown_timeout is applied now, everything else at the next start")
+	}
+}
