@@ -6,6 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
+	"regexp"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -17,14 +20,20 @@ func TestExit(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		"success":                                   {nil, 0, ""},
-		"a request for help":                        {fmt.Errorf("parse: %w", flag.ErrHelp), 0, ""},
-		"a failure":                                 {errors.New("no disk"), 1, "cmwa: no disk\n"},
-		"a usage error":                             {Usagef("no %s", "file"), 2, "cmwa: no file\n"},
-		"a wrapped usage error":                     {fmt.Errorf("vet: %w", Usage(errors.New("no file"))), 2, "cmwa: vet: no file\n"},
-		"a usage error with another code":           {UsageError{Usagef("no %s", "file"), 1}, 1, "cmwa: no file\n"},
-		"a code of its own, which prints nothing":   {ExitError(3), 3, ""},
-		"a code of its own wins over a usage error": {Usage(ExitError(3)), 3, ""},
+		"success":            {nil, 0, ""},
+		"a request for help": {fmt.Errorf("parse: %w", flag.ErrHelp), 0, ""},
+		"a failure":          {errors.New("no disk"), 1, "cmwa: no disk\n"},
+		"a usage error":      {Usagef("no %s", "file"), 2, "cmwa: no file\n"},
+		"a wrapped usage error": {
+			fmt.Errorf("vet: %w", Usage(errors.New("no file"))), 2, "cmwa: vet: no file\n",
+		},
+		"a usage error with another code": {UsageError{Usagef("no %s", "file"), 1}, 1, "cmwa: no file\n"},
+		"several problems": {
+			Usagef("a.yaml: wrong\n  hint: do\nb.yaml: wrong"), 2, "cmwa: a.yaml: wrong\n" +
+				"  hint: do\ncmwa: b.yaml: wrong\n",
+		},
+		"an ExitError, which prints nothing":   {ExitError(3), 3, ""},
+		"an ExitError wins over a usage error": {Usage(ExitError(3)), 3, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr bytes.Buffer
@@ -37,7 +46,7 @@ func TestExit(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	if v := Version(); v != "dev" {
-		t.Errorf("a build without a version is of version %q", v)
+		t.Errorf("the version of a build without one is %q, want dev", v)
 	}
 	version = "v1.2.3"
 	defer func() { version = "" }()
@@ -46,8 +55,23 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+func TestVersionText(t *testing.T) {
+	version, commit, date = "v1.2.3", "0123abc", "2026-01-02T03:04:05Z"
+	defer func() { version, commit, date = "", "", "" }()
+	want := "cmwa v1.2.3\ncommit: 0123abc\ndate: 2026-01-02T03:04:05Z\ngo: " + runtime.Version() +
+		"\nplatform: " + runtime.GOOS + "/" + runtime.GOARCH + "\n"
+	if got := VersionText("cmwa"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	version, commit, date = "", "", ""
+	if got := VersionText("cmwa"); !regexp.MustCompile(`^cmwa dev\ncommit: \S+\ndate: \S+\n`).MatchString(got) {
+		t.Errorf("without a release: %q", got)
+	}
+}
+
 func TestSignals(t *testing.T) {
-	first, second, stop := Signals(syscall.SIGUSR1)
+	thirds := make(chan os.Signal, 3)
+	first, second, stop := Signals(func(s os.Signal) { thirds <- s }, syscall.SIGUSR1)
 	defer stop()
 	for i, ctx := range []context.Context{first, second} {
 		if ctx.Err() != nil {
@@ -60,6 +84,22 @@ func TestSignals(t *testing.T) {
 		case <-ctx.Done():
 		case <-time.After(time.Minute):
 			t.Fatalf("signal %d has not cancelled its context", i+1)
+		}
+	}
+	for range 2 {
+		if len(thirds) > 0 {
+			t.Fatal("a third signal was reported before it was sent")
+		}
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case s := <-thirds:
+			if s != syscall.SIGUSR1 {
+				t.Errorf("the signal is %s", s)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("a third signal is not reported")
 		}
 	}
 }

@@ -5,13 +5,15 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Exit codes that all programs share.
 const (
-	ExitOK      = 0
-	ExitFailure = 1
-	ExitUsage   = 2 // the command line or the configuration is wrong
+	ExitOK          = 0
+	ExitFailure     = 1
+	ExitUsage       = 2   // the command line or the configuration is wrong
+	ExitInterrupted = 130 // 128 and the number of SIGINT, as shells report it
 )
 
 // UsageError is an error that only a change of the command line, or of a file that
@@ -27,30 +29,48 @@ func Usage(err error) error { return UsageError{err, ExitUsage} }
 // Usagef returns a formatted usage error.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
+// Error returns the text of the cause.
 func (e UsageError) Error() string { return e.Err.Error() }
 
+// Unwrap returns the cause.
 func (e UsageError) Unwrap() error { return e.Err }
 
-// ExitError ends a program with an exit code of its own. Nothing is printed for
-// it, because everything has been printed.
+// ExitError ends a program with a particular exit code. [Exit] prints nothing for
+// it, because the program has printed everything already.
 type ExitError int
 
+// Error returns the exit code as text.
 func (e ExitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // Exit prints the error of a program to stderr, unless it is nil, a request for
-// help or an [ExitError], and returns the exit code.
+// help or an [ExitError], and returns the exit code. Each line begins with the name of
+// the program, except indented lines, which belong to the line before.
 func Exit(stderr io.Writer, program string, err error) int {
 	var code ExitError
+	if err == nil || errors.Is(err, flag.ErrHelp) || errors.As(err, &code) {
+		return Code(err)
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !strings.HasPrefix(line, " ") { // such as the hint of the line above
+			line = program + ": " + line
+		}
+		fmt.Fprintln(stderr, line)
+	}
+	return Code(err)
+}
+
+// Code returns the exit code of an error.
+func Code(err error) int {
+	var code ExitError
+	var usage UsageError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return ExitOK
 	case errors.As(err, &code):
 		return int(code)
-	}
-	fmt.Fprintf(stderr, "%s: %v\n", program, err)
-	var usage UsageError
-	if errors.As(err, &usage) {
+	case errors.As(err, &usage):
 		return usage.Code
+	default:
+		return ExitFailure
 	}
-	return ExitFailure
 }

@@ -6,22 +6,26 @@ import (
 	"os/signal"
 )
 
-// Signals returns a context that the first of the signals cancels, and one that
-// the second cancels. Further ones have no effect until stop is called, which also
-// cancels both contexts.
-func Signals(signals ...os.Signal) (first, second context.Context, stop func()) {
+// Signals returns a context that the first of the signals cancels, and one that the second
+// cancels. Third is called with each further signal. After stop, which also cancels both
+// contexts, signals have their default effect.
+func Signals(third func(os.Signal), signals ...os.Signal) (first, second context.Context, stop func()) {
 	first, cancelFirst := context.WithCancel(context.Background())
 	second, cancelSecond := context.WithCancel(context.Background())
-	received := make(chan os.Signal, 2)
+	received := make(chan os.Signal, 3)
 	signal.Notify(received, signals...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range received {
-			if first.Err() != nil {
+		for s := range received {
+			switch {
+			case first.Err() == nil:
+				cancelFirst()
+			case second.Err() == nil:
 				cancelSecond()
+			default:
+				third(s)
 			}
-			cancelFirst()
 		}
 	}()
 	return first, second, func() {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,66 +15,85 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (
-	callLimit = 30 * time.Second
-	maxAnswer = 64 << 20 // bytes
+	callTimeout = 30 * time.Second
+	maxAnswer   = 64 << 20 // bytes
 )
 
-// account is where a client command finds the service, and as whom.
-type account struct {
+// connection contains the URL of the service and the file with the access token, as the flags
+// of a client command set them.
+type connection struct {
 	url, tokenFile string
-	w              world
+	s              stdio
 }
 
-// accountFlags adds the flags of every client command. Name is that of the
-// access token's file; a second one may be given.
-func accountFlags(set *flag.FlagSet, w world, names ...string) *account {
-	a := &account{w: w}
-	standard := w.variable("CMWA_CLOUD_URL")
-	if standard == "" {
-		standard = "http://127.0.0.1:8585"
+func newConnection(s stdio) *connection {
+	c := &connection{url: s.variable("CMWA_CLOUD_URL"), s: s}
+	if c.url == "" {
+		c.url = "http://127.0.0.1:8585"
 	}
-	set.StringVar(&a.url, "url", standard, "the service (CMWA_CLOUD_URL)")
-	for _, name := range names {
-		set.StringVar(&a.tokenFile, name, "", "file with the access token (otherwise PULUMI_ACCESS_TOKEN holds the token itself)")
-	}
-	return a
+	return c
 }
 
-// client speaks for one user.
+// stackArgument is the argument for the name of a stack.
+var stackArgument = command.Argument("ORG/PROJECT/STACK", command.Text("STACK"))
+
+// options returns the flags of every client command.
+func (c *connection) options() []command.Option {
+	return []command.Option{
+		command.String(&c.url, "url", command.URL, "URL of the service; also CMWA_CLOUD_URL"),
+		command.String(&c.tokenFile, "token-file", command.File,
+			"file with the access token; otherwise the variable PULUMI_ACCESS_TOKEN contains the token"),
+		command.String(&c.tokenFile, "access-token-file", command.File, "same as --token-file, for older scripts"),
+	}
+}
+
+// form returns the form of a client command: its arguments, its flags, and those of
+// every client command.
+func (c *connection) form(arguments []command.Item, options ...command.Option) []command.Form {
+	return []command.Form{append(arguments, command.AnyOf(append(options, c.options()...)...))}
+}
+
+// client makes calls for one user.
 type client struct {
 	url   string
 	token secret.String
 	http  *http.Client
 }
 
-// open makes a client. It sends nothing.
-func (a *account) open() (*client, error) {
-	place, err := url.Parse(a.url)
-	if err != nil || place.Host == "" || place.Scheme != "http" && place.Scheme != "https" {
+// open returns a client. It makes no call.
+func (c *connection) open() (*client, error) {
+	// Check the address.
+	address, err := url.Parse(c.url)
+	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" {
 		return nil, cli.Usagef("--url must be a URL such as http://127.0.0.1:8585")
 	}
-	token := strings.TrimSpace(a.w.variable("PULUMI_ACCESS_TOKEN"))
-	if a.tokenFile != "" {
-		text, err := os.ReadFile(a.tokenFile)
+
+	// Read the token.
+	token := strings.TrimSpace(c.s.variable("PULUMI_ACCESS_TOKEN"))
+	if c.tokenFile != "" {
+		text, err := os.ReadFile(c.tokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("read the access token: %w", err)
 		}
 		token = strings.TrimSpace(string(text))
 	}
 	if token == "" {
-		return nil, cli.Usagef("set PULUMI_ACCESS_TOKEN, or name a file that holds the token: the service wrote one into the file access-token of its data folder")
+		return nil, cli.Usagef("no access token: set PULUMI_ACCESS_TOKEN, or name its file with --token-file " +
+			"(the service writes one to the file access-token of its data folder)")
 	}
-	// A redirect would take the token to another address.
+
+	// A redirect would send the token to another address.
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	caller := &http.Client{Timeout: callLimit, CheckRedirect: refuse}
-	return &client{strings.TrimRight(a.url, "/"), secret.New(token), caller}, nil
+	caller := &http.Client{Timeout: callTimeout, CheckRedirect: refuse}
+	return &client{strings.TrimRight(c.url, "/"), secret.New(token), caller}, nil
 }
 
-// statusError is an answer that says no.
+// statusError is an answer with an error status.
 type statusError struct {
 	code    int
 	message string
@@ -83,48 +101,65 @@ type statusError struct {
 
 func (e *statusError) Error() string {
 	if e.code == http.StatusUnauthorized {
-		return e.message + " (check PULUMI_ACCESS_TOKEN or the token's file: the right one is in the file access-token of the service's data folder)"
+		return e.message + ": check PULUMI_ACCESS_TOKEN or --token-file " +
+			"(the access token of the service is in the file access-token of its data folder)"
 	}
 	return e.message
 }
 
-// is tells whether an error is an answer with this code.
-func is(err error, code int) bool {
+// hasStatus reports whether an error is an answer with this status.
+func hasStatus(err error, code int) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.code == code
 }
 
-// call asks once. Body and answer may be nil.
+// withFlags returns an error of the service with the names of flags in place of the
+// fields of its API.
+func withFlags(err error, fields *strings.Replacer) error {
+	var status *statusError
+	if errors.As(err, &status) {
+		return &statusError{status.code, fields.Replace(status.message)}
+	}
+	return err
+}
+
+// call makes one call. Body and answer may be nil.
 func (c *client) call(ctx context.Context, method, path string, body, answer any) error {
+	// Make the request.
 	var content io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
 		if err != nil {
-			return fmt.Errorf("write a request: %w", err)
+			return fmt.Errorf("encode the request: %w", err)
 		}
 		content = bytes.NewReader(text)
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.url+path, content)
 	if err != nil {
-		return fmt.Errorf("make a request: %w", err)
+		return fmt.Errorf("make the request: %w", err)
 	}
 	request.Header.Set("Authorization", cloud.AuthScheme+" "+c.token.Reveal())
 	request.Header.Set("Accept", cloud.AcceptV8)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("X-Pulumi-Deployment-Initiator", "cmwa-cloud")
+
+	// Read the answer.
 	response, err := c.http.Do(request)
 	if err != nil {
-		var where *url.Error
-		if errors.As(err, &where) {
-			err = where.Err
+		var inner *url.Error
+		if errors.As(err, &inner) {
+			err = inner.Err
 		}
-		return fmt.Errorf("cannot reach %s: %w: start it with cmwa-cloud serve, or set --url or CMWA_CLOUD_URL", c.url, err)
+		return fmt.Errorf("cannot reach %s: %w: start it with cmwa-cloud serve, or set --url or CMWA_CLOUD_URL", c.url,
+			err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("read the service's answer: %w", err)
+		return fmt.Errorf("read the answer of the service: %w", err)
 	}
+
+	// Return an error for any status other than a success.
 	if to, err := response.Location(); err == nil && response.StatusCode/100 == 3 {
 		address := (&url.URL{Scheme: to.Scheme, Host: to.Host, Path: to.Path}).String()
 		return fmt.Errorf("%s answers with a redirect to %s: set --url or CMWA_CLOUD_URL to %s",
@@ -135,18 +170,21 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 		if json.Unmarshal(text, &refusal) != nil || refusal.Message == "" {
 			refusal.Message = response.Status
 		}
-		return &statusError{response.StatusCode, refusal.Message}
+		message := strings.TrimPrefix(refusal.Message, http.StatusText(response.StatusCode)+": ")
+		return &statusError{response.StatusCode, message}
 	}
+
+	// Decode the answer.
 	if answer == nil || len(text) == 0 {
 		return nil
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("the answer of %s is not the JSON that is documented: is it a Pulumi Cloud?", c.url)
+		return fmt.Errorf("the answer of %s does not have the documented form: is it a Pulumi Cloud?", c.url)
 	}
 	return nil
 }
 
-// stackPath is the API's path of a stack that is named ORG/PROJECT/STACK.
+// stackPath returns the API path of a stack with the name ORG/PROJECT/STACK.
 func stackPath(name string) (string, error) {
 	parts := strings.Split(name, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {

@@ -3,50 +3,61 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
-
+	"github.com/cmwa-project/cmwa/cloud/server"
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// list is a flag that may be given several times.
-type list []string
-
-func (l *list) String() string         { return strings.Join(*l, " ") }
-func (l *list) Set(value string) error { *l = append(*l, value); return nil }
-
-// wish is what the flags of deploy say.
-type wish struct {
+// deployFlags are the flags of deploy that make the request.
+type deployFlags struct {
 	operation, repo, branch, commit, dir, image, pool, root, shell, file string
-	env, secretEnv, preRun                                               list
+	env, secretEnv, preRun                                               []string
 }
 
-func (d *wish) flags(set *flag.FlagSet) {
-	set.StringVar(&d.operation, "operation", "", "update, preview, refresh, destroy, detect-drift or remediate-drift")
-	set.StringVar(&d.repo, "repo", "", "git repository of the program: a URL, or a path that the job can see")
-	set.StringVar(&d.branch, "branch", "", "branch of the repository")
-	set.StringVar(&d.commit, "commit", "", "commit of the repository, instead of a branch")
-	set.StringVar(&d.dir, "dir", "", "folder of the program in the repository")
-	set.StringVar(&d.image, "image", "", "container image of the job")
-	set.StringVar(&d.pool, "pool", "", "id of the agent pool")
-	set.StringVar(&d.root, "root", "", "folder that stands for / in the job")
-	set.StringVar(&d.shell, "shell", "", "shell of the steps")
-	set.StringVar(&d.file, "file", "", "file with a deployment request as JSON; flags go over it")
-	set.Var(&d.env, "env", "variable of the job, as NAME=VALUE (repeatable)")
-	set.Var(&d.secretEnv, "secret-env", "name of a variable whose value is taken from the environment and kept secret (repeatable)")
-	set.Var(&d.preRun, "pre-run", "command that runs before the operation (repeatable)")
+func (d *deployFlags) options() []command.Option {
+	text := command.Text
+	return []command.Option{
+		command.String(&d.operation, "operation", command.OneOf(server.Operations()...), "operation of Pulumi"),
+		command.String(&d.repo, "repo", command.URL, "git repository of the program: a URL, or a path that the job "+
+			"can read"),
+		command.String(&d.branch, "branch", command.Name, "branch of the repository"),
+		command.String(&d.commit, "commit", text("HASH"), "commit of the repository, instead of a branch"),
+		command.String(&d.dir, "dir", text("FOLDER"), "folder of the program in the repository"),
+		command.String(&d.image, "image", command.Image, "container image of the job"),
+		command.String(&d.pool, "pool", text("NAME|ID"), "agent pool"),
+		command.String(&d.root, "root", text("FOLDER"), "folder that the job uses in place of /"),
+		command.String(&d.shell, "shell", text("PROGRAM"), "shell of the steps"),
+		command.String(&d.file, "file", command.File, "file with a deployment request as JSON; flags override it"),
+		command.Repeated(&d.env, "env", text("NAME=VALUE"), "environment variable of the job"),
+		command.Repeated(&d.secretEnv, "secret-env", command.Name,
+			"secret environment variable of the job, with its value from the environment of this command"),
+		command.Repeated(&d.preRun, "pre-run", text("COMMAND"), "command to run before the operation"),
+	}
 }
 
-// object is a JSON object in the making.
+// deployFields replaces the fields of a deployment request in a message by the flags that set
+// them.
+var deployFields = strings.NewReplacer(
+	"agentPoolID", "--pool",
+	"sourceContext.git.commit", "--commit",
+	"sourceContext.git.repoDir", "--dir",
+	"environmentVariables", "--env",
+	"preRunCommands", "--pre-run",
+	"executorRootPath", "--root",
+	"repoUrl", "--repo",
+)
+
+// object is a JSON object.
 type object = map[string]any
 
-// put sets a value at a path, making the objects on the way.
+// put sets a value at a path, and makes the objects above it.
 func put(at object, value any, path ...string) {
 	for _, name := range path[:len(path)-1] {
 		below, ok := at[name].(object)
@@ -59,8 +70,9 @@ func put(at object, value any, path ...string) {
 	at[path[len(path)-1]] = value
 }
 
-// request makes the body of the request.
-func (d *wish) request(w world) (object, error) {
+// request returns the body of the request.
+func (d *deployFlags) request(s stdio) (object, error) {
+	// Read the file.
 	body := object{}
 	if d.file != "" {
 		text, err := os.ReadFile(d.file)
@@ -71,7 +83,12 @@ func (d *wish) request(w world) (object, error) {
 			return nil, cli.Usagef("%s is not a JSON object", d.file)
 		}
 	}
-	for _, one := range []struct {
+	if d.branch != "" && d.commit != "" {
+		return nil, cli.Usagef("--branch and --commit exclude each other")
+	}
+
+	// Override it with the flags.
+	for _, field := range []struct {
 		value string
 		path  []string
 	}{
@@ -85,26 +102,15 @@ func (d *wish) request(w world) (object, error) {
 		{d.dir, []string{"sourceContext", "git", "repoDir"}},
 		{d.shell, []string{"operationContext", "options", "shell"}},
 	} {
-		if one.value != "" {
-			put(body, one.value, one.path...)
+		if field.value != "" {
+			put(body, field.value, field.path...)
 		}
 	}
-	for _, assignment := range d.env {
-		name, value, found := strings.Cut(assignment, "=")
-		if !found || name == "" {
-			return nil, cli.Usagef("--env must be NAME=VALUE")
-		}
-		put(body, value, "operationContext", "environmentVariables", name)
-	}
-	for _, name := range d.secretEnv {
-		value, found := w.environ(name)
-		if !found {
-			return nil, cli.Usagef("--secret-env %s: there is no variable of this name in the environment", name)
-		}
-		put(body, object{"secret": value}, "operationContext", "environmentVariables", name)
+	if err := putVariables(body, d.env, d.secretEnv, s, "operationContext", "environmentVariables"); err != nil {
+		return nil, err
 	}
 	if len(d.preRun) > 0 {
-		put(body, []string(d.preRun), "operationContext", "preRunCommands")
+		put(body, d.preRun, "operationContext", "preRunCommands")
 	}
 	if body["operation"] == nil && body["cmwaSteps"] == nil {
 		return nil, cli.Usagef("deploy needs --operation")
@@ -112,32 +118,56 @@ func (d *wish) request(w world) (object, error) {
 	return body, nil
 }
 
-func deployCommand(w world) *ffcli.Command {
-	set := flags(w, "cmwa-cloud deploy")
-	account := accountFlags(set, w, "token-file", "access-token-file")
-	follow := set.Bool("follow", false, "show the log as it runs, and end with 1 if the deployment fails")
-	var d wish
-	d.flags(set)
-	return &ffcli.Command{
-		Name: "deploy", ShortUsage: "cmwa-cloud deploy ORG/PROJECT/STACK --operation OPERATION [FLAGS]",
-		ShortHelp: "queue a deployment; its stack is made if it is not there", FlagSet: set,
-		Exec: func(ctx context.Context, args []string) error {
-			names, err := arguments(set, args, "ORG/PROJECT/STACK")
+// putVariables sets environment variables in the object at a path, from --env and
+// --secret-env.
+func putVariables(body object, env, secretEnv []string, s stdio, path ...string) error {
+	for _, assignment := range env {
+		name, value, found := strings.Cut(assignment, "=")
+		if !found || name == "" {
+			return cli.Usagef("--env must be NAME=VALUE")
+		}
+		put(body, value, append(slices.Clone(path), name)...)
+	}
+	for _, name := range secretEnv {
+		value, found := s.environ(name)
+		if !found {
+			return cli.Usagef("--secret-env %s: the environment has no variable of this name", name)
+		}
+		put(body, object{"secret": value}, append(slices.Clone(path), name)...)
+	}
+	return nil
+}
+
+func deployCommand(s stdio) command.Command {
+	connection, follow := newConnection(s), false
+	var d deployFlags
+	options := append(d.options(),
+		command.Bool(&follow, "follow", "print the log until the deployment ends; exit code 1 if it does not succeed"))
+	return command.Command{
+		Name: "deploy", Help: "queue a deployment, and make its stack if it does not exist",
+		Forms: connection.form([]command.Item{stackArgument}, options...),
+		Run: func(ctx context.Context, args []string) error {
+			// Make the request.
+			stack, err := stackPath(args[0])
 			if err != nil {
 				return err
 			}
-			stack, err := stackPath(names[0])
+			body, err := d.request(s)
 			if err != nil {
 				return err
 			}
-			body, err := d.request(w)
+			c, err := connection.open()
 			if err != nil {
 				return err
 			}
-			c, err := account.open()
-			if err != nil {
-				return err
+			if d.pool != "" {
+				organization := strings.Split(args[0], "/")[0]
+				if body["agentPoolID"], err = c.poolID(ctx, organization, d.pool); err != nil {
+					return err
+				}
 			}
+
+			// Send it.
 			if err := ensureStack(ctx, c, stack); err != nil {
 				return err
 			}
@@ -145,22 +175,26 @@ func deployCommand(w world) *ffcli.Command {
 				ID      string
 				Version int
 			}
-			if err := c.call(ctx, http.MethodPost, stack+"/deployments", body, &answer); err != nil {
+			err = c.call(ctx, http.MethodPost, stack+"/deployments", body, &answer)
+			if err != nil && d.file == "" {
+				return withFlags(err, deployFields)
+			}
+			if err != nil {
 				return err
 			}
-			fmt.Fprintf(w.stdout, "deployment %d of %s is queued: %s\n", answer.Version, names[0], answer.ID)
-			if !*follow {
+			fmt.Fprintf(s.stdout, "deployment %d of %s is queued: %s\n", answer.Version, args[0], answer.ID)
+			if !follow {
 				return nil
 			}
-			return c.follow(ctx, stack+"/deployments/"+answer.ID, w)
+			return c.follow(ctx, stack+"/deployments/"+answer.ID, s)
 		},
 	}
 }
 
-// ensureStack makes a stack unless it is there.
+// ensureStack makes a stack if it does not exist.
 func ensureStack(ctx context.Context, c *client, stack string) error {
 	err := c.call(ctx, http.MethodGet, stack, nil, nil)
-	if !is(err, http.StatusNotFound) {
+	if !hasStatus(err, http.StatusNotFound) {
 		return err
 	}
 	cut := strings.LastIndex(stack, "/")
@@ -169,7 +203,7 @@ func ensureStack(ctx context.Context, c *client, stack string) error {
 		return fmt.Errorf("make the stack: %w", err)
 	}
 	err = c.call(ctx, http.MethodPost, stack[:cut], object{"stackName": name}, nil)
-	if is(err, http.StatusConflict) { // somebody else was faster
+	if hasStatus(err, http.StatusConflict) { // another client has made it
 		return nil
 	}
 	return err

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	lookEvery   = 250 * time.Millisecond
-	looksLost   = 40              // calls in a row that may fail while a log is followed
-	agentAwaits = 5 * time.Second // before it is said that no agent has come
+	followInterval = 250 * time.Millisecond
+	followFailures = 40              // failed calls in a row that end the command
+	agentNotice    = 5 * time.Second // wait for the first line, after which a notice is printed
 )
 
 // logPage is a page of a log.
@@ -26,7 +26,7 @@ type logPage struct {
 	Next string `json:"nextToken"`
 }
 
-// print shows a page: a header for each step, then its lines as they are.
+// print prints a page: a header for each step, and its lines without change.
 func (p logPage) print(out io.Writer) error {
 	var b strings.Builder
 	for _, line := range p.Lines {
@@ -42,7 +42,7 @@ func (p logPage) print(out io.Writer) error {
 	return err
 }
 
-// logs asks for a page from a token on.
+// logs returns the page of a log that follows a token.
 func (c *client) logs(ctx context.Context, deployment, token string) (page logPage, err error) {
 	path := deployment + "/logs"
 	if token != "" {
@@ -51,57 +51,88 @@ func (c *client) logs(ctx context.Context, deployment, token string) (page logPa
 	return page, c.call(ctx, http.MethodGet, path, nil, &page)
 }
 
-// follow shows the log of a deployment to its end, and returns an error unless
-// it succeeds. The deployment goes on when ctx ends.
-func (c *client) follow(ctx context.Context, deployment string, w world) error {
-	patience := time.After(agentAwaits)
-	token, silent, lost := "", true, 0
-	for {
-		page, err := c.logs(ctx, deployment, token)
+// followState is the state of what a command follows.
+type followState int
+
+const (
+	following followState = iota
+	hasMore               // more lines can be read at once
+	hasEnded
+)
+
+// follow calls read every followInterval until it returns hasEnded, and returns the error of
+// that call. It returns any other error if it is a refusal of the service, or after
+// followFailures in a row. The end of ctx does not stop the subject.
+func follow(ctx context.Context, subject string, read func() (followState, error)) error {
+	for failures := 0; ; {
+		state, err := read()
 		var refused *statusError
 		switch {
 		case ctx.Err() != nil:
-			return errors.New("stopped watching; the deployment goes on")
-		case err != nil && (errors.As(err, &refused) && refused.code < 500 || lost >= looksLost):
+			return fmt.Errorf("no longer following; %s continues", subject)
+		case state == hasEnded:
+			return err
+		case err != nil && (errors.As(err, &refused) && refused.code < 500 || failures >= followFailures):
 			return err
 		case err != nil:
-			lost++
+			failures++
 		default:
-			lost = 0
-			if err := page.print(w.stdout); err != nil {
-				return fmt.Errorf("show the log: %w", err)
-			}
-			if page.Next == "" {
-				return c.verdict(ctx, deployment, w)
-			}
-			silent = silent && len(page.Lines) == 0
-			if page.Next != token {
-				token = page.Next
-				if len(page.Lines) > 1 {
-					continue
-				}
+			failures = 0
+			if state == hasMore {
+				continue
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookEvery):
-		case <-patience:
-			if silent {
-				fmt.Fprintln(w.stderr, "waiting for an agent of the pool, or for an earlier deployment of the stack")
-			}
+		case <-time.After(followInterval):
 		}
 	}
 }
 
-// verdict says how a deployment ended.
-func (c *client) verdict(ctx context.Context, deployment string, w world) error {
-	var answer struct{ Status string }
-	if err := c.call(ctx, http.MethodGet, deployment, nil, &answer); err != nil {
+// follow prints the log of a deployment until it ends, and returns an error unless the
+// deployment succeeds. The end of ctx does not stop the deployment.
+func (c *client) follow(ctx context.Context, deployment string, s stdio) error {
+	notice, token, silent := time.After(agentNotice), "", true
+	return follow(ctx, "the deployment", func() (followState, error) {
+		// Print a notice if there is no line for too long.
+		select {
+		case <-notice:
+			if silent {
+				fmt.Fprintln(s.stderr, "waiting for an agent of the pool, or for an earlier deployment of the stack")
+			}
+		default:
+		}
+
+		// Print the next page.
+		page, err := c.logs(ctx, deployment, token)
+		if err != nil {
+			return following, err
+		}
+		if err := page.print(s.stdout); err != nil {
+			return hasEnded, fmt.Errorf("print the log: %w", err)
+		}
+		if page.Next == "" {
+			return hasEnded, c.result(ctx, deployment, s)
+		}
+		silent = silent && len(page.Lines) == 0
+		more := page.Next != token && len(page.Lines) > 1
+		token = page.Next
+		if more {
+			return hasMore, nil
+		}
+		return following, nil
+	})
+}
+
+// result prints that a deployment succeeded, or returns an error.
+func (c *client) result(ctx context.Context, path string, s stdio) error {
+	var d deployment
+	if err := c.call(ctx, http.MethodGet, path, nil, &d); err != nil {
 		return err
 	}
-	if answer.Status != "succeeded" {
-		return fmt.Errorf("the deployment has ended as %s", answer.Status)
+	if d.outcome() != "succeeded" {
+		return fmt.Errorf("the deployment has ended as %s", d.outcome())
 	}
-	fmt.Fprintln(w.stdout, "== the deployment succeeded")
+	fmt.Fprintln(s.stdout, "== the deployment succeeded")
 	return nil
 }

@@ -9,23 +9,37 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// deployment is one as the service shows it.
+// deployment is a deployment in an answer of the service.
 type deployment struct {
 	ID        string
 	Version   int
 	Status    string
+	Outcome   string `json:"cmwaStatus"` // empty from services other than ours
 	Operation string `json:"pulumiOperation"`
 	Created   string
 	Jobs      []struct {
-		Steps []struct{ Name, Status string }
+		Steps []struct {
+			Name, Status string
+			Outcome      string `json:"cmwaStatus"`
+		}
 	}
 }
 
-// find finds a deployment of a stack by version or id; the last one when
-// neither is named.
+// outcome returns the status, or cancelled.
+func (d deployment) outcome() string { return outcome(d.Status, d.Outcome) }
+
+func outcome(status, extended string) string {
+	if extended != "" {
+		return extended
+	}
+	return status
+}
+
+// find returns a deployment of a stack by version or id, and its API path. Without
+// either it returns the last one.
 func (c *client) find(ctx context.Context, stack, which string) (d deployment, path string, err error) {
 	at := stack + "/deployments"
 	switch _, number := strconv.Atoi(which); {
@@ -46,112 +60,103 @@ func (c *client) find(ctx context.Context, stack, which string) (d deployment, p
 	return d, at + "/" + url.PathEscape(d.ID), err
 }
 
-// onDeployment is a command about one deployment.
-func onDeployment(w world, name, help string, more func(act *action)) *ffcli.Command {
-	set := flags(w, "cmwa-cloud "+name)
-	act := &action{w: w, account: accountFlags(set, w, "token-file", "access-token-file")}
-	act.follow = new(bool)
-	if name == "logs" {
-		set.BoolVar(act.follow, "follow", false, "show the log as it runs, and end with 1 if the deployment fails")
-	}
-	more(act)
-	return &ffcli.Command{
-		Name: name, ShortUsage: "cmwa-cloud " + name + " ORG/PROJECT/STACK [VERSION|ID] [FLAGS]", ShortHelp: help, FlagSet: set,
-		Exec: func(ctx context.Context, args []string) error {
-			names, err := arguments(set, args, "ORG/PROJECT/STACK", "[VERSION|ID]")
+// deploymentAction is what a command does with a deployment at an API path.
+type deploymentAction func(ctx context.Context, c *client, d deployment, path string) error
+
+// deploymentCommand returns a command for one deployment.
+func deploymentCommand(s stdio, name, help string, do deploymentAction, options ...command.Option) command.Command {
+	connection := newConnection(s)
+	arguments := []command.Item{stackArgument, command.Argument("[VERSION|ID]", command.Text("VERSION"))}
+	return command.Command{
+		Name: name, Help: help, Forms: connection.form(arguments, options...),
+		Long: "VERSION is the number of the deployment. Without it, the last deployment of the stack is used.",
+		Run: func(ctx context.Context, args []string) error {
+			stack, err := stackPath(args[0])
 			if err != nil {
 				return err
 			}
-			stack, err := stackPath(names[0])
+			c, err := connection.open()
 			if err != nil {
 				return err
 			}
-			c, err := act.account.open()
+			which := ""
+			if len(args) > 1 {
+				which = args[1]
+			}
+			d, path, err := c.find(ctx, stack, which)
 			if err != nil {
 				return err
 			}
-			d, path, err := c.find(ctx, stack, names[1])
-			if err != nil {
-				return err
-			}
-			return act.do(ctx, c, d, path)
+			return do(ctx, c, d, path)
 		},
 	}
 }
 
-// action is what a command does with the deployment that it was given.
-type action struct {
-	w       world
-	account *account
-	follow  *bool
-	do      func(ctx context.Context, c *client, d deployment, path string) error
-}
-
-func statusCommand(w world) *ffcli.Command {
-	return onDeployment(w, "status", "show a deployment and its steps", func(act *action) {
-		act.do = func(_ context.Context, _ *client, d deployment, _ string) error {
-			fmt.Fprintf(w.stdout, "%s: deployment %d, %s\n", d.Status, d.Version, d.ID)
-			table := tabwriter.NewWriter(w.stdout, 0, 0, 2, ' ', 0)
-			for _, job := range d.Jobs {
-				for i, step := range job.Steps {
-					fmt.Fprintf(table, "  %d\t%s\t%s\n", i, step.Name, step.Status)
-				}
-			}
-			return table.Flush()
-		}
-	})
-}
-
-func logsCommand(w world) *ffcli.Command {
-	return onDeployment(w, "logs", "show the log of a deployment", func(act *action) {
-		act.do = func(ctx context.Context, c *client, _ deployment, path string) error {
-			if *act.follow {
-				return c.follow(ctx, path, w)
-			}
-			for token := ""; ; {
-				page, err := c.logs(ctx, path, token)
-				if err != nil {
-					return err
-				}
-				if err := page.print(w.stdout); err != nil {
-					return fmt.Errorf("show the log: %w", err)
-				}
-				if page.Next == "" || page.Next == token {
-					return nil
-				}
-				token = page.Next
+func statusCommand(s stdio) command.Command {
+	show := func(_ context.Context, _ *client, d deployment, _ string) error {
+		fmt.Fprintf(s.stdout, "%s: deployment %d, %s\n", d.outcome(), d.Version, d.ID)
+		table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
+		for _, job := range d.Jobs {
+			for i, step := range job.Steps {
+				fmt.Fprintf(table, "  %d\t%s\t%s\n", i, step.Name, outcome(step.Status, step.Outcome))
 			}
 		}
-	})
+		return table.Flush()
+	}
+	return deploymentCommand(s, "status", "show a deployment and its steps", show)
 }
 
-func cancelCommand(w world) *ffcli.Command {
-	return onDeployment(w, "cancel", "cancel a deployment", func(act *action) {
-		act.do = func(ctx context.Context, c *client, d deployment, path string) error {
-			if err := c.call(ctx, http.MethodPost, path+"/cancel", nil, nil); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(w.stdout, "deployment %d is cancelled\n", d.Version)
+func logsCommand(s stdio) command.Command {
+	follow := false
+	printLog := func(ctx context.Context, c *client, _ deployment, path string) error {
+		if follow {
+			return c.follow(ctx, path, s)
+		}
+		return c.printLog(ctx, path, s)
+	}
+	return deploymentCommand(s, "logs", "print the log of a deployment", printLog,
+		command.Bool(&follow, "follow", "print lines until the deployment ends; exit code 1 if it does not succeed"))
+}
+
+// printLog prints the present log of a deployment or an activity.
+func (c *client) printLog(ctx context.Context, path string, s stdio) error {
+	for token := ""; ; {
+		page, err := c.logs(ctx, path, token)
+		if err != nil {
 			return err
 		}
-	})
+		if err := page.print(s.stdout); err != nil {
+			return fmt.Errorf("print the log: %w", err)
+		}
+		if page.Next == "" || page.Next == token {
+			return nil
+		}
+		token = page.Next
+	}
 }
 
-func listCommand(w world) *ffcli.Command {
-	set := flags(w, "cmwa-cloud list")
-	account := accountFlags(set, w, "token-file", "access-token-file")
-	return &ffcli.Command{
-		Name: "list", ShortUsage: "cmwa-cloud list ORG/PROJECT/STACK [FLAGS]", ShortHelp: "list the last deployments of a stack", FlagSet: set,
-		Exec: func(ctx context.Context, args []string) error {
-			names, err := arguments(set, args, "ORG/PROJECT/STACK")
+func cancelCommand(s stdio) command.Command {
+	cancel := func(ctx context.Context, c *client, d deployment, path string) error {
+		if err := c.call(ctx, http.MethodPost, path+"/cancel", nil, nil); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(s.stdout, "deployment %d is cancelled\n", d.Version)
+		return err
+	}
+	return deploymentCommand(s, "cancel", "cancel a deployment", cancel)
+}
+
+func listCommand(s stdio) command.Command {
+	connection := newConnection(s)
+	return command.Command{
+		Name: "list", Help: "list the last 100 deployments of a stack",
+		Forms: connection.form([]command.Item{stackArgument}),
+		Run: func(ctx context.Context, args []string) error {
+			stack, err := stackPath(args[0])
 			if err != nil {
 				return err
 			}
-			stack, err := stackPath(names[0])
-			if err != nil {
-				return err
-			}
-			c, err := account.open()
+			c, err := connection.open()
 			if err != nil {
 				return err
 			}
@@ -159,10 +164,10 @@ func listCommand(w world) *ffcli.Command {
 			if err := c.call(ctx, http.MethodGet, stack+"/deployments?page=1&pageSize=100", nil, &all); err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(w.stdout, 0, 0, 2, ' ', 0)
+			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "VERSION\tOPERATION\tSTATUS\tCREATED\tID")
 			for _, d := range all.Deployments {
-				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.Status, d.Created, d.ID)
+				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.outcome(), d.Created, d.ID)
 			}
 			return table.Flush()
 		},

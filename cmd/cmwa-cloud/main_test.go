@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -23,28 +24,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// place is one running service, as a person at a terminal has it.
-type place struct {
+// testService is one running service and the environment of its clients.
+type testService struct {
 	t      *testing.T
 	url    string
 	folder string
 	env    map[string]string
 }
 
-// output is what a program says, safe to read while it speaks.
+// output collects the output of a program, and is safe for concurrent use.
 type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	said chan struct{}
+	mu      sync.Mutex
+	text    bytes.Buffer
+	written chan struct{}
 }
 
-func newOutput() *output { return &output{said: make(chan struct{}, 1)} }
+func newOutput() *output { return &output{written: make(chan struct{}, 1)} }
 
 func (o *output) Write(text []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	select {
-	case o.said <- struct{}{}:
+	case o.written <- struct{}{}:
 	default:
 	}
 	return o.text.Write(text)
@@ -56,30 +57,31 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// find waits until something is said.
-func (o *output) find(t *testing.T, what string) string {
+// find waits until the output matches an expression, and returns the match.
+func (o *output) find(t *testing.T, expression string) string {
 	t.Helper()
 	limit := time.After(30 * time.Second)
 	for {
-		if found := regexp.MustCompile(what).FindString(o.String()); found != "" {
+		if found := regexp.MustCompile(expression).FindString(o.String()); found != "" {
 			return found
 		}
 		select {
-		case <-o.said:
+		case <-o.written:
 		case <-limit:
-			t.Fatalf("%q was not said in:\n%s", what, o)
+			t.Fatalf("no match for %q in:\n%s", expression, o)
 		}
 	}
 }
 
-// newPlace starts a service; at the end of the test it must stop in order.
-func newPlace(t *testing.T, more ...string) *place {
+// newService starts a service. At the end of the test it must stop without an error.
+func newService(t *testing.T, flags ...string) *testService {
 	t.Helper()
-	p := &place{t: t, folder: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
+	p := &testService{t: t, folder: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
 	ctx, stop := context.WithCancel(context.Background())
 	out, log, code := newOutput(), newOutput(), make(chan int, 1)
 	go func() {
-		code <- run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", p.folder}, more...), world{p.lookup, out, log})
+		code <- run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", p.folder}, flags...),
+			stdio{p.lookup, out, log})
 	}()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
@@ -97,24 +99,24 @@ func newPlace(t *testing.T, more ...string) *place {
 	return p
 }
 
-func (p *place) lookup(name string) (string, bool) {
+func (p *testService) lookup(name string) (string, bool) {
 	value, found := p.env[name]
 	return value, found
 }
 
-// says runs a command line that must end with a code, and returns what it said.
-func (p *place) says(code int, args ...string) (stdout, stderr string) {
+// run runs a command line that must end with an exit code, and returns its output.
+func (p *testService) run(code int, args ...string) (stdout, stderr string) {
 	p.t.Helper()
 	var out, err bytes.Buffer
-	if got := run(p.t.Context(), args, world{p.lookup, &out, &err}); got != code {
+	if got := run(p.t.Context(), args, stdio{p.lookup, &out, &err}); got != code {
 		p.t.Fatalf("%v ended with %d, want %d:\n%s%s", args, got, code, &out, &err)
 	}
 	return out.String(), err.String()
 }
 
-// agent is a pool's agent that ends each job as it is told.
+// agent is an agent of a pool that reports steps without running them.
 type agent struct {
-	p     *place
+	p     *testService
 	token string
 }
 
@@ -142,14 +144,28 @@ func (a agent) call(token, method, path, body string, answer any) int {
 	return response.StatusCode
 }
 
-// work claims one job, says a line in each step, and ends the last with a
-// status. It returns the variables of the job.
-func (a agent) work(end string) map[string]string {
+// claimed is a claimed job.
+type claimed struct{ JobID, JobToken string }
+
+// claim claims one job.
+func (a agent) claim() (job claimed) {
 	a.p.t.Helper()
-	var job struct{ JobID, JobToken string }
 	if a.call(a.token, "GET", "/api/deployments/poll", "", &job) != http.StatusOK {
 		a.p.t.Fatal("there is no job")
 	}
+	return job
+}
+
+// work claims one job, logs a line in each step, and ends the last step with a
+// status. It returns the variables of the job.
+func (a agent) work(end string) map[string]string {
+	a.p.t.Helper()
+	return a.runJob(a.claim(), end)
+}
+
+// runJob does the same as work, for a job that is claimed already.
+func (a agent) runJob(job claimed, end string) map[string]string {
+	a.p.t.Helper()
 	var definition struct {
 		Env   map[string]string
 		Steps []struct{ Name string }
@@ -162,8 +178,10 @@ func (a agent) work(end string) map[string]string {
 			status = end
 		}
 		line := fmt.Sprintf(`{"offset":0,"lines":[{"t":"2026-01-01T00:00:00Z","l":"this is %s\n"}]}`, step.Name)
-		for _, sent := range [][3]string{{"PATCH", "status", `{"status":"running"}`}, {"POST", "logs", line}, {"PATCH", "status", `{"status":"` + status + `"}`}} {
-			if got := a.call(job.JobToken, sent[0], fmt.Sprintf("%s/%d/%s", at, i, sent[1]), sent[2], nil); got != http.StatusOK {
+		for _, sent := range [][3]string{{"PATCH", "status", `{"status":"running"}`}, {"POST", "logs", line},
+			{"PATCH", "status", `{"status":"` + status + `"}`}} {
+			got := a.call(job.JobToken, sent[0], fmt.Sprintf("%s/%d/%s", at, i, sent[1]), sent[2], nil)
+			if got != http.StatusOK {
 				a.p.t.Errorf("step %d, %s: %d", i, sent[1], got)
 			}
 		}
@@ -171,10 +189,10 @@ func (a agent) work(end string) map[string]string {
 	return definition.Env
 }
 
-func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
-	p := newPlace(t)
+func TestDeploy(t *testing.T) {
+	p := newService(t)
 	file := filepath.Join(t.TempDir(), "pool.token")
-	if out, _ := p.says(cli.ExitOK, "pool", "create", "demo", "--token-file", file, "--default"); out != "" {
+	if out, _ := p.run(cli.ExitOK, "pool", "create", "demo", "--output", file, "--default"); out != "" {
 		t.Errorf("the token was printed though it has a file: %q", out)
 	}
 	token, err := os.ReadFile(file)
@@ -184,8 +202,9 @@ func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the token's file has mode %v (%v)", info.Mode(), err)
 	}
-	if out, _ := p.says(cli.ExitOK, "pool", "list"); !regexp.MustCompile(`demo\s+offline\s+never\s+yes`).MatchString(out) {
-		t.Errorf("the pools are:\n%s", out)
+	pools, _ := p.run(cli.ExitOK, "pool", "list")
+	if !regexp.MustCompile(`demo\s+offline\s+never\s+yes`).MatchString(pools) {
+		t.Errorf("the pools are:\n%s", pools)
 	}
 	a := agent{p, strings.TrimSpace(string(token))}
 
@@ -194,9 +213,11 @@ func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(t.Context(), []string{
-			"deploy", "organization/shop/prod", "--operation", "update", "--repo", "file:///shop", "--branch", "main", "--dir", "web",
-			"--image", "img", "--env", "A=1=2", "--env", "B=", "--secret-env", "PASSPHRASE", "--pre-run", "make", "--root", "/home/me", "--follow",
-		}, world{p.lookup, out, out})
+			"deploy", "organization/shop/prod", "--operation", "update", "--repo", "file:///shop", "--branch", "main",
+			"--dir", "web",
+			"--image", "img", "--env", "A=1=2", "--env", "B=", "--secret-env", "PASSPHRASE", "--pre-run", "make",
+			"--root", "/home/me", "--follow",
+		}, stdio{p.lookup, out, out})
 	}()
 	out.find(t, "is queued")
 	env := a.work("succeeded")
@@ -206,53 +227,25 @@ func TestADeploymentIsQueuedFollowedAndLookedAt(t *testing.T) {
 	if env["A"] != "1=2" || env["PASSPHRASE"] != "hunter2" || env["PULUMI_CI_STACK"] != "prod" {
 		t.Errorf("the job has the variables %v", env)
 	}
-	const log = "== Setup\nthis is Setup\n== Get source\nthis is Get source\n== Download dependencies\nthis is Download dependencies\n" +
+	const log = "== Setup\nthis is Setup\n== Get source\nthis is Get source\n" +
+		"== Download dependencies\nthis is Download dependencies\n" +
 		"== Pre-run command 1\nthis is Pre-run command 1\n== pulumi update\nthis is pulumi update\n"
 	if got := out.String(); !strings.HasSuffix(got, log+"== the deployment succeeded\n") {
-		t.Errorf("what was followed:\n%s", got)
+		t.Errorf("deploy --follow printed:\n%s", got)
 	}
 	for _, which := range [][]string{{}, {"1"}} {
-		if got, _ := p.says(cli.ExitOK, append([]string{"logs", "organization/shop/prod"}, which...)...); got != log {
+		if got, _ := p.run(cli.ExitOK, append([]string{"logs", "organization/shop/prod"}, which...)...); got != log {
 			t.Errorf("the log is:\n%s", got)
 		}
 	}
-	if got, _ := p.says(cli.ExitOK, "status", "organization/shop/prod"); !regexp.MustCompile(`(?s)^succeeded: deployment 1, .*4  pulumi update +succeeded\n$`).MatchString(got) {
+	got, _ := p.run(cli.ExitOK, "status", "organization/shop/prod")
+	if !regexp.MustCompile(`(?s)^succeeded: deployment 1, .*4  pulumi update +succeeded\n$`).MatchString(got) {
 		t.Errorf("the status is:\n%s", got)
 	}
-	if got, _ := p.says(cli.ExitOK, "list", "organization/shop/prod"); !regexp.MustCompile(`(?m)^1 +update +succeeded`).MatchString(got) {
+	got, _ = p.run(cli.ExitOK, "list", "organization/shop/prod")
+	if !regexp.MustCompile(`(?m)^1 +update +succeeded`).MatchString(got) {
 		t.Errorf("the list is:\n%s", got)
 	}
-}
-
-func TestAFailedDeploymentEndsWithCode1(t *testing.T) {
-	p := newPlace(t)
-	out, _ := p.says(cli.ExitOK, "pool", "create", "demo")
-	a := agent{p, strings.TrimSpace(out)}
-	request := filepath.Join(t.TempDir(), "request.json")
-	if err := os.WriteFile(request, []byte(`{"cmwaSteps":[{"name":"one","run":"exit 1"}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p.says(cli.ExitOK, "deploy", "organization/a/b", "--file", request)
-	a.work("failed")
-	if _, said := p.says(cli.ExitFailure, "logs", "--follow", "organization/a/b"); !strings.Contains(said, "has ended as failed") {
-		t.Errorf("it said %q", said)
-	}
-	p.says(cli.ExitOK, "deploy", "organization/a/b", "--file", request)
-	if out, _ := p.says(cli.ExitOK, "cancel", "organization/a/b"); out != "deployment 2 is cancelled\n" {
-		t.Errorf("cancel said %q", out)
-	}
-	p.says(cli.ExitFailure, "cancel", "organization/a/b", "2")
-	if out, _ := p.says(cli.ExitOK, "status", "organization/a/b", "2"); !strings.HasPrefix(out, "skipped: ") {
-		t.Errorf("the status is %q", out)
-	}
-}
-
-func TestAnAccessTokenMayStandInAFile(t *testing.T) {
-	p := newPlace(t)
-	delete(p.env, "PULUMI_ACCESS_TOKEN")
-	p.says(cli.ExitOK, "pool", "list", "--token-file", filepath.Join(p.folder, "access-token"))
-	p.says(cli.ExitOK, "pool", "create", "x", "--access-token-file", filepath.Join(p.folder, "access-token"))
-	p.says(cli.ExitUsage, "pool", "list")
 }
 
 func TestClient(t *testing.T) {
@@ -267,8 +260,10 @@ func TestClient(t *testing.T) {
 			http.Redirect(w, r, other.URL+r.URL.Path, http.StatusMovedPermanently)
 		}))
 		defer first.Close()
-		p := &place{t: t, env: map[string]string{"CMWA_CLOUD_URL": first.URL, "PULUMI_ACCESS_TOKEN": "pul-secret"}}
-		_, stderr := p.says(cli.ExitFailure, "pool", "list")
+		p := &testService{t: t, env: map[string]string{
+			"CMWA_CLOUD_URL": first.URL, "PULUMI_ACCESS_TOKEN": "pul-secret",
+		}}
+		_, stderr := p.run(cli.ExitFailure, "pool", "list")
 		if want := "redirect to " + other.URL; !strings.Contains(stderr, want) || !strings.Contains(stderr, "--url") {
 			t.Errorf("the error is %q, want %q and the cure", stderr, want)
 		}
@@ -278,42 +273,71 @@ func TestClient(t *testing.T) {
 	})
 }
 
-func TestMistakesAreOneLineThatSaysWhatToDo(t *testing.T) {
-	p := newPlace(t)
+func TestUsageErrors(t *testing.T) {
+	p := newService(t)
 	folder := t.TempDir()
+	missing := filepath.Join(folder, "none")
+	deploy := func(args ...string) []string {
+		return append([]string{"deploy", "a/b/c", "--operation", "update"}, args...)
+	}
+	serve := func(args ...string) []string { return append([]string{"serve", "--data", folder}, args...) }
 	for _, c := range []struct {
 		code int
 		env  map[string]string
 		args []string
-		says string
+		want string
 	}{
-		{cli.ExitUsage, nil, []string{}, "name a command"},
-		{cli.ExitUsage, nil, []string{"fly"}, `no command "fly"`},
-		{cli.ExitUsage, nil, []string{"pool"}, "name a command"},
+		{cli.ExitUsage, nil, []string{}, "missing command"},
+		{cli.ExitUsage, nil, []string{"fly"}, `unknown command "fly"`},
+		{cli.ExitUsage, nil, []string{"depoly"}, "did you mean deploy?"},
+		{cli.ExitUsage, nil, []string{"pool"}, "missing command"},
+		{cli.ExitUsage, nil, []string{"pool", "remove"}, `unknown command "remove"`},
+		{cli.ExitUsage, nil, []string{"pool", "crate"}, "did you mean create?"},
 		{cli.ExitUsage, nil, []string{"serve"}, "--data FOLDER"},
-		{cli.ExitUsage, nil, []string{"serve", "--bogus"}, "bogus"},
-		{cli.ExitUsage, nil, []string{"serve", "--data", folder, "--log-format", "xml"}, "text or json"},
-		{cli.ExitUsage, nil, []string{"serve", "--data", folder, "--heartbeat-limit", "0s"}, "greater than 0"},
-		{cli.ExitUsage, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example"}, "URL=JWKS_FILE"},
-		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=" + filepath.Join(folder, "none")}, "no such file"},
-		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=/dev/zero"}, "no JWKS document"},
-		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--oidc-issuer", "https://issuer.example=/dev/null"}, "not a JWKS document"},
-		{cli.ExitFailure, nil, []string{"serve", "--data", folder, "--listen", "127.0.0.1:99999"}, "choose another address"},
-		{cli.ExitFailure, nil, []string{"serve", "--data", p.folder, "--listen", "127.0.0.1:0"}, "another process serves"},
-		{cli.ExitUsage, nil, []string{"deploy"}, "needs ORG/PROJECT/STACK"},
+		{cli.ExitUsage, nil, []string{"serve", "--bogus"}, "unknown flag --bogus"},
+		{cli.ExitUsage, nil, []string{"serve", "--dta", folder}, "unknown flag --dta: did you mean --data?"},
+		{cli.ExitUsage, nil, serve("--log-format", "xml"), "--log-format must be one of text, json"},
+		{cli.ExitUsage, nil, serve("--heartbeat-limit", "0s"), "greater than 0"},
+		{cli.ExitUsage, nil, serve("--heartbeat-limit", "10"), "a duration such as 10m"},
+		{cli.ExitUsage, nil, serve("--oidc-issuer", "https://issuer.example"), "URL=JWKS_FILE"},
+		{cli.ExitFailure, nil, serve("--oidc-issuer", "https://issuer.example="+missing), "no such file"},
+		{cli.ExitFailure, nil, serve("--oidc-issuer", "https://issuer.example=/dev/zero"), "no JWKS document"},
+		{cli.ExitFailure, nil, serve("--oidc-issuer", "https://issuer.example=/dev/null"), "not a JWKS document"},
+		{cli.ExitFailure, nil, serve("--listen", "127.0.0.1:99999"), "choose another address"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", p.folder, "--listen", "127.0.0.1:0"},
+			"another process serves"},
+		{cli.ExitUsage, nil, []string{"deploy"}, "usage: cmwa-cloud deploy ORG/PROJECT/STACK"},
 		{cli.ExitUsage, nil, []string{"deploy", "a"}, "write ORG/PROJECT/STACK"},
-		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "d"}, `no argument "d"`},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "d"}, "usage: cmwa-cloud deploy ORG/PROJECT/STACK"},
 		{cli.ExitUsage, nil, []string{"deploy", "a/b/c"}, "needs --operation"},
-		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "--operation", "update", "--env", "x"}, "NAME=VALUE"},
-		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "--operation", "update", "--secret-env", "NONE"}, "no variable of this name"},
-		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "up"}, "operation must be one of update"},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "--opration", "update"}, "did you mean --operation?"},
+		{cli.ExitUsage, nil, []string{"deploy", "a/b/c", "--operation", "up"},
+			"--operation must be one of update, preview, refresh, destroy, detect-drift, remediate-drift: did you " +
+				"mean update?"},
+		{cli.ExitUsage, nil, deploy("--env", "x"), "NAME=VALUE"},
+		{cli.ExitUsage, nil, deploy("--secret-env", "NONE"), "no variable of this name"},
+		{cli.ExitUsage, nil, deploy("--branch", "x", "--commit", "abcdef"), "--branch and --commit"},
 		{cli.ExitFailure, nil, []string{"deploy", "none/b/c", "--operation", "update"}, "no organization"},
+		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "update", "--commit", "x",
+			"--repo", "u"},
+			"--commit must be the hexadecimal hash of a commit"},
+		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "update", "--dir", "../x",
+			"--repo", "u"},
+			"--dir must be a folder inside the repository"},
+		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "update", "--pool", "none"},
+			`there is no agent pool "none": see cmwa-cloud pool list`},
 		{cli.ExitFailure, nil, []string{"logs", "organization/b/none"}, "no stack"},
 		{cli.ExitFailure, nil, []string{"logs", "organization/b/c"}, "queue one with"},
-		{cli.ExitFailure, nil, []string{"pool", "create", "a", "--token-file", filepath.Join(folder, "none", "x")}, "write the pool's token"},
-		{cli.ExitFailure, map[string]string{"PULUMI_ACCESS_TOKEN": "wrong"}, []string{"pool", "list"}, "check PULUMI_ACCESS_TOKEN"},
-		{cli.ExitFailure, map[string]string{"CMWA_CLOUD_URL": "http://127.0.0.1:1"}, []string{"pool", "list"}, "start it with cmwa-cloud serve"},
+		{cli.ExitFailure, nil, []string{"pool", "create", "a", "--output", filepath.Join(missing, "x")},
+			"write the pool's token"},
+		{cli.ExitFailure, nil, []string{"pool", "delete", "none"}, `there is no agent pool "none"`},
+		{cli.ExitFailure, nil, []string{"pool", "token", "none"}, `there is no agent pool "none"`},
+		{cli.ExitFailure, map[string]string{"PULUMI_ACCESS_TOKEN": "wrong"}, []string{"pool", "list"},
+			"check PULUMI_ACCESS_TOKEN"},
+		{cli.ExitFailure, map[string]string{"CMWA_CLOUD_URL": "http://127.0.0.1:1"}, []string{"pool", "list"},
+			"start it with cmwa-cloud serve"},
 		{cli.ExitUsage, map[string]string{"CMWA_CLOUD_URL": "nonsense"}, []string{"pool", "list"}, "must be a URL"},
+		{cli.ExitUsage, map[string]string{"PULUMI_ACCESS_TOKEN": ""}, []string{"pool", "list"}, "--token-file"},
 	} {
 		q := *p
 		q.env = map[string]string{}
@@ -322,13 +346,93 @@ func TestMistakesAreOneLineThatSaysWhatToDo(t *testing.T) {
 				q.env[name] = value
 			}
 		}
-		_, said := q.says(c.code, c.args...)
-		lines := strings.Split(strings.TrimSpace(said), "\n")
-		if last := lines[len(lines)-1]; !strings.HasPrefix(last, "cmwa-cloud: ") || !strings.Contains(last, c.says) {
-			t.Errorf("%v said %q, want %q", c.args, last, c.says)
+		_, stderr := q.run(c.code, c.args...)
+		lines := strings.Split(strings.TrimSpace(stderr), "\n")
+		if last := lines[len(lines)-1]; !strings.HasPrefix(last, "cmwa-cloud: ") || !strings.Contains(last, c.want) {
+			t.Errorf("%v: got %q, want %q", c.args, last, c.want)
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(folder, ".*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files are left behind: %v", left)
 	}
+}
+
+func TestNewProgramHelp(t *testing.T) {
+	p := &testService{t: t, env: map[string]string{}}
+	for name, args := range map[string][]string{
+		"flag": {"--help"}, "command": {"help"}, "flag of a command": {"deploy", "--help"},
+		"help of a command": {"help", "deploy"}, "help of a group": {"help", "pool"},
+		"help in a group": {"help", "pool", "create"}, "short flag": {"serve", "-h"},
+	} {
+		t.Run(name+" goes to standard output", func(t *testing.T) {
+			stdout, stderr := p.run(cli.ExitOK, args...)
+			if !strings.Contains(stdout, "Usage:\n  cmwa-cloud") || stderr != "" {
+				t.Errorf("stdout %q, stderr %q", stdout, stderr)
+			}
+		})
+	}
+	t.Run("flags have two dashes", func(t *testing.T) {
+		stdout, _ := p.run(cli.ExitOK, "help", "deploy")
+		if !strings.Contains(stdout, "\n  --operation update|preview|") || strings.Contains(stdout, "\n  -operation") {
+			t.Errorf("got\n%s", stdout)
+		}
+	})
+	t.Run("every command is listed", func(t *testing.T) {
+		stdout, _ := p.run(cli.ExitOK, "help")
+		for _, name := range []string{"serve", "pool", "deploy", "list", "status", "logs", "cancel", "completion",
+			"version", "help"} {
+			if !strings.Contains(stdout, "\n  "+name+" ") {
+				t.Errorf("%s is missing in\n%s", name, stdout)
+			}
+		}
+		stdout, _ = p.run(cli.ExitOK, "help", "pool")
+		for _, name := range []string{"create", "list", "token", "delete"} {
+			if !strings.Contains(stdout, "\n  "+name+" ") {
+				t.Errorf("pool %s is missing in\n%s", name, stdout)
+			}
+		}
+	})
+	t.Run("version", func(t *testing.T) {
+		flag, _ := p.run(cli.ExitOK, "--version")
+		command, _ := p.run(cli.ExitOK, "version")
+		if flag != command || !strings.HasPrefix(flag, "cmwa-cloud ") {
+			t.Errorf("--version prints %q, version prints %q", flag, command)
+		}
+	})
+}
+
+func TestNewProgramCompletion(t *testing.T) {
+	p := &testService{t: t, env: map[string]string{}}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		stdout, _ := p.run(cli.ExitOK, "completion", shell)
+		for _, want := range []string{"cmwa-cloud", "deploy", "detect-drift", "revoke-others", "oidc-issuer"} {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%s: %s is missing", shell, want)
+			}
+		}
+	}
+	t.Run("bash completes commands, groups, flags and values", func(t *testing.T) {
+		bash, err := exec.LookPath("bash")
+		switch {
+		case err != nil && os.Getenv("CI") == "true":
+			t.Fatal(err)
+		case err != nil:
+			t.Skip(err)
+		}
+		script, _ := p.run(cli.ExitOK, "completion", "bash")
+		for line, want := range map[string]string{
+			"cmwa-cloud dep":                   "deploy",
+			"cmwa-cloud pool de":               "delete",
+			"cmwa-cloud pool delete --fo":      "--force",
+			"cmwa-cloud deploy --operation re": "refresh remediate-drift",
+		} {
+			last := len(strings.Fields(line)) - 1
+			run := fmt.Sprintf("%s\nCOMP_WORDS=(%s) COMP_CWORD=%d\n_cmwa_cloud\necho \"${COMPREPLY[*]}\"", script, line,
+				last)
+			out, err := exec.Command(bash, "--norc", "-c", run).Output()
+			if got := strings.TrimSpace(string(out)); err != nil || got != want {
+				t.Errorf("%s: got %q (%v), want %q", line, got, err, want)
+			}
+		}
+	})
 }

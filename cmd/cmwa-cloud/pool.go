@@ -8,145 +8,231 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/peterbourgon/ff/v3/ffcli"
-
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// organization is the one of the service unless --org says otherwise.
-func organization(ctx context.Context, c *client, named string) (string, error) {
-	if named != "" {
-		return named, nil
-	}
-	var answer struct{ GitHubLogin string }
-	err := c.call(ctx, http.MethodGet, "/api/user/organizations/default", nil, &answer)
-	return answer.GitHubLogin, err
+// poolFlags are the flags of the commands for pools.
+type poolFlags struct {
+	*connection
+	organization string
 }
 
-func poolCreate(w world) *ffcli.Command {
-	set := flags(w, "cmwa-cloud pool create")
-	account := accountFlags(set, w, "access-token-file")
-	org := set.String("org", "", "organization; otherwise the default one")
-	description := set.String("description", "", "what the pool is for")
-	out := set.String("token-file", "", "new file for the pool's token; otherwise it is printed")
-	standard := set.Bool("default", false, "make it the default pool of the organization")
-	return &ffcli.Command{
-		Name: "create", ShortUsage: "cmwa-cloud pool create NAME [FLAGS]",
-		ShortHelp: "make a pool and get its token, which is shown this once", FlagSet: set,
-		Exec: func(ctx context.Context, args []string) error {
-			names, err := arguments(set, args, "NAME")
+func newPoolFlags(s stdio) *poolFlags { return &poolFlags{connection: newConnection(s)} }
+
+// form returns the form of a command for pools.
+func (f *poolFlags) form(arguments []command.Item, options ...command.Option) []command.Form {
+	org := command.String(&f.organization, "org", command.Name, "organization; otherwise the default one")
+	return f.connection.form(arguments, append(options, org)...)
+}
+
+// open returns a client, and the API path of the pools of the organization.
+func (f *poolFlags) open(ctx context.Context) (c *client, pools string, err error) {
+	if c, err = f.connection.open(); err != nil {
+		return nil, "", err
+	}
+	organization := f.organization
+	if organization == "" {
+		var answer struct{ GitHubLogin string }
+		if err := c.call(ctx, http.MethodGet, "/api/user/organizations/default", nil, &answer); err != nil {
+			return nil, "", err
+		}
+		organization = answer.GitHubLogin
+	}
+	return c, poolsPath(organization), nil
+}
+
+// poolsPath returns the API path of the pools of an organization.
+func poolsPath(organization string) string {
+	return "/api/orgs/" + url.PathEscape(organization) + "/agent-pools"
+}
+
+// agentPool is an agent pool in an answer of the service.
+type agentPool struct {
+	ID, Name, Status string
+	LastSeen         int64
+	IsDefault        bool
+}
+
+// pools returns the pools at an API path.
+func (c *client) pools(ctx context.Context, path string) ([]agentPool, error) {
+	var answer struct {
+		Pools []agentPool `json:"agentPools"`
+	}
+	err := c.call(ctx, http.MethodGet, path, nil, &answer)
+	return answer.Pools, err
+}
+
+// poolID returns the id of the pool that has a name or an id.
+func (c *client) poolID(ctx context.Context, organization, name string) (string, error) {
+	return c.findPool(ctx, poolsPath(organization), name)
+}
+
+// findPool returns the id of the pool at an API path that has a name or an id.
+func (c *client) findPool(ctx context.Context, path, name string) (string, error) {
+	pools, err := c.pools(ctx, path)
+	if err != nil {
+		return "", err
+	}
+	for _, pool := range pools {
+		if pool.Name == name || pool.ID == name {
+			return pool.ID, nil
+		}
+	}
+	return "", fmt.Errorf("there is no agent pool %q: see cmwa-cloud pool list", name)
+}
+
+// poolArgument is the argument for the name or the id of a pool.
+var poolArgument = command.Argument("NAME", command.Name)
+
+func poolCreate(s stdio) command.Command {
+	flags := newPoolFlags(s)
+	var description, output string
+	var standard bool
+	return command.Command{
+		Name: "create", Help: "make a pool, and print its token, which cannot be shown again",
+		Forms: flags.form([]command.Item{poolArgument},
+			command.String(&description, "description", command.Text("TEXT"), "purpose of the pool"),
+			command.String(&output, "output", command.File, "new file for the token of the pool; otherwise it is "+
+				"printed"),
+			command.Bool(&standard, "default", "make it the default pool of the organization")),
+		Run: func(ctx context.Context, args []string) error {
+			// In earlier releases, --token-file named the file to write.
+			if _, err := os.Stat(flags.tokenFile); flags.tokenFile != "" && output == "" &&
+				errors.Is(err, os.ErrNotExist) {
+				fmt.Fprintln(s.stderr, "warning: --token-file is the file with the access token: "+
+					"use --output for the new token of the pool")
+				output, flags.tokenFile = flags.tokenFile, ""
+			}
+
+			// Prepare the file before the token exists.
+			c, pools, err := flags.open(ctx)
 			if err != nil {
 				return err
 			}
-			c, err := account.open()
+			sink, err := newTokenSink(output, s)
 			if err != nil {
 				return err
 			}
-			organization, err := organization(ctx, c, *org)
-			if err != nil {
-				return err
-			}
-			keep := func(token secret.String) error {
-				_, err := fmt.Fprintln(w.stdout, token.Reveal())
-				return err
-			}
-			if *out != "" {
-				file, err := newPrivate(*out)
-				if err != nil {
-					return fmt.Errorf("write the pool's token: %w", err)
-				}
-				keep = file.fill
-				defer file.abandon()
-			}
+			defer sink.close()
+
+			// Make the pool.
 			var answer struct {
 				ID    string        `json:"id"`
 				Token secret.String `json:"tokenValue"`
 			}
-			at := "/api/orgs/" + url.PathEscape(organization)
-			body := map[string]string{"name": names[0], "description": *description}
-			if err := c.call(ctx, http.MethodPost, at+"/agent-pools", body, &answer); err != nil {
+			body := map[string]string{"name": args[0], "description": description}
+			if err := c.call(ctx, http.MethodPost, pools, body, &answer); err != nil {
 				return err
 			}
-			if err := keep(answer.Token); err != nil {
-				return fmt.Errorf("write the pool's token: %w", err)
+			if err := sink.write(answer.Token); err != nil {
+				return err
 			}
-			fmt.Fprintf(w.stderr, "pool %s is made; its id is %s\n", names[0], answer.ID)
-			if !*standard {
+			fmt.Fprintf(s.stderr, "pool %s is made; its id is %s\n", args[0], answer.ID)
+			if !standard {
 				return nil
 			}
-			return c.call(ctx, http.MethodPatch, at, map[string]string{"setDefaultAgentPoolID": answer.ID}, nil)
+			return c.call(ctx, http.MethodPatch, strings.TrimSuffix(pools, "/agent-pools"),
+				map[string]string{"setDefaultAgentPoolID": answer.ID}, nil)
 		},
 	}
 }
 
-// private is a file that is made before there is anything to put into it, so
-// that a token that is shown once is not lost to a folder that cannot be
-// written.
-type private struct {
-	file   *os.File
-	path   string
-	filled bool
-}
-
-func newPrivate(path string) (*private, error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
-		return nil, err
-	}
-	return &private{file: file, path: path}, nil
-}
-
-func (p *private) fill(text secret.String) error {
-	_, err := fmt.Fprintln(p.file, text.Reveal())
-	if err := errors.Join(err, p.file.Sync(), p.file.Close()); err != nil {
-		return err
-	}
-	err = os.Rename(p.file.Name(), p.path)
-	p.filled = err == nil
-	return err
-}
-
-func (p *private) abandon() {
-	if !p.filled {
-		_ = p.file.Close()
-		_ = os.Remove(p.file.Name())
-	}
-}
-
-func poolList(w world) *ffcli.Command {
-	set := flags(w, "cmwa-cloud pool list")
-	account := accountFlags(set, w, "token-file", "access-token-file")
-	org := set.String("org", "", "organization; otherwise the default one")
-	return &ffcli.Command{
-		Name: "list", ShortUsage: "cmwa-cloud pool list [FLAGS]", ShortHelp: "list pools", FlagSet: set,
-		Exec: func(ctx context.Context, args []string) error {
-			if _, err := arguments(set, args); err != nil {
-				return err
-			}
-			c, err := account.open()
+func poolToken(s stdio) command.Command {
+	flags := newPoolFlags(s)
+	var output string
+	var revoke bool
+	return command.Command{
+		Name: "token", Help: "make another token for a pool, and print it",
+		Long: "The older tokens of the pool stay valid. With --revoke-others they become invalid at once, for " +
+			"example after a leak; agents then fail until they have the new token.",
+		Forms: flags.form([]command.Item{poolArgument},
+			command.String(&output, "output", command.File, "new file for the token; otherwise it is printed"),
+			command.Bool(&revoke, "revoke-others", "make all other tokens of the pool invalid")),
+		Run: func(ctx context.Context, args []string) error {
+			// Prepare the file before the token exists.
+			c, pools, err := flags.open(ctx)
 			if err != nil {
 				return err
 			}
-			organization, err := organization(ctx, c, *org)
+			id, err := c.findPool(ctx, pools, args[0])
 			if err != nil {
 				return err
 			}
+			sink, err := newTokenSink(output, s)
+			if err != nil {
+				return err
+			}
+			defer sink.close()
+
+			// Make the token.
 			var answer struct {
-				Pools []struct {
-					ID, Name, Status string
-					LastSeen         int64
-					IsDefault        bool
-				} `json:"agentPools"`
+				Token secret.String `json:"tokenValue"`
 			}
-			if err := c.call(ctx, http.MethodGet, "/api/orgs/"+url.PathEscape(organization)+"/agent-pools", nil, &answer); err != nil {
+			body := map[string]bool{"revokeOthers": revoke}
+			if err := c.call(ctx, http.MethodPost, pools+"/"+url.PathEscape(id)+"/tokens", body, &answer); err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(w.stdout, 0, 0, 2, ' ', 0)
+			return sink.write(answer.Token)
+		},
+	}
+}
+
+func poolDelete(s stdio) command.Command {
+	flags := newPoolFlags(s)
+	var force bool
+	return command.Command{
+		Name: "delete", Help: "delete a pool; its tokens become invalid",
+		Forms: flags.form([]command.Item{poolArgument},
+			command.Bool(&force, "force", "delete it even if jobs of it run, or if settings of a stack name it")),
+		Run: func(ctx context.Context, args []string) error {
+			// Find the pool.
+			c, pools, err := flags.open(ctx)
+			if err != nil {
+				return err
+			}
+			id, err := c.findPool(ctx, pools, args[0])
+			if err != nil {
+				return err
+			}
+
+			// Delete it.
+			path := pools + "/" + url.PathEscape(id)
+			if force {
+				path += "?force=true"
+			}
+			if err := c.call(ctx, http.MethodDelete, path, nil, nil); err != nil {
+				return withFlags(err, strings.NewReplacer("send force=true", "use --force"))
+			}
+			_, err = fmt.Fprintf(s.stdout, "pool %s is deleted\n", args[0])
+			return err
+		},
+	}
+}
+
+func poolList(s stdio) command.Command {
+	flags := newPoolFlags(s)
+	return command.Command{
+		Name: "list", Help: "list the pools of an organization", Forms: flags.form(nil),
+		Run: func(ctx context.Context, _ []string) error {
+			// Fetch the pools.
+			c, path, err := flags.open(ctx)
+			if err != nil {
+				return err
+			}
+			pools, err := c.pools(ctx, path)
+			if err != nil {
+				return err
+			}
+
+			// Print them.
+			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "ID\tNAME\tSTATUS\tLAST SEEN\tDEFAULT")
-			for _, pool := range answer.Pools {
+			for _, pool := range pools {
 				seen, standard := "never", ""
 				if pool.LastSeen > 0 {
 					seen = time.Unix(pool.LastSeen, 0).Format(time.DateTime)
@@ -158,5 +244,54 @@ func poolList(w world) *ffcli.Command {
 			}
 			return table.Flush()
 		},
+	}
+}
+
+// tokenSink receives a token that the service returns only once. Its file is made
+// before the call, so that a folder that cannot be written does not lose the token.
+type tokenSink struct {
+	s       stdio
+	file    *os.File // temporary; nil prints the token
+	path    string
+	written bool
+}
+
+// newTokenSink returns a sink for a file, or for standard output if path is empty.
+func newTokenSink(path string, s stdio) (*tokenSink, error) {
+	sink := &tokenSink{s: s, path: path}
+	if path == "" {
+		return sink, nil
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return nil, fmt.Errorf("write the pool's token: %w", err)
+	}
+	sink.file = file
+	return sink, nil
+}
+
+// write writes the token. With a file, the file appears complete or not at all.
+func (t *tokenSink) write(token secret.String) error {
+	if t.file == nil {
+		_, err := fmt.Fprintln(t.s.stdout, token.Reveal())
+		return err
+	}
+	_, err := fmt.Fprintln(t.file, token.Reveal())
+	err = errors.Join(err, t.file.Sync(), t.file.Close())
+	if err == nil {
+		err = os.Rename(t.file.Name(), t.path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the pool's token: %w", err)
+	}
+	t.written = true
+	return nil
+}
+
+// close removes the temporary file if the token was not written.
+func (t *tokenSink) close() {
+	if t.file != nil && !t.written {
+		_ = t.file.Close()
+		_ = os.Remove(t.file.Name())
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,115 +10,143 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/lmittmann/tint"
-	"github.com/peterbourgon/ff/v3/ffcli"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cmwa-project/cmwa/cloud/server"
+	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// Limits of the HTTP server.
+// Timeouts of the HTTP server.
 const (
-	headerLimit = 10 * time.Second
-	readLimit   = time.Minute
-	writeLimit  = 2 * time.Minute
-	idleLimit   = 5 * time.Minute
-	closeLimit  = 10 * time.Second // for calls under way when the service ends
+	headerTimeout   = 10 * time.Second
+	readTimeout     = time.Minute
+	writeTimeout    = 2 * time.Minute
+	idleTimeout     = 5 * time.Minute
+	shutdownTimeout = 10 * time.Second // for active calls when the service ends
 )
 
-func serveCommand(w world) *ffcli.Command {
-	set := flags(w, "cmwa-cloud serve")
-	listen := set.String("listen", "127.0.0.1:8585", "address and port; port 0 is any that is free")
-	format := set.String("log-format", "text", "text or json")
-	var options server.Options
-	set.StringVar(&options.Folder, "data", "", "folder of all data; made if it is not there")
-	set.DurationVar(&options.HeartbeatLimit, "heartbeat-limit", 10*time.Minute, "silence after which a claimed job has failed")
-	set.StringVar(&options.PublicURL, "public-url", "", "URL by which jobs reach the service; otherwise the one by which their agent does")
-	set.StringVar(&options.DefaultImage, "default-image", "pulumi/pulumi", "container image of jobs that name none")
-	set.StringVar(&options.Organization, "organization", "organization", "organization that is made at the first start")
-	issuers := repeated(set, "oidc-issuer", "URL=JWKS_FILE of an OIDC issuer whose tokens agents may exchange for one of any pool; read at the start; may be repeated")
-	return &ffcli.Command{
-		Name: "serve", ShortUsage: "cmwa-cloud serve --data FOLDER [FLAGS]",
-		ShortHelp: "run the service until a TERM or INT", FlagSet: set,
-		Exec: func(ctx context.Context, args []string) error {
-			if _, err := arguments(set, args); err != nil {
+func serveCommand(s stdio) command.Command {
+	listen, format, heartbeatLimit, leaseDuration := "127.0.0.1:8585", "text", "10m", "1m"
+	options := server.Options{DefaultImage: "pulumi/pulumi", Organization: "organization"}
+	var issuers []string
+	retention := defaultRetention()
+	return command.Command{
+		Name: "serve", Help: "run the service until SIGTERM or SIGINT", Daemon: true,
+		Forms: []command.Form{{
+			command.AnyOf(
+				command.String(&options.Folder, "data", command.Text("FOLDER"),
+					"folder of all data (required); made if it does not exist"),
+				command.String(&listen, "listen", command.Text("HOST:PORT"),
+					"address of the service; port 0 chooses a free one"),
+				command.String(&format, "log-format", command.OneOf("text", "json"), "format of the log"),
+				command.String(&heartbeatLimit, "heartbeat-limit", command.Text("DURATION"),
+					"a claimed job fails after this time without a heartbeat"),
+				command.String(&leaseDuration, "lease-duration", command.Text("DURATION"),
+					"a scan or policy evaluation is leased for this time, and its agent renews the lease"),
+				command.String(&options.PublicURL, "public-url", command.URL,
+					"URL of the service for jobs; otherwise the one that their agent uses"),
+				command.String(&options.DefaultImage, "default-image", command.Image,
+					"container image of jobs that name none"),
+				command.String(&options.Organization, "organization", command.Name,
+					"organization to make at the first start"),
+				command.Repeated(&issuers, "oidc-issuer", command.Text("URL=JWKS_FILE[,CLAIM=PATTERN]...[,pool=POOL]"),
+					"OIDC issuer whose tokens agents may exchange for pool tokens; a token must have every claim, "+
+						"such as 'sub=repo:acme/*'; the file is read at the start"),
+				command.String(&retention.logBytes, "max-log-bytes", command.Text("SIZE"),
+					"bytes stored of the log of one step: its beginning and its end; 0 for all"),
+				command.String(&retention.deployments, "keep-deployments", command.Text("NUMBER"),
+					"deployments to keep of each stack; 0 for all"),
+				command.String(&retention.age, "keep-age", command.Text("DURATION"),
+					"how long to keep ended deployments, such as 90d; 0 for ever"),
+				command.String(&retention.freeDisk, "min-free-disk", command.Text("SIZE"),
+					"with less space, logs are not stored and new work is refused; 0 for no limit"),
+			),
+		}},
+		Run: func(ctx context.Context, _ []string) error {
+			// Check the flags.
+			if options.Folder == "" {
+				return cli.Usagef("serve needs --data FOLDER: the folder of all data")
+			}
+			var err error
+			if options.HeartbeatLimit, err = positive("--heartbeat-limit", heartbeatLimit); err != nil {
 				return err
 			}
-			if options.Folder == "" {
-				return cli.Usagef("serve needs --data FOLDER: the folder that keeps everything")
+			if options.LeaseDuration, err = positive("--lease-duration", leaseDuration); err != nil {
+				return err
 			}
-			if options.HeartbeatLimit <= 0 {
-				return cli.Usagef("--heartbeat-limit must be greater than 0")
+			if options.Retention, err = retention.parse(); err != nil {
+				return err
 			}
-			for _, text := range *issuers {
+			for _, text := range issuers {
 				issuer, err := readIssuer(text)
 				if err != nil {
 					return err
 				}
 				options.Issuers = append(options.Issuers, issuer)
 			}
-			log, err := logger(w.stderr, *format)
-			if err != nil {
-				return err
-			}
-			options.Log = log
-			return serve(ctx, *listen, options, w)
+
+			// Serve.
+			options.Log = newLogger(s.stderr, format)
+			return serve(ctx, listen, options, s)
 		},
 	}
 }
 
-// repeated defines a flag that may be given many times.
-func repeated(set *flag.FlagSet, name, help string) *[]string {
-	var values []string
-	set.Func(name, help, func(value string) error {
-		values = append(values, value)
-		return nil
-	})
-	return &values
+// positive returns the duration of a flag, which must be greater than 0.
+func positive(flag, text string) (time.Duration, error) {
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, cli.Usagef("%s must be a duration such as 10m", flag)
+	}
+	if duration <= 0 {
+		return 0, cli.Usagef("%s must be greater than 0", flag)
+	}
+	return duration, nil
 }
 
 // maxJWKS limits a file of keys in bytes.
 const maxJWKS = 1 << 20
 
-// readIssuer reads an issuer of the form URL=JWKS_FILE. The URL of an issuer has
-// no query (OpenID Connect Discovery), so no equals sign either.
-func readIssuer(text string) (server.Issuer, error) {
-	url, path, found := strings.Cut(text, "=")
-	if !found || url == "" || path == "" {
-		return server.Issuer{}, cli.Usagef("--oidc-issuer must be URL=JWKS_FILE: the issuer as its tokens name it, and a file with what its jwks_uri shows")
+// readIssuer reads an issuer and its file of keys.
+func readIssuer(text string) (idtoken.Issuer, error) {
+	issuer, path, err := idtoken.ParseIssuer(text)
+	if err != nil {
+		return idtoken.Issuer{}, cli.Usagef("--oidc-issuer %v", err)
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return server.Issuer{}, fmt.Errorf("read the keys of %s: %w", url, err)
+		return idtoken.Issuer{}, fmt.Errorf("read the keys of %s: %w", issuer.URL, err)
 	}
 	defer file.Close()
-	keys, err := io.ReadAll(io.LimitReader(file, maxJWKS+1))
+	issuer.Keys, err = io.ReadAll(io.LimitReader(file, maxJWKS+1))
 	if err != nil {
-		return server.Issuer{}, fmt.Errorf("read the keys of %s: %w", url, err)
+		return idtoken.Issuer{}, fmt.Errorf("read the keys of %s: %w", issuer.URL, err)
 	}
-	if len(keys) > maxJWKS {
-		return server.Issuer{}, fmt.Errorf("read the keys of %s: %s is larger than %d KiB, so it is no JWKS document", url, path, maxJWKS>>10)
+	if len(issuer.Keys) > maxJWKS {
+		return idtoken.Issuer{}, fmt.Errorf("read the keys of %s: %s is larger than %d KiB, so it is no JWKS document",
+			issuer.URL, path, maxJWKS>>10)
 	}
-	return server.Issuer{URL: url, Keys: keys}, nil
+	return issuer, nil
 }
 
-func logger(sink io.Writer, format string) (*slog.Logger, error) {
-	switch format {
-	case "text":
-		return slog.New(tint.NewTextHandler(sink, &tint.Options{TimeFormat: "2006-01-02T15:04:05.000Z07:00", NoColor: true})), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(sink, nil)), nil
+// newLogger returns a logger for the format text or json.
+func newLogger(sink io.Writer, format string) *slog.Logger {
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(sink, nil))
 	}
-	return nil, cli.Usagef("--log-format must be text or json, not %q", format)
+	return slog.New(tint.NewTextHandler(sink, &tint.Options{TimeFormat: "2006-01-02T15:04:05.000Z07:00",
+		NoColor: true}))
 }
 
-// serve runs the service until ctx ends: the listener, and the duties that time
-// alone makes due. Whichever ends first ends the other.
-func serve(ctx context.Context, address string, options server.Options, w world) (err error) {
+// serve runs the listener and the regular work of the service until ctx ends. If one of them
+// fails, the other stops too.
+func serve(ctx context.Context, address string, options server.Options, s stdio) (err error) {
+	// Open the data and the listener.
 	service, err := server.Open(ctx, options)
 	if err != nil {
 		return err
@@ -130,11 +157,14 @@ func serve(ctx context.Context, address string, options server.Options, w world)
 		return fmt.Errorf("listen: %w: choose another address with --listen", err)
 	}
 	web := &http.Server{
-		Handler: service.Handler(), ReadHeaderTimeout: headerLimit, ReadTimeout: readLimit, WriteTimeout: writeLimit, IdleTimeout: idleLimit,
+		Handler: service.Handler(), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(options.Log.Handler(), slog.LevelDebug),
 	}
-	fmt.Fprintf(w.stdout, "listening on http://%s (the access token is in %s)\n", listener.Addr(), filepath.Join(options.Folder, server.AccessTokenFile))
+	fmt.Fprintf(s.stdout, "listening on http://%s (the access token is in %s)\n",
+		listener.Addr(), filepath.Join(options.Folder, server.AccessTokenFile))
 
+	// Run both until ctx ends.
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return service.Run(ctx) })
 	all.Go(func() error {
@@ -145,10 +175,10 @@ func serve(ctx context.Context, address string, options server.Options, w world)
 	})
 	all.Go(func() error {
 		<-ctx.Done()
-		farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		if err := web.Shutdown(farewell); err != nil {
-			return errors.Join(fmt.Errorf("wait for calls under way: %w", err), web.Close())
+		if err := web.Shutdown(limited); err != nil {
+			return errors.Join(fmt.Errorf("wait for active calls: %w", err), web.Close())
 		}
 		return nil
 	})

@@ -23,7 +23,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// The limits that the benchmarks print beside what they measured.
+// The limits that the benchmarks print next to their results.
 const (
 	jobLimit       = 0.9 // of a job, as a ratio to docker run
 	burstLimit     = 1.2 // of a burst, as a ratio to docker run
@@ -33,9 +33,9 @@ const (
 // residentLimitMB is the most memory of an agent with one idle pool, by its target.
 var residentLimitMB = map[string]float64{"docker": 30, "kubernetes": 38}
 
-// witness stands between agents and the service, and notes when a job was
-// handed out, when its end was accepted, and how old its lines were on arrival.
-type witness struct {
+// jobTimer is a proxy between agents and the service. It records when a job was claimed,
+// when its end was accepted, and how old its log lines were on arrival.
+type jobTimer struct {
 	url string
 
 	mu      sync.Mutex
@@ -46,9 +46,9 @@ type witness struct {
 	ages    []time.Duration      // of the first line of each batch that began a step's log
 }
 
-// watch starts a witness before the world's service, and makes it the world's
+// timeJobs starts a jobTimer in front of the world's service, and makes it the world's
 // URL.
-func (w *world) watch() *witness {
+func (w *world) timeJobs() *jobTimer {
 	w.t.Helper()
 	target, err := url.Parse(w.url)
 	if err != nil {
@@ -58,7 +58,10 @@ func (w *world) watch() *witness {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	v := &witness{url: "http://" + listener.Addr().String(), claimed: map[string]time.Time{}, ended: map[string]time.Time{}, over: map[string]bool{}}
+	v := &jobTimer{
+		url: "http://" + listener.Addr().String(), claimed: map[string]time.Time{}, ended: map[string]time.Time{},
+		over: map[string]bool{},
+	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ModifyResponse = v.answered
 	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -81,7 +84,7 @@ func parts(path string) (job, step, what string) {
 	return fields[0], fields[1], fields[2]
 }
 
-func (v *witness) asked(r *http.Request) {
+func (v *jobTimer) asked(r *http.Request) {
 	job, step, what := parts(r.URL.Path)
 	if what == "" {
 		return
@@ -91,7 +94,8 @@ func (v *witness) asked(r *http.Request) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var status cloud.StepStatus
-	if what == "status" && json.Unmarshal(text, &status) == nil && (status.Status == "succeeded" || status.Status == "failed") {
+	if what == "status" && json.Unmarshal(text, &status) == nil && (status.Status == "succeeded" ||
+		status.Status == "failed") {
 		v.over[job+"/"+step] = true
 	}
 	var batch cloud.LogBatch
@@ -104,7 +108,7 @@ func (v *witness) asked(r *http.Request) {
 	}
 }
 
-func (v *witness) answered(r *http.Response) error {
+func (v *jobTimer) answered(r *http.Response) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if r.Request.URL.Path == "/api/deployments/poll" && r.StatusCode == http.StatusOK {
@@ -124,9 +128,9 @@ func (v *witness) answered(r *http.Response) error {
 	return nil
 }
 
-// spans are the times from claim to accepted end, of all jobs, and from the
+// spans returns the time from claim to accepted end of each job, and the time from the
 // first claim to the last end.
-func (v *witness) spans() (each []time.Duration, whole time.Duration) {
+func (v *jobTimer) spans() (each []time.Duration, whole time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var first, last time.Time
@@ -164,7 +168,7 @@ func BenchmarkJobBesideDockerRun(b *testing.B) {
 	const pairs = 24
 	for b.Loop() {
 		w := newWorld(b, "docker")
-		v := w.watch()
+		v := w.timeJobs()
 		w.agent("polling_interval: 100ms")
 		one := func(i int) {
 			name := fmt.Sprint("pair-", i)
@@ -172,7 +176,7 @@ func BenchmarkJobBesideDockerRun(b *testing.B) {
 			w.await(name, "succeeded")
 			w.eventually("the container is removed", func() bool { return len(w.containers(name)) == 0 })
 		}
-		one(-1) // the program is placed, once per release
+		one(-1) // the first job copies the runner
 		dockerRun(b)
 		v.mu.Lock()
 		clear(v.claimed)
@@ -191,17 +195,18 @@ func BenchmarkJobBesideDockerRun(b *testing.B) {
 		b.Logf("%d pairs: median job %s, median docker run %s, difference %s, ratio %.2f (limit %.1f)",
 			len(ours), mine, its, mine-its, float64(mine)/float64(its), jobLimit)
 		v.mu.Lock()
-		b.Logf("first lines reached the service %s old at the median, %s at most (limit %s); lines after the end: %v", median(v.ages), slices.Max(v.ages), firstLineLimit, v.late)
+		b.Logf("first lines reached the service %s old at the median, %s at most (limit %s); lines after the end: %v",
+			median(v.ages), slices.Max(v.ages), firstLineLimit, v.late)
 		v.mu.Unlock()
 	}
 }
 
-// BenchmarkBurst compares 24 jobs, 4 at a time, with docker run at 4 at a time.
-func BenchmarkBurst(b *testing.B) {
+// BenchmarkJobBurst compares 24 jobs, 4 at a time, with docker run at 4 at a time.
+func BenchmarkJobBurst(b *testing.B) {
 	const jobs, atOnce = 24, 4
 	for b.Loop() {
 		w := newWorld(b, "docker")
-		v := w.watch()
+		v := w.timeJobs()
 		agent := w.agent("max_concurrent_workflows: 1")
 		w.queue("first", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("first", "succeeded")
@@ -239,19 +244,20 @@ func BenchmarkBurst(b *testing.B) {
 		b.ReportMetric(mine.Seconds(), "s/burst")
 		b.ReportMetric(its.Seconds(), "s/docker-run")
 		b.ReportMetric(float64(mine)/float64(its), "ratio")
-		b.Logf("%d jobs, %d at a time: %s, docker run %s, ratio %.2f (limit %.1f)", jobs, atOnce, mine, its, float64(mine)/float64(its), burstLimit)
+		b.Logf("%d jobs, %d at a time: %s, docker run %s, ratio %.2f (limit %.1f)", jobs, atOnce, mine, its,
+			float64(mine)/float64(its), burstLimit)
 	}
 }
 
-// BenchmarkIdle shows what an agent costs that waits for work.
-func BenchmarkIdle(b *testing.B) {
+// BenchmarkRunIdle shows the CPU time and memory of an idle agent.
+func BenchmarkRunIdle(b *testing.B) {
 	for _, target := range []string{"docker", "kubernetes"} {
 		b.Run(target, func(b *testing.B) {
 			for b.Loop() {
 				w := newWorld(b, target)
 				agent := w.agent("polling_interval: 1h", "log_level: info")
-				agent.says("converged")
-				agent.ends(3 * time.Second) // let it settle: this is a measurement
+				agent.waitFor("converged")
+				agent.ends(3 * time.Second) // until its memory is stable
 				before := cpu(b, agent)
 				agent.ends(5 * time.Second)
 				used := cpu(b, agent) - before
@@ -265,7 +271,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// cpu is the time that a program has used, in ticks of 10 ms (proc(5)).
+// cpu returns the CPU time of a program, in ticks of 10 ms (proc(5)).
 func cpu(tb testing.TB, p *program) int {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
 	if err != nil {
@@ -283,8 +289,8 @@ func residentMB(tb testing.TB, p *program) float64 {
 		tb.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kb, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
 			if err != nil {
 				tb.Fatal(err)
 			}

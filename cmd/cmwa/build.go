@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/runtime/docker"
@@ -22,18 +23,19 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// carriedOut is what this release can carry out: the only list of its targets.
+// carriedOut is what this release supports. It is the only list of its targets.
 var carriedOut = schema.Release{
 	Targets: []string{"docker", "kubernetes", "process"},
-	Kinds:   []string{string(runtime.Deployment)},
+	Kinds:   []string{string(runtime.Deployment), string(runtime.InsightsScan), string(runtime.PolicyEvaluation)},
 
 	StopGrace: runtime.StopGrace,
 }
 
-// builder returns what makes pools: a client, an executor, and the pool over
-// both. All of them share the agent's id and the slots.
+// builder returns the function that creates pools, each with a client and an executor.
+// All pools share the agent's id and the slots.
 func builder(
-	environ environment, agent *agentid.Agent, executors *executors, slots *runtime.Slots, log *slog.Logger,
+	environ environment, agent *agentid.Agent, executors *executors, slots *runtime.Slots,
+	counters *status.Counters, log *slog.Logger,
 ) reconcile.Build {
 	host := hostname()
 	userAgent := func(program string) string {
@@ -41,25 +43,32 @@ func builder(
 			program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
+		// Open the executor, and record its target for the recovery.
 		executor, closeExecutor, err := executors.open(ctx, spec.Identity.Location(), log.With("pool", spec.Name))
 		if err != nil {
 			return nil, err
 		}
+		journal := executors.claims
 		if pods, ok := executor.(*kube.Executor); !ok || !pods.Owned() {
 			executors.needsID()
+		} else if shared, ok := pods.Journal(spec.Tuning); ok {
+			journal = shared
 		}
 		if err := agent.AddTarget(spec.Identity.Location()); err != nil {
 			log.Warn("cannot record the deploy_target in the state folder: "+
 				"if the target changes, a restarted agent does not find the instances there",
 				"target", spec.Identity.Location(), "error", err)
 		}
+		counters.AddPool(spec.Name, spec.Tuning.Kinds)
+
+		// Create the client and the pool.
 		client := cloud.New(cloud.Options{
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
-			Log: log.With("component", "cloud", "pool", spec.Name),
+			Log: log.With("component", "cloud", "pool", spec.Name), Recorder: counters,
 		})
 		return runtime.NewPool(spec, runtime.Parts{
-			Cloud: client, Executor: executor, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
-			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log,
+			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
+			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log, Recorder: counters,
 			Close: func() {
 				client.Close()
 				closeExecutor()
@@ -72,22 +81,24 @@ func builder(
 // kubernetes.image names another.
 const agentImage = "cmwa/cmwa:"
 
-// executors makes the executors of pools and of the recovery.
+// executors creates the executors of pools and of the recovery.
 type executors struct {
 	environ environment
 	agent   *agentid.Agent
-	needsID func()       // called for a pool whose instances are found by the agent's id
-	log     *slog.Logger // of what all pools share
+	claims  runtime.Journal // of all pools without another journal; nil keeps nothing
+	needsID func()          // called for a pool whose instances are found by the agent's id
+	log     *slog.Logger    // for what all pools share
 
 	mu       sync.Mutex
 	clusters map[string]*kube.Cluster // of pools with deploy_target kubernetes, by context
 }
 
-// open makes the executor for a [runtime.Identity.Location]. The function that it
-// returns closes what the executor holds.
+// open creates the executor for a [runtime.Identity.Location]. The returned function
+// closes it.
 func (x *executors) open(ctx context.Context, location string, log *slog.Logger) (runtime.Executor, func(), error) {
-	at := runtime.Located(location)
+	at := runtime.ParseLocation(location)
 	log = log.With("component", at.Target)
+	// Create the executor.
 	switch at.Target {
 	case "docker":
 		executor, err := docker.New(ctx, docker.Options{
@@ -114,20 +125,21 @@ func (x *executors) open(ctx context.Context, location string, log *slog.Logger)
 	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", at.Target)
 }
 
-// podOptions returns the options by which all Pods of this release are made.
+// podOptions returns the options of all Pods of this release.
 func podOptions() kube.Options {
 	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Image: agentImage + cli.Version()}
 }
 
 // kubernetes returns the connection to the cluster of a context, which all its
-// executors share. An agent without a pool of that target makes none.
+// executors share. It connects once for each context.
 func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.clusters[context] == nil {
 		options := podOptions()
 		options.Context = context
-		options.Environ, options.Agent, options.Log = x.environ.lookup, x.agent.ID, x.log.With("component", "kubernetes")
+		options.Environ, options.Agent = x.environ.lookup, x.agent.ID
+		options.Log = x.log.With("component", "kubernetes")
 		cluster, err := kube.New(options)
 		if err != nil {
 			return nil, err
@@ -156,8 +168,8 @@ func hostname() string {
 	}, name)
 }
 
-// environment is the process environment as it was at the start. Values that
-// came from it never reload.
+// environment has the variables of the process at its start. Their values never
+// reload.
 type environment map[string]string
 
 func readEnvironment(list []string) environment {

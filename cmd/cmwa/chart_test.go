@@ -55,7 +55,8 @@ func TestChart(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("helm template differs from %s; if that is right, run the test with -update:\n%s", golden, diff)
+				t.Errorf("helm template differs from %s; if that is right, run the test with -update:\n%s", golden,
+					diff)
 			}
 			if kinds := checkManifests(t, got); !slices.Contains(kinds, "Deployment") {
 				t.Errorf("the kinds are %v", kinds)
@@ -68,12 +69,18 @@ func TestChartRefuses(t *testing.T) {
 	t.Parallel()
 	const token = "agent.token=pul-1 "
 	for name, test := range map[string]struct{ set, want string }{
-		"no token":                   {"", "there is no pool access token: set agent.token, or agent.existingSecretName"},
-		"two tokens":                 {token + "agent.existingSecretName=x", "are both set: keep one of them"},
-		"a token in the ConfigMap":   {"config.token=pul-1", "config.token would stand in a ConfigMap"},
-		"a pool's token in it":       {"config.pools[0].name=a config.pools[0].token=pul-1", "the token of pool a would stand"},
-		"a pool without a token":     {"config.pools[0].name=a", "there is no pool access token"},
-		"OIDC without a pool":        {"agent.oidc.audience=x", "set config.organization_name and config.runner_pool_id"},
+		"no token": {
+			"", "there is no pool access token: set agent.token, or agent.existingSecretName",
+		},
+		"two tokens":               {token + "agent.existingSecretName=x", "are both set: keep one of them"},
+		"a token in the ConfigMap": {"config.token=pul-1", "config.token would be stored in a ConfigMap"},
+		"a pool's token in it": {
+			"config.pools[0].name=a config.pools[0].token=pul-1", "the token of pool a would be stored",
+		},
+		"a pool without a token": {"config.pools[0].name=a", "there is no pool access token"},
+		"OIDC without a pool": {
+			"agent.oidc.audience=x", "set config.organization_name and config.runner_pool_id",
+		},
 		"a template that is no JSON": {token + "podTemplate.workerPod=x", "invalid character"},
 		"two Pod templates": {
 			token + `config.pod_template.spec.hostname=x podTemplate.workerPod=\{"spec":\{\}\}`, "keep one of them",
@@ -96,7 +103,7 @@ func TestChartRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			manifests, message, err := render(t, nil, strings.Fields(test.set)...)
 			if err == nil || !strings.Contains(message, test.want) {
-				t.Errorf("helm says %q, want %q\n%s", message, test.want, manifests)
+				t.Errorf("helm prints %q, want %q\n%s", message, test.want, manifests)
 			}
 		})
 	}

@@ -2,45 +2,56 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/effective"
 )
 
-func configCommand(s streams) command.Command {
+func configCommand(s stdio) command.Command {
 	config, format, origin := "", "yaml", false
 	return command.Command{
-		Name: "config", Help: "print the configuration as cmwa run would use it",
+		Name: "config", Help: "print the settings that cmwa run would use",
 		Forms: []command.Form{{
 			command.Optional(command.String(&config, "config", command.File,
-				"configuration file; otherwise the one that cmwa run would find")),
+				"configuration file; otherwise the file that cmwa run would use")),
 			command.Optional(command.Bool(&origin, "origin",
-				"say where each value comes from: file and line, variable, or default")),
-			command.Optional(command.String(&format, "format", command.OneOf("yaml", "json"), "yaml or json")),
+				"add the origin of each value: file and line, variable, or default")),
+			command.Optional(command.String(&format, "format", command.OneOf("yaml", "json"), "format of the output")),
 		}},
-		Long: "The file, with the variables over it and the defaults below. Secrets are masked, and keys that are unset left out.\n" +
-			"What all pools have in common stands at the top level. Wrong values are told as by cmwa run: exit code 2.",
-		Run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
-			if len(args) > 0 {
-				return cli.Usagef("config takes no argument %q: name a file with --config", args[0])
-			}
-			if format != "yaml" && format != "json" {
-				return cli.Usagef("there is no format %q: write yaml or json", format)
-			}
-			c, warnings, err := load(config, readEnvironment(s.environ))
+		Long: `Environment variables override the file, and the file overrides the defaults. Secrets are masked.
+Keys without a value, and the sections of other deploy targets, are omitted. Settings that all pools
+share are at the top level.
+
+Files that the configuration names, such as a token file, need not exist here. Exit code 2: the
+configuration is invalid.`,
+		Run: func(context.Context, []string) error {
+			// Load the file without the files that it names.
+			source, err := find(config, readEnvironment(s.environ))
 			if err != nil {
 				return cli.Usage(err)
 			}
-			for _, warning := range warnings {
+			source.Elsewhere = true
+			c, problems := schema.Load(source)
+			if c == nil {
+				return cli.Usage(problems.Err())
+			}
+			for _, warning := range problems.Warnings() {
 				fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
 			}
-			if format == "json" {
-				return writeJSON(s.stdout, effective.Data(c.Settings(), origin))
+
+			// Print its settings.
+			targets := map[string]string{}
+			for _, p := range c.Pools {
+				targets[p.Name] = p.DeployTarget
 			}
-			text, err := effective.YAML(c.Settings(), origin)
+			settings := effective.InUse(c.Settings(), targets)
+			if format == "json" {
+				return writeJSON(s.stdout, effective.Data(settings, origin))
+			}
+			text, err := effective.YAML(settings, origin)
 			if err != nil {
 				return err
 			}

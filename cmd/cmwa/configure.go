@@ -2,46 +2,82 @@ package main
 
 import (
 	"context"
-	"flag"
+	"log/slog"
+	"strings"
+	"time"
 
+	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/configure"
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-func configureCommand(s streams) command.Command {
+// tokenCheckTimeout limits the check of a token by its service.
+const tokenCheckTimeout = 10 * time.Second
+
+func configureCommand(s stdio) command.Command {
+	// The flags set the options.
 	o := configure.Options{
-		Targets: carriedOut.Targets, Environ: readEnvironment(s.environ),
+		Targets: carriedOut.Targets, Environ: readEnvironment(s.environ), CheckToken: checkToken,
 		Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr,
 	}
 	return command.Command{
-		Name: "configure", Help: "write a configuration file, or change one",
+		Name: "configure", Help: "create or change a configuration file",
 		Forms: []command.Form{{command.AnyOf(
 			command.String(&o.Config, "config", command.File,
 				"file to write; otherwise the one that PULUMI_AGENT_CONFIG names, or ./"+schema.FileName),
 			command.String(&o.TokenFile, "token-file", command.File,
-				"file that holds the pool access token; with --token-stdin, that it is written to"),
+				"file that contains the pool access token; with --token-stdin, the file to write it to"),
 			command.Bool(&o.TokenStdin, "token-stdin", "read the pool access token from standard input"),
 			command.String(&o.OIDCTokenFile, "oidc-token-file", command.File,
-				"file that holds an OIDC token to exchange, in place of a pool access token"),
-			command.String(&o.Organization, "organization", command.Name, "organisation for the exchange"),
-			command.String(&o.PoolID, "pool-id", command.Name, "pool to join by the exchange"),
+				"file that contains an OIDC token to exchange, instead of a pool access token"),
+			command.String(&o.Organization, "organization", command.Name, "organization for the exchange"),
+			command.String(&o.PoolID, "pool-id", command.Name, "ID of the pool for the exchange"),
 			command.String(&o.ServiceURL, "service-url", command.URL, "URL of the service"),
-			command.String(&o.Target, "target", command.OneOf(o.Targets...), "where jobs run: "+configure.Choice(o.Targets)),
-			command.Bool(&o.Yes, "yes", "change files that are there already, without a question"),
+			command.String(&o.Target, "target", command.AnyOrOneOf(o.Targets...),
+				"where jobs run: "+configure.Choice(o.Targets)),
+			command.Bool(&o.Yes, "yes", "change existing files without asking"),
 		)}},
-		Long: "On a terminal, asks what no flag says. Elsewhere, the flags must say how the agent authenticates.\n" +
-			"There is no flag for the token itself, because every user of a machine can see its command lines: it is typed\n" +
-			"without being shown, comes through --token-stdin, or lies in a file. The file is written with mode 0600, at once\n" +
-			"or not at all, and only if it is a configuration that the agent can use. Of a file that is there, all comments and\n" +
-			"all other keys are kept. Unlike the vendor's agent, which writes beside its program, this one writes to the current\n" +
-			"directory unless --config or PULUMI_AGENT_CONFIG says otherwise.",
-		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
-			if len(args) > 0 {
-				return cli.Usagef("configure takes flags only: see cmwa configure --help")
-			}
-			return configure.Run(ctx, o)
-		},
+		Long: `On a terminal, asks for what no flag has. Otherwise the credentials come from the flags, or from the
+existing file.
+
+There is no flag for the token itself, because every user of a machine can read its command lines.
+Type the token at the prompt, which does not show it, pass it with --token-stdin, or name a file
+that contains it. A token that is typed or passed with --token-stdin is checked: if the service
+rejects it, the prompt asks again, and without a terminal nothing is written. If it cannot be
+checked, a note is printed, and the file is written. A token in a file is not checked.
+
+The configuration file has mode 0600, and is replaced as a whole or not at all. An existing file keeps its
+comments and other keys. The vendor's agent writes next to its program; this one writes to the
+current directory, unless --config or PULUMI_AGENT_CONFIG names another file.`,
+		Run: func(ctx context.Context, _ []string) error { return configure.Run(ctx, o) },
 	}
+}
+
+// checkToken asks the service of a pool whether it accepts the pool's token, by the
+// checks of cmwa doctor, which claim no job: see [configure.Options]. Checked is false if
+// the service could not judge the token.
+func checkToken(ctx context.Context, config *schema.Config, pool string) (problem string, checked bool) {
+	ctx, cancel := context.WithTimeout(ctx, tokenCheckTimeout)
+	defer cancel()
+	for _, spec := range reconcile.Want(config, 1).Pools {
+		if spec.Name != pool {
+			continue
+		}
+		for _, check := range cloud.SelfChecks(cloud.Options{
+			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: "cmwa-configure/" + cli.Version(),
+			Log: slog.New(slog.DiscardHandler),
+		}, false) {
+			result := check.Run(ctx)
+			if result.Level == runtime.LevelFailed || result.Level == runtime.LevelSkipped {
+				rejected := check.Name == "service-token" && result.Level == runtime.LevelFailed
+				return report.Printable(strings.TrimSuffix(result.Message+": "+result.Cure, ": ")), rejected
+			}
+		}
+	}
+	return "", true
 }

@@ -16,7 +16,7 @@ import (
 // canary is a token that no output may show.
 const canary = "pul-c4n4ryc4n4ryc4n4ryc4n4ry"
 
-// configured is what one cmwa configure without a terminal has done.
+// configured is the result of cmwa configure without a terminal.
 type configured struct {
 	code           int
 	stdout, stderr string
@@ -27,7 +27,8 @@ func runConfigure(t *testing.T, stdin string, environ []string, args ...string) 
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	ctx := context.Background()
-	code := execute(ctx, ctx, append([]string{"configure"}, args...), streams{environ, strings.NewReader(stdin), &stdout, &stderr})
+	code := execute(ctx, ctx, append([]string{"configure"}, args...),
+		stdio{environ, strings.NewReader(stdin), &stdout, &stderr})
 	if out := stdout.String() + stderr.String(); strings.Contains(out, canary[4:12]) {
 		t.Errorf("the output shows the token:\n%s", out)
 	}
@@ -68,7 +69,7 @@ func mode(t *testing.T, name string) fs.FileMode {
 	return info.Mode()
 }
 
-// holds checks what lies in the current folder.
+// holds checks the names of the files in the current folder.
 func holds(t *testing.T, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
@@ -80,14 +81,14 @@ func holds(t *testing.T, names ...string) {
 		got = append(got, e.Name())
 	}
 	if strings.Join(got, " ") != strings.Join(names, " ") {
-		t.Errorf("the folder holds %v, not %v", got, names)
+		t.Errorf("the folder contains %v, want %v", got, names)
 	}
 }
 
-// settings loads a file that is without problems.
+// settings loads a file, which must have no problems.
 func settings(t *testing.T, name string) schema.Pool {
 	t.Helper()
-	source, err := schema.Find(schema.Places{Config: name})
+	source, err := schema.Find(schema.SearchPaths{Config: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,11 +99,13 @@ func settings(t *testing.T, name string) schema.Pool {
 	return c.Pools[0]
 }
 
-// ownTokens is a configuration whose pools have credentials of their own.
-const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
+// ownTokens is a configuration whose pools have their own credentials.
+const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n" +
+	"- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
 
 // existing is a configuration with comments and an unknown key.
-const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\ntoken:   'pul-old'  # from the console\r\n# end"
+const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\n" +
+	"token:   'pul-old'  # from the console\r\n# end"
 
 func TestConfigureCommand(t *testing.T) {
 	t.Run("each flag sets its option", func(t *testing.T) {
@@ -117,16 +120,18 @@ func TestConfigureCommand(t *testing.T) {
 			p.ServiceURL != "https://pulumi.example.com" || p.DeployTarget != "process" {
 			t.Errorf("%+v", p)
 		}
-		got = runConfigure(t, canary, nil, "--config", "x.yaml", "--yes", "--token-stdin", "--token-file", "token")
-		if p := settings(t, "x.yaml"); got.code != cli.ExitOK || p.Token.Reveal() != canary || content(t, "token") != canary+"\n" {
+		got = runConfigure(t, canary, nil, "--config", "x.yaml", "--yes", "--token-stdin", "--token-file", "token",
+			"--service-url", "http://127.0.0.1:1")
+		if p := settings(t, "x.yaml"); got.code != cli.ExitOK || p.Token.Reveal() != canary ||
+			content(t, "token") != canary+"\n" {
 			t.Errorf("%+v", got)
 		}
 		holds(t, "token", "x.yaml")
 	})
 	t.Run("a token is neither a flag nor an argument", func(t *testing.T) {
 		for want, lines := range map[string][][]string{
-			"flags only":          {{canary}},
-			"not defined: -token": {{"--token=" + canary}, {"--token", canary}},
+			"configure takes no argument": {{canary}},
+			"unknown flag --token:":       {{"--token=" + canary}, {"--token", canary}},
 		} {
 			for _, args := range lines {
 				emptyFolder(t)

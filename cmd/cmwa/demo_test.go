@@ -11,16 +11,16 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// TestTheDemo runs what make demo runs: it ends well, shows the stack's outputs,
-// and leaves nothing behind but caches.
-func TestTheDemo(t *testing.T) {
+// TestDemo runs the program of make demo: it succeeds, shows the outputs of the stack,
+// and leaves only caches.
+func TestDemo(t *testing.T) {
 	for _, target := range []string{"docker", "process"} {
 		t.Run(target, func(t *testing.T) { runDemo(t, target) }) // one after the other: both build into bin
 	}
 }
 
-// TestTheDemoOnACluster runs beside other tests, and after the demos above.
-func TestTheDemoOnACluster(t *testing.T) {
+// TestDemoOnCluster runs in parallel with other tests, and after TestDemo.
+func TestDemoOnCluster(t *testing.T) {
 	t.Parallel()
 	kubetest.Admin(t)
 	out := runDemo(t, "kubernetes")

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	configFolder = "/etc/cmwa"              // of a deployed agent's configuration
-	tokenFolder  = "/var/run/secrets/cmwa"  // of its token
+	configFolder = "/etc/cmwa"              // folder of a deployed agent's configuration
+	tokenFolder  = "/var/run/secrets/cmwa"  // folder of its token
 	touchEvery   = time.Second              // between two updates of a Pod whose volumes should be refreshed
 	nameLabel    = "app.kubernetes.io/name" // of the agent's Pods
 )
@@ -40,10 +40,10 @@ type deployment struct {
 	core, apps *rest.RESTClient
 }
 
-// deploy creates a Deployment in the namespace of the world with this number of agents,
-// which have the rights of the documented Role, and waits until they are ready. The
-// lines are settings on top of those that all tests have in common. Several Deployments
-// in one world have different names.
+// deploy creates a Deployment with this number of agents in the namespace of the world,
+// and blocks until they are ready. The agents have the rights of the documented Role. The
+// lines are added to the settings of all tests. Each Deployment in a world has another
+// name.
 func (w *world) deploy(name string, replicas int32, lines ...string) *deployment {
 	w.t.Helper()
 	if err := clusterImage(); err != nil {
@@ -59,7 +59,7 @@ func (w *world) deploy(name string, replicas int32, lines ...string) *deployment
 	return d
 }
 
-// deployed returns a Deployment that exists, or that the caller creates.
+// deployed returns a Deployment that exists, or that the caller creates later.
 func (w *world) deployed(namespace, name, selector string) *deployment {
 	return &deployment{
 		w: w, namespace: namespace, name: name, selector: selector,
@@ -130,22 +130,22 @@ func (d *deployment) object(replicas int32) *appsv1.Deployment {
 // pods returns the agents' Pods, without those that are being deleted.
 func (d *deployment) pods() []corev1.Pod {
 	d.w.t.Helper()
+	return slices.DeleteFunc(d.allPods(), func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+}
+
+// allPods returns the Pods of the Deployment, also those that are being deleted.
+func (d *deployment) allPods() []corev1.Pod {
+	d.w.t.Helper()
 	var all corev1.PodList
 	err := d.core.Get().Namespace(d.namespace).Resource("pods").
 		Param("labelSelector", d.selector).Do(d.w.t.Context()).Into(&all)
 	if err != nil {
 		d.w.t.Fatal(err)
 	}
-	var pods []corev1.Pod
-	for _, pod := range all.Items {
-		if pod.DeletionTimestamp == nil {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
+	return all.Items
 }
 
-// awaitReady waits until there are so many Pods, all of them ready, and returns them.
+// awaitReady blocks until this number of Pods exists and all are ready, and returns them.
 func (d *deployment) awaitReady(count int) (pods []corev1.Pod) {
 	d.w.t.Helper()
 	d.w.eventually(fmt.Sprintf("Deployment %s has %d ready Pods", d.name, count), func() bool {
@@ -176,8 +176,8 @@ func (d *deployment) change(edit func(*appsv1.Deployment)) {
 	updateObject(d, d.apps, "deployments", d.name, &appsv1.Deployment{}, edit)
 }
 
-// rewrite changes the configuration in the ConfigMap through the API, and waits until
-// each agent has it in force. The kubelet refreshes the volumes of a Pod when the Pod
+// rewrite changes the configuration in the ConfigMap through the API, and blocks until
+// each agent has applied it. The kubelet refreshes the volumes of a Pod when the Pod
 // changes; by itself it does so within 90 s.
 func (d *deployment) rewrite(change func(text string) string) {
 	d.w.t.Helper()
@@ -198,9 +198,9 @@ func (d *deployment) generations() map[string]uint64 {
 	return generations
 }
 
-// awaitReload waits until each Pod has a later generation in force than before, and until
-// the poll of each pool that was under way has ended: its job would still be made under
-// the settings with which the poll began.
+// awaitReload blocks until each Pod has applied a later generation than before, and until
+// each poll in flight has ended: its job would still get the settings with which the poll
+// began.
 func (d *deployment) awaitReload(before map[string]uint64) {
 	d.w.t.Helper()
 	for _, pod := range d.pods() {
@@ -239,7 +239,7 @@ func (d *deployment) touch(pod string) {
 	})
 }
 
-// status asks one agent for its status.
+// status returns the status of one agent.
 func (d *deployment) status(pod corev1.Pod) (document status.Document) {
 	d.w.t.Helper()
 	ctx, cancel := context.WithTimeout(d.w.t.Context(), storyLimit)
@@ -259,7 +259,7 @@ func (d *deployment) status(pod corev1.Pod) (document status.Document) {
 	return document
 }
 
-// log returns what the agent of a Pod has logged.
+// log returns the log of the agent in a Pod.
 func (d *deployment) log(pod string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	defer cancel()
@@ -270,8 +270,8 @@ func (d *deployment) log(pod string) string {
 	return string(text)
 }
 
-// remove deletes the Deployment; the namespace's own removal ends its Pods. If the
-// test has failed, the agents' logs are shown.
+// remove deletes the Deployment; the deletion of the namespace ends its Pods. If the test
+// has failed, it logs the agents' logs.
 func (d *deployment) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	defer cancel()
@@ -300,8 +300,8 @@ func (d *deployment) create(client *rest.RESTClient, resource string, object run
 	}
 }
 
-// updateObject changes an object in the namespace of a Deployment, also if somebody else
-// does so at the same time. The object is overwritten.
+// updateObject changes an object in the namespace of a Deployment, and retries after a
+// conflict. The object is overwritten.
 func updateObject[T runtime.Object](
 	d *deployment, client *rest.RESTClient, resource, name string, object T, edit func(T),
 ) {
@@ -321,8 +321,8 @@ func updateObject[T runtime.Object](
 	})
 }
 
-// keep runs a function, and checks that the agents' Pods are the same afterwards and
-// have not been restarted.
+// keep runs a function, and checks that it neither replaces nor restarts the agents'
+// Pods.
 func (d *deployment) keep(what func()) {
 	d.w.t.Helper()
 	identities := func() (all []string) {

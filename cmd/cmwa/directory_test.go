@@ -6,16 +6,17 @@ import (
 	"testing"
 )
 
-// The working directory of a process may be deleted while it runs, by an upgrade or
-// by the cleaning of a temporary folder. A configuration with an absolute path is
-// followed without it.
+// An upgrade or the cleaning of temporary folders may delete the working directory of a
+// running agent. The agent still follows a configuration with an absolute path.
 func TestReloadWithoutWorkingDirectory(t *testing.T) {
 	t.Parallel()
-	for name, named := range map[string]bool{"a file that is named is followed": true, "a file that was found in the home folder is followed": false} {
+	for name, named := range map[string]bool{
+		"a file that is named is followed": true, "a file that was found in the home folder is followed": false,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "process")
-			v, p := w.turnstile(), w.pools(2)
+			v, p := w.countPolls(), w.pools(2)
 			directory := filepath.Join(w.folder, "gone")
 			w.must(os.Mkdir(directory, 0o700))
 			file, args := filepath.Join(w.folder, "pulumi-workflow-agent.yaml"), []string{"run"} // HOME
@@ -24,17 +25,17 @@ func TestReloadWithoutWorkingDirectory(t *testing.T) {
 			}
 			w.replace(file, w.content("token: "+p[0].token))
 			agent := w.startIn(directory, "agent", nil, "cmwa", args...)
-			agent.says("converged")
+			agent.waitFor("converged")
 			w.must(os.Remove(directory))
 
 			w.replace(file, w.content("token: "+p[1].token))
-			w.polls(v, p[1].token)
-			w.silent(v, p[0].token, p[1].token)
+			w.waitPoll(v, p[1].token)
+			w.wantNoPolls(v, p[0].token, p[1].token)
 			w.replace(file, w.content("token: "+p[1].token, "log_level: loud"))
-			agent.says("configuration refused")
+			agent.waitFor("configuration rejected")
 			w.replace(file, w.content("token: "+p[1].token))
-			agent.says("configuration is again the one in force")
-			w.short("job", p[1].id)
+			agent.waitFor("configuration file is valid again, no change")
+			w.queueShort("job", p[1].id)
 			w.await("job", "succeeded")
 		})
 	}

@@ -43,7 +43,7 @@ func (w *world) doctor(code int, env []string, settings ...string) map[string]ru
 
 func TestDoctor(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
-		// A job waits, and must wait afterwards.
+		// A job is queued, and must still be queued afterwards.
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
 		own := map[string][]string{
 			"docker":     {"docker-engine", "docker-runner", "docker-image", "docker-network", "docker-service"},
@@ -51,7 +51,7 @@ func TestDoctor(t *testing.T) {
 			"process":    {"process-runner", "process-folder"},
 		}[w.target]
 
-		// All is well.
+		// Everything works.
 		levels := w.doctor(cli.ExitOK, nil)
 		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token",
 			"state-folder") {
@@ -60,7 +60,7 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 
-		// Something is broken, and found by the check that is about it.
+		// Something is broken, and its check fails.
 		broken := map[string][]string{
 			"service-connection":  {"service_url: http://127.0.0.1:1"},
 			"service-certificate": {"service_url: " + strings.Replace(w.url, "http:", "https:", 1)},
@@ -86,7 +86,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("the job that waited is %s", status)
 		}
 
-		// Beside an agent that runs, it changes nothing.
+		// Doctor changes nothing for a running agent.
 		agent := w.agent()
 		w.await("one", "succeeded")
 		before := w.stateFolders()
@@ -99,8 +99,8 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
-// stateFolders are the files and folders of the agents' state, without the mark that
-// comes and goes with jobs.
+// stateFolders returns the files and folders of the agents' state, without the file that
+// exists only while jobs run.
 func (w *world) stateFolders() (paths []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, _ os.DirEntry, err error) error {
@@ -147,7 +147,7 @@ func TestDoctorInAPod(t *testing.T) {
 		}
 	}
 
-	// A Pod that sees no change of its configuration, and is killed too early.
+	// This Pod does not see changes of its configuration, and its grace period is too short.
 	d.change(func(deployment *appsv1.Deployment) {
 		pod := &deployment.Spec.Template.Spec
 		pod.TerminationGracePeriodSeconds = new(int64(30))
@@ -173,14 +173,14 @@ func TestDoctorText(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	said := tell(nil, "doctor", "--config", config)
-	if said.code != cli.ExitFailure || strings.Contains(said.stdout+said.stderr, "pul-") || said.stderr != "" {
-		t.Errorf("%+v", said)
+	result := tell(nil, "doctor", "--config", config)
+	if result.code != cli.ExitFailure || strings.Contains(result.stdout+result.stderr, "pul-") || result.stderr != "" {
+		t.Errorf("%+v", result)
 	}
 	for _, line := range []string{"ok       configuration ", "failed   service-connection ",
 		"skipped  service-token ", "; cure: correct service_url"} {
-		if !strings.Contains(said.stdout, line) {
-			t.Errorf("no line has %q:\n%s", line, said.stdout)
+		if !strings.Contains(result.stdout, line) {
+			t.Errorf("no line has %q:\n%s", line, result.stdout)
 		}
 	}
 	for args, code := range map[string]int{
@@ -189,13 +189,13 @@ func TestDoctorText(t *testing.T) {
 		"doctor --jsn":                        cli.ExitUsage,
 		"doctor --help":                       cli.ExitOK,
 	} {
-		if said := tell(nil, strings.Fields(args)...); said.code != code {
-			t.Errorf("%s ends with %d, want %d: %+v", args, said.code, code, said)
+		if result := tell(nil, strings.Fields(args)...); result.code != code {
+			t.Errorf("%s ends with %d, want %d: %+v", args, result.code, code, result)
 		}
 	}
-	said = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
+	result = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
 	var d doctor.Document
-	if err := json.Unmarshal([]byte(said.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 ||
+	if err := json.Unmarshal([]byte(result.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 ||
 		d.Checks[0].Result != runtime.LevelFailed {
 		t.Errorf("%v, %s", err, fmt.Sprint(d))
 	}

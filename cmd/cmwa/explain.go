@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"io"
 	"os"
 	"strings"
@@ -10,36 +9,37 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func explainCommand(s streams) command.Command {
+func explainCommand(s stdio) command.Command {
 	var names bool
 	return command.Command{
-		Name: "explain", Help: "tell what a key of the configuration means",
+		Name: "explain", Help: "explain a key of the configuration, a variable or a rule of cmwa vet",
 		Forms: []command.Form{{
 			command.Optional(command.Bool(&names, "names",
 				"print only the names that can be explained, one in each line")),
 			command.Argument("[KEY]", command.Key),
 		}},
-		Long: "KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or a rule that cmwa vet names.\n" +
-			"Without one, all keys are listed with their defaults and what a change of them does.",
-		Run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
+		Long: `KEY is a key such as polling_interval, docker or ecs.cluster, the name of a variable, or the name of
+a rule in the reports of cmwa vet. Without KEY, prints a table of all keys with their defaults and
+the effect of a change. The table is as wide as the terminal; elsewhere nothing is shortened.`,
+		Run: func(_ context.Context, args []string) error {
+			// Find the text.
+			var text string
+			var err error
 			switch {
 			case names:
 				return printNames(s)
 			case len(args) == 0:
-				text, err := schema.Overview(columns(s.stdout))
-				if err != nil {
-					return err
-				}
-				_, err = io.WriteString(s.stdout, text)
-				return err
-			case len(args) > 1:
-				return cli.Usagef("explain takes one key, and not %d", len(args))
+				text, err = schema.Overview(columns(s.stdout, 0))
+			default:
+				const usual = 100
+				text, err = schema.Explain(args[0], columns(s.stdout, usual))
 			}
-			text, err := schema.Explain(args[0], columns(s.stdout))
+
+			// Print it.
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -49,7 +49,7 @@ func explainCommand(s streams) command.Command {
 	}
 }
 
-func printNames(s streams) error {
+func printNames(s stdio) error {
 	names, err := schema.Names()
 	if err != nil {
 		return err
@@ -58,17 +58,16 @@ func printNames(s streams) error {
 	return err
 }
 
-// columns is the width to which text is wrapped: that of the terminal, or 100
-// where there is none.
-func columns(w io.Writer) int {
-	const usual, least = 100, 40
+// columns returns the width of w if it is a terminal, and otherwise the other value.
+func columns(w io.Writer, otherwise int) int {
+	const least = 40
 	file, ok := w.(*os.File)
 	if !ok {
-		return usual
+		return otherwise
 	}
 	width, _, err := term.GetSize(int(file.Fd()))
 	if err != nil || width <= 0 {
-		return usual
+		return otherwise
 	}
 	return max(width, least)
 }

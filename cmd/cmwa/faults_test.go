@@ -14,28 +14,26 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// The size of the story of faults, and the limit of calls that it must keep.
+// The size of the test of faults, and its limit of calls.
 const (
-	faultJobs   = 300
-	faultAgents = 12
-	faultSlots  = 2    // jobs at a time of each agent
-	maxRate     = 20   // calls of one program within any one second
-	faultShare  = 0.08 // of calls at which a fault begins
-	faultStorms = 400  // calls between two storms, on average
-	faultLimit  = 5 * time.Minute
+	faultJobs    = 150 // of make test
+	allFaultJobs = 300 // of make soak
+	faultAgents  = 12
+	faultSlots   = 2    // jobs at a time of each agent
+	maxRate      = 20   // calls of one program within any one second
+	faultShare   = 0.08 // of calls at which a fault begins
+	faultStorms  = 400  // calls between two storms, on average
+	faultLimit   = 5 * time.Minute
 )
 
-// TestFaults runs jobs while everything between agents, runners and service goes
-// wrong for a moment now and then: half of the agents speak HTTP/1, half HTTP/2
-// over TLS. No single fault or short burst lasts as long as what a program may
-// believe, so each job must succeed exactly once.
+// TestFaults runs jobs while a proxy between agents, runners and service injects short
+// faults. Half of the agents use HTTP/1, half use HTTP/2 over TLS. No fault or burst lasts
+// as long as a program must tolerate, so each job must succeed exactly once.
 //
-// A program is what a service sees as one: an agent with all its jobs, and each
-// runner. All calls count, of every kind and outcome, polls and retries too,
-// within any span of one second; the limit is the same for both kinds of program.
-// An agent makes some seven calls per job without any fault, so many jobs of no
-// length would exceed the limit by their number alone: each agent therefore has
-// two jobs at a time, and no job takes less than a second.
+// A limit holds for the calls of each program, an agent with all its jobs or a runner,
+// in any span of one second. All calls count, also polls and retries. Without a fault an
+// agent makes about seven calls per job, so many very short jobs would exceed the limit.
+// Therefore each agent has two jobs at a time, and each job takes at least a second.
 func TestFaults(t *testing.T) {
 	t.Run("jobs succeed exactly once", func(t *testing.T) {
 		w := newWorld(t, "process")
@@ -47,8 +45,12 @@ func TestFaults(t *testing.T) {
 		proxies = append(proxies, runtimetest.NewProxy(t, options))
 		witness := filepath.Join(w.folder, "witness")
 		w.must(os.Mkdir(witness, 0o700))
+		jobs := faultJobs
+		if whole() {
+			jobs = allFaultJobs
+		}
 		var stacks []string
-		for i := range faultJobs {
+		for i := range jobs {
 			stacks = append(stacks, fmt.Sprint("job-", i))
 			w.queue(stacks[i], faultJob(i, filepath.Join(witness, stacks[i])))
 		}
@@ -57,7 +59,7 @@ func TestFaults(t *testing.T) {
 		for i := range faultAgents {
 			agents = append(agents, w.behind(proxies[i%len(proxies)], i))
 		}
-		t.Cleanup(func() { // all at once, and without delay for jobs that a fault left over
+		t.Cleanup(func() { // all at once, and without waiting for leftover jobs
 			for _, agent := range agents {
 				agent.signal(syscall.SIGTERM)
 				if t.Failed() {
@@ -74,9 +76,9 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d jobs took %s", faultJobs, time.Since(began).Round(time.Second))
+		t.Logf("%d jobs took %s", jobs, time.Since(began).Round(time.Second))
 		for i, p := range proxies {
-			p.Calm()
+			p.StopFaults()
 			w.judgeProxy(i, p)
 		}
 		if wrong == 0 {
@@ -85,8 +87,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// faultJob is a job of one to three seconds, so that the agent asks about it. Every
-// third writes its log all the time, so that several batches are sent.
+// faultJob is a job of one to three seconds, so that the agent requests its status. Every
+// third job writes its log all the time, so that the runner sends several batches.
 func faultJob(i int, witness string) order {
 	work := fmt.Sprintf("sleep %d.%d", 1+i%2, i%10)
 	if i%3 == 0 {
@@ -98,14 +100,14 @@ func faultJob(i int, witness string) order {
 	}}
 }
 
-// behind starts an agent, with a configuration of its own, behind a proxy.
+// behind starts an agent with another configuration, behind a proxy.
 func (w *world) behind(p *runtimetest.Proxy, number int) *program {
 	w.t.Helper()
 	name := fmt.Sprint("agent-", number)
 	settings := []string{
 		"token: " + w.pool, "service_url: " + p.URL(), "log_level: debug",
 		fmt.Sprint("max_concurrent_workflows: ", faultSlots), "polling_interval: 500ms",
-		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s", // for polls alone
+		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s", // for polls only
 	}
 	if p.Authority() != "" {
 		file := filepath.Join(w.folder, name+".pem")
@@ -117,8 +119,8 @@ func (w *world) behind(p *runtimetest.Proxy, number int) *program {
 	return w.start(name, nil, "cmwa", "run", "--config", file)
 }
 
-// ended waits for the end of a deployment until a limit, and returns its status.
-// It does not ask often, as the story shares its machine with the jobs.
+// ended blocks until a deployment has ended or the limit is over, and returns its status.
+// It polls slowly, because the test shares the machine with the jobs.
 func (w *world) ended(stack string, limit time.Time) (status string) {
 	w.t.Helper()
 	look := time.NewTicker(10 * lookEvery)
@@ -132,8 +134,8 @@ func (w *world) ended(stack string, limit time.Time) (status string) {
 	}
 }
 
-// judgeJobs checks that each job was handed out once, ran once and has its whole
-// log, and that the agents know of no failure.
+// judgeJobs checks that each job was claimed once, ran once and has its whole log, and
+// that the agents report no failure.
 func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stacks []string, witness string) {
 	w.t.Helper()
 	t := w.t
@@ -152,10 +154,10 @@ func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stack
 		id := w.ids[stack]
 		w.mu.Unlock()
 		if claims[id] != 1 {
-			t.Errorf("%s was handed out %d times", stack, claims[id])
+			t.Errorf("the job of %s was claimed %d times, want once", stack, claims[id])
 		}
 		if text, err := os.ReadFile(filepath.Join(witness, stack)); string(text) != "ran\n" {
-			t.Errorf("%s ran as its witness says: %q, %v", stack, text, err)
+			t.Errorf("the file of %s is %q, %v, want one line: ran", stack, text, err)
 		}
 		log := w.log(stack)
 		for _, line := range []string{"\nfirst done\n", "\nsecond done\n"} {
@@ -172,7 +174,7 @@ func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stack
 		})
 		succeeded += strings.Count(agent.output(), "job succeeded")
 		if failed := strings.Count(agent.output(), "job failed"); failed > 0 {
-			t.Errorf("agent %d logs %d failed jobs", i, failed)
+			t.Errorf("agent %d logs %d failed jobs, want none", i, failed)
 		}
 	}
 	if succeeded != len(stacks) {
@@ -180,8 +182,8 @@ func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stack
 	}
 }
 
-// judgeProxy checks that no program called too fast or reported a failure, and
-// that the faults were many enough to mean something.
+// judgeProxy checks that no program exceeded the limit of calls or reported a failure,
+// and that the proxy injected enough faults.
 func (w *world) judgeProxy(number int, p *runtimetest.Proxy) {
 	w.t.Helper()
 	for _, failed := range p.ReportedFailed() {

@@ -5,34 +5,39 @@ import (
 	"testing"
 )
 
-func TestFootprint(t *testing.T) {
+func TestFootprintUnit(t *testing.T) {
 	t.Run("one goroutine or file more is reported with its owner", func(t *testing.T) {
 		first := footprint{goroutines: map[string]int{"a": 2}, files: map[string]int{"socket": 3}, threads: 5}
 		if more := first.beyond(first); len(more) > 0 {
-			t.Errorf("the same footprint is more: %q", more)
+			t.Errorf("equal footprints: got more %q, want none", more)
 		}
-		later := footprint{goroutines: map[string]int{"a": 2, "b": 1}, files: map[string]int{"socket": 4}, threads: 5 + moreThreads}
+		later := footprint{
+			goroutines: map[string]int{"a": 2, "b": 1}, files: map[string]int{"socket": 4}, threads: 5 + moreThreads,
+		}
 		want := "1 instead of 0 goroutines of b; 4 instead of 3 files: socket"
 		if got := strings.Join(later.beyond(first), "; "); got != want {
 			t.Errorf("more is %q, want %q", got, want)
 		}
 	})
-	t.Run("what is there in some looks only does not count", func(t *testing.T) {
+	t.Run("count is the smaller one of two samples", func(t *testing.T) {
 		a := footprint{goroutines: map[string]int{"a": 2, "call": 1}}
 		b := footprint{goroutines: map[string]int{"a": 3}}
 		if least := a.least(b); len(least.goroutines) != 1 || least.goroutines["a"] != 2 {
-			t.Errorf("the least of both is %v", least.goroutines)
+			t.Errorf("the smaller counts are %v, want a: 2", least.goroutines)
 		}
 	})
 	t.Run("owner is the function that started a goroutine", func(t *testing.T) {
 		for stack, want := range map[string]string{
 			"goroutine 1 [running]:\nmain.main()\n\t/x/main.go:1 +0x1": "main.main",
 			"goroutine 7 [select]:\nnet/http.(*persistConn).writeLoop(0xc0)\n\t/x/transport.go:1 +0x1\n" +
-				"created by net/http.(*Transport).dialConn in goroutine 6\n\t/x/transport.go:2 +0x2": "http.(*Transport).dialConn",
-			"goroutine 8 [select, 2 minutes]:\n" + module + "runtime.(*life).ask(0xc0, {0x1, 0x2})\n\t/x/life.go:1 +0x1\n" +
-				module + "runtime.(*life).start.func1()\n\t/x/life.go:2 +0x2\n" +
+				"created by net/http.(*Transport).dialConn in goroutine 6\n" +
+				"\t/x/transport.go:2 +0x2": "http.(*Transport).dialConn",
+			"goroutine 8 [select, 2 minutes]:\n" + module +
+				"runtime.(*jobRun).pollStatus(0xc0, {0x1, 0x2})\n\t/x/run.go:1 +0x1\n" +
+				module + "runtime.(*jobRun).start.func1()\n\t/x/run.go:2 +0x2\n" +
 				"sync.(*WaitGroup).Go.func1()\n\t/x/waitgroup.go:3 +0x3\n" +
-				"created by sync.(*WaitGroup).Go in goroutine 5\n\t/x/waitgroup.go:4 +0x4": "runtime.(*life).start.func1",
+				"created by sync.(*WaitGroup).Go in goroutine 5\n" +
+				"\t/x/waitgroup.go:4 +0x4": "runtime.(*jobRun).start.func1",
 		} {
 			if got := owner(stack); got != want {
 				t.Errorf("the owner is %q, want %q", got, want)

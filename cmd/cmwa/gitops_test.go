@@ -15,7 +15,7 @@ import (
 
 const ciFolder = "../../examples/gitops/ci"
 
-// ciJob is what the example for a CI service says: which files make it run, and
+// ciJob is the example for a CI service: which files make it run, and
 // the scripts that it then runs one after the other.
 type ciJob struct {
 	triggers []string
@@ -53,8 +53,9 @@ func ciJobs(t *testing.T) map[string]ciJob {
 	read("gitlab.yml", &gitlab)
 
 	hub, lab := github.Jobs["vet"], gitlab["agent configuration"]
-	if hub.Defaults.Run.Shell != "bash" || hub.Env["BASE"] == "" || lab.Variables["BASE"] == "" || len(lab.Rules) != 1 {
-		t.Fatalf("the examples are not what this test knows how to run: %+v, %+v", hub, lab)
+	if hub.Defaults.Run.Shell != "bash" || hub.Env["BASE"] == "" || lab.Variables["BASE"] == "" ||
+		len(lab.Rules) != 1 {
+		t.Fatalf("this test cannot run the examples: %+v, %+v", hub, lab)
 	}
 	jobs := map[string]ciJob{"github.yml": {triggers: github.On.PullRequest.Paths}}
 	fetches := func(script string) bool { return strings.HasPrefix(script, "go install ") }
@@ -66,7 +67,9 @@ func ciJobs(t *testing.T) map[string]ciJob {
 	}
 	jobs["github.yml"] = job
 	// A runner of GitLab gives all lines to one shell.
-	jobs["gitlab.yml"] = ciJob{lab.Rules[0].Changes, []string{strings.Join(slices.DeleteFunc(lab.Script, fetches), "\n")}}
+	jobs["gitlab.yml"] = ciJob{
+		lab.Rules[0].Changes, []string{strings.Join(slices.DeleteFunc(lab.Script, fetches), "\n")},
+	}
 	return jobs
 }
 
@@ -83,7 +86,7 @@ func TestGitOpsVetsTheFilesThatTriggerIt(t *testing.T) {
 	}
 }
 
-func TestGitOpsStopsAMergeForWhatItBreaksAndForNothingElse(t *testing.T) {
+func TestGitOpsStopsBrokenMerges(t *testing.T) {
 	t.Parallel()
 	bin, err := programs()
 	if err != nil {
@@ -98,39 +101,66 @@ func TestGitOpsStopsAMergeForWhatItBreaksAndForNothingElse(t *testing.T) {
 		old      = "the file as it was before this change cannot be used"
 	)
 	manifest := func(level string) string {
-		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cmwa}\ndata:\n  " + file + ": |\n    token_file: /etc/cmwa/token\n    log_level: " + level + "\n"
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cmwa}\ndata:\n  " + file +
+			": |\n    token_file: /etc/cmwa/token\n    log_level: " + level + "\n"
 	}
 	type files map[string]string // an empty one is removed
 	jobs := ciJobs(t)
 	for name, test := range map[string]struct {
 		before, after files
 		stops         bool
-		says, hides   []string
+		want, hides   []string
 	}{
-		"a new file":              {files{}, files{file: good}, false, []string{file, "a new file"}, []string{old}},
-		"a new file that is bad":  {files{}, files{file: bad}, true, []string{file, "log_level"}, nil},
-		"a file that is cured":    {files{file: bad}, files{file: good}, false, []string{"log_level", old}, nil},
-		"a file that was empty":   {files{file: "\n"}, files{file: good}, false, []string{"token_file"}, nil},
-		"a file that is broken":   {files{file: good}, files{file: bad}, true, []string{file, "log_level"}, nil},
-		"a misspelt key":          {files{file: good}, files{file: misspelt}, true, []string{file, "polling_interval"}, nil},
-		"a misspelt key, cured":   {files{file: misspelt}, files{file: good}, false, []string{"poling_interval", old}, nil},
-		"a file that is changed":  {files{file: good}, files{file: other}, false, []string{"polling_interval", "7m"}, []string{old, "a new file"}},
-		"a comment in a file":     {files{file: good}, files{file: good + "# why\n"}, false, []string{"no change"}, []string{old}},
+		"a new file":             {files{}, files{file: good}, false, []string{file, "a new file"}, []string{old}},
+		"a new file that is bad": {files{}, files{file: bad}, true, []string{file, "log_level"}, nil},
+		"a file that is cured":   {files{file: bad}, files{file: good}, false, []string{"log_level", old}, nil},
+		"a file that was empty":  {files{file: "\n"}, files{file: good}, false, []string{"token_file"}, nil},
+		"a file that is broken":  {files{file: good}, files{file: bad}, true, []string{file, "log_level"}, nil},
+		"a misspelt key": {
+			files{file: good}, files{file: misspelt}, true, []string{file, "polling_interval"}, nil,
+		},
+		"a misspelt key, cured": {
+			files{file: misspelt}, files{file: good}, false, []string{"poling_interval", old}, nil,
+		},
+		"a file that is changed": {
+			files{file: good}, files{file: other}, false, []string{"polling_interval", "7m"},
+			[]string{old, "a new file"},
+		},
+		"a comment in a file": {
+			files{file: good}, files{file: good + "# why\n"}, false, []string{"no change"}, []string{old},
+		},
 		"a file that is the same": {files{file: bad}, files{"README.md": "more\n"}, false, nil, []string{file}},
 		"a file that is removed":  {files{file: good}, files{file: ""}, false, nil, []string{file}},
-		"a file that is moved":    {files{file: good}, files{file: "", "prod/" + file: good}, false, []string{"prod/" + file, "a new file"}, nil},
+		"a file that is moved": {
+			files{file: good}, files{file: "", "prod/" + file: good}, false, []string{"prod/" + file, "a new file"},
+			nil,
+		},
 		"a target of a later release": {
 			files{file: good}, files{file: good + "deploy_target: ecs\n"},
 			false, []string{"warning", "ecs is not in this release"}, []string{old, "drained"},
 		},
-		"a manifest":         {files{"k8s/agent.yaml": manifest("info")}, files{"k8s/agent.yaml": manifest("debug")}, false, []string{"k8s/agent.yaml", "log_level"}, nil},
-		"a manifest, broken": {files{"k8s/agent.yaml": manifest("info")}, files{"k8s/agent.yaml": manifest("loud")}, true, []string{"k8s/agent.yaml", "log_level"}, nil},
+		"a manifest": {
+			files{"k8s/agent.yaml": manifest("info")}, files{"k8s/agent.yaml": manifest("debug")}, false,
+			[]string{"k8s/agent.yaml", "log_level"}, nil,
+		},
+		"a manifest, broken": {
+			files{"k8s/agent.yaml": manifest("info")}, files{"k8s/agent.yaml": manifest("loud")}, true,
+			[]string{"k8s/agent.yaml", "log_level"}, nil,
+		},
 		"two configurations in a manifest": {
-			files{"agent.yaml": manifest("info") + "---\n" + manifest("info")}, files{"agent.yaml": manifest("info") + "---\n" + manifest("debug")},
+			files{
+				"agent.yaml": manifest("info") + "---\n" + manifest("info"),
+			}, files{"agent.yaml": manifest("info") + "---\n" + manifest("debug")},
 			false, []string{"2 configurations"}, []string{old},
 		},
-		"several files, the last one bad": {files{file: good}, files{file: other, "a/" + file: good, "b/c/" + file: bad}, true, []string{"b/c/" + file}, nil},
-		"names that a shell might run":    {files{}, files{"x $(touch ran)/agent.yaml": good, "a\n'; touch ran/agent.yaml": good}, false, []string{"a new file"}, nil},
+		"several files, the last one bad": {
+			files{file: good}, files{file: other, "a/" + file: good, "b/c/" + file: bad}, true,
+			[]string{"b/c/" + file}, nil,
+		},
+		"names that a shell might run": {
+			files{}, files{"x $(touch ran)/agent.yaml": good, "a\n'; touch ran/agent.yaml": good}, false,
+			[]string{"a new file"}, nil,
+		},
 	} {
 		for service, job := range jobs {
 			t.Run(name+", "+service, func(t *testing.T) {
@@ -141,9 +171,11 @@ func TestGitOpsStopsAMergeForWhatItBreaksAndForNothingElse(t *testing.T) {
 					cmd := exec.Command(name, args...)
 					cmd.Dir = folder
 					cmd.Env = []string{
-						"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + temp, "TMPDIR=" + temp, "BASE=before",
+						"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + temp, "TMPDIR=" +
+							temp, "BASE=before",
 						"RUNNER_TEMP=" + temp, "GITHUB_STEP_SUMMARY=" + summary, "GIT_CONFIG_NOSYSTEM=1",
-						"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com",
+						"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com",
+						"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com",
 					}
 					out, err := cmd.CombinedOutput()
 					var exit *exec.ExitError
@@ -191,22 +223,23 @@ func TestGitOpsStopsAMergeForWhatItBreaksAndForNothingElse(t *testing.T) {
 				if stopped != test.stops {
 					t.Errorf("stopped: %t\n%s", stopped, output.String())
 				}
-				for _, want := range test.says {
+				for _, want := range test.want {
 					if !strings.Contains(output.String(), want) {
 						t.Errorf("there is no %q in\n%s", want, output.String())
 					}
 				}
 				for _, hidden := range test.hides {
 					if strings.Contains(output.String(), hidden) {
-						t.Errorf("there is %q in\n%s", hidden, output.String())
+						t.Errorf("the output contains %q:\n%s", hidden, output.String())
 					}
 				}
-				log := regexp.MustCompile(`(?m)^::warning .*\n`).ReplaceAllString(output.String(), "") // annotations stand beside the summary
-				if told, _ := os.ReadFile(summary); service == "github.yml" && !stopped && string(told) != log {
-					t.Errorf("the summary is\n%s\nand the log\n%s", told, output.String())
+				// The log has annotations, and the summary has none.
+				log := regexp.MustCompile(`(?m)^::warning .*\n`).ReplaceAllString(output.String(), "")
+				if shown, _ := os.ReadFile(summary); service == "github.yml" && !stopped && string(shown) != log {
+					t.Errorf("the summary is\n%s\nand the log\n%s", shown, output.String())
 				}
 				if _, err := os.Stat(filepath.Join(folder, "ran")); err == nil {
-					t.Error("a name was run")
+					t.Error("a file name was executed as a command")
 				}
 				if left, _ := run("git", "status", "--porcelain"); left != "" {
 					t.Errorf("left in the repository: %s", left)
@@ -222,7 +255,10 @@ func TestGitOpsStopsAMergeWhoseBaseIsNotThere(t *testing.T) {
 		folder := t.TempDir()
 		for _, script := range append([]string{"git init --quiet"}, job.scripts...) {
 			cmd := exec.Command("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script)
-			cmd.Dir, cmd.Env = folder, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + folder, "TMPDIR=" + folder, "RUNNER_TEMP=" + folder, "BASE=gone"}
+			cmd.Dir, cmd.Env = folder, []string{
+				"PATH=" + os.Getenv("PATH"), "HOME=" + folder, "TMPDIR=" + folder, "RUNNER_TEMP=" + folder,
+				"BASE=gone",
+			}
 			out, err := cmd.CombinedOutput()
 			if stops := script == job.scripts[0]; (err != nil) != stops {
 				t.Errorf("%s: %v\n%s", service, err, out)

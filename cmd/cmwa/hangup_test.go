@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// TestHangUp sends HUP to an agent whose service has failed. The waits are of an hour,
-// so all that comes before the limit of the tests comes from the signal.
+// TestHangUp sends HUP to an agent whose service has failed. Each wait is
+// an hour, so only the signal can cause what happens within the limit of the tests.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 
-	// failing is an agent whose circuit breaker is open, after one poll that was
-	// answered by status 503 and these headers.
+	// failing starts an agent whose circuit breaker is open, after one poll whose answer
+	// had status 503 and these headers.
 	failing := func(t *testing.T, header ...string) (agent *program, polls *atomic.Int32, up *atomic.Bool) {
 		polls, up = new(atomic.Int32), new(atomic.Bool)
 		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,12 +37,13 @@ func TestHangUp(t *testing.T) {
 		t.Cleanup(service.Close)
 		w := newWorld(t, "process")
 		w.url = service.URL
-		agent = w.follow(nil, "token: "+w.pool, "circuit_breaker_failures: 1", "circuit_breaker_timeout: 1h", "request_retry_count: 0")
-		agent.says("circuit breaker opened")
+		agent = w.follow(nil, "token: "+w.pool, "circuit_breaker_failures: 1", "circuit_breaker_timeout: 1h",
+			"request_retry_count: 0")
+		agent.waitFor("circuit breaker opened")
 		return agent, polls, up
 	}
 
-	// opened waits until the breaker was said to be open so many times.
+	// opened blocks until the log has reported the open breaker that many times.
 	opened := func(agent *program, times int) {
 		agent.w.t.Helper()
 		agent.w.eventually("the breaker opens again", func() bool {
@@ -62,7 +63,7 @@ func TestHangUp(t *testing.T) {
 		}
 		up.Store(true)
 		agent.signal(syscall.SIGHUP)
-		agent.says("polling resumed")
+		agent.waitFor("polling resumed")
 		agent.w.eventually("polling goes on", func() bool { return polls.Load() > 6 })
 	})
 
@@ -72,9 +73,9 @@ func TestHangUp(t *testing.T) {
 		up.Store(true)
 		for range 3 {
 			agent.signal(syscall.SIGHUP)
-			agent.ends(100 * time.Millisecond) // signals that come together are one
+			agent.ends(100 * time.Millisecond) // signals that arrive together count as one
 		}
-		agent.says("configuration checked: no change")
+		agent.waitFor("configuration checked: no change")
 		agent.ends(time.Second) // there is no event to wait for
 		if made := polls.Load(); made != 1 {
 			t.Errorf("%d polls, want only the first one", made)
@@ -86,10 +87,10 @@ func TestHangUp(t *testing.T) {
 		w := newWorld(t, "process")
 		agent := w.follow(nil, "token: "+w.pool)
 		agent.signal(syscall.SIGHUP)
-		agent.says(`configuration checked: no change component=config generation=1`)
+		agent.waitFor(`configuration checked: no change component=config generation=1`)
 		w.save("token: "+w.pool, "polling_interval: soon")
-		agent.says("configuration refused")
+		agent.waitFor("configuration rejected")
 		agent.signal(syscall.SIGHUP)
-		agent.says("configuration checked: file is still refused, no change")
+		agent.waitFor("configuration checked: file is still rejected, no change")
 	})
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
+	"github.com/cmwa-project/cmwa/runtime/journal"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// identify takes this agent's id from its state folder. An agent without a usable
-// folder works all the same, with an id that it has until it ends. The function that it
-// returns logs once what follows from that; it is called for a pool whose instances are
-// found by the agent's id.
+// identify takes this agent's id from its state folder. Without a usable folder, the agent
+// has a temporary id. Warn logs a warning once if the id is temporary, or new although an
+// earlier agent had one; it is called for a pool whose instances are found by the agent's id.
 func identify(
 	ctx context.Context, c *schema.Config, environ environment, log *slog.Logger,
 ) (_ *agentid.Agent, warn func()) {
@@ -26,7 +26,7 @@ func identify(
 	}
 	if err != nil {
 		return agentid.Temporary(), sync.OnceFunc(func() {
-			log.Warn("cannot use the state folder: after a restart the agent cannot adopt the jobs that it starts now; "+
+			log.Warn("cannot use the state folder: after a restart the agent cannot adopt its present jobs; "+
 				"set state_directory to a folder that its user can write to, or let it write to this one "+
 				"(in a container: mount a volume there)", "folder", folder, "error", err)
 		})
@@ -38,12 +38,27 @@ func identify(
 	})
 }
 
-// recovery returns what finds the instances of this agent at every target that it uses
-// or has used.
+// openJournal opens the journal of claimed jobs in the agent's folder. Without a usable folder
+// there is none, and it returns nil.
+func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, closeIt func()) {
+	if agent.Folder == "" {
+		return nil, func() {} // identify has logged why
+	}
+	files, err := journal.Open(agent.Folder, log.With("component", "journal"))
+	if err != nil {
+		log.Warn("cannot record claimed jobs in the state folder; if the agent is killed, "+runtime.DeclaredFailed,
+			"folder", agent.Folder, "error", err)
+		return nil, func() {}
+	}
+	return files, files.Close
+}
+
+// recovery returns the search for instances of this agent at every target that it uses or
+// has used, and for its records.
 func recovery(agent *agentid.Agent, executors *executors, log *slog.Logger) reconcile.Recovery {
 	quiet := slog.New(slog.DiscardHandler) // the pools log the problems of their executors
 	return reconcile.Recovery{
-		Agent: agent.ID, Record: agent, Supported: carriedOut.Targets, Log: log,
+		Agent: agent.ID, Record: agent, Journal: executors.claims, Supported: carriedOut.Targets, Log: log,
 		Executor: func(ctx context.Context, target string) (runtime.Executor, func(), error) {
 			return executors.open(ctx, target, quiet)
 		},

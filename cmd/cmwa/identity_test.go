@@ -24,16 +24,16 @@ import (
 // claimedJob matches the id of a job that an agent claimed.
 var claimedJob = regexp.MustCompile(`job claimed.* job=(\S+)`)
 
-// startWith starts an agent of a file with these lines, and waits until it polls.
+// startWith starts an agent with these lines in its file, and blocks until it polls.
 func (w *world) startWith(file string, env []string, lines ...string) *program {
 	w.t.Helper()
 	w.replace(file, w.content(lines...))
 	agent := w.start("agent", env, "cmwa", "run", "--config", file)
-	agent.says("converged")
+	agent.waitFor("converged")
 	return agent
 }
 
-// kill kills an agent, so that its job is left running.
+// kill kills an agent; its job goes on.
 func (w *world) kill(agent *program) {
 	w.t.Helper()
 	agent.signal(syscall.SIGKILL)
@@ -42,24 +42,24 @@ func (w *world) kill(agent *program) {
 	}
 }
 
-// attends checks that an agent attends the job that an earlier one claimed, and no
-// other.
-func (w *world) attends(agent, earlier *program) {
+// wantAdopted checks that an agent has adopted the job of an earlier agent, and no other
+// job.
+func (w *world) wantAdopted(agent, earlier *program) {
 	w.t.Helper()
 	job := claimedJob.FindStringSubmatch(earlier.output())
 	if job == nil {
 		w.t.Fatalf("the earlier agent has claimed nothing:\n%s", earlier.output())
 	}
-	agent.says("attending it")
+	agent.waitFor("job resumed")
 	for line := range strings.Lines(agent.output()) {
-		if strings.Contains(line, "attending it") && !strings.Contains(line, "job="+job[1]) {
-			w.t.Errorf("the agent attends another job than %s: %s", job[1], line)
+		if strings.Contains(line, "job resumed") && !strings.Contains(line, "job="+job[1]) {
+			w.t.Errorf("the agent has resumed another job than %s: %s", job[1], line)
 		}
 	}
 }
 
-// holdAnywhere queues a job that runs until the function that it returns is called,
-// in a container or as a process, and waits until it runs.
+// holdAnywhere queues a job, in a container or as a process, and blocks until it runs.
+// The job ends when release is called.
 func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 	w.t.Helper()
 	if w.target == "process" {
@@ -70,7 +70,7 @@ func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 		Steps:   []step{{Name: "a", Run: "echo begun; while ! [ -e /released ]; do sleep 0.02; done; echo finished"}},
 		Request: map[string]any{"agentPoolID": poolID},
 	})
-	w.begun(stack)
+	w.waitStarted(stack)
 	return func() {
 		w.t.Helper()
 		containers := w.containers(stack)
@@ -78,12 +78,12 @@ func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 			w.t.Fatalf("the job of %s has containers %v", stack, containers)
 		}
 		w.engine("exec", containers[0], "touch", "/released")
-		w.finished(stack)
+		w.waitSucceeded(stack)
 	}
 }
 
-// left names what is there of jobs: their containers or folders.
-func (w *world) left(stacks ...string) (left []string) {
+// leftovers returns the containers or folders of jobs.
+func (w *world) leftovers(stacks ...string) (left []string) {
 	w.t.Helper()
 	if w.target == "process" {
 		left, _ = filepath.Glob(filepath.Join(w.folder, "cmwa-process-*", "*"))
@@ -95,17 +95,18 @@ func (w *world) left(stacks ...string) (left []string) {
 	return left
 }
 
-func TestLeftoverPools(t *testing.T) {
+func TestIdentityLeftoverPools(t *testing.T) {
 	for name, edit := range map[string]func(w *world, file string){
 		"renamed pool": func(w *world, file string) {
 			w.replace(file, w.content("pools: [{name: new, token: "+w.pool+"}]", "http_server_port: 0"))
 		},
 		"other pool id": func(w *world, file string) {
-			w.replace(file, w.content("pools: [{name: old, token: "+w.pool+", runner_pool_id: another}]", "http_server_port: 0"))
+			w.replace(file,
+				w.content("pools: [{name: old, token: "+w.pool+", runner_pool_id: another}]", "http_server_port: 0"))
 		},
 	} {
 		t.Run(name+" is drained after a restart and its instance removed", func(t *testing.T) {
-			everywhere(t, func(t *testing.T, w *world) {
+			atLocalTargets(t, func(t *testing.T, w *world) {
 				port := freePort(t)
 				file := filepath.Join(w.folder, "agent.yaml")
 				agent := w.startWith(file, nil, "pools: [{name: old, token: "+w.pool+"}]")
@@ -114,23 +115,25 @@ func TestLeftoverPools(t *testing.T) {
 				edit(w, file)
 				text, err := os.ReadFile(file)
 				w.must(err)
-				w.replace(file, strings.Replace(string(text), "http_server_port: 0", fmt.Sprint("http_server_port: ", port), 1))
+				w.replace(file,
+					strings.Replace(string(text), "http_server_port: 0", fmt.Sprint("http_server_port: ", port), 1))
 				again := w.start("agent", nil, "cmwa", "run", "--config", file)
-				w.attends(again, agent)
+				w.wantAdopted(again, agent)
 
 				url := fmt.Sprintf("http://127.0.0.1:%d", port)
 				asked := client{url: url}
 				w.eventually("the agent is ready", func() bool { return probe(url+"/readyz") == http.StatusOK })
 				d, err := asked.fetch(t.Context())
 				w.must(err)
-				if phases := fmt.Sprint(phasesOf(d)); phases != "map[draining:1 polling:1]" && phases != "map[draining:1 paused:1]" {
+				if phases := fmt.Sprint(phasesOf(d)); phases != "map[draining:1 polling:1]" &&
+					phases != "map[draining:1 paused:1]" {
 					t.Errorf("the pools are %s", phases)
 				}
 				w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the other pool has a place of its own
 				w.await("two", "succeeded")
 
 				release()
-				w.eventually("nothing is left of the job", func() bool { return len(w.left("one", "two")) == 0 })
+				w.eventually("nothing is left of the job", func() bool { return len(w.leftovers("one", "two")) == 0 })
 				w.eventually("the drained pool is removed", func() bool {
 					d, err := asked.fetch(t.Context())
 					return err == nil && phasesOf(d)["draining"] == 0
@@ -148,10 +151,10 @@ func TestLeftoverPools(t *testing.T) {
 		w.kill(agent)
 		w.target = "docker"
 		again := w.startWith(file, nil, "token: "+w.pool)
-		w.attends(again, agent)
+		w.wantAdopted(again, agent)
 		w.target = "process"
 		release()
-		w.eventually("nothing is left of the job", func() bool { return len(w.left()) == 0 })
+		w.eventually("nothing is left of the job", func() bool { return len(w.leftovers()) == 0 })
 	})
 
 	t.Run("a pool that is configured again while it drains is revived", func(t *testing.T) {
@@ -163,20 +166,20 @@ func TestLeftoverPools(t *testing.T) {
 		release := w.holdAnywhere("one", w.poolID)
 		w.kill(agent)
 		again := w.startWith(file, nil, "pools: [{name: new, token: "+other[0].token+"}]")
-		w.attends(again, agent)
+		w.wantAdopted(again, agent)
 		w.replace(file, w.content("pools: [{name: old, token: "+w.pool+"}]"))
-		again.says("revive pool old")
+		again.waitFor("revive pool old")
 		w.queueHeld("two", w.poolID) // not claimed while the adopted job has the pool's place
 		release()
-		w.begun("two")
+		w.waitStarted("two")
 		w.release("two")
-		if n := strings.Count(again.output(), "attending it"); n != 1 {
-			t.Errorf("the job was adopted %d times:\n%s", n, again.output())
+		if n := strings.Count(again.output(), "job resumed"); n != 1 {
+			t.Errorf("the job was adopted %d times, want once:\n%s", n, again.output())
 		}
 	})
 }
 
-func TestLeftoversOfACrash(t *testing.T) {
+func TestIdentityLeftoversOfCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	shared := filepath.Join(w.folder, "shared")
@@ -184,9 +187,10 @@ func TestLeftoversOfACrash(t *testing.T) {
 	w.must(os.MkdirAll(crashed, 0o755))
 	longAgo := time.Now().Add(-30 * 24 * time.Hour)
 	w.must(os.Chtimes(crashed, longAgo, longAgo))
-	agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+w.pool, "shared_volume_directory: "+shared)
+	agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+w.pool,
+		"shared_volume_directory: "+shared)
 	w.eventually("the folder is removed", func() bool { _, err := os.Stat(crashed); return os.IsNotExist(err) })
-	agent.says("removed leftovers")
+	agent.waitFor("leftovers of dead agents removed")
 }
 
 func TestIdentityExamples(t *testing.T) {
@@ -209,7 +213,8 @@ func TestIdentityExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := compose.Services["agent"]
-	folder, err := agentid.Directory("", func(name string) (string, bool) { value, ok := agent.Environment[name]; return value, ok }, 0)
+	folder, err := agentid.Directory("",
+		func(name string) (string, bool) { value, ok := agent.Environment[name]; return value, ok }, 0)
 	if _, made := compose.Volumes["state"]; err != nil || !made || !slices.Contains(agent.Volumes, "state:"+folder) {
 		t.Errorf("the state folder %s is in no volume, %v", folder, err)
 	}
@@ -237,8 +242,8 @@ func TestIdentity(t *testing.T) {
 		w.kill(one)
 		w.kill(two)
 		twoAgain, oneAgain := start(1), start(0)
-		w.attends(twoAgain, two)
-		w.attends(oneAgain, one)
+		w.wantAdopted(twoAgain, two)
+		w.wantAdopted(oneAgain, one)
 		w.release("one")
 		w.release("two")
 	})
@@ -257,7 +262,7 @@ func TestIdentity(t *testing.T) {
 		first.signal(syscall.SIGTERM)
 		first.exit(cli.ExitOK)
 		w.kill(second)
-		w.attends(start(), second)
+		w.wantAdopted(start(), second)
 		w.release("two")
 	})
 
@@ -277,8 +282,8 @@ func TestIdentity(t *testing.T) {
 		second.signal(syscall.SIGTERM)
 		second.signal(syscall.SIGTERM)
 		second.exit(cli.ExitOK)
-		if strings.Contains(second.output(), "attending it") {
-			t.Errorf("the second agent attends the job of the first:\n%s", second.output())
+		if strings.Contains(second.output(), "job resumed") {
+			t.Errorf("the second agent has adopted the job of the first:\n%s", second.output())
 		}
 		release()
 	})
@@ -287,7 +292,8 @@ func TestIdentity(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "docker")
 		folder := t.TempDir()
-		programs, config, state := filepath.Join(folder, "bin"), filepath.Join(folder, "config"), filepath.Join(folder, "state")
+		programs, config := filepath.Join(folder, "bin"), filepath.Join(folder, "config")
+		state := filepath.Join(folder, "state")
 		for _, sub := range []string{programs, config, state} {
 			w.must(os.Mkdir(sub, 0o755))
 		}
@@ -300,14 +306,17 @@ func TestIdentity(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(w.bin, runner))
 		w.must(err)
 		w.must(os.WriteFile(filepath.Join(programs, runner), text, 0o755))
-		w.must(os.WriteFile(filepath.Join(config, "agent.yaml"), []byte(w.content("token: "+w.pool, "working_directory: /opt/cmwa")), 0o600))
+		w.must(os.WriteFile(filepath.Join(config, "agent.yaml"),
+			[]byte(w.content("token: "+w.pool, "working_directory: /opt/cmwa")), 0o600))
 		socket := "/var/run/docker.sock"
 		if host, ok := strings.CutPrefix(os.Getenv("DOCKER_HOST"), "unix://"); ok {
 			socket = host
 		}
 		start := func() (container string) {
-			container = w.engine("run", "--detach", "--volume", programs+":/opt/cmwa:ro", "--volume", config+":/etc/cmwa:ro", "--volume", state+":/var/lib/cmwa",
-				"--volume", socket+":/var/run/docker.sock", "--entrypoint", "/opt/cmwa/cmwa", baseImage, "run", "--config", "/etc/cmwa/agent.yaml")
+			container = w.engine("run", "--detach", "--volume", programs+":/opt/cmwa:ro", "--volume", config+
+				":/etc/cmwa:ro", "--volume", state+":/var/lib/cmwa",
+				"--volume", socket+":/var/run/docker.sock", "--entrypoint", "/opt/cmwa/cmwa", baseImage,
+				"run", "--config", "/etc/cmwa/agent.yaml")
 			t.Cleanup(func() { _ = exec.Command("docker", "rm", "--force", container).Run() })
 			return container
 		}
@@ -316,22 +325,23 @@ func TestIdentity(t *testing.T) {
 		w.engine("rm", "--force", first)
 		second := start()
 		w.eventually("the new container attends the job", func() bool {
-			said, err := exec.Command("docker", "logs", second).CombinedOutput()
-			return err == nil && strings.Contains(string(said), "attending it")
+			output, err := exec.Command("docker", "logs", second).CombinedOutput()
+			return err == nil && strings.Contains(string(output), "job resumed")
 		})
 		release()
 		w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 	})
 
-	t.Run("without a usable state folder the agent works and tells what it cannot do", func(t *testing.T) {
+	t.Run("without a usable state folder the agent works and logs what it cannot do", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := w.pools(1)
 		occupied := filepath.Join(w.folder, "occupied")
 		w.must(os.WriteFile(occupied, nil, 0o600))
-		agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+p[0].token, "state_directory: "+occupied)
-		agent.says("after a restart the agent cannot adopt the jobs that it starts now")
-		agent.says("set state_directory to a folder")
+		agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+p[0].token,
+			"state_directory: "+occupied)
+		agent.waitFor("after a restart the agent cannot adopt its present jobs")
+		agent.waitFor("set state_directory to a folder")
 		w.hold("one", p[0].id)
 		w.release("one")
 	})

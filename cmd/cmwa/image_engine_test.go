@@ -22,8 +22,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// testImageInDocker loads the image into the engine and runs it there. The folder is
-// that of make image.
+// testImageInDocker loads the image into the engine and runs it there. The folder
+// is the one that make image has written.
 func testImageInDocker(t *testing.T, folder, id string) {
 	w := newWorld(t, "docker")
 	w.engine("load", "--quiet", "--input", filepath.Join(folder, "cmwa-image.tar"))
@@ -39,7 +39,7 @@ func testImageInDocker(t *testing.T, folder, id string) {
 	w.must(err)
 	group := fmt.Sprint(info.Sys().(*syscall.Stat_t).Gid)
 
-	// start starts the agent with a root file system that it cannot write to.
+	// start starts the agent with a read-only root file system.
 	start := func(t *testing.T, options ...string) (container string) {
 		t.Helper()
 		args := append([]string{"run", "--detach", "--read-only",
@@ -61,7 +61,7 @@ func testImageInDocker(t *testing.T, folder, id string) {
 		for _, user := range []string{"65532", "1000:1000", "0"} {
 			got := w.engine("run", "--rm", "--read-only", "--cap-drop", "ALL", "--network", "none", "--user", user,
 				imageName, "version")
-			if got != imageVersion {
+			if !strings.HasPrefix(got, "cmwa "+imageVersion+"\n") {
 				t.Errorf("user %s: it prints %q", user, got)
 			}
 		}
@@ -74,28 +74,29 @@ func testImageInDocker(t *testing.T, folder, id string) {
 		w.await("image", "succeeded", "failed")
 		w.wantSteps("image", "succeeded", "succeeded")
 		w.engine("stop", container)
-		if said := logsOf(container); strings.Contains(said, "WRN") {
-			t.Errorf("the agent warns:\n%s", said)
+		if output := logsOf(container); strings.Contains(output, "WRN") {
+			t.Errorf("the agent warns:\n%s", output)
 		}
 	})
-	t.Run("an agent without a volume works, and tells what to mount", func(t *testing.T) {
+	t.Run("an agent without a volume works, and names the volume to mount", func(t *testing.T) {
 		container := start(t)
 		w.queue("without", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
 		w.await("without", "succeeded", "failed")
 		w.wantSteps("without", "succeeded", "succeeded")
-		said := logsOf(container)
+		output := logsOf(container)
 		for _, want := range []string{
 			"in a container: mount a volume there", "folder=/var/lib/cmwa", "read-only file system",
 		} {
-			if !strings.Contains(said, want) {
-				t.Errorf("there is no %q in\n%s", want, said)
+			if !strings.Contains(output, want) {
+				t.Errorf("there is no %q in\n%s", want, output)
 			}
 		}
 	})
 	t.Run("the Dockerfile makes the same image", func(t *testing.T) {
 		const tag = "cmwa/cmwa:dockerfile-test"
 		w.engine("build", "--quiet", "--file", "../../examples/image/Dockerfile",
-			"--build-arg", "TARGETARCH="+goruntime.GOARCH, "--build-arg", "VERSION="+imageVersion, "--tag", tag, folder)
+			"--build-arg", "TARGETARCH="+goruntime.GOARCH, "--build-arg", "VERSION="+
+				imageVersion, "--tag", tag, folder)
 		t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", tag).Run() })
 		ours, theirs := w.describeImage(imageName), w.describeImage(tag)
 		if !reflect.DeepEqual(ours, theirs) {
@@ -104,17 +105,17 @@ func testImageInDocker(t *testing.T, folder, id string) {
 	})
 }
 
-// logsOf returns what a container has printed.
+// logsOf returns the output of a container.
 func logsOf(container string) string {
-	said, err := exec.Command("docker", "logs", container).CombinedOutput()
+	output, err := exec.Command("docker", "logs", container).CombinedOutput()
 	if err != nil {
 		return err.Error()
 	}
-	return string(said)
+	return string(output)
 }
 
 // describeImage returns the settings of an image, and its files with owners and modes.
-// A link counts as the file that it leads to.
+// A link counts as its target.
 func (w *world) describeImage(image string) (description struct {
 	Settings imageConfig
 	Files    []string
@@ -137,7 +138,8 @@ func (w *world) describeImage(image string) (description struct {
 			header = headers["usr/local/bin/"+header.Linkname]
 		}
 		line := fmt.Sprintf("%s %o %s", name, header.Mode, digestOf(contents[header.Name]))
-		if header.Typeflag != tar.TypeDir || name == "var/lib/cmwa/" { // some builders give all folders above it its owner
+		if header.Typeflag != tar.TypeDir ||
+			name == "var/lib/cmwa/" { // some builders give all folders above it its owner
 			line += fmt.Sprintf(" %d:%d", header.Uid, header.Gid)
 		}
 		description.Files = append(description.Files, line)
@@ -202,7 +204,8 @@ func testImageInKubernetes(t *testing.T) {
 		}
 	}
 	log, err := pods.Get().Namespace(n.Name).Resource("pods").Name(pod.Name).SubResource("log").Do(ctx).Raw()
-	if err != nil || pod.Status.Phase != corev1.PodSucceeded || string(log) != imageVersion+"\n" {
+	if err != nil || pod.Status.Phase != corev1.PodSucceeded || !strings.HasPrefix(string(log), "cmwa "+imageVersion+
+		"\n") {
 		t.Errorf("the Pod is %s, its log %q, %v", pod.Status.Phase, log, err)
 	}
 }

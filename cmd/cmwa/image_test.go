@@ -23,13 +23,13 @@ import (
 	"testing"
 )
 
-// imageVersion is the version of the images that the tests make.
+// imageVersion is the version of the images that the tests build.
 const imageVersion = "image-test"
 
-// imageName is what an engine and a cluster call such an image.
+// imageName is the name of such an image in an engine and in a cluster.
 const imageName = "cmwa/cmwa:" + imageVersion
 
-// madeImage is the image of the sources, which all tests of a run share.
+// madeImage is the image of these sources, which all tests of a run share.
 var madeImage = sync.OnceValues(func() (image builtImage, err error) {
 	folder, err := os.MkdirTemp("", "cmwa-image-")
 	if err != nil {
@@ -46,19 +46,20 @@ var clusterImage = sync.OnceValue(func() error {
 		return err
 	}
 	archive := filepath.Join(made.folder, "cmwa-image.tar")
-	if out, err := exec.Command("../../testdata/toolchain/kube-load", "--archive", archive).CombinedOutput(); err != nil {
+	if out, err := exec.Command("../../testdata/toolchain/kube-load", "--archive",
+		archive).CombinedOutput(); err != nil {
 		return fmt.Errorf("kube-load: %w: %s", err, out)
 	}
 	return nil
 })
 
-// builtImage is what make image has written and printed.
+// builtImage is the result of make image.
 type builtImage struct {
 	folder   string // that holds cmwa-image.tar and cmwa-image
 	identity string // the digest of the index and the id of the image
 }
 
-// makeImage runs make image in a copy of the sources, below a folder.
+// makeImage runs make image in a copy of the sources below a folder.
 func makeImage(folder string) (builtImage, error) {
 	root, sources := filepath.Join("..", ".."), filepath.Join(folder, "sources")
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -90,7 +91,7 @@ func makeImage(folder string) (builtImage, error) {
 	return builtImage{filepath.Join(sources, "bin"), string(out)}, nil
 }
 
-// stderrOf returns what a program that failed has written to standard error.
+// stderrOf returns the standard error of a program that failed.
 func stderrOf(err error) string {
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {
@@ -205,7 +206,8 @@ func readLayout(t *testing.T, layout string) map[string]layoutImage {
 			t.Fatal(err)
 		}
 		if !packed.ModTime.IsZero() || digestOf(image.layer) != root.DiffIDs[0] {
-			t.Errorf("the layer for %+v is of %s and has the digest %s", d.Platform, packed.ModTime, digestOf(image.layer))
+			t.Errorf("the layer for %+v is of %s and has the digest %s", d.Platform, packed.ModTime,
+				digestOf(image.layer))
 		}
 		images[d.Platform.Architecture] = image
 	}
@@ -231,7 +233,7 @@ func entries(t testing.TB, archive []byte) (headers map[string]*tar.Header, cont
 	}
 }
 
-// imagePaths is all that the image contains.
+// imagePaths lists everything that the image contains.
 var imagePaths = []string{
 	"etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt",
 	"usr/", "usr/local/", "usr/local/bin/",
@@ -308,7 +310,7 @@ func TestImage(t *testing.T) {
 // testImageContents checks the files of the image for one architecture.
 func testImageContents(t *testing.T, architecture string, layer []byte) {
 	t.Helper()
-	// 1. No file is missing, and none is there that should not be.
+	// 1. No file is missing, and no other file exists.
 	headers, contents := entries(t, layer)
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(got, imagePaths) {
 		t.Errorf("the image for %s has %v", architecture, got)

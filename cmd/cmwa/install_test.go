@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// jobImage has a shell, and a tag for which the kubelet does not ask a registry.
+// jobImage has a shell, and a tag for which the kubelet does not contact a registry.
 const jobImage = "cmwa/job:local"
 
-// TestOriginalDeployment installs what the installer of the original does, with nothing
-// changed but the image.
-func TestOriginalDeployment(t *testing.T) {
+// TestInstallOriginalDeployment installs the manifests of the original's installer; only
+// the image differs.
+func TestInstallOriginalDeployment(t *testing.T) {
 	install := func(t *testing.T, template string) (*world, *deployment) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
@@ -25,7 +25,8 @@ func TestOriginalDeployment(t *testing.T) {
 		}
 		text, err := os.ReadFile("testdata/install/original.yaml")
 		w.must(err)
-		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "AGENT_IMAGE\n", imageName+"\n", "POOL_TOKEN", w.pool).
+		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "AGENT_IMAGE\n", imageName+"\n", "POOL_TOKEN",
+			w.pool).
 			Replace(string(text))
 		if template != "" {
 			manifests = strings.Replace(manifests, "\ndata:\n", "\ndata:\n  worker-pod.json: '"+template+"'\n", 1)
@@ -57,7 +58,7 @@ func TestOriginalDeployment(t *testing.T) {
 		w, agents := install(t, "")
 		run(w, "echo it runs", "it runs")
 		for _, line := range agents.warnings() {
-			if !strings.Contains(line, "cannot see a replacement of this file") ||
+			if !strings.Contains(line, "cannot detect a replacement of this file") ||
 				!strings.Contains(line, "file=/mnt/worker-pod.json") {
 				t.Errorf("an agent warns: %s", line)
 			}
@@ -70,7 +71,7 @@ func TestOriginalDeployment(t *testing.T) {
 	})
 }
 
-func TestHelmOnACluster(t *testing.T) {
+func TestInstallHelm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "kubernetes")
 	if err := clusterImage(); err != nil {
@@ -112,7 +113,7 @@ func TestHelmOnACluster(t *testing.T) {
 	agents.awaitReady(1)
 	w.runs("one", w.poolID, whoAmI, ":"+w.cluster.Name+":tests-agent-runner")
 
-	// 2. An upgrade of the configuration reloads, and restarts nothing.
+	// 2. An upgrade of the configuration reloads and does not restart.
 	agents.keep(func() {
 		generations := agents.generations()
 		helm("upgrade", chartFolder, "--values", values(map[string]any{
@@ -128,7 +129,7 @@ func TestHelmOnACluster(t *testing.T) {
 		t.Errorf("the agent warns: %s", lines)
 	}
 
-	// 3. One command removes all that the first one made.
+	// 3. One command removes everything that the first one created.
 	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
 	helm("uninstall")
 	w.eventually("nothing is left", func() bool { return everything() == before })

@@ -18,7 +18,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// Limits that the benchmarks print beside what they measured.
+// Limits that the benchmarks print next to their results.
 const (
 	podLimit      = 200 * time.Millisecond // from claim to first step, beyond a Pod that is created by hand
 	programSizeMB = 36
@@ -33,7 +33,7 @@ func BenchmarkPodBesideByHand(b *testing.B) {
 	const pairs = 20
 	for b.Loop() {
 		w := newWorld(b, "kubernetes")
-		v := w.watch()
+		v := w.timeJobs()
 		w.agent("polling_interval: 100ms", "log_level: info")
 		pods := kubetest.Client(b, w.cluster.Agent, corev1.SchemeGroupVersion)
 		spec := w.specOfAJob(pods)
@@ -68,8 +68,8 @@ func pauses(n int) []time.Duration {
 	return all
 }
 
-// specOfAJob runs a job, so that all images are warm, and returns the spec of its Pod
-// as the agent created it, with a command in place of the runner.
+// specOfAJob runs a job, so that all images are cached, and returns the spec of its Pod
+// with a command instead of the runner.
 func (w *world) specOfAJob(pods *rest.RESTClient) corev1.PodSpec {
 	w.t.Helper()
 	w.queue("first", order{Steps: []step{{Name: "a", Run: "sleep 1"}}})
@@ -78,7 +78,7 @@ func (w *world) specOfAJob(pods *rest.RESTClient) corev1.PodSpec {
 	name := w.containers("first")[0]
 	w.must(pods.Get().Namespace(w.cluster.Name).Resource("pods").Name(name).Do(w.t.Context()).Into(&pod))
 	w.await("first", "succeeded")
-	pod.Spec.NodeName = "" // what the scheduler has written
+	pod.Spec.NodeName = "" // which the scheduler has set
 	pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = []string{"cat", "/proc/uptime"}, nil
 	return pod.Spec
 }
@@ -104,7 +104,7 @@ func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpe
 
 // firstStep runs a job, and returns the time from its claim to the time that its first
 // step prints.
-func (w *world) firstStep(v *witness, stack string) time.Duration {
+func (w *world) firstStep(v *jobTimer, stack string) time.Duration {
 	w.t.Helper()
 	v.mu.Lock()
 	clear(v.claimed)
@@ -122,8 +122,8 @@ func (w *world) firstStep(v *witness, stack string) time.Duration {
 	return 0
 }
 
-// printed returns the time that the content of /proc/uptime stands for. Containers
-// have the clock of this machine.
+// printed returns the time of a content of /proc/uptime. Containers have the clock of
+// this machine.
 func (w *world) printed(text string) time.Time {
 	w.t.Helper()
 	seconds := func(text string) time.Duration {
@@ -140,8 +140,8 @@ func (w *world) printed(text string) time.Time {
 	return time.Now().Add(seconds(text) - seconds(string(now)))
 }
 
-// BenchmarkProgramSize shows the size of the program as it is released.
-func BenchmarkProgramSize(b *testing.B) {
+// BenchmarkCmwaSize shows the size of the released program.
+func BenchmarkCmwaSize(b *testing.B) {
 	for b.Loop() {
 		program := filepath.Join(b.TempDir(), "cmwa")
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")

@@ -21,7 +21,7 @@ const kustomizeFolder = "../../examples/kubernetes"
 // agentSelector finds the agents that the examples install.
 const agentSelector = nameLabel + "=customer-managed-workflow-agent"
 
-// kustomization is an overlay of a test on top of one of the examples.
+// kustomization is an overlay of a test over one of the examples.
 type kustomization struct {
 	overlay      string                      // of the examples
 	namespace    string                      // in place of the example's
@@ -49,7 +49,7 @@ func (k kustomization) write(t *testing.T) (folder string) {
 		}
 	}
 
-	// The tokens and the organisation, which an operator puts in.
+	// Write the tokens and the organization, as an operator does.
 	for name, token := range k.tokens {
 		write(filepath.Join("overlays", k.overlay, name), token+"\n")
 	}
@@ -62,7 +62,7 @@ func (k kustomization) write(t *testing.T) (folder string) {
 		write(path, strings.ReplaceAll(string(text), "acme", k.organization))
 	}
 
-	// The configuration of the example, changed.
+	// Change the configuration of the example.
 	text, err := os.ReadFile(filepath.Join(root, "overlays", k.overlay, schema.FileName))
 	if os.IsNotExist(err) {
 		text, err = os.ReadFile(filepath.Join(root, "base", schema.FileName))
@@ -82,7 +82,7 @@ func (k kustomization) write(t *testing.T) (folder string) {
 	}
 	write("overlays/test/"+schema.FileName, string(text))
 
-	// The overlay, as an operator writes one.
+	// Write the overlay, as an operator does.
 	var components strings.Builder
 	for _, name := range k.components {
 		fmt.Fprintf(&components, "\n  - ../../components/%s", name)
@@ -115,12 +115,16 @@ func TestKustomize(t *testing.T) {
 				t.Errorf("names have digests: %q", names)
 			}
 		})
-		t.Run(overlay+" can be laid over", func(t *testing.T) {
+		t.Run(overlay+" can be an overlay", func(t *testing.T) {
 			components := []string{"network-policy", "service-monitor", "registry-credentials", "events"}
-			folder := kustomization{overlay: overlay, namespace: "other", tokens: tokens, components: components}.write(t)
+			folder := kustomization{
+				overlay: overlay, namespace: "other", tokens: tokens, components: components,
+			}.write(t)
 			text := must(t, kubectlVariable, "kustomize", folder)
 			kinds := checkManifests(t, text)
-			for _, verbs := range []string{"- secrets\n  verbs:\n  - create\n  - delete\n", "- events\n  verbs:\n  - list\n"} {
+			for _, verbs := range []string{
+				"- secrets\n  verbs:\n  - create\n  - delete\n", "- events\n  verbs:\n  - list\n",
+			} {
 				if !strings.Contains(text, verbs) {
 					t.Errorf("there is no %q in\n%s", verbs, text)
 				}
@@ -142,14 +146,14 @@ func TestKustomize(t *testing.T) {
 		folder := kustomization{overlay: "plain", namespace: "other"}.write(t)
 		_, message, err := try(t, kubectlVariable, "kustomize", folder)
 		if err == nil || !strings.Contains(message, "overlays/plain/token") {
-			t.Errorf("kubectl says %q", message)
+			t.Errorf("kubectl prints %q", message)
 		}
 	})
 }
 
-// install applies a kustomization to the cluster, in a namespace of its own, and waits
-// until the agent is ready. The service, the intervals and what the cluster of the tests
-// needs are added to the configuration.
+// install applies a kustomization to a new namespace of the cluster, and blocks until the
+// agent is ready. It adds the service, the intervals and what the test cluster needs to
+// the configuration.
 func (w *world) install(k kustomization) (agents *deployment, folder string) {
 	w.t.Helper()
 	if err := clusterImage(); err != nil {
@@ -183,8 +187,8 @@ func (w *world) install(k kustomization) (agents *deployment, folder string) {
 	return agents, folder
 }
 
-// adapt changes a configuration of the examples: jobs come from the service of the test,
-// soon, and their Pods use images that the cluster has and less of the machine.
+// adapt changes a configuration of the examples: the agent polls the service of the test
+// at short intervals, and Pods use images that the cluster has and fewer resources.
 func (w *world) adapt(config map[string]any) {
 	config["service_url"] = w.url
 	config["polling_interval"] = "200ms"
@@ -209,7 +213,7 @@ func (w *world) adapt(config map[string]any) {
 	spec["containers"] = containers
 }
 
-// runs queues a job of one command, and checks that it succeeds and what it prints.
+// runs queues a job with one command, and checks that it succeeds and what it prints.
 func (w *world) runs(stack, poolID, command, want string) {
 	w.t.Helper()
 	w.queue(stack, order{
@@ -226,7 +230,7 @@ func (w *world) runs(stack, poolID, command, want string) {
 const whoAmI = `cut -d . -f 2 /var/run/secrets/kubernetes.io/serviceaccount/token |
 	tr _- /+ | base64 -d 2>/dev/null | grep -o '"sub":"[^"]*"'`
 
-func TestKustomizeOnACluster(t *testing.T) {
+func TestKustomizeOnCluster(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
@@ -235,7 +239,7 @@ func TestKustomizeOnACluster(t *testing.T) {
 		})
 		w.runs("one", w.poolID, whoAmI, ":"+agents.namespace+":workflow-runner")
 
-		// An edit through the API reloads, and restarts nothing.
+		// Edit the ConfigMap: the agent reloads and does not restart.
 		agents.keep(func() {
 			agents.rewrite(func(text string) string {
 				return strings.Replace(text, "max_concurrent_workflows: 10", "max_concurrent_workflows: 3", 1)
@@ -249,12 +253,13 @@ func TestKustomizeOnACluster(t *testing.T) {
 			t.Errorf("the agent warns: %s", lines)
 		}
 
-		// The checks that the README names find nothing.
+		// Run the checks that the README names.
 		for _, command := range []string{"doctor", "status"} {
-			must(t, kubectlVariable, "exec", "--namespace", agents.namespace, "deployment/"+agents.name, "--", "cmwa", command)
+			must(t, kubectlVariable, "exec", "--namespace", agents.namespace, "deployment/"+agents.name, "--",
+				"cmwa", command)
 		}
 
-		// What was applied with one command is deleted with one.
+		// Delete everything with one command.
 		must(t, kubectlVariable, "delete", "-k", folder)
 		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()
 		if !apierrors.IsNotFound(err) {
@@ -293,7 +298,9 @@ func TestKustomizeOnACluster(t *testing.T) {
 		w := newWorld(t, "kubernetes")
 		pools := w.pools(2)
 		agents, _ := w.install(kustomization{
-			overlay: "pools", tokens: map[string]string{"production.token": pools[0].token, "teams.token": pools[1].token},
+			overlay: "pools", tokens: map[string]string{
+				"production.token": pools[0].token, "teams.token": pools[1].token,
+			},
 		})
 		account := ":" + agents.namespace + ":workflow-runner"
 		w.runs("one", pools[0].id, whoAmI, account+`-production"`)

@@ -20,7 +20,8 @@ const (
 // topLevel is all that the top level of the repository contains, except names that
 // begin with a dot and what make build writes.
 var topLevel = []string{
-	"LICENSE", "Makefile", "README.md", "cloud", "cmd", "examples", "go.mod", "go.sum", "reconcile", "runtime", "schema", "testdata",
+	"LICENSE", "Makefile", "README.md", "cloud", "cmd", "examples", "go.mod", "go.sum",
+	"reconcile", "runtime", "schema", "testdata",
 }
 
 func TestLayout(t *testing.T) {

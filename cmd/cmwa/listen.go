@@ -12,7 +12,7 @@ import (
 )
 
 // listen opens the listener of the HTTP server on an address of this machine, or
-// on all of them if address is empty. Port 0 is no server: nil, nil.
+// on all of them if address is empty. It returns nil, nil for port 0: no server.
 //
 // The listener in use, which may be nil, stays open. If only the address changes,
 // such as from *:8080 to 127.0.0.1:8080, the kernel refuses the new listener while
@@ -22,6 +22,8 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 	if port == 0 {
 		return nil, nil
 	}
+
+	// Share the port for a moment if only the address changes.
 	var config net.ListenConfig
 	if hasPort(inUse, port) {
 		if err := sharePort(inUse, true); err != nil {
@@ -30,6 +32,8 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 		defer func() { _ = sharePort(inUse, false) }()
 		config.Control = func(_, _ string, socket syscall.RawConn) error { return shareSocket(socket, true) }
 	}
+
+	// Open the listener.
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	switch {
 	case err != nil && (address == "" || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)):
@@ -56,8 +60,7 @@ func hasPort(listener net.Listener, port int) bool {
 	return ok && address.Port == port
 }
 
-// sharePort lets another socket of this user have the listener's port, or no
-// longer.
+// sharePort allows or forbids another socket of this user on the listener's port.
 func sharePort(listener net.Listener, shared bool) error {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {

@@ -31,8 +31,12 @@ func TestListen(t *testing.T) {
 		return c.Close() == nil
 	}
 
-	for _, change := range [][2]string{{"", "127.0.0.1"}, {"127.0.0.1", ""}, {"0.0.0.0", "127.0.0.1"}, {"::", "127.0.0.1"}, {"localhost", "127.0.0.1"}} {
-		t.Run(fmt.Sprintf("opens %q and %q on one port, which no other listener gets", change[1], change[0]), func(t *testing.T) {
+	for _, change := range [][2]string{
+		{"", "127.0.0.1"}, {"127.0.0.1", ""}, {"0.0.0.0", "127.0.0.1"}, {"::", "127.0.0.1"},
+		{"localhost", "127.0.0.1"},
+	} {
+		t.Run(fmt.Sprintf("opens %q and %q on one port, which no other listener gets", change[1],
+			change[0]), func(t *testing.T) {
 			number := freePort(t)
 			old := open(t, change[0], number, nil)
 			opened := open(t, change[1], number, old)
@@ -50,7 +54,7 @@ func TestListen(t *testing.T) {
 			}
 		})
 	}
-	t.Run("that fails leaves the one in use alone on its port", func(t *testing.T) {
+	t.Run("failed listen keeps the listener in use and its port", func(t *testing.T) {
 		number := freePort(t)
 		old := open(t, "127.0.0.1", number, nil)
 		_, err := listen(t.Context(), "192.0.2.1", number, old) // no address of this machine
@@ -62,28 +66,30 @@ func TestListen(t *testing.T) {
 			t.Error("the port is shared")
 		}
 		if !reaches("127.0.0.1", number) {
-			t.Error("the listener in use is gone")
+			t.Error("the listener in use was closed")
 		}
 	})
 	t.Run("a taken port is named with its cure", func(t *testing.T) {
 		taken := open(t, "127.0.0.1", freePort(t), nil)
-		if _, err := listen(t.Context(), "127.0.0.1", port(taken), nil); err == nil || !strings.Contains(err.Error(), "set http_server_port to a free port") {
+		if _, err := listen(t.Context(), "127.0.0.1", port(taken), nil); err == nil ||
+			!strings.Contains(err.Error(), "set http_server_port to a free port") {
 			t.Errorf("%v", err)
 		}
 	})
 }
 
-// otherAddress is an address of this machine that a client of 127.0.0.1 does not
-// reach.
+// otherAddress returns an address of this machine that differs from 127.0.0.1.
 const otherAddress = "127.0.0.2"
 
 func TestReloadHTTPServerAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(1)
+	v, p := w.countPolls(), w.pools(1)
 	number := freePort(t)
 	content := func(address string) string {
-		lines := []string{"token: " + p[0].token, fmt.Sprint("http_server_port: ", number), "max_concurrent_workflows: 2"}
+		lines := []string{
+			"token: " + p[0].token, fmt.Sprint("http_server_port: ", number), "max_concurrent_workflows: 2",
+		}
 		if address != "" {
 			lines = append(lines, "http_server_address: "+address)
 		}
@@ -94,11 +100,12 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 		t.Helper()
 		w.eventually("only "+good+" answers", func() bool { return health(good) == http.StatusOK && health(bad) == 0 })
 		proxied := []string{"HTTP_PROXY=http://127.0.0.1:1", "http_proxy="}
-		if said := w.onceWith(proxied, "status", "--config", w.file()); said.code != cli.ExitOK {
-			t.Errorf("status: %+v", said)
+		if result := w.onceWith(proxied, "status", "--config", w.file()); result.code != cli.ExitOK {
+			t.Errorf("status: %+v", result)
 		}
-		if said := w.onceWith(proxied, "plan", "--live", "--config", w.file(), w.file()); said.code != cli.ExitOK || said.stdout != "no change\n" {
-			t.Errorf("plan --live: %+v", said)
+		if result := w.onceWith(proxied, "plan", "--live", "--config", w.file(),
+			w.file()); result.code != cli.ExitOK || result.stdout != "no change\n" {
+			t.Errorf("plan --live: %+v", result)
 		}
 	}
 
@@ -112,15 +119,16 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 	w.replace(w.file(), content(otherAddress))
 	only(otherAddress, "127.0.0.1")
 
-	// An address that this machine does not have changes nothing, and is named.
+	// An address that this machine does not have changes nothing; the log names it.
 	w.replace(w.file(), content("192.0.2.1"))
-	agent.find(regexp.MustCompile(`set http_server_address to an address of this machine`))
+	agent.waitForMatch(regexp.MustCompile(`set http_server_address to an address of this machine`))
 	if health(otherAddress) != http.StatusOK {
 		t.Error("the address in use does not answer any more")
 	}
-	w.polls(v, p[0].token)
+	w.waitPoll(v, p[0].token)
 	w.replace(w.file(), content(""))
-	w.eventually("all addresses answer", func() bool { return health("127.0.0.1") == http.StatusOK && health(otherAddress) == http.StatusOK })
+	w.eventually("all addresses answer",
+		func() bool { return health("127.0.0.1") == http.StatusOK && health(otherAddress) == http.StatusOK })
 	w.release("held")
 }
 
@@ -129,7 +137,8 @@ func TestRunHTTPServerAddress(t *testing.T) {
 	w := newWorld(t, "process")
 	number := freePort(t)
 	w.agentWith([]string{"PULUMI_AGENT_HTTP_SERVER_ADDRESS=" + otherAddress}, fmt.Sprint("http_server_port: ", number))
-	w.eventually("the address answers", func() bool { return probe(fmt.Sprintf("http://%s:%d/healthz", otherAddress, number)) == http.StatusOK })
+	w.eventually("the address answers",
+		func() bool { return probe(fmt.Sprintf("http://%s:%d/healthz", otherAddress, number)) == http.StatusOK })
 	if got := probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", number)); got != 0 {
 		t.Errorf("another address answers %d", got)
 	}
@@ -141,15 +150,25 @@ func TestStatusFindsTheAgentByAddress(t *testing.T) {
 		file, variable string
 		want           string
 	}{
-		"an address":                   {"http_server_address: 10.0.0.5\n", "", "http://10.0.0.5:8080/status"},
-		"a name":                       {"http_server_address: localhost\n", "", "http://localhost:8080/status"},
-		"an address of IPv6":           {"http_server_address: '::1'\nhttp_server_port: 1\n", "", "http://[::1]:1/status"},
-		"an address with a zone":       {"http_server_address: fe80::1%eth0\n", "", "http://[fe80::1%25eth0]:8080/status"},
-		"all addresses of IPv4":        {"http_server_address: 0.0.0.0\n", "", "http://127.0.0.1:8080/status"},
-		"all addresses":                {"http_server_address: '::'\n", "", "http://127.0.0.1:8080/status"},
-		"the variable":                 {"http_server_address: 10.0.0.5\n", "10.0.0.6", "http://10.0.0.6:8080/status"},
-		"a refused file":               {"log_level: loud\nhttp_server_address: 10.0.0.5 # ours\nhttp_server_port: 7\n", "", "http://10.0.0.5:7/status"},
-		"a refused file, the variable": {"log_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n", "10.0.0.6", "http://10.0.0.6:7/status"},
+		"an address": {"http_server_address: 10.0.0.5\n", "", "http://10.0.0.5:8080/status"},
+		"a name":     {"http_server_address: localhost\n", "", "http://localhost:8080/status"},
+		"an address of IPv6": {
+			"http_server_address: '::1'\nhttp_server_port: 1\n", "", "http://[::1]:1/status",
+		},
+		"an address with a zone": {
+			"http_server_address: fe80::1%eth0\n", "", "http://[fe80::1%25eth0]:8080/status",
+		},
+		"all addresses of IPv4": {"http_server_address: 0.0.0.0\n", "", "http://127.0.0.1:8080/status"},
+		"all addresses":         {"http_server_address: '::'\n", "", "http://127.0.0.1:8080/status"},
+		"the variable":          {"http_server_address: 10.0.0.5\n", "10.0.0.6", "http://10.0.0.6:8080/status"},
+		"a refused file": {
+			"log_level: loud\nhttp_server_address: 10.0.0.5 # ours\nhttp_server_port: 7\n", "",
+			"http://10.0.0.5:7/status",
+		},
+		"a refused file, the variable": {
+			"log_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n", "10.0.0.6",
+			"http://10.0.0.6:7/status",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := client{config: fileOf(t, "agent.yaml", "token: pul-a\n"+test.file), environ: environment{}}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/input"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
@@ -16,92 +17,87 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// planLive is cmwa plan --live: what the running agent would do if its file said
-// what another file says. Tokens must not travel to find that out. So the agent
-// only names its file and the digest of what it has in force; the file is read
-// here, and counts if it comes to that digest. The digest covers the variables
-// and the files of tokens too, so nothing that differs can go unnoticed.
-func (s streams) planLive(ctx context.Context, c *client, name, format string) error {
+// loadLive loads the configuration that the running agent has in force, and the file
+// that would replace it. Tokens must not be sent for this: the agent reports the path
+// of its file and the digest of its configuration, and the file is read here and
+// accepted if it has that digest. The digest covers variables and token files.
+func (s stdio) loadLive(
+	ctx context.Context, c *client, names []string,
+) (before, after *schema.Config, findings []report.Finding, err error) {
+	// Load the configuration in force.
 	d, err := c.fetch(ctx)
 	if err != nil {
-		return s.noPlan(err)
+		return nil, nil, nil, err
 	}
 	if d.Agent.Version != cli.Version() {
-		fmt.Fprintf(s.stderr, "cmwa: warning: the agent is of release %s and this program of %s: "+
-			"they may not understand each key alike\n", report.Printable(d.Agent.Version), cli.Version())
+		fmt.Fprintf(s.stderr, "cmwa: warning: the agent has version %s and this program %s: "+
+			"they may treat some keys differently\n", report.Printable(d.Agent.Version), cli.Version())
 	}
-	before, err := inForceHere(d, c.environ)
+	if before, err = inForceHere(d, c.environ); err != nil {
+		return nil, nil, nil, err
+	}
+
+	// Load the file.
+	files, err := input.Reader{Environ: c.environ, Stdin: s.stdin}.Read(ctx, names)
 	if err != nil {
-		return s.noPlan(err)
+		return nil, nil, nil, err
 	}
-	sources, unread, err := s.sources(ctx, []string{name})
-	if err != nil {
-		return s.noPlan(err)
-	}
-	after, problems := (*schema.Config)(nil), unread[0]
+	problems := files.Unread[0]
 	if problems == nil {
-		after, problems = asAgent(sources[0])
+		after, problems = asAgent(files.Sources[0])
 	}
-	findings := report.Findings(sources[0].Path, problems, map[position.Problem]bool{})
-	if err := report.Text(s.stderr, findings, false, false); err != nil {
-		return fmt.Errorf("write what was found: %w", err)
-	}
-	if after == nil {
-		return cli.ExitError(exitInvalid)
-	}
-	return s.printPlan(before, after, format)
+	return before, after, report.Findings(files.Sources[0].Path, problems, map[position.Problem]bool{}), nil
 }
 
 // asAgent loads a source as the agent of this release does. The configuration is
-// nil exactly if that agent refuses it.
+// nil if that agent refuses it.
 func asAgent(source schema.Source) (*schema.Config, position.Problems) {
 	source.Release = carriedOut
 	return schema.Load(source)
 }
 
-// noPlan says why there is no plan.
-func (s streams) noPlan(err error) error {
-	var code cli.ExitError
-	if !errors.As(err, &code) {
-		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
-	}
-	return cli.ExitError(exitInvalid)
-}
-
-// inForceHere loads what an agent has in force from the files of this machine.
+// inForceHere loads the configuration that an agent has in force from the files of this
+// machine.
 func inForceHere(d status.Document, environ environment) (*schema.Config, error) {
+	// Find the file, unless the agent runs without one.
 	executable, _ := os.Executable()
 	source := schema.Source{Environ: environ, Executable: executable}
 	if path := d.Config.Path; path != "" {
 		if !filepath.IsAbs(path) {
-			return nil, errors.New("the agent does not tell where its file is: it is no agent")
+			return nil, errors.New("/status has no path of a configuration file: is this a cmwa agent?")
 		}
 		var err error
-		if source, err = schema.Find(schema.Places{Config: path, Executable: executable, Environ: environ}); err != nil {
+		paths := schema.SearchPaths{Config: path, Executable: executable, Environ: environ}
+		if source, err = schema.Find(paths); err != nil {
 			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: "+
 				"run this where the agent runs, as its user", report.QuoteName(path))
 		}
 	}
+
+	// Compare its digest.
 	outcome := schema.Evaluate(source)
 	switch here, _ := os.Getwd(); {
 	case outcome.Config != nil && outcome.Digest == d.Config.Digest:
 		return outcome.Config, nil
 	case d.Config.Rejection != nil:
-		return nil, errors.New("the agent refuses its file as it is now, so that what it has in force is in no file: " +
-			"cmwa status tells why; undo that edit first, or compare two files with cmwa plan OLD NEW")
+		return nil, errors.New("the agent refused the last edit of its file, so no file has the configuration in " +
+			"force: " +
+			"undo that edit first (cmwa status prints why it was refused), or compare two files with cmwa plan " +
+			"OLD NEW")
 	case d.Agent.Directory != "" && d.Agent.Directory != here:
-		return nil, fmt.Errorf("the file on disk, as it is read here, is not what the agent has in force: "+
+		return nil, fmt.Errorf("the file, as it is read here, differs from the configuration in force: "+
 			"run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s",
 			report.QuoteName(d.Agent.Directory))
 	default:
-		return nil, errors.New("the file on disk, as it is read here, is not what the agent has in force: " +
-			"run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, wait a second")
+		return nil, errors.New("the file, as it is read here, differs from the configuration in force: " +
+			"run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, " +
+			"wait a second")
 	}
 }
 
-// dryRun is cmwa run --dry-run: the start of an agent up to the point where it
-// would begin to act.
-func dryRun(config string, s streams) error {
+// dryRun is cmwa run --dry-run: it loads the configuration as the agent would, and
+// prints the first plan.
+func dryRun(config string, s stdio) error {
 	source, err := find(config, readEnvironment(s.environ))
 	if err != nil {
 		return cli.Usage(err)

@@ -1,23 +1,22 @@
-// Command cmwa is a workflow agent for Pulumi Cloud and for services that speak
-// like it: it claims workflow jobs and runs each in an environment of its own,
-// as a configuration file says.
+// Command cmwa is a workflow agent for Pulumi Cloud and compatible services. It
+// claims workflow jobs and runs each in its own instance: a container, a Pod or a
+// process group. A configuration file has its settings.
 package main
 
 import (
 	"context"
-	"flag"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 )
 
-// streams is what a command works on beside its arguments.
-type streams struct {
+// stdio is the environment and the standard streams of a command.
+type stdio struct {
 	environ []string
 	stdin   io.Reader
 	stdout  io.Writer
@@ -25,45 +24,47 @@ type streams struct {
 }
 
 func main() {
-	soft, hard, stop := cli.Signals(syscall.SIGTERM, syscall.SIGINT)
-	// The third signal ends the process at once: the next start removes what is left.
-	context.AfterFunc(hard, func() { signal.Reset(syscall.SIGTERM, syscall.SIGINT) })
-	code := execute(soft, hard, os.Args[1:], streams{os.Environ(), os.Stdin, os.Stdout, os.Stderr})
+	// The third signal ends the process at once, with the exit code that a shell reports for
+	// it. The next start adopts the jobs that still run.
+	third := func(s os.Signal) {
+		code := cli.ExitFailure
+		if number, ok := s.(syscall.Signal); ok {
+			code = 128 + int(number)
+		}
+		os.Exit(code)
+	}
+	shutdown, force, stop := cli.Signals(third, syscall.SIGTERM, syscall.SIGINT)
+	code := execute(shutdown, force, os.Args[1:], stdio{os.Environ(), os.Stdin, os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
 }
 
 // execute runs one command line and returns its exit code. The first signal
-// cancels soft, the second one hard.
-func execute(soft, hard context.Context, args []string, s streams) int {
-	return cli.Exit(s.stderr, "cmwa", command.Run(soft, commands(hard, s), args, s.stderr))
+// cancels shutdown, the second one force.
+func execute(shutdown, force context.Context, args []string, s stdio) int {
+	return cli.Exit(s.stderr, "cmwa", newProgram(force, s).Run(shutdown, args, s.stdout, s.stderr))
 }
 
-// commands returns the descriptions of all commands. Their flags hold the state of
-// one command line.
-func commands(hard context.Context, s streams) (all []command.Command) {
-	return []command.Command{
-		runCommand(hard, s),
-		statusCommand(s),
-		doctorCommand(s),
-		vetCommand(s),
-		planCommand(s),
-		podCommand(s),
-		configureCommand(s),
-		configCommand(s),
-		explainCommand(s),
-		schemaCommand(s),
-		completionCommand(func() []command.Command { return all }, s),
-		versionCommand(s),
-	}
-}
-
-func versionCommand(s streams) command.Command {
-	return command.Command{
-		Name: "version", Help: "print the version", Forms: []command.Form{{}},
-		Run: func(context.Context, *flag.FlagSet, []string) error {
-			_, err := fmt.Fprintln(s.stdout, cli.Version())
-			return err
-		},
+// newProgram returns the description of this program. Its flags hold the state of one
+// command line.
+func newProgram(force context.Context, s stdio) command.Program {
+	return command.Program{
+		Name: "cmwa", Help: "a workflow agent for Pulumi Cloud and compatible services",
+		Long: `First steps: "cmwa configure" writes a configuration file, "cmwa vet" checks it, "cmwa doctor"
+checks this machine, and "cmwa run" starts the agent.`,
+		KeyNames: "explain --names",
+		Commands: slices.Concat([]command.Command{
+			runCommand(force, s),
+			statusCommand(s),
+		}, control.Commands(controlTerminal(s)), []command.Command{
+			doctorCommand(s),
+			vetCommand(s),
+			planCommand(s),
+			podCommand(s),
+			configureCommand(s),
+			configCommand(s),
+			explainCommand(s),
+			schemaCommand(s),
+		}),
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestMake checks what the Makefile promises and no other test would notice.
+// TestMake checks targets of the Makefile that no other test uses.
 func TestMake(t *testing.T) {
 	recipe := func(t *testing.T, target string) string {
 		t.Helper()
@@ -54,7 +54,7 @@ func notices(t *testing.T) (program string) {
 	return program
 }
 
-func TestNotices(t *testing.T) {
+func TestMakeNotices(t *testing.T) {
 	t.Parallel()
 	program := notices(t)
 	write := func(t *testing.T) string {
@@ -72,7 +72,7 @@ func TestNotices(t *testing.T) {
 		return string(text)
 	}
 	text := write(t)
-	// entry is what stands of a module: its licence, its first text, and its source.
+	// entry returns the license, the first text and the source of a module.
 	entry := func(path, version string) (licence, content, source string) {
 		found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(path+" "+version) +
 			`\n    licence: (.+)\n    texts:   (\d+).*\n    in:      .+\n    source:  (.+)$`).FindStringSubmatch(text)
@@ -95,7 +95,8 @@ func TestNotices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if licence, content, _ := entry("std", info.GoVersion); licence != "BSD-3-Clause" || !strings.Contains(content, "The Go Authors") {
+			if licence, content, _ := entry("std", info.GoVersion); licence != "BSD-3-Clause" ||
+				!strings.Contains(content, "The Go Authors") {
 				t.Errorf("the licence of %s, in %s, is %q", info.GoVersion, name, licence)
 			}
 			for _, module := range info.Deps {
@@ -111,7 +112,7 @@ func TestNotices(t *testing.T) {
 			t.Errorf("the programs link only %d modules", modules)
 		}
 	})
-	t.Run("say where the source of modules under the MPL is", func(t *testing.T) {
+	t.Run("name the source of modules under the MPL", func(t *testing.T) {
 		mod, err := os.ReadFile("../../go.mod")
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +121,8 @@ func TestNotices(t *testing.T) {
 			version := regexp.MustCompile(regexp.QuoteMeta(path) + ` (v\S+)`).FindStringSubmatch(string(mod))[1]
 			licence, content, source := entry(path, version)
 			command := "go mod download " + path + "@" + version
-			if licence != "MPL-2.0" || !strings.Contains(content, "Source Code Form") || !strings.Contains(source, command) {
+			if licence != "MPL-2.0" || !strings.Contains(content, "Source Code Form") ||
+				!strings.Contains(source, command) {
 				t.Errorf("%s %s has the licence %q and the source %q", path, version, licence, source)
 			}
 		}

@@ -34,16 +34,13 @@ func tool(t testing.TB, variable string) string {
 	path := os.Getenv(variable)
 	if path == "" {
 		const cure = ` is not set: run make toolchain; then: eval "$(testdata/toolchain/environment)"`
-		if os.Getenv("CI") == "true" {
-			t.Fatal(variable + cure)
-		}
-		t.Skip(variable + cure)
+		skipUnlessCI(t, variable+cure)
 	}
 	return path
 }
 
-// try runs a program of the toolchain, with a home of its own and with the rights of
-// the cluster's administrator.
+// try runs a program of the toolchain with an empty home folder and the rights of the
+// cluster's administrator.
 func try(t testing.TB, variable string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*storyLimit)
@@ -58,7 +55,7 @@ func try(t testing.TB, variable string, args ...string) (stdout, stderr string, 
 	return out.String(), errors.String(), err
 }
 
-// must runs a program of the toolchain, and returns what it prints.
+// must runs a program of the toolchain, and returns its output.
 func must(t testing.TB, variable string, args ...string) string {
 	t.Helper()
 	stdout, stderr, err := try(t, variable, args...)
@@ -68,9 +65,9 @@ func must(t testing.TB, variable string, args ...string) string {
 	return stdout
 }
 
-// checkManifests checks manifests against the types of the Kubernetes API, in which
-// every key must be known, and what they contain of the agent with cmwa vet. It returns
-// the kinds in their order.
+// checkManifests checks manifests against the types of the Kubernetes API, which must know
+// every key, and checks the agent's configuration in them with cmwa vet. It returns the
+// kinds in order.
 func checkManifests(t *testing.T, text string) (kinds []string) {
 	t.Helper()
 

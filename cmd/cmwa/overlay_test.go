@@ -13,8 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
-// A key that a variable sets is named wherever an edit of it is looked at: in the
-// log of the reload, and by vet, plan and status.
+// The log of a reload, vet, plan and status name an edited key that a variable overrides.
 func TestReloadOverlaidKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
@@ -29,25 +28,26 @@ func TestReloadOverlaidKeys(t *testing.T) {
 		return len(regexp.MustCompile(`(?m)^.* WRN .*`+regexp.QuoteMeta(text)+`.*$`).FindAllString(agent.output(), -1))
 	}
 
-	// At the start, what agrees with its variable is not named.
+	// At the start, a key whose value equals that of its variable is not named.
 	agent := w.followText(environ, content("100ms", p[0].token))
 	if n := warnings(agent, "has no effect"); n > 0 {
-		t.Errorf("%d keys are said to have no effect:\n%s", n, agent.output())
+		t.Errorf("%d keys are reported as without effect:\n%s", n, agent.output())
 	}
 
-	// An edit of a key that a variable sets is named once, and of a secret without it.
+	// An edit of an overridden key is named once, and that of a secret without its value.
 	w.replace(w.file(), content("9s", p[0].token))
-	agent.find(regexp.MustCompile(`configuration changed.*generation=2`))
+	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=2`))
 	w.replace(w.file(), content("9s", p[0].token)+"# a comment\n")
-	agent.find(regexp.MustCompile(`configuration changed.*generation=3`))
+	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=3`))
 	w.replace(w.file(), content("8s", p[0].token))
-	agent.find(regexp.MustCompile(`configuration changed.*generation=4`))
+	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=4`))
 	w.replace(w.file(), content("8s", p[1].token))
-	agent.find(regexp.MustCompile(`configuration changed.*generation=5`))
+	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=5`))
 	w.replace(w.file(), content("8s", p[1].token+"x"))
-	agent.find(regexp.MustCompile(`configuration changed.*generation=6`))
+	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=6`))
 	for text, want := range map[string]int{
-		fmt.Sprintf(hidden, "9s"): 1, fmt.Sprintf(hidden, "8s"): 1, "token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect": 2,
+		fmt.Sprintf(hidden, "9s"): 1, fmt.Sprintf(hidden, "8s"): 1,
+		"token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect": 2,
 	} {
 		if n := warnings(agent, text); n != want {
 			t.Errorf("%q is logged %d times, want %d:\n%s", text, n, want, agent.output())
@@ -57,15 +57,17 @@ func TestReloadOverlaidKeys(t *testing.T) {
 		t.Error("the log shows a token")
 	}
 
-	// The same in the other places, each with the agent's variables.
+	// vet, plan and status name the same keys, each with the agent's variables.
 	text := fmt.Sprintf(hidden, "8s")
 	secret := "token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect"
 	printed := w.onceWith(environ, "status", "--config", w.file())
-	if flat := strings.Join(strings.Fields(printed.stdout), " "); !strings.Contains(flat, text) || !strings.Contains(flat, secret) {
+	if flat := strings.Join(strings.Fields(printed.stdout), " "); !strings.Contains(flat, text) ||
+		!strings.Contains(flat, secret) {
 		t.Errorf("status: %+v", printed)
 	}
 	var document status.Document
-	if err := json.Unmarshal([]byte(w.onceWith(environ, "status", "--json", "--config", w.file()).stdout), &document); err != nil || len(document.Config.Warnings) != 2 {
+	if err := json.Unmarshal([]byte(w.onceWith(environ, "status", "--json", "--config", w.file()).stdout),
+		&document); err != nil || len(document.Config.Warnings) != 2 {
 		t.Errorf("status --json: %v, %+v", err, document.Config.Warnings)
 	}
 	vet := w.onceWith(environ, "vet", w.file())
@@ -74,13 +76,16 @@ func TestReloadOverlaidKeys(t *testing.T) {
 	}
 	edited := filepath.Join(w.folder, "edited.yaml")
 	w.must(os.WriteFile(edited, []byte(content("7s", p[1].token)), 0o600))
-	for name, args := range map[string][]string{"plan": {"plan", w.file(), edited}, "plan --live": {"plan", "--live", "--config", w.file(), edited}} {
-		said := w.onceWith(environ, args...)
-		if said.code != cli.ExitOK || said.stdout != "no change\n" || !strings.Contains(said.stderr, fmt.Sprintf(hidden, "7s")) {
-			t.Errorf("%s: %+v", name, said)
+	for name, args := range map[string][]string{
+		"plan": {"plan", w.file(), edited}, "plan --live": {"plan", "--live", "--config", w.file(), edited},
+	} {
+		result := w.onceWith(environ, args...)
+		if result.code != cli.ExitOK || result.stdout != "no change\n" ||
+			!strings.Contains(result.stderr, fmt.Sprintf(hidden, "7s")) {
+			t.Errorf("%s: %+v", name, result)
 		}
 	}
-	if said := w.once("vet", w.file()); said.code != cli.ExitOK || said.stdout != "" {
-		t.Errorf("vet without the variables: %+v", said)
+	if result := w.once("vet", w.file()); result.code != cli.ExitOK || result.stdout != "" {
+		t.Errorf("vet without the variables: %+v", result)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// gate is a server that Pods ask whether they may go on.
+// gate is a server that holds jobs: a Pod requests it until its stack is released.
 type gate struct {
 	w   *world
 	url string
@@ -25,7 +25,7 @@ type gate struct {
 	open map[string]bool // by stack
 }
 
-// newGate starts a gate at which every stack is held.
+// newGate starts a gate that holds every stack.
 func (w *world) newGate() *gate {
 	w.t.Helper()
 	g := &gate{w: w, open: map[string]bool{}}
@@ -50,22 +50,22 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hold queues a job that runs until it is released, and waits until it runs.
+// hold queues a job that runs until it is released, and blocks until it runs.
 func (g *gate) hold(stack string) {
 	g.w.t.Helper()
 	wait := "until wget -q -O - " + g.url + "/" + stack + " 2>/dev/null; do sleep 0.1; done"
 	g.w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo begun; " + wait + "; echo finished"}}})
-	g.w.begun(stack)
+	g.w.waitStarted(stack)
 }
 
-// release lets a job go on, waits until it has succeeded and its Pod is removed, and
+// release releases a job, blocks until it has succeeded and its Pod is removed, and
 // checks that it ran once.
 func (g *gate) release(stack string) {
 	g.w.t.Helper()
 	g.mu.Lock()
 	g.open[stack] = true
 	g.mu.Unlock()
-	g.w.finished(stack)
+	g.w.waitSucceeded(stack)
 	g.w.wantSteps(stack, "succeeded", "succeeded")
 	g.w.eventually("the Pod of "+stack+" is removed", func() bool { return len(g.w.workers(stack)) == 0 })
 }
@@ -105,7 +105,8 @@ func (w *world) allPods() []corev1.Pod {
 func (d *deployment) kill(pod string) {
 	d.w.t.Helper()
 	options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
-	d.w.must(d.core.Delete().Namespace(d.namespace).Resource("pods").Name(pod).Body(options).Do(d.w.t.Context()).Error())
+	request := d.core.Delete().Namespace(d.namespace).Resource("pods").Name(pod).Body(options)
+	d.w.must(request.Do(d.w.t.Context()).Error())
 }
 
 // logged returns how many lines of the logs of a Deployment's agents contain all of
@@ -122,7 +123,7 @@ func (d *deployment) logged(texts ...string) (count int) {
 	return count
 }
 
-// adopted waits until exactly one agent of the Deployment has adopted the job of a
+// adopted blocks until exactly one agent of the Deployment has adopted the job of a
 // stack, which still runs in the same Pod.
 func (d *deployment) adopted(stack string, before corev1.Pod) {
 	d.w.t.Helper()
@@ -134,12 +135,13 @@ func (d *deployment) adopted(stack string, before corev1.Pod) {
 	after := d.w.worker(stack)
 	if owner := after.Labels["cmwa.owner"]; after.UID != before.UID || owner == before.Labels["cmwa.owner"] ||
 		!slices.ContainsFunc(d.pods(), func(pod corev1.Pod) bool { return pod.Name == owner }) {
-		d.w.t.Errorf("after its adoption by one of %d agents, the job runs in Pod %s of %s", len(d.pods()), after.UID, owner)
+		d.w.t.Errorf("after its adoption by one of %d agents, the job runs in Pod %s of %s", len(d.pods()),
+			after.UID, owner)
 	}
 }
 
-// ended waits until an agent has logged the end of the job in a Pod, and checks that no
-// other has, and that none warns of its state folder.
+// ended blocks until an agent has logged the end of the job in a Pod. It checks that no
+// other agent has, and that none warns about its state folder.
 func (d *deployment) ended(worker corev1.Pod) {
 	d.w.t.Helper()
 	job := "job=" + worker.Labels["cmwa.job"] + " "
@@ -232,7 +234,7 @@ func TestOwnership(t *testing.T) {
 		agents.kill(one.Labels["cmwa.owner"])
 		agents.adopted("one", one)
 		if owner := w.worker("two").Labels["cmwa.owner"]; owner != two.Labels["cmwa.owner"] {
-			t.Errorf("the other agent's job has gone to %s", owner)
+			t.Errorf("the other agent's job was adopted by %s", owner)
 		}
 		for stack, worker := range map[string]corev1.Pod{"one": one, "two": two} {
 			g.release(stack)

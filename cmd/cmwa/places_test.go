@@ -14,13 +14,18 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-func TestWhatTheConfigurationSaysOfContainersIsSo(t *testing.T) {
+func TestRunContainerSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	release := t.TempDir()
-	w.agent("docker:", "  memory: 64m", "  cpus: 0.5", "  user: \"1234:4321\"", "  labels: [team=infra]", "  volumes: ["+release+":/release]")
+	w.agent("docker:", "  memory: 64m", "  cpus: 0.5", "  user: \"1234:4321\"", "  labels: [team=infra]",
+		"  volumes: ["+release+":/release]")
 	w.queue("one", order{Steps: []step{
-		{Name: "who", Run: `echo "I am $(id -u):$(id -g)"; touch "$HOME/file" file && echo "and can write"; echo later=so >>"$PULUMI_ENV_FILE"`},
+		{
+			Name: "who",
+			Run: `echo "I am $(id -u):$(id -g)"; touch "$HOME/file" file && echo "and can write"; ` +
+				`echo later=so >>"$PULUMI_ENV_FILE"`,
+		},
 		{Name: "wait", Run: `echo "later is $later"; while ! [ -e /release/now ]; do sleep 0.1; done`},
 	}})
 	w.eventually("the second step waits", func() bool { return strings.Contains(w.log("one"), "later is so") })
@@ -28,7 +33,10 @@ func TestWhatTheConfigurationSaysOfContainersIsSo(t *testing.T) {
 	if len(ids) != 1 {
 		t.Fatalf("the containers are %v", ids)
 	}
-	got := w.engine("inspect", "--format", `{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.Config.User}} {{index .Config.Labels "team"}} {{ne (index .Config.Labels "cmwa.agent") ""}}`, ids[0])
+	got := w.engine("inspect", "--format",
+		`{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.Config.User}} `+
+			`{{index .Config.Labels "team"}} {{ne (index .Config.Labels "cmwa.agent") ""}}`,
+		ids[0])
 	if want := "67108864 500000000 1234:4321 infra true"; got != want {
 		t.Errorf("the container has %s, want %s", got, want)
 	}
@@ -41,13 +49,13 @@ func TestWhatTheConfigurationSaysOfContainersIsSo(t *testing.T) {
 	}
 	w.queue("two", order{Steps: []step{{Name: "grow", Run: "tail /dev/zero"}}})
 	w.await("two", "failed")
-	if log := w.log("two"); !strings.Contains(log, "memory runs out") {
-		t.Errorf("the log does not say that memory ran out:\n%s", log)
+	if log := w.log("two"); !strings.Contains(log, "memory ran out") {
+		t.Errorf("the log does not report that memory ran out:\n%s", log)
 	}
 }
 
-func TestAServiceBehindACompanysOwnAuthorityIsServed(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+func TestRunOwnCertificateAuthority(t *testing.T) {
+	atLocalTargets(t, func(t *testing.T, w *world) {
 		service, err := url.Parse(w.url)
 		if err != nil {
 			t.Fatal(err)
@@ -58,12 +66,22 @@ func TestAServiceBehindACompanysOwnAuthorityIsServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		ignorant := w.agent("service_url: " + secure)
-		ignorant.says("ca_file")
+		ignorant.waitFor("ca_file")
 		ignorant.signal(os.Interrupt)
 		ignorant.exit(cli.ExitOK)
 
 		w.agent("service_url: "+secure, "ca_file: "+file)
-		w.queue("one", order{Steps: []step{{Name: "look", Run: `cat "$NODE_EXTRA_CA_CERTS"; grep -q "$(sed -n 2p "$NODE_EXTRA_CA_CERTS")" "$SSL_CERT_FILE" && echo "in the bundle too"`}}})
+		w.queue("one",
+			order{
+				Steps: []step{
+					{
+						Name: "look",
+						Run: `cat "$NODE_EXTRA_CA_CERTS"; ` +
+							`grep -q "$(sed -n 2p "$NODE_EXTRA_CA_CERTS")" "$SSL_CERT_FILE" && ` +
+							`echo "in the bundle too"`,
+					},
+				},
+			})
 		w.await("one", "succeeded")
 		log := w.log("one")
 		for _, want := range []string{authority, "in the bundle too"} {
@@ -74,41 +92,50 @@ func TestAServiceBehindACompanysOwnAuthorityIsServed(t *testing.T) {
 	})
 }
 
-// The image has no name and no home for this user, who may write to /tmp alone.
-func TestARealPulumiRunsAsAUserWhomTheImageDoesNotKnow(t *testing.T) {
+// The image has no name and no home for this user, who may write only to /tmp.
+func TestRunPulumiAsUnknownUser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
 	if err := errors.Join(os.Mkdir(source, 0o755), os.Mkdir(state, 0o755), os.Chmod(state, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", "a stranger").Replace(pulumiProgram)
+	text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", "a new user").Replace(pulumiProgram)
 	if err := os.WriteFile(filepath.Join(source, "Pulumi.yaml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "All"}} {
-		cmd := exec.Command("git", append([]string{"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+	for _, args := range [][]string{
+		{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "All"},
+	} {
+		cmd := exec.Command("git", append([]string{
+			"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com",
+		}, args...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v: %s", args, err, out)
 		}
 	}
-	w.agent(`docker: {user: "1234:4321", volumes: ["` + source + ":" + source + `:ro", "` + state + ":" + state + `"]}`)
+	w.agent(`docker: {user: "1234:4321", volumes: ["` + source + ":" + source + `:ro", "` + state + ":" + state +
+		`"]}`)
 	w.queue("dev", order{
 		Image: "cmwa/job:local",
 		Env: map[string]any{
 			"PULUMI_BACKEND_URL": "file://" + state, "PULUMI_CONFIG_PASSPHRASE": "a passphrase",
-			"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*", // the repository is another user's
+			// The repository belongs to another user.
+			"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
 		},
 		Request: map[string]any{
-			"operation":     "update",
-			"sourceContext": map[string]any{"git": map[string]any{"repoUrl": "file://" + source, "branch": "refs/heads/main"}},
+			"operation": "update",
+			"sourceContext": map[string]any{
+				"git": map[string]any{"repoUrl": "file://" + source, "branch": "refs/heads/main"},
+			},
 		},
 	})
 	w.await("dev", "succeeded", "failed")
 	if log := w.log("dev"); !strings.Contains(log, "+ 3 created") || !strings.Contains(log, "HOME is ") {
 		t.Errorf("the log is\n%s", log)
 	}
-	if text, err := os.ReadFile(filepath.Join(state, "written-by-pulumi")); err != nil || string(text) != "for a stranger" {
-		t.Errorf("the file says %q (%v)", text, err)
+	if text, err := os.ReadFile(filepath.Join(state, "written-by-pulumi")); err != nil ||
+		string(text) != "for a new user" {
+		t.Errorf("the file contains %q (%v)", text, err)
 	}
 }

@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/input"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
@@ -18,122 +16,163 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// Exit codes of cmwa plan beside 0 for no change. They are those that people know
-// from other planners, not those of the other commands.
+// Exit codes of cmwa plan, in addition to 0 for no change. They are those of other
+// planners, and differ from those of the other commands.
 const (
 	exitInvalid = 1
 	exitChanges = 2
 )
 
-func planCommand(s streams) command.Command {
+func planCommand(s stdio) command.Command {
 	format, live := "text", false
 	running := client{environ: readEnvironment(s.environ)}
-	c := command.Command{
-		Name: "plan", Help: "say what a reload from one file to another would do",
+	formats := command.String(&format, "format", command.OneOf("text", "json"), "format of the output")
+	return command.Command{
+		Name: "plan", Help: "show what a reload from one file to another would do",
 		Forms: []command.Form{{
-			command.Optional(command.String(&format, "format", command.OneOf("text", "json"), "text or json")),
+			command.Optional(formats),
 			command.Argument("OLD", command.File), command.Argument("NEW", command.File),
 		}, {
-			command.Required(command.Bool(&live, "live",
-				"compare with what the running agent has in force, in place of OLD")),
+			command.Required(command.Bool(&live, "live", "compare NEW with the configuration of the running agent")),
+			command.Optional(formats),
 			command.Optional(
 				command.String(&running.config, "config", command.File,
-					"with --live: configuration file of the agent; otherwise the one that cmwa run would find"),
-				command.String(&running.url, "url", command.URL, "with --live: where the agent's HTTP server is"),
+					"with --live: configuration file of the agent; otherwise the file that cmwa run would use"),
+				command.String(&running.url, "url", command.URL, "with --live: URL of the agent's HTTP server"),
 			),
 			command.Argument("NEW", command.File),
 		}},
 		UsageCode: exitInvalid, // 2 means that there are changes
-		Long: "Tells, for the agent and for each pool, which keys would change, and whether that is applied now, to the next job,\n" +
-			"by draining the pool and starting a new one, or needs a restart; and what changes in the Pods of its next jobs, with the\n" +
-			"Pod template merged. Tokens and files that are not on this machine do not matter.\n" +
-			"\n" +
-			"OLD and NEW are named as a FILE of cmwa vet: pipes too, and - is standard input. Each is judged as the agent of this\n" +
-			"release would: what it refuses has no plan, and of what it ignores there is a warning. Either may also be Kubernetes\n" +
-			"manifests that hold one configuration; then neither is laid under the variables of this machine.\n" +
-			"\n" +
-			"With --live, NEW is compared with what the running agent has in force: what saving it in place of the agent's file\n" +
-			"would do. It must be run where the agent runs, as its user and with its variables, and reads NEW as the agent would.\n" +
-			"\n" +
-			"Problems go to standard error. Exit code 0: no change; 2: changes; 1: a file cannot be read or used.",
+		Long: `Prints the keys that change, for the agent and for each pool, and when each takes effect:
+
+  live      at once
+  rebind    at once: the new HTTP listener opens, then the old one closes
+  next job  for jobs that are claimed from then on
+  drain     with a new pool, which starts while the old one finishes its jobs
+  restart   when the agent is restarted
+  none      not at all: the key is for another deploy_target
+
+It also prints what changes in the Pods of the next jobs. Tokens and other files that are not on
+this machine do not matter.
+
+Each file may be a pipe, or - for standard input. A file that the agent would refuse has no plan.
+Either file may be a Kubernetes manifest with one configuration in it; then the environment
+variables of this machine are ignored.
+
+With --live, run this on the agent's machine, as its user and with its variables.
+
+Problems go to standard error; --format json always prints a document, which has them too. Exit code
+0: no change; 2: changes; 1: a file cannot be read or used.`,
+		Run: func(ctx context.Context, files []string) error {
+			load := func() (*schema.Config, *schema.Config, []report.Finding, error) { return s.loadBoth(ctx, files) }
+			if live {
+				load = func() (*schema.Config, *schema.Config, []report.Finding, error) {
+					return s.loadLive(ctx, &running, files)
+				}
+			}
+			return s.plan(ctx, load, format)
+		},
 	}
-	c.Run = func(ctx context.Context, flags *flag.FlagSet, args []string) error {
-		files, err := command.Interspersed(flags, args)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return err
-		case err == nil && live && len(files) == 1 && (format == "text" || format == "json"):
-			return s.planLive(ctx, &running, files[0], format)
-		case err != nil, live, running.config+running.url != "", len(files) != 2, format != "text" && format != "json":
-			return cli.Usagef("write: %s", strings.Join(c.Usage(), ", or "))
-		}
-		configs, err := s.planned(ctx, files)
-		if err != nil {
-			return err
-		}
-		return s.printPlan(configs[0], configs[1], format)
-	}
-	return c
 }
 
-// planned loads the two sides of a plan, and prints their problems.
-func (s streams) planned(ctx context.Context, files []string) (configs []*schema.Config, err error) {
-	sources, unread, err := s.sources(ctx, files)
+// plan is cmwa plan. Load returns the two configurations, of which one is nil if its
+// problems have an error.
+func (s stdio) plan(
+	ctx context.Context, load func() (before, after *schema.Config, findings []report.Finding, err error),
+	format string,
+) error {
+	// Load both, and print their problems.
+	before, after, findings, err := load()
+	if ctx.Err() != nil {
+		return cli.ExitError(exitInvalid)
+	}
+	colored := isTerminal(s.stderr) && readEnvironment(s.environ)["NO_COLOR"] == ""
+	if err := report.Text(s.stderr, findings, false, colored); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
 	if err != nil {
-		var code cli.ExitError
-		if !errors.As(err, &code) {
-			fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+		fmt.Fprintf(s.stderr, "cmwa: %v\n", err)
+		problem := position.Problem{Rule: position.RuleUnreadable, Message: err.Error()}
+		findings = append(findings, report.Finding{Problem: problem})
+	}
+	document := planDocument{Version: 1, Reloads: []planReload{}, Problems: report.NewDocument(findings).Problems}
+	if err != nil || before == nil || after == nil {
+		if format == "json" {
+			if err := writeJSON(s.stdout, document); err != nil {
+				return err
+			}
 		}
-		return nil, cli.ExitError(exitInvalid)
+		return cli.ExitError(exitInvalid)
 	}
 
-	// Load each as the agent of this release does.
-	embedded := make([][]schema.Source, len(sources))
-	packed := make([]bool, len(sources))
-	for i, source := range sources {
+	// Print the plan.
+	reloads := reconcile.Preview(before, after)
+	changed, err := podRelease().Reload(before, after)
+	switch {
+	case err != nil:
+		return err
+	case format == "json":
+		document.add(reloads, changed)
+		err = writeJSON(s.stdout, document)
+	default:
+		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
+			err = pods.WriteReload(s.stdout, changed)
+		}
+	}
+	if err == nil && len(reloads) > 0 {
+		err = cli.ExitError(exitChanges)
+	}
+	return err
+}
+
+// loadBoth loads the two files of a plan, each as the agent of this release would.
+func (s stdio) loadBoth(
+	ctx context.Context, names []string,
+) (before, after *schema.Config, findings []report.Finding, err error) {
+	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin}.Read(ctx, names)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+
+	// Find manifests. With one, the result must not depend on this machine.
+	embedded := make([][]schema.Source, len(files.Sources))
+	packed := make([]bool, len(files.Sources))
+	for i, source := range files.Sources {
 		embedded[i], packed[i] = schema.Configurations(source)
 	}
-	var findings []report.Finding
+
+	// Load.
+	configs := make([]*schema.Config, len(files.Sources))
 	reported := map[position.Problem]bool{}
-	for i, source := range sources {
+	for i, source := range files.Sources {
 		source.Elsewhere = true
-		if slices.Contains(packed, true) { // what differs must not come from this machine
+		if slices.Contains(packed, true) {
 			source.Environ, source.Executable = nil, ""
 		}
-		var config *schema.Config
-		problems := unread[i]
+		problems := files.Unread[i]
 		switch {
 		case problems != nil:
 		case packed[i]:
-			config, problems = unpacked(source, embedded[i])
+			configs[i], problems = unpacked(source, embedded[i])
 		default:
-			config, problems = asAgent(source)
-		}
-		if problems.Err() != nil {
-			err = cli.ExitError(exitInvalid)
+			configs[i], problems = asAgent(source)
 		}
 		findings = append(findings, report.Findings(source.Path, problems, reported)...)
-		configs = append(configs, config)
 	}
-
-	// Print the problems.
-	coloured := isTerminal(s.stderr) && readEnvironment(s.environ)["NO_COLOR"] == ""
-	if wrong := report.Text(s.stderr, findings, false, coloured); wrong != nil {
-		return nil, fmt.Errorf("write what was found: %w", wrong)
-	}
-	return configs, err
+	return configs[0], configs[1], findings, nil
 }
 
 // unpacked loads the one configuration of manifests, as the agent would. It is nil
-// if the problems hold an error.
+// if the problems contain an error.
 func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, position.Problems) {
-	wrong := position.Problem{Rule: position.RuleManifest, File: source.Path, Hint: "name a file with one configuration"}
+	const hint = "name a file with one configuration"
+	wrong := position.Problem{Rule: position.RuleManifest, File: source.Path, Hint: hint}
 	switch len(embedded) {
 	case 0:
 		if problems := schema.Vet(source); problems.Err() != nil {
 			return nil, problems
 		}
-		wrong.Message = "no ConfigMap or Secret of this file holds a configuration"
+		wrong.Message = "no ConfigMap or Secret of this file contains a configuration"
 		return nil, position.Problems{wrong}
 	case 1:
 		source.Release = carriedOut
@@ -147,46 +186,24 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, p
 		}
 		return config, problems
 	default:
-		wrong.Message = fmt.Sprintf("the file holds %d configurations", len(embedded))
+		wrong.Message = fmt.Sprintf("the file contains %d configurations", len(embedded))
 		return nil, position.Problems{wrong}
 	}
 }
 
-// printPlan prints what a reload from one configuration to another does.
-func (s streams) printPlan(before, after *schema.Config, format string) error {
-	reloads := reconcile.Preview(before, after)
-	changed, err := podRelease().Reload(before, after)
-	if err != nil {
-		return err
-	}
-	if format == "json" {
-		err = writeJSON(s.stdout, planJSON(reloads, changed))
-	} else {
-		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
-			err = pods.WriteReload(s.stdout, changed)
-		}
-	}
-	switch {
-	case err != nil:
-		return err
-	case len(reloads) == 0:
-		return nil
-	default:
-		return cli.ExitError(exitChanges)
-	}
-}
-
-// planDocument is a plan for programs. Version changes with its shape.
+// planDocument is a plan for programs. Version changes when readers of the previous
+// version would misread the document.
 type planDocument struct {
-	Version int          `json:"version"`
-	Changed bool         `json:"changed"`
-	Reloads []planReload `json:"reloads"`
+	Version  int              `json:"version"`
+	Changed  bool             `json:"changed"`
+	Reloads  []planReload     `json:"reloads"`
+	Problems []report.Problem `json:"problems"` // of the files; with an error there is no plan
 }
 
 type planReload struct {
-	Pool    string       `json:"pool,omitempty"` // none is the agent as a whole
-	Fate    string       `json:"fate,omitempty"`
-	Changes []planChange `json:"changes"`
+	Pool       string       `json:"pool,omitempty"` // empty for the agent as a whole
+	PoolChange string       `json:"pool_change,omitempty"`
+	Changes    []planChange `json:"changes"`
 
 	Pod []patch.Change `json:"pod,omitempty"` // what changes in the Pods of its next jobs
 }
@@ -198,19 +215,18 @@ type planChange struct {
 	Effect string `json:"effect"`
 }
 
-func planJSON(reloads []reconcile.Reload, changed []pods.Changes) planDocument {
+// add adds a plan to the document.
+func (d *planDocument) add(reloads []reconcile.Reload, changed []pods.Changes) {
 	byPool := map[string][]patch.Change{}
 	for _, c := range changed {
 		byPool[c.Pool] = c.Changes
 	}
-
-	document := planDocument{Version: 1, Changed: len(reloads) > 0, Reloads: []planReload{}}
+	d.Changed = len(reloads) > 0
 	for _, r := range reloads {
-		out := planReload{Pool: r.Pool, Fate: string(r.Fate), Changes: []planChange{}, Pod: byPool[r.Pool]}
+		out := planReload{Pool: r.Pool, PoolChange: string(r.PoolChange), Changes: []planChange{}, Pod: byPool[r.Pool]}
 		for _, c := range r.Changes {
 			out.Changes = append(out.Changes, planChange{Key: c.Key, From: c.From, To: c.To, Effect: string(c.Effect)})
 		}
-		document.Reloads = append(document.Reloads, out)
+		d.Reloads = append(d.Reloads, out)
 	}
-	return document
 }

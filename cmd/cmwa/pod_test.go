@@ -61,7 +61,7 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// It is a Pod that the API server could read.
+	// The output is a Pod that the API server can read.
 	var pod corev1.Pod
 	if wrong, err := sigsjson.UnmarshalStrict(text, &pod); err != nil || len(wrong) > 0 {
 		t.Fatalf("%v, %v", wrong, err)
@@ -73,9 +73,10 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 		t.Errorf("the Pod is\n%s", stdout)
 	}
 
-	// It is the same in JSON, and each time.
+	// The JSON output has the same content, and each run prints the same.
 	for _, flags := range [][]string{{"--format", "json"}, {"-o", "json"}, {"-o=json"}} {
-		code, document, stderr := commandLine(nil, append(append([]string{"pod", file}, flags...), "--job-image", "registry.example.com/job:1")...)
+		code, document, stderr := commandLine(nil, append(append([]string{"pod", file}, flags...), "--job-image",
+			"registry.example.com/job:1")...)
 		var same any
 		if err := json.Unmarshal([]byte(document), &same); err != nil || code != 0 || stderr != "" {
 			t.Fatalf("%v: exit code %d, stderr %q, %v", flags, code, stderr, err)
@@ -90,9 +91,10 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 		t.Error("a second run prints another Pod")
 	}
 
-	// An image that the environment overrides comes before that of the job.
+	// The image of the environment overrides that of the job.
 	environ := []string{"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE=mirror.example.com/job:2"}
-	if _, stdout, _ := commandLine(environ, "pod", file, "--job-image", "other"); !strings.Contains(stdout, "image: mirror.example.com/job:2\n") {
+	_, stdout, _ = commandLine(environ, "pod", file, "--job-image", "other")
+	if !strings.Contains(stdout, "image: mirror.example.com/job:2\n") {
 		t.Errorf("the image is not the one of the environment:\n%s", stdout)
 	}
 }
@@ -105,39 +107,56 @@ func TestPodChoosesThePool(t *testing.T) {
 		stdout  string
 		stderr  string
 	}{
-		"the only one":         {onePool, nil, 0, "disk: ssd", ""},
-		"by name":              {threePools, []string{"--pool", "a"}, 0, "hostname: a", ""},
-		"without a template":   {threePools, []string{"--pool", "b"}, 0, "cmwa.pool-name: b", ""},
-		"several":              {threePools, nil, 2, "", "several pools run Pods: name one with --pool: a, b"},
-		"another target":       {threePools, []string{"--pool", "c"}, 2, "", `there is no pool "c" that runs Pods: the pools are a, b`},
+		"the only one":       {onePool, nil, 0, "disk: ssd", ""},
+		"by name":            {threePools, []string{"--pool", "a"}, 0, "hostname: a", ""},
+		"without a template": {threePools, []string{"--pool", "b"}, 0, "cmwa.pool-name: b", ""},
+		"several":            {threePools, nil, 2, "", "several pools run Pods: name one with --pool: a, b"},
+		"another target": {
+			threePools, []string{"--pool", "c"}, 2, "", `there is no pool "c" that runs Pods: the pools are a, b`,
+		},
 		"none":                 {"token_file: /a\n", nil, 1, "", "no pool has deploy_target kubernetes"},
 		"of a manifest":        {manifest("pulumi-workflow-agent.yaml", onePool), nil, 0, "disk: ssd", ""},
 		"of a template":        {workerPod, nil, 0, "disk: ssd", ""},
 		"of packaged template": {manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", ""},
-		"template of the manifest": {manifest("pulumi-workflow-agent.yaml", "token_file: /a\ndeploy_target: kubernetes\n") + "---\n" +
+		"template of the manifest": {manifest("pulumi-workflow-agent.yaml",
+			"token_file: /a\ndeploy_target: kubernetes\n") + "---\n" +
 			manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", ""},
-		"manifest without either": {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", nil, 1, "", "no ConfigMap or Secret of this file holds"},
-		"mistake":                 {onePool + "        imge: x\n", nil, 1, "", "agent.yaml:10:9: pod_template.spec.containers.0.imge: unknown key"},
-		"mistake in a manifest":   {manifest("worker-pod.json", `{"spec": {"contaners": []}}`), nil, 1, "", "agent.yaml:6:15: spec.contaners: unknown key"},
-		"two files":               {onePool, []string{"other.yaml"}, 2, "", "pod takes one FILE"},
-		"unknown format":          {onePool, []string{"-o", "toml"}, 2, "", "write yaml or json"},
-		"unknown flag":            {onePool, []string{"--image", "x"}, 2, "", "not defined: -image"},
+		"manifest without either": {
+			"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", nil, 1, "",
+			"no ConfigMap or Secret of this file contains",
+		},
+		"mistake": {
+			onePool + "        imge: x\n", nil, 1, "",
+			"agent.yaml:10:9: pod_template.spec.containers.0.imge: unknown key",
+		},
+		"mistake in a manifest": {
+			manifest("worker-pod.json", `{"spec": {"contaners": []}}`), nil, 1, "",
+			"agent.yaml:6:15: spec.contaners: unknown key",
+		},
+		"two files":      {onePool, []string{"other.yaml"}, 2, "", "usage: cmwa pod "},
+		"unknown format": {onePool, []string{"-o", "toml"}, 2, "", "-o must be one of yaml, json"},
+		"unknown flag":   {onePool, []string{"--image", "x"}, 2, "", "unknown flag --image: see cmwa pod --help"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := commandLine(nil, append([]string{"pod", fileOf(t, "agent.yaml", c.content)}, c.args...)...)
-			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" || c.stdout == "" && stdout != "" {
+			code, stdout, stderr := commandLine(nil, append([]string{
+				"pod", fileOf(t, "agent.yaml", c.content),
+			}, c.args...)...)
+			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) ||
+				c.stderr == "" && stderr != "" || c.stdout == "" && stdout != "" {
 				t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
 			}
 		})
 	}
-	if code, _, stderr := commandLine(nil, "pod", filepath.Join(t.TempDir(), "none.yaml")); code != exitUnread || !strings.Contains(stderr, "there is no such file") {
+	if code, _, stderr := commandLine(nil, "pod", filepath.Join(t.TempDir(), "none.yaml")); code != exitUnread ||
+		!strings.Contains(stderr, "there is no such file") {
 		t.Errorf("a missing file: exit code %d, stderr %q", code, stderr)
 	}
 }
 
 func TestPlanTellsWhatChangesInPods(t *testing.T) {
 	before := fileOf(t, "old.yaml", onePool)
-	after := fileOf(t, "new.yaml", strings.NewReplacer("500m", `"2"`, "hunter2", "hunter3", "{disk: ssd}", "{}").Replace(onePool))
+	after := fileOf(t, "new.yaml",
+		strings.NewReplacer("500m", `"2"`, "hunter2", "hunter3", "{disk: ssd}", "{}").Replace(onePool))
 	code, stdout, stderr := commandLine(nil, "plan", before, after)
 	want := `pool default: Pods of the next jobs
   spec.containers[pulumi-workflow].env[PASSWORD].value: [secret] (changed)
@@ -151,12 +170,14 @@ func TestPlanTellsWhatChangesInPods(t *testing.T) {
 
 	code, stdout, _ = commandLine(nil, "plan", "--format", "json", before, after)
 	var document planDocument
-	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != exitChanges || len(document.Reloads) != 1 {
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != exitChanges ||
+		len(document.Reloads) != 1 {
 		t.Fatalf("exit code %d, %v: %s", code, err, stdout)
 	}
 	changes := document.Reloads[0].Pod
 	if len(changes) != 4 || strings.Contains(stdout, "hunter") ||
-		!cmp.Equal(changes[1], patch.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}) {
+		!cmp.Equal(changes[1],
+			patch.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}) {
 		t.Errorf("%s", stdout)
 	}
 
@@ -168,7 +189,8 @@ func TestPlanTellsWhatChangesInPods(t *testing.T) {
 		!strings.Contains(stdout, "pools a, b: Pods of the next jobs\n") {
 		t.Errorf("%s", stdout)
 	}
-	if _, stdout, _ := commandLine(nil, "plan", before, fileOf(t, "new.yaml", threePools+"polling_interval: 1m\n")); strings.Contains(stdout, "Pods") {
+	if _, stdout, _ := commandLine(nil, "plan", before, fileOf(t, "new.yaml", threePools+
+		"polling_interval: 1m\n")); strings.Contains(stdout, "Pods") {
 		t.Errorf("a change that concerns no Pod:\n%s", stdout)
 	}
 }
@@ -195,16 +217,20 @@ func TestVetTellsWhatATemplateChanges(t *testing.T) {
 
 	code, stdout, _ = commandLine(nil, "vet", "--pod", "--format", "json", file)
 	var document vetDocument
-	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != 0 || document.Version != 1 || len(document.Pods) != 1 ||
-		document.Pods[0].Pool != "default" || len(document.Pods[0].Changes) != 2 || strings.Contains(stdout, "hunter2") {
+	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != 0 || document.Version != 1 ||
+		len(document.Pods) != 1 ||
+		document.Pods[0].Pool != "default" || len(document.Pods[0].Changes) != 2 ||
+		strings.Contains(stdout, "hunter2") {
 		t.Errorf("exit code %d, %v: %s", code, err, stdout)
 	}
 
 	broken := fileOf(t, "broken.yaml", onePool+"        imge: x\n")
-	if code, stdout, _ := commandLine(nil, "vet", "--pod", broken); code != 1 || strings.Contains(stdout, "changes the Pod") {
+	if code, stdout, _ := commandLine(nil, "vet", "--pod", broken); code != 1 ||
+		strings.Contains(stdout, "changes the Pod") {
 		t.Errorf("a template with a mistake: exit code %d, %s", code, stdout)
 	}
-	if code, _, stderr := commandLine(nil, "vet", "--pod", "--format", "sarif", file); code != 2 || !strings.Contains(stderr, "--pod has no format sarif") {
+	if code, _, stderr := commandLine(nil, "vet", "--pod", "--format", "sarif", file); code != 2 ||
+		!strings.Contains(stderr, "--pod needs --format text or json") {
 		t.Errorf("SARIF: exit code %d, %s", code, stderr)
 	}
 }

@@ -7,19 +7,23 @@ import (
 	"testing"
 )
 
-// another makes a second pool at the service, and returns its id and token.
-func (w *world) another() (id, token string) {
+// createPool creates a second pool at the service, and returns its id and token.
+func (w *world) createPool() (id, token string) {
 	w.t.Helper()
 	var pool struct{ ID, TokenValue string }
-	w.call(http.MethodPost, "/api/orgs/organization/agent-pools", map[string]string{"name": "second", "description": "of the whole-program tests"}, &pool)
+	w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
+		map[string]string{"name": "second", "description": "of the whole-program tests"}, &pool)
 	return pool.ID, pool.TokenValue
 }
 
-func TestTwoPoolsEachRunTheirOwnJobsInTheirOwnPlaces(t *testing.T) {
+func TestPoolsRunTheirOwnJobs(t *testing.T) {
 	w := newWorld(t, "docker")
-	id, token := w.another()
-	w.agent("token: "+w.pool, fmt.Sprintf("pools: [{name: containers}, {name: processes, token: %s, deploy_target: process}]", token))
-	where := order{Steps: []step{{Name: "a", Run: "if [ -e /.dockerenv ]; then echo in a container; else echo in a process; fi"}}}
+	id, token := w.createPool()
+	w.agent("token: "+w.pool,
+		fmt.Sprintf("pools: [{name: containers}, {name: processes, token: %s, deploy_target: process}]", token))
+	where := order{
+		Steps: []step{{Name: "a", Run: "if [ -e /.dockerenv ]; then echo in a container; else echo in a process; fi"}},
+	}
 	w.queue("contained", where)
 	where.Request = map[string]any{"agentPoolID": id}
 	w.queue("free", where)
@@ -32,10 +36,11 @@ func TestTwoPoolsEachRunTheirOwnJobsInTheirOwnPlaces(t *testing.T) {
 	}
 }
 
-func TestAllPoolsTogetherKeepToTheLimitOfTheAgent(t *testing.T) {
+func TestPoolsShareLimit(t *testing.T) {
 	w := newWorld(t, "process")
-	id, token := w.another()
-	agent := w.agent("token: "+w.pool, "max_concurrent_workflows: 2", fmt.Sprintf("pools: [{name: one}, {name: two, token: %s}]", token))
+	id, token := w.createPool()
+	agent := w.agent("token: "+w.pool, "max_concurrent_workflows: 2",
+		fmt.Sprintf("pools: [{name: one}, {name: two, token: %s}]", token))
 	var names []string
 	for i := range 8 {
 		o := order{Steps: []step{{Name: "a", Run: "n=0; while [ $n -lt 20 ]; do n=$((n+1)); sleep 0.02; done"}}}

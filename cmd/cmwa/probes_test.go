@@ -15,13 +15,13 @@ import (
 // probedThreshold is the health_threshold of these tests: many polling intervals.
 const probedThreshold = 2 * time.Second
 
-// probes are an agent's two probes.
+// probes requests the two probes of an agent.
 type probes struct {
 	w    *world
 	port int
 }
 
-// settings are the lines of a configuration that the probes need.
+// settings returns the lines of a configuration that the probes need.
 func (p probes) settings(lines ...string) []string {
 	return append(lines, fmt.Sprint("http_server_port: ", p.port), fmt.Sprint("health_threshold: ", probedThreshold),
 		"polling_interval: 100ms", "job_status_loop_interval: 500ms")
@@ -30,8 +30,8 @@ func (p probes) settings(lines ...string) []string {
 func (p probes) healthz() int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", p.port)) }
 func (p probes) readyz() int  { return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", p.port)) }
 
-// alive checks that liveness holds for a while, and waits until readiness is as wanted
-// at its end.
+// alive checks that the agent stays alive for a while, and then blocks until readiness is
+// as wanted.
 func (p probes) alive(span time.Duration, ready int) {
 	p.w.t.Helper()
 	began := time.Now()
@@ -43,11 +43,12 @@ func (p probes) alive(span time.Duration, ready int) {
 	})
 }
 
-// never checks that the agent lives and is not ready for a while.
-func (p probes) never(span time.Duration) {
+// neverReady checks that the agent is alive and not ready for a while.
+func (p probes) neverReady(span time.Duration) {
 	p.w.t.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(lookEvery) {
-		if healthz, readyz := p.healthz(), p.readyz(); healthz != http.StatusOK || readyz != http.StatusServiceUnavailable {
+		if healthz, readyz := p.healthz(), p.readyz(); healthz != http.StatusOK ||
+			readyz != http.StatusServiceUnavailable {
 			p.w.t.Fatalf("/healthz is %d and /readyz is %d, want 200 and 503\n%s", healthz, readyz, p.w.logs())
 		}
 	}
@@ -56,14 +57,14 @@ func (p probes) never(span time.Duration) {
 // status runs cmwa status, and checks its exit code and what it prints.
 func (p probes) status(code int, parts ...string) {
 	p.w.t.Helper()
-	said := tell(nil, "status", "--url", fmt.Sprint("http://127.0.0.1:", p.port))
-	if said.code != code {
-		p.w.t.Errorf("cmwa status ends with %d, want %d", said.code, code)
+	result := tell(nil, "status", "--url", fmt.Sprint("http://127.0.0.1:", p.port))
+	if result.code != code {
+		p.w.t.Errorf("cmwa status ends with %d, want %d", result.code, code)
 	}
-	text := strings.Join(strings.Fields(said.stdout), " ")
+	text := strings.Join(strings.Fields(result.stdout), " ")
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			p.w.t.Errorf("cmwa status does not print %q:\n%s", part, said.stdout)
+			p.w.t.Errorf("cmwa status does not print %q:\n%s", part, result.stdout)
 		}
 	}
 }
@@ -77,17 +78,20 @@ func TestProbes(t *testing.T) {
 		pools := w.pools(2)
 		p := probes{w, freePort(t)}
 		two := func(token string) []string {
-			return p.settings("pools:", "  - name: good", "    token: "+pools[0].token, "  - name: bad", "    token: "+token)
+			return p.settings("pools:", "  - name: good", "    token: "+
+				pools[0].token, "  - name: bad", "    token: "+token)
 		}
 		agent := w.follow(nil, two(pools[1].token)...)
 		p.alive(0, http.StatusOK)
 		p.status(cli.ExitOK, "healthy, ready")
 
 		w.save(two("pul-wrong")...)
-		agent.says("the service refuses the token")
+		agent.waitFor("service rejected the token")
 		p.alive(3*probedThreshold, http.StatusServiceUnavailable)
-		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool bad: no poll has succeeded since", "problem: the service refuses the token")
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": pools[0].id}})
+		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool bad: no poll has succeeded since",
+			"problem: service rejected the token")
+		w.queue("one",
+			order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": pools[0].id}})
 		w.await("one", "succeeded") // the other pool goes on
 
 		w.save(two(pools[1].token)...)
@@ -102,8 +106,8 @@ func TestProbes(t *testing.T) {
 		w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
 		w.save(p.settings("token: pul-wrong")...)
 		agent := w.start("agent", nil, "cmwa", "run", "--config", w.file())
-		agent.says("the service refuses the token")
-		p.never(2 * probedThreshold)
+		agent.waitFor("service rejected the token")
+		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet")
 		w.save(p.settings("token: " + w.pool)...)
 		p.alive(0, http.StatusOK)
@@ -115,8 +119,8 @@ func TestProbes(t *testing.T) {
 		p := probes{w, freePort(t)}
 		w.target = "docker"
 		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + filepath.Join(w.folder, "none.sock")}, p.settings()...)
-		agent.says("cannot reach the Docker engine")
-		p.never(2 * probedThreshold)
+		agent.waitFor("cannot reach the Docker engine")
+		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")
 	})
 
@@ -125,9 +129,10 @@ func TestProbes(t *testing.T) {
 		w := newWorld(t, "process")
 		up, p := w.url, probes{w, freePort(t)}
 		w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
-		agent := w.agent(p.settings("circuit_breaker_failures: 1", "circuit_breaker_timeout: 1s", "request_retry_count: 0")...)
-		agent.says("circuit breaker opened")
-		p.never(2 * probedThreshold)
+		agent := w.agent(p.settings("circuit_breaker_failures: 1", "circuit_breaker_timeout: 1s",
+			"request_retry_count: 0")...)
+		agent.waitFor("circuit breaker opened")
+		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet", "problem: cannot reach")
 		stop := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
 		defer stop()

@@ -17,11 +17,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// personLimit is how long a program may take to its next word: far longer than it
-// does, so that only a fault reaches it.
+// personLimit limits the time until the next output of a program. Only a fault
+// exceeds it.
 const personLimit = 30 * time.Second
 
-// person sits at a terminal in which the real cmwa configure runs.
+// noService is a variable that lets every check of a token fail at once, without a
+// request to a service. Services on this machine need no proxy.
+const noService = "HTTPS_PROXY=http://127.0.0.1:1"
+
+// person is at a terminal in which the real cmwa configure runs.
 type person struct {
 	t        *testing.T
 	master   *os.File // the person's side
@@ -63,13 +67,14 @@ func sit(t *testing.T, args ...string) *person {
 	if p.terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(int(p.terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200}); err != nil {
+	if err := unix.IoctlSetWinsize(int(p.terminal.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: 50, Col: 200}); err != nil {
 		t.Fatal(err)
 	}
 	p.before = p.state()
 	p.cmd = exec.Command(filepath.Join(bin, "cmwa"), append([]string{"configure"}, args...)...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.terminal, p.terminal, p.terminal
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), noService}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -106,7 +111,7 @@ func (p *person) state() unix.Termios {
 	return *state
 }
 
-// expect waits until a text is on the screen, behind the one expected before.
+// expect waits until a text is on the screen, after the one expected before.
 func (p *person) expect(text string) {
 	p.t.Helper()
 	limit := time.After(personLimit)
@@ -122,15 +127,15 @@ func (p *person) expect(text string) {
 			}
 			p.seen += chunk
 		case <-limit:
-			p.t.Fatalf("%q does not come to the screen:\n%s", text, p.seen)
+			p.t.Fatalf("%q did not appear on the screen:\n%s", text, p.seen)
 		}
 	}
 }
 
-// answer waits for a question and answers it.
-func (p *person) answer(question, text string) {
+// answer waits for a prompt and answers it.
+func (p *person) answer(prompt, text string) {
 	p.t.Helper()
-	p.expect(question)
+	p.expect(prompt)
 	p.expect(": ")
 	p.press(text + "\r")
 }
@@ -164,7 +169,7 @@ func (p *person) end() int {
 		}
 	}
 	if p.state() != p.before {
-		p.t.Error("the terminal is not as it was")
+		p.t.Error("the mode of the terminal is not restored")
 	}
 	_ = p.terminal.Close()
 	for chunk := range p.chunks {
@@ -176,11 +181,12 @@ func (p *person) end() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-func TestAPersonIsAskedThreeThings(t *testing.T) {
+func TestConfigurePrompt(t *testing.T) {
 	desk(t)
 	p := sit(t)
 	p.answer("(token or oidc) [token]", "")
 	p.answer("Pool access token", canary)
+	p.expect(fmt.Sprintf("(%d characters)", len(canary)))
 	p.answer("(config or file) [config]", "")
 	p.answer("URL of the service [https://api.pulumi.com]", "")
 	p.answer("Where jobs run (docker, kubernetes, process) [docker]", "process")
@@ -189,7 +195,8 @@ func TestAPersonIsAskedThreeThings(t *testing.T) {
 	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
-	if s := settings(t, schema.FileName); s.Token.Reveal() != canary || s.ServiceURL != "https://api.pulumi.com" || s.DeployTarget != "process" {
+	if s := settings(t, schema.FileName); s.Token.Reveal() != canary || s.ServiceURL != "https://api.pulumi.com" ||
+		s.DeployTarget != "process" {
 		t.Errorf("%+v", s)
 	}
 	if mode(t, schema.FileName) != 0o600 {
@@ -198,7 +205,7 @@ func TestAPersonIsAskedThreeThings(t *testing.T) {
 	holds(t, schema.FileName)
 }
 
-func TestAWrongAnswerIsAskedAgainWithItsCure(t *testing.T) {
+func TestConfigurePromptWrongAnswer(t *testing.T) {
 	desk(t)
 	p := sit(t, "--config", "x.yaml")
 	p.answer("(token or oidc)", "password")
@@ -207,7 +214,7 @@ func TestAWrongAnswerIsAskedAgainWithItsCure(t *testing.T) {
 	p.answer("Pool access token", "")
 	p.expect("must not be empty")
 	p.answer("Pool access token", canary+" "+canary)
-	p.expect("must be one word of printable ASCII")
+	p.expect("must be printable ASCII characters")
 	p.answer("Pool access token", canary)
 	p.answer("(config or file)", "file")
 	p.answer("URL of the service", "pulumi.example.com")
@@ -220,7 +227,8 @@ func TestAWrongAnswerIsAskedAgainWithItsCure(t *testing.T) {
 	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
-	if s := settings(t, "x.yaml"); s.Token.Reveal() != canary || s.ServiceURL != "https://pulumi.example.com" || filepath.Base(s.TokenFile) != "x.token" {
+	if s := settings(t, "x.yaml"); s.Token.Reveal() != canary || s.ServiceURL != "https://pulumi.example.com" ||
+		filepath.Base(s.TokenFile) != "x.token" {
 		t.Errorf("%+v", s)
 	}
 	if mode(t, "x.token") != 0o600 || content(t, "x.token") != canary+"\n" {
@@ -229,20 +237,57 @@ func TestAWrongAnswerIsAskedAgainWithItsCure(t *testing.T) {
 	holds(t, "x.token", "x.yaml")
 }
 
-func TestAPersonWhoCannotAnswerIsNotAskedForEver(t *testing.T) {
+func TestConfigurePromptRepeats(t *testing.T) {
 	desk(t)
 	p := sit(t, "--token-stdin=false", "--target", "docker")
-	for range 3 {
+	for range 5 {
 		p.answer("(token or oidc)", "what?")
+		p.expect("must be one of: token, oidc")
 	}
+	p.press("\x03")
 	p.expect("nothing has been changed")
-	if code := p.end(); code != cli.ExitUsage {
-		t.Errorf("exit code %d", code)
+	if code := p.end(); code != cli.ExitInterrupted {
+		t.Errorf("exit code %d, want %d", code, cli.ExitInterrupted)
 	}
 	holds(t)
 }
 
-func TestBreakingOffLeavesEverythingAsItWas(t *testing.T) {
+func TestConfigureChecksToken(t *testing.T) {
+	w := newWorld(t, "process")
+	t.Run("only a rejected token is asked for again", func(t *testing.T) {
+		desk(t)
+		p := sit(t, "--config", "x.yaml")
+		p.answer("(token or oidc)", "token")
+		p.answer("Pool access token", canary)
+		p.answer("(config or file)", "file")
+		p.answer("URL of the service", w.url)
+		p.answer("Where jobs run", "process")
+		p.expect("rejects the token")
+		p.answer("Pool access token (not shown)", w.pool)
+		p.expect("wrote ")
+		if code := p.end(); code != cli.ExitOK || content(t, "x.token") != w.pool+"\n" {
+			t.Errorf("exit code %d", code)
+		}
+	})
+	t.Run("without a terminal it is an error", func(t *testing.T) {
+		emptyFolder(t)
+		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", w.url)
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "nothing has been changed") {
+			t.Errorf("%+v", got)
+		}
+		holds(t)
+	})
+	t.Run("a service that does not respond is a note", func(t *testing.T) {
+		emptyFolder(t)
+		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", "http://127.0.0.1:1")
+		if got.code != cli.ExitOK || !strings.Contains(got.stderr,
+			"cmwa: the token is not checked: cannot connect to ") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestConfigurePromptInterrupted(t *testing.T) {
 	for name, leave := range map[string]func(p *person) error{
 		"Ctrl-C":         func(p *person) error { p.press("\x03"); return nil },
 		"Ctrl-D":         func(p *person) error { p.press("\x04"); return nil },
@@ -254,30 +299,36 @@ func TestBreakingOffLeavesEverythingAsItWas(t *testing.T) {
 			desk(t)
 			put(t, "x.yaml", existing, 0o640)
 			p := sit(t, "--config", "x.yaml")
-			p.answer("x.yaml is there already. Change it, and keep its comments and other keys? [no]", "yes")
+			p.answer("x.yaml exists. Change only the keys that are asked for here, and keep the rest? [y/N]", "yes")
 			p.answer("(token or oidc) [token]", "token")
-			p.expect("Pool access token, which is not shown [as it is]: ")
+			p.expect("Pool access token (not shown) [unchanged]")
 			if err := leave(p); err != nil {
 				t.Fatal(err)
 			}
-			p.expect("nothing has been changed")
-			if code := p.end(); code != cli.ExitFailure {
-				t.Errorf("exit code %d", code)
+			p.expect(": \r\n") // the message has its own line
+			p.expect("cmwa: ")
+			p.expect("nothing has been changed\r\n")
+			want := cli.ExitInterrupted
+			if name == "Ctrl-D" {
+				want = cli.ExitFailure
+			}
+			if code := p.end(); code != want {
+				t.Errorf("exit code %d, want %d", code, want)
 			}
 			if content(t, "x.yaml") != existing || mode(t, "x.yaml") != 0o640 {
-				t.Error("the file was touched")
+				t.Error("the file was changed")
 			}
 			holds(t, "x.yaml")
 		})
 	}
 }
 
-func TestAFileThatIsThereIsLeftAloneWithoutAYes(t *testing.T) {
+func TestConfigurePromptExistingFile(t *testing.T) {
 	for _, answer := range []string{"", "no", "n"} {
 		desk(t)
 		put(t, "x.yaml", existing, 0o640)
 		p := sit(t, "--config", "x.yaml")
-		p.answer("Change it", answer)
+		p.answer("Change only", answer)
 		p.expect("nothing has been changed")
 		if code := p.end(); code != cli.ExitFailure || content(t, "x.yaml") != existing {
 			t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
@@ -285,16 +336,16 @@ func TestAFileThatIsThereIsLeftAloneWithoutAYes(t *testing.T) {
 	}
 }
 
-func TestAnEmptyAnswerKeepsWhatTheFileSays(t *testing.T) {
+func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	desk(t)
 	before := strings.ReplaceAll(existing, "pul-old", canary)
 	put(t, "x.yaml", before, 0o600)
 	p := sit(t, "--config", "x.yaml")
-	p.answer("Change it", "y")
+	p.answer("Change only", "y")
 	for range 4 { // way, token, URL, target
 		p.answer("]", "")
 	}
-	p.expect("left x.yaml as it is")
+	p.expect("x.yaml is unchanged")
 	if code := p.end(); code != cli.ExitOK || content(t, "x.yaml") != before {
 		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
 	}
@@ -313,12 +364,13 @@ func TestAnEmptyAnswerKeepsWhatTheFileSays(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	want := strings.ReplaceAll(existing, "'pul-old'", `""`)
-	if !strings.HasPrefix(content(t, "x.yaml"), want) || !strings.Contains(content(t, "x.yaml"), "runner_pool_id: p1\r\n") {
+	if !strings.HasPrefix(content(t, "x.yaml"), want) ||
+		!strings.Contains(content(t, "x.yaml"), "runner_pool_id: p1\r\n") {
 		t.Errorf("%q", content(t, "x.yaml"))
 	}
 }
 
-func TestATokenTypedAheadIsNotShown(t *testing.T) {
+func TestConfigurePromptTypedAhead(t *testing.T) {
 	desk(t)
 	p := sit(t, "--config", "x.yaml")
 	p.expect("(token or oidc) [token]: ")
@@ -329,12 +381,14 @@ func TestATokenTypedAheadIsNotShown(t *testing.T) {
 	}
 }
 
-func TestATokenForStandardInputIsNotShownAtATerminal(t *testing.T) {
-	for name, keys := range map[string]string{"Enter": canary + "\r", "Enter and Ctrl-D": canary + "\r\x04", "blanks": " " + canary + " \r"} {
+func TestConfigureTokenStdin(t *testing.T) {
+	for name, keys := range map[string]string{
+		"Enter": canary + "\r", "Enter and Ctrl-D": canary + "\r\x04", "blanks": " " + canary + " \r",
+	} {
 		t.Run(name, func(t *testing.T) {
 			desk(t)
 			p := sit(t, "--token-stdin")
-			p.expect("Pool access token, which is not shown: ")
+			p.expect("Pool access token (not shown): ")
 			p.press(keys)
 			p.expect("wrote " + schema.FileName)
 			if code := p.end(); code != cli.ExitOK || settings(t, schema.FileName).Token.Reveal() != canary {
@@ -344,7 +398,7 @@ func TestATokenForStandardInputIsNotShownAtATerminal(t *testing.T) {
 	}
 }
 
-func TestATokenForStandardInputCanBeBrokenOff(t *testing.T) {
+func TestConfigureTokenStdinInterrupted(t *testing.T) {
 	for name, leave := range map[string]func(p *person) error{
 		"Ctrl-C":         func(p *person) error { p.press("\x03"); return nil },
 		"TERM":           func(p *person) error { return p.cmd.Process.Signal(syscall.SIGTERM) },
@@ -353,27 +407,28 @@ func TestATokenForStandardInputCanBeBrokenOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			desk(t)
 			p := sit(t, "--token-stdin")
-			p.expect("Pool access token, which is not shown: ")
+			p.expect("Pool access token (not shown): ")
 			if err := leave(p); err != nil {
 				t.Fatal(err)
 			}
 			p.expect("nothing has been changed")
-			if code := p.end(); code != cli.ExitFailure {
-				t.Errorf("exit code %d", code)
+			if code := p.end(); code != cli.ExitInterrupted {
+				t.Errorf("exit code %d, want %d", code, cli.ExitInterrupted)
 			}
 			holds(t)
 		})
 	}
 }
 
-func TestAPersonIsAskedBeforeATokenIsAddedThatNoPoolUses(t *testing.T) {
-	const question = "every pool of x.yaml has credentials of its own, so that none would use those at the top level. Set these all the same? [no]"
+func TestConfigurePromptUnusedToken(t *testing.T) {
+	const prompt = "each pool of x.yaml has its own credentials, " +
+		"so no pool would use credentials at the top level. Set them anyway? [y/N]"
 	for _, answer := range []string{"", "no", "yes"} {
 		desk(t)
 		put(t, "x.yaml", ownTokens, 0o600)
 		p := sit(t, "--config", "x.yaml")
-		p.answer("Change it", "yes")
-		p.answer(question, answer)
+		p.answer("Change only", "yes")
+		p.answer(prompt, answer)
 		if answer == "yes" {
 			p.answer("(token or oidc) [token]", "token")
 			p.answer("Pool access token", canary)
@@ -382,7 +437,8 @@ func TestAPersonIsAskedBeforeATokenIsAddedThatNoPoolUses(t *testing.T) {
 		p.answer("URL of the service", "")
 		p.answer("Where jobs run", "process")
 		p.expect("wrote x.yaml")
-		if code, text := p.end(), content(t, "x.yaml"); code != cli.ExitOK || strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
+		if code, text := p.end(), content(t, "x.yaml"); code != cli.ExitOK ||
+			strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
 			t.Errorf("exit code %d, %q", code, text)
 		}
 	}
@@ -390,8 +446,8 @@ func TestAPersonIsAskedBeforeATokenIsAddedThatNoPoolUses(t *testing.T) {
 	put(t, "x.yaml", ownTokens, 0o600)
 	put(t, "token", "pul-0", 0o600)
 	p := sit(t, "--config", "x.yaml", "--token-file", "token")
-	p.answer("Change it", "yes")
-	p.answer(question, "no")
+	p.answer("Change only", "yes")
+	p.answer(prompt, "no")
 	p.expect("nothing has been changed")
 	if code := p.end(); code != cli.ExitFailure || content(t, "x.yaml") != ownTokens {
 		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))

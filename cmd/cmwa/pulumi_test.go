@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// pulumiProgram is a program with what deployments are about: configuration, a
-// secret, and resources of a provider.
+// pulumiProgram uses configuration, a secret, and resources of a provider.
 const pulumiProgram = `name: tests
 runtime: yaml
 resources:
@@ -27,10 +26,10 @@ outputs:
   secret: ${secret.value}
 `
 
-// TestARealPulumiUp deploys a program from a git repository with the real
-// pulumi, changes it, deploys it again, and takes it down.
-func TestARealPulumiUp(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+// TestRunPulumiUp deploys a program from a git repository with the real pulumi, changes
+// it, deploys it again, and destroys it.
+func TestRunPulumiUp(t *testing.T) {
+	atLocalTargets(t, func(t *testing.T, w *world) {
 		source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
 		for _, folder := range []string{filepath.Join(source, "infra"), state} {
 			if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -43,8 +42,13 @@ func TestARealPulumiUp(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(source, "infra", "Pulumi.yaml"), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "For " + greeted}} {
-				cmd := exec.Command("git", append([]string{"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+			for _, args := range [][]string{
+				{"init", "--quiet", "--initial-branch=main"}, {"add", "."},
+				{"commit", "--quiet", "--message", "For " + greeted},
+			} {
+				cmd := exec.Command("git", append([]string{
+					"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com",
+				}, args...)...)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("git %v: %v: %s", args, err, out)
 				}
@@ -75,7 +79,8 @@ func TestARealPulumiUp(t *testing.T) {
 				t.Fatalf("%s has %s:\n%s", operation, status, w.log("dev"))
 			}
 			log := w.log("dev")
-			if strings.Contains(log, "never-to-be-shown-") && regexp.MustCompile(`never-to-be-shown-[0-9a-f]{6}`).MatchString(log) {
+			if strings.Contains(log, "never-to-be-shown-") &&
+				regexp.MustCompile(`never-to-be-shown-[0-9a-f]{6}`).MatchString(log) {
 				t.Errorf("the log shows the secret output:\n%s", log)
 			}
 			return log
@@ -94,11 +99,11 @@ func TestARealPulumiUp(t *testing.T) {
 			t.Errorf("the preview does not plan three resources:\n%s", log)
 		}
 		if log := deploy("update"); !strings.Contains(log, "+ 3 created") || content() != "for the world" {
-			t.Errorf("the file says %q, the log:\n%s", content(), log)
+			t.Errorf("the file contains %q, the log:\n%s", content(), log)
 		}
 		commit("everyone")
 		if log := deploy("update"); !strings.Contains(log, "~ 1 updated") || content() != "for everyone" {
-			t.Errorf("the file says %q, the log:\n%s", content(), log)
+			t.Errorf("the file contains %q, the log:\n%s", content(), log)
 		}
 		deploy("refresh")
 		deploy("destroy")
@@ -111,8 +116,8 @@ func TestARealPulumiUp(t *testing.T) {
 	})
 }
 
-// readHome lists this user's own pulumi folder, with what would change if a job
-// used it.
+// readHome lists this user's pulumi folder, with sizes and times that would change if a
+// job used the folder.
 func readHome(t *testing.T) string {
 	t.Helper()
 	user, err := user.Current()

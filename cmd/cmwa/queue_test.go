@@ -29,7 +29,7 @@ func newEngineLink(t *testing.T) *engineLink {
 	return l
 }
 
-// up makes the engine reachable.
+// up lets clients reach the engine.
 func (l *engineLink) up() {
 	l.t.Helper()
 	listener, err := net.Listen("unix", l.socket)
@@ -79,8 +79,8 @@ func (l *engineLink) down() {
 	l.all.Wait()
 }
 
-// claims is how many of these stacks' jobs were handed out.
-func (v *turnstile) claimsOf(w *world, stacks []string) (count int) {
+// claims returns how many of these stacks' jobs were claimed.
+func (v *pollCounter) claimsOf(w *world, stacks []string) (count int) {
 	for _, stack := range stacks {
 		count += v.claimed(w, stack)
 	}
@@ -91,7 +91,7 @@ func TestQueue(t *testing.T) {
 	t.Run("edit to a folder without the runner claims nothing and the edit back runs all", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
-		v := w.turnstile()
+		v := w.countPolls()
 		port := freePort(t)
 		url := fmt.Sprintf("http://127.0.0.1:%d", port)
 		good := []string{"token: " + w.pool, fmt.Sprint("http_server_port: ", port)}
@@ -100,7 +100,7 @@ func TestQueue(t *testing.T) {
 		var stacks []string
 		for i := range 10 {
 			stack := fmt.Sprint("queued-", i)
-			w.short(stack, w.poolID)
+			w.queueShort(stack, w.poolID)
 			stacks = append(stacks, stack)
 		}
 
@@ -109,18 +109,21 @@ func TestQueue(t *testing.T) {
 			return strings.Contains(w.once("status", "--config", w.file(), "--json").stdout, `"applied": 2`)
 		})
 		w.release("held")
-		w.eventually("the agent is not ready, or a job was claimed", func() bool { return probe(url+"/readyz") == 503 || v.claimsOf(w, stacks) > 0 })
+		w.eventually("the agent is not ready, or a job was claimed",
+			func() bool { return probe(url+"/readyz") == 503 || v.claimsOf(w, stacks) > 0 })
 		polls := v.count(w.pool)
-		agent.says("polling paused: the executor cannot start jobs")
+		agent.waitFor("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
-		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to where it is") {
-			t.Errorf("cmwa status ends with code %d, want %d and the cure:\n%s", shown.code, cli.ExitFailure, shown.stdout)
+		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its folder") {
+			t.Errorf("cmwa status ends with code %d, want %d and the cure:\n%s", shown.code, cli.ExitFailure,
+				shown.stdout)
 		}
 		if code := probe(url + "/healthz"); code != 200 {
 			t.Errorf("the agent is not healthy (%d) while it waits for its runner", code)
 		}
 		if claims := v.claimsOf(w, stacks); claims > 0 || v.count(w.pool) != polls {
-			t.Errorf("%d of 10 queued jobs were claimed, and the pool polled %d times, want none", claims, v.count(w.pool)-polls)
+			t.Errorf("%d of 10 queued jobs were claimed, and the pool polled %d times, want none", claims,
+				v.count(w.pool)-polls)
 		}
 
 		w.save(good...)
@@ -138,19 +141,21 @@ func TestQueue(t *testing.T) {
 	t.Run("engine that goes down stops the queue until it is up again", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "docker")
-		v := w.turnstile()
+		v := w.countPolls()
 		link := newEngineLink(t)
 		link.up()
 		port := freePort(t)
-		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + link.socket}, fmt.Sprint("http_server_port: ", port), "token: "+w.pool)
+		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + link.socket}, fmt.Sprint("http_server_port: ", port),
+			"token: "+w.pool)
 		w.queue("first", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("first", "succeeded")
 		w.eventually("the first job is removed", func() bool { return len(w.containers("first")) == 0 })
 
 		link.down()
-		w.eventually("the agent is not ready", func() bool { return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)) == 503 })
+		w.eventually("the agent is not ready",
+			func() bool { return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)) == 503 })
 		polls := v.count(w.pool)
-		agent.says("cannot reach the Docker engine at unix://" + link.socket)
+		agent.waitFor("cannot reach the Docker engine at unix://" + link.socket)
 		var stacks []string
 		for i := range 10 {
 			stack := fmt.Sprint("queued-", i)
@@ -158,7 +163,8 @@ func TestQueue(t *testing.T) {
 			stacks = append(stacks, stack)
 		}
 		if claims := v.claimsOf(w, stacks); claims > 0 || v.count(w.pool) != polls {
-			t.Errorf("%d of 10 queued jobs were claimed, and the pool polled %d times, want none without an engine", claims, v.count(w.pool)-polls)
+			t.Errorf("%d of 10 queued jobs were claimed, and the pool polled %d times, want none without an engine",
+				claims, v.count(w.pool)-polls)
 		}
 
 		link.up()
@@ -170,11 +176,11 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// A wrong network of the engine is found before a job is claimed.
+// The agent finds a wrong network of the engine before it claims a job.
 func TestQueueWithoutNetwork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	v := w.turnstile()
+	v := w.countPolls()
 	var stacks []string
 	for i := range 10 {
 		stack := fmt.Sprint("queued-", i)

@@ -10,16 +10,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// readmes are the documents that people read before they install anything.
+// readmes are the documents for users.
 var readmes = []string{
-	"../../README.md", "../../examples/kubernetes/README.md", "../../examples/chart/README.md", "../../examples/gitops/README.md",
+	"../../README.md", "README.md", "../cmwa-cloud/README.md", jobsDocument,
+	"../../examples/kubernetes/README.md", "../../examples/chart/README.md", "../../examples/gitops/README.md",
 }
+
+// jobsDocument describes how jobs run in a cluster.
+const jobsDocument = "../../examples/kubernetes/jobs.md"
 
 // markdownLink is a link to a file of this repository, or to a heading.
 var markdownLink = regexp.MustCompile(`\]\(([^):]+)\)`)
 
-// TestLinksOfDocumentsLeadSomewhere follows the links to files and headings.
-func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
+// TestReadmeLinks follows the links to files and headings.
+func TestReadmeLinks(t *testing.T) {
 	count := 0
 	for _, document := range readmes {
 		for _, link := range markdownLink.FindAllStringSubmatch(readText(t, document), -1) {
@@ -56,20 +60,20 @@ func headings(text string) map[string]bool {
 	return all
 }
 
-// TestTheExampleOfATemplateIsTrue runs the command that the README shows, with the
+// TestReadmePodTemplate runs the command that the document shows, with the
 // configuration above it, and compares the output.
-func TestTheExampleOfATemplateIsTrue(t *testing.T) {
-	text := readText(t, "../../README.md")
-	_, text, found := strings.Cut(text, "### The Pod of a job\n")
+func TestReadmePodTemplate(t *testing.T) {
+	text := readText(t, jobsDocument)
+	_, text, found := strings.Cut(text, "## The Pod of a job\n")
 	if !found {
-		t.Fatal("the README has no such section")
+		t.Fatal("the document has no such section")
 	}
 	block := func(begin string) string {
 		t.Helper()
-		_, rest, found := strings.Cut(text, begin)
-		content, _, closed := strings.Cut(rest, "```\n")
+		_, remaining, found := strings.Cut(text, begin)
+		content, _, closed := strings.Cut(remaining, "```\n")
 		if !found || !closed {
-			t.Fatalf("the README has no block that begins with %q", begin)
+			t.Fatalf("the document has no block that begins with %q", begin)
 		}
 		return content
 	}
@@ -79,7 +83,7 @@ func TestTheExampleOfATemplateIsTrue(t *testing.T) {
 	}
 	code, stdout, stderr := commandLine(nil, "vet", "--pod", "agent.yaml")
 	if diff := cmp.Diff(block("$ cmwa vet --pod agent.yaml\n"), stdout); diff != "" || code != 0 || stderr != "" {
-		t.Errorf("exit code %d, stderr %q, README -, cmwa +:\n%s", code, stderr, diff)
+		t.Errorf("exit code %d, stderr %q, document -, cmwa +:\n%s", code, stderr, diff)
 	}
 }
 

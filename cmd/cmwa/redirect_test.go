@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A service behind a proxy that redirects http to https was claimed from by GETs, and
-// lost each job, whose reports are not GETs.
+// A proxy that redirects http to https passes polls, which are GETs, but not reports. An
+// agent that followed the redirect claimed jobs and lost each of them.
 func TestRunRedirect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
@@ -19,7 +19,8 @@ func TestRunRedirect(t *testing.T) {
 	t.Cleanup(proxy.Close)
 
 	agent := w.agent("service_url: " + proxy.URL)
-	agent.find(regexp.MustCompile(`service_url answers with a redirect to ` + regexp.QuoteMeta(w.url+"/api/deployments/poll") +
+	agent.waitForMatch(regexp.MustCompile(`service_url answers with a redirect to ` + regexp.QuoteMeta(w.url+
+		"/api/deployments/poll") +
 		`: set it to ` + regexp.QuoteMeta(w.url) + `[^/]`))
 	if status, _ := w.status("waiting"); status != "not-started" {
 		t.Errorf("the job behind the redirect is %s", status)

@@ -27,9 +27,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// turnstile stands between agents and the service, and notes which tokens ask
-// for work, and which jobs are handed out.
-type turnstile struct {
+// pollCounter is a proxy between agents and the service. It counts the polls of each
+// token and the claims of each job.
+type pollCounter struct {
 	server *http.Server
 
 	mu     sync.Mutex
@@ -39,8 +39,8 @@ type turnstile struct {
 	claims map[string]int       // by deployment
 }
 
-// turnstile starts one before the world's service, and makes it the world's URL.
-func (w *world) turnstile() (v *turnstile) {
+// countPolls starts a pollCounter and makes it the URL of the service.
+func (w *world) countPolls() (v *pollCounter) {
 	w.t.Helper()
 	target, err := url.Parse(w.url)
 	if err != nil {
@@ -50,12 +50,15 @@ func (w *world) turnstile() (v *turnstile) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	v = &turnstile{polls: map[string]int{}, first: map[string]time.Time{}, last: map[string]time.Time{}, claims: map[string]int{}}
+	v = &pollCounter{
+		polls: map[string]int{}, first: map[string]time.Time{}, last: map[string]time.Time{},
+		claims: map[string]int{},
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.Transport = transport
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // of questions that agents break off
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // of polls that agents cancel
 	proxy.ModifyResponse = v.answered
 	v.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if isPoll(r) {
@@ -72,7 +75,7 @@ func (w *world) turnstile() (v *turnstile) {
 
 func isPoll(r *http.Request) bool { return r.URL.Path == "/api/deployments/poll" }
 
-func (v *turnstile) asked(token string) {
+func (v *pollCounter) asked(token string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
@@ -83,7 +86,7 @@ func (v *turnstile) asked(token string) {
 	}
 }
 
-func (v *turnstile) answered(r *http.Response) error {
+func (v *pollCounter) answered(r *http.Response) error {
 	if !isPoll(r.Request) || r.StatusCode != http.StatusOK {
 		return nil
 	}
@@ -102,22 +105,22 @@ func (v *turnstile) answered(r *http.Response) error {
 	return nil
 }
 
-// count is how often a token has asked for work.
-func (v *turnstile) count(token string) int {
+// count returns the number of polls of a token.
+func (v *pollCounter) count(token string) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.polls[token]
 }
 
-// firstOf is when a token asked for work first.
-func (v *turnstile) firstOf(token string) time.Time {
+// firstOf returns the time of the first poll of a token.
+func (v *pollCounter) firstOf(token string) time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.first[token]
 }
 
-// claimed is how often a stack's job was handed out.
-func (v *turnstile) claimed(w *world, stack string) int {
+// claimed returns how often a stack's job was claimed.
+func (v *pollCounter) claimed(w *world, stack string) int {
 	w.mu.Lock()
 	id := w.ids[stack]
 	w.mu.Unlock()
@@ -126,43 +129,43 @@ func (v *turnstile) claimed(w *world, stack string) int {
 	return v.claims[id]
 }
 
-// polls waits until a token asks for work, from now on.
-func (w *world) polls(v *turnstile, token string) {
+// waitPoll blocks until a token has polled again.
+func (w *world) waitPoll(v *pollCounter, token string) {
 	w.t.Helper()
 	before := v.count(token)
 	w.eventually("the pool asks for work", func() bool { return v.count(token) > before })
 }
 
-// silent checks that one token does not ask for work while another one does so
-// five times.
-func (w *world) silent(v *turnstile, token, other string) {
+// wantNoPolls checks that one token does not poll while another one polls five times.
+func (w *world) wantNoPolls(v *pollCounter, token, other string) {
 	w.t.Helper()
 	before, from := v.count(token), v.count(other)
 	w.eventually("the other pool asks for work", func() bool { return v.count(other) >= from+5 })
 	if more := v.count(token) - before; more > 0 {
-		w.t.Errorf("a pool that must be silent asked for work %d times", more)
+		w.t.Errorf("a pool that must not poll has polled %d times", more)
 	}
 }
 
-// pool is one at the service.
+// pool is a pool at the service.
 type pool struct{ id, token string }
 
-// pools makes further pools at the service.
+// pools creates further pools at the service.
 func (w *world) pools(count int) []pool {
 	w.t.Helper()
 	made := make([]pool, count)
 	for i := range made {
 		var answer struct{ ID, TokenValue string }
-		w.call(http.MethodPost, "/api/orgs/organization/agent-pools", map[string]string{"name": fmt.Sprint("pool-", i)}, &answer)
+		w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
+			map[string]string{"name": fmt.Sprint("pool-", i)}, &answer)
 		made[i] = pool{answer.ID, answer.TokenValue}
 	}
 	return made
 }
 
-// file is the path of the configuration, in a folder of its own.
+// file returns the path of the configuration, which is alone in its folder.
 func (w *world) file() string { return filepath.Join(w.folder, "config", "agent.yaml") }
 
-// content is a configuration with these lines on top of the tests' own.
+// content returns a configuration with these lines and those that all tests share.
 func (w *world) content(lines ...string) string {
 	lines = slices.Clone(lines)
 	own := len(lines)
@@ -178,13 +181,13 @@ func (w *world) content(lines ...string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// save makes the configuration say these lines, by a rename.
+// save replaces the configuration by one with these lines, by a rename.
 func (w *world) save(lines ...string) {
 	w.t.Helper()
 	w.replace(w.file(), w.content(lines...))
 }
 
-// replace gives a file new content, by a rename.
+// replace replaces the content of a file, by a rename.
 func (w *world) replace(path, content string) {
 	w.t.Helper()
 	w.must(os.WriteFile(path+".new", []byte(content), 0o600))
@@ -198,8 +201,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// follow starts an agent whose configuration says these lines at first, and waits
-// until it has converged.
+// follow starts an agent whose first configuration has these lines, and blocks until
+// the agent has converged.
 func (w *world) follow(env []string, lines ...string) *program {
 	w.t.Helper()
 	return w.followText(env, w.content(lines...))
@@ -217,16 +220,16 @@ func (w *world) followBy(command string, env []string, text string) *program {
 	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
 	w.replace(w.file(), text)
 	agent := w.start("agent", env, command, "run", "--config", w.file())
-	agent.says("converged")
+	agent.waitFor("converged")
 	return agent
 }
 
-// hold queues a job that runs as a process until it is released, and waits until
-// it runs.
+// hold queues a job that runs as a process until it is released, and blocks until it
+// runs.
 func (w *world) hold(stack, poolID string) {
 	w.t.Helper()
 	w.queueHeld(stack, poolID)
-	w.begun(stack)
+	w.waitStarted(stack)
 }
 
 func (w *world) queueHeld(stack, poolID string) {
@@ -234,17 +237,17 @@ func (w *world) queueHeld(stack, poolID string) {
 	pipe := filepath.Join(w.folder, stack+".pipe")
 	w.must(syscall.Mkfifo(pipe, 0o600))
 	w.queue(stack, order{
-		Steps:   []step{{Name: "wait", Run: "echo begun; read word < " + pipe + "; echo finished"}},
+		Steps:   []step{{Name: "wait", Run: "echo begun; read line < " + pipe + "; echo finished"}},
 		Request: map[string]any{"agentPoolID": poolID},
 	})
 }
 
-func (w *world) begun(stack string) {
+func (w *world) waitStarted(stack string) {
 	w.t.Helper()
 	w.eventually(stack+" has begun", func() bool { return strings.Contains(w.log(stack), "\nbegun\n") })
 }
 
-// release lets a job that was held go on, and waits until it has succeeded.
+// release releases a held job, and blocks until it has succeeded.
 func (w *world) release(stack string) {
 	w.t.Helper()
 	pipe, err := os.OpenFile(filepath.Join(w.folder, stack+".pipe"), os.O_RDWR, 0)
@@ -252,51 +255,51 @@ func (w *world) release(stack string) {
 	defer pipe.Close()
 	_, err = pipe.WriteString("go\n")
 	w.must(err)
-	w.finished(stack)
+	w.waitSucceeded(stack)
 }
 
-// finished waits until a job that was held has succeeded, and checks that it ran
-// once.
-func (w *world) finished(stack string) {
+// waitSucceeded blocks until a held job has succeeded, and checks that it ran once.
+func (w *world) waitSucceeded(stack string) {
 	w.t.Helper()
 	if status := w.await(stack, "succeeded", "failed", "skipped"); status != "succeeded" {
 		w.t.Errorf("%s is %s:\n%s", stack, status, w.log(stack))
 	}
 	log := w.log(stack)
-	if begun, finished := strings.Count(log, "\nbegun\n"), strings.Count(log, "\nfinished\n"); begun != 1 || finished != 1 {
+	if begun, finished := strings.Count(log, "\nbegun\n"), strings.Count(log, "\nfinished\n"); begun != 1 ||
+		finished != 1 {
 		w.t.Errorf("%s has begun %d times and finished %d times:\n%s", stack, begun, finished, log)
 	}
 }
 
-// short queues a job that ends at once.
-func (w *world) short(stack, poolID string) {
+// queueShort queues a job that ends immediately.
+func (w *world) queueShort(stack, poolID string) {
 	w.t.Helper()
 	w.queue(stack, order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": poolID}})
 }
 
-func TestOfTwoEditsInTheQuietTimeOnlyTheLastCounts(t *testing.T) {
+func TestReloadLastOfTwoEdits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(3)
+	v, p := w.countPolls(), w.pools(3)
 	agent := w.follow(nil, "token: "+p[0].token)
-	w.polls(v, p[0].token)
+	w.waitPoll(v, p[0].token)
 	began := time.Now()
 	w.save("token: " + p[1].token)
 	w.save("token: " + p[2].token)
 	within := time.Since(began) < 40*time.Millisecond
-	w.polls(v, p[2].token)
-	w.silent(v, p[0].token, p[2].token)
-	w.silent(v, p[1].token, p[2].token)
+	w.waitPoll(v, p[2].token)
+	w.wantNoPolls(v, p[0].token, p[2].token)
+	w.wantNoPolls(v, p[1].token, p[2].token)
 	if count := v.count(p[1].token); within && count > 0 {
-		t.Errorf("the first of two edits was in force for %d polls", count)
+		t.Errorf("the first of two edits was in force for %d polls, want none", count)
 	}
-	agent.says("tune pool default")
+	agent.waitFor("tune pool default")
 }
 
-func TestAnEditGoesAheadOfAPlanThatIsBeingPrepared(t *testing.T) {
+func TestReloadSupersedesPreparedPlan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(3)
+	v, p := w.countPolls(), w.pools(3)
 	socket := filepath.Join(t.TempDir(), "engine.sock") // answers nothing until the end
 	listener, err := net.Listen("unix", socket)
 	w.must(err)
@@ -319,93 +322,98 @@ func TestAnEditGoesAheadOfAPlanThatIsBeingPrepared(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(storyLimit):
-		t.Fatal("the engine is not asked")
+		t.Fatal("the engine got no request")
 	}
-	w.polls(v, p[0].token)
+	w.waitPoll(v, p[0].token)
 	began := time.Now()
 	w.save(fmt.Sprintf("pools: [%s, {name: quick, token: %s}]", steady, p[2].token))
-	w.polls(v, p[2].token)
+	w.waitPoll(v, p[2].token)
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("an engine that does not answer kept the next edit waiting for %s", took)
+		t.Errorf("an engine that does not respond delayed the next edit by %s", took)
 	}
 	if count := v.count(p[1].token); count > 0 {
-		t.Errorf("a pool whose engine does not answer asked for work %d times", count)
+		t.Errorf("a pool whose engine does not respond has polled %d times", count)
 	}
-	agent.find(regexp.MustCompile(`converged.*generation=3`))
+	agent.waitForMatch(regexp.MustCompile(`converged.*generation=3`))
 }
 
-func TestAnEditBackAfterABadOneOnlyEndsTheRejection(t *testing.T) {
+func TestReloadUndoOfBadEdit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(1)
+	v, p := w.countPolls(), w.pools(1)
 	agent := w.follow(nil, "token: "+p[0].token)
 	w.save("token: "+p[0].token, "log_level: loud")
-	agent.says("configuration refused")
+	agent.waitFor("configuration rejected")
 	w.save("token: " + p[0].token)
-	agent.find(regexp.MustCompile(`configuration is again the one in force.*generation=1`))
-	w.polls(v, p[0].token)
+	agent.waitForMatch(regexp.MustCompile(`configuration file is valid again, no change.*generation=1`))
+	w.waitPoll(v, p[0].token)
 	for _, never := range []string{"tune pool", "drain pool", "set the agent", "generation=2"} {
 		if strings.Contains(agent.output(), never) {
-			t.Errorf("an edit that was undone says %q:\n%s", never, agent.output())
+			t.Errorf("the log has %q after the edit was undone:\n%s", never, agent.output())
 		}
 	}
 }
 
-func TestARenamedPoolLetsItsJobFinishAndTheNewOnePolls(t *testing.T) {
+func TestReloadRenamedPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(1)
+	v, p := w.countPolls(), w.pools(1)
 	agent := w.follow(nil, fmt.Sprintf("pools: [{name: old, token: %s}]", p[0].token))
 	w.hold("held", p[0].id)
 	w.save(fmt.Sprintf("pools: [{name: new, token: %s}]", p[0].token))
-	agent.says("start pool new")
-	agent.says("drain pool old (1 running, left to finish)")
-	w.short("next", p[0].id)
+	agent.waitFor("start pool new")
+	agent.waitFor("drain pool old (running jobs: 1)")
+	w.queueShort("next", p[0].id)
 	w.await("next", "succeeded")
 	w.release("held")
-	agent.says("remove pool old")
-	agent.find(regexp.MustCompile(`converged.*generation=2`))
+	agent.waitFor("remove pool old")
+	agent.waitForMatch(regexp.MustCompile(`converged.*generation=2`))
 	for _, stack := range []string{"held", "next"} {
 		if claims := v.claimed(w, stack); claims != 1 {
-			t.Errorf("%s was handed out %d times", stack, claims)
+			t.Errorf("%s was claimed %d times, want once", stack, claims)
 		}
 	}
 }
 
-func TestAPoolThatComesBackWhileItDrainsIsTheSameOne(t *testing.T) {
+func TestReloadRevivesDrainingPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	v, p := w.turnstile(), w.pools(2)
+	v, p := w.countPolls(), w.pools(2)
 	other := fmt.Sprintf("{name: other, token: %s}", p[1].token)
 	both := fmt.Sprintf("pools: [%s, {name: back, token: %s, max_concurrent_workflows: 2}]", other, p[0].token)
 	agent := w.follow(nil, both)
-	held := order{Steps: []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read word < /tmp/pipe; echo finished"}}, Request: map[string]any{"agentPoolID": p[0].id}}
+	held := order{
+		Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read line < /tmp/pipe; echo finished"}},
+		Request: map[string]any{"agentPoolID": p[0].id},
+	}
 	w.queue("first", held)
-	w.begun("first")
+	w.waitStarted("first")
 	w.save("pools: [" + other + "]")
-	agent.says("drain pool back (1 running, left to finish)")
-	w.polls(v, p[1].token) // a question that was under way has its answer
-	w.silent(v, p[0].token, p[1].token)
+	agent.waitFor("drain pool back (running jobs: 1)")
+	w.waitPoll(v, p[1].token) // a poll that was in flight has its answer
+	w.wantNoPolls(v, p[0].token, p[1].token)
 	w.save(both)
-	agent.says("revive pool back")
+	agent.waitFor("revive pool back")
 	w.queue("second", held)
-	w.begun("second")
+	w.waitStarted("second")
 	var named []string
 	for _, stack := range []string{"first", "second"} {
 		ids := w.containers(stack)
 		if len(ids) != 1 {
 			t.Fatalf("%s has %d containers", stack, len(ids))
 		}
-		named = append(named, w.engine("inspect", "--format", `{{index .Config.Labels "cmwa.agent"}} {{index .Config.Labels "cmwa.pool"}}`, ids[0]))
+		named = append(named,
+			w.engine("inspect", "--format",
+				`{{index .Config.Labels "cmwa.agent"}} {{index .Config.Labels "cmwa.pool"}}`, ids[0]))
 	}
 	if named[0] != named[1] {
 		t.Errorf("the agent and pool of the two jobs are %q and %q", named[0], named[1])
 	}
 	for _, stack := range []string{"first", "second"} {
 		w.engine("exec", w.containers(stack)[0], "sh", "-c", "echo go > /tmp/pipe")
-		w.finished(stack)
+		w.waitSucceeded(stack)
 		if claims := v.claimed(w, stack); claims != 1 {
-			t.Errorf("%s was handed out %d times", stack, claims)
+			t.Errorf("%s was claimed %d times, want once", stack, claims)
 		}
 	}
 	if starts := strings.Count(agent.output(), "start pool back"); starts != 1 {
@@ -413,10 +421,10 @@ func TestAPoolThatComesBackWhileItDrainsIsTheSameOne(t *testing.T) {
 	}
 }
 
-func TestTheLimitOfJobsIsRaisedAndLowered(t *testing.T) {
+func TestReloadLimitOfJobs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(1)
+	v, p := w.countPolls(), w.pools(1)
 	agent := w.follow(nil, "token: "+p[0].token, "max_concurrent_workflows: 1")
 	w.hold("a", p[0].id)
 	w.queueHeld("b", p[0].id)
@@ -425,11 +433,11 @@ func TestTheLimitOfJobsIsRaisedAndLowered(t *testing.T) {
 		t.Errorf("%d jobs were claimed beyond the limit", claims)
 	}
 	w.save("token: "+p[0].token, "max_concurrent_workflows: 3")
-	w.begun("b")
-	w.begun("c")
+	w.waitStarted("b")
+	w.waitStarted("c")
 	w.save("token: "+p[0].token, "max_concurrent_workflows: 1")
-	agent.find(regexp.MustCompile(`converged.*generation=3`))
-	w.short("d", p[0].id)
+	agent.waitForMatch(regexp.MustCompile(`converged.*generation=3`))
+	w.queueShort("d", p[0].id)
 	w.release("a")
 	w.release("b")
 	if status, _ := w.status("d"); status != "not-started" {
@@ -453,33 +461,33 @@ func TestTheLimitOfJobsIsRaisedAndLowered(t *testing.T) {
 	}
 }
 
-func TestTheLogIsSwitchedWhileTheAgentRuns(t *testing.T) {
+func TestReloadLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(2)
+	v, p := w.countPolls(), w.pools(2)
 	agent := w.follow(nil, "token: "+p[0].token)
 	if strings.Contains(agent.output(), "DBG") {
 		t.Errorf("details are logged at level info:\n%s", agent.output())
 	}
 	w.save("token: of-no-pool", "log_level: debug", "log_format: json")
-	agent.find(regexp.MustCompile(`(?m)^\{.*"msg":"converged".*"generation":2`))
-	agent.find(regexp.MustCompile(`(?m)^\{.*"level":"DEBUG".*"msg":"poll failed"`)) // from the second failure on
+	agent.waitForMatch(regexp.MustCompile(`(?m)^\{.*"msg":"converged".*"generation":2`))
+	agent.waitForMatch(regexp.MustCompile(`(?m)^\{.*"level":"DEBUG".*"msg":"poll failed"`)) // a retry
 	w.save("token: "+p[1].token, "log_level: error")
-	w.polls(v, p[1].token)
+	w.waitPoll(v, p[1].token)
 	before := len(agent.output())
-	w.short("two", p[1].id)
+	w.queueShort("two", p[1].id)
 	w.await("two", "succeeded")
 	w.save("token: "+p[1].token, "log_level: loud")
-	agent.find(regexp.MustCompile(`(?m)^[^{\n]*configuration refused.*log_level`))
+	agent.waitForMatch(regexp.MustCompile(`(?m)^[^{\n]*configuration rejected.*log_level`))
 	if after := agent.output()[before:]; strings.Count(after, "\n") != 1 {
 		t.Errorf("at level error more is logged than one error:\n%s", after)
 	}
 }
 
-func TestTheHealthServerMovesAndStaysWhereItCannot(t *testing.T) {
+func TestReloadHTTPServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(1)
+	v, p := w.countPolls(), w.pools(1)
 	port := func(n int) string { return fmt.Sprint("http_server_port: ", n) }
 	health := func(n int) int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", n)) }
 	from, to := freePort(t), freePort(t)
@@ -493,95 +501,97 @@ func TestTheHealthServerMovesAndStaysWhereItCannot(t *testing.T) {
 	w.must(err)
 	number := taken.Addr().(*net.TCPAddr).Port
 	w.save("token: "+p[0].token, port(number))
-	agent.find(regexp.MustCompile(`cannot change settings of the agent.*set http_server_port to a free port`))
+	agent.waitForMatch(regexp.MustCompile(`cannot change settings of the agent.*set http_server_port to a free port`))
 	if got := health(to); got != http.StatusOK {
 		t.Errorf("the port from before answers %d while the new one is taken", got)
 	}
-	w.polls(v, p[0].token)
+	w.waitPoll(v, p[0].token)
 	w.must(taken.Close())
 	w.eventually("the port that is free now answers", func() bool { return health(number) == http.StatusOK })
 	w.eventually("the one before is closed", func() bool { return health(to) == 0 })
 }
 
-func TestATokenFileThatChangesIsUsedFromTheNextPollOn(t *testing.T) {
+func TestReloadTokenFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(2)
+	v, p := w.countPolls(), w.pools(2)
 	secret := filepath.Join(t.TempDir(), "token")
 	w.replace(secret, p[0].token)
 	w.follow(nil, "token_file: "+secret)
-	w.polls(v, p[0].token)
+	w.waitPoll(v, p[0].token)
 	w.replace(secret, p[1].token+"\n")
-	w.polls(v, p[1].token)
-	w.silent(v, p[0].token, p[1].token)
+	w.waitPoll(v, p[1].token)
+	w.wantNoPolls(v, p[0].token, p[1].token)
 }
 
-func TestABadEditIsSaidOnceAndEverythingGoesOn(t *testing.T) {
+func TestReloadBadEdit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(1)
+	v, p := w.countPolls(), w.pools(1)
 	good := []string{"token: " + p[0].token, "max_concurrent_workflows: 2"}
 	bad := append(slices.Clone(good), "log_level: loud")
 	agent := w.follow(nil, good...)
 	w.hold("held", p[0].id)
 	w.save(bad...)
-	place := regexp.MustCompile(`configuration refused.*agent\.yaml:3:12: log_level`)
-	agent.find(place)
-	w.save(bad...) // no news
+	place := regexp.MustCompile(`configuration rejected.*agent\.yaml:3:12: log_level`)
+	agent.waitForMatch(place)
+	w.save(bad...) // the same content
 	agent.signal(syscall.SIGHUP)
-	w.polls(v, p[0].token)
-	w.short("next", p[0].id)
+	w.waitPoll(v, p[0].token)
+	w.queueShort("next", p[0].id)
 	w.await("next", "succeeded")
 	w.release("held")
-	if said := len(place.FindAllString(agent.output(), -1)); said != 1 {
-		t.Errorf("a bad edit was said %d times:\n%s", said, agent.output())
+	if count := len(place.FindAllString(agent.output(), -1)); count != 1 {
+		t.Errorf("a bad edit was logged %d times, want once:\n%s", count, agent.output())
 	}
 }
 
-func TestAHangUpLooksForAChangeThatMadeNoEvent(t *testing.T) {
+func TestReloadOnHangUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(2)
+	v, p := w.countPolls(), w.pools(2)
 	agent := w.follow(nil, "token: "+p[0].token)
-	w.polls(v, p[0].token)
-	aside := filepath.Join(w.folder, "aside.yaml") // another name of the same file, in a folder that nobody watches
+	w.waitPoll(v, p[0].token)
+	aside := filepath.Join(w.folder, "aside.yaml") // another name of the same file, in a folder that is not watched
 	w.must(os.Link(w.file(), aside))
 	w.must(os.WriteFile(aside, []byte(w.content("token: "+p[1].token)), 0o600))
 	began := time.Now()
 	agent.signal(syscall.SIGHUP)
-	w.polls(v, p[1].token)
+	w.waitPoll(v, p[1].token)
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %s until a change that was asked for was in force", took)
+		t.Errorf("it took %s until a requested change was in force", took)
 	}
 }
 
-func TestAFileThatComesIntoADocumentedFolderIsTaken(t *testing.T) {
+func TestReloadFileThatAppears(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(3)
+	v, p := w.countPolls(), w.pools(3)
 	home, here := filepath.Join(w.folder, "house", schema.FileName), filepath.Join(w.folder, schema.FileName)
 	w.must(os.Mkdir(filepath.Dir(home), 0o700))
 	w.replace(filepath.Join(w.folder, "token"), p[0].token)
 	w.start("agent", []string{
-		"HOME=" + filepath.Dir(home), "PULUMI_AGENT_SERVICE_URL=" + w.url, "PULUMI_AGENT_DEPLOY_TARGET=process", "PULUMI_AGENT_WORKING_DIRECTORY=" + w.bin,
-		"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_HTTP_SERVER_PORT=0", "PULUMI_AGENT_TOKEN_FILE=" + filepath.Join(w.folder, "token"),
+		"HOME=" + filepath.Dir(home), "PULUMI_AGENT_SERVICE_URL=" +
+			w.url, "PULUMI_AGENT_DEPLOY_TARGET=process", "PULUMI_AGENT_WORKING_DIRECTORY=" + w.bin,
+		"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_HTTP_SERVER_PORT=0", "PULUMI_AGENT_TOKEN_FILE=" +
+			filepath.Join(w.folder, "token"),
 	}, "cmwa", "run")
-	w.polls(v, p[0].token)
+	w.waitPoll(v, p[0].token)
 	own := func(p pool) string { return "pools: [{name: own, token: " + p.token + "}]\n" }
 	w.replace(home, own(p[1]))
-	w.polls(v, p[1].token)
+	w.waitPoll(v, p[1].token)
 	w.replace(here, own(p[2]))
-	w.polls(v, p[2].token)
+	w.waitPoll(v, p[2].token)
 	w.must(os.Remove(here))
-	w.polls(v, p[1].token)
-	w.silent(v, p[2].token, p[1].token)
+	w.waitPoll(v, p[1].token)
+	w.wantNoPolls(v, p[2].token, p[1].token)
 }
 
-func TestAFileThatIsMountedByItselfIsToldOf(t *testing.T) {
+func TestReloadWarnsOfFileMount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	v, p := w.turnstile(), w.pools(2)
-	folder := t.TempDir() // of a program that needs no libraries of this machine
+	v, p := w.countPolls(), w.pools(2)
+	folder := t.TempDir() // for a static program
 	build := exec.Command("go", "build", "-trimpath", "-o", folder+"/", module+"cmd/cmwa")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -591,19 +601,27 @@ func TestAFileThatIsMountedByItselfIsToldOf(t *testing.T) {
 	file := filepath.Join(folder, "agent.yaml")
 	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[0].token)), 0o600))
 	runner := filepath.Join(w.bin, "workflow-runner")
-	container := w.engine("run", "--detach", "--volume", folder+"/cmwa:/run/cmwa:ro", "--volume", runner+":/run/workflow-runner:ro", "--volume", file+":/run/agent.yaml:ro",
+	container := w.engine("run", "--detach", "--volume", folder+"/cmwa:/run/cmwa:ro", "--volume", runner+
+		":/run/workflow-runner:ro", "--volume", file+":/run/agent.yaml:ro",
 		"--env", "TMPDIR=/", "--entrypoint", "/run/cmwa", baseImage, "run", "--config", "/run/agent.yaml")
 	t.Cleanup(func() { w.engine("rm", "--force", container) })
-	w.polls(v, p[0].token)
-	said, err := exec.Command("docker", "logs", container).CombinedOutput()
-	if warned := strings.Count(string(said), "mounted by itself"); err != nil || warned != 1 || !strings.Contains(string(said), "file=/run/agent.yaml") {
-		t.Errorf("it is told %d times, %v:\n%s", warned, err, said)
+	w.waitPoll(v, p[0].token)
+	logs := func() string {
+		output, err := exec.Command("docker", "logs", container).CombinedOutput()
+		w.must(err)
+		return string(output)
 	}
-	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[1].token)), 0o600)) // in place: there is no event
-	w.polls(v, p[1].token)
+	w.eventually("the log warns of the mount", func() bool { return strings.Contains(logs(), "mounted by itself") })
+	output := logs()
+	if n := strings.Count(output, "mounted by itself"); n != 1 || !strings.Contains(output, "file=/run/agent.yaml") {
+		t.Errorf("the log warns %d times, want once:\n%s", n, output)
+	}
+	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[1].token)),
+		0o600)) // in place: there is no event
+	w.waitPoll(v, p[1].token)
 }
 
-func TestAnEditAmongMoreEventsThanTheKernelKeepsIsNotMissed(t *testing.T) {
+func TestReloadEventOverflow(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	if err != nil {
@@ -614,7 +632,7 @@ func TestAnEditAmongMoreEventsThanTheKernelKeepsIsNotMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, "process")
-	v, p := w.turnstile(), w.pools(2)
+	v, p := w.countPolls(), w.pools(2)
 	agent := w.follow(nil, "token: "+p[0].token)
 	agent.signal(syscall.SIGSTOP)
 	noise := filepath.Join(filepath.Dir(w.file()), "noise")
@@ -625,14 +643,14 @@ func TestAnEditAmongMoreEventsThanTheKernelKeepsIsNotMissed(t *testing.T) {
 	w.save("token: " + p[1].token)
 	agent.signal(syscall.SIGCONT)
 	began := time.Now()
-	w.polls(v, p[1].token)
+	w.waitPoll(v, p[1].token)
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %s, as if nobody had told of the change", took)
+		t.Errorf("the reload took %s, as without an event", took)
 	}
 }
 
-// within is the tokens that have asked for work in the time before now, in order.
-func (v *turnstile) within(span time.Duration) []string {
+// within returns the tokens that have polled in the last span, in order.
+func (v *pollCounter) within(span time.Duration) []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var tokens []string
@@ -645,8 +663,8 @@ func (v *turnstile) within(span time.Duration) []string {
 	return tokens
 }
 
-// writers are the ways in which people and programs write files, by name. Each
-// leaves the content at the path of the configuration.
+// writers returns functions that write the configuration as people and programs do, by
+// name.
 func (w *world) writers() map[string]func(content []byte) {
 	path, count := w.file(), 0
 	folder := filepath.Dir(path)
@@ -715,23 +733,23 @@ func (w *world) writers() map[string]func(content []byte) {
 	}
 }
 
-// setting is what a file says of one of the pools of the long test.
+// setting is one pool in a configuration of the long test.
 type setting struct {
 	absent  bool
 	renamed bool
 	most    int // jobs at a time
 }
 
-// edition is what a file of the long test says.
+// edition is one configuration of the long test.
 type edition struct {
 	pools [poolCount]setting
-	most  int      // jobs of all pools
-	lines []string // what changes nothing that the test looks at
+	most  int      // limit of all pools together
+	lines []string // lines without an effect on what the test checks
 }
 
 const (
 	poolCount   = 8
-	dockerPools = 7 // the first ones
+	dockerPools = 7 // the first pools use docker
 	heldOfEach  = 3 // jobs that run all the time
 	heldOfAll   = poolCount * heldOfEach
 	plenty      = 1000
@@ -744,28 +762,31 @@ func name(i int, renamed bool) string {
 	return fmt.Sprint("pool-", i)
 }
 
-// everything is a file with all pools under their first names, and room for more
-// jobs than run all the time.
-func everything() (f edition) {
+// fullEdition returns a configuration with all pools under their first names, and a
+// limit above the number of held jobs.
+func fullEdition() (f edition) {
 	f.most = plenty
+	f.lines = []string{"polling_interval: 200ms"}
 	for i := range f.pools {
 		f.pools[i].most = heldOfEach + 2
 	}
 	return f
 }
 
-// anything is a file that says something else, with at least one pool.
-func anything(random *rand.Rand) (f edition) {
+// randomEdition returns a random configuration with at least one pool.
+func randomEdition(random *rand.Rand) (f edition) {
 	f.most = plenty
 	if random.IntN(8) == 0 {
 		f.most = 1 + random.IntN(heldOfAll-1)
 	}
 	for i := range f.pools {
-		f.pools[i] = setting{absent: random.IntN(3) == 0, renamed: random.IntN(4) == 0, most: 1 + random.IntN(2*heldOfEach)}
+		f.pools[i] = setting{
+			absent: random.IntN(3) == 0, renamed: random.IntN(4) == 0, most: 1 + random.IntN(2*heldOfEach),
+		}
 	}
 	f.pools[random.IntN(poolCount)].absent = false
 	pick := func(values ...string) { f.lines = append(f.lines, values[random.IntN(len(values))]) }
-	pick("polling_interval: 100ms", "polling_interval: 150ms", "polling_interval: 0.2s")
+	pick("polling_interval: 200ms", "polling_interval: 250ms", "polling_interval: 0.3s")
 	pick("log_level: info", "log_level: debug")
 	pick("request_retry_count: 2", "request_retry_count: 5")
 	pick("circuit_breaker_timeout: 5s", "circuit_breaker_failures: 7")
@@ -774,16 +795,18 @@ func anything(random *rand.Rand) (f edition) {
 	return f
 }
 
-// text is the file. The pools come last, in block style.
+// text returns the file. The pools come last, in block style.
 func (f edition) text(w *world, pools []pool, port int) string {
-	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most), fmt.Sprint("http_server_port: ", port))
+	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most),
+		fmt.Sprint("http_server_port: ", port))
 	var b strings.Builder
 	b.WriteString(w.content(lines...) + "pools:\n")
 	for i, p := range f.pools {
 		if p.absent {
 			continue
 		}
-		fmt.Fprintf(&b, "  - name: %s\n    token: %s\n    max_concurrent_workflows: %d\n", name(i, p.renamed), pools[i].token, p.most)
+		fmt.Fprintf(&b, "  - name: %s\n    token: %s\n    max_concurrent_workflows: %d\n", name(i, p.renamed),
+			pools[i].token, p.most)
 		if i >= dockerPools {
 			b.WriteString("    deploy_target: process\n")
 		}
@@ -791,7 +814,7 @@ func (f edition) text(w *world, pools []pool, port int) string {
 	return b.String()
 }
 
-// spoilers turn a good file into one that must be refused, each in its own way.
+// spoilers turn a valid file into one that must be rejected.
 var spoilers = []func(good string) string{
 	func(good string) string { return "log_format: loud\n" + good },
 	func(good string) string { return good + "pools: [\n" },
@@ -807,9 +830,9 @@ var spoilers = []func(good string) string{
 	func(good string) string { return "max_concurrent_workflows: 0.5\n" + good },
 }
 
-// asking is the tokens of the pools that ask for work when this file is in force
-// and nothing runs but what runs all the time.
-func (f edition) asking(pools []pool) []string {
+// pollingTokens returns the tokens of the pools that poll when this configuration is in
+// force and only the held jobs run.
+func (f edition) pollingTokens(pools []pool) []string {
 	var tokens []string
 	for i, p := range f.pools {
 		if !p.absent && f.most > heldOfAll && (p.renamed || p.most > heldOfEach) {
@@ -820,8 +843,8 @@ func (f edition) asking(pools []pool) []string {
 	return tokens
 }
 
-// states is what the agent must tell of its pools then: for each its jobs, and
-// whether it drains.
+// states returns what /status must show for each pool then: its jobs, and whether it
+// drains.
 func (f edition) states() map[string]string {
 	states := map[string]string{}
 	for i, p := range f.pools {
@@ -837,7 +860,7 @@ func (f edition) states() map[string]string {
 	return states
 }
 
-// statesOf is what an agent tells of its pools.
+// statesOf returns what the /status of an agent shows for each pool.
 func statesOf(port int) map[string]string {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
 	if err != nil {
@@ -863,23 +886,24 @@ func statesOf(port int) map[string]string {
 	return states
 }
 
-func TestAThousandEditsTouchNoJob(t *testing.T) {
+func TestReloadThousandEdits(t *testing.T) {
 	const edits, block, calm = 1000, 50, 500 * time.Millisecond
 	began := time.Now()
 	w := newWorld(t, "docker")
-	v, pools, port := w.turnstile(), w.pools(poolCount), freePort(t)
+	v, pools, port := w.countPolls(), w.pools(poolCount), freePort(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Log("the seed is", seed)
 	content := func(f edition) string { return f.text(w, pools, port) }
 	for i, spoil := range spoilers {
-		if c, _ := asAgent(schema.Source{Path: w.file(), Content: []byte(spoil(content(everything())))}); c != nil {
-			t.Fatalf("file %d is to be refused, and is not", i)
+		if c, _ := asAgent(schema.Source{Path: w.file(), Content: []byte(spoil(content(fullEdition())))}); c != nil {
+			t.Fatalf("file %d was accepted, want it refused", i)
 		}
 	}
 	engine, host := engineProxy(t)
 	socket := filepath.Join(t.TempDir(), "profile.sock")
-	agent := w.followBy(profiled(t), []string{"DOCKER_HOST=" + host, "CMWA_TEST_PROFILE=" + socket}, content(everything()))
+	agent := w.followBy(profiled(t), []string{"DOCKER_HOST=" + host, "CMWA_TEST_PROFILE=" + socket},
+		content(fullEdition()))
 
 	var contained, free, others []string
 	for i, p := range pools {
@@ -891,7 +915,9 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 				continue
 			}
 			w.queue(stack, order{
-				Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read word < /tmp/pipe; echo finished"}},
+				Steps: []step{
+					{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read line < /tmp/pipe; echo finished"},
+				},
 				Request: map[string]any{"agentPoolID": p.id},
 			})
 			contained = append(contained, stack)
@@ -899,67 +925,69 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 	}
 	held := slices.Concat(contained, free)
 	for _, stack := range held {
-		w.begun(stack)
+		w.waitStarted(stack)
 	}
 
 	t.Logf("%d jobs run after %s", len(held), time.Since(began).Round(time.Second))
 
 	writers := w.writers()
-	ways := slices.Sorted(maps.Keys(writers))
-	save := func(text string) { writers[ways[random.IntN(len(ways))]]([]byte(text)) }
+	names := slices.Sorted(maps.Keys(writers))
+	save := func(text string) { writers[names[random.IntN(len(names))]]([]byte(text)) }
 	settled := func(f edition, what string) {
 		t.Helper()
-		asking, states := f.asking(pools), f.states()
+		polling, states := f.pollingTokens(pools), f.states()
 		since := time.Now()
 		var polled []string
-		var told map[string]string
+		var shown map[string]string
 		defer func() {
 			if t.Failed() {
-				t.Logf("%s\nthe file in force must be\n%s\nthe pools are %v, want %v\nthose that ask for work are %v, want %v", what, content(f), told, states, polled, asking)
+				t.Logf("%s\nthe file in force must be\n%s\nthe pools are %v, want %v\nthose that poll are %v, want %v",
+					what, content(f), shown, states, polled, polling)
 			}
 		}()
 		w.eventually(what, func() bool {
-			polled, told = v.within(calm), statesOf(port)
-			return time.Since(since) > calm && slices.Equal(polled, asking) && maps.Equal(told, states)
+			polled, shown = v.within(calm), statesOf(port)
+			return time.Since(since) > calm && slices.Equal(polled, polling) && maps.Equal(shown, states)
 		})
 	}
-	refused := func() int { return strings.Count(agent.output(), "configuration refused") }
-	changed := func() int { return strings.Count(agent.output(), "configuration changed") }
+	refused := func() int { return strings.Count(agent.output(), "configuration rejected") }
+	changed := func() int { return strings.Count(agent.output(), "configuration reloaded") }
 
-	settled(everything(), "all pools work at first")
+	settled(fullEdition(), "all pools work at first")
 	var start footprint
-	last := content(everything())
+	last := content(fullEdition())
 	for edit := 1; edit <= edits; edit++ {
 		switch chance := random.IntN(20); {
 		case chance < 7:
-			save(spoilers[random.IntN(len(spoilers))](content(anything(random))))
+			save(spoilers[random.IntN(len(spoilers))](content(randomEdition(random))))
 		case chance == 7:
-			save("") // a writer in mid-air
+			save("") // an incomplete write
 		case chance == 8:
 			save(last)
 		default:
-			last = content(anything(random))
+			last = content(randomEdition(random))
 			save(last)
 		}
 		switch random.IntN(16) {
-		case 0, 1: // about as long as it takes to be seen
+		case 0, 1: // about as long as the agent takes to see it
 			agent.ends(time.Duration(30+random.IntN(90)) * time.Millisecond)
-		case 2, 3: // until it is seen, if it is news
-			for seen, limit := refused()+changed(), time.Now().Add(300*time.Millisecond); refused()+changed() == seen && time.Now().Before(limit); {
+		case 2, 3: // until the agent has seen it, if it is new
+			for seen, limit := refused()+changed(), time.Now().Add(300*time.Millisecond); refused()+
+				changed() == seen && time.Now().Before(limit); {
 				agent.ends(lookEvery)
 			}
 		}
 		if edit%(block/2) == 0 {
 			stack, p := fmt.Sprint("short-", edit), random.IntN(poolCount)
-			w.short(stack, pools[p].id)
+			w.queueShort(stack, pools[p].id)
 			others = append(others, stack)
 		}
 		if edit%block != 0 {
 			continue
 		}
-		f := anything(random)
+		f := randomEdition(random)
 		if edit == 2*block || edit == edits {
-			f = everything()
+			f = fullEdition()
 		}
 		last = content(f)
 		save(last)
@@ -988,7 +1016,7 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 	}
 	for _, stack := range contained {
 		w.engine("exec", w.containers(stack)[0], "sh", "-c", "echo go > /tmp/pipe")
-		w.finished(stack)
+		w.waitSucceeded(stack)
 	}
 	for _, stack := range free {
 		w.release(stack)
@@ -998,17 +1026,20 @@ func TestAThousandEditsTouchNoJob(t *testing.T) {
 	})
 	for _, stack := range slices.Concat(held, others) {
 		if claims := v.claimed(w, stack); claims != 1 {
-			t.Errorf("%s was handed out %d times", stack, claims)
+			t.Errorf("%s was claimed %d times, want once", stack, claims)
 		}
 	}
 	output := agent.output()
 	ended, failed := strings.Count(output, "job succeeded"), strings.Count(output, "job failed")
 	if ended != len(held)+len(others) || failed > 0 {
-		t.Errorf("the agent tells of %d jobs that succeeded and %d that failed, want %d and 0", ended, failed, len(held)+len(others))
+		t.Errorf("the agent reports %d jobs that succeeded and %d that failed, want %d and 0", ended, failed,
+			len(held)+len(others))
 	}
-	drained, revived := strings.Count(output, "left to finish"), strings.Count(output, "revive pool")
-	t.Logf("of %d edits %d came into force and %d problems were refused; pools with jobs were drained %d times and revived %d times", edits, changed(), refused(), drained, revived)
+	drained, revived := strings.Count(output, "(running jobs: "), strings.Count(output, "revive pool")
+	t.Logf("of %d edits %d came into force and %d problems were refused; "+
+		"pools with jobs were drained %d times and revived %d times",
+		edits, changed(), refused(), drained, revived)
 	if changed() < edits/20 || refused() < edits/40 || drained < edits/40 || revived < edits/40 {
-		t.Errorf("too few edits came to anything for this test to mean something")
+		t.Errorf("too few edits had an effect for this test to be conclusive")
 	}
 }

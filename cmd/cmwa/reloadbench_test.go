@@ -10,13 +10,13 @@ import (
 )
 
 // reloadLimit is the limit of the time from the rename of a configuration to the
-// first effect that the service can see. The watcher's quiet time for writers is
-// part of it.
+// first effect that the service can see. It includes the time
+// that the watcher waits for writers.
 const reloadLimit = 150 * time.Millisecond // of 99 in 100
 
 // BenchmarkReload measures the time from the rename of a configuration that has a
-// new pool to the first question for work with that pool's token. The pool before
-// goes with each edit, so that their number stays the same.
+// new pool to the first poll with that pool's token. Each edit
+// removes the previous pool, so the number of pools stays the same.
 func BenchmarkReload(b *testing.B) {
 	const edits = 100
 	for _, pools := range []int{1, 100} {
@@ -24,13 +24,14 @@ func BenchmarkReload(b *testing.B) {
 			for b.Loop() {
 				var spans []time.Duration
 				w := newWorld(b, "docker")
-				v, made := w.turnstile(), w.pools(pools-1+edits+1)
+				v, made := w.countPolls(), w.pools(pools-1+edits+1)
 				steady, fresh := made[:pools-1], made[pools-1:]
 				text := func(edit int) string {
 					var list strings.Builder
 					list.WriteString(w.content("polling_interval: 1h") + "pools:\n")
 					for i, p := range steady {
-						fmt.Fprintf(&list, "  - name: steady-%d\n    token: %s\n    max_concurrent_workflows: 4\n", i, p.token)
+						fmt.Fprintf(&list, "  - name: steady-%d\n    token: %s\n    max_concurrent_workflows: 4\n",
+							i, p.token)
 					}
 					fmt.Fprintf(&list, "  - name: fresh-%d\n    token: %s\n", edit, fresh[edit].token)
 					return list.String()
@@ -48,8 +49,11 @@ func BenchmarkReload(b *testing.B) {
 				slices.Sort(spans)
 				b.ReportMetric(milliseconds(quantile(spans, 50)), "ms-p50")
 				b.ReportMetric(milliseconds(quantile(spans, 99)), "ms-p99")
-				b.Logf("from the rename to the first question of the new pool, %d edits of a file of %d pools:\n  p50 %6.1f ms\n  p99 %6.1f ms (limit %s)\n  max %6.1f ms",
-					len(spans), pools, milliseconds(quantile(spans, 50)), milliseconds(quantile(spans, 99)), reloadLimit, milliseconds(quantile(spans, 100)))
+				b.Logf("from the rename to the first poll of the new pool, %d edits of a file of %d pools:\n"+
+					"  p50 %6.1f ms\n  p99 %6.1f ms (limit %s)\n  max %6.1f ms",
+					len(spans), pools, milliseconds(quantile(spans, 50)), milliseconds(quantile(spans, 99)),
+					reloadLimit,
+					milliseconds(quantile(spans, 100)))
 				if quantile(spans, 99) > reloadLimit {
 					b.Errorf("an edit of a file of %d pools takes effect after %s", pools, quantile(spans, 99))
 				}
@@ -58,8 +62,7 @@ func BenchmarkReload(b *testing.B) {
 	}
 }
 
-// quantile is the least of the spans, which are in order, that so many of a
-// hundred do not exceed.
+// quantile returns a percentile of sorted spans.
 func quantile(spans []time.Duration, percent int) time.Duration {
 	return spans[(len(spans)*percent+99)/100-1]
 }

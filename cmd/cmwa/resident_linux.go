@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseProgram returns the pages of the program's own file that only the start
-// has needed, such as those that initialise packages which this configuration does
-// not use: 6 of 32 MB. A page that is needed again comes from the page cache, so
-// nothing depends on it, and what fails is left as it is.
+// releaseProgram returns the pages of the program's own file that only the start of the
+// agent and of its pools has needed, such as those that initialise packages: before the
+// first pool 6 of 32 MB, and when a Kubernetes pool runs 3.8 of 38 MB. A page that is
+// needed again comes from the page cache, so the program works with or without them, and
+// errors are ignored. A call takes 1.3 ms, and the pages that are needed again 1 ms.
 //
-// A mapping with pages of its own is left alone: these are relocations of a
-// position-independent program, or breakpoints of a debugger, which are nowhere else.
+// A mapping with anonymous pages is not changed: these contain relocations of a
+// position-independent program, or breakpoints of a debugger, which no file has.
 func releaseProgram() {
 	program, err := os.Executable()
 	if err != nil {
@@ -25,7 +26,7 @@ func releaseProgram() {
 	if err != nil {
 		return
 	}
-	begin, end := uint64(0), uint64(0) // of the mapping that the lines are about; empty is one to leave alone
+	begin, end := uint64(0), uint64(0) // of the mapping of these lines; 0, 0 if it must not be changed
 	for line := range bytes.Lines(text) {
 		fields := strings.Fields(string(line))
 		switch {

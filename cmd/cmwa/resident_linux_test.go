@@ -13,8 +13,8 @@ func TestReleaseProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, rest, _ := strings.Cut(string(text), "RssFile:")
-		kb, err := strconv.Atoi(strings.Fields(rest)[0])
+		_, value, _ := strings.Cut(string(text), "RssFile:")
+		kb, err := strconv.Atoi(strings.Fields(value)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,9 +23,9 @@ func TestReleaseProgram(t *testing.T) {
 	before := resident()
 	releaseProgram()
 	if after := resident(); after > before/2 {
-		t.Errorf("%d kB of files are resident, before %d kB", after, before)
+		t.Errorf("%d kB of files are resident, before %d kB, want at most half", after, before)
 	}
 	if got := tell(nil, "version"); got.code != 0 {
-		t.Errorf("the program does not work afterwards: %+v", got)
+		t.Errorf("the program does not work after releaseProgram: %+v", got)
 	}
 }

@@ -2,5 +2,5 @@
 
 package main
 
-// releaseProgram does nothing: only Linux is known to return pages of a program.
+// releaseProgram does nothing: it is implemented for Linux only.
 func releaseProgram() {}

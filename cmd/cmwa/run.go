@@ -2,125 +2,171 @@ package main
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/logging"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-func runCommand(hard context.Context, s streams) command.Command {
+func runCommand(force context.Context, s stdio) command.Command {
 	var config string
 	var dry bool
 	return command.Command{
-		Name: "run", Help: "claim jobs and run them, until a TERM or INT",
+		Name: "run", Help: "start the agent: claim jobs and run them",
 		Forms: []command.Form{{
 			command.Optional(command.String(&config, "config", command.File, "configuration file; "+
 				"otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")),
 			command.Optional(command.Bool(&dry, "dry-run",
-				"check the configuration, print what would be done first, and do nothing")),
+				"check the configuration, print the first actions of the agent, and exit")),
 		}},
 		Daemon: true,
-		Long: "The first TERM or INT ends the claiming, and running jobs may finish until shutdown_timeout is over.\n" +
-			"The second one stops running jobs in order. Where the agent runs in a Kubernetes Pod, jobs in Pods are not\n" +
-			"stopped: they go on, and the next agent adopts them. A HUP checks the configuration at once, and ends waits\n" +
-			"after failures with one more try, except waits that the service asked for.",
-		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
-			if len(args) > 0 {
-				return cli.Usagef("run takes no argument %q", args[0])
-			}
+		Long: `The agent claims jobs until it receives a TERM or INT (Ctrl-C):
+
+  first signal   claims no more jobs, and waits for running jobs, up to
+                 shutdown_timeout
+  second signal  stops running jobs, and reports them as failed; pulumi has at
+                 most 30 s to end, or cancel_grace_period without this signal
+  third signal   exits at once; jobs that still run continue, and the next start
+                 adopts them
+
+If the agent runs in a Kubernetes Pod, jobs in Pods are not stopped: they continue, and the next
+agent adopts them.
+
+While it waits, a changed shutdown_timeout in the file takes effect at once. cmwa drain does what the
+first signal does; cmwa pause makes one pool claim no jobs.
+
+The agent follows its configuration file and applies each change. A HUP checks the file at once, and
+retries what waits after a failure, unless the service requested the wait.`,
+		Run: func(ctx context.Context, _ []string) error {
 			if dry {
 				return dryRun(config, s)
 			}
-			return runAgent(ctx, hard, config, s)
+			// A HUP requests a check of the configuration and a retry. By default it would end
+			// the process and abandon its jobs, so it is caught until all jobs have ended.
+			hangUps := make(chan os.Signal, 1)
+			signal.Notify(hangUps, syscall.SIGHUP)
+			defer signal.Stop(hangUps)
+
+			// The log has its format from the first line.
+			environ := readEnvironment(s.environ)
+			log := logging.New(s.stderr, startFormat(config, environ))
+			return log.Failure(runAgent(ctx, force, hangUps, config, environ, log))
 		},
 	}
 }
 
-// runAgent is cmwa run. It returns after the first signal when all is done,
-// after a single run, or when it cannot begin.
-func runAgent(ctx, hurry context.Context, config string, s streams) error {
-	// A HUP requests a check of the configuration and a retry. By default it would end the process, and
-	// leave the jobs: it is caught from the beginning and until all jobs have ended.
-	asked := hangUps()
-	defer signal.Stop(asked)
-
-	// The configuration, as it is now.
-	environ := readEnvironment(s.environ)
+// runAgent is cmwa run. It returns when all jobs have ended after the first signal or after
+// cmwa drain, when every pool has finished its single run, or when the agent cannot start.
+func runAgent(
+	ctx, force context.Context, hangUps <-chan os.Signal, config string, environ environment, log *logging.Log,
+) error {
+	// Load the configuration.
 	watcher := watch.New()
-	log := newSwitch(s.stderr)
-	reloader := newReloader(config, environ, watcher, log.logger)
+	reloader := newReloader(config, environ, watcher, log.Logger)
 	if err := reloader.Reload(); err != nil {
 		return cli.Usage(err)
 	}
-	c := reloader.View().Config
-	first := reconcile.Want(c, reloader.View().Generation)
+	c := reloader.State().Config
+	first := reconcile.Want(c, reloader.State().Generation)
 
-	// The process: log, listener, limits. The agent's id.
-	process, err := newShell(ctx, log, first.Process)
+	// Open the log and the HTTP server, and take the agent's id.
+	d, err := newDaemon(ctx, log, first.Process)
 	if err != nil {
 		return err
 	}
-	defer process.close()
-	agent, warn := identify(ctx, c, environ, log.logger)
+	defer d.close()
+	agent, warn := identify(ctx, c, environ, log.Logger)
 	defer agent.Close()
+	claims, closeJournal := openJournal(agent, log.Logger)
+	defer closeJournal()
 
-	// The loop, and the pages that show its state.
-	executors := &executors{environ: environ, agent: agent, needsID: warn, log: log.logger}
-	build := builder(environ, agent, executors, process.slots, log.logger)
-	loop := reconcile.New(build, process.prepare, first.Process, log.logger)
-	process.handle(status.Handler(status.Snapshots{
-		Version: cli.Version(), StartedAt: time.Now(), Config: reloader.View, Loop: loop.Status, WatchMode: watcher.Mode,
+	// Create the loop, the pages that show its state, and the socket that controls it.
+	started := time.Now()
+	ctx, drain := context.WithCancelCause(ctx)
+	defer drain(nil)
+	executors := &executors{environ: environ, agent: agent, claims: claims, needsID: warn, log: log.Logger}
+	counters := status.NewCounters(cloud.Routes()...)
+	build := builder(environ, agent, executors, d.slots, counters, log.Logger)
+	loop := reconcile.New(build, d.prepare, first.Process, log.Logger)
+	d.handle(status.Handler(status.Snapshots{
+		Version: cli.Version(), StartedAt: started, Config: reloader.State, Loop: loop.Status,
+		WatchMode: watcher.Mode, Counters: counters,
 	}))
-	log.logger.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
+	log.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Folder)
+	controlled := control.Agent{
+		Folder: agent.Folder, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
+	}
+	control.Restore(controlled, log.Logger)
+	serveControl := control.Open(controlled, log.Logger)
 	reloader.Deliver(loop.Want)
-
 	releaseProgram()
+	loop.AfterConverged(releaseProgram)
 
-	// Run until the first of them returns. The HTTP server is the last to stop.
+	// Run until the loop returns, or one of them fails. The file is followed, and the HTTP
+	// server serves, until the last job has ended.
 	group, groupCtx := errgroup.WithContext(ctx)
-	serving, closeServer := context.WithCancel(context.WithoutCancel(groupCtx))
-	watching, stopWatching := context.WithCancel(groupCtx)
+	claiming, stopClaiming := context.WithCancel(groupCtx)
+	running, stopRunning := context.WithCancel(context.WithoutCancel(groupCtx))
 	group.Go(func() error {
-		defer closeServer()
-		defer stopWatching()
-		return loop.Run(groupCtx, hurry)
+		defer stopRunning()
+		defer stopClaiming()
+		return loop.Run(groupCtx, force)
 	})
-	group.Go(func() error { return process.serve(serving) })
-	group.Go(func() error { return loop.FollowLeftovers(watching, recovery(agent, executors, log.logger).List) })
-	group.Go(func() error { return watcher.Run(watching) })
+	group.Go(func() error { return d.serve(running) })
+	group.Go(func() error { return serveControl(running) })
+	group.Go(func() error { return loop.FollowLeftovers(claiming, recovery(agent, executors, log.Logger).List) })
+	group.Go(func() error { return watcher.Run(running) })
 	group.Go(func() error {
-		return reloader.Follow(watching, reconcile.Triggers{
-			Changed: watcher.Changed(), Asked: asked, BeforeCheck: watcher.Look, AfterCheck: loop.Retry,
+		return reloader.Follow(running, reconcile.Triggers{
+			Changed: watcher.Changed(), Asked: hangUps, BeforeCheck: watcher.Check, AfterCheck: loop.Retry,
 		})
 	})
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	log.logger.Info("agent has stopped")
+	reason := "single run finished"
+	switch {
+	case errors.Is(context.Cause(ctx), errDrain):
+		reason = errDrain.Error()
+	case ctx.Err() != nil:
+		reason = "signal received"
+	}
+	log.Info("agent stopped", "reason", reason)
 	return nil
 }
 
-// hangUps returns a channel that receives each HUP.
-func hangUps() chan os.Signal {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGHUP)
-	return asked
+// errDrain is the cause of the end of an agent that cmwa drain has stopped.
+var errDrain = errors.New("cmwa drain")
+
+// startFormat returns the log_format of a configuration, which may be invalid.
+func startFormat(config string, environ environment) string {
+	if format := strings.TrimSpace(environ["PULUMI_AGENT_LOG_FORMAT"]); format != "" {
+		return format
+	}
+	source, err := find(config, environ)
+	if err != nil {
+		return ""
+	}
+	return schema.TopLevelScalar(source.Content, "log_format")
 }
 
-// newReloader returns what reads the configuration again when its files change.
+// newReloader returns the reloader of the configuration file.
 func newReloader(config string, environ environment, watcher *watch.Watcher, log *slog.Logger) *reconcile.Reloader {
 	places := placesOf(config, environ)
 	return reconcile.NewReloader(reconcile.ReloaderParts{
@@ -130,35 +176,25 @@ func newReloader(config string, environ environment, watcher *watch.Watcher, log
 }
 
 // findForRun finds the configuration as a running agent does.
-func findForRun(places schema.Places) (schema.Source, error) {
+func findForRun(places schema.SearchPaths) (schema.Source, error) {
 	source, err := schema.Find(places)
 	source.Release = carriedOut
 	return source, err
 }
 
-// load finds and reads the configuration.
-func load(config string, environ environment) (*schema.Config, position.Problems, error) {
-	source, err := find(config, environ)
-	if err != nil {
-		return nil, nil, err
-	}
-	c, problems := schema.Load(source)
-	return c, problems.Warnings(), problems.Err()
-}
-
-// find reads the file that the command line names, or that lies in one of the
-// documented places.
+// find reads the file that the command line names, or the first one in the documented
+// folders.
 func find(config string, environ environment) (schema.Source, error) {
 	source, err := schema.Find(placesOf(config, environ))
 	source.Release.StopGrace = carriedOut.StopGrace
 	return source, err
 }
 
-// placesOf returns where the configuration is looked for. The working directory is
-// asked for only where it is one of these places, as it may have been deleted; it
-// is "." then, which holds no file.
-func placesOf(config string, environ environment) schema.Places {
-	places := schema.Places{Config: config, Environ: environ}
+// placesOf returns where the configuration is searched. It requests the working directory
+// only if that is searched, because the folder may have been deleted. The search then uses
+// ".", which contains no file.
+func placesOf(config string, environ environment) schema.SearchPaths {
+	places := schema.SearchPaths{Config: config, Environ: environ}
 	places.Home, _ = os.UserHomeDir()
 	places.Executable, _ = os.Executable()
 	if !places.Named() {

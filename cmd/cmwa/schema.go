@@ -2,35 +2,39 @@ package main
 
 import (
 	"context"
-	"flag"
 
-	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func schemaCommand(s streams) command.Command {
+func schemaCommand(s stdio) command.Command {
 	format := "json"
 	return command.Command{
-		Name: "schema", Help: "print the schema of the configuration, for editors and other checks",
+		Name: "schema", Help: "print the schema of the configuration for editors and other tools",
 		Forms: []command.Form{{
-			command.Optional(command.String(&format, "format", command.OneOf("json", "cue"), "json for JSON Schema, or cue")),
+			command.Optional(command.String(&format, "format", command.OneOf("json", "json-standard", "cue"),
+				"JSON Schema with the messages of editors, JSON Schema with standard keywords only, or CUE")),
 		}},
-		Long: "JSON Schema is of draft 2020-12. An editor uses it if the configuration begins with a line such as\n\n" +
-			"  # yaml-language-server: $schema=pulumi-workflow-agent.json\n\n" +
-			"CUE is one file, to be used by cue vet -d '#Config' schema.cue pulumi-workflow-agent.yaml.\n" +
-			"cmwa vet finds more than either: they judge values one by one.",
-		Run: func(_ context.Context, _ *flag.FlagSet, args []string) error {
-			if len(args) > 0 {
-				return cli.Usagef("schema takes no argument %q", args[0])
-			}
+		Long: `JSON Schema is of draft 2020-12. An editor uses it if the configuration begins with a line such as
+
+  # yaml-language-server: $schema=pulumi-workflow-agent.json
+
+A validator that rejects unknown keywords, such as ajv in its strict mode, needs --format
+json-standard: the other form has the keywords patternErrorMessage and deprecationMessage.
+
+CUE is one file, for a command such as
+
+  cue vet -d '#Config' schema.cue pulumi-workflow-agent.yaml
+
+All check single values. "cmwa vet" also checks what values mean together.`,
+		Run: func(context.Context, []string) error {
+			// Each format has its own function.
 			write := schema.JSONSchema
 			switch format {
-			case "json":
+			case "json-standard":
+				write = schema.StandardJSONSchema
 			case "cue":
 				write = schema.CUE
-			default:
-				return cli.Usagef("there is no format %q: write json or cue", format)
 			}
 			text, err := write()
 			if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// quietSecond is how long a file must be quiet before a change that moves pools,
-// credentials or the port is taken from it; a writer that pauses for longer has
-// finished, as far as the agent can tell.
+// quietSecond is the time without a write after which the agent applies a change of
+// pools, credentials or the port. For the agent, a longer pause is the end of the
+// write.
 const quietSecond = time.Second
 
 // writer writes the configuration in place, as a shell with >> does, and notes the
@@ -48,7 +48,7 @@ func (f *writer) add(line string) {
 	f.wrote()
 }
 
-func TestFileWrittenLineByLine(t *testing.T) {
+func TestSettleLineByLine(t *testing.T) {
 	t.Parallel()
 	for name, story := range map[string]func(*testing.T) (void bool){
 		"in the file that is there":            writeLineByLine,
@@ -62,33 +62,35 @@ func TestFileWrittenLineByLine(t *testing.T) {
 				}
 				t.Log("the machine has held up the writer for too long; once more")
 			}
-			t.Fatal("the machine is too slow for this story: the writer's pauses were too long five times")
+			t.Fatal("the machine is too slow for this test: the writer's pauses were too long five times")
 		})
 	}
 }
 
 // writeLineByLine rewrites the file of an agent line by line, with pauses. Its first
 // two lines alone are a valid configuration of another target and another port. It
-// reports whether the story counts for nothing, since a pause was too long.
+// reports whether the run is void because a pause was too long.
 func writeLineByLine(t *testing.T) (void bool) {
 	w := newWorld(t, "process")
 	port := freePort(t)
-	lines := []string{"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", port), "log_level: debug"}
+	lines := []string{
+		"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", port), "log_level: debug",
+	}
 	agent := w.follow(nil, lines...)
 	f := &writer{w: w}
 
-	// The agent sees the file empty, and then the first line, which holds no token.
+	// The agent sees an empty file, and then the first line, which has no token.
 	f.truncate()
 	content := w.content(append(lines, "polling_interval: 150ms")...)
-	first, rest, _ := strings.Cut(content, "\n")
-	second, rest, _ := strings.Cut(rest, "\n")
+	first, remaining, _ := strings.Cut(content, "\n")
+	second, remaining, _ := strings.Cut(remaining, "\n")
 	f.add(first + "\n")
-	agent.says("configuration refused")
+	agent.waitFor("configuration rejected")
 
-	// It sees the first two lines, and must wait for the others.
+	// It sees the first two lines, and must wait for the other lines.
 	f.add(second + "\n")
-	agent.find(regexp.MustCompile("configuration file is being written|configuration changed"))
-	for line := range strings.Lines(rest) {
+	agent.waitForMatch(regexp.MustCompile("configuration file is being written|configuration reloaded"))
+	for line := range strings.Lines(remaining) {
 		agent.ends(80 * time.Millisecond) // the pause of the writer
 		f.add(line)
 	}
@@ -101,22 +103,25 @@ func writeLineByLine(t *testing.T) (void bool) {
 }
 
 // createLineByLine moves the file of an agent away, as for a backup, and writes a new
-// one in its place. The first two lines come at once, as the agent must not have seen
-// the new file before. It reports whether the story counts for nothing.
+// one in its place. The first two lines are written together, because the agent must not see
+// the new file before. It reports whether the run is void.
 func createLineByLine(t *testing.T) (void bool) {
 	w := newWorld(t, "process")
-	lines := []string{"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", freePort(t)), "log_level: debug"}
+	lines := []string{
+		"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", freePort(t)),
+		"log_level: debug",
+	}
 	agent := w.follow(nil, lines...)
 	f := &writer{w: w}
 	content := w.content(append(lines, "polling_interval: 150ms")...)
-	first, rest, _ := strings.Cut(content, "\n")
-	second, rest, _ := strings.Cut(rest, "\n")
+	first, remaining, _ := strings.Cut(content, "\n")
+	second, remaining, _ := strings.Cut(remaining, "\n")
 
 	w.must(os.Rename(w.file(), w.file()+"~"))
 	w.must(os.WriteFile(w.file(), []byte(first+"\n"+second+"\n"), 0o600))
 	f.wrote()
-	agent.find(regexp.MustCompile("configuration file is being written|configuration changed"))
-	for line := range strings.Lines(rest) {
+	agent.waitForMatch(regexp.MustCompile("configuration file is being written|configuration reloaded"))
+	for line := range strings.Lines(remaining) {
 		agent.ends(80 * time.Millisecond) // the pause of the writer
 		f.add(line)
 	}
@@ -127,20 +132,21 @@ func createLineByLine(t *testing.T) (void bool) {
 	return false
 }
 
-// onlyWhole checks that only the whole file came into force, in which another
-// polling_interval is the only change.
+// onlyWhole checks that the agent applied only the whole file, whose only change is
+// polling_interval.
 func onlyWhole(t *testing.T, agent *program) {
 	t.Helper()
-	agent.find(regexp.MustCompile(`converged.*generation=2`))
+	agent.waitForMatch(regexp.MustCompile(`converged.*generation=2`))
 	agent.signal(syscall.SIGTERM)
 	agent.exit(cli.ExitOK)
 	output := agent.output()
-	if reloads := strings.Count(output, "configuration changed"); reloads != 1 || !strings.Contains(output, `now="default: polling_interval"`) {
+	if reloads := strings.Count(output, "configuration reloaded"); reloads != 1 ||
+		!strings.Contains(output, `pool=default polling_interval="`) {
 		t.Errorf("the configuration was changed %d times, want once, to another polling_interval", reloads)
 	}
 	for _, moved := range []string{"drain pool", "replace", "set the agent's HTTP port"} {
 		if strings.Contains(output, moved) {
-			t.Errorf("a part of the file was in force: the log says %q", moved)
+			t.Errorf("a part of the file was in force: the log has %q", moved)
 		}
 	}
 	if starts := strings.Count(output, "start pool"); starts != 1 {
@@ -148,7 +154,7 @@ func onlyWhole(t *testing.T, agent *program) {
 	}
 }
 
-func TestFileWrittenInPlace(t *testing.T) {
+func TestSettleInPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	from, to := freePort(t), freePort(t)

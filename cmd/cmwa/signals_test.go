@@ -10,37 +10,65 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/logging"
 	"github.com/cmwa-project/cmwa/reconcile"
 )
 
-func TestAHangUpWhileJobsMayFinishLeavesThemAlone(t *testing.T) {
+func TestSignalsHangUpWhileDraining(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	p, port := w.pools(1), freePort(t)
 	agent := w.follow(nil, "token: "+p[0].token, fmt.Sprint("http_server_port: ", port))
 	w.hold("held", p[0].id)
 	agent.signal(syscall.SIGTERM)
-	agent.says("nothing new is claimed")
+	agent.waitFor("stopping: no new jobs, running jobs may finish; a second signal stops them")
 	for range 3 {
 		agent.signal(syscall.SIGHUP)
 		if code := probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)); code != http.StatusOK {
-			t.Errorf("health answers %d after a HUP", code)
+			t.Errorf("/healthz is %d after a HUP", code)
 		}
 	}
 	w.release("held")
 	agent.exit(cli.ExitOK)
-	agent.says("agent has stopped")
+	agent.waitFor("agent stopped")
 }
 
-// fullPipe is a pipe into which nothing more goes until it is read from, and how
-// many bytes fill it: who writes to it stays where it is.
-func fullPipe(t *testing.T) (out, in *os.File, filling int) {
+// TestSignalsEditWhileDraining edits the file of an agent that waits for its job: only
+// shutdown_timeout takes effect.
+func TestSignalsEditWhileDraining(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	p, port := w.pools(1), fmt.Sprint("http_server_port: ", freePort(t))
+	token := "token: " + p[0].token
+	agent := w.follow(nil, token, port, "shutdown_timeout: 1h")
+	w.hold("held", p[0].id)
+	agent.signal(syscall.SIGTERM)
+	agent.waitFor("stopping: no new jobs, running jobs may finish; a second signal stops them")
+
+	w.save(token, port, "shutdown_timeout: 2h", "max_concurrent_workflows: 3")
+	agent.waitForMatch(regexp.MustCompile(`shutdown_timeout changed.* limit=2h0m0s left=(1h59|2h0)m`))
+	agent.waitFor("only shutdown_timeout is applied now")
+	w.save("token: [")
+	agent.waitFor("configuration rejected")
+	w.save(token, port, "shutdown_timeout: 0s")
+	agent.exit(cli.ExitOK)
+	w.await("held", "failed")
+	if output := agent.output(); strings.Contains(output, "tune pool") ||
+		!strings.Contains(output, "reason=shutdown_timeout") {
+		t.Errorf("another edit was applied, or the log does not name the reason:\n%s", output)
+	}
+}
+
+// newFullPipe returns a full pipe, and the number of bytes in it. A write to the pipe blocks
+// until bytes are read from it.
+func newFullPipe(t *testing.T) (out, in *os.File, filling int) {
 	t.Helper()
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -56,18 +84,21 @@ func fullPipe(t *testing.T) (out, in *os.File, filling int) {
 	return out, in, filling
 }
 
-// The agent is held at its first line of the log: the health port is open then, and
-// nothing follows the configuration yet.
-func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
+// TestSignalsHangUpWhileStarting sends a HUP to an agent that blocks at the first line of its
+// log. At that time the HTTP port is open, and the agent does not watch its configuration yet.
+func TestSignalsHangUpWhileStarting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p, port := w.turnstile(), w.pools(1), freePort(t)
-	file, said := filepath.Join(w.folder, "agent.yaml"), filepath.Join(w.folder, "held.log")
+	v, p, port := w.countPolls(), w.pools(1), freePort(t)
+	file, output := filepath.Join(w.folder, "agent.yaml"), filepath.Join(w.folder, "held.log")
 	w.replace(file, w.content("token: "+p[0].token, fmt.Sprint("http_server_port: ", port)))
-	out, in, filling := fullPipe(t)
-	agent := &program{w: w, cmd: exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file), path: said, done: make(chan struct{})}
+	out, in, filling := newFullPipe(t)
+	agent := &program{
+		w: w, cmd: exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file), path: output,
+		done: make(chan struct{}),
+	}
 	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.folder, append(os.Environ(), w.environ()...), in
-	w.must(os.WriteFile(said, nil, 0o600))
+	w.must(os.WriteFile(output, nil, 0o600))
 	w.must(agent.cmd.Start())
 	w.must(in.Close())
 	go func() {
@@ -83,7 +114,7 @@ func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
 	agent.signal(syscall.SIGHUP)
 	copied := make(chan error, 1)
 	go func() {
-		file, err := os.OpenFile(said, os.O_WRONLY|os.O_APPEND, 0)
+		file, err := os.OpenFile(output, os.O_WRONLY|os.O_APPEND, 0)
 		if err == nil {
 			_, skipped := io.CopyN(io.Discard, out, int64(filling))
 			_, err = io.Copy(file, out)
@@ -91,8 +122,8 @@ func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
 		}
 		copied <- err
 	}()
-	agent.says("converged")
-	w.polls(v, p[0].token)
+	agent.waitFor("converged")
+	w.waitPoll(v, p[0].token)
 	agent.signal(syscall.SIGTERM)
 	agent.exit(cli.ExitOK)
 	w.must(<-copied)
@@ -101,22 +132,20 @@ func TestAHangUpWhileTheAgentStartsDoesNotEndIt(t *testing.T) {
 	}
 }
 
-// watched is a shell whose log's sink counts how often it is closed.
-func watched(t *testing.T, spec reconcile.ProcessSpec) (p *shell, closed *int) {
+// watched returns a daemon, and the number of times that the sink of its log was closed.
+func watched(t *testing.T, spec reconcile.ProcessSpec) (p *daemon, closed *int) {
 	t.Helper()
-	log := newSwitch(io.Discard)
-	p, err := newShell(t.Context(), log, spec)
+	log := logging.New(io.Discard, "text")
+	p, err := newDaemon(t.Context(), log, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closed = new(int)
-	counting := *log.current.Load()
-	counting.close = func() { *closed++ }
-	log.current.Store(&counting)
+	log.OnClose(func() { *closed++ })
 	return p, closed
 }
 
-func TestAHealthPortThatIsTakenLeavesTheLogsSinkOpen(t *testing.T) {
+func TestDaemonPortTaken(t *testing.T) {
 	spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
 	p, closed := watched(t, spec)
 	taken, err := net.Listen("tcp", ":0")
@@ -126,9 +155,9 @@ func TestAHealthPortThatIsTakenLeavesTheLogsSinkOpen(t *testing.T) {
 	defer taken.Close()
 	to := spec
 	to.HTTPPort = taken.Addr().(*net.TCPAddr).Port
-	for range 3 { // it is tried again and again
+	for range 3 { // each attempt fails
 		if _, err := p.prepare(t.Context(), spec, to); err == nil {
-			t.Fatal("a taken port is opened")
+			t.Fatal("a port that is in use was opened")
 		}
 	}
 	if *closed > 0 {
@@ -145,17 +174,17 @@ func TestAHealthPortThatIsTakenLeavesTheLogsSinkOpen(t *testing.T) {
 		t.Errorf("a sink that stays in use was closed %d times", *closed)
 	}
 	if p.close(); *closed != 1 {
-		t.Errorf("at the end the sink was closed %d times", *closed)
+		t.Errorf("at the end the sink was closed %d times, want once", *closed)
 	}
 }
 
-func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
+func TestDaemonLogUnavailable(t *testing.T) {
 	spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
 	p, closed := watched(t, spec)
 	to := spec
 	to.LogLevel, to.HTTPPort = "loud", freePort(t)
 	if _, err := p.prepare(t.Context(), spec, to); err == nil {
-		t.Fatal("a log of no known level is opened")
+		t.Fatal("a log with an unknown level was opened")
 	}
 	free, err := listen(t.Context(), "", to.HTTPPort, nil)
 	if err != nil {
@@ -167,12 +196,12 @@ func TestALogSinkThatCannotBeOpenedLeavesTheNewPortFree(t *testing.T) {
 	}
 }
 
-func TestShell(t *testing.T) {
+func TestDaemon(t *testing.T) {
 	t.Run("a signal during the start does not make the listener fail", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 20 { // the resolver may be faster than the end of the context
-			p, err := newShell(ctx, newSwitch(io.Discard), reconcile.ProcessSpec{
+		for range 20 { // the resolver may return before the context ends
+			p, err := newDaemon(ctx, logging.New(io.Discard, "text"), reconcile.ProcessSpec{
 				LogLevel: "info", LogFormat: "text", HTTPAddress: "localhost", HTTPPort: freePort(t),
 			})
 			if err != nil {

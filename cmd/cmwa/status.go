@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,7 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/report"
@@ -30,34 +29,36 @@ const (
 	defaultPort   = 8080        // of http_server_port, for a file that does not set it
 )
 
-func statusCommand(s streams) command.Command {
+func statusCommand(s stdio) command.Command {
 	c := client{environ: readEnvironment(s.environ)}
 	var asJSON, watched bool
 	return command.Command{
-		Name: "status", Help: "tell what the running agent does, and what it thinks of its configuration",
+		Name: "status", Help: "print the status of the running agent and its configuration",
 		Forms: []command.Form{{
 			command.Optional(
 				command.String(&c.config, "config", command.File, "configuration file of the agent; "+
-					"otherwise the one that cmwa run would find"),
-				command.String(&c.url, "url", command.URL, "where the agent's HTTP server is; "+
+					"otherwise the file that cmwa run would use"),
+				command.String(&c.url, "url", command.URL, "URL of the agent's HTTP server; "+
 					"otherwise http_server_address and http_server_port of the configuration on this machine"),
 			),
 			command.Optional(command.Bool(&asJSON, "json",
-				"print the whole answer in JSON; with --watch, one line for each look")),
-			command.Optional(command.Bool(&watched, "watch", "look again each second, until an INT or TERM")),
+				"print the whole response in JSON; with --watch, one line for each request")),
+			command.Optional(command.Bool(&watched, "watch", "repeat every second, until an INT or TERM")),
 		}},
-		Long: "Asks the agent on this machine, at the http_server_address and http_server_port of its configuration; " +
-			"or the one at --url.\n" +
-			"Tells what is in force, what the last change did, why a change was refused, and what each pool does.\n" +
-			"With --watch the picture is drawn anew on a terminal; elsewhere only lines that have changed are printed.\n" +
-			"Exit code 0: healthy and ready, and what the file says is what runs; 1: not so; 2: the agent cannot be reached,\n" +
-			"or the command line is wrong. With --watch it is the code of the last answer.\n" +
-			"Ready means that every pool has been answered by its service, has not failed for longer than health_threshold,\n" +
-			"and can run jobs; the reasons are shown if it is not.",
-		Run: func(ctx context.Context, _ *flag.FlagSet, args []string) error {
-			if len(args) > 0 {
-				return cli.Usagef("status takes no argument %q: name a file with --config", args[0])
-			}
+		Long: `Requests the status of the agent from its HTTP server, at the http_server_address and
+http_server_port of its configuration, or at --url. Prints the configuration in force, what the last
+change did, why a change was rejected, and what each pool does.
+
+With --watch, a terminal shows the present status; elsewhere only lines that changed are printed.
+
+Exit code 0: healthy and ready, and the file is in force; 1: otherwise; 2: the agent cannot be
+reached, or the command line is wrong. With --watch it is the code of the last response.
+
+Ready means that the service of every pool has responded, that no pool has failed for longer than
+health_threshold, and that every pool can run jobs. If the agent is not ready, the reasons are
+printed.`,
+		Run: func(ctx context.Context, _ []string) error {
+			// Print the status, once or until a signal.
 			show := s.statusPrinter(asJSON, watched)
 			d, err := c.fetch(ctx)
 			if err != nil {
@@ -89,8 +90,8 @@ type client struct {
 // fetch fetches the status once. Errors are for people, and quote nothing of the
 // response.
 //
-// A file that becomes invalid while it is watched does not hold the port any more.
-// The agent rejects that file, and is where it was.
+// If the file becomes invalid between two requests, its port may be unreadable. The agent
+// rejects that file and keeps its port, so fetch uses the address that responded last.
 func (c *client) fetch(ctx context.Context) (status.Document, error) {
 	at, guessed, err := c.address()
 	if err != nil {
@@ -135,8 +136,8 @@ func (c *client) watch(ctx context.Context, last status.Document, show printer) 
 	}
 }
 
-// address returns the URL of the agent's status. Guessed is why the port could not
-// be read, if it could not.
+// address returns the URL of the agent's status. Guessed is the reason why the port could
+// not be read; it is empty if the port was read.
 func (c *client) address() (at, guessed string, err error) {
 	if c.url != "" && c.config != "" {
 		return "", "", errors.New("name either --config or --url")
@@ -174,8 +175,8 @@ func statusURL(text string) (string, error) {
 	return u.String(), nil
 }
 
-// Keys of the file that hold where the HTTP server is, and the variables that
-// overlay them.
+// Keys of the address and the port of the HTTP server, and the variables that override
+// them.
 const (
 	addressKey      = "http_server_address"
 	portKey         = "http_server_port"
@@ -211,7 +212,7 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	case empty:
 		guessed = report.QuoteName(source.Path) + " is empty"
 	default:
-		guessed = report.QuoteName(source.Path) + " cannot be used, as cmwa vet tells"
+		guessed = report.QuoteName(source.Path) + " cannot be used (see cmwa vet)"
 		text = schema.TopLevelScalar(source.Content, portKey)
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
@@ -229,7 +230,7 @@ const hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123
 type printer func(status.Document, error) error
 
 // statusPrinter returns the printer that the flags select.
-func (s streams) statusPrinter(asJSON, watched bool) printer {
+func (s stdio) statusPrinter(asJSON, watched bool) printer {
 	switch {
 	case asJSON && watched:
 		encoder := json.NewEncoder(s.stdout)
@@ -252,8 +253,9 @@ func (s streams) statusPrinter(asJSON, watched bool) printer {
 	}
 }
 
-// changePrinter returns a printer of what changes. It prints an error once.
-func (s streams) changePrinter() printer {
+// changePrinter returns a printer of changed lines. It prints an error only if it differs
+// from the previous one, or follows a status.
+func (s stdio) changePrinter() printer {
 	var changes status.Changes
 	printed := ""
 	return func(d status.Document, lost error) error {
@@ -269,7 +271,7 @@ func (s streams) changePrinter() printer {
 	}
 }
 
-func (s streams) printLost(lost error) error {
+func (s stdio) printLost(lost error) error {
 	_, err := fmt.Fprintf(s.stderr, "cmwa: %v\n", lost)
 	return err
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
-// fixedStatus is what the agent of a test reports: always the same.
+// fixedStatus returns the document of statusTestdata.
 func fixedStatus(t *testing.T) (d status.Document) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(statusTestdata, "document.json"))
@@ -41,26 +41,26 @@ func fixedStatus(t *testing.T) (d status.Document) {
 // statusTestdata holds a document and its text.
 const statusTestdata = "../../reconcile/status/testdata"
 
-// fixedAgent answers with fixedStatus.
+// fixedAgent starts a server that answers with fixedStatus.
 func fixedAgent(t *testing.T) *httptest.Server {
 	t.Helper()
 	d := fixedStatus(t)
 	return agentOf(t, func() status.Document { return d })
 }
 
-func TestStatusPrintsTheText(t *testing.T) {
+func TestStatusText(t *testing.T) {
 	server := fixedAgent(t)
 	want, err := os.ReadFile(filepath.Join(statusTestdata, "document.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := tell(nil, "status", "--url", server.URL)
-	if said.stdout != string(want) || said.stderr != "" || said.code != cli.ExitFailure {
-		t.Errorf("%+v", said)
+	result := tell(nil, "status", "--url", server.URL)
+	if result.stdout != string(want) || result.stderr != "" || result.code != cli.ExitFailure {
+		t.Errorf("%+v", result)
 	}
 }
 
-// agentOf answers with what it is given, as an agent would.
+// agentOf starts a server that answers as an agent does, with the documents of answer.
 func agentOf(t *testing.T, answer func() status.Document) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +74,7 @@ func agentOf(t *testing.T, answer func() status.Document) *httptest.Server {
 	return server
 }
 
-func TestStatusExitsAsTheAgentFares(t *testing.T) {
+func TestStatusExitCode(t *testing.T) {
 	fine := fixedStatus(t)
 	fine.Converged, fine.Ready, fine.NotReady, fine.Config.Applied, fine.Config.Rejection = true, true, nil, 3, nil
 	for name, test := range map[string]struct {
@@ -86,23 +86,26 @@ func TestStatusExitsAsTheAgentFares(t *testing.T) {
 		"not ready": {func(d *status.Document) {
 			d.Ready, d.NotReady = false, []status.Reason{{Pool: "prod", Reason: "no answer"}}
 		}, cli.ExitFailure},
-		"not converged":       {func(d *status.Document) { d.Converged = false }, cli.ExitFailure},
-		"the file is refused": {func(d *status.Document) { d.Config.Rejection = &status.Rejection{} }, cli.ExitFailure},
+		"not converged": {func(d *status.Document) { d.Converged = false }, cli.ExitFailure},
+		"the file is refused": {func(d *status.Document) { d.Config.Rejection = &status.Rejection{} },
+			cli.ExitFailure},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := fine
 			test.change(&d)
 			server := agentOf(t, func() status.Document { return d })
-			for _, args := range [][]string{{"status", "--url", server.URL}, {"status", "--json", "--url", server.URL + "/status"}} {
-				if said := tell(nil, args...); said.code != test.code || said.stderr != "" || said.stdout == "" {
-					t.Errorf("%v: %+v", args, said)
+			for _, args := range [][]string{{"status", "--url", server.URL}, {"status", "--json", "--url",
+				server.URL + "/status"}} {
+				result := tell(nil, args...)
+				if result.code != test.code || result.stderr != "" || result.stdout == "" {
+					t.Errorf("%v: %+v", args, result)
 				}
 			}
 		})
 	}
 }
 
-func TestStatusInJSONIsWhatTheAgentAnswered(t *testing.T) {
+func TestStatusJSON(t *testing.T) {
 	server := fixedAgent(t)
 	var d status.Document
 	if err := json.Unmarshal([]byte(tell(nil, "status", "--url", server.URL, "--json").stdout), &d); err != nil {
@@ -115,7 +118,7 @@ func TestStatusInJSONIsWhatTheAgentAnswered(t *testing.T) {
 	}
 }
 
-func TestStatusFindsTheAgentByItsConfiguration(t *testing.T) {
+func TestStatusAddress(t *testing.T) {
 	server := fixedAgent(t)
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {
@@ -125,23 +128,25 @@ func TestStatusFindsTheAgentByItsConfiguration(t *testing.T) {
 		file    string
 		environ []string
 	}{
-		"a good file":                {"token: pul-a\nhttp_server_port: " + port + "\n", nil},
-		"no token on this machine":   {"http_server_port: " + port + "\n", nil},
-		"a refused file":             {"token: pul-a\nhttp_server_port: " + port + " # taken\npoling_interval: x\nlog_level: loud\n", nil},
-		"a file that is no YAML":     {"token: [\nhttp_server_port: " + port + "\n", nil},
-		"the variable":               {"token: pul-a\n", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + port}},
-		"the variable, refused file": {"token: pul-a\nlog_level: loud\nhttp_server_port: 1\n", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + port}},
+		"a good file":              {"token: pul-a\nhttp_server_port: " + port + "\n", nil},
+		"no token on this machine": {"http_server_port: " + port + "\n", nil},
+		"a refused file": {"token: pul-a\nhttp_server_port: " + port +
+			" # taken\npoling_interval: x\nlog_level: loud\n", nil},
+		"a file that is no YAML": {"token: [\nhttp_server_port: " + port + "\n", nil},
+		"the variable":           {"token: pul-a\n", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + port}},
+		"the variable, refused file": {"token: pul-a\nlog_level: loud\nhttp_server_port: 1\n",
+			[]string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + port}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said := tell(test.environ, "status", "--config", fileOf(t, "agent.yaml", test.file))
-			if said.code != cli.ExitFailure || !strings.Contains(said.stdout, "pid 4711") || said.stderr != "" {
-				t.Errorf("%+v", said)
+			result := tell(test.environ, "status", "--config", fileOf(t, "agent.yaml", test.file))
+			if result.code != cli.ExitFailure || !strings.Contains(result.stdout, "pid 4711") || result.stderr != "" {
+				t.Errorf("%+v", result)
 			}
 		})
 	}
 }
 
-func TestStatusSaysWhyItCannotAsk(t *testing.T) {
+func TestStatusErrors(t *testing.T) {
 	free := freePort(t)
 	with := func(answer func(w http.ResponseWriter)) string {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w) }))
@@ -153,46 +158,53 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing listens":   {[]string{"--config", config}, "nothing listens there"},
-		"no server":         {[]string{"--config", fileOf(t, "a.yaml", "token: pul-a\nhttp_server_port: 0\n")}, "set http_server_port"},
-		"no file":           {[]string{"--config", config + "x"}, "no such file or directory: make it readable, or name another; or name the agent with --url"},
+		"nothing listens": {[]string{"--config", config}, "connection refused"},
+		"no server": {[]string{"--config", fileOf(t, "a.yaml", "token: pul-a\nhttp_server_port: 0\n")},
+			"set http_server_port"},
+		"no file": {[]string{"--config", config + "x"},
+			"no such file or directory: make it readable, or name another; or name the agent with --url"},
 		"no URL":            {[]string{"--url", "localhost:8080"}, "--url must be a URL"},
 		"a URL with a user": {[]string{"--url", "http://me:secret@127.0.0.1"}, "--url must be a URL"},
 		"both":              {[]string{"--url", "http://127.0.0.1", "--config", config}, "either --config or --url"},
 		"an argument":       {[]string{"agent.yaml"}, "takes no argument"},
-		"another program":   {[]string{"--url", with(func(w http.ResponseWriter) { w.WriteHeader(http.StatusTeapot) })}, "code 418"},
+		"another program": {[]string{"--url",
+			with(func(w http.ResponseWriter) { w.WriteHeader(http.StatusTeapot) })}, "code 418"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said := tell(nil, append([]string{"status"}, test.args...)...)
-			if said.code != cli.ExitUsage || said.stdout != "" || !strings.Contains(said.stderr, test.want) || strings.Count(said.stderr, "\n") != 1 || strings.Contains(said.stderr, "secret") {
-				t.Errorf("%+v", said)
+			result := tell(nil, append([]string{"status"}, test.args...)...)
+			if result.code != cli.ExitUsage || result.stdout != "" || !strings.Contains(result.stderr, test.want) ||
+				strings.Count(result.stderr, "\n") != 1 || strings.Contains(result.stderr, "secret") {
+				t.Errorf("%+v", result)
 			}
 		})
 	}
 }
 
-func TestStatusSaysWhenThePortIsAGuess(t *testing.T) {
+func TestStatusPortOfRejectedFile(t *testing.T) {
 	const port = "PULUMI_AGENT_HTTP_SERVER_PORT="
 	folder := t.TempDir()
 	t.Chdir(folder)
 	t.Setenv("HOME", folder)
 	for name, test := range map[string]struct {
-		file    string // none is no file at all
+		file    string // if empty, there is no file
 		environ []string
 		port    int
-		guessed string // none is no guess
+		guessed string // if empty, the port is not a guess
 	}{
 		"a good file":                    {"token: pul-a\n", nil, 8080, ""},
 		"a refused file with a port":     {"token: pul-a\nlog_level: loud\nhttp_server_port: 7001\n", nil, 7001, ""},
 		"a file that is empty":           {" \n", nil, 8080, "agent.yaml is empty"},
 		"an empty file and the variable": {"\n", []string{port + "7002"}, 7002, ""},
-		"a file that is no YAML":         {"\x00\x01", nil, 8080, "agent.yaml cannot be used, as cmwa vet tells"},
+		"a file that is no YAML":         {"\x00\x01", nil, 8080, "agent.yaml cannot be used (see cmwa vet)"},
 		"a refused file without a port":  {"token: pul-a\nlog_level: loud\n", nil, 8080, "agent.yaml cannot be used"},
-		"a port that is too large":       {"token: pul-a\nhttp_server_port: 99999\n", nil, 8080, "agent.yaml cannot be used"},
-		"a port that is a word":          {"token: pul-a\nhttp_server_port: secret\n", nil, 8080, "agent.yaml cannot be used"},
-		"no file":                        {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + folder},
-		"no file, and the variable":      {"", []string{port + "7003"}, 7003, ""},
-		"a variable that is no port":     {"token: pul-a\n", []string{port + "secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is no port"},
+		"a port that is too large": {"token: pul-a\nhttp_server_port: 99999\n", nil, 8080,
+			"agent.yaml cannot be used"},
+		"a port that is a text": {"token: pul-a\nhttp_server_port: secret\n", nil, 8080,
+			"agent.yaml cannot be used"},
+		"no file":                   {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + folder},
+		"no file, and the variable": {"", []string{port + "7003"}, 7003, ""},
+		"a variable that is no port": {"token: pul-a\n", []string{port +
+			"secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is no port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := client{environ: readEnvironment(test.environ)}
@@ -203,25 +215,27 @@ func TestStatusSaysWhenThePortIsAGuess(t *testing.T) {
 			if want := fmt.Sprintf("http://127.0.0.1:%d/status", test.port); err != nil || at != want {
 				t.Errorf("%s, %v, want %s", at, err, want)
 			}
-			if !strings.Contains(guessed, test.guessed) || (guessed == "") != (test.guessed == "") || strings.Contains(guessed, "secret") {
+			if !strings.Contains(guessed, test.guessed) || (guessed == "") != (test.guessed == "") ||
+				strings.Contains(guessed, "secret") {
 				t.Errorf("guessed because of %q, want %q", guessed, test.guessed)
 			}
 		})
 	}
 }
 
-func TestWhoAsksAtAGuessedPortIsToldToNameTheAgent(t *testing.T) {
+func TestStatusPortFromDamagedFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // so that nothing answers, whatever listens at the usual port of this machine
+	cancel() // so that no request is answered, also if a program listens on the default port
 	c := client{config: fileOf(t, "agent.yaml", "token: [\n"), environ: environment{}}
 	_, err := c.fetch(ctx)
-	want := "no agent answers at http://127.0.0.1:8080/status: it cannot be talked to: that port is a guess, because " + c.config + " cannot be used, as cmwa vet tells: name the agent with --url"
+	want := "no response from an agent at http://127.0.0.1:8080/status: connection failed: " +
+		"that port is a guess, because " + c.config + " cannot be used (see cmwa vet): name the agent with --url"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)
 	}
 }
 
-func TestAFileThatIsSpoiltWhileItIsFollowedDoesNotLoseTheAgent(t *testing.T) {
+func TestStatusInvalidFile(t *testing.T) {
 	server := fixedAgent(t)
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {
@@ -241,9 +255,9 @@ func TestAFileThatIsSpoiltWhileItIsFollowedDoesNotLoseTheAgent(t *testing.T) {
 	}
 }
 
-func TestStatusPrinterReportsALostAgentOnce(t *testing.T) {
+func TestStatusPrinterLostAgent(t *testing.T) {
 	var out, wrong bytes.Buffer
-	show := streams{stdout: &out, stderr: &wrong}.statusPrinter(false, true)
+	show := stdio{stdout: &out, stderr: &wrong}.statusPrinter(false, true)
 	look := func(lost error) string {
 		out.Reset()
 		wrong.Reset()
@@ -255,22 +269,22 @@ func TestStatusPrinterReportsALostAgentOnce(t *testing.T) {
 	if first := look(nil); !strings.Contains(first, "POOL") || !strings.Contains(first, "2026-11-21T10:18:00Z") {
 		t.Error(first)
 	}
-	lost := errors.New("nobody there")
-	if said := look(lost); said != "cmwa: nobody there\n" {
-		t.Error(said)
+	lost := errors.New("no agent")
+	if result := look(lost); result != "cmwa: no agent\n" {
+		t.Error(result)
 	}
-	if said := look(lost); said != "" {
-		t.Errorf("said twice: %s", said)
+	if result := look(lost); result != "" {
+		t.Errorf("the lost agent is reported twice: %s", result)
 	}
-	if said := look(nil); said != "" {
-		t.Errorf("back, and as before: %s", said)
+	if result := look(nil); result != "" {
+		t.Errorf("the agent is back with the same status, but the output is %s", result)
 	}
-	if said := look(lost); said != "cmwa: nobody there\n" {
-		t.Errorf("lost again: %s", said)
+	if result := look(lost); result != "cmwa: no agent\n" {
+		t.Errorf("when the agent is lost again, the output is %s", result)
 	}
 }
 
-func TestWatchFollowsUntilItIsStopped(t *testing.T) {
+func TestStatusWatchUntilStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	looks, fixed := 0, fixedStatus(t)
 	server := agentOf(t, func() status.Document {
@@ -283,28 +297,29 @@ func TestWatchFollowsUntilItIsStopped(t *testing.T) {
 		return d
 	})
 	var out, wrong bytes.Buffer
-	code := execute(ctx, context.Background(), []string{"status", "--url", server.URL, "--watch"}, streams{stdout: &out, stderr: &wrong})
+	code := execute(ctx, context.Background(), []string{"status", "--url", server.URL, "--watch"},
+		stdio{stdout: &out, stderr: &wrong})
 	if code != cli.ExitOK || wrong.Len() > 0 {
 		t.Errorf("exit code %d, %s", code, wrong.String())
 	}
-	for _, want := range []string{"generation 0", "generation 1", "generation 2, in force", "gone: refused"} {
+	for _, want := range []string{"generation 0", "generation 1", "generation 2, in force", "file no longer rejected"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("there is no %q in\n%s", want, out.String())
 		}
 	}
 	if strings.Count(out.String(), "POOL") != 1 {
-		t.Errorf("what had not changed was printed again:\n%s", out.String())
+		t.Errorf("unchanged parts are printed again:\n%s", out.String())
 	}
 }
 
-// once runs a program of the world to its end.
-func (w *world) once(args ...string) told {
+// once runs cmwa with arguments to its end.
+func (w *world) once(args ...string) output {
 	w.t.Helper()
 	return w.onceWith(nil, args...)
 }
 
-// onceWith is once with further variables.
-func (w *world) onceWith(env []string, args ...string) told {
+// onceWith is once with further environment variables.
+func (w *world) onceWith(env []string, args ...string) output {
 	w.t.Helper()
 	var out, wrong bytes.Buffer
 	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
@@ -315,10 +330,10 @@ func (w *world) onceWith(env []string, args ...string) told {
 	if err != nil && !errors.As(err, &exit) {
 		w.t.Fatal(err)
 	}
-	return told{cmd.ProcessState.ExitCode(), out.String(), wrong.String()}
+	return output{cmd.ProcessState.ExitCode(), out.String(), wrong.String()}
 }
 
-func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
+func TestStatusWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	port, next := freePort(t), freePort(t)
@@ -344,9 +359,9 @@ func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
 	reports := func(what string, code int, so func() bool) {
 		t.Helper()
 		w.eventually(what, func() bool {
-			said := w.once("status", "--json", "--config", config)
+			result := w.once("status", "--json", "--config", config)
 			d = status.Document{}
-			return said.code == code && json.Unmarshal([]byte(said.stdout), &d) == nil && so()
+			return result.code == code && json.Unmarshal([]byte(result.stdout), &d) == nil && so()
 		})
 	}
 	metric := func(line string) bool {
@@ -359,42 +374,64 @@ func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
 		return err == nil && strings.Contains(string(text), "\n"+line+"\n")
 	}
 
-	reports("the first generation is in force", cli.ExitOK, func() bool { return d.Config.Applied == 1 && d.Config.Path == config && len(d.Pools) == 1 })
+	reports("the first generation is in force", cli.ExitOK, func() bool {
+		return d.Config.Applied == 1 &&
+			d.Config.Path == config && len(d.Pools) == 1
+	})
 	watching := w.start("status", nil, "cmwa", "status", "--watch", "--config", config)
-	watching.says("generation 1, in force")
+	watching.waitFor("generation 1, in force")
 	witness := filepath.Join(w.folder, "go-on")
 	w.queue("long", order{Steps: []step{{Name: "a", Run: "until [ -e " + witness + " ]; do sleep 0.05; done"}}})
-	reports("the job is told", cli.ExitOK, func() bool { return len(d.Pools[0].Jobs) == 1 && d.Pools[0].Jobs[0].Phase == "running" })
+	reports("the job is shown", cli.ExitOK, func() bool {
+		return len(d.Pools[0].Jobs) == 1 &&
+			d.Pools[0].Jobs[0].Phase == "running"
+	})
 
 	second := strings.Replace(string(good), "polling_interval: 200ms", "polling_interval: 300ms", 1)
-	if said := w.once("plan", "--live", "--config", config, file("candidate.yaml", second)); said.code != exitChanges || !strings.Contains(said.stdout, "200ms -> 300ms") {
-		t.Errorf("the plan before the edit: %+v", said)
+	if result := w.once("plan", "--live", "--config", config, file("candidate.yaml",
+		second)); result.code != exitChanges || !strings.Contains(result.stdout, "200ms -> 300ms") {
+		t.Errorf("the plan before the edit: %+v", result)
 	}
 	save(second)
 	reports("the second generation is in force", cli.ExitOK, func() bool {
-		return d.Config.Applied == 2 && d.Reload != nil && slices.Contains(d.Reload.Now, status.Key{Pool: "default", Key: "polling_interval"})
+		return d.Config.Applied == 2 && d.Reload != nil && slices.Contains(d.Reload.Changes,
+			status.Change{Pool: "default", Key: "polling_interval", From: "200ms", To: "300ms", Effect: "live"})
 	})
 
 	save(second + "poling_interval: 1s\nlog_level: loud\n")
 	reports("the bad edit is refused", cli.ExitFailure, func() bool {
 		r := d.Config.Rejection
-		return d.Config.Applied == 2 && d.Healthy && r != nil && len(r.Problems) > 0 && r.Problems[0].File == config && r.Problems[0].Line > 0
+		return d.Config.Applied == 2 && d.Healthy && r != nil && len(r.Problems) > 0 &&
+			r.Problems[0].File == config && r.Problems[0].Line > 0
 	})
-	w.eventually("the metrics tell of it", func() bool { return metric("cmwa_config_rejected_total 1") && !metric("cmwa_config_problems 0") })
-	if said := w.once("plan", "--live", "--config", config, file("candidate.yaml", second)); said.code != exitInvalid || !strings.Contains(said.stderr, "the agent refuses its file") {
-		t.Errorf("the plan beside a refused file: %+v", said)
+	w.eventually("the metrics count the rejection", func() bool {
+		return metric("cmwa_config_rejected_total 1") &&
+			!metric("cmwa_config_problems 0")
+	})
+	if result := w.once("plan", "--live", "--config", config, file("candidate.yaml",
+		second)); result.code != exitInvalid || !strings.Contains(result.stderr,
+		"the agent refused the last edit of its file") {
+		t.Errorf("the plan after a rejected edit: %+v", result)
 	}
-	if said := w.once("status", "--config", config); said.code != cli.ExitFailure || !strings.Contains(said.stdout, "REFUSED") || !strings.Contains(said.stdout, "log_level") {
-		t.Errorf("%+v", said)
+	if result := w.once("status", "--config", config); result.code != cli.ExitFailure ||
+		!strings.Contains(result.stdout, "REJECTED") || !strings.Contains(result.stdout, "log_level") {
+		t.Errorf("%+v", result)
 	}
-	watching.says("REFUSED")
+	watching.waitFor("REJECTED")
 	save(second)
-	reports("the edit is undone", cli.ExitOK, func() bool { return d.Config.Applied == 2 && d.Config.Rejection == nil && d.Config.Rejected == 1 })
-	watching.says("gone: refused")
+	reports("the edit is undone", cli.ExitOK, func() bool {
+		return d.Config.Applied == 2 &&
+			d.Config.Rejection == nil && d.Config.Rejected == 1
+	})
+	watching.waitFor("file no longer rejected")
 
-	save(strings.Replace(second, fmt.Sprintf("http_server_port: %d", port), fmt.Sprintf("http_server_port: %d", next), 1))
-	reports("the agent answers at its new port", cli.ExitOK, func() bool { return d.Config.Applied == 3 && len(d.Pools[0].Jobs) == 1 })
-	watching.says("generation 3, in force")
+	save(strings.Replace(second, fmt.Sprintf("http_server_port: %d", port), fmt.Sprintf("http_server_port: %d",
+		next), 1))
+	reports("the agent answers at its new port", cli.ExitOK, func() bool {
+		return d.Config.Applied == 3 &&
+			len(d.Pools[0].Jobs) == 1
+	})
+	watching.waitFor("generation 3, in force")
 	if err := os.WriteFile(witness, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -402,6 +439,6 @@ func TestWhoSavesAFileSeesWhatBecomesOfIt(t *testing.T) {
 	watching.signal(os.Interrupt)
 	watching.exit(cli.ExitOK)
 	if output := watching.output(); strings.Contains(output, "\x1b") || strings.Contains(output, w.pool) {
-		t.Errorf("what stands in a file steers a terminal, or is a secret:\n%s", output)
+		t.Errorf("the output contains control characters or a secret of a file:\n%s", output)
 	}
 }

@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// configMap is a folder as the kubelet mounts a ConfigMap: a file in it is a link
-// through ..data, which is replaced as a whole.
+// configMap is a folder as the kubelet mounts a ConfigMap: each file is a link through
+// ..data, and an update replaces ..data.
 type configMap struct {
 	t       *testing.T
 	folder  string
 	version int
 }
 
-// write replaces the content of the one file, and returns its path.
+// write replaces the content of the ConfigMap, which has one file, and returns the file's path.
 func (m *configMap) write(file, content string) string {
 	m.t.Helper()
 	must := func(err error) {
@@ -39,9 +39,9 @@ func (m *configMap) write(file, content string) string {
 	return path
 }
 
-// TestAPodTemplateIsFollowed edits the template of an agent whose jobs run on a real
+// TestRunFollowsPodTemplate edits the template of an agent whose jobs run on a real
 // cluster, as an edit of a mounted ConfigMap does.
-func TestAPodTemplateIsFollowed(t *testing.T) {
+func TestRunFollowsPodTemplate(t *testing.T) {
 	t.Parallel()
 	tool(t, kubectlVariable)
 	w := newWorld(t, "kubernetes")
@@ -66,7 +66,7 @@ func TestAPodTemplateIsFollowed(t *testing.T) {
 		mounted.write("worker-pod.json", content)
 		reloads++
 		w.eventually("the template is in force", func() bool {
-			return strings.Count(agent.output(), `next_job="default: pod_template_file"`) == reloads
+			return strings.Count(agent.output(), `pool=default pod_template_file=`) == reloads
 		})
 	}
 	prints := func(stack, mark string) {
@@ -78,7 +78,7 @@ func TestAPodTemplateIsFollowed(t *testing.T) {
 		}
 	}
 
-	// dryRun asks the cluster about the Pod that cmwa pod prints.
+	// dryRun creates the Pod that cmwa pod prints, as a dry run.
 	dryRun := func() error {
 		t.Helper()
 		code, text, problems := commandLine(nil, "pod", "--job-image", baseImage, config)
@@ -86,25 +86,26 @@ func TestAPodTemplateIsFollowed(t *testing.T) {
 			t.Fatalf("cmwa pod: exit code %d, %s", code, problems)
 		}
 		pod := fileOf(t, "pod.yaml", text)
-		_, message, err := try(t, kubectlVariable, "create", "--dry-run=server", "--namespace", w.cluster.Name, "--filename", pod)
+		_, message, err := try(t, kubectlVariable, "create", "--dry-run=server", "--namespace", w.cluster.Name,
+			"--filename", pod)
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, message)
 		}
 		return nil
 	}
 
-	// An edit is used by the next job.
+	// The next job uses the edited template.
 	prints("first", "one")
 	edited(template("two", ""))
 	prints("second", "two")
 
-	// A file with a mistake changes nothing. The log names the place and the cure.
+	// A file with a mistake changes nothing. The log names the position and the cure.
 	mounted.write("worker-pod.json", "{\n  \"spec\": {\"contaners\": []}\n}\n")
-	agent.says(path + ":2:12: spec.contaners: unknown key")
-	agent.says(`did you mean \"containers\"?`)
+	agent.waitFor(path + ":2:12: spec.contaners: unknown key")
+	agent.waitFor(`did you mean \"containers\"?`)
 	prints("third", "two")
 
-	// The cluster refuses the Pods: the job fails, and its log has the reason.
+	// If the cluster refuses the Pods, the job fails, and its log has the reason.
 	edited(template("three", `"priorityClassName": "there-is-none",`))
 	w.queue("fourth", order{Steps: []step{{Name: "print", Run: "echo mark is $MARK"}}})
 	w.await("fourth", "failed")
@@ -112,12 +113,13 @@ func TestAPodTemplateIsFollowed(t *testing.T) {
 	if log := w.log("fourth"); !strings.Contains(log, "no PriorityClass with name there-is-none was found") {
 		t.Errorf("the log lacks the message of the API server:\n%s", log)
 	}
-	agent.says("the cluster refuses Pods with the pod_template")
-	if err := dryRun(); err == nil || !strings.Contains(err.Error(), "no PriorityClass with name there-is-none was found") {
+	agent.waitFor("pod_template rejected by the cluster, jobs will fail")
+	if err := dryRun(); err == nil || !strings.Contains(err.Error(),
+		"no PriorityClass with name there-is-none was found") {
 		t.Errorf("the Pod that cmwa pod prints: %v", err)
 	}
 
-	// The next edit is as good as ever.
+	// The next edit is applied.
 	edited(template("four", ""))
 	prints("fifth", "four")
 	if err := dryRun(); err != nil {

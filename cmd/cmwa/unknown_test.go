@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// dialled counts the connections to an address of this machine, and closes each.
+// dialled listens at an address of this machine, and counts and closes each connection.
 func dialled(t *testing.T) (address string, count *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,30 +38,31 @@ func dialled(t *testing.T) (address string, count *atomic.Int64) {
 func TestReloadUnknownKeys(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a misspelt service_url moves no token", func(t *testing.T) {
+	t.Run("with a misspelt service_url no token is sent", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
-		v, p := w.turnstile(), w.pools(1)
-		proxy, outside := dialled(t) // every call to a service that is not on this machine
+		v, p := w.countPolls(), w.pools(1)
+		proxy, outside := dialled(t) // gets every call to a service that is not on this machine
 		content := w.content("token: "+p[0].token, "max_concurrent_workflows: 2")
 		agent := w.followText([]string{"HTTPS_PROXY=http://" + proxy, "https_proxy="}, content)
 		w.hold("held", p[0].id)
 
 		w.replace(w.file(), strings.Replace(content, "service_url:", "servce_url:", 1))
-		agent.find(regexp.MustCompile(`configuration refused.*servce_url: unknown key: did you mean .*service_url`))
-		w.polls(v, p[0].token)
-		w.polls(v, p[0].token)
+		agent.waitForMatch(regexp.MustCompile(`configuration rejected.*servce_url: ` +
+			`unknown key: did you mean .*service_url`))
+		w.waitPoll(v, p[0].token)
+		w.waitPoll(v, p[0].token)
 		for _, never := range []string{"drain pool", "start pool default service", "api.pulumi.com", "generation=2"} {
 			if strings.Contains(agent.output(), never) {
-				t.Errorf("the agent says %q:\n%s", never, agent.output())
+				t.Errorf("the log has %q:\n%s", never, agent.output())
 			}
 		}
 		if n := outside.Load(); n > 0 {
-			t.Errorf("%d connections left the machine", n)
+			t.Errorf("%d connections to other machines were tried, want none", n)
 		}
 
 		w.replace(w.file(), content)
-		agent.says("configuration is again the one in force")
+		agent.waitFor("configuration file is valid again, no change")
 		w.release("held")
 	})
 
@@ -72,26 +73,26 @@ func TestReloadUnknownKeys(t *testing.T) {
 		content := w.content("token: "+p[0].token, "max_concurrent_workflows: 2")
 		agent := w.followText(nil, content)
 		w.replace(w.file(), strings.Replace(content, "max_concurrent_workflows:", "max_concurent_workflows:", 1))
-		agent.says("configuration refused")
+		agent.waitFor("configuration rejected")
 		w.hold("first", p[0].id)
-		w.hold("second", p[0].id) // runs beside the first
+		w.hold("second", p[0].id) // runs at the same time as the first
 		w.release("second")
 		w.release("first")
 	})
 
-	t.Run("a key like no other is ignored unless strict is set", func(t *testing.T) {
+	t.Run("an unknown key that resembles no key is ignored unless strict is set", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
-		v, p := w.turnstile(), w.pools(2)
+		v, p := w.countPolls(), w.pools(2)
 		agent := w.follow(nil, "token: "+p[0].token)
 		w.save("token: "+p[1].token, "owner: platform")
-		agent.find(regexp.MustCompile(`WRN .*owner: unknown key`))
-		w.polls(v, p[1].token)
+		agent.waitForMatch(regexp.MustCompile(`WRN .*owner: unknown key`))
+		w.waitPoll(v, p[1].token)
 		w.save("token: "+p[0].token, "owner: platform", "strict: true")
-		agent.find(regexp.MustCompile(`configuration refused.*owner: unknown key`))
-		w.silent(v, p[0].token, p[1].token)
+		agent.waitForMatch(regexp.MustCompile(`configuration rejected.*owner: unknown key`))
+		w.wantNoPolls(v, p[0].token, p[1].token)
 		w.save("token: "+p[0].token, "strict: true")
-		w.polls(v, p[0].token)
+		w.waitPoll(v, p[0].token)
 	})
 }
 
@@ -102,25 +103,33 @@ func TestRunUnknownKeys(t *testing.T) {
 		env    []string
 		starts bool
 	}{
-		"a misspelt key ends the start":               {[]string{"poling_interval: 1s"}, nil, false},
-		"a misspelt nested key ends the start":        {[]string{"docker: {netwrk: a}"}, nil, false},
-		"a key like no other does not":                {[]string{"owner: platform"}, nil, true},
-		"a key like no other does with strict":        {[]string{"owner: platform", "strict: true"}, nil, false},
-		"a key like no other does with its variable":  {[]string{"owner: platform"}, []string{"PULUMI_AGENT_STRICT=true"}, false},
-		"keys that real files hold never do":          {[]string{"version: 2.3.0", "workflow_runners_embeddable: /opt/x", "strict: true"}, nil, true},
-		"the variable wins over the file in this too": {[]string{"owner: platform", "strict: true"}, []string{"PULUMI_AGENT_STRICT=false"}, true},
+		"a misspelt key ends the start":             {[]string{"poling_interval: 1s"}, nil, false},
+		"a misspelt nested key ends the start":      {[]string{"docker: {netwrk: a}"}, nil, false},
+		"an unknown key does not end the start":     {[]string{"owner: platform"}, nil, true},
+		"an unknown key ends the start with strict": {[]string{"owner: platform", "strict: true"}, nil, false},
+		"an unknown key ends the start with the variable of strict": {
+			[]string{"owner: platform"}, []string{"PULUMI_AGENT_STRICT=true"}, false,
+		},
+		"keys of real files never end the start": {
+			[]string{"version: 2.3.0", "workflow_runners_embeddable: /opt/x", "strict: true"}, nil, true,
+		},
+		"the variable of strict overrides the file": {
+			[]string{"owner: platform", "strict: true"}, []string{"PULUMI_AGENT_STRICT=false"}, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := fileOf(t, "agent.yaml", "token: pul-x\ndeploy_target: process\n"+strings.Join(test.lines, "\n")+"\n")
-			said := tell(test.env, "run", "--dry-run", "--config", file)
+			file := fileOf(t, "agent.yaml",
+				"token: pul-x\ndeploy_target: process\n"+strings.Join(test.lines, "\n")+"\n")
+			result := tell(test.env, "run", "--dry-run", "--config", file)
 			want := cli.ExitUsage
 			if test.starts {
 				want = cli.ExitOK
 			}
-			if said.code != want || strings.Contains(said.stderr, "unknown key") == strings.Contains(name, "real files") {
-				t.Errorf("%+v", said)
+			known := strings.Contains(name, "real files")
+			if result.code != want || strings.Contains(result.stderr, "unknown key") == known {
+				t.Errorf("%+v", result)
 			}
-			if code, stdout, _ := commandLine(test.env, "vet", file); (code == cli.ExitOK) != strings.Contains(name, "real files") {
+			if code, stdout, _ := commandLine(test.env, "vet", file); (code == cli.ExitOK) != known {
 				t.Errorf("vet: exit code %d, %s", code, stdout)
 			}
 		})
@@ -130,7 +139,8 @@ func TestRunUnknownKeys(t *testing.T) {
 		w := newWorld(t, "process")
 		agent := w.agent("token: "+w.pool, "servce_url: "+w.url)
 		agent.exit(cli.ExitUsage)
-		if want := fmt.Sprintf("%s:2:1: servce_url: unknown key\n  hint: did you mean \"service_url\"?\n", w.folder+"/agent.yaml"); !strings.Contains(agent.output(), want) {
+		if want := fmt.Sprintf("%s:2:1: servce_url: unknown key\n  hint: did you mean \"service_url\"?\n", w.folder+
+			"/agent.yaml"); !strings.Contains(agent.output(), want) {
 			t.Errorf("there is no %q in\n%s", want, agent.output())
 		}
 	})

@@ -3,59 +3,63 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/cmd/cmwa/command"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/input"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// exitUnread is vet's code for a file that it cannot read.
+// exitUnread is the exit code of vet and pod for a file that they cannot read.
 const exitUnread = 2
 
-func vetCommand(s streams) command.Command {
-	format, withPods := "text", false
+// vetFlags are the flags of cmwa vet.
+type vetFlags struct {
+	format      string
+	pods, local bool
+	strict      bool
+}
+
+func vetCommand(s stdio) command.Command {
+	f := vetFlags{format: "text"}
 	return command.Command{
-		Name: "vet", Help: "tell everything that is wrong with configurations, Pod templates and manifests that hold them",
+		Name: "vet", Help: "check configurations, Pod templates and Kubernetes manifests",
 		Forms: []command.Form{{
-			command.Optional(command.String(&format, "format", command.OneOf(vetFormats()...),
-				"how to tell what is wrong: "+strings.Join(vetFormats(), ", "))),
-			command.Optional(command.Bool(&withPods, "pod",
-				"tell, too, what each Pod template changes in the Pod of a job; with text and json")),
+			command.Optional(command.String(&f.format, "format", command.OneOf(vetFormats()...),
+				"format of the output")),
+			command.Optional(command.Bool(&f.pods, "pod",
+				"also print what each Pod template changes in the Pod of a job; with format text or json")),
+			command.Optional(command.Bool(&f.local, "local",
+				"also check that the files exist here that a configuration names: tokens, certificates, templates")),
+			command.Optional(command.Bool(&f.strict, "strict",
+				"make an unknown key and a file without settings an error")),
 			command.Argument("[FILE...]", command.File),
 		}},
-		Long: "A FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests: of these the keys\n" +
-			"pulumi-workflow-agent.yaml and worker-pod.json of each ConfigMap and Secret are checked, and the PULUMI_AGENT_\n" +
-			"variables of containers, as far as their values are in the manifest. What a FILE is, its content says. The FILE -\n" +
-			"is standard input. Without any FILE, the configuration is checked that cmwa run would take.\n" +
-			"\n" +
-			"Nothing is printed if nothing is wrong. The exit code is 0 if there is no error, though there may be warnings; 1 if\n" +
-			"there is one; and 2 if a FILE cannot be read or the command line is wrong. No format shows what a key is set to,\n" +
-			"but for harmless words and numbers that text shows on a terminal.\n" +
-			"\n" +
-			"With --pod, vet also prints what each Pod template changes in the Pod that a job would get without it: with format\n" +
-			"json as pods. cmwa pod prints the whole Pod.\n" +
-			"\n" +
-			"Columns count characters.",
-		Run: func(ctx context.Context, flags *flag.FlagSet, args []string) error {
-			files, err := command.Interspersed(flags, args)
-			if err != nil {
-				return err
+		Long: `Prints every problem with its position and how to fix it, and nothing if there is none. Machine
+formats always print a document.
+
+FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests; its content
+decides which. Of manifests, cmwa vet checks the keys pulumi-workflow-agent.yaml and worker-pod.json
+of each ConfigMap and Secret, and the PULUMI_AGENT_ variables of containers if the manifest has
+their values. FILE may also be - for standard input, or a folder: then all files in it that are one
+of these are checked. Without FILE, cmwa vet checks the configuration that cmwa run would use.
+
+No format shows the value of a key, except harmless numbers and choices in text on a terminal.
+Columns count characters. "cmwa pod" prints the whole Pod of a job.
+
+Exit code 0: no error, though there may be warnings; 1: an error; 2: a FILE cannot be read, or the
+command line is wrong.`,
+		Run: func(ctx context.Context, files []string) error {
+			// Only these formats have a place for the changes of Pods.
+			if f.pods && f.format != "text" && f.format != "json" {
+				return cli.Usagef("--pod needs --format text or json")
 			}
-			write, ok := s.vetFormat(format)
-			if !ok {
-				return cli.Usagef("--format must be one of %s", strings.Join(vetFormats(), ", "))
-			}
-			if withPods && format != "text" && format != "json" {
-				return cli.Usagef("--pod has no format %s: write text or json", format)
-			}
-			return s.vet(ctx, files, withPods, write)
+			return s.vet(ctx, files, f)
 		},
 	}
 }
@@ -63,15 +67,15 @@ func vetCommand(s streams) command.Command {
 // vetFormats are the values of --format.
 func vetFormats() []string { return []string{"text", "json", "sarif", "github"} }
 
-// vetDocument is what vet finds, for programs.
+// vetDocument is the JSON of cmwa vet.
 type vetDocument struct {
 	report.Document
 	Pods []pods.Changes `json:"pods,omitempty"` // with --pod
 }
 
-// vetFormat returns the function that writes findings, and with --pod what templates
-// change, in a format.
-func (s streams) vetFormat(name string) (func([]report.Finding, []pods.Changes) error, bool) {
+// vetFormat returns the function that writes findings in a format, and with --pod the
+// changes of templates.
+func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) error {
 	switch name {
 	case "text":
 		environ := readEnvironment(s.environ)
@@ -82,45 +86,56 @@ func (s streams) vetFormat(name string) (func([]report.Finding, []pods.Changes) 
 				return err
 			}
 			return pods.WriteTemplates(s.stdout, changed)
-		}, true
+		}
 	case "json":
 		return func(all []report.Finding, changed []pods.Changes) error {
 			return writeJSON(s.stdout, vetDocument{report.NewDocument(all), changed})
-		}, true
+		}
 	case "sarif":
 		return func(all []report.Finding, _ []pods.Changes) error {
 			return report.SARIF(s.stdout, all, cli.Version())
-		}, true
-	case "github":
-		return func(all []report.Finding, _ []pods.Changes) error { return report.GitHub(s.stdout, all) }, true
+		}
 	default:
-		return nil, false
+		return func(all []report.Finding, _ []pods.Changes) error { return report.GitHub(s.stdout, all) }
 	}
 }
 
-// vet is cmwa vet: read, check, and write all at once, in the order of the
+// vet is cmwa vet. It prints the problems of all files at once, in the order of the
 // command line.
-func (s streams) vet(
-	ctx context.Context, files []string, withPods bool, write func([]report.Finding, []pods.Changes) error,
-) error {
-	sources, unread, err := s.sources(ctx, files)
-	if err != nil {
+func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
+	// Read the files. The document of a machine format contains the error, too.
+	write := s.vetFormat(f.format)
+	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin, Folders: true}.Read(ctx, names)
+	switch {
+	case ctx.Err() != nil:
+		return cli.ExitError(exitUnread)
+	case err != nil && f.format != "text":
+		unread := position.Problems{{Rule: position.RuleUnreadable, Message: err.Error()}}
+		if err := write(report.Findings(schema.FileName, unread, map[position.Problem]bool{}), nil); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
+		return err
+	case err != nil:
 		return err
 	}
 
 	// Check.
+	check := schema.Vet
+	if f.local {
+		check = schema.VetLocal
+	}
 	var findings []report.Finding
 	var changed []pods.Changes
 	reported := map[position.Problem]bool{}
-	for i, source := range sources {
+	for i, source := range files.Sources {
 		if err := ctx.Err(); err != nil {
 			return cli.ExitError(exitUnread)
 		}
-		problems := unread[i]
+		problems := files.Unread[i]
 		if problems == nil {
-			source.Release = carriedOut
-			problems = schema.Vet(source)
-			if withPods && problems.Err() == nil {
+			source.Release, source.Strict = carriedOut, source.Strict || f.strict
+			problems = check(source)
+			if f.pods && problems.Err() == nil {
 				more, err := podRelease().Templates(source)
 				if err != nil {
 					return err
@@ -135,9 +150,9 @@ func (s streams) vet(
 		findings = append(findings, more...)
 	}
 
-	// Write, and count for a person at a terminal.
+	// Print them, and a summary for a person at a terminal.
 	if err := write(findings, changed); err != nil {
-		return fmt.Errorf("write what was found: %w", err)
+		return fmt.Errorf("write report: %w", err)
 	}
 	errs := 0
 	for _, f := range findings {
@@ -145,12 +160,17 @@ func (s streams) vet(
 			errs++
 		}
 	}
-	if isTerminal(s.stderr) && len(findings) > 0 {
-		fmt.Fprintf(s.stderr, "%s, %s in %s\n",
-			several(errs, "error"), several(len(findings)-errs, "warning"), several(len(sources), "file"))
+	if isTerminal(s.stderr) {
+		if len(files.Skipped) > 0 {
+			fmt.Fprintf(s.stderr, "skipped %s of other programs\n", plural(len(files.Skipped), "file"))
+		}
+		if len(findings) > 0 {
+			fmt.Fprintf(s.stderr, "%s, %s in %s\n",
+				plural(errs, "error"), plural(len(findings)-errs, "warning"), plural(len(files.Sources), "file"))
+		}
 	}
 	switch {
-	case len(unread) > 0:
+	case len(files.Unread) > 0:
 		return cli.ExitError(exitUnread)
 	case errs > 0:
 		return cli.ExitError(cli.ExitFailure)
@@ -159,18 +179,19 @@ func (s streams) vet(
 	}
 }
 
-func several(n int, what string) string {
+// plural returns a number with its noun.
+func plural(n int, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return strconv.Itoa(n) + " " + what + "s"
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// excerpt adds what may be shown of the lines of one file.
+// excerpt adds to findings the part of each line that may be shown.
 func excerpt(source schema.Source, findings []report.Finding) {
 	problems := make(position.Problems, len(findings))
 	for i, f := range findings {
-		if f.File == source.Path { // and not a file that it names
+		if f.File == source.Path { // not a file that it names
 			problems[i] = f.Problem
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seen is what a person sees of the real cmwa vet at a terminal.
+// seen returns what the real cmwa vet prints at a terminal.
 func seen(t *testing.T, folder string, environ []string, args ...string) string {
 	t.Helper()
 	bin, err := programs()
@@ -45,14 +45,15 @@ func seen(t *testing.T, folder string, environ []string, args ...string) string 
 	terminal.Close()
 	limit := time.AfterFunc(storyLimit, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()
-	screen, _ := io.ReadAll(master) // a terminal ends with an error
-	_ = cmd.Wait()                  // the screen tells
+	screen, _ := io.ReadAll(master) // when vet ends, the read fails
+	_ = cmd.Wait()                  // tests check the screen only
 	return strings.ReplaceAll(string(screen), "\r\n", "\n")
 }
 
-func TestAPersonSeesTheLineAndWhereInItButNoSecret(t *testing.T) {
+func TestVetTerminal(t *testing.T) {
 	folder := folderOf(t, map[string]string{
-		"agent.yaml":  "token: " + canary + "\nlog_level: 7\ntokn: " + canary[4:] + "\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",
+		"agent.yaml": "token: " + canary + "\nlog_level: 7\ntokn: " + canary[4:] +
+			"\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",
 		"second.yaml": "token: x y\n",
 	})
 	want := `agent.yaml:2:12: log_level: must be one of debug, info, warn, error
@@ -69,7 +70,7 @@ agent.yaml:5:1: warning: workflow_runners_embeddable: has no effect
     workflow_runners_embeddable: …
     ^
   hint: the runner programs are looked up in working_directory
-second.yaml:1:8: token: must be one word of printable ASCII, without blanks
+second.yaml:1:8: token: must be printable ASCII characters without spaces
     token: …
            ^
 4 errors, 1 warning in 2 files
@@ -82,7 +83,8 @@ second.yaml:1:8: token: must be one word of printable ASCII, without blanks
 		t.Errorf("a terminal without colours shows\n%s", dumb)
 	}
 	colours := seen(t, folder, nil, "agent.yaml", "second.yaml")
-	if !strings.Contains(colours, "\x1b[1magent.yaml:2:12:\x1b[0m log_level") || !strings.Contains(colours, "\x1b[33mwarning:\x1b[0m") {
+	if !strings.Contains(colours, "\x1b[1magent.yaml:2:12:\x1b[0m log_level") ||
+		!strings.Contains(colours, "\x1b[33mwarning:\x1b[0m") {
 		t.Errorf("the screen shows %q", colours)
 	}
 	for _, code := range []string{"\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[33m"} {
@@ -92,9 +94,10 @@ second.yaml:1:8: token: must be one word of printable ASCII, without blanks
 		t.Errorf("without its colours, the screen shows\n%s", colours)
 	}
 	if clean := seen(t, folderOf(t, map[string]string{"a.yaml": "token: pul-x"}), nil, "a.yaml"); clean != "" {
-		t.Errorf("of a clean file, the screen shows %q", clean)
+		t.Errorf("for a file without problems, the screen shows %q", clean)
 	}
-	if document := seen(t, folder, nil, "--format", "github", "second.yaml"); strings.Contains(document, "\x1b") || strings.Contains(document, "^") {
+	if document := seen(t, folder, nil, "--format", "github", "second.yaml"); strings.Contains(document, "\x1b") ||
+		strings.Contains(document, "^") {
 		t.Errorf("in another format, the screen shows %q", document)
 	}
 }

@@ -19,16 +19,15 @@ const (
 	vetTemplateLimit = 3.0 // of one with a Pod template
 )
 
-// vetRounds is how often each program runs, one after another in turn, so that
-// what else goes on is the same for all.
+// vetRounds is the number of runs of each program. The programs take turns, so that other
+// load of the machine affects all of them.
 const vetRounds = 31
 
 // BenchmarkVetBesideCUE compares the CPU time of cmwa vet with that of cue vet of
-// the same file, and with that of a Go program that does nothing. The limit holds
-// beside the least that cue can be given: the files of the schema that concern
-// this configuration, without defaults and documentation of the rest. The schema
-// as cmwa schema exports it is shown as well; against that one, cue judges Pod
-// templates too.
+// the same file, and with that of a Go program that does nothing. The limit
+// compares with the smallest input of cue: the schema files of this configuration, without
+// defaults and documentation. The benchmark also shows the schema as cmwa schema exports
+// it, with which cue checks Pod templates, too.
 func BenchmarkVetBesideCUE(b *testing.B) {
 	bin, err := programs()
 	if err != nil {
@@ -43,7 +42,9 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 		b.Fatal(err)
 	}
 	definition := filepath.Join(folder, "schema.cue")
-	for name, content := range map[string][]byte{source: []byte("package main\n\nfunc main() {}\n"), definition: text} {
+	for name, content := range map[string][]byte{
+		source: []byte("package main\n\nfunc main() {}\n"), definition: text,
+	} {
 		if err := os.WriteFile(name, content, 0o600); err != nil {
 			b.Fatal(err)
 		}
@@ -57,7 +58,13 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 	}{
 		{"typical", "../../examples/docker.yaml", []string{"../../schema/schema.cue"}, vetLimit},
 		{"pools", "../../examples/pools.yaml", []string{"../../schema/schema.cue"}, vetLimit},
-		{"template", "../../examples/kubernetes.yaml", []string{"../../schema/schema.cue", "../../schema/podtemplate/pod.cue", "../../schema/podtemplate/overlay.cue"}, vetTemplateLimit},
+		{
+			"template", "../../examples/kubernetes.yaml",
+			[]string{
+				"../../schema/schema.cue", "../../schema/podtemplate/pod.cue", "../../schema/podtemplate/overlay.cue",
+			},
+			vetTemplateLimit,
+		},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			commands := [][]string{
@@ -81,9 +88,13 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 			b.ReportMetric(milliseconds(median(spent[3])), "ms/nothing")
 			b.ReportMetric(ratio, "ratio")
 			var table strings.Builder
-			fmt.Fprintf(&table, "CPU time, user and system, of %d runs each: %s\n", len(spent[0]), filepath.Base(c.file))
-			for i, name := range []string{"cmwa vet", "cue vet", "cue vet of the exported schema", "an empty program"} {
-				fmt.Fprintf(&table, "  %-30s  median %6.1f ms  least %6.1f ms\n", name, milliseconds(median(spent[i])), milliseconds(slices.Min(spent[i])))
+			fmt.Fprintf(&table, "CPU time, user and system, of %d runs each: %s\n", len(spent[0]),
+				filepath.Base(c.file))
+			for i, name := range []string{
+				"cmwa vet", "cue vet", "cue vet of the exported schema", "an empty program",
+			} {
+				fmt.Fprintf(&table, "  %-30s  median %6.1f ms  least %6.1f ms\n", name,
+					milliseconds(median(spent[i])), milliseconds(slices.Min(spent[i])))
 			}
 			b.Logf("%s  ratio %.2f (limit %.1f)", table.String(), ratio, c.limit)
 			if ratio > c.limit {
@@ -93,7 +104,7 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 	}
 }
 
-// built runs a command of the Go toolchain and returns what it prints.
+// built runs a command of the Go toolchain and returns its output.
 func built(b *testing.B, command ...string) string {
 	b.Helper()
 	out, err := exec.Command(command[0], command[1:]...).Output()
@@ -103,8 +114,8 @@ func built(b *testing.B, command ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// cpuOf is the CPU time of one run of a program, which must find no error. It may
-// warn: of a target that this release lacks, for one.
+// cpuOf returns the CPU time of one run of a program, which must find no error. Warnings
+// are allowed, for example of a target that this release lacks.
 func cpuOf(b *testing.B, command ...string) time.Duration {
 	b.Helper()
 	cmd := exec.Command(command[0], command[1:]...)

@@ -22,15 +22,19 @@ spec:
         - {name: PULUMI_AGENT_TOKEN, valueFrom: {secretKeyRef: {name: agent-secret, key: token}}}
       - {name: dind, image: "docker:dind"}
 `
-	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // of this machine, which does not count
-	if code, stdout, stderr := commandLine(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK || stdout != "" || stderr != "" {
+	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // of this machine; vet must ignore it
+	if code, stdout, stderr := commandLine(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK ||
+		stdout != "" || stderr != "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
-	wrong := strings.Replace(good, "{name: DOCKER_HOST, value", "{name: PULUMI_AGENT_DEPLOY_TARGET, value: ecs}\n        - {name: PULUMI_AGENT_SERVCE_URL, value", 1)
+	wrong := strings.Replace(good, "{name: DOCKER_HOST, value",
+		"{name: PULUMI_AGENT_DEPLOY_TARGET, value: ecs}\n        - {name: PULUMI_AGENT_SERVCE_URL, value", 1)
 	file := fileOf(t, "agent.yaml", wrong)
 	code, stdout, stderr := commandLine(environ, "vet", file)
-	want := file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; it has docker, kubernetes and process\n" +
-		file + ":11:18: PULUMI_AGENT_SERVCE_URL: no key has this variable\n  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n"
+	want := file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; " +
+		"it has docker, kubernetes and process\n" +
+		file + ":11:18: PULUMI_AGENT_SERVCE_URL: no key has this variable\n" +
+		"  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n"
 	if code != cli.ExitFailure || stdout != want || stderr != "" {
 		t.Errorf("exit code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, want)
 	}

@@ -27,12 +27,20 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// Limits of the whole-program tests: far beyond what anything takes, so that
-// only a fault reaches them.
+// Times of the whole-program tests.
 const (
-	storyLimit = 2 * time.Minute
-	lookEvery  = 20 * time.Millisecond
+	storyLimit = 2 * time.Minute       // far longer than any step takes, so that only a fault exceeds it
+	lookEvery  = 20 * time.Millisecond // between two checks of a condition
 )
+
+// skipUnlessCI skips a test for which something is missing. Under CI the test fails instead.
+func skipUnlessCI(t testing.TB, missing string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+}
 
 // programs is the folder of the real programs, built once per test run.
 var programs = sync.OnceValues(func() (string, error) {
@@ -49,24 +57,22 @@ var programs = sync.OnceValues(func() (string, error) {
 		}
 		return nil
 	}
-	flags := []string{"-o", folder + "/", module + "cmd/cmwa", module + "cmd/cmwa-cloud"}
+	var race []string
 	if raceEnabled {
-		flags = append([]string{"-race"}, flags...)
+		race = []string{"-race"}
 	}
 	static := []string{"CGO_ENABLED=0"}
 	return folder, errors.Join(
-		build(nil, flags...),
-		build(static, "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(folder, "workflow-runner"), module+"cmd/workflow-runner"),
+		build(nil, append(race, "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa")...),
+		// With the race detector, the service would use most of the time of the tests. Its own
+		// tests run with it.
+		build(static, "-trimpath", "-o", filepath.Join(folder, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
+		build(static, "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(folder, "workflow-runner"),
+			module+"cmd/workflow-runner"),
 		build(append(static, "GOOS=linux", "GOARCH="+goruntime.GOARCH), "-trimpath", "-ldflags", "-s -w", "-o",
 			filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), module+"cmd/workflow-runner"),
 	)
 })
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	temporary.remove()
-	os.Exit(code)
-}
 
 // temporary holds the folders that all tests of a run share.
 var temporary folders
@@ -91,8 +97,8 @@ func (f *folders) remove() {
 	}
 }
 
-// world is one local service with its agents and jobs, made of the real
-// programs. Each test has one of its own.
+// world is one local service with its agents and jobs, run by the real programs. Each
+// test creates its own.
 type world struct {
 	t      testing.TB
 	folder string
@@ -104,6 +110,8 @@ type world struct {
 	target string
 
 	cluster *kubetest.Namespace // for deploy_target kubernetes; else nil
+	service *program
+	docker  string // DOCKER_HOST of an engine of the test; if empty, the shared engine is used
 
 	mu  sync.Mutex
 	ids map[string]string // deployment ids by stack
@@ -127,20 +135,24 @@ func newWorld(t testing.TB, target string, serve ...string) *world {
 		address = w.cluster.HostAddress(t)
 	}
 	data := filepath.Join(w.folder, "service")
-	service := w.start("service", nil, "cmwa-cloud", append([]string{"serve", "--listen", address + ":0", "--data", data}, serve...)...)
-	w.url = service.find(regexp.MustCompile(`http://[0-9.]+:[0-9]+`))
+	service := w.start("service", nil, "cmwa-cloud", append([]string{
+		"serve", "--listen", address + ":0", "--data", data,
+	}, serve...)...)
+	w.service = service
+	w.url = service.waitForMatch(regexp.MustCompile(`http://[0-9.]+:[0-9]+`))
 	token, err := os.ReadFile(filepath.Join(data, "access-token"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.user = strings.TrimSpace(string(token))
 	var pool struct{ ID, TokenValue string }
-	w.call(http.MethodPost, "/api/orgs/organization/agent-pools", map[string]string{"name": "tests", "description": "of the whole-program tests"}, &pool)
+	w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
+		map[string]string{"name": "tests", "description": "of the whole-program tests"}, &pool)
 	w.pool, w.poolID = pool.TokenValue, pool.ID
 	return w
 }
 
-// gateway is the address at which containers of the default network reach this
+// gateway returns the address at which containers of the default network reach this
 // machine.
 func gateway(t testing.TB) string {
 	t.Helper()
@@ -152,7 +164,8 @@ func gateway(t testing.TB) string {
 	return ""
 }
 
-// call asks the service as a user, and fails the test on any answer but 2xx.
+// call sends a request to the service as a user, and fails the test unless the answer
+// is 2xx.
 func (w *world) call(method, path string, body, answer any) {
 	w.t.Helper()
 	if code, text := w.ask(method, path, body, answer); code/100 != 2 {
@@ -200,7 +213,7 @@ type step struct {
 	Timeout string `json:"timeout,omitempty"`
 }
 
-// order is what a test asks for in a deployment.
+// order describes a deployment that a test queues.
 type order struct {
 	Image   string
 	Steps   []step
@@ -212,7 +225,7 @@ type order struct {
 
 const baseImage = "cmwa-test/base:latest"
 
-// queue queues a job of the given steps on a stack of its own.
+// queue queues a job with these steps for the stack.
 func (w *world) queue(stack string, o order) {
 	w.t.Helper()
 	if o.Image == "" {
@@ -236,7 +249,8 @@ func (w *world) queue(stack string, o order) {
 	for key, value := range o.Request {
 		request[key] = value
 	}
-	if code, text := w.ask(http.MethodPost, "/api/stacks/organization/tests", map[string]string{"stackName": stack}, nil); code/100 != 2 && code != http.StatusConflict {
+	if code, text := w.ask(http.MethodPost, "/api/stacks/organization/tests", map[string]string{"stackName": stack},
+		nil); code/100 != 2 && code != http.StatusConflict {
 		w.t.Fatalf("create stack %s: %d %s", stack, code, text)
 	}
 	var answer struct{ ID string }
@@ -252,7 +266,7 @@ func (w *world) path(stack string) string {
 	return "/api/stacks/organization/tests/" + stack + "/deployments/" + w.ids[stack]
 }
 
-// status is a deployment's own, and its steps'.
+// status returns the status of a deployment, and those of its steps.
 func (w *world) status(stack string) (status string, steps []string) {
 	w.t.Helper()
 	var answer struct {
@@ -268,7 +282,7 @@ func (w *world) status(stack string) (status string, steps []string) {
 	return answer.Status, steps
 }
 
-// await waits until a deployment has one of the states, and returns it.
+// await blocks until a deployment has one of the states, and returns the state.
 func (w *world) await(stack string, states ...string) string {
 	w.t.Helper()
 	var last string
@@ -292,7 +306,7 @@ func (w *world) wantSteps(stack string, want ...string) {
 	}
 }
 
-// log is the whole log of a deployment, as a client reads it.
+// log returns the whole log of a deployment, as a client reads it.
 func (w *world) log(stack string) string {
 	w.t.Helper()
 	var b strings.Builder
@@ -317,7 +331,7 @@ func (w *world) log(stack string) string {
 	}
 }
 
-// eventually waits for a condition, by looking.
+// eventually polls until a condition holds.
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
 	limit := time.After(storyLimit)
@@ -326,13 +340,13 @@ func (w *world) eventually(what string, condition func() bool) {
 	for !condition() {
 		select {
 		case <-limit:
-			w.t.Fatalf("still not so after %s: %s\n%s", storyLimit, what, w.logs())
+			w.t.Fatalf("not true within %s: %s\n%s", storyLimit, what, w.logs())
 		case <-look.C:
 		}
 	}
 }
 
-// agent starts an agent with these settings on top of the tests' own.
+// agent starts an agent with these settings, in addition to those that all tests have.
 func (w *world) agent(settings ...string) *program {
 	w.t.Helper()
 	return w.agentWith(nil, settings...)
@@ -344,8 +358,8 @@ func (w *world) agentWith(env []string, settings ...string) *program {
 	return w.start("agent", env, "cmwa", "run", "--config", config)
 }
 
-// configure writes the configuration of an agent with these settings on top of the
-// tests' own. It returns its path and the agent's variables.
+// configure writes the configuration of an agent with these settings, in addition to those that
+// all tests have. It returns the path of the file and the agent's variables.
 func (w *world) configure(env []string, settings ...string) (string, []string) {
 	w.t.Helper()
 	config := filepath.Join(w.folder, "agent.yaml")
@@ -354,14 +368,17 @@ func (w *world) configure(env []string, settings ...string) (string, []string) {
 		more = append(more, w.clusterSettings()...)
 		env = append(env, "KUBECONFIG="+w.cluster.Kubeconfig(w.t))
 	}
+	if w.docker != "" {
+		env = append(env, "DOCKER_HOST="+w.docker)
+	}
 	if err := os.WriteFile(config, []byte(w.settings(settings, more...)), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
 	return config, env
 }
 
-// settings returns a configuration of these lines, and of more lines and those that
-// all agents of the tests have in common, as far as their keys are not set yet.
+// settings returns a configuration with these lines. It adds the lines of more, and the
+// lines that all agents of the tests have in common, unless their keys are set already.
 func (w *world) settings(lines []string, more ...string) string {
 	lines = slices.Clone(lines)
 	for _, line := range append(more,
@@ -376,7 +393,7 @@ func (w *world) settings(lines []string, more ...string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// clusterSettings are the settings of an agent whose cluster can pull no image.
+// clusterSettings returns the settings of an agent whose cluster can pull no image.
 func (w *world) clusterSettings() []string {
 	return []string{
 		"kubernetes: {image: " + kubetest.RunnerImage(w.t) + ", image_pull_policy: Never}",
@@ -384,23 +401,24 @@ func (w *world) clusterSettings() []string {
 	}
 }
 
-// program is one that runs.
+// program is a running program.
 type program struct {
 	w    *world
 	cmd  *exec.Cmd
-	path string // of its output
+	path string // of the file with its output
 	done chan struct{}
 	code int
 }
 
-// environ is the part of the environment that keeps a program of ours inside the
+// environ returns the variables that keep a program inside the
 // test's folder: its home, its temporary files, its state.
 func (w *world) environ() []string {
-	return []string{"HOME=" + w.folder, "TMPDIR=" + w.folder, "STATE_DIRECTORY=", "XDG_STATE_HOME=" + filepath.Join(w.folder, "state")}
+	return []string{"HOME=" + w.folder, "TMPDIR=" + w.folder, "STATE_DIRECTORY=", "XDG_STATE_HOME=" +
+		filepath.Join(w.folder, "state")}
 }
 
-// start starts a program of ours; at the test's end it is stopped, and its
-// output shown if the test has failed.
+// start starts one of the programs. At the test's end the program is stopped, and its
+// output is logged if the test has failed.
 func (w *world) start(name string, env []string, command string, args ...string) *program {
 	w.t.Helper()
 	return w.startIn(w.folder, name, env, command, args...)
@@ -432,7 +450,7 @@ func (w *world) startIn(directory, name string, env []string, command string, ar
 	w.t.Cleanup(func() {
 		p.signal(syscall.SIGTERM)
 		if !p.ends(20 * time.Second) {
-			p.signal(syscall.SIGTERM) // in a hurry
+			p.signal(syscall.SIGTERM) // makes an agent stop its jobs
 			if !p.ends(time.Minute) {
 				w.t.Errorf("%s did not end on TERM:\n%s", name, p.output())
 				p.signal(syscall.SIGKILL)
@@ -443,7 +461,7 @@ func (w *world) startIn(directory, name string, env []string, command string, ar
 			w.t.Errorf("%s has a data race:\n%s", name, p.output())
 		}
 		if w.t.Failed() {
-			w.t.Logf("-- what %s said:\n%s", name, p.output())
+			w.t.Logf("-- output of %s:\n%s", name, p.output())
 		}
 	})
 	return p
@@ -461,7 +479,7 @@ func (p *program) ends(limit time.Duration) bool {
 	}
 }
 
-// exit waits for the program's end and checks its code.
+// exit blocks until the program has ended, and checks its exit code.
 func (p *program) exit(want int) {
 	p.w.t.Helper()
 	if !p.ends(storyLimit) {
@@ -480,25 +498,25 @@ func (p *program) output() string {
 	return string(text)
 }
 
-// find waits until the program has said something.
-func (p *program) find(what *regexp.Regexp) (found string) {
+// waitForMatch blocks until the output of the program has a match, and returns the match.
+func (p *program) waitForMatch(what *regexp.Regexp) (found string) {
 	p.w.t.Helper()
-	p.w.eventually("the program says "+what.String(), func() bool {
+	p.w.eventually("the program prints "+what.String(), func() bool {
 		found = what.FindString(p.output())
 		if found == "" && p.ends(0) {
-			p.w.t.Fatalf("the program ended before it said %s:\n%s", what, p.output())
+			p.w.t.Fatalf("the program ended without printing %s:\n%s", what, p.output())
 		}
 		return found != ""
 	})
 	return found
 }
 
-func (p *program) says(text string) {
+func (p *program) waitFor(text string) {
 	p.w.t.Helper()
-	p.find(regexp.MustCompile(regexp.QuoteMeta(text)))
+	p.waitForMatch(regexp.MustCompile(regexp.QuoteMeta(text)))
 }
 
-// logs is what every program has said, for the message of a failed test.
+// logs returns the output of every program, for the message of a failed test.
 func (w *world) logs() string {
 	files, _ := filepath.Glob(filepath.Join(w.folder, "*.log"))
 	var b strings.Builder
@@ -509,13 +527,16 @@ func (w *world) logs() string {
 	return b.String()
 }
 
-// engine asks the Docker engine, as a user would.
+// engine runs the docker command and returns its output.
 func (w *world) engine(args ...string) string {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	defer cancel()
 	var stderr strings.Builder
 	cmd := exec.CommandContext(ctx, "docker", args...)
+	if w.docker != "" {
+		cmd.Env = append(os.Environ(), "DOCKER_HOST="+w.docker)
+	}
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -524,7 +545,7 @@ func (w *world) engine(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// containers are the ids of the containers that stand for a stack's job.
+// containers returns the ids of the containers of a stack's job.
 func (w *world) containers(stack string) []string {
 	w.t.Helper()
 	w.mu.Lock()
@@ -544,13 +565,14 @@ func (w *world) containers(stack string) []string {
 		}
 		return ids
 	}
-	for scanner := bufio.NewScanner(strings.NewReader(w.engine("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=cmwa.subject="+id))); scanner.Scan(); {
+	for scanner := bufio.NewScanner(strings.NewReader(w.engine("ps", "--all", "--quiet", "--no-trunc", "--filter",
+		"label=cmwa.subject="+id))); scanner.Scan(); {
 		ids = append(ids, scanner.Text())
 	}
 	return ids
 }
 
-// freePort is a port of this machine on which nothing listens.
+// freePort returns a port of this machine on which no program listens.
 func freePort(t testing.TB) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -561,7 +583,7 @@ func freePort(t testing.TB) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// probe is the status of a GET, or 0.
+// probe returns the HTTP status of a GET, or 0 without an answer.
 func probe(url string) int {
 	response, err := http.Get(url)
 	if err != nil {
@@ -571,7 +593,8 @@ func probe(url string) int {
 	return response.StatusCode
 }
 
-// forward passes connections to one address on to another, until it is ended.
+// forward forwards connections from one address to another until end is called, which closes
+// them.
 func forward(t testing.TB, from, to string) (end func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", from)
@@ -579,6 +602,7 @@ func forward(t testing.TB, from, to string) (end func()) {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
 	all.Go(func() {
 		for {
 			in, err := listener.Accept()
@@ -587,6 +611,7 @@ func forward(t testing.TB, from, to string) (end func()) {
 			}
 			all.Go(func() {
 				defer in.Close()
+				defer context.AfterFunc(ctx, func() { _ = in.Close() })()
 				out, err := net.Dial("tcp", to)
 				if err != nil {
 					return
@@ -600,5 +625,5 @@ func forward(t testing.TB, from, to string) (end func()) {
 			})
 		}
 	})
-	return func() { _ = listener.Close(); all.Wait() }
+	return func() { _ = listener.Close(); cancel(); all.Wait() }
 }

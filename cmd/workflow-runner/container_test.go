@@ -19,7 +19,9 @@ func docker(t *testing.T, args ...string) string {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("docker %s: %v: %s\nthese tests need a Docker engine and the image %s: testdata/toolchain/up makes both", args[0], err, out, image)
+		t.Fatalf("docker %s: %v: %s\n"+
+			"these tests need a Docker engine and the image %s: testdata/toolchain/up makes both",
+			args[0], err, out, image)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -45,7 +47,7 @@ func containerFor(t *testing.T, user string, scripts ...string) (s *story, p *pr
 	return s, s.start("docker", "start", "--attach", "--interactive", id), id
 }
 
-func TestAsProcess1ItReapsOrphansAndPassesTheCodeOn(t *testing.T) {
+func TestContainerReapsOrphans(t *testing.T) {
 	t.Parallel()
 	s, p, _ := container(t,
 		`n=0; while [ $n -lt 20 ]; do (sleep 0.05 &); n=$((n+1)); done; sleep 0.5
@@ -61,17 +63,17 @@ echo "zombies: $zombies"`,
 	}
 }
 
-func TestAsProcess1ItPassesATermOn(t *testing.T) {
+func TestContainerForwardsTERM(t *testing.T) {
 	t.Parallel()
 	s, p, id := container(t, `trap 'echo asked to end; exit 0' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
 	s.await("\nbegun\n")
 	docker(t, "kill", "--signal", "TERM", id)
 	p.exit(runtime.CodeFailed)
 	s.want(runtime.Succeeded, runtime.Failed)
-	s.await("\nasked to end\nError: the job was stopped by the agent\n")
+	s.await("\nasked to end\nError: the job was stopped by a signal to its runner\n")
 }
 
-func TestInAContainerStepsCannotLookIntoTheRunner(t *testing.T) {
+func TestContainerHidesRunner(t *testing.T) {
 	t.Parallel()
 	s, p, _ := container(t, `id -u
 sleep 60 & neighbour=$!
@@ -84,12 +86,13 @@ kill $neighbour
 echo looked`)
 	p.exit(runtime.CodeSucceeded)
 	text := s.service.Record(s.job.ID).Text(1)
-	if strings.Contains(text, "\nrunner shows") || !strings.Contains(text, "\nneighbour shows environ\n") || !strings.HasSuffix(text, "\nlooked\n") {
+	if strings.Contains(text, "\nrunner shows") || !strings.Contains(text, "\nneighbour shows environ\n") ||
+		!strings.HasSuffix(text, "\nlooked\n") {
 		t.Errorf("a step that looks around sees\n%s", text)
 	}
 }
 
-func TestInit(t *testing.T) {
+func TestContainerInit(t *testing.T) {
 	for name, user := range map[string]string{
 		"root cannot write to the progress stream of process 1":         "",
 		"another user cannot write to the progress stream of process 1": "1000:1000",
@@ -107,7 +110,8 @@ echo looked`)
 			p.exit(runtime.CodeSucceeded)
 			s.want(runtime.Succeeded, runtime.Succeeded)
 			text := s.service.Record(s.job.ID).Text(1)
-			if refused := strings.Count(text, "ermission denied"); refused != 6 || !strings.HasSuffix(text, "\nlooked\n") {
+			if refused := strings.Count(text, "ermission denied"); refused != 6 ||
+				!strings.HasSuffix(text, "\nlooked\n") {
 				t.Errorf("%d of 6 files were refused, and the step printed\n%s", refused, text)
 			}
 			if strings.Contains(text, "\nwrote to ") || strings.Contains(text, "\nread the environment") {
@@ -120,7 +124,7 @@ echo looked`)
 	}
 }
 
-func TestWhatAStepLeavesBehindEndsWithTheContainer(t *testing.T) {
+func TestContainerEndsOrphans(t *testing.T) {
 	t.Parallel()
 	s, p, id := container(t, "nohup sleep 600 >/dev/null 2>&1 & sleep 600 & echo done")
 	p.exit(runtime.CodeSucceeded)

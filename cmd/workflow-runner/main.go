@@ -1,7 +1,7 @@
-// Command workflow-runner stands in the environment of one workflow job and
-// runs its steps. The agent starts it and writes a handover to its standard
-// input, or, in a Pod, sends it sealed through a file; people have no use for it
-// but to ask for its version.
+// Command workflow-runner runs the steps of one workflow job inside the job's
+// instance. The agent starts it and writes a handoff to its standard input. In a
+// Pod, the agent sends the handoff through a file. People need this program only to
+// print its version.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,22 +23,62 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runner"
 )
 
-// handoverLimit is the time in which the agent must have handed the job over.
-const handoverLimit = 30 * time.Second
+// handoffTimeout is the time in which the agent must write the handoff.
+const handoffTimeout = 30 * time.Second
 
-const usage = `workflow-runner runs the steps of one workflow job. It is started by the agent.
+const usage = `workflow-runner: runs the steps of one workflow job
 
-  workflow-runner run        reads a handover from standard input and runs the job
-  workflow-runner version    prints the version
+Usage:
+  workflow-runner COMMAND [ARGUMENTS]
 
-In a Pod:
+The agent starts this program in the instance of a job.
 
-  workflow-runner prepare FOLDER FILE              copies itself to FOLDER, makes a key there, and
-                                                   writes its public half to FILE
-  workflow-runner key FOLDER FILE                  makes a key only
-  workflow-runner run --handoff FILE --key FILE    reads the handover, sealed to the key, from a file
-  workflow-runner run --handoff FILE               reads the handover, compressed, from a file
+Commands:
+  run      read the handoff of a job and run it
+  prepare  prepare a Pod for the container of its job
+  key      prepare a Pod that has this program in a volume
+  version  print the version, the commit and the platform of this program
+  help     print the help of a command
+
+Flags:
+  --help, -h     print this help
+  --version, -v  print the version
 `
+
+// commandHelp is the help of each command.
+var commandHelp = map[string]string{
+	"run": `Usage:
+  workflow-runner run
+      read the handoff from standard input
+  workflow-runner run --handoff FILE --key FILE
+      read the handoff, sealed to the key, from a file
+  workflow-runner run --handoff FILE
+      read the handoff, compressed, from a file
+
+Runs the job of a handoff. The exit code reports to the agent how the job ended.
+`,
+	"prepare": `Usage:
+  workflow-runner prepare FOLDER FILE
+
+Copies this program to FOLDER, creates a key there, and writes its public half to
+FILE.
+`,
+	"key": `Usage:
+  workflow-runner key FOLDER FILE
+
+Creates a key in FOLDER, and writes its public half to FILE.
+`,
+	"version": `Usage:
+  workflow-runner version
+
+Prints the version, the commit and the platform of this program.
+`,
+	"help": `Usage:
+  workflow-runner help [COMMAND]
+
+Prints the help of a command.
+`,
+}
 
 func main() {
 	os.Exit(execute(os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
@@ -45,6 +86,7 @@ func main() {
 
 // execute runs one command line and returns its exit code.
 func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) int {
+	// Run a job. Process 1 of a container only supervises a second process.
 	log := slog.New(slog.NewTextHandler(stderr, nil)).With("component", "runner")
 	source, runs := handoffSource(args, stdin)
 	switch {
@@ -52,35 +94,65 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		hide(log)
 		code, err := runner.Init()
 		if err != nil {
-			log.Error("the runner does not work as process 1", "error", err)
+			log.Error("runner failed as process 1", "error", err)
 			return runtime.CodeUsage
 		}
 		return code
 	case runs:
 		return run(environ, source, stdout, log)
+	}
+
+	// Run another command.
+	switch {
 	case len(args) == 3 && args[0] == "prepare":
 		return prepare(args[1], args[2], log)
 	case len(args) == 3 && args[0] == "key":
 		return prepareKey(args[1], args[2], log)
-	case len(args) == 1 && args[0] == "version":
-		fmt.Fprintln(stdout, cli.Version())
-		return 0
-	case len(args) == 1 && (args[0] == "help" || args[0] == "-h" || args[0] == "--help"):
-		fmt.Fprint(stdout, usage)
-		return 0
+	case len(args) == 1 && slices.Contains([]string{"version", "--version", "-v"}, args[0]):
+		fmt.Fprint(stdout, cli.VersionText("workflow-runner"))
+		return cli.ExitOK
 	}
-	fmt.Fprint(stderr, usage)
+
+	// Print help, or report a mistake.
+	text, requested := helpFor(args)
+	if requested {
+		fmt.Fprint(stdout, text)
+		return cli.ExitOK
+	}
+	fmt.Fprint(stderr, text)
 	return runtime.CodeUsage
 }
 
-// handoffSource returns a function that reads the handoff of a job from where the
-// arguments of "run" name it. Ok is false for other arguments.
-func handoffSource(args []string, stdin io.Reader) (source func(context.Context) (*runtime.Handover, error), ok bool) {
+// helpFor returns the help that the arguments request. For other arguments it returns
+// the message for a mistake.
+func helpFor(args []string) (text string, requested bool) {
+	isHelp := func(arg string) bool { return slices.Contains([]string{"help", "--help", "-h"}, arg) }
+	switch {
+	case len(args) == 0:
+		return usage, false
+	case len(args) == 1 && isHelp(args[0]):
+		return usage, true
+	case len(args) == 2 && isHelp(args[0]) && commandHelp[args[1]] != "":
+		return commandHelp[args[1]], true
+	case len(args) == 2 && isHelp(args[1]) && commandHelp[args[0]] != "":
+		return commandHelp[args[0]], true
+	case commandHelp[args[0]] != "" && !isHelp(args[0]):
+		return "workflow-runner: wrong arguments\n\n" + commandHelp[args[0]], false
+	default:
+		return fmt.Sprintf("workflow-runner: unknown command %q: see workflow-runner help\n", args[len(args)-1]), false
+	}
+}
+
+// handoffSource returns the function that reads the handoff of a job as the arguments
+// of "run" request. Ok is false for other arguments.
+func handoffSource(args []string, stdin io.Reader) (source func(context.Context) (*runtime.Handoff, error), ok bool) {
 	switch {
 	case len(args) == 1 && args[0] == "run":
-		return func(ctx context.Context) (*runtime.Handover, error) { return receive(ctx, stdin) }, true
+		return func(ctx context.Context) (*runtime.Handoff, error) { return receive(ctx, stdin) }, true
 	case len(args) == 5 && args[0] == "run" && args[1] == "--handoff" && args[3] == "--key":
-		return fromFile(func(ctx context.Context) ([]byte, error) { return handoff.Receive(ctx, args[4], args[2]) }), true
+		return fromFile(func(ctx context.Context) ([]byte, error) {
+			return handoff.Receive(ctx, args[4], args[2])
+		}), true
 	case len(args) == 3 && args[0] == "run" && args[1] == "--handoff":
 		return fromFile(func(ctx context.Context) ([]byte, error) { return handoff.ReceivePacked(ctx, args[2]) }), true
 	}
@@ -88,18 +160,18 @@ func handoffSource(args []string, stdin io.Reader) (source func(context.Context)
 }
 
 // fromFile returns a function that decodes the handoff that receive returns.
-func fromFile(receive func(context.Context) ([]byte, error)) func(context.Context) (*runtime.Handover, error) {
-	return func(ctx context.Context) (*runtime.Handover, error) {
+func fromFile(receive func(context.Context) ([]byte, error)) func(context.Context) (*runtime.Handoff, error) {
+	return func(ctx context.Context) (*runtime.Handoff, error) {
 		text, err := receive(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return runtime.ReadHandover(bytes.NewReader(text))
+		return runtime.ReadHandoff(bytes.NewReader(text))
 	}
 }
 
-// prepare makes a Pod ready for the job's own container: it copies this program
-// to folder, and writes a public key to report.
+// prepare prepares a Pod for the container of its job: it copies this program to
+// folder, and writes a public key to report.
 func prepare(folder, report string, log *slog.Logger) int {
 	program, err := os.Executable()
 	if err == nil {
@@ -112,7 +184,7 @@ func prepare(folder, report string, log *slog.Logger) int {
 	return 0
 }
 
-// prepareKey makes a Pod ready that has this program in a volume: it makes a key in
+// prepareKey prepares a Pod that has this program in a volume: it creates a key in
 // folder, and writes the public half to report.
 func prepareKey(folder, report string, log *slog.Logger) int {
 	if err := handoff.PrepareKey(folder, report); err != nil {
@@ -124,49 +196,82 @@ func prepareKey(folder, report string, log *slog.Logger) int {
 
 // run runs the job whose handoff source returns.
 func run(
-	environ []string, source func(context.Context) (*runtime.Handover, error), stdout io.Writer, log *slog.Logger,
+	environ []string, source func(context.Context) (*runtime.Handoff, error), stdout io.Writer, log *slog.Logger,
 ) int {
-	ctx, hurry, done := signals()
-	defer done()
+	ctx, requests, stop := signals()
+	defer stop()
 	hide(log)
-	handover, err := source(ctx)
+	job, err := source(ctx)
 	if err != nil {
 		log.Error(err.Error())
 		return runtime.CodeUsage
 	}
-	return runner.Run(ctx, handover, runner.Options{
-		Version: cli.Version(), Environ: environ, Progress: stdout, Hurry: hurry, Log: log,
+	return runner.Run(ctx, job, runner.Options{
+		Version: cli.Version(), Environ: environ, Progress: stdout, Log: log,
+		Interrupted: requests.interrupted, Terminate: requests.terminate, ForceStop: requests.forceStop,
 	})
 }
 
-// hide closes this process's memory and open files to the steps. Process 1 needs
-// it as much as its child: both hold the stream of progress to the agent, and an
-// exec clears the mark (PR_SET_DUMPABLE, prctl(2)), so each sets its own.
+// hide protects the memory and the open files of this process from the steps.
+// Process 1 and its child both call it: both have the stream of progress to the
+// agent, and an exec clears the attribute (PR_SET_DUMPABLE, prctl(2)).
 func hide(log *slog.Logger) {
 	if err := runner.Hide(); err != nil {
-		log.Warn("the runner's memory is open to other processes of this user", "error", err)
+		log.Warn("cannot protect the memory of the runner from other processes of this user", "error", err)
 	}
 }
 
-// receive reads the handover. It returns an error if the agent takes longer than
-// handoverLimit to write it, or if ctx ends.
-func receive(ctx context.Context, stdin io.Reader) (*runtime.Handover, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, handoverLimit,
-		fmt.Errorf("the agent has handed no job over within %s", handoverLimit))
+// receive reads the handoff. It returns an error if the agent does not write it within
+// handoffTimeout, or if ctx ends.
+func receive(ctx context.Context, stdin io.Reader) (*runtime.Handoff, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, handoffTimeout,
+		fmt.Errorf("no handoff from the agent within %s", handoffTimeout))
 	defer cancel()
-	handover, err := cli.Await(ctx, func() (*runtime.Handover, error) { return runtime.ReadHandover(stdin) })
+	job, err := cli.Await(ctx, func() (*runtime.Handoff, error) { return runtime.ReadHandoff(stdin) })
 	if errors.Is(err, context.Canceled) {
-		return nil, errors.New("asked to stop before the agent has handed a job over")
+		return nil, errors.New("stopped before the handoff from the agent")
 	}
-	return handover, err
+	return job, err
 }
 
-// signals returns a context that the first TERM, INT or HUP cancels, and a channel
-// that is closed with the second. A SIGPIPE is received and dropped, so that an
-// agent that stopped reading does not end the job. Steps would inherit an ignored
-// SIGPIPE.
-func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
+// requests are the signals that the runner has got, as requests to stop the job.
+type requests struct {
+	interrupted, terminate, forceStop chan struct{}
+}
+
+// signals returns a context that the first TERM, INT or HUP cancels, and the requests of
+// these signals: an INT leaves the end of the cancel grace period to the agent, also after a
+// TERM. A TERM or HUP after the first signal ends this period, and the one after that kills
+// the step. A SIGPIPE is received and dropped, so that the job continues when the agent
+// stops reading. It is not ignored, because steps would inherit that.
+func signals() (ctx context.Context, r requests, stop func()) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	first, second, stop := cli.Signals(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	return first, second.Done(), stop
+	ctx, cancel := context.WithCancel(context.Background())
+	r = requests{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	received := make(chan os.Signal, 8)
+	signal.Notify(received, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		interrupted := false
+		next := []func(){func() { close(r.terminate) }, func() { close(r.forceStop) }}
+		for s := range received {
+			switch {
+			case s == syscall.SIGINT && !interrupted:
+				interrupted = true
+				close(r.interrupted)
+			case s == syscall.SIGINT, ctx.Err() == nil: // not the first INT, or the first signal
+			case len(next) > 0:
+				next[0]()
+				next = next[1:]
+			}
+			cancel()
+		}
+	}()
+	return ctx, r, func() {
+		signal.Stop(received)
+		close(received)
+		<-done
+		cancel()
+	}
 }

@@ -105,9 +105,9 @@ func newStory(t *testing.T, address, root string, scripts ...string) *story {
 	return s
 }
 
-// handover is what the agent would write.
-func (s *story) handover() *bytes.Reader {
-	h := runtimetest.Offer(s.job)
+// handoff returns what the agent would write.
+func (s *story) handoff() *bytes.Reader {
+	h := runtimetest.BaseHandoff(s.job)
 	h.Root = s.root
 	text, err := json.Marshal(h)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *story) start(name string, args ...string) *process {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	p := &process{Cmd: exec.CommandContext(ctx, name, args...), t: s.t}
-	p.Stdin, p.Stdout, p.Stderr = s.handover(), &p.stdout, &p.stderr
+	p.Stdin, p.Stdout, p.Stderr = s.handoff(), &p.stdout, &p.stderr
 	s.t.Cleanup(cancel)
 	if err := p.Start(); err != nil {
 		s.t.Fatal(err)
@@ -144,7 +144,7 @@ func (p *process) exit(want int) {
 		p.t.Fatal(err)
 	}
 	if code := p.ProcessState.ExitCode(); code != want {
-		p.t.Errorf("exit code %d, want %d; it said\n%s%s", code, want, p.stdout.String(), p.stderr.String())
+		p.t.Errorf("exit code %d, want %d; the output is\n%s%s", code, want, p.stdout.String(), p.stderr.String())
 	}
 }
 
@@ -160,7 +160,7 @@ func (s *story) want(statuses ...runtime.Status) {
 	}
 }
 
-func TestTheProgramIsSmallAndKnowsItsVersion(t *testing.T) {
+func TestExecuteSizeAndVersion(t *testing.T) {
 	path := program(t)
 	info, err := os.Stat(path)
 	if err != nil {
@@ -170,12 +170,48 @@ func TestTheProgramIsSmallAndKnowsItsVersion(t *testing.T) {
 		t.Errorf("the program has %d bytes, at most %d are allowed", info.Size(), maxSize)
 	}
 	out, err := exec.Command(path, "version").Output()
-	if err != nil || string(out) != "v1.2.3\n" {
-		t.Errorf("version says %q (%v)", out, err)
+	if err != nil || !strings.HasPrefix(string(out), "workflow-runner v1.2.3\ncommit: ") {
+		t.Errorf("version prints %q (%v)", out, err)
 	}
 }
 
-func TestAJobThatIsHandedOverRuns(t *testing.T) {
+func TestExecute(t *testing.T) {
+	for line, want := range map[string]struct {
+		code           int
+		stdout, stderr string // beginning of the output
+	}{
+		"version":      {stdout: "workflow-runner dev\ncommit: "},
+		"--version":    {stdout: "workflow-runner dev\ncommit: "},
+		"-v":           {stdout: "workflow-runner dev\ncommit: "},
+		"help":         {stdout: usage},
+		"--help":       {stdout: usage},
+		"-h":           {stdout: usage},
+		"help run":     {stdout: "Usage:\n  workflow-runner run\n"},
+		"run --help":   {stdout: "Usage:\n  workflow-runner run\n"},
+		"help prepare": {stdout: "Usage:\n  workflow-runner prepare FOLDER FILE\n"},
+		"":             {code: runtime.CodeUsage, stderr: usage},
+		"help walk": {code: runtime.CodeUsage,
+			stderr: "workflow-runner: unknown command \"walk\": see workflow-runner help\n"},
+		"walk": {code: runtime.CodeUsage,
+			stderr: "workflow-runner: unknown command \"walk\": see workflow-runner help\n"},
+		"key": {code: runtime.CodeUsage,
+			stderr: "workflow-runner: wrong arguments\n\nUsage:\n  workflow-runner key"},
+		"run --handoff":   {code: runtime.CodeUsage, stderr: "workflow-runner: wrong arguments\n"},
+		"version of what": {code: runtime.CodeUsage, stderr: "workflow-runner: wrong arguments\n"},
+	} {
+		t.Run(line, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := execute(strings.Fields(line), nil, nil, &stdout, &stderr)
+			if code != want.code || !strings.HasPrefix(stdout.String(), want.stdout) ||
+				!strings.HasPrefix(stderr.String(), want.stderr) ||
+				(stdout.Len() > 0) != (want.code == 0) || (stderr.Len() > 0) != (want.code != 0) {
+				t.Errorf("exit code %d, stdout\n%s\nstderr\n%s", code, &stdout, &stderr)
+			}
+		})
+	}
+}
+
+func TestRunJob(t *testing.T) {
 	s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello", "exit 7")
 	p := s.start(program(t), "run")
 	p.exit(runtime.CodeFailed)
@@ -187,36 +223,38 @@ func TestAJobThatIsHandedOverRuns(t *testing.T) {
 		}
 	}
 	if last.Step != 2 || last.Status != runtime.Failed {
-		t.Errorf("the agent was told %+v last", last)
+		t.Errorf("the last progress is %+v", last)
 	}
 	if setup := s.service.Record(s.job.ID).Text(0); !strings.Contains(setup, "Workflow runner v1.2.3") {
-		t.Errorf("the set-up says\n%s", setup)
+		t.Errorf("the log of the set-up is\n%s", setup)
 	}
 }
 
-func TestWithoutAHandoverItSaysWhatItIs(t *testing.T) {
-	for name, c := range map[string]struct{ args, stdin, says string }{
-		"nothing":         {"run", "", "started by the agent, not by hand"},
+func TestRunWithoutHandoff(t *testing.T) {
+	for name, c := range map[string]struct{ args, stdin, want string }{
+		"nothing":         {"run", "", "only the agent starts this program"},
 		"no JSON":         {"run", "hello", "not in the form"},
-		"another release": {"run", `{"version":999}`, "one release"},
-		"no job":          {"run", `{"version":1}`, "names no service"},
-		"no command":      {"", "", "workflow-runner run"},
-		"wrong command":   {"walk", "", "workflow-runner run"},
+		"another release": {"run", `{"version":999}`, "this runner reads version 1"},
+		"no job":          {"run", `{"version":1}`, "has no service"},
+		"no command":      {"", "", "workflow-runner COMMAND"},
+		"wrong command":   {"walk", "", "unknown command"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(program(t), strings.Fields(c.args)...)
 			cmd.Stdin = strings.NewReader(c.stdin)
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != runtime.CodeUsage || !strings.Contains(string(out), c.says) {
-				t.Errorf("it ends with %v and says %q, want code %d and %q", err, out, runtime.CodeUsage, c.says)
+			if !errors.As(err, &exit) || exit.ExitCode() != runtime.CodeUsage ||
+				!strings.Contains(string(out), c.want) {
+				t.Errorf("it ends with %v and prints %q, want code %d and %q", err, out, runtime.CodeUsage, c.want)
 			}
 		})
 	}
 }
 
-func TestATermStopsTheJobAndASecondOneKillsIt(t *testing.T) {
-	s := newStory(t, "127.0.0.1", t.TempDir(), `trap 'echo not yet' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
+func TestRunSignals(t *testing.T) {
+	s := newStory(t, "127.0.0.1", t.TempDir(),
+		`trap 'echo not yet' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
 	p := s.start(program(t), "run")
 	s.await("\nbegun\n")
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
@@ -228,10 +266,10 @@ func TestATermStopsTheJobAndASecondOneKillsIt(t *testing.T) {
 	}
 	p.exit(runtime.CodeFailed)
 	s.want(runtime.Succeeded, runtime.Failed)
-	s.await("\nnot yet\nError: the job was stopped by the agent\n")
+	s.await("\nnot yet\nError: the job was stopped by a signal to its runner\n")
 }
 
-func TestAnAgentThatNoLongerListensDoesNotEndTheJob(t *testing.T) {
+func TestRunClosedProgress(t *testing.T) {
 	s := newStory(t, "127.0.0.1", t.TempDir(), "echo one", "yes | head -n 1; echo two")
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -239,7 +277,7 @@ func TestAnAgentThatNoLongerListensDoesNotEndTheJob(t *testing.T) {
 	}
 	_ = reader.Close()
 	cmd := exec.Command(program(t), "run")
-	cmd.Stdin, cmd.Stdout = s.handover(), writer
+	cmd.Stdin, cmd.Stdout = s.handoff(), writer
 	err = cmd.Run()
 	_ = writer.Close()
 	if err != nil {
@@ -269,7 +307,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, program(t), "run")
-		cmd.Stdin, cmd.Stdout = s.handover(), writer
+		cmd.Stdin, cmd.Stdout = s.handoff(), writer
 		err = cmd.Run()
 		_ = writer.Close()
 		if err != nil {
@@ -290,11 +328,12 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := io.ReadAll(s.handover())
+	text, err := io.ReadAll(s.handoff())
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed, err := handoff.Seal(string(key), handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}, text, handoff.MaxAnnotation)
+	sealed, err := handoff.Seal(string(key), handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}, text,
+		handoff.MaxAnnotation)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +364,7 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	})
 	t.Run("a handoff that is not sealed needs no key", func(t *testing.T) {
 		s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
-		text, err := io.ReadAll(s.handover())
+		text, err := io.ReadAll(s.handoff())
 		if err != nil {
 			t.Fatal(err)
 		}

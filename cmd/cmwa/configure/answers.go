@@ -11,17 +11,21 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// errUnchanged is how a session ends after an answer of no.
+// errUnchanged ends a session after the answer no.
 var errUnchanged = errors.New("nothing has been changed")
+
+// keep is the text of a default whose value is not shown. An empty answer keeps the value of
+// the file, unless the check of the query rejects that value.
+const keep = "unchanged"
 
 // confirmConfig asks whether to change a configuration that exists.
 func (s *session) confirmConfig() error {
-	return s.confirm(s.config, "Change it, and keep its comments and other keys?")
+	return s.confirm(s.config, "Change only the keys that are asked for here, and keep the rest?")
 }
 
 // confirm asks whether to change a file that exists.
 func (s *session) confirm(f file, text string) error {
-	state := f.name + " is there already"
+	state := f.name + " exists"
 	switch {
 	case f.info == nil || s.o.Yes:
 		return nil
@@ -36,10 +40,10 @@ func (s *session) confirm(f file, text string) error {
 }
 
 // oneOf returns the check of a choice.
-func oneOf(words ...string) func(string) error {
+func oneOf(choices ...string) func(string) error {
 	return func(answer string) error {
-		if !slices.Contains(words, answer) {
-			return fmt.Errorf("must be one of: %s", strings.Join(words, ", "))
+		if !slices.Contains(choices, answer) {
+			return fmt.Errorf("must be one of: %s", strings.Join(choices, ", "))
 		}
 		return nil
 	}
@@ -91,17 +95,17 @@ func (s *session) validTarget(answer string) error {
 	return nil
 }
 
-// Choice returns words as an enumeration: a, b or s.
-func Choice(words []string) string {
-	last := len(words) - 1
+// Choice returns names as an enumeration: a, b or c.
+func Choice(names []string) string {
+	last := len(names) - 1
 	if last <= 0 {
-		return strings.Join(words, "")
+		return strings.Join(names, "")
 	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// answer returns the value of a key: that of its flag, else the answer to text,
-// else, without a terminal, the one that the configuration has.
+// answer returns the value of a key: that of its flag, or the answer of a person, or,
+// without a terminal, the value in the configuration.
 func (s *session) answer(key, flag, value, text string, check func(string) error) (string, error) {
 	present := s.present[key]
 	if value != "" {
@@ -111,19 +115,19 @@ func (s *session) answer(key, flag, value, text string, check func(string) error
 		return value, nil
 	}
 	if s.prompt != nil {
-		q := question{text: text, empty: present, check: check}
+		q := query{text: text, defaultValue: present, check: check}
 		if present != "" {
-			q.shown = "as it is"
+			q.defaultText = keep
 		}
 		return s.prompt.ask(q)
 	}
 	if present == "" {
-		return "", cli.Usagef("there is nobody to ask: add --%s", flag)
+		return "", cli.Usagef("not a terminal, cannot prompt: pass --%s", flag)
 	}
 	return present, nil
 }
 
-// set notes a change of a key. An empty value removes the key, if it is present.
+// set records the change of a key. An empty value removes the key, if it is present.
 func (s *session) set(key, value string) {
 	if _, ok := s.present[key]; !ok && value == "" {
 		return
@@ -131,7 +135,7 @@ func (s *session) set(key, value string) {
 	s.changes = append(s.changes, schema.Change{Key: key, Value: value, Comment: s.fields[key].Doc})
 }
 
-// service notes the changes of the service's URL and of where jobs run.
+// service records the changes of the service's URL and of the deploy target.
 func (s *session) service() error {
 	for _, q := range []struct{ key, flag, value, text string }{
 		{"service_url", "service-url", s.o.ServiceURL, "URL of the service"},
@@ -155,19 +159,20 @@ func (s *session) service() error {
 				return cli.Usagef("--%s: %w", q.flag, err)
 			}
 		case s.prompt != nil:
-			shown := had
+			text := had
 			if check(had) != nil || secret.ContainsToken(had) {
-				shown = "as it is"
+				text = keep
 			}
 			var err error
-			if value, err = s.prompt.ask(question{text: q.text, shown: shown, empty: had, check: check}); err != nil {
+			value, err = s.prompt.ask(query{text: q.text, defaultText: text, defaultValue: had, check: check})
+			if err != nil {
 				return err
 			}
 		default:
 			value = had
 		}
 		if s.config.info != nil && q.value == "" && value == had {
-			continue // no flag and no answer asks for a change of the file
+			continue // neither a flag nor an answer changes the file
 		}
 		s.set(q.key, value)
 	}

@@ -29,6 +29,10 @@ type Options struct {
 	Target        string // deploy_target
 	Yes           bool   // change files that exist without asking
 
+	// CheckToken asks the service of a pool whether it accepts the pool's token, without
+	// claiming a job. Reached is false if the service does not respond. Nil checks nothing.
+	CheckToken func(ctx context.Context, config *schema.Config, pool string) (problem string, reached bool)
+
 	Targets []string          // deploy targets that this release supports
 	Environ map[string]string // variables of the process
 	Stdin   io.Reader
@@ -44,15 +48,26 @@ type session struct {
 	fields    map[string]schema.Field // by key
 	config    file                    // the configuration
 	present   map[string]string       // values that the configuration has now, by key
-	tokenFile *file                   // separate file to write the token to; nil is none
+	tokenFile *file                   // separate file to write the token to; may be nil
 	token     string                  // to write to tokenFile
+	newToken  string                  // that a person or a program passed; empty without a new one
 	changes   []schema.Change         // of the configuration
 }
 
-// Run writes a configuration file. What the options leave open is asked for, if
-// standard input and standard error are a terminal. Nothing is written unless the
-// result is a configuration that the agent can use.
+// Run writes a configuration file. On a terminal it asks for what the options do not
+// contain. Nothing is written unless the result is a configuration that the agent can use
+// and whose new token the service accepts, if the service responds.
 func Run(ctx context.Context, o Options) error {
+	err := runSession(ctx, o)
+	if errors.Is(err, errInterrupted) {
+		fmt.Fprintf(o.Stderr, "cmwa: %v\n", err)
+		return cli.ExitError(cli.ExitInterrupted)
+	}
+	return err
+}
+
+// runSession asks, checks and writes.
+func runSession(ctx context.Context, o Options) error {
 	s := &session{o: o}
 	if !o.TokenStdin {
 		s.prompt = newPrompt(ctx, o.Stdin, o.Stderr)
@@ -79,23 +94,73 @@ func Run(ctx context.Context, o Options) error {
 	}
 
 	// Check the result, and write it.
-	content, err := s.content()
+	content, err := s.checked(ctx)
 	if err != nil {
 		return err
 	}
 	s.prompt.close()
 	if ctx.Err() != nil {
-		return errNoAnswer
+		return errInterrupted
 	}
 	return s.write(content)
+}
+
+// checked returns the new content of the configuration. If it has a new token that the
+// service rejects, checked asks for another one on a terminal, and keeps all other answers;
+// without a terminal it returns an error. It does not fail if the service does not respond.
+func (s *session) checked(ctx context.Context) ([]byte, error) {
+	for {
+		// Check the result, and find a pool that uses the new token.
+		content, config, err := s.content()
+		if err != nil || s.newToken == "" || s.o.CheckToken == nil {
+			return content, err
+		}
+		uses := func(p schema.Pool) bool { return p.Token.Reveal() == s.newToken }
+		i := slices.IndexFunc(config.Pools, uses)
+		if i < 0 {
+			fmt.Fprintln(s.screen(), "cmwa: the token is not checked: no pool uses it")
+			return content, nil
+		}
+
+		// Check the token.
+		problem, reached := s.o.CheckToken(ctx, config, config.Pools[i].Name)
+		switch {
+		case ctx.Err() != nil:
+			return nil, errInterrupted
+		case problem == "":
+			return content, nil
+		case !reached:
+			fmt.Fprintf(s.screen(), "cmwa: the token is not checked: %s\n", problem)
+			return content, nil
+		case s.prompt == nil:
+			return nil, cli.Usagef("%s: nothing has been changed", problem)
+		}
+
+		// Ask for another one.
+		s.prompt.note("%s", problem)
+		token, err := s.readToken(ctx, false)
+		if err != nil {
+			return nil, err
+		}
+		s.replaceToken(token)
+	}
+}
+
+// screen returns the writer for messages during the session, which must not be written to
+// a raw terminal directly.
+func (s *session) screen() io.Writer {
+	if s.prompt != nil {
+		return s.prompt.terminal
+	}
+	return s.o.Stderr
 }
 
 // check rejects options that contradict each other, and tokens as options, which
 // would be shown in a message or written to a wrong place in the file.
 func (o Options) check() error {
 	if o.exchanges() && (o.TokenFile != "" || o.TokenStdin) {
-		return errors.New("--oidc-token-file, --organization and --pool-id do not go with a token: " +
-			"leave out one of the two")
+		return errors.New("--oidc-token-file, --organization and --pool-id cannot be combined with a token: " +
+			"pass one of the two")
 	}
 	for name, value := range map[string]string{
 		"config": o.Config, "token-file": o.TokenFile, "oidc-token-file": o.OIDCTokenFile,
@@ -158,21 +223,20 @@ func (s *session) located(err error) error {
 	for i := range problems {
 		problems[i].File = s.config.path
 	}
-	return fmt.Errorf("nothing has been changed, because of what must be mended first:\n%w", problems)
+	return fmt.Errorf("nothing has been changed; fix this first:\n%w", problems)
 }
 
 // content returns the new content of the configuration, if the agent can use it.
-func (s *session) content() ([]byte, error) {
+func (s *session) content() ([]byte, *schema.Config, error) {
 	// Apply the changes.
 	before := s.config.content
 	if s.config.info == nil {
-		before = []byte("# Configuration of cmwa, written by cmwa configure. " +
-			"Change it with that command or by hand: cmwa vet says\n" +
-			"# what is wrong with it, and cmwa explain tells of all other keys.\n")
+		before = []byte("# Configuration of cmwa, written by cmwa configure. Edit it, or run that command again.\n" +
+			"# cmwa vet checks it, and cmwa explain lists all keys.\n")
 	}
 	content, err := schema.Edit(before, s.changes)
 	if err != nil {
-		return nil, cli.Usage(s.located(err))
+		return nil, nil, cli.Usage(s.located(err))
 	}
 
 	// Load the result as the agent would, with the token file as it will be.
@@ -186,7 +250,7 @@ func (s *session) content() ([]byte, error) {
 		}
 		return f.content, err
 	}}
-	_, problems := schema.Load(source)
+	config, problems := schema.Load(source)
 	errs := problems.Errors()
 	if s.config.info == nil { // a new file has no lines that a person could look at
 		for i := range errs {
@@ -196,9 +260,9 @@ func (s *session) content() ([]byte, error) {
 		}
 	}
 	if err := errs.Err(); err != nil {
-		return nil, cli.Usagef("nothing has been changed, because the result could not be used:\n%w", err)
+		return nil, nil, cli.Usagef("nothing has been changed; the result would be invalid:\n%w", err)
 	}
-	return content, nil
+	return content, config, nil
 }
 
 // write writes the token file, if there is one, and the configuration. It prints
@@ -221,8 +285,8 @@ func (s *session) write(content []byte) error {
 	}
 	lines = append(lines, fmt.Sprintf(done, s.config.name))
 	s.warn(content)
-	word := shellWord(s.config.path)
-	lines = append(lines, "next:", "  cmwa vet "+word, "  cmwa run --config "+word)
+	quoted := shellQuoted(s.config.path)
+	lines = append(lines, "next:", "  cmwa vet "+quoted, "  cmwa run --config "+quoted)
 	_, err = fmt.Fprintln(s.o.Stdout, strings.Join(lines, "\n"))
 	return err
 }
@@ -232,7 +296,7 @@ func (s *session) write(content []byte) error {
 func (s *session) warn(content []byte) {
 	for _, change := range s.changes {
 		if variable := s.fields[change.Key].Variable; strings.TrimSpace(s.o.Environ[variable]) != "" {
-			fmt.Fprintf(s.o.Stderr, "cmwa: the variable %s is set here, and wins over the file\n", variable)
+			fmt.Fprintf(s.o.Stderr, "cmwa: the variable %s is set here, and overrides the file\n", variable)
 		}
 	}
 	for _, f := range []*file{&s.config, s.tokenFile} {
@@ -240,8 +304,8 @@ func (s *session) warn(content []byte) {
 			continue
 		}
 		if inWorkTree(f.path) {
-			fmt.Fprintf(s.o.Stderr, "cmwa: %s lies in a git work tree: "+
-				"keep the token in it out of commits, with a line in .gitignore\n", f.name)
+			fmt.Fprintf(s.o.Stderr, "cmwa: %s is in a git work tree and contains a token: "+
+				"add it to .gitignore\n", f.name)
 		}
 	}
 }
@@ -265,9 +329,8 @@ func inWorkTree(path string) bool {
 	return false
 }
 
-// shellWord returns a name as a word of a shell's command line, in quotes if it
-// needs them.
-func shellWord(name string) string {
+// shellQuoted returns a name for a shell's command line, quoted if necessary.
+func shellQuoted(name string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
 			strings.ContainsRune("/._-+,:@%", r)

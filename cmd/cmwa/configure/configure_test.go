@@ -94,7 +94,7 @@ func mode(t *testing.T, name string) fs.FileMode {
 	return info.Mode()
 }
 
-// holds checks what lies in the current folder.
+// holds checks the names of the files in the current folder.
 func holds(t *testing.T, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
@@ -106,14 +106,14 @@ func holds(t *testing.T, names ...string) {
 		got = append(got, e.Name())
 	}
 	if strings.Join(got, " ") != strings.Join(names, " ") {
-		t.Errorf("the folder holds %v, not %v", got, names)
+		t.Errorf("the folder contains %v, want %v", got, names)
 	}
 }
 
-// settings loads a file that is without problems.
+// settings loads a file, which must have no problems, and returns its first pool.
 func settings(t *testing.T, name string) schema.Pool {
 	t.Helper()
-	source, err := schema.Find(schema.Places{Config: name})
+	source, err := schema.Find(schema.SearchPaths{Config: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,9 +124,10 @@ func settings(t *testing.T, name string) schema.Pool {
 	return c.Pools[0]
 }
 
-func TestConfigureWritesACommentedFileForItsOwnerAlone(t *testing.T) {
+func TestRunNewFile(t *testing.T) {
 	emptyFolder(t)
-	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/", "--target", "process")
+	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/",
+		"--target", "process")
 	if got.code != cli.ExitOK || got.stderr != "" {
 		t.Fatalf("%+v", got)
 	}
@@ -154,63 +155,122 @@ func TestConfigureWritesACommentedFileForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestConfigureWithoutATerminalNamesTheFlagThatIsMissing(t *testing.T) {
+func TestRunUsageErrors(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{nil, "--token-stdin, --token-file, or --oidc-token-file"},
 		{[]string{"--service-url", "https://pulumi.example.com"}, "--token-stdin, --token-file, or --oidc-token-file"},
-		{[]string{"--oidc-token-file", "jwt"}, "add --organization"},
-		{[]string{"--organization", "acme"}, "add --oidc-token-file"},
-		{[]string{"--oidc-token-file", "jwt", "--organization", "acme"}, "add --pool-id"},
-		{[]string{"--oidc-token-file", "jwt", "--organization", "a b", "--pool-id", "p"}, "--organization: must be one word"},
-		{[]string{"--oidc-token-file", "jwt", "--token-stdin"}, "leave out one"},
+		{[]string{"--oidc-token-file", "jwt"}, "pass --organization"},
+		{[]string{"--organization", "acme"}, "pass --oidc-token-file"},
+		{[]string{"--oidc-token-file", "jwt", "--organization", "acme"}, "pass --pool-id"},
+		{
+			[]string{"--oidc-token-file", "jwt", "--organization", "a b", "--pool-id", "p"},
+			"--organization: must be a text without spaces",
+		},
+		{[]string{"--oidc-token-file", "jwt", "--token-stdin"}, "pass one of the two"},
 		{[]string{"--token-stdin"}, "token on standard input must not be empty"},
 		{[]string{"--token-file", "none"}, "there is no such file"},
 		{[]string{"--token-file", schema.FileName}, "there is no such file"},
 		{[]string{"--token-file", canary}, "looks like a token"},
 		{[]string{"--config", canary}, "looks like a token"},
 		{[]string{"--organization", "eyJ" + canary}, "looks like a token"},
-		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url", "pulumi.example.com"}, "--service-url: must be a URL such as"},
-		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url", "https://u:" + canary + "@x"}, "--service-url: must be a URL such as"},
-		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "dokcer"}, "--target: must be one of"},
-		{[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "x\x00\n\u2028\xff"}, "--target: must be"},
+		{
+			[]string{
+				"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url",
+				"pulumi.example.com",
+			},
+			"--service-url: must be a URL such as",
+		},
+		{
+			[]string{
+				"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url",
+				"https://u:" + canary + "@x",
+			},
+			"--service-url: must be a URL such as",
+		},
+		{
+			[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "dokcer"},
+			"--target: must be one of",
+		},
+		{
+			[]string{
+				"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target",
+				"x\x00\n\u2028\xff",
+			},
+			"--target: must be",
+		},
 		{[]string{"--config", ".", "--token-file", "none"}, "not a regular file"},
-		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its folder is not there"},
-		{[]string{"--token-file", "none/token"}, "--token-file: its folder is not there"},
+		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its folder does not exist"},
+		{[]string{"--token-file", "none/token"}, "--token-file: its folder does not exist"},
 		{[]string{"--token-file", "none"}, "--token-file: there is no such file"},
 		{[]string{"--token-file", "."}, "--token-file: is not a regular file"},
 	} {
 		emptyFolder(t)
 		got := configure(t, "", nil, c.args...)
 		if strings.Contains(got.stderr, schema.FileName+":") {
-			t.Errorf("%q: a place in a file that is not there: %s", c.args, got.stderr)
+			t.Errorf("%q: the message has a line of a file that does not exist: %s", c.args, got.stderr)
 		}
 		if got.code == cli.ExitOK || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
 			t.Errorf("%q: %+v", c.args, got)
 		}
-		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") && !strings.Contains(c.want, "regular"); usage && got.code != cli.ExitUsage {
+		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") &&
+			!strings.Contains(c.want, "regular"); usage && got.code != cli.ExitUsage {
 			t.Errorf("%q: exit code %d", c.args, got.code)
 		}
 		holds(t)
 	}
 }
 
-func TestConfigureDoesNotWaitForATokenOnceItIsToldToStop(t *testing.T) {
+func TestRunInterrupted(t *testing.T) {
 	emptyFolder(t)
 	ctx, stop := context.WithCancel(t.Context())
 	reading := &held{reached: stop}
 	var stdout, stderr bytes.Buffer
 	o := Options{TokenStdin: true, Stdin: reading, Stdout: &stdout, Stderr: &stderr}
 	code := cli.Exit(&stderr, "cmwa", Run(ctx, o))
-	if code != cli.ExitFailure || !strings.Contains(stderr.String(), "nothing has been changed") || stdout.Len() > 0 {
+	if code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "nothing has been changed") ||
+		stdout.Len() > 0 {
 		t.Errorf("exit code %d, %s", code, &stderr)
 	}
 	holds(t)
 }
 
-// held is a pipe that nobody writes to, and nobody closes.
+func TestRunCheckToken(t *testing.T) {
+	for name, c := range map[string]struct {
+		problem string
+		reached bool
+		code    int
+		stderr  string
+	}{
+		"an accepted token is written": {"", true, cli.ExitOK, ""},
+		"a rejected token is an error": {"service rejected the token", true, cli.ExitUsage,
+			"cmwa: service rejected the token: nothing has been changed\n"},
+		"a service that does not respond is a note": {"cannot connect", false, cli.ExitOK,
+			"cmwa: the token is not checked: cannot connect\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			emptyFolder(t)
+			var stdout, stderr bytes.Buffer
+			checked := ""
+			o := Options{TokenStdin: true, Stdin: strings.NewReader(canary), Stdout: &stdout, Stderr: &stderr}
+			o.CheckToken = func(_ context.Context, config *schema.Config, pool string) (string, bool) {
+				checked = pool + " " + config.Pools[0].Token.Reveal()
+				return c.problem, c.reached
+			}
+			code := cli.Exit(&stderr, "cmwa", Run(t.Context(), o))
+			if code != c.code || stderr.String() != c.stderr || (stdout.Len() > 0) != (code == cli.ExitOK) {
+				t.Errorf("exit code %d, stderr %q, stdout %q", code, &stderr, &stdout)
+			}
+			if checked != "default "+canary {
+				t.Error("another token or pool is checked")
+			}
+		})
+	}
+}
+
+// held is a pipe that stays open and empty.
 type held struct{ reached func() }
 
 func (h *held) Read([]byte) (int, error) {
@@ -218,10 +278,11 @@ func (h *held) Read([]byte) (int, error) {
 	select {}
 }
 
-const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
+const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n" +
+	"- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
 
-func TestConfigureSaysThatNoPoolWouldUseATokenAtTheTop(t *testing.T) {
-	const said = "every pool of x.yaml has credentials of its own"
+func TestRunUnusedToken(t *testing.T) {
+	const warning = "each pool of x.yaml has its own credentials"
 	emptyFolder(t)
 	put(t, "x.yaml", ownTokens, 0o600)
 	put(t, "token", "pul-0", 0o600)
@@ -235,38 +296,45 @@ func TestConfigureSaysThatNoPoolWouldUseATokenAtTheTop(t *testing.T) {
 		got := configure(t, canary, nil, append(args, "--config", "x.yaml", "--yes")...)
 		switch name {
 		case "only the target":
-			if got.code != cli.ExitOK || strings.Contains(got.stderr, said) {
+			if got.code != cli.ExitOK || strings.Contains(got.stderr, warning) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		default:
-			if got.code != cli.ExitOK || strings.Count(got.stderr, said) != 1 {
+			if got.code != cli.ExitOK || strings.Count(got.stderr, warning) != 1 {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
 	}
 	put(t, "x.yaml", ownTokens+"- name: c\n", 0o600)
-	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK || got.stderr != "" {
+	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK ||
+		got.stderr != "" {
 		t.Errorf("one pool inherits: %+v", got)
 	}
 }
 
-func TestConfigureRefusesTokensThatAreNone(t *testing.T) {
-	for _, token := range []string{"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff", strings.Repeat("\n", 1<<20) + canary} {
+func TestRunInvalidToken(t *testing.T) {
+	for _, token := range []string{
+		"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff",
+		strings.Repeat("\n", 1<<20) + canary,
+	} {
 		emptyFolder(t)
-		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "the token on standard input must") {
+		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage ||
+			!strings.Contains(got.stderr, "the token on standard input must") {
 			t.Errorf("%+v", got)
 		}
 		holds(t)
 	}
 }
 
-const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\ntoken:   'pul-old'  # from the console\r\n# end"
+const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\n" +
+	"token:   'pul-old'  # from the console\r\n# end"
 
-func TestConfigureKeepsEverythingElseOfAFileThatIsThere(t *testing.T) {
+func TestRunExistingFile(t *testing.T) {
 	emptyFolder(t)
 	put(t, "x.yaml", existing, 0o600)
 	got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin")
-	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "x.yaml is there already: to change it, add --yes") || content(t, "x.yaml") != existing {
+	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "x.yaml exists: to change it, add --yes") ||
+		content(t, "x.yaml") != existing {
 		t.Errorf("%+v", got)
 	}
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
@@ -278,22 +346,24 @@ func TestConfigureKeepsEverythingElseOfAFileThatIsThere(t *testing.T) {
 	if want := strings.ReplaceAll(strings.TrimSuffix(existing, "# end"), "'pul-old'", canary); kept != want {
 		t.Errorf("kept %q", kept)
 	}
-	if strings.Count(added, "\n") != strings.Count(added, "\r\n") || !strings.HasSuffix(added, "\r\ndeploy_target: process\r\n") || strings.Contains(added, "service_url") {
+	if strings.Count(added, "\n") != strings.Count(added, "\r\n") ||
+		!strings.HasSuffix(added, "\r\ndeploy_target: process\r\n") || strings.Contains(added, "service_url") {
 		t.Errorf("added %q", added)
 	}
 
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
-	if got.code != cli.ExitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "left x.yaml as it is") {
+	if got.code != cli.ExitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "x.yaml is unchanged") {
 		t.Errorf("a second time: %+v\n%q", got, content(t, "x.yaml"))
 	}
 	got = configure(t, "", nil, "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
-	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" || p.Token.Reveal() != canary {
-		t.Errorf("without a word on the token: %+v", got)
+	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" ||
+		p.Token.Reveal() != canary {
+		t.Errorf("with only --service-url: want the new URL and the old token, got %+v", got)
 	}
 	holds(t, "x.yaml")
 }
 
-// settings2 is settings of a file that may have warnings.
+// settings2 does what settings does, but allows warnings.
 func settings2(t *testing.T, name string) schema.Pool {
 	t.Helper()
 	c, problems := schema.Load(schema.Source{Content: []byte(content(t, name))})
@@ -303,7 +373,7 @@ func settings2(t *testing.T, name string) schema.Pool {
 	return c.Pools[0]
 }
 
-func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
+func TestRunCredentials(t *testing.T) {
 	emptyFolder(t)
 	put(t, "token", "pul-0", 0o600)
 	put(t, "x.yaml", "token: "+canary+" # mine\n", 0o600)
@@ -312,13 +382,16 @@ func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"--config", "x.yaml", "--yes"}
-	if got := configure(t, "", nil, append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p1")...); got.code != cli.ExitOK {
+	if got := configure(t, "", nil, append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id",
+		"p1")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") || p.OrganizationName != "acme" || p.RunnerPoolID != "p1" {
+	if p := settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") || p.OrganizationName != "acme" ||
+		p.RunnerPoolID != "p1" {
 		t.Errorf("%+v", p)
 	}
-	if text := content(t, "x.yaml"); strings.Contains(text, canary) || !strings.HasPrefix(text, "token: \"\" # mine\n") {
+	if text := content(t, "x.yaml"); strings.Contains(text, canary) ||
+		!strings.HasPrefix(text, "token: \"\" # mine\n") {
 		t.Errorf("the token is still in\n%s", text)
 	}
 	if got := configure(t, "", nil, append(args, "--pool-id", "p2")...); got.code != cli.ExitOK {
@@ -330,10 +403,12 @@ func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
 	if got := configure(t, "", nil, append(args, "--token-file", "token")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" || p.TokenFile != filepath.Join(here, "token") {
+	if p := settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" ||
+		p.TokenFile != filepath.Join(here, "token") {
 		t.Errorf("%+v", p)
 	}
-	if got := configure(t, canary, nil, append(args, "--token-file", "token", "--token-stdin")...); got.code != cli.ExitOK {
+	got := configure(t, canary, nil, append(args, "--token-file", "token", "--token-stdin")...)
+	if got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if p := settings(t, "x.yaml"); p.Token.Reveal() != canary || content(t, "token") != canary+"\n" {
@@ -345,13 +420,72 @@ func TestConfigureChangesTheWayToAuthenticate(t *testing.T) {
 	if p := settings(t, "x.yaml"); p.Token.Reveal() != "pul-1" || content(t, "token") != "pul-1\n" {
 		t.Errorf("the token did not go to the file that token_file names: %+v", p)
 	}
-	if got := configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "configuration itself") {
+	got = configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...)
+	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "configuration itself") {
 		t.Errorf("%+v", got)
 	}
 	holds(t, "token", "x.yaml")
 }
 
-func TestConfigureWritesNothingThatTheAgentCouldNotUse(t *testing.T) {
+func TestRunRelativeTokenFile(t *testing.T) {
+	// run replaces the token of a configuration that names a relative token file.
+	run := func(t *testing.T, config, want string) {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		checked := ""
+		o := Options{Config: config, TokenStdin: true, Yes: true, Stdin: strings.NewReader(canary), Stdout: &stdout,
+			Stderr: &stderr}
+		o.CheckToken = func(_ context.Context, config *schema.Config, _ string) (string, bool) {
+			checked = config.Pools[0].Token.Reveal()
+			return "", true
+		}
+		if code := cli.Exit(&stderr, "cmwa", Run(t.Context(), o)); code != cli.ExitOK {
+			t.Fatalf("exit code %d, stderr %q", code, &stderr)
+		}
+		if checked != canary {
+			t.Errorf("the token %q is checked, want the new one", checked)
+		}
+		if got := content(t, want); got != canary+"\n" {
+			t.Errorf("%s contains %q, want the new token", want, got)
+		}
+		if text := content(t, config); text != "token_file: x.token\n" {
+			t.Errorf("the configuration is now\n%s", text)
+		}
+	}
+
+	for name, folder := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
+		t.Run("relative token_file is next to the configuration, whose path is "+name, func(t *testing.T) {
+			emptyFolder(t)
+			if err := os.MkdirAll(folder, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			config, file := filepath.Join(folder, "x.yaml"), filepath.Join(folder, "x.token")
+			put(t, config, "token_file: x.token\n", 0o600)
+			put(t, file, "pul-0", 0o600)
+			put(t, "x.token", "pul-1", 0o600)
+			run(t, config, file)
+			if got := content(t, "x.token"); got != "pul-1" {
+				t.Errorf("the file of the working directory contains %q", got)
+			}
+		})
+	}
+	t.Run("missing token file is created in the folder of the configuration", func(t *testing.T) {
+		emptyFolder(t)
+		folder := t.TempDir()
+		config := filepath.Join(folder, "x.yaml")
+		put(t, config, "token_file: x.token\n", 0o600)
+		run(t, config, filepath.Join(folder, "x.token"))
+	})
+	t.Run("a file that is only in the working directory is replaced there", func(t *testing.T) {
+		emptyFolder(t)
+		config := filepath.Join(t.TempDir(), "x.yaml")
+		put(t, config, "token_file: x.token\n", 0o600)
+		put(t, "x.token", "pul-1", 0o600)
+		run(t, config, "x.token")
+	})
+}
+
+func TestRunInvalidResult(t *testing.T) {
 	for before, want := range map[string]string{
 		"log_level: loud\n":         "x.yaml:1:12: log_level: must be one of",
 		"a: [\n" + canary:           "x.yaml:",
@@ -365,7 +499,8 @@ func TestConfigureWritesNothingThatTheAgentCouldNotUse(t *testing.T) {
 		emptyFolder(t)
 		put(t, "x.yaml", before, 0o640)
 		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
-		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "nothing has been changed") || got.stdout != "" {
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) ||
+			!strings.Contains(got.stderr, "nothing has been changed") || got.stdout != "" {
 			t.Errorf("%.40q: %+v", before, got)
 		}
 		if content(t, "x.yaml") != before || mode(t, "x.yaml") != 0o640 {
@@ -375,10 +510,10 @@ func TestConfigureWritesNothingThatTheAgentCouldNotUse(t *testing.T) {
 	}
 }
 
-func TestConfigureKeepsLinksOwnersAndStricterModes(t *testing.T) {
+func TestRunLinksOwnersAndModes(t *testing.T) {
 	for _, c := range []struct {
 		mode, want fs.FileMode
-		told       bool
+		warns      bool
 	}{{0o600, 0o600, false}, {0o400, 0o400, false}, {0o644, 0o600, true}, {0o440, 0o400, true}, {0o777, 0o600, true}} {
 		emptyFolder(t)
 		if err := os.MkdirAll("real/deep", 0o700); err != nil {
@@ -398,10 +533,11 @@ func TestConfigureKeepsLinksOwnersAndStricterModes(t *testing.T) {
 			}
 		}
 		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
-		if got.code != cli.ExitOK || strings.Contains(got.stdout, "cannot read or write any more") != c.told {
+		if got.code != cli.ExitOK || strings.Contains(got.stdout, "removed access for other users") != c.warns {
 			t.Errorf("%v: %+v", c.mode, got)
 		}
-		if mode(t, "x.yaml")&fs.ModeSymlink == 0 || mode(t, "real/deep/link")&fs.ModeSymlink == 0 || mode(t, "real/x.yaml") != c.want {
+		if mode(t, "x.yaml")&fs.ModeSymlink == 0 || mode(t, "real/deep/link")&fs.ModeSymlink == 0 ||
+			mode(t, "real/x.yaml") != c.want {
 			t.Errorf("%v became %v", c.mode, mode(t, "real/x.yaml"))
 		}
 		info, err := os.Stat("x.yaml")
@@ -411,13 +547,14 @@ func TestConfigureKeepsLinksOwnersAndStricterModes(t *testing.T) {
 		if stat := info.Sys().(*syscall.Stat_t); int(stat.Uid) != owner || int(stat.Gid) != group {
 			t.Errorf("the file belongs to %d:%d", stat.Uid, stat.Gid)
 		}
-		if !strings.HasPrefix(content(t, "real/x.yaml"), "# old\n") || !strings.Contains(content(t, "x.yaml"), canary) {
+		if !strings.HasPrefix(content(t, "real/x.yaml"), "# old\n") ||
+			!strings.Contains(content(t, "x.yaml"), canary) {
 			t.Errorf("%q", content(t, "x.yaml"))
 		}
 	}
 }
 
-func TestConfigureMakesTheFileThatADanglingLinkNames(t *testing.T) {
+func TestRunDanglingLink(t *testing.T) {
 	emptyFolder(t)
 	if err := os.Symlink("new.yaml", "x.yaml"); err != nil {
 		t.Fatal(err)
@@ -431,13 +568,14 @@ func TestConfigureMakesTheFileThatADanglingLinkNames(t *testing.T) {
 	if err := os.Symlink("loop.yaml", "loop.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if got := configure(t, canary, nil, "--config", "loop.yaml", "--token-stdin"); got.code != cli.ExitFailure || !strings.Contains(got.stderr, "symbolic links") {
+	if got := configure(t, canary, nil, "--config", "loop.yaml", "--token-stdin"); got.code != cli.ExitFailure ||
+		!strings.Contains(got.stderr, "symbolic links") {
 		t.Errorf("%+v", got)
 	}
 	holds(t, "loop.yaml", "new.yaml", "x.yaml")
 }
 
-func TestConfigureSaysWhatMaySurpriseLater(t *testing.T) {
+func TestRunNotes(t *testing.T) {
 	emptyFolder(t)
 	if err := os.MkdirAll("tree/.git", 0o700); err != nil {
 		t.Fatal(err)
@@ -445,29 +583,36 @@ func TestConfigureSaysWhatMaySurpriseLater(t *testing.T) {
 	if err := os.MkdirAll("tree/etc", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	environ := []string{"PULUMI_AGENT_CONFIG= tree/etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary, "PULUMI_AGENT_CA_FILE=x"}
+	environ := []string{
+		"PULUMI_AGENT_CONFIG= tree/etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary,
+		"PULUMI_AGENT_CA_FILE=x",
+	}
 	got := configure(t, canary, environ, "--token-stdin")
 	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "cmwa vet 'tree/etc/x y.yaml'") {
 		t.Fatalf("%+v", got)
 	}
-	for _, want := range []string{"git work tree", "PULUMI_AGENT_DEPLOY_TARGET is set here, and wins", "PULUMI_AGENT_TOKEN is set here"} {
+	for _, want := range []string{
+		"git work tree", "PULUMI_AGENT_DEPLOY_TARGET is set here, and overrides", "PULUMI_AGENT_TOKEN is set here",
+	} {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("%q is not in %s", want, got.stderr)
 		}
 	}
 	if strings.Contains(got.stderr, "CA_FILE") {
-		t.Errorf("a variable of no key that was written is named: %s", got.stderr)
+		t.Errorf("stderr names PULUMI_AGENT_CA_FILE, although ca_file was not written: %s", got.stderr)
 	}
 	put(t, "token", "pul-0", 0o600)
-	if got := configure(t, "", nil, "--config", "tree/x.yaml", "--token-file", "token"); got.code != cli.ExitOK || got.stderr != "" {
+	if got := configure(t, "", nil, "--config", "tree/x.yaml", "--token-file", "token"); got.code != cli.ExitOK ||
+		got.stderr != "" {
 		t.Errorf("%+v", got)
 	}
-	if got := configure(t, canary, nil, "--config", "tree/y.yaml", "--token-stdin", "--token-file", "tree/token"); got.code != cli.ExitOK || !strings.Contains(got.stderr, "tree/token lies in a git work tree") {
+	if got := configure(t, canary, nil, "--config", "tree/y.yaml", "--token-stdin", "--token-file",
+		"tree/token"); got.code != cli.ExitOK || !strings.Contains(got.stderr, "tree/token is in a git work tree") {
 		t.Errorf("%+v", got)
 	}
 }
 
-func TestConfigureTakesTheTokenFileBackIfTheConfigurationCannotBeWritten(t *testing.T) {
+func TestSessionWriteUndo(t *testing.T) {
 	for _, was := range []string{"", "pul-0\n"} {
 		emptyFolder(t)
 		names := []string{"x.yaml"}
@@ -486,11 +631,12 @@ func TestConfigureTakesTheTokenFileBackIfTheConfigurationCannotBeWritten(t *test
 		put(t, "x.yaml", "# of another\n", 0o600)
 		var stdout, stderr bytes.Buffer
 		s := &session{o: Options{Stdout: &stdout, Stderr: &stderr}, config: config, tokenFile: &token, token: canary}
-		if err := s.write([]byte("token_file: token\n")); err == nil || !strings.Contains(err.Error(), "in the meantime") || stdout.Len() > 0 {
+		if err := s.write([]byte("token_file: token\n")); err == nil ||
+			!strings.Contains(err.Error(), "in the meantime") || stdout.Len() > 0 {
 			t.Errorf("%v %s", err, &stdout)
 		}
 		if content(t, "x.yaml") != "# of another\n" || was != "" && content(t, "token") != was {
-			t.Error("something was changed")
+			t.Error("the configuration or the token file was changed")
 		}
 		holds(t, names...)
 	}

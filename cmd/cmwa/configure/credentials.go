@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// credentials notes the changes of how the agent authenticates.
+// credentials records the changes of the credentials.
 func (s *session) credentials(ctx context.Context) error {
 	if s.unused() {
 		set, err := s.confirmUnused()
@@ -35,9 +36,9 @@ func (s *session) credentials(ctx context.Context) error {
 	}
 }
 
-// unused reports whether every pool of the file has credentials of its own, so that
-// no pool inherits those at the top level. It is false for a configuration that
-// cannot be loaded.
+// unused reports whether every pool of the file has its own credentials, so that no pool
+// inherits those at the top level. It is false for a configuration that cannot be
+// loaded.
 func (s *session) unused() bool {
 	const mark = "inherited"
 	changes := []schema.Change{
@@ -55,27 +56,27 @@ func (s *session) unused() bool {
 
 // confirmUnused reports whether to set credentials that no pool uses.
 func (s *session) confirmUnused() (bool, error) {
-	state := fmt.Sprintf("every pool of %s has credentials of its own, "+
-		"so that none would use those at the top level", s.config.name)
+	state := fmt.Sprintf("each pool of %s has its own credentials, "+
+		"so no pool would use credentials at the top level", s.config.name)
 	given := s.o.TokenStdin || s.o.TokenFile != "" || s.o.exchanges()
 	switch {
 	case given && s.o.Yes:
 		fmt.Fprintf(s.o.Stderr, "cmwa: %s\n", state)
 		return true, nil
 	case s.prompt == nil && given:
-		return false, cli.Usagef("%s: to set these all the same, add --yes", state)
+		return false, cli.Usagef("%s: to set them anyway, add --yes", state)
 	case s.prompt == nil:
 		return false, nil
 	}
-	yes, err := s.prompt.confirm(state + ". Set these all the same?")
+	yes, err := s.prompt.confirm(state + ". Set them anyway?")
 	if err == nil && !yes && given {
 		err = errUnchanged
 	}
 	return yes, err
 }
 
-// method returns token or oidc, or nothing if the credentials of the file stay as
-// they are.
+// method returns token or oidc, or nothing if the credentials of the file do not
+// change.
 func (s *session) method() (string, error) {
 	had := ""
 	switch {
@@ -97,8 +98,8 @@ func (s *session) method() (string, error) {
 	case had != "":
 		return "", nil
 	default:
-		return "", cli.Usagef("there is nobody to ask how the agent authenticates: " +
-			"add --token-stdin, --token-file, or --oidc-token-file with --organization and --pool-id")
+		return "", cli.Usagef("not a terminal, cannot prompt: " +
+			"pass --token-stdin, --token-file, or --oidc-token-file with --organization and --pool-id")
 	}
 }
 
@@ -130,7 +131,7 @@ func (s *session) exchange() error {
 }
 
 // absolute returns the absolute name of a file, because the agent may be started in
-// any directory. A name that the configuration has already stays as it is.
+// any directory. A name that the configuration has already is not changed.
 func (s *session) absolute(key, name string) (string, error) {
 	if name == s.present[key] {
 		return name, nil
@@ -162,10 +163,11 @@ func (s *session) accessToken(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if token == "" { // it stays
+	if token == "" { // the present one is kept
 		s.set("oidc_token_file", "")
 		return nil
 	}
+	s.newToken = token
 
 	// Where to write it.
 	if s.o.TokenFile != "" {
@@ -183,7 +185,7 @@ func (s *session) accessToken(ctx context.Context) error {
 		return err
 	}
 	if s.prompt != nil {
-		const text = "Token in the configuration or in a file of its own (config or file)"
+		const text = "Write the token to the configuration or to a separate file (config or file)"
 		if place, err = s.prompt.choose(text, place, "config", "file"); err != nil {
 			return err
 		}
@@ -195,6 +197,19 @@ func (s *session) accessToken(ctx context.Context) error {
 	s.set("token_file", "")
 	s.set("oidc_token_file", "")
 	return nil
+}
+
+// replaceToken replaces the new token by another.
+func (s *session) replaceToken(token string) {
+	for i := range s.changes {
+		if s.changes[i].Key == "token" && s.changes[i].Value == s.newToken {
+			s.changes[i].Value = token
+		}
+	}
+	if s.token != "" {
+		s.token = token
+	}
+	s.newToken = token
 }
 
 // readToken returns the token, or nothing if the configuration keeps the one that
@@ -209,9 +224,9 @@ func (s *session) readToken(ctx context.Context, had bool) (string, error) {
 	if prompt == nil {
 		return s.tokenFromInput(ctx, check)
 	}
-	q := question{text: "Pool access token, which is not shown", hidden: true, check: check}
+	q := query{text: "Pool access token (not shown)", hidden: true, check: check}
 	if had {
-		q.shown = "as it is"
+		q.defaultText = keep
 		q.check = func(answer string) error {
 			if answer == "" {
 				return nil
@@ -230,7 +245,7 @@ func (s *session) tokenFromInput(ctx context.Context, check func(string) error) 
 	})
 	switch {
 	case ctx.Err() != nil:
-		return "", errNoAnswer
+		return "", errInterrupted
 	case err != nil:
 		return "", errors.New("read the token from standard input: it cannot be read")
 	}
@@ -254,7 +269,7 @@ func (s *session) setTokenFile(token, name string) error {
 	if name == s.present["token_file"] {
 		shown = "the file that token_file names"
 	}
-	f, err := open(name, shown)
+	f, err := open(s.tokenPath(name), shown)
 	if err != nil {
 		return err
 	}
@@ -262,5 +277,19 @@ func (s *session) setTokenFile(token, name string) error {
 		return cli.Usagef("the token file cannot be the configuration itself: name another with --token-file")
 	}
 	s.token, s.tokenFile = token, &f
-	return s.confirm(f, "Put the new token into it?")
+	return s.confirm(f, "Replace its content with the new token?")
+}
+
+// tokenPath returns the path that the agent uses for a token_file. A relative name starts
+// at the folder of the configuration, or at the working directory if only that has the file.
+func (s *session) tokenPath(name string) string {
+	absent := func(path string) bool {
+		_, err := os.Stat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	path := filepath.Join(filepath.Dir(s.config.path), name)
+	if filepath.IsAbs(name) || absent(path) && !absent(name) {
+		return name
+	}
+	return path
 }

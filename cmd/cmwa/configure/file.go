@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// file is a file to be written, in the state that open found.
+// file is a file to write, in the state in which open found it.
 type file struct {
 	path     string      // as an option or a person named it
 	name     string      // in messages
@@ -22,10 +22,10 @@ type file struct {
 	info     fs.FileInfo // nil if the file does not exist
 }
 
-// maxLinks is how many links in a row are followed, as on Linux.
+// maxLinks is the number of links in a row that are followed, as on Linux.
 const maxLinks = 40
 
-var errNoFolder = errors.New("its folder is not there: make it, or name another")
+var errNoFolder = errors.New("its folder does not exist: create it, or name another file")
 
 // open reads a file, which need not exist. Its folder must exist. Errors contain
 // the name for messages, and not the path.
@@ -41,7 +41,7 @@ func open(path, name string) (file, error) {
 			case errors.Is(err, fs.ErrNotExist):
 				return refuse(errNoFolder)
 			case err != nil:
-				return refuse(errors.New("its folder cannot be used: name another"))
+				return refuse(errors.New("its folder cannot be used: name another file"))
 			}
 			return f, nil
 		case err != nil:
@@ -105,7 +105,7 @@ func (f file) replace(content []byte) (done string, err error) {
 		return "", err
 	}
 	if now.resolved != f.resolved || (now.info == nil) != (f.info == nil) || !bytes.Equal(now.content, f.content) {
-		return "", errors.New("it has been changed by another in the meantime: begin again")
+		return "", errors.New("another program changed it in the meantime: start again")
 	}
 
 	// 2. Choose the mode.
@@ -115,9 +115,9 @@ func (f file) replace(content []byte) (done string, err error) {
 		tighter := now.info.Mode().Perm() & mode
 		switch {
 		case tighter != now.info.Mode().Perm():
-			done = "wrote %s, which others cannot read or write any more"
+			done = "wrote %s, and removed access for other users"
 		case bytes.Equal(content, f.content):
-			return "left %s as it is, since it says so already", nil
+			return "%s is unchanged", nil
 		}
 		mode = tighter
 	}
@@ -168,7 +168,7 @@ func keepOwner(created *os.File, old fs.FileInfo) error {
 		return nil
 	}
 	if err := created.Chown(int(was.Uid), int(was.Gid)); err != nil {
-		return errors.New("it belongs to another user or group: begin again as that user")
+		return errors.New("it belongs to another user or group: run this as that user")
 	}
 	return nil
 }

@@ -1,36 +1,36 @@
 package configure
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
-
-	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// errNoAnswer is how a session ends that a person or a signal interrupted.
-var errNoAnswer = errors.New("there was no answer: nothing has been changed")
+// Errors that end a session without a change.
+var (
+	errInterrupted = errors.New("interrupted: nothing has been changed") // by Ctrl-C or a signal
+	errNoAnswer    = errors.New("no answer: nothing has been changed")   // the input ended
+)
 
-// attempts is how often a question is asked.
-const attempts = 3
-
-// prompt asks questions at a terminal. From the first question until close, the
-// terminal is raw, so that it does not show what is typed ahead, which may be a
-// token.
+// prompt reads answers at a terminal. From the first query until close, the terminal is
+// raw, so that it does not show keys that are typed early, which may be a token.
 type prompt struct {
 	in       *os.File
+	keyboard *keyboard
 	terminal *term.Terminal
 	before   *term.State // state to restore; nil if it was not changed
 }
 
 // newPrompt returns a prompt, or nil if one of the two streams is not a terminal.
-// Questions return an error when ctx ends.
+// Its methods return an error when ctx ends.
 func newPrompt(ctx context.Context, in io.Reader, out io.Writer) *prompt {
 	if _, ok := terminal(out); !ok {
 		return nil
@@ -47,9 +47,13 @@ func newTokenPrompt(ctx context.Context, in io.Reader, out io.Writer) *prompt {
 	}
 	screen, ok := terminal(out)
 	if !ok {
-		return &prompt{in: stdin, terminal: term.NewTerminal(keyboard{ctx, stdin, io.Discard}, "")}
+		out = io.Discard
 	}
-	p := &prompt{in: stdin, terminal: term.NewTerminal(keyboard{ctx, stdin, out}, "")}
+	keys := &keyboard{ctx: ctx, in: stdin, out: out}
+	p := &prompt{in: stdin, keyboard: keys, terminal: term.NewTerminal(keys, "")}
+	if !ok {
+		return p
+	}
 	if width, height, err := term.GetSize(int(screen.Fd())); err == nil && width > 0 && height > 0 {
 		_ = p.terminal.SetSize(width, height) // without it, lines wrap after 80 columns
 	}
@@ -70,30 +74,38 @@ func (p *prompt) close() {
 	}
 }
 
-// question is one line of a prompt.
-type question struct {
-	text   string
-	shown  string // in brackets after the text
-	empty  string // the meaning of an empty answer
-	hidden bool
-	check  func(answer string) error // its error describes the answers that are valid
+// query is one line of a prompt.
+type query struct {
+	text         string
+	defaultText  string // in brackets after the text
+	defaultValue string // the meaning of an empty answer
+	hidden       bool
+	check        func(answer string) error // its error describes the answers that are valid
 }
 
-// confirm asks a question and reports whether the answer is yes. An empty answer
+// confirm asks for yes or no and reports whether the answer is yes. An empty answer
 // is no.
 func (p *prompt) confirm(text string) (bool, error) {
-	answer, err := p.choose(text, "no", "yes", "no", "y", "n")
-	return err == nil && answer[0] == 'y', err
+	answer, err := p.ask(query{text: text, defaultText: "y/N", defaultValue: "n", check: func(answer string) error {
+		return oneOf("y", "n", "yes", "no")(strings.ToLower(answer))
+	}})
+	return err == nil && strings.ToLower(answer)[0] == 'y', err
 }
 
-// choose asks for one of some words.
-func (p *prompt) choose(text, empty string, words ...string) (string, error) {
-	return p.ask(question{text: text, shown: empty, empty: empty, check: oneOf(words...)})
+// choose asks for one of several choices.
+func (p *prompt) choose(text, defaultValue string, choices ...string) (string, error) {
+	return p.ask(query{text: text, defaultText: defaultValue, defaultValue: defaultValue, check: oneOf(choices...)})
 }
 
-// ask returns the first answer that passes the question's check, without space
-// around it.
-func (p *prompt) ask(q question) (string, error) {
+// note prints a line between two answers.
+func (p *prompt) note(format string, args ...any) {
+	fmt.Fprintf(p.terminal, "  "+format+"\n", args...)
+}
+
+// ask asks until an answer passes the check of the query, and returns it without space
+// around it. After a hidden answer it prints the number of characters, so that a person
+// sees that something was typed or pasted.
+func (p *prompt) ask(q query) (string, error) {
 	if p.before == nil {
 		state, err := term.MakeRaw(int(p.in.Fd()))
 		if err != nil {
@@ -102,25 +114,32 @@ func (p *prompt) ask(q question) (string, error) {
 		p.before = state
 	}
 	text := q.text
-	if q.shown != "" {
-		text += " [" + q.shown + "]"
+	if q.defaultText != "" {
+		text += " [" + q.defaultText + "]"
 	}
-	for range attempts {
+	for {
 		answer, err := p.line(text+": ", q.hidden)
 		if err != nil {
+			_, _ = io.WriteString(p.keyboard, "\r\n") // the message is not on the line of the prompt
+			if p.keyboard.interrupted {
+				return "", errInterrupted
+			}
 			return "", errNoAnswer
 		}
-		if answer = strings.TrimSpace(answer); answer == "" {
-			answer = q.empty
+		if answer = strings.TrimSpace(answer); q.hidden && answer != "" {
+			p.note("(%d characters)", utf8.RuneCountInString(answer))
+		}
+		if answer == "" {
+			answer = q.defaultValue
 		}
 		if err = q.check(answer); err == nil {
 			return answer, nil
 		}
-		fmt.Fprintf(p.terminal, "  %v\n", err)
+		p.note("%v", err)
 	}
-	return "", cli.Usagef("no answer of %d could be used: nothing has been changed", attempts)
 }
 
+// line prints a prompt and reads one line.
 func (p *prompt) line(text string, hidden bool) (string, error) {
 	read := p.terminal.ReadPassword
 	if !hidden {
@@ -138,17 +157,20 @@ func (p *prompt) line(text string, hidden bool) (string, error) {
 
 // keyboard is a terminal whose reads return io.EOF when ctx ends.
 type keyboard struct {
-	ctx context.Context
-	in  *os.File
-	out io.Writer
+	ctx         context.Context
+	in          *os.File
+	out         io.Writer
+	interrupted bool // ctx has ended, or Ctrl-C was typed
 }
 
 // contextInterval is the interval in milliseconds at which a read checks ctx.
 const contextInterval = 50
 
-func (k keyboard) Read(b []byte) (int, error) {
+func (k *keyboard) Read(b []byte) (int, error) {
+	const ctrlC = 3
 	for {
 		if k.ctx.Err() != nil || len(b) == 0 {
+			k.interrupted = k.interrupted || k.ctx.Err() != nil
 			return 0, io.EOF
 		}
 		ready := []unix.PollFd{{Fd: int32(k.in.Fd()), Events: unix.POLLIN}}
@@ -158,9 +180,11 @@ func (k keyboard) Read(b []byte) (int, error) {
 		case err != nil:
 			return 0, err
 		case n > 0:
-			return k.in.Read(b)
+			n, err := k.in.Read(b)
+			k.interrupted = k.interrupted || bytes.IndexByte(b[:n], ctrlC) >= 0
+			return n, err
 		}
 	}
 }
 
-func (k keyboard) Write(b []byte) (int, error) { return k.out.Write(b) }
+func (k *keyboard) Write(b []byte) (int, error) { return k.out.Write(b) }

@@ -34,7 +34,7 @@ func Files(c *schema.Config) (paths []string) {
 	return paths
 }
 
-// checkMounts finds files of the configuration whose replacement is never seen.
+// checkMounts checks that the agent can detect the replacement of its configuration files.
 func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult {
 	var names, folders []string
 	for _, path := range Files(c) {
@@ -44,15 +44,15 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 		}
 	}
 	if len(names) == 0 {
-		return runtime.CheckPassed("changes of the configuration, and of the files that it names, are seen")
+		return runtime.CheckPassed("the agent can detect changes of the configuration and of its files")
 	}
-	const why = "mounted by itself or with subPath, so that a new file in its place is never seen"
+	const why = "mounted as a single file or with subPath: the agent cannot detect a replacement of it"
 	return runtime.CheckWarned("%s: %s", why, strings.Join(names, ", ")).
 		WithCure("mount the folder without subPath: %s", strings.Join(slices.Compact(folders), ", "))
 }
 
-// checkState checks that the agent can keep its id, without taking one. Owned is whether
-// it needs none.
+// checkState checks that the agent can store its id, without storing one. If owned is true,
+// the agent needs no id.
 func checkState(c *schema.Config, environ func(string) (string, bool), owned bool) runtime.CheckResult {
 	folder, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
 	checked := folder
@@ -61,24 +61,24 @@ func checkState(c *schema.Config, environ func(string) (string, bool), owned boo
 	}
 	switch {
 	case err != nil && owned:
-		return runtime.CheckPassed("the state folder cannot be used, and is not needed: " +
+		return runtime.CheckPassed("the state folder cannot be used, but is not needed: " +
 			"the agent's Pod identifies its jobs")
 	case err != nil:
-		return runtime.CheckWarned("cannot use the state folder, so that a restarted agent does not adopt its jobs: %v",
+		return runtime.CheckWarned("cannot use the state folder: a restarted agent does not adopt its jobs: %v",
 			err).
 			WithCure("set state_directory to a folder that the agent's user can write to; " +
 				"in a container, mount a volume there")
 	case !strings.HasPrefix(checked+"/", folder+"/"):
-		return runtime.CheckPassed("the state folder %s can be made in %s", folder, checked)
+		return runtime.CheckPassed("the state folder %s can be created in %s", folder, checked)
 	}
-	return runtime.CheckPassed("the state folder %s can be written to, and has locks", folder)
+	return runtime.CheckPassed("the state folder %s is writable and supports locks", folder)
 }
 
-// checkServer checks that the port of the HTTP server is free, or that the agent of this
-// configuration has it.
+// checkServer checks that the port of the HTTP server is free, or in use by the agent with
+// this configuration.
 func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 	if c.HTTPServerPort == 0 {
-		return runtime.CheckPassed("there is no HTTP server (http_server_port is 0)")
+		return runtime.CheckPassed("the HTTP server is off (http_server_port is 0)")
 	}
 	address := net.JoinHostPort(c.HTTPServerAddress, strconv.Itoa(c.HTTPServerPort))
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -91,7 +91,7 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 			WithCure("correct http_server_address and http_server_port")
 	}
 
-	// An agent that runs has the port.
+	// The port is in use: find out by which agent.
 	host := cmp.Or(c.HTTPServerAddress, "127.0.0.1")
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
@@ -100,22 +100,22 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 	d, err := status.Fetch(ctx, url, true)
 	if err != nil {
 		return runtime.CheckFailed("port %d is in use: %v", c.HTTPServerPort, err).
-			WithCure("set http_server_port to a free port, or to 0 for no HTTP server")
+			WithCure("set http_server_port to a free port, or to 0 to turn the HTTP server off")
 	}
-	own := ""
+	ownPath := ""
 	if c.Path != "" {
-		own = Files(c)[0]
+		ownPath = Files(c)[0]
 	}
-	if d.Config.Path != own {
-		return runtime.CheckFailed("an agent with another configuration has port %d: %s",
+	if d.Config.Path != ownPath {
+		return runtime.CheckFailed("port %d is in use by an agent with another configuration: %s",
 			c.HTTPServerPort, cmp.Or(d.Config.Path, "its environment")).
-			WithCure("set http_server_port to a free port, or to 0 for no HTTP server")
+			WithCure("set http_server_port to a free port, or to 0 to turn the HTTP server off")
 	}
-	return runtime.CheckPassed("the agent of this configuration has port %d; its version is %s",
+	return runtime.CheckPassed("port %d is in use by the agent with this configuration, version %s",
 		c.HTTPServerPort, d.Agent.Version)
 }
 
-// checkSyslog checks that the log can be written where the configuration wants it.
+// checkSyslog checks that a syslog daemon accepts messages.
 func checkSyslog(context.Context) runtime.CheckResult {
 	writer, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "cmwa")
 	if err != nil {
@@ -123,5 +123,5 @@ func checkSyslog(context.Context) runtime.CheckResult {
 			WithCure("start a syslog daemon, or set syslog to false")
 	}
 	_ = writer.Close()
-	return runtime.CheckPassed("a syslog daemon takes the log")
+	return runtime.CheckPassed("a syslog daemon accepts messages")
 }

@@ -17,35 +17,35 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// Parts is what the program passes in.
+// Parts are the functions that the program passes to this package.
 type Parts struct {
-	// Find finds the configuration as cmwa run does.
+	// Find finds the configuration, like cmwa run.
 	Find func() (schema.Source, error)
-	// Environ looks up a variable.
+	// Environ looks up an environment variable.
 	Environ func(string) (string, bool)
-	// OwnPod returns the check of the Pod that the agent runs in, or false if it runs
-	// in none of the cluster that its jobs run in. Shutdown is how long it lets jobs
-	// run on; files are those of its configuration. It is called if a pool runs jobs
-	// in the agent's own cluster.
+	// OwnPod returns the check of the agent's own Pod. It returns false if the agent runs
+	// in no Pod, or in another cluster than its jobs. Shutdown is the shutdown timeout;
+	// files are the files of the configuration. It is called only if a pool runs jobs in
+	// the agent's own cluster.
 	OwnPod func(shutdown time.Duration, files []string) (runtime.SelfCheck, bool)
-	// Pool returns the checks of a pool: of its service and of its executor.
+	// Pool returns the checks of the service and the executor of a pool.
 	Pool func(runtime.PoolSpec) []runtime.SelfCheck
 }
 
-// Checks loads the configuration, and returns the checks that it demands. The first
-// one is that of the configuration itself; without a valid one there are no others.
+// Checks loads the configuration, and returns the checks for it. The first one checks the
+// configuration itself; if this is not valid, there are no others.
 func Checks(ctx context.Context, parts Parts) []Check {
 	began := time.Now()
 	c, result := load(ctx, parts.Find)
 	first := runtime.SelfCheck{
 		Name: "configuration", Run: func(context.Context) runtime.CheckResult { return result },
 	}
-	checks := []Check{{SelfCheck: first, took: time.Since(began)}}
+	checks := []Check{{SelfCheck: first, duration: time.Since(began)}}
 	if c == nil {
 		return checks
 	}
 
-	// The agent as a whole.
+	// Checks of the agent.
 	own, owned := ownPod(c, parts)
 	agent := func(name string, run func(context.Context) runtime.CheckResult) {
 		checks = append(checks, Check{SelfCheck: runtime.SelfCheck{Name: name, Run: run}})
@@ -63,7 +63,7 @@ func Checks(ctx context.Context, parts Parts) []Check {
 		agent(own.Name, own.Run)
 	}
 
-	// Its pools.
+	// Checks of its pools.
 	pools := slices.Collect(maps.Values(reconcile.Want(c, 1).Pools))
 	slices.SortFunc(pools, func(a, b runtime.PoolSpec) int { return cmp.Compare(a.Name, b.Name) })
 	for _, spec := range pools {
@@ -74,8 +74,8 @@ func Checks(ctx context.Context, parts Parts) []Check {
 	return checks
 }
 
-// ownPod returns the check of the Pod that the agent runs in, if there is one, and
-// whether all instances are found by that Pod, so that the agent needs no id.
+// ownPod returns the check of the agent's own Pod, if there is one. It reports whether all
+// instances are found by this Pod, so that the agent needs no id.
 func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool) {
 	elsewhere := 0
 	for i := range c.Pools {
@@ -90,8 +90,9 @@ func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool)
 	return check, inside && elsewhere == 0
 }
 
-// load finds and loads the configuration. It is nil if there is none to use.
+// load finds and loads the configuration. It returns nil if the configuration is not valid.
 func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Config, runtime.CheckResult) {
+	// Load the configuration, or time out.
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	type loaded struct {
@@ -112,26 +113,28 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 		}
 		return l, nil
 	})
-	name := "the environment, without a file,"
+
+	// Report the problems.
+	name := "the configuration from environment variables"
 	vet := "cmwa vet"
 	if l.path != "" {
 		name, vet = report.QuoteName(l.path), "cmwa vet "+cli.Quote(l.path)
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, runtime.CheckFailed("the configuration was not read within %s", checkLimit).
-			WithCure("see whether the file systems of its files answer")
+		return nil, runtime.CheckFailed("cannot read the configuration within %s", checkLimit).
+			WithCure("check the file systems of its files")
 	case err != nil:
 		return nil, runtime.CheckFailed("%v", err)
 	case l.config == nil:
-		text := fmt.Sprintf("%s cannot be used: %s", name, l.problems[0])
+		text := fmt.Sprintf("%s is not valid: %s", name, l.problems[0])
 		if more := len(l.problems) - 1; more > 0 {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
-		return nil, runtime.CheckFailed("%s", text).WithCure("%s lists all", vet)
+		return nil, runtime.CheckFailed("%s", text).WithCure("run %s for all problems", vet)
 	case l.warnings > 0:
 		return l.config, runtime.CheckWarned("%s is valid, with warnings: %d", name, l.warnings).
-			WithCure("%s lists them", vet)
+			WithCure("run %s for the warnings", vet)
 	}
 	return l.config, runtime.CheckPassed("%s is valid", name)
 }

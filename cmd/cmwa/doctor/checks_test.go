@@ -18,8 +18,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// at returns the parts of a program whose configuration has this content.
-func at(content string) Parts {
+// partsWith returns the parts of a program with this configuration.
+func partsWith(content string) Parts {
 	return Parts{
 		Find: func() (schema.Source, error) {
 			return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil
@@ -35,7 +35,7 @@ func at(content string) Parts {
 	}
 }
 
-// wantResult checks the level of a result, and a part of its text.
+// wantResult checks the level of a result, and a substring of its texts.
 func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel, part string) {
 	t.Helper()
 	if got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
@@ -44,8 +44,8 @@ func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel,
 }
 
 func TestChecks(t *testing.T) {
-	t.Run("each pool has the checks of its target, in the order of names", func(t *testing.T) {
-		checks := Checks(t.Context(), at("syslog: true\npools:\n"+
+	t.Run("each pool has the checks of its target, sorted by name", func(t *testing.T) {
+		checks := Checks(t.Context(), partsWith("syslog: true\npools:\n"+
 			"- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
 		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, " +
 			"of-process of pool a, of-docker of pool b"
@@ -53,24 +53,25 @@ func TestChecks(t *testing.T) {
 			t.Errorf("the checks are %s, want %s", got, want)
 		}
 	})
-	t.Run("an agent with jobs in a cluster has the check of its Pod, and may need no id", func(t *testing.T) {
+	t.Run("agent in a cluster checks its Pod and may need no id", func(t *testing.T) {
 		const unusable = "token: pul-1\nstate_directory: /proc/cmwa\ndeploy_target: kubernetes\n"
 		for content, level := range map[string]runtime.CheckLevel{
 			unusable: runtime.LevelOK,
 			unusable + "pools: [{name: a}, {name: b, token: pul-2, deploy_target: process}]\n": runtime.LevelWarning,
 		} {
-			checks := Checks(t.Context(), at(content))
+			checks := Checks(t.Context(), partsWith(content))
 			want := "configuration, configuration-mounts, state-folder, free-disk, http-server, of-pod"
 			if got := names(checks[:6]); got != want {
-				t.Errorf("the checks are %s", got)
+				t.Errorf("the checks are %s, want %s", got, want)
 			}
 			wantResult(t, checks[2].Run(t.Context()), level, "")
 		}
 	})
-	t.Run("an agent with jobs in another cluster has no check of its Pod", func(t *testing.T) {
-		checks := Checks(t.Context(), at("token: pul-1\ndeploy_target: kubernetes\nkubernetes: {context: other}\n"))
+	t.Run("agent with jobs in another cluster does not check its Pod", func(t *testing.T) {
+		checks := Checks(t.Context(),
+			partsWith("token: pul-1\ndeploy_target: kubernetes\nkubernetes: {context: other}\n"))
 		if got := names(checks); strings.Contains(got, "of-pod,") {
-			t.Errorf("the checks are %s", got)
+			t.Errorf("the checks are %s, want none of the agent's Pod", got)
 		}
 	})
 	for name, c := range map[string]struct {
@@ -80,20 +81,20 @@ func TestChecks(t *testing.T) {
 	}{
 		"valid": {"token: pul-1\n", runtime.LevelOK, "agent.yaml is valid"},
 		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.LevelWarning,
-			"with warnings: 1; cmwa vet 'agent.yaml' lists them"},
-		"wrong": {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.LevelFailed,
-			"(and 1 more); cmwa vet 'agent.yaml' lists all"},
+			"with warnings: 1; run cmwa vet 'agent.yaml' for the warnings"},
+		"not valid": {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.LevelFailed,
+			"(and 1 more); run cmwa vet 'agent.yaml' for all problems"},
 	} {
-		t.Run("a configuration that is "+name, func(t *testing.T) {
-			checks := Checks(t.Context(), at(c.content))
+		t.Run("configuration is "+name, func(t *testing.T) {
+			checks := Checks(t.Context(), partsWith(c.content))
 			wantResult(t, checks[0].Run(t.Context()), c.level, c.part)
 			if c.level == runtime.LevelFailed && len(checks) != 1 {
-				t.Errorf("without a configuration there are the checks %s", names(checks))
+				t.Errorf("the checks are %s, want only that of the configuration", names(checks))
 			}
 		})
 	}
-	t.Run("a configuration that cannot be read", func(t *testing.T) {
-		parts := at("")
+	t.Run("configuration cannot be read", func(t *testing.T) {
+		parts := partsWith("")
 		parts.Find = func() (schema.Source, error) { return schema.Source{}, errors.New("no such file: name another") }
 		checks := Checks(t.Context(), parts)
 		wantResult(t, checks[0].Run(t.Context()), runtime.LevelFailed, "name another")
@@ -102,7 +103,7 @@ func TestChecks(t *testing.T) {
 
 func TestCheckMounts(t *testing.T) {
 	c := &schema.Config{Path: "/etc/cmwa/agent.yaml", Files: []string{"/etc/cmwa/token", "/mnt/worker-pod.json"}}
-	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.LevelOK, "are seen")
+	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.LevelOK, "can detect changes")
 	got := checkMounts(c, func(path string) bool { return path != "/etc/cmwa/token" })
 	wantResult(t, got, runtime.LevelWarning,
 		"/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
@@ -111,9 +112,10 @@ func TestCheckMounts(t *testing.T) {
 func TestCheckState(t *testing.T) {
 	environ := func(string) (string, bool) { return "", false }
 	folder := t.TempDir()
-	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.LevelOK, "has locks")
+	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.LevelOK,
+		"supports locks")
 	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false),
-		runtime.LevelOK, "can be made in "+folder)
+		runtime.LevelOK, "can be created in "+folder)
 	if err := os.WriteFile(filepath.Join(folder, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +124,7 @@ func TestCheckState(t *testing.T) {
 	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true),
 		runtime.LevelOK, "is not needed")
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
-		t.Errorf("there is %v, %v", entries, err)
+		t.Errorf("the folder contains %v (%v), want only the file", entries, err)
 	}
 }
 
@@ -145,23 +147,23 @@ func TestCheckServer(t *testing.T) {
 		t.Cleanup(func() { _ = server.Close() })
 		return config(listener.Addr().String())
 	}
-	free := listen(t, nil)
-	t.Run("none", func(t *testing.T) {
-		wantResult(t, checkServer(t.Context(), &schema.Config{}), runtime.LevelOK, "no HTTP server")
+	used := listen(t, nil)
+	t.Run("HTTP server is off", func(t *testing.T) {
+		wantResult(t, checkServer(t.Context(), &schema.Config{}), runtime.LevelOK, "HTTP server is off")
 	})
-	t.Run("an agent has the port", func(t *testing.T) {
+	t.Run("agent uses the port", func(t *testing.T) {
 		agent := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(status.Document{Version: status.Version, Agent: status.Agent{Version: "v7"}})
 		}))
-		wantResult(t, checkServer(t.Context(), agent), runtime.LevelOK, "its version is v7")
+		wantResult(t, checkServer(t.Context(), agent), runtime.LevelOK, "version v7")
 		agent.Path = "/etc/other.yaml"
 		wantResult(t, checkServer(t.Context(), agent), runtime.LevelFailed, "an agent with another configuration")
 	})
-	t.Run("another program has the port", func(t *testing.T) {
+	t.Run("another program uses the port", func(t *testing.T) {
 		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), runtime.LevelFailed, "free port")
 	})
-	t.Run("an address of another machine", func(t *testing.T) {
-		other := *free
+	t.Run("address of another machine", func(t *testing.T) {
+		other := *used
 		other.HTTPServerAddress = "192.0.2.1"
 		wantResult(t, checkServer(t.Context(), &other), runtime.LevelFailed, "correct http_server_address")
 	})
@@ -183,14 +185,14 @@ func TestCheckDisks(t *testing.T) {
 		"warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
 	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), runtime.LevelFailed, "/a has 9 MiB")
 	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.LevelFailed,
-		"/a can hold no more files")
+		"/a has no free inodes")
 	wantResult(t, with(map[string]space{"/a": plenty}), runtime.LevelSkipped, "/b: not mounted")
 	wantResult(t, with(map[string]space{"/a": {9, true}}), runtime.LevelFailed, "/a has 9 MiB")
 	if got, err := spaceOf(t.TempDir()); err != nil || got.free == 0 || !got.files {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, %v, want free space and files", got, err)
 	}
 	if _, err := spaceOf("/nowhere/at/all"); err == nil {
-		t.Error("a folder that is not there has space")
+		t.Error("got space of a missing folder")
 	}
 }
 

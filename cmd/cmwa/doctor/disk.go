@@ -14,15 +14,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// Limits of free disk, in MiB. The agent itself writes next to nothing; a job writes
-// its program and the plug-ins of pulumi, some hundred MiB each.
+// Limits of free disk space, in MiB. The agent itself writes almost nothing; a job writes
+// its program and the Pulumi plugins, some hundred MiB each.
 const (
-	leastDisk  = 10  // with less, a check fails
-	scarceDisk = 500 // with less, it warns
+	minDisk = 10  // below this limit, the check fails
+	lowDisk = 500 // below this limit, the check warns
 )
 
-// folders returns the folders that are written to, or hold programs, and exist.
+// folders returns the existing folders to which the agent or its jobs write.
 func folders(c *schema.Config, environ func(string) (string, bool)) []string {
+	// Add the first existing parent of a folder.
 	var all []string
 	add := func(folder string) {
 		if folder == "" {
@@ -38,6 +39,8 @@ func folders(c *schema.Config, environ func(string) (string, bool)) []string {
 			all = append(all, folder)
 		}
 	}
+
+	// Collect the folders of the agent and of its pools.
 	if state, err := agentid.Directory(c.StateDirectory, environ, os.Getuid()); err == nil {
 		add(state)
 	}
@@ -60,13 +63,13 @@ func exists(folder string) bool {
 	return err == nil
 }
 
-// space is what is free of a file system.
+// space is the free space of a file system.
 type space struct {
 	free  uint64 // in MiB, for this user
-	files bool   // it can hold more files
+	files bool   // more files can be created
 }
 
-// spaceOf returns what is free where a folder is.
+// spaceOf returns the free space of the file system of a folder.
 func spaceOf(folder string) (space, error) {
 	var about unix.Statfs_t
 	if err := unix.Statfs(folder, &about); err != nil {
@@ -76,8 +79,9 @@ func spaceOf(folder string) (space, error) {
 	return space{uint64(about.Bavail) * uint64(about.Bsize) >> 20, about.Files == 0 || about.Ffree > 0}, nil
 }
 
-// checkDisks checks how much may still be written where the folders are.
+// checkDisks checks the free space of the folders.
 func checkDisks(folders []string, of func(folder string) (space, error)) runtime.CheckResult {
+	// Measure each folder.
 	result := runtime.CheckResult{Level: runtime.LevelOK}
 	var short, unknown []string
 	for _, folder := range folders {
@@ -87,26 +91,28 @@ func checkDisks(folders []string, of func(folder string) (space, error)) runtime
 			unknown = append(unknown, fmt.Sprintf("%s: %v", folder, err))
 			continue
 		case !found.files:
-			short = append(short, folder+" can hold no more files")
-		case found.free < scarceDisk:
+			short = append(short, folder+" has no free inodes")
+		case found.free < lowDisk:
 			short = append(short, fmt.Sprintf("%s has %d MiB", folder, found.free))
 		}
 		switch {
-		case !found.files || found.free < leastDisk:
+		case !found.files || found.free < minDisk:
 			result.Level = runtime.LevelFailed
-		case found.free < scarceDisk && result.Level == runtime.LevelOK:
+		case found.free < lowDisk && result.Level == runtime.LevelOK:
 			result.Level = runtime.LevelWarning
 		}
 	}
-	limits := fmt.Sprintf("warning below %d MiB, failure below %d MiB", scarceDisk, leastDisk)
+
+	// Report the worst result.
+	limits := fmt.Sprintf("warning below %d MiB, failure below %d MiB", lowDisk, minDisk)
 	switch {
 	case len(short) > 0:
-		result.Message = fmt.Sprintf("free disk is short (%s): %s", limits, strings.Join(short, ", "))
-		result.Cure = "remove what is not needed there, or use other folders"
+		result.Message = fmt.Sprintf("little free disk space (%s): %s", limits, strings.Join(short, ", "))
+		result.Cure = "delete files there, or configure other folders"
 	case len(unknown) > 0:
-		return runtime.CheckSkipped("free disk is not known: %s", strings.Join(unknown, ", "))
+		return runtime.CheckSkipped("cannot determine the free disk space: %s", strings.Join(unknown, ", "))
 	default:
-		result.Message = fmt.Sprintf("free disk is enough (%s) in %s", limits, strings.Join(folders, ", "))
+		result.Message = fmt.Sprintf("enough free disk space (%s) in %s", limits, strings.Join(folders, ", "))
 	}
 	return result
 }

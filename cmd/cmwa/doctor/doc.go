@@ -1,24 +1,23 @@
-// Package doctor runs the checks of cmwa doctor and prints what they find: whether an
-// agent could run jobs with this configuration, on this machine or in this Pod.
+// Package doctor runs the checks of cmwa doctor and prints their results: whether an agent
+// could run jobs with this configuration, on this machine or in this Pod.
 //
-// It knows the configuration, the state folder, disks and mounts, in which order
-// checks are run and printed, and what may be printed. It never knows an engine, a
-// cluster or a service: the packages that do (cloud, runtime/docker, runtime/kube,
-// runtime/process) return their checks as [runtime.SelfCheck], and cmd/cmwa passes
-// them in. Only cmd/cmwa imports it.
+// It checks the configuration, the state folder, disks and mounts. It decides the order of
+// checks and their output. It has no checks of engines, clusters and services: the packages
+// that use them (cloud, runtime/docker, runtime/kube, runtime/process) return their checks
+// as [runtime.SelfCheck], and cmd/cmwa passes them to this package. Only cmd/cmwa imports
+// it.
 //
 // Decisions:
 //
-//   - It is a package because checks that hang, depend on each other, or quote the
-//     answer of a server need tests that run no command.
-//   - Nothing is changed: no job is claimed, no instance, folder or token is made. A
-//     file that proves that a folder can be written to is removed at once.
-//   - A check fails when the agent would not start, or no job could run. Everything
-//     else is a warning, which does not change the exit code, so that a start can
-//     depend on it.
-//   - Checks run at the same time, but a check waits for the one that it needs, and
-//     the output has always the same order.
-//   - Texts are cleaned here, once, for all checks: one line, of limited length,
-//     without anything that looks like a token or a password in a URL, or controls a
-//     terminal.
+//   - It is a separate package, because checks that hang, depend on each other, or quote a
+//     server need tests without a command.
+//   - No check changes anything: it claims no job, and creates no instance, folder or
+//     token. A file that tests whether a folder is writable is removed at once.
+//   - A check fails if the agent would not start, or no job could run. Everything else is
+//     a warning, which does not change the exit code, so that scripts can start the agent
+//     only if doctor succeeds.
+//   - Checks run concurrently. A check waits for the check that it needs. The output
+//     always has the same order.
+//   - All texts are sanitized here: one line of limited length, without tokens, passwords
+//     in URLs, and control characters.
 package doctor

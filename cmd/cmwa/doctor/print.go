@@ -14,18 +14,18 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// maxText limits a text of an outcome, in bytes.
+// maxText is the length in bytes at which a text in an outcome is cut.
 const maxText = 1000
 
-// token matches what begins as access tokens and JSON Web Tokens do.
+// token matches texts with the prefix of access tokens or JSON Web Tokens.
 var token = regexp.MustCompile(`(pul-|eyJ)[A-Za-z0-9_.-]{8,}`)
 
-// userOfURL matches the user and the password of a URL, such as that of a proxy, which
-// errors about it contain. In quotes they may have blanks.
+// userOfURL matches the user and the password in a URL, such as that of a proxy, in error
+// messages. If the URL is in quotes, user and password may contain spaces.
 var userOfURL = regexp.MustCompile(`("[A-Za-z0-9+.-]+://)[^/"]*@|([A-Za-z0-9+.-]+://)[^/\s"]*@`)
 
-// printable returns a text as one line of limited length, without tokens and passwords
-// of URLs, and without characters that control a terminal.
+// printable returns a text as one line of limited length, without tokens, passwords in
+// URLs, and control characters.
 func printable(text string) string {
 	text = report.Printable(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
 	text = token.ReplaceAllString(text, secret.Mark)
@@ -36,19 +36,20 @@ func printable(text string) string {
 	return text
 }
 
-// Output is how a run is reported.
+// Output describes how the outcomes are printed.
 type Output struct {
 	Text     io.Writer
-	JSON     bool   // one [Document], and not a line for each check
+	JSON     bool   // one [Document] instead of one line per check
 	Colours  bool   // in lines
 	Version  string // of the program, for the Document
 	Progress io.Writer
-	Terminal bool // Progress is a terminal: what runs for long is named there, and outcomes are counted
+	Terminal bool // Progress is a terminal: print slow checks there, and without JSON a summary
 }
 
-// Report makes the checks and prints their outcomes. It reports whether none has
-// failed.
+// Report runs the checks and prints their outcomes. It reports whether no check has
+// failed and ctx has not ended.
 func Report(ctx context.Context, checks []Check, to Output) (passed bool, err error) {
+	// Run the checks, and print each outcome.
 	var outcomes []Outcome
 	lines := newPrinter(to.Text, checks, to.Colours)
 	passed = Run(ctx, checks, Reporter{
@@ -64,6 +65,8 @@ func Report(ctx context.Context, checks []Check, to Output) (passed bool, err er
 			}
 		},
 	})
+
+	// Print the document or the summary.
 	if to.JSON {
 		encoder := json.NewEncoder(to.Text)
 		encoder.SetEscapeHTML(false)
@@ -80,19 +83,19 @@ func Report(ctx context.Context, checks []Check, to Output) (passed bool, err er
 
 // Document is the result of cmwa doctor for programs.
 type Document struct {
-	Version int             `json:"version"` // grows when a reader of an earlier version would read the Document wrong
+	Version int             `json:"version"` // incremented when older readers would misread the Document
 	Program string          `json:"program"` // version of cmwa
-	Passed  bool            `json:"passed"`  // no check has failed
+	Passed  bool            `json:"passed"`  // no check has failed, and the run was not interrupted
 	Checks  []DocumentCheck `json:"checks"`  // always in the same order
 }
 
 // DocumentCheck is one check in a [Document].
 type DocumentCheck struct {
 	Name     string             `json:"name"`
-	Pool     string             `json:"pool,omitempty"` // empty is the agent as a whole
+	Pool     string             `json:"pool,omitempty"` // empty for checks of the agent
 	Result   runtime.CheckLevel `json:"result"`         // ok, warning, failed or skipped
 	Message  string             `json:"message"`
-	Cure     string             `json:"cure,omitempty"` // empty if nothing is to be done, or if message ends with it
+	Cure     string             `json:"cure,omitempty"` // empty if there is none, or if message contains it
 	Duration float64            `json:"duration"`       // in seconds
 }
 
@@ -108,7 +111,7 @@ func documentOf(program string, outcomes []Outcome, passed bool) Document {
 	return document
 }
 
-// printer prints outcomes for people, each in a line of its own.
+// printer prints one line per outcome.
 type printer struct {
 	to      io.Writer
 	colours bool
@@ -131,8 +134,8 @@ func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
 	return p
 }
 
-// colourOf are the colours of levels: those of cmwa vet, and green.
-var colourOf = map[runtime.CheckLevel]string{
+// colours returns the ANSI colour of a level, as in cmwa vet.
+var colours = map[runtime.CheckLevel]string{
 	runtime.LevelOK: "32", runtime.LevelWarning: "33", runtime.LevelFailed: "31", runtime.LevelSkipped: "2",
 }
 
@@ -140,7 +143,7 @@ var colourOf = map[runtime.CheckLevel]string{
 func (p *printer) print(o Outcome) error {
 	level := fmt.Sprintf("%-7s", o.Level)
 	if p.colours {
-		level = "\x1b[" + colourOf[o.Level] + "m" + level + "\x1b[0m"
+		level = "\x1b[" + colours[o.Level] + "m" + level + "\x1b[0m"
 	}
 	line := level + "  "
 	if p.pools {
@@ -154,7 +157,7 @@ func (p *printer) print(o Outcome) error {
 	return err
 }
 
-// summary returns how many outcomes there are of each level.
+// summary returns the number of outcomes of each level.
 func summary(outcomes []Outcome) string {
 	count := map[runtime.CheckLevel]int{}
 	for _, o := range outcomes {

@@ -13,42 +13,42 @@ import (
 
 // Limits of a run.
 const (
-	checkLimit  = 30 * time.Second // of one check
-	returnLimit = 2 * time.Second  // for a check to return after the end of its limit
-	slowAfter   = 2 * time.Second  // without a result, until Waiting is called
-	atOnce      = 16               // checks at the same time
+	checkLimit    = 30 * time.Second // of one check
+	returnLimit   = 2 * time.Second  // for a check to return after its timeout
+	slowAfter     = 2 * time.Second  // time without a result after which Waiting is called
+	maxConcurrent = 16               // concurrent checks
 )
 
-// Check is a check of one pool, or of the agent as a whole.
+// Check is a check of one pool, or of the agent.
 type Check struct {
-	Pool string // name; empty is the agent as a whole
+	Pool string // name of the pool; empty for the agent
 	runtime.SelfCheck
-	took time.Duration // of a check that was made before the run
+	duration time.Duration // of a check that ran before Run
 }
 
-// Outcome is the result of a check. Its texts can be printed.
+// Outcome is the result of a check, with sanitized texts.
 type Outcome struct {
 	Pool string
 	Name string
 	runtime.CheckResult
-	Duration time.Duration // 0 for a check that was not made
+	Duration time.Duration // 0 for a check that did not run
 }
 
-// Reporter receives what a run finds, in calls one after the other.
+// Reporter receives the results of a run. Its functions are not called concurrently.
 type Reporter struct {
 	// Outcome is called with each outcome, in the order of the checks.
 	Outcome func(Outcome)
-	// Waiting is called with the checks that run, if none has ended for two seconds.
+	// Waiting is called with the running checks, if no check has ended for two seconds.
 	Waiting func([]Check)
 }
 
-// Run makes the checks, and reports whether none has failed. A check that does not
-// return within its limit has failed; its goroutine stays until the process ends. When
-// ctx ends, the checks that are left are skipped, and the result is false.
+// Run runs the checks, and reports whether no check has failed. A check that does not
+// return within its timeout has failed; its goroutine remains until the process ends. When
+// ctx ends, the remaining checks are skipped, and Run returns false.
 func Run(ctx context.Context, checks []Check, to Reporter) bool {
-	// Start all checks. Each waits for the one that it needs.
+	// Start all checks. A check waits for the check that it needs.
 	outcomes, ended := make([]Outcome, len(checks)), make([]chan struct{}, len(checks))
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, maxConcurrent)
 	for i := range checks {
 		ended[i] = make(chan struct{})
 		need := needOf(checks, i)
@@ -57,7 +57,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 			if need >= 0 {
 				<-ended[need]
 				if level := outcomes[need].Level; level == runtime.LevelFailed || level == runtime.LevelSkipped {
-					result := runtime.CheckSkipped("not checked: it needs %s", checks[need].Name)
+					result := runtime.CheckSkipped("not checked, because %s did not pass", checks[need].Name)
 					outcomes[i] = outcome(checks[i], result, 0)
 					return
 				}
@@ -66,7 +66,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 			defer func() { <-slots }()
 			began := time.Now()
 			result := runOne(ctx, checks[i])
-			outcomes[i] = outcome(checks[i], result, checks[i].took+time.Since(began))
+			outcomes[i] = outcome(checks[i], result, checks[i].duration+time.Since(began))
 		}()
 	}
 
@@ -90,7 +90,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 	return good && ctx.Err() == nil
 }
 
-// needOf returns the index of the check that another needs, or -1.
+// needOf returns the index of the check that check i needs, or -1.
 func needOf(checks []Check, i int) int {
 	for j := i - 1; j >= 0 && checks[i].Needs != ""; j-- {
 		if checks[j].Pool == checks[i].Pool && checks[j].Name == checks[i].Needs {
@@ -112,8 +112,9 @@ func running(checks []Check, ended []chan struct{}) (left []Check) {
 	return left
 }
 
-// runOne makes one check within its limit.
+// runOne runs one check within its timeout.
 func runOne(ctx context.Context, c Check) runtime.CheckResult {
+	// Run the check, or time out.
 	limited, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	late, cancelLate := context.WithTimeout(context.WithoutCancel(ctx), checkLimit+returnLimit)
@@ -131,20 +132,22 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 		}()
 		return c.Run(limited), nil
 	})
+
+	// Report an interrupt, a panic or a timeout.
 	switch {
 	case ctx.Err() != nil && (err != nil || result.Level == runtime.LevelFailed):
 		return runtime.CheckSkipped("interrupted")
 	case errors.Is(err, errFault):
-		return runtime.CheckFailed("%v", err).WithCure("report this")
+		return runtime.CheckFailed("%v", err).WithCure("report this error")
 	case err != nil:
 		return runtime.CheckFailed("no result within %s", checkLimit).
-			WithCure("see what does not answer: a file system, a name server, or what the check is about")
+			WithCure("check what does not respond: a file system, a name server, or the server of this check")
 	}
 	return result
 }
 
-// errFault is the error of a check that panics. It quotes nothing.
-var errFault = errors.New("the check cannot be made, through a fault of the program")
+// errFault is the error of a check that panics. It does not contain the panic value.
+var errFault = errors.New("the check failed because of a bug in the program")
 
 // outcome returns the outcome of a check, with texts that can be printed.
 func outcome(c Check, result runtime.CheckResult, took time.Duration) Outcome {

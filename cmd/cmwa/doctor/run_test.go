@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// after returns a check that takes a time and then has a result.
-func after(took time.Duration, result runtime.CheckResult) func(context.Context) runtime.CheckResult {
+// delayed returns a check function that returns result after a delay.
+func delayed(took time.Duration, result runtime.CheckResult) func(context.Context) runtime.CheckResult {
 	return func(ctx context.Context) runtime.CheckResult {
 		select {
 		case <-time.After(took):
@@ -31,11 +31,11 @@ func after(took time.Duration, result runtime.CheckResult) func(context.Context)
 	}
 }
 
-func named(pool, name, needs string, run func(context.Context) runtime.CheckResult) Check {
+func newCheck(pool, name, needs string, run func(context.Context) runtime.CheckResult) Check {
 	return Check{Pool: pool, SelfCheck: runtime.SelfCheck{Name: name, Needs: needs, Run: run}}
 }
 
-// result is what a run has reported.
+// result is the result of a run.
 type result struct {
 	outcomes []Outcome
 	waiting  []string
@@ -67,41 +67,41 @@ func TestRun(t *testing.T) {
 	bubble := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 	}
-	bubble("checks run at the same time, and are reported in their order", func(t *testing.T) {
+	bubble("runs checks concurrently and reports them in order", func(t *testing.T) {
 		r := run(t.Context(), []Check{
-			named("", "a", "", after(3*time.Second, ok)), named("", "b", "", after(time.Second, warned)),
-			named("", "c", "", after(2500*time.Millisecond, ok)),
+			newCheck("", "a", "", delayed(3*time.Second, ok)), newCheck("", "b", "", delayed(time.Second, warned)),
+			newCheck("", "c", "", delayed(2500*time.Millisecond, ok)),
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b warning", "c ok"}) || r.took != 3*time.Second ||
 			!r.passed {
 			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
 		}
 		if r.outcomes[1].Duration != time.Second || !slices.Equal(r.waiting, []string{"a, c"}) {
-			t.Errorf("b took %s, waiting for %q", r.outcomes[1].Duration, r.waiting)
+			t.Errorf("b took %s, waiting for %q, want 1s and a, c", r.outcomes[1].Duration, r.waiting)
 		}
 	})
-	bubble("a check whose need has failed is skipped, and so are those that need it", func(t *testing.T) {
+	bubble("skips checks that need a failed check", func(t *testing.T) {
 		never := func(context.Context) runtime.CheckResult {
-			t.Error("a check was made whose need has failed")
+			t.Error("a check ran although the check it needs failed")
 			return ok
 		}
 		r := run(t.Context(), []Check{
-			named("one", "a", "", after(time.Second, bad)), named("one", "b", "a", never),
-			named("one", "c", "b", never),
-			named("two", "a", "", after(time.Second, warned)), named("two", "b", "a", after(0, ok)),
+			newCheck("one", "a", "", delayed(time.Second, bad)), newCheck("one", "b", "a", never),
+			newCheck("one", "c", "b", never),
+			newCheck("two", "a", "", delayed(time.Second, warned)), newCheck("two", "b", "a", delayed(0, ok)),
 		})
 		want := []string{"a failed", "b skipped", "c skipped", "a warning", "b ok"}
 		if got := r.levels(); !slices.Equal(got, want) || r.passed ||
-			!strings.Contains(r.outcomes[2].Message, "it needs b") {
-			t.Errorf("%v, passed %v, %+v", got, r.passed, r.outcomes[2])
+			!strings.Contains(r.outcomes[2].Message, "because b did not pass") {
+			t.Errorf("got %v, passed %v, %+v, want %v, not passed", got, r.passed, r.outcomes[2], want)
 		}
 	})
-	bubble("a check that never returns fails at its limit", func(t *testing.T) {
+	bubble("fails a check that does not return in time", func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		r := run(t.Context(), []Check{
-			named("", "hangs", "", func(context.Context) runtime.CheckResult { <-release; return ok }),
-			named("", "late", "", after(time.Hour, ok)),
+			newCheck("", "hangs", "", func(context.Context) runtime.CheckResult { <-release; return ok }),
+			newCheck("", "late", "", delayed(time.Hour, ok)),
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"hangs failed", "late failed"}) ||
 			r.took != checkLimit+returnLimit || r.passed {
@@ -111,33 +111,33 @@ func TestRun(t *testing.T) {
 			t.Errorf("%+v", r.outcomes)
 		}
 	})
-	bubble("a check that panics fails, and shows nothing of it", func(t *testing.T) {
+	bubble("fails a check that panics, without the value", func(t *testing.T) {
 		fault := func(context.Context) runtime.CheckResult { panic("pul-0123456789") }
-		r := run(t.Context(), []Check{named("", "a", "", fault)})
+		r := run(t.Context(), []Check{newCheck("", "a", "", fault)})
 		if r.passed || r.outcomes[0].Level != runtime.LevelFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
 			t.Errorf("%+v", r.outcomes)
 		}
 	})
-	bubble("an interrupt skips what has not ended, and is no success", func(t *testing.T) {
+	bubble("skips the remaining checks after an interrupt", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		r := run(ctx, []Check{
-			named("", "a", "", after(time.Second, ok)), named("", "b", "", after(time.Minute, ok)),
-			named("", "c", "b", after(0, ok)),
+			newCheck("", "a", "", delayed(time.Second, ok)), newCheck("", "b", "", delayed(time.Minute, ok)),
+			newCheck("", "c", "b", delayed(0, ok)),
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b skipped", "c skipped"}) ||
 			r.took != 2*time.Second || r.passed {
 			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
 		}
 	})
-	bubble("a hundred pools are checked a few at a time", func(t *testing.T) {
+	bubble("limits concurrent checks", func(t *testing.T) {
 		var checks []Check
-		for i := range 10 * atOnce {
-			checks = append(checks, named(fmt.Sprint(i), "a", "", after(time.Second, ok)),
-				named(fmt.Sprint(i), "b", "a", after(time.Second, ok)))
+		for i := range 10 * maxConcurrent {
+			checks = append(checks, newCheck(fmt.Sprint(i), "a", "", delayed(time.Second, ok)),
+				newCheck(fmt.Sprint(i), "b", "a", delayed(time.Second, ok)))
 		}
 		if r := run(t.Context(), checks); len(r.outcomes) != len(checks) || r.took != 20*time.Second {
-			t.Errorf("%d outcomes in %s", len(r.outcomes), r.took)
+			t.Errorf("%d outcomes in %s, want %d in 20s", len(r.outcomes), r.took, len(checks))
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 	if got := printable(strings.Repeat("ä", 1<<20)); len(got) > maxText+10 || !strings.HasSuffix(got, "ä …") {
-		t.Errorf("a long text becomes %d bytes", len(got))
+		t.Errorf("a long text becomes %d bytes, want at most %d", len(got), maxText+10)
 	}
 }
 
@@ -180,14 +180,15 @@ func golden(t *testing.T, name, got string) {
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := []Check{
-			named("", "configuration", "", after(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
-			named("", "free-disk", "", after(0,
+			newCheck("", "configuration", "",
+				delayed(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
+			newCheck("", "free-disk", "", delayed(0,
 				runtime.CheckWarned("free disk is short").WithCure("remove something"))),
-			named("default", "service-connection", "", after(1500*time.Millisecond, runtime.CheckResult{
+			newCheck("default", "service-connection", "", delayed(1500*time.Millisecond, runtime.CheckResult{
 				Level: runtime.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789",
 				Cure: "correct service_url",
 			})),
-			named("default", "service-token", "service-connection", nil),
+			newCheck("default", "service-token", "service-connection", nil),
 		}
 		texts := func(name string, to Output, checks []Check) {
 			var text, progress bytes.Buffer
@@ -201,20 +202,21 @@ func TestReport(t *testing.T) {
 		texts("one-pool.txt", Output{}, checks)
 		texts("colours.txt", Output{Colours: true}, checks)
 		texts("two-pools.txt", Output{}, append(slices.Clone(checks),
-			named("team-a", "service-token", "", after(4*time.Second, runtime.CheckPassed("accepted")))))
+			newCheck("team-a", "service-token", "", delayed(4*time.Second, runtime.CheckPassed("accepted")))))
 		texts("document.json", Output{JSON: true}, checks)
 	})
-	t.Run("a full disk is an error", func(t *testing.T) {
-		checks := []Check{named("", "a", "", after(0, runtime.CheckPassed("good")))}
+	t.Run("full disk is an error", func(t *testing.T) {
+		checks := []Check{newCheck("", "a", "", delayed(0, runtime.CheckPassed("good")))}
 		for _, asJSON := range []bool{false, true} {
-			if passed, err := Report(t.Context(), checks, Output{Text: full{}, JSON: asJSON}); err == nil || passed {
+			if passed, err := Report(t.Context(), checks, Output{Text: fullDisk{}, JSON: asJSON}); err == nil ||
+				passed {
 				t.Errorf("JSON %v: %v, passed %v", asJSON, err, passed)
 			}
 		}
 	})
 }
 
-// full is a file on a full disk.
-type full struct{}
+// fullDisk is a file on a full disk.
+type fullDisk struct{}
 
-func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }

@@ -1,7 +1,7 @@
-// Package pods knows which Pods a configuration, a Pod template or a manifest leads to,
-// and what changes in them. It never asks a cluster, and knows no command line.
+// Package pods returns the Pods that a configuration, a Pod template or a manifest leads
+// to, and the changes in them. It uses no cluster, and does not know the command line.
 //
-// It is a package because cmwa pod, plan, vet and doctor need the same answers, and
-// cmd/cmwa itself holds flags and wiring only. It is beside cmd/cmwa and not in
-// runtime/kube, because it reads configurations, which an executor must not know.
+// It is a separate package because cmwa pod, plan, vet and doctor need the same results,
+// and cmd/cmwa contains only flags and wiring. It is not in runtime/kube, because it reads
+// configurations, which an executor must not know.
 package pods

@@ -17,13 +17,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Release is what an agent makes Pods with.
+// Release describes the agent for which Pods are computed.
 type Release struct {
 	Schema  schema.Release
 	Options kube.Options // Image and RunnerDirectory
 }
 
-// Choose returns the pool of a name, or the only one if the name is empty.
+// Choose returns the pool with this name. If the name is empty, it returns the only pool.
 func Choose(specs []runtime.PoolSpec, name string) (runtime.PoolSpec, error) {
 	var names []string
 	for _, spec := range specs {
@@ -34,22 +34,23 @@ func Choose(specs []runtime.PoolSpec, name string) (runtime.PoolSpec, error) {
 	}
 	switch {
 	case len(specs) == 0:
-		return runtime.PoolSpec{}, errors.New("no pool has deploy_target kubernetes, so no job gets a Pod")
+		return runtime.PoolSpec{}, errors.New("no pool has deploy_target kubernetes")
 	case name == "":
-		return runtime.PoolSpec{}, cli.Usagef("several pools run Pods: name one with --pool: %s", strings.Join(names, ", "))
+		return runtime.PoolSpec{}, cli.Usagef("several pools run Pods: name one with --pool: %s",
+			strings.Join(names, ", "))
 	default:
 		return runtime.PoolSpec{}, cli.Usagef("there is no pool %q that runs Pods: the pools are %s",
 			name, strings.Join(names, ", "))
 	}
 }
 
-// Pools returns the pools of a file that run Pods, sorted by name. A Pod template
-// by itself is that of a pool with default settings. Problems are those that the
-// agent of this release finds, wherever it runs; the list is empty if one is an error.
+// Pools returns the pools of a file that run Pods, sorted by name. A file that is only a
+// Pod template gives one pool with default settings. The problems are those that an agent
+// of this release reports on any machine; if one is an error, there are no pools.
 func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems position.Problems) {
 	source.Elsewhere, source.Release = true, r.Schema
 
-	// Load what the file is, or holds.
+	// Load the configuration, or those in the manifest.
 	embedded, packed := schema.Configurations(source)
 	templates := schema.Templates(source)
 	configs := []*schema.Config{nil}
@@ -88,26 +89,26 @@ func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems
 	return specs, problems
 }
 
-// templatePool returns a pool with default settings and a template.
+// templatePool returns a pool with default settings and this template.
 func templatePool(template map[string]any) runtime.PoolSpec {
 	text, err := json.Marshal(template)
 	if err != nil {
-		panic(err) // it was read from YAML or JSON
+		panic(err) // it was decoded from YAML or JSON
 	}
 	spec := runtime.PoolSpec{Name: schema.DefaultPool, Identity: runtime.Identity{Target: "kubernetes"}}
-	spec.Tuning.Place.Kubernetes.Template = text
+	spec.Tuning.Instance.Kubernetes.Template = text
 	return spec
 }
 
-// Changes is what changes in the Pods of a pool.
+// Changes are the changes in the Pods of one pool.
 type Changes struct {
 	File    string         `json:"file,omitempty"`
 	Pool    string         `json:"pool"`
 	Changes []patch.Change `json:"changes"`
 }
 
-// Templates returns what the templates of a file change in the Pods of jobs, for
-// each pool that runs Pods. It is empty if the file has an error.
+// Templates returns, for each pool that runs Pods, the changes that its template makes in
+// the Pod of a job. It returns nothing if the file has an error.
 func (r Release) Templates(source schema.Source) ([]Changes, error) {
 	specs, _ := r.Pools(source)
 	var all []Changes
@@ -121,8 +122,8 @@ func (r Release) Templates(source schema.Source) ([]Changes, error) {
 	return all, nil
 }
 
-// Reload returns what a reload changes in the Pods of the pools that stay, in place
-// or as new ones. Pools whose Pods do not change are left out.
+// Reload returns the changes that a reload makes in the Pods of pools that remain, whether
+// their pool is changed or replaced. It omits pools without changes.
 func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 	old := map[string]runtime.PoolSpec{}
 	for _, spec := range reconcile.Want(before, 1).Pools {
@@ -130,11 +131,11 @@ func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 	}
 	var all []Changes
 	for _, spec := range reconcile.Want(after, 1).Pools {
-		was, there := old[spec.Name]
-		if !there || was.Identity.Target != "kubernetes" || spec.Identity.Target != "kubernetes" {
+		previous, exists := old[spec.Name]
+		if !exists || previous.Identity.Target != "kubernetes" || spec.Identity.Target != "kubernetes" {
 			continue
 		}
-		changes, err := kube.Changes(was, spec, r.Options)
+		changes, err := kube.Changes(previous, spec, r.Options)
 		if err != nil {
 			return nil, fmt.Errorf("pool %s: %w", spec.Name, err)
 		}
@@ -146,7 +147,7 @@ func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 	return all, nil
 }
 
-// WriteTemplates writes what templates change.
+// WriteTemplates writes the changes of templates.
 func WriteTemplates(w io.Writer, all []Changes) error {
 	return write(w, all, func(c Changes, pools string) string {
 		if len(c.Changes) == 0 {
@@ -156,13 +157,13 @@ func WriteTemplates(w io.Writer, all []Changes) error {
 	})
 }
 
-// WriteReload writes what a reload changes.
+// WriteReload writes the changes of a reload.
 func WriteReload(w io.Writer, all []Changes) error {
 	return write(w, all, func(_ Changes, pools string) string { return pools + ": Pods of the next jobs" })
 }
 
-// write writes a paragraph for each pool: a heading, and a line for each change.
-// Pools of one file with the same changes share a paragraph.
+// write writes one paragraph per pool: a heading, and a line for each change. Pools of one
+// file with the same changes share a paragraph.
 func write(w io.Writer, all []Changes, heading func(c Changes, pools string) string) error {
 	// Find the pools that share a paragraph.
 	type paragraph struct{ file, text string }

@@ -16,7 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// podTemplates returns the templates with which their check is tested.
+// podTemplates returns the templates of the tests of package podtemplate.
 func podTemplates(t testing.TB) map[string][]byte {
 	t.Helper()
 	archives, err := filepath.Glob("../../../schema/podtemplate/testdata/*.txtar")
@@ -38,39 +38,40 @@ func podTemplates(t testing.TB) map[string][]byte {
 	return all
 }
 
-// judgedAlike reports an error if vet finds no error in a template and the agent
-// cannot merge it. Good is false if vet finds one.
-func judgedAlike(t testing.TB, name string, content []byte) (good bool) {
+// mergesIfValid fails the test if vet accepts a template that the agent cannot merge. It
+// reports whether vet accepts the template.
+func mergesIfValid(t testing.TB, name string, content []byte) (good bool) {
 	t.Helper()
 	if len(podtemplate.CheckFile("worker-pod.json", content).Errors()) > 0 {
 		return false
 	}
 	for _, template := range schema.Templates(schema.Source{Path: "worker-pod.json", Content: content}) {
-		if _, err := kube.Preview(templatePool(template), "image", kube.Options{Image: "cmwa/cmwa:1", RunnerDirectory: podtemplate.RunnerDirectory}); err != nil {
+		if _, err := kube.Preview(templatePool(template), "image",
+			kube.Options{Image: "cmwa/cmwa:1", RunnerDirectory: podtemplate.RunnerDirectory}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	return true
 }
 
-// TestTemplatesAreJudgedAlike compares the check of templates with their merge: the
-// agent can merge every template in which vet finds no error.
-func TestTemplatesAreJudgedAlike(t *testing.T) {
+// TestTemplatesMerge merges every template that vet accepts.
+func TestTemplatesMerge(t *testing.T) {
 	count := 0
 	for name, content := range podTemplates(t) {
-		if judgedAlike(t, name, content) {
+		if mergesIfValid(t, name, content) {
 			count++
 		}
 	}
 	if count < 50 {
-		t.Errorf("only %d templates are good", count)
+		t.Errorf("got %d valid templates, want at least 50", count)
 	}
 }
 
-// TestOwnMountsAreRefused expects that vet knows where the agent mounts its volumes.
-func TestOwnMountsAreRefused(t *testing.T) {
+// TestTemplatesOwnMounts checks that vet refuses the mount paths of the agent's own
+// volumes.
+func TestTemplatesOwnMounts(t *testing.T) {
 	spec := templatePool(nil)
-	spec.Tuning.Place.Kubernetes.Runner = "image"
+	spec.Tuning.Instance.Kubernetes.Runner = "image"
 	document, err := kube.Preview(spec, "image", kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
 	if err != nil {
 		t.Fatal(err)
@@ -82,17 +83,18 @@ func TestOwnMountsAreRefused(t *testing.T) {
 	}
 	for _, mount := range mounts {
 		path := mount.(map[string]any)["mountPath"].(string)
-		template := "spec: {volumes: [{name: a, emptyDir: {}}], containers: [{name: pulumi-workflow, volumeMounts: [{name: a, mountPath: " + path + "}]}]}"
+		template := "spec: {volumes: [{name: a, emptyDir: {}}], containers: [" +
+			"{name: pulumi-workflow, volumeMounts: [{name: a, mountPath: " + path + "}]}]}"
 		if problems := podtemplate.CheckFile("worker-pod.yaml", []byte(template)); len(problems.Errors()) != 1 {
 			t.Errorf("%s: problems %v", path, problems)
 		}
 	}
 }
 
-// TestChangedTemplatesAreJudgedAlike does the same for templates with one value that
-// was replaced, one entry that is there twice, or one directive: for one in fifty of
-// 13,000, because each check takes milliseconds.
-func TestChangedTemplatesAreJudgedAlike(t *testing.T) {
+// TestTemplatesMergeChanged changes one value, duplicates one entry, or adds one
+// directive in a template. It checks one in fifty of 13,000 changes, because each check
+// takes milliseconds.
+func TestTemplatesMergeChanged(t *testing.T) {
 	const sample = 50
 	checked, good := 0, 0
 	for name, content := range podTemplates(t) {
@@ -111,14 +113,15 @@ func TestChangedTemplatesAreJudgedAlike(t *testing.T) {
 				return
 			}
 			checked++
-			if judgedAlike(t, name+" "+string(text), text) {
+			if mergesIfValid(t, name+" "+string(text), text) {
 				good++
 			}
 		}
 		eachValue(whole, func(value any, set func(any)) {
 			directive := func(verb string) map[string]any { return map[string]any{"$patch": verb} }
 			for _, other := range []any{
-				nil, "x", 1, true, []any{}, map[string]any{}, []any{value, value}, directive("delete"), directive("replace"),
+				nil, "x", 1, true, []any{}, map[string]any{}, []any{value, value},
+				directive("delete"), directive("replace"),
 			} {
 				set(other)
 				try()
@@ -141,12 +144,11 @@ func TestChangedTemplatesAreJudgedAlike(t *testing.T) {
 		})
 	}
 	if checked < 100 || good < 10 {
-		t.Errorf("%d templates, of which %d are good, are too few", checked, good)
+		t.Errorf("got %d templates, %d of them valid; want more", checked, good)
 	}
 }
 
-// eachValue calls a function for each value below another one, with a function that
-// replaces it.
+// eachValue calls f for each value below value, with a function that replaces it.
 func eachValue(value any, f func(value any, set func(any))) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -162,9 +164,10 @@ func eachValue(value any, f func(value any, set func(any))) {
 	}
 }
 
-func FuzzTemplatesAreJudgedAlike(f *testing.F) {
+func FuzzTemplatesMerge(f *testing.F) {
 	f.Add([]byte(`{"spec": {"containers": [{"name": "pulumi-workflow", "env": [{"name": "A", "value": "b"}]}]}}`))
 	f.Add([]byte("spec:\n  nodeSelector: {$retainKeys: [disk], disk: ssd}\n  volumes: [{name: a, $patch: delete}]\n"))
-	f.Add([]byte("metadata: {labels: {a: null}}\nspec: {initContainers: [{name: a, image: b, ports: [{containerPort: 1}]}]}\n"))
-	f.Fuzz(func(t *testing.T, content []byte) { judgedAlike(t, "worker-pod.json", content) })
+	f.Add([]byte("metadata: {labels: {a: null}}\n" +
+		"spec: {initContainers: [{name: a, image: b, ports: [{containerPort: 1}]}]}\n"))
+	f.Fuzz(func(t *testing.T, content []byte) { mergesIfValid(t, "worker-pod.json", content) })
 }

@@ -11,11 +11,11 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// small returns commands with one of each sort of flag and argument.
-func small() []Command {
+// small returns a program whose commands have each kind of flag and argument.
+func small() Program {
 	var p string
 	var b bool
-	return []Command{
+	commands := []Command{
 		{Name: "check", Help: "check files: all of them", Forms: []Form{{
 			Optional(String(&p, "format", OneOf("text", "json"), "text or [json]")),
 			Optional(Bool(&b, "strict", "don't forgive")), Argument("FILE...", File),
@@ -23,17 +23,29 @@ func small() []Command {
 		{Name: "tell", Help: `tell \ what it's about`, Forms: []Form{{
 			AnyOf(
 				String(&p, "target", OneOf("docker", "ecs", "process"), "where: docker, ecs or process"),
-				String(&p, "token-file", File, "file to read"), String(&p, "name", Name, "any word"),
+				String(&p, "token-file", File, "file to read"), String(&p, "name", Name, "any name"),
 			),
 			Argument("[KEY]", Key),
 		}}},
 		{Name: "shell", Help: "name a shell", Forms: []Form{{Argument("bash|zsh", OneOf("bash", "zsh"))}}},
+		{Name: "group", Help: "two commands", Commands: []Command{
+			{
+				Name: "first", Help: "take a file",
+				Forms: []Form{{Optional(Bool(&b, "dry", "do nothing")), Argument("FILE", File)}},
+			},
+			{Name: "second", Help: "take nothing", Forms: []Form{{}}},
+		}},
 		{Name: "end", Help: "take nothing", Forms: []Form{{}}},
 	}
+	return Program{Name: "cmwa", Commands: commands, KeyNames: "explain --names"}
 }
 
-func TestTheScriptsForShellsThatAreNotHere(t *testing.T) {
-	for name, script := range map[string]string{"zsh": zshScript(small()), "fish": fishScript(small())} {
+// TestProgramScript compares the scripts with golden files. Tests of cmd/cmwa run the
+// one for bash; zsh and fish need not be installed.
+func TestProgramScript(t *testing.T) {
+	for name, script := range map[string]string{
+		"bash": small().bashScript(), "zsh": small().zshScript(), "fish": small().fishScript(),
+	} {
 		golden := filepath.Join("testdata", "completion."+name)
 		if *update {
 			if err := os.MkdirAll("testdata", 0o755); err != nil {

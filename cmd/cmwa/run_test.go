@@ -15,38 +15,42 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// The stories of the whole program are told in Go and not as scripts: they wait
-// for conditions at the service and look at engines and processes, for which a
-// script would need a language of its own.
+// The tests of whole jobs are written in Go and not as scripts, because they wait for
+// conditions at the service and inspect engines and processes.
 
-// everywhere tells a story for containers and for processes of this machine.
-func everywhere(t *testing.T, story func(t *testing.T, w *world)) {
+// atLocalTargets runs a test with containers and with processes of this machine.
+func atLocalTargets(t *testing.T, story func(t *testing.T, w *world)) {
 	t.Helper()
 	at(t, []string{"docker", "process"}, story)
 }
 
-// atEachTarget tells a story once for each deploy_target.
+// atEachTarget runs a test once for each deploy_target.
 func atEachTarget(t *testing.T, story func(t *testing.T, w *world)) {
 	t.Helper()
 	at(t, []string{"docker", "kubernetes", "process"}, story)
 }
 
-func at(t *testing.T, targets []string, story func(t *testing.T, w *world)) {
+// at runs a test once for each of these deploy_targets, with these flags of the service.
+func at(t *testing.T, targets []string, story func(t *testing.T, w *world), serve ...string) {
 	t.Helper()
 	for _, target := range targets {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
-			story(t, newWorld(t, target))
+			story(t, newWorld(t, target, serve...))
 		})
 	}
 }
 
-func TestADeploymentSucceeds(t *testing.T) {
+func TestRunSucceedingDeployment(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{
 			Steps: []step{
-				{Name: "write", Run: "echo hello $GREETED\necho to stderr >&2\necho later=1 >> \"$PULUMI_ENV_FILE\"\necho kept > kept"},
+				{
+					Name: "write",
+					Run: "echo hello $GREETED\necho to stderr >&2\n" +
+						"echo later=1 >> \"$PULUMI_ENV_FILE\"\necho kept > kept",
+				},
 				{Name: "read", Run: "echo later is $later; cat kept"},
 			},
 			Env: map[string]any{"GREETED": "world"},
@@ -54,7 +58,9 @@ func TestADeploymentSucceeds(t *testing.T) {
 		w.await("one", "succeeded")
 		w.wantSteps("one", "succeeded", "succeeded", "succeeded")
 		log := w.log("one")
-		for _, line := range []string{"hello world\nto stderr\n", "$ echo later is $later; cat kept\n", "later is 1\nkept\n"} {
+		for _, line := range []string{
+			"hello world\nto stderr\n", "$ echo later is $later; cat kept\n", "later is 1\nkept\n",
+		} {
 			if !strings.Contains(log, line) {
 				t.Errorf("the log lacks %q:\n%s", line, log)
 			}
@@ -65,7 +71,7 @@ func TestADeploymentSucceeds(t *testing.T) {
 	})
 }
 
-func TestAFailingStepEndsTheJob(t *testing.T) {
+func TestRunFailingStep(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo before; exit 3"}, {Name: "b", Run: "echo never"}}})
@@ -79,7 +85,7 @@ func TestAFailingStepEndsTheJob(t *testing.T) {
 	})
 }
 
-func TestAnImageThatIsNotThereFailsTheSetUpAtOnce(t *testing.T) {
+func TestRunMissingImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	w.agent()
@@ -87,32 +93,52 @@ func TestAnImageThatIsNotThereFailsTheSetUpAtOnce(t *testing.T) {
 	w.queue("one", order{Image: "cmwa-test/there-is-none:1", Steps: []step{{Name: "a", Run: "true"}}})
 	w.await("one", "failed")
 	w.wantSteps("one", "failed", "not-started")
-	if log := w.log("one"); !strings.Contains(log, "cmwa-test/there-is-none:1") || !strings.Contains(log, "pull_image") {
+	if log := w.log("one"); !strings.Contains(log, "cmwa-test/there-is-none:1") ||
+		!strings.Contains(log, "pull_image") {
 		t.Errorf("the log must name the image and the setting to look at:\n%s", log)
 	}
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("it took %s until the failure was told", took)
+		t.Errorf("the failure was reported after %s, want at most 30 s", took)
 	}
 }
 
-func TestAStepThatTakesTooLongIsStopped(t *testing.T) {
+func TestRunStepTimeout(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho begun\nsleep 600 & wait", Timeout: "1s"}, {Name: "b", Run: "true"}}})
+		w.queue("one",
+			order{
+				Steps: []step{
+					{
+						Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho begun\nsleep 600 & wait",
+						Timeout: "1s",
+					},
+					{Name: "b", Run: "true"},
+				},
+			})
 		w.await("one", "failed")
 		w.wantSteps("one", "succeeded", "failed", "not-started")
 		log := w.log("one")
-		if !strings.Contains(log, "asked to stop") || !regexp.MustCompile(`time limit of 1s|1s`).MatchString(log[strings.Index(log, "begun"):]) {
+		if !strings.Contains(log, "asked to stop") ||
+			!regexp.MustCompile(`time limit of 1s|1s`).MatchString(log[strings.Index(log, "begun"):]) {
 			t.Errorf("the log must show the TERM and name the limit:\n%s", log)
 		}
 	})
 }
 
-func TestACancelReachesAStepThatSleeps(t *testing.T) {
+func TestRunCancelledJob(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		witness := filepath.Join(t.TempDir(), "ended")
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo cancelled > " + witness + "; exit 1' TERM\necho begun\nsleep 600 & wait"}, {Name: "b", Run: "true"}}})
+		w.queue("one",
+			order{
+				Steps: []step{
+					{
+						Name: "a",
+						Run:  "trap 'echo cancelled > " + witness + "; exit 1' TERM\necho begun\nsleep 600 & wait",
+					},
+					{Name: "b", Run: "true"},
+				},
+			})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		w.call(http.MethodPost, w.path("one")+"/cancel", nil, nil)
 		if status, _ := w.status("one"); status != "failed" {
@@ -131,14 +157,19 @@ func TestACancelReachesAStepThatSleeps(t *testing.T) {
 	})
 }
 
-func TestFourJobsRunAtOnce(t *testing.T) {
+func TestRunConcurrentJobs(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent("max_concurrent_workflows: 4")
 		var names []string
 		for i := range 6 {
 			name := fmt.Sprint("job-", i)
 			names = append(names, name)
-			w.queue(name, order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"}}})
+			w.queue(name,
+				order{
+					Steps: []step{
+						{Name: "a", Run: "echo begun; n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"},
+					},
+				})
 		}
 		peak := 0
 		w.eventually("all have succeeded", func() bool {
@@ -178,12 +209,13 @@ func TestFourJobsRunAtOnce(t *testing.T) {
 	})
 }
 
-func TestASingleRunEndsWithCode0(t *testing.T) {
+func TestRunSingle(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent("single_run: true")
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
 		agent.exit(cli.ExitOK)
+		agent.waitFor(`agent stopped reason="single run finished"`)
 		if status, _ := w.status("one"); status != "succeeded" {
 			t.Errorf("the first job is %s", status)
 		}
@@ -193,16 +225,34 @@ func TestASingleRunEndsWithCode0(t *testing.T) {
 	})
 }
 
-func TestATermLetsTheRunningJobFinishAndClaimsNothing(t *testing.T) {
+func TestRunSingleIdleTimeout(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	agent := w.follow(nil, "token: "+w.pool, "single_run: true", "idle_timeout: 1h")
+	agent.waitFor("converged")
+	w.save("token: "+w.pool, "single_run: true", "idle_timeout: 1s") // is live
+	agent.exit(cli.ExitOK)
+	agent.waitFor("single run ends: the pool got no job within idle_timeout")
+	agent.waitFor(`agent stopped reason="single run finished"`)
+}
+
+func TestRunFirstTermWaitsForJobs(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		gate := filepath.Join(w.folder, "gate")
-		settings := order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}}
+		settings := order{
+			Steps: []step{
+				{
+					Name: "a",
+					Run:  "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
+				},
+			},
+		}
 		_ = gate
 		w.queue("one", settings)
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		agent.signal(syscall.SIGTERM)
-		agent.says("nothing new is claimed")
+		agent.waitFor("stopping: no new jobs")
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
 		agent.exit(cli.ExitOK)
 		w.await("one", "succeeded")
@@ -212,52 +262,69 @@ func TestATermLetsTheRunningJobFinishAndClaimsNothing(t *testing.T) {
 	})
 }
 
-func TestASecondTermStopsTheJobInOrder(t *testing.T) {
+func TestRunSecondTermStopsJobs(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo unlocking; exit 1' TERM\necho begun\nsleep 600 & wait"}}})
+		w.queue("one",
+			order{Steps: []step{{Name: "a", Run: "trap 'echo unlocking; exit 1' TERM\necho begun\nsleep 600 & wait"}}})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		agent.signal(syscall.SIGTERM)
-		agent.says("nothing new is claimed")
+		agent.waitFor("stopping: no new jobs")
 		agent.signal(syscall.SIGTERM)
 		agent.exit(cli.ExitOK)
 		w.await("one", "failed")
-		if log := w.log("one"); !strings.Contains(log, "unlocking") || !strings.Contains(log, "stopped by the agent") {
-			t.Errorf("the log must show the step's last words and the reason:\n%s", log)
+		if log := w.log("one"); !strings.Contains(log, "unlocking") || !strings.Contains(log, "stopped by a signal") {
+			t.Errorf("the log must show the step's final output and the reason:\n%s", log)
 		}
 	})
 }
 
-func TestAnAgentThatIsKilledFindsItsJobAgain(t *testing.T) {
+func TestRunAdoptsAfterKill(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
+		w.queue("one",
+			order{
+				Steps: []step{
+					{
+						Name: "a",
+						Run:  "echo begun; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
+					},
+				},
+			})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		agent.signal(syscall.SIGKILL)
 		agent.ends(storyLimit)
 		again := w.agent()
-		again.says("attending it")
+		again.waitFor("job resumed")
 		w.await("one", "succeeded")
 		if count := strings.Count(w.log("one"), "\nbegun\n"); count != 1 {
-			t.Errorf("the step has begun %d times", count)
+			t.Errorf("the step has begun %d times, want once", count)
 		}
-		again.says("job succeeded")
+		again.waitFor("job succeeded")
 		if w.target != "process" {
 			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 		}
 	})
 }
 
-func TestTwoAgentsOfOneHostLeaveEachOthersJobsAlone(t *testing.T) {
+func TestRunTwoAgentsOnOneHost(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo begun; n=0; while [ $n -lt 250 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
+		w.queue("one",
+			order{
+				Steps: []step{
+					{
+						Name: "a",
+						Run:  "echo begun; n=0; while [ $n -lt 250 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
+					},
+				},
+			})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		second := w.agent()
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("two", "succeeded") // by the second: its slot is free
-		if strings.Contains(second.output(), "attending it") {
-			t.Errorf("the second agent has taken the job of the first over:\n%s", second.output())
+		if strings.Contains(second.output(), "job resumed") {
+			t.Errorf("the second agent has adopted the job of the first:\n%s", second.output())
 		}
 		second.signal(syscall.SIGTERM)
 		second.signal(syscall.SIGTERM)
@@ -266,12 +333,20 @@ func TestTwoAgentsOfOneHostLeaveEachOthersJobsAlone(t *testing.T) {
 	})
 }
 
-func TestALogOf50MBArrivesWhole(t *testing.T) {
-	atEachTarget(t, func(t *testing.T, w *world) {
+// TestRunLogOf50MB uses one target in make test: with each of them the runner sends the
+// lines itself.
+func TestRunLogOf50MB(t *testing.T) {
+	targets := []string{"docker"}
+	if whole() {
+		targets = append(targets, "kubernetes", "process")
+	}
+	at(t, targets, func(t *testing.T, w *world) {
 		w.agent()
 		const lines = 500_000
 		w.queue("one", order{Steps: []step{{Name: "a", Run: fmt.Sprintf(
-			`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "of a log that is long for its own sake, with a hundred bytes per line, newline and all......" }'`, lines)}}})
+			`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "`+
+				`of a log that is long for its own sake, with a hundred bytes per line, newline and all......" }'`,
+			lines)}}})
 		w.await("one", "succeeded")
 		log := w.log("one")
 		next := 0
@@ -286,13 +361,15 @@ func TestALogOf50MBArrivesWhole(t *testing.T) {
 		if len(log) < 50_000_000 {
 			t.Errorf("the log has %d bytes, want 50 MB", len(log))
 		}
-	})
+	}, "--max-log-bytes", "100Mi")
 }
 
-func TestALineOf5MBAndBytesThatAreNoTextArrive(t *testing.T) {
+func TestRunLongLineAndBinaryLog(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: `awk 'BEGIN { for (i = 0; i < 50000; i++) printf "%s", "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-+0123456789abcdefghijklmnopqrstuvwxyz"; print "" }'
+		w.queue("one", order{Steps: []step{{Name: "a", Run: `awk 'BEGIN { for (i = 0; i < 50000; i++) printf "%s", "` +
+			`0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-+0123456789abcdefghijklmnopqrstuvwxyz"; ` +
+			`print "" }'
 printf 'no \377\376 text\n'
 printf 'progress 1\rprogress 2\n'
 echo last`}}})
@@ -320,19 +397,32 @@ echo last`}}})
 	})
 }
 
-func TestSecretsAreNowhereToBeSeen(t *testing.T) {
+func TestRunHidesSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	const setting, password, forwarded = "hunter2-setting-secret", "hunter2-registry-password", "hunter2-forwarded-secret"
+	const setting, password = "hunter2-setting-secret", "hunter2-registry-password"
+	const forwarded = "hunter2-forwarded-secret"
 	const plain = "hunter2-under-a-name-that-tells-nothing"
 	agent := w.agentWith([]string{"CLOUD_KEY=" + forwarded}, "env_forward_allowlist: [CLOUD_KEY]")
 	w.queue("one", order{
-		Env:   map[string]any{"DB_PASSWORD": map[string]string{"secret": setting}, "FLAVOUR": map[string]string{"secret": plain}},
+		Env: map[string]any{
+			"DB_PASSWORD": map[string]string{"secret": setting}, "FLAVOUR": map[string]string{"secret": plain},
+		},
 		Login: map[string]any{"username": "user", "password": map[string]string{"secret": password}},
-		Steps: []step{{Name: "a", Run: "echo begun\necho $DB_PASSWORD $FLAVOUR $CLOUD_KEY $PULUMI_ACCESS_TOKEN\nprintf hunter2-set; sleep 0.2; echo ting-secret\nn=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"}},
+		Steps: []step{
+			{
+				Name: "a",
+				Run: "echo begun\necho $DB_PASSWORD $FLAVOUR $CLOUD_KEY $PULUMI_ACCESS_TOKEN\n" +
+					"printf hunter2-set; sleep 0.2; echo ting-secret\n" +
+					"n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done",
+			},
+		},
 	})
 	w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
-	secrets := map[string]string{"setting": setting, "setting of a plain name": plain, "registry password": password, "forwarded variable": forwarded, "pool token": w.pool}
+	secrets := map[string]string{
+		"setting": setting, "setting of a plain name": plain, "registry password": password,
+		"forwarded variable": forwarded, "pool token": w.pool,
+	}
 	look := func(where, text string) {
 		t.Helper()
 		for what, value := range secrets {
@@ -356,7 +446,7 @@ func TestSecretsAreNowhereToBeSeen(t *testing.T) {
 	log := w.log("one")
 	look("the job's log", log)
 	look("the agent's log", agent.output())
-	look("what the programs said", w.logs())
+	look("the output of the programs", w.logs())
 	if !strings.Contains(log, "[secret]") {
 		t.Errorf("the log shows no mark where the secrets were:\n%s", log)
 	}
@@ -373,7 +463,7 @@ func TestSecretsAreNowhereToBeSeen(t *testing.T) {
 	}
 }
 
-func TestTheFirstLineArrivesWhileTheStepRuns(t *testing.T) {
+func TestRunStreamsLog(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo first; sleep 2; echo second"}}})
@@ -394,7 +484,7 @@ func TestTheFirstLineArrivesWhileTheStepRuns(t *testing.T) {
 	})
 }
 
-func TestAJobThatTheEngineKillsIsReported(t *testing.T) {
+func TestRunReportsKilledContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	w.agent()
@@ -407,21 +497,23 @@ func TestAJobThatTheEngineKillsIsReported(t *testing.T) {
 	w.engine("kill", "--signal", "KILL", ids[0])
 	w.await("one", "failed")
 	w.wantSteps("one", "succeeded", "failed", "not-started")
-	if log := w.log("one"); !strings.Contains(log, "Error: the environment of this job ended without a word") {
-		t.Errorf("the log does not say why:\n%s", log)
+	if log := w.log("one"); !strings.Contains(log,
+		"Error: the instance of this job ended before the runner reported an outcome") {
+		t.Errorf("the log does not give the reason:\n%s", log)
 	}
 }
 
-func TestHealthFollowsThePool(t *testing.T) {
+func TestRunHealth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	port := freePort(t)
 	w.agent(fmt.Sprint("http_server_port: ", port))
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
-	w.eventually("healthy and ready", func() bool { return probe(url+"/healthz") == 200 && probe(url+"/readyz") == 200 })
+	w.eventually("healthy and ready",
+		func() bool { return probe(url+"/healthz") == 200 && probe(url+"/readyz") == 200 })
 }
 
-func TestBadInputIsOneLineThatSaysWhatToDo(t *testing.T) {
+func TestRunBadInput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	file := func(text string, mode os.FileMode) string {
@@ -434,40 +526,51 @@ func TestBadInputIsOneLineThatSaysWhatToDo(t *testing.T) {
 	elsewhere := t.TempDir()
 	for name, c := range map[string]struct {
 		args []string
-		says []string
+		want []string
 	}{
-		"no configuration":     {[]string{"run"}, []string{"pulumi-workflow-agent.yaml", "PULUMI_AGENT_TOKEN"}},
-		"no such file":         {[]string{"run", "--config", filepath.Join(elsewhere, "none.yaml")}, []string{"none.yaml"}},
-		"a folder":             {[]string{"run", "--config", elsewhere}, []string{elsewhere}},
-		"a wrong value":        {[]string{"run", "--config", file("token: pul-x\ndeploy_target: dcker\n", 0o600)}, []string{":2:", "deploy_target", "docker"}},
-		"no token":             {[]string{"run", "--config", file("deploy_target: process\n", 0o600)}, []string{"token", "PULUMI_AGENT_TOKEN"}},
-		"a target of later":    {[]string{"run", "--config", file("token: pul-x\ndeploy_target: ecs\n", 0o600)}, []string{"ecs", "docker, kubernetes and process"}},
-		"no such command":      {[]string{"rnu"}, []string{"rnu", "run"}},
-		"a flag that is not":   {[]string{"run", "--confg", "x"}, []string{"confg"}},
-		"an argument too many": {[]string{"run", "now"}, []string{"now"}},
+		"no configuration": {[]string{"run"}, []string{"pulumi-workflow-agent.yaml", "PULUMI_AGENT_TOKEN"}},
+		"no such file": {
+			[]string{"run", "--config", filepath.Join(elsewhere, "none.yaml")}, []string{"none.yaml"},
+		},
+		"a folder": {[]string{"run", "--config", elsewhere}, []string{elsewhere}},
+		"a wrong value": {
+			[]string{"run", "--config", file("token: pul-x\ndeploy_target: dcker\n", 0o600)},
+			[]string{":2:", "deploy_target", "docker"},
+		},
+		"no token": {
+			[]string{"run", "--config", file("deploy_target: process\n", 0o600)},
+			[]string{"token", "PULUMI_AGENT_TOKEN"},
+		},
+		"a target of a later release": {
+			[]string{"run", "--config", file("token: pul-x\ndeploy_target: ecs\n", 0o600)},
+			[]string{"ecs", "docker, kubernetes and process"},
+		},
+		"an unknown command":   {[]string{"rnu"}, []string{"rnu", "run"}},
+		"an unknown flag":      {[]string{"run", "--confg", "x"}, []string{"confg"}},
+		"an argument too many": {[]string{"run", "now"}, []string{"takes no argument"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := w.start("bad", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=0"}, "cmwa", c.args...)
 			p.exit(cli.ExitUsage)
-			for _, want := range c.says {
+			for _, want := range c.want {
 				if !strings.Contains(p.output(), want) {
-					t.Errorf("it does not say %q:\n%s", want, p.output())
+					t.Errorf("the output lacks %q:\n%s", want, p.output())
 				}
 			}
 		})
 	}
 }
 
-func TestAWrongTokenIsSaidAndTriedAgain(t *testing.T) {
+func TestRunWrongToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	good := w.pool
 	w.pool = "pul-wrong"
 	agent := w.agent()
-	agent.says("the service refuses the token")
-	agent.says("PULUMI_AGENT_TOKEN")
+	agent.waitFor("service rejected the token")
+	agent.waitFor("PULUMI_AGENT_TOKEN")
 	if agent.ends(time.Second) {
-		t.Errorf("the agent has given up:\n%s", agent.output())
+		t.Errorf("the agent has ended:\n%s", agent.output())
 	}
 	if strings.Contains(agent.output(), "pul-wrong") {
 		t.Error("the message shows the token")
@@ -475,29 +578,30 @@ func TestAWrongTokenIsSaidAndTriedAgain(t *testing.T) {
 	w.pool = good
 }
 
-func TestAServiceThatIsDownIsSaidAndTriedAgain(t *testing.T) {
+func TestRunServiceDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	up := w.url
 	w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
 	agent := w.agent("circuit_breaker_timeout: 1s")
-	agent.says("cannot reach " + w.url)
-	agent.says("service_url")
+	agent.waitFor("cannot reach " + w.url)
+	agent.waitFor("service_url")
 	proxy := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
 	defer proxy()
-	agent.says("polling resumed")
+	agent.waitFor("polling resumed")
 	w.url = up
 }
 
-func TestAnEngineThatIsDownIsSaidAndTriedAgain(t *testing.T) {
+func TestRunEngineDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	socket := filepath.Join(t.TempDir(), "engine.sock")
 	agent := w.agentWith([]string{"DOCKER_HOST=unix://" + socket})
-	agent.says("cannot reach the Docker engine at unix://" + socket)
-	lines := slices.DeleteFunc(strings.Split(agent.output(), "\n"), func(line string) bool { return !strings.Contains(line, "cannot reach the Docker engine") })
+	agent.waitFor("cannot reach the Docker engine at unix://" + socket)
+	lines := slices.DeleteFunc(strings.Split(agent.output(), "\n"),
+		func(line string) bool { return !strings.Contains(line, "cannot reach the Docker engine") })
 	if len(lines) == 0 || !strings.Contains(lines[0], "start it") {
-		t.Errorf("the message does not say what to do: %v", lines)
+		t.Errorf("the message does not name the cure: %v", lines)
 	}
 	if err := os.Symlink("/var/run/docker.sock", socket); err != nil {
 		t.Fatal(err)

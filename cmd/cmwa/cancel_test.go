@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// slowProgram has a resource whose creation takes a while, but ends early if pulumi cancels it.
+const slowProgram = `name: tests
+runtime: yaml
+resources:
+  slow:
+    type: cmwatest:Delay
+    properties: { create: %s }
+`
+
+// stackLocks returns the locks of a folder that is the backend of stacks.
+func stackLocks(t *testing.T, state string) (locks []string) {
+	t.Helper()
+	folder := filepath.Join(state, ".pulumi", "locks")
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Ext(path) == ".json" { // other files have its attributes
+			locks = append(locks, path)
+		}
+		return nil // the folder may not exist yet
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return locks
+}
+
+// TestCancelPulumi stops a real pulumi while it creates a resource: by a time limit, by a
+// cancellation, by the end of shutdown_timeout, and by a cancellation after a crash of the
+// agent. Afterwards the stack is unlocked, and the next update succeeds.
+func TestCancelPulumi(t *testing.T) {
+	const ended = "pulumi ended by itself "
+	targets := []string{"docker"}
+	if whole() {
+		targets = append(targets, "process")
+	}
+	at(t, targets, func(t *testing.T, w *world) {
+		// Prepare a stack whose backend has locks.
+		state := filepath.Join(w.folder, "state")
+		if err := os.MkdirAll(state, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		settings := []string{"shutdown_timeout: 1s", "cancel_grace_period: 2m"}
+		if w.target == "docker" {
+			settings = append(settings, `docker: {volumes: ["`+state+":"+state+`"]}`)
+		}
+		deploy := func(create, timeout string) {
+			t.Helper()
+			w.queue("dev", order{
+				Image: "cmwa/job:local",
+				Env: map[string]any{
+					"PULUMI_BACKEND_URL":       "file://" + state,
+					"PULUMI_CONFIG_PASSPHRASE": map[string]string{"secret": "the passphrase of this test"},
+				},
+				Steps: []step{{Name: "pulumi update", Timeout: timeout, Run: "" +
+					"mkdir -p program && cd program && cat >Pulumi.yaml <<'END'\n" + fmt.Sprintf(slowProgram, create) +
+					"END\npulumi stack select --create --non-interactive dev || exit\n" +
+					"pulumi up --yes --skip-preview --non-interactive --stack dev"}},
+			})
+		}
+		// begin starts an update that is in the middle of its resource.
+		begin := func() {
+			t.Helper()
+			deploy("60s", "")
+			w.eventually("pulumi creates the resource", func() bool {
+				return strings.Contains(w.log("dev"), "slow creating") && len(stackLocks(t, state)) == 1
+			})
+		}
+		// released checks that the stack can be updated.
+		released := func(agent *program) {
+			t.Helper()
+			w.eventually("the stack is unlocked", func() bool { return len(stackLocks(t, state)) == 0 })
+			deploy("10ms", "")
+			if status := w.await("dev", "succeeded", "failed"); status != "succeeded" {
+				t.Errorf("the next update has %s:\n%s\n%s", status, w.log("dev"), agent.output())
+			}
+		}
+
+		// A time limit, and a cancellation.
+		agent := w.agent(settings...)
+		deploy("60s", "20s")
+		w.await("dev", "failed")
+		for _, want := range []string{"Interrupting pulumi (process ", ended, "longer than its time limit of 20s"} {
+			if log := w.log("dev"); !strings.Contains(log, want) {
+				t.Errorf("the log after the time limit lacks %q:\n%s", want, log)
+			}
+		}
+		released(agent)
+		begin()
+		w.call(http.MethodPost, w.path("dev")+"/cancel", nil, nil)
+		agent.waitFor("job cancelled by the service")
+		agent.waitFor("pulumi ended by itself after the interrupt")
+		w.eventually("the log of the cancelled job names the cause and the end of pulumi", func() bool {
+			log := w.log("dev")
+			return strings.Contains(log, "Interrupting pulumi (process ") && strings.Contains(log, ended)
+		})
+		released(agent)
+
+		// The end of shutdown_timeout, and a cancellation after a crash of the agent.
+		begin()
+		agent.signal(syscall.SIGTERM)
+		agent.exit(0)
+		if log := w.log("dev"); !strings.Contains(log, ended) ||
+			!strings.Contains(log, "Reason: the agent is stopping, and shutdown_timeout has passed") {
+			t.Errorf("the log after the drain:\n%s", log)
+		}
+		agent = w.agent(settings...)
+		released(agent)
+		begin()
+		agent.signal(syscall.SIGKILL)
+		agent.ends(storyLimit)
+		agent = w.agent(settings...)
+		agent.waitFor("job resumed")
+		w.call(http.MethodPost, w.path("dev")+"/cancel", nil, nil)
+		agent.waitFor("pulumi ended by itself after the interrupt")
+		released(agent)
+	})
+}

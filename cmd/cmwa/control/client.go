@@ -1,0 +1,138 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema/report"
+)
+
+// waitInterval is the time between two requests of [Wait].
+const waitInterval = 200 * time.Millisecond
+
+// errNoAgent means that no agent serves the socket of a folder.
+var errNoAgent = errors.New("no agent runs with this state folder")
+
+// Call sends a request to the agent with a folder, and returns its response. If the agent
+// refuses the request, Call returns its reason as an error.
+func Call(ctx context.Context, folder string, request Request) (Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectionLimit+time.Second)
+	defer cancel()
+	response, err := exchange(ctx, folder, request)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return Response{}, errNoAgent
+	case errors.Is(err, fs.ErrPermission):
+		return Response{}, fmt.Errorf("%s: %w: run this as the agent's user or as root",
+			filepath.Join(folder, socketName), cause(err))
+	case err != nil && ctx.Err() != nil:
+		return Response{}, fmt.Errorf("the agent does not respond: %w", context.Cause(ctx))
+	case err != nil:
+		return Response{}, fmt.Errorf("call the agent: %w", err)
+	case response.Error != "":
+		return response, errors.New(report.Printable(response.Error))
+	}
+	return response, nil
+}
+
+// exchange sends the request over a new connection, and returns the response.
+func exchange(ctx context.Context, folder string, request Request) (Response, error) {
+	// Connect.
+	at, release, err := address(folder)
+	if err != nil {
+		return Response{}, err
+	}
+	defer release()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, at.Net, at.Name)
+	if err != nil {
+		return Response{}, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+
+	// Send the request, and read the response.
+	request.Version = Version
+	text, err := json.Marshal(request)
+	if err != nil {
+		return Response{}, err
+	}
+	if _, err := conn.Write(append(text, '\n')); err != nil {
+		return Response{}, err
+	}
+	line, err := readLine(conn, maxResponse)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("it ended the connection without a response")
+	}
+	if err != nil {
+		return Response{}, err
+	}
+	return DecodeResponse(line)
+}
+
+// Find returns the folder of the agent to call: the only one of folders whose agent responds.
+// Number selects a folder by its name; it may be empty. Config names the agents in messages.
+func Find(ctx context.Context, folders []string, number, config string) (string, error) {
+	// Ask each agent.
+	var running, names []string
+	var failed error
+	for _, folder := range folders {
+		if number != "" && filepath.Base(folder) != number {
+			continue
+		}
+		response, err := Call(ctx, folder, Request{Command: Show})
+		switch {
+		case errors.Is(err, errNoAgent):
+		case err != nil:
+			failed = err
+		default:
+			running = append(running, folder)
+			names = append(names, fmt.Sprintf("%s (pid %d)", filepath.Base(folder), response.PID))
+		}
+	}
+
+	// Take the only one.
+	switch {
+	case len(running) == 1:
+		return running[0], nil
+	case len(running) > 1:
+		return "", fmt.Errorf("%d agents run with %s: name one with --agent: %s",
+			len(running), config, strings.Join(names, ", "))
+	case failed != nil:
+		return "", failed
+	case number != "":
+		return "", fmt.Errorf("no agent with the number %s runs with %s", report.Printable(number), config)
+	}
+	return "", fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, "+
+		"as its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", config)
+}
+
+// Wait blocks until the agent that gave a response has ended, or ctx ends.
+func Wait(ctx context.Context, folder string, agent Response) error {
+	tick := time.NewTicker(waitInterval)
+	defer tick.Stop()
+	for {
+		response, err := Call(ctx, folder, Request{Command: Show})
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, errNoAgent), err == nil && !response.Started.Equal(agent.Started):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/schema/report"
+)
+
+// Terminal is what the commands need of their program.
+type Terminal struct {
+	Stdout, Stderr io.Writer
+
+	// Folders returns the folders of the agents that may run with a configuration file, and
+	// the name of that file for messages. Config is the value of --config.
+	Folders func(config string) (folders []string, name string, err error)
+}
+
+// Commands returns the commands pause, resume and drain.
+func Commands(t Terminal) []command.Command {
+	return []command.Command{pauseCommand(t), resumeCommand(t), drainCommand(t)}
+}
+
+// findsAgent is the part of a help text about how a command finds the agent.
+const findsAgent = `The agent is found by its configuration file and its state folder, on this machine: run this as the
+agent's user (or root), with its variables. Exit code 2: no agent, or no such pool.`
+
+// target is the agent that a command line names.
+type target struct{ config, number string }
+
+// form returns the form of a command with a further item.
+func (a *target) form(further command.Item) command.Form {
+	return command.Form{
+		command.Optional(command.String(&a.config, "config", command.File,
+			"configuration file of the agent; otherwise the file that cmwa run would use")),
+		command.Optional(command.String(&a.number, "agent", command.Text("NUMBER"),
+			"number of the agent, if several run with the file")),
+		further,
+	}
+}
+
+// call sends a request to the agent, and prints its warning.
+func (a *target) call(ctx context.Context, t Terminal, request Request) (string, Response, error) {
+	folders, name, err := t.Folders(a.config)
+	if err != nil {
+		return "", Response{}, cli.Usage(err)
+	}
+	folder, err := Find(ctx, folders, a.number, name)
+	if err != nil {
+		return "", Response{}, cli.Usage(err)
+	}
+	response, err := Call(ctx, folder, request)
+	if err != nil {
+		return "", Response{}, cli.Usage(err)
+	}
+	if response.Warning != "" {
+		fmt.Fprintf(t.Stderr, "cmwa: warning: %s\n", report.Printable(response.Warning))
+	}
+	return folder, response, nil
+}
+
+func drainCommand(t Terminal) command.Command {
+	a, wait := target{}, false
+	return command.Command{
+		Name: "drain", Help: "stop the running agent after its jobs",
+		Forms: []command.Form{a.form(command.Optional(command.Bool(&wait, "wait", "wait until the agent has ended")))},
+		Long: `Does what the first TERM does: the agent claims no more jobs, waits for running jobs, up to
+shutdown_timeout, and ends with exit code 0. A TERM after it does not stop jobs; a second one does.
+
+A supervisor that always restarts the agent, such as Kubernetes or systemd with Restart=always,
+starts it again. To keep it from claiming jobs, use cmwa pause.
+
+` + findsAgent,
+		Run: func(ctx context.Context, _ []string) error {
+			// Drain.
+			folder, agent, err := a.call(ctx, t, Request{Command: Drain})
+			if err != nil {
+				return err
+			}
+			switch jobs := agent.Jobs(""); {
+			case !agent.Changed && agent.StopAt.IsZero():
+				fmt.Fprintf(t.Stdout, "the agent is stopping its jobs already (jobs: %d)\n", jobs)
+			case !agent.Changed:
+				fmt.Fprintf(t.Stdout, "the agent is draining already; running jobs (%d) may finish until %s\n",
+					jobs, agent.StopAt.Format(time.RFC3339))
+			default:
+				fmt.Fprintf(t.Stdout, "the agent claims no more jobs; running jobs (%d) may finish until %s\n",
+					jobs, agent.StopAt.Format(time.RFC3339))
+			}
+
+			// Wait for the end.
+			if !wait {
+				return nil
+			}
+			if err := Wait(ctx, folder, agent); err != nil {
+				if errors.Is(err, context.Canceled) {
+					return cli.ExitError(cli.ExitInterrupted)
+				}
+				return err
+			}
+			fmt.Fprintln(t.Stdout, "the agent has ended")
+			return nil
+		},
+	}
+}
+
+func pauseCommand(t Terminal) command.Command {
+	return pausing(t, Pause, "pause", "make a pool of the running agent claim no jobs",
+		`The pool claims no jobs until cmwa resume; its running jobs continue. It stays paused when its
+settings change, when it is replaced, and when the agent starts again with the same state folder.
+A poll that is under way is not aborted, so one more job may start.
+
+A paused pool does not make the agent unready. cmwa status shows it, and the metric
+cmwa_pool_paused is 1.`)
+}
+
+func resumeCommand(t Terminal) command.Command {
+	return pausing(t, Resume, "resume", "make a paused pool claim jobs again",
+		"Ends cmwa pause. The pool polls at once, unless the service or a failure makes it wait.")
+}
+
+// pausing returns the command pause or resume.
+func pausing(t Terminal, do Command, name, help, long string) command.Command {
+	a := target{}
+	return command.Command{
+		Name: name, Help: help, Long: long + "\n\n" + findsAgent,
+		Forms: []command.Form{a.form(command.Argument("POOL", command.Text("POOL")))},
+		Run: func(ctx context.Context, args []string) error {
+			pool := args[0]
+			_, agent, err := a.call(ctx, t, Request{Command: do, Pool: pool})
+			if err != nil {
+				return err
+			}
+			state, already := "resumed: it claims jobs", ""
+			if do == Pause {
+				state = fmt.Sprintf("paused: it claims no jobs until cmwa resume (running jobs: %d)", agent.Jobs(pool))
+			}
+			if !agent.Changed {
+				already = "already "
+			}
+			fmt.Fprintf(t.Stdout, "pool %s %s%s\n", report.QuoteName(pool), already, state)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,431 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// fakeLoop is a stateful fake of the loop of an [Agent].
+type fakeLoop struct {
+	mu       sync.Mutex
+	pools    map[string]int // number of running jobs by pool
+	paused   map[string]bool
+	stopping bool
+}
+
+func newFakeLoop(names ...string) *fakeLoop {
+	l := &fakeLoop{pools: map[string]int{}, paused: map[string]bool{}}
+	for i, name := range names {
+		l.pools[name] = i
+	}
+	return l
+}
+
+func (l *fakeLoop) Status() reconcile.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := reconcile.Status{Names: map[string]string{}, Paused: map[string]bool{}, Stopping: l.stopping,
+		Process: reconcile.ProcessSpec{ShutdownTimeout: time.Hour}}
+	for name := range l.paused {
+		s.Paused[name] = true
+	}
+	for name, jobs := range l.pools {
+		s.Names[name+"-key"] = name
+		s.Pools = append(s.Pools, runtime.PoolState{
+			Spec: runtime.PoolSpec{Name: name}, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, jobs),
+		})
+	}
+	return s
+}
+
+func (l *fakeLoop) Pause(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.paused[name]
+	l.paused[name] = true
+	return !was
+}
+
+func (l *fakeLoop) Resume(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.paused[name]
+	delete(l.paused, name)
+	return was
+}
+
+func (l *fakeLoop) drain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopping = true
+}
+
+// discard is a log without output.
+var discard = slog.New(slog.DiscardHandler)
+
+// serving serves the socket of an agent with this folder until the test ends or end is
+// called.
+func serving(t *testing.T, folder string, loop *fakeLoop) (end func()) {
+	t.Helper()
+	server, err := Listen(folder, discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	agent := Agent{Folder: folder, Started: time.Now(), Loop: loop, Drain: loop.drain}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, agent.Handle) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+// connect connects to the socket of a folder until the test ends.
+func connect(t *testing.T, folder string) *net.UnixConn {
+	t.Helper()
+	at, release, err := address(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	conn, err := net.DialUnix("unix", nil, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// raw sends bytes to the socket of a folder, and returns all that comes back.
+func raw(t *testing.T, folder, text string) string {
+	t.Helper()
+	conn := connect(t, folder)
+	defer conn.Close()
+	_, _ = io.WriteString(conn, text) // the agent may have refused it already
+	_ = conn.CloseWrite()
+	answer, _ := io.ReadAll(conn)
+	return string(answer)
+}
+
+func TestHandle(t *testing.T) {
+	t.Run("pause and resume change one pool, once, and are stored", func(t *testing.T) {
+		folder, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
+		serving(t, folder, loop)
+		call := func(command Command, pool string) Response {
+			t.Helper()
+			response, err := Call(t.Context(), folder, Request{Command: command, Pool: pool})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return response
+		}
+		for i, want := range []bool{true, false} {
+			if r := call(Pause, "red"); r.Changed != want || r.Jobs("red") != 2 || !loop.paused["red"] {
+				t.Errorf("pause %d: %+v", i, r)
+			}
+		}
+		call(Pause, "blue")
+		if names, err := ReadPaused(folder); err != nil || !slices.Equal(names, []string{"blue", "red"}) {
+			t.Errorf("the stored names are %v, %v", names, err)
+		}
+		restored := newFakeLoop("blue", "green", "red")
+		Restore(Agent{Folder: folder, Loop: restored}, discard)
+		if len(restored.paused) != 2 || !restored.paused["blue"] || !restored.paused["red"] {
+			t.Errorf("after a restart the paused pools are %v", restored.paused)
+		}
+		for i, want := range []bool{true, false} {
+			if r := call(Resume, "red"); r.Changed != want || loop.paused["red"] {
+				t.Errorf("resume %d: %+v", i, r)
+			}
+		}
+		call(Resume, "blue")
+		if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
+			t.Errorf("without a paused pool the folder has %v, %v; want the socket only", entries, err)
+		}
+	})
+
+	t.Run("unknown pool is answered with the closest name and the list", func(t *testing.T) {
+		folder, loop := t.TempDir(), newFakeLoop("blue", "green")
+		serving(t, folder, loop)
+		for name, want := range map[string]string{
+			"bleu":      "no pool bleu: did you mean blue? (pools: blue, green)",
+			"xyzzy":     "no pool xyzzy (pools: blue, green)",
+			"a\x1b[2Jb": `no pool "a\x1b[2Jb" (pools: blue, green)`,
+		} {
+			_, err := Call(t.Context(), folder, Request{Command: Pause, Pool: name})
+			if err == nil || err.Error() != want || len(loop.paused) > 0 {
+				t.Errorf("%q: %v, want %s", name, err, want)
+			}
+		}
+		loop.paused["old"] = true // its pool is no longer configured
+		if r, err := Call(t.Context(), folder, Request{Command: Resume, Pool: "old"}); err != nil || !r.Changed {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+
+	t.Run("drain stops the agent once", func(t *testing.T) {
+		folder, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
+		serving(t, folder, loop)
+		for i, want := range []bool{true, false} {
+			r, err := Call(t.Context(), folder, Request{Command: Drain})
+			if err != nil || r.Changed != want || !r.Stopping || r.Jobs("") != 3 || !loop.stopping {
+				t.Errorf("drain %d: %+v, %v", i, r, err)
+			}
+			if left := time.Until(r.StopAt); want && (left < 59*time.Minute || left > time.Hour) && i == 0 {
+				t.Errorf("jobs may run for %s, want an hour", left)
+			}
+		}
+	})
+
+	t.Run("pause that cannot be stored is in force, with a warning", func(t *testing.T) {
+		loop := newFakeLoop("blue")
+		agent := Agent{Folder: filepath.Join(t.TempDir(), "missing"), Loop: loop}
+		r := agent.Handle(Request{Command: Pause, Pool: "blue"})
+		if r.Error != "" || !r.Changed || !loop.paused["blue"] || !strings.Contains(r.Warning, "cannot be stored") {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestListen(t *testing.T) {
+	t.Run("socket is for its owner only, and removed at the end", func(t *testing.T) {
+		folder := t.TempDir()
+		end := serving(t, folder, newFakeLoop())
+		path := filepath.Join(folder, socketName)
+		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		end()
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after the end: %v", err)
+		}
+		if _, err := Call(t.Context(), folder, Request{Command: Show}); !errors.Is(err, errNoAgent) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+
+	t.Run("socket of an agent that has ended is replaced", func(t *testing.T) {
+		folder := t.TempDir()
+		dead, err := listen(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = dead.Close() // leaves the file, as a killed agent does
+		if _, err := Call(t.Context(), folder, Request{Command: Show}); !errors.Is(err, errNoAgent) {
+			t.Errorf("before: %v", err)
+		}
+		serving(t, folder, newFakeLoop("blue"))
+		if r, err := Call(t.Context(), folder, Request{Command: Show}); err != nil || len(r.Pools) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+
+	t.Run("path that is too long for the kernel works, or is an error without /proc", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), strings.Repeat("long/", 30), strings.Repeat("n", 200))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat("/proc/self/fd"); err != nil {
+			if _, err := Listen(folder, discard); err == nil || !strings.Contains(err.Error(), "state_directory") {
+				t.Errorf("without /proc: %v", err)
+			}
+			return
+		}
+		end := serving(t, folder, newFakeLoop("blue"))
+		if r, err := Call(t.Context(), folder, Request{Command: Pause, Pool: "blue"}); err != nil || !r.Changed {
+			t.Errorf("%+v, %v", r, err)
+		}
+		end()
+		if _, err := os.Lstat(filepath.Join(folder, socketName)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+
+	t.Run("agent works without a socket, and keeps another file in its place", func(t *testing.T) {
+		folder := t.TempDir()
+		path := filepath.Join(folder, socketName)
+		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, unusable := range []string{folder, "", filepath.Join(folder, "missing")} {
+			var log bytes.Buffer
+			serve := Open(Agent{Folder: unusable}, slog.New(slog.NewTextHandler(&log, nil)))
+			if err := serve(t.Context()); err != nil || !strings.Contains(log.String(), "no control socket") {
+				t.Errorf("%q: %v, the log is %s", unusable, err, log.String())
+			}
+			if warned := strings.Contains(log.String(), "level=WARN"); warned != (unusable != "") {
+				t.Errorf("%q: the log is %s, want a warning only for an unusable folder", unusable, log.String())
+			}
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != "mine" {
+			t.Errorf("the file has %q, %v", text, err)
+		}
+	})
+}
+
+func TestServe(t *testing.T) {
+	t.Run("hostile requests are refused, and the next one is served", func(t *testing.T) {
+		folder, loop := t.TempDir(), newFakeLoop("blue")
+		serving(t, folder, loop)
+		for name, request := range map[string]string{
+			"nothing":         "",
+			"no end of line":  `{"version":1,"command":"drain"}`,
+			"no JSON":         "GET / HTTP/1.1\n",
+			"an array":        "[]\n",
+			"no version":      `{"command":"drain"}` + "\n",
+			"other version":   `{"version":2,"command":"drain"}` + "\n",
+			"no command":      `{"version":1}` + "\n",
+			"unknown command": `{"version":1,"command":"kill"}` + "\n",
+			"no pool":         `{"version":1,"command":"pause"}` + "\n",
+			"too long":        `{"version":1,"command":"drain","pool":"` + strings.Repeat("a", maxRequest) + "\"}\n",
+			"endless":         strings.Repeat("a", 1<<20),
+			"deep":            strings.Repeat("[", maxRequest-1) + "\n",
+		} {
+			if answer := raw(t, folder, request); strings.Contains(answer, `"changed":true`) {
+				t.Errorf("%s: %s", name, answer)
+			}
+		}
+		if loop.stopping || len(loop.paused) > 0 {
+			t.Error("a refused request had an effect")
+		}
+		if answer := raw(t, folder, `{"version":7,"command":"drain"}`+"\n"); !strings.Contains(answer, "version 7") {
+			t.Errorf("the refusal of another version is %s", answer)
+		}
+		if _, err := Call(t.Context(), folder, Request{Command: Show}); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("calls succeed while silent connections use all but one of the connections", func(t *testing.T) {
+		folder := t.TempDir()
+		serving(t, folder, newFakeLoop("blue"))
+		at, release, err := address(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		for range maxConnections - 1 {
+			conn, err := net.DialUnix("unix", nil, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+		}
+		var calls sync.WaitGroup
+		for range 20 {
+			calls.Go(func() {
+				if _, err := Call(t.Context(), folder, Request{Command: Show}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+	})
+
+	t.Run("end of the agent closes idle connections at once", func(t *testing.T) {
+		folder := t.TempDir()
+		end := serving(t, folder, newFakeLoop("blue"))
+		connect(t, folder)
+		began := time.Now()
+		end()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("an idle connection delays the end by %s", took)
+		}
+	})
+}
+
+func TestFind(t *testing.T) {
+	state := t.TempDir()
+	var folders []string
+	for n := range 3 {
+		folder := filepath.Join(state, fmt.Sprint(n+1))
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		folders = append(folders, folder)
+	}
+	find := func(number string) string {
+		t.Helper()
+		folder, err := Find(t.Context(), folders, number, "agent.yaml")
+		if err != nil {
+			return err.Error()
+		}
+		return filepath.Base(folder)
+	}
+	if got := find(""); !strings.HasPrefix(got, "no agent runs with agent.yaml: ") {
+		t.Error(got)
+	}
+	serving(t, folders[1], newFakeLoop())
+	if got := find(""); got != "2" {
+		t.Error(got)
+	}
+	if got := find("3"); got != "no agent with the number 3 runs with agent.yaml" {
+		t.Error(got)
+	}
+	serving(t, folders[2], newFakeLoop())
+	pid := os.Getpid()
+	want := fmt.Sprintf("2 agents run with agent.yaml: name one with --agent: 2 (pid %d), 3 (pid %d)", pid, pid)
+	if got := find(""); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := find("3"); got != "3" {
+		t.Error(got)
+	}
+}
+
+func TestWait(t *testing.T) {
+	folder := t.TempDir()
+	end := serving(t, folder, newFakeLoop())
+	agent, err := Call(t.Context(), folder, Request{Command: Drain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := Wait(ctx, folder, agent); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while the agent runs: %v", err)
+	}
+	end()
+	serving(t, folder, newFakeLoop()) // a supervisor has started it again
+	if err := Wait(t.Context(), folder, agent); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadPaused(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON": "blue", "an object": "{}", "numbers": "[1]", "empty": "",
+		"huge": strings.Repeat(" ", 2*maxPaused),
+	} {
+		folder := t.TempDir()
+		if err := os.WriteFile(filepath.Join(folder, pausedName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		loop := newFakeLoop("blue")
+		Restore(Agent{Folder: folder, Loop: loop}, slog.New(slog.NewTextHandler(&log, nil)))
+		if len(loop.paused) > 0 || !strings.Contains(log.String(), "cannot read which pools are paused") {
+			t.Errorf("%s: the paused pools are %v, the log is %s", name, loop.paused, log.String())
+		}
+	}
+}

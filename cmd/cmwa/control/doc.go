@@ -1,0 +1,34 @@
+// Package control has the local socket of a running agent, and the commands cmwa drain, pause
+// and resume, which use it. It knows the protocol, the socket file and which pools are paused.
+// It does not know how an agent is configured, or how a pool pauses.
+//
+// # Protocol
+//
+// The socket is the file control in the folder of the agent (see package
+// runtime/agentid). A connection carries one request and one response, each a JSON object on
+// one line. Both have the version of the protocol; a message of another version is refused
+// with an error that names both versions. A request has at most 4 KiB. A connection is closed
+// after 5 s. At most 8 connections are served at a time; others wait.
+//
+// # Who may connect
+//
+// The folder has mode 0700 and the socket 0600. On Linux the agent also asks the kernel for
+// the user of each connection, and serves only its own user and root, because the mode of a
+// folder may have been changed by mistake.
+//
+// # Decisions
+//
+// The HTTP server of the agent is not used, because every client that reaches its port can
+// read its pages, and a command that stops an agent must be limited to its owner.
+//
+// The agent has locked its folder, so a socket file that exists belongs to an agent that has
+// ended, and is replaced. If the socket cannot be opened, the agent logs why and works
+// without it.
+//
+// The kernel limits the path of a socket to about 100 bytes. On Linux a longer path is opened
+// through /proc/self/fd, which has no such limit and needs no second file; on other systems it
+// is an error that names the cure.
+//
+// The paused pools are stored in the file paused next to the socket: a crash or a reboot
+// during maintenance must not make an agent claim jobs that its operator has excluded.
+package control

@@ -1,0 +1,132 @@
+package control
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
+)
+
+// Agent is the running agent.
+type Agent struct {
+	Folder  string // of its state; empty without one
+	Started time.Time
+	Loop    interface {
+		Status() reconcile.Status
+		Pause(name string) (changed bool)
+		Resume(name string) (changed bool)
+	}
+	Drain func() // does what the first TERM does
+}
+
+// Handle carries out a request.
+func (a Agent) Handle(request Request) Response {
+	before := a.Loop.Status()
+	switch request.Command {
+	case Drain:
+		a.Drain()
+		response := a.response(a.Loop.Status())
+		if response.Changed = !before.Stopping; response.Changed && response.StopAt.IsZero() { // it stops soon
+			response.Stopping, response.StopAt = true, time.Now().Add(before.Process.ShutdownTimeout)
+		}
+		return response
+	case Pause, Resume:
+		return a.setPaused(request.Pool, request.Command == Pause, before)
+	}
+	return a.response(before)
+}
+
+// setPaused pauses or resumes a pool, and stores the names of the paused pools.
+func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Response {
+	// Find the pool. A paused pool can be resumed even if it is no longer configured.
+	if names := namesOf(before); !slices.Contains(names, name) && (paused || !before.Paused[name]) {
+		response := a.response(before)
+		response.Error = unknown(name, names)
+		return response
+	}
+
+	// Pause the pool before the names are stored, and resume it after that: it claims no job
+	// meanwhile.
+	var stored error
+	changed := paused != before.Paused[name]
+	if paused {
+		a.Loop.Pause(name)
+	}
+	if changed {
+		stored = writePaused(a.Folder, pausedNames(before, name, paused))
+	}
+	if !paused {
+		a.Loop.Resume(name)
+	}
+
+	// Respond.
+	response := a.response(a.Loop.Status())
+	response.Changed = changed
+	switch {
+	case stored != nil && paused:
+		response.Warning = fmt.Sprintf("the pause ends when the agent ends, because it cannot be stored: %v", stored)
+	case stored != nil:
+		response.Warning = fmt.Sprintf("the next start pauses the pool again, as this cannot be stored: %v", stored)
+	}
+	return response
+}
+
+// pausedNames returns the names of the paused pools after a change of one.
+func pausedNames(before reconcile.Status, name string, paused bool) (names []string) {
+	for other := range before.Paused {
+		if other != name {
+			names = append(names, other)
+		}
+	}
+	if paused {
+		names = append(names, name)
+	}
+	return names
+}
+
+// namesOf returns the names of all pools, sorted and without duplicates.
+func namesOf(s reconcile.Status) (names []string) {
+	for _, name := range s.Names {
+		names = append(names, name)
+	}
+	for _, pool := range s.Pools {
+		names = append(names, pool.Spec.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// unknown returns the message about a pool that does not exist.
+func unknown(name string, names []string) string {
+	message := "no pool " + report.QuoteName(name)
+	if best := position.Closest(name, slices.Clone(names)); best != "" {
+		message += ": did you mean " + report.Printable(best) + "?"
+	}
+	const most = 20
+	more := ""
+	if len(names) > most {
+		names, more = names[:most], fmt.Sprintf(" and %d others", len(names)-most)
+	}
+	if len(names) == 0 {
+		return message + " (the agent has no pools)"
+	}
+	return message + " (pools: " + report.Printable(strings.Join(names, ", ")) + more + ")"
+}
+
+// response returns the state of the agent.
+func (a Agent) response(s reconcile.Status) Response {
+	r := Response{
+		PID: os.Getpid(), Started: a.Started.UTC(), Stopping: s.Stopping, StopAt: s.StopAt.UTC(), Pools: []Pool{},
+	}
+	for _, pool := range s.Pools {
+		r.Pools = append(r.Pools, Pool{
+			Name: pool.Spec.Name, Phase: string(pool.Phase), Jobs: len(pool.Jobs), Paused: s.Paused[pool.Spec.Name],
+		})
+	}
+	return r
+}

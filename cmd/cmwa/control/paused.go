@@ -1,0 +1,104 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+const (
+	pausedName = "paused"
+	maxPaused  = 1 << 20 // bytes
+)
+
+// Restore pauses the pools that were paused when the agent with this folder ended.
+func Restore(agent Agent, log *slog.Logger) {
+	names, err := ReadPaused(agent.Folder)
+	if err != nil {
+		log.Warn("cannot read which pools are paused, so none is: use cmwa pause again", "error", err)
+	}
+	for _, name := range names {
+		agent.Loop.Pause(name)
+	}
+}
+
+// ReadPaused returns the names of the pools that were paused when the agent with this
+// folder ended. It returns none without a folder.
+func ReadPaused(folder string) ([]string, error) {
+	if folder == "" {
+		return nil, nil
+	}
+	path := filepath.Join(folder, pausedName)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxPaused))
+	if err != nil {
+		return nil, err
+	}
+	names, err := DecodePaused(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return names, nil
+}
+
+// DecodePaused decodes the stored names.
+func DecodePaused(text []byte) (names []string, err error) {
+	if json.Unmarshal(text, &names) != nil {
+		return nil, errors.New("it is not a list of pools: pause them again")
+	}
+	return names, nil
+}
+
+// writePaused stores the names of the paused pools: after a crash the file has the old or
+// the new list. Without a paused pool there is no file.
+func writePaused(folder string, names []string) error {
+	if folder == "" {
+		return errors.New("the agent has no state folder")
+	}
+	path := filepath.Join(folder, pausedName)
+	if len(names) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return syncFolder(folder)
+	}
+	text, err := json.Marshal(slices.Sorted(slices.Values(names)))
+	if err != nil {
+		return err
+	}
+	part, err := os.CreateTemp(folder, pausedName+".part-") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name()) // no effect after the rename
+	_, err = part.Write(text)
+	if err := errors.Join(err, part.Sync(), part.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(part.Name(), path); err != nil {
+		return err
+	}
+	return syncFolder(folder)
+}
+
+func syncFolder(folder string) error {
+	dir, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

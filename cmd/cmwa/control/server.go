@@ -1,0 +1,132 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Limits of the server.
+const (
+	connectionLimit = 5 * time.Second // for one request and its response
+	maxConnections  = 8               // at a time
+	acceptRetry     = time.Second     // after a failure to accept, such as too many open files
+)
+
+// Server serves the socket of one agent.
+type Server struct {
+	listener *net.UnixListener
+	path     string
+	log      *slog.Logger
+}
+
+// Listen opens the socket in the folder of an agent. The folder must be locked by the agent.
+func Listen(folder string, log *slog.Logger) (*Server, error) {
+	if folder == "" {
+		return nil, errNoFolder
+	}
+	listener, err := listen(folder)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{listener, filepath.Join(folder, socketName), log.With("component", "control")}, nil
+}
+
+// errNoFolder is the error of an agent without a state folder, such as one in a Pod.
+var errNoFolder = errors.New("the agent has no state folder")
+
+// Open opens the socket of an agent, and returns a function that serves it until its context
+// ends. If that fails, it logs why, and the function does nothing: the agent works all the
+// same. It logs a warning only if the agent has a folder.
+func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
+	server, err := Listen(agent.Folder, log)
+	if err != nil {
+		level := slog.LevelWarn
+		if errors.Is(err, errNoFolder) {
+			level = slog.LevelInfo
+		}
+		log.Log(context.Background(), level,
+			"no control socket: cmwa drain, pause and resume do not work with this agent", "error", err)
+		return func(context.Context) error { return nil }
+	}
+	return func(ctx context.Context) error { return server.Serve(ctx, agent.Handle) }
+}
+
+// Serve serves requests until ctx ends, and then removes the socket. It returns nil. Handle
+// is called for one valid request at a time.
+func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error {
+	// Close the socket at the end of ctx, and wait for the connections.
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	defer os.Remove(s.path)
+	stop := context.AfterFunc(ctx, func() { _ = s.listener.Close() })
+	defer stop()
+
+	// Serve the connections.
+	var one sync.Mutex
+	free := make(chan struct{}, maxConnections)
+	for {
+		free <- struct{}{}
+		conn, err := s.listener.AcceptUnix()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			<-free
+			s.log.Debug("cannot accept a connection", "error", err, "retry_in", acceptRetry)
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptRetry):
+			}
+			continue
+		}
+		_ = conn.SetDeadline(time.Now().Add(connectionLimit))
+		connections.Go(func() {
+			defer func() { <-free }()
+			defer conn.Close()
+			stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
+			defer stop()
+			s.serve(conn, func(request Request) Response {
+				one.Lock()
+				defer one.Unlock()
+				return handle(request)
+			})
+		})
+	}
+}
+
+// serve reads one request and writes its response.
+func (s *Server) serve(conn *net.UnixConn, handle func(Request) Response) {
+	response := Response{Pools: []Pool{}}
+	line, err := readLine(conn, maxRequest)
+	if err == nil {
+		err = checkPeer(conn)
+	}
+	var request Request
+	if err == nil {
+		request, err = DecodeRequest(line)
+	}
+	if err != nil {
+		s.log.Warn("control request refused", "error", err)
+		response.Error = err.Error()
+	} else {
+		response = handle(request)
+	}
+	response.Version = Version
+	text, err := json.Marshal(response)
+	if err == nil {
+		_, err = conn.Write(append(text, '\n'))
+	}
+	if err != nil {
+		s.log.Debug("cannot respond to a control request", "error", err)
+	}
+}

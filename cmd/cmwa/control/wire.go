@@ -1,0 +1,138 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Version is the version of the protocol.
+const Version = 1
+
+// Limits of the protocol.
+const (
+	maxRequest  = 4 << 10 // bytes
+	maxResponse = 1 << 20 // bytes: the pools of an agent
+)
+
+// Command is the command of a request.
+type Command string
+
+// The commands.
+const (
+	Show   Command = "show"   // changes nothing
+	Drain  Command = "drain"  // what the first TERM does
+	Pause  Command = "pause"  // one pool
+	Resume Command = "resume" // one pool
+)
+
+// Request is a request of a client.
+type Request struct {
+	Version int     `json:"version"`
+	Command Command `json:"command"`
+	Pool    string  `json:"pool,omitempty"` // name, of pause and resume
+}
+
+// Response is the response of an agent.
+type Response struct {
+	Version int       `json:"version"`
+	Error   string    `json:"error,omitempty"`   // why nothing was done; for people
+	Warning string    `json:"warning,omitempty"` // for people
+	Changed bool      `json:"changed,omitempty"` // the request had an effect
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"` // of the agent
+
+	Stopping bool      `json:"stopping,omitempty"`
+	StopAt   time.Time `json:"stopAt,omitzero"` // while stopping: when running jobs are stopped
+	Pools    []Pool    `json:"pools"`           // a pool and its replacement have the same name
+}
+
+// Pool is one pool of an agent.
+type Pool struct {
+	Name   string `json:"name"`
+	Phase  string `json:"phase"`
+	Jobs   int    `json:"jobs"`
+	Paused bool   `json:"paused,omitempty"`
+}
+
+// Jobs returns the number of running jobs of the pools with a name, or of all pools.
+func (r Response) Jobs(name string) (jobs int) {
+	for _, p := range r.Pools {
+		if name == "" || p.Name == name {
+			jobs += p.Jobs
+		}
+	}
+	return jobs
+}
+
+// errTooLong means that a line exceeds its limit.
+var errTooLong = errors.New("the line is too long")
+
+// readLine reads one line of at most limit bytes, and returns it without the newline.
+func readLine(r io.Reader, limit int) ([]byte, error) {
+	var line []byte
+	for part := make([]byte, 512); ; {
+		n, err := r.Read(part)
+		if end := bytes.IndexByte(part[:n], '\n'); end >= 0 {
+			line = append(line, part[:end]...)
+			if len(line) > limit {
+				return nil, errTooLong
+			}
+			return line, nil
+		}
+		line = append(line, part[:n]...)
+		switch {
+		case len(line) > limit:
+			return nil, errTooLong
+		case errors.Is(err, io.EOF) && len(line) > 0:
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// decode decodes one JSON object, whose version must be that of this program. Name is what
+// errors call the message.
+func decode[T Request | Response](line []byte, name string) (message T, err error) {
+	var head struct {
+		Version *int `json:"version"`
+	}
+	if err := json.Unmarshal(line, &head); err != nil || head.Version == nil {
+		return message, fmt.Errorf("the %s is not a message of cmwa", name)
+	}
+	if *head.Version != Version {
+		return message, fmt.Errorf("the %s has version %d of the control protocol, and this program has version %d: "+
+			"use the cmwa program with which the agent was started", name, *head.Version, Version)
+	}
+	if json.Unmarshal(line, &message) != nil {
+		return message, fmt.Errorf("the %s is not a message of cmwa", name)
+	}
+	return message, nil
+}
+
+// DecodeRequest decodes the line of a request.
+func DecodeRequest(line []byte) (Request, error) {
+	request, err := decode[Request](line, "request")
+	if err != nil {
+		return Request{}, err
+	}
+	switch request.Command {
+	case Show, Drain:
+		request.Pool = ""
+	case Pause, Resume:
+		if request.Pool == "" {
+			return Request{}, fmt.Errorf("%s needs the name of a pool", request.Command)
+		}
+	default:
+		return Request{}, errors.New("the request has an unknown command: " +
+			"use the cmwa program with which the agent was started")
+	}
+	return request, nil
+}
+
+// DecodeResponse decodes the line of a response.
+func DecodeResponse(line []byte) (Response, error) { return decode[Response](line, "response") }

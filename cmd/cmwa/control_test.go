@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile/status"
+)
+
+// control runs cmwa with a command for a running agent, checks its exit code, and returns its
+// output.
+func (w *world) control(code int, args ...string) string {
+	w.t.Helper()
+	p := w.start("control", nil, "cmwa", args...)
+	p.exit(code)
+	return p.output()
+}
+
+func TestControlPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	v, p, port := w.countPolls(), w.pools(2), freePort(t)
+	lines := []string{
+		"pools: [{name: blue, token: " + p[0].token + "}, {name: green, token: " + p[1].token + "}]",
+		fmt.Sprint("http_server_port: ", port), "max_concurrent_workflows: 2",
+	}
+	agent := w.follow(nil, lines...)
+	w.hold("held", p[0].id)
+
+	// An unknown pool.
+	if text := w.control(cli.ExitUsage, "pause", "--config", w.file(), "bleu"); !strings.Contains(text,
+		"no pool bleu: did you mean blue? (pools: blue, green)") {
+		t.Errorf("unknown pool: %s", text)
+	}
+
+	// The pause is in force, also after a reload, and other pools poll.
+	if text := w.control(cli.ExitOK, "pause", "--config", w.file(), "blue"); text !=
+		"pool blue paused: it claims no jobs until cmwa resume (running jobs: 1)\n" {
+		t.Errorf("pause: %s", text)
+	}
+	agent.waitFor("pool paused by cmwa pause")
+	w.eventually("the status shows the pause", func() bool {
+		return w.phaseReason(port, "blue") == "paused: paused by cmwa pause"
+	})
+	w.wantNoPolls(v, p[0].token, p[1].token)
+	w.save(append(lines, "log_level: debug")...)
+	agent.waitForMatch(regexp.MustCompile(`converged.*generation=2`))
+	w.wantNoPolls(v, p[0].token, p[1].token)
+	w.queueShort("short", p[0].id)
+	w.release("held")
+	w.wantNoPolls(v, p[0].token, p[1].token)
+	if code := probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)); code != http.StatusOK {
+		t.Errorf("with a paused pool /readyz is %d", code)
+	}
+
+	// The pause outlives the agent, and ends with resume.
+	w.kill(agent)
+	again := w.follow(nil, lines...)
+	again.waitFor("pool paused by cmwa pause")
+	w.waitPoll(v, p[1].token)
+	w.wantNoPolls(v, p[0].token, p[1].token)
+	if text := w.control(cli.ExitOK, "resume", "--config", w.file(), "blue"); text !=
+		"pool blue resumed: it claims jobs\n" {
+		t.Errorf("resume: %s", text)
+	}
+	w.await("short", "succeeded")
+	again.signal(syscall.SIGTERM)
+	again.exit(cli.ExitOK)
+	if text := w.control(cli.ExitUsage, "pause", "--config", w.file(), "blue"); !strings.Contains(text,
+		"no agent runs with ") {
+		t.Errorf("without an agent: %s", text)
+	}
+}
+
+// phaseReason returns the phase and the reason of a pool in the status of an agent.
+func (w *world) phaseReason(port int, name string) string {
+	d, err := status.Fetch(w.t.Context(), fmt.Sprintf("http://127.0.0.1:%d/status", port), true)
+	w.must(err)
+	for _, p := range d.Pools {
+		if p.Name == name {
+			return p.Phase + ": " + p.Reason
+		}
+	}
+	return ""
+}
+
+func TestControlDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	port := freePort(t)
+	lines := []string{"token: " + w.pool, fmt.Sprint("http_server_port: ", port), "shutdown_timeout: 1h"}
+	agent := w.follow(nil, lines...)
+	w.hold("held", w.poolID)
+	for _, want := range []string{"the agent claims no more jobs; running jobs (1) may finish until 20",
+		"the agent is draining already; running jobs (1) may finish until 20"} {
+		if text := w.control(cli.ExitOK, "drain", "--config", w.file()); !strings.HasPrefix(text, want) {
+			t.Errorf("drain: %s, want %s", text, want)
+		}
+	}
+	agent.waitFor("stopping: no new jobs")
+	if code := probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)); code != http.StatusServiceUnavailable {
+		t.Errorf("while the agent drains, /readyz is %d", code)
+	}
+
+	// A TERM after the drain, such as that of a supervisor, stops no job.
+	agent.signal(syscall.SIGTERM)
+	waiter := w.start("control", nil, "cmwa", "drain", "--config", w.file(), "--wait")
+	waiter.waitFor("draining already")
+	if agent.ends(time.Second) || waiter.ends(0) {
+		t.Errorf("the agent or cmwa drain --wait ended before the job:\n%s", agent.output())
+	}
+	w.release("held")
+	agent.exit(cli.ExitOK)
+	agent.waitFor(`agent stopped reason="cmwa drain"`)
+	waiter.exit(cli.ExitOK)
+	waiter.waitFor("the agent has ended")
+	if sockets, _ := filepath.Glob(filepath.Join(w.folder, "state", "cmwa", "*", "*", "control")); len(sockets) > 0 {
+		t.Errorf("sockets are left: %v", sockets)
+	}
+}
+
+// TestSignalsClaimInFlight stops an agent after the service has answered its poll with a job,
+// and before the agent gets the answer.
+func TestSignalsClaimInFlight(t *testing.T) {
+	t.Parallel()
+	story := func(t *testing.T, signals int, stopped func(status.Document) bool) *world {
+		t.Parallel()
+		w := newWorld(t, "process")
+		held, release := w.holdClaims()
+		port := freePort(t)
+		agent := w.agent(fmt.Sprint("http_server_port: ", port))
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
+		<-held
+		for range signals {
+			agent.signal(syscall.SIGTERM)
+			agent.ends(100 * time.Millisecond) // signals that arrive together count as one
+		}
+		w.eventually("the agent stops", func() bool {
+			d, err := status.Fetch(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/status", port), true)
+			return err == nil && stopped(d)
+		})
+		release()
+		agent.exit(cli.ExitOK)
+		return w
+	}
+	t.Run("after the first signal the job runs", func(t *testing.T) {
+		w := story(t, 1, func(d status.Document) bool { return d.Stopping && !d.Ready && !d.StopAt.IsZero() })
+		w.await("one", "succeeded")
+	})
+	t.Run("after the second signal the job is reported as failed", func(t *testing.T) {
+		w := story(t, 2, func(d status.Document) bool { return d.Stopping && d.StopAt.IsZero() })
+		w.await("one", "failed")
+		w.wantSteps("one", "failed", "not-started")
+		if log := w.log("one"); !strings.Contains(log, "the agent is stopping") {
+			t.Errorf("the log does not name the reason:\n%s", log)
+		}
+	})
+}
+
+// holdClaims puts a proxy in front of the service. The proxy delays each answer to a poll that
+// contains a job, until release is called. Held is closed when the first such answer arrives.
+func (w *world) holdClaims() (held <-chan struct{}, release func()) {
+	w.t.Helper()
+	service, err := url.Parse(w.url)
+	w.must(err)
+	has, gate := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() { close(has) })
+	proxy := httputil.NewSingleHostReverseProxy(service)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if isPoll(r.Request) && r.StatusCode == http.StatusOK {
+			first()
+			<-gate
+		}
+		return nil
+	}
+	server := httptest.NewServer(proxy)
+	release = sync.OnceFunc(func() { close(gate) })
+	w.t.Cleanup(func() { release(); server.Close() })
+	w.url = server.URL
+	return has, release
+}
+
+// TestSignalsThird sends three signals in a row. The job outlives the agent, because its
+// step ignores the request to stop, and the next agent adopts it.
+func TestSignalsThird(t *testing.T) {
+	atEachTarget(t, func(t *testing.T, w *world) {
+		agent := w.agent()
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo begun\n" +
+			"n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
+		w.waitStarted("one")
+		agent.signal(syscall.SIGTERM)
+		agent.waitFor("stopping: no new jobs")
+		agent.signal(syscall.SIGTERM)
+		agent.waitFor("stopping job")
+		agent.signal(syscall.SIGTERM)
+		agent.exit(128 + int(syscall.SIGTERM))
+		if status, _ := w.status("one"); status != "running" {
+			t.Errorf("after the third signal the job is %s, want running", status)
+		}
+		again := w.agent()
+		again.waitFor("job resumed")
+		w.await("one", "succeeded", "failed")
+		log := w.log("one")
+		if begun, finished := strings.Count(log, "\nbegun\n"), strings.Count(log, "\nfinished\n"); begun != 1 ||
+			finished != 1 {
+			t.Errorf("the step has begun %d times and finished %d times:\n%s", begun, finished, log)
+		}
+		again.waitForMatch(regexp.MustCompile(`job (succeeded|failed)`))
+		if w.target != "process" {
+			w.eventually("the instance is removed", func() bool { return len(w.containers("one")) == 0 })
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// TestRunCrash kills the runner of a job, removes its instance, simulates a restart of the
+// machine, or removes the state folder of the agent. TestKillPoints kills the agent.
+func TestRunCrash(t *testing.T) {
+	atEachTarget(t, func(t *testing.T, w *world) {
+		service := w.observe()
+		const ended = "the instance of this job ended before the runner reported an outcome"
+		failed := func(reason string) outcome { return outcome{status: "failed", reason: reason, runs: 1, claims: 1} }
+		all := stories{
+			"runner killed": func(w *world) {
+				agent := w.hangingJob(service)
+				since := time.Now()
+				w.killRunner()
+				w.judge(service, agent, failed(ended).at(since))
+			},
+			"instance removed": func(w *world) {
+				agent := w.hangingJob(service)
+				since := time.Now()
+				w.endInstance()
+				w.judge(service, agent, failed("the instance of this job").at(since))
+			},
+			"runner killed while the agent is down": func(w *world) {
+				w.kill(w.hangingJob(service))
+				w.killRunner()
+				since := time.Now()
+				w.judge(service, w.agent(), failed(ended).at(since))
+			},
+			"reboot": func(w *world) {
+				w.kill(w.hangingJob(service))
+				w.endInstance()
+				since := time.Now()
+				w.judge(service, w.agent(), failed("").at(since))
+			},
+			"state folder lost": func(w *world) { w.loseState(service) },
+		}
+		for i, name := range slices.Sorted(maps.Keys(all)) {
+			if !inTurn(i, w.target, []string{"docker", "process", "kubernetes"}) {
+				delete(all, name)
+			}
+		}
+		all.run(w, service)
+	})
+}
+
+// at returns the outcome with the time of the fault or of the agent's return.
+func (o outcome) at(since time.Time) outcome {
+	o.since = since
+	return o
+}
+
+// hangingJob starts an agent and a job that runs until it is killed.
+func (w *world) hangingJob(service *observer) *program {
+	w.t.Helper()
+	w.queue(w.stack(), order{Steps: []step{{Name: "a", Run: service.witness(w) + "\necho begun; sleep 600"}}})
+	agent := w.agent()
+	w.waitStarted(w.stack())
+	return agent
+}
+
+// killRunner ends the runner of the world's only job with SIGKILL.
+func (w *world) killRunner() {
+	w.t.Helper()
+	if w.target == "docker" {
+		w.engine("kill", "--signal", "KILL", w.containers(w.stack())[0])
+		return
+	}
+	mark, file := w.folder, "environ"
+	if w.cluster != nil {
+		mark, file = string(w.worker(w.stack()).UID), "cgroup"
+		mark = strings.ReplaceAll(mark, "-", "?") // a cgroup's name has dashes or underscores
+	}
+	killed := false
+	for _, pid := range processesWith(file, mark) {
+		command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		program, _, _ := bytes.Cut(command, []byte{0})
+		if filepath.Base(string(program)) == "workflow-runner" {
+			w.must(syscall.Kill(pid, syscall.SIGKILL))
+			killed = true
+		}
+	}
+	if !killed {
+		w.t.Fatal("the runner of the job was not found")
+	}
+}
+
+// processesWith returns the processes whose file in /proc contains a text. A question mark
+// in the text stands for any byte.
+func processesWith(file, text string) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/" + file)
+	for _, path := range all {
+		content, err := os.ReadFile(path)
+		if err == nil && containsPattern(content, text) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func containsPattern(content []byte, pattern string) bool {
+	for i := range len(content) - len(pattern) + 1 {
+		j := 0
+		for j < len(pattern) && (pattern[j] == '?' || content[i+j] == pattern[j]) {
+			j++
+		}
+		if j == len(pattern) {
+			return true
+		}
+	}
+	return false
+}
+
+// endInstance ends the instance of the world's only job, as a restart of the machine or an
+// operator does.
+func (w *world) endInstance() {
+	w.t.Helper()
+	switch w.target {
+	case "docker":
+		w.engine("rm", "--force", w.containers(w.stack())[0])
+	case "kubernetes":
+		pods := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion).Delete().
+			Namespace(w.cluster.Name).Resource("pods")
+		options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+		w.must(pods.Name(w.worker(w.stack()).Name).Body(options).Do(w.t.Context()).Error())
+	default:
+		for _, pid := range processesWith("environ", "CMWA_JOB_FOLDER="+w.folder) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// loseState kills the agent and removes its state folder. The job finishes, and its runner
+// reports the outcome. Its container is not removed, because the next agent cannot know that
+// the container belonged to an earlier run of the same agent.
+func (w *world) loseState(service *observer) {
+	w.t.Helper()
+	t := w.t
+	w.queue(w.stack(), order{Steps: []step{{
+		Name: "a", Run: service.witness(w) + "\necho begun; sleep 3; echo finished",
+	}}})
+	agent := w.agent()
+	w.waitStarted(w.stack())
+	w.kill(agent)
+	w.must(os.RemoveAll(filepath.Join(w.folder, "state")))
+	again := w.agent()
+	again.waitFor("converged")
+	w.await(w.stack(), "succeeded")
+	if saw, _ := service.of(w, w.stack()); saw != (observed{claims: 1, runs: 1, finals: 1}) {
+		t.Errorf("the service saw %+v", saw)
+	}
+	if strings.Contains(again.output(), "job resumed") {
+		t.Errorf("the agent has adopted a job of another agent:\n%s", again.output())
+	}
+	if w.target == "docker" {
+		left := w.containers(w.stack())
+		if len(left) != 1 {
+			t.Fatalf("the job has the containers %v, want one that no agent knows:\n%s", left, w.logs())
+		}
+		w.engine("rm", "--force", left[0])
+	}
+}
+
+// TestRunLostClaim kills an agent after it has fetched the definition of a job and before the
+// job has an instance, and removes the agent's state folder. Only the service can end the job.
+func TestRunLostClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process", "--heartbeat-limit", "3s")
+	service := w.observe()
+	stories{"claimed job": func(w *world) {
+		w.queue(w.stack(), w.shortJob(service))
+		first := w.agentWith([]string{"CMWA_KILL_AT=definition_fetched"})
+		first.exit(-1)
+		w.must(os.RemoveAll(filepath.Join(w.folder, "state")))
+		since := time.Now()
+		again := w.agent()
+		if status := w.ended(w.stack(), since.Add(knownLimit)); status != "failed" {
+			t.Errorf("the job is %s", status)
+		}
+		if saw, _ := service.of(w, w.stack()); saw != (observed{claims: 1}) {
+			t.Errorf("the service saw %+v, want one claim", saw)
+		}
+		again.signal(syscall.SIGTERM)
+		again.exit(0)
+	}}.run(w, service)
+}
+
+// TestRunEngineCrash kills the daemons of a Docker engine while a job runs.
+func TestRunEngineCrash(t *testing.T) {
+	success := outcome{status: "succeeded", runs: 1, claims: 1}
+	for name, story := range map[string]struct {
+		options []string
+		fault   func(e *ownEngine)
+		end     outcome
+	}{
+		"dockerd killed with live-restore": {
+			options: []string{"--live-restore"},
+			fault:   func(e *ownEngine) { e.kill(); e.start() },
+			end:     success,
+		},
+		"dockerd killed without live-restore": {
+			fault: func(e *ownEngine) { e.kill(); e.start() },
+			end: outcome{
+				// The engine stops the container.
+				status: "failed", reason: "Error: the job was stopped", runs: 1, claims: 1,
+			},
+		},
+		"containerd killed": {
+			fault: func(e *ownEngine) { e.killContainerd() },
+			end:   success,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "process")
+			engine := w.newEngine(story.options...)
+			service := w.observe()
+			stories{name: func(w *world) {
+				w.queue(w.stack(), order{Steps: []step{{
+					Name: "a", Run: service.witness(w) + "\necho begun; sleep 3; echo finished",
+				}}})
+				agent := w.agent("docker: {network: host}")
+				w.waitStarted(w.stack())
+				story.fault(engine)
+				w.judge(service, agent, story.end.at(time.Now()))
+			}}.run(w, service)
+		})
+	}
+}

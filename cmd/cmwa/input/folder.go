@@ -1,0 +1,122 @@
+package input
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
+)
+
+// Limits of a walk through a folder, so that a wrong name such as / ends soon.
+const (
+	maxEntries = 100_000 // files and folders
+	maxChecked = 1_000   // files for the agent
+)
+
+// folderError is why a folder cannot be checked.
+type folderError string
+
+func (e folderError) Error() string { return string(e) }
+
+// walk adds the files of a folder, and of the folders in it, that are configurations,
+// Pod templates or manifests with either: those that end in .yaml, .yml or .json and
+// whose content is of these kinds. It does not follow links to folders in it, and leaves out
+// names that begin with a dot. The order is that of the names.
+func (r Reader) walk(ctx context.Context, folder string, like schema.Source, files *Files) error {
+	found, entries := 0, 0
+	root := folder + string(filepath.Separator) // a link is followed only with the separator
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		entries++
+		hidden := path != root && strings.HasPrefix(entry.Name(), ".")
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil && path == root:
+			return err
+		case entries > maxEntries:
+			return folderError(fmt.Sprintf("the folder has more than %d files", maxEntries))
+		case hidden && entry.IsDir():
+			return fs.SkipDir
+		case hidden, entry.IsDir() && err == nil:
+			return nil
+		case !slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(path))) && err == nil:
+			return nil
+		}
+
+		// Read the file, if it is one. A link may lead to a file, as in a mounted ConfigMap.
+		if info, wrong := os.Stat(path); wrong == nil && err == nil && !info.Mode().IsRegular() {
+			return nil
+		}
+		source := like
+		source.Path = path
+		if err == nil {
+			source.Content, source.Mode, err = r.read(ctx, path)
+		}
+		switch {
+		case err != nil:
+			files.Unread[len(files.Sources)] = position.Problems{unreadable(path, path, err)}
+		case !isForAgent(source):
+			files.Skipped = append(files.Skipped, path)
+			return nil
+		}
+		files.Sources = append(files.Sources, source)
+		if found++; found > maxChecked {
+			return folderError(fmt.Sprintf("the folder has more than %d files for the agent", maxChecked))
+		}
+		return nil
+	})
+	if err == nil && found == 0 {
+		return folderError("no file of the folder is a configuration, a Pod template or a manifest with either")
+	}
+	return err
+}
+
+// isForAgent reports whether a file is a configuration, a Pod template, or manifests
+// that contain either or variables of the agent. A file with broken YAML is a
+// configuration if a line begins with one of its keys.
+func isForAgent(source schema.Source) bool {
+	if base := filepath.Base(source.Path); base == schema.FileName || base == schema.OldFileName {
+		return true
+	}
+	if _, ok := schema.Configurations(source); ok {
+		problems := schema.Vet(source)
+		return !slices.ContainsFunc(problems, func(p position.Problem) bool {
+			return p.Rule == position.RuleManifest && p.Line == 0
+		})
+	}
+	return len(schema.Templates(source)) > 0 || hasKey(source.Content)
+}
+
+// topLevelKey is a line with a key at the top level, in block style.
+var topLevelKey = regexp.MustCompile(`(?m)^["']?([a-z_]+)["']?:`)
+
+// topLevelKeys returns the keys of a configuration, without those that have no meaning
+// and that files of other programs have, such as version.
+var topLevelKeys = sync.OnceValue(func() map[string]bool {
+	keys := map[string]bool{}
+	fields, _ := schema.Fields() // an error is a fault of the schema, which cmwa vet reports
+	for _, f := range fields {
+		if key, _, _ := strings.Cut(f.Key, "."); !f.Ignored && !f.OnlyVariable {
+			keys[key] = true
+		}
+	}
+	return keys
+})
+
+// hasKey reports whether a line begins with a key of a configuration.
+func hasKey(content []byte) bool {
+	for _, m := range topLevelKey.FindAllSubmatch(content, -1) {
+		if topLevelKeys()[string(m[1])] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,161 @@
+package input
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/report"
+)
+
+// Stdin is the name of standard input in problems.
+const Stdin = "<stdin>"
+
+// Reader reads the files of a command line.
+type Reader struct {
+	Environ map[string]string
+	Stdin   io.Reader
+	Folders bool // walk folders; otherwise a folder is a problem
+}
+
+// Files are the files of a command line, in its order.
+type Files struct {
+	Sources []schema.Source
+	Unread  map[int]position.Problems // of the sources that cannot be read, by index
+	Skipped []string                  // files of folders that are not for the agent
+}
+
+// Read reads the files. Without names it reads the file that cmwa run would read. The
+// name - is standard input. The error is a [cli.UsageError], or the cause of the end
+// of ctx.
+func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
+	// Without names, use the file of cmwa run.
+	executable, _ := os.Executable()
+	if len(names) == 0 {
+		source, err := r.usual(executable)
+		if err != nil {
+			return Files{}, cli.Usage(err)
+		}
+		return Files{Sources: []schema.Source{source}}, nil
+	}
+
+	// Standard input cannot be read twice.
+	if first := slices.Index(names, "-"); first >= 0 && slices.Contains(names[first+1:], "-") {
+		return Files{}, cli.Usagef("standard input can be read once only: name - once")
+	}
+
+	// Read each.
+	files := Files{Unread: map[int]position.Problems{}}
+	for _, name := range names {
+		source := schema.Source{Path: name, Environ: r.Environ, Executable: executable}
+		if name == "-" {
+			source.Path = Stdin
+		}
+		var err error
+		source.Content, source.Mode, err = r.read(ctx, name)
+		if errors.Is(err, errDirectory) && r.Folders {
+			err = r.walk(ctx, name, source, &files)
+			if err == nil {
+				continue
+			}
+		}
+		if ctx.Err() != nil {
+			return Files{}, context.Cause(ctx)
+		}
+		if err != nil {
+			files.Unread[len(files.Sources)] = position.Problems{unreadable(name, source.Path, err)}
+		}
+		files.Sources = append(files.Sources, source)
+	}
+	return files, nil
+}
+
+// usual returns the file that cmwa run would read.
+func (r Reader) usual(executable string) (schema.Source, error) {
+	home, _ := os.UserHomeDir()
+	source, err := schema.Find(schema.SearchPaths{Home: home, Executable: executable, Environ: r.Environ})
+	if err != nil {
+		return source, err
+	}
+	for name, value := range r.Environ {
+		if strings.HasPrefix(name, "PULUMI_AGENT_") && strings.TrimSpace(value) != "" {
+			return source, nil
+		}
+	}
+	if source.Path == "" {
+		return source, fmt.Errorf("no %s in %s: name a file, or - for standard input",
+			schema.FileName, strings.Join(source.Searched, ", "))
+	}
+	return source, nil
+}
+
+var errDirectory = errors.New("it is a directory")
+
+// read reads one file, or standard input if the name is -. It reads at most one byte
+// more than a file may have. Pipes are read too, for the shell's <(command); as a pipe
+// may never end, read returns when ctx ends.
+func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, error) {
+	type result struct {
+		content []byte
+		mode    fs.FileMode
+	}
+	got, err := cli.Await(ctx, func() (got result, err error) {
+		in := r.Stdin
+		if name != "-" {
+			// Open the file, unless it is a folder.
+			info, err := os.Stat(name)
+			if err != nil {
+				return got, err
+			}
+			if info.IsDir() {
+				return got, errDirectory
+			}
+			if info.Mode().IsRegular() {
+				got.mode = info.Mode().Perm()
+			}
+			file, err := os.Open(name)
+			if err != nil {
+				return got, err
+			}
+			defer file.Close()
+			in = file
+		}
+
+		// Read until the limit.
+		got.content, err = io.ReadAll(io.LimitReader(in, position.MaxFile+1))
+		return got, err
+	})
+	return got.content, got.mode, err
+}
+
+// unreadable returns the problem of a file that cannot be read. Of an error of the
+// system it contains only the text of its number, without names.
+func unreadable(name, path string, err error) position.Problem {
+	p := position.Problem{Rule: position.RuleUnreadable, File: path, Message: "the file cannot be read"}
+	var number syscall.Errno
+	var folder folderError
+	switch {
+	case errors.As(err, &folder):
+		p.Message, p.Hint = folder.Error(), "name the files in it"
+	case errors.Is(err, errDirectory):
+		p.Message = "this is a directory"
+		p.Hint = "name the files in it, such as " + report.QuoteName(filepath.Join(name, "*.yaml"))
+	case errors.Is(err, fs.ErrNotExist):
+		p.Message = "there is no such file"
+	case errors.Is(err, fs.ErrPermission):
+		p.Message, p.Hint = "this user may not read the file", "run this as its owner, or let this user read it"
+	case errors.As(err, &number):
+		p.Message += ": " + number.Error()
+	}
+	return p
+}

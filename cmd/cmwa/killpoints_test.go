@@ -1,0 +1,230 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+)
+
+// Limits of the tests that kill agents.
+const (
+	knownLimit    = time.Minute // from a restart until the service knows the outcome and nothing is left
+	storiesAtOnce = 5           // of one target: stories wait most of their time
+)
+
+// largeText makes a handoff so large that it is sent in a ConfigMap and an annotation.
+var largeText = strings.Repeat("0123456789abcdef", 12_000)
+
+// killPrograms returns a folder with the programs, in which cmwa is built with the kill points.
+// The folder is created once per test run.
+var killPrograms = sync.OnceValues(func() (string, error) {
+	bin, err := programs()
+	if err != nil {
+		return "", err
+	}
+	folder, err := os.MkdirTemp("", "cmwa-killpoints-")
+	if err != nil {
+		return "", err
+	}
+	temporary.add(folder)
+	runners, err := filepath.Glob(filepath.Join(bin, "workflow-runner*"))
+	if err != nil {
+		return "", err
+	}
+	for _, runner := range append(runners, filepath.Join(bin, "cmwa-cloud")) {
+		if err := os.Link(runner, filepath.Join(folder, filepath.Base(runner))); err != nil {
+			return "", err
+		}
+	}
+	args := []string{"build", "-buildvcs=false", "-tags=killpoints", "-o", folder + "/", module + "cmd/cmwa"}
+	if raceEnabled {
+		args = slices.Insert(args, 1, "-race")
+	}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return folder, nil
+})
+
+// TestKillPoints kills the agent at each point of a job, starts it again, and checks that
+// the job ran once, was reported once, and left nothing.
+func TestKillPoints(t *testing.T) {
+	atEachTarget(t, func(t *testing.T, w *world) {
+		service := w.observe()
+		stories := stories{}
+		for i, entry := range killpoint.Points() {
+			present := slices.DeleteFunc([]string{"docker", "kubernetes", "process"}, func(target string) bool {
+				return entry.Absent[target] != ""
+			})
+			if slices.Contains(present, w.target) && inTurn(i, w.target, present) {
+				stories[string(entry.Point)] = func(w *world) { w.killAt(service, entry) }
+			}
+		}
+		stories.run(w, service)
+	})
+}
+
+// stories are stories with one service, by name. Each has its own world.
+type stories map[string]func(w *world)
+
+// run runs all stories, several at a time. Each has its own pool, and reaches the service
+// through the observer.
+func (s stories) run(w *world, service *observer) {
+	w.t.Helper()
+	bin, err := killPrograms()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	free := make(chan struct{}, storiesAtOnce)
+	for name, story := range s {
+		all.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			w.t.(*testing.T).Run(name, func(t *testing.T) {
+				own := &world{
+					t: t, folder: t.TempDir(), bin: bin, url: service.url, user: w.user, target: w.target,
+					cluster: w.cluster, docker: w.docker, ids: map[string]string{},
+				}
+				var pool struct{ ID, TokenValue string }
+				own.call(http.MethodPost, "/api/orgs/organization/agent-pools",
+					map[string]string{"name": own.stack(), "description": "of one story"}, &pool)
+				own.pool, own.poolID = pool.TokenValue, pool.ID
+				story(own)
+			})
+		})
+	}
+}
+
+// killAt runs a job whose agent is killed at a point and then started again.
+func (w *world) killAt(service *observer, entry killpoint.Entry) {
+	w.t.Helper()
+	t, stack := w.t, w.stack()
+
+	// Queue the job, and kill its agent at the point.
+	job, settings := w.killedJob(service, entry.Point)
+	w.queue(stack, job)
+	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(entry.Point)}, settings...)
+	if !first.ends(storyLimit) {
+		t.Fatalf("the agent does not reach the point %s:\n%s", entry.Point, first.output())
+	}
+	if status, ok := first.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		t.Fatalf("the agent ended with %v, and was not killed at the point %s:\n%s",
+			first.cmd.ProcessState, entry.Point, first.output())
+	}
+
+	// Start the agent again, and judge.
+	end := outcome{status: "succeeded", runs: 1, claims: 1, since: time.Now()}
+	if entry.Outcome == killpoint.Requeued {
+		end.claims = 2
+	}
+	w.judge(service, w.agent(settings...), end)
+}
+
+// killedJob returns the job for a point, and the settings of its agent.
+func (w *world) killedJob(service *observer, point killpoint.Point) (order, []string) {
+	w.t.Helper()
+	job := w.shortJob(service)
+	switch {
+	case w.target == "docker" && point == killpoint.ImagePulling:
+		job.Image = serveBaseImage(w)
+		return job, []string{"pull_image: true"}
+	case w.target == "docker" && point == killpoint.FolderCreated:
+		return job, []string{"shared_volume_directory: " + w.shared()}
+	case point == killpoint.HandoffStored:
+		job.Steps[0].Run += "\n: " + largeText
+	}
+	return job, nil
+}
+
+// shortJob returns the job of a story, which takes a second and counts its runs.
+func (w *world) shortJob(service *observer) order {
+	return order{Steps: []step{{Name: "a", Run: service.witness(w) + "\nsleep 1; echo finished"}}}
+}
+
+// stack returns the stack of a story. Stories share a service, and a stack has one
+// deployment at a time.
+func (w *world) stack() string {
+	name := w.t.Name()
+	return strings.ReplaceAll(name[strings.LastIndex(name, "/")+1:], "_", "-")
+}
+
+// shared creates a folder for shared_volume_directory.
+func (w *world) shared() string {
+	w.t.Helper()
+	folder := filepath.Join(w.folder, "shared")
+	w.must(os.Mkdir(folder, 0o755))
+	return folder
+}
+
+// outcome is how a job must end.
+type outcome struct {
+	status string    // of the deployment
+	reason string    // part of its log
+	runs   int       // of its script
+	claims int       // by agents
+	since  time.Time // of the agent's return or of the fault
+}
+
+// judge checks that the job of a story ends in time with the wanted outcome, is reported once,
+// and leaves nothing behind. Then it ends the agent.
+func (w *world) judge(service *observer, agent *program, want outcome) {
+	w.t.Helper()
+	t, stack := w.t, w.stack()
+
+	// The service knows the right outcome in time.
+	status := w.ended(stack, want.since.Add(knownLimit))
+	known := time.Since(want.since)
+	if status != want.status {
+		t.Fatalf("the job is %s after %s\n%s\n%s", status, known.Round(time.Millisecond), w.log(stack), w.logs())
+	}
+	log := w.log(stack)
+	if status == "succeeded" {
+		w.wantSteps(stack, "succeeded", "succeeded")
+		if strings.Count(log, "\nfinished\n") != 1 {
+			t.Errorf("the log does not contain the last line of the step exactly once:\n%s", log)
+		}
+	}
+	if !strings.Contains(log, want.reason) {
+		t.Errorf("the log lacks %q:\n%s", want.reason, log)
+	}
+
+	// The job was claimed, ran and was reported as often as wanted.
+	saw, job := service.of(w, stack)
+	if saw.claims != want.claims || saw.runs != want.runs || saw.finals != 1 {
+		t.Errorf("the job was claimed %d times, ran %d times and was reported %d times; want %d, %d and 1\n%s",
+			saw.claims, saw.runs, saw.finals, want.claims, want.runs, w.logs())
+	}
+
+	// Nothing is left, while the agent runs and after it.
+	left := w.remains(stack, job)
+	for len(left) > 0 && time.Since(want.since) < knownLimit {
+		agent.ends(10 * lookEvery)
+		left = w.remains(stack, job)
+	}
+	clean := time.Since(want.since)
+	if len(left) > 0 {
+		t.Errorf("left after %s: %s\n%s", clean.Round(time.Second), strings.Join(left, ", "), w.logs())
+	}
+	agent.waitFor("converged") // before that, a TERM may end the agent with another exit code
+	agent.signal(syscall.SIGTERM)
+	agent.exit(0)
+	if left := append(w.remains(stack, job), w.processes()...); len(left) > 0 {
+		t.Errorf("left after the agent's end: %s\n%s", strings.Join(left, ", "), agent.output())
+	}
+	if strings.Contains(agent.output(), " ERR ") {
+		t.Errorf("the agent logs an error:\n%s", agent.output())
+	}
+	t.Logf("known after %s, clean after %s", known.Round(time.Millisecond), clean.Round(time.Millisecond))
+}

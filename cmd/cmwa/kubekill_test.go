@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// killFolder is the folder of the agent with kill points in its container.
+const killFolder = "/killpoints"
+
+// staticKillAgent is a folder with an agent that has the kill points and needs no library,
+// because the image of the agent has none. It is built once per test run.
+var staticKillAgent = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "cmwa-static-")
+	if err != nil {
+		return "", err
+	}
+	temporary.add(folder)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=killpoints", "-ldflags=-s -w",
+		"-o", filepath.Join(folder, "cmwa"), ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return folder, os.Chmod(folder, 0o755)
+})
+
+// pointsInPod returns the points at which TestKillPointsInPod kills: those of a job of the
+// target kubernetes, and in make test three of them. A job of which only the poll has been
+// answered is not known to the cluster.
+func pointsInPod() []killpoint.Point {
+	if !whole() {
+		return []killpoint.Point{killpoint.Journalled, killpoint.InstanceCreated, killpoint.HandoffSent}
+	}
+	var all []killpoint.Point
+	for _, entry := range killpoint.Points() {
+		if entry.Absent["kubernetes"] == "" && entry.Point != killpoint.PollAnswered {
+			all = append(all, entry.Point)
+		}
+	}
+	return all
+}
+
+// TestKillPointsInPod kills an agent in a Pod at points of a job, and replaces the Pod. The
+// new agent has no state folder of the old one, so it finds the job in the cluster.
+func TestKillPointsInPod(t *testing.T) {
+	for _, point := range pointsInPod() {
+		t.Run(string(point), func(t *testing.T) {
+			t.Parallel()
+			folder, err := staticKillAgent()
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWorld(t, "kubernetes")
+			agents := w.deploy("agent", 1)
+
+			// Run a job with an agent that is killed.
+			agents.change(func(d *appsv1.Deployment) { killAt(&d.Spec.Template.Spec, folder, point) })
+			w.eventually("the agent with kill points is ready, and no other one runs", func() bool {
+				pods := agents.allPods()
+				return len(pods) == 1 && isReady(pods[0]) && len(pods[0].Spec.Containers[0].Command) > 0
+			})
+			old := agents.pods()[0].Name
+			script := "echo the step runs; sleep 3"
+			if point == killpoint.HandoffStored {
+				script += "\n: " + largeText
+			}
+			w.queue("one", order{Steps: []step{{Name: "a", Run: script}}})
+			w.eventually("the agent is killed", func() bool {
+				return slices.ContainsFunc(agents.pods(), func(pod corev1.Pod) bool {
+					status := pod.Status.ContainerStatuses
+					return len(status) > 0 && (status[0].RestartCount > 0 || status[0].State.Terminated != nil)
+				})
+			})
+
+			// Replace its Pod by one that is not killed.
+			agents.change(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Env = nil })
+			agents.kill(old)
+			w.eventually("the new agent is ready", func() bool {
+				pods := agents.pods()
+				return len(pods) == 1 && isReady(pods[0]) && pods[0].Name != old
+			})
+			returned := time.Now()
+
+			// The job ends once, and nothing is left.
+			w.await("one", "succeeded")
+			w.wantSteps("one", "succeeded", "succeeded")
+			if n := strings.Count(w.log("one"), "\nthe step runs\n"); n != 1 {
+				t.Errorf("the step has run %d times:\n%s", n, w.log("one"))
+			}
+			w.eventually("the Pod and the record are removed", func() bool {
+				return len(w.containers("one"))+w.records() == 0
+			})
+			took := time.Since(returned).Round(time.Second)
+			if t.Logf("nothing is left %s after the return", took); took > time.Minute {
+				t.Errorf("the Pod and the record were removed %s after the return, want a minute at most", took)
+			}
+		})
+	}
+}
+
+// killAt makes a Pod run the agent from a folder of the node, so that it is killed at a point.
+func killAt(pod *corev1.PodSpec, folder string, point killpoint.Point) {
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "killpoints", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: folder},
+	}})
+	pod.ShareProcessNamespace = new(true) // the first process of a PID namespace cannot kill itself
+	agent := &pod.Containers[0]
+	agent.Command = []string{killFolder + "/cmwa"}
+	agent.Env = []corev1.EnvVar{{Name: "CMWA_KILL_AT", Value: string(point)}}
+	agent.VolumeMounts = append(agent.VolumeMounts, corev1.VolumeMount{
+		Name: "killpoints", MountPath: killFolder, ReadOnly: true,
+	})
+}
+
+// records returns the number of records of jobs in the world's namespace.
+func (w *world) records() int {
+	w.t.Helper()
+	var all corev1.ConfigMapList
+	client := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion)
+	w.must(client.Get().Namespace(w.cluster.Name).Resource("configmaps").
+		Param("labelSelector", "cmwa.record").Do(w.t.Context()).Into(&all))
+	return len(all.Items)
+}

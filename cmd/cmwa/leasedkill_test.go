@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+)
+
+// notLeased are the points that leased work does not pass: it is not polled as a job, has no
+// record, and this test neither pulls an image nor needs a folder.
+var notLeased = []killpoint.Point{
+	killpoint.PollAnswered, killpoint.Journalled, killpoint.HandoffRecorded, killpoint.ImagePulling,
+	killpoint.FolderCreated, killpoint.HandoffStored,
+}
+
+// TestKillPointsLeased kills an agent at each point of leased work and starts it again. The
+// work must be completed once, under the first lease or the next one, and leave nothing.
+func TestKillPointsLeased(t *testing.T) {
+	for i, entry := range killpoint.Points() {
+		if slices.Contains(notLeased, entry.Point) {
+			continue
+		}
+		present := slices.DeleteFunc([]string{"docker", "process"}, func(target string) bool {
+			return entry.Absent[target] != ""
+		})
+		for _, target := range present {
+			if !inTurn(i, target, present) {
+				continue
+			}
+			t.Run(target+"/"+string(entry.Point), func(t *testing.T) {
+				t.Parallel()
+				newWorld(t, target, "--lease-duration", leaseSpan.String()).killLeased(entry.Point)
+			})
+		}
+	}
+}
+
+// killLeased kills an agent with a scan at a point, starts it again, and judges.
+func (w *world) killLeased(point killpoint.Point) {
+	w.t.Helper()
+	t := w.t.(*testing.T)
+
+	// Kill the agent at the point.
+	var err error
+	w.bin, err = killPrograms()
+	w.must(err)
+	folder := filepath.Join(w.folder, "witness")
+	w.must(os.Mkdir(folder, 0o777))
+	w.must(os.Chmod(folder, 0o777))
+	volumes := fmt.Sprintf("docker: {volumes: ['%s:%s']}", folder, folder)
+	scan := w.scan(fmt.Sprintf("cd '%s'; echo x >>began; sleep 1; echo x >>finished", folder))
+	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(point)}, volumes)
+	if !first.ends(storyLimit) {
+		t.Fatalf("the agent does not reach the point %s:\n%s", point, first.output())
+	}
+
+	// Start it again, and wait for the outcome and the removal of everything.
+	w.agent(volumes)
+	returned := time.Now()
+	view := scan.await("Completed")
+	w.eventually("nothing is left", func() bool { return len(w.leftovers()) == 0 })
+	took := time.Since(returned).Round(100 * time.Millisecond)
+	if took > knownLimit {
+		t.Errorf("completed and removed after %s, want a minute at most", took)
+	}
+
+	// Each lease runs the work once at most.
+	began, finished := len(lines(t, folder, "began")["began"]), len(lines(t, folder, "finished")["finished"])
+	if len(view.Leases) > 2 || began > len(view.Leases) || finished == 0 {
+		t.Errorf("%d runs began and %d finished under the leases %+v", began, finished, view.Leases)
+	}
+	t.Logf("%d leases, %d runs began, %d finished; completed and removed after %s",
+		len(view.Leases), began, finished, took)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// promtoolVariable names the path of promtool, a program of Prometheus.
+const promtoolVariable = "CMWA_TEST_PROMTOOL"
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	port := freePort(t)
+	w.agent(fmt.Sprintf("http_server_port: %d", port), "max_concurrent_workflows: 2")
+	page := ""
+	has := func(lines ...string) func() bool {
+		return func() bool {
+			response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+			if err != nil {
+				return false
+			}
+			defer response.Body.Close()
+			content, err := io.ReadAll(response.Body)
+			page = string(content)
+			for _, line := range lines {
+				if err != nil || !strings.Contains(page, "\n"+line) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the last page:\n%s", page)
+		}
+	}()
+
+	w.eventually("series of the pool start at 0", has(
+		`cmwa_jobs_total{kind="deployment",outcome="succeeded",pool="default"} 0`,
+		`cmwa_jobs_claimed_total{kind="deployment",pool="default"} 0`))
+	w.queue("good", order{Steps: []step{{Name: "a", Run: "true"}}})
+	w.await("good", "succeeded")
+	w.queue("bad", order{Steps: []step{{Name: "a", Run: "exit 3"}}})
+	w.await("bad", "failed")
+	w.eventually("the work is counted", has(
+		`cmwa_polls_total{pool="default",result="job"} 2`,
+		`cmwa_service_requests_total{code="200",route="GET /api/deployments/poll"} 2`,
+		`cmwa_jobs_claimed_total{kind="deployment",pool="default"} 2`,
+		`cmwa_jobs_total{kind="deployment",outcome="succeeded",pool="default"} 1`,
+		`cmwa_jobs_total{kind="deployment",outcome="failed",pool="default"} 1`,
+		`cmwa_job_stage_duration_seconds_count{stage="run"} 2`,
+		`cmwa_pool_circuit_breaker_open{`,
+		`cmwa_pool_max_jobs{`))
+
+	t.Run("promtool", func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), tool(t, promtoolVariable), "check", "metrics")
+		cmd.Stdin, cmd.Env = strings.NewReader(page), os.Environ()
+		if output, err := cmd.CombinedOutput(); err != nil || len(output) > 0 {
+			t.Errorf("%v:\n%s", err, output)
+		}
+	})
+}

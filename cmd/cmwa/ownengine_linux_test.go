@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownEngine is a Docker engine of one test, whose daemons the test may kill. Its containers
+// use the network of the host, so that it needs no firewall rules.
+type ownEngine struct {
+	w       *world
+	folder  string
+	bridge  string // of its own: with --bridge none, dockerd would remove docker0, which the shared engine needs
+	options []string
+	daemon  *exec.Cmd
+	log     *os.File
+}
+
+// newEngine starts an engine with the base image and these options. The world, whose
+// service is on the loopback interface, uses it from then on.
+func (w *world) newEngine(options ...string) *ownEngine {
+	w.t.Helper()
+	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
+		skipUnlessCI(w.t, "a Docker engine of the test needs root and the program dockerd")
+	}
+	folder, err := os.MkdirTemp("", "engine-") // short: the path of a socket has at most 107 bytes
+	w.must(err)
+	e := &ownEngine{w: w, folder: folder, options: options}
+	e.bridge = "br" + strings.TrimPrefix(filepath.Base(folder), "engine-")
+	if out, err := exec.Command("ip", "link", "add", e.bridge, "type", "bridge").CombinedOutput(); err != nil {
+		w.t.Fatalf("create the bridge of the engine: %v: %s", err, out)
+	}
+	e.log, err = os.Create(filepath.Join(folder, "log"))
+	w.must(err)
+	w.target, w.docker = "docker", "unix://"+filepath.Join(folder, "socket")
+	w.t.Cleanup(e.remove)
+	e.start()
+	save := exec.Command("docker", "save", baseImage)
+	load := exec.Command("docker", "--host", w.docker, "load")
+	load.Stdin, err = save.StdoutPipe()
+	w.must(err)
+	w.must(save.Start())
+	if out, err := load.CombinedOutput(); err != nil {
+		w.t.Fatalf("docker load: %v: %s", err, out)
+	}
+	w.must(save.Wait())
+	return e
+}
+
+// data is the folder of the images and containers.
+func (e *ownEngine) data() string { return filepath.Join(e.folder, "data") }
+
+// start starts the daemon and blocks until it answers.
+func (e *ownEngine) start() {
+	e.w.t.Helper()
+	pidFile := filepath.Join(e.folder, "pid")
+	_ = os.Remove(pidFile) // of a killed daemon
+	e.daemon = exec.Command("dockerd", append([]string{
+		"--host", e.w.docker, "--data-root", e.data(), "--exec-root", filepath.Join(e.folder, "run"),
+		"--pidfile", pidFile, "--bridge", e.bridge, "--iptables=false", "--ip6tables=false", "--log-level", "warn",
+	}, e.options...)...)
+	e.daemon.Stdout, e.daemon.Stderr = e.log, e.log
+	e.w.must(e.daemon.Start())
+	e.w.eventually("the engine answers", func() bool {
+		return exec.Command("docker", "--host", e.w.docker, "version").Run() == nil
+	})
+}
+
+// kill ends the daemon with SIGKILL. The kernel ends its containerd, too; its containers
+// go on.
+func (e *ownEngine) kill() {
+	e.w.t.Helper()
+	pid := e.containerd()
+	e.w.must(e.daemon.Process.Kill())
+	_ = e.daemon.Wait()
+	e.w.eventually("containerd has ended", func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || bytes.Contains(text, []byte(") Z "))
+	})
+	e.w.must(os.Remove(e.containerdFile())) // a daemon would take a zombie for a containerd that runs
+}
+
+// killContainerd ends the engine's containerd, which the daemon starts again.
+func (e *ownEngine) killContainerd() {
+	e.w.t.Helper()
+	e.w.must(syscall.Kill(e.containerd(), syscall.SIGKILL))
+}
+
+// containerdFile is the file with the process id of the engine's containerd.
+func (e *ownEngine) containerdFile() string {
+	return filepath.Join(e.folder, "run", "containerd", "containerd.pid")
+}
+
+// containerd returns the process id of the engine's containerd.
+func (e *ownEngine) containerd() int {
+	e.w.t.Helper()
+	text, err := os.ReadFile(e.containerdFile())
+	e.w.must(err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	e.w.must(err)
+	return pid
+}
+
+// remove ends the engine with its containers and removes its folder.
+func (e *ownEngine) remove() {
+	if e.w.t.Failed() {
+		text, _ := os.ReadFile(e.log.Name())
+		e.w.t.Logf("-- output of the engine:\n%s", text)
+	}
+	for _, id := range strings.Fields(e.w.engine("ps", "--all", "--quiet")) {
+		e.w.engine("rm", "--force", id)
+	}
+	_ = e.daemon.Process.Signal(syscall.SIGTERM)
+	kill := time.AfterFunc(20*time.Second, func() { _ = e.daemon.Process.Kill() })
+	_ = e.daemon.Wait()
+	kill.Stop()
+	_ = exec.Command("ip", "link", "delete", e.bridge).Run()
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range bytes.Lines(mounts) {
+		if fields := strings.Fields(string(line)); len(fields) > 1 && strings.HasPrefix(fields[1], e.folder+"/") {
+			_ = unix.Unmount(fields[1], unix.MNT_DETACH)
+		}
+	}
+	_ = e.log.Close()
+	if err := os.RemoveAll(e.folder); err != nil {
+		e.w.t.Errorf("remove the engine's folder: %v", err)
+	}
+}
+
+// smallDisk mounts an empty file system of a size in bytes at a folder, until the end of
+// the test.
+func smallDisk(t testing.TB, folder string, size int) {
+	t.Helper()
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err := unix.Mount("tmpfs", folder, "tmpfs", 0, "size="+strconv.Itoa(size))
+	switch err {
+	case nil:
+	case unix.EPERM, unix.EACCES:
+		skipUnlessCI(t, "a small file system needs root, and the right to mount")
+	default:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", folder, err)
+		}
+	})
+}
+
+// fill fills the file system of a folder, and returns a function that frees it.
+func fill(t testing.TB, folder string) (free func()) {
+	t.Helper()
+	path := filepath.Join(folder, "filler")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for block := make([]byte, 1<<16); len(block) > 0; {
+		if _, err := file.Write(block); err != nil {
+			block = block[:len(block)/2]
+		}
+	}
+	return func() {
+		t.Helper()
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+)
+
+// expectedFiles matches what an agent and its test keep in the folder of a world.
+var expectedFiles = regexp.MustCompile(
+	`^(agent\.yaml|.*\.log|state|shared|witness|.*kubeconfig.*|\.kube|cmwa-process-\d+)$`)
+
+// remains returns what is left of a job: containers, Pods and their objects, folders,
+// temporary files, and files of the state folder that name it.
+func (w *world) remains(stack, job string) (left []string) {
+	w.t.Helper()
+
+	// Instances, and the objects of Pods.
+	if w.target != "process" {
+		left = w.containers(stack)
+	}
+	if w.cluster != nil {
+		for _, resource := range []string{"configmaps", "secrets"} {
+			left = append(left, w.objects(resource, "cmwa.job="+job)...)
+		}
+	}
+
+	// Folders of jobs, and temporary files of the agent.
+	for _, pattern := range []string{"cmwa-process-*/*", "shared/*"} {
+		found, _ := filepath.Glob(filepath.Join(w.folder, pattern))
+		left = append(left, found...)
+	}
+	entries, err := os.ReadDir(w.folder)
+	w.must(err)
+	for _, entry := range entries {
+		if !expectedFiles.MatchString(entry.Name()) {
+			left = append(left, filepath.Join(w.folder, entry.Name()))
+		}
+	}
+
+	// Files of the state folder.
+	_ = filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil
+		}
+		if text, err := os.ReadFile(path); err == nil && job != "" &&
+			(strings.Contains(path, job) || bytes.Contains(text, []byte(job))) {
+			left = append(left, path)
+		}
+		return nil
+	})
+	return left
+}
+
+// objects returns the names of the objects of the namespace that match a selector.
+func (w *world) objects(resource, selector string) (names []string) {
+	w.t.Helper()
+	var list metav1.PartialObjectMetadataList
+	client := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion)
+	w.must(client.Get().Namespace(w.cluster.Name).Resource(resource).Param("labelSelector", selector).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
+		Do(w.t.Context()).Into(&list))
+	for _, o := range list.Items {
+		names = append(names, resource+"/"+o.Name)
+	}
+	return names
+}
+
+// processes returns the processes that were started with the folder of the world in
+// their environment and have not ended.
+func (w *world) processes() (left []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(w.folder)) {
+			name, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+			left = append(left, strings.ReplaceAll(string(name), "\x00", " "))
+		}
+	}
+	return left
+}

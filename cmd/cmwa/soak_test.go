@@ -1,0 +1,501 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// soakVariable sets the duration of the soak test, such as 30m. Without it, TestSoak runs
+// a fixed number of jobs.
+const soakVariable = "CMWA_SOAK"
+
+// whole reports whether this is a run of make soak, which runs each story of a crash with each
+// deploy_target. The time of make test is limited, so it runs each story with one target, in
+// turn.
+func whole() bool { return os.Getenv(soakVariable) != "" }
+
+// inTurn reports whether story number i runs with a target, of those that it can run with.
+func inTurn(i int, target string, targets []string) bool {
+	return whole() || len(targets) > 0 && targets[i%len(targets)] == target
+}
+
+// Sizes and limits of the soak test.
+const (
+	soakJobs      = 100             // of make test
+	soakAllJobs   = 500             // of make soak, before its timed part
+	soakSlots     = 6               // jobs at a time of each agent
+	soakQueue     = 20              // jobs that wait in the timed part
+	soakShare     = 0.03            // part of the calls at which a fault begins
+	soakStorms    = 600             // calls between two storms, on average
+	soakLimit     = 5 * time.Minute // for a fixed number of jobs
+	outcomeLimit  = time.Minute     // for the outcome of each job after the last kill
+	leftoverLimit = time.Minute     // for the removal of everything after the last outcome
+)
+
+// TestSoak runs short jobs on three agents, two of which share one Docker engine, while
+// the agents are killed with SIGKILL, their files are edited, and both links have faults: a
+// proxy changes the answers of the service and breaks its connections, and the connections
+// to the engine are reset. Each job must succeed, must not run twice, and must leave
+// nothing behind. The seed of the faults and kills is logged.
+func TestSoak(t *testing.T) {
+	if text := os.Getenv(soakVariable); text != "" {
+		limit, err := time.ParseDuration(text)
+		if err != nil || limit <= 0 {
+			t.Fatalf("%s=%q is not a duration such as 30m", soakVariable, text)
+		}
+		t.Run("many jobs", func(t *testing.T) { newSoak(t).runJobs(soakAllJobs) })
+		t.Run("a long time", func(t *testing.T) { newSoak(t).runFor(limit) })
+		return
+	}
+	newSoak(t).runJobs(soakJobs)
+}
+
+// soak is one run of the soak test.
+type soak struct {
+	*world
+	proxy   *runtimetest.Proxy
+	link    *runtimetest.Link
+	seed    uint64
+	witness string // folder with one file per job
+	agents  []*soakAgent
+	stacks  []string
+	ended   map[string]string // final statuses, by stack
+	began   time.Time
+
+	edits, kills, resets atomic.Int64
+	usageBefore          []usage
+}
+
+// soakAgent is an agent that is killed and started again.
+type soakAgent struct {
+	name   string
+	config string
+	log    *os.File // of all its processes
+	port   int
+	target string
+	random *rand.Rand
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+}
+
+// newSoak starts the service, the proxy, the link to the engine and the agents.
+func newSoak(t *testing.T) *soak {
+	t.Helper()
+	w := newWorld(t, "docker")
+	seed := runtimetest.FaultSeed(t)
+	s := &soak{
+		world: w, seed: seed, witness: filepath.Join(w.folder, "witness"),
+		began: time.Now(), ended: map[string]string{},
+		link: runtimetest.NewLink(t, engineSocket()),
+		proxy: runtimetest.NewProxy(t, runtimetest.ProxyOptions{
+			Target: w.url, Host: gateway(t), Seed: seed, Share: soakShare, Storms: soakStorms,
+		}),
+	}
+	w.must(os.Mkdir(s.witness, 0o777))
+	w.must(os.Chmod(s.witness, 0o777))
+	for i, target := range []string{"docker", "docker", "process"} {
+		name := fmt.Sprint("soak-", i)
+		log, err := os.Create(filepath.Join(w.folder, name+".log"))
+		w.must(err)
+		s.agents = append(s.agents, &soakAgent{
+			name: name, config: filepath.Join(w.folder, name+".yaml"), log: log, port: freePort(t), target: target,
+			random: rand.New(rand.NewPCG(seed, uint64(i))),
+		})
+	}
+	for _, a := range s.agents {
+		s.edit(a)
+		s.startAgent(a)
+		t.Cleanup(func() { s.endAgent(a) })
+	}
+	for _, a := range s.agents {
+		s.eventually(a.name+" is ready", func() bool { return probe(a.url("/readyz")) == http.StatusOK })
+	}
+	s.usageBefore = s.usage()
+	return s
+}
+
+// engineSocket returns the path of the Docker engine's socket.
+func engineSocket() string {
+	if path, ok := strings.CutPrefix(os.Getenv("DOCKER_HOST"), "unix://"); ok {
+		return path
+	}
+	return "/var/run/docker.sock"
+}
+
+// url returns the URL of a page of the agent.
+func (a *soakAgent) url(path string) string {
+	return fmt.Sprintf("http://127.0.0.1:%d%s", a.port, path)
+}
+
+// edit replaces the configuration of an agent by one with other limits and intervals.
+func (s *soak) edit(a *soakAgent) {
+	settings := []string{
+		"token: " + s.pool, "working_directory: " + s.bin, "service_url: " + s.proxy.URL(),
+		"deploy_target: " + a.target, fmt.Sprint("http_server_port: ", a.port),
+		fmt.Sprint("max_concurrent_workflows: ", soakSlots-1+a.random.IntN(3)),
+		fmt.Sprintf("polling_interval: %dms", 200+a.random.IntN(300)),
+		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s",
+		fmt.Sprintf("docker: {volumes: ['%s:/witness'], labels: ['soak=%d']}", s.witness, s.seed),
+	}
+	text := s.settings(settings)
+	s.must(os.WriteFile(a.config+".new", []byte(text), 0o600))
+	s.must(os.Rename(a.config+".new", a.config))
+}
+
+// startAgent starts an agent's process.
+func (s *soak) startAgent(a *soakAgent) {
+	cmd := exec.Command(filepath.Join(s.bin, "cmwa"), "run", "--config", a.config)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.folder, a.log, a.log
+	cmd.Env = append(os.Environ(), s.environ()...)
+	cmd.Env = append(cmd.Env, "DOCKER_HOST=tcp://"+s.link.Address())
+	if err := cmd.Start(); err != nil {
+		s.t.Errorf("start %s: %v", a.name, err)
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = cmd.Wait()
+	}()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cmd, a.done = cmd, done
+}
+
+// kill ends the agent's process with SIGKILL and waits for its end.
+func (a *soakAgent) kill() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = a.cmd.Process.Kill()
+	<-a.done
+}
+
+// pid returns the id of the agent's process.
+func (a *soakAgent) pid() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cmd.Process.Pid
+}
+
+// endAgent ends an agent with SIGTERM, and checks that it ends and reports no data race.
+func (s *soak) endAgent(a *soakAgent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = a.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-a.done:
+	case <-time.After(time.Minute):
+		s.t.Errorf("%s did not end within a minute of TERM", a.name)
+		_ = a.cmd.Process.Kill()
+		<-a.done
+	}
+	_ = a.log.Close()
+	if text, err := os.ReadFile(a.log.Name()); err != nil || bytes.Contains(text, []byte("DATA RACE")) {
+		s.t.Errorf("%s has a data race, or its log cannot be read: %v", a.name, err)
+	}
+}
+
+// runJobs queues jobs and disturbs the agents until every job has ended.
+func (s *soak) runJobs(count int) {
+	s.add(count)
+	stop := s.disturb(func(random *rand.Rand) time.Duration {
+		return between(random, 300*time.Millisecond, 3*time.Second)
+	})
+	s.until(soakLimit, time.Second, func() bool { return s.unfinished() == 0 })
+	stop()
+	s.judge()
+}
+
+// runFor keeps jobs in the queue and disturbs the agents for a time.
+func (s *soak) runFor(duration time.Duration) {
+	stop := s.disturb(func(random *rand.Rand) time.Duration {
+		if random.IntN(4) == 0 {
+			return between(random, 5*time.Second, 30*time.Second)
+		}
+		return between(random, 300*time.Millisecond, 3*time.Second)
+	})
+	reported := time.Now()
+	s.until(duration, time.Second, func() bool {
+		s.add(soakQueue - s.unfinished())
+		if time.Since(reported) > time.Minute {
+			reported = time.Now()
+			fmt.Fprintf(os.Stderr, "%s: %d jobs, %d kills, %d edits\n", time.Since(s.began).Round(time.Second),
+				len(s.stacks), s.kills.Load(), s.edits.Load())
+		}
+		return false
+	})
+	stop()
+	s.judge()
+}
+
+// until checks a condition at an interval until it holds, or until the limit is over.
+func (s *soak) until(limit, interval time.Duration, condition func() bool) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
+	defer cancel()
+	for !condition() && sleep(ctx, interval) {
+	}
+}
+
+// add queues jobs of 0.05 to 3 seconds.
+func (s *soak) add(count int) {
+	for range count {
+		i := len(s.stacks)
+		stack := fmt.Sprint("job-", i)
+		random := rand.New(rand.NewPCG(s.seed, uint64(1000+i)))
+		length := between(random, 50*time.Millisecond, 3*time.Second)
+		folder := "d=/witness; [ -d $d ] || d=" + s.witness + "; "
+		s.queue(stack, order{Steps: []step{
+			{Name: "first", Run: folder + "echo ran >> $d/" + stack + "; chmod 666 $d/" + stack},
+			{Name: "second", Run: fmt.Sprintf("%ssleep %.2f; echo ended >> $d/%s", folder, length.Seconds(), stack)},
+		}})
+		s.stacks = append(s.stacks, stack)
+	}
+}
+
+// between returns a random duration.
+func between(random *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(random.Int64N(int64(most-least)))
+}
+
+// unfinished returns the number of jobs without an outcome. Jobs start in the order of the
+// queue, so unfinished requests the status of the first of them only.
+func (s *soak) unfinished() (count int) {
+	for _, stack := range s.stacks {
+		if s.ended[stack] != "" {
+			continue
+		}
+		if count < soakQueue {
+			if status, _ := s.status(stack); slices.Contains([]string{"succeeded", "failed", "skipped"}, status) {
+				s.ended[stack] = status
+				continue
+			}
+		}
+		count++
+	}
+	return count
+}
+
+// disturb kills agents at random intervals and starts them again at once, edits their files,
+// and resets the connections to the engine, until stop is called. Afterwards all agents run,
+// and there are no more faults.
+func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for _, a := range s.agents {
+		all.Go(func() {
+			for sleep(ctx, interval(a.random)) {
+				if a.random.IntN(4) == 0 {
+					s.edit(a)
+					s.edits.Add(1)
+					continue
+				}
+				a.kill()
+				s.kills.Add(1)
+				s.startAgent(a)
+			}
+		})
+	}
+	all.Go(func() {
+		random := rand.New(rand.NewPCG(s.seed, 99))
+		for sleep(ctx, between(random, 3*time.Second, 15*time.Second)) {
+			s.link.Reset()
+			s.resets.Add(1)
+		}
+	})
+	return func() {
+		cancel()
+		all.Wait()
+		s.proxy.StopFaults()
+	}
+}
+
+// sleep waits for a duration, and reports false if ctx ends first.
+func sleep(ctx context.Context, duration time.Duration) bool {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// usage is what a process uses.
+type usage struct {
+	name                    string
+	memory                  int // resident, in kB
+	descriptors, goroutines int // goroutines is 0 if unknown
+}
+
+// usage returns the usage of the service and the agents.
+func (s *soak) usage() []usage {
+	list := []usage{processUsage("cmwa-cloud", s.service.cmd.Process.Pid)}
+	for _, a := range s.agents {
+		u := processUsage(a.name, a.pid())
+		u.goroutines = a.goroutines()
+		list = append(list, u)
+	}
+	return list
+}
+
+// processUsage reads the usage of a process from /proc.
+func processUsage(name string, pid int) usage {
+	u := usage{name: name}
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			u.memory, _ = strconv.Atoi(strings.Fields(value)[0])
+		}
+	}
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	u.descriptors = len(entries)
+	return u
+}
+
+// goroutines returns the number of the agent's goroutines, as its metrics report it.
+func (a *soakAgent) goroutines() int {
+	response, err := http.Get(a.url("/metrics"))
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "go_goroutines "); ok {
+			count, _ := strconv.Atoi(strings.TrimSpace(value))
+			return count
+		}
+	}
+	return 0
+}
+
+// judge checks the outcome of each job and what is left, and logs a table.
+func (s *soak) judge() {
+	t := s.t
+
+	// Wait for the outcomes, and then for the removal of everything.
+	ended := time.Now()
+	s.until(outcomeLimit, 100*time.Millisecond, func() bool { return s.unfinished() == 0 })
+	waited := time.Since(ended)
+	s.until(leftoverLimit, 100*time.Millisecond, func() bool { return len(s.leftovers()) == 0 })
+
+	// Judge each job.
+	succeeded, failed, lost, twice := 0, 0, 0, 0
+	for _, stack := range s.stacks {
+		status := s.ended[stack]
+		text, _ := os.ReadFile(filepath.Join(s.witness, stack))
+		runs := strings.Count(string(text), "ran\n")
+		if runs > 1 {
+			twice++
+			t.Errorf("%s ran %d times:\n%s", stack, runs, s.log(stack))
+		}
+		switch {
+		case status == "succeeded" && string(text) == "ran\nended\n":
+			succeeded++
+		case status == "failed":
+			failed++
+			t.Errorf("%s failed; its file is %q, its log:\n%s", stack, text, s.log(stack))
+		default:
+			lost++
+			t.Errorf("%s is %s; its file is %q, its log:\n%s", stack, status, text, s.log(stack))
+		}
+	}
+	left := s.leftovers()
+	if len(left) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+
+	// Log the table.
+	faults := 0
+	for _, count := range s.proxy.Injected() {
+		faults += count
+	}
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "jobs\tsucceeded\tfailed\tlost\ttwice\tleft\tkills\tedits\tfaults\tresets\t"+
+		"time\tlast outcome after")
+	fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n",
+		len(s.stacks), succeeded, failed, lost, twice, len(left),
+		s.kills.Load(), s.edits.Load(), faults, s.resets.Load(),
+		time.Since(s.began).Round(time.Second), waited.Round(100*time.Millisecond))
+	fmt.Fprintf(table, "\nprocess\tMB at start\tat end\tdescriptors at start\tat end\tgoroutines at start\tat end\n")
+	after := s.usage()
+	for i, before := range s.usageBefore {
+		fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%d\t%d\t%d\t%d\n", before.name,
+			float64(before.memory)/1000, float64(after[i].memory)/1000,
+			before.descriptors, after[i].descriptors, before.goroutines, after[i].goroutines)
+		s.judgeUsage(before, after[i])
+	}
+	_ = table.Flush()
+	t.Logf("seed %d\n%s", s.seed, b.String())
+	if t.Failed() {
+		t.Logf("CMWA_FAULT_SEED=%d repeats the faults; the logs of the agents:\n%s", s.seed, s.logs())
+	}
+}
+
+// judgeUsage checks that a process without a job has released what its jobs used.
+func (s *soak) judgeUsage(before, after usage) {
+	const margin = 10 // idle connections, and goroutines of polls
+	if after.descriptors > before.descriptors+margin {
+		s.t.Errorf("%s has %d open descriptors, %d at the start", after.name, after.descriptors, before.descriptors)
+	}
+	if after.goroutines > before.goroutines+margin {
+		s.t.Errorf("%s has %d goroutines, %d at the start", after.name, after.goroutines, before.goroutines)
+	}
+}
+
+// files returns the files in the folder of the test that match a pattern.
+func (s *soak) files(pattern string) []string {
+	paths, err := filepath.Glob(filepath.Join(s.folder, pattern))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return paths
+}
+
+// leftovers returns the containers, volumes, folders, files and processes that jobs have
+// left behind.
+func (s *soak) leftovers() (left []string) {
+	label := fmt.Sprint("label=soak=", s.seed)
+	if ids := s.world.engine("ps", "--all", "--quiet", "--filter", label); ids != "" {
+		left = append(left, "containers: "+ids)
+	}
+	for _, pattern := range []string{"cmwa-process-*/*", "workflow-runner-*"} {
+		left = append(left, s.files(pattern)...)
+	}
+	for _, path := range s.files("state/cmwa/*/*/claims/*") {
+		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte("{")) {
+			left = append(left, path) // a free file contains zeros
+		}
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range processes {
+		text, _ := os.ReadFile(path)
+		if line := string(bytes.ReplaceAll(text, []byte{0}, []byte(" "))); strings.Contains(line, s.folder) &&
+			strings.Contains(line, "workflow-runner") {
+			left = append(left, "process: "+line)
+		}
+	}
+	return left
+}
