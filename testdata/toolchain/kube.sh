@@ -1,5 +1,5 @@
-# Sourced by kube-up, kube-down, kube-load and environment, after lib.sh: the
-# files and addresses of the cluster, and how it is removed.
+# Sourced by kube-up, kube-down, kube-load and environment, after lib.sh: files and
+# addresses of the cluster, and functions that remove it.
 # shellcheck shell=bash disable=SC2034 # its variables are for those scripts
 KUBE_STATE=/var/lib/cmwa-kube # certificates, etcd's data, logs, pids, kubeconfigs, images
 KUBE_RUN=/run/cmwa-kube       # sockets
@@ -15,17 +15,16 @@ KUBE_PARTS=(kube-proxy kubelet kube-scheduler kube-controller-manager kube-apise
 
 ctr_k8s() { ctr -a "$KUBE_RUN/containerd.sock" -n k8s.io "$@"; }
 
-# kube_wait SECONDS PART COMMAND...: tries COMMAND until it succeeds, and fails
-# with the end of PART's log when the time is over or PART has ended.
+# kube_wait SECONDS PART COMMAND...: runs COMMAND until it succeeds. It prints the end
+# of PART's log and fails after SECONDS, or when PART has ended.
 kube_wait() {
   local part=$2
   wait_for "$1" "$(<"$KUBE_STATE/pid/$part")" "${@:3}" && return
   tail -n 25 "$KUBE_STATE/log/$part" >&2
-  die "$part does not start"
+  die "$part did not start"
 }
 
-# containerd_start: starts a containerd whose state is apart from the one that
-# Docker uses.
+# containerd_start: starts a containerd that shares no state with the one of Docker.
 containerd_start() {
   mkdir -p "$KUBE_RUN" "$KUBE_STATE/log" "$KUBE_STATE/pid" "$KUBE_STATE/cni"
   cat >"$KUBE_STATE/containerd.toml" <<EOT
@@ -51,11 +50,11 @@ EOT
   kube_wait 30 containerd ctr_k8s version
 }
 
-# kube_clear: stops all programs and containers of the cluster and removes its
-# files, mounts, network and control groups. Also works after a crash.
+# kube_clear: stops all programs and containers of the cluster and removes its files,
+# mounts, network and control groups. It also works after a crash.
 kube_clear() {
   local part mount controller
-  for part in "${KUBE_PARTS[@]}"; do # KILL at once: their data is removed too
+  for part in "${KUBE_PARTS[@]}"; do # KILL at once, because their data is removed too
     stop_pid "$KUBE_STATE/pid/$part" "$part" 0
   done
   [ ! -d "$KUBE_STATE/containerd" ] || containers_clear
@@ -71,8 +70,8 @@ kube_clear() {
   done
 }
 
-# containers_clear: removes all containers and their network namespaces, and
-# stops containerd. A containerd that has crashed is started for it.
+# containers_clear: removes all containers and their network namespaces, and stops
+# containerd. It starts a containerd that has crashed.
 containers_clear() {
   local id netns
   alive "$KUBE_STATE/pid/containerd" containerd || containerd_start

@@ -1,5 +1,5 @@
-# Sourced by the scripts of this folder and by the demo: how they speak, wait,
-# install, start and stop.
+# Sourced by the scripts of this folder and by the demo: functions for messages,
+# waiting, packages, daemons and images.
 # shellcheck shell=bash disable=SC2034 # its variables are for those scripts
 set -Eeuo pipefail
 
@@ -9,14 +9,14 @@ CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/cmwa
 
 trap 'echo "$PROG: failed at line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND" >&2' ERR
 
-# die TEXT...: says on standard error why the script ends, and ends it.
+# die TEXT...: prints the text to standard error and ends the script with status 1.
 die() {
   echo "$PROG: $*" >&2
   exit 1
 }
 
-# at_exit COMMAND...: to be run when the script ends, however it ends; the last
-# one registered runs first.
+# at_exit COMMAND...: registers a command that runs when the script ends, also after
+# an error or a signal. The last registered command runs first.
 at_exit() {
   local quoted
   printf -v quoted '%q ' "$@"
@@ -37,8 +37,8 @@ trap run_at_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# usage_if_asked "$@": prints the script's leading comment for -h and --help,
-# and refuses any other argument.
+# usage_if_asked "$@": prints the first comment of the script for -h and --help, and
+# fails for any other argument.
 usage_if_asked() {
   case "${1:-}" in
   '') ;;
@@ -46,21 +46,21 @@ usage_if_asked() {
     awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"
     exit 0
     ;;
-  *) die "takes no argument '$1'; $PROG --help tells its use" ;;
+  *) die "unknown argument '$1'; see $PROG --help" ;;
   esac
 }
 
-# step WHAT COMMAND...: runs a command that may take long. Its output is kept
-# aside and shown only if it fails; meanwhile standard error tells what is done,
-# for how long, and the last thing the command said: on a terminal in one line
-# that is written over, elsewhere in a new line now and then.
+# step WHAT COMMAND...: runs a command that may take long. It prints the output of the
+# command only if the command fails. Meanwhile it prints to standard error what it
+# does, for how long, and the last line of output: on a terminal in one line that it
+# overwrites, elsewhere in a new line after 15 s, 30 s, 60 s and so on.
 step() {
   local what=$1 log pid start=$SECONDS next=15 last rc=0
   shift
   log=$(mktemp)
   "$@" >"$log" 2>&1 </dev/null &
   pid=$!
-  STEP_PID=$pid # of no use to the signals of a terminal: it runs in the background
+  STEP_PID=$pid # run_at_exit ends it: signals of a terminal do not reach the background
   while kill -0 "$pid" 2>/dev/null; do
     if [ -t 2 ]; then
       last=$(tail -n 1 "$log" | tr -cd '[:print:]' | cut -c "1-$((${COLUMNS:-80} - ${#what} - 16))")
@@ -84,11 +84,12 @@ step() {
   [ $((SECONDS - start)) -lt 2 ] || printf '  %s: %d s\n' "$what" $((SECONDS - start)) >&2
 }
 
-# digest: the SHA-256 of standard input.
+# digest: prints the SHA-256 of standard input.
 digest() { sha256sum | cut -d' ' -f1; }
 
-# need PACKAGE=COMMAND...: installs the Debian packages whose command is missing,
-# or says what to install. A command with a slash is looked for as a file.
+# need PACKAGE=COMMAND...: installs the Debian packages whose command is missing. A
+# command with a slash is the path of a file. Without root or apt, or if INSTALL
+# is set and not 1, it ends the script and names the packages instead.
 need() {
   local pair missing=()
   for pair in "$@"; do
@@ -98,26 +99,31 @@ need() {
     esac
   done
   [ ${#missing[@]} -gt 0 ] || return 0
-  command -v apt-get >/dev/null || die "please install: ${missing[*]} (named as Debian names them)"
+  command -v apt-get >/dev/null || die "please install: ${missing[*]} (names of Debian's packages)"
   [ "$(id -u)" = 0 ] || die "please install, as root: apt-get install ${missing[*]}"
+  [ "${INSTALL:-1}" = 1 ] ||
+    die "Debian's packages are missing: ${missing[*]}; set INSTALL=1 to install them, or run: apt-get install ${missing[*]}"
   install_packages "${missing[@]}"
 }
 
 install_packages() { # PACKAGE...
   export DEBIAN_FRONTEND=noninteractive
-  step "apt-get update" apt-get -o DPkg::Lock::Timeout=300 -o APT::Update::Error-Mode=any update
+  step "apt-get update" update_lists
   step "installing $*" apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-# lock FILE: one such script at a time; released when the script ends.
+# update_lists: updates apt's lists of packages. Only root can.
+update_lists() { apt-get -o DPkg::Lock::Timeout=300 -o APT::Update::Error-Mode=any update; }
+
+# lock FILE: waits for the lock of a file. It is released when the script ends.
 lock() {
   mkdir -p "$(dirname "$1")"
   exec 9>"$1"
-  flock -w 3600 9 || die "another run holds $1"
+  flock -w 3600 9 || die "another run has locked $1"
 }
 
-# alive PIDFILE NAME: whether the file names a live process whose program is
-# NAME, so that a stale file never points at somebody else's.
+# alive PIDFILE NAME: reports whether the process of the file runs and its program is
+# NAME. The pid of an old file may belong to another program.
 alive() {
   local pid argv
   [ -s "$1" ] && pid=$(<"$1") && [ -r "/proc/$pid/cmdline" ] || return 1
@@ -125,20 +131,20 @@ alive() {
   [ "$(basename -- "${argv[0]:-none}")" = "$2" ]
 }
 
-# daemon PIDFILE LOG COMMAND...: starts it in a session of its own. Returns when
-# PIDFILE holds the pid of this start; one that a killed daemon left goes first.
+# daemon PIDFILE LOG COMMAND...: starts a command in a new session. It removes an old
+# PIDFILE, and returns when the file has the pid of the command.
 daemon() {
   local pidfile=$1 log=$2
   shift 2
   rm -f "$pidfile"
-  # exec keeps the pid that is written, so the file names the daemon itself.
+  # exec keeps the pid, so the file has the pid of the daemon.
   # shellcheck disable=SC2016 # for the inner shell
   setsid bash -c 'echo $$ >"$0"; exec "$@"' "$pidfile" "$@" </dev/null >>"$log" 2>&1 9>&- &
   disown
   until [ -s "$pidfile" ]; do sleep 0.01; done
 }
 
-# stop_pid PIDFILE NAME SECONDS: TERM, and KILL after SECONDS.
+# stop_pid PIDFILE NAME SECONDS: sends TERM, and KILL after SECONDS.
 stop_pid() {
   local pid turns=0
   if alive "$1" "$2"; then
@@ -147,15 +153,15 @@ stop_pid() {
     while alive "$1" "$2"; do
       turns=$((turns + 1))
       [ "$turns" -lt $(($3 * 50)) ] || kill -KILL "$pid" 2>/dev/null || true
-      [ "$turns" -lt $(($3 * 50 + 500)) ] || die "$2 (pid $pid) does not end"
+      [ "$turns" -lt $(($3 * 50 + 500)) ] || die "cannot stop $2 (pid $pid)"
       sleep 0.02
     done
   fi
   rm -f "$1"
 }
 
-# wait_for SECONDS PID COMMAND...: tries COMMAND until it succeeds; fails when the
-# time is over, or the process PID, without which it never will, has ended.
+# wait_for SECONDS PID COMMAND...: runs COMMAND until it succeeds. It fails after
+# SECONDS, or when the process PID has ended.
 wait_for() {
   local end=$((SECONDS + $1)) pid=$2
   shift 2
@@ -167,21 +173,21 @@ wait_for() {
   done
 }
 
-# engine_answers: whether a Docker engine can be talked to.
+# engine_answers: reports whether a Docker engine answers.
 engine_answers() {
   command -v docker >/dev/null && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1
 }
 
-# engine_has IMAGE KEY: whether the engine holds the image, made of what KEY
-# stands for.
+# engine_has IMAGE KEY: reports whether the engine has the image, built from the input
+# with the digest KEY.
 engine_has() {
   [ "$(docker image inspect --format "{{index .Config.Labels \"$IMAGE_LABEL\"}}" "$1" 2>/dev/null)" = "$2" ]
 }
 IMAGE_LABEL=cmwa.toolchain.key
 
-# load_image IMAGE KEY CONFIG LAYER.tar...: makes an image of the layers in the
-# engine, in place of what had that name. CONFIG is the image's configuration as
-# a JSON object without labels.
+# load_image IMAGE KEY CONFIG LAYER.tar...: creates an image of the layers in the
+# engine, and replaces an image of that name. CONFIG is the image's configuration as a
+# JSON object without labels.
 load_image() {
   local name=$1 key=$2 config=$3 old
   shift 3
@@ -189,13 +195,13 @@ load_image() {
   image_archive "$name" "$(docker version --format '{{.Server.Arch}}')" \
     "${config%\}},\"Labels\":{\"$IMAGE_LABEL\":\"$key\"}}" "$@" | docker load
   if [ -n "$old" ] && [ "$old" != "$(docker image inspect --format '{{.Id}}' "$name")" ]; then
-    docker image rm "$old" || true # a container may use it yet
+    docker image rm "$old" || true # a container may still use it
   fi
 }
 
-# image_archive IMAGE ARCHITECTURE CONFIG LAYER.tar...: writes an image of the
-# layers to standard output, in the format of docker save. CONFIG is the image's
-# configuration as a JSON object. The same input gives the same image id.
+# image_archive IMAGE ARCHITECTURE CONFIG LAYER.tar...: writes an image of the layers
+# to standard output, in the format of docker save. CONFIG is the image's
+# configuration as a JSON object. The same input results in the same image id.
 image_archive() {
   local name=$1 architecture=$2 config=$3 work layer sum layers=() diffs=()
   shift 3

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user is the user and the group that the agent runs as in the image.
+// user is the user and the group of the agent in the image.
 const user = 65532
 
 // Paths in the image. The executor for Kubernetes copies workflow-runner from the
@@ -29,8 +29,8 @@ const (
 	trustFolder   = "/etc/ssl/certs"
 )
 
-// certificatesFile is the name of the trusted certificates, in the image and beside
-// it.
+// certificatesFile is the name of the file with trusted certificates, in the image and in
+// the output folder.
 const certificatesFile = "ca-certificates.crt"
 
 // file is an entry of the image's file system: a file if it has a source, a
@@ -43,9 +43,9 @@ type file struct {
 	target string
 }
 
-// filesFor returns the file system of the image for one architecture, sorted. The
-// runner is there for each architecture, as a job's image may be for another one
-// than the agent's.
+// filesFor returns the sorted file system of the image for one architecture. It has the
+// runner for each architecture, because the image of a job may have another architecture
+// than the image of the agent.
 func filesFor(architecture, folder string) []file {
 	input := func(name string) string { return filepath.Join(folder, name) }
 	directory := func(path string) file { return file{path: path, mode: 0o755} }
@@ -69,7 +69,7 @@ func filesFor(architecture, folder string) []file {
 	)
 }
 
-// opener returns what opens the files as a layer.
+// opener returns a function that opens the files as a layer.
 func opener(files []file) tarball.Opener {
 	return func() (io.ReadCloser, error) {
 		reader, writer := io.Pipe()
@@ -120,8 +120,8 @@ func writeFile(archive *tar.Writer, header *tar.Header, f file) error {
 	return err
 }
 
-// certificates returns the trusted root certificates as PEM. The text in front of
-// them is ignored by readers of PEM.
+// certificates returns the trusted root certificates as PEM. Readers of PEM ignore the
+// text before them.
 func certificates() ([]byte, error) {
 	const module = "golang.org/x/crypto/x509roots/fallback"
 	info, ok := debug.ReadBuildInfo()

@@ -3,30 +3,30 @@
 //
 //	image -version VERSION [-folder bin]
 //
-// It reads what make image has put into the folder: cmwa and workflow-runner for
+// It reads the files that make image has written to the folder: cmwa and workflow-runner for
 // each architecture (cmwa-linux-amd64, ...), LICENSE and THIRD_PARTY_NOTICES. It
 // writes there:
 //
 //   - ca-certificates.crt, the trusted root certificates, as PEM
 //   - cmwa-image, an OCI image layout with all architectures. Its index.json names
 //     one index by the version; that index has an image for each architecture
-//   - cmwa-image.tar, the image for this machine's architecture alone, as docker
-//     save writes one, with the tag cmwa/cmwa:VERSION
+//   - cmwa-image.tar, the image for this machine's architecture, in the format of
+//     docker save, with the tag cmwa/cmwa:VERSION
 //
-// It prints the digest of the index and the id of the image in the archive. Equal
-// input gives equal output: entries are sorted, and times are those of the epoch.
+// It prints the digest of the index and the id of the image in the archive. Equal input
+// results in equal output: entries are sorted, and all times are the Unix epoch.
 //
 // # Decisions
 //
 // The root certificates are those of golang.org/x/crypto/x509roots/fallback, which
-// are generated from Mozilla's list. Its version is pinned in go.mod, so that the
-// image does not depend on the packages of the machine that builds it, and that
-// an update is a change of go.mod. A root that Mozilla trusts only for
-// certificates issued before some day is left out, as PEM cannot express that.
+// are generated from Mozilla's list. The version of this module is pinned in go.mod: the
+// image does not depend on the packages of the machine that builds it, and an update is a
+// change of go.mod. Roots that Mozilla trusts only for certificates issued before a certain
+// date are omitted, because PEM cannot express this condition.
 //
-// The layers are written with the standard library, and everything around them
-// with github.com/google/go-containerregistry, which adds three small modules to
-// this build tool and knows both formats.
+// The program writes layers with the standard library, and manifests and archives with
+// github.com/google/go-containerregistry, which adds three small modules to this build
+// tool and supports both formats.
 package main
 
 import (
@@ -51,7 +51,7 @@ import (
 // repository is the name of the image without its tag.
 const repository = "cmwa/cmwa"
 
-// architectures are those that the image is made for, as Go names them.
+// architectures are the architectures of the image, with the names of Go.
 var architectures = []string{"amd64", "arm64"}
 
 func main() {
@@ -66,7 +66,7 @@ func main() {
 
 // run writes the image, for each architecture.
 func run(version, folder string) error {
-	// 1. Check what is asked for.
+	// 1. Check the flags.
 	tag, err := name.NewTag(repository+":"+version, name.WithDefaultRegistry(""))
 	if err != nil || version == "" {
 		return errors.Join(fmt.Errorf("the version %q cannot be the tag of an image", version), err)
@@ -84,7 +84,7 @@ func run(version, folder string) error {
 		return err
 	}
 
-	// 3. Make the images.
+	// 3. Build the images.
 	images := map[string]v1.Image{}
 	var index v1.ImageIndex = empty.Index
 	for _, architecture := range architectures {
@@ -111,7 +111,7 @@ func run(version, folder string) error {
 		return err
 	}
 
-	// 5. Print what identifies them.
+	// 5. Print digest and id.
 	digest, err := index.Digest()
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func run(version, folder string) error {
 	return nil
 }
 
-// imageFor makes the image for one architecture.
+// imageFor builds the image for one architecture.
 func imageFor(architecture, version, folder string) (v1.Image, error) {
 	layer, err := tarball.LayerFromOpener(opener(filesFor(architecture, folder)),
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
@@ -143,8 +143,8 @@ func imageFor(architecture, version, folder string) (v1.Image, error) {
 			Entrypoint: []string{programFolder + "/cmwa"},
 			Cmd:        []string{"run"},
 			WorkingDir: "/",
-			// There is no volume at the state folder: the agent would lose its id with
-			// each container and, as it can write to the folder, not warn of it.
+			// The state folder is not a volume: with an anonymous volume, the agent would
+			// lose its id with each container, and would not warn, as it can write there.
 			Env:          []string{"PATH=" + programFolder, "STATE_DIRECTORY=" + stateFolder},
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 			Labels: map[string]string{
@@ -166,14 +166,14 @@ func imageFor(architecture, version, folder string) (v1.Image, error) {
 	return mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON), nil
 }
 
-// plain is an image that the index lists without an artifact type. The library
-// would give it that of its configuration, which is for what is no image.
+// plain is an image without an artifact type in the index. The library would set the type
+// of its configuration, which is for artifacts that are not images.
 type plain struct{ v1.Image }
 
 func (plain) ArtifactType() (string, error) { return "", nil }
 
-// writeLayout replaces an OCI image layout by one that holds the index, under the
-// name of the version.
+// writeLayout replaces an OCI image layout with one that has the index. The name of the
+// index is the version.
 func writeLayout(folder, version string, index v1.ImageIndex) error {
 	part := folder + ".new"
 	if err := os.RemoveAll(part); err != nil {

@@ -1,6 +1,6 @@
-// Command kube is the control plane of Kubernetes, the kubelet, kube-proxy,
-// kubectl and etcd in one program. The name by which it is called (a link), or
-// else its first argument, selects the one that runs.
+// Command kube is the control plane of Kubernetes, the kubelet, kube-proxy, kubectl and
+// etcd in one program. The name of the called file, which may be a link, or its first
+// argument selects the one that runs.
 package main
 
 import (
@@ -45,7 +45,8 @@ func main() {
 		name, os.Args = os.Args[1], os.Args[1:]
 	}
 	if run[name] == nil {
-		fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-proxy|kube-scheduler|kubelet|kubectl [args]")
+		fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-proxy|"+
+			"kube-scheduler|kubelet|kubectl [args]")
 		os.Exit(2)
 	}
 	run[name]()

@@ -1,14 +1,14 @@
-// Command notices writes the licences of all modules that are linked into
-// programs of this project, with the place of each module's source.
+// Command notices writes the licences of all modules that are linked into programs of
+// this project, with the location of each module's source.
 //
 //	notices [-o FILE] PACKAGE…
 //
 // The packages are main packages of the module in the current directory. A
 // module counts when one of its packages is linked on Linux (amd64, arm64) or on
-// this platform, without cgo. The texts are those in the module cache, so
-// nothing is downloaded that a build does not need. Equal input gives equal
-// output. A module without a licence file, or with a licence of a kind that is
-// not in the table of this program, is an error: a person has to read it first.
+// this platform, without cgo. The texts are read from the module cache, so no download is
+// needed beyond those of a build. Equal input results in equal output. A module without a
+// licence file, or with a licence that the table of this program does not have, is an
+// error: a person must read it first.
 package main
 
 import (
@@ -38,14 +38,14 @@ func main() {
 	}
 }
 
-// module is a linked module. The standard library is one, under the path "std".
+// module is a linked module. The standard library is the module "std".
 type module struct {
 	path, version, folder string
 	programs              map[string]bool
 	folders               map[string]bool // of its linked packages
 }
 
-// listed is what go list tells of a package.
+// listed has the fields of a package in the output of go list.
 type listed struct {
 	Dir      string
 	Standard bool
@@ -120,7 +120,7 @@ entitled.
 
 `
 
-// standardLibrary is the module that stands for the Go distribution.
+// standardLibrary returns the module of the Go distribution.
 func standardLibrary() (module, error) {
 	out, err := exec.Command("go", "env", "GOVERSION", "GOROOT").Output()
 	if err != nil {
@@ -152,7 +152,7 @@ func collect(modules map[string]*module, standard module, platform, program stri
 		m := standard
 		switch {
 		case p.Standard:
-			p.Dir = m.folder // its packages have no licences of their own
+			p.Dir = m.folder // its packages have no other licences
 		case p.Module == nil || p.Module.Main:
 			continue
 		case p.Module.Replace != nil:
@@ -178,12 +178,15 @@ var (
 // and adds those that are new to texts. Files in the folders of linked packages,
 // and between these and the module's root, belong to it.
 func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) {
+	// Collect the folders that belong to the module.
 	folders := map[string]bool{m.folder: true}
 	for folder := range m.folders {
 		for ; folder != m.folder && strings.HasPrefix(folder, m.folder); folder = filepath.Dir(folder) {
 			folders[folder] = true
 		}
 	}
+
+	// Read the licences and notices in them.
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
@@ -203,8 +206,9 @@ func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) 
 			if licenceFile.MatchString(name) {
 				kind, ok := kindOf(text)
 				if !ok {
-					return nil, nil, fmt.Errorf("%s %s: the licence in %s is of no known kind: "+
-						"read it, and add its kind to the table in testdata/toolchain/notices", m.path, m.version, filepath.Join(folder, name))
+					return nil, nil, fmt.Errorf("%s %s: unknown licence in %s: "+
+						"read it, and add its kind to the table in testdata/toolchain/notices",
+						m.path, m.version, filepath.Join(folder, name))
 				}
 				if !slices.Contains(kinds, kind) {
 					kinds = append(kinds, kind)
@@ -232,18 +236,20 @@ type kind struct {
 	phrases []string
 }
 
-// kinds is the table of licences, the special before the general.
+// kinds is the table of licences. More specific licences precede general ones.
 var kinds = []kind{
 	{"MIT and Apache-2.0", []string{"Permission is hereby granted, free of charge", "Apache License, Version 2.0"}},
 	{"Apache-2.0", []string{"Apache License", "Version 2.0, January 2004"}},
 	{"MPL-2.0", []string{"Mozilla Public License", "2.0", "Source Code Form"}},
-	{"BSD-3-Clause", []string{"Redistribution and use in source and binary forms", "endorse or promote products derived from"}},
+	{"BSD-3-Clause", []string{
+		"Redistribution and use in source and binary forms", "endorse or promote products derived from",
+	}},
 	{"BSD-2-Clause", []string{"Redistribution and use in source and binary forms", "DISCLAIMED"}},
 	{"MIT", []string{"Permission is hereby granted, free of charge", "THE SOFTWARE IS PROVIDED \"AS IS\""}},
 	{"ISC", []string{"Permission to use, copy, modify, and/or distribute this software for any purpose"}},
 }
 
-// never holds phrases of licences that may not be linked.
+// never has phrases of licences that must not be linked.
 var never = []string{
 	"GNU GENERAL PUBLIC LICENSE", "GNU AFFERO GENERAL PUBLIC LICENSE", "GNU LESSER GENERAL PUBLIC LICENSE",
 	"Commons Clause", "Business Source License",
@@ -251,7 +257,7 @@ var never = []string{
 
 var blanks = regexp.MustCompile(`\s+`)
 
-// kindOf names the licence of a text.
+// kindOf returns the name of the licence of a text.
 func kindOf(text string) (string, bool) {
 	text = strings.ToLower(blanks.ReplaceAllString(text, " "))
 	has := func(phrase string) bool { return strings.Contains(text, strings.ToLower(phrase)) }
@@ -264,7 +270,7 @@ func kindOf(text string) (string, bool) {
 	return "", false
 }
 
-// source names the source of exactly this version, and how to get it.
+// source returns the location of the source of this version, and how to get it.
 func (m *module) source() string {
 	if m.path == "std" {
 		return "the source of Go, " + m.version

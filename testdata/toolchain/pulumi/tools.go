@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools names the programs that build makes, so that go.mod pins them.
+// Package tools imports the programs that build compiles, so that go.mod pins them.
 package tools
 
 import (
