@@ -1,4 +1,4 @@
-# What there is to do: make help.
+# make help lists the targets.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,20 +9,26 @@ TOOLCHAIN := testdata/toolchain
 ORACLE := schema/podtemplate/oracle
 LINT := go tool -modfile=$(TOOLCHAIN)/go.mod
 
-go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/cmwa-project/cmwa/cmd/cli.version=$(VERSION)"
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
+build_info = $(foreach name,version=$(VERSION) commit=$(COMMIT) date=$(DATE),-X github.com/cmwa-project/cmwa/cmd/cli.$(name))
+go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w $(build_info)"
 
-# Packages whose tests need a Docker engine or a Kubernetes cluster. All others need nothing but Go.
+# Packages whose tests need a Docker engine or a Kubernetes cluster. The tests of all others need neither.
 ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker runtime/kube runtime/kube/kubetest)
 UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
+# The schema starts no goroutine, so the race detector would only make its tests seven times slower.
+SERIAL = github.com/cmwa-project/cmwa/schema
+
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
-.PHONY: help build image test check oracle demo bench reference vet lint fmt cover toolchain clean
+.PHONY: help build image test check oracle demo bench soak reference vet lint fmt cover toolchain clean
 
-help: ## Tell what there is to do.
+help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Put cmwa, cmwa-cloud, workflow-runner (also for Linux) and the licences of what they contain into bin.
+build: ## Build cmwa, cmwa-cloud, workflow-runner (also for Linux) and THIRD_PARTY_NOTICES into bin.
 	$(go_build) -o bin/ ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/workflow-runner-linux-amd64 ./cmd/workflow-runner
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/workflow-runner-linux-arm64 ./cmd/workflow-runner
@@ -30,58 +36,68 @@ build: ## Put cmwa, cmwa-cloud, workflow-runner (also for Linux) and the licence
 	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	rm bin/notices
 
-image: build ## Write the container image of the agent to bin, as an archive for docker load and as an OCI layout.
+image: build ## Build the container image of the agent into bin, as an archive for docker load and as an OCI layout.
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/cmwa-linux-amd64 ./cmd/cmwa
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/cmwa-linux-arm64 ./cmd/cmwa
 	install -m 644 LICENSE bin/
-	install -d -m 755 bin/state # an empty folder for examples/image/Dockerfile, which cannot make one without a shell
+	install -d -m 755 bin/state # an empty folder for examples/image/Dockerfile, which has no shell to create one
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -folder $(CURDIR)/bin
 
-test: toolchain ## Set up what the tests need and run all of them, without Go's cache of results, with the race detector.
+test: toolchain ## Set up the toolchain and run all tests, with the race detector and without cached results.
 	@echo "== running all tests with the race detector"
-	@eval "$$($(TOOLCHAIN)/environment)"; time go test -count=1 -race -timeout 40m ./...
-	@echo "== holding the check of Pod templates against the API server's own"
+	@eval "$$($(TOOLCHAIN)/environment)"; time go test -count=1 -race -parallel 4 -timeout 44m \
+		$(filter-out $(SERIAL),$(shell go list ./...))
+	time go test -count=1 -timeout 20m $(SERIAL)
+	@echo "== comparing the check of Pod templates with the API server"
 	@cd $(ORACLE) && time go test -count=1 -timeout 20m ./...
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
 	go test -timeout 5m $(UNIT)
 
-oracle: ## Hold the check of Pod templates against the API server's own.
+oracle: ## Compare the check of Pod templates with the API server's validation.
 	cd $(ORACLE) && go test -count=1 -timeout 20m ./...
 
-reference: ## Write what is generated from the schema anew.
+reference: ## Generate the files that depend on the schema.
 	go generate ./schema/...
 
-demo: ## Run a real deployment on this machine; KEEP=1 leaves everything up, TARGET=kubernetes runs it in a cluster.
+demo: ## Run a real deployment on this machine. INSTALL=1 installs missing packages, KEEP=1 leaves everything up, TARGET=kubernetes uses a cluster.
 	@examples/demo/run
 
-bench: toolchain ## Compare jobs with docker run and with Pods by hand, and cmwa vet with cue vet; time reloads; run 5,000 jobs at a time; load ten thousand times.
+bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs at a time, 10,000 loads, 100 pools, records of jobs.
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -v -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
 	go test -run '^$$' -v -bench ManyJobs -benchtime 1x ./runtime/kube
-	go test -run '^$$' -bench TenThousand -benchtime 1x ./schema
+	go test -run '^$$' -bench LoadMemory -benchtime 1x ./schema
 	go test -run '^$$' -bench HundredPools -benchtime 1x ./reconcile
+	go test -run '^$$' -bench Journal -benchtime 500x ./runtime/journal
 
-vet: ## Let the compiler's friend look.
+SOAK ?= 30m
+
+soak: toolchain ## Test crashes with each target, then run 500 jobs, and jobs for SOAK (30m), under kills and faults.
+	@eval "$$($(TOOLCHAIN)/environment)"; CMWA_SOAK=$(SOAK) go test -count=1 -v -timeout 0 \
+		-run 'TestSoak|TestFaults|TestKillPoints|TestRunCrash|TestCancelPulumi|TestRunLogOf50MB' ./cmd/cmwa
+
+vet: ## Run go vet.
 	go vet ./...
 
-lint: ## Report what gofmt, staticcheck and their like find.
+lint: ## Run gofmt, staticcheck, wordlint (names and texts), and other linters.
 	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "gofmt would change:" $$files; exit 1; }
-	@cd $(ORACLE) && go list -mod=readonly -test -deps ./... >/dev/null # its go.mod follows that of the project
+	@cd $(ORACLE) && go list -mod=readonly -test -deps ./... >/dev/null # fails if its go.mod does not match that of the project
 	$(LINT) staticcheck ./...
 	$(LINT) go-errorlint ./...
 	$(LINT) sloglint -no-global=all -msg-style=lowercased ./...
-	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); else echo "shellcheck is not installed: the scripts are not looked at"; fi
+	@cd $(TOOLCHAIN) && GOOS= GOARCH= go run ./wordlint -root $(CURDIR)
+	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); else echo "shellcheck is not installed: the scripts are not checked"; fi
 
 fmt: ## Format every Go file.
 	gofmt -w .
 
-cover: ## Tell how much of each package the tests without an engine or a cluster reach.
+cover: ## Print the coverage of the tests that need no engine and no cluster.
 	@mkdir -p bin
 	go test -coverprofile=bin/cover.out -coverpkg=./... $(UNIT)
 	@go tool cover -func=bin/cover.out | tail -n 1
 
-toolchain: ## Set up what the tests need: Docker, job images, pulumi, Kubernetes, helm.
+toolchain: ## Set up the toolchain of the tests: Docker, job images, pulumi, Kubernetes, helm, promtool.
 	@$(TOOLCHAIN)/up
 
-clean: ## Remove bin; what toolchain made stays in the cache.
+clean: ## Remove bin. The toolchain stays in its cache.
 	rm -rf bin

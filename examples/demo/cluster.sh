@@ -1,13 +1,13 @@
 # Sourced by run: the parts of the demo in a Kubernetes cluster.
 # shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh; root, work, url, image, place, pids from run
 
-# choose_cluster: sets kubectl to a command for the test cluster, which is started
-# if it does not run, and then removed at the end; and namespace to the demo's own.
+# choose_cluster: sets kubectl to a command for the test cluster, and namespace to a
+# new name. If the cluster does not run, it is started, and removed at the end.
 choose_cluster() {
   local kubeconfig version
   . "$HERE/kube.sh"
   alive "$KUBE_STATE/pid/kube-apiserver" kube-apiserver || {
-    note "starting a cluster; it is removed again at the end"
+    note "starting a cluster; it is removed at the end"
     at_exit "$HERE/kube-down"
   }
   kubeconfig=$("$HERE/kube-up") || exit 1
@@ -21,14 +21,14 @@ choose_cluster() {
 
 remove_namespace() { "${kubectl[@]}" delete namespace "$namespace" --ignore-not-found --timeout 2m >/dev/null; }
 
-# load_images: copies the images of the agent and of jobs into the cluster.
+# load_images: copies the images of the agent and of jobs to the cluster.
 load_images() {
   "$HERE/kube-load" --archive "$root/bin/cmwa-image.tar"
   "$HERE/kube-load" "$image"
 }
 
-# start_workspace: a Pod with the image and the volume of jobs, in which inside runs
-# its commands. The volume is a folder of this machine, which is the node.
+# start_workspace: starts a Pod with the image and the volume of jobs, in which inside
+# runs its commands. The volume is a folder of this machine, which is the node.
 start_workspace() {
   mkdir "$work/demo"
   "${kubectl[@]}" create namespace "$namespace" >/dev/null
@@ -54,8 +54,8 @@ END
   "${kubectl[@]}" --namespace "$namespace" wait --for condition=Ready --timeout 1m pod/workspace >/dev/null
 }
 
-# install_agent: the agent as examples/kubernetes installs it, with the token of the
-# pool and with what the jobs of the demo need.
+# install_agent: installs the agent with examples/kubernetes, with the token of the pool
+# and with the volume of the demo's jobs.
 install_agent() {
   mkdir "$work/overlay"
   cp "$work/pool.token" "$work/overlay/token"
@@ -82,7 +82,7 @@ pod_template:
         volumeMounts: [{name: demo, mountPath: $place}]
     volumes: [{name: demo, hostPath: {path: $work/demo}}]
 END
-  "$root/bin/cmwa" vet "$work/overlay/pulumi-workflow-agent.yaml" || die "the agent's configuration is wrong"
+  "$root/bin/cmwa" vet "$work/overlay/pulumi-workflow-agent.yaml" || die "the agent's configuration is invalid"
   "${kubectl[@]}" apply --kustomize "$work/overlay" >"$work/apply.log" 2>&1 || fail "kubectl: $(cat "$work/apply.log")"
   "${kubectl[@]}" --namespace "$namespace" rollout status deployment/workflow-agent --timeout 1m \
     >"$work/apply.log" 2>&1 || {
@@ -90,5 +90,5 @@ END
     fail "the agent is not ready: $(tail -n 1 "$work/apply.log")"
   }
   start agent "${kubectl[@]}" --namespace "$namespace" logs --follow deployment/workflow-agent
-  note "installed with kubectl apply -k; claims the jobs of pool demo"
+  note "installed with kubectl apply -k; polls for jobs of the pool demo"
 }

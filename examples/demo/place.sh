@@ -1,9 +1,9 @@
-# Sourced by run: where the job runs, and in which image.
+# Sourced by run: chooses where the job runs, and in which image.
 # shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh, work from run
 
-# choose_target: sets target to docker if an engine answers or can be started
-# (one that was started is stopped at the end), else to process; TARGET, if set,
-# decides. An engine also holds the image for jobs in a cluster.
+# choose_target: sets target to TARGET. Without TARGET it is docker if an engine
+# answers or can be started, and process otherwise. An engine that was started is
+# stopped at the end. A cluster needs an engine too, which holds the image of jobs.
 choose_target() {
   local refusal
   target=${TARGET:-docker}
@@ -14,18 +14,18 @@ choose_target() {
   esac
   ! engine_answers || return 0
   if refusal=$("$HERE/docker-up" 2>&1 >"$work/docker-up.log"); then
-    note "started an engine; it is stopped again at the end"
+    note "started an engine; it is stopped at the end"
     at_exit "$HERE/docker-down"
     return 0
   fi
   note "$refusal"
-  [ "$target" != kubernetes ] || die "no Docker engine can be had, which makes the image for jobs"
-  note "no engine can be had: the job runs as a process of this machine, isolated from nothing"
+  [ -z "${TARGET:-}" ] || die "TARGET=$target needs a Docker engine"
+  note "no Docker engine is available: the job runs as a process of this machine, without isolation"
   target=process
 }
 
-# choose_image: sets image to one that holds pulumi and git: the published one if
-# it is there or can be pulled, else one that is made here.
+# choose_image: sets image to an image with pulumi and git: the published one if the
+# engine has it or can pull it, otherwise one that job-image builds.
 choose_image() {
   local published=pulumi/pulumi:latest
   if docker image inspect "$published" >/dev/null 2>&1; then
@@ -37,8 +37,8 @@ choose_image() {
   fi
 }
 
-# pull IMAGE: whether it could be pulled. A registry from which nothing comes
-# within ten seconds is given up.
+# pull IMAGE: pulls an image, and reports whether that succeeded. It gives up if the
+# registry sends nothing within ten seconds.
 pull() {
   local log=$work/pull.log pid turn
   docker pull "$1" >"$log" 2>&1 &
@@ -55,6 +55,6 @@ pull() {
     fi
   fi
   wait "$pid" && return 0
-  note "$1 cannot be pulled: $(tail -n 1 "$log" | cut -c 1-120)"
+  note "cannot pull $1: $(tail -n 1 "$log" | cut -c 1-120)"
   return 1
 }

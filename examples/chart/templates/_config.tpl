@@ -10,8 +10,8 @@
 {{- ceil $sum | int64 }}
 {{- end }}
 
-{{/* cmwa.config is pulumi-workflow-agent.yaml: what the values under agent and others say,
-and config over it. */}}
+{{/* cmwa.config is the content of pulumi-workflow-agent.yaml: keys from the values under
+agent and others, which config overrides. */}}
 {{- define "cmwa.config" -}}
 {{- $agent := .Values.agent }}
 {{- $own := .Values.config | default dict }}
@@ -30,7 +30,7 @@ and config over it. */}}
 {{- if include "cmwa.workerPod" . }}{{ $_ := set $config "pod_template_file" "/etc/cmwa/worker-pod.json" }}{{ end }}
 {{- end }}
 
-{{- /* The credentials. A pool with a token of its own needs none at the top level. */}}
+{{- /* The credentials. Pools with their own tokens need none at the top level. */}}
 {{- if $agent.oidc.audience }}
 {{- $_ := set $config "oidc_token_file" "/var/run/secrets/cmwa/oidc-token" }}
 {{- else if $agent.tokenFile }}
@@ -39,7 +39,7 @@ and config over it. */}}
 {{- $_ := set $config "token_file" "/var/run/secrets/cmwa/PULUMI_AGENT_TOKEN" }}
 {{- end }}
 
-{{- /* The time to wait for jobs, if it is given by the Pod's; none if it is too short. */}}
+{{- /* shutdown_timeout, if only the Pod's grace period is set; 0 if that is too short. */}}
 {{- with .Values.terminationGracePeriodSeconds }}
 {{- $wait := sub (int64 .) 120 }}
 {{- $_ := set $config "shutdown_timeout" (printf "%ds" (ternary $wait 0 (ge $wait 30))) }}
@@ -85,7 +85,7 @@ and config over it. */}}
 {{- $result }}
 {{- end }}
 
-{{/* cmwa.check fails with the cure if values contradict each other or miss something. */}}
+{{/* cmwa.check fails if values contradict each other or are missing. The message has the cure. */}}
 {{- define "cmwa.check" -}}
 {{- $agent := .Values.agent }}
 {{- $config := include "cmwa.config" . | fromYaml }}
@@ -93,13 +93,13 @@ and config over it. */}}
 {{- fail "agent.token and agent.existingSecretName are both set: keep one of them" }}
 {{- end }}
 {{- if $config.token }}
-{{- fail (print "config.token would stand in a ConfigMap, which many may read: "
+{{- fail (print "config.token would be stored in a ConfigMap, which many users may read: "
   "set agent.token or agent.existingSecretName instead") }}
 {{- end }}
 {{- range $config.pools }}
 {{- if .token }}
-{{- fail (print "config.pools: the token of pool " .name " would stand in a ConfigMap, which many may read: "
-  "put it into a Secret, name that in agent.existingSecretName, and set token_file to /var/run/secrets/cmwa/KEY") }}
+{{- fail (print "config.pools: the token of pool " .name " would be stored in a ConfigMap, which many users may read: "
+  "store it in a Secret, set agent.existingSecretName to its name, and token_file to /var/run/secrets/cmwa/KEY") }}
 {{- end }}
 {{- end }}
 {{- $authenticated := or $config.token_file $config.oidc_token_file }}
@@ -118,7 +118,7 @@ and config over it. */}}
   "with the key PULUMI_AGENT_TOKEN, or agent.tokenFile, or agent.oidc.audience") }}
 {{- end }}
 {{- if and $agent.oidc.audience (not (and $config.organization_name $config.runner_pool_id)) (not $config.pools) }}
-{{- fail "agent.oidc.audience is set: set config.organization_name and config.runner_pool_id, too" }}
+{{- fail "agent.oidc.audience is set: also set config.organization_name and config.runner_pool_id" }}
 {{- end }}
 {{- if and $config.pod_template (include "cmwa.workerPod" .) }}
 {{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
@@ -126,7 +126,7 @@ and config over it. */}}
 {{- with .Values.terminationGracePeriodSeconds }}
 {{- if gt (add (include "cmwa.seconds" $config.shutdown_timeout) 30) (int64 .) }}
 {{- fail (print "terminationGracePeriodSeconds is " . ", and config.shutdown_timeout is " $config.shutdown_timeout
-  ", which with the 30 s that jobs have to stop is longer: remove one of them") }}
+  "; with the 30 s that jobs have to stop, that is longer: remove one of them") }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,5 +1,6 @@
-{{/* cmwa.fullname is the name of all objects. It contains "agent": policies that the
-documentation of the original shows exempt such Pods from rules for Pods of jobs. */}}
+{{/* cmwa.fullname is the name of the agent's objects, and the beginning of the names of the
+objects for jobs. By default it contains "agent": the example policies in the documentation
+of Pulumi's agent exempt Pods whose name contains it from their rules for Pods of jobs. */}}
 {{- define "cmwa.fullname" -}}
 {{- $name := .Values.fullnameOverride }}
 {{- if not $name }}
@@ -15,8 +16,8 @@ app.kubernetes.io/name: {{ default "customer-managed-workflow-agent" .Values.nam
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* cmwa.objectLabels are the labels of all objects but Pods: the version of the chart in
-the labels of Pods would restart them at each upgrade. */}}
+{{/* cmwa.objectLabels are the labels that all objects except Pods have in common: the
+version of the chart in the labels of Pods would restart them at each upgrade. */}}
 {{- define "cmwa.objectLabels" -}}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -45,8 +46,8 @@ app.kubernetes.io/name: workflow-runner
 {{- default (ternary (include "cmwa.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
 
-{{/* cmwa.workerServiceAccount is empty for the default one of the namespace, whose token is
-then not mounted into Pods of jobs. */}}
+{{/* cmwa.workerServiceAccount is empty if jobs use the default service account of the
+namespace. Its token is then not mounted into their Pods. */}}
 {{- define "cmwa.workerServiceAccount" -}}
 {{- $own := ternary (printf "%s-runner" (include "cmwa.fullname" .)) "" .Values.workerServiceAccount.create }}
 {{- default $own .Values.workerServiceAccount.name }}
