@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -18,6 +20,70 @@ func TestFingerprintOfFIFO(t *testing.T) {
 	}
 }
 
+// TestWritten checks that a file created in place of another one counts as written, since
+// more lines may follow, and that a file renamed there does not.
+func TestWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agent.yaml")
+	write := func(path, content string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path, "first")
+	w := New(path)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	// written waits for the comparison after the events of the last change.
+	written := func() bool {
+		t.Helper()
+		compared := func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.fingerprints[path] == fingerprintOf(path)
+		}
+		for end := time.Now().Add(compareInterval / 2); !compared(); <-time.After(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the change was not compared")
+			}
+		}
+		return w.Written(path)
+	}
+	for probe := 0; w.Mode() != Events || probe < 2; probe++ { // until the kernel sends events
+		write(path, fmt.Sprint("probe ", probe))
+		written()
+	}
+	for i := range 3 {
+		rename(path, filepath.Join(dir, "backup"))
+		write(path, fmt.Sprint("created there ", i))
+		if !written() {
+			t.Error("a file that is created there is not reported as written")
+		}
+		other := filepath.Join(dir, "other")
+		write(other, fmt.Sprint("renamed there ", i))
+		rename(other, path)
+		if written() {
+			t.Error("a file that is renamed there is reported as written")
+		}
+	}
+}
+
 // TestWrittenMemory checks how long a write counts. A comparison that finds no change may run
 // while the caller reads the file.
 func TestWrittenMemory(t *testing.T) {
@@ -26,8 +92,9 @@ func TestWrittenMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := New(path)
+	w.Written(path) // a path that is new
 	w.written["config"] = time.Now()
-	w.compare()
+	w.compare(true)
 	if !w.Written(path) {
 		t.Error("a comparison hides a write")
 	}
@@ -37,5 +104,63 @@ func TestWrittenMemory(t *testing.T) {
 	w.written["config"] = time.Now().Add(-writtenMemory)
 	if w.Written(path) {
 		t.Error("an old write is reported")
+	}
+}
+
+// TestWrittenWithoutEvents checks that a change counts as written where no event shows how the
+// file was changed: in an agent that starts or polls, and before the events are processed.
+func TestWrittenWithoutEvents(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config")
+	rename := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	written := func(w *Watcher, what string, want bool) {
+		t.Helper()
+		if got := w.Written(path); got != want {
+			t.Errorf("%s: Written returns %v, want %v", what, got, want)
+		}
+	}
+	rename("first")
+	w := New(path)
+	written(w, "a path that is new", true)
+	written(w, "no change", false)
+
+	rename("second")
+	written(w, "a change before a comparison", true)
+	written(w, "the same change again", true)
+	w.compare(true)
+	written(w, "the same change after a comparison after its events", false)
+
+	rename("third")
+	w.compare(true)
+	written(w, "a change that is compared after its events", false)
+	rename("fourth")
+	w.compare(false)
+	written(w, "a change that is compared without events", true)
+	written(w, "the same change again", false)
+
+	rename("fifth")
+	w.Watch(path)
+	written(w, "a change between the caller's read and Watch", true)
+
+	rename("sixth")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	for len(w.changed) > 0 {
+		<-w.changed
+	}
+	<-w.changed
+	written(w, "a change from before the watches", true)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -34,9 +34,9 @@ const (
 	eventsRetryInterval = 10 * time.Second      // between two attempts to return to mode Events
 	maxBytes            = 2 << 20               // number of bytes of a file that are compared
 
-	// writtenMemory is how long a write event counts for Written. It is longer than the time
-	// from an event to the read of the file. A comparison that finds no change does not end it,
-	// because the caller may be reading the file after an earlier notification.
+	// writtenMemory is how long a write counts for Written. It is longer than the time from an
+	// event to the read of the file. A comparison that finds no change does not end it, because
+	// the caller may be reading the file after an earlier notification.
 	writtenMemory = 5 * time.Second
 )
 
@@ -51,7 +51,7 @@ type Watcher struct {
 	mode         Mode
 	fingerprints map[string]fingerprint // by path
 
-	written map[string]time.Time // last write events, by name of the file; see Written
+	written map[string]time.Time // last writes, by name of the file; see Written
 }
 
 // fingerprint identifies a state of a path: the content, and the file that has it,
@@ -86,6 +86,7 @@ func (w *Watcher) Watch(paths ...string) {
 	for _, path := range paths {
 		fingerprints[path] = fingerprintOf(path)
 		if known, ok := w.fingerprints[path]; !ok || known != fingerprints[path] {
+			w.written[filepath.Base(path)] = time.Now() // perhaps: no event was seen
 			w.notify()
 		}
 	}
@@ -100,17 +101,22 @@ func (w *Watcher) Watch(paths ...string) {
 // since the last notification.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Written reports whether a write event since the last call, and within writtenMemory, had
-// the base name of path or of the file behind it. It clears the record. It returns false for a
-// file that was renamed to the path, and where the kernel sends no events.
+// Written reports whether the file behind path may have been written in place since the
+// last call, within writtenMemory. It clears the record. The caller has read the file before.
+//
+// It returns true after a write event with the base name of path or of the file behind it, and
+// after a change that no event has shown, because nobody knows how that file was changed. It
+// returns false if the events show no write, as after a rename of a file to path.
 func (w *Watcher) Written(path string) bool {
 	names := []string{filepath.Base(path)}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		names = append(names, filepath.Base(resolved))
 	}
+	now := fingerprintOf(path)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	written := false
+	known, ok := w.fingerprints[path]
+	written := !ok || known != now // the events of this change are not processed yet
 	for _, name := range names {
 		at, ok := w.written[name]
 		written = written || ok && time.Since(at) < writtenMemory
@@ -134,8 +140,9 @@ func (w *Watcher) Mode() Mode {
 	return w.mode
 }
 
-// compare reads the paths, and sends a notification if one of them differs.
-func (w *Watcher) compare() {
+// compare reads the paths, and sends a notification if one of them differs. Seen is whether
+// the kernel has sent the events of that change; without them the file counts as written.
+func (w *Watcher) compare(seen bool) {
 	w.mu.Lock()
 	paths := w.paths
 	w.mu.Unlock()
@@ -150,6 +157,9 @@ func (w *Watcher) compare() {
 		if known, ok := w.fingerprints[path]; ok && known != f {
 			w.fingerprints[path] = f
 			differs = true
+			if !seen {
+				w.written[filepath.Base(path)] = time.Now()
+			}
 		}
 	}
 	if differs {
@@ -228,7 +238,7 @@ func (w *Watcher) pollFor(ctx context.Context, length time.Duration) {
 		case <-ticker.C:
 		case <-w.compareNow:
 		}
-		w.compare()
+		w.compare(false)
 	}
 }
 
@@ -249,15 +259,16 @@ func (w *Watcher) listen(ctx context.Context, notify *fsnotify.Watcher) error {
 		}
 	}()
 	active := watches{}
-	for {
+	for seen := false; ; { // the first comparison finds changes from before the watches
 		set := w.updateWatches(notify, active)
-		w.compare() // finds changes from before the watches
+		w.compare(seen)
 		mode, interval := Events, compareInterval
 		if set.incomplete {
 			mode, interval = Polling, pollInterval
 		}
 		w.setMode(mode)
-		if err := w.wait(ctx, notify.Events, watchErrors, set, interval); err != nil || ctx.Err() != nil {
+		var err error
+		if seen, err = w.wait(ctx, notify.Events, watchErrors, set, interval); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -277,21 +288,22 @@ func bufferErrors(errs <-chan error, buffer chan<- error) {
 }
 
 // wait blocks until the next comparison is due, which is after the interval at the
-// latest, or until ctx ends. It returns an error if the watches have ended.
+// latest, or until ctx ends. It reports whether the kernel has sent the events of a change that
+// the comparison may find, and returns an error if the watches have ended.
 func (w *Watcher) wait(
 	ctx context.Context, events <-chan fsnotify.Event, watchErrors <-chan error, set watchSet, interval time.Duration,
-) error {
+) (seen bool, err error) {
 	timer := time.NewTimer(interval) // after an event: settleDelay
 	defer timer.Stop()
 	var first time.Time // of the first event that matches; zero before it
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return false, nil
 		case event, ok := <-events:
 			switch {
 			case !ok:
-				return errors.New("watch ended")
+				return false, errors.New("watch ended")
 			case set.matches(event.Name):
 				if first.IsZero() {
 					first = time.Now()
@@ -307,13 +319,13 @@ func (w *Watcher) wait(
 			// After an overflow the watcher compares. EINVAL is harmless: the kernel has
 			// already removed the watch of a directory that was moved and then deleted.
 			if !ok || !errors.Is(err, fsnotify.ErrEventOverflow) && !errors.Is(err, syscall.EINVAL) {
-				return errors.Join(errors.New("watch failed"), err)
+				return false, errors.Join(errors.New("watch failed"), err)
 			}
-			return nil
+			return false, nil
 		case <-timer.C:
-			return nil
+			return !first.IsZero(), nil
 		case <-w.compareNow:
-			return nil
+			return true, nil
 		}
 	}
 }

@@ -281,36 +281,6 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWritten checks that a file created in place of another one counts as written, since
-// more lines may follow, and that a file renamed there does not.
-func TestWritten(t *testing.T) {
-	t.Parallel()
-	f := watched(t)
-	f.start()
-	written := func(what string) {
-		t.Helper()
-		for end := time.Now().Add(limit); !f.w.Written(f.path); <-time.After(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s is not reported as written", what)
-			}
-		}
-	}
-	f.w.Written(f.path)
-	for i := range 3 {
-		f.must(os.Rename(f.path, filepath.Join(f.dir, "backup")))
-		f.write(f.path, fmt.Sprint("made there ", i))
-		written("a file that is made there")
-		f.detected("a file that is made there")
-		other := filepath.Join(f.dir, "other")
-		f.write(other, fmt.Sprint("renamed there ", i))
-		f.must(os.Rename(other, f.path))
-		f.detected("a file that is renamed there")
-		if f.w.Written(f.path) {
-			t.Error("a file that is renamed there is reported as written")
-		}
-	}
-}
-
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	f := watched(t)
