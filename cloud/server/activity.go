@@ -71,10 +71,15 @@ func (a *activityState) complete(result, reason string, succeeded bool, now time
 }
 
 // expire ends a lease that is held and has expired. It never repeats the work of steps that
-// have all succeeded: completeBySteps has completed their activity, which is not held.
-func (a *activityState) expire(now time.Time) {
-	a.retry(activityRestarting, "its lease expired: the agent has stopped or lost its connection")
+// have all succeeded: completeBySteps has completed their activity, which is not held. Work
+// that has begun is not leased again for the time stop, because its runner may continue
+// without its agent until it has found that the lease is lost.
+func (a *activityState) expire(now time.Time, stop time.Duration) {
 	a.due = now
+	if a.status == activityExecuting {
+		a.due = now.Add(stop)
+	}
+	a.retry(activityRestarting, "its lease expired: the agent has stopped or lost its connection")
 }
 
 // retry uses one of the retries, or fails the activity without any left.

@@ -39,7 +39,11 @@ func TestActivityStateProperty(t *testing.T) {
 			},
 			"expire": func(t *rapid.T) {
 				if a.held() {
-					a.expire(now)
+					begun := a.status == activityExecuting
+					a.expire(now, time.Minute)
+					if wait := a.due.Sub(now); begun != (wait == time.Minute) || !begun && wait != 0 {
+						t.Fatalf("the work is leased again after %s; begun: %v", wait, begun)
+					}
 				}
 			},
 			"cancel": func(t *rapid.T) {

@@ -47,8 +47,10 @@
 //     start and never fetched.
 //   - A scan or policy evaluation is leased to one agent at a time. A lease that is not renewed
 //     expires: from then on all calls of its holder and of its job are refused with 409, and
-//     the next agent of the pool gets the work, as long as retries are left. An expired lease
-//     is lost even if no other agent has the work yet. The success of the last step completes
+//     the next agent of the pool gets the work, as long as retries are left. Work that had begun
+//     waits for two thirds of the duration of a lease, in which the runner of the expired lease
+//     finds that its calls are refused, and stops. An expired lease is lost even if no other
+//     agent has the work yet. The success of the last step completes
 //     the work in the same transaction, so it is never repeated. A failed step ends only the
 //     job: the holder completes the lease as failed, or asks for a retry.
 //   - A pool that has running jobs, or that the settings of a stack name, is deleted only

@@ -122,6 +122,11 @@ func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error)
 	return lease, saveToken(t, forLease, principal{leaseToken, lease.LeaseID})
 }
 
+// runnerStop returns the time that the runner of an expired lease has to stop. Its next
+// heartbeat, which it sends every 30 seconds, is refused, and then it ends its steps. With a
+// lease of a minute it has 40 seconds.
+func (s *Server) runnerStop() time.Duration { return s.options.LeaseDuration * 2 / 3 }
+
 // leaseEnd returns when a lease that is given or renewed now expires.
 func (s *Server) leaseEnd(now time.Time) time.Time { return now.Add(s.options.LeaseDuration) }
 
@@ -312,7 +317,7 @@ func (s *Server) endExpiredLeases(t *tx, now time.Time) (int, error) {
 				return 0, err
 			}
 		}
-		a.expire(now)
+		a.expire(now, s.runnerStop())
 		if err := a.save(t, now); err != nil {
 			return 0, err
 		}

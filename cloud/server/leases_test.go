@@ -308,6 +308,26 @@ func TestLeaseExpiry(t *testing.T) {
 				t.Errorf("the reason is %q", view.Reason)
 			}
 		},
+		"work that had begun waits until its runner has stopped": func(t *testing.T, w *world, p pool) {
+			at := w.scan(p)
+			l := w.mustAcquire(p)
+			if code := l.call("begin", nil); code != 200 {
+				t.Fatalf("begin: %d", code)
+			}
+			time.Sleep(time.Minute)
+			if w.acquire(p, "insights_scan") != nil {
+				t.Error("the work was leased again while its runner may continue")
+			}
+			w.activity(at, activityRestarting)
+			time.Sleep(39 * time.Second)
+			if w.acquire(p, "insights_scan") != nil {
+				t.Error("the work was leased again while its runner may continue")
+			}
+			l.isLost()
+			time.Sleep(time.Second)
+			w.mustAcquire(p).runs(0, 1)
+			w.activity(at, activityCompleted)
+		},
 		"the service ends expired leases by itself": func(t *testing.T, w *world, p pool) {
 			at := w.scan(p)
 			w.mustAcquire(p)

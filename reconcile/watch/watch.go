@@ -105,8 +105,8 @@ func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 // last call, within writtenMemory. It clears the record. The caller has read the file before.
 //
 // It returns true after a write event with the base name of path or of the file behind it, and
-// after a change that no event has shown, because nobody knows how that file was changed. It
-// returns false if the events show no write, as after a rename of a file to path.
+// after a change that no event has shown, because that change may have been a write. It returns
+// false if the events show no write, as after a rename of a file to path.
 func (w *Watcher) Written(path string) bool {
 	names := []string{filepath.Base(path)}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
