@@ -31,10 +31,10 @@ type definition struct {
 }
 
 // schemaFiles returns the syntax of schema.cue and of defaults.cue.
-func schemaFiles() ([]*ast.File, error) {
+func schemaFiles(options ...parser.Option) ([]*ast.File, error) {
 	var files []*ast.File
 	for _, source := range []struct{ name, text string }{{"schema.cue", schemaText}, {"defaults.cue", defaultsText}} {
-		file, err := parser.ParseFile(source.name, source.text, parser.ParseComments)
+		file, err := parser.ParseFile(source.name, source.text, options...)
 		if err != nil {
 			return nil, fmt.Errorf("read the schema: %w", err)
 		}
@@ -43,21 +43,31 @@ func schemaFiles() ([]*ast.File, error) {
 	return files, nil
 }
 
-// define compiles the schema. It fails only if the schema itself is invalid.
-func define() (*definition, error) {
-	// Build the definitions.
+// compile returns the value of the schema in a new context.
+func compile(options ...parser.Option) (cue.Value, error) {
 	instance := build.NewContext().NewInstance("", nil)
-	files, err := schemaFiles()
+	files, err := schemaFiles(options...)
 	if err != nil {
-		return nil, err
+		return cue.Value{}, err
 	}
 	for _, file := range files {
 		if err := instance.AddSyntax(file); err != nil {
-			return nil, fmt.Errorf("read the schema: %w", err)
+			return cue.Value{}, fmt.Errorf("read the schema: %w", err)
 		}
 	}
-	d := &definition{context: cuecontext.New(), byKey: map[string]*Field{}, byVariable: map[string]*Field{}}
-	root := d.context.BuildInstance(instance)
+	return cuecontext.New().BuildInstance(instance), nil
+}
+
+// define compiles the schema. It fails only if the schema itself is invalid.
+func define() (*definition, error) {
+	// Compile the definitions.
+	root, err := compile()
+	if err != nil {
+		return nil, err
+	}
+	d := &definition{
+		context: root.Context(), fields: Fields(), byKey: map[string]*Field{}, byVariable: map[string]*Field{},
+	}
 	parts := map[string]*cue.Value{"#Config": &d.config, "#Environment": &d.environment, "#Defaults": &d.defaults}
 	for name, part := range parts {
 		*part = root.LookupPath(cue.ParsePath(name))
@@ -66,25 +76,7 @@ func define() (*definition, error) {
 		}
 	}
 
-	// Read the fields.
-	everything := func(string) bool { return true }
-	keys, err := fieldsOf(d.config, "", everything)
-	if err != nil {
-		return nil, fmt.Errorf("read the keys: %w", err)
-	}
-	if keys, err = d.ofPools(root, keys); err != nil {
-		return nil, fmt.Errorf("read the keys of pools: %w", err)
-	}
-	variables, err := fieldsOf(d.environment, "", everything)
-	if err != nil {
-		return nil, fmt.Errorf("read the variables: %w", err)
-	}
-	for i := range variables {
-		variables[i].OnlyVariable = true
-	}
-
-	// Index them.
-	d.fields = append(keys, variables...)
+	// Index the fields.
 	for i := range d.fields {
 		f := &d.fields[i]
 		if !f.OnlyVariable {
@@ -95,46 +87,6 @@ func define() (*definition, error) {
 		}
 	}
 	return d, nil
-}
-
-// ofPools marks the keys that a pool may set, moves them to the front, and adds the keys
-// that only a pool has.
-func (d *definition) ofPools(root cue.Value, keys []Field) ([]Field, error) {
-	// The keys of a pool: its own, and those in common with the top level.
-	pool := root.LookupPath(cue.ParsePath("#Pool"))
-	ofPoolOnly := func(key string) bool {
-		return !d.config.LookupPath(cue.MakePath(cue.Str(key).Optional())).Exists()
-	}
-	own, err := fieldsOf(pool, "pools.", ofPoolOnly)
-	if err != nil {
-		return nil, err
-	}
-	settable := map[string]bool{}
-	settings, err := pool.Fields(cue.Optional(true))
-	if err != nil {
-		return nil, err
-	}
-	for settings.Next() {
-		settable[settings.Selector().Unquoted()] = true
-	}
-
-	// Put the keys that a pool may set before the others.
-	var all, process []Field
-	for _, f := range keys {
-		if top, _, _ := strings.Cut(f.Key, "."); settable[top] {
-			f.Pool = true
-			all = append(all, f)
-			continue
-		}
-		process = append(process, f)
-		if f.Kind == KindMappings {
-			for _, f := range own {
-				f.Pool = true
-				process = append(process, f)
-			}
-		}
-	}
-	return append(all, process...), nil
 }
 
 // field returns the field of a path, and the path of its value, which is shorter by one

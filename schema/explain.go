@@ -11,11 +11,8 @@ import (
 
 // Overview returns a table of all current keys and of the variables without a key, with
 // one row each. Lines longer than width columns are cut; a width of 0 cuts no line.
-func Overview(width int) (string, error) {
-	fields, err := Fields()
-	if err != nil {
-		return "", err
-	}
+func Overview(width int) string {
+	fields := Fields()
 
 	// The keys.
 	const defaults, gap = 12, "  "
@@ -56,19 +53,15 @@ func Overview(width int) (string, error) {
 			b.WriteString(line + "\n")
 		}
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // Names returns the names that [Explain] accepts: keys including old ones, in the order
 // of the schema, then variables, then the rules of [Vet]. Explain also accepts a key of an
 // entry of pools as a name such as pools.token, which is not in the list.
-func Names() ([]string, error) {
-	fields, err := Fields()
-	if err != nil {
-		return nil, err
-	}
+func Names() []string {
 	var keys, variables, rules []string
-	for _, f := range fields {
+	for _, f := range Fields() {
 		if !f.OnlyVariable {
 			keys = append(keys, f.Key)
 		}
@@ -79,7 +72,7 @@ func Names() ([]string, error) {
 	for _, info := range position.Rules() {
 		rules = append(rules, string(info.Rule))
 	}
-	return slices.Concat(keys, variables, rules), nil
+	return slices.Concat(keys, variables, rules)
 }
 
 // Explain returns the documentation of a key, a variable or a rule, wrapped to width
@@ -87,10 +80,7 @@ func Names() ([]string, error) {
 // known one.
 func Explain(name string, width int) (string, error) {
 	// A rule.
-	fields, err := Fields()
-	if err != nil {
-		return "", err
-	}
+	fields := Fields()
 	name = strings.TrimSuffix(name, ":")
 	rule := ""
 	for _, info := range position.Rules() {
@@ -127,10 +117,7 @@ func Explain(name string, width int) (string, error) {
 
 // unknownName returns the error of an unknown name.
 func unknownName(name string) error {
-	names, err := Names()
-	if err != nil {
-		return err
-	}
+	names := Names()
 	var within []string
 	for _, key := range names {
 		if strings.HasSuffix(key, "."+name) {

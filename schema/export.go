@@ -49,7 +49,7 @@ type export struct {
 
 func newExport() (*export, error) {
 	// Collect the definitions and fields.
-	files, err := schemaFiles()
+	files, err := schemaFiles(parser.ParseComments)
 	if err != nil {
 		return nil, err
 	}
@@ -61,11 +61,7 @@ func newExport() (*export, error) {
 			}
 		}
 	}
-	fields, err := Fields()
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if !f.OnlyVariable {
 			x.fields[f.Key] = f
 		}

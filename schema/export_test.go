@@ -261,7 +261,7 @@ func keyOf(path string) string {
 
 func byKey(t *testing.T) map[string]schema.Field {
 	all := map[string]schema.Field{}
-	for _, f := range fields(t) {
+	for _, f := range schema.Fields() {
 		all[f.Key] = f
 	}
 	return all
@@ -395,7 +395,7 @@ func TestJSONSchema(t *testing.T) {
 
 	t.Run("has defaults and choices that Load accepts", func(t *testing.T) {
 		accepts := compiled(t)
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || strings.HasPrefix(f.Key, "pools") {
 				continue
 			}
@@ -440,7 +440,7 @@ func TestJSONSchema(t *testing.T) {
 			}
 			return found
 		}
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if f.OnlyVariable {
 				continue
 			}
@@ -510,7 +510,7 @@ func TestJSONSchema(t *testing.T) {
 			}
 			walk("", v)
 		}
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if !f.OnlyVariable && !set[f.Key] {
 				t.Errorf("no file sets %s", f.Key)
 			}

@@ -69,7 +69,7 @@ func TestJSONSchemaMessages(t *testing.T) {
 
 func TestJSONSchemaDescriptions(t *testing.T) {
 	properties := readJSONSchema(t)["properties"].(jsonSchemaObject)
-	for _, f := range fields(t) {
+	for _, f := range schema.Fields() {
 		key, inner, nested := strings.Cut(f.Key, ".")
 		if f.Reload == "" || f.OnlyVariable || !current(f) || key == "pools" {
 			continue

@@ -8,15 +8,6 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-func fields(t *testing.T) []schema.Field {
-	t.Helper()
-	all, err := schema.Fields()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
 // effective reports whether a field is a current key or variable with a plain value or a list.
 func effective(f schema.Field) bool {
 	return f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != schema.KindMapping &&
@@ -35,7 +26,7 @@ func TestFields(t *testing.T) {
 			schema.ReloadRestart,
 		}
 		seen := map[string]bool{}
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if !strings.HasSuffix(f.Doc, ".") {
 				t.Errorf("%s has no documentation", f.Key)
 			}
@@ -76,7 +67,7 @@ func TestFields(t *testing.T) {
 	})
 
 	t.Run("only the token is secret", func(t *testing.T) {
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if want := f.Key == "token"; f.Secret != want {
 				t.Errorf("%s: secret is %t", f.Key, f.Secret)
 			}
@@ -86,7 +77,7 @@ func TestFields(t *testing.T) {
 
 func TestLoadTypos(t *testing.T) {
 	tried := 0
-	for _, f := range fields(t) {
+	for _, f := range schema.Fields() {
 		if !effective(f) || f.OnlyVariable {
 			continue
 		}

@@ -162,7 +162,7 @@ pools:
 	// A pool has the same settings if a separate file contains its keys and those of the top
 	// level.
 	t.Run("are the same in separate files", func(t *testing.T) {
-		all := fields(t)
+		all := schema.Fields()
 		rapid.Check(t, func(t *rapid.T) {
 			draw := func(label string) []setting {
 				var some []setting
@@ -502,7 +502,7 @@ pools:
 			t.Error(diff)
 		}
 		keys := map[string]int{}
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			switch {
 			case !effective(f) && f.Kind != schema.KindTree, f.OnlyVariable, f.Key == "pools.name":
 			case f.Pool:

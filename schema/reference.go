@@ -12,12 +12,9 @@ const referenceWidth = 100
 
 // Reference returns a configuration file with every key and its documentation. All keys
 // except token_file are commented out. Each has its default or, if that is empty, an example.
-func Reference() ([]byte, error) {
+func Reference() []byte {
 	// The keys of pools.
-	fields, err := Fields()
-	if err != nil {
-		return nil, err
-	}
+	fields := Fields()
 	r := &reference{fields: fields}
 	r.introduction()
 	r.heading("Keys of a pool. At the top level they apply to all pools that do not set them.")
@@ -63,7 +60,7 @@ func Reference() ([]byte, error) {
 			r.prose("", f.Key+": has no effect. "+f.Doc)
 		}
 	}
-	return r.Bytes(), nil
+	return r.Bytes()
 }
 
 // introduction writes the paragraphs that explain how to use the reference.

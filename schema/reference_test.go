@@ -16,10 +16,7 @@ import (
 const referenceFile = "../examples/reference.yaml"
 
 func TestReferenceFile(t *testing.T) {
-	want, err := schema.Reference()
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := schema.Reference()
 	if *update {
 		if err := os.WriteFile(referenceFile, want, 0o644); err != nil {
 			t.Fatal(err)
@@ -56,10 +53,7 @@ func TestReference(t *testing.T) {
 	})
 
 	t.Run("every key can be uncommented", func(t *testing.T) {
-		text, err := schema.Reference()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := schema.Reference()
 		set := map[string]bool{}
 		for block := range strings.SplitSeq(string(text), "\n\n") {
 			var file strings.Builder
@@ -98,7 +92,7 @@ func TestReference(t *testing.T) {
 				}
 			}
 		}
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if current(f) && !f.OnlyVariable && !set[f.Key] {
 				t.Errorf("the key %s is not in the reference", f.Key)
 			}
@@ -117,7 +111,7 @@ var settingLine = regexp.MustCompile(`^#(\S|  )`)
 
 func TestExample(t *testing.T) {
 	accepts := compiled(t)
-	for _, f := range fields(t) {
+	for _, f := range schema.Fields() {
 		example := f.Example()
 		if wanted := current(f) && !f.OnlyVariable && f.Kind != schema.KindMapping; (example != "") != wanted {
 			t.Errorf("%s has the example %q", f.Key, example)
@@ -140,7 +134,7 @@ func TestExample(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	t.Run("has all facts of a field", func(t *testing.T) {
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			name := f.Key
 			if f.OnlyVariable {
 				name = f.Variable
@@ -164,10 +158,7 @@ func TestExplain(t *testing.T) {
 	})
 
 	t.Run("lines fit the width", func(t *testing.T) {
-		names, err := schema.Names()
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := schema.Names()
 		for _, width := range []int{60, 120} {
 			for _, name := range names {
 				if strings.HasPrefix(name, "PULUMI_") {
@@ -185,10 +176,7 @@ func TestExplain(t *testing.T) {
 					}
 				}
 			}
-			text, err := schema.Overview(width)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := schema.Overview(width)
 			for line := range strings.Lines(text) {
 				if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > max(width, 82) {
 					t.Errorf("at width %d a line has %d columns: %q", width, n, line)
@@ -220,11 +208,8 @@ func TestExplain(t *testing.T) {
 }
 
 func TestOverview(t *testing.T) {
-	text, err := schema.Overview(100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range fields(t) {
+	text := schema.Overview(100)
+	for _, f := range schema.Fields() {
 		name := f.Key
 		if f.OnlyVariable {
 			name = f.Variable

@@ -89,7 +89,7 @@ func mappings(t *testing.T) []*mapping {
 		return m
 	}
 	const pools = "pools:\n- name: a\n  token: pul-a\n"
-	for _, f := range fields(t) {
+	for _, f := range schema.Fields() {
 		if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored {
 			continue
 		}
@@ -167,7 +167,7 @@ func TestLoadAllTypos(t *testing.T) {
 	t.Run("in variables", func(t *testing.T) {
 		const prefix = "PULUMI_AGENT_"
 		var names []string
-		for _, f := range fields(t) {
+		for _, f := range schema.Fields() {
 			if name, ok := strings.CutPrefix(f.Variable, prefix); ok {
 				names = append(names, name)
 			}

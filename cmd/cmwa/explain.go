@@ -33,7 +33,7 @@ the effect of a change. The table is as wide as the terminal; elsewhere nothing 
 			case names:
 				return printNames(s)
 			case len(args) == 0:
-				text, err = schema.Overview(columns(s.stdout, 0))
+				text = schema.Overview(columns(s.stdout, 0))
 			default:
 				const usual = 100
 				text, err = schema.Explain(args[0], columns(s.stdout, usual))
@@ -50,11 +50,7 @@ the effect of a change. The table is as wide as the terminal; elsewhere nothing 
 }
 
 func printNames(s stdio) error {
-	names, err := schema.Names()
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(s.stdout, strings.Join(names, "\n")+"\n")
+	_, err := io.WriteString(s.stdout, strings.Join(schema.Names(), "\n")+"\n")
 	return err
 }
 

@@ -179,15 +179,10 @@ func (o Options) exchanges() bool { return o.OIDCTokenFile+o.Organization+o.Pool
 
 // open reads the schema, and the configuration if it exists.
 func (s *session) open() error {
-	fields, err := schema.Fields()
-	if err != nil {
-		return err
-	}
-
 	// The keys, and the variable that names the configuration.
 	variable := ""
 	s.fields = map[string]schema.Field{}
-	for _, f := range fields {
+	for _, f := range schema.Fields() {
 		if f.Key == "config" {
 			variable = f.Variable
 		}
@@ -204,6 +199,7 @@ func (s *session) open() error {
 	if path == "" {
 		path = schema.FileName
 	}
+	var err error
 	if s.config, err = open(path, path); err != nil {
 		return err
 	}

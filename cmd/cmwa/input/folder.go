@@ -102,8 +102,7 @@ var topLevelKey = regexp.MustCompile(`(?m)^["']?([a-z_]+)["']?:`)
 // and that files of other programs have, such as version.
 var topLevelKeys = sync.OnceValue(func() map[string]bool {
 	keys := map[string]bool{}
-	fields, _ := schema.Fields() // an error is a fault of the schema, which cmwa vet reports
-	for _, f := range fields {
+	for _, f := range schema.Fields() {
 		if key, _, _ := strings.Cut(f.Key, "."); !f.Ignored && !f.OnlyVariable {
 			keys[key] = true
 		}
