@@ -15,18 +15,22 @@ import (
 
 // Times of a removal.
 const (
-	overdueLimit        = 60 * time.Second // added to the grace period; then the Pod is deleted without one
+	overdueLimit        = 60 * time.Second // after this and the grace period, the Pod is deleted with a period of zero
 	missingPollInterval = time.Second      // between requests for a Pod that the watch does not show
 	shownPollInterval   = 10 * time.Second // between requests for a Pod that the watch still shows
 )
 
 // Remove deletes the Pod and blocks until it is gone. The kubelet first sends a TERM. The
 // grace period is rounded up to whole seconds. It is at least one second for a Pod that may
-// run: a grace period of zero removes the object at once, and the container ends later. A
-// period that includes a cancel grace period is replaced by that of the Pod, to which the
-// runner has fitted its own: no signal but the TERM can be sent without the right to execute
-// commands in Pods. The Pod of a failed job is kept if the pool is configured so. Remove
-// deletes the Pod even if the watch shows it as deleted, because a list can be outdated.
+// run: a grace period of zero removes the object at once, and the container ends later.
+//
+// A period of more than [runtime.StopGrace] includes a cancel grace period. Then the
+// terminationGracePeriodSeconds of the Pod replaces it: the runner's own cancel grace period
+// fits into that time. The agent can send no signal but the TERM, because it has no right
+// to execute commands in Pods.
+//
+// The Pod of a failed job is kept if the pool is configured so. Remove deletes the Pod even
+// if the watch shows it as deleted, because a list can be outdated.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	name, uid, ok := parseID(id)
 	if !ok {
@@ -83,7 +87,7 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (e
 	}
 }
 
-// awaitDeletion blocks until a Pod is gone whose deletion was requested.
+// awaitDeletion blocks until a Pod is gone. The API server has accepted its deletion.
 func (e *Executor) awaitDeletion(ctx context.Context, sub *subscription, uid string, grace int64) error {
 	name := sub.name
 	overdue := time.NewTimer(time.Duration(grace)*time.Second + overdueLimit)
@@ -165,7 +169,8 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 	}
 }
 
-// releasePod removes the owner of a Pod and sets the time at which a sweep deletes it.
+// releasePod removes the labels of the agent and of the owner from a Pod, and its handoff.
+// It sets the time after which a sweep deletes the Pod.
 func releasePod(pod *corev1.Pod, until time.Time) {
 	delete(pod.Labels, labelAgent)
 	delete(pod.Labels, labelOwner)

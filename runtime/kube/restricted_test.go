@@ -50,7 +50,7 @@ func TestStartRestrictedOnCluster(t *testing.T) {
 		service.Add(job)
 		runToEnd(t, service, openExecutor(t, n.Agent, n.Name), job, func() []string { return nil })
 		if text := service.Record(job.ID).Text(1); !strings.Contains(text, "in /work\n") {
-			t.Errorf("step 1 printed\n%s", text)
+			t.Errorf("step 1 printed\n%s\nwant the working directory /work", text)
 		}
 	})
 	t.Run("error lists the missing fields without a template", func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestOIDCVolume(t *testing.T) {
 	own := `{"spec": {"volumes": [{"name": "own", "emptyDir": {}}], "containers": [{"name": "pulumi-workflow",
 		"volumeMounts": [{"name": "own", "mountPath": "/mnt/pulumi"}]}]}}`
 	if name := mounted(t, own); name != "own" {
-		t.Errorf("got mounted volume %q, want the template's", name)
+		t.Errorf("got mounted volume %q, want volume own of the template", name)
 	}
 	pod, err := podOf(testJob(), "name", settingsOf("image"))
 	if err != nil || len(pod.Spec.Volumes) != 2 {

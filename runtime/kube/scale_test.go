@@ -30,8 +30,8 @@ import (
 
 // Limits of many concurrent jobs in one agent.
 const (
-	maxMemory   = 40 << 10 // bytes of one running job
-	maxRequests = 7        // to the API server, per job: six, and one more after a conflict
+	maxMemory   = 40 << 10 // bytes per running job
+	maxRequests = 7        // to the API server, per job: six, and another one after a conflict
 	maxGrowth   = 1.2      // of the memory per job from 1,000 jobs to 5,000
 )
 
@@ -40,10 +40,10 @@ const (
 const serveVariable = "CMWA_TEST_SERVE"
 
 // TestExecutorClusterProcess is the main function of a process that other tests start: a
-// fake cluster in a separate process, so that its memory is not counted. Its jobs run until
-// a line of its standard input is "end". It answers each line with the number of requests
-// served so far, by verb, and exits at the end of its input. Without the variable it does
-// nothing.
+// fake cluster in a separate process, so that the memory of the cluster is not counted. The
+// jobs run until a line of the process's standard input is "end". The process answers each
+// line with the number of requests served so far, by verb, and exits at the end of its
+// input. Without the variable the test does nothing.
 func TestExecutorClusterProcess(t *testing.T) {
 	pods := 0
 	if _, err := fmt.Sscan(os.Getenv(serveVariable), &pods); err != nil {
@@ -121,7 +121,8 @@ type address struct {
 }
 
 // startFakeCluster starts a fake cluster with this number of Pods in another process. Send
-// sends it a line, and returns the number of requests it has served, by verb.
+// writes a line to that process, and returns the number of requests that the process has
+// served, by verb.
 func startFakeCluster(t testing.TB, pods int) (config *rest.Config, send func(line string) map[string]int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestExecutorClusterProcess$")
@@ -160,11 +161,11 @@ func startFakeCluster(t testing.TB, pods int) (config *rest.Config, send func(li
 	}
 }
 
-// jobQueue is a service with this number of jobs.
+// jobQueue is a fake service with a number of jobs, each of which is claimed once.
 type jobQueue struct {
 	mu      sync.Mutex
-	jobs    int // that may be claimed
-	claimed int
+	jobs    int // number of all jobs
+	claimed int // number of claimed jobs
 }
 
 func (s *jobQueue) Claim(context.Context) (claim runtime.Claim, err error) {
@@ -196,7 +197,7 @@ func (s *jobQueue) Report(context.Context, *runtime.Job, runtime.Report) error {
 type loadResult struct {
 	bytes    int64          // of memory, per running job
 	requests map[string]int // by verb, for all jobs
-	idle     map[string]int // in one second while all jobs run
+	idle     map[string]int // requests in one second while all jobs run, by verb
 	started  time.Duration  // until all jobs run
 }
 
@@ -265,7 +266,7 @@ func runJobs(t testing.TB, jobs int) (l loadResult) {
 	l.started = time.Since(began)
 	l.bytes = (memory() - before) / int64(jobs)
 
-	// No requests are sent while the jobs run.
+	// Count the requests in one second while the jobs run. None are expected.
 	quiet := requests()
 	time.Sleep(time.Second)
 	l.idle = difference(requests(), quiet)
@@ -312,7 +313,7 @@ func (l loadResult) check(t testing.TB, jobs int) {
 		t.Errorf("a job takes %.1f requests, want at most %d: %v", l.perJob(jobs), maxRequests, l.requests)
 	}
 	if l.requests["watch"]+l.requests["list"] > 0 || len(l.idle) > 0 {
-		t.Errorf("the API server is polled: in all %v, while the jobs run %v", l.requests, l.idle)
+		t.Errorf("the API server is polled: %v in total, %v in one second while all jobs run", l.requests, l.idle)
 	}
 }
 
@@ -342,13 +343,13 @@ func BenchmarkExecutorManyJobs(b *testing.B) {
 		b.ReportMetric(growth, "ratio")
 		b.Logf("a job among 5,000 takes %.2f times the memory of one among 1,000 (limit %.1f)", growth, maxGrowth)
 		if growth > maxGrowth {
-			b.Errorf("the memory of a job grows with their number: %.2f times", growth)
+			b.Errorf("the memory per job grows with the number of jobs: %.2f times", growth)
 		}
 	}
 }
 
-// TestExecutorManyPods lists 5,000 Pods, as a stream and in pages, and limits the memory
-// per Pod.
+// TestExecutorManyPods lists 5,000 Pods as a stream, and three pages of Pods. It checks the
+// memory per Pod.
 func TestExecutorManyPods(t *testing.T) {
 	const maxStored = 4 << 10 // bytes per Pod
 	for name, pods := range map[string]int{"stream": 5000, "pages": 3 * pageSize} {
@@ -373,7 +374,7 @@ func TestExecutorManyPods(t *testing.T) {
 			}
 			took := time.Since(began)
 			used := (memory() - before) / int64(pods)
-			t.Logf("%d Pods listed after %s; %d bytes of each; requests %v", pods, took.Round(time.Millisecond),
+			t.Logf("%d Pods listed after %s; %d bytes per Pod; requests %v", pods, took.Round(time.Millisecond),
 				used, send(""))
 			if used > maxStored {
 				t.Errorf("a Pod takes %d bytes, want at most %d", used, maxStored)

@@ -22,10 +22,11 @@ const (
 	podCheck = "kubernetes-pod"
 )
 
-// SelfChecks returns the checks for the Pods of a pool: the API server, the rights in the
-// namespace, and whether the cluster accepts the Pod of a job. The last one takes a create
-// as a dry run, which creates nothing. By default, every user of a cluster may review its
-// own access. The context of the pool overrides that of the options.
+// SelfChecks returns the checks for the Pods of a pool: the API server, the namespace, the
+// rights in it, whether the cluster accepts the object of a handoff and the Pod of a job,
+// and whether Pods can reach the service. The checks create objects only as dry runs, which
+// create nothing. By default, every user of a cluster may review its own access. The
+// context of the pool overrides that of the options.
 func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 	// All checks share one connection.
 	options.Context = spec.Identity.Context
@@ -79,7 +80,7 @@ type selfChecker struct {
 	rejection error    // of the dry run
 }
 
-// with returns a check function that needs an executor.
+// with returns the Run function of a check that needs an executor.
 func (c *selfChecker) with(
 	check func(context.Context, *Executor) runtime.CheckResult,
 ) func(context.Context) runtime.CheckResult {
@@ -92,7 +93,7 @@ func (c *selfChecker) with(
 	}
 }
 
-// unwatched returns an executor without a watch, which can only create Pods as dry runs.
+// unwatched returns an executor without a watch. It can send requests, but cannot start jobs.
 func (c *Cluster) unwatched(namespace string) *Executor {
 	if namespace == "" {
 		namespace = c.namespace
@@ -122,7 +123,7 @@ func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
 }
 
 // checkNamespace checks that the namespace exists. The documented Role does not allow the
-// agent to get it; if the agent may list Pods there, it exists.
+// agent to get the namespace. Then the check passes if the agent may list Pods in it.
 func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
 	namespace := &corev1.Namespace{}
 	err := e.client.api.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
@@ -186,7 +187,7 @@ func (c *selfChecker) checkPod(ctx context.Context, e *Executor) runtime.CheckRe
 }
 
 // checkPodSecurity reports warnings about the Pod Security level of the namespace. If the
-// level refuses the Pod, checkPod fails.
+// enforced level refuses the Pod, checkPod fails instead.
 func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) runtime.CheckResult {
 	c.tryDryRun(ctx, e)
 	if i := slices.IndexFunc(c.warnings, isSecurityWarning); i >= 0 {
@@ -305,7 +306,7 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		}
 	}
 
-	// Name the missing ones.
+	// Report the missing verbs.
 	all := strings.Join(r.verbs, ", ")
 	if len(missing) == 0 {
 		return runtime.CheckPassed("the agent may %s %s in namespace %s", all, resource, e.namespace)

@@ -23,8 +23,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// selfCheck runs the checks of a pool, and returns the results by name. Checks that need a
-// failed check have no result.
+// selfCheck runs the checks of a pool, and returns the results by name. A check has no
+// result if the check that it needs did not pass.
 func selfCheck(
 	t *testing.T, config *rest.Config, namespace string, edit func(*runtime.PoolSpec),
 ) map[string]runtime.CheckResult {
@@ -56,8 +56,8 @@ func wantResult(
 	}
 }
 
-// awaitResult repeats checks until one has this result: controllers and authorizers of a
-// cluster process a new object a moment later.
+// awaitResult repeats the checks for up to a minute, until the one with this name has the
+// result: controllers and authorizers of a cluster process a new object a moment later.
 func awaitResult(
 	t *testing.T, check func() map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
 ) map[string]runtime.CheckResult {
@@ -167,7 +167,7 @@ func TestSelfChecksOnCluster(t *testing.T) {
 				Log: slog.New(slog.DiscardHandler),
 			}, time.Hour, nil)
 			if inside != (pod != "") {
-				t.Fatalf("in Pod %q: %v", pod, inside)
+				t.Fatalf("with the Pod name %q, SelfCheckOwnPod returns %v", pod, inside)
 			}
 			if !inside {
 				return nil
@@ -255,7 +255,7 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 		results := selfCheck(t, &rest.Config{Host: "http://127.0.0.1:1"}, "jobs", nil)
 		wantResult(t, results, apiCheck, runtime.LevelFailed, "cannot be reached")
 		if len(results) != 2 {
-			t.Errorf("got checks that need the API server: %+v", results)
+			t.Errorf("got results of checks that need the API server, want only the other two: %+v", results)
 		}
 	})
 	t.Run("context is missing", func(t *testing.T) {
@@ -327,7 +327,7 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 				}))
 				t.Cleanup(server.Close)
 				if status == http.StatusNotFound && strings.HasPrefix(only, "/apis") {
-					continue // an API server without this API
+					continue // a 404 here means that the API server does not have this API
 				}
 				name := map[string]string{
 					"/version": apiCheck, "/api/v1/namespaces/jobs": "kubernetes-namespace",
@@ -410,7 +410,7 @@ func TestEvaluateOwnPod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := evaluateOwnPod(c.pod, 3630*time.Second, files)
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
-				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
+				t.Errorf("got %+v, want %s with %q", got, c.level, c.part)
 			}
 		})
 	}

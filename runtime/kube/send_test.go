@@ -23,8 +23,8 @@ func (s *simulated) pulls(pull func(pod *corev1.Pod)) {
 	}
 }
 
-// TestSendLaterLines starts a job whose handoff has arrived. Then a problem adds a line to
-// step 0, and the handoff with this line cannot be sent.
+// TestSendLaterLines starts a job. After its handoff has arrived, a problem adds a line to
+// step 0, and a new handoff with this line cannot be sent.
 func TestSendLaterLines(t *testing.T) {
 	for name, fault := range map[string]kubetest.Fault{
 		"broken connection": {},
@@ -103,8 +103,9 @@ func TestStartOutageAfterHandoff(t *testing.T) {
 	})
 }
 
-// TestCreatePackedFaults starts jobs whose handoff is created before the Pod: all later
-// lines of step 0 belong to the runner.
+// TestCreatePackedFaults starts jobs whose handoff is created before the Pod. After that,
+// the agent must add no line to step 0, because the runner continues the log from the line
+// that the handoff states.
 func TestCreatePackedFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		resource string

@@ -171,7 +171,7 @@ func (s *simulated) wantSuccess(ids ...string) {
 	s.fakeCluster.mu.Lock()
 	defer s.fakeCluster.mu.Unlock()
 	if len(s.keys) != len(ids) {
-		s.t.Errorf("%d Pods were started for %d jobs, want one each", len(s.keys), len(ids))
+		s.t.Errorf("%d Pods were started for %d jobs, want one Pod per job", len(s.keys), len(ids))
 	}
 	s.wantNoPods(s.t)
 }
@@ -184,7 +184,7 @@ func (s *simulated) wantLine(id, line string) {
 	}
 }
 
-// wait waits in simulated time, until all goroutines are blocked.
+// wait waits for a span of simulated time, and then until all goroutines are blocked.
 func (s *simulated) wait(span time.Duration) {
 	time.Sleep(span) // simulated
 	synctest.Wait()
@@ -208,8 +208,8 @@ func TestExecutorOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			simulate(t, work, func(s *simulated) {
-				// One job ends during the outage, one after it, and one gets its key during
-				// it.
+				// During an outage of five minutes, one job ends, and the init container of
+				// another one reports its key. A third job ends after the outage.
 				var mu sync.Mutex
 				slow, broken := time.Minute, false
 				s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
@@ -223,8 +223,8 @@ func TestExecutorOutage(t *testing.T) {
 				s.add("starts-meanwhile")
 				s.wait(30 * time.Second)
 
-				// The create of another job starts the outage. Credentials are refused only
-				// for a moment: a longer refusal is an error.
+				// The create of another job starts the outage. Credentials are refused for
+				// only ten seconds: a longer refusal is an error.
 				span := 5 * time.Minute
 				if fault.Status == 401 {
 					span = 10 * time.Second

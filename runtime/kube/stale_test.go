@@ -132,7 +132,7 @@ func TestExecutorFaultsByVerb(t *testing.T) {
 	for _, verb := range []string{"create", "get", "update", "delete", "log", "watch", "list"} {
 		for name, fault := range faults {
 			if name == "gone" && verb != "watch" && verb != "list" {
-				continue // an error for other requests
+				continue // for other verbs, this status is an error that is not retried
 			}
 			t.Run(verb+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -248,7 +248,7 @@ func TestNewestWarning(t *testing.T) {
 			s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
 		})
 	})
-	t.Run("a missing right costs one request", func(t *testing.T) {
+	t.Run("without the right to list events, one request is made", func(t *testing.T) {
 		simulate(t, sleepJob, func(s *simulated) {
 			silent(s)
 			for i := range 3 {
@@ -262,7 +262,7 @@ func TestNewestWarning(t *testing.T) {
 			}
 		})
 	})
-	t.Run("timeout is ignored", func(t *testing.T) {
+	t.Run("timeout of the request for events is ignored", func(t *testing.T) {
 		simulate(t, sleepJob, func(s *simulated) {
 			silent(s)
 			s.Inject(func(r kubetest.Request) *kubetest.Fault {

@@ -20,21 +20,22 @@ const (
 	createRetryMax = 10 * time.Second       // longest delay between two creates
 	discardLimit   = time.Minute            // timeout for the removal of a failed start
 
-	// refusalLimit is how long responses about missing rights or credentials are retried: a
-	// token may have been replaced, and an API server that has just started may not have
-	// loaded all Roles.
+	// refusalLimit is how long a request is retried that the API server refuses because of
+	// missing rights or credentials: a token may have been replaced, and an API server that
+	// has just started may not have loaded all Roles.
 	refusalLimit = 20 * time.Second
 
-	maxStopTime = 1 << 20 // seconds of a grace period that are compared
+	maxStopTime = 1 << 20 // in seconds: limits a template's grace period, which could overflow a time.Duration
 )
 
 // Start creates the job's Pod and sends it the handoff.
 //
 //  1. It builds the Pod from the job, the settings and the template.
 //  2. If the handoff is not sealed, it creates the object that carries it.
-//  3. It creates the Pod. Nothing that the Pod's start depends on is created later.
-//  4. If the handoff is sealed, it sends it when the init container has reported its key.
-//     Then it waits for the job's container.
+//  3. It creates the Pod, and directly afterwards the image pull secret, if the job has
+//     registry credentials.
+//  4. If the handoff is sealed, it sends the handoff when the init container has reported
+//     its key. Then it waits for the job's container.
 //
 // After an error, the Pod and the object are removed. By default a start takes two
 // requests: create and update.
@@ -102,8 +103,8 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	return idOf(s.created.Name, string(s.created.UID)), nil
 }
 
-// createDependents creates the pull secret of the Pod that was just created, and makes the
-// Pod the owner of its handoff.
+// createDependents creates the image pull secret of the new Pod, and makes the Pod the owner
+// of the object that carries its handoff.
 func (s *starting) createDependents(ctx context.Context) error {
 	e := s.executor
 	if err := e.addPullSecret(ctx, s.job, s.setup, s.created, s.deadline); err != nil {
@@ -237,8 +238,8 @@ func (d *retryPolicy) allows(err error) bool {
 	return time.Since(d.refusedSince) < d.refusalLimit
 }
 
-// cleanUp removes the objects of a failed start. If no create of the Pod has succeeded, it
-// looks for a Pod whose create succeeded without a response.
+// cleanUp removes the objects of a failed start. If the agent has received no successful
+// response to a create of the Pod, cleanUp looks for the Pod: a response may have been lost.
 func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 	e := s.executor
 	ctx, cancel := detached(ctx, discardLimit)

@@ -14,8 +14,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// newAgentPair returns a fake cluster with the agents agent-x and agent-y, whose Pods run
-// nothing. Jobs succeed.
+// newAgentPair returns a fake cluster and the executors of the agents agent-x and agent-y.
+// The Pods of the agents run no program. Jobs succeed.
 func newAgentPair(t *testing.T) (s *fakeCluster, first, second *Executor) {
 	t.Helper()
 	s = newFakeCluster(t, succeed)

@@ -18,7 +18,7 @@ import (
 const (
 	minSendTime = 50 * time.Second               // even if the start has less time left
 	maxSendTime = 9*time.Minute + 30*time.Second // even if the start has more time left
-	resendLimit = 10 * time.Second               // for a handoff with later lines, after an earlier one has arrived
+	resendLimit = 10 * time.Second               // for a handoff with more lines, after a first handoff has arrived
 
 	// outageGrace is how long the watch may take to show a started Pod after an outage that
 	// was longer than the start timeout.
@@ -112,7 +112,7 @@ func (s *starting) awaitStart(ctx context.Context) error {
 func (s *starting) checkDeleted(ctx context.Context, last *state) error {
 	found, err := s.executor.client.get(ctx, s.created.Namespace, s.created.Name)
 	if err != nil && !isNotFound(err) || err == nil && found.UID == s.created.UID {
-		return nil // it may exist
+		return nil // the Pod may exist
 	}
 	d := diagnose(last)
 	if d.outlook != failed {
@@ -133,10 +133,10 @@ func (s *starting) logOutage(ctx context.Context) error {
 	return s.setup.Flush(ctx)
 }
 
-// mayHaveRun reports whether a Pod that has its handoff is being ended before the watch has
-// shown its job running. The runner may have started and reported the failure: a kubelet
-// reports the start of a container up to some seconds late. Wait then returns how the job
-// ended.
+// mayHaveRun reports whether a Pod is being ended from outside. The watch has not shown that
+// its job runs, but the Pod has its handoff: the runner may have started and reported the
+// failure, because a kubelet reports the start of a container some seconds late. Wait then
+// returns how the job ended.
 func mayHaveRun(now *state) bool { return !now.endCause().empty() && !notExecuted(now.main) }
 
 // remaining returns the time until the start times out.
@@ -174,9 +174,9 @@ func (s *starting) checkProgress(ctx context.Context, now *state) error {
 	return s.flush(ctx)
 }
 
-// flush sends the lines of step 0. After the handoff, the runner sends them: a handoff in
-// an annotation is replaced by one with the new lines; for a handoff in an object, the
-// lines are sent only if the start fails.
+// flush sends the lines of step 0. After the handoff, the runner sends them: a new handoff
+// with the new lines replaces a handoff in an annotation. If an object carries the handoff,
+// the lines are sent only if the start fails.
 func (s *starting) flush(ctx context.Context) error {
 	if s.sendTried {
 		s.linesPending = s.delivery.resource == ""
@@ -271,7 +271,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errAdopted) && e.records.Load().has(s.job.ID): // so that agent starts or reports the job
+		case errors.Is(err, errAdopted) && e.records.Load().has(s.job.ID): // the other agent starts or reports the job
 			return fmt.Errorf("send the job to its Pod: %w: %w", err, runtime.ErrGone)
 		case errors.Is(err, errAdopted):
 			return fmt.Errorf("send the job to its Pod: %w", err)
@@ -309,8 +309,8 @@ func (s *starting) createSealed(ctx context.Context, sealed string, until time.T
 }
 
 // tryWrite makes one attempt to write the annotation. It uses the newest Pod that the watch
-// has shown. After a conflict it waits until the watch shows the change; if the watch does
-// not show it, it gets the Pod.
+// has shown. After a conflict it waits until the watch shows the change. If the watch does
+// not show the change, or has not shown the Pod at all, it gets the Pod.
 func (s *starting) tryWrite(ctx context.Context, sealed string) error {
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
@@ -363,7 +363,7 @@ func (s *starting) awaitNewer(ctx context.Context, version string) *corev1.Pod {
 	}
 }
 
-// errAdopted is returned if another agent has adopted the Pod. That agent removes it.
+// errAdopted is returned if another agent has adopted the Pod. That agent removes the Pod.
 var errAdopted = errors.New("another agent has adopted the Pod, because this agent's own Pod no longer exists")
 
 // update writes a sealed handoff into the Pod. It returns errAdopted if another agent has

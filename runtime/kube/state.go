@@ -34,7 +34,7 @@ type state struct {
 	key           string    // public key that the init container has reported
 	prepare       container // the init container of the agent
 	main          container // the job's container
-	other         cause     // why another container of a template prevents the start of the job's; the first one found
+	other         cause     // why the start fails or waits because of another container; the first such container
 	image         string    // of the job's container
 	memoryLimited bool      // the job's container has a memory limit
 	onlyContainer bool      // no other container runs with the job's
@@ -132,8 +132,8 @@ func (s *state) containers(pod *corev1.Pod) {
 	}
 }
 
-// noteOther notes the first container of a template that cannot start. It ignores sidecars
-// that ended and init containers that succeeded.
+// noteOther notes the first container of a template that cannot start, or that is an init
+// container and has failed. It ignores other containers that ended.
 func (s *state) noteOther(name string, c container, init bool) {
 	switch {
 	case !s.other.empty():
@@ -144,7 +144,8 @@ func (s *state) noteOther(name string, c container, init bool) {
 	}
 }
 
-// normal reports whether a reason is one of a container that is being created.
+// normal reports whether a container waits with this reason while it is being created
+// without a problem.
 func normal(reason string) bool {
 	return reason == "" || reason == "ContainerCreating" || reason == "PodInitializing"
 }

@@ -50,9 +50,9 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 	return result, nil
 }
 
-// dropIneffective removes the fields from a patch that [restore] would undo and that need
-// not even be valid: the status, ephemeral containers, and the commands of the job's
-// container.
+// dropIneffective removes fields from a patch whose changes [restore] would undo: the
+// status, ephemeral containers, and the commands of the job's container. These fields need
+// not be valid.
 func dropIneffective(fields map[string]any) {
 	delete(fields, "status")
 	spec, _ := fields["spec"].(map[string]any)
@@ -69,7 +69,8 @@ func dropIneffective(fields map[string]any) {
 }
 
 // mountToken mounts the token of a service account that the template names, unless the
-// template sets automountServiceAccountToken. kubernetes.service_account does the same.
+// template sets automountServiceAccountToken. For the account of the setting
+// kubernetes.service_account, the token is mounted too.
 func mountToken(fields map[string]any) {
 	spec, _ := fields["spec"].(map[string]any)
 	if account, _ := spec["serviceAccountName"].(string); account == "" {
@@ -81,9 +82,10 @@ func mountToken(fields map[string]any) {
 }
 
 // restore undoes the changes that a template must not make: names, labels and annotations
-// of the agent, both volumes and their mounts, and the commands. With another init
-// container or other volumes, a template could get the private key. It also removes fields
-// that only the cluster sets: a template may be a Pod that was read from a cluster.
+// of the agent, its init container, its volumes and their mounts, and the commands. With
+// another init container or other volumes, a template could get the private key. It also
+// removes fields that only the cluster sets: a template may be a Pod that was read from a
+// cluster.
 func restore(pod, plain *corev1.Pod) error {
 	pod.TypeMeta, pod.Status = plain.TypeMeta, corev1.PodStatus{}
 	pod.ObjectMeta = metav1.ObjectMeta{
@@ -128,7 +130,7 @@ func restore(pod, plain *corev1.Pod) error {
 	return nil
 }
 
-// containerName returns the key of a container.
+// containerName returns the name of a container, which is its merge key.
 func containerName(c corev1.Container) string { return c.Name }
 
 // restoreInit restores the agent's init container, if the Pod has one. A template may

@@ -15,8 +15,8 @@ import (
 const reasonLimit = 4 * time.Second
 
 // Wait blocks until the job's container has ended. It reads the store of the watch, and
-// requests the Pod only if the store does not contain it, so an outage of the API server
-// usually only delays it.
+// gets the Pod only if the store does not contain it. Therefore an outage of the API server
+// usually delays Wait and causes no error.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	name, uid, ok := parseID(id)
 	if !ok {
@@ -42,16 +42,16 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 }
 
-// waiter is one call of Wait. A call lasts as long as its job, so its variables are not on
-// the stack.
+// waiter is one call of Wait. A call lasts as long as its job, so its variables are fields
+// and not on the stack of the goroutine.
 type waiter struct {
 	executor  *Executor
 	name, uid string
 	sub       *subscription
 
-	// Start times of two states that are temporary or final.
-	lostSince  time.Time // when the node stopped to report; zero while it reports
-	endedSince time.Time // when the container ended without a reason; zero before
+	// When Wait first saw a state that may be temporary.
+	lostSince  time.Time // the node does not report; zero while it reports
+	endedSince time.Time // the container has ended without a reason; zero before
 }
 
 // waitResult is the result of Wait.
@@ -103,7 +103,7 @@ func (w *waiter) evaluate(now *state) (time.Duration, *runtime.Exit) {
 		return delay, nil
 	}
 
-	// The node is lost: wait for its return.
+	// The node does not report: wait until it does, for up to lostLimit.
 	if !now.nodeLost {
 		w.lostSince = time.Time{}
 		return idleWait, nil
@@ -119,9 +119,9 @@ func (w *waiter) evaluate(now *state) (time.Duration, *runtime.Exit) {
 	return delay, nil
 }
 
-// exitOfDeleted returns how a Pod ended that the watch does not show, or shows as deleted
-// while its job ran. It gets the Pod first, because the watch also loses a Pod whose labels
-// a user has changed.
+// exitOfDeleted returns how a Pod ended if the watch does not show the Pod, or shows it as
+// deleted before its job ended. It gets the Pod first: the watch also no longer shows a Pod
+// if a user has changed its labels.
 func (e *Executor) exitOfDeleted(ctx context.Context, name, uid string, last *state) (runtime.Exit, error) {
 	pod, err := e.client.get(ctx, e.namespace, name)
 	switch {

@@ -21,7 +21,7 @@ import (
 const (
 	watchRetry    = time.Second      // first delay after a failed attempt, and between two watches; doubles
 	watchRetryMax = 10 * time.Second // longest delay
-	syncLimit     = 30 * time.Second // timeout for the first list when a job starts
+	syncLimit     = 30 * time.Second // how long a call waits for the first list
 )
 
 // observer watches the Pods of one namespace that match its selector: those of the agent
@@ -71,7 +71,7 @@ func observe(client *client, namespace string, self self, selector string) *obse
 }
 
 // errClosed is the error of a closed watch. An executor may be used after Close to remove
-// leftovers; it then sends requests.
+// leftovers; it then sends requests and does not rely on the store.
 var errClosed = errors.New("the watch is closed")
 
 // close stops the watch and waits for its goroutine.
@@ -111,9 +111,9 @@ func (o *observer) run(ctx context.Context) {
 	}
 }
 
-// watch starts a watch for the reflector. It does the reflector's own retries, because
-// their delays do not end with ctx, and a watch that always gets a 410 is retried without
-// any delay.
+// watch starts a watch for the reflector. It makes the retries that the reflector would
+// make: the delays of the reflector do not end with ctx, and it retries a watch that always
+// gets a 410 without any delay.
 func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 	options.LabelSelector = o.selector
 	for delay := watchRetry; ; delay = min(2*delay, watchRetryMax) {
