@@ -9,8 +9,8 @@ import (
 
 // Times of the loop that leases work.
 const (
-	acquireLimit = 2 * time.Minute // of one attempt
-	acquirePause = 50 * time.Millisecond
+	acquireLimit = 2 * time.Minute       // timeout of one attempt
+	acquirePause = 50 * time.Millisecond // shortest delay between two attempts
 )
 
 // leasing is the state of a pool's leased work. The pool's lock guards it.
@@ -20,7 +20,7 @@ type leasing struct {
 	leftovers int           // instances of earlier leases that are not removed yet
 }
 
-// leaseLoop leases work until ctx ends. The context jobs is that of the work.
+// leaseLoop leases work until ctx ends. The work runs with the context jobs.
 //
 // It runs concurrently with the loop that claims deployments, and has its own limit. Both
 // loops share the slots of the process, the check of the executor, and the backoff after
@@ -57,7 +57,7 @@ func (p *Pool) leaseLoop(ctx, jobs context.Context, leaser Leaser) {
 //
 //  1. The pool must be configured for leased work, and neither drain nor be paused.
 //  2. Nothing of an earlier lease may be left: it might still run.
-//  3. There is room below the limit of a kind. A single run is a deployment or leased work.
+//  3. A kind has not reached its limit. A single run is one deployment or one leased job.
 //  4. The executor can start jobs, and the pool does not back off.
 func (p *Pool) nextLease(leaser Leaser) (delay time.Duration, waits bool, tuned <-chan struct{}) {
 	p.mu.Lock()
@@ -169,10 +169,10 @@ func (p *Pool) acquire(ctx, jobs context.Context, leaser Leaser) (delay time.Dur
 	return 0
 }
 
-// startAcquire records that a poll for leased work begins, and returns the kinds that it may
-// lease. It also returns the spec in force with a channel that is closed when it changes.
-// There is no kind if the pool drains, has reached the limit of each kind, or is a single run
-// that polls for deployments.
+// startAcquire records that a poll for leased work begins, and returns the kinds that may be
+// leased. It also returns the spec in force, and a channel that is closed when the spec
+// changes. It returns no kinds if the pool drains, has reached the limit of each kind, or is
+// a single run that has or had a job or polls for deployments.
 func (p *Pool) startAcquire() (kinds []Kind, spec PoolSpec, tuned <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,8 +227,8 @@ type leaseError string
 
 func (e leaseError) Error() string { return string(e) }
 
-// Is reports a leaseError as errCancelled: the service no longer wants the work from this
-// agent.
+// Is makes errors.Is report a leaseError as errCancelled: this agent must not continue the
+// work.
 func (e leaseError) Is(target error) bool { return target == errCancelled }
 
 // Reasons to stop leased work.
@@ -251,11 +251,11 @@ const (
 
 // runLeased runs leased work from the begin of its lease to the completion.
 //
-//  1. The work begins at the service before anything of it can run.
+//  1. It reports the begin of the work to the service before anything of the work can run.
 //  2. Another goroutine renews the lease until the instance is gone, also while the job is
 //     stopped. If the lease is lost, or cannot be renewed in time, it stops the job.
-//  3. The lease is completed when the instance is gone. Nothing more is reported of a job
-//     whose lease is lost; and if the instance may still run, the lease expires later.
+//  3. It completes the lease when the instance is gone. If the instance may still run, the
+//     lease expires later. Nothing more is reported of a job whose lease is lost.
 func (r *jobRun) runLeased(ctx context.Context, leaser Leaser) (gone bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -293,9 +293,9 @@ func (r *jobRun) runLeased(ctx context.Context, leaser Leaser) (gone bool) {
 
 // renewLease renews the lease until ctx ends, and calls stopJob when it is lost, when it
 // cannot be renewed in time, or when the runner has reported the last step and does not
-// exit. It makes no other call.
+// exit. The renewal is the only call that it makes to the service.
 func (r *jobRun) renewLease(ctx context.Context, leaser Leaser, stopJob context.CancelCauseFunc) {
-	var finished time.Time // when the last step was found to be reported
+	var finished time.Time // when this loop first saw that the last step has ended
 	for {
 		// Wait for a third of the time that is left.
 		timer := time.NewTimer(time.Until(r.leaseEnd()) / leaseRenewPart)
@@ -327,7 +327,7 @@ func (r *jobRun) renewLease(ctx context.Context, leaser Leaser, stopJob context.
 }
 
 // extendLease renews the lease, with retries until two thirds of the time that was left at
-// its last renewal are over. An error is the reason to stop the job, or that ctx has ended.
+// its last renewal are over. The error is the reason to stop the job, or the cause of ctx.
 func (r *jobRun) extendLease(ctx context.Context, leaser Leaser, begin bool) error {
 	left := time.Until(r.leaseEnd())
 	window := left - r.leaseMargin()
@@ -360,7 +360,7 @@ func (r *jobRun) extendLease(ctx context.Context, leaser Leaser, begin bool) err
 				"expires_in", time.Until(r.leaseEnd()).Round(time.Millisecond))
 		}
 
-		// Wait before the next.
+		// Wait before the next attempt.
 		timer := time.NewTimer(delay)
 		select {
 		case <-ctx.Done():
@@ -385,7 +385,7 @@ func (r *jobRun) leaseEnd() time.Time {
 	return r.leaseUntil
 }
 
-// leaseMargin returns how long before its end the work must be stopped.
+// leaseMargin returns how long before the end of the lease the work must be stopped.
 func (r *jobRun) leaseMargin() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

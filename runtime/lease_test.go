@@ -25,7 +25,8 @@ func leasing(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	}}, edits...)...)
 }
 
-// playLeases runs a story in a bubble, with a service that leases work.
+// playLeases runs story in a synctest bubble, with a service that leases work. Afterwards it
+// stops the pool, and checks that all jobs have ended.
 func playLeases(t *testing.T, s runtime.PoolSpec, story func(t *testing.T, st *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestLeaseLoop(t *testing.T) {
 			st.start()
 			wait(time.Minute)
 			if got := st.engine.Present(); len(got) != 2 || slices.Contains(got, "next") {
-				t.Errorf("running: %v, want the scan and the deployment", got)
+				t.Errorf("the jobs %v run, want the scan and the deployment", got)
 			}
 			wait(25 * time.Minute)
 			st.wantResult("scan", runtime.LeaseSucceeded)
@@ -77,12 +78,13 @@ func TestLeaseLoop(t *testing.T) {
 				}
 			}
 			if len(renewals) < 29 || len(st.cloud.Calls(runtimetest.JobStatus)) > 21 {
-				t.Errorf("%d renewals and %d status polls", len(renewals), len(st.cloud.Calls(runtimetest.JobStatus)))
+				t.Errorf("%d renewals and %d status polls, want at least 29 and at most 21", len(renewals),
+					len(st.cloud.Calls(runtimetest.JobStatus)))
 			}
 		})
 	})
 
-	t.Run("each kind has the limit", func(t *testing.T) {
+	t.Run("limit applies to each kind", func(t *testing.T) {
 		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Minute})
 			st.leases.QueueLeased("scan", "next scan")
@@ -92,12 +94,12 @@ func TestLeaseLoop(t *testing.T) {
 			got := st.engine.Present()
 			slices.Sort(got)
 			if !slices.Equal(got, []string{"policy", "scan"}) {
-				t.Errorf("running: %v, want one job of each kind", got)
+				t.Errorf("the jobs %v run, want one job of each kind", got)
 			}
 			st.pool.Tune(leasing(func(t *runtime.Tuning) { t.MaxLeased = 2 }))
 			wait(time.Minute)
 			if got := st.engine.Present(); len(got) != 4 {
-				t.Errorf("running after the edit: %v, want all four jobs", got)
+				t.Errorf("after the edit the jobs %v run, want all four", got)
 			}
 			wait(30 * time.Minute)
 			for _, job := range []string{"scan", "next scan", "policy", "next policy"} {
@@ -106,7 +108,7 @@ func TestLeaseLoop(t *testing.T) {
 		})
 	})
 
-	t.Run("nothing is leased without the settings for it", func(t *testing.T) {
+	t.Run("nothing is leased if the settings do not allow leased work", func(t *testing.T) {
 		for name, edit := range map[string]func(*runtime.Tuning){
 			"off":        func(t *runtime.Tuning) { t.LeasedWork = runtime.LeasedNever },
 			"other kind": func(t *runtime.Tuning) { t.Kinds = []runtime.Kind{runtime.Deployment} },
@@ -117,7 +119,7 @@ func TestLeaseLoop(t *testing.T) {
 					st.start()
 					wait(time.Hour)
 					if got := st.leases.Acquires(); len(got) != 0 {
-						t.Errorf("%d calls of acquire", len(got))
+						t.Errorf("got %d calls of Acquire, want none", len(got))
 					}
 					st.pool.Tune(leasing())
 					wait(time.Minute)
@@ -147,7 +149,7 @@ func TestLeaseLoop(t *testing.T) {
 			st.start()
 			wait(10 * time.Minute)
 			if got := st.leases.Acquires(); len(got) != 0 {
-				t.Errorf("%d calls of acquire", len(got))
+				t.Errorf("got %d calls of Acquire, want none", len(got))
 			}
 			st.engine.FailWhen(nil)
 			wait(time.Minute)
@@ -164,8 +166,8 @@ func TestLeaseLoop(t *testing.T) {
 			st.start()
 			wait(30 * time.Minute)
 			if st.engine.Peak() != 1 || len(st.leases.Result("scan")) == 0 || len(st.cloud.Queued()) != 0 {
-				t.Errorf("%d jobs at a time; the scan: %q; queued: %v", st.engine.Peak(), st.leases.Result("scan"),
-					st.cloud.Queued())
+				t.Errorf("got %d jobs at a time, result %q of the scan and queued jobs %v, want one job at a time, "+
+					"a result and no queued job", st.engine.Peak(), st.leases.Result("scan"), st.cloud.Queued())
 			}
 			st.stop(errors.New("the test is over"))
 			st.end()
@@ -180,7 +182,8 @@ func TestLeaseLoop(t *testing.T) {
 			st.start()
 			wait(time.Hour)
 			if state := st.pool.State(); !state.Completed || st.engine.Peak() != 1 || st.begun.Load() != 1 {
-				t.Errorf("the pool has run %d jobs and is %s", st.begun.Load(), state.Phase)
+				t.Errorf("the pool has run %d jobs, %d at a time, and is %s, want one job and a completed pool",
+					st.begun.Load(), st.engine.Peak(), state.Phase)
 			}
 		})
 	})
@@ -200,7 +203,7 @@ func TestLeaseLoop(t *testing.T) {
 		})
 	})
 
-	t.Run("a stop gives a scan back, and renews until its instance is gone", func(t *testing.T) {
+	t.Run("a stopped pool gives a scan back, and renews its lease until its instance is gone", func(t *testing.T) {
 		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: runtimetest.Forever, Ending: time.Hour,
 				Removal: 50 * time.Second})
@@ -212,7 +215,8 @@ func TestLeaseLoop(t *testing.T) {
 			st.wantResult("scan", runtime.LeaseRetry)
 			gone := st.endOf("scan")
 			if last := st.leases.Renewals("scan"); last[len(last)-1].Before(gone.Add(20 * time.Second)) {
-				t.Errorf("the last renewal was at %s, and the instance was killed at %s", last[len(last)-1], gone)
+				t.Errorf("the last renewal was at %s, want renewals until 20 s after the KILL at %s",
+					last[len(last)-1], gone)
 			}
 		})
 	})
@@ -239,10 +243,10 @@ func TestLeaseResult(t *testing.T) {
 	}{
 		"success":              {runtimetest.Script{}, runtime.LeaseSucceeded},
 		"a failed step":        {runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeFailed}}, runtime.LeaseFailed},
-		"a runner that dies":   {runtimetest.Script{Exit: runtime.Exit{Code: 137}}, runtime.LeaseFailed},
+		"a killed runner":      {runtimetest.Script{Exit: runtime.Exit{Code: 137}}, runtime.LeaseFailed},
 		"a fault of the job":   {runtimetest.Script{Fail: runtime.ErrJobFault}, runtime.LeaseFailed},
 		"a fault of the agent": {runtimetest.Script{Fail: errors.New("no space")}, runtime.LeaseRetry},
-		"work that is gone":    {runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeGone}}, ""},
+		"work that has ended":  {runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeGone}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
@@ -262,11 +266,11 @@ func TestLeaseLost(t *testing.T) {
 		t.Helper()
 		ended, expires := st.endOf("scan"), st.leases.Expires("scan")
 		if ended.IsZero() || !ended.Before(expires) {
-			t.Errorf("the scan ended at %s and its lease expires at %s:\n%s", ended, expires, st.log)
+			t.Errorf("the scan ended at %s, want an end before its lease expires at %s:\n%s", ended, expires, st.log)
 		}
 		for _, report := range st.cloud.Reports("scan") {
 			if report.Status == runtime.Failed {
-				t.Errorf("the agent has reported %+v", report)
+				t.Errorf("the agent has reported %+v, want no report of a failure", report)
 			}
 		}
 		if !strings.Contains(st.log.String(), message) {
@@ -279,7 +283,7 @@ func TestLeaseLost(t *testing.T) {
 		message string
 	}{
 		"a lost lease stops the work": {func(st *fixture) { st.leases.Lose("scan") }, "the lease is lost"},
-		"a link that is cut stops the work": {func(st *fixture) { st.leases.SetUnhealthy(true) },
+		"a service that cannot be reached stops the work": {func(st *fixture) { st.leases.SetUnhealthy(true) },
 			"could not be renewed"},
 		"answers that do not arrive in time stop the work": {
 			func(st *fixture) { st.leases.SetSlow(time.Hour) }, "could not be renewed"},
@@ -328,7 +332,7 @@ func TestLeaseLost(t *testing.T) {
 		})
 	})
 
-	t.Run("a lease that is lost during the start stops it", func(t *testing.T) {
+	t.Run("a lease that is lost during the start stops the start", func(t *testing.T) {
 		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("scan", runtimetest.Script{Starting: time.Hour})
 			st.leases.QueueLeased("scan")
@@ -388,10 +392,10 @@ func TestLeaseProperty(t *testing.T) {
 			wait(20 * span)
 			ended, expires := st.endOf("scan"), leases.Expires("scan")
 			if !ended.IsZero() && ended.After(expires) {
-				rt.Errorf("the work ended at %s and its lease expired at %s", ended, expires)
+				rt.Errorf("the work ended at %s, after the end of its lease at %s", ended, expires)
 			}
 			if state := st.pool.State(); len(state.Jobs) > 0 {
-				rt.Errorf("still running: %v", state.Jobs)
+				rt.Errorf("the pool has the jobs %v, want none", state.Jobs)
 			}
 			st.stop(errors.New("the test is over"))
 			st.end()
@@ -413,12 +417,12 @@ func TestLeaseLeftovers(t *testing.T) {
 					st.start()
 					wait(2 * time.Second)
 					if got := st.leases.Acquires(); len(got) != 0 {
-						t.Errorf("%d calls of acquire while leased work is left", len(got))
+						t.Errorf("got %d calls of Acquire while leased work is left, want none", len(got))
 					}
 					wait(time.Minute)
 					st.wantOperations("scan", "start", "started", "remove", "removed")
 					if present := st.engine.Present(); len(present) != 0 {
-						t.Errorf("still there: %v", present)
+						t.Errorf("got instances %v, want none", present)
 					}
 					if strings.Contains(st.log.String(), "resumed") {
 						t.Errorf("leased work was adopted:\n%s", st.log)
@@ -437,7 +441,8 @@ func TestLeaseLeftovers(t *testing.T) {
 			st.pool.Drain()
 			st.start()
 			if err := st.end(); err != nil || len(st.engine.Present()) != 0 || len(st.leases.Acquires()) != 0 {
-				t.Errorf("the pool ended with %v; still there: %v", err, st.engine.Present())
+				t.Errorf("the pool ended with %v, instances %v and %d calls of Acquire, want none of these", err,
+					st.engine.Present(), len(st.leases.Acquires()))
 			}
 		})
 	})

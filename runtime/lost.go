@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// findStepLimit bounds one attempt to find the step that runs, as far as the service knows.
+// findStepLimit is the timeout of each report with which findStep tries a step.
 const findStepLimit = 5 * time.Second
 
 // isOverMessage is logged for a recovered job of which the service needs no report.
 const isOverMessage = "job is over at the service: nothing is reported"
 
-// isRefusal reports whether the service has no such job for this agent any more.
+// isRefusal reports whether err means that the service no longer has the job for this agent.
 func isRefusal(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, ErrUnauthorized) }
 
 // settle records the result of the last report of a job.
@@ -26,12 +26,12 @@ func (r *jobRun) settle(err error) {
 	}
 }
 
-// reportLost reports a job as failed that may have run and has no instance.
+// reportLost reports that a job has failed which may have run and has no instance.
 //
-//  1. If the service reports that the job is over, it knows the outcome already.
-//  2. The runner may have reported later steps after the agent had ended.
+//  1. If the service reports that the job is over, the service knows the outcome already.
+//  2. After the agent ended, the runner may have reported later steps than the recorded one.
 func (r *jobRun) reportLost(ctx context.Context) {
-	// 1. Ask for the status.
+	// 1. Request the status.
 	r.recovery.outcome = OutcomeLost
 	if r.isOver(ctx) {
 		r.noteRecovery(RecoveryRemoved)
@@ -56,8 +56,8 @@ func (r *jobRun) reportLost(ctx context.Context) {
 	r.settle(err)
 }
 
-// isOver asks the service for the status of a recovered job, and reports whether the job is
-// over. A pool that is not configured has no credentials for that.
+// isOver requests the status of a recovered job, and reports whether the job is over at the
+// service. A pool that is not configured has no credentials for the request.
 func (r *jobRun) isOver(ctx context.Context) bool {
 	if interval, _ := r.pool.statusInterval(); interval <= 0 {
 		return false

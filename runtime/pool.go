@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// shutdownLimit bounds all work for jobs after a pool had to stop and the cancel grace
-// period is over: ending them, the last reports, and the removal of instances.
+// shutdownLimit is the limit of all work on jobs after the context of Run has ended and the
+// cancel grace period is over: ending the jobs, the last reports, and the removal of
+// instances.
 const shutdownLimit = 2 * time.Minute
 
 // Parts are the dependencies of a pool.
@@ -34,7 +35,7 @@ type Pool struct {
 	changed  chan struct{} // holds a token after a change that the loop has not seen
 	ready    chan struct{} // closed when the loop begins
 	jobs     sync.WaitGroup
-	finalCtx context.Context // of Run, for work after the end of its ctx; ends when the limit for it has passed
+	finalCtx context.Context // for work after the end of Run's ctx; ends when the time for this work is over
 
 	forced    chan struct{} // closed by forceStop
 	forceStop func()
@@ -55,7 +56,7 @@ type Pool struct {
 	leasing        leasing   // of scans and policy evaluations
 	idleSince      time.Time // since when the pool has no job; see Tuning.IdleTimeout
 	adoptFailing   bool      // the last attempt to adopt jobs failed
-	orphans        []Record  // adopted, and not recovered yet
+	orphans        []Record  // records of adopted jobs that are not recovered yet
 	cancelAdoption func()    // cancels the attempt to adopt that is under way; nil without one
 	queued         bool      // waits for one of the process's slots
 	due            time.Time // latest time of the loop's next turn; zero while it waits for an event
@@ -88,9 +89,10 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 // it cannot work. Run is called once.
 //
 // When ctx ends, jobs are stopped with a grace period, or left running if another agent
-// adopts them ([Adopter]). Run returns when every other job has been reported and
-// removed, or the cancel grace period and two minutes after the end of ctx: a job that an
-// engine could not stop until then is left to the next agent, and nothing is reported of it.
+// adopts them ([Adopter]). Run returns when every other job has been reported and removed,
+// but at the latest when the cancel grace period and two more minutes have passed since the
+// end of ctx. A job that an engine could not stop by then is left to the next agent, and
+// nothing is reported of it.
 func (p *Pool) Run(ctx context.Context) error {
 	// Limit the work after the end of ctx.
 	finalCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -132,7 +134,7 @@ func (p *Pool) Run(ctx context.Context) error {
 }
 
 // Ready returns a channel that is closed when the pool has adopted instances of an earlier
-// run and begins to poll. It stays open if that fails.
+// run and begins to poll. It stays open if the adoption fails.
 func (p *Pool) Ready() <-chan struct{} { return p.ready }
 
 // loop claims jobs until the pool is done or ctx ends. Each turn decides whether to
@@ -242,7 +244,7 @@ func (p *Pool) next() (capacity int, delay time.Duration) {
 	p.due = time.Time{}
 	switch {
 	case p.draining && len(p.runs) == 0 && p.cancelAdoption != nil:
-		p.cancelAdoption() // its end wakes the loop; it may have adopted a job
+		p.cancelAdoption() // the end of the adoption wakes the loop; a job may have been adopted
 		return 0, 0
 	case p.draining && len(p.runs) == 0:
 		return -1, 0
@@ -252,7 +254,7 @@ func (p *Pool) next() (capacity int, delay time.Duration) {
 
 	// Compute the capacity and the delay.
 	limit, running := p.spec.Tuning.MaxJobs, len(p.runs)-p.leasedRuns()
-	if p.spec.Tuning.SingleRun { // of either kind
+	if p.spec.Tuning.SingleRun { // one deployment or one leased job
 		limit, running = 1, len(p.runs)
 	}
 	if capacity = limit - running; capacity <= 0 || p.spec.Tuning.SingleRun && p.leasing.acquiring {
@@ -266,9 +268,9 @@ func (p *Pool) next() (capacity int, delay time.Duration) {
 	return capacity, delay
 }
 
-// Tune gives the pool new settings. They are used from the next turn on. A running job
-// keeps the settings of its claim, except for the interval of its status polls and its
-// cancel grace period. The Cloud decides which delays the new settings end.
+// Tune gives the pool new settings. They are used from the next turn of the loop on. A
+// running job keeps the settings of its claim, except for the interval of its status polls
+// and its cancel grace period. The Cloud decides which delays the new settings end.
 func (p *Pool) Tune(spec PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -309,8 +311,8 @@ func (p *Pool) Retry() {
 	p.wake()
 }
 
-// Drain makes the pool claim nothing more; Run returns when the last job has
-// ended. A [Pool.Tune] before that revives the pool.
+// Drain makes the pool claim nothing more; Run returns when the last job has ended. If
+// [Pool.Tune] is called before that, the pool claims jobs again.
 func (p *Pool) Drain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,8 +320,8 @@ func (p *Pool) Drain() {
 	p.wake()
 }
 
-// noteAnswer records that the service has answered a call that carries the pool's token:
-// a pool that is full of adopted jobs does not poll.
+// noteAnswer records that the service has answered a call that carries the pool's token. It
+// is called for calls about jobs: a pool that is full of adopted jobs does not poll.
 func (p *Pool) noteAnswer() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -333,9 +335,9 @@ func (p *Pool) settings() (Tuning, <-chan struct{}) {
 	return p.spec.Tuning, p.tuned
 }
 
-// statusInterval returns the interval in force, and a channel that is closed when the
-// settings change. It does not return all settings, because these are large and each
-// running job would hold them on its stack.
+// statusInterval returns the interval of status polls in force, and a channel that is closed
+// when the settings change. It does not return all settings, because these are large and
+// each running job would hold them on its stack.
 func (p *Pool) statusInterval() (time.Duration, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

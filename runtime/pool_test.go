@@ -22,8 +22,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// fixture is one pool between a fake service and a fake engine, in a bubble of
-// virtual time.
+// fixture is one pool with a fake service and a fake engine, in a synctest bubble.
 type fixture struct {
 	t      testing.TB
 	cloud  *runtimetest.Cloud
@@ -88,8 +87,8 @@ func job(id string) runtime.Job {
 
 func most(n int) func(*runtime.Tuning) { return func(t *runtime.Tuning) { t.MaxJobs = n } }
 
-// play runs a story in a bubble. The story starts the pool itself. At the end the pool is
-// stopped; then it must end, and all its jobs with it.
+// play runs story in a synctest bubble. Story starts the pool. Afterwards play stops the
+// pool, and checks that Run returns and that all jobs have ended.
 func play(t *testing.T, s runtime.PoolSpec, story func(t *testing.T, st *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,8 +142,9 @@ func (st *fixture) countBegun(delta int) {
 	}
 }
 
-// wantAllEnded checks the recorder after the end of the pool: each job that was claimed
-// or adopted has ended once, unless it was left running, and only claims count as such.
+// wantAllEnded checks the recorder after the end of the pool: there is one end for each job
+// that was claimed or adopted and not left running, and one claim for each job that was not
+// adopted.
 func (st *fixture) wantAllEnded() {
 	st.t.Helper()
 	log, begun := st.log.String(), int(st.begun.Load())
@@ -184,7 +184,7 @@ func wait(span time.Duration) {
 	synctest.Wait()
 }
 
-// end waits for Run to return, with a limit far above any of the pool.
+// end waits for Run to return, with a timeout far above all timeouts of the pool.
 func (st *fixture) end() error {
 	st.t.Helper()
 	select {
@@ -222,7 +222,7 @@ func TestRun(t *testing.T) {
 				wait(2500 * time.Millisecond) // each takes a second
 				for _, job := range []string{"a", "b"} {
 					st.wantOperations(job, "start", "started", "remove", "removed")
-					st.wantStep(job, 0, runtime.Running, "pretended instance") // the runner reports the later ones
+					st.wantStep(job, 0, runtime.Running, "pretended instance") // the runner reports later statuses
 				}
 				if calls := st.cloud.Calls(runtimetest.Claim); len(calls) != 3 ||
 					calls[2].Sub(calls[0]) > 2*time.Second {
@@ -311,7 +311,7 @@ func TestDrain(t *testing.T) {
 		})
 	})
 
-	t.Run("Tune revives a draining pool", func(t *testing.T) {
+	t.Run("Tune makes a draining pool claim jobs again", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.cloud.Queue("a", "b")
@@ -337,7 +337,7 @@ func TestDrain(t *testing.T) {
 			}
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			if lost := st.cloud.Lost(); len(lost) > 0 {
-				t.Errorf("lost: %v", lost)
+				t.Errorf("got lost jobs %v, want none", lost)
 			}
 		})
 	})
@@ -355,7 +355,7 @@ func TestStop(t *testing.T) {
 			_ = st.end()
 			st.wantStep("a", 0, runtime.Failed, "Error: the agent is stopping")
 			if lost := st.cloud.Lost(); len(lost) > 0 {
-				t.Errorf("lost: %v", lost)
+				t.Errorf("got lost jobs %v, want none", lost)
 			}
 		})
 	})
@@ -370,7 +370,7 @@ func TestStop(t *testing.T) {
 			_ = st.end()
 			if operations := st.engine.Operations("a"); !slices.Contains(operations, "term") ||
 				slices.Contains(operations, "kill") || len(st.engine.Present()) > 0 {
-				t.Errorf("operations on the job: %v, left: %v; want a TERM, no KILL, nothing left", operations,
+				t.Errorf("operations on the job: %v, instances: %v; want a TERM, no KILL and no instance", operations,
 					st.engine.Present())
 			}
 			st.wantStep("a", 1, runtime.NotStarted, "") // the runner reports it
@@ -423,7 +423,7 @@ func TestStop(t *testing.T) {
 			_ = st.end()
 			st.wantStep("a", 1, runtime.Failed, "ended before the runner reported an outcome")
 			if present := st.engine.Present(); len(present) > 0 {
-				t.Errorf("left: %v", present)
+				t.Errorf("got instances %v, want none", present)
 			}
 		})
 	})
@@ -480,7 +480,7 @@ func TestPollStatus(t *testing.T) {
 				st.cloud.SetJobStatus("a", status)
 				wait(31 * time.Second)
 				if present := st.engine.Present(); len(present) > 0 {
-					t.Errorf("%s: still there one status interval later: %v", status, present)
+					t.Errorf("%s: got instances %v one status interval later, want none", status, present)
 				}
 				if reports := st.cloud.Reports("a"); len(reports) != 1 || reports[0].Step != 0 {
 					t.Errorf("%s: the agent reported %+v, want none after the setup", status, reports)
@@ -516,7 +516,7 @@ func TestPollStatus(t *testing.T) {
 			wait(25 * time.Second)
 			st.cloud.SetJobStatus("a", runtime.Cancelled) // because of that failure
 			wait(time.Minute)
-			st.wantOperations("a", "start", "started", "remove", "removed") // and no term
+			st.wantOperations("a", "start", "started", "remove", "removed") // without a term
 		})
 	})
 
@@ -587,7 +587,7 @@ func TestFail(t *testing.T) {
 			st.start()
 			wait(time.Minute)
 			if failed := 50 - len(st.cloud.Queued()); failed != 5 {
-				t.Errorf("%d failed jobs in a minute, want two, then one each after 5, 10 and 20 s", failed)
+				t.Errorf("%d failed jobs in a minute, want 5: two, and one each after 5, 10 and 20 s", failed)
 			}
 			if state := st.pool.State(); state.Phase != runtime.PoolPaused || state.Reason == "" {
 				t.Errorf("the pool is %s (%s), want paused with a reason", state.Phase, state.Reason)
@@ -607,7 +607,7 @@ func TestFail(t *testing.T) {
 }
 
 func TestFinalReports(t *testing.T) {
-	t.Run("agent reports for a runner that died", func(t *testing.T) {
+	t.Run("agent reports for a runner that was killed", func(t *testing.T) {
 		died := runtime.Exit{Code: 137, Reason: "out of memory"}
 		for name, c := range map[string]struct {
 			progress []runtimetest.TimedProgress
@@ -683,17 +683,17 @@ func TestFollow(t *testing.T) {
 				st.wantStep("a", 2, runtime.Failed, "killed")
 				st.wantStep("a", 3, runtime.NotStarted, "")
 				if reports := st.cloud.Reports("a"); reports[len(reports)-1].Offset != 5 {
-					t.Errorf("%s: the last line has offset %d, want it after the five that the service has", name,
+					t.Errorf("stream that breaks %s: the last report has offset %d, want 5", name,
 						reports[len(reports)-1].Offset)
 				}
 				if warnings := strings.Count(st.log.String(), "cannot read progress"); warnings > 3 {
-					t.Errorf("%s: the failure is logged %d times", name, warnings)
+					t.Errorf("stream that breaks %s: the failure is logged %d times, want at most 3", name, warnings)
 				}
 			})
 		}
 	})
 
-	t.Run("stream that is read again loses no progress", func(t *testing.T) {
+	t.Run("last line counts, also after a line of an earlier step", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("a", runtimetest.Script{
 				Running: time.Hour, Exit: runtime.Exit{Code: 137},
@@ -725,7 +725,7 @@ func TestSendHeartbeats(t *testing.T) {
 			before := len(st.cloud.Reports("a"))
 			wait(time.Hour)
 			if after := len(st.cloud.Reports("a")); after != before {
-				t.Errorf("%d more heartbeats after the setup", after-before)
+				t.Errorf("%d more heartbeats after the setup, want none", after-before)
 			}
 		})
 	})
@@ -789,7 +789,7 @@ func TestNextPoll(t *testing.T) {
 				t.Errorf("%d polls in four minutes, want one a minute", polls)
 			}
 			if loud := strings.Count(st.log.String(), "level=WARN"); loud != 1 {
-				t.Errorf("%d warnings for one series of failures:\n%s", loud, st.log)
+				t.Errorf("%d warnings for one series of failures, want 1:\n%s", loud, st.log)
 			}
 			if still := st.pool.State().Overdue(time.Now()); still > time.Minute {
 				t.Errorf("a pool with failed polls is overdue by %s", still)
@@ -809,7 +809,7 @@ func TestNextPoll(t *testing.T) {
 		})
 		play(t, s, func(t *testing.T, st *fixture) {
 			if got := st.pool.State().PollError; got != "" {
-				t.Errorf("before the first poll the error is %q", got)
+				t.Errorf("before the first poll the error is %q, want none", got)
 			}
 			service := answering("401 Unauthorized")
 			st.reach(s, service)
@@ -826,7 +826,7 @@ func TestNextPoll(t *testing.T) {
 			service.answer.Store("204 No Content")
 			wait(5 * time.Minute)
 			if got := st.pool.State().PollError; got != "" {
-				t.Errorf("after a successful poll the error is %q", got)
+				t.Errorf("after a successful poll the error is %q, want none", got)
 			}
 		})
 	})
@@ -845,7 +845,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("still queued: %v, want b", left)
 			}
 			if state := st.pool.State(); !state.Completed || state.Phase != runtime.PoolStopped {
-				t.Errorf("the pool is %s, completed %v", state.Phase, state.Completed)
+				t.Errorf("the pool is %s, completed %v, want stopped and completed", state.Phase, state.Completed)
 			}
 		})
 	})
@@ -894,7 +894,7 @@ func TestAdopt(t *testing.T) {
 			st.cloud.SetJobStatus("old", runtime.Cancelled)
 			wait(31 * time.Second)
 			if present := st.engine.Present(); len(present) > 0 {
-				t.Errorf("left: %v", present)
+				t.Errorf("got instances %v, want none", present)
 			}
 		})
 	})
@@ -902,7 +902,7 @@ func TestAdopt(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	// An instance's times are by the clock of its engine, which may be far ahead of the agent's.
-	t.Run("instance that ended by a clock that is ahead is removed", func(t *testing.T) {
+	t.Run("ended instance of an engine whose clock is ahead is removed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("ahead", runtimetest.Script{Running: time.Second})
 			st.pool = runtime.NewPool(spec(), runtime.Parts{
@@ -916,7 +916,7 @@ func TestSweep(t *testing.T) {
 		})
 	})
 
-	// An engine creates it if the answer to the agent's call is lost.
+	// An engine may create such an instance if its answer to the agent's create call is lost.
 	t.Run("instance that was never started is removed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.start()
@@ -1037,7 +1037,7 @@ func TestPoolSpecLeftover(t *testing.T) {
 			}
 		})
 	})
-	t.Run("is revived with the settings of a configuration", func(t *testing.T) {
+	t.Run("claims jobs again with the settings of a configuration", func(t *testing.T) {
 		run(t, func(st *fixture) {
 			old := runtime.Job{ID: "old", WorkflowID: "deployment-of-old"}
 			st.cloud.AddClaimed(old, runtimetest.Definition("sleep 60"))
@@ -1065,7 +1065,7 @@ func TestAdoptInstance(t *testing.T) {
 		st.engine.SetScript("old", runtimetest.Script{Running: runtimetest.Forever})
 		st.engine.Adopt(&old, time.Now())
 	}
-	t.Run("it continues if its service never knew it", func(t *testing.T) {
+	t.Run("adopted job continues if its service has never known the job", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			adopted(st)
 			st.cloud.SetJobStatus("old", runtime.Unanswered)
@@ -1076,7 +1076,7 @@ func TestAdoptInstance(t *testing.T) {
 			st.wantOperations("old", "was adopted")
 		})
 	})
-	t.Run("it is stopped if its service no longer has it", func(t *testing.T) {
+	t.Run("adopted job is stopped if its service no longer has the job", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			adopted(st)
 			st.start()
@@ -1084,7 +1084,7 @@ func TestAdoptInstance(t *testing.T) {
 			st.cloud.SetJobStatus("old", runtime.Gone)
 			wait(time.Minute)
 			if present := st.engine.Present(); len(present) > 0 {
-				t.Errorf("left: %v", present)
+				t.Errorf("got instances %v, want none", present)
 			}
 		})
 	})
@@ -1101,12 +1101,12 @@ func TestTuning(t *testing.T) {
 			st.pool.Tune(next)
 			wait(11 * time.Second)
 			if present := st.engine.Present(); len(present) != 3 {
-				t.Errorf("after the limit was raised to 3, %v run", present)
+				t.Errorf("after the limit was raised to 3, the jobs %v run, want 3", present)
 			}
-			st.pool.Tune(spec(most(1))) // lowering it ends nothing
+			st.pool.Tune(spec(most(1))) // a lower limit ends no job
 			wait(10 * time.Minute)
 			if present := st.engine.Present(); len(present) != 3 {
-				t.Errorf("after the limit was lowered to 1, %v run", present)
+				t.Errorf("after the limit was lowered to 1, the jobs %v run, want the same 3", present)
 			}
 		})
 	})
@@ -1187,7 +1187,8 @@ func TestPoolProperty(t *testing.T) {
 				}
 			}
 			if len(st.engine.Present()) > 0 || len(st.cloud.Lost()) > 0 || len(st.pool.State().Jobs) > 0 {
-				rt.Fatalf("left: %v, lost: %v, held: %v", st.engine.Present(), st.cloud.Lost(), st.pool.State().Jobs)
+				rt.Fatalf("got instances %v, lost jobs %v and jobs %v of the pool, want none", st.engine.Present(),
+					st.cloud.Lost(), st.pool.State().Jobs)
 			}
 		})
 	})
@@ -1230,7 +1231,7 @@ func TestReady(t *testing.T) {
 		}
 		pool.Drain()
 		if err := <-ended; err != nil || state() != "stopped true" {
-			t.Errorf("at last the pool is %s, %v; want stopped true, nil", state(), err)
+			t.Errorf("after its end the pool is %s, %v; want stopped true, nil", state(), err)
 		}
 	})
 }

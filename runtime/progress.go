@@ -13,11 +13,11 @@ import (
 
 const (
 	// MaxProgressLine is the longest line of progress in bytes, with its newline.
-	// The runner's own are shorter than 180 bytes without the texts of a failed step,
-	// of which JSON may need six bytes for each byte.
+	// The runner's lines are shorter than 180 bytes without the texts of a failed step.
+	// JSON may need six bytes for each byte of these texts.
 	MaxProgressLine = 1 << 10
 
-	// maxSteps is the number of steps that an adopted job may have, whose definition
+	// maxSteps is the highest accepted number of steps of an adopted job whose definition
 	// this agent does not have.
 	maxSteps = 10_000
 )
@@ -31,14 +31,15 @@ const (
 
 // Progress is one line of a runner's standard output, as JSON: what the service has
 // accepted so far. If the instance ends before the runner has reported the outcome, the
-// agent reports it from there. Progress has no other use, except in the agent's log.
+// agent reports the outcome, and continues at this step and line. Progress has no other use,
+// except in the agent's log.
 type Progress struct {
 	Step   int    `json:"step"`
 	Lines  int    `json:"lines"`            // of that step, accepted by the service
-	Status Status `json:"status,omitempty"` // accepted by the service; empty if only lines were
+	Status Status `json:"status,omitempty"` // accepted by the service; empty if only lines were accepted
 
-	// Sent is only in a [Record]: the lines that the agent has sent after Lines, without an
-	// answer yet.
+	// Sent is only in a [Record]: the number of further lines that the agent has sent and
+	// that the service has not accepted yet.
 	Sent int `json:"-"`
 
 	// Stopped reports that the runner got a signal, has ended the step, and waits a moment
@@ -46,7 +47,7 @@ type Progress struct {
 	Stopped bool `json:"stopped,omitempty"`
 
 	// These describe a failed step, for the agent's log.
-	StepName string `json:"stepName,omitempty"` // as the job's definition has it
+	StepName string `json:"stepName,omitempty"` // from the job's definition
 	Reason   string `json:"reason,omitempty"`   // why the step failed
 
 	// These describe the end of pulumi in a step that was stopped, for the agent's log: a
@@ -62,7 +63,7 @@ type progressReader struct {
 	lines   int      // lines of progress in the longest stream
 	reader  *bufio.Reader
 	current streamPosition
-	ignored bool // a line was ignored, which was logged
+	ignored bool // a line was ignored, and the log has a warning about it
 	stopped bool // a line reported that the runner got a SIGTERM
 }
 
@@ -82,7 +83,7 @@ var errTooLong = fmt.Errorf("line is longer than %d bytes", MaxProgressLine)
 //     and reading continues. Memory is limited to one line.
 //  2. A stream that is read again begins with known lines, which are skipped. If its first
 //     line differs, the engine has rotated its log and the known lines cannot be counted:
-//     then a line counts if it is later than the last one.
+//     then one of the first lines counts only if it is later than the last progress.
 func (r *jobRun) readStream(ctx context.Context) error {
 	stream, err := r.pool.parts.Executor.Follow(ctx, r.id)
 	if err != nil {
@@ -106,7 +107,7 @@ func (s *progressReader) begin(stream io.Reader) {
 // readLines reads the lines of a stream to its end. Thousands of goroutines may block in
 // it, so the code that handles a line is in another function and not on their stacks.
 func (r *jobRun) readLines(ctx context.Context) error {
-	tooLong := false // a part of this line was skipped already
+	tooLong := false // the line is too long, and its beginning was skipped
 	for {
 		line, err := r.stream.reader.ReadSlice('\n')
 		switch {
@@ -152,7 +153,7 @@ func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
 		return
 	}
 
-	// Act on it. Lines can be repeated.
+	// 3. Act on the line, which may have been read before.
 	r.setPulumi(progress.Pulumi, progress.Stack)
 	progress.Pulumi, progress.Stack = "", ""
 	if r.observe(progress, known) && (progress.Step > 0 || progress.Status == Succeeded) {
@@ -199,9 +200,9 @@ func (r *jobRun) ignoreLine(reason error) {
 	}
 }
 
-// observe records progress and reports whether it changed anything. The latest line
-// counts, so that the runner's next line corrects a forged one. With forward a line
-// counts only if it is later than the last one.
+// observe records progress and reports whether it differs from the last one. The latest
+// line counts, so that the runner's next line corrects a forged one. If forward is true, the
+// line counts only if it is later than the last progress.
 func (r *jobRun) observe(p Progress, forward bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

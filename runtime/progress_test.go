@@ -38,7 +38,8 @@ func TestReadStream(t *testing.T) {
 	blank := strings.Repeat(" ", runtime.MaxProgressLine)
 	whole := `{"step":2,"lines":7}`
 
-	// Each job dies in step 2 after 7 lines, regardless of other lines.
+	// Each runner is killed in step 2 after 7 lines. The lines that are ignored, forged or
+	// incomplete must not change the agent's report of this end.
 	for name, progress := range map[string][]runtimetest.TimedProgress{
 		"step outside the definition is ignored": {running(2, 7),
 			line(`{"step":77,"lines":3,"status":"failed"}`)},
@@ -56,13 +57,13 @@ func TestReadStream(t *testing.T) {
 			running(2, 7)},
 		"forged failure is corrected by the next line": {line(`{"step":2,"lines":99,"status":"failed"}`),
 			running(2, 7)},
-		"forged number of lines is corrected":         {line(`{"step":2,"lines":900719925474099}`), running(2, 7)},
-		"longest line is read":                        {line(whole + blank[len(whole)+1:])},
-		"longer line is skipped up to its newline":    {running(2, 7), line(`{"step":3,"lines":9}` + blank + blank)},
-		"line behind a longer line is read":           {line(strings.Repeat("x", 1<<20)), running(2, 7)},
-		"longer line that ends the output is ignored": {running(2, 7), output(`{"step":3,"lines":9}` + blank + blank)},
-		"last line without a newline counts if whole": {running(2, 6), output(`{"step":2,"lines":7}`)},
-		"last line that is incomplete is ignored":     {running(2, 7), output(`{"step":3,"lines`)},
+		"forged number of lines is corrected":          {line(`{"step":2,"lines":900719925474099}`), running(2, 7)},
+		"longest line is read":                         {line(whole + blank[len(whole)+1:])},
+		"too long line is skipped up to its newline":   {running(2, 7), line(`{"step":3,"lines":9}` + blank + blank)},
+		"line after a too long line is read":           {line(strings.Repeat("x", 1<<20)), running(2, 7)},
+		"too long line without a newline is ignored":   {running(2, 7), output(`{"step":3,"lines":9}` + blank + blank)},
+		"complete last line without a newline is read": {running(2, 6), output(`{"step":2,"lines":7}`)},
+		"incomplete last line is ignored":              {running(2, 7), output(`{"step":3,"lines`)},
 		"forged line stays corrected in a second stream": {
 			line(`{"step":2,"lines":9,"status":"failed"}`), running(2, 6),
 			{After: 30 * time.Minute, Progress: runtime.Progress{Step: 2, Lines: 7}},
@@ -89,7 +90,7 @@ func TestReadStream(t *testing.T) {
 	t.Run("line in a rotated log counts if it is later", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			reads := 0
-			rotated := func() io.Reader { // the first line is gone, the last one is new
+			rotated := func() io.Reader { // from the second read on, it has another first line and a new last line
 				if reads++; reads == 1 {
 					text := `{"step":1,"lines":9,"status":"succeeded"}` + "\n" + `{"step":2,"lines":4}` + "\n"
 					return strings.NewReader(text)
@@ -164,7 +165,7 @@ func TestReadStream(t *testing.T) {
 			st.start()
 			wait(2 * time.Hour)
 			if n := strings.Count(st.log.String(), "progress line ignored"); n != 1 {
-				t.Errorf("logged %d times, want once:\n%s", n, st.log)
+				t.Errorf("the warning is logged %d times, want once:\n%s", n, st.log)
 			}
 			if strings.Contains(st.log.String(), "a text of the job") {
 				t.Errorf("the log contains the output of a step:\n%s", st.log)

@@ -18,8 +18,8 @@ type Recorder interface {
 	ServiceCall(call ServiceCall)
 	// Poll records one poll of a pool with its result.
 	Poll(pool string, result PollResult)
-	// JobClaimed records a claimed job of a pool. A job that runs here already and is
-	// handed out again is not a claim.
+	// JobClaimed records a claimed job of a pool. It is not called for a job that the
+	// service hands out again while the pool runs it.
 	JobClaimed(pool string, kind Kind)
 	// JobStage records how long one stage of a job took, also if it failed.
 	JobStage(stage Stage, took time.Duration)
@@ -143,14 +143,14 @@ func startOutcome(ctx context.Context, err error) Outcome {
 
 // outcome returns the outcome of a job whose instance has ended.
 //
-//  1. The runner's exit code counts, if the runner chose it, or else the last step
-//     that the service accepted.
-//  2. A job that was stopped and has not succeeded was cancelled, unless it exceeded
-//     its limits.
-//  3. Any other exit code is a failure. The outcome is lost if it is not known how the
-//     instance ended, or if the job was adopted and the agent cannot report it.
+//  1. The job succeeded if the runner's exit code means success, or if the service has
+//     accepted the success of the last step.
+//  2. A job that was stopped and has not succeeded was cancelled, unless it exceeded its time
+//     limit or its runner did not exit. It is lost if the service no longer has the job.
+//  3. Otherwise the job failed. The outcome is lost if it is not known how the instance
+//     ended, or if the job was adopted without a token and the agent cannot report it.
 func (r *jobRun) outcome(ctx context.Context, end instanceEnd) Outcome {
-	// 1. Use the runner's report.
+	// 1. Check whether the job succeeded.
 	cause, last := context.Cause(ctx), r.lastProgress()
 	steps := max(r.steps, r.job.Definition.Steps)
 	switch {

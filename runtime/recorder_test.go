@@ -86,7 +86,7 @@ func TestRecorder(t *testing.T) {
 			})
 		})
 	})
-	t.Run("definition that is gone is a lost job", func(t *testing.T) {
+	t.Run("job is lost if the service no longer has its definition", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Define, 1, runtime.ErrGone)
 			st.cloud.Queue("a")
@@ -156,7 +156,7 @@ func TestRecorder(t *testing.T) {
 			st.wantRecorded(1, map[string]int{ended + "cancelled": 1})
 		})
 	})
-	t.Run("job that is handed out twice is one claim", func(t *testing.T) {
+	t.Run("job that is handed out twice counts as one claim", func(t *testing.T) {
 		play(t, spec(most(2)), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 			st.cloud.Queue("a")
@@ -170,7 +170,7 @@ func TestRecorder(t *testing.T) {
 			}
 		})
 	})
-	t.Run("adopted job ends without a claim and counts from its start", func(t *testing.T) {
+	t.Run("adopted job ends without a claim and is measured from its start", func(t *testing.T) {
 		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
 			orphan(st, "running", spec().Key(), runtimetest.Script{Running: 5 * time.Minute}, 2*time.Minute)
 			st.start()

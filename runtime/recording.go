@@ -8,7 +8,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// journalLimit is the limit of the context of a call of a [Journal].
+// journalLimit is the timeout of a change in a [Journal], with the removal of the record if
+// the change fails.
 const journalLimit = 30 * time.Second
 
 // record adds the job to the journal. A job whose record cannot be stored runs without

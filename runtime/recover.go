@@ -12,11 +12,12 @@ const (
 	// service must not declare the job failed before the next heartbeat.
 	startAgainLimit = HeartbeatLimit - time.Minute
 
-	// clockSkew is how far in the future a claim may be, by the clock of an earlier run.
+	// clockSkew is how far in the future the recorded time of a claim may be: the clock of
+	// an earlier run may have been ahead.
 	clockSkew = time.Minute
 
-	// confirmLimit bounds one attempt to ask the service about a recovered job. A client
-	// accepts a refusal after half a minute.
+	// confirmLimit is the timeout of one request to the service about a recovered job. It is
+	// longer than the half minute after which a client accepts a refusal.
 	confirmLimit = 45 * time.Second
 )
 
@@ -33,8 +34,9 @@ type recovery struct {
 	instances []Instance // usually one; an engine may create another for a call whose answer was lost
 	orphan    bool       // the record was that of an agent that no longer exists
 
-	// A new claim of a job that has not run, which the service has queued again. The pool's
-	// lock guards sending; claims are ignored when final is true.
+	// reclaimed receives a new claim of the job, if the job has not run and the service has
+	// queued it again. The pool's lock guards the sending. When final is true, claims are
+	// ignored.
 	reclaimed chan *Job
 	final     bool
 
@@ -94,7 +96,7 @@ func (p *Pool) removeReported(ctx context.Context, r *recovery) {
 	log.Info("job was reported before the agent ended: its leftovers are removed")
 }
 
-// startRecovery adds the job of a record to the jobs of the pool, unless it is one already.
+// startRecovery adds the job of a record to the jobs of the pool, unless the pool has it.
 func (p *Pool) startRecovery(ctx context.Context, rec *recovery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +131,8 @@ func (r *jobRun) recover(ctx context.Context) (continues bool) {
 	}
 
 	// Adopt the instance. If its runner was never started, start the job again: an instance
-	// that waits for the handoff of an agent that has died may not end for a long time.
-	// Of several instances, one that runs counts, and then one that has run.
+	// may wait for a long time for the handoff of an agent that no longer runs. Of several
+	// instances, use one that runs, or else one that has run.
 	instance := r.recovery.instances[0]
 	for _, other := range r.recovery.instances {
 		if other.Running || !instance.Running && !other.Started.IsZero() {
@@ -168,8 +170,8 @@ func (r *jobRun) hasNotRun(ctx context.Context, end instanceEnd) bool {
 	return end.err == nil && end.exit.Code == CodeUsage
 }
 
-// endRecovery ends the run of a job that does not continue, and reports whether nothing is left
-// of it.
+// endRecovery ends the run of a job that does not continue, and reports whether the job has no
+// record any more.
 func (r *jobRun) endRecovery() (gone bool) {
 	if r.recovery.outcome == "" {
 		r.log.Info("job left to the next agent, because the pool stops")
@@ -234,7 +236,8 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []Instance) error {
 			record.Claimed.UTC().Format(time.RFC3339), startAgainLimit)
 	}
 
-	// 3. Ask the service. Some services accept late heartbeats of a job that has ended.
+	// 3. Send heartbeats. Some services accept late heartbeats of a job that has ended, so
+	// request its status too.
 	err := r.confirm(ctx, startAgainLimit-age)
 	if err == nil && r.isOver(ctx) {
 		return fmt.Errorf("%w: it has ended there", ErrGone)
@@ -265,7 +268,7 @@ func (r *jobRun) confirm(ctx context.Context, limit time.Duration) (err error) {
 			return err
 		}
 
-		// Wait before the next.
+		// Wait before the next heartbeat.
 		select {
 		case job := <-r.recovery.reclaimed:
 			r.reclaim(job)
@@ -298,7 +301,7 @@ func (r *jobRun) offer(job *Job) bool {
 		return false
 	}
 	r.recovery.final = true
-	r.recovery.reclaimed <- job // has room for one
+	r.recovery.reclaimed <- job // does not block: the channel has room for one claim
 	return true
 }
 
@@ -313,7 +316,7 @@ func (r *jobRun) reclaim(job *Job) {
 	r.record()
 }
 
-// failRecovery reports that a job which is not started again has failed in step 0.
+// failRecovery reports that step 0 of a job has failed, because the job is not started again.
 func (r *jobRun) failRecovery(reason error) {
 	setup := NewSetup(r.job, r.pool.parts.Cloud, r.handoff())
 	setup.resume(r.recovery.record.Progress)

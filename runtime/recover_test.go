@@ -14,7 +14,7 @@ import (
 )
 
 // leave adds what an earlier run of the agent has left of a job: the claim at the service, and
-// the record.
+// the record in the journal.
 func (st *fixture) leave(id string, stage runtime.RecordStage, age time.Duration) *runtime.Job {
 	st.t.Helper()
 	left, s := job(id), spec()
@@ -45,7 +45,8 @@ func (st *fixture) removals(job string) (count int) {
 	return count
 }
 
-// wantReports checks the reports of the agent about a job, without heartbeats and lines.
+// wantReports checks the steps and statuses that the agent has reported of a job. It ignores
+// heartbeats and reports of lines.
 func (st *fixture) wantReports(job string, want ...runtime.Report) {
 	st.t.Helper()
 	var got []runtime.Report
@@ -60,7 +61,8 @@ func (st *fixture) wantReports(job string, want ...runtime.Report) {
 	}
 }
 
-// wantNothingLeft checks that no record and no instance is left, and that the log has a text.
+// wantNothingLeft checks that the job has no record, that there are no instances, and that the
+// log contains a text.
 func (st *fixture) wantNothingLeft(job, log string) {
 	st.t.Helper()
 	if record, ok := st.records.Record(job); ok {
@@ -91,15 +93,16 @@ func TestRecovery(t *testing.T) {
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			st.wantNothingLeft("a", again)
 			if recovered := st.recorder.Recovered(); recovered["default started"] != 1 || len(recovered) != 1 {
-				t.Errorf("the recovered jobs are %v", recovered)
+				t.Errorf("the recovered jobs are %v, want one started job", recovered)
 			}
 			for _, report := range st.cloud.Reports("a") {
 				if len(report.Lines) > 0 && report.Offset < 7 {
-					t.Errorf("lines were sent at %d, which the service has already", report.Offset)
+					t.Errorf("lines were sent with offset %d, but the service has accepted 7 lines", report.Offset)
 				}
 			}
 			if h := st.engine.Handoff("a"); h.Token != "token-of-a" || h.SetupLines < 9 {
-				t.Errorf("the handoff has the token %q and %d lines", h.Token, h.SetupLines)
+				t.Errorf("the handoff has the token %q and %d lines, want token-of-a and at least 9 lines", h.Token,
+					h.SetupLines)
 			}
 		})
 	})
@@ -132,7 +135,7 @@ func TestRecovery(t *testing.T) {
 		}
 	})
 
-	t.Run("job that the service no longer has is forgotten", func(t *testing.T) {
+	t.Run("job that the service no longer has is not reported", func(t *testing.T) {
 		for _, stage := range []runtime.RecordStage{runtime.RecordClaimed, runtime.RecordHandedOff} {
 			t.Run(string(stage), func(t *testing.T) {
 				play(t, spec(), func(t *testing.T, st *fixture) {
@@ -233,13 +236,13 @@ func TestRecovery(t *testing.T) {
 			st.wantNothingLeft("a", again)
 			st.wantRecord("a", "add", "claimed", "handed_off", "reported", "remove")
 			if want := []int{0, 1, 1}; !slices.Equal(removedAt, want) {
-				t.Errorf("%v instances were removed before each stage, want %v: a record of a job that may have run, "+
-					"without an instance, is a failed job if the agent is killed", removedAt, want)
+				t.Errorf("%v instances were removed before each stage, want %v: after a kill of the agent, a job "+
+					"that may have run and has no instance is reported failed", removedAt, want)
 			}
 		})
 	})
 
-	t.Run("instance that has run counts more than one that was never started", func(t *testing.T) {
+	t.Run("of two instances, the one that has run is adopted", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			job := st.leave("a", runtime.RecordHandedOff, time.Minute)
 			st.engine.SetScript("a", runtimetest.Script{NeverStarted: true, Running: runtimetest.Forever})
@@ -252,7 +255,7 @@ func TestRecovery(t *testing.T) {
 				t.Errorf("a job that has run is started again: %v", done)
 			}
 			if present := st.engine.Present(); len(present) != 0 {
-				t.Errorf("left are %v", present)
+				t.Errorf("got instances %v, want none", present)
 			}
 		})
 	})
@@ -294,7 +297,7 @@ func TestRecovery(t *testing.T) {
 		})
 	})
 
-	t.Run("job without an instance that is over at the service is forgotten", func(t *testing.T) {
+	t.Run("job without an instance that is over at the service is not reported", func(t *testing.T) {
 		for _, status := range []runtime.JobStatus{runtime.Completing, runtime.Cancelled} {
 			play(t, spec(), func(t *testing.T, st *fixture) {
 				st.leave("a", runtime.RecordHandedOff, time.Minute)
@@ -319,7 +322,7 @@ func TestRecovery(t *testing.T) {
 		})
 	})
 
-	t.Run("nothing starts while the instances are unknown", func(t *testing.T) {
+	t.Run("nothing starts while the instances or the records are unknown", func(t *testing.T) {
 		for name, blind := range map[string]func(st *fixture, parts *runtime.Parts){
 			"instances": func(_ *fixture, parts *runtime.Parts) { parts.Executor = blindExecutor{parts.Executor} },
 			"records": func(st *fixture, _ *runtime.Parts) {
@@ -387,7 +390,7 @@ func TestRecovery(t *testing.T) {
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			st.wantNothingLeft("a", again)
 			if h := st.engine.Handoff("a"); h == nil || h.Token != "another token" {
-				t.Errorf("the handoff is %v", h)
+				t.Errorf("the handoff is %v, want one with the new token", h)
 			}
 		})
 	})

@@ -11,9 +11,9 @@ const (
 	retryMax = 30 * time.Second
 )
 
-// retryEngine calls the engine until call is done or ctx ends: an engine may be
-// restarted while its containers run. The delay between two calls doubles from retryMin
-// to retryMax; wake ends a delay early. The first error is logged with the message.
+// retryEngine repeats call, which calls the engine, until it returns done or ctx ends: an
+// engine may be restarted while its containers run. The delay between two calls doubles from
+// retryMin to retryMax; wake ends a delay early. The first error is logged with the message.
 func (r *jobRun) retryEngine(
 	ctx context.Context, wake <-chan struct{}, message string, call func() (done bool, err error),
 ) {
@@ -43,7 +43,7 @@ func sleep(ctx context.Context, wake <-chan struct{}, delay time.Duration) {
 	}
 }
 
-// warnRetry logs an error of the engine, whose call is retried.
+// warnRetry logs an error of a call to the engine that will be retried.
 func (r *jobRun) warnRetry(message string, err error, delay time.Duration) {
 	r.log.Warn(message, "instance", r.id, "error", err, "retry_in", delay)
 }

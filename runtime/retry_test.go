@@ -20,17 +20,18 @@ func (c *retryingCloud) Retry() runtime.NextPoll {
 	return c.left
 }
 
-// TestRetry: when a Retry ends a wait is tested in package cloud, by TestScheduleRetryNow.
+// TestRetry tests how a pool uses the result of Cloud.Retry. TestScheduleRetryNow of package
+// cloud tests which delays a Retry ends.
 func TestRetry(t *testing.T) {
 	held := func(span time.Duration) runtime.NextPoll {
 		return runtime.NextPoll{At: time.Now().Add(span), Reason: "a test"}
 	}
 	for name, c := range map[string]struct {
-		wait, left, after time.Duration // of the hold, of what Retry leaves, and from the retry to the next poll
+		wait, left, after time.Duration // the hold, what Retry leaves of it, and the time from Retry to the next poll
 	}{
-		"a wait that ends is followed by a poll at once": {10 * time.Minute, 0, 0},
-		"a Retry-After stays":                            {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
-		"a hold that Retry does not end stays":           {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
+		"a hold that Retry ends is followed by a poll": {10 * time.Minute, 0, 0},
+		"a Retry-After stays":                          {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
+		"a hold that Retry does not end stays":         {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, edited(), func(t *testing.T, st *fixture) {
@@ -48,7 +49,7 @@ func TestRetry(t *testing.T) {
 				st.wantNotOverdue()
 				for st.asked(runtimetest.Claim) < 1 {
 					if time.Since(retried) > 2*time.Hour {
-						t.Fatal("the pool polls no more")
+						t.Fatal("the pool does not poll any more")
 					}
 					wait(time.Second)
 				}

@@ -14,7 +14,7 @@ func TestRetryEngine(t *testing.T) {
 	away := errors.New("the engine is away")
 	killed := runtime.Exit{Code: 137, Reason: "out of memory"}
 
-	t.Run("if the engine goes away while a job runs, Wait is retried until the job ends", func(t *testing.T) {
+	t.Run("if the engine does not answer while a job runs, Wait is retried until the job ends", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour, Exit: killed,
 				WaitErrors: []error{away, away, away}})
@@ -23,7 +23,7 @@ func TestRetryEngine(t *testing.T) {
 			wait(time.Minute)
 			st.wantOperations("a", "start", "started")
 			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].Phase != runtime.Started {
-				t.Fatalf("the pool holds %+v, want the job that runs", jobs)
+				t.Fatalf("the pool has the jobs %+v, want the job that runs", jobs)
 			}
 			wait(time.Hour)
 			st.wantStep("a", 1, runtime.Failed, "out of memory (exit code 137)")
@@ -52,7 +52,7 @@ func TestRetryEngine(t *testing.T) {
 		})
 	})
 
-	t.Run("a job can be stopped while the engine is away", func(t *testing.T) {
+	t.Run("a job can be stopped while calls of Wait fail", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			errs := make([]error, 1000)
 			for i := range errs {
@@ -65,7 +65,7 @@ func TestRetryEngine(t *testing.T) {
 			st.cloud.SetJobStatus("a", runtime.Cancelled)
 			wait(2 * time.Minute)
 			if present, jobs := st.engine.Present(), st.pool.State().Jobs; len(present) > 0 || len(jobs) > 0 {
-				t.Errorf("left: %v, held: %+v", present, jobs)
+				t.Errorf("got instances %v and jobs %+v of the pool, want none", present, jobs)
 			}
 		})
 	})
