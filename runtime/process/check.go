@@ -12,8 +12,8 @@ import (
 )
 
 // Check returns why no job can be started now: there is no runner that this user may
-// execute, no shell, or no folder in which folders for jobs can be created. It creates a
-// removed folder again. It takes about ten system calls.
+// execute, no shell, or no parent folder in which folders for jobs can be created. If the
+// parent folder was removed, Check creates it again. It takes about ten system calls.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -54,9 +54,9 @@ func newExecutor(t *testing.T, folder string) *process.Executor {
 
 const agentToken = "pul-of-the-agent"
 
-// leftovers returns the folders of a job, and the processes that were started in one. It
-// finds processes by their environment, independently of the executor. A process of a
-// removed folder was left by the removal.
+// leftovers returns the folders of a job, and the processes whose environment names one of
+// these folders or a folder that no longer exists: the removal of such a folder has left the
+// process. Unlike the executor, it does not search by session.
 func leftovers(t *testing.T, folder string, job *runtime.Job) []string {
 	t.Helper()
 	var all []string
@@ -78,7 +78,7 @@ func leftovers(t *testing.T, folder string, job *runtime.Job) []string {
 	return all
 }
 
-// folders returns the folders whose labels name the job.
+// folders returns the folders whose labels name the job, or cannot be read.
 func folders(t *testing.T, folder string, job *runtime.Job) []string {
 	t.Helper()
 	entries, err := os.ReadDir(folder)

@@ -16,22 +16,22 @@
 //	root/        the root directory of the job
 //	home/, tmp/  HOME, PULUMI_HOME and TMPDIR
 //
-// Agent and job communicate only through files, so a job survives the death of its
-// agent, and the next agent reads the same files. The exception is the handoff: it goes
-// through a pipe and is never written to a file.
+// Agent and job communicate only through files, so a job continues when its agent ends, and
+// the next agent reads the same files. The exception is the handoff: it goes through a pipe
+// and is never written to a file.
 //
 // # The supervisor
 //
 // A short shell script starts the runner, waits for it and writes its exit code to a
-// file. Without it, the exit code would be lost with the agent, the parent process. It
-// costs one idle shell for each job. In return, own and adopted jobs share their code:
-// Wait never asks the kernel for the exit code, it reads the file. If the supervisor has
-// gone without writing an exit code (it was killed, or the machine went down), the code
-// is unknown, and Wait reports that.
+// file. Without the script, the agent would be the parent process of the runner, and the
+// exit code would be lost if the agent ended. The script costs one idle shell for each job.
+// In return, the same code handles jobs of this agent and adopted jobs: Wait always reads
+// the exit code from the file. If the supervisor has ended without writing an exit code (it
+// was killed, or the machine went down), the code is unknown, and Wait reports that.
 //
 // The supervisor leads a session, in which the runner and the steps run. SIGINT and SIGTERM
-// go to its process group: the supervisor ignores them, and the runner stops the step (see
-// package runner).
+// go to its process group: the supervisor continues, because its shell has a trap for them,
+// and the runner stops the step (see package runner).
 //
 // # Identity of processes
 //
@@ -48,6 +48,6 @@
 // # Polling
 //
 // The executor polls the files every 20 ms for the end and the progress of a job. This
-// costs a few cheap system calls per poll. File system notifications would save less
-// than their portable form costs. Without running jobs, nothing is polled.
+// costs a few cheap system calls per poll. A portable use of file system notifications
+// would cost more than it saves. Without running jobs, nothing is polled.
 package process

@@ -11,9 +11,10 @@ import (
 // folder of the job.
 const markerVariable = "CMWA_JOB_FOLDER"
 
-// allowedVariables are the agent's variables that a job gets: those that programs need to
-// be found, to use the user's language, and to reach the network. All others, in
-// particular the agent's credentials, are withheld unless they are forwarded by name.
+// allowedVariables are the agent's variables that a job gets, together with all LC_
+// variables: they are needed to find programs, to use the user's language, and to reach the
+// network. All other variables, in particular the agent's credentials, are withheld unless
+// they are forwarded by name.
 var allowedVariables = []string{
 	"PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL",
 	"SSL_CERT_FILE", "SSL_CERT_DIR",

@@ -32,7 +32,7 @@ func withoutFiles(t *testing.T, do func()) {
 	}()
 	if file, err := os.Open("/dev/null"); err == nil {
 		_ = file.Close()
-		t.Fatal("files can be opened")
+		t.Fatal("files can be opened in spite of the limit")
 	}
 	do()
 }
@@ -55,10 +55,10 @@ func TestWaitWithoutFiles(t *testing.T) {
 	withoutFiles(t, func() {
 		go wait(late)
 		if found, err := e.List(t.Context(), job.Agent); err == nil {
-			t.Errorf("without files the list is %+v, want an error", found)
+			t.Errorf("while no file can be opened, List returns %+v, want an error", found)
 		}
 		if err := e.Remove(t.Context(), id, 0); err == nil {
-			t.Error("without files a job counts as removed")
+			t.Error("while no file can be opened, Remove returns nil, want an error")
 		}
 		limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
@@ -78,7 +78,7 @@ func TestWaitWithoutFiles(t *testing.T) {
 		}
 	}
 	if found, err := e.List(t.Context(), job.Agent); err != nil || len(found) != 1 {
-		t.Errorf("afterwards the list is %+v, %v", found, err)
+		t.Errorf("afterwards the list is %+v, %v; want one job", found, err)
 	}
 }
 
@@ -86,6 +86,6 @@ func TestWaitWithoutFiles(t *testing.T) {
 func wantTemporary(t *testing.T, call string, exit runtime.Exit, err error) {
 	t.Helper()
 	if err == nil || errors.Is(err, runtime.ErrNoInstance) {
-		t.Errorf("%s returns %+v, %v; want an error that is not an end", call, exit, err)
+		t.Errorf("%s of Wait returns %+v, %v; want an error other than ErrNoInstance", call, exit, err)
 	}
 }

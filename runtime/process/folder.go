@@ -19,7 +19,7 @@ import (
 )
 
 // Prefixes of the folders in the parent folder. Only a folder with jobPrefix is an
-// instance. Those with newPrefix are being created, and those with oldPrefix removed.
+// instance. Those with newPrefix are being created. Those with oldPrefix are being removed.
 const (
 	jobPrefix = "job-"
 	newPrefix = "new-"
@@ -96,7 +96,7 @@ func checkParent(folder string) error {
 	return nil
 }
 
-// jobFolderName returns the id of a job's instance.
+// jobFolderName returns the id of a job's instance, which is the name of its folder.
 func jobFolderName(job *runtime.Job) string {
 	sum := sha256.Sum256([]byte(job.Agent + "\x00" + job.Pool + "\x00" + job.ID))
 	return jobPrefix + hex.EncodeToString(sum[:10])
@@ -106,9 +106,9 @@ func jobFolderName(job *runtime.Job) string {
 const lockWait = 5 * time.Second
 
 // lockParent locks the folder for jobs with flock(2) until unlock is called or the process
-// ends. Creations share the lock (LOCK_SH). A sweep has it alone (LOCK_EX), and so knows that
-// no process is creating a folder. Without locks, as on some network file systems, it returns
-// false: then only the age of a folder counts.
+// ends. Creations share the lock (LOCK_SH). A sweep takes it exclusively (LOCK_EX): while a
+// sweep has the lock, no process is creating a folder. If the folder cannot be locked, as on
+// some network file systems, lockParent returns false. Then only the age of a folder counts.
 func lockParent(parent string, how int) (unlock func(), locked bool) {
 	file, err := os.Open(parent)
 	if err != nil {
@@ -171,8 +171,8 @@ func makeFolder(parent string, job *runtime.Job) (id string, err error) {
 	return id, os.Rename(part, filepath.Join(parent, id)) // fails if the folder exists and is not empty
 }
 
-// bootStamp identifies the boot of the system by its first process; it is empty if that is
-// not visible.
+// bootStamp identifies the boot of the system by the process with the id 1. It is empty if
+// that process is not visible.
 func bootStamp() string {
 	first, exists, err := inspectProcess(1)
 	if err != nil || !exists {
@@ -181,8 +181,9 @@ func bootStamp() string {
 	return first.stamp
 }
 
-// removeAll removes a folder whose processes have ended. Jobs create directories without
-// write permission, such as Go's module cache; it is added first.
+// removeAll removes a folder whose processes have ended. If that fails, it makes all
+// directories writable and tries again: jobs create directories without write permission,
+// such as Go's module cache.
 func removeAll(folder string) error {
 	if os.RemoveAll(folder) == nil {
 		return nil
@@ -199,9 +200,10 @@ func removeAll(folder string) error {
 	return nil
 }
 
-// sweepFolders removes folders that no process is creating, and those whose removal began
-// before removed. Without the lock, it removes folders whose creation began before created. A
-// folder that cannot be removed is left to the next sweep.
+// sweepFolders removes incomplete folders that no process is creating, and folders that were
+// renamed for their removal and were last changed before removed. Without the lock, it
+// removes incomplete folders that were last changed before created. A folder that cannot be
+// removed is left to the next sweep.
 func sweepFolders(parent string, created, removed time.Time) (names []string, err error) {
 	// Remove folders of stopped creations.
 	unlock, locked := lockParent(parent, syscall.LOCK_EX)

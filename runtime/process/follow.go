@@ -26,7 +26,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	file, err := os.Open(inst.path(progressFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && inst.exists():
-		return io.NopCloser(strings.NewReader("")), nil // the agent died before it started the runner
+		return io.NopCloser(strings.NewReader("")), nil // the agent ended before it started the runner
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w", id, runtime.ErrNoInstance)
 	case err != nil:

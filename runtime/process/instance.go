@@ -40,8 +40,8 @@ func mayBeRunning(err error) bool { return errors.Is(err, errRunning) || errors.
 type instance struct {
 	id     string
 	folder string
-	// leader is zero if the agent died before it wrote the file: the runner then got no
-	// handoff and has ended.
+	// leader is zero if the agent ended before it wrote the file of the leader: the runner
+	// then got no handoff and has ended.
 	leader leader
 }
 
@@ -77,8 +77,8 @@ func (inst *instance) exists() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// checkSupervisor reports whether the process with the supervisor's id is the supervisor,
-// running or not, and whether it is running.
+// checkSupervisor reports whether the process with the supervisor's id is the supervisor
+// (running, or ended and not reaped yet), and whether the supervisor is running.
 func (inst *instance) checkSupervisor() (ours, alive bool, err error) {
 	p, exists, err := inspectProcess(inst.leader.PID)
 	ours = exists && inst.leader.is(p)
@@ -109,9 +109,9 @@ func (inst *instance) exitIfEnded() (runtime.Exit, error) {
 	}, nil
 }
 
-// neverStarted reports whether the agent has ended before it started the runner, or at once
-// after that, so that the runner got no handoff. After a restart of the machine it is not
-// known: files may be lost.
+// neverStarted reports whether the agent ended before it started the runner, or directly
+// after that, so that the runner got no handoff. After a restart of the machine this cannot
+// be known, because files may be lost: then neverStarted returns false.
 func (inst *instance) neverStarted(created labels) bool {
 	_, exited, err := inst.readExit()
 	return inst.leader == leader{} && !exited && err == nil && created.Boot != "" && created.Boot == bootStamp()
@@ -136,8 +136,8 @@ func (inst *instance) readExit() (exit runtime.Exit, exists bool, err error) {
 	return runtime.Exit{Code: code, Reason: inst.reason(code)}, true, nil
 }
 
-// reason explains the exit codes of a shell for an end that the runner did not choose.
-// For a runner that did not start it returns the first line of its messages.
+// reason explains an exit code if a signal ended the runner, or if the runner could not run.
+// In the second case it returns the first line of the messages. Otherwise it returns "".
 func (inst *instance) reason(code int) string {
 	const firstSignal, notRun, notFound = 129, 126, 127
 	switch {

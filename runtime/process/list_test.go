@@ -10,7 +10,7 @@ import (
 )
 
 func TestList(t *testing.T) {
-	t.Run("job whose runner was never started has no start", func(t *testing.T) {
+	t.Run("job whose runner was never started has no start time", func(t *testing.T) {
 		folder := t.TempDir()
 		e := newExecutor(t, folder)
 		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; exit 0")))
@@ -19,22 +19,22 @@ func TestList(t *testing.T) {
 			t.Helper()
 			found, err := newExecutor(t, folder).List(t.Context(), "agent")
 			if err != nil || len(found) != 1 || found[0].Running {
-				t.Fatalf("found %+v (%v)", found, err)
+				t.Fatalf("List returns %+v (%v), want one instance that does not run", found, err)
 			}
 			return !found[0].Started.IsZero()
 		}
 		if !started() {
-			t.Error("a job that has ended has no start")
+			t.Error("a job that has ended has no start time")
 		}
 
-		// The agent was killed between the folder and the runner.
+		// The agent was killed after it had created the folder and before it started the runner.
 		for _, name := range []string{"exit", "leader.json"} {
 			if err := os.Remove(filepath.Join(folder, id, name)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if started() {
-			t.Error("a job without a process has a start")
+			t.Error("a job whose runner was never started has a start time")
 		}
 
 		// The machine was restarted since then, and may have lost files.
@@ -48,7 +48,7 @@ func TestList(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !started() {
-			t.Error("a job of an earlier boot is known not to have run")
+			t.Error("a job of an earlier boot has no start time, but its runner may have run")
 		}
 	})
 }

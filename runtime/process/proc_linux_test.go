@@ -18,7 +18,7 @@ func TestParseStat(t *testing.T) {
 func TestListProcesses(t *testing.T) {
 	self, ok, err := inspectProcess(os.Getpid())
 	if err != nil || !ok || self.ended || self.stamp == "" {
-		t.Fatalf("this process looks like %+v (%v)", self, ok)
+		t.Fatalf("inspectProcess returns %+v (%v, %v) for this process", self, ok, err)
 	}
 	all, err := listProcesses()
 	if err != nil {

@@ -40,7 +40,7 @@ func TestLeaderOwns(t *testing.T) {
 		},
 	} {
 		if got := c.l.owns(c.p, c.now, c.there); got != c.want {
-			t.Errorf("%s: %v, want %v", c.what, got, c.want)
+			t.Errorf("%s: owns returns %v, want %v", c.what, got, c.want)
 		}
 	}
 }

@@ -76,9 +76,9 @@ func New(options Options) (*Executor, error) {
 }
 
 // Sweep implements [runtime.Sweeper]: it removes half created folders that no process is
-// creating, folders that were half removed ten minutes ago, and those of jobs of other agents
-// that ended a week ago. An agent removes the folders of its own jobs within minutes, unless
-// its id is lost.
+// creating, half removed folders that have not changed for ten minutes, and the folders of
+// other agents' jobs that ended a week ago. An agent removes the folders of its own jobs
+// within minutes, unless its id is lost.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
 	// Remove incomplete folders.
 	stale := time.Now().Add(-staleAfter)

@@ -103,7 +103,7 @@ func TestNew(t *testing.T) {
 		for _, bad := range []string{folder, link} {
 			_, err := process.New(process.Options{Folder: bad, Log: slog.New(slog.DiscardHandler)})
 			if err == nil || !strings.Contains(err.Error(), bad) {
-				t.Errorf("%s: %v, want an error that names it", bad, err)
+				t.Errorf("%s: %v, want an error that names the folder", bad, err)
 			}
 		}
 	})
@@ -142,14 +142,14 @@ func TestNew(t *testing.T) {
 		}
 		newExecutor(t, folder)
 		if got := left(); !slices.Equal(got, []string{"new-3", "other"}) {
-			t.Errorf("left: %v, want new-3, which is young, and other", got)
+			t.Errorf("the folders %v are left, want new-3, which is young, and other", got)
 		}
 
-		// When that process has ended, its folder is removed.
+		// When that process no longer has the lock, its folder is removed.
 		_ = creating.Close()
 		newExecutor(t, folder)
 		if got := left(); !slices.Equal(got, []string{"other"}) {
-			t.Errorf("left: %v, want other", got)
+			t.Errorf("the folders %v are left, want other", got)
 		}
 	})
 }
@@ -182,10 +182,10 @@ func TestStart(t *testing.T) {
 		}
 		found, err := e.List(t.Context(), "agent")
 		if err != nil || len(found) != 1 || found[0].ID != id || !found[0].Running {
-			t.Errorf("after that there is %+v (%v), want the first, running", found, err)
+			t.Errorf("after the second start List returns %+v (%v), want the first job, running", found, err)
 		}
 		if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
-			t.Errorf("the folder contains %v (%v), want the one job", entries, err)
+			t.Errorf("the folder contains %v (%v), want one job", entries, err)
 		}
 	})
 
@@ -201,7 +201,7 @@ func TestStart(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("no time left"))
 		defer cancel()
 		if _, err := start(ctx, e, job); err == nil || !strings.Contains(err.Error(), "no time left") {
-			t.Errorf("got %v, want the cause", err)
+			t.Errorf("got %v, want the cause of the context", err)
 		}
 		if entries, err := os.ReadDir(folder); err != nil || len(entries) > 0 {
 			t.Errorf("left: %v (%v), want nothing", entries, err)
@@ -405,7 +405,7 @@ func TestRemove(t *testing.T) {
 		}
 	})
 
-	t.Run("waiting calls get the real exit", func(t *testing.T) {
+	t.Run("calls of Wait get the exit code during a removal", func(t *testing.T) {
 		e := newExecutor(t, t.TempDir())
 		id := mustStart(t, e, jobIn(scriptRunner(t,
 			`trap 'exit 10' TERM; cat >/dev/null; echo '{"step":1}'; while :; do sleep 600 & wait $!; done`)))
@@ -510,7 +510,7 @@ func TestSweep(t *testing.T) {
 	}
 	for path, want := range stays {
 		if _, err := os.Stat(path); (err == nil) != want {
-			t.Errorf("%s: %v, want it to stay: %v", path, err, want)
+			t.Errorf("%s after the sweep: %v, want the folder to stay: %v", path, err, want)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	e.notifyWaiters(id, exit)
 	e.reap(id)
 
-	// 5. Rename and remove the folder, after one with the same id that was not removed.
+	// 5. Remove what an earlier call with this id has left, then rename and remove the folder.
 	if err := e.removeRenamed(id); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (e *Executor) reap(id string) {
 // removedPath returns the path to which a folder is renamed before its removal.
 func (e *Executor) removedPath(id string) string { return filepath.Join(e.folder, oldPrefix+id) }
 
-// removeRenamed removes a renamed folder, of this call or an earlier one.
+// removeRenamed removes the folder of an instance that this or an earlier call has renamed.
 func (e *Executor) removeRenamed(id string) error {
 	if !isID(id) {
 		return nil

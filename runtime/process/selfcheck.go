@@ -16,8 +16,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// jobPrograms are used by the steps of the service in each deployment: they fetch the
-// executor and the source, and run pulumi.
+// jobPrograms are the programs that a deployment needs: the steps that the service defines
+// fetch the deployment executor and the source, and run pulumi.
 var jobPrograms = []string{"pulumi", "git", "curl"}
 
 // SelfChecks returns the checks of the things that jobs need on this machine. They create
@@ -41,7 +41,8 @@ func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
 	}
 }
 
-// checkParentUsable returns the folder for jobs, and why it cannot be used or created.
+// checkParentUsable returns the folder for jobs, and an error if it can neither be used nor
+// created.
 func checkParentUsable(folder string) (string, error) {
 	folder, err := parentPath(folder)
 	if err != nil {

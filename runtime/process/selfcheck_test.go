@@ -36,7 +36,7 @@ func TestSelfChecks(t *testing.T) {
 		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder,
 			program(t, t.TempDir(), jobPrograms...)) {
 			if got.Level != runtime.LevelOK {
-				t.Errorf("%s is %+v", name, got)
+				t.Errorf("%s is %+v, want %s", name, got, runtime.LevelOK)
 			}
 		}
 		if entries, err := os.ReadDir(above); err != nil || len(entries) > 0 {
@@ -65,7 +65,7 @@ func TestSelfChecks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := results(t, "", folder, "")["process-folder"]; got.Level != runtime.LevelFailed {
-			t.Errorf("%+v", got)
+			t.Errorf("process-folder is %+v, want %s", got, runtime.LevelFailed)
 		}
 	})
 }

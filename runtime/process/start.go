@@ -26,9 +26,9 @@ const runnerName = "workflow-runner"
 // shellPath is the shell of the supervisor.
 const shellPath = "/bin/sh"
 
-// supervisorScript starts the runner and writes its exit code. The trap keeps the script
-// alive when it gets the SIGTERM that is meant for the runner. Unlike an ignored signal,
-// a trap is not inherited by the runner.
+// supervisorScript starts the runner and writes its exit code. Because of the trap, the
+// script continues when it gets a signal that is meant for the runner. The runner would
+// inherit an ignored signal, but does not inherit the trap.
 const supervisorScript = `trap : HUP INT TERM; "$0" run; code=$?; ` +
 	`echo "$code" >"$` + markerVariable + `/` + exitFile + `"`
 
@@ -40,7 +40,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		setup.Log("The image %s is not used", image)
 	}
 
-	// Find the runner, and create the folder. After an error, remove it.
+	// Find the runner, and create the folder. After a later error, remove the folder.
 	runner, err := findRunner(job.Tuning.Instance.WorkingDirectory)
 	if err != nil {
 		return "", err
@@ -102,10 +102,10 @@ func findRunner(directory string) (string, error) {
 	return filepath.Abs(runner)
 }
 
-// startSupervisor starts the supervisor with the runner and writes their identity to a
-// file. It returns the write end of a pipe to the runner's standard input. The runner
-// does nothing before it has read the handoff, and ends if the pipe is closed early. An
-// agent that dies here therefore leaves no running job.
+// startSupervisor starts the supervisor, which starts the runner, and writes the identity of
+// the supervisor to a file. It returns the write end of a pipe to the runner's standard
+// input. The runner does nothing before it has read the handoff, and ends if the pipe is
+// closed early. Therefore no job runs if the agent ends here.
 func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, err error) {
 	// Open the files and the pipe of the runner.
 	progress, err := os.OpenFile(inst.path(progressFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -142,7 +142,7 @@ func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, e
 	e.children[inst.id] = cmd
 	e.mu.Unlock()
 
-	// Write its identity to a file.
+	// Write the identity of the supervisor to a file.
 	p, exists, err := inspectProcess(cmd.Process.Pid)
 	switch {
 	case err != nil:
@@ -157,7 +157,7 @@ func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, e
 	return handoff, nil
 }
 
-// writeHandoff writes the handoff and closes the pipe. The end of ctx interrupts it.
+// writeHandoff writes the handoff and closes the pipe. The end of ctx interrupts the write.
 func writeHandoff(ctx context.Context, pipe *os.File, text []byte) error {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -54,8 +54,8 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 }
 
-// addWaiter returns a channel on which Remove reports how the job ended, because it
-// removes the file with the exit code.
+// addWaiter returns a channel on which Remove reports how the job ended. Wait needs it
+// because Remove removes the file with the exit code.
 func (e *Executor) addWaiter(id string) (exits <-chan runtime.Exit, stop func()) {
 	c := make(chan runtime.Exit, 1)
 	e.mu.Lock()
@@ -81,7 +81,7 @@ func (e *Executor) notifyWaiters(id string, exit runtime.Exit) {
 	for c := range e.waiters[id] {
 		select {
 		case c <- exit:
-		default: // another Remove has reported it
+		default: // another call of Remove has reported the exit
 		}
 	}
 }
