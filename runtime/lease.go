@@ -10,7 +10,7 @@ import (
 // Times of the loop that leases work.
 const (
 	acquireLimit = 2 * time.Minute       // timeout of one attempt
-	acquirePause = 50 * time.Millisecond // shortest delay between two attempts
+	acquirePause = 50 * time.Millisecond // shortest wait of the loop
 )
 
 // leasing is the state of a pool's leased work. The pool's lock guards it.

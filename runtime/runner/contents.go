@@ -20,10 +20,10 @@ const (
 
 // contents returns the secrets inside a secret value that is JSON or contains URLs,
 // because programs decode such a value and print its parts. A string in a JSON object is
-// secret if its key looks secret, if it has several lines, or if it looks random; a number,
-// if its key looks secret. Other strings, such as a type, a project or an address, are not.
-// An element of a list has the key of the list. At the top level of a JSON text, where
-// there is no key, a string and the elements of a list are secret.
+// secret if its key looks secret, if it has several lines, or if it looks random. A number
+// is secret if its key looks secret. Other strings, such as a type, a project or an address,
+// are not secret. An element of a list has the key of the list. At the top level of a JSON
+// text, where there is no key, a string and the elements of a list are secret.
 func contents(value string) []string {
 	f := finder{}
 	f.json(value, 0)
@@ -63,7 +63,7 @@ func (f *finder) walk(value any, secretKey bool, depth int) {
 	switch value := value.(type) {
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			// "value" takes the classification of the key above it.
+			// The key "value" also looks secret if the key of its object does.
 			f.walk(value[key], looksSecret(snakeCase(key)) || key == "value" && secretKey, depth)
 		}
 	case []any:
@@ -134,9 +134,9 @@ func looksRandom(text string) bool {
 }
 
 // passwords returns the passwords of the URLs in a text, both percent-encoded and
-// decoded. A password that is shorter than minSecret, equals the user, or ends the text
-// before the "://" is returned together with its user, as "user:password@". A user that
-// looks random is a token and is returned too.
+// decoded. A password is returned together with its user, as "user:password@", if it is
+// shorter than minSecret, if it equals the user, or if the text before the "://" ends with
+// it, such as the scheme. A user that looks random is a token and is returned too.
 func passwords(text string) []string {
 	var found []string
 	for {
@@ -182,7 +182,7 @@ func userinfo(text string) (user, password string, ok bool) {
 	}
 	authority, _, path := strings.Cut(text, "/")
 	at := strings.LastIndexByte(authority, '@')
-	if at < 0 && path { // perhaps a slash in the password
+	if at < 0 && path { // the password may contain the slash
 		_, port, colon := strings.Cut(authority, ":")
 		if !colon || strings.Trim(port, "0123456789") == "" {
 			return "", "", false

@@ -158,7 +158,7 @@ func TestSecretsOf(t *testing.T) {
 			for _, text := range c.hidden {
 				got := redacted(t, c.env, "<"+text+">")
 				if got != "<"+secret.Mark+">" && got != "<"+secret.Mark+"\n>" {
-					t.Errorf("%q is shown as %q", text, got)
+					t.Errorf("%q is shown as %q, want only %q", text, got, secret.Mark)
 				}
 			}
 			for _, text := range c.shown {
@@ -176,7 +176,7 @@ func TestSecretsOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(contents(string(large))); n > maxContents {
-			t.Errorf("%d values are taken, want at most %d", n, maxContents)
+			t.Errorf("got %d secrets, want at most %d", n, maxContents)
 		}
 	})
 }

@@ -16,8 +16,8 @@
 //
 // Secrets are redacted in the stream before it is split into lines, so that a secret is
 // found across the borders of reads and lines. The journal is bounded: a slow service
-// slows the step down. A service that does not respond for [stallLimit] costs the oldest
-// lines, never the job.
+// slows the step down. If the service does not respond for [stallLimit], the oldest lines
+// are dropped, and the job continues.
 //
 // A step ends when its shell ends. Processes that it left in the background may keep the
 // pipe open: the runner reads on until the pipe is silent for [quietTime], and at most
@@ -45,9 +45,10 @@
 //	SIGTERM  to the process group, after the cancel grace period of the handoff
 //	SIGKILL  to the process group, after the grace period
 //
-// Without a terminal, no process is in the foreground for the system. Pulumi is found by
-// its name among the descendants of the shell. Shells get no SIGINT: their traps for SIGTERM
-// are executed when pulumi has ended. If no process handles SIGINT, SIGTERM follows at once.
+// Without a terminal, there is no foreground process group that could get the SIGINT.
+// Therefore the runner finds pulumi by its name among the descendants of the shell. Shells
+// get no SIGINT: their traps for SIGTERM are executed when pulumi has ended. If no process
+// handles SIGINT, SIGTERM follows at once.
 //
 // The program that calls [Run] translates signals of the agent to these stages. SIGINT starts
 // the first stage, which lasts until the agent sends SIGTERM, so a new value of

@@ -54,7 +54,7 @@ func TestRunEnd(t *testing.T) {
 		begin := time.Now()
 		w.run(runtime.CodeFailed)
 		if took := time.Since(begin); took < 1500*time.Millisecond || took > 10*time.Second {
-			t.Errorf("it took %s, want the limit of 1s and the grace of 0.5s", took)
+			t.Errorf("it took %s, want 1.5s: the time limit of 1s and the grace period of 0.5s", took)
 		}
 		w.wantLog(1, "begun\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
 		wantDead(t, filepath.Join(w.handoff.Root, "stubborn"))
@@ -101,7 +101,7 @@ func TestRunEnd(t *testing.T) {
 		wantDead(t, filepath.Join(w.handoff.Root, "id"))
 	})
 
-	t.Run("job that was stopped before it began runs no step", func(t *testing.T) {
+	t.Run("job with a stop request before its start runs no step", func(t *testing.T) {
 		w := newFixture(t, steps("echo it ran > ran"))
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
@@ -125,7 +125,7 @@ func TestRunEnd(t *testing.T) {
 			w.run(runtime.CodeFailed)
 			w.wantLog(1, "begun\n", want)
 			if !strings.HasSuffix(w.record().Text(1), want) {
-				t.Errorf("the last line of %q is not the reason:\n%s", script, w.record().Text(1))
+				t.Errorf("script %q: the last line of the log is not the reason:\n%s", script, w.record().Text(1))
 			}
 		}
 	})
@@ -150,7 +150,7 @@ func TestRunEnd(t *testing.T) {
 		}
 	})
 
-	t.Run("all output that precedes the end of the shell arrives", func(t *testing.T) {
+	t.Run("all output before the end of the shell arrives", func(t *testing.T) {
 		// The shell ends while the pipe is full and another process keeps it open.
 		w := newFixture(t, steps(
 			"sleep 600 & echo $! > id\nhead -c 60000 /dev/zero | tr '\\0' '\\n'; echo last", "kill $(cat id)"))
@@ -201,8 +201,8 @@ func wantDead(t *testing.T, file string) {
 	t.Errorf("process %d still runs", pid)
 }
 
-// TestYield checks that a stopped runner reports that in its progress and then waits, so that
-// the agent can log the reason before the runner reports the failure.
+// TestYield checks that a stopped runner reports the stop in its progress and then waits, so
+// that the agent can log the reason before the runner reports the failure.
 func TestYield(t *testing.T) {
 	w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
 	w.handoff.Yield = runtime.Seconds(0.3)
@@ -255,7 +255,7 @@ func TestRunGone(t *testing.T) {
 					t.Errorf("the service got %d calls, want two: the refused lines, "+
 						"and the heartbeat that confirms the refusal", calls)
 				case !final && (calls < 3 || calls > 20):
-					t.Errorf("the service got %d calls until the refusal was accepted", calls)
+					t.Errorf("the service got %d calls until the runner ended the job, want 3 to 20", calls)
 				}
 			})
 		}

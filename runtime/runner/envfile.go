@@ -21,9 +21,9 @@ type envFile struct {
 	loaded string // content at the last load
 }
 
-// newEnvFile creates the file at the first path that is writable: the one that the job
-// names, the documented one in the root of the job, or one in the private folder of the
-// runner.
+// newEnvFile creates the file at the first of these paths that is writable: the path that
+// the job names, the documented path in the root of the job, and a path in the private
+// folder of the runner.
 func newEnvFile(named, root, private string) (*envFile, error) {
 	var errs []error
 	for _, path := range []string{named, filepath.Join(root, "PULUMI_ENV"), filepath.Join(private, "PULUMI_ENV")} {

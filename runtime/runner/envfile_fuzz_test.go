@@ -14,11 +14,11 @@ func FuzzParseEnvFile(f *testing.F) {
 		for _, v := range variables {
 			if variableProblem(v.name, v.value) != "" || strings.ContainsAny(v.value, "\n") ||
 				!strings.Contains(text, v.name+"="+v.value) {
-				t.Errorf("%q sets %q to %q", text, v.name, v.value)
+				t.Errorf("%q sets %q to %q, want a valid variable from a line of the text", text, v.name, v.value)
 			}
 		}
 		if len(problems) > maxEnvProblems+1 || len(variables) > strings.Count(text, "=") {
-			t.Errorf("%q sets %d variables and has %d problems", text, len(variables), len(problems))
+			t.Errorf("%q gives %d variables and %d problems, want fewer", text, len(variables), len(problems))
 		}
 	})
 }

@@ -28,7 +28,7 @@ func TestEnvFile(t *testing.T) {
 		}
 	})
 
-	t.Run("file is created where it is writable", func(t *testing.T) {
+	t.Run("file is created at the first writable path", func(t *testing.T) {
 		t.Run("outside of the root of the job", func(t *testing.T) {
 			w := newFixture(t, steps(`echo "$PULUMI_ENV_FILE"; echo A=1 > "$PULUMI_ENV_FILE"`, `echo "[$A]"`))
 			// A directory cannot be opened as a file, not even by root.

@@ -10,12 +10,13 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Variables that the runner adds. PULUMI_WORKFLOW_ROOT is specific to this agent: the
-// folder in which compiled scripts create theirs. Pulumi documents the others.
+// Variables that the runner adds. PULUMI_WORKFLOW_ROOT is specific to this agent: it is the
+// root of the job, in which the scripts of cmwa-cloud create their folders. Pulumi documents
+// the other variables.
 const (
 	envFileVariable = "PULUMI_ENV_FILE"
 	rootVariable    = "PULUMI_WORKFLOW_ROOT"
-	serviceVariable = "PULUMI_SERVICE_URL" // with /api
+	serviceVariable = "PULUMI_SERVICE_URL" // the value ends with /api
 	oidcVariable    = "PULUMI_OIDC_TOKEN"
 )
 
@@ -37,7 +38,7 @@ func newEnviron(process []string, h *runtime.Handoff, definition *cloud.Definiti
 			env[name] = value
 		}
 	}
-	delete(env, "PWD") // the runner's, not the step's
+	delete(env, "PWD") // the directories of the runner are not those of a step
 	delete(env, "OLDPWD")
 	if _, ok := env[serviceVariable]; !ok {
 		env[serviceVariable] = h.Service + "/api"

@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// gate passes calls on until refuse is called.
+// gate is a filter that passes calls on to the service until refuse is called.
 type gate struct {
 	mu     sync.Mutex
 	status int
@@ -77,7 +77,8 @@ func reset(w http.ResponseWriter, _ *http.Request) {
 	_ = conn.Close()
 }
 
-// lost passes calls on and loses some of the responses.
+// lost passes all calls on to the service, and resets the connection in place of the first
+// and every third response after it.
 func lost(next http.Handler) func(http.Handler) http.Handler {
 	return every(3, func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(discard{}, r)
@@ -112,7 +113,7 @@ func TestRunServiceFaults(t *testing.T) {
 				w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
 				want := "\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\n"
 				if got := w.record().Text(1); !strings.HasSuffix(got, want) {
-					t.Errorf("the log is\n%s", got)
+					t.Errorf("the log is\n%s\nwant each of the 8 lines once at its end", got)
 				}
 			})
 		}
@@ -138,13 +139,13 @@ func TestRunServiceFaults(t *testing.T) {
 				w.run(runtime.CodeSucceeded)
 				w.wantLog(2, "two\n")
 				if n := refusals.Load(); n > 2 { // heartbeat and log begin at the same time
-					t.Errorf("%d calls were refused; the choice is not remembered", n)
+					t.Errorf("%d calls were refused, want at most 2: the accepted content type is not remembered", n)
 				}
 			})
 		}
 	})
 
-	t.Run("service without heartbeats", func(t *testing.T) {
+	t.Run("service without the call for heartbeats does not fail the job", func(t *testing.T) {
 		w := newFixture(t, steps("echo one; sleep 0.3"), func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if strings.HasSuffix(r.URL.Path, "/heartbeat") {

@@ -23,7 +23,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// fixture has one job, a strict service that has the job, and the options of a runner.
+// fixture has one job, a fake service with this job, and the options of a runner.
 type fixture struct {
 	t        testing.TB
 	service  *runtimetest.Service
@@ -32,7 +32,7 @@ type fixture struct {
 	options  runner.Options
 	progress lockedBuffer
 	log      lockedBuffer
-	strict   bool // whether the service must not reject any call
+	strict   bool // the test fails if the service rejects a call
 }
 
 // lockedBuffer is a buffer that is safe for concurrent use.
@@ -62,7 +62,7 @@ func steps(scripts ...string) cloud.Definition {
 	return definition
 }
 
-// newFixture creates a job and a service behind filters. The last filter gets a request
+// newFixture creates a job and a service behind filters. The last filter gets each request
 // first.
 func newFixture(t testing.TB, definition cloud.Definition, filters ...func(http.Handler) http.Handler) *fixture {
 	t.Helper()

@@ -43,7 +43,7 @@ func sendHeartbeats(ctx context.Context, jobs *cloud.Jobs, gone func(error), log
 			failing = true
 		}
 
-		// Wait for the next one.
+		// Wait for the next heartbeat.
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():

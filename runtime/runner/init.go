@@ -11,9 +11,9 @@ import (
 
 // Init runs as process 1 of a container. It starts this program again with the same
 // arguments, streams and environment, forwards signals to it, and reaps every orphaned
-// process. It returns the exit code of the program when that ends; the kernel then ends
-// the remaining processes. The runner itself is therefore an ordinary process that only
-// has its own children.
+// process. It returns the exit code of the started program when that ends. When process 1
+// then exits, the kernel kills the remaining processes of the container. The runner is the
+// started program: an ordinary process whose only children are those that it starts.
 func Init() (code int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
@@ -31,7 +31,7 @@ func Init() (code int, err error) {
 		return 0, fmt.Errorf("start the runner: %w", err)
 	}
 
-	// Forward signals until it ends.
+	// Forward signals until the started program ends.
 	ended := make(chan struct{})
 	var forwarding sync.WaitGroup
 	forwarding.Go(func() {

@@ -30,13 +30,14 @@ type processID struct {
 // pulumi ends immediately at the second one. It selects:
 //
 //  1. Each process named pulumi. If one pulumi has started another, only the last is
-//     selected, because the others are wrappers. Its plugins and their children are not
+//     selected, because the others are wrappers. Pulumi's plugins and their children are not
 //     selected: pulumi starts them in separate process groups, and cancels and ends them
-//     itself. Its ancestors (the shell, make, npm, a program that uses the Automation API)
-//     are not selected either: such a program kills pulumi ten seconds after its own SIGINT.
-//  2. If pulumi does not run in the step: the first processes below the shell that are
-//     not shells and handle SIGINT, with their children in the process group, as Ctrl-C in
-//     a terminal does.
+//     itself. Pulumi's ancestors (the shell, make, npm, a program that uses the Automation
+//     API) are not selected either: a program that uses this API kills pulumi ten seconds
+//     after it got a SIGINT.
+//  2. If pulumi does not run in the step: the first processes below the shell that are not
+//     shells and handle SIGINT, with their descendants in the process group. Ctrl-C in a
+//     terminal interrupts these processes, too.
 //
 // Shells get no SIGINT, so traps for SIGTERM are executed. If the processes of the step
 // cannot be listed, its whole process group gets one SIGINT.
@@ -45,7 +46,7 @@ type interrupter struct {
 	sent   map[processID]bool // processes that got a SIGINT
 	known  map[processID]bool // processes of the step, also in other groups
 	pulumi bool               // pulumi ran
-	others bool               // rule 2 was applied, or must not be
+	others bool               // rule 2 must not be applied any more: only the first scan applies it
 	waits  bool               // an interrupted process has not ended, as of the last scan
 	blind  bool               // processes cannot be listed
 }
@@ -57,8 +58,8 @@ func newInterrupter(group int) interrupter {
 // any reports whether a process was interrupted.
 func (i *interrupter) any() bool { return len(i.sent) > 0 || i.blind }
 
-// scan interrupts the selected processes that were not interrupted before. It first calls
-// note with the name of each.
+// scan interrupts the selected processes that were not interrupted before. Before each of
+// the first maxNoted interrupts of the step, it calls note with the name of the process.
 func (i *interrupter) scan(note func(name string)) {
 	// List the processes of the step.
 	members, err := i.members()
@@ -83,14 +84,14 @@ func (i *interrupter) scan(note func(name string)) {
 		if i.sent[p.processID] {
 			continue
 		}
-		i.sent[p.processID] = true // also if this fails
+		i.sent[p.processID] = true // also if the signal cannot be sent
 		if len(i.sent) <= maxNoted {
 			note(fmt.Sprintf("%s (process %d)", p.name, p.pid))
 		}
 		_ = syscall.Kill(p.pid, syscall.SIGINT)
 	}
 
-	// Find out whether one of them still runs.
+	// Find out whether an interrupted process still runs.
 	i.waits = slices.ContainsFunc(members, func(p process) bool { return i.sent[p.processID] && !p.ended })
 }
 

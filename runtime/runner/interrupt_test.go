@@ -19,8 +19,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// pretend runs the test program as one of the programs of a step, by the name with which it
-// was started. It returns if it was started as a test.
+// pretend makes the test program behave like a program of a step if it was started under the
+// name of that program. Otherwise it returns, and the tests run.
 func pretend() {
 	switch filepath.Base(os.Args[0]) {
 	case "pulumi":
@@ -55,8 +55,9 @@ func notify() chan os.Signal {
 	return signals
 }
 
-// pretendPulumi is a pulumi with a lock and a plugin. The first signal cancels it, which
-// takes the time of the first argument; the second one ends it.
+// pretendPulumi is a pulumi with a lock and a plugin. The first signal cancels its operation,
+// which takes the time in the first argument. The second signal ends it, unless there is a
+// second argument.
 func pretendPulumi() {
 	signals := notify()
 	plugin := exec.Command("pulumi-resource-test")
@@ -99,8 +100,8 @@ func pretendPulumi() {
 	}
 }
 
-// pretendExecutor runs pulumi as a program with the Automation API does: it kills pulumi
-// when it is interrupted.
+// pretendExecutor runs pulumi as a program with the Automation API does: when the executor
+// gets a signal, it kills pulumi.
 func pretendExecutor() {
 	signals := notify()
 	child := exec.Command("pulumi", os.Args[1:]...)
@@ -142,8 +143,8 @@ func (w *fixture) programs() {
 	}
 }
 
-// stopStep runs a script until its log has "begun", requests a stop, and returns the log
-// and the time that the stop took. During is called after the request.
+// stopStep runs the job until the log of step 1 contains "begun", and requests a stop. It
+// returns this log and the time that the stop took. During is called after the request.
 func (w *fixture) stopStep(during func()) (log string, took time.Duration) {
 	w.t.Helper()
 	ctx, stop := context.WithCancel(w.t.Context())
@@ -192,12 +193,12 @@ func TestInterrupt(t *testing.T) {
 				"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n"},
 			[]string{"signal 2"},
 		},
-		"another program that handles it": {
+		"another program that handles SIGINT": {
 			"trap 'echo shell got TERM' TERM; tool; sleep 600",
 			[]string{"Interrupting tool (process ", "tool got interrupt\n", "shell got TERM\n"},
 			[]string{"pulumi"},
 		},
-		"a script without such a program": {
+		"no program that handles SIGINT": {
 			"trap 'echo shell got TERM; exit 0' TERM; echo begun; " + forever,
 			[]string{"shell got TERM\n"},
 			[]string{"Interrupting", "pulumi"},
@@ -213,11 +214,11 @@ func TestInterrupt(t *testing.T) {
 			w.wantLog(1, append(c.want, "Error: the job was stopped by a signal to its runner\n")...)
 			for _, text := range c.refuse {
 				if _, output, _ := strings.Cut(log, "\nbegun\n"); strings.Contains(output, text) {
-					t.Errorf("the log has %q:\n%s", text, log)
+					t.Errorf("the log contains %q, which it must not:\n%s", text, log)
 				}
 			}
 			if took > 30*time.Second {
-				t.Errorf("it took %s, as long as the cancel grace period", took)
+				t.Errorf("it took %s, want at most 30s of the cancel grace period of 60s", took)
 			}
 			if _, err := os.Stat(filepath.Join(w.handoff.Root, "lock")); err == nil {
 				t.Error("the lock was not released")
@@ -227,7 +228,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	// start returns a fixture whose pulumi needs too long.
+	// start returns a fixture whose step runs the script and has variables that name its stack.
 	start := func(t *testing.T, script string) *fixture {
 		t.Helper()
 		definition := steps(script)
@@ -257,7 +258,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("it took %s, want a little more than 500ms", took)
 		}
 		if last := w.lastProgress(); last.Pulumi != runtime.PulumiTerminated || last.Stack != "acme/web/dev" {
-			t.Errorf("the agent gets %+v", last)
+			t.Errorf("the last progress is %+v, want a terminated pulumi of the stack acme/web/dev", last)
 		}
 	})
 
@@ -269,7 +270,7 @@ func TestStop(t *testing.T) {
 		killed := []string{"pulumi got terminated as signal 2\n", "pulumi was killed after "}
 		w.wantLog(1, append(killed, commands...)...)
 		if last := w.lastProgress(); last.Pulumi != runtime.PulumiKilled {
-			t.Errorf("the agent gets %+v", last)
+			t.Errorf("the last progress is %+v, want a killed pulumi", last)
 		}
 	})
 
@@ -286,7 +287,7 @@ func TestStop(t *testing.T) {
 		})
 		w.wantLog(1, "which has the cancel_grace_period of the agent to end\n", "pulumi got terminated as signal 2\n")
 		if took < time.Second {
-			t.Errorf("it took %s, want the time until the agent's request", took)
+			t.Errorf("it took %s, want at least 1s, the time until the agent's request", took)
 		}
 	})
 
@@ -300,15 +301,15 @@ func TestStop(t *testing.T) {
 		w.stopStep(func() {
 			w.awaitLog(1, "Error: the job was stopped by a signal to its runner\n")
 			if status := w.record().Steps[1].Status; status != runtime.Running {
-				t.Errorf("the step is %s before the agent's next request", status)
+				t.Errorf("the step is %s before the agent's next request, want %s", status, runtime.Running)
 			}
 			close(terminate)
 		})
 		if last := w.lastProgress(); last.Pulumi != runtime.PulumiEnded || last.Status != runtime.Failed {
-			t.Errorf("the agent gets %+v", last)
+			t.Errorf("the last progress is %+v, want a pulumi that ended and a failed step", last)
 		}
 		if !strings.Contains(w.progress.String(), `"stopped":true`) {
-			t.Errorf("the agent does not learn that the step has ended:\n%s", w.progress.String())
+			t.Errorf("the progress does not report that the step was stopped:\n%s", w.progress.String())
 		}
 	})
 
@@ -328,7 +329,7 @@ func TestStop(t *testing.T) {
 		w.wantLog(1, append([]string{"pulumi was killed after "}, commands...)...)
 	})
 
-	t.Run("time limit of a step", func(t *testing.T) {
+	t.Run("pulumi is interrupted at the time limit of a step", func(t *testing.T) {
 		t.Parallel()
 		definition := steps("pulumi 300ms")
 		definition.Steps[1].Timeout = cloud.Duration(time.Second)

@@ -16,7 +16,7 @@ const (
 	batchInterval = 250 * time.Millisecond // between the starts of two batches, unless the next is full
 	fullLines     = 500                    // lines that make a batch full
 	fullBytes     = 256 << 10              // bytes that make a batch full; only a single line may be larger
-	batchLines    = 2500                   // largest number of lines in a batch: many wait while a request runs
+	batchLines    = 2500                   // largest number of lines in a batch; many are added during a request
 )
 
 // Limits of a journal.
@@ -161,7 +161,7 @@ func (j *journal) tryNext(now, last time.Time, limit int) (batch []cloud.LogLine
 		return nil, wait, true
 	}
 
-	// Take lines, after a note of those that were dropped.
+	// Take lines. If lines were dropped, begin with a line that reports their number.
 	if j.lost > 0 {
 		batch = append(batch, cloud.LogLine{Time: now.UTC(), Text: lossNote(j.lost)})
 		j.lost = 0

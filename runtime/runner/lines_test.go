@@ -45,7 +45,7 @@ func TestSplitterProperty(t *testing.T) {
 		}
 		lines := split(pieces...)
 		if join(lines) != text {
-			t.Fatal("the lines are not the stream")
+			t.Fatal("the concatenated lines differ from the stream")
 		}
 		for i, line := range lines {
 			body, ended := strings.CutSuffix(line.Text, "\n")
@@ -55,7 +55,7 @@ func TestSplitterProperty(t *testing.T) {
 			case strings.Contains(body, "\n") || !utf8.ValidString(line.Text) || line.Text == "":
 				t.Fatalf("line %d is not one line of text", i)
 			case !ended && i < len(lines)-1 && len(line.Text) < maxLine-utf8.UTFMax:
-				t.Fatalf("line %d was cut after %d bytes", i, len(line.Text))
+				t.Fatalf("line %d was cut after %d bytes, before the limit of %d", i, len(line.Text), maxLine)
 			}
 		}
 	})
@@ -65,7 +65,7 @@ func TestSplitter(t *testing.T) {
 	t.Run("a character at the line limit that arrives in two reads stays whole", func(t *testing.T) {
 		text := strings.Repeat("a", maxLine-1) + "é tail\n"
 		if got := join(split(text[:maxLine], text[maxLine:])); got != text {
-			t.Errorf("the end becomes %q", got[maxLine-1:])
+			t.Errorf("the text ends with %q, want %q", got[maxLine-1:], text[maxLine-1:])
 		}
 	})
 
@@ -78,11 +78,11 @@ func TestSplitter(t *testing.T) {
 		} {
 			lines := split(in)
 			if got := join(lines); got != want {
-				t.Errorf("%.40q becomes %.40q", in, got)
+				t.Errorf("%.40q becomes %.40q, want %.40q", in, got, want)
 			}
 			for _, line := range lines {
 				if len(line.Text) > maxLine || !utf8.ValidString(line.Text) {
-					t.Errorf("%.40q makes a line of %d bytes", in, len(line.Text))
+					t.Errorf("%.40q gives a line of %d bytes, which is too long or invalid UTF-8", in, len(line.Text))
 				}
 			}
 		}

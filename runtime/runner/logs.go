@@ -47,9 +47,10 @@ type sender struct {
 	refusals int // consecutive rejected lines
 }
 
-// run sends until the journal is closed and empty, or ctx ends. If the service rejects
-// all lines, it stops sending. The first batch is sent without other lines, because a
-// service that already has it rejects any other batch at its offset.
+// run sends lines until the journal is closed and empty, or ctx ends. If the service rejects
+// all lines, run takes further lines from the journal and does not send them. The batch in
+// first is sent without other lines, because a service that already has it rejects any other
+// batch at its offset.
 func (s *sender) run(ctx context.Context, j *journal) {
 	if len(s.first) > 0 {
 		j.busy()

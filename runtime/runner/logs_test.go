@@ -91,7 +91,8 @@ func (s *logServer) text(t *testing.T) string {
 	return join(s.lines)
 }
 
-// open opens a log at the server. Gone is the error with which the job was declared gone.
+// open opens a log whose lines are sent to the server. Gone receives the argument of onGone,
+// and logged the log of the sender.
 func (s *logServer) open(t *testing.T) (log *stepLog, gone *error, logged *bytes.Buffer) {
 	logged, gone = &bytes.Buffer{}, new(error)
 	logger := slog.New(slog.NewTextHandler(logged, nil))
@@ -106,7 +107,7 @@ func (s *logServer) open(t *testing.T) (log *stepLog, gone *error, logged *bytes
 	}), gone, logged
 }
 
-// line returns the i-th line of a log.
+// line returns the i-th line of a log, as a slice. It has at least length bytes.
 func line(i, length int) []cloud.LogLine {
 	text := fmt.Sprintf("line %d ", i)
 	return []cloud.LogLine{{Time: time.Now(), Text: text + strings.Repeat("x", max(0, length-len(text)-1)) + "\n"}}
@@ -125,7 +126,8 @@ func TestStepLogBatches(t *testing.T) {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if last := s.batches[len(s.batches)-1]; last.at.Sub(written) > 50*time.Millisecond || last.lines != 2 {
-					t.Errorf("%d lines left %s after they were written", last.lines, last.at.Sub(written))
+					t.Errorf("a batch of %d lines was sent after %s, want 2 lines within 50ms", last.lines,
+						last.at.Sub(written))
 				}
 			}
 			if accepted := log.close(); accepted != 10 {
@@ -172,7 +174,8 @@ func TestStepLogBatches(t *testing.T) {
 			}
 			for _, batch := range s.batches {
 				if batch.lines > batchLines || batch.bytes > 2*fullBytes {
-					t.Errorf("a batch has %d lines and %d bytes", batch.lines, batch.bytes)
+					t.Errorf("a batch has %d lines and %d bytes, want at most %d and %d", batch.lines, batch.bytes,
+						batchLines, 2*fullBytes)
 				}
 			}
 			if took := time.Since(begin); took > 5*time.Second {
@@ -208,7 +211,7 @@ func TestStepLogBatches(t *testing.T) {
 				want.WriteString(line(i, 0)[0].Text)
 			}
 			if accepted := log.close(); accepted != 200 || s.text(t) != want.String() {
-				t.Errorf("%d lines are accepted, the log is\n%s", accepted, s.text(t))
+				t.Errorf("%d lines are accepted, want 200; the log is\n%s", accepted, s.text(t))
 			}
 		})
 	})
@@ -239,7 +242,7 @@ func TestStepLogBatches(t *testing.T) {
 				t.Error("the log is incomplete")
 			}
 			if refusals > 40 {
-				t.Errorf("%d batches were too large", refusals)
+				t.Errorf("%d batches were too large, want at most 40", refusals)
 			}
 		})
 	})
@@ -275,7 +278,7 @@ func TestStepLogBatches(t *testing.T) {
 }
 
 func TestStepLogFaults(t *testing.T) {
-	t.Run("service without a response costs the oldest lines", func(t *testing.T) {
+	t.Run("oldest lines are dropped while the service accepts nothing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			back := time.Now().Add(time.Minute)
 			s := &logServer{respond: func(cloud.LogBatch, int) (int, error) {
@@ -291,7 +294,7 @@ func TestStepLogFaults(t *testing.T) {
 				log.add(line(i, maxLine))
 			}
 			if took := time.Since(begin); took < stallLimit || took > stallLimit+time.Second {
-				t.Errorf("the step was held back for %s, want %s", took, stallLimit)
+				t.Errorf("the step was blocked for %s, want %s", took, stallLimit)
 			}
 			accepted := log.close()
 			text := s.text(t)
@@ -299,7 +302,7 @@ func TestStepLogFaults(t *testing.T) {
 				t.Errorf("%d lines are accepted and %d have arrived", accepted, len(s.lines))
 			}
 			if n := strings.Count(text, "lines missing here"); n != 1 {
-				t.Fatalf("the loss is reported %d times", n)
+				t.Fatalf("the loss is reported %d times, want once", n)
 			}
 			before, after, _ := strings.Cut(text, "[lines missing here")
 			var lost int
@@ -307,7 +310,7 @@ func TestStepLogFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			if arrived := strings.Count(before, "line ") + strings.Count(after, "line "); arrived+lost != lines {
-				t.Errorf("%d lines have arrived and %d are reported as lost, of %d", arrived, lost, lines)
+				t.Errorf("%d lines have arrived and %d are reported as lost, want %d together", arrived, lost, lines)
 			}
 			if !strings.Contains(after, fmt.Sprintf("line %d ", lines-1)) {
 				t.Error("the newest line is lost")
@@ -328,7 +331,8 @@ func TestStepLogFaults(t *testing.T) {
 				t.Errorf("the log was dropped after %s, want %s", took, flushTimeout)
 			}
 			if *gone != nil || strings.Count(logged.String(), "log dropped") != 1 {
-				t.Errorf("gone: %v, log: %s", *gone, logged)
+				t.Errorf("onGone got %v, want no call; the log is\n%s\nwant one message about a dropped log", *gone,
+					logged)
 			}
 		})
 	})
@@ -349,7 +353,8 @@ func TestStepLogFaults(t *testing.T) {
 						t.Errorf("it took %s, want at most 1m", took)
 					}
 					if *gone != nil || calls > 100 || strings.Count(logged.String(), "log rejected") != 1 {
-						t.Errorf("%d calls, gone: %v, log: %s", calls, *gone, logged)
+						t.Errorf("got %d calls, want at most 100; onGone got %v, want no call; the log is\n%s\n"+
+							"want one message about a rejected log", calls, *gone, logged)
 					}
 				})
 			})
@@ -373,12 +378,12 @@ func TestStepLogFaults(t *testing.T) {
 			log.close()
 			text := s.text(t)
 			if strings.Count(text, "line ") != 199 || !strings.Contains(text, "did not accept them: 1]") {
-				t.Errorf("the log is\n%s", text)
+				t.Errorf("the log is\n%s\nwant 199 lines and the report of a lost one", text)
 			}
 		})
 	})
 
-	t.Run("log of a job that is gone ends and blocks nothing", func(t *testing.T) {
+	t.Run("log of a job that the service no longer has ends and does not block the step", func(t *testing.T) {
 		for _, status := range []int{401, 404, 409, 410, 412} {
 			t.Run(fmt.Sprint(status), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -390,7 +395,8 @@ func TestStepLogFaults(t *testing.T) {
 						log.add(line(i, maxLine))
 					}
 					if accepted := log.close(); accepted != 0 || calls < 3 || calls > 20 || *gone == nil {
-						t.Errorf("%d lines accepted in %d calls, gone: %v", accepted, calls, *gone)
+						t.Errorf("%d lines were accepted in %d calls, want 0 in 3 to 20; onGone got %v, want an error",
+							accepted, calls, *gone)
 					}
 					if took := time.Since(begin); took < 30*time.Second || took > time.Minute {
 						t.Errorf("it took %s, want 30s to 1m", took)

@@ -14,9 +14,9 @@ import (
 var killCounters = []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"}
 
 // killedForMemory returns how many processes of this instance were killed for lack of
-// memory. A shell that survives its child may not report this. The count is 0 if the
-// kernel does not provide it, and outside of containers, where it would include other
-// processes.
+// memory. If the kernel kills a child of the shell, the exit code of the shell may not show
+// this. The count is 0 if the kernel does not provide it, and outside of containers, where
+// it would include other processes.
 func (j *job) killedForMemory() int {
 	if j.handoff.Root != "/" {
 		return 0

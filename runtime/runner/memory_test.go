@@ -15,7 +15,7 @@ func TestKillCount(t *testing.T) {
 		{"", 0, false},
 	} {
 		if got, ok := killCount(c.text); got != c.want || ok != c.ok {
-			t.Errorf("%q: %d (%v), want %d (%v)", c.text, got, ok, c.want, c.ok)
+			t.Errorf("%q: got %d (%v), want %d (%v)", c.text, got, ok, c.want, c.ok)
 		}
 	}
 }

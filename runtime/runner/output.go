@@ -27,14 +27,15 @@ type output struct {
 	ended atomic.Bool // whether the shell has ended
 }
 
-// shellEnded interrupts a read that would wait for background processes.
+// shellEnded records that the shell has ended. A read that still blocks then waits at most
+// quietTime for the output of background processes.
 func (o *output) shellEnded() {
 	o.ended.Store(true)
 	_ = o.pipe.SetReadDeadline(time.Now().Add(quietTime))
 }
 
 // copyTo reads until all processes have closed the pipe, or until the shell has ended and
-// a limit is reached. It reports whether a process still has the pipe open.
+// a limit is reached. It reports whether a process may still have the pipe open.
 func (o *output) copyTo(take func(piece []byte, now time.Time)) (held bool) {
 	buffer := make([]byte, readSize)
 	var waited time.Duration

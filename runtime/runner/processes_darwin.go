@@ -36,5 +36,5 @@ func handlesInterrupt(pid int) bool {
 	return err == nil && info.Proc.P_sigcatch&(1<<(syscall.SIGINT-1)) != 0
 }
 
-// programOf returns the name of a process's program file; empty if unknown.
+// programOf returns the empty string: the name of a process's program file is not known here.
 func programOf(int) string { return "" }

@@ -4,7 +4,8 @@ package runner
 
 import "errors"
 
-// listProcesses returns an error: the whole process group of a step is interrupted.
+// listProcesses returns an error. The interrupter then interrupts the whole process group of
+// a step.
 func listProcesses() ([]process, error) { return nil, errors.ErrUnsupported }
 
 func handlesInterrupt(int) bool { return false }

@@ -10,8 +10,8 @@ import (
 )
 
 // reportStatus reports the status of a step to the service, and then the progress to the
-// agent. It retries for at most statusTimeout. A rejection, or an error response after a
-// stop request, means that the service no longer has the job.
+// agent. It retries for at most statusTimeout. If the service responds that it no longer has
+// the job, or responds with any error after a stop request, reportStatus returns errGone.
 func (j *job) reportStatus(jobCtx, workCtx context.Context, now runtime.Progress) error {
 	ctx, cancel := context.WithTimeout(jobCtx, statusTimeout)
 	defer cancel()
@@ -31,8 +31,8 @@ func (j *job) reportStatus(jobCtx, workCtx context.Context, now runtime.Progress
 	return err
 }
 
-// openLog opens the log of a step. The service already has the first lines, whose number is
-// accepted, and may also have the lines in first, as one batch.
+// openLog opens the log of a step. Accepted is the number of lines that the service already
+// has. First contains further lines that the service may have; they were sent as one batch.
 func (j *job) openLog(logCtx context.Context, step, accepted int, first []cloud.LogLine) *stepLog {
 	return openLog(logCtx, &sender{
 		jobs: j.client, step: step, accepted: accepted, first: first, onGone: j.gone, log: j.log,

@@ -36,7 +36,7 @@ func readAll(t *testing.T, agent net.Conn) []runtime.Progress {
 }
 
 func TestProgressWriter(t *testing.T) {
-	t.Run("agent that does not read blocks nothing and gets the latest value later", func(t *testing.T) {
+	t.Run("agent that does not read does not block report and gets the latest value later", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			out, agent := net.Pipe()
 			p := newProgress(out, slog.New(slog.DiscardHandler))
@@ -46,7 +46,7 @@ func TestProgressWriter(t *testing.T) {
 			}
 			p.report(runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed})
 			if took := time.Since(begin); took > 0 {
-				t.Errorf("reporting took %s", took)
+				t.Errorf("the calls of report took %s, want no time", took)
 			}
 			time.AfterFunc(time.Second, func() { p.close(); _ = out.Close() })
 			time.Sleep(2 * time.Second)
@@ -93,13 +93,13 @@ func TestProgressWriter(t *testing.T) {
 				t.Errorf("close took %s, want %s", took, progressFlush)
 			}
 			if strings.Count(log.String(), "level=WARN") != 1 {
-				t.Errorf("the log is\n%s", &log)
+				t.Errorf("the log is\n%s\nwant one warning", &log)
 			}
-			p.report(runtime.Progress{Step: 1, Lines: 1}) // late, and without effect
+			p.report(runtime.Progress{Step: 1, Lines: 1}) // has no effect after close
 		}) // synctest.Test fails if the writer has not ended
 	})
 
-	t.Run("agent that is gone is logged once and blocks nothing", func(t *testing.T) {
+	t.Run("write error is logged once and does not block close", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
 			p := newProgress(broken{}, slog.New(slog.NewTextHandler(&log, nil)))
@@ -110,7 +110,7 @@ func TestProgressWriter(t *testing.T) {
 			begin := time.Now()
 			p.close()
 			if took := time.Since(begin); took > 0 || strings.Count(log.String(), "level=WARN") != 1 {
-				t.Errorf("close took %s, and the log is\n%s", took, &log)
+				t.Errorf("close took %s, want no time; the log is\n%s\nwant one warning", took, &log)
 			}
 		})
 	})
@@ -135,7 +135,7 @@ func TestStepLog(t *testing.T) {
 				t.Errorf("%d lines are accepted, want 1", accepted)
 			}
 			if n := strings.Count(log.String(), "log dropped"); n != 1 {
-				t.Errorf("logged %d times, want once", n)
+				t.Errorf("the dropped log is logged %d times, want once", n)
 			}
 		})
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// progressFlush is the time that the agent has to read the last line of progress after
-// the end of the job. The agent waits as long for the end of the stream.
+// progressFlush is how long the runner waits after the end of the job until the agent has
+// read the last line of progress. The agent waits for the end of the stream equally long.
 const progressFlush = 5 * time.Second
 
 // progress reports to the agent which lines and statuses the service has accepted. It is
@@ -60,7 +60,7 @@ func (p *progress) setPulumi(end runtime.Pulumi, stack string) {
 	p.pulumi, p.stack = end, stack
 	latest := p.latest
 	p.mu.Unlock()
-	if latest.Status != "" { // otherwise the agent knows more than this value
+	if latest.Status != "" { // otherwise nothing was reported yet: latest is empty, and the agent knows more
 		p.report(latest)
 	}
 }

@@ -11,11 +11,11 @@ import (
 // matcher finds secrets in text. Of several matches it takes the leftmost, and of those
 // the longest. It is immutable and safe for concurrent use.
 //
-// It uses the algorithm of Wu and Manber: the last three bytes of a window, which is as
-// long as the shortest secret, determine how far the window may move, which is its full
-// length in most text. The algorithm alone misses a wrapped pattern with a line break in
-// its first bytes. Before a line break, the matcher therefore also looks up the first two
-// bytes at each position.
+// It uses the algorithm of Wu and Manber with a window that is as long as the shortest
+// secret. The last three bytes of the window determine how far the window may move: in most
+// text, by two bytes less than its length. The algorithm alone misses a wrapped pattern with
+// a line break in its first bytes. Before a line break, the matcher therefore also looks up
+// the first two bytes at each position.
 type matcher struct {
 	minLength int                  // length of the shortest pattern, at most 255; 0 without patterns
 	shift     *[1 << 15]uint8      // by hash of the last three bytes of the window
@@ -76,8 +76,8 @@ func lineBreak(text []byte) (start, end int) {
 	return len(text), len(text)
 }
 
-// newMatcher returns a matcher for patterns of at least three bytes each. Those of the
-// second list are wrapped.
+// newMatcher returns a matcher for patterns of at least three bytes each. The patterns of
+// the second list may be wrapped in the text.
 func newMatcher(plain, wrapped []string) *matcher {
 	// Sort the patterns, the longest first.
 	m := &matcher{ending: map[uint16][]pattern{}, pairs: new([1 << 10]uint64)}
@@ -220,8 +220,8 @@ func (m *matcher) skip(text []byte, i, line int) int {
 	return last - m.minLength + 1
 }
 
-// longestMatch returns the length of the longest of some patterns at the beginning of
-// text, or 0, and whether text is the beginning of a longer pattern.
+// longestMatch returns the length of the longest of the patterns that match at the beginning
+// of text, or 0, and whether text is the beginning of a longer pattern.
 func (m *matcher) longestMatch(text []byte, patterns []pattern) (length int, more bool) {
 	for _, p := range patterns {
 		l, longer := p.match(text)

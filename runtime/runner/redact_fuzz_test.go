@@ -32,8 +32,8 @@ func plainRedact(plain, wrapped []string, text []byte) []byte {
 	return out
 }
 
-// wrappedPrefix returns the length of a secret at the beginning of a text, in which one
-// line break may stand between any two of its bytes, or 0.
+// wrappedPrefix returns the length of a secret at the beginning of a text, or 0 if the text
+// does not begin with it. One line break may be between any two bytes of the secret.
 func wrappedPrefix(s string, text []byte) int {
 	at := 0
 	for i := range len(s) {
@@ -52,8 +52,9 @@ func wrappedPrefix(s string, text []byte) int {
 	return at
 }
 
-// insertSecrets replaces some bytes of a text by secrets: those from 0xf0 by a plain one
-// or its first half, and those from 0xe0 by a wrapped one in lines of 1 to 8 bytes.
+// insertSecrets replaces some bytes of a text by secrets: bytes from 0xf0 on by a plain
+// secret or its first half, and bytes from 0xe0 to 0xef by a wrapped secret in lines of 1 to
+// 8 bytes.
 func insertSecrets(plain, wrapped []string, text []byte) []byte {
 	var out []byte
 	for _, b := range text {
@@ -110,10 +111,10 @@ func FuzzRedactorChunks(f *testing.F) {
 			}
 		}
 		if got = append(got, r.close()...); !bytes.Equal(got, want) {
-			t.Fatalf("%q and wrapped %q in %q shows\n%q, want\n%q", plain, wrapped, text, got, want)
+			t.Fatalf("secrets %q and wrapped %q, text %q in pieces: got\n%q, want\n%q", plain, wrapped, text, got, want)
 		}
 		if whole := r.redact(string(text)); whole != string(want) {
-			t.Fatalf("%q and wrapped %q in %q as a whole shows\n%q, want\n%q", plain, wrapped, text, whole, want)
+			t.Fatalf("secrets %q and wrapped %q, whole text %q: got\n%q, want\n%q", plain, wrapped, text, whole, want)
 		}
 	})
 }

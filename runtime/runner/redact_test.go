@@ -17,8 +17,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// naive redacts a text in the simplest way: at each position the longest secret that
-// starts there.
+// naive redacts a text in the simplest way: at each position, it replaces the longest secret
+// that starts there.
 func naive(plain, wrapped []string, text string) string {
 	var all []*regexp.Regexp
 	for _, s := range plain {
@@ -95,7 +95,7 @@ func TestRedactorProperty(t *testing.T) {
 
 		got := stream(plain, wrapped, pieces...)
 		if want := naive(plain, wrapped, text); got != want {
-			t.Fatalf("%q and wrapped %q in pieces %q shows\n%q, want\n%q", plain, wrapped, pieces, got, want)
+			t.Fatalf("secrets %q and wrapped %q, pieces %q: got\n%q, want\n%q", plain, wrapped, pieces, got, want)
 		}
 		for _, s := range slices.Concat(plain, wrapped) {
 			if strings.Contains(got, s) {
@@ -123,11 +123,11 @@ func FuzzRedactor(f *testing.F) {
 		got := stream(plain, wrapped, pieces...)
 		if utf8.ValidString(text) { // required by the expressions of the oracle
 			if want := naive(plain, wrapped, text); got != want {
-				t.Fatalf("%q in %q shows\n%q, want\n%q", value, text, got, want)
+				t.Fatalf("secret %q, text %q: got\n%q, want\n%q", value, text, got, want)
 			}
 		}
 		if whole := newMatcher(plain, wrapped).redact(text); got != whole {
-			t.Fatalf("%q in %q shows\n%q in pieces, and as a whole\n%q", value, text, got, whole)
+			t.Fatalf("secret %q, text %q: got\n%q from pieces, and from the whole text\n%q", value, text, got, whole)
 		}
 	})
 }
@@ -143,7 +143,7 @@ func TestRedactor(t *testing.T) {
 		{"abcdefghijkl", secret.Mark},
 	} {
 		if got := string(r.write([]byte(c.piece))); got != c.want {
-			t.Errorf("after %q comes %q, want %q", c.piece, got, c.want)
+			t.Errorf("write of %q returns %q, want %q", c.piece, got, c.want)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestPatterns(t *testing.T) {
 		} {
 			got := m.redact(text)
 			if !strings.Contains(got, secret.Mark) {
-				t.Errorf("%s: %q shows %q", what, text, got)
+				t.Errorf("%s: %q becomes %q, want the secret redacted", what, text, got)
 			}
 			encoded := base64.StdEncoding.EncodeToString([]byte(password))[4:32]
 			for _, part := range []string{password, "MIIEpAIBAAKCAQEA7", "q83vEjRWeJq83vEjRW", encoded} {
@@ -196,9 +196,9 @@ func TestPatterns(t *testing.T) {
 			token[i] = byte('!' + random.IntN(90))
 		}
 		for name, value := range map[string]string{
-			"base64 of a secret of 58 bytes is found wherever it is wrapped":  string(token[:58]),
-			"base64 of a secret of 200 bytes is found wherever it is wrapped": string(token),
-			"base64 of a short secret is found wherever it is wrapped":        string(token[:15]),
+			"secret of 58 bytes":  string(token[:58]),
+			"secret of 200 bytes": string(token),
+			"secret of 15 bytes":  string(token[:15]),
 		} {
 			t.Run(name, func(t *testing.T) {
 				m := newMatcher(patterns([]string{value}))
@@ -212,7 +212,8 @@ func TestPatterns(t *testing.T) {
 							shown := strings.ReplaceAll(got, lineBreak, "")
 							if strings.Count(got, secret.Mark) != 1 ||
 								strings.Contains(shown, encoded[first:first+12]) {
-								t.Fatalf("behind %d bytes, at %d columns, with %q:\n%s", before, width, lineBreak, got)
+								t.Fatalf("secret after %d bytes, lines of %d columns, line break %q: got\n%s",
+									before, width, lineBreak, got)
 							}
 						}
 					}
@@ -220,11 +221,11 @@ func TestPatterns(t *testing.T) {
 			})
 		}
 
-		t.Run("text between two line breaks is no base64", func(t *testing.T) {
+		t.Run("base64 with an empty line in it is not redacted", func(t *testing.T) {
 			m := newMatcher(patterns([]string{"hunter2-hunter2"}))
 			encoded := base64.StdEncoding.EncodeToString([]byte("hunter2-hunter2"))
 			if text := encoded[:9] + "\n\n" + encoded[9:]; m.redact(text) != text {
-				t.Errorf("%q becomes %q", text, m.redact(text))
+				t.Errorf("%q becomes %q, want no change", text, m.redact(text))
 			}
 		})
 	})
@@ -252,7 +253,7 @@ func TestLooksSecret(t *testing.T) {
 	}
 }
 
-// benchmarkText is a log of ordinary lines, with a secret in one of a hundred.
+// benchmarkText is a log of ordinary lines. Every hundredth line contains a secret.
 func benchmarkText(size int, secrets []string) []byte {
 	var b bytes.Buffer
 	for i := 0; b.Len() < size; i++ {

@@ -51,12 +51,12 @@ var (
 	errStopped = errors.New("the job was stopped by a signal to its runner")
 	errGone    = errors.New("the service has cancelled the job, or no longer has it")
 	errNoTime  = errors.New("no time is left to report how the job ended")
-	errFailed  = errors.New("a step failed") // and was reported
+	errFailed  = errors.New("a step failed") // and its failure was reported
 
 	errSucceeded = errors.New("every step succeeded, and the last success could not be reported")
 )
 
-// job is a running job. Its methods must be called from one goroutine, except abort.
+// job is a running job. Its methods must be called from one goroutine, except gone.
 type job struct {
 	handoff    *runtime.Handoff
 	options    Options
@@ -211,8 +211,8 @@ func (j *job) cancelGrace() time.Duration {
 	return min(j.handoff.CancelGrace.Duration(), runtime.MaxCancelGrace)
 }
 
-// reportLimit limits the time for the last reports of a job: to finalReportTimeout from the
-// stop of the job, or from the end of the step that runs then.
+// reportLimit limits the time for the last reports of a job to finalReportTimeout. This time
+// begins with the stop of the job, or, if a step runs then, with the end of that step.
 type reportLimit struct {
 	exceeded func()
 
@@ -236,7 +236,7 @@ func (l *reportLimit) endStep() {
 	l.start()
 }
 
-// begin begins the limit, unless a step runs.
+// begin records that the job is stopped, and starts the timer unless a step runs.
 func (l *reportLimit) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +244,7 @@ func (l *reportLimit) begin() {
 	l.start()
 }
 
-// start starts the timer if it is due. The caller holds the lock.
+// start starts the timer if the job is stopped and no step runs. The caller holds the lock.
 func (l *reportLimit) start() {
 	if l.begun && !l.stepping && l.timer == nil {
 		l.timer = time.AfterFunc(finalReportTimeout, l.exceeded)

@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Shorter texts are not redacted: they occur in a log by chance too often.
+// Minimal lengths. Shorter texts are not redacted: they occur in a log by chance too often.
 const (
 	minSecret  = 6 // characters of a secret
 	minLine    = 8 // characters of one line of a secret with several lines
@@ -25,7 +25,8 @@ var secretSubstrings = []string{
 	"privatekey", "private_key", "signature", "bearer",
 }
 
-// secretParts are complete parts, between separators, of such names.
+// secretParts are parts of the names of variables that contain a secret. Each is a complete
+// part between two separators.
 var secretParts = []string{"key", "pass", "pwd", "pat", "auth", "jwt"}
 
 // locationParts are the last parts of names of variables that contain the location of a
@@ -46,8 +47,8 @@ func looksSecret(name string) bool {
 	return slices.ContainsFunc(secretSubstrings, func(part string) bool { return strings.Contains(name, part) })
 }
 
-// secretsOf returns the texts to redact: the tokens of the job, the texts of the handoff,
-// secret variables of the definition, all forwarded variables, variables of the
+// secretsOf returns the texts to redact: the tokens of the job, the texts that the handoff
+// lists, secret variables of the definition, all forwarded variables, variables of the
 // environment whose names look secret, the secrets inside all of these, and the passwords
 // of URLs in any variable.
 func secretsOf(h *runtime.Handoff, definition *cloud.Definition, env environ) []string {
@@ -75,8 +76,8 @@ func secretsOf(h *runtime.Handoff, definition *cloud.Definition, env environ) []
 }
 
 // patterns returns the texts to find: each secret, its lines, and its common encodings.
-// Forms in base64 may be wrapped: base64 breaks lines at 76 columns, openssl at 64, and a
-// secret in a larger file at any position.
+// Forms in base64 may be wrapped: the program base64 breaks lines at 76 columns, and openssl
+// at 64. If the secret is a part of a larger file, the break can be at any of its positions.
 func patterns(secrets []string) (plain, wrapped []string) {
 	for _, value := range secrets {
 		bare := strings.TrimSpace(value)

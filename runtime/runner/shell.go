@@ -83,9 +83,10 @@ func executable(path string) bool {
 // directory returns the folder in which steps start.
 func (j *job) directory() string { return cmp.Or(j.handoff.Directory, j.root) }
 
-// findDirectory returns the directory of a step: the one in which steps start, or the one
-// that the definition names. A relative path is resolved against the start directory or
-// the root of the job, an absolute path against the root or used unchanged.
+// findDirectory returns the directory of a step: the start directory of all steps, or the
+// directory that the definition names. A relative path is resolved against the start
+// directory, or against the root of the job if the first result does not exist. An absolute
+// path is resolved against the root, or used unchanged if the first result does not exist.
 func findDirectory(root, start, named string) (string, error) {
 	candidates := []string{filepath.Join(start, named), filepath.Join(root, named)}
 	if filepath.IsAbs(named) {

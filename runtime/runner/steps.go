@@ -166,9 +166,10 @@ func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, 
 	return nil
 }
 
-// yield waits before the failure of a step is reported, so that the agent can add to its
-// log why the job ends. The wait ends with the next signal. Without a request of the agent
-// it also ends with the grace periods, because the runner is killed soon after these.
+// yield waits before the failure of a stopped step is reported, so that the agent can add
+// the reason to the log of the step. The wait ends with the next signal. If the agent has
+// not requested the stop, the wait also ends with the grace periods, because the runner is
+// killed soon after these.
 func (j *job) yield(jobCtx context.Context, step, accepted int) {
 	limit := min(j.handoff.Yield.Duration(), time.Until(j.stopped.Add(j.cancelGrace()+j.grace())))
 	if requested(j.options.Interrupted) {
@@ -230,7 +231,7 @@ func (j *job) shortText(text string, limit int) string {
 	return strings.ToValidUTF8(text[:min(limit, len(text))], "")
 }
 
-// textLines splits a text into lines and redacts it.
+// textLines redacts a text and splits it into lines.
 func (j *job) textLines(text string) []cloud.LogLine {
 	var s splitter
 	return s.write(nil, []byte(j.matcher.redact(text)+"\n"), time.Now().UTC())

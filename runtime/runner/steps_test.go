@@ -21,7 +21,7 @@ func TestRun(t *testing.T) {
 		w.wantLog(1, "$ echo one; echo two >&2\none\ntwo\n")
 		w.wantLog(2, "$ pwd\n"+w.handoff.Root+"\n")
 		if last := w.lastProgress(); last != (runtime.Progress{Step: 2, Lines: 2, Status: runtime.Succeeded}) {
-			t.Errorf("the last progress is %+v", last)
+			t.Errorf("the last progress is %+v, want the success of step 2 with 2 lines", last)
 		}
 		if left := w.leftovers(); len(left) > 0 {
 			t.Errorf("the runner has left %v", left)
@@ -37,7 +37,7 @@ func TestRun(t *testing.T) {
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 		w.wantLog(1, "before\nError: the script ended with exit code 3\n")
 		if last := w.lastProgress(); last.Step != 1 || last.Status != runtime.Failed {
-			t.Errorf("the last progress is %+v", last)
+			t.Errorf("the last progress is %+v, want the failure of step 1", last)
 		}
 		if last := w.lastProgress(); last.StepName != "step" || last.Reason != "the script ended with exit code 3" {
 			t.Errorf("got step name %q and reason %q, want those of the failed step", last.StepName, last.Reason)
@@ -256,7 +256,7 @@ echo PULUMI_WORKFLOW_ROOT=elsewhere >> "$PULUMI_ENV_FILE"`,
 		w.wantLog(2, "\nby a step\n"+w.handoff.Root+" "+w.handoff.Service+"/api\n")
 	})
 
-	t.Run("URL of the service does not replace that of the job", func(t *testing.T) {
+	t.Run("PULUMI_SERVICE_URL of the job is not replaced", func(t *testing.T) {
 		definition := steps(`echo "$PULUMI_SERVICE_URL"`)
 		url := secret.New("https://elsewhere.example/api")
 		definition.Env = map[string]cloud.SecretValue{"PULUMI_SERVICE_URL": {Value: url}}

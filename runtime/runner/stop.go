@@ -13,8 +13,8 @@ import (
 // Times for the end of a step.
 const (
 	groupPoll   = 20 * time.Millisecond  // interval at which a process group that is stopped is checked
-	scanPoll    = 200 * time.Millisecond // interval at which its processes are listed while one is interrupted
-	settleTime  = 2 * time.Second        // for the other processes to end after the interrupted ones have ended
+	scanPoll    = 200 * time.Millisecond // interval at which the step's processes are listed in the first stage
+	settleTime  = 2 * time.Second        // for the other processes to end after all interrupted ones have ended
 	killTimeout = 10 * time.Second       // for a killed program to end
 )
 
@@ -48,15 +48,15 @@ type stopping struct {
 // stop ends the process group of a step in three stages, and waits for the whole group,
 // not only for its leader:
 //
-//  1. SIGINT to some processes; see interrupter. They have the cancel grace period to end,
-//     and the others settleTime after that.
+//  1. SIGINT to some processes; see interrupter. They have the cancel grace period to end.
+//     When they have ended, the other processes have settleTime to end.
 //  2. SIGTERM to the group. It has the grace period to end.
 //  3. SIGKILL to the group.
 //
 // Pulumi handles SIGINT and SIGTERM in the same way: the first one cancels the operation
 // and releases the lock of the stack when the resources in progress are done, and the
-// second one ends it immediately. SIGTERM is therefore sent after SIGINT only to a pulumi
-// that has not ended in time.
+// second one ends it immediately. Therefore a pulumi that got SIGINT gets SIGTERM only if it
+// has not ended in time.
 func stop(group int, ended <-chan error, s stages) stopped {
 	e := &stopping{stages: s, group: group, ended: ended, targets: newInterrupter(group)}
 	var result stopped
@@ -88,7 +88,7 @@ func stop(group int, ended <-chan error, s stages) stopped {
 	case late:
 		result.pulumi = runtime.PulumiTerminated
 	case e.endedBySignal():
-		result.pulumi = runtime.PulumiKilled // before it handled signals
+		result.pulumi = runtime.PulumiKilled // by SIGINT, before it handled signals
 	default:
 		result.pulumi = runtime.PulumiEnded
 	}
@@ -162,8 +162,8 @@ func (e *stopping) gone() bool {
 	return e.ended == nil && errors.Is(syscall.Kill(-e.group, 0), syscall.ESRCH)
 }
 
-// await waits until the group is gone. It returns false if the grace period ends first, or if
-// a request ends it early.
+// await waits until the shell and the group have ended. It returns false if the grace period
+// ends first, or if a request ends this period early.
 func (e *stopping) await(grace time.Duration) bool {
 	limit := time.NewTimer(grace)
 	defer limit.Stop()

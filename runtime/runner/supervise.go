@@ -24,7 +24,7 @@ type command struct {
 // result is the end of a program.
 type result struct {
 	reason  error          // why it failed; nil if it did not
-	held    *output        // that background processes hold open, and that the caller must drain and close; may be nil
+	held    *output        // may be kept open by background processes; the caller must drain and close it; may be nil
 	stopped bool           // it was stopped, because the context ended
 	pulumi  runtime.Pulumi // how pulumi ended in a program that was stopped; empty if it did not run
 	took    time.Duration  // from the first signal to the end
@@ -73,9 +73,9 @@ func supervise(ctx context.Context, c command, take func(piece []byte, now time.
 	return r
 }
 
-// start starts a program on a thread that it keeps until the program ends. On Linux, the
-// kernel kills the program when the thread that started it ends (Pdeathsig). That must happen
-// only at the end of the runner.
+// start starts a program on an operating system thread, and keeps this thread until the
+// program ends. On Linux, the kernel kills the program when the thread that started it ends
+// (Pdeathsig): the thread must not end before the runner does.
 func start(cmd *exec.Cmd) (started, ended <-chan error) {
 	begin, end := make(chan error, 1), make(chan error, 1)
 	go func() {

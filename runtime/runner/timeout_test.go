@@ -19,7 +19,7 @@ import (
 // memoryTransport is a service without a network, for virtual time.
 type memoryTransport struct {
 	service http.Handler
-	respond func(r *http.Request) (status int, err error) // called first; 0 passes the request on
+	respond func(r *http.Request) (status int, err error) // called first; status 0 passes the request on
 }
 
 func (m *memoryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -90,20 +90,20 @@ func TestReportStatus(t *testing.T) {
 				return 0, nil
 			})
 			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
-				t.Errorf("code %d, steps %v", code, record.Statuses())
+				t.Errorf("code %d, steps %v, want success", code, record.Statuses())
 			}
 			if took < 14*time.Minute || took > 14*time.Minute+20*time.Second {
-				t.Errorf("it took %s, want 14m, when the service is back, to 14m20s", took)
+				t.Errorf("it took %s, want 14m to 14m20s: the service responds again after 14m", took)
 			}
 			if heartbeats := record.Heartbeats; heartbeats < 28 {
-				t.Errorf("%d heartbeats in 14 minutes", heartbeats)
+				t.Errorf("%d heartbeats in 14 minutes, want at least 28", heartbeats)
 			}
 		})
 	})
 
 	t.Run("outcome that cannot be reported has its own exit code", func(t *testing.T) {
 		for name, c := range map[string]struct {
-			accepted int // reports of the last step before the service goes away
+			accepted int // accepted statuses of the last step; the service fails at the next one
 			code     int
 			last     runtime.Status
 		}{
@@ -122,7 +122,8 @@ func TestReportStatus(t *testing.T) {
 						return 0, nil
 					})
 					if code != c.code || record.Steps[2].Status != c.last {
-						t.Errorf("code %d, steps %v", code, record.Statuses())
+						t.Errorf("code %d, steps %v, want code %d and %s as the last status", code, record.Statuses(),
+							c.code, c.last)
 					}
 					if took < 15*time.Minute || took > 16*time.Minute {
 						t.Errorf("it took %s, want 15m", took)
@@ -142,7 +143,8 @@ func TestReportStatus(t *testing.T) {
 			})
 			if code != runtime.CodeFailedUnreported || record.Steps[2].Status != runtime.NotStarted ||
 				took < 30*time.Second || took > time.Minute {
-				t.Errorf("code %d, steps %v, after %s", code, record.Statuses(), took)
+				t.Errorf("code %d, steps %v, after %s, want code %d and no step 2 after 30s to 1m", code,
+					record.Statuses(), took, runtime.CodeFailedUnreported)
 			}
 		})
 	})
@@ -158,7 +160,7 @@ func TestReportStatus(t *testing.T) {
 				return 0, nil
 			})
 			if code != runtime.CodeFailedUnreported {
-				t.Errorf("code %d", code)
+				t.Errorf("code %d, want %d", code, runtime.CodeFailedUnreported)
 			}
 			if most := 2 * time.Minute; took > most {
 				t.Errorf("it took %s, want at most %s", took, most)
@@ -171,8 +173,8 @@ func TestSetUp(t *testing.T) {
 	now := time.Now().UTC()
 	lines := []runtime.Line{{Time: now, Text: "one\n"}, {Time: now, Text: "two\n"}, {Time: now, Text: "three\n"}}
 	for name, stored := range map[string]int{
-		"lines whose answer the agent lost are sent unchanged": 2,
-		"lines that the service never had are sent":            0,
+		"lines that the service may have are sent unchanged": 2,
+		"lines that the service has not received are sent":   0,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -189,8 +191,9 @@ func TestSetUp(t *testing.T) {
 }
 
 func TestHeartbeat(t *testing.T) {
-	// job runs a job whose first step waits for the service for some minutes. Beat
-	// returns the response to the n-th heartbeat, from 1; 0 is a success.
+	// job runs a job. For some minutes, the service does not accept the status of its first
+	// step. Beat returns the status of the response to the n-th heartbeat, from 1; 0 is a
+	// success.
 	job := func(t *testing.T, minutes int, beat func(n int) int) (
 		code, heartbeats int, record runtimetest.Record, took time.Duration,
 	) {
@@ -218,7 +221,8 @@ func TestHeartbeat(t *testing.T) {
 					return 0
 				})
 				if code != runtime.CodeGone || record.Steps[1].Status != runtime.NotStarted {
-					t.Errorf("%d: code %d, steps %v", status, code, record.Statuses())
+					t.Errorf("%d: code %d, steps %v, want code %d and no step 1", status, code, record.Statuses(),
+						runtime.CodeGone)
 				}
 				if took < 90*time.Second || took > 2*time.Minute {
 					t.Errorf("%d: after %s, want 30s to 60s of refusals after the first minute", status, took)
@@ -226,7 +230,7 @@ func TestHeartbeat(t *testing.T) {
 			})
 		}
 	})
-	t.Run("a stray refusal changes nothing", func(t *testing.T) {
+	t.Run("a single refusal does not end the job", func(t *testing.T) {
 		for _, status := range []int{401, 403, 404, 405, 409, 410, 412, 501} {
 			for _, stray := range []int{1, 2, 5} {
 				synctest.Test(t, func(t *testing.T) {
@@ -249,8 +253,8 @@ func TestHeartbeat(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				code, heartbeats, record, _ := job(t, 10, func(int) int { return status })
 				if code != runtime.CodeSucceeded || heartbeats < 20 || heartbeats > 40 {
-					t.Errorf("%d: code %d after %d heartbeats in ten minutes, steps %v",
-						status, code, heartbeats, record.Statuses())
+					t.Errorf("%d: code %d after %d heartbeats in ten minutes, steps %v, want success and 20 to 40 "+
+						"heartbeats", status, code, heartbeats, record.Statuses())
 				}
 			})
 		}
