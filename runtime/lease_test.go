@@ -261,7 +261,8 @@ func TestLeaseResult(t *testing.T) {
 }
 
 func TestLeaseLost(t *testing.T) {
-	// wantStopped checks that a job was stopped before its lease expired, without a report.
+	// wantStopped checks that the scan was stopped before its lease expired, and that the agent
+	// reported no failure.
 	wantStopped := func(t *testing.T, st *fixture, message string) {
 		t.Helper()
 		ended, expires := st.endOf("scan"), st.leases.Expires("scan")

@@ -267,7 +267,7 @@ func TestRun(t *testing.T) {
 			st.cloud.Queue("b")
 			wait(2 * time.Minute)
 			if a, b := st.engine.Handoff("a"), st.engine.Handoff("b"); a.CA != "first" || b.CA != "second" {
-				t.Errorf("the handoffs have the CAs %q and %q", a.CA, b.CA)
+				t.Errorf("the handoffs have the CAs %q and %q, want first and second", a.CA, b.CA)
 			}
 		})
 	})
@@ -324,7 +324,7 @@ func TestDrain(t *testing.T) {
 		})
 	})
 
-	t.Run("job of a poll that is under way is run", func(t *testing.T) {
+	t.Run("job that a poll returns after Drain is run", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			release := st.cloud.Hang(runtimetest.Claim)
 			st.cloud.Queue("a")
@@ -344,7 +344,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	t.Run("job of a poll that is under way is reported", func(t *testing.T) {
+	t.Run("job that a poll returns after the stop is reported as failed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			release := st.cloud.Hang(runtimetest.Claim)
 			st.cloud.Queue("a")
@@ -401,7 +401,7 @@ func TestStop(t *testing.T) {
 			st.stop(errors.New("the agent is stopping"))
 			_ = st.end()
 			if took := time.Since(begin); took > 2*time.Minute+5*time.Second {
-				t.Errorf("the pool took %s to stop", took)
+				t.Errorf("the pool took %s to stop, want at most 2m5s", took)
 			}
 			if reports := st.cloud.Reports("a"); len(reports) != 1 {
 				t.Errorf("got reports %+v of a job that may still run, want none", reports[1:])
@@ -441,10 +441,10 @@ func TestStop(t *testing.T) {
 			st.cloud.SetJobStatus("a", runtime.Cancelled)
 			wait(5 * time.Minute)
 			if state := st.pool.State(); len(state.Jobs) != 1 || state.Jobs[0].Phase != runtime.Stopping {
-				t.Errorf("the pool holds %+v, want the job that still runs", state.Jobs)
+				t.Errorf("the pool has the jobs %+v, want the job that still runs", state.Jobs)
 			}
 			if calls := st.cloud.Calls(runtimetest.Claim); len(calls) != 1 {
-				t.Errorf("polls at %v while the slot is in use", calls[1:])
+				t.Errorf("polls at %v while the slot is in use, want none", calls[1:])
 			}
 			wait(30 * time.Minute)
 			st.wantOperations("b", "start", "started", "remove", "removed")
@@ -499,7 +499,7 @@ func TestPollStatus(t *testing.T) {
 			wait(31 * time.Second)
 			st.wantOperations("a", "start", "no start")
 			if state := st.pool.State(); len(state.Jobs) > 0 {
-				t.Errorf("the pool still holds %v", state.Jobs)
+				t.Errorf("the pool still has the jobs %v, want none", state.Jobs)
 			}
 		})
 	})
@@ -713,7 +713,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestSendHeartbeats(t *testing.T) {
-	t.Run("during a long start", func(t *testing.T) {
+	t.Run("heartbeats are sent during a long start", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Starting: 20 * time.Minute, Running: time.Second})
 			st.cloud.Queue("a")
@@ -1023,7 +1023,7 @@ func TestPoolSpecLeftover(t *testing.T) {
 			state := st.pool.State()
 			if state.Phase != runtime.PoolDraining || state.Reason == "" || len(state.Jobs) != 1 ||
 				state.Overdue(time.Now()) > time.Minute {
-				t.Errorf("the pool is %+v", state)
+				t.Errorf("the pool is %+v, want it draining, with one job and a reason", state)
 			}
 			wait(4 * time.Hour)
 			st.wantOperations("old", "was adopted", "remove", "removed")
@@ -1033,7 +1033,7 @@ func TestPoolSpecLeftover(t *testing.T) {
 				}
 			}
 			if state := st.pool.State(); state.Phase != runtime.PoolStopped || state.Err != nil {
-				t.Errorf("after its last job the pool is %+v", state)
+				t.Errorf("after its last job the pool is %+v, want it stopped without an error", state)
 			}
 		})
 	})
@@ -1183,7 +1183,8 @@ func TestPoolProperty(t *testing.T) {
 					}
 				}
 				if starts > 1 || starts > 0 && slices.Contains(queued, id) {
-					rt.Fatalf("job %s was started %d times: %v", id, starts, st.engine.Operations(id))
+					rt.Fatalf("job %s was started %d times, want at most once, and not if it is queued: %v", id,
+						starts, st.engine.Operations(id))
 				}
 			}
 			if len(st.engine.Present()) > 0 || len(st.cloud.Lost()) > 0 || len(st.pool.State().Jobs) > 0 {

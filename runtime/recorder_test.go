@@ -71,7 +71,7 @@ func TestRecorder(t *testing.T) {
 			}
 		})
 	})
-	t.Run("job that cannot start has failed", func(t *testing.T) {
+	t.Run("job that cannot start counts as failed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Second, Fail: runtime.ErrJobFault})
 			answer := st.cloud.Hang(runtimetest.Report)
@@ -145,7 +145,7 @@ func TestRecorder(t *testing.T) {
 			})
 		})
 	}
-	t.Run("job that ends with the agent is cancelled", func(t *testing.T) {
+	t.Run("job that the pool stops at its own end counts as cancelled", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(endless)
 			st.cloud.Queue("a")
@@ -179,7 +179,7 @@ func TestRecorder(t *testing.T) {
 			st.wantStages(durations{runtime.StageRun: {5 * time.Minute}, runtime.StageRemove: {0}})
 		})
 	})
-	t.Run("job that is left to the next agent has not ended", func(t *testing.T) {
+	t.Run("job that is left to the next agent does not count as ended", func(t *testing.T) {
 		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
 			st.engine.SetDefaultScript(endless)
 			st.cloud.Queue("a")

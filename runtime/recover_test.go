@@ -187,7 +187,7 @@ func TestRecovery(t *testing.T) {
 		}{
 			"succeeded":             {ends(runtime.CodeSucceeded), nil},
 			"failed":                {ends(runtime.CodeFailed), nil},
-			"gone":                  {ends(runtime.CodeGone), nil},
+			"over at the service":   {ends(runtime.CodeGone), nil},
 			"succeeded, unreported": {ends(runtime.CodeSucceededUnreported), one(3, runtime.Succeeded)},
 			"failed, unreported":    {ends(runtime.CodeFailedUnreported), one(1, runtime.Failed)},
 			"killed":                {ends(137), one(1, runtime.Failed)},

@@ -50,7 +50,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		}
 	}
 
-	// Keep it, or delete it.
+	// Keep the Pod, or delete it.
 	if grace == 0 && now != nil && now.keep == keepFailed && now.main.ended && now.main.code != runtime.CodeSucceeded {
 		return e.keepPod(ctx, name, uid)
 	}
@@ -154,7 +154,7 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 			}
 		}
 
-		// Release it, or retry after a conflict.
+		// Release the Pod, or retry after a conflict.
 		until := time.Now().Add(keepTime).UTC()
 		releasePod(pod, until)
 		_, err = e.client.update(ctx, pod)

@@ -58,7 +58,7 @@ func TestStartRestrictedOnCluster(t *testing.T) {
 		_, log, err := startJob(t, n, openExecutor(t, n.Agent, n.Name), func(*runtime.Job) {})
 		if err == nil || !strings.Contains(log, "set security contexts in pod_template") ||
 			!strings.Contains(log, `container "pulumi-workflow" must set`) || strings.Contains(log, prepareContainer) {
-			t.Errorf("got %v; log of step 0:\n%s", err, log)
+			t.Errorf("got %v, want an error, and the missing fields in the log of step 0:\n%s", err, log)
 		}
 	})
 }
@@ -89,7 +89,7 @@ func TestRestoreInitRoot(t *testing.T) {
 		}
 		got := pod.Spec.InitContainers[0].SecurityContext.RunAsNonRoot
 		if (got != nil && *got) != c.want {
-			t.Errorf("%s: runAsNonRoot is %v, want %v", name, got, c.want)
+			t.Errorf("%s: runAsNonRoot is %v, want %v", name, got != nil && *got, c.want)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestOIDCVolume(t *testing.T) {
 		return ""
 	}
 	if name := mounted(t, ""); name != oidcVolume {
-		t.Errorf("got mounted volume %q", name)
+		t.Errorf("got mounted volume %q, want %q", name, oidcVolume)
 	}
 	own := `{"spec": {"volumes": [{"name": "own", "emptyDir": {}}], "containers": [{"name": "pulumi-workflow",
 		"volumeMounts": [{"name": "own", "mountPath": "/mnt/pulumi"}]}]}}`
@@ -125,7 +125,7 @@ func TestOIDCVolume(t *testing.T) {
 	}
 	for _, v := range pod.Spec.Volumes {
 		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
-			t.Errorf("volume %s is on disk", v.Name)
+			t.Errorf("volume %s is on disk, want it in memory", v.Name)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func startFakeCluster(t testing.TB, pods int) (config *rest.Config, send func(li
 	lines := bufio.NewScanner(output)
 	readValue := func(value any) {
 		if !lines.Scan() || json.Unmarshal(lines.Bytes(), value) != nil {
-			t.Fatalf("the fake cluster prints %q", lines.Text())
+			t.Fatalf("the fake cluster prints %q, want JSON", lines.Text())
 		}
 	}
 	var at address

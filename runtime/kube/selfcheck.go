@@ -41,7 +41,7 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 		}),
 	}
 
-	// The API server and the namespace, rights, the handoff, and the Pod.
+	// List the checks: the API server and the namespace, rights, the handoff, and the Pod.
 	checks := []runtime.SelfCheck{
 		{Name: apiCheck, Run: c.with(checkVersion)},
 		{Name: "kubernetes-namespace", Needs: apiCheck, Run: c.with(checkNamespace)},

@@ -104,7 +104,7 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		results := selfCheck(t, n.Agent, n.Name, nil)
 		for name, got := range results {
 			if got.Level != runtime.LevelOK {
-				t.Errorf("%s is %+v", name, got)
+				t.Errorf("%s is %+v, want %s", name, got, runtime.LevelOK)
 			}
 		}
 		wantResult(t, results, apiCheck, runtime.LevelOK, "has version v1.")
@@ -338,7 +338,7 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 			}
 		}
 	})
-	t.Run("no access reviews, and the dry run warns", func(t *testing.T) {
+	t.Run("access reviews are refused, and the dry run has a warning", func(t *testing.T) {
 		answer := func(w http.ResponseWriter, code int, object any) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(code)

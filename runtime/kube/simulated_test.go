@@ -161,11 +161,11 @@ func (s *simulated) wantSuccess(ids ...string) {
 	for _, id := range ids {
 		record := s.service.Record(id)
 		if got := s.ends[id]; len(got) != 1 || got[0] != "succeeded" || s.opened[id] != 1 {
-			s.t.Errorf("the outcomes of %s are %q, and it ran %d times; log of step 0:\n%s", id, got, s.opened[id],
-				record.Text(0))
+			s.t.Errorf("the outcomes of %s are %q, and it ran %d times, want one success and one run; "+
+				"log of step 0:\n%s", id, got, s.opened[id], record.Text(0))
 		}
 		if states := fmt.Sprint(record.Statuses()); states != "[succeeded succeeded]" {
-			s.t.Errorf("the steps of %s are %s", id, states)
+			s.t.Errorf("the steps of %s are %s, want two successes", id, states)
 		}
 	}
 	s.fakeCluster.mu.Lock()

@@ -88,7 +88,7 @@ func TestObserverStaleAnswers(t *testing.T) {
 			s.Compact()
 			after := s.Requests()
 			if after["update"] != before["update"] || after["log"] != before["log"] {
-				t.Errorf("requests: %v before, %v after", before, after)
+				t.Errorf("the agent made requests for a deleted Pod: %v before its event, %v after", before, after)
 			}
 		},
 	} {

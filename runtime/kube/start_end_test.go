@@ -117,14 +117,14 @@ func TestStartCanceled(t *testing.T) {
 			t.Fatalf("got %v, want a job that continues", err)
 		}
 		if exit := waitFor(t, next, id); exit.Code != runtime.CodeSucceeded {
-			t.Errorf("got exit %+v", exit)
+			t.Errorf("got exit %+v, want success", exit)
 		}
 	})
 	t.Run("agent outside of a cluster removes the Pod", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
 		_, err := cancelStart(s, s.executor(t))
 		if err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want the cause of the cancellation", err)
 		}
 		s.wantNoPods(t)
 	})

@@ -72,7 +72,8 @@ func TestApplyTemplate(t *testing.T) {
 		}
 		if pod.Spec.Containers[0].Name != mainContainer || len(pod.Spec.Containers) != 2 ||
 			pod.Spec.InitContainers[0].Name != prepareContainer || len(pod.Spec.InitContainers) != 2 {
-			t.Errorf("containers %+v, init containers %+v", pod.Spec.Containers, pod.Spec.InitContainers)
+			t.Errorf("got containers %+v and init containers %+v, want those of the agent first", pod.Spec.Containers,
+				pod.Spec.InitContainers)
 		}
 	})
 
@@ -151,7 +152,7 @@ func TestApplyTemplate(t *testing.T) {
 		} {
 			pod, err := podWithTemplate(c.template)
 			if err == nil {
-				t.Errorf("%s: accepted as %+v", c.template, pod.Spec)
+				t.Errorf("%s: got %+v, want an error", c.template, pod.Spec)
 				continue
 			}
 			if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "pod_template") ||
@@ -189,12 +190,12 @@ func TestApplyTemplate(t *testing.T) {
 		} {
 			pod, err := podWithTemplate(template)
 			if err != nil || *pod.Spec.AutomountServiceAccountToken != want {
-				t.Errorf("%s: got %+v, %v", template, pod, err)
+				t.Errorf("%s: got %+v, %v, want automountServiceAccountToken %v", template, pod, err, want)
 			}
 		}
 	})
 
-	t.Run("Pod from a cluster", func(t *testing.T) {
+	t.Run("fields that only a cluster sets are removed", func(t *testing.T) {
 		pod, err := podWithTemplate(`{"metadata": {"uid": "u", "resourceVersion": "1",
 			"creationTimestamp": "2026-01-02T15:04:05Z", "deletionTimestamp": "2026-01-02T15:04:05Z",
 			"finalizers": ["example.com/a"]}, "status": {"phase": "Running"}}`)
@@ -204,7 +205,7 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
-	t.Run("elements with the same merge key", func(t *testing.T) {
+	t.Run("ports of two protocols are kept, and the last variable of a name counts", func(t *testing.T) {
 		pod, err := podWithTemplate(`{"spec": {"containers": [{"name": "pulumi-workflow",
 			"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}],
 			"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}]}}`)
@@ -214,7 +215,7 @@ func TestApplyTemplate(t *testing.T) {
 		}
 	})
 
-	t.Run("directives without a merge key are accepted", func(t *testing.T) {
+	t.Run("lists and directives without a merge key are accepted", func(t *testing.T) {
 		pod, err := podWithTemplate(`{"spec": {"tolerations": [{"operator": "Exists"}],
 			"$setElementOrder/containers": [{"name": "pulumi-workflow"}],
 			"containers": [{"name": "pulumi-workflow", "env": [{"$patch": "replace"}, {"name": "A", "value": "b"}]}]}}`)
@@ -237,15 +238,15 @@ func FuzzApplyTemplate(f *testing.F) {
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
 		command := strings.Join(mainCommand(runnerDirectory, delivery{}), " ")
 		if main.Name != mainContainer || strings.Join(main.Command, " ") != command || len(main.Args) > 0 {
-			t.Errorf("%q: the job's container is %+v", template, main)
+			t.Errorf("%q: the job's container is %+v, want the name and the command of the agent", template, main)
 		}
 		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" ||
 			prepare.Command[0] != programImagePath {
-			t.Errorf("%q: the init container is %+v", template, prepare)
+			t.Errorf("%q: the init container is %+v, want the name, image and command of the agent", template, prepare)
 		}
 		for i, volume := range ownVolumes(delivery{}.volume(pod.Name)) {
 			if pod.Spec.Volumes[i].String() != volume.String() {
-				t.Errorf("%q: volume %d is %+v", template, i, pod.Spec.Volumes[i])
+				t.Errorf("%q: volume %d is %+v, want %+v", template, i, pod.Spec.Volumes[i], volume)
 			}
 		}
 	})

@@ -220,10 +220,10 @@ func TestStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if exit := wait(t, e, id); exit.Code != runtime.CodeSucceeded {
-			t.Errorf("the runner ended with %+v", exit)
+			t.Errorf("the runner ended with %+v, want success", exit)
 		}
 		if log := service.Record(job.ID).Text(1); !strings.Contains(log, "\n1\nin ") || !strings.Contains(log, id) {
-			t.Errorf("the log of the step is\n%s", log)
+			t.Errorf("the log of the step is\n%s\nwant one certificate in a file of the job's folder", log)
 		}
 		if err := e.Remove(t.Context(), id, 0); err != nil {
 			t.Error(err)
@@ -395,7 +395,7 @@ func TestRemove(t *testing.T) {
 		id := mustStart(t, e, jobIn(scriptRunner(t,
 			`cat >/dev/null; mkdir -p "$HOME/mod/cache"; echo x >"$HOME/mod/cache/x"; chmod -R a-w "$HOME/mod"`)))
 		if exit := wait(t, e, id); exit.Code != 0 {
-			t.Fatalf("it ended with %+v", exit)
+			t.Fatalf("the job ended with %+v, want code 0", exit)
 		}
 		if err := e.Remove(t.Context(), id, 0); err != nil {
 			t.Error(err)
@@ -437,7 +437,7 @@ func TestRemove(t *testing.T) {
 			}
 		}
 		if text, err := io.ReadAll(stream); err != nil {
-			t.Errorf("the stream ends with %q, %v", text, err)
+			t.Errorf("the stream ends with %q, %v; want no error", text, err)
 		}
 	})
 }
@@ -465,7 +465,7 @@ func TestFollow(t *testing.T) {
 	_ = gate.Close()
 	line := make([]byte, 6)
 	if _, err := io.ReadFull(stream, line); err != nil || string(line) != "hello\n" {
-		t.Fatalf("read %q, %v", line, err)
+		t.Fatalf("read %q, %v; want hello", line, err)
 	}
 	took := time.Since(begin)
 	t.Logf("seen after %v", took)

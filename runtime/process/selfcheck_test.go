@@ -43,7 +43,7 @@ func TestSelfChecks(t *testing.T) {
 			t.Errorf("the folder above contains %v (%v), want nothing", entries, err)
 		}
 	})
-	t.Run("a machine without a runner, a usable folder and most programs", func(t *testing.T) {
+	t.Run("a machine without a runner, a usable folder and most programs does not pass", func(t *testing.T) {
 		file := filepath.Join(program(t, t.TempDir(), "file"), "file")
 		got := results(t, t.TempDir(), file, program(t, t.TempDir(), "git"))
 		for name, want := range map[string]struct {
@@ -59,7 +59,7 @@ func TestSelfChecks(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a folder that others can write to", func(t *testing.T) {
+	t.Run("a folder that other users can write to does not pass", func(t *testing.T) {
 		folder := t.TempDir()
 		if err := os.Chmod(folder, 0o777); err != nil {
 			t.Fatal(err)

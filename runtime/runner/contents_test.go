@@ -128,7 +128,7 @@ func TestSecretsOf(t *testing.T) {
 			env:    environ{"DATABASE_URL": "postgres://u:pass@h"},
 			hidden: []string{"u:pass@"}, shown: []string{"pass", "compass"},
 		},
-		"password that equals the user is hidden together with it": {
+		"password that equals the user is hidden together with the user": {
 			env:    environ{"DATABASE_URL": "postgres://postgres:postgres@localhost/app"},
 			hidden: []string{"postgres:postgres@"}, shown: []string{"postgres is ready"},
 		},

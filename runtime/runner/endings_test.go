@@ -173,7 +173,7 @@ func TestRunEnd(t *testing.T) {
 		select {
 		case <-ended:
 		case <-time.After(30 * time.Second):
-			t.Error("the runner waits for the agent")
+			t.Error("the runner waits for the agent to read its progress")
 			_ = agent.Close()
 			<-ended
 		}

@@ -56,9 +56,9 @@ func TestEnvFile(t *testing.T) {
 			"a pipe":   {`rm "$PULUMI_ENV_FILE"; mkfifo "$PULUMI_ENV_FILE"`, "is not a file any more"},
 			"endless":  {`ln -sf /dev/zero "$PULUMI_ENV_FILE"`, "is not a file any more"},
 			"huge":     {`head -c 2000000 /dev/zero | tr '\0' x > "$PULUMI_ENV_FILE"`, "larger than 1 MiB"},
-			"one entry": {`{ printf A=; head -c 140000 /dev/zero | tr '\0' x; } > "$PULUMI_ENV_FILE"`,
+			"long entry": {`{ printf A=; head -c 140000 /dev/zero | tr '\0' x; } > "$PULUMI_ENV_FILE"`,
 				"longer than 131071 bytes"},
-			"zeros":     {`printf 'A=\0b\n' > "$PULUMI_ENV_FILE"`, "character that no variable may have"},
+			"zero byte": {`printf 'A=\0b\n' > "$PULUMI_ENV_FILE"`, "character that no variable may have"},
 			"all wrong": {`yes wrong | head -n 10000 > "$PULUMI_ENV_FILE"`, "9990 more lines"},
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestSplitterProperty(t *testing.T) {
 			body, ended := strings.CutSuffix(line.Text, "\n")
 			switch {
 			case len(line.Text) > maxLine:
-				t.Fatalf("line %d has %d bytes", i, len(line.Text))
+				t.Fatalf("line %d has %d bytes, want at most %d", i, len(line.Text), maxLine)
 			case strings.Contains(body, "\n") || !utf8.ValidString(line.Text) || line.Text == "":
 				t.Fatalf("line %d is not one line of text", i)
 			case !ended && i < len(lines)-1 && len(line.Text) < maxLine-utf8.UTFMax:

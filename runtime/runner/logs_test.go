@@ -299,7 +299,7 @@ func TestStepLogFaults(t *testing.T) {
 			accepted := log.close()
 			text := s.text(t)
 			if accepted != len(s.lines) {
-				t.Errorf("%d lines are accepted and %d have arrived", accepted, len(s.lines))
+				t.Errorf("close returns %d accepted lines, want %d, which have arrived", accepted, len(s.lines))
 			}
 			if n := strings.Count(text, "lines missing here"); n != 1 {
 				t.Fatalf("the loss is reported %d times, want once", n)

@@ -14,12 +14,12 @@ func TestProxyOf(t *testing.T) {
 		want    string
 	}{
 		"proxy of the environment":       {nil, api, "http://image:1"},
-		"forwarded variable wins":        {map[string]string{"HTTPS_PROXY": "http://agent:2"}, api, "http://agent:2"},
+		"forwarded variable overrides":   {map[string]string{"HTTPS_PROXY": "http://agent:2"}, api, "http://agent:2"},
 		"lower-case name":                {map[string]string{"https_proxy": "http://agent:2"}, api, "http://agent:2"},
 		"host without a proxy":           {nil, "https://local.example.com", ""},
 		"forwarded host without a proxy": {map[string]string{"NO_PROXY": "api.example.com"}, api, ""},
 		"scheme without a proxy":         {nil, "http://api.example.com", ""},
-		"forwarded proxy for that scheme": {
+		"forwarded proxy for http": {
 			map[string]string{"HTTP_PROXY": "http://agent:3"}, "http://api.example.com", "http://agent:3",
 		},
 	} {

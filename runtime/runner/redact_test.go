@@ -158,9 +158,9 @@ func TestPatterns(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, text := range map[string]string{
-			"itself":                  "is " + password + ".",
+			"the secret itself":       "is " + password + ".",
 			"JSON":                    string(inJSON),
-			"a line of it":            "line MIIEpAIBAAKCAQEA7\r\n",
+			"a line of the key":       "line MIIEpAIBAAKCAQEA7\r\n",
 			"base64":                  base64.StdEncoding.EncodeToString([]byte(password)),
 			"base64 of a key":         base64.StdEncoding.EncodeToString([]byte(key)),
 			"base64 behind a name":    base64.StdEncoding.EncodeToString([]byte("user:" + password)),
@@ -182,7 +182,7 @@ func TestPatterns(t *testing.T) {
 			}
 		}
 		if got := m.redact("a short text\n"); got != "a short text\n" {
-			t.Errorf("a text without secrets becomes %q", got)
+			t.Errorf("a text without secrets becomes %q, want no change", got)
 		}
 		if got := m.redact(key + "next\n"); !strings.HasSuffix(got, "\nnext\n") {
 			t.Errorf("the line after a secret is joined to it: %q", got)
@@ -239,7 +239,7 @@ func TestLooksSecret(t *testing.T) {
 		"SSH_KEY", "private-key", "npm.auth", "GITHUB_PAT",
 	} {
 		if !looksSecret(name) {
-			t.Errorf("%s is not taken for a secret", name)
+			t.Errorf("looksSecret(%q) is false, want true", name)
 		}
 	}
 	for _, name := range []string{
@@ -248,7 +248,7 @@ func TestLooksSecret(t *testing.T) {
 		"AWS_WEB_IDENTITY_TOKEN_FILE", "GIT_ASKPASS_PATH", "", "_",
 	} {
 		if looksSecret(name) {
-			t.Errorf("%s is taken for a secret", name)
+			t.Errorf("looksSecret(%q) is true, want false", name)
 		}
 	}
 }

@@ -241,8 +241,8 @@ func TestHeartbeat(t *testing.T) {
 						return 0
 					})
 					if code != runtime.CodeSucceeded || heartbeats < 20 {
-						t.Errorf("%d as response %d: code %d after %d heartbeats, steps %v",
-							status, stray, code, heartbeats, record.Statuses())
+						t.Errorf("%d as response %d: code %d after %d heartbeats, steps %v, want success and at least "+
+							"20 heartbeats", status, stray, code, heartbeats, record.Statuses())
 					}
 				})
 			}
