@@ -242,7 +242,7 @@ const (
 	// A lease is renewed when a third of its time is over. With two thirds over and no
 	// renewal, the work is stopped, so that it has ended when the lease expires.
 	leaseRenewPart = 3
-	leaseAttempts  = 3 // to renew, before the work is stopped
+	leaseAttempts  = 3 // number of attempts to renew for which there is time, even if each times out
 	leaseRetryMin  = 50 * time.Millisecond
 
 	completeLimit = time.Minute      // for completing a lease whose work has ended

@@ -64,7 +64,7 @@ type progressReader struct {
 	reader  *bufio.Reader
 	current streamPosition
 	ignored bool // a line was ignored, and the log has a warning about it
-	stopped bool // a line reported that the runner got a SIGTERM
+	stopped bool // a line had Progress.Stopped
 }
 
 // streamPosition distinguishes the lines of a stream that were read before from new ones.

@@ -10,9 +10,9 @@ import (
 // outlives the pools, so that a replaced pool loses no count. Its methods do not block
 // and are safe for concurrent use.
 //
-// A claimed job ends once: JobEnded is called after JobClaimed, unless the agent ends
-// before and leaves the job to another agent. JobEnded of an adopted job has no
-// JobClaimed in this process, because an earlier one recorded it.
+// A claimed job ends once: JobEnded is called after JobClaimed, unless the agent ends first
+// and leaves the job to another agent. For an adopted job, only JobEnded is called, because
+// an earlier process has recorded the claim.
 type Recorder interface {
 	// ServiceCall records one HTTP call to a service. Each retry is another call.
 	ServiceCall(call ServiceCall)
@@ -83,7 +83,7 @@ type Outcome string
 const (
 	OutcomeSucceeded Outcome = "succeeded"
 	OutcomeFailed    Outcome = "failed"    // a step failed, or the job could not be started
-	OutcomeCancelled Outcome = "cancelled" // the service cancelled the job, or the agent stopped with it
+	OutcomeCancelled Outcome = "cancelled" // the service cancelled the job, or the agent stopped it at its own end
 	OutcomeLost      Outcome = "lost"      // the service no longer has the job, or its outcome is unknown
 )
 

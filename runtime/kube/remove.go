@@ -15,7 +15,7 @@ import (
 
 // Times of a removal.
 const (
-	overdueLimit        = 60 * time.Second // after this and the grace period, the Pod is deleted with a period of zero
+	overdueLimit        = 60 * time.Second // added to the grace period; then the Pod is deleted with a period of zero
 	missingPollInterval = time.Second      // between requests for a Pod that the watch does not show
 	shownPollInterval   = 10 * time.Second // between requests for a Pod that the watch still shows
 )

@@ -38,7 +38,7 @@ type observer struct {
 	done   chan struct{} // closed when the goroutine has ended
 	synced chan struct{} // closed after the first list
 
-	watchStarted time.Time   // used by run only
+	watchStarted time.Time   // used by watch only, which run's goroutine calls
 	noEvents     atomic.Bool // the Role does not allow the agent to list events
 
 	mu      sync.Mutex

@@ -127,7 +127,7 @@ func lockParent(parent string, how int) (unlock func(), locked bool) {
 }
 
 // makeFolder creates the folder of a job with its labels. The folder gets its name when
-// it is complete. It returns an error if the folder already exists.
+// it is complete. If the folder already exists, makeFolder returns an error.
 func makeFolder(parent string, job *runtime.Job) (id string, err error) {
 	// Create the folder under a temporary name. After an error, remove it.
 	unlock, _ := lockParent(parent, syscall.LOCK_SH)
@@ -221,7 +221,7 @@ func sweepFolders(parent string, created, removed time.Time) (names []string, er
 	return append(names, more...), err
 }
 
-// sweepPrefix removes the folders with a prefix that were changed last before a time.
+// sweepPrefix removes the folders with a prefix whose last change was before a time.
 func sweepPrefix(parent, prefix string, before time.Time) (names []string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {

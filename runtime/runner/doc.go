@@ -36,8 +36,9 @@
 //
 // A step is stopped in three cases: a time limit passes, the agent requests a stop, or the
 // service no longer has the job. Package cloud reports the third case only after a repeated
-// or confirmed response. The runner then reports no status, and sends the log as far as the
-// service accepts it. Heartbeats continue until the end, even if they are rejected.
+// or confirmed response. The runner then sends no status and no heartbeat, and sends the log
+// as far as the service accepts it. In the other cases, heartbeats continue until the end of
+// the job, even if the service rejects them.
 //
 // A step is stopped in stages, so that pulumi releases the lock of its stack:
 //

@@ -27,9 +27,10 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 type environ map[string]string
 
 // newEnviron returns the environment of the first step. Later sources override earlier
-// ones: the environment of the process (from the image), the variables that the runner
-// adds, those of the job, and those that the agent forwards. Errors contain the names of
-// variables, never values.
+// ones: defaults for PATH and HOME, the environment of the process (from the image), the
+// OIDC token, the variables of the job, those that the agent forwards, and
+// PULUMI_WORKFLOW_ROOT. PULUMI_SERVICE_URL is added if the environment of the process does
+// not contain it. Errors contain the names of variables, never values.
 func newEnviron(process []string, h *runtime.Handoff, definition *cloud.Definition) (environ, error) {
 	// Begin with the environment of the process and the variables that the runner adds.
 	env := environ{"PATH": defaultPath, homeVariable: h.Root}

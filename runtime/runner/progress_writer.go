@@ -16,9 +16,8 @@ const progressFlush = 5 * time.Second
 
 // progress reports to the agent which lines and statuses the service has accepted. It is
 // safe for concurrent use and never blocks its callers: a goroutine writes the latest
-// value, and newer values replace those that a slow agent has not read. Each value is
-// complete, so the agent loses nothing. A job continues if the agent does not read its
-// progress.
+// value, and newer values replace those that a slow agent has not read. The agent needs
+// only the latest value. A job continues if the agent does not read its progress.
 type progress struct {
 	out  io.Writer
 	log  *slog.Logger
