@@ -75,7 +75,7 @@ func supervise(ctx context.Context, c command, take func(piece []byte, now time.
 
 // start starts a program on an operating system thread, and keeps this thread until the
 // program ends. On Linux, the kernel kills the program when the thread that started it ends
-// (Pdeathsig): the thread must not end before the runner does.
+// (Pdeathsig). While the program runs, the thread must end only together with the runner.
 func start(cmd *exec.Cmd) (started, ended <-chan error) {
 	begin, end := make(chan error, 1), make(chan error, 1)
 	go func() {
