@@ -18,7 +18,7 @@ go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w $(bu
 ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker runtime/kube runtime/kube/kubetest)
 UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
-# The schema starts no goroutine, so the race detector would only make its tests seven times slower.
+# The package schema starts no goroutine: the race detector would find nothing, and make its tests seven times slower.
 SERIAL = github.com/cmwa-project/cmwa/schema
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))

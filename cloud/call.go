@@ -39,7 +39,7 @@ type StatusError struct {
 	Location   string        // of a redirect, without user, query and fragment; may be empty
 
 	final      bool // 409 or 410 in the JSON error form of the service
-	nextOffset *int // number of stored lines of the step, after lines at a wrong offset; nil if unknown
+	nextOffset *int // of the step's next line, if the answer refuses lines at a wrong offset; otherwise nil
 }
 
 // Error returns the status, the message of the service and the id of the request.
@@ -91,13 +91,13 @@ func (e *rejectedError) Error() string {
 // Unwrap returns the answer.
 func (e *rejectedError) Unwrap() error { return e.StatusError }
 
-// redirectError is a redirect in answer to a call with this path.
+// redirectError is a redirect in answer to a call. Path is the path of the call.
 type redirectError struct {
 	*StatusError
 	path string
 }
 
-// Error names the address and the service URL to set.
+// Error names the target of the redirect, and the service_url to set.
 func (e *redirectError) Error() string {
 	return fmt.Sprintf("service_url answers with a redirect to %s: set it to %s (status %d)",
 		e.Location, strings.TrimSuffix(e.Location, e.path), e.Code)
@@ -156,7 +156,7 @@ func followNothing(*http.Request, []*http.Request) error { return http.ErrUseLas
 type call struct {
 	method      string
 	path        string                  // escaped; begins with /api/
-	route       string                  // pattern of the path without ids, for metrics; empty is the path
+	route       string                  // pattern of the path without ids, for metrics; empty means the path
 	token       secret.String           // empty for a call without one
 	masked      secret.String           // another secret, which no error shows; may be empty
 	body        []byte                  // nil for a call without one; must not change, even after the call
@@ -197,7 +197,7 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 		return nil
 	})
 
-	// The policy sees each attempt's error after the answer has been read.
+	// CheckRetry is called if there is no answer, and before and after an answer is read.
 	policy := q.retry
 	if policy == nil {
 		policy = transient
@@ -215,7 +215,7 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 			case ctx.Err() != nil:
 				return false, context.Cause(ctx)
 			case err == nil && response != nil:
-				return false, nil // the answer is read next, or was a success
+				return false, nil // called before the answer is read, or after a success
 			}
 			last = err
 			return policy(ctx, err), nil
@@ -229,8 +229,8 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	}
 	switch {
 	case err != nil && ctx.Err() != nil && last != nil && !errors.Is(last, ctx.Err()):
-		// The last failure is not wrapped: errors.Is would find a refusal in it that
-		// is not accepted.
+		// The last failure is not wrapped. It may be a refusal that is not accepted (see
+		// refusals), which errors.Is must not find.
 		return status, header, nil, fmt.Errorf("%w; the last attempt: %s", context.Cause(ctx), last.Error())
 	case err != nil:
 		return status, header, nil, err
@@ -289,16 +289,16 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// tooLargeError is an answer over its limit. The policy transient does not retry it. Calls
-// about a job do: see refusals.
+// tooLargeError is an answer over its limit. The policy transient does not retry the call.
+// The policy of calls about a job does: see refusals.
 type tooLargeError struct{ limit int64 }
 
 func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("the service's answer is larger than %d MiB", e.limit>>20)
 }
 
-// newStatusError returns the error for an answer with an error status. It does not show
-// the secrets of the call, which some services repeat.
+// newStatusError returns the error for an answer with an error status. Some services repeat
+// the secrets of a call in the answer: the error does not show them.
 func newStatusError(q call, response *http.Response, text []byte) *StatusError {
 	e := &StatusError{Code: response.StatusCode, RequestID: q.line(response.Header.Get("X-Pulumi-Request-ID"))}
 	message, code := readErrorBody(text)
@@ -348,8 +348,8 @@ func readErrorBody(text []byte) (message string, code int) {
 }
 
 // line returns a text of the service as one short line, without the secrets of the call.
-// It removes them after printable, because invalid bytes can split a secret, and before
-// shorten, which can cut one.
+// It removes the secrets after the call of printable, because invalid bytes can split a
+// secret, and before the call of shorten, which can cut a secret.
 func (q call) line(text string) string {
 	text = printable([]byte(text))
 	for _, hidden := range []secret.String{q.token, q.masked} {
@@ -381,7 +381,7 @@ func printable(text []byte) string {
 	}, string(bytes.ToValidUTF8(text, nil)))), " ")
 }
 
-// shorten returns the beginning of a text.
+// shorten returns the first maxMessage bytes of a text.
 func shorten(text string) string {
 	if len(text) <= maxMessage {
 		return text

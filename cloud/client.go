@@ -44,7 +44,7 @@ type Client struct {
 	log     *slog.Logger
 	record  runtime.Recorder
 
-	transport      *http.Transport // template of all others
+	transport      *http.Transport // all other transports are clones of it
 	credentials    *credentials
 	schedule       *schedule
 	leasing        *leasing
@@ -59,20 +59,21 @@ type Client struct {
 	refusals    map[string]*subjectRefusals // by workflow
 }
 
-// subjectRefusals are the refusals of the status calls for one workflow.
+// subjectRefusals are the refusals of one workflow: of its status calls, or of the calls
+// that renew its lease.
 type subjectRefusals struct {
 	refusals
-	last time.Time // last call that kept this entry
+	last time.Time // of the last call that was refused or had no answer
 }
 
-// connections are the connections to the service, which trust the certificates of
-// one ca_file.
+// connections are connections to the service. All of them trust the certificates of the
+// same ca_file.
 type connections struct {
 	certificates string
 	transport    *http.Transport
-	single       *http.Transport
-	calls        *caller // everything but the poll
-	polls        *caller // a new connection for each poll: see New
+	single       *http.Transport // closes each connection after one call
+	calls        *caller         // everything but the poll
+	polls        *caller         // a new connection for each poll: see New
 }
 
 var (
@@ -117,7 +118,7 @@ func (c *Client) connect(certificates string) connections {
 	}
 	single := transport.Clone()
 	single.DisableKeepAlives = true
-	caller := func(transport *http.Transport) *caller { // without retries: schedule decides them
+	caller := func(transport *http.Transport) *caller { // without retries: schedule plans those of polls
 		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log,
 			recorder: c.record})
 	}
@@ -127,8 +128,8 @@ func (c *Client) connect(certificates string) connections {
 	}
 }
 
-// Tune implements [runtime.Cloud]. Active calls keep their settings, and the calls about
-// a job trust the certificates that were trusted at its claim.
+// Tune implements [runtime.Cloud]. Active calls keep their settings. The calls about a job
+// trust the certificates that were trusted when the job was claimed.
 func (c *Client) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	c.mu.Lock()
 	c.tuning = tuning
@@ -236,9 +237,9 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 	return nil
 }
 
-// sendLines sends lines of a step. If the service has another number of lines, the error
-// wraps [runtime.OffsetError], unless the lines are the last ones of the step: these are
-// sent again at the right offset, because they report why the job has failed.
+// sendLines sends lines of a step. If the service has stored another number of lines than
+// the offset, the error wraps [runtime.OffsetError]. Exception: the final lines of the step
+// are sent once more at the right offset, because they may report why the job has failed.
 func (c *Client) sendLines(ctx context.Context, jobs *Jobs, step int, batch LogBatch, final bool) error {
 	ctx, cancel := context.WithTimeout(ctx, linesTimeout)
 	defer cancel()
@@ -254,8 +255,8 @@ func (c *Client) sendLines(ctx context.Context, jobs *Jobs, step int, batch LogB
 	return jobs.Logs(ctx, step, batch)
 }
 
-// jobs returns a client for the calls about one job. For a job that was claimed under
-// another ca_file, it uses connections that are closed after each call.
+// jobs returns a client for the calls about one job. If ca_file had other certificates when
+// the job was claimed, the client uses connections that are closed after each call.
 func (c *Client) jobs(job *runtime.Job) *Jobs {
 	return NewJobs(JobsOptions{
 		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: c.transportOf(job),
@@ -273,7 +274,7 @@ func (c *Client) transportOf(job *runtime.Job) *http.Transport {
 	return w.transport
 }
 
-// ask makes one call. request_timeout includes the answer.
+// ask makes one call. request_timeout limits the call with its answer.
 func (c *Client) ask(ctx context.Context, by *caller, q call) (int, http.Header, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings().RequestTimeout)
 	defer cancel()

@@ -25,7 +25,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// scene is a client of a service that is a handler of the test.
+// scene is a client and its fake service. A handler of the test answers the client's calls.
 type scene struct {
 	client *Client
 	url    string
@@ -97,7 +97,7 @@ func TestPoll(t *testing.T) {
 		}
 		if wait := held(claim.Next); claim.Next.Reason != reasonRetryAfter || wait > 7*time.Second ||
 			wait < 6*time.Second {
-			t.Errorf("the next poll is held for %s (%s), want the 7 s that the service asks for", wait,
+			t.Errorf("the next poll is delayed by %s (%s), want the 7 s of the Retry-After", wait,
 				claim.Next.Reason)
 		}
 		s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
@@ -163,7 +163,7 @@ func TestPoll(t *testing.T) {
 		})
 		claim, err := s.client.Claim(t.Context())
 		if err == nil || held(claim.Next) < 80*time.Second || !strings.Contains(err.Error(), "down for a while") {
-			t.Errorf("the error is %v with %v, want a hold of 90 s and the message of the service", err, claim.Next)
+			t.Errorf("the error is %v with %v, want a delay of 90 s and the message of the service", err, claim.Next)
 		}
 		s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
 	})
@@ -181,12 +181,12 @@ func TestClaimWithoutDeployments(t *testing.T) {
 	none.Kinds = []runtime.Kind{runtime.InsightsScan}
 	failed, err := s.client.Claim(t.Context())
 	if err == nil || failed.Next.Reason != reasonBreaker {
-		t.Fatalf("the client answers %v, %v; want an open breaker", err, failed.Next)
+		t.Fatalf("the claim returns %v, %v; want an open breaker", err, failed.Next)
 	}
 	s.client.Tune(none)
 	claim, err := s.client.Claim(t.Context())
 	if wait := left(claim.Next); err != nil || claim.Next.Reason != "" || wait < 50*time.Second || wait > time.Minute {
-		t.Errorf("without deployments the client answers %v, %v; want the polling interval", err, claim.Next)
+		t.Errorf("without deployments the claim returns %v, %v; want the polling interval", err, claim.Next)
 	}
 	if next := s.client.Tune(deployments); next != failed.Next {
 		t.Errorf("with deployments again the next poll is %v, want that of the open breaker, %v", next, failed.Next)
@@ -259,7 +259,7 @@ func withOIDC(t *testing.T) func(*Options) {
 }
 
 func TestExchange(t *testing.T) {
-	t.Run("once, and again when the token is refused", func(t *testing.T) {
+	t.Run("the exchange is made once, and again when the service refuses the token", func(t *testing.T) {
 		var revoked sync.Map
 		s := newScene(t, withOIDC(t), issuer(t, func(token string) bool {
 			_,
@@ -299,7 +299,7 @@ func TestExchange(t *testing.T) {
 		}
 		for name, c := range map[string]struct{ path, want string }{
 			"a token in place of a path": {canary, "the file does not exist"},
-			"a file that is gone":        {filepath.Join(folder, canary), "the file does not exist"},
+			"a missing file":             {filepath.Join(folder, canary), "the file does not exist"},
 			"a path below a file":        {filepath.Join(file("file", "x"), "token"), "the file does not exist"},
 			"a long token in place of a path": {canary + strings.Repeat("x", 5000),
 				"the value is too long for a file's name"},
@@ -345,8 +345,8 @@ func TestExchange(t *testing.T) {
 		for name, c := range map[string]struct {
 			answer  http.HandlerFunc
 			want    []string
-			again   bool // the exchange is retried soon, and counts for the breaker
-			refused bool
+			again   bool // the next poll is a retry
+			refused bool // the error is ErrUnauthorized
 		}{
 			"refused": {func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusForbidden)
@@ -378,7 +378,7 @@ func TestExchange(t *testing.T) {
 				}
 				if again := claim.Next.Reason != ""; again != c.again ||
 					errors.Is(err, runtime.ErrUnauthorized) != c.refused {
-					t.Errorf("again: %v, refused: %v; want %v, %v", again, errors.Is(err, runtime.ErrUnauthorized),
+					t.Errorf("retried: %v, refused: %v; want %v, %v", again, errors.Is(err, runtime.ErrUnauthorized),
 						c.again,
 						c.refused)
 				}
@@ -457,11 +457,11 @@ func TestReadTokenFileRefusesAPipe(t *testing.T) {
 	}
 }
 
-// exchanger is a service that exchanges the OIDC token X for the pool token pool-X,
-// unless it refuses X. It calls a function of the test during each exchange.
+// exchanger is a service that exchanges the OIDC token X for the pool token pool-X. It
+// refuses one OIDC token, and calls a function of the test during each exchange.
 type exchanger struct {
 	*scene
-	refuses atomic.Value // an OIDC token
+	refuses atomic.Value // the OIDC token that it refuses, or ""
 	within  atomic.Value // a func(), called during each exchange
 }
 
@@ -485,7 +485,7 @@ func newExchanger(t *testing.T) *exchanger {
 	return e
 }
 
-// writeToken writes a token to the file, and tunes the client like a reload.
+// writeToken writes a token to the file, and calls Tune as a reload does.
 func (e *exchanger) writeToken(t *testing.T, subject string) {
 	tuning := e.client.settings()
 	if err := os.WriteFile(tuning.OIDCTokenFile, []byte(subject), 0o600); err != nil {
@@ -515,7 +515,7 @@ func TestCredentials(t *testing.T) {
 		e.claim(t)
 		e.writeToken(t, "two")
 		e.claim(t)
-		e.writeToken(t, "two") // another setting has changed
+		e.writeToken(t, "two") // a reload that does not change the token
 		e.claim(t)
 		e.writeToken(t, "one")
 		e.claim(t)
@@ -523,7 +523,7 @@ func TestCredentials(t *testing.T) {
 			polledBy+"one")
 	})
 
-	t.Run("a refused OIDC token leaves the present token in use", func(t *testing.T) {
+	t.Run("after the refusal of a new OIDC token, the old pool token stays in use", func(t *testing.T) {
 		e := newExchanger(t)
 		e.writeToken(t, "one")
 		e.claim(t)
@@ -610,7 +610,7 @@ func TestStatusCalls(t *testing.T) {
 		}
 		code = http.StatusNotFound
 		if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err == nil || jobStatus != runtime.Continue {
-			t.Errorf("a single 404 after answers means %q, %v; want continue, with the error", jobStatus, err)
+			t.Errorf("a single 404 after other statuses means %q, %v; want continue, with the error", jobStatus, err)
 		}
 		code = http.StatusInternalServerError
 		if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err == nil || jobStatus != runtime.Continue {
@@ -639,7 +639,7 @@ func TestStatusCalls(t *testing.T) {
 		}
 	})
 
-	t.Run("a busy status call is not missing", func(t *testing.T) {
+	t.Run("a status that may be temporary does not mean that the call is missing", func(t *testing.T) {
 		for _, busy := range []int{403, 429, 502, 503} {
 			s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(busy) })
 			if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err == nil || jobStatus != runtime.Continue {
@@ -649,7 +649,7 @@ func TestStatusCalls(t *testing.T) {
 		}
 	})
 
-	t.Run("neither call exists, and an hour later both are tried again", func(t *testing.T) {
+	t.Run("if neither call exists, both are tried again an hour later", func(t *testing.T) {
 		for _, missing := range []int{404, 405, 501} {
 			synctest.Test(t, func(t *testing.T) {
 				s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(missing) })
@@ -679,7 +679,7 @@ func TestStatusCalls(t *testing.T) {
 					t.Errorf("%d: calls an hour later are %q, want two", missing, s.calls[8:])
 				}
 				if n := strings.Count(s.log.String(), "service reports no job status"); n != 2 {
-					t.Errorf("%d: logged %d times, want once an hour", missing, n)
+					t.Errorf("%d: the missing calls are logged %d times, want once in each of two hours", missing, n)
 				}
 			})
 		}
@@ -761,7 +761,7 @@ func TestClientReport(t *testing.T) {
 			t.Errorf("lines are sent at %v, want %v; %v", offsets, want, err)
 		}
 
-		// Other lines are counted by the caller, who gets the offset.
+		// Lines that are not the last ones of the step are not sent again. The error has the offset.
 		var offset *runtime.OffsetError
 		err = s.client.Report(t.Context(), someJob, runtime.Report{Offset: 4, Lines: lines, Status: runtime.Running})
 		if !errors.Is(err, runtime.ErrLogsDropped) || !errors.As(err, &offset) || offset.Next != 9 {
@@ -777,7 +777,7 @@ func TestClientReport(t *testing.T) {
 		s.wantCalls(t, "POST /api/workflow/jobs/j/heartbeat ")
 	})
 
-	t.Run("in the order that a strict service needs", func(t *testing.T) {
+	t.Run("reports are sent in the order that a strict service requires", func(t *testing.T) {
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
 		job := &runtime.Job{ID: "j", Token: secret.New("job-token")}
 		lines := []runtime.Line{{Time: time.Now(), Text: "a\n"}}
@@ -798,7 +798,7 @@ func TestClientReport(t *testing.T) {
 			"PATCH /api/workflow/jobs/j/2/status"+by)
 	})
 
-	t.Run("a job that is gone is not reported", func(t *testing.T) {
+	t.Run("the status of a job that the service no longer has is not reported", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var paths []string
 			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
@@ -849,7 +849,7 @@ func TestClientDefinition(t *testing.T) {
 }
 
 func TestPollTimeout(t *testing.T) {
-	t.Run("an answer that does not come or is incomplete", func(t *testing.T) {
+	t.Run("a poll without a complete answer ends at its time limit and is not retried", func(t *testing.T) {
 		for _, c := range []struct {
 			first, want string
 		}{
@@ -878,7 +878,7 @@ func TestPollTimeout(t *testing.T) {
 		}
 	})
 
-	t.Run("the timer stops when the answer begins", func(t *testing.T) {
+	t.Run("an answer that takes longer than request_timeout is not lost", func(t *testing.T) {
 		s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond },
 			func(w http.ResponseWriter,
 				_ *http.Request) {
@@ -948,7 +948,7 @@ func TestClientClose(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	t.Run("all connections have the limits for dead ones", func(t *testing.T) {
+	t.Run("all transports detect dead connections", func(t *testing.T) {
 		w := New(Options{Log: slog.New(slog.DiscardHandler)}).current()
 		for name, transport := range map[string]*http.Transport{
 			"calls": w.transport, "polls": w.single,
@@ -961,8 +961,9 @@ func TestNew(t *testing.T) {
 	})
 }
 
-// The schedule itself refuses polls only while the breaker is open: a pool that polls too
-// early makes a request if a retry is due later, and none if the breaker is open.
+// TestClaimTooEarly polls twice without the delay that the first poll returns. If the delay
+// is that of a retry, the second poll makes a request. While the breaker is open, it does
+// not.
 func TestClaimTooEarly(t *testing.T) {
 	for name, c := range map[string]struct {
 		retries int
@@ -979,7 +980,8 @@ func TestClaimTooEarly(t *testing.T) {
 			for range 2 {
 				claim, err := s.client.Claim(t.Context())
 				if err == nil || held(claim.Next) == 0 || (claim.Next.Reason == reasonBreaker) != c.breaker {
-					t.Errorf("the claim returns %v, %v; want a delay, by the breaker: %v", err, claim.Next, c.breaker)
+					t.Errorf("the claim returns %v, %v; want a delay, caused by the breaker: %v", err, claim.Next,
+						c.breaker)
 				}
 			}
 			if single := len(s.calls) == 1; single != c.breaker {

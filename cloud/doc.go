@@ -19,10 +19,10 @@
 //   - The body of a success is empty or JSON. A web page is a failure.
 //   - No call follows a redirect, so a token is sent only to the configured address.
 //
-// The poll is not retried within its call, because a lost answer may be a job: it is made
-// once, on a new connection. [Client.JobStatus] is not retried within its call either. There
-// is one exception for both: if the service rejects a token from an OIDC exchange, the
-// request is made once more with a new token.
+// [Client.Claim] sends one poll on a new connection and does not retry it, because a lost
+// answer may have been a job. [Client.JobStatus] does not retry its calls either. There is
+// one exception for both: if the service rejects a token from an OIDC exchange, the request
+// is made once more with a new token.
 //
 // # Leases
 //

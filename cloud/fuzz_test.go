@@ -16,7 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// canary is a token. No error may show it.
+// canary is a token that no error may show.
 const canary = "c4n4ry-c4n4ry-c4n4ry"
 
 // checkError fails the test if an error shows the canary, or is not one short line.
@@ -70,7 +70,7 @@ func FuzzParseDefinition(f *testing.F) {
 		definition, err := ParseDefinition(text)
 		switch {
 		case err != nil && definition != nil, err == nil && len(definition.Steps) == 0:
-			t.Fatalf("a definition without steps, or with the error %v", err)
+			t.Fatalf("got a definition without steps, or a definition and the error %v", err)
 		case err != nil && strings.Contains(err.Error(), canary):
 			t.Fatalf("the error shows a secret: %v", err)
 		}
@@ -90,7 +90,7 @@ func FuzzParseJobStatus(f *testing.F) {
 			t.Fatalf("%s is read as %v", text, status)
 		}
 
-		// Only these texts stop a job.
+		// Only these statuses cancel a job. An escape sequence may hide them.
 		final := strings.Contains(string(text), "failed") || strings.Contains(string(text), "skipped") ||
 			strings.Contains(string(text), `\u`)
 		if status == runtime.Cancelled && (!final || !documented) {

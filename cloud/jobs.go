@@ -76,7 +76,7 @@ func NewJobs(o JobsOptions) *Jobs {
 
 // Definition fetches the job's definition. It also returns the unchanged JSON, because
 // the runner may support fields that this release of the agent does not. An invalid
-// definition is an error once it is accepted.
+// definition is retried like a refusal, and is an error when it is accepted: see refusals.
 func (j *Jobs) Definition(ctx context.Context) (*Definition, json.RawMessage, error) {
 	var definition *Definition
 	_, _, text, err := j.caller.do(ctx, call{
@@ -165,8 +165,8 @@ func (j *Jobs) confirmed(ctx context.Context) bool {
 }
 
 // send makes a call whose answer has no data. Pulumi documents a Content-Type for bodies,
-// but its runner was observed to send none. If the service refuses one form, send tries
-// the other.
+// but its runner was observed to send none. If the service refuses one form with 415, send
+// tries the other.
 func (j *Jobs) send(ctx context.Context, method, path, route string, body []byte, retry retryPolicy) error {
 	q := call{method: method, path: j.path + path, route: jobRoute + route, token: j.token, body: body, check: wantJSON}
 	q.retry = func(ctx context.Context, err error) bool { return !unsupported(err) && retry(ctx, err) }

@@ -33,7 +33,7 @@ type answer struct {
 	text   string
 	err    error
 	broken bool // the body ends with an error
-	hangs  bool // until the request ends
+	hangs  bool // there is no answer before the end of the request's context
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -270,7 +270,7 @@ func TestJobsContentType(t *testing.T) {
 			t.Errorf("the calls were %s, want one with the header and then none", got)
 		}
 	})
-	t.Run("neither form is accepted", func(t *testing.T) {
+	t.Run("a service that accepts neither form gets the usual retries", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newScript(answer{status: 415})
 			j := s.jobs(io.Discard)

@@ -27,7 +27,8 @@ const (
 )
 
 const (
-	// capabilityTime is how long the answer that a service has no leases is valid.
+	// capabilityTime is how long no lease is requested after the service has turned out to
+	// have no leases, or to give leases that the agent cannot carry out.
 	capabilityTime = time.Hour
 
 	// maxLease limits the duration of a lease in an answer.
@@ -91,10 +92,10 @@ func (c *Client) NextLease() runtime.NextPoll {
 //  1. Only a service with the capability [LeaseCapability] gets a call about leases, unless
 //     leased_work is always: see the package documentation. The capabilities of a service
 //     are read first, with a public call that changes nothing.
-//  2. An answer without the fields of [Lease] is ignored, and no lease is requested for an
-//     hour.
-//  3. An answer that the call does not exist changes nothing until it is accepted: see
-//     refusals. Then no lease is requested for an hour.
+//  2. An answer without the fields of [Lease], or with a kind that was not requested, is
+//     ignored, and no lease is requested for an hour.
+//  3. A 404, 405 or 501 means that the call does not exist. It changes nothing until it is
+//     accepted: see refusals. Then no lease is requested for an hour.
 func (c *Client) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Claim, error) {
 	// 1. Find out whether the service leases work.
 	tuning := c.settings()
@@ -271,9 +272,10 @@ func fieldNames(text []byte) string {
 	return names
 }
 
-// Renew implements [runtime.Leaser]. Only a repeated refusal means that the lease is lost. A
-// 409 or 410 in the JSON error form of the service is confirmed by a second request at once.
-// Any other 401, 404, 409, 410 or 412 must be the only answer for half a minute.
+// Renew implements [runtime.Leaser]. The lease is lost only after a repeated refusal. If the
+// refusal is a 409 or 410 in the JSON error form of the service, one more such answer to a
+// second request at once is enough. Any other 401, 404, 409, 410 or 412 must be the only
+// answer for half a minute, at least three times.
 func (c *Client) Renew(ctx context.Context, job *runtime.Job, begin bool) (time.Duration, error) {
 	name := "renew"
 	if begin {

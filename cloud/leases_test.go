@@ -75,7 +75,7 @@ func TestAcquire(t *testing.T) {
 			t.Errorf("leased %+v", job)
 		}
 		if body != `{"cmwaKinds":["insights_scan","policy_evaluation"]}` || left(claim.Next) > 0 {
-			t.Errorf("the request is %s, and the next is held for %s", body, left(claim.Next))
+			t.Errorf("the request is %s, and the next call is delayed by %s", body, left(claim.Next))
 		}
 		s.wantCalls(t, capableCall, acquireCall)
 		if strings.Contains(s.log.String()+fmt.Sprintf("%+v", job), canary) {
@@ -110,7 +110,7 @@ func TestAcquire(t *testing.T) {
 						t.Errorf("leased %v, %v", claim.Job, err)
 					}
 					if wait := left(s.client.NextLease()); wait < 59*time.Minute {
-						t.Errorf("the next call is held for %s, want an hour", wait)
+						t.Errorf("the next call is delayed by %s, want an hour", wait)
 					}
 				}
 				s.mu.Lock()
@@ -148,7 +148,7 @@ func TestAcquire(t *testing.T) {
 				log := s.log.String()
 				if strings.Contains(log, canary) || !strings.Contains(log, "fields=") ||
 					left(s.client.NextLease()) < 59*time.Minute {
-					t.Errorf("the next call is held for %s; the log: %s", left(s.client.NextLease()), log)
+					t.Errorf("the next call is delayed by %s; the log: %s", left(s.client.NextLease()), log)
 				}
 			})
 		}
@@ -158,22 +158,22 @@ func TestAcquire(t *testing.T) {
 		s := newScene(t, leaseAll(runtime.LeasedAuto), leaseService("<html>", leaseText))
 		if claim, err := s.client.Acquire(t.Context(), leasedKinds); err == nil || claim.Job != nil ||
 			left(s.client.NextLease()) > time.Minute {
-			t.Errorf("leased %v, %v, held for %s", claim.Job, err, left(s.client.NextLease()))
+			t.Errorf("leased %v, %v, next call delayed by %s", claim.Job, err, left(s.client.NextLease()))
 		}
 		s.wantCalls(t, capableCall)
 	})
 
-	t.Run("a failed poll for leased work delays the next one, and no poll for deployments", func(t *testing.T) {
+	t.Run("a failed poll for leased work delays only polls for leased work", func(t *testing.T) {
 		s := newScene(t, leaseAll(runtime.LeasedAlways), func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "300")
 			http.Error(w, "busy", http.StatusServiceUnavailable)
 		})
 		_, err := s.client.Acquire(t.Context(), leasedKinds)
 		if err == nil || left(s.client.NextLease()) < 4*time.Minute {
-			t.Errorf("error %v, held for %s", err, left(s.client.NextLease()))
+			t.Errorf("error %v, next call delayed by %s", err, left(s.client.NextLease()))
 		}
 		if left(s.client.Tune(s.client.settings())) > 0 {
-			t.Error("a failed poll for leased work holds the poll for deployments")
+			t.Error("a failed poll for leased work delays the poll for deployments")
 		}
 	})
 }
@@ -256,7 +256,7 @@ func TestAcquireRefusals(t *testing.T) {
 				began := time.Now()
 				for left(s.client.NextLease()) < 59*time.Minute {
 					if time.Since(began) > 2*time.Minute {
-						t.Fatalf("after two minutes of refusals the next call is not held for an hour:\n%s", s.log)
+						t.Fatalf("after two minutes of refusals the next call is not delayed by an hour:\n%s", s.log)
 					}
 					time.Sleep(max(time.Second, left(s.client.NextLease())))
 					if claim, _ := s.client.Acquire(t.Context(), leasedKinds); claim.Job != nil {
@@ -272,12 +272,12 @@ func TestAcquireRefusals(t *testing.T) {
 				tuning.LeasedWork = runtime.LeasedAlways
 				s.client.Tune(tuning)
 				if wait := left(s.client.NextLease()); wait > 2*time.Minute {
-					t.Errorf("after the edit the next call is held for %s", wait)
+					t.Errorf("after the edit the next call is delayed by %s", wait)
 				}
 			})
 		})
 	}
-	t.Run("one stray refusal of each call", func(t *testing.T) {
+	t.Run("one refusal of each call does not prevent a lease", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			calls := 0
 			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
@@ -309,12 +309,12 @@ func TestRenewRefusals(t *testing.T) {
 				break
 			}
 			if time.Since(began) > time.Minute {
-				t.Fatalf("not lost after a minute: %v", err)
+				t.Fatalf("the lease is not lost after a minute: %v", err)
 			}
 			time.Sleep(5 * time.Second)
 		}
 		if took := time.Since(began); took < refusalMinDuration {
-			t.Errorf("lost after %s, want at least %s", took, refusalMinDuration)
+			t.Errorf("the lease is lost after %s, want at least %s", took, refusalMinDuration)
 		}
 	})
 }

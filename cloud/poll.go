@@ -16,8 +16,8 @@ import (
 )
 
 // Limits of a poll. The answer may be a job that no other agent will get. Therefore
-// request_timeout limits only the wait for the beginning of the answer, and is at least
-// minPollTimeout. The body has another limit.
+// request_timeout limits only the wait for the beginning of the answer. This limit is at
+// least minPollTimeout. After the beginning, bodyTimeout limits the remaining answer.
 const (
 	minPollTimeout = 10 * time.Second
 	bodyTimeout    = 2 * time.Minute

@@ -55,7 +55,7 @@ func TestServiceCall(t *testing.T) {
 		return c, newScene(t, func(o *Options) { o.Recorder = c }, handler).client
 	}
 	job := &runtime.Job{ID: "job-1", Kind: runtime.Deployment, WorkflowID: "deployment-1", Token: secret.New("t")}
-	t.Run("a poll", func(t *testing.T) {
+	t.Run("a poll is recorded", func(t *testing.T) {
 		c, client := recorded(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 		if _, err := client.Claim(t.Context()); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestServiceCall(t *testing.T) {
 		}
 		c.want(t, "0 GET /api/deployments/poll")
 	})
-	t.Run("each attempt of a report", func(t *testing.T) {
+	t.Run("each attempt of a report is recorded", func(t *testing.T) {
 		attempts := 0
 		c, client := recorded(t, func(w http.ResponseWriter, _ *http.Request) {
 			if attempts++; attempts == 1 {
@@ -112,7 +112,7 @@ func TestServiceCall(t *testing.T) {
 			"404 GET /api/deployments/{id}/status",
 			"200 POST /api/agent-workflows/{subject}/check")
 	})
-	t.Run("an exchange of an OIDC token", func(t *testing.T) {
+	t.Run("an exchange of an OIDC token is recorded", func(t *testing.T) {
 		c := &counter{}
 		s := newScene(t, func(o *Options) { withOIDC(t)(o); o.Recorder = c },
 			issuer(t, func(string) bool { return true }))
@@ -155,12 +155,12 @@ func TestServiceHealth(t *testing.T) {
 				t.Fatal("a failed poll has no error")
 			}
 			if got := s.client.ServiceHealth().BreakerOpen; got != want {
-				t.Errorf("after %d failures the breaker is open: %v", i+1, got)
+				t.Errorf("after %d failures the breaker is open: %v, want %v", i+1, got, want)
 			}
 		}
 		status = http.StatusNoContent
 		if _, err := s.client.Claim(t.Context()); err != nil || s.client.ServiceHealth().BreakerOpen {
-			t.Errorf("after a success (%v) the breaker is open", err)
+			t.Errorf("the poll after the failures returns %v, want nil and a closed breaker", err)
 		}
 	})
 }

@@ -27,10 +27,11 @@ const (
 //
 //  1. A refusal is accepted when it was the only answer for refusalMinDuration, and came
 //     at least refusalMinCount times.
-//  2. Any other answer, also another refusal, resets both.
-//  3. Silence does not count, because a restart of a proxy often looks like refusals,
-//     silence, and refusals: the time between two refusals counts for at most
-//     refusalMaxGap, and not at all if an attempt between them had no answer.
+//  2. Any other answer, also a refusal with another status, resets the duration and the
+//     count.
+//  3. The time between two refusals counts for at most refusalMaxGap, and not at all if an
+//     attempt between them had no answer. A proxy that restarts often refuses, then does
+//     not answer, and then refuses again: the time without answers must not count.
 //
 // The state is kept between calls: an accepted refusal stays accepted until another
 // answer comes. The zero value is ready for use. Methods are safe for concurrent use.
@@ -131,7 +132,7 @@ func notJSON(text []byte) error {
 	return &formatError{html: bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))}
 }
 
-// unusableError is an invalid definition in JSON, which makes the job fail.
+// unusableError is an answer in JSON that is not a valid definition. It makes the job fail.
 type unusableError struct{ error }
 
 func (e *unusableError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }

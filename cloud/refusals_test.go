@@ -96,7 +96,7 @@ func TestJobs(t *testing.T) {
 							len(s.requests), confirmWait)
 					}
 					if last := s.requests[len(s.requests)-1]; !strings.HasSuffix(last.URL.Path, "/heartbeat") {
-						t.Errorf("it was confirmed by %s", last.URL.Path)
+						t.Errorf("the refusal was confirmed by %s, want a heartbeat", last.URL.Path)
 					}
 				})
 			}
@@ -183,7 +183,7 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// TestRefusals checks the rule for any sequence of answers.
+// TestRefusals checks random sequences of answers against the rules of refusals.
 func TestRefusals(t *testing.T) {
 	t.Run("a refusal is accepted only if it is the only answer, repeated", func(t *testing.T) {
 		rapid.Check(t, func(r *rapid.T) {
@@ -240,7 +240,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestClaim(t *testing.T) {
-	t.Run("a redirect is not followed and names the address to set", func(t *testing.T) {
+	t.Run("a redirect is not followed, and the error names the address to set", func(t *testing.T) {
 		var elsewhere []string
 		other := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
 			elsewhere = append(elsewhere, r.URL.Path)
@@ -261,7 +261,7 @@ func TestClaim(t *testing.T) {
 			t.Errorf("the client followed the redirect, to %q", elsewhere)
 		}
 	})
-	t.Run("the page of a proxy is named", func(t *testing.T) {
+	t.Run("the error names the page of a proxy", func(t *testing.T) {
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>log in</html>") })
 		if _, err := s.client.Claim(t.Context()); err == nil ||
 			!strings.Contains(err.Error(), "an HTML page and not JSON") {
@@ -330,7 +330,7 @@ func TestJobStatus(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusNotFound)
 			})
-			for i := range 100 { // every other one is refused
+			for i := range 100 { // every second call is refused
 				job := &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: fmt.Sprint("d/", i)}
 				_, _ = s.client.JobStatus(t.Context(), job)
 			}
@@ -344,7 +344,7 @@ func TestJobStatus(t *testing.T) {
 			}
 		})
 	})
-	t.Run("the client settles on a call only after a documented status", func(t *testing.T) {
+	t.Run("only the call that returned a documented status is used from then on", func(t *testing.T) {
 		for _, unclear := range []string{"<html>start page</html>", `"ok"`, `{"id":"d"}`, ""} {
 			page := true
 			s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -378,7 +378,7 @@ func TestJobStatus(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a 404 of both calls before the first success does not count", func(t *testing.T) {
+	t.Run("404s of both calls before the first success do not count", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			calls := 0
 			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -389,7 +389,7 @@ func TestJobStatus(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 			})
 			if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Gone || asked != 6 {
-				t.Errorf("%q after %d checks, want gone after three refusals after the answer", jobStatus, asked)
+				t.Errorf("%q after %d checks, want gone after the success and three more refusals", jobStatus, asked)
 			}
 		})
 	})

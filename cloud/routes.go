@@ -1,7 +1,7 @@
 package cloud
 
-// Routes returns the routes of all calls, which are the possible values of
-// [runtime.ServiceCall].Route.
+// Routes returns the values of [runtime.ServiceCall].Route for the calls about deployments.
+// It does not contain the routes of the calls about capabilities and leases.
 func Routes() []string {
 	return []string{
 		"GET " + pollPath,

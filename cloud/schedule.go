@@ -23,23 +23,25 @@ const (
 // schedule computes when the service may be polled again, and logs the polls.
 // It never waits.
 //
-//  1. After an answer the next poll is due when the polling interval has passed,
-//     plus or minus up to a tenth of it as jitter. After a job it is due at once.
-//  2. A Retry-After replaces both. polling_interval_override cancels it, unless it
-//     came with a failure.
+//  1. After an answer without a job, the next poll is due after the polling interval.
+//     Jitter changes the interval by up to a tenth. After a job, the next poll is due at
+//     once.
+//  2. A Retry-After replaces the times of rule 1. polling_interval_override cancels a
+//     Retry-After, unless it came with a failure.
 //  3. A poll that failed is retried up to request_retry_count times, with a wait that
-//     doubles, if its failure counts and is retryable: see outcome. With its retries it
-//     counts once for the circuit breaker, as upstream documents
-//     circuit_breaker_failures (Pulumi documentation, "Customer-managed runners",
-//     configuration reference).
-//  4. The breaker opens after that many failed polls in a row, and again after the
-//     first failed poll that follows. Its timeout counts from when it opened. A poll
-//     that succeeds closes it, and so does an answer of the service that does not
-//     count. If no request was made, an open breaker waits for its timeout again.
+//     doubles, if its failure counts and is retryable: see outcome. The poll and its
+//     retries count as one failed poll for the circuit breaker, as Pulumi documents
+//     circuit_breaker_failures ("Customer-managed runners", configuration reference).
+//  4. The breaker opens after circuit_breaker_failures failed polls in a row. While it is
+//     open, the next poll waits for circuit_breaker_timeout, counted from the opening. If
+//     that poll fails, the breaker opens again. A poll that succeeds closes the breaker.
+//     So does a poll that the service refuses, because its failure does not count: see
+//     [Client.classify]. If no request was made, an open breaker waits for its timeout
+//     again.
 //  5. After a failure, new credentials or new CA certificates allow one attempt at once,
-//     because they may correct it. Retry allows one, too. A Retry-After still holds,
-//     except after new credentials. If that attempt fails and the breaker was open, it
-//     is not retried.
+//     because they may remove its cause. A call of [Client.Retry] allows one, too. A
+//     Retry-After still applies, except after new credentials. If this attempt fails and
+//     the breaker was open, it is not retried.
 //
 // The next poll is computed from the settings in force and from these facts, so
 // settings can change at any time, and no change discards a failure. Methods are safe
@@ -82,7 +84,7 @@ func newSchedule(tuning runtime.Tuning, log *slog.Logger) *schedule {
 	return s
 }
 
-// newBreaker makes a closed breaker. Its callbacks run under the lock.
+// newBreaker makes a closed breaker. Its callbacks run while the caller holds the lock.
 func (s *schedule) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "poll",
@@ -105,8 +107,9 @@ func (s *schedule) begin() (runtime.NextPoll, error) {
 	return runtime.NextPoll{}, nil
 }
 
-// skip returns the time of the next poll when no attempt is made, because the pool claims
-// no deployments. It does not change the facts about the last attempt.
+// skip returns the time of the next poll when no attempt is made, because the pool's kinds
+// of work include none that this poll claims. It does not change the facts about the last
+// attempt.
 func (s *schedule) skip() runtime.NextPoll {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +132,7 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 	// 3. and 4. Retry a poll that failed, or count it.
 	switch {
 	case o.unsent && s.attempts == 0:
-		if wasOpen { // it waits again
+		if wasOpen { // the timeout of the breaker begins again
 			s.opened = s.polled
 		}
 	case !o.counts && !o.unsent:
@@ -164,8 +167,8 @@ func (s *schedule) count(err error) {
 	_, _ = s.breaker.Execute(func() (struct{}, error) { return struct{}{}, err })
 }
 
-// tune replaces the settings and returns when the next attempt is allowed. Without a
-// change it only returns that.
+// tune replaces the settings and returns when the next attempt is allowed. If the settings
+// are the same, it only returns this time.
 func (s *schedule) tune(tuning runtime.Tuning) runtime.NextPoll {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,12 +247,14 @@ func (s *schedule) breakerOpen() bool {
 // The caller holds the lock.
 func (s *schedule) isOpen() bool { return !s.opened.IsZero() }
 
-// breakerHolds reports whether the next poll waits for the breaker: it is open, and the
-// last attempt is the one that opened it. The caller holds the lock.
+// breakerHolds reports whether the next poll waits for the breaker: the breaker is open, and
+// its timeout began with the last attempt. The caller holds the lock.
 func (s *schedule) breakerHolds() bool { return s.isOpen() && s.polled.Equal(s.opened) }
 
-// logOutcome logs an attempt. The first failure of a series is a warning. Further failures
-// and a breaker that stays open have the level debug. The caller holds the lock.
+// logOutcome logs an attempt. The first failure of a series has the level warning, or error
+// if the service rejects the token. The opening of the breaker has the level warning.
+// Further failures, and a breaker that stays open, have the level debug. The caller holds
+// the lock.
 func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	// The service has answered the poll.
 	closed := wasOpen && !s.isOpen()
@@ -291,7 +296,7 @@ func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 }
 
 // backoff returns the wait before retry n, counted from 0. The wait doubles from first up
-// to limit, plus or minus up to a fifth of it as jitter.
+// to limit. Then jitter changes it by up to a fifth.
 func backoff(first, limit time.Duration, n int) time.Duration {
 	wait := limit
 	if n < 32 && first<<n > 0 && first<<n>>n == first {

@@ -109,7 +109,7 @@ func TestScheduleBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("a failed trial opens it again", func(t *testing.T) {
+	t.Run("a failed trial opens the breaker again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tuning := documented()
 			tuning.RetryCount = 0
@@ -123,7 +123,7 @@ func TestScheduleBreaker(t *testing.T) {
 				t.Fatal(err)
 			}
 			if wait := held(p.record(failure(errDown, true, 0))); wait != 10*time.Minute {
-				t.Errorf("after the failed trial the pause is %s, want 10m", wait)
+				t.Errorf("after the failed trial the delay is %s, want 10m", wait)
 			}
 		})
 	})
@@ -159,7 +159,7 @@ func TestScheduleBreaker(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			p.attempt(t)
 			if p.record(outcome{err: errDown, unsent: true, retryable: true}); !p.breakerOpen() {
-				t.Error("the failed attempt of the poll is forgotten")
+				t.Error("the breaker is closed, although the first attempt of the poll failed at the service")
 			}
 		})
 	})
@@ -230,7 +230,7 @@ func TestScheduleBreaker(t *testing.T) {
 					t.Fatalf("the trial is refused: %v", err)
 				}
 				if wait := held(p.record(failure(errDown, true, 0))); wait != 3*time.Minute {
-					t.Errorf("after its failure the pause is %s, want 3m", wait)
+					t.Errorf("after the failed trial the pause is %s, want 3m", wait)
 				}
 			})
 		})
@@ -287,8 +287,8 @@ func (s *schedule) edit(change func(*runtime.Tuning)) {
 	s.tune(tuning)
 }
 
-// wantDenied checks how long the schedule refuses an attempt. An allowed attempt is begun,
-// but not ended.
+// wantDenied checks how long the schedule refuses an attempt. If the attempt is allowed,
+// wantDenied begins it, and does not end it.
 func (s *schedule) wantDenied(t *testing.T, what string, want time.Duration) {
 	t.Helper()
 	next, err := s.begin()
@@ -301,7 +301,7 @@ func (s *schedule) wantDenied(t *testing.T, what string, want time.Duration) {
 }
 
 func TestScheduleOpenBreaker(t *testing.T) {
-	t.Run("the last of several timeouts counts from the opening", func(t *testing.T) {
+	t.Run("after several edits the last timeout counts from the opening", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newOpenSchedule(t, 0)
@@ -332,7 +332,7 @@ func TestScheduleOpenBreaker(t *testing.T) {
 					p.edit(func(t *runtime.Tuning) { t.BreakerTimeout = time.Second })
 					p.wantDenied(t, "with a timeout of a second", c.requested)
 					time.Sleep(c.requested)
-					p.wantDenied(t, "after it", 0)
+					p.wantDenied(t, "after the Retry-After", 0)
 				})
 			})
 		}
@@ -345,13 +345,13 @@ func TestScheduleOpenBreaker(t *testing.T) {
 					p := newOpenSchedule(t, 0)
 					time.Sleep(time.Minute)
 					p.edit(func(t *runtime.Tuning) { t.RetryCount = 5 })
-					p.wantDenied(t, "before", 9*time.Minute)
+					p.wantDenied(t, "before the change", 9*time.Minute)
 					p.edit(change)
-					p.wantDenied(t, "after", 0)
+					p.wantDenied(t, "after the change", 0)
 					if wait := held(p.record(failure(errDown, true, 0))); wait != 10*time.Minute {
 						t.Errorf("after the failed trial the delay is %s, want the whole timeout of 10m", wait)
 					}
-					p.wantDenied(t, "after that", 10*time.Minute)
+					p.wantDenied(t, "after the failed trial", 10*time.Minute)
 					p.edit(func(t *runtime.Tuning) { t.RetryCount, t.BreakerFailures = 0, 9 })
 					p.wantDenied(t, "after an edit of other settings", 10*time.Minute)
 				})
@@ -359,7 +359,7 @@ func TestScheduleOpenBreaker(t *testing.T) {
 		}
 	})
 
-	t.Run("a successful early trial closes it", func(t *testing.T) {
+	t.Run("a successful early trial closes the breaker", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newOpenSchedule(t, 0)
 			p.edit(trialChanges["a new token"])
@@ -422,7 +422,7 @@ func TestScheduleOpenBreaker(t *testing.T) {
 				p.wantDenied(t, "within the timeout", 10*time.Minute-time.Duration(i)*time.Second)
 				time.Sleep(time.Second)
 			}
-			p.wantDenied(t, "after it", 0)
+			p.wantDenied(t, "after the timeout", 0)
 		})
 	})
 }
@@ -492,7 +492,7 @@ func TestScheduleRetryNowBreaker(t *testing.T) {
 		tuning := documented()
 		tuning.BreakerFailures, tuning.BreakerTimeout = 1, time.Hour
 		p := newTestSchedule(tuning)
-		for range 3 { // with the retries
+		for range 3 { // one poll with its two retries
 			p.attempt(t)
 			p.record(failure(errDown, true, 0))
 		}

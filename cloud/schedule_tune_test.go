@@ -56,8 +56,9 @@ func wantLeft(t *testing.T, next runtime.NextPoll, want time.Duration) {
 	}
 }
 
-// refusal returns the outcome of a poll that the service refuses. It does not count as a
-// failed poll: like a success, it closes the breaker and ends the row of failures.
+// refusal returns the outcome of a poll that the service refuses. This outcome does not
+// count as a failed poll. Like a success, it closes the breaker and sets the number of
+// failed polls in a row to 0.
 func refusal() outcome { return outcome{err: fmt.Errorf("%w: 401", runtime.ErrUnauthorized)} }
 
 func TestScheduleInterval(t *testing.T) {
@@ -122,7 +123,7 @@ func TestScheduleInterval(t *testing.T) {
 func TestScheduleRetryAfter(t *testing.T) {
 	quick := func(t *runtime.Tuning) { t.PollingInterval = time.Second }
 	override := func(t *runtime.Tuning) { t.PollingOverride = true }
-	t.Run("after a success it is ended by polling_interval_override and by no other edit", func(t *testing.T) {
+	t.Run("after a success only polling_interval_override ends it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(quick))
 			wantLeft(t, s.record(outcome{retryAfter: 24 * time.Hour}), 24*time.Hour)
@@ -135,7 +136,7 @@ func TestScheduleRetryAfter(t *testing.T) {
 			}
 			wantLeft(t, s.tune(hourly(quick)), 24*time.Hour-10*time.Minute)
 			wantLeft(t, s.tune(hourly(quick, override)), 0)
-			wantLeft(t, s.tune(hourly(quick)), 0) // it does not come back
+			wantLeft(t, s.tune(hourly(quick)), 0) // the Retry-After stays cancelled
 		})
 	})
 	t.Run("after a success it is ignored with polling_interval_override", func(t *testing.T) {
@@ -337,7 +338,7 @@ func TestScheduleRetryNow(t *testing.T) {
 			time.Sleep(9 * minute)
 			s.wantDenied(t, "within the timeout", minute)
 			if opened := strings.Count(log.String(), "circuit breaker opened"); opened != 2 {
-				t.Errorf("the open breaker is logged %d times, want 2:\n%s", opened, &log)
+				t.Errorf("the opening of the breaker is logged %d times, want 2:\n%s", opened, &log)
 			}
 		})
 	})
@@ -354,12 +355,12 @@ func TestScheduleLog(t *testing.T) {
 		}
 		if loud := strings.Count(log.String(), "level=WARN"); loud != 1 ||
 			!strings.Contains(log.String(), errDown.Error()) {
-			t.Errorf("%d warnings for one series of failures:\n%s", loud, &log)
+			t.Errorf("%d warnings for one series of failures, want 1 with the error:\n%s", loud, &log)
 		}
 		s.record(outcome{})
 		s.record(outcome{})
 		if strings.Count(log.String(), "polling resumed") != 1 {
-			t.Errorf("the recovery is not logged once:\n%s", &log)
+			t.Errorf("the log does not report exactly once that polling resumed:\n%s", &log)
 		}
 	})
 }

@@ -34,12 +34,12 @@ const absentStatus = "/api/deployments/00000000-0000-0000-0000-000000000000/stat
 
 // SelfChecks returns the checks of a pool's service and credentials: the service can be
 // reached, its certificate is trusted, its answer does not come from a proxy, its clock
-// agrees, and it accepts the token. They make a request without a token, and the same
-// request with it.
+// agrees, and it accepts the token. They make one request without a token, and the same
+// request with the token.
 //
 // An exchange of an OIDC token makes the service issue a token that is valid for hours
-// and cannot be revoked. It is made only if exchange is true; otherwise the token of such
-// a pool is not checked.
+// and cannot be revoked. The exchange is made only if the parameter exchange is true.
+// Otherwise the token of a pool with an oidc_token_file is not checked.
 func SelfChecks(o Options, exchange bool) []runtime.SelfCheck {
 	c := newSelfChecker(o)
 	checks := []runtime.SelfCheck{
@@ -69,7 +69,7 @@ func newSelfChecker(o Options) *selfChecker {
 		c.transport = o.Transport.Clone()
 	}
 	c.transport.DisableKeepAlives = true
-	_ = trust(c.transport, o.Tuning.CA) // a configuration with a ca_file that has none is not valid
+	_ = trust(c.transport, o.Tuning.CA) // cannot fail: a valid ca_file contains a certificate
 	var once sync.Once
 	var first *attempt
 	c.anonymous = func(ctx context.Context) *attempt {
@@ -95,7 +95,7 @@ func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 		return runtime.CheckPassed("connected to %s through the proxy %s, which %s names", host, a.proxy.Host, variable)
 	case a.connected != "":
 		return runtime.CheckPassed("connected to %s at %s, without a proxy", host, a.connected)
-	case a.err == nil: // on a connection that no trace has seen
+	case a.err == nil: // the transport has not called ConnectDone
 		return runtime.CheckPassed("connected to %s", host)
 	case a.proxy != nil:
 		return runtime.CheckFailed("cannot connect to the proxy %s: %v", a.proxy.Host, a.err).
@@ -177,7 +177,7 @@ func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	service := c.options.Identity.Service
 	var format *formatError
 
-	// Nothing has answered, or not the service.
+	// There is no answer, or it does not come from the service.
 	switch {
 	case a.err != nil:
 		return runtime.CheckFailed("%s does not answer: %v", service, a.err).
@@ -216,7 +216,7 @@ func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
 	if err != nil {
 		return runtime.CheckSkipped("the answer of the service has no Date header")
 	}
-	if age, err := time.ParseDuration(a.header.Get("Age") + "s"); err == nil { // from a cache
+	if age, err := time.ParseDuration(a.header.Get("Age") + "s"); err == nil { // the answer is from a cache
 		date = date.Add(age)
 	}
 	local := a.sent.Add(a.received.Sub(a.sent) / 2)

@@ -24,7 +24,7 @@ type attempt struct {
 	connected string   // address of the connection; empty if there was none
 
 	handshakeDone bool                 // a TLS handshake has ended
-	handshake     error                // of the service's certificate, or of TLS; nil if it is trusted
+	handshake     error                // of the TLS handshake, such as an untrusted certificate
 	tls           *tls.ConnectionState // nil without a handshake
 
 	sent, received time.Time
@@ -40,9 +40,9 @@ func (a *attempt) refusedByProxy() bool {
 	return a.err != nil && a.proxy != nil && !a.handshakeDone
 }
 
-// try requests the status of a deployment that does not exist. With an empty token, the
-// request has none. The token is removed from the answer, because some proxies return the
-// request.
+// try requests the status of a deployment that does not exist. If the token is empty, the
+// request has no Authorization header. The token is removed from the answer, because some
+// proxies return the request.
 func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -79,7 +79,7 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	q := call{token: secret.New(token)}
 	by.setHeader(request.Header, q)
 	if c.transport.Proxy != nil {
-		if a.proxy, err = c.transport.Proxy(request); err != nil { // it may show a password
+		if a.proxy, err = c.transport.Proxy(request); err != nil { // err may show a password
 			a.badProxy, a.err = true, errors.New(c.proxyVariable()+" is not the URL of a proxy")
 			return a
 		}
@@ -169,7 +169,8 @@ func (c *selfChecker) compare(ctx context.Context, token, cure string) runtime.C
 }
 
 // unclear reports whether a status may come from a proxy, or from a service that has not
-// checked the token. One service answers 500 to this call with a valid token.
+// checked the token. 500 is not such a status: one service answers 500 to this call with a
+// valid token.
 func unclear(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

@@ -40,7 +40,7 @@ type service struct {
 	calls  []string
 	claims int
 	skew   time.Duration                                            // of its clock
-	before func(w http.ResponseWriter, r *http.Request) (done bool) // if it returns true, it has answered
+	before func(w http.ResponseWriter, r *http.Request) (done bool) // done: it has answered
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -168,7 +168,7 @@ func want(t *testing.T, results map[string]runtime.CheckResult, name string, lev
 	t.Helper()
 	got, found := results[name]
 	if !found || got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
-		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
+		t.Errorf("%s is %+v, want %s with %q; all results: %+v", name, got, level, part, results)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestSelfChecksToken(t *testing.T) {
 				results["service-token"].Message)
 		}
 	})
-	t.Run("a service that repeats the token in other ways", func(t *testing.T) {
+	t.Run("a service that repeats the token escaped, or in a broken answer", func(t *testing.T) {
 		for name, repeat := range map[string]func(http.ResponseWriter){
 			"escaped": func(w http.ResponseWriter) {
 				w.WriteHeader(http.StatusUnauthorized)
