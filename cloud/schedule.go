@@ -54,7 +54,7 @@ type schedule struct {
 	// counts failed polls; replaced when it opens, as its own timeout is fixed
 	breaker   *gobreaker.CircuitBreaker[struct{}]
 	attempted runtime.Tuning // settings at the start of the attempt
-	logged    bool           // the failure is logged, and no later change may correct it
+	logged    bool           // the failure is logged, and no change since then allows an attempt at once
 
 	// Facts about the last attempt.
 	polled     time.Time // when it ended; zero before the first one

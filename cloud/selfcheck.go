@@ -18,7 +18,7 @@ import (
 // Limits of the self checks.
 const (
 	attemptLimit  = 15 * time.Second    // of one request, its answer included
-	renewalNotice = 14 * 24 * time.Hour // before a certificate expires
+	renewalNotice = 14 * 24 * time.Hour // a certificate that expires sooner causes a warning
 
 	// Differences from the service's clock, which is assumed to be right. Its Date header
 	// has whole seconds.

@@ -119,7 +119,7 @@ func (s *Server) createActivity(c *call) (reply, error) {
 		return reply{}, err
 	}
 
-	// Compile its job, and put it into the queue.
+	// Compile the definition of its jobs, and put the activity into the queue.
 	id, pool := newID(), c.PathValue("pool")
 	err := s.store.write(c.Context(), func(t *tx) error {
 		organization, err := s.poolOrganization(t, c, pool)
@@ -147,7 +147,7 @@ func (s *Server) createActivity(c *call) (reply, error) {
 	return reply{201, map[string]string{"id": id}}, nil
 }
 
-// activityView is an activity, for users.
+// activityView is an activity as users get it.
 type activityView struct {
 	ID        string      `json:"id"`
 	Kind      string      `json:"kind"`
@@ -158,7 +158,7 @@ type activityView struct {
 	Requester userView    `json:"requestedBy"`
 	Created   time.Time   `json:"created"`
 	Modified  time.Time   `json:"modified"`
-	Leases    []leaseView `json:"leases,omitempty"` // in order; not in lists
+	Leases    []leaseView `json:"leases,omitempty"` // oldest first; empty in a list of activities
 	seq       int64
 }
 

@@ -28,7 +28,7 @@ type activityState struct {
 	status  string
 	reason  string        // of the status; may be empty
 	retries int           // that are left
-	delay   time.Duration // before an activity that its agent gave back is leased again
+	delay   time.Duration // after an agent has given the activity back, before it is leased again
 	due     time.Time     // the activity is not leased before this time
 }
 
@@ -42,7 +42,7 @@ func (a *activityState) held() bool {
 	return a.status == activityPending || a.status == activityExecuting
 }
 
-// acquire gives a lease. The activity must wait for an agent.
+// acquire gives a lease of an activity whose status is Ready or Restarting.
 func (a *activityState) acquire() { a.status, a.reason = activityPending, "" }
 
 // complete ends a lease that is held. Succeeded reports whether the steps of its job have
@@ -70,8 +70,8 @@ func (a *activityState) complete(result, reason string, succeeded bool, now time
 	return nil
 }
 
-// expire ends a lease that is held and has expired. It never repeats the work of steps that
-// have all succeeded: completeBySteps has completed their activity, which is not held. Work
+// expire ends a lease that is held and has expired. The work is not repeated if all steps
+// have succeeded: completeBySteps has then completed the activity, so no lease is held. Work
 // that has begun is not leased again for the time stop, because its runner may continue
 // without its agent until it has found that the lease is lost.
 func (a *activityState) expire(now time.Time, stop time.Duration) {
@@ -82,7 +82,7 @@ func (a *activityState) expire(now time.Time, stop time.Duration) {
 	a.retry(activityRestarting, "its lease expired: the agent has stopped or lost its connection")
 }
 
-// retry uses one of the retries, or fails the activity without any left.
+// retry uses one of the retries. If none is left, the activity fails.
 func (a *activityState) retry(status, reason string) {
 	a.reason = reason
 	if a.retries == 0 {
@@ -103,8 +103,8 @@ func (a *activityState) cancel(reason string) error {
 	return nil
 }
 
-// describeLeaseEnd returns the last header of the log of a leased job that did not end by
-// its steps.
+// describeLeaseEnd returns the last header of the log of a leased job whose end was not the
+// result of its steps.
 func describeLeaseEnd(j *job) string {
 	switch j.ended {
 	case endedByCancel:

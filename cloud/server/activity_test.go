@@ -49,14 +49,14 @@ func TestActivityStateProperty(t *testing.T) {
 			"cancel": func(t *rapid.T) {
 				ended := a.ended()
 				if err := a.cancel("c"); (err != nil) != ended {
-					t.Fatalf("cancel: %v of %+v", err, a)
+					t.Fatalf("cancel returns %v for %+v", err, a)
 				}
 			},
 			"": func(t *rapid.T) {
 				waiting := a.status == activityReady || a.status == activityRestarting
 				switch {
 				case a.retries < 0 || a.retries > budget:
-					t.Fatalf("retries are %d of %d", a.retries, budget)
+					t.Fatalf("%d retries are left, want 0 to %d", a.retries, budget)
 				case leases > budget+1:
 					t.Fatalf("%d leases with %d retries", leases, budget)
 				case waiting == a.held() && !a.ended():

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// agentView is an agent of a pool; lastSeen is in Unix seconds.
+// agentView is an agent of a pool. LastSeen is the time of its last call, in Unix seconds.
 type agentView struct {
 	Hostname string `json:"hostname"`
 	IP       string `json:"ip"`
@@ -67,7 +67,7 @@ func parseUserAgent(userAgent, remote string) agent {
 	return a
 }
 
-// callTimes limits how often the last call of an agent is written to the database,
+// callTimes limits how often the time of an agent's last call is written to the database,
 // because agents poll often.
 type callTimes struct {
 	mu      sync.Mutex

@@ -19,13 +19,13 @@ func (s *Server) workerConfiguration(c *call) (reply, error) {
 	return reply{body: []empty{}}, err
 }
 
-// acknowledge changes nothing, as the poll alone makes a claim.
+// acknowledge changes nothing, because only the poll claims jobs.
 func (s *Server) acknowledge(c *call) (reply, error) {
 	_, err := c.text(maxBody)
 	return reply{body: empty{}}, err
 }
 
-// checkView is the status of a job, for its agent.
+// checkView is the status of a deployment as its agent gets it.
 type checkView struct {
 	ID       string `json:"id"`
 	Status   string `json:"status"`

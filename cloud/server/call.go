@@ -16,8 +16,8 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// Limits of bodies in bytes. The limit for log batches is smaller: agents halve a
-// batch that is refused with 413.
+// Limits of the bodies of requests, in bytes. The limit for log batches is smaller, because
+// agents halve a batch that is refused with 413.
 const (
 	maxLogBody = 1 << 20
 	maxBody    = 4 << 20
@@ -40,8 +40,8 @@ type reply struct {
 // empty is the body of an answer without data.
 type empty struct{}
 
-// handler answers one kind of call. It returns a problem for an error of the caller, and
-// any other error for a fault of the service.
+// handler answers one kind of call. If the caller made an error, the returned error is a
+// *problem. Any other returned error is a fault of the service.
 type handler func(*call) (reply, error)
 
 // serve returns an HTTP handler for calls with a token of one of the allowed kinds. Without
@@ -181,8 +181,8 @@ func decode(text []byte, into any) error {
 	}
 }
 
-// jsonKind returns the kind of a JSON value from a description by the standard library,
-// which adds the value to numbers.
+// jsonKind returns the kind of a JSON value. Described is the Value of a
+// [json.UnmarshalTypeError]: it begins with the kind, and can also contain a number.
 func jsonKind(described string) string {
 	for _, kind := range []string{"number", "string", "object", "array", "bool"} {
 		if len(described) >= len(kind) && described[:len(kind)] == kind {
@@ -219,8 +219,8 @@ func refuse(code int, format string, args ...any) error {
 	return &problem{code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// wrongOffset refuses lines at an offset at which a step with this number of lines does not
-// continue.
+// wrongOffset refuses lines at a wrong offset. Lines is the number of stored lines of the
+// step, and so the right offset.
 func wrongOffset(lines int, format string, args ...any) error {
 	return &problem{code: http.StatusBadRequest, message: fmt.Sprintf(format, args...), nextOffset: &lines}
 }

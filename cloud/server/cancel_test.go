@@ -98,7 +98,7 @@ func TestDescribeEnd(t *testing.T) {
 		w.want(200, w.user, "POST", at+"/"+id+"/cancel", nil, nil)
 		ends(t, at, id, "deployment cancelled at 2")
 		if log, _ := w.log(at, id); !strings.Contains(log, "line\n[deployment cancelled at") {
-			t.Errorf("the log is %q, want the header with the end after the lines", log)
+			t.Errorf("the log is %q, want the header about the cancel after the lines", log)
 		}
 	})
 	t.Run("a job without heartbeats", func(t *testing.T) {

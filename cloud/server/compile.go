@@ -66,7 +66,7 @@ func compile(spec jobSpec) (cloud.Definition, error) {
 		}
 	}
 
-	// Make the steps. The steps of an operation may add variables.
+	// Make the steps. The steps of an operation may add variables to env.
 	env, err := variables(spec)
 	if err != nil {
 		return d, err
@@ -167,7 +167,8 @@ func customSteps(steps []customStep) ([]cloud.Step, error) {
 	return out, nil
 }
 
-// scripts returns the steps of a Pulumi operation, and adds their variables to env.
+// scripts returns the steps of a Pulumi operation, and adds the variables that they need to
+// env.
 func scripts(spec jobSpec, env map[string]string) ([]cloud.Step, error) {
 	s, options := spec.settings, spec.settings.Operation.Options
 	if len(s.Operation.OIDC) > 0 {

@@ -101,8 +101,9 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 	}}, nil
 }
 
-// effectiveSettings returns the settings of a deployment: those of the request, and if
-// inherits is true, those of the stack that the request does not override.
+// effectiveSettings returns the settings of a deployment. These are the settings of the
+// request. If inherits is true, the settings of the stack that the request does not override
+// are added.
 func effectiveSettings(st stack, sent tree, inherits bool) (settings, error) {
 	have := tree{}
 	if inherits {
@@ -118,9 +119,9 @@ func effectiveSettings(st stack, sent tree, inherits bool) (settings, error) {
 	return checkSettings(merge(have, sealed), st.key)
 }
 
-// checkRouting checks that some pool can claim a deployment. A deployment without a pool
-// in its settings is for the default pool, or for the only one. If the organization has no
-// pool, the deployment waits for the first.
+// checkRouting checks that a pool can claim a deployment. A deployment without a pool in its
+// settings is for the default pool of the organization, or for its only pool. If the
+// organization has no pool, the deployment waits for the first one.
 func checkRouting(t *tx, organization, pool string) error {
 	if pool != "" {
 		return checkPool(t, organization, pool)
@@ -235,8 +236,8 @@ func (s *Server) deploymentFromPath(t *tx, c *call) (*job, error) {
 }
 
 // getDeploymentPart serves the logs and updates of a deployment, and the path
-// version/N. One pattern serves all three, because net/http rejects {id}/logs next to
-// version/{n}.
+// version/N. One pattern serves all three, because net/http refuses to register the
+// patterns {id}/logs and version/{n} together.
 func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	part := c.PathValue("part")
 	switch {
@@ -245,7 +246,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	case !slices.Contains([]string{"logs", "updates"}, part):
 		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
 	}
-	var body any = []empty{} // of updates: this service keeps none
+	var body any = []empty{} // the answer for updates, which this service does not store
 	err := s.store.read(c.Context(), func(t *tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err == nil && part == "logs" {

@@ -8,85 +8,88 @@
 // One folder contains everything: a SQLite database, the master key, and the first
 // user's access token. Each transaction syncs the write-ahead log (synchronous=FULL), so
 // a change that was confirmed to an agent or runner survives a power failure. This matters
-// most for a claim, because a job that is claimed twice runs twice. A call with a change
-// costs one sync of the disk, and a job makes few of them. A transaction took 0.02 ms
-// with synchronous=NORMAL and 0.06 ms with FULL: the difference is not worth the risk. Heartbeats
-// are frequent and may be lost, so they are only in memory, and a start of the service
+// most for a claim, because a job that is claimed twice runs twice. A call that changes data
+// costs one sync of the disk, and a job makes few such calls. A transaction took 0.02 ms
+// with synchronous=NORMAL and 0.06 ms with FULL: the difference is not worth the risk.
+// Heartbeats are frequent and may be lost, so they are only in memory. A start of the service
 // counts as a heartbeat of every job. Each batch of log lines is one row, with all its lines
 // in one blob.
 //
-// Tokens are stored as hashes. Settings that may be secret, and the definitions of jobs,
-// are encrypted with AES-256-GCM under a key of their stack, which is encrypted under
-// the master key. The first byte is the version of the format.
+// Tokens are stored as hashes. Settings that may be secret, and the definitions of the jobs
+// of deployments, are encrypted with AES-256-GCM under a key of their stack. This key is
+// encrypted under the master key, and so are the definitions of leased work. The first byte
+// of encrypted data is the version of its format.
 //
 // # Decisions
 //
 //   - A deployment without a pool is for the default pool of the organization, or for
-//     its only pool. It is refused if there are several pools and no default. It waits
-//     for the first pool if there is none.
+//     its only pool. If there are several pools and no default, the deployment is refused. If
+//     there is no pool, the deployment waits for the first one.
 //   - Each pool claims deployments in the order of the queue, and each stack has at most
 //     one running deployment.
-//   - A step goes from not-started to running to a final status, and starts only after the
-//     success of the step before it. A retry of a status, or of a stored batch of lines,
-//     is accepted. Other reports are refused: with 409 for an invalid change of status
-//     and for lines of a step that is not running, with 400 for a gap between batches.
-//   - A claim returns to the queue after 35 seconds in which its agent did not fetch the
-//     definition and sent no heartbeat: the answer to the poll was lost, or the agent has
-//     died. Nothing of the job can have run, and the token of the lost claim is deleted, so
-//     that nothing runs twice.
+//   - A step goes from not-started to running, and then to a final status. It starts only
+//     after the success of the step before it. A retry of a status, or of a stored batch of
+//     lines, is accepted. The status of the refusal is 409 for an invalid change of a step's
+//     status and for lines of a step that is not running, and 400 for a gap between batches.
+//   - A claimed deployment returns to the queue if for 35 seconds its agent neither fetched
+//     the definition nor sent a heartbeat: the answer to the poll was lost, or the agent has
+//     crashed. No step of the job can have run. The token of the lost claim is deleted, so
+//     that no step runs twice.
 //   - A cancelled job fails at once, and so does a job without a heartbeat for longer
 //     than the limit. From then on the calls of its runner are refused with 409, and the
-//     job is never claimed again. Only the lines of the step that a cancel has interrupted
-//     are accepted: they report how the step has ended. After an ordinary end a late heartbeat
-//     is accepted.
-//   - An agent may exchange an OIDC token for a pool token that expires. The
-//     configuration of an issuer allows it, with the claims that a token must have, and
-//     for one pool or every pool of the organization: see package idtoken. An issuer that
-//     serves the customers of a public service is refused without a claim that identifies
-//     one of them. Without an issuer, every exchange is denied (403). Keys are read at the
-//     start and never fetched.
+//     job is never claimed again. There is one exception: lines of the step that a cancel has
+//     interrupted are accepted, because they report how the step has ended. If a job has
+//     ended by its steps, a late heartbeat is accepted.
+//   - An agent may exchange an OIDC token for a pool token that expires. The operator
+//     configures the issuers whose tokens are accepted. For each issuer, the operator can
+//     require claims, and can limit the tokens to one pool of the organization: see package
+//     idtoken. An issuer that serves all customers of a public service is refused, unless a
+//     required claim identifies one customer. Without an issuer, every exchange is denied
+//     (403). The keys of issuers are read at the start and never fetched.
 //   - A scan or policy evaluation is leased to one agent at a time. A lease that is not renewed
 //     expires: from then on all calls of its holder and of its job are refused with 409, and
 //     the next agent of the pool gets the work, as long as retries are left. Work that had begun
-//     waits for two thirds of the duration of a lease, in which the runner of the expired lease
-//     finds that its calls are refused, and stops. An expired lease is lost even if no other
-//     agent has the work yet. The success of the last step completes
-//     the work in the same transaction, so it is never repeated. A failed step ends only the
-//     job: the holder completes the lease as failed, or asks for a retry.
-//   - A pool that has running jobs, or that the settings of a stack name, is deleted only
-//     with force=true. Its agents are refused from then on; their running jobs continue.
-//     Its leased work is cancelled.
+//     waits for two thirds of the duration of a lease. In this time the runner of the expired
+//     lease finds that its calls are refused, and stops. An expired lease is lost even if no
+//     other agent has the work yet. The success of the last step completes the work in the same
+//     transaction, so the work is never repeated. A failed step ends only the job: the holder
+//     completes the lease with the result failed or retry.
+//   - If a pool has running jobs, or if the settings of a stack refer to it, it is deleted
+//     only with force=true. After that, the calls of its agents are refused, and their running
+//     jobs continue. The leased work of the pool is cancelled.
 //
 // # Retention
 //
-// The limits of [Retention] bound the database. A log above its limit loses batches in its
-// middle, because its beginning shows what ran, and its end why it failed. A row with the
-// number of lines takes their place, so offsets stay exact, a retry of lines that are not
-// stored is accepted, and readers see one line about them. Old deployments are deleted in
-// small transactions, and free pages are returned to the file system (incremental vacuum)
-// beyond a reserve of 4 MiB. A log of 20 MB with a limit of 1 MiB left 5 MB, most of it
-// the write-ahead log. 2,000 deployments with 40 MB of logs needed at most 8 MB when the
-// last 20 deployments were kept.
+// [Retention] limits the size of the database. From a log above its limit, batches in the
+// middle are deleted: the beginning shows what ran, and the end shows why it failed. One row
+// with the number of missing lines replaces these batches. Therefore offsets stay exact, a
+// retry of missing lines is accepted, and readers get one line about the missing lines.
+//
+// Old deployments are deleted in small transactions. Free pages beyond a reserve of 4 MiB are
+// returned to the file system (incremental vacuum). After a log of 20 MB with a limit of
+// 1 MiB, the files of the database had 5 MB, most of it in the write-ahead log. In another
+// test there were 2,000 deployments with 40 MB of logs, and the last 20 deployments were
+// kept: the files had at most 8 MB.
 //
 // # Limits
 //
 // The steps of a job are complete scripts, so there is no deployment executor to
 // download (404). The service issues no OIDC tokens to jobs, caches nothing, and stores no
-// state of stacks: programs use another backend, which the variable PULUMI_BACKEND_URL in a
-// deployment's settings names.
+// state of stacks: programs use another backend, whose URL is in the variable
+// PULUMI_BACKEND_URL of a deployment's settings.
 //
 // # Extensions
 //
 // These are not part of Pulumi's API:
 //
-//   - The fields cmwaSteps and cmwaTimeout of a deployment request replace the
-//     compiled steps with any scripts.
+//   - The field cmwaSteps of a deployment request replaces the compiled steps with any
+//     scripts, and cmwaTimeout sets the timeout of the job.
 //   - The definition of a job lists its secret variables in cmwaSecretVariables,
 //     because the variables themselves are plain strings.
-//   - Deployments and steps have a cmwaStatus, which is "cancelled" where Pulumi has
-//     only failed and skipped. If the service ended a deployment before its steps
-//     did, the log ends with a header that gives the reason.
-//   - The 400 for lines at a wrong offset has the right one in cmwaNextOffset.
+//   - Deployments and steps have a cmwaStatus. After a cancel it is "cancelled", where Pulumi
+//     has only failed and skipped. If the service ended a deployment before its steps ended,
+//     the log ends with a header that gives the reason.
+//   - The 400 for lines at a wrong offset has the right offset in cmwaNextOffset.
 //   - POST /api/orgs/{org}/agent-pools/{pool}/tokens makes another token for a pool.
 //   - GET and POST /api/orgs/{org}/agent-pools/{pool}/activities, and below them /{id},
 //     /{id}/logs and /{id}/cancel: the scans and policy evaluations of a pool. Their steps are

@@ -12,7 +12,7 @@ const tokenRetention = 24 * time.Hour
 // expire returns lost claims to the queue, fails jobs without a heartbeat, skips
 // deployments that no agent has claimed, ends expired leases, and deletes expired tokens.
 func (s *Server) expire(ctx context.Context, now time.Time) error {
-	// Find jobs without a call or a heartbeat, and deployments that waited too long.
+	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
 	var lost, stalled, unclaimed []string
 	err := s.store.read(ctx, func(t *tx) error {
 		_, err := rows(t, func(scan func(...any) error) (none struct{}, err error) {

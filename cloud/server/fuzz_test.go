@@ -146,8 +146,8 @@ func FuzzParseUserAgent(f *testing.F) {
 	})
 }
 
-// BenchmarkJob measures the time of one call. Each iteration is one job of three steps from
-// its claim to its end, with ten lines and a heartbeat.
+// BenchmarkJob measures the time of one call. Each iteration makes the twelve calls of one
+// job from its claim to its end. The job has three steps, each with one line.
 func BenchmarkJob(b *testing.B) {
 	w := newWorld(b)
 	p, at := w.pool("p"), w.stack("s")

@@ -69,7 +69,8 @@ func loadFrom(t *tx, from jobTables, column, value string) (*job, bool, error) {
 	return j, true, err
 }
 
-// jobFromPath loads the job that a path names, for the holder of its token.
+// jobFromPath loads the job that a path names. It refuses a caller with the token of another
+// job.
 func jobFromPath(t *tx, c *call) (*job, error) {
 	j, found, err := loadJob(t, "job", c.PathValue("job"))
 	if err == nil && !found {
@@ -128,7 +129,7 @@ type pollView struct {
 // the disk before the answer is sent, so two agents never have the same job. If the answer
 // is lost, requeue returns the deployment to the queue.
 func (s *Server) poll(c *call) (reply, error) {
-	if c.Method != http.MethodGet { // net/http routes HEAD here too, and its answer could not be read
+	if c.Method != http.MethodGet { // net/http routes HEAD here too, and its answer has no body for the job
 		return reply{}, refuse(http.StatusMethodNotAllowed, "a poll is a GET")
 	}
 	if err := s.recordAgent(c); err != nil {
@@ -146,8 +147,8 @@ func (s *Server) poll(c *call) (reply, error) {
 }
 
 // claim claims the oldest queued deployment that is for the pool of the caller and whose
-// stack has no claimed or running deployment. A deployment without a pool is for the default pool of
-// the organization, or for the only pool if there is no default.
+// stack has no claimed or running deployment. A deployment without a pool is for the default
+// pool of the organization, or for the only pool if there is no default.
 func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64, err error) {
 	err = s.store.write(c.Context(), func(t *tx) error {
 		// Claim the deployment.
@@ -172,7 +173,7 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 			return errNoChange
 		}
 
-		// Make the token of its runner.
+		// Make the token of the job's runner.
 		if err := saveToken(t, token, principal{jobToken, v.DeploymentID}); err != nil {
 			return err
 		}
@@ -205,8 +206,8 @@ func (s *Server) statusFor(c *call, id string) (status string, err error) {
 	return status, err
 }
 
-// heartbeat records a heartbeat of a job. The last one may arrive before or after the
-// report that ends the job, so it is accepted after an ordinary end.
+// heartbeat records a heartbeat of a job. The last heartbeat may arrive after the report that
+// ends the job. Therefore a heartbeat is also accepted after a job has ended by its steps.
 func (s *Server) heartbeat(c *call) (reply, error) {
 	if _, err := c.text(maxBody); err != nil {
 		return reply{}, err

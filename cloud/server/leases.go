@@ -77,7 +77,7 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 }
 
 // giveLease makes a lease with a job and tokens for the oldest activity of these kinds that
-// is due. It returns nil if there is none.
+// is due. It returns nil if there is no such activity.
 func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error) {
 	// Choose the activity.
 	a, found, err := loadActivity(t, `pool = ? AND status IN ('Ready', 'Restarting') AND due <= ?
@@ -113,7 +113,7 @@ func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error)
 		return nil, err
 	}
 
-	// Make its tokens.
+	// Make the tokens of the job and of the lease.
 	forJob, forLease := jobToken.mint(), leaseToken.mint()
 	lease.JobToken, lease.LeaseToken = forJob.Reveal(), forLease.Reveal()
 	if err := saveToken(t, forJob, principal{jobToken, lease.LeaseID}); err != nil {
@@ -172,8 +172,8 @@ func leaseExpired(t *tx, j *job, now time.Time) (bool, error) {
 
 // loadLeased loads the job with this id, if it belongs to a lease. If the lease is lost, the
 // job counts as ended by its lease, so that the calls of its runner are refused. The lease is
-// lost if the activity has a later one, or if it expired before the job ended. The database
-// may not record that expiry yet.
+// lost if the activity has a later lease, or if the lease expired before the job ended. The
+// background task that ends expired leases may not have run since.
 func loadLeased(t *tx, id string, now time.Time) (*job, bool, error) {
 	j, found, err := loadFrom(t, ofLeases(), "job", id)
 	if err != nil || !found {

@@ -29,7 +29,7 @@ func (w *world) scan(p pool, more ...object) string {
 	return pools + "/" + p.ID + "/activities/" + answer.ID
 }
 
-// leased is leased work.
+// leased is a lease with its claimed job.
 type leased struct {
 	claimed
 	lease cloud.Lease
@@ -131,7 +131,7 @@ func TestLeases(t *testing.T) {
 			t.Errorf("renew: %d", code)
 		}
 		if code := l.complete("succeeded"); code != 409 {
-			t.Errorf("success before the steps: %d", code)
+			t.Errorf("the result succeeded before the steps have run: %d, want 409", code)
 		}
 		l.runs(0, 1)
 		w.activity(at, activityCompleted)
@@ -142,7 +142,7 @@ func TestLeases(t *testing.T) {
 			}
 		}
 		if code := l.complete("failed"); code != 409 {
-			t.Errorf("a failure after success: %d", code)
+			t.Errorf("the result failed after the result succeeded: %d, want 409", code)
 		}
 		view := w.activity(at, activityCompleted)
 		if len(view.Leases) != 1 || view.Leases[0].Agent != "box 42" || view.Leases[0].Steps[1].Status != succeeded {
@@ -153,7 +153,7 @@ func TestLeases(t *testing.T) {
 		}
 	})
 
-	t.Run("a failed step ends the job, and its agent decides on a retry", func(t *testing.T) {
+	t.Run("a failed step ends the job, and the agent decides whether the work is retried", func(t *testing.T) {
 		w := newWorld(t)
 		p := w.pool("p")
 		at := w.scan(p, object{"retryDelay": "0s", "retries": 1})
@@ -161,7 +161,7 @@ func TestLeases(t *testing.T) {
 		l.runs(0, 0)
 		l.status(1, running)
 		if code := l.status(1, failed); code != 200 {
-			t.Errorf("the failure: %d", code)
+			t.Errorf("the status failed of step 1: %d, want 200", code)
 		}
 		w.activity(at, activityPending)
 		if code := l.complete("retry"); code != 200 {
@@ -171,7 +171,7 @@ func TestLeases(t *testing.T) {
 			t.Errorf("the activity is %+v", view)
 		}
 		if code := l.complete("retry"); code != 200 {
-			t.Errorf("retry, repeated: %d", code)
+			t.Errorf("the same result once more: %d, want 200", code)
 		}
 		second := w.mustAcquire(p)
 		l.isLostTo(second)

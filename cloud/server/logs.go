@@ -39,8 +39,8 @@ type stepLog struct {
 	lines        int
 }
 
-// readLogs returns a page of a log in either form: from a token on through all steps,
-// or by step, offset and count.
+// readLogs returns a page of a log. The request has one of two forms: it names a
+// continuation token for the log of all steps, or a step, an offset and a count.
 func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
 	steps, err := rows(t, func(scan func(...any) error) (st stepLog, err error) {
 		return st, scan(&st.name, &st.status, &st.started, &st.lines)
@@ -49,7 +49,7 @@ func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
 		return page, err
 	}
 
-	// From a token on.
+	// Read the log of all steps from a token on.
 	query := c.URL.Query()
 	if !query.Has("step") {
 		from, err := parseCursor(query.Get("continuationToken"), len(steps))
@@ -63,7 +63,7 @@ func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
 		return page, err
 	}
 
-	// By step, offset and count.
+	// Read the log of one step by offset and count.
 	if text := query.Get("job"); text != "" && text != "0" {
 		return page, notFound("a deployment has one job, number 0")
 	}
@@ -96,8 +96,8 @@ func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
 	return page, nil
 }
 
-// cursor is a position in the log of all steps. Position 0 of a step is before its
-// header, and position n is after n-1 of its lines.
+// cursor is a position in the log of all steps. Position 0 of a step is before its header,
+// and position n is after the header and n-1 lines.
 type cursor struct{ step, position int }
 
 func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.step, c.position) }
@@ -159,8 +159,8 @@ func (s *Server) pageFrom(t *tx, j *job, steps []stepLog, at cursor) (page logPa
 	return page, nil
 }
 
-// describeEnd returns the last header of the log of a job that did not end by its
-// steps.
+// describeEnd returns the last header of the log of a job whose end was not the result of
+// its steps.
 func (s *Server) describeEnd(j *job) string {
 	if j.leased() {
 		return describeLeaseEnd(j)

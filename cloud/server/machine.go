@@ -11,8 +11,9 @@ const (
 	skipped    = "skipped"
 )
 
-// cancelled is the outcome of a deployment that a user has cancelled. The documented
-// API has no such status: there it is failed, or skipped if no agent had claimed it.
+// cancelled is the outcome of a deployment that a user has cancelled. The documented API has
+// no such status: the status of the deployment is failed, or skipped if no agent had claimed
+// it.
 const cancelled = "cancelled"
 
 // Reasons for the end of a job.
@@ -31,7 +32,7 @@ const (
 // accepted.
 type jobState struct {
 	status string
-	ended  string // reason of the end; empty before it
+	ended  string // reason for the end of the job; empty before the end
 	steps  []stepState
 }
 
@@ -120,10 +121,10 @@ const (
 	compareBatch             // it may be a retry of a stored batch
 )
 
-// placeBatch returns how to handle a batch. Lines are accepted while the step is
-// running, without gaps. A retry of a stored batch is accepted also later. The step at
-// which a job was cancelled accepts lines until the job's token expires: its runner still
-// interrupts the step, and logs how the step has ended.
+// placeBatch returns how to handle a batch. New lines are accepted while the step is
+// running, without gaps. A retry of a stored batch is accepted also later. If a job was
+// cancelled during the step, new lines are accepted until the job's token expires: the
+// runner still has to interrupt the step, and logs how the step has ended.
 func (j *jobState) placeBatch(step, offset int) (batchAction, error) {
 	interrupted := j.ended == endedByCancel && step >= 0 && step < len(j.steps) && j.steps[step].status == failed
 	if err := j.checkReport(step); err != nil && !interrupted {

@@ -46,7 +46,7 @@ func TestJobStateProperty(t *testing.T) {
 					}
 					_, err := j.report(i, to)
 					if wanted := j.status == accepted || j.status == running; err != nil && wanted && j.ended == "" {
-						t.Fatalf("step %d %s is refused: %v", i, to, err)
+						t.Fatalf("the report of step %d as %s is refused: %v", i, to, err)
 					}
 					return
 				}

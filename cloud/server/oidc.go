@@ -44,7 +44,8 @@ type exchangeView struct {
 	Scope      string `json:"scope"`
 }
 
-// denialView is an error with the fields of all calls and those of RFC 6749, section 5.2.
+// denialView is the body of an error. It has the fields of [cloud.ErrorBody] and those of
+// RFC 6749, section 5.2.
 type denialView struct {
 	Code        int    `json:"code"`
 	Message     string `json:"message"`
@@ -139,8 +140,8 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 	}, nil
 }
 
-// denyToken returns the answer to an ID token that is refused. If the token is authentic,
-// the log gets the reason with its claims.
+// denyToken returns the answer to an ID token that is refused. If the token is authentic and
+// lacks a required claim, denyToken logs the name and the value of the claim.
 func (s *Server) denyToken(token idtoken.Token, err error) error {
 	var refused *idtoken.Error
 	if !errors.As(err, &refused) {
@@ -157,7 +158,7 @@ type exchangeRequest struct {
 	organization string
 	pool         string // id of a pool that may not exist
 	subject      secret.String
-	lifetime     time.Duration // of the token; greater than 0
+	lifetime     time.Duration // of the pool token; greater than 0
 }
 
 // readExchange reads the body of an exchange.

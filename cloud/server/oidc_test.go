@@ -186,7 +186,7 @@ func TestExchangeToken(t *testing.T) {
 		}
 	})
 
-	t.Run("required claims and the pool of an issuer decide", func(t *testing.T) {
+	t.Run("a token needs the required claims of its issuer, and is valid for the issuer's pool", func(t *testing.T) {
 		provider, log := newProvider(t), &strings.Builder{}
 		w := newWorld(t, func(o *Options) {
 			o.Log = slog.New(slog.NewTextHandler(log, nil))
@@ -262,7 +262,7 @@ func TestExchangeToken(t *testing.T) {
 		})
 	})
 
-	t.Run("the exchanged token survives a restart but not its pool", func(t *testing.T) {
+	t.Run("the exchanged token stays valid after a restart, until its pool is deleted", func(t *testing.T) {
 		provider := newProvider(t)
 		w := newWorld(t, provider.allow)
 		p, other := w.pool("p"), w.pool("other")

@@ -135,7 +135,7 @@ func TestStacks(t *testing.T) {
 	w.want(204, w.user, "DELETE", stack, nil, nil)
 	w.want(404, w.user, "GET", stack, nil, nil)
 	if got := c.heartbeat(); got != 401 {
-		t.Errorf("a heartbeat of a job of a deleted stack: got %d, want 401", got)
+		t.Errorf("after the deletion of the stack, a heartbeat of the job gets %d, want 401", got)
 	}
 }
 

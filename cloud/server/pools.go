@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// poolView is a pool in a list; times are Unix seconds.
+// poolView is a pool in a list. Its times are in Unix seconds.
 type poolView struct {
 	ID          string `json:"id"`
 	Name        string `json:"name"`
@@ -186,9 +186,9 @@ func (s *Server) editPool(c *call) (reply, error) {
 	return reply{body: map[string]string{"name": name, "description": description}}, err
 }
 
-// deletePool deletes a pool. Its agents are refused from then on. Running jobs continue,
-// because runners have other tokens. Deployments in the queue of the pool are skipped, and
-// its leased work is cancelled.
+// deletePool deletes a pool. After that, the calls of its agents are refused. Running jobs
+// continue, because runners have other tokens. Queued deployments of the pool are skipped,
+// and its leased work is cancelled.
 func (s *Server) deletePool(c *call) (reply, error) {
 	id := c.PathValue("pool")
 	return reply{}, s.store.write(c.Context(), func(t *tx) error {
@@ -237,7 +237,8 @@ func (s *Server) deletePool(c *call) (reply, error) {
 	})
 }
 
-// poolOrganization returns the organization in a path. The pool must belong to it.
+// poolOrganization returns the organization in a path. If the pool does not belong to it, the
+// error is a *problem.
 func (s *Server) poolOrganization(t *tx, c *call, pool string) (string, error) {
 	organization, err := s.organization(t, c)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestClaim(t *testing.T) {
-	t.Run("one deployment per stack at a time", func(t *testing.T) {
+	t.Run("a stack has one claimed or running deployment at a time", func(t *testing.T) {
 		w := newWorld(t)
 		p, a, b := w.pool("p"), w.stack("a"), w.stack("b")
 		a1, a2, b1 := w.deploy(a, steps(1)), w.deploy(a, steps(1)), w.deploy(b, steps(1))
@@ -21,11 +21,11 @@ func TestClaim(t *testing.T) {
 		}
 		first.runs(0, 1)
 		if got := w.mustClaim(p).job.TypeSpecificID; got != a2 {
-			t.Errorf("then claimed %s, want %s", got, a2)
+			t.Errorf("after the end of the first deployment, the pool claimed %s, want %s", got, a2)
 		}
 	})
 
-	t.Run("each job once with many agents", func(t *testing.T) {
+	t.Run("many agents claim each job once", func(t *testing.T) {
 		const jobs, agents = 20, 8
 		w := newWorld(t)
 		p := w.pool("p")
@@ -60,7 +60,8 @@ func TestClaim(t *testing.T) {
 			}
 		}
 		if len(seen) != jobs || idle.Load() != agents {
-			t.Errorf("%d jobs were claimed, want %d", len(seen), jobs)
+			t.Errorf("%d jobs were claimed, want %d; %d agents found an empty queue, want %d", len(seen), jobs,
+				idle.Load(), agents)
 		}
 	})
 

@@ -49,8 +49,9 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 	return reply{body: empty{}}, nil
 }
 
-// recordHeartbeat records the call of a runner as a heartbeat, and forgets the heartbeats
-// of a job that has ended. A leased job needs none, because its agent renews the lease.
+// recordHeartbeat records the call of a runner as a heartbeat. If the job has ended, it
+// deletes the record of the job's heartbeats. A leased job needs no heartbeats, because its
+// agent renews the lease.
 func (s *Server) recordHeartbeat(c *call, j *job) {
 	if j.leased() {
 		return
@@ -97,8 +98,9 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 	return reply{body: empty{}}, nil
 }
 
-// sameBatch accepts a retry of a stored batch, or of one that was not stored because of a
-// limit. It refuses other lines at its offset.
+// sameBatch accepts a retry of a stored batch. It also accepts a retry of lines that were not
+// stored because of a limit. It refuses all other lines at an offset before the end of the
+// log.
 func sameBatch(t *tx, j *job, step int, batch cloud.LogBatch, packed []byte) error {
 	var start int
 	var cut string

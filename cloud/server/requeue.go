@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// claimLimit is the time within which the agent of a claim must fetch the definition, or
-// send a heartbeat: longer than the interval of heartbeats, which is 30 seconds.
-// Agents fetch the definition at once.
+// claimLimit is the time within which an agent must fetch the definition of a claimed job, or
+// send a heartbeat. It is longer than the interval of heartbeats, which is 30 seconds. Agents
+// fetch the definition at once.
 const claimLimit = 35 * time.Second
 
 // requeue returns a claimed deployment to the queue, unless its definition was fetched:
 //
-//  1. A fetched definition leaves a token of the job's programs. Without it, no agent and
-//     no runner has the steps of the job, so nothing can have run.
+//  1. The call that fetches the definition creates a token for the job's programs. If there
+//     is no such token, no agent and no runner has the steps of the job, so no step can have
+//     run.
 //  2. The token of the claim is deleted in the same transaction, so the agent of the lost
 //     claim cannot fetch the definition later.
 func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 	return s.store.write(ctx, func(t *tx) error {
-		// 1. Check that it is still claimed, and that its definition was not fetched.
+		// 1. Check that the deployment is still claimed, and its definition was not fetched.
 		j, found, err := loadJob(t, "id", id)
 		if err != nil {
 			return err

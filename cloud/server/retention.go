@@ -15,15 +15,16 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// Retention limits what the service stores. A field that is 0 limits nothing.
+// Retention limits what the service stores. A field with the value 0 is no limit.
 type Retention struct {
 	MaxLogBytes     int64         // of the log of one step: its beginning and its end are kept
 	KeepDeployments int           // of one stack: older ones are deleted
 	KeepAge         time.Duration // from the end of a deployment to its deletion; the last one of a stack is kept
-	MinFreeDisk     int64         // bytes: with less, logs are not stored and new work is refused
+	MinFreeDisk     int64         // bytes; if fewer are free, logs are not stored and new work is refused
 }
 
-// describe returns the limits of deployments as the rest of a sentence about a deleted one.
+// describe returns the limits of deployments, as the end of a sentence that begins with
+// "it was deleted".
 func (r Retention) describe() string {
 	var limits []string
 	if r.KeepDeployments > 0 {
@@ -44,8 +45,8 @@ const (
 	cutByDisk  = "disk"
 )
 
-// describeCut returns the line of a log in place of lines that are not stored. Bytes is
-// their size; it is 0 for a reader that has seen some of them before they were removed.
+// describeCut returns the line that a log has in place of lines that are not stored. Bytes is
+// the size of these lines, or 0 if the reader has already read some of them.
 func (s *Server) describeCut(cut string, bytes, lines int) string {
 	reason := "the limit of a step's log (--max-log-bytes)"
 	switch {
@@ -63,8 +64,8 @@ func (s *Server) describeCut(cut string, bytes, lines int) string {
 // rowOverhead is the approximate size of a batch in the database without its lines.
 const rowOverhead = 64
 
-// storeBatch appends a batch to the log of a step. If the log becomes too large, lines
-// in its middle make room, so that its beginning and its end are kept.
+// storeBatch appends a batch to the log of a step. If the log becomes too large, lines in its
+// middle are removed, so that its beginning and its end are kept.
 func (s *Server) storeBatch(t *tx, j *job, step int, batch cloud.LogBatch, packed []byte, now time.Time) error {
 	start, end, size := batch.Offset, batch.Offset+len(batch.Lines), int64(len(packed)+rowOverhead)
 	var stored int64
@@ -115,7 +116,7 @@ func textBytes(lines []cloud.LogLine) (total int) {
 // cut is a row in place of lines that are not stored.
 type cut struct{ start, count, bytes int }
 
-// save writes the row, which may replace another one at its start.
+// save writes the row. It replaces a row with the same start.
 func (c cut) save(t *tx, j *job, step int, reason string, now time.Time) error {
 	_, err := t.exec(j.sql(`INSERT OR REPLACE INTO {batches} ({owner}, step, start, count, bytes, cut, lines)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`), j.seq, step, c.start, c.count, c.bytes, reason,
@@ -123,7 +124,7 @@ func (c cut) save(t *tx, j *job, step int, reason string, now time.Time) error {
 	return err
 }
 
-// appendCut records that the lines of a batch are not stored because of the disk.
+// appendCut records that the lines of a batch are not stored because the disk is nearly full.
 func appendCut(t *tx, j *job, step int, batch cloud.LogBatch, now time.Time) error {
 	last := cut{start: batch.Offset}
 	var before cut
@@ -141,12 +142,12 @@ func appendCut(t *tx, j *job, step int, batch cloud.LogBatch, now time.Time) err
 }
 
 // cutMiddle removes batches from the middle of a log until excess bytes are free. The
-// first half of the limit is for the beginning of the log, which is never removed. If
-// that is not enough, the first lines of the new batch are dropped too: cutMiddle returns
-// their number.
+// beginning of the log, up to half of the limit, is never removed. If the removed batches are
+// too small, cutMiddle also drops the first lines of the new batch, and returns the number of
+// these lines.
 func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int64, now time.Time) (
 	freed int64, dropped int, err error) {
-	// Find the present cut, or the end of the beginning.
+	// Find the row in place of the lines that were removed before, or the end of the beginning.
 	var middle cut
 	found, err := t.get([]any{&middle.start, &middle.count, &middle.bytes}, j.sql(`SELECT start, count, bytes
 		FROM {batches} WHERE {owner} = ? AND step = ? AND cut = 'limit' ORDER BY start LIMIT 1`), j.seq, step)
@@ -157,7 +158,7 @@ func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int6
 		return 0, 0, err
 	}
 
-	// Remove the batches after it.
+	// Remove the batches after this row.
 	for end := middle.start + middle.count; freed < excess && end < batch.Offset; end = middle.start + middle.count {
 		var row cut
 		var size int64
@@ -234,12 +235,12 @@ func (s *Server) checkSpace() error {
 
 const (
 	pruneInterval = time.Minute
-	pruneDelay    = 15 * time.Minute // for which an ended deployment is kept, so that late retries are answered
+	pruneDelay    = 15 * time.Minute // an ended deployment is kept so long, so that late retries are answered
 	pruneRows     = 16               // batches that one transaction deletes, of at most a megabyte each
 )
 
-// prune deletes deployments beyond the limits, and returns their space to the file
-// system. Each transaction is small, so that calls do not wait.
+// prune deletes deployments beyond the limits, and returns the freed space to the file
+// system. Each transaction is small, so that calls do not wait for it.
 func (s *Server) prune(ctx context.Context, now time.Time) error {
 	total := 0
 	for {
@@ -327,7 +328,7 @@ func (s *store) shrink(ctx context.Context) error {
 		case before < 0 && free <= keptPages:
 			return nil
 		case free <= keptPages, free == before:
-			return run(ctx, s.writer, `PRAGMA wal_checkpoint(PASSIVE)`) // which shortens the file
+			return run(ctx, s.writer, `PRAGMA wal_checkpoint(PASSIVE)`) // the checkpoint shortens the file
 		}
 		if err := run(ctx, s.writer, fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, shrinkPages)); err != nil {
 			return err
@@ -336,8 +337,9 @@ func (s *store) shrink(ctx context.Context) error {
 	}
 }
 
-// enableShrink changes a database of an older release so that shrink works, which needs
-// space for a copy. Without it, free pages are used again but stay in the file.
+// enableShrink changes a database of an older release so that shrink works. The change needs
+// free space for a copy of the database. Without this space enableShrink changes nothing: then
+// free pages are used again, but they stay in the file.
 func enableShrink(ctx context.Context, db *sql.DB, path string) error {
 	var mode int
 	if err := db.QueryRowContext(ctx, `PRAGMA auto_vacuum`).Scan(&mode); err != nil || mode != 0 {
@@ -360,14 +362,14 @@ func enableShrink(ctx context.Context, db *sql.DB, path string) error {
 	return nil
 }
 
-// run runs a statement of SQLite that returns rows which are not needed.
+// run runs a statement of SQLite and ignores the rows that it returns.
 func run(ctx context.Context, db *sql.DB, statement string) error {
 	found, err := db.QueryContext(ctx, statement)
 	if err != nil {
 		return fmt.Errorf("shrink the database: %w", err)
 	}
 	defer found.Close()
-	for found.Next() { // each row is a step of the work
+	for found.Next() { // reading all rows completes the statement
 	}
 	if err := found.Err(); err != nil {
 		return fmt.Errorf("shrink the database: %w", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// limited sets limits of what is stored.
+// limited returns a change of the options that sets the retention.
 func limited(r Retention) func(*Options) { return func(o *Options) { o.Retention = r } }
 
 // size returns the size of the database on the disk, with its write-ahead log.
@@ -31,8 +31,8 @@ func (w *world) size() (total int64) {
 	return total
 }
 
-// numbered returns lines with the numbers from first to last. Each has width bytes with its
-// newline.
+// numbered returns one line for each number from first to last. Each line has width bytes,
+// including its newline.
 func numbered(first, last, width int) (lines []string) {
 	for i := first; i <= last; i++ {
 		lines = append(lines, fmt.Sprintf("%0*d\n", width-1, i))
@@ -40,7 +40,7 @@ func numbered(first, last, width int) (lines []string) {
 	return lines
 }
 
-// started deploys and claims a job whose first step runs.
+// started queues a deployment, claims its job, and reports that its first step runs.
 func (w *world) started(p pool, at string) (*claimed, string) {
 	w.t.Helper()
 	id := w.deploy(at, steps(1))
@@ -81,7 +81,7 @@ func TestStoreBatch(t *testing.T) {
 		if len(log) < 8_000 || len(log) > 20_000 {
 			t.Errorf("%d bytes are stored, want nearly 20000", len(log))
 		}
-		kept := strings.Count(log, "\n") - 3 // without the notice, the last line, and that of step 1
+		kept := strings.Count(log, "\n") - 3 // without the notice, the last line, and the line of step 1
 		notice := fmt.Sprintf("%d bytes in %d lines are not stored: the limit of a step's log is 20000 bytes",
 			20*(10_000-kept), 10_000-kept)
 		if !strings.Contains(log, notice) {
@@ -114,7 +114,7 @@ func TestStoreBatch(t *testing.T) {
 		}
 	})
 
-	t.Run("offsets of the reading call stay exact", func(t *testing.T) {
+	t.Run("the offsets of a reader stay exact", func(t *testing.T) {
 		w := newWorld(t, limited(Retention{MaxLogBytes: 10_000}))
 		p, at := w.pool("p"), w.stack("s")
 		c, id := w.started(p, at)
@@ -165,7 +165,7 @@ func TestStoreBatch(t *testing.T) {
 		if got := c.heartbeat(); got != 200 {
 			t.Errorf("a heartbeat: %d", got)
 		}
-		other := w.mustClaim(p) // queued before
+		other := w.mustClaim(p) // queued before the disk was nearly full
 		if other.job.TypeSpecificID != queued || len(other.definition().Steps) != 2 {
 			t.Errorf("claimed %+v", other.job)
 		}
@@ -246,7 +246,8 @@ func TestStoreBatchProperty(t *testing.T) {
 			sent = append(sent, batch...)
 		}
 
-		// Read the log line by line: each is the one sent, or a notice with the exact number.
+		// Read the log line by line. Each line is the line that was sent at this offset, or a
+		// notice with the exact number of lines that are not stored.
 		stored := int64(0)
 		for offset := 0; offset < len(sent); {
 			var page logPage
@@ -272,7 +273,7 @@ func TestStoreBatchProperty(t *testing.T) {
 }
 
 func TestPrune(t *testing.T) {
-	t.Run("deployments beyond the number and the age are deleted, but no running one", func(t *testing.T) {
+	t.Run("ended deployments beyond the limits of number and age are deleted", func(t *testing.T) {
 		w := newWorld(t, limited(Retention{KeepDeployments: 3, KeepAge: 24 * time.Hour}))
 		p, at, idle, busy := w.pool("p"), w.stack("s"), w.stack("idle"), w.stack("busy")
 		run := func(at string) {
@@ -315,7 +316,7 @@ func TestPrune(t *testing.T) {
 					gotBusy, total, want, wantIdle, wantBusy)
 			}
 		}
-		check(time.Minute, "[6 5 4 3 2 1]", "[2 1]", "[7 6 5 4 3 2 1]") // late retries are answered
+		check(time.Minute, "[6 5 4 3 2 1]", "[2 1]", "[7 6 5 4 3 2 1]") // within pruneDelay nothing is deleted
 		check(time.Hour, "[6 5 4]", "[2 1]", "[7 6 5 4 3 2]")
 		check(25*time.Hour, "[6]", "[2]", "[7 6 5 4 3 2]")
 		check(1000*time.Hour, "[6]", "[2]", "[7 6 5 4 3 2]")
@@ -335,7 +336,7 @@ func TestPrune(t *testing.T) {
 		active.runs(1, 1)
 	})
 
-	t.Run("a short age waits for late retries", func(t *testing.T) {
+	t.Run("with a KeepAge shorter than pruneDelay, deployments are kept for pruneDelay", func(t *testing.T) {
 		w := newWorld(t, limited(Retention{KeepAge: time.Minute}))
 		p, at := w.pool("p"), w.stack("s")
 		for range 2 {
@@ -396,7 +397,7 @@ func TestPrune(t *testing.T) {
 		t.Logf("%d bytes after the large log, at most %d, at the end %d", afterLargeLog, largest, w.size())
 	})
 
-	t.Run("the file shrinks, also one of an older release", func(t *testing.T) {
+	t.Run("the file of a database of an older release shrinks", func(t *testing.T) {
 		w := newWorld(t)
 		p, at := w.pool("p"), w.stack("s")
 		w.close()
@@ -443,7 +444,7 @@ func TestFreeSpace(t *testing.T) {
 		t.Errorf("%d bytes: %v", free, err)
 	}
 	if _, err := freeSpace(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("a folder that does not exist has space")
+		t.Error("freeSpace of a folder that does not exist returns no error")
 	}
 	s := &Server{log: newWorld(t).server.log, freeSpace: freeSpace}
 	s.options.Folder, s.options.MinFreeDisk = filepath.Join(t.TempDir(), "none"), 1

@@ -14,7 +14,7 @@ func (s *Server) routes() http.Handler {
 	const activities = pools + "/{pool}/activities" // extension: see the package comment
 	const leases = "/api/background-activities/worker/lease"
 
-	// Calls of users. Some are also for the programs of jobs.
+	// Calls of users. Programs in jobs may make some of these calls, too.
 	route("GET /api/capabilities", s.capabilities)
 	route("GET /api/user", s.user, userToken, stackToken)
 	route("GET /api/user/organizations/default", s.defaultOrganization, userToken, stackToken)
@@ -77,8 +77,8 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// executor returns a problem, as this service has no executor: the steps of its jobs are
-// complete scripts.
+// executor returns a problem, because this service has no deployment executor to download:
+// the steps of its jobs are complete scripts.
 func (s *Server) executor(*call) (reply, error) {
 	return reply{}, notFound("this service has no deployment executor: the steps of its jobs are complete scripts")
 }

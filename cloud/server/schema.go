@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// migrations returns the migrations of the schema, in order. The user_version of a
-// database is the number of applied ones. A released migration is never changed.
+// migrations returns the migrations of the schema, in order. The user_version of a database
+// is the number of migrations that were applied. A released migration is never changed.
 func migrations() []string {
 	return []string{`
 CREATE TABLE organizations (

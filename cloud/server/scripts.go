@@ -191,8 +191,8 @@ func Operations() []string {
 	return []string{"update", "preview", "refresh", "destroy", "detect-drift", "remediate-drift"}
 }
 
-// operationScript returns the script of a Pulumi operation. With ownBackend the user has set
-// another backend, which has no organizations and may not have the stack yet.
+// operationScript returns the script of a Pulumi operation. OwnBackend means that the user
+// has set another backend, which has no organizations and may not have the stack yet.
 func operationScript(operation, stack string, ownBackend bool, options operationOptions) (string, error) {
 	flags := " --non-interactive --stack=" + quote(stack)
 

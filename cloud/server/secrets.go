@@ -30,13 +30,13 @@ func newKey(raw []byte) (key, error) {
 	return key{aead}, nil
 }
 
-// seal encrypts for a purpose. The purpose is authenticated and not stored: data that is
-// sealed for one purpose does not open for another.
+// seal encrypts data for a purpose. The purpose is authenticated, but not stored: open
+// refuses data that was sealed for another purpose.
 func (k key) seal(plain []byte, purpose string) []byte {
 	return k.aead.Seal([]byte{sealVersion}, nil, plain, []byte(purpose))
 }
 
-// errSealed is the error for every ciphertext that does not open.
+// errSealed is the error for every ciphertext that cannot be decrypted.
 var errSealed = errors.New("the ciphertext was not made by this service for this stack")
 
 func (k key) open(sealed []byte, purpose string) ([]byte, error) {
@@ -58,8 +58,9 @@ const (
 	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the master key
 )
 
-// openMaster reads the master key of a data folder, or makes it. It refuses a folder
-// with a database and without a key, because a new key could not decrypt the database.
+// openMaster reads the master key of a data folder. In a folder without a key and a database,
+// it makes a key. It refuses a folder with a database and without a key, because a new key
+// could not decrypt the database.
 func openMaster(folder string) (key, error) {
 	path := filepath.Join(folder, "master.key")
 	raw, err := os.ReadFile(path)

@@ -125,8 +125,8 @@ func (s *Server) Close() error {
 	return errors.Join(s.store.close(), s.lock.Close())
 }
 
-// bootstrap creates the organization, the user and the access token, unless there is a
-// user. It writes the file of the token first, and then the database. After a crash in
+// bootstrap creates the organization, the user and the access token, unless the database has
+// a user. It writes the file of the token first, and then the database. After a crash in
 // between, the next start replaces the token.
 func (s *Server) bootstrap(ctx context.Context) error {
 	return s.store.write(ctx, func(t *tx) error {
@@ -183,9 +183,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// heartbeats contains the time of the last heartbeat of each claimed job, by deployment. It
-// is not in the database: a start of the service counts as a heartbeat of every job,
-// because heartbeats may have been lost while the service was down.
+// heartbeats contains the time of the last heartbeat of each claimed job, by deployment.
+// These times are not in the database. A start of the service counts as a heartbeat of every
+// job, because heartbeats may have been lost while the service was down.
 type heartbeats struct {
 	mu    sync.Mutex
 	start time.Time

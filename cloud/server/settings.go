@@ -106,7 +106,8 @@ func (s *Server) putSettings(c *call) (reply, error) {
 	return s.writeSettings(c, func(_, sent tree) tree { return merge(nil, sent) })
 }
 
-// writeSettings stores the combination of the stored settings and those of the request.
+// writeSettings combines the stored settings and the settings of the request, and stores the
+// result.
 func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (reply, error) {
 	// Read the request.
 	text, err := c.text(maxBody)

@@ -58,7 +58,7 @@ func TestEffectiveSettings(t *testing.T) {
 		"executorContext":  object{"executorImage": "set"},
 		"operationContext": object{"environmentVariables": object{"A": object{"secret": "1"}, "B": "2"}},
 	}, nil)
-	// With a second pool, only the settings route the deployment to p.
+	// Because there is a second pool, only the inherited settings can choose the pool p.
 	w.pool("another")
 	w.deploy(at, steps(1, object{"agentPoolID": nil, "executorContext": object{}, // as the CLI sends it
 		"operationContext": object{"environmentVariables": object{"B": "3"}}}))
@@ -197,13 +197,13 @@ func TestOpenMaster(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), Options{Folder: w.folder}); err == nil ||
 		!strings.Contains(err.Error(), "restore it") {
-		t.Errorf("opened without its key: %v", err)
+		t.Errorf("the folder is opened without its key: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(w.folder, "master.key"), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), Options{Folder: w.folder}); err == nil || !strings.Contains(err.Error(), "5 bytes") {
-		t.Errorf("opened with a short key: %v", err)
+		t.Errorf("the folder is opened with a short key: %v", err)
 	}
 }
 
@@ -213,6 +213,6 @@ func TestCheckSettings(t *testing.T) {
 	got := w.want(400, w.user, "POST", at+"/settings",
 		`{"operationContext":{"preRunCommands":["a"],"environmentVariables":"hunter2"}}`, nil)
 	if !strings.Contains(got.body, "environmentVariables") || strings.Contains(got.body, "hunter2") {
-		t.Errorf("the refusal is %s", got.body)
+		t.Errorf("the refusal is %s, want one that names the field and not its value", got.body)
 	}
 }

@@ -22,8 +22,8 @@ type stack struct {
 // path returns the full name of the stack.
 func (st stack) path() string { return st.organization + "/" + st.project + "/" + st.name }
 
-// namePattern returns the pattern of names of projects and stacks. It is Pulumi's,
-// except that no name begins like a flag or a hidden folder.
+// namePattern returns the pattern of names of projects and stacks. It is Pulumi's pattern,
+// except that no name begins with a hyphen, like a flag, or with a dot, like a hidden folder.
 func namePattern() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$`)
 }
@@ -37,7 +37,7 @@ func newID() string {
 	return fmt.Sprintf("%s-%s-%s-%s-%s", text[:8], text[8:12], text[12:16], text[16:20], text[20:])
 }
 
-// stackView is a stack as Pulumi's clients read one.
+// stackView is a stack in the form that Pulumi's clients read.
 type stackView struct {
 	ID           string            `json:"id"`
 	Organization string            `json:"orgName"`

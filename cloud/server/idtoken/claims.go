@@ -40,8 +40,8 @@ func (m Members) check(required []Claim) error {
 	return nil
 }
 
-// find returns a claim by its name, or a member of a claim that is an object. The longest
-// name before a dot is taken first, so that a claim with dots in its name is found.
+// find returns a claim by its name, or a member of a claim that is an object. It tries the
+// longest name before a dot first, so that it finds a claim with dots in its name.
 func (m Members) find(name string) (json.RawMessage, bool) {
 	if value, found := m[name]; found {
 		return value, true
@@ -60,8 +60,8 @@ func (m Members) find(name string) (json.RawMessage, bool) {
 	return nil, false
 }
 
-// texts returns the values of a claim as texts: one, or those of a list. Objects and null
-// have none.
+// texts returns the values of a claim as texts: one value, or the elements of a list.
+// Objects, nested lists and null are omitted.
 func texts(raw json.RawMessage) []string {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
@@ -93,7 +93,7 @@ func matches(pattern, text string) bool {
 		return false
 	}
 
-	// The parts between two stars follow in order, each as early as possible.
+	// The parts between two stars must follow in order. Find each at its first position.
 	text = text[len(first) : len(text)-len(last)]
 	for _, part := range parts[1 : len(parts)-1] {
 		_, after, found := strings.Cut(text, part)

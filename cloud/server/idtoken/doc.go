@@ -4,7 +4,7 @@
 //
 // # Required claims
 //
-// An operator trusts an issuer with a text of the form
+// An operator names a trusted issuer in a text of the form
 //
 //	URL=JWKS_FILE[,NAME=PATTERN]...[,pool=POOL]
 //
@@ -12,9 +12,10 @@
 // part with a comma is written in double quotes. A token must have every claim that the
 // text names; pool is no claim, but limits the tokens to one pool. In a pattern, a star
 // matches any characters, also none, and everything else matches itself. A claim that is a
-// list matches if one of its elements does; numbers and booleans match as JSON writes
-// them. A name with dots is the name of a claim, or else of a member of a claim that is an
-// object, such as kubernetes.io.namespace.
+// list matches if one of its elements matches. Numbers and booleans are compared in the form
+// that they have in JSON. A name with dots is the name of a claim. If there is no such claim,
+// it names a member of a claim that is an object: kubernetes.io.namespace is the member
+// namespace of the claim kubernetes.io.
 //
 // The same issuer may be given more than once, each time with claims or a pool. A token must
 // then satisfy at least one of these texts.
@@ -22,7 +23,7 @@
 // # Public issuers
 //
 // Some issuers sign tokens for every customer of a public service, with any audience that
-// the customer wants. Trust in such an issuer is trust in all of its customers. [Open]
-// therefore refuses it without a required claim that identifies one of them: see
+// the customer requests. A trusted issuer of this kind can authenticate all customers of the
+// service. [Open] therefore refuses it, unless a required claim identifies one customer: see
 // publicIssuers.
 package idtoken

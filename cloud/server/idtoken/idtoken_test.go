@@ -136,7 +136,7 @@ func TestIssuersCheck(t *testing.T) {
 		}
 	})
 
-	t.Run("the log gets the claim and what is required", func(t *testing.T) {
+	t.Run("the detail for the log has the claim and the required pattern", func(t *testing.T) {
 		_, err := s.check(`"sub":"repo:evil/x\n`+strings.Repeat("y", 5000)+`"`, ",sub=repo:acme/*")
 		var refused *Error
 		if !errors.As(err, &refused) || !strings.HasPrefix(refused.Detail, `claim sub is ["repo:evil/x\ny`) ||
@@ -145,7 +145,7 @@ func TestIssuersCheck(t *testing.T) {
 		}
 	})
 
-	t.Run("one of several entries for an issuer must match, and gives its pools", func(t *testing.T) {
+	t.Run("a token is valid for the pools of all entries that it matches", func(t *testing.T) {
 		entries := []string{",sub=repo:acme/infra:*,pool=infra", ",sub=repo:acme/*,pool=0-1", ",sub=repo:other/*"}
 		grant, err := s.check(`"sub":"repo:acme/infra:x"`, entries...)
 		if err != nil || !grant.Allows("5", "infra") || !grant.Allows("0-1", "x") || grant.Allows("5", "web") {
@@ -164,9 +164,9 @@ func TestIssuersCheck(t *testing.T) {
 		}
 	})
 
-	t.Run("a claim of an object with a duplicate name does not match", func(t *testing.T) {
+	t.Run("a member of an object with a duplicate name does not match", func(t *testing.T) {
 		if _, err := s.check(`"k":{"n":"a","n":"b"}`, ",k.n=*"); err == nil {
-			t.Error("it is valid")
+			t.Error("the token is valid")
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestParseIssuer(t *testing.T) {
 			`https://i.example=a,s"b=x`:         "double quotes",
 		} {
 			issuer, file, err := ParseIssuer(text)
-			if want == "" { // the URL is wrong, which Open finds
+			if want == "" { // ParseIssuer accepts the wrong URL, and Open refuses it
 				if _, err = Open([]Issuer{issuer}); err == nil {
 					t.Errorf("%s is accepted with the file %s", text, file)
 				}
@@ -236,7 +236,7 @@ func TestOpenPublicIssuer(t *testing.T) {
 		return err
 	}
 
-	t.Run("without a claim that identifies an owner it is refused", func(t *testing.T) {
+	t.Run("a public issuer without a claim that identifies an owner is refused", func(t *testing.T) {
 		for text, want := range map[string]string{
 			github + "=k":     "'" + github + "=JWKS_FILE,sub=repo:acme/*'",
 			github + "/=k":    "sub=repo:acme/*",
@@ -245,7 +245,7 @@ func TestOpenPublicIssuer(t *testing.T) {
 			"HTTPS://Token.Actions.GitHubUserContent.com=k":         "sub=repo:acme/*",
 			github + "=k,pool=mine":                                 "every customer",
 			github + "=k,aud=x,ref=refs/heads/main":                 "every customer",
-			github + "=k,job_workflow_ref=acme/x/*":                 "every customer", // anyone can call it
+			github + "=k,job_workflow_ref=acme/x/*":                 "every customer", // any repository can use the workflow
 			github + "=k,sub=*":                                     "sub=* also matches tokens of other customers",
 			github + "=k,sub=repo:*":                                "also matches",
 			github + "=k,sub=repo:acme*":                            "write your whole name before the star, as in",
@@ -273,7 +273,7 @@ func TestOpenPublicIssuer(t *testing.T) {
 		}
 	})
 
-	t.Run("with such a claim, and with a path of one customer, it is accepted", func(t *testing.T) {
+	t.Run("an issuer with such a claim, or with the path of one customer, is accepted", func(t *testing.T) {
 		for _, text := range []string{
 			github + "=k,sub=repo:acme/*", github + "=k,sub=repo:acme/infra:*,ref=*",
 			github + "=k,repository_owner=acme",
@@ -308,7 +308,7 @@ func FuzzRead(f *testing.F) {
 				t.Fatal("the parts do not make up the token")
 			}
 			if _, err = issuers.Check(token, audience, time.Now()); err == nil {
-				t.Fatal("an unsigned token is accepted")
+				t.Fatal("a token that the issuer has not signed is accepted")
 			}
 		}
 		var refused *Error
@@ -342,7 +342,7 @@ func FuzzParseIssuer(f *testing.F) {
 			}
 		}
 
-		// What is written in quotes is read again.
+		// The same issuer with each part in quotes has the same meaning.
 		written := quote(issuer.URL + "=" + file)
 		for _, claim := range issuer.Claims {
 			written += "," + quote(claim.String())

@@ -18,8 +18,8 @@ type Issuer struct {
 	Pool   string  // name or ID of the only pool that they are valid for; empty means every pool
 }
 
-// ParseIssuer reads an issuer, without its keys, and the name of the file with its keys.
-// The documentation of the package describes the form.
+// ParseIssuer reads an issuer and the name of the file with the issuer's keys. It does not
+// read the file. The documentation of the package describes the form of the text.
 func ParseIssuer(text string) (issuer Issuer, file string, err error) {
 	// Split the parts.
 	reader := csv.NewReader(strings.NewReader(text))

@@ -12,12 +12,12 @@ import (
 type publicIssuer struct {
 	host string
 
-	// shared contains the first folders of issuer URLs that all customers share. Any other
-	// first folder belongs to one customer.
+	// shared contains each first segment of the URL's path that is not the path of one
+	// customer. It is "" for a URL without a path.
 	shared []string
 
-	// owners contains the claims that identify a customer. The number is that of the whole
-	// parts that a pattern must have before its first star: see publicIssuers.
+	// owners contains the claims that identify a customer. The number is how many whole parts
+	// a pattern must have before its first star: see publicIssuers.
 	owners map[string]int
 
 	example string // required claim that identifies a customer

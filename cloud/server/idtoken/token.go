@@ -28,7 +28,7 @@ const clockLeeway = time.Minute
 // lastDate is the end of the year 9999, in Unix seconds.
 const lastDate = 253402300799
 
-// Token is a decoded ID token, before its signature is verified. Missing times are zero.
+// Token is a decoded ID token whose signature is not verified yet. Missing times are zero.
 type Token struct {
 	alg, kid  string
 	signed    string // signed part
@@ -86,7 +86,7 @@ func Read(token secret.String) (Token, error) {
 	return t, nil
 }
 
-// Issuer returns the issuer that the token names (iss), which may be false.
+// Issuer returns the issuer that the token names (iss). The claim may be forged.
 func (t Token) Issuer() string { return t.issuer }
 
 // checkAudienceAndTimes checks the audience and the times of a token.
@@ -122,7 +122,7 @@ func signedBy(key crypto.PublicKey, text string, signature []byte) bool {
 	return false
 }
 
-// Error is the reason why a token is refused, for its sender.
+// Error is the reason why a token is refused. Text is for the sender of the token.
 type Error struct {
 	Text   string
 	Detail string // for the log of the service: claims of an authentic token; may be empty
@@ -133,8 +133,8 @@ func (e *Error) Error() string { return e.Text }
 
 func refuse(text string) error { return &Error{Text: text} }
 
-// Members is a JSON object whose names are case-sensitive and unique. Decoding into a struct does not
-// ensure that, and two readers of one token must not read different values.
+// Members is a JSON object whose names are case-sensitive and unique. Decoding into a struct
+// does not ensure this. Without it, two readers of one token could read different values.
 type Members map[string]json.RawMessage
 
 func readPart(text string) (Members, error) {
