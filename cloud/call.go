@@ -128,7 +128,7 @@ type caller struct {
 	recorder  runtime.Recorder
 
 	mu     sync.Mutex
-	warned string // last warning of the service
+	warned string // last warning of the service that was logged
 }
 
 func newCaller(o callerOptions) *caller {
@@ -270,7 +270,7 @@ func (c *caller) logWarning(q call, header http.Header) {
 	}
 }
 
-// readAnswer reads an answer's body to its end and closes it.
+// readAnswer reads an answer's body and closes it. A success over the limit is an error.
 func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 	defer response.Body.Close()
 	if limit == 0 {
@@ -290,7 +290,7 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 }
 
 // tooLargeError is an answer over its limit. The policy transient does not retry the call.
-// The policy of calls about a job does: see refusals.
+// The policy of calls about a job retries it: see refusals.
 type tooLargeError struct{ limit int64 }
 
 func (e *tooLargeError) Error() string {

@@ -119,7 +119,7 @@ func TestPoll(t *testing.T) {
 		s.wantCalls(t)
 	})
 
-	t.Run("an incomplete answer is not retried", func(t *testing.T) {
+	t.Run("after an incomplete or invalid answer the poll is not retried", func(t *testing.T) {
 		for name, answer := range map[string]http.HandlerFunc{
 			"connection closed before the answer": func(w http.ResponseWriter, _ *http.Request) {
 				conn, _, err := http.NewResponseController(w).Hijack()
@@ -198,7 +198,7 @@ func TestClaimWithoutDeployments(t *testing.T) {
 }
 
 func TestClassify(t *testing.T) {
-	t.Run("a service that is down", func(t *testing.T) {
+	t.Run("the error for a service that is down names service_url", func(t *testing.T) {
 		s := newScene(t, func(o *Options) { o.Identity.Service = "http://127.0.0.1:1" }, func(http.ResponseWriter,
 			*http.Request) {
 		})
@@ -589,7 +589,7 @@ func TestCredentials(t *testing.T) {
 var someJob = &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: "d/1"}
 
 func TestStatusCalls(t *testing.T) {
-	t.Run("the status call", func(t *testing.T) {
+	t.Run("each answer of the status call means one status of the job", func(t *testing.T) {
 		answer, code := "", http.StatusOK
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(code)

@@ -52,8 +52,9 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 // classify returns the outcome of a failed attempt. Its error names the cure. Sent means
 // that the service may have received the request.
 //
-// A failure does not count if the service works and refuses the poll. It does not count
-// either if no request was made, because an operator may be changing the token.
+// A failure does not count if the service answers 400 or 401, or refuses the OIDC token. It
+// does not count either if no request was made, because an operator may be changing the
+// token.
 func (c *Client) classify(err error, sent bool) outcome {
 	var status *StatusError
 	var exchange *exchangeError

@@ -35,7 +35,7 @@ const (
 //  4. The breaker opens after circuit_breaker_failures failed polls in a row. While it is
 //     open, the next poll waits for circuit_breaker_timeout, counted from the opening. If
 //     that poll fails, the breaker opens again. A poll that succeeds closes the breaker.
-//     So does a poll that the service refuses, because its failure does not count: see
+//     So does an answer that does not count as a failure, such as a 401: see
 //     [Client.classify]. If no request was made, an open breaker waits for its timeout
 //     again.
 //  5. After a failure, new credentials or new CA certificates allow one attempt at once,
@@ -51,7 +51,7 @@ type schedule struct {
 
 	mu     sync.Mutex
 	tuning runtime.Tuning
-	// counts failed polls; replaced when it opens, as its own timeout is fixed
+	// counts failed polls; replaced when it opens, because the timeout of a gobreaker cannot change
 	breaker   *gobreaker.CircuitBreaker[struct{}]
 	attempted runtime.Tuning // settings at the start of the attempt
 	logged    bool           // the failure is logged, and no change since then allows an attempt at once

@@ -71,7 +71,7 @@ func around(t *testing.T, what string, got, want time.Duration) {
 }
 
 func TestScheduleBreaker(t *testing.T) {
-	t.Run("counts a poll once, after its retries; the waits double", func(t *testing.T) {
+	t.Run("the breaker counts a poll once, after its retries, whose waits double", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestSchedule(documented())
 			for poll := range 2 {
@@ -149,7 +149,7 @@ func TestScheduleBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("a poll counts if only its last attempt made no request", func(t *testing.T) {
+	t.Run("a poll counts if its first attempt made a request and its last did not", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tuning := documented()
 			tuning.BreakerFailures = 1
@@ -320,7 +320,7 @@ func TestScheduleOpenBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("waits for the timeout and for a Retry-After", func(t *testing.T) {
+	t.Run("an open breaker waits for its timeout and for a Retry-After", func(t *testing.T) {
 		for name, c := range map[string]struct{ requested, want time.Duration }{
 			"a Retry-After beyond the timeout": {time.Hour, time.Hour},
 			"a Retry-After within the timeout": {time.Minute, 10 * time.Minute},
@@ -372,7 +372,7 @@ func TestScheduleOpenBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("a change during a poll is tried after its failure", func(t *testing.T) {
+	t.Run("settings that change during a poll are tried at once after its failure", func(t *testing.T) {
 		for name, change := range trialChanges {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -502,7 +502,7 @@ func TestScheduleRetryNowBreaker(t *testing.T) {
 		return p
 	}
 
-	t.Run("allows one trial through an open breaker, without retries", func(t *testing.T) {
+	t.Run("retryNow allows one attempt while the breaker is open, without retries", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := open(0)
 			time.Sleep(time.Minute)
@@ -531,7 +531,7 @@ func TestScheduleRetryNowBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("does not end a Retry-After", func(t *testing.T) {
+	t.Run("retryNow does not end a Retry-After", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := open(20 * time.Minute)
 			p.retryNow()
@@ -541,7 +541,7 @@ func TestScheduleRetryNowBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("does not change a closed breaker", func(t *testing.T) {
+	t.Run("retryNow does not change a closed breaker", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestSchedule(documented())
 			p.retryNow()

@@ -72,7 +72,7 @@ func TestScheduleInterval(t *testing.T) {
 		return s
 	}
 	for name, o := range map[string]outcome{"an answer": {}, "a refusal": refusal()} {
-		t.Run("counts from "+name, func(t *testing.T) {
+		t.Run("the interval counts from "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				next := polled(t, o).tune(hourly())
 				if got := left(next); got < 4*time.Minute || got > 16*time.Minute || next.Reason != "" {
@@ -92,7 +92,7 @@ func TestScheduleInterval(t *testing.T) {
 			})
 		})
 	}
-	t.Run("has jitter, and an edit does not change it", func(t *testing.T) {
+	t.Run("the interval has jitter, and an edit does not change the jitter", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			waits := map[time.Duration]bool{}
@@ -110,7 +110,7 @@ func TestScheduleInterval(t *testing.T) {
 			}
 		})
 	})
-	t.Run("is not waited for after a claimed job", func(t *testing.T) {
+	t.Run("there is no interval after a claimed job", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			wantLeft(t, s.record(outcome{job: true}), 0)
@@ -123,7 +123,7 @@ func TestScheduleInterval(t *testing.T) {
 func TestScheduleRetryAfter(t *testing.T) {
 	quick := func(t *runtime.Tuning) { t.PollingInterval = time.Second }
 	override := func(t *runtime.Tuning) { t.PollingOverride = true }
-	t.Run("after a success only polling_interval_override ends it", func(t *testing.T) {
+	t.Run("only polling_interval_override ends the Retry-After of a success", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(quick))
 			wantLeft(t, s.record(outcome{retryAfter: 24 * time.Hour}), 24*time.Hour)
@@ -139,7 +139,7 @@ func TestScheduleRetryAfter(t *testing.T) {
 			wantLeft(t, s.tune(hourly(quick)), 0) // the Retry-After stays cancelled
 		})
 	})
-	t.Run("after a success it is ignored with polling_interval_override", func(t *testing.T) {
+	t.Run("with polling_interval_override the Retry-After of a success is ignored", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(override, quick))
 			if next := s.record(outcome{retryAfter: 10 * time.Minute}); held(next) != 0 || left(next) > 2*time.Second {
@@ -151,7 +151,7 @@ func TestScheduleRetryAfter(t *testing.T) {
 			}
 		})
 	})
-	t.Run("after a failure it applies also with polling_interval_override", func(t *testing.T) {
+	t.Run("with polling_interval_override the Retry-After of a failure still applies", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly(override, retried(time.Minute)))
 			s.attempt(t)
@@ -159,7 +159,7 @@ func TestScheduleRetryAfter(t *testing.T) {
 			wantLeft(t, s.tune(hourly(override, quick)), 10*time.Minute)
 		})
 	})
-	t.Run("it replaces a longer interval", func(t *testing.T) {
+	t.Run("a Retry-After replaces a longer interval", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			wantLeft(t, newTestSchedule(hourly()).record(outcome{retryAfter: time.Minute}), time.Minute)
 		})
@@ -315,7 +315,7 @@ func TestScheduleRetryNow(t *testing.T) {
 			})
 		})
 	}
-	t.Run("the interval after an answer stays", func(t *testing.T) {
+	t.Run("retryNow does not change the interval after an answer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			s.record(outcome{})

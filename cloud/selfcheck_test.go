@@ -427,23 +427,23 @@ func TestSelfChecksProxy(t *testing.T) {
 		o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
 		return check(t, o, false)
 	}
-	t.Run("that connects", func(t *testing.T) {
+	t.Run("a proxy that connects", func(t *testing.T) {
 		results := through(t, proxy(t, http.StatusOK))
 		want(t, results, "service-connection", runtime.LevelOK, "HTTPS_PROXY")
 		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 	})
-	t.Run("that requires a password", func(t *testing.T) {
+	t.Run("a proxy that requires a password", func(t *testing.T) {
 		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed,
 			"Proxy Authentication Required")
 	})
-	t.Run("with an invalid URL", func(t *testing.T) {
+	t.Run("a proxy with an invalid URL", func(t *testing.T) {
 		o := optionsFor("https://service.example", "")
 		o.Transport = &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
 			return nil, errors.New("invalid proxy address: http://someone:proxy-password@")
 		}}
 		want(t, check(t, o, false), "service-connection", runtime.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
 	})
-	t.Run("that does not run", func(t *testing.T) {
+	t.Run("a proxy that does not run", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
 		address, _ := url.Parse(server.URL)
@@ -493,7 +493,7 @@ func TestSelfChecksOIDC(t *testing.T) {
 			t.Errorf("the calls are %q, want one", s.calls)
 		}
 	})
-	t.Run("an exchange", func(t *testing.T) {
+	t.Run("with --exchange the new token is checked", func(t *testing.T) {
 		s, results := with(t, webToken(t, good), true, nil)
 		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
 		if s.claims != 0 {

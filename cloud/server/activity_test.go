@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestActivityStateProperty makes random calls for an activity and checks its invariants
-// after each: a final status stays, and each lease after the first uses one retry.
+// TestActivityStateProperty makes random calls for an activity. After each call it checks
+// that no more leases were given than the retries allow, and that the activity either waits,
+// is held, or has ended.
 func TestActivityStateProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		budget := rapid.IntRange(0, 4).Draw(t, "retries")

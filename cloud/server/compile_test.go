@@ -52,7 +52,7 @@ func formatDefinition(t testing.TB, d cloud.Definition) string {
 }
 
 func TestCompile(t *testing.T) {
-	t.Run("golden jobs", func(t *testing.T) {
+	t.Run("the definitions are those of the golden files", func(t *testing.T) {
 		for name, c := range map[string]struct{ operation, settings string }{
 			"bare": {"preview", `{}`},
 			"update": {"update", `{"sourceContext":{"git":{"repoUrl":"https://git.example.com/shop.git",` +

@@ -9,8 +9,9 @@ import (
 // retries are answered.
 const tokenRetention = 24 * time.Hour
 
-// expire returns lost claims to the queue, fails jobs without a heartbeat, skips
-// deployments that no agent has claimed, ends expired leases, and deletes expired tokens.
+// expire returns lost claims to the queue, fails jobs without a heartbeat, skips deployments
+// that no agent has claimed, ends expired leases, and deletes old activities and expired
+// tokens.
 func (s *Server) expire(ctx context.Context, now time.Time) error {
 	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
 	var lost, stalled, unclaimed []string

@@ -122,7 +122,8 @@ func (p *provider) sign(alg any, text string) []byte {
 	return signature
 }
 
-// exchange returns the form of a request with changes; an empty text removes a field.
+// exchange returns the form of a request for a token exchange. Changes are pairs of a field
+// and its new value. An empty value removes the field.
 func exchange(pool pool, token string, changes ...string) url.Values {
 	form := url.Values{
 		"grant_type": {grantExchange}, "audience": {"urn:pulumi:org:organization"}, "subject_token_type": {typeIDToken},

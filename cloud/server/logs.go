@@ -24,8 +24,9 @@ type lineView struct {
 	Line      string    `json:"line,omitempty"`
 }
 
-// logPage is a page of a log. Without a NextToken the log is complete. A NextToken equal
-// to the one of the request means that the log has no new lines yet.
+// logPage is a page of a log. For the log of all steps, an empty NextToken means that the log
+// is complete. A NextToken equal to that of the request means that there are no new lines
+// yet. For the log of one step, a missing NextOffset means that the log is complete.
 type logPage struct {
 	Lines      []lineView `json:"lines"`
 	NextToken  string     `json:"nextToken,omitempty"`

@@ -49,8 +49,8 @@ func (j *jobState) outcome() string {
 	return j.status
 }
 
-// checkReport checks what every report must satisfy: the step exists, and the service
-// has not ended the job.
+// checkReport checks what every report must satisfy: the step exists, the job is claimed, and
+// the service has not ended it.
 func (j *jobState) checkReport(step int) error {
 	switch {
 	case step < 0 || step >= len(j.steps):
@@ -76,7 +76,7 @@ func (j *jobState) checkReport(step int) error {
 //     No other change is possible.
 //  2. A step runs only when all steps before it have succeeded.
 //  3. The first running step makes the job running. The success of the last step makes
-//     the job succeeded. Any failed step makes it failed. Both are final.
+//     the job succeeded. Any failed step makes it failed. These two statuses are final.
 func (j *jobState) report(step int, to string) (changed bool, err error) {
 	switch to {
 	case notStarted, running, succeeded, failed:

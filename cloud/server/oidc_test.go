@@ -70,7 +70,7 @@ func TestExchangeToken(t *testing.T) {
 		}
 	})
 
-	t.Run("wrong requests and tokens are denied", func(t *testing.T) {
+	t.Run("invalid requests and invalid tokens are denied", func(t *testing.T) {
 		provider, foreign := newProvider(t), newProvider(t)
 		w := newWorld(t, provider.allow)
 		p := w.pool("p")
@@ -252,7 +252,7 @@ func TestExchangeToken(t *testing.T) {
 			time.Sleep(time.Second)
 			w.want(401, short.Token, "GET", "/api/deployments/poll", nil, nil)
 			time.Sleep(time.Minute)
-			if got := w.tokens(); got != 3 { // the user's, the pool's and the long one
+			if got := w.tokens(); got != 3 { // of the user and the pool, and the exchanged token long
 				t.Errorf("there are %d tokens, want 3", got)
 			}
 			w.want(204, long.Token, "GET", "/api/deployments/poll", nil, nil)

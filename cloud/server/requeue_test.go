@@ -6,7 +6,7 @@ import (
 )
 
 func TestRequeue(t *testing.T) {
-	// expire runs the expiry of the service as if the time after had passed without a call.
+	// expire runs the expiry of the service as if no call had been made for a duration.
 	expire := func(w *world, after time.Duration) {
 		t.Helper()
 		if err := w.server.expire(t.Context(), time.Now().Add(after)); err != nil {

@@ -235,7 +235,7 @@ func (s *Server) checkSpace() error {
 
 const (
 	pruneInterval = time.Minute
-	pruneDelay    = 15 * time.Minute // an ended deployment is kept so long, so that late retries are answered
+	pruneDelay    = 15 * time.Minute // an ended deployment is kept for this time: late retries are answered
 	pruneRows     = 16               // batches that one transaction deletes, of at most a megabyte each
 )
 

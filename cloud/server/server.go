@@ -156,8 +156,9 @@ func (s *Server) bootstrap(ctx context.Context) error {
 func (s *Server) Handler() http.Handler { return s.routes() }
 
 // Run does the regular work of the service until ctx ends. It returns lost claims to the
-// queue, fails jobs without a heartbeat, skips deployments that waited too long, ends expired
-// leases, and deletes expired tokens and deployments beyond the limits of [Retention].
+// queue, fails jobs without a heartbeat, skips deployments that waited too long, and ends
+// expired leases. It deletes expired tokens, old activities, and deployments beyond the limits
+// of [Retention].
 func (s *Server) Run(ctx context.Context) error {
 	shortest := min(s.options.HeartbeatLimit, s.options.LeaseDuration)
 	interval := min(max(shortest/20, 50*time.Millisecond), 5*time.Second)

@@ -245,7 +245,7 @@ func TestOpenPublicIssuer(t *testing.T) {
 			"HTTPS://Token.Actions.GitHubUserContent.com=k":         "sub=repo:acme/*",
 			github + "=k,pool=mine":                                 "every customer",
 			github + "=k,aud=x,ref=refs/heads/main":                 "every customer",
-			github + "=k,job_workflow_ref=acme/x/*":                 "every customer", // any repository can use the workflow
+			github + "=k,job_workflow_ref=acme/x/*":                 "every customer", // other owners can call it
 			github + "=k,sub=*":                                     "sub=* also matches tokens of other customers",
 			github + "=k,sub=repo:*":                                "also matches",
 			github + "=k,sub=repo:acme*":                            "write your whole name before the star, as in",

@@ -15,7 +15,7 @@ type Issuer struct {
 	URL    string  // exactly the iss of its tokens
 	Keys   []byte  // its public keys, as the JWKS document that the provider publishes
 	Claims []Claim // that its tokens must have, all of them
-	Pool   string  // name or ID of the only pool that they are valid for; empty means every pool
+	Pool   string  // name or ID of the only pool that the tokens are valid for; empty means every pool
 }
 
 // ParseIssuer reads an issuer and the name of the file with the issuer's keys. It does not
