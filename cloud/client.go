@@ -237,8 +237,8 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 	return nil
 }
 
-// sendLines sends lines of a step. If the service has stored another number of lines than
-// the offset, the error wraps [runtime.OffsetError]. Exception: the final lines of the step
+// sendLines sends lines of a step. If the offset is not the number of lines that the service
+// has stored, the error wraps [runtime.OffsetError]. Exception: the final lines of the step
 // are sent once more at the right offset, because they may report why the job has failed.
 func (c *Client) sendLines(ctx context.Context, jobs *Jobs, step int, batch LogBatch, final bool) error {
 	ctx, cancel := context.WithTimeout(ctx, linesTimeout)

@@ -962,8 +962,8 @@ func TestNew(t *testing.T) {
 }
 
 // TestClaimTooEarly polls twice without the delay that the first poll returns. If the delay
-// is that of a retry, the second poll makes a request. While the breaker is open, it does
-// not.
+// is that of a retry, the second poll makes a request. While the breaker is open, the second
+// poll makes none.
 func TestClaimTooEarly(t *testing.T) {
 	for name, c := range map[string]struct {
 		retries int

@@ -18,9 +18,9 @@ type retry struct {
 	maxWait time.Duration // limit of each wait, including a Retry-After
 }
 
-// retryDelay returns the wait before the next attempt: the wait of [backoff] or the
-// Retry-After, the longer of the two, limited to most. A Retry-After of 0, or a date in
-// the past, does not shorten the wait.
+// retryDelay returns the wait before the next attempt: the wait of [backoff], or the
+// Retry-After if that is longer. The parameter most limits both. A Retry-After of 0, or a
+// date in the past, does not shorten the wait.
 func retryDelay(least, most time.Duration, attempt int, response *http.Response) time.Duration {
 	wait := backoff(least, most, attempt)
 	if response != nil {

@@ -107,8 +107,8 @@ func (s *schedule) begin() (runtime.NextPoll, error) {
 	return runtime.NextPoll{}, nil
 }
 
-// skip returns the time of the next poll when no attempt is made, because the pool's kinds
-// of work include none that this poll claims. It does not change the facts about the last
+// skip returns the time of the next poll when no attempt is made, because the poll would
+// claim no kind of work that the pool runs. It does not change the facts about the last
 // attempt.
 func (s *schedule) skip() runtime.NextPoll {
 	s.mu.Lock()

@@ -101,9 +101,8 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 	}}, nil
 }
 
-// effectiveSettings returns the settings of a deployment. These are the settings of the
-// request. If inherits is true, the settings of the stack that the request does not override
-// are added.
+// effectiveSettings returns the settings of a deployment: the settings of the request. If
+// inherits is true, it adds those settings of the stack that the request does not override.
 func effectiveSettings(st stack, sent tree, inherits bool) (settings, error) {
 	have := tree{}
 	if inherits {

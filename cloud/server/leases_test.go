@@ -131,7 +131,7 @@ func TestLeases(t *testing.T) {
 			t.Errorf("renew: %d", code)
 		}
 		if code := l.complete("succeeded"); code != 409 {
-			t.Errorf("the result succeeded before the steps have run: %d, want 409", code)
+			t.Errorf("the result \"succeeded\" before the steps have run: %d, want 409", code)
 		}
 		l.runs(0, 1)
 		w.activity(at, activityCompleted)
@@ -142,7 +142,7 @@ func TestLeases(t *testing.T) {
 			}
 		}
 		if code := l.complete("failed"); code != 409 {
-			t.Errorf("the result failed after the result succeeded: %d, want 409", code)
+			t.Errorf("the result \"failed\" after the steps have succeeded: %d, want 409", code)
 		}
 		view := w.activity(at, activityCompleted)
 		if len(view.Leases) != 1 || view.Leases[0].Agent != "box 42" || view.Leases[0].Steps[1].Status != succeeded {
@@ -161,7 +161,7 @@ func TestLeases(t *testing.T) {
 		l.runs(0, 0)
 		l.status(1, running)
 		if code := l.status(1, failed); code != 200 {
-			t.Errorf("the status failed of step 1: %d, want 200", code)
+			t.Errorf("the report of step 1 as failed: %d, want 200", code)
 		}
 		w.activity(at, activityPending)
 		if code := l.complete("retry"); code != 200 {

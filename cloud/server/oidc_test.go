@@ -252,7 +252,7 @@ func TestExchangeToken(t *testing.T) {
 			time.Sleep(time.Second)
 			w.want(401, short.Token, "GET", "/api/deployments/poll", nil, nil)
 			time.Sleep(time.Minute)
-			if got := w.tokens(); got != 3 { // of the user and the pool, and the exchanged token long
+			if got := w.tokens(); got != 3 { // of the user, of the pool, and the exchanged token long
 				t.Errorf("there are %d tokens, want 3", got)
 			}
 			w.want(204, long.Token, "GET", "/api/deployments/poll", nil, nil)

@@ -13,9 +13,9 @@
 // text names; pool is no claim, but limits the tokens to one pool. In a pattern, a star
 // matches any characters, also none, and everything else matches itself. A claim that is a
 // list matches if one of its elements matches. Numbers and booleans are compared in the form
-// that they have in JSON. A name with dots is the name of a claim. If there is no such claim,
-// it names a member of a claim that is an object: kubernetes.io.namespace is the member
-// namespace of the claim kubernetes.io.
+// that they have in JSON. A name with dots is the name of a claim. If there is no claim of
+// this name, it names a member of a claim that is an object: kubernetes.io.namespace is the
+// member namespace of the claim kubernetes.io.
 //
 // The same issuer may be given more than once, each time with claims or a pool. A token must
 // then satisfy at least one of these texts.
