@@ -140,8 +140,8 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 	}, nil
 }
 
-// denyToken returns the answer to an ID token that is refused. If the token is authentic and
-// lacks a required claim, denyToken logs the name and the value of the claim.
+// denyToken returns the answer to an ID token that is refused. If the token is authentic, and
+// a required claim is missing or does not match, denyToken logs this claim.
 func (s *Server) denyToken(token idtoken.Token, err error) error {
 	var refused *idtoken.Error
 	if !errors.As(err, &refused) {

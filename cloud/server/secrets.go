@@ -58,9 +58,9 @@ const (
 	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the master key
 )
 
-// openMaster reads the master key of a data folder. In a folder without a key and a database,
-// it makes a key. It refuses a folder with a database and without a key, because a new key
-// could not decrypt the database.
+// openMaster reads the master key of a data folder. If the folder has neither a key nor a
+// database, it makes a key. It refuses a folder with a database and without a key, because a
+// new key could not decrypt the database.
 func openMaster(folder string) (key, error) {
 	path := filepath.Join(folder, "master.key")
 	raw, err := os.ReadFile(path)

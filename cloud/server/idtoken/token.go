@@ -134,7 +134,8 @@ func (e *Error) Error() string { return e.Text }
 func refuse(text string) error { return &Error{Text: text} }
 
 // Members is a JSON object whose names are case-sensitive and unique. Decoding into a struct
-// does not ensure this. Without it, two readers of one token could read different values.
+// does not ensure this. If a name occurred twice, two readers of one token could read
+// different values.
 type Members map[string]json.RawMessage
 
 func readPart(text string) (Members, error) {
