@@ -40,7 +40,8 @@ func (r rules) container(n node, isInit bool) {
 	}
 	r.mounts(n)
 
-	// Probes and lifecycle handlers, which an init container has only if it is a sidecar.
+	// Probes and lifecycle handlers. An init container must not have them, unless it is a
+	// sidecar.
 	isSidecar := !isInit || n.get("restartPolicy").text() == "Always"
 	for _, key := range []string{"livenessProbe", "readinessProbe", "startupProbe", "lifecycle"} {
 		v, ok := n.field(key)
@@ -130,8 +131,9 @@ func (r rules) repeatedEnv(list []node) {
 	}
 }
 
-// The fields to which a variable or a file of a volume may refer, the form of the keys of
-// labels and annotations, and the divisors of resources.
+// envFields and fileFields are the values of fieldPath that a variable and a file of a volume
+// may have. They may also have a value that subscript matches, with a key that qualified
+// matches. divisors matches the divisors of all resources except cpu.
 var (
 	envFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
 		"spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
@@ -142,7 +144,8 @@ var (
 	divisors  = regexp.MustCompile(`^1([kMGTPE]|[KMGTPE]i)?$`)
 )
 
-// reference checks fieldRef and resourceFieldRef.
+// reference checks fieldRef and resourceFieldRef. isFile is true for a file of a volume, and
+// false for a variable.
 func (r rules) reference(n node, isFile bool) {
 	// fieldRef.
 	if field := n.get("fieldRef", "fieldPath"); field.text() != "" {
@@ -159,7 +162,7 @@ func (r rules) reference(n node, isFile bool) {
 		r.invalid(version, "must be v1", "")
 	}
 
-	// resourceFieldRef: the divisor fits the resource.
+	// resourceFieldRef: a file needs containerName, and the divisor must fit the resource.
 	resource, ok := n.field("resourceFieldRef")
 	if !ok {
 		return
@@ -222,7 +225,8 @@ func (r rules) mounts(n node) {
 		}
 	}
 
-	// Devices: paths and names that no mount has, and volumes that can be devices.
+	// Devices: a device must not have the path or the volume of a mount or of another device,
+	// and its volume must have a type that can be a device.
 	devices := map[string]bool{}
 	for _, device := range n.get("volumeDevices").entries() {
 		target, name := device.get("devicePath"), device.get("name")
@@ -245,7 +249,7 @@ func (r rules) mounts(n node) {
 }
 
 // volumeReference reports a name that no volume has. It accepts the names of the agent's
-// volumes, which protectEntry reports.
+// volumes, because protectEntry reports mounts of these volumes.
 func (r rules) volumeReference(name node) {
 	text := name.text()
 	if _, ok := r.volumes[text]; ok || text == "" || text == mainContainer ||

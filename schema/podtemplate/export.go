@@ -18,9 +18,10 @@ import (
 // Root is the name of the definition of a Pod template.
 const Root = "#Pod"
 
-// agentSchema is the JSON Schema of the rules about parts of the agent, as far as JSON
-// Schema can express them: which parts a template must not remove, and that a container of
-// the template needs an image. Fields that the agent restores are accepted.
+// agentSchema is the JSON Schema of the rules about parts of the Pod that belong to the agent,
+// as far as JSON Schema can express these rules: a template must not remove such a part or
+// use a reserved name, and a container that the template adds needs an image. The schema
+// accepts fields that the agent sets again after the merge.
 const agentSchema = `{
 	"$comment": "Parts of the Pod that belong to the agent.",
 	"properties": {
@@ -89,8 +90,8 @@ const agentSchema = `{
 	}
 }`
 
-// directives returns the schemas of the keys that control how a mapping is merged,
-// by pattern.
+// directives returns the schemas of merge directives, which are the keys that control how
+// a mapping is merged. The keys of the result are patterns of these keys.
 func directives() jsonschema.Object {
 	texts := jsonschema.Object{}.With("type", "array").With("items", jsonschema.Object{}.With("type", "string"))
 	return jsonschema.Object{}.
@@ -124,8 +125,8 @@ func Definition(translator *jsonschema.Translator, name string) (jsonschema.Obje
 // exporter translates definitions of Pods to JSON Schema.
 type exporter struct{ constraints *jsonschema.Translator }
 
-// mapping translates a mapping of a Pod. A template is a patch, so no key is
-// required except in a new entry of a list.
+// mapping translates a mapping of a Pod. A template is a patch, so it requires keys only in
+// mappings that the agent's Pod does not have yet.
 func (x exporter) mapping(name string, t *typeDef) (jsonschema.Object, error) {
 	var properties jsonschema.Object
 	var requiredKeys []string
@@ -151,10 +152,11 @@ func (x exporter) mapping(name string, t *typeDef) (jsonschema.Object, error) {
 	return o, nil
 }
 
-// existing returns the mappings that the agent's Pod already has.
+// existing returns the definitions of mappings that the agent's Pod already has.
 func existing() []string { return []string{Root, "#ObjectMeta", "#PodSpec"} }
 
-// value translates the type of a value. A value must match every declaration of its key.
+// value translates the type of a value. A value must match the declarations of its key in
+// both pod.cue and overlay.cue.
 func (x exporter) value(f *valueType) (jsonschema.Object, error) {
 	switch f.kind {
 	case kindAny:
@@ -199,7 +201,7 @@ func (x exporter) entries(f *valueType) (jsonschema.Object, error) {
 	return o.With("propertyNames", jsonschema.Object{}.With("anyOf", names)), nil
 }
 
-// directivesCUE has the keys of [directives] in CUE.
+// directivesCUE declares the keys of [directives] in CUE.
 const directivesCUE = `"$patch"?: "replace" | "delete"
 	"$retainKeys"?: [...string]
 	[=~"^[$](setElementOrder|deleteFromPrimitiveList)/"]: [...]
@@ -226,7 +228,8 @@ func WriteCUE(b *bytes.Buffer) error {
 	return nil
 }
 
-// orNull returns the CUE of a value or null, which removes the key.
+// orNull returns the CUE expression of a value that may also be null. In a template, null
+// removes the key.
 func orNull(f *valueType) string {
 	if f.kind == kindAny {
 		return "_"
@@ -234,7 +237,7 @@ func orNull(f *valueType) string {
 	return "null | " + expression(f)
 }
 
-// expression returns the CUE of a value.
+// expression returns the CUE expression of a value.
 func expression(f *valueType) string {
 	switch f.kind {
 	case kindAny:

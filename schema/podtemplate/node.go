@@ -15,14 +15,15 @@ type node struct {
 	path string
 }
 
-// field returns the value of a key of the types, and whether the key is set.
+// field returns the value of a key that the types of a Pod declare, and whether the
+// template sets the key.
 func (n node) field(key string) (node, bool) {
 	t, _ := n.v.Data.(position.Mapping)
 	v, ok := t[key]
 	return node{v: v, path: position.Join(n.path, key)}, ok
 }
 
-// userKey returns the value of a key that the template chooses.
+// userKey returns the value of a key that the template chooses, such as a label.
 func (n node) userKey(key string) node {
 	inner, _ := n.field(key)
 	inner.path = position.Join(n.path, position.SafeName(key))
@@ -96,7 +97,8 @@ func (c *checker) invalid(n node, message, hint string) {
 	c.report(position.RulePodTemplate, n.v.At, n.path, message, hint)
 }
 
-// exactlyOne reports a mapping that has none or more than one of the candidate keys.
+// exactlyOne reports a mapping that has no candidate key, or more than one. what names the
+// candidates in messages.
 func (c *checker) exactlyOne(n node, what string, candidates ...string) {
 	switch present := n.present(candidates...); len(present) {
 	case 1:

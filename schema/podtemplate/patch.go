@@ -7,7 +7,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// text returns the text of a key, or an empty text if the key has none.
+// text returns the string value of a key, or an empty string if the key has no such value.
 func text(t position.Mapping, key string) string {
 	text, _ := t[key].Data.(string)
 	return text
@@ -23,7 +23,7 @@ func (c *checker) directive(t position.Mapping, key string, fields map[string]*v
 		at = position.Join(s.path, name)
 	}
 
-	// Check its value, or report the directive.
+	// Check the value of the directive, or report a directive that is not allowed.
 	f := fields[target]
 	switch {
 	case key == "$patch":
@@ -82,10 +82,10 @@ func (c *checker) retainKeys(t position.Mapping, v position.Value, at string) {
 	}
 }
 
-// elementOrder checks that $setElementOrder names the entries of the list target, which is
-// in the same mapping, in their order.
+// elementOrder checks $setElementOrder: it must name the entries of the list target in the
+// same mapping, in the order of that list.
 func (c *checker) elementOrder(t position.Mapping, v position.Value, target, mergeKey, at string) {
-	// Read the names of the order.
+	// Read the names in $setElementOrder: the merge keys of entries, or plain values.
 	order, ok := v.Data.([]position.Value)
 	if !ok {
 		c.report(position.RulePodTemplate, v.At, at, "must be a list", "")
@@ -130,8 +130,8 @@ func (c *checker) elementOrder(t position.Mapping, v position.Value, target, mer
 	}
 }
 
-// entryDirective checks an entry of a list that controls the merge. It reports whether
-// the entry is such a directive.
+// entryDirective checks an entry of a list if the entry has the key $patch. It returns
+// whether the entry has this key.
 func (c *checker) entryDirective(t position.Mapping, v position.Value, f *valueType, s step) bool {
 	directive, ok := t["$patch"]
 	if !ok {

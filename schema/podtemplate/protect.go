@@ -36,7 +36,7 @@ const (
 	imageDirectory   = "/mnt/pulumi/runner"  // mount of the agent's image, if the runner is not copied
 )
 
-// protect rejects fields that belong to the agent, even if their values are also invalid.
+// protect reports fields that belong to the agent, even if their values are also invalid.
 func (c *checker) protect(n node) {
 	c.protectWhole(n, "the Pod")
 	if v, ok := n.field("apiVersion"); ok && v.v.Data != "v1" {
@@ -69,8 +69,8 @@ func (c *checker) protected(n node, message, hint string) {
 	c.report(position.RuleProtectedField, at, n.path, message, hint)
 }
 
-// restored warns of a field that has no effect, because the agent sets it again after the
-// merge.
+// restored warns of a field that has no effect, because the agent or the cluster sets it
+// after the merge.
 func (c *checker) restored(n node, message string) {
 	at := n.v.Key
 	if at.Line == 0 {
@@ -80,7 +80,7 @@ func (c *checker) restored(n node, message string) {
 }
 
 // protectWhole rejects the removal or replacement of a mapping or list that contains
-// parts of the agent. what names it in messages.
+// parts of the agent. what names the mapping or the list in messages.
 func (c *checker) protectWhole(n node, what string) {
 	if n.v.Data == nil && n.v.Key.Line > 0 {
 		c.protected(n, "must not be removed: the agent needs parts of it", "write only the fields to change")
@@ -142,7 +142,7 @@ func (c *checker) protectMetadata(n node) {
 	}
 }
 
-// agentLabels are the labels of the agent that do not begin with cmwa.
+// agentLabels are the labels of the agent whose names do not begin with "cmwa.".
 var agentLabels = []string{"app.kubernetes.io/component", "app.kubernetes.io/name", "app.kubernetes.io/managed-by"}
 
 func (c *checker) protectSpec(n node) {
@@ -192,7 +192,8 @@ func (c *checker) protectEntry(n node, list string) {
 		return
 	}
 
-	// Mounts over folders of the agent, and of volumes of the agent.
+	// Mounts: the job's container must not mount a volume in a folder of the agent, and no
+	// container of the template may mount a volume of the agent.
 	mounts, _ := n.field("volumeMounts")
 	for _, mount := range mounts.entries() {
 		if v, ok := mount.field("mountPath"); ok && isAgentContainer(list, text) {
@@ -212,7 +213,7 @@ func (c *checker) protectEntry(n node, list string) {
 }
 
 // agentFolder returns the folder of the agent that contains a path of a job's container,
-// or an empty text if no folder does.
+// or an empty string if no folder does.
 func agentFolder(target string) string {
 	target = path.Clean("/" + target)
 	for _, folder := range []string{RunnerDirectory, handoffDirectory, imageDirectory} {

@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// quantityParts matches a quantity: a number, and a unit or an exponent.
+// quantityParts matches a quantity: a number, which a unit or an exponent may follow.
 var quantityParts = regexp.MustCompile(
 	`^([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`)
 
@@ -44,8 +44,8 @@ func quantity(data any) (*big.Rat, bool) {
 	}
 }
 
-// milli parses a quantity and returns it in thousandths, rounded up, as the API server
-// compares it.
+// milli parses a quantity and returns it in thousandths, rounded up. The API server compares
+// quantities in this form.
 func milli(data any) (*big.Int, bool) {
 	amount, ok := quantity(data)
 	if !ok {
@@ -113,7 +113,7 @@ func (r rules) resources(n node, ofPod bool) {
 		}
 	}
 
-	// The bounds of the Pod, or the claims of a container.
+	// For the Pod, compare it with its containers. For a container, check its claims.
 	if ofPod {
 		if v, ok := n.field("claims"); ok {
 			r.invalid(v, "must not be set for the Pod as a whole", "write it under resources of a container")

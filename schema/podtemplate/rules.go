@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// rules checks the rules across values.
+// rules checks the remaining rules of the API server. Most of them depend on several values.
 func (c *checker) rules(n node) {
 	c.metadata(n.get("metadata"))
 	spec := n.get("spec")
@@ -37,7 +37,8 @@ func (c *checker) rules(n node) {
 	}
 }
 
-// rules is a [checker] with the parts of the Pod to which the rules of other parts refer.
+// rules is a [checker] with the parts of the template to which other parts refer, such as
+// the volumes by name.
 type rules struct {
 	*checker
 	spec      node
@@ -82,8 +83,8 @@ func (r rules) claimRules() {
 
 // security checks a security context, of a container or of the Pod.
 func (c *checker) security(n node) {
-	// Profiles: only the type Localhost has a file. The node resolves its path for seccomp
-	// relative to a fixed folder.
+	// Profiles: only a profile of type Localhost has a file. For seccomp, the node resolves
+	// the path of the file relative to a fixed folder.
 	for _, key := range []string{"seccompProfile", "appArmorProfile"} {
 		profile, ok := n.field(key)
 		if !ok {
@@ -115,7 +116,8 @@ func (c *checker) security(n node) {
 	}
 }
 
-// host checks the namespaces, kernel parameters and names that a Pod shares with its node.
+// host checks which namespaces the Pod shares with its node, the kernel parameters of these
+// namespaces, the override of the host name, and the host aliases.
 func (r rules) host() {
 	// Namespaces.
 	spec := r.spec

@@ -4,7 +4,7 @@ import (
 	"regexp"
 )
 
-// scheduling checks where a Pod may run.
+// scheduling checks the fields that determine on which node a Pod may run.
 func (r rules) scheduling() {
 	// Tolerations and gates.
 	for _, toleration := range r.spec.get("tolerations").entries() {
@@ -133,7 +133,8 @@ func (r rules) labelKeys(n node, key string) {
 	}
 }
 
-// requirement checks that an operator has values if it needs them, and none otherwise.
+// requirement checks that In and NotIn have values, and that Exists and DoesNotExist have
+// no values.
 func (r rules) requirement(n node) {
 	count := len(n.get("values").entries())
 	switch n.get("operator").text() {

@@ -7,8 +7,8 @@ import (
 )
 
 // CheckFile checks a file that contains a Pod template in YAML or JSON. The problems
-// are sorted, and none quotes a value. The time is proportional to the size of the file,
-// which Parse limits. CheckFile is safe for concurrent use.
+// are sorted, and no problem quotes a value. The time is proportional to the size of the
+// file. Parse limits this size. CheckFile is safe for concurrent use.
 func CheckFile(file string, content []byte) position.Problems {
 	v, problems, ok := Parse(file, content)
 	if ok {
@@ -45,12 +45,12 @@ func Is(t position.Mapping) bool {
 // Check checks one Pod template: a Pod or a part of a Pod, which the agent applies as a
 // strategic merge patch to the Pod that it generates. path is the path of the template
 // in its file, empty if the file contains nothing else. Check returns all problems, in
-// no particular order; none quotes a value.
+// no particular order. No problem quotes a value. Check has four steps:
 //
-//  1. Reject fields that belong to the agent.
+//  1. Report fields that belong to the agent.
 //  2. Check keys against the types of a Pod, and check and remove merge directives.
 //  3. Check each value with CUE.
-//  4. Check rules across values.
+//  4. Check the remaining rules of the API server. Most of them depend on several values.
 func Check(v position.Value, path string) position.Problems {
 	types, err := readTypes()
 	if err != nil {
@@ -67,7 +67,7 @@ func Check(v position.Value, path string) position.Problems {
 	case nil:
 		return nil
 	case position.Mapping:
-		// 1. Reject fields that belong to the agent.
+		// 1. Report fields that belong to the agent.
 		c.protect(node{v: v, path: path})
 
 		// 2. Check keys and directives.
@@ -76,7 +76,7 @@ func Check(v position.Value, path string) position.Problems {
 		// 3. Check each value.
 		c.checkValues(clean)
 
-		// 4. Check rules across values.
+		// 4. Check the remaining rules.
 		v.Data = clean
 		c.rules(node{v: v, path: path})
 	default:
@@ -106,7 +106,7 @@ type location struct {
 type step struct {
 	path    string   // for messages
 	steps   []string // for CUE
-	partial bool     // the object is merged into one of the agent's Pod, so no key is required
+	partial bool     // the agent's Pod already has the object, so no key is required
 	copied  bool     // the merge copies the object as it is, so directives have no effect
 }
 

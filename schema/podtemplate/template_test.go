@@ -19,8 +19,8 @@ var update = flag.Bool("update", false, "write the problems into the golden file
 // template is one file of an archive.
 type template struct{ name, content string }
 
-// templates reads the files of an archive. Each follows a line such as -- name.yaml --, and
-// the text before the first file is a title.
+// templates reads the files of an archive. Each file follows a line such as -- name.yaml --.
+// The text before the first file is a title.
 func templates(t testing.TB, archive string) []template {
 	content, err := os.ReadFile(archive)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestCheckFile(t *testing.T) {
 				}
 				for _, p := range problems {
 					if p.Rule == position.RuleInternal || p.Line == 0 {
-						t.Errorf("%s: rule %s, line %d: %s", file.name, p.Rule, p.Line, p)
+						t.Errorf("%s: internal problem, or no line: rule %s, line %d: %s", file.name, p.Rule, p.Line, p)
 					}
 				}
 				got.WriteString("-- " + file.name + " --\n")
@@ -88,7 +88,7 @@ func TestCheckFile(t *testing.T) {
 	}
 }
 
-// typical resembles the example in the documentation of the service.
+// typical resembles the example in the documentation of Pulumi Cloud.
 const typical = `apiVersion: v1
 kind: Pod
 metadata:
@@ -125,8 +125,8 @@ func BenchmarkPodTemplate(b *testing.B) {
 	}
 }
 
-// TestCheckFileManyProblems checks that many problems are all reported. The test would be
-// slow if the time grew with the square of their number.
+// TestCheckFileManyProblems checks that CheckFile reports every one of many problems. The
+// test would be slow if the time of CheckFile grew with the square of their number.
 func TestCheckFileManyProblems(t *testing.T) {
 	entry := "    - {name: A, value: 1}\n"
 	content := "spec:\n  containers:\n  - name: pulumi-workflow\n    env:\n" + strings.Repeat(entry, 1_600)
@@ -135,7 +135,8 @@ func TestCheckFileManyProblems(t *testing.T) {
 	}
 }
 
-// TestCheckFileSecrets puts a secret into each key and value. No problem quotes it.
+// TestCheckFileSecrets puts a secret into keys and values, and checks that no problem quotes
+// the secret.
 func TestCheckFileSecrets(t *testing.T) {
 	const secret = "pul-0123456789abcdef"
 	for _, archive := range archives(t) {
@@ -213,7 +214,7 @@ func TestSuggestion(t *testing.T) {
 				count++
 				got := podtemplate.CheckFile("pod.yaml", []byte(strings.Replace(form, "KEY", typo, 1))).Error()
 				if !strings.Contains(got, `"`+key+`"`) && !nearAnother(typo, key, keys) {
-					t.Errorf("%s for %s: got %s", typo, key, got)
+					t.Errorf("typo %s of the key %s: no hint names the key: %s", typo, key, got)
 				}
 			}
 		}
@@ -223,8 +224,8 @@ func TestSuggestion(t *testing.T) {
 	}
 }
 
-// typos returns a key with one letter lost, doubled or swapped with the next, and with
-// other capital letters.
+// typos returns variants of a key: one letter is missing, doubled or swapped with the next
+// letter, or the first letter is a capital, or all letters are lowercase.
 func typos(key string) []string {
 	found := []string{strings.ToUpper(key[:1]) + key[1:], strings.ToLower(key)}
 	for i := range key {

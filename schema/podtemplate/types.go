@@ -33,7 +33,7 @@ var overlayCUE string
 // merge and how messages describe a value.
 type typeSet map[string]*typeDef
 
-// typeDef is one definition: a mapping if it has fields.
+// typeDef is one definition. It is a mapping if it has fields. Otherwise leaf is its type.
 type typeDef struct {
 	fields map[string]*valueType
 	leaf   valueType
@@ -64,8 +64,8 @@ type valueType struct {
 	expr     ast.Expr   // the expression of the narrowest declaration
 }
 
-// readTypes reads the types once for all templates. They are not changed afterwards.
-// It fails only if the CUE files are invalid.
+// readTypes reads the types once for all templates. The types are not changed afterwards.
+// readTypes fails only if the CUE files are invalid.
 var readTypes = sync.OnceValues(func() (typeSet, error) {
 	types := typeSet{}
 	for _, source := range []struct{ name, text string }{{"pod.cue", podCUE}, {"overlay.cue", overlayCUE}} {
@@ -97,7 +97,8 @@ func (types typeSet) fields(ref string) map[string]*valueType {
 	return nil
 }
 
-// define adds a definition, or the overlay of one, to the types.
+// define adds a definition to the types. If the types have it already, define adds the
+// declarations of the overlay to it.
 func (types typeSet) define(definition *ast.Field, text string) {
 	// Find or add the definition.
 	name, _, err := ast.LabelName(definition.Label)
@@ -211,7 +212,7 @@ func (types typeSet) resolve(f *valueType) {
 
 // describe returns the text that follows "must be" in messages about a value.
 func (types typeSet) describe(f *valueType) string {
-	// The text of the schema, or the kind.
+	// The text of @must, or the kind of a list or a mapping.
 	switch {
 	case f.must != "":
 		return f.must
@@ -221,7 +222,7 @@ func (types typeSet) describe(f *valueType) string {
 		return "a mapping of keys to values"
 	}
 
-	// The definition, or the choices.
+	// The description of the definition that the type refers to, or the choices.
 	if t := types[f.ref]; t != nil {
 		return types.describe(&t.leaf)
 	}
@@ -275,8 +276,9 @@ func choicesOf(expr ast.Expr) []string {
 	return nil
 }
 
-// pattern returns the regular expression that the keys of a map must match, or nil if the
-// definition of the keys is not a pattern, in which case a test fails.
+// pattern returns the regular expression of a definition that keys of a map must match. It
+// returns nil if the definition is not a regular expression. Keys are then not checked, and
+// TestCheckFile fails.
 func (f *valueType) pattern() *regexp.Regexp {
 	e, ok := f.expr.(*ast.UnaryExpr)
 	if !ok || e.Op != token.MAT {
@@ -297,7 +299,7 @@ func (f *valueType) pattern() *regexp.Regexp {
 	return pattern
 }
 
-// numberBounds are the kind and the bounds of a number in an expression.
+// numberBounds are the CUE type, such as int, and the bounds of a number in an expression.
 type numberBounds struct {
 	kind            string
 	lowest, highest int64
@@ -332,7 +334,8 @@ func (b *numberBounds) read(expr ast.Expr) {
 var definitionNames = regexp.MustCompile(`#[A-Z]\w*`)
 
 // source returns #Pod in CUE, with only the used keys and the definitions to which these
-// refer. CUE compiles this source in a quarter of the time that all types take.
+// keys refer. For a typical template, CUE compiles this source in a quarter of the time
+// that it needs for all types.
 func (types typeSet) source(used map[*valueType]bool) string {
 	var b strings.Builder
 	// CUE rejects an unused import, so #Runes uses it.

@@ -16,7 +16,7 @@ import (
 )
 
 // checkValues checks the values with CUE. It compiles only the types that the template
-// uses, in a context that is dropped afterwards.
+// uses, in a CUE context that is discarded afterwards.
 func (c *checker) checkValues(clean position.Mapping) {
 	// Compile the types.
 	context := cuecontext.New()
@@ -29,7 +29,7 @@ func (c *checker) checkValues(clean position.Mapping) {
 	}
 
 	// Collect the steps to the invalid values. An error in a disjunction also names the
-	// parents of the value, which are not reported.
+	// parents of the invalid value. The parents are not reported.
 	invalid := map[string]bool{}
 	parents := map[string]bool{}
 	for _, e := range errors.Errors(pod.Unify(context.Encode(clean.Plain())).Validate(cue.Concrete(true))) {
@@ -46,7 +46,8 @@ func (c *checker) checkValues(clean position.Mapping) {
 		invalid[strings.Join(steps, "\x00")] = true
 	}
 
-	// Report each invalid value, unless another check has reported one at its position.
+	// Report each invalid value, unless another check has reported a problem with its path
+	// and position.
 	for _, steps := range slices.Sorted(maps.Keys(invalid)) {
 		if parents[steps] {
 			continue
@@ -92,7 +93,7 @@ func (c *checker) hint(l location) string {
 		if l.f.kind == kindList {
 			return "write each entry on its own line, after a dash"
 		}
-	case bool, int, int64, uint64, float64: // a text without quotes, or one entry of a list
+	case bool, int, int64, uint64, float64: // a string without quotes, or an entry without a list
 		if must == "text" || strings.HasPrefix(must, "at most 63") {
 			return "put the value in quotes"
 		}

@@ -55,7 +55,7 @@ func (r rules) projected(n node) {
 		}
 	}
 
-	// Each source has one type of content.
+	// Each source must have only one type of content.
 	for _, source := range n.get("sources").entries() {
 		if found := source.present("clusterTrustBundle", "configMap", "downwardAPI", "podCertificate", "secret",
 			"serviceAccountToken"); len(found) > 1 {
@@ -63,7 +63,7 @@ func (r rules) projected(n node) {
 				"put a dash before each")
 		}
 
-		// Check the files of that type.
+		// Check the files of the content.
 		for _, kind := range []string{"secret", "configMap", "downwardAPI"} {
 			for _, item := range source.get(kind, "items").entries() {
 				uniquePath(item.get("path"))

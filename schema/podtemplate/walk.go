@@ -11,8 +11,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// mapping checks the keys of a mapping. It returns the mapping without unknown keys,
-// directives, and nulls, which remove keys.
+// mapping checks the keys of a mapping. It returns the mapping without unknown keys, without
+// directives, and without keys whose value is null, because null removes a key.
 func (c *checker) mapping(t position.Mapping, v position.Value, ref string, s step) position.Mapping {
 	// A directive can delete the mapping.
 	fields := c.types.fields(ref)
@@ -45,8 +45,8 @@ func (c *checker) mapping(t position.Mapping, v position.Value, ref string, s st
 	return clean
 }
 
-// child returns the step to a key of a mapping. Only the Pod, its metadata, its spec
-// and the agent's containers exist before the template is applied.
+// child returns the step to a key of a mapping. Of the mappings below the Pod, only its
+// metadata and its spec are partial. list decides which entries of a list are partial.
 func (c *checker) child(s step, ref, key string) step {
 	s.partial = s.partial && ref == Root && (key == "metadata" || key == "spec")
 	return s.field(key)
@@ -124,8 +124,8 @@ func (c *checker) entries(t position.Mapping, f *valueType, s step) position.Map
 	return clean
 }
 
-// list checks the entries of a list. It returns an empty mapping for each directive, so
-// that the other entries keep their indexes.
+// list checks the entries of a list. It returns an empty mapping for each entry that is a
+// directive, so that the other entries keep their indexes.
 func (c *checker) list(list []position.Value, f *valueType, s step) []position.Value {
 	clean := make([]position.Value, 0, len(list))
 	for i, v := range list {
@@ -161,8 +161,8 @@ func (c *checker) list(list []position.Value, f *valueType, s step) []position.V
 	return clean
 }
 
-// mergeKey reports an entry without the key that identifies it in the merge. If a
-// complete object requires the key, requiredKeys reports it.
+// mergeKey reports an entry without the key that identifies the entry in the merge. If a
+// complete object requires this key, requiredKeys reports the entry instead.
 func (c *checker) mergeKey(t position.Mapping, v position.Value, f *valueType, s step) {
 	key := c.types.fields(f.entry.ref)[f.mergeKey]
 	if t[f.mergeKey].Data == nil && (key == nil || !key.required || s.partial) {
@@ -171,7 +171,7 @@ func (c *checker) mergeKey(t position.Mapping, v position.Value, f *valueType, s
 	}
 }
 
-// unknown reports a key that the types do not have.
+// unknown reports a key that the types of a Pod do not declare.
 func (c *checker) unknown(key string, v position.Value, ref string, s step) {
 	c.report(position.RuleUnknownKey, v.Key, position.Join(s.path, position.SafeName(key)), "unknown key",
 		c.suggestion(key, ref))

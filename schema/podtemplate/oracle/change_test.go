@@ -18,11 +18,12 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// removed is a replacement that removes a key of a mapping. In a list it is a plain text.
+// removed is a replacement. As the value of a key, it removes the key. As an entry of a list,
+// it is an ordinary string.
 const removed = "(removed)"
 
-// differences are the paths at which the check and the API server may differ after a
-// change of one value.
+// differences are the paths at which a change of one value may lead to different results of
+// the check and of the API server.
 var differences = []struct{ path, reason string }{
 	{`^\.(apiVersion|kind)$`, "the API server accepts other values, because the agent sets these fields"},
 	{`\$patch|\$deleteFromPrimitiveList`, "the merge ignores the directive silently, depending on the Pod"},
@@ -33,7 +34,7 @@ var differences = []struct{ path, reason string }{
 	{`\.lifecycle\.preStop\.sleep\.seconds$`, "the check does not know the grace period of the Pod"},
 }
 
-// values returns the replacements of a value.
+// values returns the replacements that the test tries for each value.
 func values() []any {
 	return []any{
 		removed, "", "plain", "Not A Name", "a/b", "../up", "/abs", "UPPER",
@@ -50,7 +51,7 @@ func TestCheckFileChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := make([]bool, len(differences)) // whether a change has shown each difference
+	found := make([]bool, len(differences)) // for each difference, whether a change has shown it
 	tried := map[string]bool{}
 	for _, archive := range archives {
 		files := templates(t, archive)
@@ -91,14 +92,14 @@ func TestCheckFileChanges(t *testing.T) {
 	}
 	for i, d := range differences {
 		if !found[i] {
-			t.Errorf("no change of %s shows a difference: remove it from the list", d.path)
+			t.Errorf("no change of %s shows a difference: remove this path from differences", d.path)
 		}
 	}
 	t.Logf("%d changes", len(tried))
 }
 
-// digits matches the indexes of entries. The test replaces them, so that it tries each type
-// of entry once.
+// digits matches the indexes of entries in a path. The test replaces them with N, so that it
+// tries a change only once for all entries of a list.
 var digits = regexp.MustCompile(`\.\d+\b`)
 
 func protected(p position.Problem) bool { return p.Rule == position.RuleProtectedField }
@@ -141,9 +142,11 @@ func TestCheckFileDuplicates(t *testing.T) {
 	t.Logf("%d lists", count)
 }
 
-// merged matches lists in which the API server accepts a duplicate, because the merge keeps
-// only the second entry. The check may still reject the duplicate. The last alternative
-// is the selector into which the API server copies matchLabelKeys.
+// merged matches the paths of lists that TestCheckFileDuplicates skips. In containers,
+// initContainers, volumes, env and volumeMounts, the merge keeps only the second entry: the
+// API server accepts the duplicate, and the check may reject it. The path of a merge
+// directive contains $. The last alternative is the selector into which the API server copies
+// matchLabelKeys.
 var merged = regexp.MustCompile(`^\.spec\.(containers|initContainers|volumes)$` +
 	`|^\.spec\.containers\.\d+\.(env|volumeMounts)$|\$` +
 	`|\.topologySpreadConstraints\.0\.labelSelector\.matchExpressions$`)

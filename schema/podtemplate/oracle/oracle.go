@@ -1,7 +1,7 @@
-// Package oracle validates a Pod with a template applied, using the code of the
+// Package oracle applies a template to a Pod and validates the result with the code of the
 // Kubernetes API server. It exists for the tests in its folder. It is a separate module
 // because the API server can be built as a library only with replace directives, and go
-// install does not accept a module that has them.
+// install does not accept a module that has replace directives.
 package oracle
 
 import (
@@ -68,7 +68,7 @@ var types = sync.OnceValue(func() *runtime.Scheme {
 })
 
 // Validate applies a template to [Base] and returns the reason why the API server would
-// reject the Pod, or nil. The merge panics at some values, such as a list for a name; a
+// reject the Pod, or nil. The merge panics at some values, such as a list for a name. A
 // panic counts as a rejection.
 func Validate(template []byte) (rejection error) {
 	defer func() {

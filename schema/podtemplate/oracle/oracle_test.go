@@ -61,9 +61,9 @@ func TestCheckFile(t *testing.T) {
 				_, isLooser := looser[name]
 				switch {
 				case !ours && theirs && !isStricter:
-					t.Errorf("the API server accepts it, and the check rejects it:\n%v", problems)
+					t.Errorf("the API server accepts the template, and the check rejects it:\n%v", problems)
 				case ours && !theirs && !isLooser:
-					t.Errorf("the check accepts it, and the API server rejects it:\n%v", rejection)
+					t.Errorf("the check accepts the template, and the API server rejects it:\n%v", rejection)
 				case isStricter && (ours || !theirs):
 					t.Errorf("the template must not be in stricter: the check reports %v, the API server %v",
 						problems, rejection)
@@ -84,7 +84,8 @@ func TestCheckFile(t *testing.T) {
 	t.Logf("%d templates, %d exceptions", count, len(stricter)+len(looser))
 }
 
-// templates reads an archive of files, each after a line such as -- name.yaml --.
+// templates reads the files of an archive. Each file follows a line such as -- name.yaml --.
+// The keys of the result begin with the name of the archive, as in volumes/name.yaml.
 func templates(t *testing.T, archive string) map[string]string {
 	content, err := os.ReadFile(archive)
 	if err != nil {
@@ -115,7 +116,8 @@ func TestCheckFileQuantities(t *testing.T) {
 		"1.5Gi", "100m", "0.1", "1000m", "1024", "1e60", "1E61", "999999999999999999999", "0.0000000001",
 		"1PiB", "2Ei", "NaN", "Inf", "½", "1.2.3", "--1", "1+", "00001",
 	}
-	// The API server reads a unit without a number as 0, and removes spaces.
+	// The check rejects these two. The API server accepts them: it reads a unit without a
+	// number as 0, and removes spaces.
 	stricter := []string{"Gi", " 1"}
 	for _, limit := range quantities {
 		for _, request := range quantities {

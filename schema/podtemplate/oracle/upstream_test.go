@@ -64,7 +64,8 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// enumerations returns the sorted values of each enumeration, without the empty value.
+// enumerations returns the sorted values of each enumeration of the API core/v1, without the
+// empty value.
 func enumerations(t *testing.T) map[string][]string {
 	text := read(t, filepath.Join(directory(t, "k8s.io/api"), "core/v1/types.go"))
 	found := map[string][]string{}
@@ -98,12 +99,12 @@ func TestTypesEnumerations(t *testing.T) {
 	for name, values := range enums {
 		known := slices.ContainsFunc(ours, func(choices []string) bool { return slices.Equal(choices, values) })
 		if _, isException := exceptions[name]; known == isException {
-			t.Errorf("%s: %v: in the overlay: %t", name, values, known)
+			t.Errorf("%s: %v: in the overlay: %t; it must be either there or in exceptions", name, values, known)
 		}
 	}
 }
 
-// TestTypesSignals checks that the overlay accepts every signal.
+// TestTypesSignals checks that the overlay accepts every signal, and rejects an empty one.
 func TestTypesSignals(t *testing.T) {
 	signals := enumerations(t)["Signal"]
 	if len(signals) < 60 {
@@ -113,7 +114,7 @@ func TestTypesSignals(t *testing.T) {
 		content := "spec: {os: {name: linux}, containers: [{name: pulumi-workflow, " +
 			"lifecycle: {stopSignal: \"" + signal + "\"}}]}\n"
 		if problems := podtemplate.CheckFile("pod.yaml", []byte(content)); len(problems) > 0 != (signal == "") {
-			t.Errorf("%s: %v", signal, problems)
+			t.Errorf("signal %q: problems %v", signal, problems)
 		}
 	}
 }

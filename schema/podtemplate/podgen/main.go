@@ -3,8 +3,9 @@
 // command downloads and does not build.
 //
 // All keys in pod.cue are optional, because a template is a patch. The attribute @need()
-// marks keys that a complete object must have. @merge(KEY) and, for lists of plain values,
-// @merge() mark lists whose entries merge.
+// marks keys that a complete object must have. @merge(KEY) marks lists whose entries the
+// merge combines if they have the same KEY. @merge() marks lists of plain values that the
+// merge combines.
 package main
 
 import (
@@ -27,7 +28,7 @@ const (
 	document = "api/openapi-spec/v3/api__v1_openapi.json"
 )
 
-// schema has the parts of an OpenAPI schema that the document uses.
+// schema has the parts of an OpenAPI schema that podgen reads.
 type schema struct {
 	Ref                  string            `json:"$ref"`
 	AllOf                []schema          `json:"allOf"`
@@ -41,7 +42,8 @@ type schema struct {
 	MergeStrategy        string            `json:"x-kubernetes-patch-strategy"`
 }
 
-// opaque are the types that a template must not contain. Their fields are not written.
+// opaque are types whose values have no effect in a template. podgen does not write their
+// fields to pod.cue.
 var opaque = []string{"PodStatus", "EphemeralContainer", "ManagedFieldsEntry"}
 
 func main() {
@@ -102,7 +104,7 @@ func run() error {
 	return os.WriteFile("pod.cue", text, 0o644)
 }
 
-// read downloads the document and returns its schemas by name.
+// read downloads the module and returns the schemas of the document by name.
 func read() (map[string]schema, error) {
 	download := exec.Command("go", "mod", "download", "-json", module+"@"+version)
 	download.Dir = os.TempDir()
@@ -130,7 +132,8 @@ func read() (map[string]schema, error) {
 	return whole.Components.Schemas, nil
 }
 
-// cue returns the CUE of a schema, and the names of the types that it refers to.
+// cue returns the CUE expression of a schema, and the names of the types to which the
+// schema refers.
 func (s schema) cue() (expression string, refs []string, err error) {
 	if len(s.AllOf) == 1 {
 		s.Ref = s.AllOf[0].Ref
