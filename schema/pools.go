@@ -27,7 +27,8 @@ func poolEntries(t position.Mapping) []position.Value {
 	return list
 }
 
-// groups returns groups of keys: a pool that sets one key of a group inherits none.
+// groups returns groups of keys. A pool that sets one key of a group inherits no other key of
+// this group.
 func groups() [][]string {
 	return [][]string{
 		{"token", "token_file", "oidc_token_file"},
@@ -76,8 +77,8 @@ func (l *load) scopes(t, defaults position.Mapping) []*scope {
 	return scopes
 }
 
-// path returns the path of a key: that of the pool's own entry if the pool sets
-// it, or of the top level.
+// path returns the path of a key: the path in the pool's entry if the entry sets the key,
+// otherwise the path at the top level.
 func (s *scope) path(key string) string {
 	if s.own(key) {
 		return position.Join(s.at, key)
@@ -92,7 +93,7 @@ func (s *scope) own(key string) bool {
 	return ok
 }
 
-// valid reports whether none of the keys has an invalid value.
+// valid reports whether the value of each key is valid or unset.
 func (s *scope) valid(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool {
 		return s.load.invalid[position.Join(s.at, key)] || s.load.invalid[key] && !s.own(key)
@@ -108,8 +109,8 @@ func (s *scope) warn(rule position.Rule, message, hint string, keys ...string) {
 	s.problemAt(position.Warning, rule, message, hint, keys...)
 }
 
-// problemAt reports a problem at the first of the keys that is set, or at the pool's
-// entry.
+// problemAt reports a problem of keys[0]. The position of the problem is that of the first
+// key that is set. If no key is set, it is the position of the pool's entry.
 func (s *scope) problemAt(severity position.Severity, rule position.Rule, message, hint string, keys ...string) {
 	p := position.Problem{
 		Severity: severity, Rule: rule, File: s.load.source.Path, Path: s.path(keys[0]),
@@ -134,7 +135,7 @@ func (s *scope) problemAt(severity position.Severity, rule position.Rule, messag
 	s.load.report(p)
 }
 
-// acrossPools checks the rules across pools.
+// acrossPools checks the rules that concern several pools.
 func (l *load) acrossPools(scopes []*scope) {
 	names := map[string]*scope{}
 	for i, s := range scopes {

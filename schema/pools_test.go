@@ -88,7 +88,7 @@ pools:
 		if config.MaxConcurrentWorkflows != 0 || config.Pools[0].MaxConcurrentWorkflows != 3 ||
 			config.Pools[1].MaxConcurrentWorkflows != 1 {
 			t.Errorf(
-				"limits are %d, %d and %d",
+				"the limits of the agent and of its two pools are %d, %d and %d, want 0, 3 and 1",
 				config.MaxConcurrentWorkflows,
 				config.Pools[0].MaxConcurrentWorkflows,
 				config.Pools[1].MaxConcurrentWorkflows,
@@ -268,7 +268,7 @@ pools:
 		}
 	})
 
-	t.Run("with one token file are rejected without the file", func(t *testing.T) {
+	t.Run("that name the same token file are rejected even if the file is missing", func(t *testing.T) {
 		src := source("pools: [{name: a, token_file: /run/x}, {name: b, token_file: /run//x}]")
 		src.ReadFile, src.Elsewhere = files(nil), true
 		if config, problems := schema.Load(src); config != nil || len(problems) != 1 ||
@@ -328,7 +328,7 @@ func TestLoadPodTemplate(t *testing.T) {
 		const mounted, own = `{"spec": {"nodeSelector": {"disk": "ssd"}}}`, `{"spec": {"hostname": "a"}}`
 		for name, c := range map[string]struct {
 			keys, mounted string
-			warned        string // path of the warning; may be empty
+			warned        string // path of the warning; empty if there must be no warning
 		}{
 			"pod_template":               {"pod_template: " + own, mounted, "pod_template"},
 			"pod_template_file":          {"pod_template_file: pod.json", mounted, "pod_template_file"},
@@ -360,7 +360,7 @@ func TestLoadPodTemplate(t *testing.T) {
 				}
 			})
 		}
-		t.Run("Docker", func(t *testing.T) {
+		t.Run("with Docker there is no warning", func(t *testing.T) {
 			src := source("token: pul-a\npod_template: " + own + "\n")
 			src.ReadFile = files(map[string]string{schema.DefaultPodTemplateFile: mounted})
 			if _, problems := schema.Load(src); len(problems) > 0 {
@@ -517,7 +517,7 @@ pools:
 		}
 	})
 
-	t.Run("differ if the named files differ", func(t *testing.T) {
+	t.Run("differ if the files that they name differ", func(t *testing.T) {
 		load := func(file, token, pod string) map[string]schema.Setting {
 			src := source(file)
 			src.ReadFile = files(map[string]string{"t": token, "pod": pod})
@@ -546,8 +546,8 @@ pools:
 			"the token": {load("token_file: t\npod_template_file: pod", "pul-b", "{}"), "token_file"},
 			"the template": {load("token_file: t\npod_template_file: pod", "pul-a", "{spec: {priority: 3}}"),
 				"pod_template_file"},
-			"the kind": {load("token: pul-a\npod_template_file: pod", "", "{}"), "token token_file"},
-			"two": {load("token_file: t\npod_template_file: pod\npull_image: false\ndocker: {network: x}",
+			"the kind of credentials": {load("token: pul-a\npod_template_file: pod", "", "{}"), "token token_file"},
+			"two settings": {load("token_file: t\npod_template_file: pod\npull_image: false\ndocker: {network: x}",
 				"pul-a", "{}"), "docker.network pull_image"},
 		} {
 			if got := changed(before, test.after); got != test.want {

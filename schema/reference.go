@@ -11,7 +11,8 @@ import (
 const referenceWidth = 100
 
 // Reference returns a configuration file with every key and its documentation. All keys
-// except token_file are commented out. Each has its default or, if that is empty, an example.
+// except token_file are commented out. Each key has its default, or an example if it has no
+// default.
 func Reference() []byte {
 	// The keys of pools.
 	fields := Fields()
@@ -146,8 +147,9 @@ func (r *reference) setting(prefix, key string, f Field) {
 	r.WriteString(entry(prefix, key, value))
 }
 
-// Example returns lines of YAML that set the key, and end in a line feed. It returns "" for
-// a field that no file should set, and for a mapping, whose keys have examples.
+// Example returns lines of YAML that set the key. The last line ends in a line feed. Example
+// returns "" for a field that no file should set, and for a mapping, because the keys of the
+// mapping have their own examples.
 func (f Field) Example() string {
 	// The value.
 	if f.OnlyVariable || !f.current() {
@@ -196,7 +198,8 @@ func entry(prefix, key, value string) string {
 	return b.String()
 }
 
-// examples returns a value for each key whose default is not an example of its values.
+// examples returns example values by key. [Field.Example] uses the default of a key that is
+// not in this map.
 func examples() map[string]string {
 	return map[string]string{
 		"token":                             "pul-...",

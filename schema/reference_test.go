@@ -32,7 +32,7 @@ func TestReferenceFile(t *testing.T) {
 }
 
 func TestReference(t *testing.T) {
-	t.Run("has no problem except the missing token file", func(t *testing.T) {
+	t.Run("has no problem except missing files", func(t *testing.T) {
 		content, err := os.ReadFile(referenceFile)
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func TestExample(t *testing.T) {
 	for _, f := range schema.Fields() {
 		example := f.Example()
 		if wanted := current(f) && !f.OnlyVariable && f.Kind != schema.KindMapping; (example != "") != wanted {
-			t.Errorf("%s has the example %q", f.Key, example)
+			t.Errorf("%s has the example %q, want an example: %t", f.Key, example, wanted)
 		}
 		if example == "" {
 			continue
@@ -162,7 +162,7 @@ func TestExplain(t *testing.T) {
 		for _, width := range []int{60, 120} {
 			for _, name := range names {
 				if strings.HasPrefix(name, "PULUMI_") {
-					continue // the explanation is that of its key
+					continue // a variable has the same explanation as its key
 				}
 				text, err := schema.Explain(name, width)
 				if err != nil {
@@ -172,7 +172,7 @@ func TestExplain(t *testing.T) {
 					line = strings.TrimRight(line, "\n")
 					if utf8.RuneCountInString(line) > width && strings.Contains(strings.TrimSpace(line), " ") &&
 						!strings.HasPrefix(line, "    ") {
-						t.Errorf("at width %d: %q", width, line)
+						t.Errorf("a line is longer than %d columns: %q", width, line)
 					}
 				}
 			}
@@ -216,7 +216,7 @@ func TestOverview(t *testing.T) {
 		}
 		lines := regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(name)+` .*$`).FindAllString(text, -1)
 		if current(f) != (len(lines) == 1) {
-			t.Errorf("%s has %d lines", name, len(lines))
+			t.Errorf("%s has %d lines in the table", name, len(lines))
 		}
 	}
 }

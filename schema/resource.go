@@ -80,7 +80,7 @@ func (m *manifests) collect(n *yaml.Node) {
 	}
 }
 
-// section is a mapping of an object whose values are files.
+// section is a mapping in a ConfigMap or a Secret whose values are the contents of files.
 type section struct {
 	name    string
 	encoded bool // in base64
@@ -156,10 +156,10 @@ func (m *manifests) sourceOf(o resource) Source {
 	return source
 }
 
-// grace returns the grace period of the Pod that mounts a ConfigMap or Secret of this name.
-// This is the Pod of the only workload of the file, or of the only workload with such a
-// volume. grace returns 0 if there is no such workload, and the default of the API if the
-// workload sets none.
+// grace returns the termination grace period of the Pod that uses a ConfigMap or Secret of
+// this name. If the file has one workload, it is the Pod of this workload. If the file has
+// several, it is the Pod of the only workload with a volume of this name. grace returns 0 if
+// there is no such workload, and the default of the API if the Pod sets no grace period.
 func (m *manifests) grace(name string) time.Duration {
 	// Find the specs of Pods.
 	var all, mounting []*yaml.Node
@@ -182,7 +182,7 @@ func (m *manifests) grace(name string) time.Duration {
 		}
 	}
 
-	// Of several, use the one that mounts the object.
+	// Of several workloads, use the one that mounts the object.
 	if len(all) > 1 {
 		all = mounting
 	}
@@ -192,7 +192,7 @@ func (m *manifests) grace(name string) time.Duration {
 	return m.graceOf(all[0])
 }
 
-// graceOf returns the grace period of a Pod with this spec, or 0 if it is invalid.
+// graceOf returns the grace period of a Pod with this spec, or 0 if the period is invalid.
 func (m *manifests) graceOf(spec *yaml.Node) time.Duration {
 	const defaultSeconds, year = 30, 365 * 24 * 3600
 	text := m.text(spec, "terminationGracePeriodSeconds")
@@ -212,8 +212,8 @@ type embedded struct {
 	template bool
 	public   bool // in a ConfigMap
 	text     string
-	line     int // line of the manifest at which text begins; 0 if the manifest has other lines than text
-	indent   int // number of spaces before each of these lines
+	line     int // line of the manifest at which text begins; 0 if its lines are not in the manifest
+	indent   int // number of spaces before each line of text in the manifest
 }
 
 // read sets the text from the value, or returns the message and hint of a problem.
@@ -238,8 +238,8 @@ func (e *embedded) read(lines []string, encoded bool) (message, hint string) {
 }
 
 // asWritten finds the lines of the text in the manifest, and reports whether it has found
-// them. They must be identical except for a common indentation, so that a position in the
-// text is a position in the manifest.
+// them. The lines must be identical except for a common indentation, so that a position in
+// the text corresponds to a position in the manifest.
 func (e *embedded) asWritten(lines []string) bool {
 	text := strings.Split(strings.TrimRight(e.text, "\n"), "\n")
 	first := slices.IndexFunc(text, func(line string) bool { return strings.TrimSpace(line) != "" })
@@ -288,10 +288,11 @@ func (e *embedded) folded(lines []string) {
 	}
 }
 
-// inPlace returns the text after as many empty lines as the manifest has lines before it, so
-// that its line numbers are those of the manifest, also in messages. It returns text with a
-// syntax error without these lines, because the search for the position of a syntax error
-// works only in short files; lift is then their number.
+// inPlace returns the text with empty lines before it, one for each line of the manifest
+// before the text. The line numbers of the text, also those in messages, are then those of
+// the manifest. If the text has a syntax error, inPlace adds no lines, because the search for
+// the position of a syntax error works only in short files. lift is the number of lines that
+// inPlace has not added.
 func (e *embedded) inPlace() (content []byte, lift int) {
 	before := max(e.line-1, 0)
 	if e.broken() {
@@ -318,7 +319,7 @@ func (e *embedded) vet(source Source) position.Problems {
 		switch {
 		case p.Rule == position.RuleMissingFile: // it may exist on the agent's machine
 			continue
-		case p.Rule == position.RuleOldName && p.Path == "": // of the manifest's file
+		case p.Rule == position.RuleOldName && p.Path == "": // it concerns the name of the manifest
 			continue
 		case p.Rule == position.RuleReadableToken && e.public:
 			p.Message = "many users can read a token in a ConfigMap"

@@ -12,8 +12,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// check applies the rules across the keys of one pool, and sets values that depend on other
-// keys. A rule is skipped if one of its values is invalid.
+// check applies the rules of one pool that schema.cue does not contain, and sets values that
+// depend on other keys. Most of these rules concern several keys. A rule is skipped if one of
+// the values that it concerns is invalid.
 func (s *scope) check() {
 	s.rejectTokensAsPaths()
 	s.resolvePaths()
@@ -36,7 +37,7 @@ func (s *scope) check() {
 	s.pool.EnabledWorkflowTypes = slices.Compact(s.pool.EnabledWorkflowTypes)
 }
 
-// check applies the rules across pools and the whole agent.
+// check applies the rules that concern several pools or the whole agent.
 func (l *load) check(c *Config, t position.Mapping, scopes []*scope) {
 	l.acrossPools(scopes)
 	top := &scope{load: l, origins: map[string]position.Origin{}}
@@ -63,7 +64,7 @@ func (s *scope) checkServiceURL() {
 
 // checkSizes rejects limits that no engine accepts.
 func (s *scope) checkSizes() {
-	const least, most = 6 << 20, 1 << 50 // bytes; the least is Docker's
+	const least, most = 6 << 20, 1 << 50 // bytes; least is the minimum of Docker
 	if v, ok := s.values.Get("docker", "memory"); ok && s.valid("docker.memory") {
 		text, _ := v.Data.(string)
 		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
@@ -124,7 +125,7 @@ func (s *scope) checkLeased() {
 // checkTimes warns about durations of the agent that conflict with each other, and sets the
 // default of the health threshold.
 func (l *load) checkTimes(c *Config, top *scope, scopes []*scope) {
-	// The health threshold, and its default.
+	// Check the health threshold, or set its default.
 	var longer time.Duration
 	valid := top.valid("health_threshold")
 	for _, s := range scopes {
@@ -142,7 +143,7 @@ func (l *load) checkTimes(c *Config, top *scope, scopes []*scope) {
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
 
-	// The time for running jobs.
+	// Check the time that running jobs have to finish.
 	stopGrace := l.source.Release.StopGrace
 	if !top.valid("shutdown_timeout") || stopGrace == 0 {
 		return

@@ -52,7 +52,8 @@ func (l *load) settings(c *Config) []Setting {
 // settings adds the settings of one pool. A setting that pools inherit is the same for all
 // pools, and is created once.
 func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Setting {
-	// Values that differ from those in the file, and the content of named files.
+	// Collect values that differ from those in the file, and the content of the files that
+	// settings name.
 	t := s.effective
 	t["working_directory"] = valueOr(t, "working_directory", s.pool.WorkingDirectory)
 	t["token"] = position.Value{At: t["token"].At, Data: ""}
@@ -95,7 +96,7 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 	return settings
 }
 
-// valueOr returns the value of a key, or the other text if the key is unset.
+// valueOr returns the value of a key, or other if the key is unset.
 func valueOr(t position.Mapping, key, other string) position.Value {
 	if v := t[key]; v.Data != nil && v.Data != "" {
 		return v
@@ -190,8 +191,8 @@ func masked(data any) any {
 	}
 }
 
-// maskedTexts replaces the texts of a mapping with a mark, and applies [masked] to its other
-// values.
+// maskedTexts replaces each string value of a mapping with a mark, and applies [masked] to the
+// other values.
 func maskedTexts(data any) any {
 	mapping, ok := data.(position.Mapping)
 	if !ok {
@@ -235,8 +236,8 @@ func flowForm(data any) string {
 	}
 }
 
-// flowText returns a text in YAML: unchanged if every parser reads it as the same text,
-// otherwise in double quotes.
+// flowText returns the YAML of a string: the string itself if every parser reads it as the
+// same string, otherwise the string in double quotes.
 func flowText(text string) string {
 	first := func(r byte) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '/' }
 	digit := func(r rune) bool { return r >= '0' && r <= '9' }

@@ -51,9 +51,10 @@ func (p *page) prependFlow(key string, want *yaml.Node) [][]edit {
 	return [][]edit{{{at, at, entry}}}
 }
 
-// append returns edits that add a key, in order of preference. They add it after all other
-// keys and the comments that follow them. If the file has a key, the last edit adds the new
-// key before all others, because the last value of a file may include any line after it.
+// append returns candidate edits that add a key, in order of preference. They add the key
+// after all other keys and the comments that follow these keys. If the file has a key, the
+// last candidate adds the new key before all other keys instead, because the last value of a
+// file may include any line after it.
 func (p *page) append(change Change, written string) [][]edit {
 	// The indentation, and the offset of the first key.
 	indent, first := "", -1
@@ -72,7 +73,7 @@ func (p *page) append(change Change, written string) [][]edit {
 	b.WriteString(indent + name + ": " + written + newline)
 	entry := b.String()
 
-	// The places for them.
+	// The candidate places for both.
 	end := p.end()
 	separator := ""
 	if end > 0 && !endsLine(p.text[:end]) {

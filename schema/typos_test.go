@@ -43,7 +43,7 @@ type typo struct {
 	meant []string
 }
 
-// typosAmong returns all typos in names that are not another name of the list.
+// typosAmong returns all typos of the names, except those that are another name of the list.
 // If two names have the same typo, both may be meant.
 func typosAmong(names []string, letters string) []typo {
 	meant := map[string][]string{}
@@ -141,7 +141,7 @@ func TestLoadAllTypos(t *testing.T) {
 					}
 					answered++
 					if p.Severity != position.Error {
-						t.Errorf("within %q, only a warning: %v", m.name, p)
+						t.Errorf("within %q, the problem is only a warning: %v", m.name, p)
 					}
 					if !slices.ContainsFunc(
 						meant[p.Line],
@@ -149,7 +149,7 @@ func TestLoadAllTypos(t *testing.T) {
 					) {
 						wrong[fmt.Sprint(meant[p.Line])]++
 						if wrong[fmt.Sprint(meant[p.Line])] <= 3 {
-							t.Errorf("for one of %s%v: %v", m.name, meant[p.Line], p)
+							t.Errorf("the hint names no key of %s%v: %v", m.name, meant[p.Line], p)
 						}
 					}
 				}
@@ -190,7 +190,7 @@ func TestLoadAllTypos(t *testing.T) {
 					meant[p.Path],
 					func(name string) bool { return p.Hint == "did you mean "+prefix+name+"?" },
 				) {
-					t.Errorf("for one of %v: %v", meant[p.Path], p)
+					t.Errorf("the hint names no variable of %v: %v", meant[p.Path], p)
 				}
 			}
 		}

@@ -31,17 +31,18 @@ func TestLoadUnknownKeys(t *testing.T) {
 			`did you mean "service_url"?`},
 		"a key of the whole agent in a pool is refused": {pool + "  http_server_port: 1\n", true, "it is for " +
 			"the whole agent: write it at the top level"},
-		"a key like no other is ignored":           {"owner: platform\n", false, ""},
-		"a key like no other in docker is ignored": {"docker:\n  flavour: a\n", false, ""},
-		"a key like no other in a pool is ignored": {pool + "  owner: platform\n", false, ""},
-		"a place for anchors is ignored":           {"x-docker: &d {network: a}\ndocker: *d\n", false, ""},
-		"a hidden place for anchors is ignored":    {".docker: &d {network: a}\ndocker: *d\n", false, ""},
+		"a key that resembles no key is ignored":             {"owner: platform\n", false, ""},
+		"a key that resembles no key, in docker, is ignored": {"docker:\n  flavour: a\n", false, ""},
+		"a key that resembles no key, in a pool, is ignored": {pool + "  owner: platform\n", false, ""},
+		"a key x-docker with an anchor is ignored":           {"x-docker: &d {network: a}\ndocker: *d\n", false, ""},
+		"a key .docker with an anchor is ignored":            {".docker: &d {network: a}\ndocker: *d\n", false, ""},
 		"a variable without its prefix is ignored": {"image_pull_policy: Always\n", false, "write " +
 			"image_pull_policy: within kubernetes:"},
 		"a setting without a key is ignored": {"debug_pod: true\n", false, "only the variable " +
 			"PULUMI_AGENT_DEBUG_POD sets it"},
-		"the name of an agent is ignored":                   {"name: builder\n", false, ""},
-		"a key like no other is ignored with a wrong value": {"owner: platform\nlog_level: loud\n", false, ""},
+		"the name of an agent is ignored": {"name: builder\n", false, ""},
+		"a key that resembles no key, beside a wrong value, is ignored": {
+			"owner: platform\nlog_level: loud\n", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := test.file
@@ -67,7 +68,7 @@ func TestLoadUnknownKeys(t *testing.T) {
 				if len(unknown) != 1 || (unknown[0].Severity == position.Error) != read.refused ||
 					unknown[0].Hint != test.hint {
 					t.Errorf(
-						"%s: want rejected %t and the hint %q, got %v",
+						"%s: want an unknown key, as an error: %t, with the hint %q; got %v",
 						reader,
 						read.refused,
 						test.hint,

@@ -14,13 +14,13 @@ import (
 
 // Vet checks one file: a configuration, a Pod template, or Kubernetes manifests with
 // configurations, templates or containers that have variables of the agent. The content
-// determines the kind of the file; otherwise its name does. The problems are sorted and have
-// the severity that [Strict] defines.
+// determines the kind of the file. If it does not, the name of the file determines the kind.
+// The problems are sorted and have the severity that [Strict] defines.
 //
 // A configuration that is a whole file is checked as [Load] would load it here, with the
-// variables of the source; missing files are not problems, see [VetLocal]. A configuration
-// in a manifest is for another machine: the variables and files of this machine do not
-// apply to it.
+// variables of the source. A missing Pod template file is a warning. Other missing files are
+// not problems, except for [VetLocal]. A configuration in a manifest is for another machine:
+// the variables and files of this machine do not apply to it.
 //
 // Vet never panics, and is safe for concurrent use.
 func Vet(source Source) position.Problems {
@@ -46,10 +46,11 @@ func vetWith(source Source, weigh func(position.Problems) position.Problems) (pr
 }
 
 // Strict returns the problems with the severity that they have when a file is only checked:
-// an unknown key is an error even if no known key resembles it; a variable in a manifest
-// that resembles a known one is an error; a value that this release does not support is a
-// warning, because another release may run the agent. Problems of files that exist only on
-// the agent's machine are as [Source.Elsewhere] defines.
+// an unknown key is an error even if no known key resembles it; an unknown variable in a
+// manifest is an error if a known variable resembles it; a value that this release does not
+// support is a warning, because another release may run the agent. A missing token at the top
+// level and a missing Pod template file are warnings. Problems of other missing files are
+// dropped, because these files may exist only on the agent's machine.
 func Strict(problems position.Problems) position.Problems { return withoutRelease(elsewhere(problems)) }
 
 // withoutRelease returns the problems with the severities that [Strict] defines for unknown
@@ -103,7 +104,7 @@ func withoutEnvironment(problems position.Problems) position.Problems {
 	return all
 }
 
-// podNames are the names of Pod templates, in a folder and in a manifest.
+// podNames are the file names of Pod templates in a folder, and their keys in a manifest.
 var podNames = []string{"worker-pod.json", "worker-pod.yaml"}
 
 func vet(source Source) position.Problems {
@@ -154,8 +155,8 @@ func Templates(source Source) (templates []map[string]any) {
 // Excerpts returns the part of the line of each problem that may be shown.
 //
 // A line may contain a secret: a token in the wrong place, a password in a URL, the
-// variables of a container. Users do not expect vet to print it on a shared screen or in a
-// log. So an excerpt shows only harmless parts:
+// variables of a container. Users do not expect vet to print such a line on a shared screen or
+// in a log. So an excerpt shows only harmless parts:
 //
 //   - the indentation and the key, if the path of the problem, which the message shows too,
 //     ends in that key;

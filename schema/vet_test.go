@@ -87,7 +87,7 @@ func TestVet(t *testing.T) {
 		}
 	})
 
-	t.Run("a configuration in a manifest has the lines of the manifest", func(t *testing.T) {
+	t.Run("problems of a configuration in a manifest have lines of the manifest", func(t *testing.T) {
 		paths, err := filepath.Glob("testdata/bad/*.yaml")
 		if err != nil {
 			t.Fatal(err)
@@ -105,11 +105,11 @@ func TestVet(t *testing.T) {
 			embeddedAlike(t, schema.FileName, string(content), count%7, 1+count%4, 1+count%8)
 		}
 		if count < 80 {
-			t.Errorf("only %d files", count)
+			t.Errorf("got %d files, want at least 80", count)
 		}
 	})
 
-	t.Run("a template in a manifest has the lines of the manifest", func(t *testing.T) {
+	t.Run("problems of a template in a manifest have lines of the manifest", func(t *testing.T) {
 		count := 0
 		for _, file := range podCorpus(t) {
 			if blockable(file.content) {
@@ -118,11 +118,11 @@ func TestVet(t *testing.T) {
 			}
 		}
 		if count < 50 {
-			t.Errorf("only %d templates", count)
+			t.Errorf("got %d templates, want at least 50", count)
 		}
 	})
 
-	t.Run("any text in a manifest has the lines of the manifest", func(t *testing.T) {
+	t.Run("problems of any text in a manifest have lines of the manifest", func(t *testing.T) {
 		lines := rapid.SampledFrom([]string{
 			"", "# é", "token: pul-x", "log_level: loud", "log_level: info", "docker:", "  network: 5",
 			"  volumes: [a, b]", "  - x", "---", "...", "%YAML 1.1",
@@ -200,7 +200,7 @@ func TestVet(t *testing.T) {
 			}
 		}
 		if count < 6 {
-			t.Errorf("only %d examples", count)
+			t.Errorf("got %d examples, want at least 6", count)
 		}
 	})
 
@@ -225,10 +225,10 @@ func TestVet(t *testing.T) {
 				strings.Repeat("    a: "+strings.Repeat("b", 1000)+"\n", 900),
 			"lines of spaces": head + "data:\n  pulumi-workflow-agent.yaml: >\n" +
 				strings.Repeat(strings.Repeat(" ", 1000)+"\n", 900) + "    x",
-			"lists":          bomb + "]",
-			"list of itself": list + "items: &a [{apiVersion: v1, kind: List, items: *a}]",
-			"itself":         "&a {apiVersion: v1, kind: List, items: [*a]}",
-			"data of itself": head + "data: &a {pulumi-workflow-agent.yaml: *a}",
+			"lists":                              bomb + "]",
+			"list whose items contain the items": list + "items: &a [{apiVersion: v1, kind: List, items: *a}]",
+			"list that contains itself":          "&a {apiVersion: v1, kind: List, items: [*a]}",
+			"data that contains itself":          head + "data: &a {pulumi-workflow-agent.yaml: *a}",
 			"key of an alias": head + "metadata: {name: &pulumi-workflow-agent.yaml x}\n" +
 				"data: {*pulumi-workflow-agent.yaml : y}",
 			"carriage returns": strings.ReplaceAll(full("---\n"+head), "\n", "\r"),
@@ -237,7 +237,7 @@ func TestVet(t *testing.T) {
 				base64.StdEncoding.EncodeToString([]byte{0, 0xFF}) + "}",
 			"numbers":   head + "data: 5\nmetadata: 7",
 			"too large": full("#\n") + "##########################################################\n",
-			"grace": head + "data: {worker-pod.json: x}\n---\napiVersion: v1\nkind: Pod\n" +
+			"grace period": head + "data: {worker-pod.json: x}\n---\napiVersion: v1\nkind: Pod\n" +
 				"spec: {terminationGracePeriodSeconds: 99999999999999999999}",
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -302,8 +302,8 @@ func blockable(text string) bool {
 	})
 }
 
-// embeddedAlike fails unless a text has the same problems in a manifest as alone, at the
-// positions of the manifest.
+// embeddedAlike checks that a text in a manifest has the same problems as the text in its own
+// file, at the positions of the manifest.
 func embeddedAlike(t interface {
 	Errorf(string, ...any)
 }, key, text string, before, section, inner int) {
@@ -369,7 +369,7 @@ func TestExcerpts(t *testing.T) {
 			{"pod_template: {spec: {hostname: 5}}", ""},
 			{"spec:\n  containers:\n  - name: a\n    image: b\n    env:\n    - name: A\n      valu: secret",
 				"      valu: …\n      ^"},
-			// lines without a key, or with another one
+			// lines without a key, or with a key that the problem does not name
 			{"secret text", ""},
 			{"a b c: 5", ""},
 			{"token: x\ndocker: >\n  secret: secret\n", "docker: …\n        ^"},

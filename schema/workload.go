@@ -10,8 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// maxVariables limits the variables of containers that are checked in one file, which
-// aliases may multiply.
+// maxVariables limits the variables of containers that are checked in one file. Aliases in
+// the file may multiply these variables.
 const maxVariables = 20_000
 
 // podSpec returns the spec of the Pods that an object creates, and nil for an object without
@@ -51,7 +51,7 @@ func (m *manifests) containers(o resource) []container {
 		return nil
 	}
 
-	// Read the variables of each.
+	// Read the variables of each container.
 	var all []container
 	for _, n := range list.Content {
 		_, variables := m.get(n, "env")
@@ -71,7 +71,7 @@ func (m *manifests) containers(o resource) []container {
 		_, named := c.names[prefix+"CONFIG"]
 		c.open = c.open || named
 		for name := range c.names {
-			if strings.HasPrefix(name, prefix) { // others may belong to the service
+			if strings.HasPrefix(name, prefix) { // other names may belong to the service
 				all = append(all, c)
 				break
 			}
@@ -101,12 +101,12 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 
 	// The value.
 	_, value := m.get(n, "value")
-	_, from := m.get(n, "valueFrom") // is read when the container starts
+	_, from := m.get(n, "valueFrom") // the value is read when the container starts
 	switch {
 	case from != nil:
 		c.open = true
-	case value == nil: // empty
-	case value.Kind != yaml.ScalarNode, strings.Contains(value.Value, "$("): // names another variable
+	case value == nil: // the value is empty
+	case value.Kind != yaml.ScalarNode, strings.Contains(value.Value, "$("): // it names another variable
 		c.open = true
 	case value.ShortTag() == "!!null":
 	case value.ShortTag() != "!!str":
@@ -170,7 +170,7 @@ func (m *manifests) vetContainer(o resource, c container) {
 			p.Path != d.variableOf("shutdown_timeout")
 		switch {
 		case n == nil, several && c.open:
-		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused: // reported with the names
+		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused: // reported above
 		case p.Rule == position.RuleMissingFile: // it may exist on the agent's machine
 		default:
 			reportAt(p, n)

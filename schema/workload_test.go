@@ -7,8 +7,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// sidecar is a Deployment with a Docker engine in a second container. All settings are in
-// variables; there is no ConfigMap.
+// sidecar is a Secret and a Deployment with a Docker engine in a second container. All
+// settings are in variables. There is no ConfigMap.
 const sidecar = `apiVersion: v1
 kind: Secret
 metadata: {name: agent-secret}
@@ -50,7 +50,7 @@ func TestVetWorkloads(t *testing.T) {
 		) + "\n"
 	}
 	for name, test := range map[string]struct{ file, want string }{
-		"a Deployment that sets all in variables": {sidecar, ""},
+		"a Deployment that sets everything in variables": {sidecar, ""},
 		"a misspelt variable": {strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PUL"+
 			"UMI_AGENT_SHARED_VOLUM_DIRECTORY", 1),
 			"m.yaml:18:17: PULUMI_AGENT_SHARED_VOLUM_DIRECTORY: no key has this variable\n" +
@@ -63,12 +63,12 @@ func TestVetWorkloads(t *testing.T) {
 			"name: agent", "name: pulumi-workflow", 1), ""},
 		"a value that names another variable": {
 			pod(`{name: PULUMI_AGENT_SERVICE_URL, value: $(SCHEME)://$(HOST)}`), ""},
-		"a rule across keys of the manifest": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
+		"a rule for two keys, with one in the manifest": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
 			"m.yaml:7:54: PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, " +
 				"which is 2m"},
-		"a rule across keys, one of them elsewhere": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`,
+		"a rule for two keys, with one from valueFrom": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`,
 			`{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`), ""},
-		"a rule across keys, and a mounted file": {
+		"a rule for two keys, and a mounted file": {
 			pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) +
 				"  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
 		"variables of the service itself": {"apiVersion: apps/v1\nkind: Deployment\n" +
@@ -102,7 +102,7 @@ func TestVetWorkloads(t *testing.T) {
 		b.WriteString(strings.Repeat("- *d\n", 900))
 		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: []byte(b.String())})
 		if text := problems.Error(); !strings.Contains(text, "more than 20000 variables") {
-			t.Errorf("%.300s", text)
+			t.Errorf("no problem names the limit of variables: %.300s", text)
 		}
 	})
 }

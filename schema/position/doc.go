@@ -1,6 +1,7 @@
-// Package position knows YAML with positions, and problems: the origin of each value of
-// a file or a variable, and the rule, order and text of a mistake. It will never know
-// which keys a file may have; the packages schema and schema/podtemplate know that.
+// Package position reads YAML into values with their origin: a position in a file, or a
+// variable. It also defines problems: the rule, position, order and text of each mistake.
+// It does not depend on which keys a file may have. The packages schema and
+// schema/podtemplate define these keys.
 //
 // [Parse] returns values of this package rather than of CUE. They keep line and column
 // through aliases and overlays. Parse reports duplicate keys, which CUE accepts if their
@@ -11,5 +12,5 @@
 // rules; it includes the rules that other packages report, because users select rules by name.
 //
 // It is a separate package because configurations, Pod templates and all formats of
-// reports need it, and none of them needs CUE for that.
+// reports need it. It does not import CUE.
 package position

@@ -63,7 +63,7 @@ func Parse(file string, content []byte, hint string) (m Mapping, problems Proble
 	}
 	content = withoutEscapesOfJSON(content)
 	documents, stopped := Decode(file, content, 3)
-	if len(documents) > 1 && isEmpty(documents[1]) { // a line --- ends the first document
+	if len(documents) > 1 && isEmpty(documents[1]) { // a line --- follows the first document
 		documents = slices.Delete(documents, 1, 2)
 	}
 	d := &converter{file: file}
@@ -107,9 +107,9 @@ func isEmpty(document *yaml.Node) bool {
 // a surrogate pair are one match.
 var escapes = regexp.MustCompile(`\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u])`)
 
-// withoutEscapesOfJSON replaces the escapes of JSON that the YAML library does not know, \/
-// and surrogate pairs, if the content is JSON. The columns after an escape may then differ
-// from those of the file.
+// withoutEscapesOfJSON returns content that is not JSON unchanged. In JSON it replaces the
+// escapes that the YAML library does not support, which are \/ and surrogate pairs. The
+// columns after a replaced escape may differ from those of the file.
 func withoutEscapesOfJSON(content []byte) []byte {
 	if !json.Valid(content) {
 		return content
@@ -168,8 +168,8 @@ func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
 	return v
 }
 
-// mapping converts the keys of a node in order. Keys from merge keys do not replace keys
-// that the mapping itself has.
+// mapping converts the keys of a node in order. A merge key (<<) does not replace a key that
+// the mapping itself has.
 func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 	// Convert each key, and collect the merge keys.
 	m := Mapping{}
@@ -199,14 +199,15 @@ func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 		m[key.Value] = v
 	}
 
-	// Add the keys of the merge keys.
+	// Add the keys of the mappings to which the merge keys refer.
 	for _, content := range merged {
 		d.merge(m, content, path, depth)
 	}
 	return m
 }
 
-// merge adds the keys that a merge key has and the mapping does not have.
+// merge adds the keys of the mapping, or of the list of mappings, that is the value n of a
+// merge key. It does not replace keys of m.
 func (d *converter) merge(m Mapping, n *yaml.Node, path string, depth int) {
 	v := d.convert(n, path, depth+1)
 	sources := []Value{v}

@@ -7,10 +7,11 @@ import (
 )
 
 // Closest returns the candidate with the spelling most similar to a name, or an empty
-// text if none is similar. A candidate is similar if it differs in one letter, or in at
-// most one of four letters; case, dots, dashes, underscores and the prefix of the agent's
-// variables do not count. Without a similar candidate, Closest returns the only candidate
-// that is a prefix of the name or has the name as its prefix. Closest sorts the candidates.
+// string if no candidate is similar. A similar candidate differs from the name in one letter,
+// or in at most a quarter of the letters of the name. Case, dots, dashes, underscores and the
+// prefix of the agent's variables are ignored. If no candidate is similar, Closest returns
+// the candidate that is a prefix of the name or has the name as its prefix, unless there are
+// several such candidates. Closest sorts the candidates.
 func Closest(name string, candidates []string) string {
 	if best := Nearest(name, candidates); best != "" {
 		return best
@@ -44,8 +45,9 @@ func Nearest(name string, candidates []string) string {
 	return best
 }
 
-// onlyPrefixed returns the only candidate that is a prefix of the name or has the name as
-// its prefix, or an empty text.
+// onlyPrefixed returns the candidate that is a prefix of the name or has the name as its
+// prefix. It returns an empty string if there is no such candidate, or more than one. Names
+// of fewer than four letters are not compared.
 func onlyPrefixed(name string, candidates []string) string {
 	const shortest = 4
 	found := ""

@@ -36,9 +36,9 @@ type Problem struct {
 	Column   int    // from 1, in characters; 0 is unknown
 	Path     string // of the key, with dots; or the name of a variable
 	Message  string // follows the path and a colon
-	Hint     string // how to fix it, unless the message already has it
+	Hint     string // how to fix the problem; empty if the message states it
 
-	// Value makes problems differ that differ only in a value that is not shown.
+	// Value distinguishes problems that differ only in a value that is not shown.
 	Value secret.String
 }
 
@@ -94,8 +94,8 @@ type Problems []Problem
 // so that a log stays readable.
 const maxProblems = 1000
 
-// Limit returns at most maxProblems problems, and replaces the others with one problem
-// that states their number. The result contains an error if p does.
+// Limit keeps the first maxProblems problems, and replaces the others with one problem that
+// states their number. The result contains an error if p does.
 func (p Problems) Limit(file string) Problems {
 	if len(p) <= maxProblems {
 		return p
@@ -155,7 +155,8 @@ func (p Problems) Sort() {
 	})
 }
 
-// variableLast orders problems of files before problems of variables.
+// variableLast returns 0 for a problem of a file and 1 for a problem of a variable, so that
+// problems of variables come last.
 func variableLast(p Problem) int {
 	if p.File == "" {
 		return 1

@@ -4,22 +4,22 @@ package position
 // so a published name never changes its meaning.
 type Rule string
 
-// The rules of configuration files, Pod templates and manifests. They are one list
-// because reports and documentation have one list.
+// The rules of configuration files, Pod templates and manifests. All are in one list,
+// because a report and the documentation each list all rules.
 const (
 	RuleSyntax          Rule = "syntax"           // not YAML, or not one mapping
 	RuleSize            Rule = "size"             // larger than MaxFile, or too many values
 	RuleDuplicateKey    Rule = "duplicate-key"    // a key set twice in one mapping
 	RuleUnknownKey      Rule = "unknown-key"      // a key that the schema does not know
 	RuleUnknownVariable Rule = "unknown-variable" // a PULUMI_AGENT_ variable that the schema does not know
-	RuleOldName         Rule = "old-name"         // a name of earlier releases, of a key or a file
+	RuleOldName         Rule = "old-name"         // a key or a file name of an earlier release
 	RuleOverlaid        Rule = "overlaid"         // a key of the file that a variable overrides
 	RuleUnused          Rule = "unused"           // a setting without effect
 	RuleValue           Rule = "value"            // a value of the wrong type or out of bounds
 	RuleMissingToken    Rule = "missing-token"    // no credentials at all
 	RuleCredentials     Rule = "credentials"      // credentials that contradict each other or are incomplete
-	RuleFile            Rule = "file"             // a file that the configuration names cannot be used
-	RuleMissingFile     Rule = "missing-file"     // a file that the configuration names is missing or not readable
+	RuleFile            Rule = "file"             // an unusable file that the configuration names
+	RuleMissingFile     Rule = "missing-file"     // a missing or unreadable file that the configuration names
 	RulePlaceholder     Rule = "placeholder"      // a token that is a placeholder
 	RuleReadableToken   Rule = "readable-token"   // a token in a file that other users can read
 	RulePools           Rule = "pools"            // pools that conflict with each other

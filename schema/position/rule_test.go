@@ -54,16 +54,17 @@ func TestRules(t *testing.T) {
 		described[info.Rule] = true
 		if info.Description == "" || strings.HasSuffix(info.Description, ".") ||
 			!unicode.IsUpper(rune(info.Description[0])) {
-			t.Errorf("%s: %q is not a sentence without a full stop", info.Rule, info.Description)
+			t.Errorf("%s: %q must begin with a capital letter, and must not end with a full stop",
+				info.Rule, info.Description)
 		}
 		if !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(string(info.Rule)) {
-			t.Errorf("%s is not lowercase letters and dashes", info.Rule)
+			t.Errorf("the name %s must consist of lowercase letters and dashes", info.Rule)
 		}
 	}
 	if len(declared) < 15 {
 		t.Fatalf("got %d rules, want at least 15", len(declared))
 	}
 	if diff := cmp.Diff(declared, described); diff != "" {
-		t.Errorf("declared and described differ:\n%s", diff)
+		t.Errorf("the declared rules (-) and the described rules (+) differ:\n%s", diff)
 	}
 }

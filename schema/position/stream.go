@@ -17,8 +17,8 @@ type Document struct {
 }
 
 // Split divides the text of a file into its documents, so that a syntax error in one
-// document does not hide the others. It returns at most [MaxDocuments]; more reports whether
-// the file has more.
+// document does not prevent the checks of the other documents. It returns at most
+// [MaxDocuments] documents. more is true if the file has more.
 func Split(content []byte) (documents []Document, more bool) {
 	var current Document
 	line, withoutContent := 0, true // withoutContent: so far only comments, directives and empty lines

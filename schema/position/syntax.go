@@ -68,8 +68,8 @@ func lineColumn(content []byte, offset int) (line, column int) {
 // translation is the message and hint that replace a message of the parser.
 type translation struct{ parser, message, hint string }
 
-// translations returns the messages that replace those of the parser; the first match
-// counts. The text of the parser is not shown, because it quotes the name of an alias: a
+// translations returns the messages that replace those of the parser. The first match is
+// used. The text of the parser is not shown, because it quotes the names of aliases, and a
 // secret that begins with a star is parsed as an alias.
 func translations() []translation {
 	return []translation{
@@ -176,13 +176,14 @@ const CurlyQuotes = "“”„‘’‚«»"
 var (
 	// keyStart matches a line that begins with a key and a colon.
 	keyStart = regexp.MustCompile(`^[ \t]*(- +)*["']?[A-Za-z_][A-Za-z0-9_.-]*["']?:([ \t\r\n]|$)`)
-	// hasValue matches a key with a value of one line: no mapping, list, block or alias.
+	// hasValue matches a key whose value begins on the same line. It does not match a block
+	// scalar, an alias, an anchor or a tag.
 	hasValue = regexp.MustCompile(`^[ \t]*(- +)*["']?[A-Za-z_][A-Za-z0-9_.-]*["']?:[ \t]+[^#|>&*!\s]`)
 	// noSpace matches a key whose value follows the colon immediately. Group 2 is the value.
 	noSpace = regexp.MustCompile(`^([ \t]*(?:- +)*[A-Za-z_][A-Za-z0-9_.-]*:)([^ \t\r\n].*)`)
 )
 
-// missingSpace reports whether a line lacks the space after the colon of its key, and then
+// missingSpace reports whether a line lacks the space after the colon of its key. If so, it
 // sets the problem to this mistake. A URL is not a key.
 func (p *Problem) missingSpace(line []byte, number int) bool {
 	m := noSpace.FindSubmatch(line)
@@ -194,8 +195,8 @@ func (p *Problem) missingSpace(line []byte, number int) bool {
 	return true
 }
 
-// missingSpaceIn returns the problem of a file whose first key lacks the space after its
-// colon, so that YAML reads the lines as one text. It reports whether the file is such a file.
+// missingSpaceIn reports whether the first key of a file lacks the space after its colon. If
+// so, it also returns the problem. YAML reads the lines of such a file as one string.
 func missingSpaceIn(file string, content []byte) (Problem, bool) {
 	p := Problem{Rule: RuleSyntax, File: file}
 	number := 0
@@ -229,8 +230,8 @@ func indentOf(line []byte) int { return len(line) - len(bytes.TrimLeft(line, " \
 // dashes of list entries.
 func keyIndentOf(line []byte) int { return len(line) - len(bytes.TrimLeft(line, " \t-")) }
 
-// openQuoteIn returns the offset of a quotation mark that begins a value on a line and is
-// not closed there, or -1.
+// openQuoteIn returns the offset of a quotation mark that begins a value and is not closed on
+// the same line, or -1 if there is no such quotation mark.
 func openQuoteIn(line []byte) int {
 	opened, quote := -1, byte(0)
 	for i := 0; i < len(line); i++ {
@@ -267,9 +268,9 @@ func valueMayFollow(before []byte) bool {
 }
 
 // failingLine returns the first line that makes the file invalid: the line after the
-// longest beginning of the file that can be parsed. The parser often names the line where
-// the broken mapping began, or the line above the mistake. failingLine returns that line
-// only for long files, in which the search would take too long.
+// longest beginning of the file that can be parsed. The parser often names another line: the
+// line where the broken mapping began, or the line above the mistake. failingLine returns the
+// line that the parser names only for long files, in which the search would take too long.
 func failingLine(lines [][]byte, text string) int {
 	const longest = 32 << 10
 	named := 1

@@ -122,8 +122,8 @@ func unplain(data any) any {
 	}
 }
 
-// Over returns a mapping with the keys of both mappings. If both have a key, the value of m
-// counts; if both values are mappings, Over merges them in the same way.
+// Over returns a mapping with the keys of both mappings. If both have a key, the result has
+// the value of m. If both values are mappings, Over merges these in the same way.
 func (m Mapping) Over(other Mapping) Mapping {
 	merged := make(Mapping, len(m)+len(other))
 	for key, v := range other {
@@ -140,8 +140,8 @@ func (m Mapping) Over(other Mapping) Mapping {
 	return merged
 }
 
-// Origins adds the origin of each value to a map. The key is the path of the value, which
-// begins with at. A list has one origin, without those of its entries.
+// Origins adds the origin of each value to a map. The key in the map is the path of the value,
+// which begins with at. Origins adds the origin of a list, but not those of its entries.
 func (m Mapping) Origins(at string, into map[string]Origin) {
 	for key, v := range m {
 		path := Join(at, key)

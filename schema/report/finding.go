@@ -15,8 +15,9 @@ type Finding struct {
 }
 
 // Findings returns the problems of one checked file as findings. A variable overrides every
-// file, so the same problem of a variable occurs for each checked file: Findings omits it if
-// reported contains it. Findings adds the problems that it returns to reported.
+// file, so the same problem of a variable occurs for each checked file. Findings therefore
+// omits a problem of a variable that is in reported. It adds the problems that it returns to
+// reported.
 func Findings(file string, problems position.Problems, reported map[position.Problem]bool) []Finding {
 	var findings []Finding
 	for _, p := range problems {

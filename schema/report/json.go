@@ -15,8 +15,9 @@ type Document struct {
 }
 
 // Problem is a [position.Problem] in JSON. Line and Column start at 1 and are omitted if
-// they are unknown; a text that does not apply is empty, not omitted. The status document of
-// the agent has problems of this type too, so that programs can parse both in the same way.
+// they are unknown. A string that does not apply is empty, not omitted. The status document
+// of the agent also contains problems of this type, so that programs can parse both documents
+// in the same way.
 type Problem struct {
 	Severity string `json:"severity"`
 	Rule     string `json:"rule"`

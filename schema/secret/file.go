@@ -17,8 +17,8 @@ var ErrNotRegular = errors.New("not a regular file")
 //
 //  1. It does not open a device or a pipe: opening one can block or have side effects,
 //     and reading one may never end.
-//  2. If a pipe replaces the file after this check, it opens the pipe without waiting for
-//     a writer, closes it, and returns [ErrNotRegular].
+//  2. If a pipe replaces the file after this check, OpenRegular opens the pipe without
+//     waiting for a writer, closes the pipe, and returns [ErrNotRegular].
 //
 // Every error is a [*fs.PathError].
 func OpenRegular(path string) (*os.File, fs.FileInfo, error) {

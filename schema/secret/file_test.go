@@ -31,7 +31,7 @@ func TestOpenRegular(t *testing.T) {
 			}
 		}
 	})
-	t.Run("anything but a regular file is rejected", func(t *testing.T) {
+	t.Run("everything except a regular file is rejected", func(t *testing.T) {
 		for _, path := range []string{folder, pipe, "/dev/zero"} {
 			var pathError *fs.PathError
 			_, err := read(path)
