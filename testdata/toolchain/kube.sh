@@ -1,5 +1,5 @@
 # Sourced by kube-up, kube-down, kube-load and environment, after lib.sh: files and
-# addresses of the cluster, and functions that remove it.
+# addresses of the cluster, and functions that start containerd and remove the cluster.
 # shellcheck shell=bash disable=SC2034 # its variables are for those scripts
 KUBE_STATE=/var/lib/cmwa-kube # certificates, etcd's data, logs, pids, kubeconfigs, images
 KUBE_RUN=/run/cmwa-kube       # sockets
@@ -71,7 +71,7 @@ kube_clear() {
 }
 
 # containers_clear: removes all containers and their network namespaces, and stops
-# containerd. It starts a containerd that has crashed.
+# containerd. If containerd does not run, it starts containerd first.
 containers_clear() {
   local id netns
   alive "$KUBE_STATE/pid/containerd" containerd || containerd_start
@@ -87,7 +87,8 @@ containers_clear() {
   stop_pid "$KUBE_STATE/pid/containerd" containerd 10
 }
 
-# network_clear: removes the bridge, the rules of kube-proxy and the leases.
+# network_clear: removes the bridge, the rules of kube-proxy and kube-up, and the Pod
+# addresses that the CNI plugin has recorded.
 network_clear() {
   local family
   ip link del "$KUBE_BRIDGE" 2>/dev/null || true

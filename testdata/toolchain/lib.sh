@@ -112,10 +112,10 @@ install_packages() { # PACKAGE...
   step "installing $*" apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-# update_lists: updates apt's lists of packages. Only root can.
+# update_lists: updates apt's lists of packages. Only root can do this.
 update_lists() { apt-get -o DPkg::Lock::Timeout=300 -o APT::Update::Error-Mode=any update; }
 
-# lock FILE: waits for the lock of a file. It is released when the script ends.
+# lock FILE: waits for the lock of a file. The lock is released when the script ends.
 lock() {
   mkdir -p "$(dirname "$1")"
   exec 9>"$1"

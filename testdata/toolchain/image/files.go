@@ -20,8 +20,9 @@ import (
 // user is the user and the group of the agent in the image.
 const user = 65532
 
-// Paths in the image. The executor for Kubernetes copies workflow-runner from the
-// folder of programs, and Go looks for the certificates at that path first.
+// Folders in the image. The executor for Kubernetes copies workflow-runner from
+// programFolder. The first file in which Go looks for trusted certificates on Linux is
+// certificatesFile in trustFolder.
 const (
 	programFolder = "/usr/local/bin"
 	noticesFolder = "/usr/share/doc/cmwa"
@@ -120,8 +121,8 @@ func writeFile(archive *tar.Writer, header *tar.Header, f file) error {
 	return err
 }
 
-// certificates returns the trusted root certificates as PEM. Readers of PEM ignore the
-// text before them.
+// certificates returns the trusted root certificates as PEM. The text before the
+// certificates describes their source. PEM decoders ignore it.
 func certificates() ([]byte, error) {
 	const module = "golang.org/x/crypto/x509roots/fallback"
 	info, ok := debug.ReadBuildInfo()

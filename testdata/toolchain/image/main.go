@@ -143,8 +143,9 @@ func imageFor(architecture, version, folder string) (v1.Image, error) {
 			Entrypoint: []string{programFolder + "/cmwa"},
 			Cmd:        []string{"run"},
 			WorkingDir: "/",
-			// The state folder is not a volume: with an anonymous volume, the agent would
-			// lose its id with each container, and would not warn, as it can write there.
+			// The state folder is not a volume. With an anonymous volume, the agent would
+			// have another id in each new container, and would not warn about this, because
+			// it can write to the volume.
 			Env:          []string{"PATH=" + programFolder, "STATE_DIRECTORY=" + stateFolder},
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 			Labels: map[string]string{
@@ -166,8 +167,9 @@ func imageFor(architecture, version, folder string) (v1.Image, error) {
 	return mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON), nil
 }
 
-// plain is an image without an artifact type in the index. The library would set the type
-// of its configuration, which is for artifacts that are not images.
+// plain is an image without an artifact type in the index. The library would otherwise use
+// the media type of the image's configuration as the artifact type. Artifact types are for
+// artifacts that are not images.
 type plain struct{ v1.Image }
 
 func (plain) ArtifactType() (string, error) { return "", nil }

@@ -1,6 +1,7 @@
 // Command kube is the control plane of Kubernetes, the kubelet, kube-proxy, kubectl and
-// etcd in one program. The name of the called file, which may be a link, or its first
-// argument selects the one that runs.
+// etcd in one program. The name under which it is called, such as the name of a symbolic
+// link, selects the program that runs. If this name is not that of a program, the first
+// argument selects the program.
 package main
 
 import (

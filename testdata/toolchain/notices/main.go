@@ -3,12 +3,12 @@
 //
 //	notices [-o FILE] PACKAGE…
 //
-// The packages are main packages of the module in the current directory. A
-// module counts when one of its packages is linked on Linux (amd64, arm64) or on
-// this platform, without cgo. The texts are read from the module cache, so no download is
-// needed beyond those of a build. Equal input results in equal output. A module without a
-// licence file, or with a licence that the table of this program does not have, is an
-// error: a person must read it first.
+// The packages are main packages of the module in the current directory. The output has
+// a module if one of its packages is linked on Linux (amd64, arm64) or on this platform,
+// without cgo. The texts are read from the module cache, so that only the downloads of a
+// build are needed. Equal input results in equal output. A module without a licence file,
+// or with a licence that is not in the table of this program, is an error: a person must
+// read the licence first.
 package main
 
 import (
@@ -77,7 +77,7 @@ func run(output string, packages []string) error {
 		}
 	}
 
-	// 2. Read the licences of each.
+	// 2. Read the licences of each module.
 	var index strings.Builder
 	var texts []string
 	var wrong []error
@@ -152,7 +152,7 @@ func collect(modules map[string]*module, standard module, platform, program stri
 		m := standard
 		switch {
 		case p.Standard:
-			p.Dir = m.folder // its packages have no other licences
+			p.Dir = m.folder // the packages of the standard library have no other licences
 		case p.Module == nil || p.Module.Main:
 			continue
 		case p.Module.Replace != nil:
@@ -174,9 +174,9 @@ var (
 	furtherFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright|notice|patents)([-._].*)?$`)
 )
 
-// licences returns the kinds of a module's licences and the numbers of its texts,
-// and adds those that are new to texts. Files in the folders of linked packages,
-// and between these and the module's root, belong to it.
+// licences returns the kinds of a module's licences and the numbers of its licence texts. It
+// adds each text that texts does not contain yet. It reads the files in the root of the
+// module, in the folders of its linked packages, and in all folders between.
 func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) {
 	// Collect the folders that belong to the module.
 	folders := map[string]bool{m.folder: true}

@@ -10,7 +10,7 @@
 //
 //	words   retired words in identifiers, comments, messages and documents
 //	lines   Go and Markdown lines of more than 120 columns
-//	tests   test functions with a long name, or a name that does not begin with a tested unit
+//	tests   test functions with a long name, or a name that does not begin with what they test
 //	docs    exported names without a doc comment that begins with the name
 //	stages  functions of more than 25 lines without a comment in the body
 //	shadow  declarations that shadow a predeclared identifier
@@ -153,8 +153,8 @@ func within(file, p string) bool {
 	return p == "." || file == p || strings.HasPrefix(file, p+"/")
 }
 
-// read adds the files that have rules. It skips generated files, since their
-// generator decides on their text.
+// read adds the files to which a rule applies. It skips generated files, because their text
+// is that of the generator.
 func (l *linter) read(root fs.FS) error {
 	return fs.WalkDir(root, ".", func(p string, entry fs.DirEntry, err error) error {
 		if err != nil {

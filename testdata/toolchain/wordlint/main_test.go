@@ -236,8 +236,8 @@ func TestRules(t *testing.T) {
 
 var long = strings.Repeat("x", 130)
 
-// lint runs the rules on files and returns the findings, but not those about
-// exceptions of this repository that do not apply to the files.
+// lint runs the rules on files, without the exceptions of this repository, and returns the
+// findings.
 func lint(t *testing.T, files map[string]string, args ...string) (lines []string, err error) {
 	t.Helper()
 	root := t.TempDir()

@@ -188,8 +188,8 @@ func (l *linter) stages(s *source) {
 	}
 }
 
-// isUniform reports whether a body is a table or one switch, with or without a
-// return after it, or calls of the same function.
+// isUniform reports whether a body consists only of a table, only of calls of the same
+// function, or only of one switch or select, which a return may follow.
 func isUniform(body []ast.Stmt) bool {
 	if len(body) > 0 && len(body) <= 2 {
 		last, isReturn := body[len(body)-1].(*ast.ReturnStmt)

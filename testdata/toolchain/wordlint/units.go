@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// units contains, for each folder, the names with which the name of a test can begin: all
-// names of its package, and the exported ones, which tests of other packages can also use.
-// The names are in lower case and without underscores.
+// units contains, for each folder, the names with which the name of a test can begin. own has
+// all names of the package. exported has only its exported names, which tests of other
+// packages can also use. The names are in lower case and without underscores.
 type units struct{ own, exported map[string]map[string]bool }
 
 // units collects the names of all packages.
@@ -138,8 +138,8 @@ func testSuffix(name string) (string, bool) {
 	return "", false
 }
 
-// startsWithUnit reports whether the first parts of a name are a unit. An article
-// begins a sentence: TestAWait does not test the function await.
+// startsWithUnit reports whether the first parts of a name are a unit. A name that begins
+// with an article begins with no unit: TestAWait does not test the function await.
 func startsWithUnit(name string, allowed []map[string]bool) bool {
 	prefix := ""
 	for i, part := range parts(name) {

@@ -112,7 +112,8 @@ var matchers = func() (list []matcher) {
 	return list
 }()
 
-// commentMark matches what a phrase has between two lines of a comment.
+// commentMark matches the mark at the beginning of a comment line. A phrase that continues on
+// the next line of a comment contains such a mark.
 const commentMark = `(?://|#|\*)`
 
 var continuation = regexp.MustCompile(`\n\s*` + commentMark)
@@ -195,7 +196,8 @@ func (l *linter) wordsIn(s *source, line int, name, content string, place where)
 	}
 }
 
-// lowerASCII keeps the offsets of all letters, which strings.ToLower may change.
+// lowerASCII returns s with its ASCII letters in lower case. The offsets in the result are
+// those in s, whereas strings.ToLower may change offsets.
 func lowerASCII(s string) string {
 	b := []byte(s)
 	for i, c := range b {

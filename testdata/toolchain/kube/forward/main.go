@@ -24,7 +24,8 @@ func main() {
 	}
 }
 
-// forward copies both directions until each of them has ended.
+// forward copies data in both directions until the server ends its direction. If the client
+// ends its direction first, forward ends that direction at the server too.
 func forward(client net.Conn, address string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", address)
