@@ -80,7 +80,7 @@ pools:
 		}
 	})
 
-	t.Run("have only their own limits if the top level sets none", func(t *testing.T) {
+	t.Run("have only their own limits if the top level sets no limit", func(t *testing.T) {
 		config := must(
 			t,
 			source("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: 3}\n- {name: b, token: pul-b}\n"),
@@ -96,7 +96,7 @@ pools:
 		}
 	})
 
-	t.Run("own credentials replace all inherited ones", func(t *testing.T) {
+	t.Run("the credentials of a pool replace all inherited credentials", func(t *testing.T) {
 		src := source(`
 oidc_token_file: /o
 organization_name: acme
@@ -118,7 +118,7 @@ pools:
 		}
 	})
 
-	t.Run("an own Pod template replaces the inherited one", func(t *testing.T) {
+	t.Run("the Pod template of a pool replaces the inherited one", func(t *testing.T) {
 		src := source(`
 deploy_target: kubernetes
 pod_template: {spec: {nodeSelector: {disk: ssd}}}
@@ -159,9 +159,9 @@ pools:
 		)
 	})
 
-	// A pool has the same settings if a separate file contains its keys and those of the top
-	// level.
-	t.Run("are the same in separate files", func(t *testing.T) {
+	// A pool in the list has the same settings as the only pool of a separate file that
+	// contains the keys of the pool and those of the top level.
+	t.Run("have the same settings in separate files", func(t *testing.T) {
 		all := schema.Fields()
 		rapid.Check(t, func(t *rapid.T) {
 			draw := func(label string) []setting {

@@ -157,9 +157,9 @@ func (m *manifests) sourceOf(o resource) Source {
 }
 
 // grace returns the termination grace period of the Pod that uses a ConfigMap or Secret of
-// this name. If the file has one workload, it is the Pod of this workload. If the file has
-// several, it is the Pod of the only workload with a volume of this name. grace returns 0 if
-// there is no such workload, and the default of the API if the Pod sets no grace period.
+// this name. This Pod is that of the only workload in the file. If the file has several
+// workloads, it is that of the only workload with such a volume. grace returns 0 if there is
+// no such workload, and the default of the API if the Pod sets no grace period.
 func (m *manifests) grace(name string) time.Duration {
 	// Find the specs of Pods.
 	var all, mounting []*yaml.Node
@@ -345,7 +345,8 @@ func (e *embedded) vet(source Source) position.Problems {
 	return problems
 }
 
-// broken reports whether the text cannot be parsed as a template or as YAML.
+// broken reports whether the text cannot be parsed: as a template if e is a template,
+// otherwise as YAML.
 func (e *embedded) broken() bool {
 	if e.template {
 		v, _, _ := podtemplate.Parse("", []byte(e.text))

@@ -35,7 +35,7 @@ func VetAsAgent(source Source) position.Problems { return vetWith(source, elsewh
 
 func vetWith(source Source, weigh func(position.Problems) position.Problems) (problems position.Problems) {
 	defer func() {
-		if recover() != nil { // for the same reason as in runRecovering
+		if recover() != nil { // a bug of the parser or of CUE, as in runRecovering
 			problems = position.Problems{{Rule: position.RuleInternal, File: source.Path,
 				Message: "the file cannot be checked because of a bug in this program", Hint: "report the bug"}}
 		}
@@ -128,12 +128,13 @@ func templateOf(source Source) (template position.Mapping, ok bool) {
 	return template, podtemplate.Is(template) || slices.Contains(podNames, filepath.Base(source.Path))
 }
 
-// Templates returns the Pod templates of a file in which [Vet] finds no error: the file
-// itself if it is a template, or those in its manifests, in the order of the file. The list
-// is empty for a configuration. Templates never panics, and is safe for concurrent use.
+// Templates returns the Pod templates of a file: the file itself if it is a template, or the
+// templates in its manifests, in the order of the file. The list is empty for a configuration.
+// [Vet] must have found no error in the file. Templates never panics, and is safe for
+// concurrent use.
 func Templates(source Source) (templates []map[string]any) {
 	defer func() {
-		if recover() != nil { // for the same reason as in runRecovering
+		if recover() != nil { // a bug of the parser or of CUE, as in runRecovering
 			templates = nil
 		}
 	}()

@@ -7,8 +7,8 @@ import (
 )
 
 // CheckFile checks a file that contains a Pod template in YAML or JSON. The problems
-// are sorted, and no problem quotes a value. The time is proportional to the size of the
-// file. Parse limits this size. CheckFile is safe for concurrent use.
+// are sorted, and no problem quotes a value except a number. The time is proportional to the
+// size of the file. Parse limits this size. CheckFile is safe for concurrent use.
 func CheckFile(file string, content []byte) position.Problems {
 	v, problems, ok := Parse(file, content)
 	if ok {
@@ -45,7 +45,7 @@ func Is(t position.Mapping) bool {
 // Check checks one Pod template: a Pod or a part of a Pod, which the agent applies as a
 // strategic merge patch to the Pod that it generates. path is the path of the template
 // in its file, empty if the file contains nothing else. Check returns all problems, in
-// no particular order. No problem quotes a value. Check has four steps:
+// no particular order. No problem quotes a value except a number. Check has four steps:
 //
 //  1. Report fields that belong to the agent.
 //  2. Check keys against the types of a Pod, and check and remove merge directives.

@@ -56,7 +56,7 @@ func TestCheckFile(t *testing.T) {
 				count++
 				problems := podtemplate.CheckFile(file.name, []byte(file.content))
 				if good := strings.HasPrefix(file.name, "good-"); good == (len(problems.Errors()) > 0) {
-					t.Errorf("%s: errors: %v", file.name, problems.Errors())
+					t.Errorf("%s: has the prefix good-: %t, errors: %v", file.name, good, problems.Errors())
 				}
 				for _, p := range problems {
 					if p.Rule == position.RuleInternal || p.Line == 0 {
@@ -149,7 +149,7 @@ func TestCheckFileSecrets(t *testing.T) {
 			} {
 				for _, p := range podtemplate.CheckFile("pod.yaml", []byte(changed)) {
 					if strings.Contains(p.String(), secret) {
-						t.Fatalf("%s: %s", file.name, p)
+						t.Fatalf("%s: a problem quotes the secret: %s", file.name, p)
 					}
 				}
 			}
@@ -168,7 +168,7 @@ func FuzzCheckFile(f *testing.F) {
 		for _, content := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
 			for _, p := range podtemplate.CheckFile("pod.yaml", content) {
 				if strings.Contains(p.String(), secret) || p.Rule == position.RuleInternal || p.Message == "" {
-					t.Errorf("%+v", p)
+					t.Errorf("the problem quotes the secret, is internal, or has no message: %+v", p)
 				}
 			}
 		}

@@ -53,7 +53,7 @@ const (
 // mapping.
 type valueType struct {
 	kind     typeKind
-	ref      string     // the definition, for a mapping and some leaves
+	ref      string     // the definition that the type refers to; empty for other types
 	entry    *valueType // of a list or a map
 	merges   bool       // the merge combines the entries of a list with those of the Pod
 	mergeKey string     // the key that identifies an entry; empty for plain values

@@ -206,8 +206,8 @@ func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 	return m
 }
 
-// merge adds the keys of the mapping, or of the list of mappings, that is the value n of a
-// merge key. It does not replace keys of m.
+// merge adds the keys of n to m. n is the value of a merge key: a mapping or a list of
+// mappings. merge does not replace keys of m.
 func (d *converter) merge(m Mapping, n *yaml.Node, path string, depth int) {
 	v := d.convert(n, path, depth+1)
 	sources := []Value{v}

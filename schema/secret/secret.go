@@ -12,10 +12,9 @@ const Mark = "[secret]"
 // String is a string that prints, logs and marshals as [Mark]. [String.Reveal] returns
 // its text. The zero value is the empty secret.
 //
-// Two Strings are equal under == if and only if their texts are equal. The field is a handle
-// of the text, because fmt prints unexported fields without calling their methods. For a
-// handle it then prints an address, not the text. Values are immutable and safe for
-// concurrent use.
+// Two Strings are equal under == if and only if their texts are equal. The only field is a
+// handle of the text. fmt prints unexported fields without calling their methods, and for a
+// handle it prints an address, not the text. Values are immutable and safe for concurrent use.
 type String struct {
 	handle unique.Handle[string]
 }
