@@ -5,7 +5,7 @@ package position
 type Rule string
 
 // The rules of configuration files, Pod templates and manifests. All are in one list,
-// because a SARIF report and the table of cmwa explain list all rules.
+// because a SARIF report and cmwa explain need the complete list.
 const (
 	RuleSyntax          Rule = "syntax"           // not YAML, or not one mapping
 	RuleSize            Rule = "size"             // larger than MaxFile, or too many values
