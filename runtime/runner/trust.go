@@ -39,8 +39,9 @@ var systemBundles = []string{
 const maxBundle = 16 << 20
 
 // trustCA makes the programs of steps trust the certificates of the handoff in addition
-// to those of the instance, through a bundle in the folder of the job. Variables that the
-// job sets stay unchanged. It returns messages for the log.
+// to those of the instance. It writes both into a bundle in the folder of the job, and sets
+// the variables that name a bundle. Variables that the job sets stay unchanged. It returns
+// messages for the log.
 func (j *job) trustCA() (messages []string, err error) {
 	own := []byte(j.handoff.CA)
 	if len(own) == 0 {
@@ -63,7 +64,7 @@ func (j *job) trustCA() (messages []string, err error) {
 		}
 	}
 
-	// Write them with those of the handoff, and set the variables.
+	// Write the bundles, which also have the certificates of the handoff, and set the variables.
 	all, err := j.writeCertificates("ca-bundle.pem", chain(bundle, own))
 	if err != nil {
 		return nil, err

@@ -30,8 +30,8 @@ func certificates(t *testing.T, text string, n int) string {
 	return path
 }
 
-// behindTLS serves the service with the certificate of a new authority, and puts that
-// into the handoff.
+// behindTLS serves the service over TLS, with a certificate of a new authority. It puts the
+// URL and the certificate of the authority into the handoff, and returns the latter.
 func (w *fixture) behindTLS(t *testing.T) (authority string) {
 	t.Helper()
 	w.handoff.Service, w.handoff.CA = runtimetest.ServeTLS(t, "127.0.0.1", w.service)
@@ -72,7 +72,7 @@ func TestTrustCA(t *testing.T) {
 		_, first, _ := strings.Cut(w.record().Text(1), "\n")
 		_, second, _ := strings.Cut(w.record().Text(2), "\n")
 		if first == "" || first != second {
-			t.Errorf("the bundle's sum is %q, want %q", first, second)
+			t.Errorf("the checksum of the bundle is %q, want %q", first, second)
 		}
 	})
 

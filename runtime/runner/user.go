@@ -24,10 +24,10 @@ const (
 // other programs do not start without a name.
 const defaultUser = "pulumi"
 
-// prepareUser provides a user who is not root, and for whom the image was not built, with
-// the things that programs expect: a writable home folder, a writable root, and a name.
-// The folders are in the folder of the job. Variables that the job sets stay unchanged.
-// It returns messages for the log.
+// prepareUser provides what programs expect of their user: a writable root, a writable home
+// folder, and a name. A user who is not root lacks them if the image was not built for this
+// user. The new folders are in the folder of the job. Variables that the job sets stay
+// unchanged. It returns messages for the log.
 func (j *job) prepareUser() (messages []string, err error) {
 	// Provide a root, a home folder and a name.
 	if !writable(j.root) {

@@ -10,7 +10,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// printFolders writes to its folders and prints them.
+// printFolders is a script that writes to the folders of its job, and prints their paths.
 const printFolders = `cd "$HOME" && touch file && echo "home $HOME"
 cd - >/dev/null; touch file && echo "works in $(pwd) $PULUMI_WORKFLOW_ROOT"
 echo "pulumi: $PULUMI_HOME"; echo A=1 >"$PULUMI_ENV_FILE"`

@@ -21,7 +21,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// flood returns a script that writes numbered lines of a hundred bytes.
+// flood returns a script that writes numbered lines of about a hundred bytes.
 func flood(lines int) string {
 	const text = "of a log that is long for its own sake, with a hundred bytes per line, newline and all......"
 	return fmt.Sprintf(`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "%s" }'`, lines, text)
@@ -61,8 +61,8 @@ func TestRunLargeLog(t *testing.T) {
 	})
 }
 
-// counter accepts every call and counts the lines of logs. It costs much less than the
-// runner that is measured.
+// counter is a service that accepts every call and counts the lines of logs. It uses much
+// less CPU time than the runner that is measured.
 type counter struct{ lines, calls atomic.Int64 }
 
 func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,7 +75,7 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("{}"))
 }
 
-// measure runs a job with 20 secrets and returns its duration.
+// measure runs a job with 20 secrets and one script, and returns the job's duration.
 func measure(tb testing.TB, c *counter, script string) time.Duration {
 	tb.Helper()
 	server := httptest.NewServer(c)
@@ -102,7 +102,7 @@ func measure(tb testing.TB, c *counter, script string) time.Duration {
 	return time.Since(begin)
 }
 
-// BenchmarkRunLargeLog measures a whole job whose only step writes 50 MB.
+// BenchmarkRunLargeLog measures a whole job whose script writes about 50 MB.
 func BenchmarkRunLargeLog(b *testing.B) {
 	path := b.TempDir() + "/log"
 	file, err := os.Create(path)
