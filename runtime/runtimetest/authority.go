@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// ServeTLS serves on a host of this machine until the test ends. It returns the URL, and in
-// PEM form the certificate of the authority that signed the certificate of the server.
+// ServeTLS serves on a host of this machine until the test ends. It returns the URL of the
+// server. A new authority signs the server's certificate; ServeTLS also returns the
+// certificate of this authority in PEM form.
 func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority string) {
 	t.Helper()
 	return serveTLS(t, host, handler, false)

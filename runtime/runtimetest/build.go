@@ -12,19 +12,20 @@ import (
 	"testing"
 )
 
-// Names of the runner programs in a working directory: that for this machine, and the
-// prefix of those for containers, before the architecture.
+// Names of the runner programs in a working directory. The program for containers has the
+// architecture at the end of its name.
 const (
-	hostRunner  = "workflow-runner"
-	linuxRunner = "workflow-runner-linux-"
+	hostRunner  = "workflow-runner"        // for this machine
+	linuxRunner = "workflow-runner-linux-" // for containers; the architecture follows
 )
 
-// Runner builds the runner program, once in a test process, and returns a folder for use
-// as a working directory. It contains the program for this machine and the one for Linux
-// containers of the same architecture, which an engine on this machine runs.
+// Runner builds the runner program, once in each test process, and returns a folder that an
+// agent can use as its working directory. The folder contains the program for this machine
+// and the program for Linux containers of the same architecture, which an engine on this
+// machine runs.
 //
 // The folder is kept between runs of the tests, because a process does not know which test
-// is its last. There is one for each copy of the repository, and its size is constant.
+// is its last. Each copy of the repository has one folder, whose size is constant.
 func Runner(t testing.TB) string {
 	t.Helper()
 	folder, err := buildRunner()
@@ -53,8 +54,8 @@ var buildRunner = sync.OnceValues(func() (string, error) {
 	return folder, nil
 })
 
-// build builds a program and renames it to its target, because other tests may be running
-// the old one.
+// build builds a program under another name and then renames it to its target, because other
+// tests may be running the old program.
 func build(module, system, target string) error {
 	part := fmt.Sprintf("%s.%d", target, os.Getpid())
 	defer os.Remove(part)

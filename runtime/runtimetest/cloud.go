@@ -35,8 +35,8 @@ type Cloud struct {
 	retryAfter time.Duration
 	interval   time.Duration
 	polled     time.Time        // end of the last Claim
-	hold       runtime.NextPoll // of the test, or for a Retry-After; may be past
-	claimed    bool             // by the last Claim
+	hold       runtime.NextPoll // set by Hold or for a Retry-After; may be past
+	claimed    bool             // the last Claim returned a job
 	faults     map[Call][]fault
 	calls      map[Call][]time.Time
 	lost       []string
@@ -51,10 +51,10 @@ type order struct {
 	reports    []runtime.Report
 }
 
-// fault is the result of the next call of its kind.
+// fault is the result of one later call.
 type fault struct {
 	err     error
-	release <-chan struct{} // nil: at once
+	release <-chan struct{} // the call returns when it is closed; nil: at once
 }
 
 // NewCloud returns a service with an empty queue.
@@ -66,8 +66,8 @@ func NewCloud() *Cloud {
 	}
 }
 
-// Queue adds deployments with these ids to the end of the queue, each with one
-// step.
+// Queue adds deployments with these ids to the end of the queue, each with one step after
+// step 0.
 func (c *Cloud) Queue(jobIDs ...string) {
 	for _, id := range jobIDs {
 		c.Add(runtime.Job{
@@ -95,8 +95,8 @@ func (c *Cloud) AddClaimed(job runtime.Job, definition runtime.Definition) {
 	c.jobs[job.ID] = &order{job: job, definition: definition, status: runtime.Continue, claimed: true}
 }
 
-// SetJobStatus sets what JobStatus returns for a job from now on. With [runtime.Gone] its
-// definition and reports are rejected with ErrGone as well.
+// SetJobStatus sets what JobStatus returns for a job from now on. With [runtime.Gone], the
+// calls Definition and Report also fail for this job, with ErrGone.
 func (c *Cloud) SetJobStatus(jobID string, status runtime.JobStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,8 +112,8 @@ func (c *Cloud) RetryAfter(wait time.Duration) {
 	c.retryAfter = wait
 }
 
-// Hold makes Claim and Tune return this hold until its end. A past or zero hold ends the
-// one in force.
+// Hold makes Claim and Tune return this hold until it ends. It replaces an earlier hold. A
+// hold that is past or zero only ends the earlier one.
 func (c *Cloud) Hold(next runtime.NextPoll) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,8 +128,9 @@ func (c *Cloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	return c.next()
 }
 
-// next returns the hold in force, or else the end of the polling interval. After a job
-// the next poll is allowed at once. The caller holds the lock.
+// next returns the hold in force, or else the end of the polling interval. Before the first
+// poll, and after a poll that returned a job, the next poll is allowed at once. The caller
+// holds the lock.
 func (c *Cloud) next() runtime.NextPoll {
 	switch {
 	case c.hold.At.After(time.Now()):
@@ -140,8 +141,8 @@ func (c *Cloud) next() runtime.NextPoll {
 	return runtime.NextPoll{At: c.polled.Add(c.interval)}
 }
 
-// Fail makes a number of calls of a kind fail with err, after the faults that are already
-// arranged.
+// Fail makes the next calls of a kind fail with err, as many as times, after the faults that
+// are already arranged.
 func (c *Cloud) Fail(call Call, times int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,8 +151,8 @@ func (c *Cloud) Fail(call Call, times int, err error) {
 	}
 }
 
-// Hang makes the next call of a kind block until release is called, and then succeed. A
-// caller whose context ends earlier gets the cause.
+// Hang makes the next call of a kind block until release is called, and then succeed. If the
+// context of the call ends earlier, the call returns the cause.
 func (c *Cloud) Hang(call Call) (release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,16 +20,17 @@ type Work string
 const (
 	Quick         Work = "quick"         // one step that prints "quick work" and succeeds
 	Failing       Work = "failing"       // one step that fails
-	Lasting       Work = "lasting"       // prints "ready", and runs until it gets a TERM, when it prints "asked to end"
-	Stubborn      Work = "stubborn"      // prints "ready" and ignores TERM
+	Lasting       Work = "lasting"       // prints "ready"; after a SIGTERM it prints "asked to end" and fails
+	Stubborn      Work = "stubborn"      // prints "ready" and ignores SIGTERM
 	Parent        Work = "parent"        // as Stubborn, with children in the background
-	Pulumi        Work = "pulumi"        // a program named pulumi that prints "ready", and ends after an interrupt
-	BadJob        Work = "bad job"       // cannot be started, by the job's own fault
-	Misconfigured Work = "misconfigured" // cannot be started, by the agent's settings
+	Pulumi        Work = "pulumi"        // a program named pulumi that prints "ready" and ends after SIGINT or SIGTERM
+	BadJob        Work = "bad job"       // cannot be started, because of the job's definition
+	Misconfigured Work = "misconfigured" // cannot be started, because of the agent's settings
 )
 
-// scripts returns the one step of each kind of work, for any POSIX shell. Each is one
-// line, so that "ready" is the second line of the step's log.
+// scripts returns the script of step 1 for a kind of work, for any POSIX shell. Each script is
+// one line: the log of the step begins with the script, so "ready" is the second line of the
+// log.
 func scripts(work Work) string {
 	const wait = `while :; do sleep 1 & wait $!; done`
 	switch work {
@@ -52,28 +53,29 @@ func scripts(work Work) string {
 
 // Harness describes one kind of executor to the suite.
 type Harness struct {
-	// New returns an executor. Each call represents an agent that has just started; all
+	// New returns an executor, as an agent that has just started creates it. All executors
 	// use the same engine.
 	New func(t *testing.T) runtime.Executor
 
-	// Job completes a job with the settings that the executor needs, such as an image. Its
-	// definition has the steps already, and may be changed too. BadJob and Misconfigured
-	// must not start, because of the definition alone or the settings alone.
+	// Job completes a job with the settings that the executor needs, such as an image. The
+	// definition of the job already has the steps; Job may change it too. Job must make the
+	// start of a BadJob fail through the definition alone, and the start of a Misconfigured
+	// job through the settings alone.
 	Job func(t *testing.T, job *runtime.Job, work Work)
 
 	// Host is the address, without a port, at which an instance reaches this test process. The
 	// service of the suite listens there.
 	Host string
 
-	// Leftovers returns what is left of a job: processes, containers, files.
+	// Leftovers returns what exists of a job: processes, containers, files.
 	Leftovers func(t *testing.T, job *runtime.Job) []string
 
 	// Exposed returns everything about a running instance that can be read from outside:
 	// its command lines, variables, labels and files. Nil skips that test.
 	Exposed func(t *testing.T, job *runtime.Job, id string) string
 
-	// BadJobs reports whether a job's definition can make its start fail. An executor that
-	// ignores images runs a BadJob.
+	// BadJobs reports whether a job's definition can make its start fail. It is false for an
+	// executor that ignores images and therefore starts a BadJob.
 	BadJobs bool
 
 	// Virtual is for an executor that runs nothing: each test uses virtual time in a
@@ -88,12 +90,12 @@ func Conform(t *testing.T, harness Harness) {
 		run      func(*testing.T, *fixture)
 		realOnly bool // needs real programs
 	}{
-		{"job runs and is followed, also after its end", testFollow, false},
+		{"Follow returns the same progress during a job and after its end", testFollow, false},
 		{"Wait returns the exit code each time", testWait, false},
 		{"instance that does not exist has ended", testUnknownID, false},
 		{"Follow and Wait end with their contexts", testContexts, false},
 		{"Interrupt comes before the signals of Remove", testInterrupt, true},
-		{"job without a request of the agent is interrupted first", testStopStages, true},
+		{"runner interrupts pulumi after a SIGTERM of Remove", testStopStages, true},
 		{"Remove sends TERM first", testRemoveWithGrace, false},
 		{"Remove sends KILL after the grace period", testRemoveAfterGrace, false},
 		{"Remove leaves nothing and can be repeated", testRemove, false},
@@ -101,7 +103,7 @@ func Conform(t *testing.T, harness Harness) {
 		{"restarted agent takes over", testRestart, false},
 		{"cancelled start leaves nothing", testCancelledStart, false},
 		{"start that fails returns at once", testFailedStart, false},
-		{"Check returns settings that fail every job", testCheck, false},
+		{"Check fails for settings with which no job can start", testCheck, false},
 		{"eight concurrent jobs are separate", testConcurrentJobs, false},
 		{"handoff arrives whole and is not exposed", testHandoff, true},
 	} {
@@ -124,7 +126,7 @@ type fixture struct {
 	executor runtime.Executor
 	service  *Service
 	url      string
-	agent    string // of this test only
+	agent    string // id of an agent that no other test uses
 	pool     runtime.PoolSpec
 }
 
@@ -148,7 +150,8 @@ func newFixture(t *testing.T, harness Harness) *fixture {
 	return s
 }
 
-// listen serves the service at the address for instances, until the test ends.
+// listen serves the service at an address that instances can reach, until the test ends. It
+// returns the URL.
 func (s *fixture) listen(t *testing.T) string {
 	listener, err := net.Listen("tcp", net.JoinHostPort(s.harness.Host, "0"))
 	if err != nil {

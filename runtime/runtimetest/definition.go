@@ -9,8 +9,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Definition returns the definition of a job whose steps run the scripts with sh, after
-// step 0. The image is left to the agent.
+// Definition returns the definition of a job. After step 0, each step runs one of the scripts
+// with sh. The definition leaves the choice of the image to the agent.
 func Definition(scripts ...string) runtime.Definition {
 	wire := cloud.Definition{
 		Image: cloud.Image{Reference: "runtimetest", IsDefault: true},
@@ -47,7 +47,8 @@ func DefinitionOf(wire cloud.Definition) runtime.Definition {
 	return definition
 }
 
-// BaseHandoff returns the handoff of an agent for the job, without the setup's part.
+// BaseHandoff returns the handoff of an agent for the job, without the fields that a
+// [runtime.Setup] adds.
 func BaseHandoff(job *runtime.Job) runtime.Handoff {
 	return runtime.Handoff{
 		Version:    runtime.HandoffVersion,

@@ -4,7 +4,7 @@
 // [Recorder]. Between real programs, [Link] forwards TCP connections and breaks them, and
 // [Proxy] forwards HTTP calls and injects faults.
 //
-// It does not depend on a particular engine, and no production code imports it.
+// The package does not depend on a particular engine, and no production code imports it.
 //
 // The fakes have no goroutine and no real clock, file or socket: their callers block
 // on channels and timers, so that the fakes work in a testing/synctest bubble and use its

@@ -23,7 +23,7 @@ type Executor struct {
 	defaultScript Script
 	instances     map[string]*instance
 	handoffs      map[string]*runtime.Handoff
-	late          map[string]int // calls of Start that have got the handoff, by job
+	late          map[string]int // number of calls of Start that have read the handoff, by job
 	events        []Event
 	peak          int
 	created       int
@@ -59,7 +59,7 @@ func (e *Executor) SetDefaultScript(script Script) {
 
 // FailWhen makes Check and Start call the function fails and return its error. Check passes the
 // settings of the pool, and Start those of the job. The function may block until its context
-// ends. FailWhen(nil) removes it.
+// ends. FailWhen(nil) removes the function.
 func (e *Executor) FailWhen(fails func(context.Context, runtime.Tuning) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -107,7 +107,8 @@ func (e *Executor) Peak() int {
 	return e.peak
 }
 
-// Present returns the jobs whose instances exist, running or ended, sorted.
+// Present returns the ids of the jobs that have an instance, running or ended. The ids are
+// sorted.
 func (e *Executor) Present() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,7 +146,7 @@ func (e *Executor) startError(ctx context.Context, tuning runtime.Tuning) error 
 	return fails(ctx, tuning)
 }
 
-// Start follows the job's script.
+// Start starts an instance, or fails, as the job's script specifies.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (string, error) {
 	e.mu.Lock()
 	e.note(Start, job.ID)
@@ -161,7 +162,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 }
 
 func (e *Executor) start(ctx context.Context, job *runtime.Job, setup *runtime.Setup, script Script) (string, error) {
-	// Take the time of the script, or fail as it does.
+	// Wait for the time that the script specifies, and return its error if it has one.
 	setup.Log("Starting a pretended instance")
 	created := setup.Measure(runtime.StageCreate)
 	if err := sleep(ctx, script.Starting); err != nil {
@@ -226,7 +227,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 	return &stream{ctx: ctx, inst: inst, opened: time.Now(), closed: make(chan struct{})}, nil
 }
 
-// Wait blocks until the job has ended.
+// Wait blocks until the job has ended, or returns the next error of the job's script.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	inst, err := e.find(id)
 	if err != nil {
@@ -249,7 +250,8 @@ func (e *Executor) Interrupt(_ context.Context, id string) error {
 	return nil
 }
 
-// Remove sends TERM, waits, sends KILL and removes, as far as the job's script allows it.
+// Remove sends a TERM, waits for the grace period, sends a KILL and removes the instance,
+// unless the job's script specifies an error or a call that hangs.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	// Apply the faults of the script.
 	inst, err := e.find(id)
@@ -325,7 +327,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			found.Kind = inst.job.Kind
 		}
 		if inst.script.NeverStarted {
-			found.Started, found.Ended = time.Time{}, inst.started // of its creation
+			found.Started, found.Ended = time.Time{}, inst.started // Ended is the time of its creation
 		} else if ends, _ := inst.end(); ends.After(time.Now()) {
 			found.Running = true
 		} else {

@@ -98,7 +98,7 @@ func TestExecutorRemove(t *testing.T) {
 		begin := time.Now()
 		if err := engine.Remove(t.Context(), id, time.Second); err != nil ||
 			time.Since(begin) != time.Minute+time.Second {
-			t.Errorf("the second removal takes %v (%v), want the grace and a minute", time.Since(begin), err)
+			t.Errorf("the second removal takes %v (%v), want the grace period and a minute", time.Since(begin), err)
 		}
 		want := "[was adopted a remove a not ended a remove a term a kill a removed a]"
 		if got := fmt.Sprint(engine.Events()); got != want {
@@ -118,6 +118,6 @@ func TestExecutorStart(t *testing.T) {
 		t.Errorf("a handoff of another version returns %v, want an error about the version", err)
 	}
 	if left := engine.Present(); len(left) > 0 {
-		t.Errorf("%q is there after a start that failed", left)
+		t.Errorf("jobs %q have instances after a start that failed", left)
 	}
 }

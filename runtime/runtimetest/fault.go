@@ -11,31 +11,32 @@ import (
 // FaultKind is what a [Proxy] does to a call.
 type FaultKind string
 
-// The kinds of faults. A fault that applies before the service leaves the
-// service without the request; one that applies after it ([Fault.After]) lets
-// the service act, and loses or changes its answer.
+// The kinds of faults. A fault is injected before or after the proxy forwards the call to the
+// service; see [Fault.After]. A fault before means that the service never gets the request,
+// except for Latency, which only delays it. After a fault after, the service has acted, and
+// its answer is lost or changed.
 const (
 	Latency   FaultKind = "latency"    // the request is forwarded after Delay
 	Reset     FaultKind = "reset"      // the client's connection is reset
 	BlackHole FaultKind = "black hole" // nothing passes the client's connection any more
-	Stray     FaultKind = "stray"      // Status, as a proxy on the path returns it
+	Stray     FaultKind = "stray"      // an answer with Status, as a gateway between client and service sends it
 	HTML      FaultKind = "html"       // 200 with the HTML page of a proxy or single-page application
 	SlowBody  FaultKind = "slow body"  // the service's answer arrives in pieces over Delay; always after
-	Truncated FaultKind = "truncated"  // half of the service's answer arrives; always after
-	Cut       FaultKind = "cut"        // as Truncated, with a reset after that; always after
+	Truncated FaultKind = "truncated"  // half of the service's body arrives, with that length; always after
+	Cut       FaultKind = "cut"        // half of the service's body arrives, and then a reset; always after
 )
 
 // Fault is one fault. The zero value is no fault.
 type Fault struct {
 	Kind       FaultKind
-	After      bool          // the service has acted; ignored by kinds that are always before or after
+	After      bool          // inject the fault after the service has acted; only for Reset, BlackHole, Stray and HTML
 	Status     int           // of Stray: an HTTP status
 	RetryAfter string        // of Stray: the header's value; empty sends none
 	Body       string        // of Stray: the answer's body
 	Delay      time.Duration // of Latency and SlowBody
 }
 
-// String names the fault as [Proxy.Injected] counts it.
+// String returns the name under which [Proxy.Injected] counts the fault.
 func (f Fault) String() string {
 	name := string(f.Kind)
 	switch f.Kind {
@@ -53,8 +54,8 @@ func (f Fault) String() string {
 	return name
 }
 
-// before returns the fault in the form that applies before the service. It is for polls,
-// whose answer must not be lost, because it may hand out a job.
+// before returns a similar fault that loses no answer of the service. It is for polls: the
+// answer to a poll may hand out a job, and must not be lost.
 func (f Fault) before() Fault {
 	f.After = false
 	switch f.Kind {
@@ -75,7 +76,7 @@ var strayBodies = []string{
 	"{}",
 }
 
-// pastDate is a Retry-After in the past, of a service whose clock is slow.
+// pastDate is a Retry-After in the past, such as a service with a slow clock sends.
 const pastDate = "Mon, 02 Jan 2006 15:04:05 GMT"
 
 // The statuses of stray answers.
@@ -115,7 +116,7 @@ func anyFault(random *rand.Rand) Fault {
 	}
 }
 
-// anyStorm draws a fault for all calls of a storm.
+// anyStorm draws the fault that hits all calls during one storm; see [ProxyOptions].
 func anyStorm(random *rand.Rand) Fault {
 	switch random.IntN(6) {
 	case 0:
@@ -149,9 +150,9 @@ func between(random *rand.Rand, least, most time.Duration) time.Duration {
 const longestBurst = 3
 
 // draw returns the fault of the n-th call (from 0) of one series of calls, such
-// as the log batches of one job. It depends only on its arguments, so a seed gives each
-// job the same faults in any order of the jobs. Share is the part of the calls at which a
-// fault begins, from 0 to 1.
+// as the log batches of one job. The result depends only on the arguments, so a seed gives
+// each job the same faults in any order of the jobs. Share is the part of the calls at which
+// a fault begins, from 0 to 1.
 func draw(seed uint64, series string, n int, share float64) Fault {
 	for begin := max(0, n-longestBurst+1); begin <= n; begin++ {
 		hash := fnv.New64a()

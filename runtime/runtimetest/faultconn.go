@@ -53,7 +53,7 @@ type faultConn struct {
 	listener *faultListener
 
 	mu       sync.Mutex
-	kept     bool // carries a poll: never broken
+	kept     bool // has carried a poll: never broken
 	swallows bool // black hole: drops everything that arrives or is written
 }
 
@@ -65,7 +65,8 @@ func faultConnOf(conn net.Conn) *faultConn {
 	return conn.(*faultConn)
 }
 
-// keep protects the connection from now on. It reports false for a black hole.
+// keep protects the connection from faults from now on. It returns false, and changes nothing,
+// if the connection is a black hole.
 func (c *faultConn) keep() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +74,8 @@ func (c *faultConn) keep() bool {
 	return c.kept
 }
 
-// swallow turns the connection into a black hole. It reports false for one that
-// is protected.
+// swallow turns the connection into a black hole. It returns false, and changes nothing, if
+// the connection is protected.
 func (c *faultConn) swallow() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,10 +83,11 @@ func (c *faultConn) swallow() bool {
 	return c.swallows
 }
 
-// reset ends the connection with a TCP reset. It reports false for one that is
-// protected.
+// reset ends the connection with a TCP reset. It returns false, and changes nothing, if the
+// connection is protected. The connection becomes a black hole first, so that a poll that
+// arrives before the reset does not reach the service.
 func (c *faultConn) reset() bool {
-	if !c.swallow() { // a poll that arrives from now on does not reach the service
+	if !c.swallow() {
 		return false
 	}
 	c.forget()

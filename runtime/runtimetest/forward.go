@@ -19,7 +19,7 @@ type answer struct {
 }
 
 // ask forwards a call to the service. The end of the client's connection does not cancel
-// it, because the service would not notice that either.
+// the forwarded call: without the proxy, the service would not notice this end either.
 func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	target, err := url.Parse(p.o.Target)
 	if err != nil {
@@ -31,8 +31,8 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	if len(body) > 0 {
 		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
-	request.Header.Del("Accept-Encoding")  // truncation counts bytes
-	request.Close = r.URL.Path == pollPath // a transport retries a GET if its connection breaks
+	request.Header.Del("Accept-Encoding")  // no compression: faults cut the body at a number of bytes
+	request.Close = r.URL.Path == pollPath // a transport retries a GET if a reused connection breaks
 	request.Header.Del("Connection")       // belongs to the client's connection
 	request.TransferEncoding, request.Trailer = nil, nil
 	response, err := p.forward.RoundTrip(request)
@@ -51,7 +51,7 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	return answer{response.StatusCode, header, text}, nil
 }
 
-// write sends the answer to the client, complete or with the fault.
+// write sends the answer to the client. It applies a fault that changes the body.
 func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) {
 	maps.Copy(w.Header(), a.header)
 	text := a.body

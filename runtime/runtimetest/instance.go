@@ -26,7 +26,7 @@ type instance struct {
 	termed  bool          // got a TERM
 	changed chan struct{} // closed and replaced when ends has changed
 
-	waitErrors []error // of the next calls
+	waitErrors []error // returned by the next calls of Wait
 }
 
 func newInstance(job runtime.Job, script Script, started time.Time) *instance {
@@ -44,7 +44,8 @@ func newInstance(job runtime.Job, script Script, started time.Time) *instance {
 	}
 }
 
-// defaultProgress returns the progress of a script, or the one that fits its exit.
+// defaultProgress returns the progress of a script. For a script without progress that is not
+// Silent, it returns the progress that fits the script's exit.
 func defaultProgress(job runtime.Job, script Script) []TimedProgress {
 	if script.Silent || script.Progress != nil {
 		return script.Progress
@@ -73,14 +74,14 @@ func after(start time.Time, span time.Duration) time.Time {
 }
 
 // end returns when the instance ends, as far as is known now, and a channel that is closed
-// when that changes.
+// when this time changes.
 func (v *instance) end() (time.Time, <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.ends, v.changed
 }
 
-// term sends a TERM, and reports whether it was the first while the job ran.
+// term sends a TERM, and reports whether it was the first one and the job still ran.
 func (v *instance) term() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -132,7 +133,7 @@ func (v *instance) nextWaitError() (err error) {
 	return err
 }
 
-// wait blocks until the instance has ended, or ctx.
+// wait blocks until the instance or ctx has ended.
 func (v *instance) wait(ctx context.Context) (runtime.Exit, error) {
 	for {
 		ends, changed := v.end()
@@ -150,17 +151,17 @@ func (v *instance) wait(ctx context.Context) (runtime.Exit, error) {
 
 // stream is the progress of an instance, with each line at its time.
 type stream struct {
-	ctx       context.Context // of Follow, which ends the stream
+	ctx       context.Context // of the call of Follow; its end ends the stream
 	inst      *instance
 	opened    time.Time
-	next      int       // of the lines of progress
+	next      int       // index of the next line of progress
 	remaining []byte    // of the line that is being read
 	raw       io.Reader // output of a TimedProgress that is being read; may be nil
 	once      sync.Once
 	closed    chan struct{}
 }
 
-// Read blocks until there is something to read.
+// Read blocks until there is output of the job, or until the stream ends.
 func (s *stream) Read(p []byte) (int, error) {
 	for len(s.remaining) == 0 {
 		if s.raw != nil {
@@ -239,7 +240,7 @@ func (s *stream) breaks() time.Time {
 	return after(s.inst.started, Forever)
 }
 
-// Close ends a Read that is under way.
+// Close ends the stream, also for a Read that is under way.
 func (s *stream) Close() error {
 	s.once.Do(func() { close(s.closed) })
 	return nil
@@ -248,6 +249,7 @@ func (s *stream) Close() error {
 // sleep blocks for a time, or until ctx has ended.
 func sleep(ctx context.Context, span time.Duration) error { return sleepUntil(ctx, span, nil) }
 
+// sleepUntil blocks for a time, or until sooner is closed or ctx has ended.
 func sleepUntil(ctx context.Context, span time.Duration, sooner <-chan struct{}) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

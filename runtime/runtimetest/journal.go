@@ -10,7 +10,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// JournalCall names one of the calls of a [runtime.Journal] that can fail.
+// JournalCall names a call of a [runtime.Journal] that can fail.
 type JournalCall string
 
 // The calls.
@@ -39,8 +39,8 @@ func NewJournal() *Journal {
 	}
 }
 
-// Fail makes a number of calls of a kind fail with err, after the faults that are already
-// arranged. A call that fails changes nothing.
+// Fail makes the next calls of a kind fail with err, as many as times, after the faults that
+// are already arranged. A call that fails changes nothing.
 func (j *Journal) Fail(call JournalCall, times int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -49,8 +49,8 @@ func (j *Journal) Fail(call JournalCall, times int, err error) {
 	}
 }
 
-// Before sets a function that is called at the beginning of each call about a job, except
-// SetProgress. It may block.
+// Before sets a function that is called at the beginning of each call except SetProgress. The
+// job is empty for a call of List. The function may block.
 func (j *Journal) Before(f func(call JournalCall, job string)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -21,10 +21,10 @@ type Leases struct {
 	tuning    runtime.Tuning
 	polled    time.Time
 	waiting   []leasedWork
-	held      map[string]*heldLease // by lease, also when it has ended
+	held      map[string]*heldLease // by id of the lease; also leases that have ended
 	acquires  []time.Time
 	unhealthy bool          // Acquire, Renew and Complete fail
-	slow      time.Duration // of each Renew, after the service has renewed the lease
+	slow      time.Duration // time from the renewal at the service to the return of Renew
 }
 
 // leasedWork is work that can be leased.
@@ -33,7 +33,7 @@ type leasedWork struct {
 	kind runtime.Kind
 }
 
-// heldLease is a lease that was given.
+// heldLease is a lease that the service has granted.
 type heldLease struct {
 	job     string
 	expires time.Time
@@ -72,7 +72,7 @@ func (l *Leases) SetUnhealthy(unhealthy bool) {
 	l.unhealthy = unhealthy
 }
 
-// SetSlow makes each answer of Renew take this time.
+// SetSlow delays the answer to each Renew by this time.
 func (l *Leases) SetSlow(slow time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +116,8 @@ func (l *Leases) Expires(jobID string) (expires time.Time) {
 	return expires
 }
 
-// Renewals returns the times at which the lease of a job was renewed, without its begin.
+// Renewals returns the times at which the lease of a job was renewed, without the calls of
+// Renew that report the beginning of the work.
 func (l *Leases) Renewals(jobID string) (times []time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +185,8 @@ func (l *Leases) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Cla
 	}}, nil
 }
 
-// lease returns a lease that is held. The caller holds the lock.
+// lease returns the lease of a job, or an error if the lease has ended. The caller holds the
+// lock.
 func (l *Leases) lease(job *runtime.Job) (*heldLease, error) {
 	lease := l.held[job.Lease.ID]
 	switch {

@@ -68,8 +68,8 @@ func (l *ledger) snapshot() Record {
 	return record
 }
 
-// status sets the status of a step. It accepts the same status again. A step starts when
-// all earlier steps have succeeded, and ends once.
+// status sets the status of a step. It accepts the same status again. A step can start only
+// when all earlier steps have succeeded, and it can end only once.
 func (l *ledger) status(step int, to runtime.Status) *refusal {
 	if step < 0 || step >= len(l.steps) {
 		return &refusal{http.StatusNotFound, "there is no such step"}
@@ -93,8 +93,8 @@ func (l *ledger) status(step int, to runtime.Status) *refusal {
 	return nil
 }
 
-// log adds lines of a running step. Lines that it has already must be unchanged, and no
-// line may be missing.
+// log adds lines to the log of a running step. Lines that the log already has must be the
+// same again, and no line may be missing before the new ones.
 func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
 	if step < 0 || step >= len(l.steps) {
 		return &refusal{http.StatusNotFound, "there is no such step"}

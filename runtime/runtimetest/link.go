@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// linkDial is the time limit of a connection to a link's target.
+// linkDial is the time limit for connecting to a link's target.
 const linkDial = 10 * time.Second
 
 // Link forwards TCP connections to one address until the test ends. It does not interpret
@@ -30,7 +30,7 @@ type pair struct {
 	client, target net.Conn
 
 	swallowed chan struct{} // closed by swallow
-	writes    [2]sync.Mutex // held by a write in either direction
+	writes    [2]sync.Mutex // one for each direction; held during a write
 }
 
 // NewLink listens on 127.0.0.1 and forwards each connection to target: an address in the
@@ -65,8 +65,8 @@ func (l *Link) Connections() int {
 
 // Blackhole turns each existing connection into a black hole, like a firewall that loses its
 // state. After Blackhole returns, no byte and no end of the connection passes in either
-// direction; writes succeed and their bytes are lost. New connections work. It returns the
-// number of connections.
+// direction; writes succeed and their bytes are lost. New connections work. Blackhole returns
+// the number of connections that became black holes.
 func (l *Link) Blackhole() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *Link) Blackhole() int {
 	return count
 }
 
-// Reset ends each existing connection with a TCP reset on both sides, also black holes. It
-// returns the number of connections.
+// Reset ends each existing connection, including black holes, with a TCP reset on both sides.
+// It returns the number of these connections.
 func (l *Link) Reset() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,8 +164,9 @@ func (p *pair) forward(direction int, from, to net.Conn) {
 	}
 }
 
-// pass writes the bytes that were read, or their end, unless the connection is a black
-// hole. It reports whether the other side accepted them.
+// pass writes the bytes that were read to the other side. If err, the error of the read, is
+// not nil, pass then also ends the other side. On a black hole it does nothing. It reports
+// whether the caller should continue to read.
 func (p *pair) pass(direction int, to net.Conn, text []byte, err error) bool {
 	p.writes[direction].Lock()
 	defer p.writes[direction].Unlock()
@@ -188,8 +189,8 @@ func (p *pair) pass(direction int, to net.Conn, text []byte, err error) bool {
 	return err == nil
 }
 
-// swallow makes the connection a black hole. It ends writes that block, and waits for those
-// that are in progress.
+// swallow makes the connection a black hole. It interrupts writes that block, and returns
+// when no write is in progress.
 func (p *pair) swallow() {
 	close(p.swallowed)
 	for _, conn := range []net.Conn{p.client, p.target} {

@@ -17,8 +17,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// linked starts a server that speaks HTTP/2 over TLS behind a link. It returns a
-// client of the link that trusts it, its URL and the number of requests served.
+// linked starts a server for HTTP/2 over TLS, and a link to this server. It returns the link, a
+// client that trusts the server, the URL of the link, and the number of requests that the
+// server got.
 func linked(t *testing.T) (link *runtimetest.Link, client *http.Client, base string, served *atomic.Int32) {
 	t.Helper()
 	served = new(atomic.Int32)
@@ -61,7 +62,7 @@ func TestLink(t *testing.T) {
 			t.Fatalf("the first request used %q, %v", got, err)
 		}
 		if count := link.Blackhole(); count != 1 || link.Connections() != 0 {
-			t.Fatalf("%d connections became black holes and %d are left, want 1 and 0", count, link.Connections())
+			t.Fatalf("%d connections became black holes and %d others are open, want 1 and 0", count, link.Connections())
 		}
 		limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -108,7 +109,7 @@ func TestLink(t *testing.T) {
 		_ = accepted.Close()
 		_ = client.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 		if n, err := client.Read(text); n > 0 || !isTimeout(err) {
-			t.Errorf("%d bytes arrived and %v, want nothing but the time limit", n, err)
+			t.Errorf("the read returned %d bytes and the error %v, want no bytes and a timeout", n, err)
 		}
 		link.Reset()
 		_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -124,7 +125,7 @@ func TestLink(t *testing.T) {
 		if count := link.Reset(); count != 1 {
 			t.Errorf("%d connections were reset, want 1", count)
 		}
-		another := &http.Client{Transport: client.Transport.(*http.Transport).Clone()} // which has no reset connection
+		another := &http.Client{Transport: client.Transport.(*http.Transport).Clone()} // has no reset connection
 		defer another.CloseIdleConnections()
 		if got, err := protocol(t.Context(), another, base); got != "HTTP/2.0" || err != nil {
 			t.Errorf("a request after the reset used %q, %v", got, err)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// decide counts a call, and returns its fault.
+// decide counts a call, and returns the fault to inject into it.
 func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -25,7 +25,7 @@ func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	n := p.series[series]
 	p.series[series]++
 
-	// Choose its fault: one of the test, of a storm, or of the seed.
+	// Choose the fault: the one that the test ordered, that of the storm, or one drawn by the seed.
 	fault := p.ordered(r)
 	switch {
 	case fault.Kind != "" || p.stopped:
@@ -63,8 +63,8 @@ func (p *Proxy) callsUntilStorm() int {
 	return p.o.Storms/2 + p.weather.random.IntN(max(1, p.o.Storms))
 }
 
-// beginStorm begins a storm when it is time for one: a fault for all calls, or one for
-// all connections.
+// beginStorm counts down to the next storm and begins it: a fault for all calls, an untrusted
+// certificate for all new connections, or a fault of all existing connections.
 func (p *Proxy) beginStorm(now time.Time) {
 	weather := &p.weather
 	if weather.next--; weather.next > 0 || p.o.Storms == 0 {
@@ -98,8 +98,8 @@ func (p *Proxy) untrusted() bool {
 	return !p.stopped && time.Now().Before(p.weather.certificate)
 }
 
-// seriesOf returns the series of a call: the kind of the call, and for a call about a job
-// the ordinal of its claim, because ids differ from run to run.
+// seriesOf returns the series of a call: its method and path. In the path of a call about a
+// job, the ordinal of the job's claim replaces the id, because ids differ from run to run.
 func (p *Proxy) seriesOf(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	for i, part := range parts {
@@ -113,9 +113,9 @@ func (p *Proxy) seriesOf(r *http.Request) string {
 	return r.Method + " " + strings.Join(parts, "/")
 }
 
-// programOf returns the program that made a call: for an agent its User-Agent, which
-// contains its process id; for a runner its job, because its User-Agent comes from its
-// agent.
+// programOf returns a name for the program that made a call. For an agent it is the User-Agent,
+// which contains the process id. For a runner the name contains the id of the job, because all
+// runners of an agent have the same User-Agent.
 func programOf(r *http.Request) string {
 	product, _, _ := strings.Cut(r.UserAgent(), "/")
 	if product != "workflow-runner" {
@@ -131,12 +131,12 @@ func programOf(r *http.Request) string {
 // Rate is the highest call rate of a program.
 type Rate struct {
 	Program string
-	Calls   int // in all
-	Most    int // within any one second
+	Calls   int // number of all calls
+	Most    int // largest number of calls within one second
 }
 
 // Rates returns the rates of all programs, the highest first. It counts every call that
-// arrived, answered or not, in any interval of one second.
+// arrived, answered or not. The interval of one second can begin at any time.
 func (p *Proxy) Rates() []Rate {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// SeedVariable is the environment variable with the seed that a failed test has logged. It
-// repeats the faults of that test.
+// SeedVariable is the environment variable for the seed of the faults. A test logs its seed; a
+// run with the same seed in this variable repeats the faults.
 const SeedVariable = "CMWA_FAULT_SEED"
 
 // FaultSeed returns the seed for the proxies of a test: the value of
@@ -38,7 +38,7 @@ func FaultSeed(t testing.TB) uint64 {
 	return seed
 }
 
-// pollPath is the call that hands out a job.
+// pollPath is the path of the call that hands out a job.
 const pollPath = "/api/deployments/poll"
 
 // maxProxied is the size in bytes of the largest body that a proxy forwards.
@@ -52,14 +52,15 @@ type ProxyOptions struct {
 	Seed   uint64  // of all random choices; see FaultSeed
 	Share  float64 // of calls at which a fault begins, from 0 to 1; a fault hits up to three calls in a row
 
-	// Storms is the mean number of calls between two storms; 0 is no storm. A storm hits all
-	// calls for up to 3 s, or all existing connections.
+	// Storms is the mean number of calls between two storms; 0 is no storm. A storm is a fault
+	// of all calls or an untrusted certificate for up to 3 s, or the end of all connections.
 	Storms int
 }
 
 // Proxy forwards calls of agents and runners to a service, and injects faults: into calls
-// drawn by a seed, into all calls during a storm, and where a test orders one
-// ([Proxy.Inject]). It counts calls per program, and records claims and failures.
+// that the seed selects, into all calls during a storm, and into calls for which a test
+// orders a fault ([Proxy.Inject]). It counts calls per program, and records claims and
+// reports of failed steps.
 //
 // A poll hands out a job as its side effect, so the protocol loses a job if the answer is
 // lost. A poll therefore gets only faults before it reaches the service, and a connection
@@ -82,7 +83,7 @@ type Proxy struct {
 	claims   map[string]int // by deployment id
 	series   map[string]int // calls so far, by kind of call and job: see seriesOf
 	injected map[string]int // by fault
-	failed   []string       // statuses "failed" that arrived, as method, path and program
+	failed   []string       // calls with the status "failed", each as method, path and program
 	lost     []string       // polls whose answer may be lost
 	calls    map[string][]time.Time
 	weather  storms
@@ -97,7 +98,7 @@ type injection struct {
 }
 
 // storms is the state of the storms. A storm begins after a number of calls, and not at a
-// time, so that one seed gives the same order.
+// time, so that a seed always gives the same sequence of storms.
 type storms struct {
 	random      *rand.Rand
 	next        int // calls until the next storm
@@ -106,7 +107,7 @@ type storms struct {
 	certificate time.Time // until then new connections get a certificate of an unknown authority
 }
 
-// NewProxy starts a proxy that ends with the test.
+// NewProxy starts a proxy. It ends when the test ends.
 func NewProxy(t testing.TB, o ProxyOptions) *Proxy {
 	t.Helper()
 	if o.Host == "" {
@@ -133,7 +134,7 @@ func (p *Proxy) serve(address string) {
 	p.t.Helper()
 	server := &http.Server{
 		Handler:  p,
-		ErrorLog: log.New(io.Discard, "", 0), // of handshakes and calls that the proxy broke
+		ErrorLog: log.New(io.Discard, "", 0), // it would report the faults of the proxy itself
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, faultConnOf(conn))
 		},
@@ -169,12 +170,12 @@ type connKey struct{}
 // URL returns the base URL for clients.
 func (p *Proxy) URL() string { return p.url }
 
-// Authority returns the certificate, in PEM form, of the authority that a client of a
-// proxy with TLS must trust.
+// Authority returns the certificate, in PEM form, of the authority that signed the
+// certificate of a proxy with TLS. Clients must trust it.
 func (p *Proxy) Authority() string { return p.authority }
 
-// Inject orders a fault for the next count calls that match. It takes precedence over
-// storms and over the faults of the seed.
+// Inject orders a fault for the next count calls for which match returns true. An ordered
+// fault takes precedence over storms and over the faults of the seed.
 func (p *Proxy) Inject(fault Fault, count int, match func(*http.Request) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,8 +219,8 @@ func (p *Proxy) ReportedFailed() []string {
 	return append([]string(nil), p.failed...)
 }
 
-// LostPolls returns the polls whose job may be lost: the client had left before the answer,
-// which no fault of the proxy can cause, or an answer with status 200 had no job id.
+// LostPolls returns the polls whose job may be lost. Either the client had disconnected before
+// the answer, which no fault of the proxy causes, or an answer with status 200 had no job id.
 func (p *Proxy) LostPolls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,28 +229,28 @@ func (p *Proxy) LostPolls() []string {
 
 // ServeHTTP serves one call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// 1. Read the request, and decide.
+	// 1. Read the request, and choose its fault.
 	conn := r.Context().Value(connKey{}).(*faultConn)
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxProxied))
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client is gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	fault := p.decide(r, body)
 
-	// 2. A fault before the service.
+	// 2. Inject a fault that applies before the service gets the request.
 	if fault.Kind == Latency {
 		p.wait(r.Context(), fault.Delay)
 	} else if fault.Kind != "" && !fault.After && !fault.changesAnswer() && p.inject(w, r, conn, fault) {
 		return
 	}
 
-	// 3. A poll is forwarded only on a connection that stays whole.
+	// 3. Forward the request. The connection of a poll is protected from faults first.
 	poll := r.URL.Path == pollPath
 	if poll && !conn.keep() {
 		p.hang(r.Context())
 	}
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client left
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	answer, err := p.ask(r, body)
 	if err != nil {
@@ -260,7 +261,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.handedOut(r, answer)
 	}
 
-	// 4. A fault after the service, or the unchanged answer.
+	// 4. Inject a fault that applies after the service has answered, or send the answer.
 	if fault.After && p.inject(w, r, conn, fault) {
 		return
 	}
@@ -315,7 +316,7 @@ func (p *Proxy) wait(ctx context.Context, delay time.Duration) {
 	}
 }
 
-// hang blocks a call on a black hole until its client times out.
+// hang blocks a call on a black hole until its client disconnects or the test ends.
 func (p *Proxy) hang(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -15,9 +15,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// proxied starts a service that answers each call with its method and path in
-// JSON, and one poll with a job, behind a proxy. Served returns the calls that
-// reached the service.
+// proxied starts a service and a proxy in front of it. The service answers each poll with the
+// same job, and each other call with its method and path in JSON. Served returns the calls
+// that reached the service.
 func proxied(t *testing.T, o runtimetest.ProxyOptions) (p *runtimetest.Proxy, client *http.Client,
 	served func() []string) {
 	t.Helper()
@@ -70,7 +70,7 @@ func TestProxy(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		for _, c := range []struct {
 			fault  fault
-			want   string // is in what the client gets
+			want   string // part of what the client gets
 			served int    // calls that reach the service
 		}{
 			{fault{Kind: runtimetest.Latency, Delay: time.Millisecond}, good, 1},
@@ -107,16 +107,17 @@ func TestProxy(t *testing.T) {
 					t.Errorf("the proxy counts the faults %v", injected)
 				}
 			})
-			t.Run(fmt.Sprintf("poll meets %s before the service or not at all with TLS %t", c.fault, secure),
+			t.Run(fmt.Sprintf("poll that reaches the service gets its answer despite %s with TLS %t", c.fault, secure),
 				func(t *testing.T) {
 					p, client, served := proxied(t, runtimetest.ProxyOptions{TLS: secure})
 					p.Inject(c.fault, 1, everything)
 					first := fetch(client, p.URL()+"/api/deployments/poll")
 					if got := strings.Contains(first, "job-1"); got != (len(served()) == 1) {
-						t.Errorf("the client gets %q, the service got %q", first, served())
+						t.Errorf("the client gets %q, and the service got the calls %q; want the job only if "+
+							"there is a call", first, served())
 					}
 					if claims := p.Claims()["deployment-1"]; claims != len(served()) {
-						t.Errorf("the proxy counts %d claims of %d", claims, len(served()))
+						t.Errorf("the proxy counts %d claims, want %d", claims, len(served()))
 					}
 				})
 		}
@@ -145,7 +146,7 @@ func TestProxy(t *testing.T) {
 		first, second := run(), run()
 		if strings.Join(first, "\n") != strings.Join(second, "\n") || len(first) == 0 ||
 			!strings.Contains(first[49], ":") {
-			t.Errorf("the faults are %v and %v", first[49], second[49])
+			t.Errorf("the faults of two runs with the same seed are %v and %v", first[49], second[49])
 		}
 	})
 	t.Run("rates count per program", func(t *testing.T) {

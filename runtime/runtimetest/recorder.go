@@ -10,8 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Recorder is a [runtime.Recorder] that keeps what it records. The zero value is ready
-// for use. Methods are safe for concurrent use.
+// Recorder is a [runtime.Recorder] that stores what it records in memory. The zero value is
+// ready for use. Methods are safe for concurrent use.
 type Recorder struct {
 	mu      sync.Mutex
 	polls   map[string]int
@@ -82,7 +82,7 @@ func (r *Recorder) Ended() map[string]int { return r.snapshot(&r.ended) }
 // Recovered returns the number of recovered jobs by pool and action.
 func (r *Recorder) Recovered() map[string]int { return r.snapshot(&r.recovered) }
 
-// JournalFailures returns the number of jobs that could not be journalled by pool.
+// JournalFailures returns, by pool, the number of failures to record a job in the journal.
 func (r *Recorder) JournalFailures() map[string]int { return r.snapshot(&r.failed) }
 
 func (r *Recorder) snapshot(counter *map[string]int) map[string]int {

@@ -55,7 +55,7 @@ func testList(t *testing.T, s *fixture) {
 		}
 		// Engines report times in whole seconds or finer, by their own clocks.
 		if f.Started.Before(before.Add(-5*time.Second)) || f.Started.After(time.Now().Add(5*time.Second)) {
-			t.Errorf("%s started at %v, which is not when it was started", f.Job, f.Started)
+			t.Errorf("%s has the start time %v, which is not within 5 s of its actual start", f.Job, f.Started)
 		}
 		if f.Running && !f.Ended.IsZero() {
 			t.Errorf("%s is running and has ended at %v", f.Job, f.Ended)
@@ -83,7 +83,7 @@ func testRestart(t *testing.T, s *fixture) {
 	}
 	s.ready(t, id)
 	if again := s.follow(t, quick); len(again) != len(first) {
-		t.Errorf("a restarted agent reads the progress %v, and the first agent %v", again, first)
+		t.Errorf("a restarted agent reads the progress %v, want that of the first agent: %v", again, first)
 	}
 	if exit := s.wait(t, quick); exit.Code != runtime.CodeSucceeded {
 		t.Errorf("a restarted agent gets the exit %+v of a job that succeeded", exit)
@@ -166,7 +166,7 @@ func testHandoff(t *testing.T, s *fixture) {
 	}
 	job.Definition.Raw = raw
 
-	// Start it, and look for secrets from outside.
+	// Start the job, and look for its secrets in what can be read from outside.
 	id := s.start(t, job)
 	s.ready(t, id)
 	if s.harness.Exposed == nil {
@@ -179,7 +179,7 @@ func testHandoff(t *testing.T, s *fixture) {
 	}
 	for _, hidden := range []string{job.Token.Reveal(), end} {
 		if strings.Contains(exposed, hidden) {
-			t.Errorf("%q can be seen from outside", hidden)
+			t.Errorf("%q can be read from outside", hidden)
 		}
 	}
 }

@@ -15,26 +15,26 @@ const Forever = time.Duration(1<<63 - 1)
 // at once.
 type Script struct {
 	Starting time.Duration // duration of Start
-	Fail     error         // returned by Start after that
-	Remains  bool          // Start leaves an instance that has ended when it fails
-	FailLate []error       // returned by the first calls of Start that have got the handoff
+	Fail     error         // returned by Start after Starting
+	Remains  bool          // a Start that fails leaves an ended instance
+	FailLate []error       // returned by the first calls of Start, after they have read the handoff
 
-	NeverStarted bool // the instance of an earlier agent waits for its handoff, until Running is over
+	NeverStarted bool // the runner in the instance of an earlier agent never got its handoff
 
 	Running  time.Duration   // from the start to the end; may be Forever
-	Exit     runtime.Exit    // when it has ended by itself
+	Exit     runtime.Exit    // of a job that ends by itself
 	Progress []TimedProgress // output of the runner; nil is the progress that fits Exit
 	Silent   bool            // the runner has no output
 
 	Breaks    []time.Duration // times after the start at which each open stream breaks off; sorted
-	BreakErr  error           // with which it breaks off; nil looks like the end
+	BreakErr  error           // returned by a stream that breaks off; nil: it ends as if the job had ended
 	FollowErr error           // returned by Follow until the first of Breaks
 
 	WaitErrors []error // returned at once by the first calls of Wait
 
-	Interrupting time.Duration // from an interrupt to the end, as after a TERM; 0 ignores interrupts
+	Interrupting time.Duration // from an interrupt to the end; 0 ignores interrupts
 	Ending       time.Duration // from a TERM to the end; Forever ignores TERM
-	OnTerm       runtime.Exit  // after a TERM
+	OnTerm       runtime.Exit  // of a job that ends after an interrupt or a TERM
 	RemoveErrors []error       // returned at once by the first calls of Remove
 	Removal      time.Duration // duration of Remove after the end of the job
 	Hung         bool          // Remove blocks until its context ends
@@ -53,12 +53,12 @@ type Operation string
 // The operations.
 const (
 	Start     Operation = "start"       // Start was called
-	StartDone Operation = "started"     // and has returned an id
+	StartDone Operation = "started"     // Start has created the instance
 	Interrupt Operation = "interrupt"   // Interrupt was called
 	Term      Operation = "term"        // Remove has sent a TERM
 	Kill      Operation = "kill"        // Remove has sent a KILL
 	Remove    Operation = "remove"      // Remove was called
-	RemoveEnd Operation = "removed"     // and has removed the instance
+	RemoveEnd Operation = "removed"     // Remove has removed the instance
 	NotEnded  Operation = "not ended"   // Remove was called and has failed
 	NotStart  Operation = "no start"    // Start has returned an error
 	Adopted   Operation = "was adopted" // the instance was added by [Executor.Adopt]

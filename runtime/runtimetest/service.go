@@ -29,8 +29,8 @@ type Service struct {
 	mux  *http.ServeMux
 	mu   sync.Mutex
 	jobs map[string]*ledger
-	news chan struct{} // closed and replaced by each record
-	bad  []string
+	news chan struct{} // closed and replaced by each call of record
+	bad  []string      // see Violations
 }
 
 // NewService returns a service without jobs.
@@ -69,8 +69,8 @@ func (s *Service) Violations() []string {
 	return append([]string(nil), s.bad...)
 }
 
-// Await blocks until the record of the job satisfies ready, and returns it. After a minute
-// it fails the test; what is for the message.
+// Await blocks until ready returns true for the record of the job, and returns this record.
+// After a minute Await fails the test; the message contains what.
 func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) bool) Record {
 	t.Helper()
 	limit := time.NewTimer(time.Minute)
@@ -115,8 +115,8 @@ func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Rep
 	})
 }
 
-// Claim, Definition and JobStatus make the service a [runtime.Cloud]: one that has
-// no jobs to claim, and cancels none.
+// Claim returns no job. It makes the service a [runtime.Cloud], together with Report, Tune,
+// Definition and JobStatus.
 func (s *Service) Claim(context.Context) (runtime.Claim, error) { return runtime.Claim{}, nil }
 
 // Tune does nothing.
@@ -157,7 +157,7 @@ func (s *Service) serveHeartbeat(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// atStep parses the step in the path.
+// atStep parses the step in the path, and calls act with it.
 func atStep(r *http.Request, act func(step int) *refusal) *refusal {
 	step, err := strconv.Atoi(r.PathValue("step"))
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *Service) record(call, jobID string, act func(*ledger) *refusal) error {
 	return nil
 }
 
-// answer rejects a call without a job.
+// answer rejects a call whose job was not looked up, and records the refusal.
 func (s *Service) answer(w http.ResponseWriter, r *http.Request, no *refusal) {
 	s.mu.Lock()
 	s.bad = append(s.bad, r.Method+" "+r.URL.Path+": "+no.Error())

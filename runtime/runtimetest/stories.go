@@ -22,7 +22,7 @@ func testFollow(t *testing.T, s *fixture) {
 	}
 	afterwards := s.follow(t, id)
 	if !slices.Equal(live, afterwards) {
-		t.Errorf("followed while it ran: %v\nand afterwards: %v", live, afterwards)
+		t.Errorf("the progress is %v\nduring the job, and %v\nafter its end; want the same", live, afterwards)
 	}
 	for _, want := range []runtime.Progress{{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running},
 		{Step: 1, Status: runtime.Succeeded}} {
@@ -101,7 +101,7 @@ func testContexts(t *testing.T, s *fixture) {
 		t.Errorf("waiting with a cancelled context returns %v, want %v", failed, context.Canceled)
 	}
 	if found := s.list(t); len(found) != 1 || !found[0].Running {
-		t.Errorf("after the contexts ended there is %+v, want the job running", found)
+		t.Errorf("after the contexts ended List returns %+v, want the running job", found)
 	}
 }
 
@@ -218,15 +218,15 @@ func testFailedStart(t *testing.T, s *fixture) {
 	}
 }
 
-// wantStartError starts a job that cannot be started. Own reports whether that is the
-// job's own fault.
+// wantStartError starts a job that cannot be started, and checks that Start fails. Own is
+// whether the error must be the job's own fault.
 func (s *fixture) wantStartError(t *testing.T, job *runtime.Job, own bool) {
 	t.Helper()
 	s.service.Add(job)
 	setup := runtime.NewSetup(job, s.service, BaseHandoff(job))
 	_, err := s.executor.Start(t.Context(), job, setup)
 	if err == nil || errors.Is(err, runtime.ErrJobFault) != own {
-		t.Fatalf("a start that must fail returns %v; want an error that is the job's own fault: %v", err, own)
+		t.Fatalf("a start that must fail returns %v; want an error that wraps ErrJobFault: %v", err, own)
 	}
 	if err := setup.Fail(t.Context(), err); err != nil {
 		t.Fatal(err)
@@ -261,7 +261,7 @@ func testCheck(t *testing.T, s *fixture) {
 	s.wantGone(t, good)
 }
 
-// ready blocks until the job has printed "ready".
+// ready blocks until the log of step 1 has two lines: the script, and "ready" (see scripts).
 func (s *fixture) ready(t *testing.T, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
