@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// SelfCheck is one check of a requirement of a pool or of the agent: of its service, of
-// the engine of its executor, or of this machine. The packages of these provide the
-// checks, and cmwa doctor runs them.
+// SelfCheck is one check of a requirement of a pool or of the agent. It concerns the service,
+// the engine of an executor, or this machine. Package cloud, the executors' packages and
+// cmwa doctor provide checks, and cmwa doctor runs them.
 type SelfCheck struct {
 	// Name identifies the check to programs, so it does not change. It is in lower case
 	// with hyphens, such as docker-engine.
@@ -34,7 +34,7 @@ const (
 	LevelOK      CheckLevel = "ok"
 	LevelWarning CheckLevel = "warning" // jobs can run, but something may not be as intended
 	LevelFailed  CheckLevel = "failed"  // the agent would not start, or no job could run
-	LevelSkipped CheckLevel = "skipped" // unknown
+	LevelSkipped CheckLevel = "skipped" // the check was not made, so its result is unknown
 )
 
 // CheckResult is the result of a [SelfCheck]. Its texts may quote the answer of a service
@@ -66,8 +66,8 @@ func CheckSkipped(format string, args ...any) CheckResult {
 	return CheckResult{Level: LevelSkipped, Message: fmt.Sprintf(format, args...)}
 }
 
-// CheckError returns the result of a check that failed with err, whose text ends with what
-// to do. It returns passed if err is nil.
+// CheckError returns the result of a check that failed with err. The text of err must end with
+// what to do. If err is nil, CheckError returns passed.
 func CheckError(err error, passed CheckResult) CheckResult {
 	if err == nil {
 		return passed
@@ -81,8 +81,8 @@ func (r CheckResult) WithCure(format string, args ...any) CheckResult {
 	return r
 }
 
-// OnLoopback reports whether the host of a URL is the machine, container or Pod that
-// resolves it: localhost, or an address such as 127.0.0.1 or 0.0.0.0.
+// OnLoopback reports whether a URL names the machine, container or Pod of the program that
+// uses the URL: its host is localhost, or an address such as 127.0.0.1 or 0.0.0.0.
 func OnLoopback(service string) bool {
 	u, err := url.Parse(service)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestOnLoopback(t *testing.T) {
 		"":                           false,
 	} {
 		if got := OnLoopback(service); got != want {
-			t.Errorf("%q: %v", service, got)
+			t.Errorf("OnLoopback(%q) returns %v", service, got)
 		}
 	}
 }
@@ -30,10 +30,10 @@ func TestOnLoopback(t *testing.T) {
 func TestCheckError(t *testing.T) {
 	passed := CheckPassed("%d programs", 3)
 	if passed.Level != LevelOK || passed.Message != "3 programs" || CheckError(nil, passed) != passed {
-		t.Errorf("no error gives %+v", passed)
+		t.Errorf("CheckError without an error returns another result than %+v", passed)
 	}
 	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != LevelFailed ||
 		got.Message != "no disk: buy one" {
-		t.Errorf("an error gives %+v", got)
+		t.Errorf("CheckError with an error returns %+v", got)
 	}
 }

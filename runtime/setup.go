@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxSetupLine = 4 << 10     // length of a line of the setup's log in bytes
-	recheckAfter = time.Minute // of preparation, after which the status of the job is checked
+	maxSetupLine = 4 << 10     // length in bytes after which a line of the setup's log is cut
+	recheckAfter = time.Minute // a setup that took longer checks the status of the job
 )
 
 // Setup is the agent's part of step 0 of a job: the log lines of the executor while it
@@ -29,11 +29,11 @@ type Setup struct {
 	handoff  Handoff
 	lines    []Line // added and not accepted by the service
 	accepted int    // number of lines that the service has accepted
-	sent     int    // of the first of lines, sent without an answer; the service may have them
+	sent     int    // number of the first of lines that were sent without an answer; the service may have them
 	opened   bool   // the service knows that the step runs
-	unsure   int    // lines after accepted that an earlier run has sent; the service may have them
+	unsure   int    // number of lines after accepted that an earlier run has sent; the service may have them
 	moved    bool   // the service has corrected accepted
-	handed   bool   // the handoff is made: the runner reports from there on
+	handed   bool   // the handoff is written: from now on the runner reports step 0
 
 	began      time.Time
 	recorder   Recorder
@@ -54,7 +54,7 @@ func (s *Setup) Measure(stage Stage) (end func()) { return measure(s.recorder, s
 
 // Log adds one or more lines to the log of step 0. It does not block and cannot fail;
 // [Setup.Flush] sends them. Texts of engines and registries may be large or contain
-// secrets, so lines are cut and the job's secrets are marked.
+// secrets, so lines are cut, and a mark replaces each secret of the job.
 func (s *Setup) Log(format string, args ...any) {
 	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "\uFFFD")
 	for _, hidden := range append([]string{s.handoff.Token, s.handoff.OIDC}, s.handoff.Redact...) {
@@ -90,8 +90,8 @@ func (s *Setup) Flush(ctx context.Context) error {
 }
 
 // report sends the added lines in one report; the first report also sets the step to
-// running. Lines whose answer was lost are sent again first, and without newer ones: a
-// service that has them rejects other lines at their offset.
+// running. If the answer to a report was lost, its lines are sent again first, without newer
+// lines: a service that has stored them rejects other lines at the same offset.
 func (s *Setup) report(ctx context.Context) error {
 	lines, status := s.lines, Status("")
 	if s.resends() {
@@ -128,7 +128,7 @@ func (s *Setup) report(ctx context.Context) error {
 	return nil
 }
 
-// recordProgress records which lines the service has, and may have.
+// recordProgress records how many lines the service has, and how many more it may have.
 func (s *Setup) recordProgress() {
 	if s.progressed == nil {
 		return
@@ -154,15 +154,16 @@ func (s *Setup) resends() bool { return s.sent > 0 && s.sent < len(s.lines) }
 // handoff.
 func (s *Setup) SetDirectory(directory string) { s.handoff.Directory = directory }
 
-// LimitStop sets the time between the SIGTERM and the SIGKILL of an instance that something
-// other than the agent stops. The runner shortens the cancel grace period to fit into it.
+// LimitStop applies the time between SIGTERM and SIGKILL of an instance that something other
+// than the agent stops. It shortens the cancel grace period in the handoff, so that this
+// period and StopGrace together are not longer than the limit.
 func (s *Setup) LimitStop(limit time.Duration) {
 	fits := max(0, limit-StopGrace)
 	s.handoff.CancelGrace = min(s.handoff.CancelGrace, Seconds(fits.Seconds()))
 }
 
-// HandoffSize returns the current length of the handoff in bytes. Lines that the service
-// does not accept in time make it longer.
+// HandoffSize returns the current length of the handoff in bytes. Lines that the service has
+// not accepted when Handoff is called make it longer.
 func (s *Setup) HandoffSize() int {
 	text, err := json.Marshal(s.handoff)
 	if err != nil {
@@ -172,10 +173,10 @@ func (s *Setup) HandoffSize() int {
 }
 
 // Handoff sends the added lines and returns the bytes for the runner's standard input. An
-// executor calls it once in each start, immediately before the runner starts. Root is the "/" of the
-// job. If the preparation took longer than a minute, Handoff checks the status of the job,
-// and returns an error if it was cancelled. Before it returns, the job's record has the
-// stage [RecordHandedOff].
+// executor calls it once in each start, immediately before the runner starts. Root is the "/"
+// of the job. If the preparation took longer than a minute, Handoff checks the status of the
+// job, and returns an error if the job was cancelled. Handoff sets the stage of the job's
+// record to [RecordHandedOff] before it returns.
 func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 	// Send the log, and check the status after a long preparation.
 	if err := s.Flush(ctx); err != nil {
@@ -211,9 +212,9 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 
 // Withdraw records that no runner has the whole handoff, so that nothing of the job has run,
 // and lets the agent continue the log. An executor calls it after an error that wraps
-// [ErrConnectionLost], and before it removes the instance: if the agent is killed in between,
-// a record without an instance would mean a job that may have run. Without a handoff Withdraw
-// does nothing.
+// [ErrConnectionLost], and before it removes the instance. In the opposite order, an agent
+// that is killed in between leaves a record of a handoff and no instance, which means that
+// the job may have run. Without a handoff Withdraw does nothing.
 func (s *Setup) Withdraw(ctx context.Context) {
 	if !s.handed {
 		return

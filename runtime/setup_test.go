@@ -65,7 +65,7 @@ func TestFlush(t *testing.T) {
 		}
 	})
 
-	t.Run("the log continues where the service has it", func(t *testing.T) {
+	t.Run("the log continues at the offset that the service reports", func(t *testing.T) {
 		setup, cloud := newSetup(t)
 		wrong := fmt.Errorf("%w: %w", runtime.ErrLogsDropped, &runtime.OffsetError{Next: 9})
 		cloud.Fail(runtimetest.Report, 1, wrong)
@@ -84,7 +84,7 @@ func TestFlush(t *testing.T) {
 				last, handoff.SetupLines)
 		}
 
-		// A service that contradicts itself does not make an endless loop.
+		// A service that rejects every offset does not cause an endless loop.
 		setup, cloud = newSetup(t)
 		cloud.Fail(runtimetest.Report, 100, wrong)
 		setup.Log("one")

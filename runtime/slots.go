@@ -7,29 +7,30 @@ import (
 )
 
 // slotGrace is the time after which a poll without an answer shares its slot with a pool
-// in the queue. A service that works answers sooner. One that does not answer would
-// block all other pools until the poll times out.
+// in the queue. A service that works answers sooner. Without sharing, a service that does
+// not answer would block all other pools until the poll times out.
 const slotGrace = 2 * time.Second
 
 // Slots limits the jobs of all pools together. A pool takes a slot before it polls,
 // because the answer may be a job, and releases it when there is no job or when the job
 // has ended. Methods of Slots are safe for concurrent use; a nil *Slots has no limit.
 //
-//  1. A free slot goes to the pool in the queue that holds the fewest slots, and among
-//     equals to the one that has waited longest. When a pool releases a slot, its wait
-//     begins again.
+//  1. A free slot goes to the pool in the queue that holds the fewest slots. If several pools
+//     hold as few, it goes to the one that has waited longest. When a pool releases a slot,
+//     its wait begins again.
 //  2. A poll without an answer shares its slot after slotGrace: a pool in the queue may
 //     take the slot over. If the answer is a job after all, the job takes a slot even if
 //     none is free. A pool makes one poll at a time, so each pool can exceed the limit by
-//     one job, and no slot is granted until the excess is gone.
+//     one job. No slot is granted while the limit is exceeded.
 //
-// Of the six states of a slot, shared and taken over exist only for a service that does
-// not answer. Without them one such service would stop the pools of all others.
+// A slot has six states: queued, granted, shared, taken over, with a job, and released.
+// Shared and taken over exist only because a service may not answer. Without them, one such
+// service would stop the pools of all other services.
 type Slots struct {
 	mu     sync.Mutex
 	limit  int // 0 is no limit
 	taken  int
-	held   map[*Pool]int // number of slots by pool; without pools that have none
+	held   map[*Pool]int // number of slots by pool; a pool without slots is not in it
 	queue  []*slot       // in the order of arrival
 	shared []*slot       // of polls without an answer, the oldest first
 }
@@ -41,10 +42,10 @@ type slot struct {
 	granted   chan struct{} // closed when the slot is taken
 	takenOver bool          // by another pool, after the slot was shared
 	hasJob    bool
-	released  bool // or left the queue
+	released  bool // or removed from the queue
 }
 
-// NewSlots returns a number of slots; 0 is no limit.
+// NewSlots returns Slots with a limit; 0 is no limit.
 func NewSlots(limit int) *Slots { return &Slots{limit: limit, held: map[*Pool]int{}} }
 
 // SetLimit changes the number of slots; 0 is no limit. Slots that are in use stay valid.
@@ -108,7 +109,8 @@ func (p *slot) share() {
 }
 
 // keep gives the slot to a job, and ends share. If another pool has taken the slot over,
-// the job takes another one, even if none is free; keep reports whether none was.
+// the job takes another one, even if none is free. In that case keep reports whether more
+// slots are taken than the limit allows.
 func (p *slot) keep() (exceeds bool) {
 	if p.slots == nil {
 		return false
@@ -141,7 +143,7 @@ func (p *slot) release() {
 	case !p.isGranted():
 		p.slots.queue = slices.DeleteFunc(p.slots.queue, func(other *slot) bool { return other == p })
 	case !p.takenOver:
-		// The pool was just served: its place in the queue moves to the end.
+		// The pool just had a slot: its place in the queue moves to the end.
 		p.slots.free(p.pool)
 		slices.SortStableFunc(p.slots.queue, func(a, b *slot) int { return isOf(a, p.pool) - isOf(b, p.pool) })
 	}
@@ -175,18 +177,18 @@ func (s *Slots) unshare(p *slot) {
 	s.shared = slices.DeleteFunc(s.shared, func(other *slot) bool { return other == p })
 }
 
-// grant gives slots to the queue: the free ones, and then the shared ones if these are
-// enough to get below the limit. The caller holds the lock.
+// grant gives slots to the queue: first the free ones, and then shared ones, if taking over
+// all of them would make a slot free. The caller holds the lock.
 func (s *Slots) grant() {
 	for len(s.queue) > 0 && (s.limit <= 0 || s.taken-len(s.shared) < s.limit) {
-		// 2. Take over shared slots until one is free.
+		// Rule 2: take over shared slots until one slot is free.
 		for s.limit > 0 && s.taken >= s.limit {
 			s.shared[0].takenOver = true
 			s.free(s.shared[0].pool)
 			s.shared = s.shared[1:]
 		}
 
-		// 1. Grant it to the pool with the fewest; MinFunc returns the first of equals.
+		// Rule 1: grant it to the pool with the fewest slots; MinFunc returns the first of equals.
 		next := slices.MinFunc(s.queue, func(a, b *slot) int { return s.held[a.pool] - s.held[b.pool] })
 		s.queue = slices.DeleteFunc(s.queue, func(other *slot) bool { return other == next })
 		s.take(next.pool)

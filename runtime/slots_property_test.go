@@ -51,7 +51,7 @@ func TestSlotsProperty(t *testing.T) {
 			case "keep":
 				takenOver := target.takenOver
 				if exceeds := target.keep(); exceeds != (takenOver && limit > 0 && held >= limit) {
-					t.Fatalf("limit %d, %d taken: a late job exceeds the limit: %v", limit, held, exceeds)
+					t.Fatalf("limit %d, %d taken: keep reports that a late job exceeds the limit: %v", limit, held, exceeds)
 				}
 				target.share() // by a timer that fires too late
 				delete(shared, target)
@@ -93,7 +93,7 @@ func TestSlotsProperty(t *testing.T) {
 				t.Fatalf("limit %d: %d slots are queued although %d of %d taken slots are shared", limit,
 					queued, sharedTaken, taken)
 			case limit > 0 && taken > max(limit, held) && operation != "force" && operation != "keep":
-				t.Fatalf("limit %d: %d slots were taken, and after %q %d slots are", limit, held, operation, taken)
+				t.Fatalf("limit %d: %d slots were taken, and after %q %d slots are taken", limit, held, operation, taken)
 			}
 			if operation == "release" {
 				checkServed(t, slots, before, target)
@@ -110,9 +110,10 @@ func TestSlotsProperty(t *testing.T) {
 	})
 }
 
-// checkServed checks which pool got a released slot: if one slot was granted, no pool in
-// the queue holds fewer slots, and none with as many slots came earlier, except the pool
-// that released the slot.
+// checkServed checks which pool got a released slot, if exactly one slot was granted. No pool
+// that is still in the queue may hold fewer slots than the served pool held. A pool with as
+// many slots may not have come earlier, unless it released the slot itself. The pool that
+// released the slot may not be served before another pool with as many slots.
 func checkServed(t *rapid.T, slots *Slots, before []*slot, released *slot) {
 	// Find the slot that was granted.
 	var served []*slot
@@ -139,7 +140,7 @@ func checkServed(t *rapid.T, slots *Slots, before []*slot, released *slot) {
 		case otherHeld == nextHeld && next.pool == released.pool:
 			t.Fatalf("the pool that released the slot got it again before another pool with as many slots")
 		case otherHeld == nextHeld && earlier && entry.pool != released.pool:
-			t.Fatalf("a slot was granted before an earlier one of a pool with as many slots")
+			t.Fatalf("a pool was served before a pool that had as many slots and came earlier")
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// share plays a story with several pools that share slots, each with its own service
-// and engine, and a queue of jobs that take an hour.
+// share calls story with several running pools that share slots. Each pool has its own
+// service and engine. Jobs is the number of queued jobs of each pool; a job takes an hour.
 func share(t *testing.T, limit int, story func(t *testing.T, slots *runtime.Slots, fixtures []*fixture), jobs ...int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func share(t *testing.T, limit int, story func(t *testing.T, slots *runtime.Slot
 	})
 }
 
-// running counts the jobs of each pool.
+// running counts the jobs of each pool that have an instance, and their sum.
 func running(fixtures []*fixture) (all []int, sum int) {
 	for _, st := range fixtures {
 		n := len(st.engine.Present())
@@ -92,7 +92,7 @@ func TestSlots(t *testing.T) {
 					before = now
 				}
 				if limit == 1 && slices.Max(before[:3])-slices.Min(before[:3]) > 2 {
-					t.Errorf("the pools have ended %v jobs, want the same for each that has any", before)
+					t.Errorf("the pools have ended %v jobs, want the same number for each pool with jobs", before)
 				}
 			}, 1000, 1000, 1000, 0)
 		}
@@ -151,7 +151,7 @@ func TestSlots(t *testing.T) {
 			wait(15 * time.Minute)
 			state = fixtures[1].pool.State()
 			if len(state.Jobs) != 1 {
-				t.Errorf("after the job of the other pool it is %+v, want one job", state)
+				t.Errorf("after the job of the other pool the state of the waiting pool is %+v, want one job", state)
 			}
 		}, 10, 10)
 	})
@@ -183,7 +183,7 @@ func TestSlots(t *testing.T) {
 			defer fixtures[0].cloud.Hang(runtimetest.Claim)()
 			wait(9 * time.Minute)
 			if asked := fixtures[0].cloud.Calls(runtimetest.Claim); len(asked) != 2 {
-				t.Fatalf("polls of the service without answers at %v, want one that is under way", asked)
+				t.Fatalf("polls of the service without answers at %v, want the first and one that is under way", asked)
 			}
 			asked := fixtures[1].cloud.Calls(runtimetest.Claim)
 			last := asked[0]
@@ -224,9 +224,9 @@ func TestSlots(t *testing.T) {
 			release()
 			synctest.Wait()
 			if each, _ := running(fixtures); !slices.Equal(each, []int{1, 1}) {
-				t.Errorf("%v jobs run after the late answer, want it to run", each)
+				t.Errorf("%v jobs run after the late answer, want the late job to run", each)
 			}
-			wait(61 * time.Minute) // the end of the first one frees no slot, because the limit was exceeded
+			wait(61 * time.Minute) // the end of the first job frees no slot, because the limit was exceeded
 			for range 60 {
 				wait(7 * time.Minute)
 				if each, sum := running(fixtures); sum > 1 {

@@ -24,8 +24,8 @@ type PoolSpec struct {
 	Leftover bool
 }
 
-// Key returns the key of the pool: its name and a digest of its identity. So a changed
-// identity removes one key and adds another, and a changed tuning keeps the key.
+// Key returns the key of the pool: its name and a digest of its identity. A change of the
+// identity gives another key; a change of the tuning does not.
 func (s PoolSpec) Key() string {
 	text, err := json.Marshal(s.Identity)
 	if err != nil {
@@ -35,16 +35,16 @@ func (s PoolSpec) Key() string {
 	return s.Name + "-" + hex.EncodeToString(sum[:4])
 }
 
-// Identity identifies a pool. It does not change while a pool runs: after an edit, the old
-// pool drains and a new one starts.
+// Identity identifies a pool. It does not change while a pool runs: after an edit of the
+// identity, the old pool drains and a new one starts.
 type Identity struct {
 	Service      string // base URL without a trailing slash
 	Organization string
 	PoolID       string
 	Credentials  string // kind: "token" or "oidc"
 	Target       string // deploy_target
-	Namespace    string `json:",omitempty"` // of Pods; empty is that of the agent, and for other targets
-	Context      string `json:",omitempty"` // of the kubeconfig; empty is the agent's own cluster, or the current one
+	Namespace    string `json:",omitempty"` // of Pods; empty is the agent's namespace; other targets have none
+	Context      string `json:",omitempty"` // of the kubeconfig; empty is the agent's cluster or the current context
 }
 
 // Location returns the location of the pool's instances: the target, and after colons the
@@ -71,7 +71,7 @@ func ParseLocation(location string) Identity {
 }
 
 // Tuning is the settings that can change while a pool runs. New values are used from the
-// next turn of the loop. A job keeps the Instance of its claim.
+// next turn of the pool's loop. A job keeps the Instance of its claim.
 type Tuning struct {
 	Token           secret.String // static pool token; empty with OIDC
 	OIDCTokenFile   string
@@ -96,18 +96,18 @@ type Tuning struct {
 	RetryWait       time.Duration // before the first retry
 	RetryMaxWait    time.Duration // before each later retry at most
 	BreakerFailures int           // failed polls in a row, retries included, that open the circuit breaker
-	BreakerTimeout  time.Duration // for which it stays open
+	BreakerTimeout  time.Duration // for which the circuit breaker stays open
 
 	Instance InstanceSpec
 }
 
-// SameCredentials reports whether both authenticate with the same credentials. A service
-// that rejects or throttles one of them does the same with the other.
+// SameCredentials reports whether t and other authenticate with the same credentials. A
+// service that rejects or throttles calls with one of them does the same with the other.
 func (t Tuning) SameCredentials(other Tuning) bool {
 	return t.Token == other.Token && t.OIDCTokenFile == other.OIDCTokenFile && t.OIDCSum == other.OIDCSum
 }
 
-// SameStart reports whether both start jobs with the same settings.
+// SameStart reports whether t and other start jobs with the same settings.
 func (t Tuning) SameStart(other Tuning) bool {
 	return t.CA == other.CA && reflect.DeepEqual(t.Instance, other.Instance)
 }

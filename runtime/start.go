@@ -18,16 +18,16 @@ const (
 	// fails: it must end before the service declares the job failed.
 	heartbeatTimeout = HeartbeatLimit - time.Minute
 
-	// startRetryLimit is the time after the first loss of the connection to the engine after
-	// which a start is not tried again. A restart of an engine takes some seconds.
+	// startRetryLimit limits the retries of a start. It is measured from the first loss of the
+	// connection to the engine. A restart of an engine takes some seconds.
 	startRetryLimit = 2 * time.Minute
 )
 
-// errNoHeartbeat ends a start of which the service has accepted no heartbeat.
+// errNoHeartbeat ends a start if the service accepts no heartbeat for heartbeatTimeout.
 var errNoHeartbeat = fmt.Errorf("the service has accepted no heartbeat of the job for %s, "+
 	"so it may have declared the job failed", heartbeatTimeout)
 
-// errNoDefinition ends a start whose definition cannot be fetched.
+// errNoDefinition ends a start if the definition is not fetched within definitionLimit.
 var errNoDefinition = fmt.Errorf("the service has not answered with a definition for %s", definitionLimit)
 
 // start fetches the definition and creates the instance. It returns the id of the
@@ -36,7 +36,7 @@ var errNoDefinition = fmt.Errorf("the service has not answered with a definition
 //  1. The agent sends heartbeats until the runner does. The whole start must end
 //     before the service declares the job failed.
 //  2. The definition is fetched; without one, step 0 is reported as failed.
-//  3. The executor creates the instance, and reports the setup as it goes.
+//  3. The executor creates the instance, and logs its actions in step 0.
 func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string, err error) {
 	r.setPhase(Starting)
 	job, cloud := r.job, r.pool.parts.Cloud
@@ -120,8 +120,8 @@ func untilNoHeartbeat(ctx context.Context) (limited context.Context, accepted, r
 	}
 }
 
-// fail reports step 0 of a job that could not be started as failed, unless the
-// service itself has ended the job, and returns the reason.
+// fail ends a job that could not be started, and returns the reason. It reports step 0 as
+// failed, unless the service itself has ended the job.
 func (r *jobRun) fail(ctx context.Context, setup *Setup, reason error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		reason = cause
@@ -155,7 +155,7 @@ func (r *jobRun) handoff() Handoff {
 		OIDC:       job.OIDC.Reveal(),
 		UserAgent:  r.pool.parts.UserAgent,
 		CA:         job.Tuning.CA,
-		Grace:      Seconds((StopGrace - 5*time.Second).Seconds()), // less than that of the agent
+		Grace:      Seconds((StopGrace - 5*time.Second).Seconds()), // shorter than the agent's grace period
 		Forward:    map[string]string{},
 		Definition: job.Definition.Raw,
 
@@ -179,8 +179,9 @@ func (r *jobRun) handoff() Handoff {
 }
 
 // sendHeartbeats sends a heartbeat every HeartbeatInterval until ctx ends, also after
-// failures: an image can take longer to pull than [HeartbeatLimit]. Each call is limited
-// to the interval, because request_timeout may be longer.
+// failures. A start needs heartbeats because the pull of an image can take longer than
+// [HeartbeatLimit]. Each call is limited to the interval, because request_timeout may be
+// longer.
 func (r *jobRun) sendHeartbeats(ctx context.Context, accepted func()) {
 	ticker := time.NewTicker(HeartbeatInterval)
 	defer ticker.Stop()

@@ -34,7 +34,7 @@ func TestStart(t *testing.T) {
 			st.wantOperations("a", "start", "started", "remove", "removed")
 		})
 	})
-	t.Run("a definition that never comes is reported after half an hour", func(t *testing.T) {
+	t.Run("a job without a definition after half an hour is reported as failed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Hang(runtimetest.Define)
 			st.cloud.Queue("a")
@@ -46,7 +46,7 @@ func TestStart(t *testing.T) {
 				"Error: fetch the job's definition: the service has not answered with a definition for 30m0s")
 		})
 	})
-	t.Run("a definition that the service does not have is reported", func(t *testing.T) {
+	t.Run("a job whose definition the service does not have is reported as failed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Define, 1, runtime.ErrGone)
 			st.cloud.Queue("a")
@@ -151,11 +151,11 @@ func TestStart(t *testing.T) {
 			wait(62 * time.Second)
 			st.wantStep("a", 0, runtime.Failed, "Error: lost the connection to the engine: connection refused")
 			if starts := len(st.engine.Operations("a")); starts != 2*8 {
-				t.Errorf("%d operations, want eight starts that failed", starts)
+				t.Errorf("%d operations, want 16: eight starts that failed", starts)
 			}
 		})
 	})
-	t.Run("a long start before the loss does not shorten the time for tries", func(t *testing.T) {
+	t.Run("the time before the connection is lost does not count towards the retry limit", func(t *testing.T) {
 		play(t, spec(rarely), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{
 				Starting: 3 * time.Minute, FailLate: []error{runtime.ErrConnectionLost}, Running: time.Minute,
@@ -250,11 +250,12 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// lossy is a service that accepts every report, but loses the answers to some, and
-// refuses lines that differ from those that it has stored.
+// lossy is a service that loses the answers to some reports. It refuses a report whose lines
+// leave a gap after the stored lines, or that repeats stored lines and does not end with the
+// last of them.
 type lossy struct {
 	runtime.Cloud
-	answers []bool // whether each report is answered, in order; true for all others
+	answers []bool // whether each of the next reports is answered, in order; all later ones are
 	lines   []string
 	status  []runtime.Status
 	refused []string

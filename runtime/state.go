@@ -27,22 +27,24 @@ type PoolState struct {
 	Reason    string    // of a pause, of waiting, or of draining
 	PollError string    // why the last poll failed; empty if it succeeded
 	Jobs      []JobState
-	Due       time.Time // latest time of the loop's next turn; zero while an event wakes it
+	Due       time.Time // latest time of the loop's next turn; zero while the loop waits for an event
 
 	// AnsweredAt is when the service last answered the pool: a poll, or a status poll of a
 	// job. Zero is never.
 	AnsweredAt time.Time
 
-	FailingSince time.Time // start of the first failed poll since then; zero if the last poll did not fail
+	// FailingSince is when the first of the current series of failed polls began; zero if the
+	// last poll did not fail.
+	FailingSince time.Time
 
 	// PollingSince is when the poll that is under way began; zero without one. With its
 	// retries a poll may take minutes.
 	PollingSince time.Time
 
 	// ExecutorProblem is one line with the reason why the executor cannot start jobs, and
-	// the cure. It is empty if the executor can, and while the pool drains or is paused by
-	// the operator. With a problem the pool does not poll: its phase is paused, without an
-	// end.
+	// the cure. It is empty if the executor can start jobs, and while the pool drains or is
+	// paused by the operator. With a problem the pool does not poll: its phase is paused, and
+	// Until is zero.
 	ExecutorProblem string
 
 	// These two are zero unless the Cloud is a [ServiceHealthReporter].
@@ -50,8 +52,8 @@ type PoolState struct {
 	TokenExpiry time.Time // when the token of an OIDC exchange expires; zero without such a token
 
 	Ready     bool  // the pool has started, see [Pool.Ready]
-	Completed bool  // its single run is over, or got no job within the idle timeout: it stops, or has stopped
-	Err       error // why it stopped; nil if it was drained, stopped or completed
+	Completed bool  // a single run has ended, after its job or after the idle timeout: the pool stops or has stopped
+	Err       error // why the pool failed; nil if it was drained, stopped or completed
 }
 
 // JobState is a snapshot of a job.
@@ -96,7 +98,7 @@ func (p *Pool) State() PoolState {
 		state.PollError = p.polls.failing.Error()
 	}
 
-	// Give a reason if it does not poll, and list the jobs.
+	// Add the reason why the pool does not poll, if it does not, and list the jobs.
 	switch {
 	case state.Phase == PoolPaused && p.spec.Tuning.Paused:
 		state.Reason = "paused by cmwa pause"
@@ -137,8 +139,8 @@ func (p *Pool) phase() PoolPhase {
 	}
 }
 
-// hold returns the hold that ends last: that of the Cloud, or that after failed starts. It
-// may be past. The caller holds the lock.
+// hold returns the hold of the Cloud or the hold after failed starts, the one that ends
+// later. Its end may be past. The caller holds the lock.
 func (p *Pool) hold() NextPoll {
 	if p.polls.next.Reason != "" && p.polls.next.At.After(p.starts.hold.At) {
 		return p.polls.next

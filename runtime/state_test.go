@@ -65,7 +65,7 @@ func TestPoolState(t *testing.T) {
 			state := st.pool.State()
 			if state.FailingSince.IsZero() || state.AnsweredAt.Before(answered) ||
 				!state.AnsweredAt.Before(state.FailingSince) {
-				t.Errorf("after more failures the pool was answered at %s and is failing since %s", state.AnsweredAt,
+				t.Errorf("after more failures the last answer was at %s, and polls fail since %s", state.AnsweredAt,
 					state.FailingSince)
 			}
 		})
@@ -78,7 +78,7 @@ func TestPoolState(t *testing.T) {
 			wait(20 * time.Second)
 			st.cloud.Fail(runtimetest.Claim, 1000, refused)
 			release()
-			wait(0) // the first call had an answer
+			wait(0) // the first poll gets its answer
 			st.wantFailingSince(-1)
 		})
 	})
@@ -114,7 +114,7 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
-	t.Run("a pool too full to poll counts answers to status polls of its jobs", func(t *testing.T) {
+	t.Run("answers to status polls count for a pool that runs too many jobs to poll", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			old := job("old")
 			old.Pool, old.Agent = spec().Key(), "agent-1"

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// MaxCancelGrace is the longest cancel grace period. It is limited because a service fails a
-// cancelled job immediately, and the log of the job may end there: a user should not stop an
-// operation that needs longer through the service.
+// MaxCancelGrace is the longest cancel grace period. A service declares a cancelled job failed
+// immediately, and the log of the job may end there, although the job still stops. So a user
+// should not cancel a job at the service if its operation needs longer than this to stop.
 const MaxCancelGrace = time.Hour
 
 // defaultCancelGrace is the cancel grace period of a pool that is not configured.
@@ -22,11 +22,11 @@ const (
 )
 
 // Interrupter is an optional interface of an [Executor] that can send a signal to a
-// runner. Without it, the cancel grace period is part of the grace period of Remove, and the
-// executor may use the period that was in force when the job started.
+// runner. With an executor that lacks it, the cancel grace period is part of the grace period
+// of Remove, and the executor may use the period that was in force when the job started.
 type Interrupter interface {
-	// Interrupt sends the runner a SIGINT, and does not wait for its end. The runner
-	// interrupts its step, and leaves the rest of the stop to a later Remove. It returns
+	// Interrupt sends the runner a SIGINT, and does not wait for the end of the runner. The
+	// runner only interrupts its step; a later Remove stops the runner. Interrupt returns
 	// [ErrNoInstance] if there is no instance, and nil if the runner has ended.
 	Interrupt(ctx context.Context, id string) error
 }
@@ -70,16 +70,17 @@ func (p *Pool) awaitGrace(begin time.Time, further time.Duration, first, second 
 	}
 }
 
-// stop ends the instance in stages, and reports whether it is known to have ended. Cause is
-// the reason to stop the job.
+// stop ends the instance in stages, and reports whether the instance is known to have ended.
+// Cause is the reason to stop the job.
 //
 //  1. The runner interrupts its step, and has the cancel grace period to end. A change of
 //     the period takes effect at once. This stage ends early when the step has ended.
 //  2. The runner gets a SIGTERM, and a SIGKILL after StopGrace.
 //
 // Leased work has only the second stage, which ends before the lease does. The stages are
-// combined if the executor is no [Interrupter]. If the engine fails, stop retries until the
-// pool has no time left; the job keeps its slot, because it may still run.
+// combined if the executor is no [Interrupter], or if Interrupt fails. If the engine fails,
+// stop retries until the pool has no time left; the job keeps its slot, because it may still
+// run.
 func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitGroup) (stopped bool) {
 	// 1. Interrupt.
 	grace := StopGrace
@@ -90,7 +91,8 @@ func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitG
 		}
 	}
 
-	// 2. Remove the instance, and wait for its end or for the end of the removal.
+	// 2. Remove the instance. When the removal or the wait for the end of the instance returns,
+	// give the other up to waitGrace to return too.
 	r.retryEngine(r.pool.finalCtx, endedCh, "cannot stop instance", func() (done bool, err error) {
 		if closed(endedCh) {
 			return true, nil
@@ -163,8 +165,8 @@ const (
 // maxStack is the longest name of a stack in messages, in bytes.
 const maxStack = 150
 
-// ValidStack reports whether a text is the full name of a stack: organization, project and
-// stack, separated by slashes.
+// ValidStack reports whether a text can be the full name of a stack: organization, project
+// and stack, separated by slashes.
 func ValidStack(name string) bool {
 	const valid = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 	parts := strings.Split(name, "/")

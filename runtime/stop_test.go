@@ -17,7 +17,8 @@ func graceOf(period time.Duration) func(*runtime.Tuning) {
 	return func(t *runtime.Tuning) { t.CancelGrace = period }
 }
 
-// timeOf returns when an operation on a job happened first, relative to another one.
+// timeOf returns the time from the first operation of the kind since to the first of the other
+// kind, on the same job.
 func (st *fixture) timeOf(job string, operation, since runtimetest.Operation) time.Duration {
 	st.t.Helper()
 	at := map[runtimetest.Operation]time.Time{}

@@ -8,20 +8,21 @@ import (
 )
 
 const (
-	listLimit     = time.Minute      // of one list of instances
-	sweepGrace    = time.Minute      // after its end, an instance may still be removed by its owner
+	listLimit     = time.Minute      // for one call of List
+	sweepGrace    = time.Minute      // after the end of an instance, in which its owner may still remove it
 	sweepInterval = 10 * time.Minute // between two sweeps
 
-	leftoverGrace   = 5 * time.Second // for leased work of an earlier run to end
-	leftoverRetry   = time.Second     // after a failed removal of it; doubles
-	leftoverMaxWait = time.Minute
+	leftoverGrace   = 5 * time.Second // between SIGTERM and SIGKILL of leased work of an earlier run
+	leftoverRetry   = time.Second     // between a failed removal of such work and the first retry; doubles
+	leftoverMaxWait = time.Minute     // longest time between two such retries
 )
 
-// sweep removes instances that have ended: of an earlier run, and those whose removal
-// failed. It reports nothing about them, because no agent has their token any more; the
-// service declares a job failed whose runner did not report, after [HeartbeatLimit].
-// Instances that ended within the last minute stay. For one that was never started, that is
-// its creation. An end in the future comes from an engine whose clock is ahead of the agent's.
+// sweep removes instances that have ended: those of an earlier run, and those whose removal
+// failed. It reports nothing about their jobs, because no agent has the tokens of these jobs
+// any more. If a runner did not report the outcome of its job, the service declares the job
+// failed after [HeartbeatLimit]. Instances that ended within the last minute stay. The end of
+// an instance that was never started is the time of its creation. An end in the future comes
+// from an engine whose clock is ahead of the agent's.
 func (p *Pool) sweep(ctx context.Context, instances []Instance) {
 	for _, instance := range instances {
 		if ctx.Err() != nil {
@@ -44,13 +45,13 @@ func (p *Pool) removeEnded(ctx context.Context, instance Instance) {
 		p.log.Warn("cannot remove leftover instance", "job", instance.Job, "instance", instance.ID, "error", err)
 		return
 	}
-	if err := p.parts.Journal.Remove(ctx, instance.Job); err != nil { // usually there is none
+	if err := p.parts.Journal.Remove(ctx, instance.Job); err != nil { // usually the job has no record
 		p.log.Warn("cannot remove the record of a job", "job", instance.Job, "error", err)
 	}
 }
 
-// removeEnded removes an instance of the job in which nothing runs, and reports whether it is
-// gone. While the engine fails, it retries for removeLimit.
+// removeEnded removes an instance in which nothing of the job runs, and reports whether the
+// instance is removed. While the engine fails, it retries for removeLimit.
 func (r *jobRun) removeEnded(id string) (gone bool) {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, removeLimit)
 	defer cancel()
@@ -62,9 +63,10 @@ func (r *jobRun) removeEnded(id string) (gone bool) {
 	return gone
 }
 
-// removeFailedStart removes what a failed start has left. A start that fails because of the
-// engine may be unable to clean up, or the engine may have created an instance without an
-// answer. It reports whether nothing is left.
+// removeFailedStart removes what a failed start has left, and reports whether nothing is left.
+// A start that fails because of the engine may be unable to remove its instance, or the engine
+// may have created an instance although its answer was lost. After a fault of the job itself,
+// nothing is left unless an earlier start of the job lost the connection to the engine.
 func (r *jobRun) removeFailedStart(reason error) (gone bool) {
 	return errors.Is(reason, ErrJobFault) && !r.startLost || r.removeAll()
 }
@@ -106,9 +108,10 @@ func (p *Pool) list(ctx context.Context) ([]Instance, error) {
 	return slices.DeleteFunc(instances, func(i Instance) bool { return i.Pool != key }), err
 }
 
-// dropLeased removes the instances of leased work from the list, and removes them from the
-// engine in the background. They are never adopted: the lease may have expired, and another
-// agent may have the work. The pool leases nothing until they are gone.
+// dropLeased returns the instances of the list that are not leased work, and removes the
+// others from the engine in the background. Leased work is never adopted: the lease may have
+// expired, and another agent may have the work. The pool leases nothing until these instances
+// are removed.
 func (p *Pool) dropLeased(ctx context.Context, instances []Instance) (others []Instance) {
 	for _, instance := range instances {
 		if !instance.Kind.Leased() {

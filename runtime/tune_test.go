@@ -32,7 +32,7 @@ func (st *fixture) wantPaused(span time.Duration) {
 	}
 }
 
-// wantNotOverdue checks that the pool's loop has turned when it should.
+// wantNotOverdue checks that the next turn of the pool's loop is overdue by one second at most.
 func (st *fixture) wantNotOverdue() {
 	st.t.Helper()
 	if still := st.pool.State().Overdue(time.Now()); still > time.Second {
@@ -40,8 +40,8 @@ func (st *fixture) wantNotOverdue() {
 	}
 }
 
-// lateCloud answers the first poll only after an edit has come, with a hold of an hour
-// that the edit has ended.
+// lateCloud calls edit during the first poll, and then answers this poll with an error and a
+// hold of an hour. The edit has ended this hold, so the pool must ignore it.
 type lateCloud struct {
 	*runtimetest.Cloud
 	edit func()
@@ -67,8 +67,8 @@ func (c *lateCloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
 // Retry allows the next poll at once.
 func (c *lateCloud) Retry() runtime.NextPoll { return runtime.NextPoll{} }
 
-// startLate starts the pool with an edit, or a Retry, that comes while the service is
-// about to answer the first poll.
+// startLate starts a pool with a [lateCloud]. The function edit makes an edit or a Retry while
+// the first poll is under way.
 func (st *fixture) startLate(edit func()) {
 	st.pool = runtime.NewPool(edited(), runtime.Parts{
 		Cloud:    &lateCloud{Cloud: st.cloud, edit: edit},
@@ -77,7 +77,7 @@ func (st *fixture) startLate(edit func()) {
 	st.start()
 }
 
-// edited is a pool with an interval of an hour, and with these edits.
+// edited returns the spec of a pool that polls once an hour, with these edits.
 func edited(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	return spec(append([]func(*runtime.Tuning){func(t *runtime.Tuning) {
 		t.Token, t.OIDCSum = secret.New("old"), "old"
@@ -93,8 +93,8 @@ func TestStatusInterval(t *testing.T) {
 		for name, c := range map[string]struct {
 			passed, lowered, left time.Duration // since the last status poll, and until the next one
 		}{
-			"that is not yet due": {10 * time.Second, 30 * time.Second, 20 * time.Second},
-			"that is past":        {9 * time.Minute, 30 * time.Second, 0},
+			"which is not yet due":    {10 * time.Second, 30 * time.Second, 20 * time.Second},
+			"which is due before now": {9 * time.Minute, 30 * time.Second, 0},
 		} {
 			t.Run(name, func(t *testing.T) {
 				play(t, every(10*time.Minute), func(t *testing.T, st *fixture) {
@@ -189,7 +189,7 @@ func TestTune(t *testing.T) {
 		play(t, edited(), func(t *testing.T, st *fixture) {
 			st.startLate(func() { st.pool.Tune(edited()) })
 			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("%d polls, want 2: the hold was of the old settings", asked)
+				t.Errorf("%d polls, want 2: the edit has ended the hold", asked)
 			}
 		})
 	})
@@ -235,7 +235,7 @@ func TestRetryStart(t *testing.T) {
 			}
 			st.wantPaused(time.Second)
 			if queued := st.cloud.Queued(); len(queued) != 1 {
-				t.Errorf("queued are %v, want c", queued)
+				t.Errorf("the queue has %v, want c", queued)
 			}
 		})
 	})
@@ -265,14 +265,14 @@ func TestTuneSingleRun(t *testing.T) {
 			st.pool.Tune(spec(once))
 			wait(time.Hour)
 			if state := st.pool.State(); state.Phase != runtime.PoolPolling || state.Completed {
-				t.Fatalf("before a job has come the pool is %s, completed %v", state.Phase, state.Completed)
+				t.Fatalf("before the claim of a job the pool is %s, completed %v", state.Phase, state.Completed)
 			}
 			st.cloud.Queue("b", "c")
 			wait(2 * time.Minute)
 			state := st.pool.State()
 			if left := st.cloud.Queued(); state.Phase != runtime.PoolStopped || !state.Completed ||
 				strings.Join(left, " ") != "c" {
-				t.Errorf("after one job the pool is %s, completed %v, and queued are %v; want it over, with c left",
+				t.Errorf("after one job the pool is %s, completed %v, and the queue has %v; want it stopped, with c queued",
 					state.Phase, state.Completed, left)
 			}
 		})
@@ -297,7 +297,7 @@ func TestTuneSingleRun(t *testing.T) {
 			wait(2 * time.Minute)
 			state := st.pool.State()
 			if left := st.cloud.Queued(); !state.Completed || state.Phase != runtime.PoolStopped || len(left) != 1 {
-				t.Errorf("after it the pool is %s, completed %v, and queued are %v", state.Phase, state.Completed, left)
+				t.Errorf("after the job the pool is %s, completed %v, and the queue has %v", state.Phase, state.Completed, left)
 			}
 		})
 	})
@@ -314,7 +314,7 @@ func TestTunePaused(t *testing.T) {
 		}
 	}
 
-	t.Run("it claims nothing, and running jobs continue", func(t *testing.T) {
+	t.Run("paused pool claims nothing, and its running jobs continue", func(t *testing.T) {
 		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("a", runtimetest.Script{Running: 30 * time.Minute})
 			st.cloud.Queue("a")
@@ -336,7 +336,7 @@ func TestTunePaused(t *testing.T) {
 			st.pool.Tune(spec(most(3)))
 			wait(2 * time.Minute)
 			if left := st.cloud.Queued(); len(left) != 0 {
-				t.Errorf("after resume queued are %v", left)
+				t.Errorf("after resume the queue has %v, want no jobs", left)
 			}
 		})
 	})
@@ -353,13 +353,14 @@ func TestTunePaused(t *testing.T) {
 			release()
 			wait(time.Second)
 			if lost := st.cloud.Lost(); len(lost) > 0 || len(st.pool.State().Jobs) != 1 {
-				t.Errorf("lost are %v, and %d jobs run", lost, len(st.pool.State().Jobs))
+				t.Errorf("the jobs %v are lost and %d jobs run, want no lost job and one that runs", lost,
+					len(st.pool.State().Jobs))
 			}
 			wantPaused(t, st)
 		})
 	})
 
-	t.Run("its time does not count towards the idle timeout", func(t *testing.T) {
+	t.Run("the time of a pause does not count towards the idle timeout", func(t *testing.T) {
 		once := func(t *runtime.Tuning) { t.SingleRun, t.IdleTimeout = true, 10*time.Minute }
 		play(t, spec(once), func(t *testing.T, st *fixture) {
 			st.start()
@@ -370,7 +371,7 @@ func TestTunePaused(t *testing.T) {
 			st.pool.Tune(spec(once))
 			wait(9 * time.Minute)
 			if state := st.pool.State(); state.Completed {
-				t.Error("the pause counted")
+				t.Error("the time of the pause has counted towards the idle timeout")
 			}
 			wait(time.Minute)
 			if state := st.pool.State(); !state.Completed {
@@ -388,18 +389,18 @@ func TestTunePaused(t *testing.T) {
 			wait(time.Minute)
 			wantPaused(t, st)
 			if state := st.pool.State(); state.ExecutorProblem != "" {
-				t.Errorf("the problem is %q", state.ExecutorProblem)
+				t.Errorf("the problem of the paused pool is %q, want no problem", state.ExecutorProblem)
 			}
 			st.pool.Tune(spec())
 			wait(time.Minute)
 			if state := st.pool.State(); state.ExecutorProblem == "" {
-				t.Error("after resume the problem is unknown")
+				t.Error("after resume the state has no problem of the executor")
 			}
 		})
 	})
 }
 
-// TestIdleTimeout checks when a single run ends for lack of a job.
+// TestIdleTimeout checks when a single run ends because it got no job.
 func TestIdleTimeout(t *testing.T) {
 	within := func(limit time.Duration) func(*runtime.Tuning) {
 		return func(t *runtime.Tuning) { t.SingleRun, t.IdleTimeout = true, limit }
@@ -407,12 +408,12 @@ func TestIdleTimeout(t *testing.T) {
 	wantOver := func(t *testing.T, st *fixture, over bool) {
 		t.Helper()
 		if state := st.pool.State(); (state.Phase == runtime.PoolStopped) != over || state.Completed != over {
-			t.Errorf("the pool is %s, completed %v; want it over: %v",
+			t.Errorf("the pool is %s, completed %v; want it stopped and completed: %v",
 				state.Phase, state.Completed, over)
 		}
 	}
 
-	t.Run("it counts from the start", func(t *testing.T) {
+	t.Run("the timeout counts from the start of the pool", func(t *testing.T) {
 		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(10*time.Minute - time.Second)
@@ -425,7 +426,7 @@ func TestIdleTimeout(t *testing.T) {
 		})
 	})
 
-	t.Run("without single_run it is ignored", func(t *testing.T) {
+	t.Run("without single_run the timeout is ignored", func(t *testing.T) {
 		play(t, spec(func(t *runtime.Tuning) { t.IdleTimeout = time.Minute }), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(time.Hour)
@@ -433,7 +434,7 @@ func TestIdleTimeout(t *testing.T) {
 		})
 	})
 
-	t.Run("an edit counts at once, in both directions", func(t *testing.T) {
+	t.Run("a longer or shorter timeout applies at once", func(t *testing.T) {
 		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(9 * time.Minute)
@@ -446,7 +447,7 @@ func TestIdleTimeout(t *testing.T) {
 		})
 	})
 
-	t.Run("it counts from when single_run is switched on", func(t *testing.T) {
+	t.Run("the timeout counts from when single_run is switched on", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.start()
 			wait(time.Hour)
@@ -458,7 +459,7 @@ func TestIdleTimeout(t *testing.T) {
 		})
 	})
 
-	t.Run("a job that comes in time is the single run", func(t *testing.T) {
+	t.Run("a job that is claimed before the timeout is the single run", func(t *testing.T) {
 		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("a", runtimetest.Script{Running: time.Hour})
 			st.start()
@@ -474,7 +475,7 @@ func TestIdleTimeout(t *testing.T) {
 		})
 	})
 
-	t.Run("it counts from the end of an adopted job", func(t *testing.T) {
+	t.Run("the timeout counts from the end of an adopted job", func(t *testing.T) {
 		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
 			job := runtime.Job{ID: "old", Pool: spec().Key(), Agent: "agent-1"}
 			st.cloud.AddClaimed(job, runtimetest.Definition("sleep 60"))
@@ -505,7 +506,7 @@ func TestIdleTimeout(t *testing.T) {
 			}
 		})
 	})
-	t.Run("an executor that cannot start jobs does not extend it", func(t *testing.T) {
+	t.Run("an executor that cannot start jobs does not extend the timeout", func(t *testing.T) {
 		play(t, spec(within(10*time.Minute)), func(t *testing.T, st *fixture) {
 			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("engine down") })
 			st.start()
@@ -515,8 +516,8 @@ func TestIdleTimeout(t *testing.T) {
 	})
 }
 
-// service is an HTTP service for a real client within a bubble, whose connections are
-// pipes. With an empty answer it refuses connections.
+// service is an HTTP service for a real client in a bubble of testing/synctest. Its
+// connections are pipes. If its answer is empty, it refuses connections.
 type service struct {
 	answer atomic.Value // status line and headers of an HTTP response
 	dials  atomic.Int32
@@ -544,15 +545,15 @@ func (s *service) dial(context.Context, string, string) (net.Conn, error) {
 	return near, nil
 }
 
-// broken is a pool that polls once a minute, whose breaker opens for an hour at the
-// first failure.
+// broken returns the spec of a pool that polls once a minute, and whose circuit breaker opens
+// for an hour at the first failure.
 func broken(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	return edited(append([]func(*runtime.Tuning){func(t *runtime.Tuning) {
 		t.PollingInterval, t.BreakerFailures, t.OIDCSum = time.Minute, 1, ""
 	}}, edits...)...)
 }
 
-// reach starts the pool of a spec with a real client of a service.
+// reach starts the pool of a spec. Its polls reach the service through a real client.
 func (st *fixture) reach(s runtime.PoolSpec, with *service) {
 	log := slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	client := cloud.New(cloud.Options{
@@ -664,7 +665,7 @@ func TestTuneBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("breaker that opens after failures is logged after them", func(t *testing.T) {
+	t.Run("a failed poll is logged, and later the open breaker", func(t *testing.T) {
 		play(t, broken(), func(t *testing.T, st *fixture) {
 			st.reach(broken(func(t *runtime.Tuning) { t.BreakerFailures = 3 }), answering(""))
 			st.wantLogged("WARN", 1, "poll failed")
@@ -673,7 +674,7 @@ func TestTuneBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("failed cure is logged", func(t *testing.T) {
+	t.Run("a failure after an edit of the token is logged again", func(t *testing.T) {
 		other := func(t *runtime.Tuning) { t.Token = secret.New("new") }
 		play(t, broken(), func(t *testing.T, st *fixture) {
 			st.reach(broken(), answering(""))
@@ -691,7 +692,7 @@ func TestTuneBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("breaker that closes with a rejection logs both", func(t *testing.T) {
+	t.Run("a rejected poll that closes the breaker logs the rejection and the closing", func(t *testing.T) {
 		play(t, broken(), func(t *testing.T, st *fixture) {
 			with := answering("")
 			st.reach(broken(), with)
@@ -727,7 +728,7 @@ func (st *fixture) countLogged(level, text string) (all, some int) {
 func (st *fixture) wantLogged(level string, lines int, text string) {
 	st.t.Helper()
 	if all, some := st.countLogged(level, text); all != lines || lines > 0 && some == 0 {
-		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, and one with it:\n%s", all, level, some, text, lines,
+		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, one or more with it:\n%s", all, level, some, text, lines,
 			st.log)
 	}
 }
