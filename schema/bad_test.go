@@ -16,7 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the problems into the golden files")
 
-// files returns a function for Source.ReadFile that has these files, by path.
+// files returns a function for Source.ReadFile that reads these files. Content has the text of
+// each file by its path.
 func files(content map[string]string) func(string) ([]byte, error) {
 	return func(name string) ([]byte, error) {
 		text, ok := content[name]
@@ -59,7 +60,8 @@ func TestLoadProblems(t *testing.T) {
 				"broken.pem": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"})
 			config, problems := schema.Load(src)
 			if (config == nil) != (len(problems.Errors()) > 0) {
-				t.Errorf("got a configuration: %t, and %d errors", config != nil, len(problems.Errors()))
+				t.Errorf("Load returns a configuration: %t, and %d errors; want either a configuration or errors",
+					config != nil, len(problems.Errors()))
 			}
 			var got strings.Builder
 			for _, p := range problems {

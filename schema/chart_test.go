@@ -38,8 +38,8 @@ func TestJSONSchemaChart(t *testing.T) {
 }
 
 // withConfiguration returns the schema of the chart's values, in which the value config has
-// the schema of a configuration. The definitions are at the root, because references are
-// relative to it.
+// the schema of a configuration. The definitions ($defs) are at the root of the result,
+// because references are relative to the root.
 func withConfiguration(values []byte) ([]byte, error) {
 	text, err := schema.JSONSchema()
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Config is a loaded configuration: the values of the file, overridden by variables, with
-// defaults for other keys. [Load] returns it, and nothing changes it afterwards; goroutines
-// may share it. Its printed form contains no secret.
+// Config is a loaded configuration: the values of the file, overridden by variables, and
+// defaults for the keys that neither sets. [Load] returns it, and nothing changes it
+// afterwards; goroutines may share it. Its printed form contains no secret.
 type Config struct {
 	Path   string   // path of the file; empty without a file
-	Digest string   // digest of everything that was read for it, in hexadecimal
-	Files  []string // files that it names, sorted; some may be missing
+	Digest string   // digest of everything that was read for the configuration, in hexadecimal
+	Files  []string // files that the configuration names, sorted; some may not exist
 
 	Pools []Pool // at least one; names are unique
 
@@ -28,7 +28,7 @@ type Config struct {
 	LogFormat              string
 	MaxConcurrentWorkflows int // of all pools together; with 0 only the limits of pools apply
 	ShutdownTimeout        time.Duration
-	Strict                 bool   // any unknown key is an error, and a file without settings
+	Strict                 bool   // an unknown key is an error, and so is a file without settings
 	StateDirectory         string // if empty, the agent chooses one
 	OverrideImage          string // replaces the image that the service requests; only a variable sets it
 	DebugPod               bool   // keep every worker Pod; only a variable sets it
@@ -36,8 +36,8 @@ type Config struct {
 	settings []Setting
 }
 
-// Pool has the settings of one pool: its own, otherwise those of the top level, with
-// variables and defaults.
+// Pool has the settings of one pool. A key that the pool does not set has the value of the
+// top level; variables and defaults are applied.
 type Pool struct {
 	Name                   string        // "default" where the file has no pools
 	Token                  secret.String // from token or token_file; empty with OIDC
@@ -98,7 +98,7 @@ type Docker struct {
 
 // Kubernetes has the settings of Pods.
 type Kubernetes struct {
-	Context         string // of the kubeconfig; empty is the agent's own cluster or the current one
+	Context         string // of the kubeconfig; empty is the agent's own cluster or the current context
 	Namespace       string // empty is the agent's own
 	Image           string // with the runner programs; empty is the agent's own release
 	ImagePullPolicy string
@@ -261,7 +261,7 @@ func (r reader) list(path ...string) []string {
 	return list
 }
 
-// cores parses a number of CPU cores: 2, 0.5, or 500m for half of one. Empty text is zero.
+// cores parses a number of CPU cores: 2, 0.5, or 500m for half a core. Empty text is zero.
 func cores(data any) (float64, bool) {
 	switch data := data.(type) {
 	case int:

@@ -40,7 +40,7 @@ func (l *load) checkConstraints(t position.Mapping) {
 		}
 	}
 
-	// Names of pools: CUE does not report a missing one while another value is invalid.
+	// Names of pools: CUE does not report a missing name while another value is invalid.
 	scopes := []string{""}
 	for i, entry := range poolEntries(t) {
 		scopes = append(scopes, fmt.Sprintf("pools.%d.", i))
@@ -112,12 +112,12 @@ func entryPath(path string) bool {
 }
 
 // failures returns the paths of the values of a mapping that CUE rejects, sorted, each once.
-// It omits the path of a list if it has the path of an entry. The mapping must not have
-// unknown keys, see [definition.removeUnknown].
+// It omits the path of a list if it returns the path of an entry of the list. The mapping must
+// not have unknown keys, see [definition.removeUnknown].
 //
-// CUE evaluates each value by itself, and equal values of one key once: no constraint
-// concerns two keys, and unifying whole pools costs ten times as much, nearly all of it for
-// keys that they do not set.
+// CUE evaluates each value by itself, and equal values of one key once. This is possible
+// because no constraint concerns two keys. To unify whole pools would cost ten times as much,
+// nearly all of it for keys that the pools do not set.
 func (d *definition) failures(constraints cue.Value, t position.Mapping) []string {
 	checker := constraintChecker{schema: d, cache: map[string][]string{}, constraints: map[string]cue.Value{}}
 	paths := checker.mapping(constraints, t, "", "")
@@ -157,7 +157,7 @@ func (a constraintChecker) mapping(constraints cue.Value, t position.Mapping, pr
 			}
 		default:
 			if kind == KindTree && isMapping {
-				v.Data = position.Mapping{} // another schema checks it
+				v.Data = position.Mapping{} // the schema of Pod templates checks the content
 			}
 			for _, below := range a.value(constraint, v, prefix+key) {
 				paths = append(paths, path+below)

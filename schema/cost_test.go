@@ -28,9 +28,9 @@ func reload(files [][]byte, i int) []byte {
 	return edited
 }
 
-// BenchmarkLoadMemory loads a configuration ten thousand times in one process, like an agent
-// after many edits. It reports the growth of the heap and of the resident memory after the
-// first 500 loads.
+// BenchmarkLoadMemory loads edited configurations ten thousand times in one process, like an
+// agent after many edits. It reports the growth of the heap and of the resident memory since
+// the first 500 loads, which it makes before.
 func BenchmarkLoadMemory(b *testing.B) {
 	var files [][]byte
 	for _, name := range []string{"docker.yaml", "kubernetes.yaml", "pools.yaml", "oidc.yaml", "process.yaml"} {

@@ -76,7 +76,7 @@ func define() (*definition, error) {
 		}
 	}
 
-	// Index the fields.
+	// Index the fields by key and by variable.
 	for i := range d.fields {
 		f := &d.fields[i]
 		if !f.OnlyVariable {

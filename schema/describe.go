@@ -116,7 +116,7 @@ func (f Field) variableWithText() string {
 	return f.Variable
 }
 
-// current reports whether the field is neither an old name nor without effect.
+// current reports whether the field has an effect and is not an old name of another field.
 func (f Field) current() bool { return f.Old == "" && f.Unused == "" && !f.Ignored }
 
 // plainTop reports whether the field is a current key of the top level.

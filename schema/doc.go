@@ -1,6 +1,7 @@
-// Package schema knows the agent's configuration: where the file is, what it may
-// contain, what it contains, and how to explain a mistake in it. It will never know how
-// a configuration is used: it knows no service, no engine and no running pool.
+// Package schema defines and loads the agent's configuration: where the file is, which keys
+// and values it may have, which settings result from it, and how a mistake in it is
+// explained. The package does not depend on how a configuration is used: it has no code for
+// services, engines or running pools.
 //
 // schema.cue is the single source: it has the constraint, the variable, the secrecy,
 // the reload class and the documentation of every key, and [Fields] returns them.
@@ -8,7 +9,7 @@
 // reading the fields from CUE.
 // defaults.cue is separate, for the reason at the head of schema.cue.
 //
-// Sub-packages know what does not depend on the agent's keys. schema imports the first
+// Sub-packages contain what does not depend on the agent's keys. schema imports the first
 // four of them:
 //
 //	position     YAML with positions, and problems: for configurations and Pod templates
@@ -18,8 +19,8 @@
 //	report       problems as text, JSON, SARIF and annotations of GitHub
 //	effective    the settings of a loaded configuration as a file
 //
-// [Load] is a function of its argument: the [Source] is everything that it depends on. It
-// works in this order:
+// The result of [Load] depends only on its argument, the [Source], and on the files that the
+// source names. Load works in this order:
 //
 //  1. Read YAML (position.Parse).
 //  2. Remove unknown keys and replace old names (names.go).
@@ -29,7 +30,7 @@
 //  6. Check the rules across keys, and read the files that keys name (rules.go,
 //     credentials.go, paths.go, files.go, pools.go).
 //
-// It reports all problems at once, each once, in the order of the file.
+// Load reports all problems at once, each once, in the order of the file.
 //
 // CUE checks constraints, but its messages are not used: they print values, tokens
 // included, and one line for each choice of an enumeration. Only the path of a failure
@@ -37,9 +38,9 @@
 // file or a variable only if the value cannot be a secret: a number, a duration, a choice
 // of the schema, or a path without a part that looks like one.
 //
-// CUE evaluates one key at a time, and equal values of one key once. Unifying whole
-// pools costs ten times as much, nearly all of it for keys that they do not set. So a
-// constraint in schema.cue concerns one key, and rules across keys are Go. Every load
-// has its own CUE context, because contexts never shrink; no CUE value is used after the
-// load.
+// CUE evaluates one key at a time, and equal values of one key once. To unify whole pools
+// would cost ten times as much, nearly all of it for keys that the pools do not set. So a
+// constraint in schema.cue concerns one key, and rules across keys are in Go. Every load
+// has its own CUE context, because the memory of a context only grows. No CUE value is used
+// after the load.
 package schema

@@ -30,7 +30,7 @@ type Change struct {
 // anything else. These errors are of type [position.Problems]; they name no file and quote
 // no value.
 func Edit(content []byte, changes []Change) ([]byte, error) {
-	newline := newlineOf(content) // the first change may remove the only one
+	newline := newlineOf(content) // before the first change, which may remove the only line end
 	for _, change := range changes {
 		p, err := readPage(content)
 		if err != nil {
@@ -44,8 +44,9 @@ func Edit(content []byte, changes []Change) ([]byte, error) {
 	return content, nil
 }
 
-// Texts returns the text of every top-level key of a configuration file whose value is a
-// scalar. The values are not checked, and may be secrets. The error is that of [Edit].
+// Texts returns the values of a configuration file by top-level key, without the values that
+// are no scalars. The values are not checked, and may be secrets. Texts returns the same error
+// as [Edit] if the content is not a document that Edit accepts.
 func Texts(content []byte) (map[string]string, error) {
 	p, err := readPage(content)
 	if err != nil {
@@ -138,7 +139,7 @@ func (p *page) set(change Change) ([]byte, error) {
 		candidates = p.replace(old, written)
 	}
 
-	// Use the first one that changes only this key.
+	// Use the first of them that changes only this key.
 	for _, candidate := range candidates {
 		text := p.apply(candidate)
 		if after, err := readPage(text); err == nil && p.differsOnly(after, change.Key, want) {
@@ -152,7 +153,8 @@ func (p *page) set(change Change) ([]byte, error) {
 	return nil, notEdited(at, change.Key, "cannot be set without changing other parts of the file", "set it manually")
 }
 
-// differsOnly reports whether another page differs only in the value of one key.
+// differsOnly reports whether the page after sets the key once, to the value want, and
+// otherwise has the same keys and values as p.
 func (p *page) differsOnly(after *page, key string, want *yaml.Node) bool {
 	var before, now []*yaml.Node
 	for k, v := range p.pairs() {

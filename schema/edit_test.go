@@ -282,14 +282,14 @@ func TestEdit(t *testing.T) {
 				for _, line := range b.lines {
 					if _, note, ok := strings.Cut(line, "# note"); ok &&
 						!strings.Contains(string(after), "# note"+note) {
-						t.Fatalf("the comment %q is gone from\n%s", note, after)
+						t.Fatalf("the comment %q is missing in\n%s", note, after)
 					}
 					if b.key != "" {
 						continue
 					}
 					at := slices.Index(others, line)
 					if at < 0 {
-						t.Fatalf("the line %q is gone, or has moved, in\n%s", line, after)
+						t.Fatalf("the line %q is missing, or has moved, in\n%s", line, after)
 					}
 					others = others[at+1:]
 				}
@@ -325,8 +325,8 @@ type block struct {
 	key   string // key that the lines set and an edit may change; may be empty
 }
 
-// blocks draws the blocks of a file: comments, keys in many notations that an edit may
-// change, and keys that it must not change.
+// blocks draws the blocks of a file: comments, keys that an edit may change, in many
+// notations, and keys that an edit must not change.
 func blocks(t *rapid.T) []block {
 	comments := 0
 	comment := func() string {

@@ -20,11 +20,11 @@ const prefix = "PULUMI_AGENT_"
 // defaultImage is a variable of the self-hosted service that people also set for agents.
 const defaultImage = "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE"
 
-// overrideImage is the only variable of the agent with another prefix.
+// overrideImage is the only variable of the agent whose name does not begin with prefix.
 const overrideImage = "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE"
 
-// fromVariable parses the text of a field's variable, without the white space around it. ok
-// is false if the text does not have the kind of the field. Bounds are not checked here.
+// fromVariable parses the text of a field's variable, which must have no white space around
+// it. ok is false if the text does not have the kind of the field. Bounds are not checked here.
 func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 	v.At = position.Origin{Variable: f.Variable}
 	switch f.Kind {

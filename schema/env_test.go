@@ -98,7 +98,7 @@ func TestLoadOverlaidKeys(t *testing.T) {
 			environ,
 		)
 		if len(one) != 1 || one[0] != same[0] || one[0] == other[0] || one[0].String() != other[0].String() {
-			t.Errorf("%v, %v, %v", one, same, other)
+			t.Errorf("got %v, the same %v, and with another token %v", one, same, other)
 		}
 	})
 }

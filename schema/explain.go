@@ -76,7 +76,7 @@ func Names() []string {
 }
 
 // Explain returns the documentation of a key, a variable or a rule, wrapped to width
-// columns, or not wrapped with a width of 0. The error of an unknown name suggests a
+// columns, or not wrapped with a width of 0. The error for an unknown name suggests a
 // known one.
 func Explain(name string, width int) (string, error) {
 	// A rule.
@@ -115,7 +115,7 @@ func Explain(name string, width int) (string, error) {
 	return "", unknownName(name)
 }
 
-// unknownName returns the error of an unknown name.
+// unknownName returns the error for an unknown name.
 func unknownName(name string) error {
 	names := Names()
 	var within []string
@@ -293,8 +293,8 @@ func padded(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
 
-// wrap splits a text at spaces into lines of at most width columns. A longer part is a
-// line by itself. With a width of 0 it returns one line.
+// wrap splits a text at spaces into lines of at most width columns. A part without spaces
+// that is longer is a line by itself. With a width of 0 it returns one line.
 func wrap(text string, width int) []string {
 	var lines []string
 	line, columns := "", 0

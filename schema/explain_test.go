@@ -26,7 +26,7 @@ func TestExplainPoolKeys(t *testing.T) {
 		}
 		_, example, found := strings.Cut(text, "\n    pools:\n")
 		if found != (f.Kind != schema.KindMapping) {
-			t.Errorf("pools.%s: the explanation has an example: %t", f.Key, found)
+			t.Errorf("pools.%s: the explanation has an example: %t, want %t", f.Key, found, !found)
 		}
 		if !found {
 			continue

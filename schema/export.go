@@ -41,7 +41,7 @@ const headerOfPods = `// The following definitions describe a Pod, or a part of 
 // export is one translation of the schema to CUE or JSON Schema.
 type export struct {
 	files  []*ast.File           // schema.cue and defaults.cue
-	named  map[string]*ast.Field // their definitions
+	named  map[string]*ast.Field // definitions of these files, by name
 	fields map[string]Field      // by key
 
 	constraints jsonschema.Translator
@@ -127,8 +127,9 @@ func hasAttribute(field *ast.Field, name string) bool {
 }
 
 // CUE returns constraints, defaults and the types of a Pod template as one CUE file, for
-// cue vet -d '#Config'. The file accepts what the JSON Schema accepts. It also accepts Pod
-// templates that change parts of the agent or add incomplete entries to lists.
+// cue vet -d '#Config'. The file accepts what the JSON Schema accepts. Unlike [Load], it
+// accepts Pod templates that change fields which the agent sets, or that add incomplete
+// entries to lists.
 func CUE() ([]byte, error) {
 	x, err := newExport()
 	if err != nil {

@@ -27,7 +27,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// vet returns the problems of one file. The files that the corpus names exist.
+// vet returns the problems of one file as cmwa vet classifies them. The token files that the
+// files in testdata name exist.
 func vet(content []byte) position.Problems {
 	src := source(string(content))
 	src.Environ = map[string]string{"HOME": "/home/agent"}
@@ -38,7 +39,8 @@ func vet(content []byte) position.Problems {
 	return schema.Strict(problems)
 }
 
-// corpus returns the files of a folder by name.
+// corpus returns the content of the files that match a pattern, by path. It fails if there are
+// fewer than least files.
 func corpus(t *testing.T, pattern string, least int) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)
@@ -54,7 +56,7 @@ func corpus(t *testing.T, pattern string, least int) map[string][]byte {
 	return all
 }
 
-// instance decodes YAML without the parser of the package, as other programs do.
+// instance decodes YAML without package position, as other programs do.
 func instance(content []byte) (any, error) {
 	var node yaml.Node
 	if err := yaml.Unmarshal(content, &node); err != nil {
@@ -172,8 +174,8 @@ func refusedPaths(err error) []string {
 	return sorted(seen)
 }
 
-// place returns a path without its part within a Pod template, for which Vet and the JSON
-// Schema may report different paths.
+// place returns a path without its part within a Pod template, because vet and the JSON
+// Schema may report different paths there.
 func place(steps []string) string {
 	if i := slices.Index(steps, "pod_template"); i >= 0 {
 		steps = steps[:i+1]
@@ -191,7 +193,7 @@ func sorted(set map[string]bool) []string {
 }
 
 // beyond returns the reason why a schema of single values cannot detect the problem of a
-// value, or an empty text if it can.
+// value, or an empty text if such a schema can detect it.
 func beyond(p position.Problem, f schema.Field, v any) string {
 	switch p.Rule {
 	case position.RuleSyntax, position.RuleSize, position.RuleDuplicateKey:
@@ -319,7 +321,7 @@ func TestJSONSchema(t *testing.T) {
 		}
 	})
 
-	t.Run("rejects invalid files at the same keys as Vet", func(t *testing.T) {
+	t.Run("rejects invalid files at the same keys as vet", func(t *testing.T) {
 		accepts, byKey := compiled(t), byKey(t)
 		compared := 0
 		for path, content := range corpus(t, "testdata/bad/*.yaml", 90) {
@@ -358,7 +360,7 @@ func TestJSONSchema(t *testing.T) {
 		}
 	})
 
-	t.Run("rejects unusual values at the same keys as Vet", func(t *testing.T) {
+	t.Run("rejects unusual values at the same keys as vet", func(t *testing.T) {
 		accepts, byKey := compiled(t), byKey(t)
 		refused, accepted := 0, 0
 		for _, odd := range oddValues {
@@ -538,8 +540,8 @@ var oddValues = []string{
 		`aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, `[{name: a, token: b}]`, `[{name: A}]`,
 }
 
-// everyKeyAt returns a file in which every key has the same value, except Pod templates,
-// which [podCorpus] has.
+// everyKeyAt returns a file in which every key has the same value. It has no Pod templates,
+// which [podCorpus] returns.
 func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string {
 	var flat, nested strings.Builder
 	indent, before := "", ""
@@ -574,7 +576,7 @@ func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string
 	return before + flat.String() + nested.String()
 }
 
-// at returns the mappings that have a value at a key with dots.
+// at returns a mapping that has only the value v, at a key with dots such as ecs.cluster.
 func at(key string, v any) any {
 	steps := strings.Split(key, ".")
 	slices.Reverse(steps)
@@ -618,17 +620,17 @@ func TestCUE(t *testing.T) {
 				continue
 			}
 			if strings.Contains(path, "duration") && strings.Contains(path, "/bad/") {
-				continue // CUE parses durations, and JSON Schema compares them with a pattern only
+				continue // CUE parses durations; the JSON Schema only matches them against a pattern
 			}
 			byJSON := accepts.Validate(v) == nil
 			byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
 			if byJSON != (byCUE == nil) {
-				t.Errorf("%s: the JSON Schema accepts it: %t; CUE returns %v", path, byJSON, byCUE)
+				t.Errorf("%s: the JSON Schema accepts the file: %t; CUE returns %v", path, byJSON, byCUE)
 			}
 			results[byJSON]++
 		}
 		if results[true] < 30 || results[false] < 40 {
-			t.Errorf("compared: %v", results)
+			t.Errorf("accepted and rejected files: %v, want 30 accepted and 40 rejected ones or more", results)
 		}
 	})
 
@@ -650,7 +652,7 @@ func TestCUE(t *testing.T) {
 			}
 			unknown := slices.ContainsFunc(problems, func(p position.Problem) bool {
 				return p.Rule == position.RuleUnknownKey &&
-					!strings.Contains(p.Path, ".$") // the list decides whether a directive is known
+					!strings.Contains(p.Path, ".$") // which directives are known depends on the list
 			})
 			v = map[string]any{"pod_template": v}
 			byJSON := accepts.Validate(v)

@@ -13,8 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// SchemaID names the JSON Schema of a configuration file. It is a name: nothing
-// needs to be fetched from there.
+// SchemaID names the JSON Schema of a configuration file. It is only a name: no program
+// needs to fetch this URL.
 const SchemaID = "https://github.com/cmwa-project/cmwa/schema/pulumi-workflow-agent.json"
 
 // commentForValidators is a comment in the JSON Schema for editors.
@@ -198,7 +198,7 @@ func (x *export) key(f Field, expr ast.Expr, path string) (jsonschema.Object, er
 	return o, nil
 }
 
-// declaration finds a key of the top level.
+// declaration returns the declaration of a key of the top level, or nil.
 func (x *export) declaration(key string) *ast.Field {
 	for _, name := range []string{"#Settings", "#Config"} {
 		body, ok := x.named[name].Value.(*ast.StructLit)

@@ -140,7 +140,7 @@ func strictProblems(schema any, path string, inherited []string) (problems []str
 			problems = append(problems, path+": no type for "+keyword)
 		}
 
-		// Check the schemas in it.
+		// Check the schemas in the value of the keyword.
 		switch keyword {
 		case "properties", "patternProperties", "$defs":
 			for name, inner := range value.(jsonSchemaObject) {
@@ -172,10 +172,10 @@ func TestStandardJSONSchema(t *testing.T) {
 		t.Errorf("got\n%s\nwant no problem of a strict validator", strings.Join(problems, "\n"))
 	}
 
-	// The other form differs in the keywords of editors only.
+	// The schema for editors differs only in the keywords that editors define.
 	editors := readJSONSchema(t)
 	if len(strictProblems(editors, "", nil)) == 0 {
-		t.Error("the schema for editors has no keyword of editors, so this test shows nothing")
+		t.Error("the schema for editors has no keyword of editors, so this test proves nothing")
 	}
 	delete(editors, "$comment")
 	eachObject(editors, "", func(_ string, o jsonSchemaObject) {

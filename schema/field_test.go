@@ -9,6 +9,7 @@ import (
 )
 
 // effective reports whether a field is a current key or variable with a plain value or a list.
+// The name of a pool does not count, because it has no default and no variable.
 func effective(f schema.Field) bool {
 	return f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != schema.KindMapping &&
 		f.Kind != schema.KindMappings &&
@@ -47,7 +48,7 @@ func TestFields(t *testing.T) {
 				"kubernetes.cpu",
 				"kubernetes.memory",
 			}
-			if f.OnlyVariable || slices.Contains(documented, f.Key) { // the variable has another name
+			if f.OnlyVariable || slices.Contains(documented, f.Key) { // the name of the variable differs from the key
 				continue
 			}
 			if want := "PULUMI_AGENT_" + strings.ToUpper(strings.ReplaceAll(f.Key, ".", "_")); f.Variable != want {

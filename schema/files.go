@@ -17,9 +17,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// readNamed reads a file that a key names, and adds the result to the digest together with
-// the path of the key, so that the digest changes if content moves from the file of one
-// pool to that of another. For a missing or unreadable file it adds the kind of the failure.
+// readNamed reads a file that a key names. It adds the content and the path of the key to the
+// digest. Because of the path, the digest changes if content moves from the file of one pool
+// to the file of another pool. For a missing or unreadable file, readNamed adds the kind of
+// the failure in place of the content.
 func (s *scope) readNamed(key, name string) ([]byte, fs.FileMode, error) {
 	s.load.files = append(s.load.files, name)
 	content, mode, err := s.load.source.read(name)
@@ -209,9 +210,10 @@ func (s *scope) parseTemplate(name string, content []byte) {
 }
 
 // unusedTemplate warns if [DefaultPodTemplateFile] contains another template than the one
-// in use, because people expect that a mounted file is used. key sets the template in use,
-// and used is its content if it is in a file. The mounted file is not watched. There is no
-// warning if the template in use is empty, which is how a user disables the mounted one.
+// in use, because people expect that a mounted file is used. key is the key that sets the
+// template in use, and used is the content of its file, if it is in a file. The mounted file
+// is not watched. There is no warning if the template in use is empty: with an empty template
+// a user disables the mounted one.
 func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {
 	if s.pool.DeployTarget != "kubernetes" || s.pool.PodTemplate == nil {
 		return
@@ -232,7 +234,7 @@ func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {
 		"copy the settings that you need from that file, and remove the file or its mount"))
 }
 
-// use sets the template of the pool, unless it is empty or has an error.
+// use makes v the template of the pool, unless v is empty or its problems contain an error.
 func (s *scope) use(v position.Value, problems position.Problems) {
 	if t, ok := v.Data.(position.Mapping); ok && len(t) > 0 && len(problems.Errors()) == 0 {
 		s.pool.PodTemplate = t.Plain()

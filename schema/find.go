@@ -51,12 +51,12 @@ type Source struct {
 	ReadFile func(name string) ([]byte, error)
 
 	vetted bool // checked by [Vet] or [VetLocal], not loaded by an agent
-	local  bool // checked by [VetLocal]: the files that it names must be on this machine
+	local  bool // checked by [VetLocal]: the files that the configuration names must be on this machine
 }
 
 // FileID identifies the file at a path. A rename onto the path or another target of a link
-// changes it; a write in place does not. The numbers of a deleted file may be used again.
-// The zero value means unknown.
+// changes the id; a write in place does not. The system may give the numbers of a deleted
+// file to a new file. The zero value means unknown.
 type FileID struct {
 	Device, Inode uint64
 }
@@ -105,9 +105,9 @@ type SearchPaths struct {
 // Find reads the configuration file. A file that the command line or
 // PULUMI_AGENT_CONFIG names must exist. Otherwise Find uses the first file in the working
 // directory, the home directory, /etc and the directory of the executable; files are not
-// merged. It searches all of them for the current name before it searches for the old one.
-// A missing file is not an error, because the environment may contain the whole
-// configuration; a file that exists and cannot be read is one.
+// merged. It searches all directories for the current name before it searches for the old
+// name. It is not an error if no directory has a file, because the environment may contain
+// the whole configuration. It is an error if a file exists and cannot be read.
 func Find(paths SearchPaths) (Source, error) {
 	// A named file.
 	source := Source{Environ: paths.Environ, Executable: paths.Executable}

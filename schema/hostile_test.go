@@ -85,8 +85,8 @@ func TestLoadHostile(t *testing.T) {
 			}
 		}
 		for _, f := range schema.Fields() {
-			// A configuration shows texts such as names and paths, so only the problems of
-			// these variables are checked.
+			// The printed form of a configuration contains texts such as names and paths. For a
+			// variable with such a text, the test therefore checks only the problems.
 			config, problems := schema.Load(schema.Source{Environ: map[string]string{f.Variable: canary + " \x00"}})
 			if f.Kind == schema.KindText && !f.Secret {
 				config = nil
@@ -103,12 +103,12 @@ func TestLoadHostile(t *testing.T) {
 		}
 	})
 
-	t.Run("reports the first of very many problems", func(t *testing.T) {
+	t.Run("reports the first thousand of many problems", func(t *testing.T) {
 		config, problems := schema.Load(source("token: pul-a\n" + strings.Repeat("syslog: x\n", 2000)))
 		last := problems[len(problems)-1]
 		if config != nil || len(problems) != 1001 || last.Severity != position.Error ||
 			!strings.Contains(last.Message, "there are ") {
-			t.Errorf("%d problems, the last is %v", len(problems), last)
+			t.Errorf("got %d problems, want 1001; the last is %v, want the number of problems", len(problems), last)
 		}
 		var unknown strings.Builder
 		for i := range 2000 {
@@ -223,7 +223,7 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// check loads a source and fails unless the result has the properties of every load.
+// check loads a source and checks the properties that the result of every load must have.
 func check(t *testing.T, src schema.Source) {
 	config, problems := schema.Load(src)
 	if (config == nil) != (len(problems.Errors()) > 0) {

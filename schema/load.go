@@ -63,7 +63,7 @@ type load struct {
 	schema   *definition
 	source   Source
 	problems position.Problems
-	invalid  map[string]bool // paths of invalid values, which no rule reports again
+	invalid  map[string]bool // paths of values that were reported as invalid; no rule reports them again
 	files    []string        // that the configuration names
 	digest   hash.Hash
 
@@ -154,7 +154,7 @@ func (l *load) run() *Config {
 }
 
 // refuseLoose turns the warnings about unknown keys and about a file without settings into
-// errors, which is the effect of strict.
+// errors. This is the effect of the key strict.
 func (l *load) refuseLoose() {
 	for i := range l.problems {
 		if rule := l.problems[i].Rule; rule == position.RuleUnknownKey || rule == position.RuleSyntax {

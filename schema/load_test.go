@@ -29,13 +29,13 @@ func must(t *testing.T, src schema.Source) *schema.Config {
 	return config
 }
 
-// mustBeOverlaid loads a source, and fails unless its only problems are count keys that
-// variables override.
+// mustBeOverlaid loads a source, and fails unless its only problems are count warnings about
+// keys that variables override.
 func mustBeOverlaid(t *testing.T, src schema.Source, count int) *schema.Config {
 	t.Helper()
 	config, problems := schema.Load(src)
 	if config == nil || len(problems) != count {
-		t.Fatalf("want a warning about %d overridden keys, got\n%v", count, problems)
+		t.Fatalf("want warnings about %d overridden keys, got\n%v", count, problems)
 	}
 	for _, p := range problems {
 		if p.Rule != position.RuleOverlaid || p.Severity != position.Warning {
@@ -45,7 +45,7 @@ func mustBeOverlaid(t *testing.T, src schema.Source, count int) *schema.Config {
 	return config
 }
 
-// unseen returns an option that excludes fields that are not settings from a comparison.
+// unseen returns an option for a comparison, which then ignores fields that are not settings.
 func unseen() cmp.Option {
 	return cmp.Options{cmpopts.IgnoreUnexported(schema.Config{}), cmpopts.IgnoreFields(schema.Config{}, "Digest")}
 }
@@ -391,7 +391,7 @@ func TestLoadVariables(t *testing.T) {
 				t.Fatalf("%v\n%s", err, src.Content)
 			}
 			if diff := cmp.Diff(written, both, unseen()); diff != "" {
-				t.Fatalf("a variable is not the same as its value in the file:\n%s", diff)
+				t.Fatalf("the same values give another configuration in variables than in the file:\n%s", diff)
 			}
 		})
 	})
@@ -509,7 +509,7 @@ func TestEvaluateDigest(t *testing.T) {
 			src.Environ, src.ReadFile = environ, files(map[string]string{"t": token})
 			config := must(t, src)
 			if !reflect.DeepEqual(config.Files, []string{"t"}) {
-				t.Errorf("files are %v", config.Files)
+				t.Errorf("the configuration names the files %v, want t", config.Files)
 			}
 			return config.Digest
 		}
@@ -545,7 +545,8 @@ func TestEvaluateDigest(t *testing.T) {
 			}
 			return schema.Evaluate(src).Digest
 		}
-		const record = "\x00\"pools.1.oidc_token_file\"\x00read\x00" // joins the next file without the lengths
+		// Content like this would be ambiguous if the digest did not have the length of each file.
+		const record = "\x00\"pools.1.oidc_token_file\"\x00read\x00"
 		seen := map[string]string{}
 		for name, one := range map[string]string{
 			"neither":              digest(nil, "", nil),
@@ -581,8 +582,8 @@ func TestEvaluateDigest(t *testing.T) {
 			"pod_template_file": "token: pul-x\ndeploy_target: kubernetes",
 		} {
 			seen := map[string]string{}
-			for name, fault := range map[string]error{"gone": fs.ErrNotExist, "not allowed": fs.ErrPermission,
-				"broken": fs.ErrInvalid, "empty": nil} {
+			for name, fault := range map[string]error{"missing": fs.ErrNotExist, "forbidden": fs.ErrPermission,
+				"unreadable": fs.ErrInvalid, "empty": nil} {
 				src := source(key + ": f\n" + others + "\n")
 				src.ReadFile = func(string) ([]byte, error) { return nil, fault }
 				one := schema.Evaluate(src).Digest
@@ -697,7 +698,7 @@ func TestLoadElsewhere(t *testing.T) {
 		t.Errorf("on the agent's machine: %v", problems)
 	}
 	if strict := schema.Strict(problems); len(strict) != 1 || len(strict.Errors()) > 0 {
-		t.Errorf("in vet: %v", strict)
+		t.Errorf("Strict returns %v, want one warning", strict)
 	}
 	config, problems = schema.Load(
 		schema.Source{Path: "agent.yaml", Content: []byte("pools: [{name: a}]"), Elsewhere: true},

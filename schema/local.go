@@ -11,7 +11,7 @@ import (
 // that a configuration names. This user must be able to read them, and the content must fit
 // the key: a token, certificates in PEM form, a Pod template, a task definition in JSON. The
 // directory of the runner programs must exist. VetLocal checks manifests as Vet does, because
-// their files are on other machines.
+// the files that manifests name are on other machines.
 //
 // VetLocal never panics, and is safe for concurrent use.
 func VetLocal(source Source) position.Problems {

@@ -39,10 +39,11 @@ type manifests struct {
 // defines them. Vet also reports the problems of manifests; Configurations omits what
 // cannot be read.
 //
-// A configuration is for another machine: it has no variables. Of the files that it names,
-// only Pod templates exist, if they are in the same object or in exactly one other. If the
-// manifest contains the text of the configuration line by line, the line numbers of the
-// configuration are those of the manifest; columns are counted after the indentation.
+// A configuration is for another machine: it has no variables. The only files that it can
+// read are Pod templates: a template in the same object, or in another object if exactly one
+// template of the file has the name. If the manifest contains the text of the configuration
+// line by line, the line numbers of the configuration are those of the manifest; columns are
+// counted after the indentation.
 //
 // Configurations never panics, and is safe for concurrent use.
 func Configurations(source Source) (configurations []Source, ok bool) {
@@ -156,8 +157,8 @@ func (m *manifests) count(n *yaml.Node, path string) bool {
 }
 
 // readManifests returns the objects of a file. ok is false if there are none: if no
-// document has apiVersion and kind, or the only document is a Pod without a variable of
-// the agent, which is then a template.
+// document has apiVersion and kind, or if the only document is a Pod template, which is a Pod
+// without a variable of the agent.
 func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 	// Read the documents.
 	m = &manifests{source: source}

@@ -18,7 +18,7 @@ func (d *definition) removeUnknown(t position.Mapping, at string) position.Probl
 		path := position.Join(at, key)
 		f, whole := d.field(path)
 		if f != nil && f.Kind == KindMapping && v.Data == nil {
-			delete(t, key) // all of its keys are commented out
+			delete(t, key) // a mapping without keys, for example because all of them are comments
 			continue
 		}
 		if f == nil || whole != path || strings.Contains(key, ".") {

@@ -16,7 +16,7 @@ type page struct {
 	root  *yaml.Node // a mapping; nil if the document is empty
 	lines []int      // offsets in text at which lines begin, as the parser counts them
 
-	newline string // how lines end
+	newline string // the characters at the end of a line, such as "\n"
 }
 
 func readPage(content []byte) (*page, error) {
@@ -62,12 +62,12 @@ func (p *page) pairs() func(yield func(key, value *yaml.Node) bool) {
 // flow reports whether the top level is in brackets.
 func (p *page) flow() bool { return p.root != nil && p.root.Style&yaml.FlowStyle != 0 }
 
-// indent returns the number of spaces before each key. It is the smaller of two columns,
-// because a question mark may precede the first key, and an anchor the whole mapping.
+// indent returns the number of spaces before each key. It uses the smaller of two columns,
+// because a question mark may precede the first key, and an anchor may precede the mapping.
 func (p *page) indent() int { return min(p.root.Column, p.root.Content[0].Column) - 1 }
 
 // end returns the offset after the last line of the document: the end of the text, or the
-// line with three dots.
+// beginning of a line with three dots.
 func (p *page) end() int {
 	p.findLines()
 	for i, from := range p.lines {
@@ -100,7 +100,7 @@ func newlineOf(text []byte) string {
 	}
 }
 
-// findLines sets lines. The parser ends a line at other characters than a line feed too.
+// findLines sets p.lines. For the parser, other characters than a line feed also end a line.
 func (p *page) findLines() {
 	if p.lines != nil {
 		return

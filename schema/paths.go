@@ -48,8 +48,9 @@ func (s *scope) resolvePaths() {
 	}
 }
 
-// fallBack replaces a path without a file with the same name in the working directory, if a
-// file is there. Both paths are watched, because a file may appear at either.
+// fallBack is called for a path at which there is no file. It replaces the path by the name
+// alone, which is relative to the working directory, if a file is there. Both paths are
+// watched, because a file may appear at each of them.
 func (s *scope) fallBack(key, name string, path *string) {
 	s.load.files = append(s.load.files, *path, name)
 	if s.load.absent(name) {

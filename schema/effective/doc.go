@@ -2,10 +2,10 @@
 // the agent uses after variables and defaults are applied, and where each value
 // comes from.
 //
-// It knows the layout of a configuration file: the top level, pools, and the form
-// of values. It never reads a file or a variable, and never gets a secret, because
+// The package writes the layout of a configuration file: the top level, pools, and the
+// form of values. It never reads a file or a variable. It never gets a secret, because
 // settings contain a mark in place of each secret.
 //
-// It is a separate package because it needs only the settings of package schema, and
+// The package is separate because it needs only the settings of package schema, and
 // loading a configuration does not need it.
 package effective

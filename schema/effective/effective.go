@@ -55,11 +55,12 @@ type pool struct {
 }
 
 // layoutOf moves settings to the top level if all pools have them with the same
-// value and origin. A key that the whole agent has too stays with the pools.
+// value and origin. A setting of the pools stays there if the whole agent has a setting
+// with the same key.
 func layoutOf(settings []schema.Setting) layout {
 	// Divide the settings among the agent and the pools.
 	var l layout
-	taken := map[string]bool{} // keys of the whole agent
+	taken := map[string]bool{} // keys of the settings of the whole agent
 	for _, setting := range settings {
 		n := len(l.pools)
 		switch {
@@ -90,8 +91,8 @@ func layoutOf(settings []schema.Setting) layout {
 		l.pools[i].settings = slices.DeleteFunc(own, func(s schema.Setting) bool { return inShared[s.Key] })
 	}
 
-	// Remove a default of the whole agent for a key that stays with the pools. At the top
-	// level the key would also set a limit for all pools together.
+	// A key of the whole agent may stay with the pools as well. If the agent's setting is a
+	// default, remove it: in a file, the key at the top level would set a limit for all pools.
 	l.common = slices.DeleteFunc(l.common, func(s schema.Setting) bool {
 		sameKey := func(own schema.Setting) bool { return own.Key == s.Key }
 		return s.Origin == position.Origin{} && slices.ContainsFunc(l.pools[0].settings, sameKey)
@@ -103,7 +104,7 @@ func layoutOf(settings []schema.Setting) layout {
 	return l
 }
 
-// everywhere reports whether all pools have the setting with the same origin.
+// everywhere reports whether all pools have the setting with the same value and origin.
 func (l layout) everywhere(setting schema.Setting) bool {
 	for _, pool := range l.pools {
 		if !slices.ContainsFunc(pool.settings, func(s schema.Setting) bool {

@@ -122,7 +122,7 @@ func settingsOf(t *testing.T, path, content string, environ map[string]string) [
 	return c.Settings()
 }
 
-// yamlOf returns settings as YAML returns them.
+// yamlOf returns the result of [YAML] as text.
 func yamlOf(t *testing.T, settings []schema.Setting, origins bool) string {
 	t.Helper()
 	text, err := YAML(settings, origins)
@@ -169,7 +169,7 @@ func TestData(t *testing.T) {
 	}
 	if origins.Level.Value != "info" || origins.Level.Origin != "default" || len(origins.Pools) != 2 ||
 		origins.Pools[1].Token.Value != secret.Mark || origins.Pools[1].Token.Origin != "agent.yaml:7" {
-		t.Errorf("%+v", origins)
+		t.Errorf("Data with origins returns %+v", origins)
 	}
 	if strings.Contains(text, "c4n4ry") {
 		t.Error("a secret is shown")

@@ -1,8 +1,8 @@
 // Package jsonschema translates CUE constraints to JSON Schema, draft 2020-12, as JSON
-// that keeps its order. It knows one expression at a time. It will never know which
-// keys or definitions exist: its callers compose the schemas of mappings. It is a separate
-// package because two callers need the same translation: schema for configuration files,
-// and schema/podtemplate for Pods.
+// that keeps its order. It translates one expression at a time. It does not depend on the
+// keys and definitions that exist: its callers compose the schemas of mappings. It is a
+// separate package because two callers need the same translation: schema for configuration
+// files, and schema/podtemplate for Pods.
 //
 // It translates the syntax of CUE instead of using CUE's own encoder, which drops
 // bounds and defaults, rejects open mappings, writes one number type as several

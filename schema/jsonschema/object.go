@@ -53,8 +53,8 @@ func (o Object) Get(key string) any {
 	return nil
 }
 
-// Replace returns the object with another value of a member. It does nothing if there is
-// no such member.
+// Replace returns the object with another value of a member. If there is no such member, it
+// returns an equal object.
 func (o Object) Replace(name string, value any) Object {
 	replaced := slices.Clone(o)
 	for i, m := range replaced {

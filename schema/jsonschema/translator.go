@@ -19,7 +19,7 @@ import (
 // accepts a negative duration.
 const durationPattern = `^[+]?(0|(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 
-// Translator translates CUE expressions and notes the definitions to which they
+// Translator translates CUE expressions and records the definitions to which they
 // refer. The zero value is ready for use.
 type Translator struct {
 	referenced map[string]bool
