@@ -51,7 +51,8 @@ func TestSlotsProperty(t *testing.T) {
 			case "keep":
 				takenOver := target.takenOver
 				if exceeds := target.keep(); exceeds != (takenOver && limit > 0 && held >= limit) {
-					t.Fatalf("limit %d, %d taken: keep reports that a late job exceeds the limit: %v", limit, held, exceeds)
+					t.Fatalf("limit %d, %d taken: keep reports that a late job exceeds the limit: %v",
+						limit, held, exceeds)
 				}
 				target.share() // by a timer that fires too late
 				delete(shared, target)
@@ -93,7 +94,8 @@ func TestSlotsProperty(t *testing.T) {
 				t.Fatalf("limit %d: %d slots are queued although %d of %d taken slots are shared", limit,
 					queued, sharedTaken, taken)
 			case limit > 0 && taken > max(limit, held) && operation != "force" && operation != "keep":
-				t.Fatalf("limit %d: %d slots were taken, and after %q %d slots are taken", limit, held, operation, taken)
+				t.Fatalf("limit %d: %d slots were taken, and after %q %d slots are taken",
+					limit, held, operation, taken)
 			}
 			if operation == "release" {
 				checkServed(t, slots, before, target)

@@ -313,7 +313,7 @@ func TestSetup(t *testing.T) {
 				h.Resend)
 		}
 	})
-	t.Run("lines whose answer was lost are sent again as they were", func(t *testing.T) {
+	t.Run("lines of a report whose answer was lost are sent again unchanged", func(t *testing.T) {
 		for i, end := range []string{"handoff", "failure", "handoff", "failure"} {
 			service := &lossy{answers: []bool{i < 2, false, false}}
 			setup := runtime.NewSetup(&runtime.Job{ID: "a", Token: secret.New("t")}, service,

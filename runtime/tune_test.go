@@ -272,8 +272,8 @@ func TestTuneSingleRun(t *testing.T) {
 			state := st.pool.State()
 			if left := st.cloud.Queued(); state.Phase != runtime.PoolStopped || !state.Completed ||
 				strings.Join(left, " ") != "c" {
-				t.Errorf("after one job the pool is %s, completed %v, and the queue has %v; want it stopped, with c queued",
-					state.Phase, state.Completed, left)
+				t.Errorf("after one job the pool is %s, completed %v, and the queue has %v; "+
+					"want the pool stopped and completed, and c in the queue", state.Phase, state.Completed, left)
 			}
 		})
 	})
@@ -297,7 +297,8 @@ func TestTuneSingleRun(t *testing.T) {
 			wait(2 * time.Minute)
 			state := st.pool.State()
 			if left := st.cloud.Queued(); !state.Completed || state.Phase != runtime.PoolStopped || len(left) != 1 {
-				t.Errorf("after the job the pool is %s, completed %v, and the queue has %v", state.Phase, state.Completed, left)
+				t.Errorf("after the job the pool is %s, completed %v, and the queue has %v",
+					state.Phase, state.Completed, left)
 			}
 		})
 	})
@@ -728,7 +729,7 @@ func (st *fixture) countLogged(level, text string) (all, some int) {
 func (st *fixture) wantLogged(level string, lines int, text string) {
 	st.t.Helper()
 	if all, some := st.countLogged(level, text); all != lines || lines > 0 && some == 0 {
-		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, one or more with it:\n%s", all, level, some, text, lines,
-			st.log)
+		st.t.Errorf("%d lines at %s, %d with %q; want %d lines, one or more with this text:\n%s",
+			all, level, some, text, lines, st.log)
 	}
 }

@@ -32,7 +32,7 @@ func (s *scope) chooseCredentials() {
 		return
 	}
 
-	// Warn if other users can read a token in the configuration file.
+	// Warn if the group or other users can read a token in the configuration file.
 	c := s.pool
 	if at := s.origins["token"]; !c.Token.Empty() && at.Line > 0 && s.load.source.Mode&0o044 != 0 {
 		s.warn(position.RuleReadableToken, "other users can read the file with the token",

@@ -38,18 +38,18 @@ const (
 // Field describes one key of the schema.
 type Field struct {
 	Key          string        // with dots, such as ecs.cluster; pools.name for a key that only pools have
-	Kind         Kind          //
+	Kind         Kind          // of its value
 	Choices      []string      // of a text, or of each entry of a list; nil allows any text
 	Pattern      string        // regular expression that a text, or each entry of a list, matches; may be empty
 	Min, Max     *int64        // of an int; nil if unbounded
 	Required     bool          // the key must be set
 	Pool         bool          // a pool may set it
 	Shortest     time.Duration // of a duration
-	Longest      time.Duration //
+	Longest      time.Duration // of a duration
 	Seconds      bool          // a duration may be a number of seconds
 	Empty        bool          // "" is a value, and means unset
 	Secret       bool          // the value is never shown
-	Reload       Class         //
+	Reload       Class         // when a change takes effect
 	Variable     string        // that overrides the key; may be empty
 	Separator    string        // of a list in that variable: "," or " "
 	Unit         string        // of a number without a unit in that variable

@@ -10,13 +10,13 @@ import (
 )
 
 // bundleVariables name a file of trusted certificates. The file replaces the certificates
-// that a program trusts by default, so it must contain all of them.
+// that a program trusts by default, so the file must contain these too.
 var bundleVariables = []string{
 	certFileVariable,     // Go and OpenSSL
-	"GIT_SSL_CAINFO",     //
-	"CURL_CA_BUNDLE",     //
+	"GIT_SSL_CAINFO",     // Git
+	"CURL_CA_BUNDLE",     // curl
 	"REQUESTS_CA_BUNDLE", // Python
-	"AWS_CA_BUNDLE",      //
+	"AWS_CA_BUNDLE",      // programs for AWS
 }
 
 const (
@@ -93,7 +93,8 @@ func (j *job) writeCertificates(name string, text []byte) (path string, err erro
 	return path, nil
 }
 
-// systemBundle returns the certificates that the instance trusts.
+// systemBundle returns the certificates that the instance trusts: those of the file in
+// SSL_CERT_FILE, or else of the first of systemBundles that exists.
 func systemBundle(env environ) (text []byte, found bool) {
 	for _, path := range append([]string{env[certFileVariable]}, systemBundles...) {
 		if text, found = readCertificates(path); found {

@@ -12,9 +12,9 @@ import (
 type FaultKind string
 
 // The kinds of faults. A fault is injected before or after the proxy forwards the call to the
-// service; see [Fault.After]. A fault before means that the service never gets the request,
-// except for Latency, which only delays it. After a fault after, the service has acted, and
-// its answer is lost or changed.
+// service; see [Fault.After]. If it is injected before, the service never gets the request;
+// only Latency forwards the request later. If it is injected after, the service has acted,
+// and its answer is lost or changed.
 const (
 	Latency   FaultKind = "latency"    // the request is forwarded after Delay
 	Reset     FaultKind = "reset"      // the client's connection is reset

@@ -62,7 +62,8 @@ func TestLink(t *testing.T) {
 			t.Fatalf("the first request used %q, %v", got, err)
 		}
 		if count := link.Blackhole(); count != 1 || link.Connections() != 0 {
-			t.Fatalf("%d connections became black holes and %d others are open, want 1 and 0", count, link.Connections())
+			t.Fatalf("%d connections became black holes and %d others are open, want 1 and 0",
+				count, link.Connections())
 		}
 		limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()

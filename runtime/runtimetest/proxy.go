@@ -82,7 +82,7 @@ type Proxy struct {
 	jobs     map[string]int // ordinal of the claim, by job id and by deployment id
 	claims   map[string]int // by deployment id
 	series   map[string]int // calls so far, by kind of call and job: see seriesOf
-	injected map[string]int // by fault
+	injected map[string]int // by name of the fault or the storm: see Injected
 	failed   []string       // calls with the status "failed", each as method, path and program
 	lost     []string       // polls whose answer may be lost
 	calls    map[string][]time.Time
@@ -204,7 +204,8 @@ func (p *Proxy) Claims() map[string]int {
 	return maps.Clone(p.claims)
 }
 
-// Injected returns the number of injected faults by name.
+// Injected returns, by name, how often a fault was chosen for a call, and how often a storm
+// began. It also counts a fault that was not injected because its connection is protected.
 func (p *Proxy) Injected() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

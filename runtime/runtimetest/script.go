@@ -19,7 +19,7 @@ type Script struct {
 	Remains  bool          // a Start that fails leaves an ended instance
 	FailLate []error       // returned by the first calls of Start, after they have read the handoff
 
-	NeverStarted bool // the runner in the instance of an earlier agent never got its handoff
+	NeverStarted bool // the runner of an earlier agent's instance waits for a handoff, and ends after Running
 
 	Running  time.Duration   // from the start to the end; may be Forever
 	Exit     runtime.Exit    // of a job that ends by itself
@@ -44,7 +44,7 @@ type Script struct {
 type TimedProgress struct {
 	After time.Duration
 	runtime.Progress
-	Raw func() io.Reader // output in place of the line, opened once for each stream; nil is the line
+	Raw func() io.Reader // output in place of the line of Progress, opened once for each stream; may be nil
 }
 
 // Operation is an operation of an executor on a job.
