@@ -155,8 +155,8 @@ func (s *Setup) resends() bool { return s.sent > 0 && s.sent < len(s.lines) }
 func (s *Setup) SetDirectory(directory string) { s.handoff.Directory = directory }
 
 // LimitStop applies the time between SIGTERM and SIGKILL of an instance that something other
-// than the agent stops. It shortens the cancel grace period in the handoff, so that this
-// period and StopGrace together are not longer than the limit.
+// than the agent stops. If the cancel grace period and StopGrace together are longer, it
+// shortens the cancel grace period in the handoff by the difference, down to 0.
 func (s *Setup) LimitStop(limit time.Duration) {
 	fits := max(0, limit-StopGrace)
 	s.handoff.CancelGrace = min(s.handoff.CancelGrace, Seconds(fits.Seconds()))

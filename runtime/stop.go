@@ -9,8 +9,8 @@ import (
 )
 
 // MaxCancelGrace is the longest cancel grace period. A service declares a cancelled job failed
-// immediately, and the log of the job may end there, although the job still stops. So a user
-// should not cancel a job at the service if its operation needs longer than this to stop.
+// immediately, and the log of the job may end there, although the job has not stopped yet. So a
+// user should not cancel a job at the service if its operation needs longer than this to stop.
 const MaxCancelGrace = time.Hour
 
 // defaultCancelGrace is the cancel grace period of a pool that is not configured.

@@ -93,8 +93,8 @@ func TestStatusInterval(t *testing.T) {
 		for name, c := range map[string]struct {
 			passed, lowered, left time.Duration // since the last status poll, and until the next one
 		}{
-			"which is not yet due":    {10 * time.Second, 30 * time.Second, 20 * time.Second},
-			"which is due before now": {9 * time.Minute, 30 * time.Second, 0},
+			"which becomes due later":   {10 * time.Second, 30 * time.Second, 20 * time.Second},
+			"which becomes due at once": {9 * time.Minute, 30 * time.Second, 0},
 		} {
 			t.Run(name, func(t *testing.T) {
 				play(t, every(10*time.Minute), func(t *testing.T, st *fixture) {

@@ -19,8 +19,8 @@
 //	report       problems as text, JSON, SARIF and annotations of GitHub
 //	effective    the settings of a loaded configuration as a file
 //
-// The result of [Load] depends only on its argument, the [Source], and on the files that the
-// source names. Load works in this order:
+// The result of [Load] depends only on its argument, the [Source], and on the files that it
+// reads through [Source].ReadFile. Load works in this order:
 //
 //  1. Read YAML (position.Parse).
 //  2. Remove unknown keys and replace old names (names.go).
@@ -30,7 +30,8 @@
 //  6. Check the rules across keys, and read the files that keys name (rules.go,
 //     credentials.go, paths.go, files.go, pools.go).
 //
-// Load reports all problems at once, each once, in the order of the file.
+// Load reports all problems at once, each once, in the order of the file. It omits the
+// problems after the first thousand.
 //
 // CUE checks constraints, but its messages are not used: they print values, tokens
 // included, and one line for each choice of an enumeration. Only the path of a failure

@@ -44,9 +44,9 @@ func Edit(content []byte, changes []Change) ([]byte, error) {
 	return content, nil
 }
 
-// Texts returns the values of a configuration file by top-level key, without the values that
-// are no scalars. The values are not checked, and may be secrets. Texts returns the same error
-// as [Edit] if the content is not a document that Edit accepts.
+// Texts returns the texts of the scalar values of a configuration file, by top-level key. The
+// values are not checked, and may be secrets. Texts returns the same error as [Edit] if the
+// content is not a document that Edit accepts.
 func Texts(content []byte) (map[string]string, error) {
 	p, err := readPage(content)
 	if err != nil {

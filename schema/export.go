@@ -127,9 +127,9 @@ func hasAttribute(field *ast.Field, name string) bool {
 }
 
 // CUE returns constraints, defaults and the types of a Pod template as one CUE file, for
-// cue vet -d '#Config'. The file accepts what the JSON Schema accepts. Unlike [Load], it
-// accepts Pod templates that change fields which the agent sets, or that add incomplete
-// entries to lists.
+// cue vet -d '#Config'. The file accepts what the JSON Schema accepts. It also accepts two
+// kinds of Pod templates that the JSON Schema rejects: those that change parts of the Pod that
+// belong to the agent, and those that add incomplete entries to lists.
 func CUE() ([]byte, error) {
 	x, err := newExport()
 	if err != nil {

@@ -211,7 +211,7 @@ func (s *scope) parseTemplate(name string, content []byte) {
 
 // unusedTemplate warns if [DefaultPodTemplateFile] contains another template than the one
 // in use, because people expect that a mounted file is used. key is the key that sets the
-// template in use, and used is the content of its file, if it is in a file. The mounted file
+// template in use; used is the content of that template if it is in a file. The mounted file
 // is not watched. There is no warning if the template in use is empty: with an empty template
 // a user disables the mounted one.
 func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {

@@ -31,7 +31,7 @@ func certificates(t *testing.T, text string, n int) string {
 }
 
 // behindTLS serves the service over TLS, with a certificate of a new authority. It puts the
-// URL and the certificate of the authority into the handoff, and returns the latter.
+// URL and the authority's certificate into the handoff, and returns this certificate.
 func (w *fixture) behindTLS(t *testing.T) (authority string) {
 	t.Helper()
 	w.handoff.Service, w.handoff.CA = runtimetest.ServeTLS(t, "127.0.0.1", w.service)

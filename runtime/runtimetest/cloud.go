@@ -54,7 +54,7 @@ type order struct {
 // fault is the result of one later call.
 type fault struct {
 	err     error
-	release <-chan struct{} // the call returns when it is closed; nil: at once
+	release <-chan struct{} // closed when the call may return; nil: the call returns at once
 }
 
 // NewCloud returns a service with an empty queue.
@@ -141,8 +141,8 @@ func (c *Cloud) next() runtime.NextPoll {
 	return runtime.NextPoll{At: c.polled.Add(c.interval)}
 }
 
-// Fail makes the next calls of a kind fail with err, as many as times, after the faults that
-// are already arranged.
+// Fail makes calls of a kind fail with err, and times is their number. These are the next calls
+// after those for which a fault is already arranged.
 func (c *Cloud) Fail(call Call, times int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

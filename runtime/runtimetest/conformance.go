@@ -53,8 +53,8 @@ func scripts(work Work) string {
 
 // Harness describes one kind of executor to the suite.
 type Harness struct {
-	// New returns an executor, as an agent that has just started creates it. All executors
-	// use the same engine.
+	// New returns a new executor, such as a restarted agent has. All executors use the same
+	// engine.
 	New func(t *testing.T) runtime.Executor
 
 	// Job completes a job with the settings that the executor needs, such as an image. The

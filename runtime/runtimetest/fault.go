@@ -22,7 +22,7 @@ const (
 	Stray     FaultKind = "stray"      // an answer with Status, as a gateway between client and service sends it
 	HTML      FaultKind = "html"       // 200 with the HTML page of a proxy or single-page application
 	SlowBody  FaultKind = "slow body"  // the service's answer arrives in pieces over Delay; always after
-	Truncated FaultKind = "truncated"  // half of the service's body arrives, with that length; always after
+	Truncated FaultKind = "truncated"  // half of the service's body arrives as if it were complete; always after
 	Cut       FaultKind = "cut"        // half of the service's body arrives, and then a reset; always after
 )
 
@@ -116,7 +116,7 @@ func anyFault(random *rand.Rand) Fault {
 	}
 }
 
-// anyStorm draws the fault that hits all calls during one storm; see [ProxyOptions].
+// anyStorm draws a fault that hits all calls during one storm.
 func anyStorm(random *rand.Rand) Fault {
 	switch random.IntN(6) {
 	case 0:

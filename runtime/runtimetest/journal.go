@@ -39,8 +39,8 @@ func NewJournal() *Journal {
 	}
 }
 
-// Fail makes the next calls of a kind fail with err, as many as times, after the faults that
-// are already arranged. A call that fails changes nothing.
+// Fail makes calls of a kind fail with err, and times is their number. These are the next calls
+// after those for which a fault is already arranged. A call that fails changes nothing.
 func (j *Journal) Fail(call JournalCall, times int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

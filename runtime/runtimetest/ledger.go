@@ -93,8 +93,8 @@ func (l *ledger) status(step int, to runtime.Status) *refusal {
 	return nil
 }
 
-// log adds lines to the log of a running step. Lines that the log already has must be the
-// same again, and no line may be missing before the new ones.
+// log adds lines to the log of a running step. Lines that the log already has may be sent
+// again, but must be unchanged. No line may be missing before the new ones.
 func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
 	if step < 0 || step >= len(l.steps) {
 		return &refusal{http.StatusNotFound, "there is no such step"}

@@ -63,8 +63,8 @@ func (p *Proxy) callsUntilStorm() int {
 	return p.o.Storms/2 + p.weather.random.IntN(max(1, p.o.Storms))
 }
 
-// beginStorm counts down to the next storm and begins it: a fault for all calls, an untrusted
-// certificate for all new connections, or a fault of all existing connections.
+// beginStorm counts down to the next storm and begins it. [ProxyOptions] lists the kinds of
+// storms.
 func (p *Proxy) beginStorm(now time.Time) {
 	weather := &p.weather
 	if weather.next--; weather.next > 0 || p.o.Storms == 0 {

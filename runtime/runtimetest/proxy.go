@@ -52,8 +52,9 @@ type ProxyOptions struct {
 	Seed   uint64  // of all random choices; see FaultSeed
 	Share  float64 // of calls at which a fault begins, from 0 to 1; a fault hits up to three calls in a row
 
-	// Storms is the mean number of calls between two storms; 0 is no storm. A storm is a fault
-	// of all calls or an untrusted certificate for up to 3 s, or the end of all connections.
+	// Storms is the mean number of calls between two storms; 0 is no storm. A storm is one of
+	// these: a fault of all calls for up to 3 s, an untrusted certificate on all new connections
+	// for up to 3 s, or a black hole or a reset of all existing connections.
 	Storms int
 }
 

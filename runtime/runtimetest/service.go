@@ -70,7 +70,7 @@ func (s *Service) Violations() []string {
 }
 
 // Await blocks until ready returns true for the record of the job, and returns this record.
-// After a minute Await fails the test; the message contains what.
+// After a minute Await fails the test, with the text what in the message.
 func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) bool) Record {
 	t.Helper()
 	limit := time.NewTimer(time.Minute)

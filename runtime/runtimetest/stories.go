@@ -22,7 +22,7 @@ func testFollow(t *testing.T, s *fixture) {
 	}
 	afterwards := s.follow(t, id)
 	if !slices.Equal(live, afterwards) {
-		t.Errorf("the progress is %v\nduring the job, and %v\nafter its end; want the same", live, afterwards)
+		t.Errorf("the progress during the job is\n%v\nand after its end\n%v\nwant the same", live, afterwards)
 	}
 	for _, want := range []runtime.Progress{{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running},
 		{Step: 1, Status: runtime.Succeeded}} {
