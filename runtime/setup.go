@@ -71,8 +71,8 @@ func (s *Setup) Log(format string, args ...any) {
 }
 
 // Flush sends the lines that were added. Lines that could not be sent are kept for the
-// next call. After [Setup.Handoff] it sends nothing, because the runner continues the
-// log at the offset in the handoff; only [Setup.Fail] sends such lines.
+// next call. After [Setup.Handoff], Flush sends nothing, because the runner continues the
+// log at the offset in the handoff. Only [Setup.Fail] sends lines that are added later.
 func (s *Setup) Flush(ctx context.Context) error {
 	if s.handed {
 		return nil

@@ -46,7 +46,7 @@ func TestFlush(t *testing.T) {
 			t.Errorf("the handoff has %d lines and the root %q, want 4 and /root", h.SetupLines, h.Root)
 		}
 		if status, log := cloud.Step("a", 0); status != runtime.Running || log != "one\ntwo\nthree\nfour\n" {
-			t.Errorf("the service knows %s, %q", status, log)
+			t.Errorf("the service has the status %s and the log %q", status, log)
 		}
 	})
 
@@ -61,7 +61,7 @@ func TestFlush(t *testing.T) {
 			t.Fatal(err)
 		}
 		if status, log := cloud.Step("a", 0); status != runtime.Failed || log != "one\nError: no such image\n" {
-			t.Errorf("the service knows %s, %q", status, log)
+			t.Errorf("the service has the status %s and the log %q", status, log)
 		}
 	})
 

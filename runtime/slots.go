@@ -56,7 +56,8 @@ func (s *Slots) SetLimit(limit int) {
 	s.grant()
 }
 
-// join takes a free slot, or enters the queue: then granted is closed later.
+// join takes a free slot, or enters the queue. The channel granted is closed when the slot is
+// taken.
 func (s *Slots) join(pool *Pool) *slot {
 	place := &slot{slots: s, pool: pool, granted: make(chan struct{})}
 	if s == nil {

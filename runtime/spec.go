@@ -83,7 +83,7 @@ type Tuning struct {
 	Paused          bool          // by the operator: claim no jobs
 	MaxJobs         int           // deployments at a time, at least 1
 	SingleRun       bool          // end after one job, counted from when this is switched on
-	IdleTimeout     time.Duration // without a job, after which a single run ends; 0 is no limit
+	IdleTimeout     time.Duration // time without a job after which a single run ends; 0 is no limit
 	LeasedWork      LeasedWork    // when Kinds other than deployments are leased; empty is off
 	MaxLeased       int           // jobs of each leased kind at a time, in addition to MaxJobs
 	PollingInterval time.Duration

@@ -19,7 +19,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// asked counts the calls of a kind.
+// asked returns the number of calls of a kind that the service got.
 func (st *fixture) asked(call runtimetest.Call) int { return len(st.cloud.Calls(call)) }
 
 // wantPaused checks that the pool is paused for a span from now.

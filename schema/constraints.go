@@ -126,8 +126,8 @@ func (d *definition) failures(constraints cue.Value, t position.Mapping) []strin
 }
 
 // constraintChecker checks values against the constraints of CUE. The cache has the invalid
-// paths of each value by key, type and value: ".3" for an entry of a list, "" for the value
-// itself.
+// paths in each value by key, type and value of the latter. Such a path is ".3" for an entry
+// of a list, and "" for the value itself.
 type constraintChecker struct {
 	schema      *definition
 	cache       map[string][]string

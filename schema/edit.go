@@ -20,15 +20,16 @@ type Change struct {
 // Edit sets keys in the text of a configuration file, one after another, and returns the
 // new text. It keeps every other byte: comments, order, indentation, line endings and a byte
 // order mark. JSON stays JSON. A new value replaces the old one. A new key is added at the
-// end, or at the beginning of a mapping in brackets. A key that already has the value is not
-// changed, so a second edit changes nothing.
+// end, or before all keys if the last value would include it. In a mapping in brackets, a new
+// key is added at the beginning. A key that already has the value is not changed, so a second
+// edit changes nothing.
 //
 // The content may be empty. Otherwise it must be one YAML document with a mapping, whose
-// values are not checked. Edit returns an error if the content is not such a document, if the
-// key is set twice, or if the old value is not a plain one (it is a list, a mapping, or has an
-// anchor or a tag). Edit parses the result, and returns an error if the edit would change
-// anything else. These errors are of type [position.Problems]; they name no file and quote
-// no value.
+// values are not checked. Edit returns an error if the content is not such a document, if it
+// sets the key of a change twice, or if the old value is not a plain one (it is a list, a
+// mapping, or has an anchor or a tag). Edit parses the result, and returns an error if the
+// edit would change anything else. These errors are of type [position.Problems]; they name no
+// file and quote no value.
 func Edit(content []byte, changes []Change) ([]byte, error) {
 	newline := newlineOf(content) // before the first change, which may remove the only line end
 	for _, change := range changes {

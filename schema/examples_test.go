@@ -37,6 +37,6 @@ func TestVetExamples(t *testing.T) {
 		return nil
 	})
 	if err != nil || vetted < 8 {
-		t.Errorf("%d files, %v", vetted, err)
+		t.Errorf("%d examples were vetted (%v), want 8 or more", vetted, err)
 	}
 }

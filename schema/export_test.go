@@ -347,7 +347,7 @@ func TestJSONSchema(t *testing.T) {
 			for i, path := range got {
 				if masked := regexp.MustCompile(`[^.]*$`).ReplaceAllString(path, "(a key)"); want[masked] &&
 					!want[path] {
-					got[i] = masked // vet hides a key that may be a secret
+					got[i] = masked // vet reports "(a key)" for a key that may be a secret
 				}
 			}
 			got = slices.DeleteFunc(got, func(path string) bool { return perhaps[path] && !want[path] })

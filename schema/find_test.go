@@ -48,7 +48,7 @@ func TestLoadTokenFile(t *testing.T) {
 	_, problems := schema.Load(source("token_file: " + h.root))
 	want := "agent.yaml:1:13: token_file: cannot read the file\n  hint: name a regular file"
 	if problems.Error() != want {
-		t.Errorf("%v, want %s", problems, want)
+		t.Errorf("got %v, want %s", problems, want)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestFind(t *testing.T) {
 	t.Run("without a file there is no id", func(t *testing.T) {
 		source, err := schema.Find(searchRoot{t, t.TempDir()}.places(nil))
 		if err != nil || source.Path == "" && source.FileID != (schema.FileID{}) {
-			t.Errorf("%v, %v", source.FileID, err)
+			t.Errorf("got the id %v and the error %v, want neither", source.FileID, err)
 		}
 	})
 

@@ -227,7 +227,8 @@ func processorTime(t *testing.T) time.Duration {
 func check(t *testing.T, src schema.Source) {
 	config, problems := schema.Load(src)
 	if (config == nil) != (len(problems.Errors()) > 0) {
-		t.Errorf("got a configuration: %t, and the problems %v", config != nil, problems)
+		t.Errorf("Load returns a configuration: %t, and the problems %v; want either a configuration or errors",
+			config != nil, problems)
 	}
 	for _, p := range problems {
 		if p.Rule == position.RuleInternal || p.Message == "" || p.Rule == "" {

@@ -16,8 +16,8 @@ import (
 const (
 	// maxObjects limits the objects of a file, which aliases may multiply.
 	maxObjects = 1_000
-	// maxEmbedded limits the configurations and templates in the objects, each of which
-	// costs a load.
+	// maxEmbedded limits the configurations, templates and containers of the agent in the
+	// objects, because the check of each of them takes time.
 	maxEmbedded = 100
 )
 

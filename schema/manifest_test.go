@@ -34,7 +34,7 @@ func TestConfigurations(t *testing.T) {
 			},
 		)
 		if !ok || len(sources) != 1 {
-			t.Fatalf("%d configurations, %t", len(sources), ok)
+			t.Fatalf("got %d configurations and ok %t, want one configuration", len(sources), ok)
 		}
 		c, problems := schema.Load(sources[0])
 		if c == nil || len(problems) > 0 {
@@ -42,7 +42,7 @@ func TestConfigurations(t *testing.T) {
 		}
 		if p := c.Pools[0]; p.Token.Reveal() != "pul-a" || c.LogLevel != "debug" ||
 			fmt.Sprint(p.PodTemplate) != "map[spec:map[hostname:h]]" {
-			t.Errorf("%+v", c)
+			t.Errorf("the configuration is %+v, want the token, the level and the template of the manifest", c)
 		}
 	})
 
@@ -77,7 +77,7 @@ func TestConfigurations(t *testing.T) {
 		} {
 			sources, ok := schema.Configurations(schema.Source{Path: "m.yaml", Content: []byte(content)})
 			if got := len(sources); ok != (want >= 0) || got != max(want, 0) {
-				t.Errorf("%q: %d, %t", content, got, ok)
+				t.Errorf("%q: got %d configurations and ok %t, want %d (-1 is not ok)", content, got, ok, want)
 			}
 		}
 	})

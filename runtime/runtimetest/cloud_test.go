@@ -125,7 +125,7 @@ func TestCloudReports(t *testing.T) {
 	}
 	c.SetJobStatus("a", runtime.Gone)
 	if err := send(4, runtime.Failed); !errors.Is(err, runtime.ErrGone) {
-		t.Errorf("reporting a job that is gone returns %v, want %v", err, runtime.ErrGone)
+		t.Errorf("a report of a job that the service no longer has returns %v, want %v", err, runtime.ErrGone)
 	}
 	if status, err := c.JobStatus(t.Context(), claim.Job); status != runtime.Gone || err != nil {
 		t.Errorf("the status is %s (%v), want gone", status, err)

@@ -40,7 +40,7 @@ func linked(t *testing.T) (link *runtimetest.Link, client *http.Client, base str
 	return link, &http.Client{Transport: transport}, "https://" + link.Address(), served
 }
 
-// protocol makes a request and returns the protocol that the server saw.
+// protocol makes a request and returns the protocol that the server reports.
 func protocol(ctx context.Context, client *http.Client, base string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base, nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("a request on a black hole ended before its time limit: %v", err)
 		}
 		if count := served.Load(); count != 1 {
-			t.Errorf("the server saw %d requests, want 1", count)
+			t.Errorf("the server got %d requests, want 1", count)
 		}
 		client.CloseIdleConnections()
 		another := &http.Client{Transport: client.Transport.(*http.Transport).Clone()}

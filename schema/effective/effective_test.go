@@ -105,7 +105,7 @@ func TestYAML(t *testing.T) {
 		text := yamlOf(t, settingsOf(t, name, "token: pul-x\n", nil), true)
 		var v map[string]any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil || v["log_level"] != "info" {
-			t.Errorf("%v, %v:\n%s", v["log_level"], err, text)
+			t.Errorf("the level is %v (%v), want info:\n%s", v["log_level"], err, text)
 		}
 	})
 }

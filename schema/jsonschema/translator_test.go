@@ -56,7 +56,7 @@ func TestTranslate(t *testing.T) {
 		t.Run(expr+" has no translation", func(t *testing.T) {
 			var translator jsonschema.Translator
 			if o, err := translator.Translate(parsed(t, expr)...); err == nil {
-				t.Errorf("%v", o)
+				t.Errorf("the translation is %v, want an error", o)
 			}
 		})
 	}
@@ -76,14 +76,14 @@ func TestDefinitions(t *testing.T) {
 	text, _ := json.Marshal(all)
 	if want := `{"A":{"type":"string"},"B":{"anyOf":[{"$ref":"#/$defs/A"},{"type":"null"}]}}`; err != nil ||
 		string(text) != want {
-		t.Errorf("%s, %v, want %s", text, err, want)
+		t.Errorf("got %s, %v, want %s", text, err, want)
 	}
 	wrong := errors.New("wrong")
 	if _, err := translator.Definitions(func(string) (jsonschema.Object, error) { return nil, wrong }); !errors.Is(
 		err,
 		wrong,
 	) {
-		t.Error(err)
+		t.Errorf("Definitions returns %v, want the error of define", err)
 	}
 }
 
