@@ -20,8 +20,8 @@ const (
 	callCheck         // POST /api/agent-workflows/{kind}:{id}/check
 )
 
-// suppressTime is how long no status call is made about a job after the service turned
-// out to have neither call.
+// suppressTime is how long status calls about a job are suppressed after the service has
+// turned out to have neither of the two calls.
 const suppressTime = time.Hour
 
 // refusalRetention is how long refusals of status calls are kept after the last one. It
@@ -36,11 +36,12 @@ var errNoCall = &StatusError{Code: http.StatusNotImplemented}
 //
 //  1. The first call that returns one of the documented statuses is used from then on.
 //     Any other success decides nothing.
-//  2. If neither call exists, jobs continue. When that is accepted (see refusals), both
-//     calls are tried again an hour later. The answers may also mean that the service
-//     does not know this deployment, so calls about other jobs are still made.
-//  3. A refusal of the call in use means that the job is gone, but only when it is
-//     accepted: see refusals.
+//  2. If the answers mean that neither call exists, the job continues. When these answers
+//     have been accepted (see refusals), both calls are next tried an hour later. The answers
+//     may also mean that the service does not know this deployment, so calls about other
+//     jobs are still made.
+//  3. An accepted refusal (see refusals) of the call in use means that the service no longer
+//     has the job, if the error is an [runtime.ErrGone].
 func (c *Client) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobStatus, error) {
 	known := c.statusCall.Load()
 	if known == callUnknown && c.unanswerable(job) {
@@ -164,8 +165,9 @@ func (c *Client) suppress(job *runtime.Job) {
 	c.suppressed[job.WorkflowID] = now.Add(suppressTime)
 }
 
-// parseJobStatus decodes the answer to either call: a string, or an object with status
-// and possibly complete. It reports false for an answer without a documented status.
+// parseJobStatus decodes the answer to either call: a string, or an object with the field
+// "status" and possibly "complete". It reports false for an answer without a documented
+// status.
 func parseJobStatus(answer []byte) (status runtime.JobStatus, documented bool) {
 	var object struct {
 		Status   string `json:"status"`

@@ -29,15 +29,15 @@ const maxTokenFile = 64 << 10
 // renewRetry is the interval between attempts to renew a valid token.
 const renewRetry = time.Minute
 
-// credentials has the pool's token: a static one, or one from an exchange of an OIDC
-// token, which is renewed after 80 % of its lifetime. Each exchange reads the token file
-// again, and no refresh token is used (Pulumi documentation, "OIDC token exchange"). Its
-// methods are safe for concurrent use, and only current blocks.
+// credentials has the pool's token: a static token, or a token for which an OIDC token was
+// exchanged. An exchanged token is renewed after 80 % of its lifetime. Each exchange reads
+// the token file again, and no refresh token is used (Pulumi documentation, "OIDC token
+// exchange"). The methods are safe for concurrent use. Only current blocks.
 //
 // The lifetime comes as a number of seconds, so the clocks of the agent and the service
-// need not agree. The monotonic clock measures it, because the wall clock may be set. On
-// Linux the monotonic clock stands still while the machine is suspended, so a renewal is
-// also due when the wall clock has passed its time: one renewal too many does no harm.
+// need not agree. The monotonic clock measures it, because the wall clock may be changed.
+// On Linux the monotonic clock stops while the machine is suspended. So a renewal is also
+// due when the wall clock has passed its time: one renewal too many does no harm.
 type credentials struct {
 	identity runtime.Identity
 	log      *slog.Logger
@@ -56,13 +56,13 @@ type credentials struct {
 // exchanging is an exchange that has begun. Other calls wait for it instead of making
 // their own.
 type exchanging struct {
-	done      chan struct{} // closed at its end
-	err       error         // set before
+	done      chan struct{} // closed at the end of the exchange
+	err       error         // set before done is closed
 	abandoned bool          // the context of its call has ended, so err does not concern other calls
 }
 
-// current returns the current token. Refused is a token that the service has just
-// refused, or empty; with OIDC it is replaced by a new exchange, unless another call has
+// current returns the current token. Refused is a token that the service has just refused,
+// or empty. With OIDC a new exchange replaces a refused token, unless another call has
 // replaced it already. If a renewal fails, the old token is used until it expires.
 func (c *credentials) current(ctx context.Context, refused secret.String) (secret.String, error) {
 	for {
@@ -274,9 +274,9 @@ const (
 	maxTokenLifetime     = 366 * 24 * time.Hour
 )
 
-// readExchanged reads the answer to an exchange that requested a lifetime, or 0. If the
-// answer has no valid lifetime, readExchanged returns the requested one, and at most the
-// default of the service: a renewal that is too early does no harm.
+// readExchanged reads the answer to an exchange. Requested is the lifetime in the request,
+// or 0 if the request had none. If the answer has no valid lifetime, readExchanged returns
+// the requested one, but at most the default of the service: an early renewal does no harm.
 func readExchanged(text []byte, requested time.Duration) (secret.String, time.Duration, error) {
 	var answer struct {
 		Token   secret.String   `json:"access_token"`
@@ -285,7 +285,7 @@ func readExchanged(text []byte, requested time.Duration) (secret.String, time.Du
 	if json.Unmarshal(text, &answer) != nil || answer.Token.Empty() {
 		return secret.String{}, 0, errors.New("the answer has no access_token")
 	}
-	invalid := func(r rune) bool { return r <= ' ' || r >= 0x7f } // in a header field
+	invalid := func(r rune) bool { return r <= ' ' || r >= 0x7f } // in the Authorization header
 	if strings.ContainsFunc(answer.Token.Reveal(), invalid) {
 		return secret.String{}, 0, errors.New("the access_token of the answer contains characters that no token has")
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// issuance is a service in memory that exchanges the content of a token file. Its pool
-// tokens have numbers. It accepts every token unless refuses is set.
+// issuance is a service in memory that exchanges the content of a token file for the pool
+// tokens pool-1, pool-2 and so on. It accepts every token unless refuses is set.
 type issuance struct {
 	client *Client
 	file   string
@@ -102,7 +102,7 @@ func (i *issuance) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK, i.answer(len(i.subjects)))
 }
 
-// ask gets a token as each call does, without a schedule.
+// ask returns the current token, which every call requests before it is sent.
 func (i *issuance) ask(t *testing.T) string {
 	t.Helper()
 	token, err := i.client.credentials.current(t.Context(), secret.String{})
@@ -142,7 +142,7 @@ func TestCredentialsCurrent(t *testing.T) {
 		})
 	})
 
-	t.Run("a failed renewal is tried each minute, and the old token used until its end", func(t *testing.T) {
+	t.Run("a failed renewal is retried each minute, and the old token is used until it expires", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			i := newIssuance(t, nil)
 			start := time.Now()
@@ -150,31 +150,31 @@ func TestCredentialsCurrent(t *testing.T) {
 			i.status = http.StatusServiceUnavailable
 			for time.Since(start) < time.Hour {
 				if got := i.ask(t); got != "pool-1" {
-					t.Fatalf("after %s the token is %s", time.Since(start), got)
+					t.Fatalf("after %s the token is %s, want pool-1", time.Since(start), got)
 				}
 				time.Sleep(10 * time.Second)
 			}
 			if got := len(i.subjects); got != 1+12 {
-				t.Errorf("%d exchanges, want one, and 12 attempts to renew it", got)
+				t.Errorf("%d exchanges, want 13: the first and 12 failed renewals", got)
 			}
 			if _, err := i.client.credentials.current(t.Context(), secret.String{}); err == nil {
-				t.Error("the token is used after its end")
+				t.Error("the token is used after it has expired")
 			}
 		})
 	})
 
-	t.Run("a suspended machine renews by its wall clock", func(t *testing.T) {
+	t.Run("a machine that was suspended renews the token when the wall clock has passed its time", func(t *testing.T) {
 		i := newIssuance(t, nil)
 		i.ask(t)
 		c := i.client.credentials
 		c.renewWall = time.Now().Round(0).Add(-time.Second) // the monotonic clock stood still
 		if got := i.ask(t); got != "pool-2" {
-			t.Errorf("the token is %s", got)
+			t.Errorf("the token is %s, want pool-2", got)
 		}
 		c.renewWall = time.Now().Round(0).Add(-time.Second)
 		i.status = http.StatusServiceUnavailable
 		if got := i.ask(t); got != "pool-2" {
-			t.Errorf("without the service the token is %s, want the old one, which may be valid", got)
+			t.Errorf("without the service the token is %s, want the old token pool-2, which may be valid", got)
 		}
 	})
 
@@ -185,7 +185,7 @@ func TestCredentialsCurrent(t *testing.T) {
 			i.client.credentials.renewWall = time.Now().Round(0).Add(48 * time.Hour)
 			time.Sleep(49 * time.Minute)
 			if got := i.ask(t); got != "pool-2" {
-				t.Errorf("the token is %s", got)
+				t.Errorf("the token is %s, want pool-2", got)
 			}
 		})
 	})
@@ -218,7 +218,7 @@ func TestCredentialsCurrent(t *testing.T) {
 		})
 	})
 
-	t.Run("calls at the same time share a failure, and no call waits for two", func(t *testing.T) {
+	t.Run("calls at the same time share a failed exchange, and no call waits for a second one", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			i := newIssuance(t, nil)
 			i.status, i.wait = http.StatusForbidden, func() { time.Sleep(20 * time.Second) }
@@ -239,7 +239,7 @@ func TestCredentialsCurrent(t *testing.T) {
 		})
 	})
 
-	t.Run("a call that ends during its exchange does not end the others", func(t *testing.T) {
+	t.Run("a call that is cancelled during its exchange does not fail the other calls", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			i := newIssuance(t, nil)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -249,7 +249,7 @@ func TestCredentialsCurrent(t *testing.T) {
 			synctest.Wait()
 			calls.Go(func() {
 				if got := i.ask(t); got != "pool-2" {
-					t.Errorf("the token is %s", got)
+					t.Errorf("the token is %s, want pool-2", got)
 				}
 			})
 			synctest.Wait()
@@ -260,7 +260,7 @@ func TestCredentialsCurrent(t *testing.T) {
 }
 
 func TestAuthorized(t *testing.T) {
-	t.Run("a 401 is answered with one exchange and one more call, then it is a failure", func(t *testing.T) {
+	t.Run("after a 401 there are one exchange and one more call, whose 401 is an error", func(t *testing.T) {
 		i := newIssuance(t, nil)
 		i.ask(t)
 		i.refuses = true
@@ -270,15 +270,15 @@ func TestAuthorized(t *testing.T) {
 			}
 		}
 		if got := strings.Join(i.polls, " "); got != "pool-1 pool-2 pool-2 pool-3" || len(i.subjects) != 3 {
-			t.Errorf("calls with %s after %d exchanges", got, len(i.subjects))
+			t.Errorf("the calls have the tokens %s after %d exchanges", got, len(i.subjects))
 		}
 		i.refuses = false
 		if err := i.call(t.Context()); err != nil || i.polls[4] != "pool-3" {
-			t.Errorf("the call has %s: %v", i.polls[4], err)
+			t.Errorf("the call has the token %s, want pool-3: %v", i.polls[4], err)
 		}
 	})
 
-	t.Run("a failed exchange after a 401 is the error", func(t *testing.T) {
+	t.Run("the error of a failed exchange replaces a 401", func(t *testing.T) {
 		i := newIssuance(t, nil)
 		i.ask(t)
 		i.refuses, i.status = true, http.StatusForbidden
@@ -337,7 +337,7 @@ func TestReadExchanged(t *testing.T) {
 		}
 	})
 
-	t.Run("without a lifetime, the requested one and at most two hours", func(t *testing.T) {
+	t.Run("without expires_in, the lifetime is the requested one, but at most two hours", func(t *testing.T) {
 		for requested, want := range map[time.Duration]time.Duration{
 			0: 2 * time.Hour, 10 * time.Minute: 10 * time.Minute, 24 * time.Hour: 2 * time.Hour,
 		} {
@@ -364,7 +364,7 @@ var repeats = []string{
 	`{"error":"%s"}`,
 	`{"error":{"detail":"%s"}}`,
 	`<html>%s</html>`,
-	`{"message":"` + strings.Repeat("x", maxMessage-60) + ` %s"}`, // which is shortened within the secret
+	`{"message":"` + strings.Repeat("x", maxMessage-60) + ` %s"}`, // the error cuts this message within the secret
 }
 
 func TestNewStatusError(t *testing.T) {
@@ -379,7 +379,7 @@ func TestNewStatusError(t *testing.T) {
 				i.status, i.answer = http.StatusBadRequest, func(int) string { return fmt.Sprintf(text, repeated) }
 				_, err := i.client.credentials.current(t.Context(), secret.String{})
 				if err == nil || strings.Contains(err.Error(), signature[:20]) {
-					t.Errorf("the answer %.60s shows %v", text, err)
+					t.Errorf("after the answer %.60s the error is %v, want one without the token", text, err)
 				}
 			}
 
@@ -393,7 +393,7 @@ func TestNewStatusError(t *testing.T) {
 				})
 			_, err := s.client.Claim(t.Context())
 			if shown := fmt.Sprint(err, s.log); err == nil || strings.Contains(shown, pool[:20]) {
-				t.Errorf("the answer %.60s shows %s", text, shown)
+				t.Errorf("after the answer %.60s the error and the log are %s, want no token", text, shown)
 			}
 		}
 	})

@@ -7,9 +7,9 @@ import (
 )
 
 // Limits after which a silent connection is closed. A firewall or a load balancer may
-// drop a connection without a message. Requests on it would time out one after the
-// other, also heartbeats. A dead connection is closed within 25 seconds, which is less
-// than the heartbeat interval of 30 seconds.
+// drop a connection without a message. All requests on this connection, including
+// heartbeats, would then time out one after the other. A dead connection is closed within
+// 25 seconds, which is less than the heartbeat interval of 30 seconds.
 const (
 	pingIdle      = 15 * time.Second // of silence, until a ping (HTTP/2) or a probe (TCP) is sent
 	pingTimeout   = 10 * time.Second // for the answer to a ping, and for data to be written
@@ -19,8 +19,8 @@ const (
 	dialTimeout   = 30 * time.Second // as in Go's default transport
 )
 
-// newTransport returns a copy of Go's default transport that closes dead connections,
-// found by pings of HTTP/2 and by keep-alive probes of TCP.
+// newTransport returns a copy of Go's default transport that closes dead connections. It
+// detects them with HTTP/2 pings, TCP keep-alive probes and limitUnacked.
 func newTransport() *http.Transport {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	dialer := &net.Dialer{

@@ -4,5 +4,5 @@ package cloud
 
 import "syscall"
 
-// limitUnacked does nothing, as this system has no such limit for a single connection.
+// limitUnacked does nothing, because the option TCP_USER_TIMEOUT is only set on Linux.
 func limitUnacked(_, _ string, _ syscall.RawConn) error { return nil }

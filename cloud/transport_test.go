@@ -14,8 +14,8 @@ import (
 )
 
 func TestTransport(t *testing.T) {
-	// Each limit of the transport is scaled down by the same factor, and so is the
-	// time between two heartbeats.
+	// The time between two heartbeats and the limits of HTTP/2 pings are scaled down by
+	// the same factor.
 	const scale = 50
 	const beat = 30 * time.Second / scale
 

@@ -7,10 +7,10 @@ import (
 	"net/http"
 )
 
-// Transport returns a copy of Go's default transport that closes dead connections, and
-// trusts the system's certificates and certificates in PEM form. If certificates is not
-// empty and contains no certificate, the transport trusts only the system's, and the
-// error is not nil.
+// Transport returns a copy of Go's default transport that closes dead connections. It
+// trusts the system's certificates and the argument, which has certificates in PEM form
+// or is empty. If an argument that is not empty contains no certificate, the transport
+// trusts only the system's certificates, and the error is not nil.
 func Transport(certificates string) (*http.Transport, error) {
 	transport := newTransport()
 	return transport, trust(transport, certificates)
@@ -35,7 +35,7 @@ func trust(transport *http.Transport, certificates string) error {
 	return nil
 }
 
-// untrusted reports whether an error is about the service's certificate.
+// untrusted reports whether an error means that the service's certificate is not trusted.
 func untrusted(err error) bool {
 	var verification *tls.CertificateVerificationError
 	return errors.As(err, &verification)

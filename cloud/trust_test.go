@@ -14,7 +14,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// trusting makes a client for a service behind TLS.
+// trusting returns a client for the service at an https URL, and its settings. Authority
+// is the content of ca_file.
 func trusting(url, authority string, log *strings.Builder) (*cloud.Client, runtime.Tuning) {
 	tuning := runtime.Tuning{
 		Token: secret.New("pul-pool"), Kinds: []runtime.Kind{runtime.Deployment}, CA: authority,
@@ -34,7 +35,7 @@ func queue(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestTrust(t *testing.T) {
-	t.Run("a certificate of an authority in ca_file", func(t *testing.T) {
+	t.Run("only a certificate from an authority in ca_file is trusted", func(t *testing.T) {
 		url, authority := runtimetest.ServeTLS(t, "127.0.0.1", http.HandlerFunc(queue))
 		_, other := runtimetest.ServeTLS(t, "127.0.0.1", http.HandlerFunc(queue))
 		client, _ := trusting(url, other+authority, &strings.Builder{})
@@ -67,7 +68,7 @@ func TestTrust(t *testing.T) {
 		client, tuning := trusting(url, other, &strings.Builder{})
 		early := &runtime.Job{ID: "early", Token: secret.New("job"), Tuning: tuning}
 		if _, err := client.Claim(t.Context()); err == nil {
-			t.Error("a service that no certificate authority vouches for is trusted")
+			t.Error("a certificate is trusted whose authority is not in ca_file")
 		}
 		tuning.CA = authority
 		client.Tune(tuning)
@@ -87,7 +88,7 @@ func TestTrust(t *testing.T) {
 		limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		if _, err := client.Definition(limited, early); err == nil || !strings.Contains(err.Error(), "certificate") {
-			t.Errorf("a job trusts more than at its claim: %v", err)
+			t.Errorf("a job claimed before both changes: the error is %v, want a certificate error", err)
 		}
 	})
 }

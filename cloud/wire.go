@@ -10,8 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// AcceptV8 is the media type that asks for version 8 of the API, the newest
-// that changes anything for an agent (Pulumi Cloud REST API documentation).
+// AcceptV8 is the media type that requests version 8 of the API. Newer versions change
+// nothing for an agent (Pulumi Cloud REST API documentation).
 const AcceptV8 = "application/vnd.pulumi+8"
 
 // AuthScheme is the scheme of tokens in the Authorization header.
@@ -41,8 +41,8 @@ type Definition struct {
 	Env          map[string]SecretValue `json:"env,omitempty"`
 	Steps        []Step                 `json:"steps"`
 
-	// SecretVariables lists the secret variables of Env. It is not part of Pulumi's
-	// protocol.
+	// SecretVariables lists the names of the secret variables in Env. It is not part of
+	// Pulumi's protocol.
 	SecretVariables []string `json:"cmwaSecretVariables,omitempty"`
 }
 
@@ -182,7 +182,8 @@ type LogLine struct {
 }
 
 // ErrorBody is the body of an answer with an error status. NextOffset is an extension of
-// cmwa-cloud: the number of stored lines of a step that refuses lines at another offset.
+// cmwa-cloud. When the service refuses log lines because of their offset, it is the number
+// of lines of the step that are stored.
 type ErrorBody struct {
 	Code       int    `json:"code"`
 	Message    string `json:"message"`

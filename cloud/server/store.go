@@ -67,13 +67,13 @@ func connect(path, lock string, connections int) (*sql.DB, error) {
 	return db, nil
 }
 
-// close closes the file. It closes the writer last, which then moves the write-ahead log
-// into the database.
+// close closes the database. It closes the writer last: when the last connection closes,
+// SQLite moves the write-ahead log into the database file.
 func (s *store) close() error { return errors.Join(s.reader.Close(), s.writer.Close()) }
 
-// write runs do in a transaction. When write returns without an error, the
-// transaction is on the disk, or do has returned errNoChange. An error of do rolls the
-// transaction back.
+// write runs do in a transaction. An error of do rolls the transaction back. When write
+// returns without an error, either the transaction is on the disk, or do has returned
+// errNoChange.
 func (s *store) write(ctx context.Context, do func(*tx) error) error {
 	return inTransaction(ctx, s.writer, do)
 }
@@ -119,7 +119,7 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return result.RowsAffected()
 }
 
-// get scans the first row of a query into dest. Found is false without a row.
+// get scans the first row of a query into dest. Found is false if the query has no row.
 func (t *tx) get(dest []any, query string, args ...any) (found bool, err error) {
 	err = t.QueryRowContext(t.ctx, query, args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -33,10 +33,10 @@ func TestDeployments(t *testing.T) {
 	c.runs(1, 2)
 	w.shows(at, id, succeeded, succeeded, succeeded, succeeded)
 	if log, over := w.log(at, id); !over || log != "[Setup][step 1]line of 1\n[step 2]line of 2\n" {
-		t.Errorf("the log is %q, over %v", log, over)
+		t.Errorf("the log is %q, complete: %t", log, over)
 	}
 	if got := c.heartbeat(); got != 200 {
-		t.Errorf("a heartbeat just after the end: got %d, want 200", got)
+		t.Errorf("a heartbeat just after the end of the job: got %d, want 200", got)
 	}
 	if got := c.status(2, succeeded); got != 200 {
 		t.Errorf("the repeated last status: got %d, want 200", got)
@@ -57,7 +57,7 @@ func TestReportStatus(t *testing.T) {
 	c.runs(0, 0)
 	c.status(1, running)
 	if c.logs(1, 0, "Error: no\n") != 200 || c.status(1, failed) != 200 || c.status(1, failed) != 200 {
-		t.Error("a failure is refused")
+		t.Error("the line, the failure or its retry is refused, want 200 for each")
 	}
 	w.shows(at, id, failed, succeeded, failed, notStarted)
 	for step, status := range map[int]string{1: succeeded, 2: running} {
@@ -66,7 +66,7 @@ func TestReportStatus(t *testing.T) {
 		}
 	}
 	if log, over := w.log(at, id); !over || !strings.HasSuffix(log, "[step 1]Error: no\n") {
-		t.Errorf("the log is %q, over %v", log, over)
+		t.Errorf("the log is %q, complete: %t", log, over)
 	}
 }
 
@@ -99,13 +99,13 @@ func TestCancelDeploymentEffects(t *testing.T) {
 	var check checkView
 	w.want(200, p.Token, "POST", "/api/agent-workflows/deployment:"+second+"/check", nil, &check)
 	if status != failed || check != (checkView{second, failed, true}) {
-		t.Errorf("the agent gets %q and %+v", status, check)
+		t.Errorf("the agent gets the status %q and the check %+v, want failed and complete", status, check)
 	}
 	if got := c.logs(0, 0, "pulumi has ended cleanly\n"); got != 200 {
 		t.Errorf("lines of the interrupted step: got %d, want 200", got)
 	}
 	if text, over := w.log(at, second); !over || !strings.Contains(text, "pulumi has ended cleanly\n") {
-		t.Errorf("complete: %t, the log of the cancelled job is %s", over, text)
+		t.Errorf("the log of the cancelled job is %q, complete: %t", text, over)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestOpenAgain(t *testing.T) {
 	c.runs(2, 2)
 	w.shows(at, id, succeeded, succeeded, succeeded, succeeded)
 	if log, over := w.log(at, id); !over || log != "[Setup]line of 0\n[step 1]line of 1\n[step 2]line of 2\n" {
-		t.Errorf("the log is %q", log)
+		t.Errorf("the log is %q, complete: %t", log, over)
 	}
 }
 
@@ -178,6 +178,6 @@ func TestLockFolder(t *testing.T) {
 	w := newWorld(t)
 	if _, err := Open(context.Background(), Options{Folder: w.folder}); err == nil ||
 		!strings.Contains(err.Error(), "another process serves") {
-		t.Errorf("opened twice: %v", err)
+		t.Errorf("the second Open of one folder returns %v, want an error", err)
 	}
 }

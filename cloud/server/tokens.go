@@ -23,8 +23,8 @@ const (
 	leaseToken kind = "lease" // the agent that holds a lease
 )
 
-// prefix returns the beginning of all tokens of a kind. That of pools is documented by
-// Pulumi.
+// prefix returns the beginning of all tokens of a kind. Pulumi documents the prefix of
+// pool tokens.
 func (k kind) prefix() string {
 	switch k {
 	case poolToken:
@@ -60,12 +60,12 @@ type principal struct {
 	subject string // the user's name, or the id of the pool, the deployment or the lease
 }
 
-// saveToken makes a token valid without an end.
+// saveToken stores a token that does not expire.
 func saveToken(t *tx, token secret.String, p principal) error {
 	return saveTokenUntil(t, token, p, time.Time{})
 }
 
-// saveTokenUntil makes a token valid until a time. The zero time means without an end.
+// saveTokenUntil stores a token that expires at end. With the zero time it does not expire.
 func saveTokenUntil(t *tx, token secret.String, p principal, end time.Time) error {
 	_, err := t.exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
 		hash(token), p.kind, p.subject, toNanos(end))
@@ -87,8 +87,8 @@ func tokenHolder(t *tx, token secret.String, now time.Time) (principal, error) {
 	return p, err
 }
 
-// bearer returns the token of a request. The only scheme is "token", as Pulumi's clients
-// send it.
+// bearer returns the token of a request. It accepts only the scheme "token", which Pulumi's
+// clients send.
 func bearer(r *http.Request) (secret.String, bool) {
 	scheme, token, found := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !found || !strings.EqualFold(scheme, cloud.AuthScheme) || token == "" || len(token) > 4096 {

@@ -28,8 +28,9 @@ func decodeTree(text []byte) (tree, error) {
 	return object, nil
 }
 
-// merge returns a base with a JSON merge patch (RFC 7396) applied: objects are merged,
-// null removes a value, and other values replace it. It changes neither argument.
+// merge returns a base with a JSON merge patch (RFC 7396) applied: an object in the patch
+// is merged, null removes the value in the base, and any other value replaces it. merge
+// changes neither argument.
 func merge(base, patch tree) tree {
 	merged := maps.Clone(base)
 	if merged == nil {
@@ -69,8 +70,8 @@ func secretPlaces() [][]string {
 	return places
 }
 
-// eachSecret returns a copy of settings with a function applied to every secret value
-// except null, which removes a value.
+// eachSecret returns a copy of settings with a function applied to every secret value. It
+// does not apply the function to null, because null in a merge patch removes a value.
 func eachSecret(settings tree, change func(any) (any, error)) (tree, error) {
 	var err error
 	for _, path := range secretPlaces() {
@@ -82,8 +83,8 @@ func eachSecret(settings tree, change func(any) (any, error)) (tree, error) {
 }
 
 // changeAt returns a copy of an object with a function applied to the values at a path.
-// It ignores the case of names, as the decoder of settings does: otherwise a secret with
-// another spelling would be used and not encrypted.
+// It ignores the case of names, as the decoder of settings does: otherwise a secret whose
+// name is in another case would be used, but would be stored in plain text.
 func changeAt(at tree, path []string, change func(any) (any, error)) (tree, error) {
 	var names []string
 	for name := range at {
@@ -110,9 +111,9 @@ func changeAt(at tree, path []string, change func(any) (any, error)) (tree, erro
 	return copied, nil
 }
 
-// sealSecrets returns settings with encrypted secrets, the only form in which they are
-// stored and returned. It accepts every form of a value, and refuses ciphertexts of
-// other keys.
+// sealSecrets returns settings with encrypted secrets. Settings are stored and returned
+// only in this form. It accepts every form of a value (see errSecretForm), and refuses a
+// ciphertext that another key has encrypted.
 func sealSecrets(settings tree, k key) (tree, error) {
 	return eachSecret(settings, func(value any) (any, error) {
 		object, ok := value.(tree)

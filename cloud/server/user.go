@@ -2,14 +2,15 @@ package server
 
 import "github.com/cmwa-project/cmwa/cloud"
 
-// organizationView is an organization in the form of Pulumi's clients.
+// organizationView is an organization in the JSON form that Pulumi's clients read.
 type organizationView struct {
 	GitHubLogin string `json:"githubLogin"`
 	Name        string `json:"name"`
 	AvatarURL   string `json:"avatarUrl"`
 }
 
-// userView is a user in the form of Pulumi's clients. The CLI refuses an empty login.
+// userView is a user in the JSON form that Pulumi's clients read. The CLI refuses an empty
+// login.
 type userView struct {
 	ID            string             `json:"id,omitempty"`
 	GitHubLogin   string             `json:"githubLogin"`
@@ -20,7 +21,7 @@ type userView struct {
 	Identities    []string           `json:"identities,omitempty"`
 }
 
-// shortUser returns the short form of a user.
+// shortUser returns the short form of a user: only a login and a name.
 func shortUser(name string) userView { return userView{GitHubLogin: name, Name: name} }
 
 func (s *Server) user(c *call) (reply, error) {
@@ -41,8 +42,8 @@ func (s *Server) defaultOrganization(*call) (reply, error) {
 	return reply{body: map[string]any{"GitHubLogin": s.options.Organization, "Messages": []string{}}}, nil
 }
 
-// capabilities returns what this service has in addition to the plain protocol, which every
-// CLI supports. A CLI ignores capabilities that it does not know.
+// capabilities returns what this service supports in addition to the protocol that every
+// Pulumi CLI knows. A CLI ignores capabilities that it does not know.
 func (s *Server) capabilities(*call) (reply, error) {
 	return reply{body: cloud.Capabilities{
 		Capabilities: []cloud.Capability{{Name: cloud.LeaseCapability, Version: cloud.LeaseVersion}},

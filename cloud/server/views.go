@@ -9,15 +9,15 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// deploymentView is a deployment in the form of Pulumi's clients (GetDeployment in the
-// public apitype module).
+// deploymentView is a deployment in the JSON form that Pulumi's clients read (GetDeployment
+// in the public apitype module).
 type deploymentView struct {
 	ID        string    `json:"id"`
 	Version   int64     `json:"version"`
 	Created   string    `json:"created"`
 	Modified  string    `json:"modified"`
 	Status    string    `json:"status"`
-	Outcome   string    `json:"cmwaStatus"` // status, or cancelled; not Pulumi's
+	Outcome   string    `json:"cmwaStatus"` // status, or cancelled; not in Pulumi's API
 	Operation string    `json:"pulumiOperation"`
 	Project   string    `json:"projectName"`
 	Stack     string    `json:"stackName"`
@@ -27,10 +27,10 @@ type deploymentView struct {
 	Pool      *poolName `json:"agentPool,omitempty"`
 	Jobs      []jobView `json:"jobs"`
 	Updates   []empty   `json:"updates"`
-	seq       int64     // for its steps
-	pool      string    //
-	claimed   int64     //
-	modified  int64     //
+	seq       int64     // key of the row
+	pool      string    // id of the pool
+	claimed   int64     // time of the claim, as toNanos returns it; 0 before
+	modified  int64     // time of the last change, as toNanos returns it
 	ended     string    // reason of the end; empty before it
 }
 
@@ -41,7 +41,7 @@ type poolName struct {
 
 type jobView struct {
 	Status      string     `json:"status"`
-	Started     time.Time  `json:"started"` // zero before the start
+	Started     time.Time  `json:"started"` // time of the claim; zero before
 	LastUpdated time.Time  `json:"lastUpdated"`
 	Steps       []stepView `json:"steps"`
 }
@@ -49,7 +49,7 @@ type jobView struct {
 type stepView struct {
 	Name        string    `json:"name"`
 	Status      string    `json:"status"`
-	Outcome     string    `json:"cmwaStatus"` // status, or cancelled; not Pulumi's
+	Outcome     string    `json:"cmwaStatus"` // status, or cancelled; not in Pulumi's API
 	Started     time.Time `json:"started"`
 	LastUpdated time.Time `json:"lastUpdated"`
 }
@@ -98,8 +98,9 @@ func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, er
 	return all, nil
 }
 
-// definition returns the definition of a job that has not ended, for its runner. It
-// contains secrets. Each call makes a new token for the programs of the job.
+// definition returns the definition of a job that has not ended, for its runner. The
+// definition contains secrets. Each call for a deployment makes a new token for the
+// programs of the job. Leased jobs get no such token.
 func (s *Server) definition(c *call) (reply, error) {
 	token := stackToken.mint()
 	var definition cloud.Definition
@@ -150,7 +151,8 @@ func (s *Server) definition(c *call) (reply, error) {
 	return reply{body: definition}, nil
 }
 
-// base returns the URL of the service: the public URL, or the one of the call.
+// base returns the URL of the service: the public URL, or without it the URL to which the
+// call was sent.
 func (s *Server) base(c *call) string {
 	if s.options.PublicURL != "" {
 		return s.options.PublicURL
@@ -162,8 +164,8 @@ func (s *Server) base(c *call) string {
 	return scheme + "://" + c.Host
 }
 
-// buildPath returns the path of a deployment below the URL of the service. It is the
-// path of the API, as the service has no console.
+// buildPath returns the path of a deployment below the URL of the service. It is a path
+// of the API, because the service has no console.
 func buildPath(stack string, version int) string {
 	return "/api/stacks/" + stack + "/deployments/version/" + strconv.Itoa(version)
 }

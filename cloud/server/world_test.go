@@ -61,7 +61,7 @@ func (w *world) close() {
 	w.server = nil
 }
 
-// restart stops the service and starts it again, as after a crash.
+// restart closes the service, and opens a new one with the same folder.
 func (w *world) restart() {
 	w.t.Helper()
 	w.close()
@@ -139,7 +139,8 @@ func (w *world) stack(name string) string {
 
 type object = map[string]any
 
-// steps returns a request with n steps in addition to Setup.
+// steps returns a deployment request with n steps in addition to Setup, and with the
+// fields of more.
 func steps(n int, more ...object) object {
 	var all []object
 	for i := range n {
@@ -174,7 +175,7 @@ type claimed struct {
 	job pollView
 }
 
-// claim polls, and returns nil without a job.
+// claim polls for a job, and returns nil if the service has none.
 func (w *world) claim(p pool) *claimed {
 	w.t.Helper()
 	got := w.ask(p.Token, "GET", "/api/deployments/poll", nil)
@@ -254,8 +255,8 @@ func (w *world) shows(at, id, status string, steps ...string) {
 	}
 }
 
-// log returns the present log with headers in brackets, and whether the log is
-// complete.
+// log returns the lines that are stored so far, with headers in brackets. Over reports
+// whether the log is complete.
 func (w *world) log(at, id string) (text string, over bool) {
 	w.t.Helper()
 	var b strings.Builder
