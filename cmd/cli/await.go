@@ -2,9 +2,9 @@ package cli
 
 import "context"
 
-// Await returns the result of f, or the cause of ctx's end if that comes first. In
-// that case f keeps running until the process ends. It is for reads of standard
-// input and of pipes, which nothing can interrupt.
+// Await returns the result of f. If ctx ends first, Await returns the cause of ctx, and
+// f keeps running. Await is for reads of standard input and of pipes, which nothing can
+// interrupt.
 func Await[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T

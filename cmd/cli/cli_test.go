@@ -32,13 +32,13 @@ func TestExit(t *testing.T) {
 			Usagef("a.yaml: wrong\n  hint: do\nb.yaml: wrong"), 2, "cmwa: a.yaml: wrong\n" +
 				"  hint: do\ncmwa: b.yaml: wrong\n",
 		},
-		"an ExitError, which prints nothing":   {ExitError(3), 3, ""},
-		"an ExitError wins over a usage error": {Usage(ExitError(3)), 3, ""},
+		"an ExitError, which prints nothing": {ExitError(3), 3, ""},
+		"an ExitError in a usage error":      {Usage(ExitError(3)), 3, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr bytes.Buffer
 			if code := Exit(&stderr, "cmwa", test.err); code != test.code || stderr.String() != test.stderr {
-				t.Errorf("exit code %d, %q", code, &stderr)
+				t.Errorf("exit code %d, stderr %q, want %d, %q", code, &stderr, test.code, test.stderr)
 			}
 		})
 	}
@@ -46,12 +46,12 @@ func TestExit(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	if v := Version(); v != "dev" {
-		t.Errorf("the version of a build without one is %q, want dev", v)
+		t.Errorf("without a version of the build, Version returns %q, want dev", v)
 	}
 	version = "v1.2.3"
 	defer func() { version = "" }()
 	if v := Version(); v != "v1.2.3" {
-		t.Errorf("version %q", v)
+		t.Errorf("Version returns %q, want v1.2.3", v)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestVersionText(t *testing.T) {
 	}
 	version, commit, date = "", "", ""
 	if got := VersionText("cmwa"); !regexp.MustCompile(`^cmwa dev\ncommit: \S+\ndate: \S+\n`).MatchString(got) {
-		t.Errorf("without a release: %q", got)
+		t.Errorf("in a build without -X flags, VersionText returns %q", got)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestSignals(t *testing.T) {
 	}
 	for range 2 {
 		if len(thirds) > 0 {
-			t.Fatal("a third signal was reported before it was sent")
+			t.Fatal("a signal was reported before it was sent")
 		}
 		if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR1); err != nil {
 			t.Fatal(err)
@@ -96,10 +96,10 @@ func TestSignals(t *testing.T) {
 		select {
 		case s := <-thirds:
 			if s != syscall.SIGUSR1 {
-				t.Errorf("the signal is %s", s)
+				t.Errorf("the signal is %s, want SIGUSR1", s)
 			}
 		case <-time.After(time.Minute):
-			t.Fatal("a third signal is not reported")
+			t.Fatal("a signal after the second one is not reported")
 		}
 	}
 }
@@ -109,10 +109,10 @@ func TestAwait(t *testing.T) {
 		failure := errors.New("no disk")
 		got, err := Await(t.Context(), func() (string, error) { return "part", failure })
 		if got != "part" || !errors.Is(err, failure) {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("Await returns %q, %v, want the result of the function", got, err)
 		}
 	})
-	t.Run("returns the cause of the end of a context", func(t *testing.T) {
+	t.Run("returns the cause of a context that is cancelled", func(t *testing.T) {
 		cause := errors.New("too late")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		release := make(chan struct{})
@@ -123,7 +123,7 @@ func TestAwait(t *testing.T) {
 			return "late", nil
 		})
 		if got != "" || !errors.Is(err, cause) {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("Await returns %q, %v, want the cause of the context", got, err)
 		}
 	})
 }

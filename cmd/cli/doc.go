@@ -8,8 +8,9 @@
 //
 // Decisions:
 //
-//   - It is a package because two programs had different versions for a build
-//     without a version, two sets of exit codes, and two loops that counted signals.
+//   - This is a package because, before it existed, two programs printed different
+//     versions for a build without a version, had different exit codes, and each had
+//     its own loop that counted signals.
 //   - It has no flags and no help text. The workflow-runner imports it, is copied
 //     into every job and must not contain a flag library. Commands with flags are in
 //     cmd/cli/command.

@@ -6,9 +6,9 @@ import (
 	"os/signal"
 )
 
-// Signals returns a context that the first of the signals cancels, and one that the second
-// cancels. Third is called with each further signal. After stop, which also cancels both
-// contexts, signals have their default effect.
+// Signals returns a context that the first received signal cancels, and a context that the
+// second one cancels. Third is called with each further signal. Stop cancels both contexts
+// and restores the default effect of the signals.
 func Signals(third func(os.Signal), signals ...os.Signal) (first, second context.Context, stop func()) {
 	first, cancelFirst := context.WithCancel(context.Background())
 	second, cancelSecond := context.WithCancel(context.Background())

@@ -18,8 +18,8 @@ type Program struct {
 	Long     string // for the help of the program; see [Command.Long]
 	Commands []Command
 
-	// KeyNames is the command line, without the name of the program, that prints the
-	// values of [Key], for completion.
+	// KeyNames is a command line that prints the values of [Key], for completion. It does
+	// not contain the name of the program.
 	KeyNames string
 }
 
@@ -36,7 +36,7 @@ type Command struct {
 	Run func(ctx context.Context, args []string) error
 
 	Commands  []Command // of a group, which has no forms and no Run
-	UsageCode int       // exit code of a usage error; 0 means that of other commands
+	UsageCode int       // exit code of a usage error; 0 means cli.ExitUsage
 	Daemon    bool      // runs for days: its memory counts more than its CPU time
 }
 
@@ -76,7 +76,7 @@ var Key = Values{name: "KEY", key: true}
 // URL is a URL, which shells do not complete.
 var URL = Values{name: "URL"}
 
-// Name is a name that the service gave, which shells do not complete.
+// Name is any name. Shells do not complete it.
 var Name = Values{name: "NAME"}
 
 // Image is a container image, which shells do not complete.
@@ -85,7 +85,7 @@ var Image = Values{name: "IMAGE"}
 // OneOf is one of a few choices. Other values are usage errors.
 func OneOf(choices ...string) Values { return Values{choices: choices} }
 
-// AnyOrOneOf is any text, of which shells complete a few choices.
+// AnyOrOneOf is any text. Shells complete a few choices.
 func AnyOrOneOf(choices ...string) Values { return Values{choices: choices, open: true} }
 
 // Text is any text, which shells do not complete. Name stands for it in the usage
@@ -103,8 +103,8 @@ func (v Values) String() string {
 	return v.name
 }
 
-// check returns an error if only the choices are valid and value is another one. It does
-// not quote the value, which may be a secret in a wrong place.
+// check returns an error if only the choices are valid and value is not one of them. The
+// error does not quote the value, because users may write a secret in the wrong place.
 func (v Values) check(value string) error {
 	if v.open || len(v.choices) == 0 || slices.Contains(v.choices, value) {
 		return nil
@@ -135,7 +135,7 @@ func Bool(p *bool, name, help string) Option {
 	return Option{Name: name, help: help, define: func(set *flag.FlagSet) { set.BoolVar(p, name, *p, help) }}
 }
 
-// String returns a flag with a value, whose default the variable holds.
+// String returns a flag with a value. Its default is the present value of the variable.
 func String(p *string, name string, takes Values, help string) Option {
 	if *p != "" {
 		help += " (default " + *p + ")"
@@ -152,7 +152,7 @@ func String(p *string, name string, takes Values, help string) Option {
 	return Option{Name: name, help: help, Takes: &takes, define: define}
 }
 
-// Repeated returns a flag with a value that may be given several times.
+// Repeated returns a flag with a value. Users may repeat the flag to give several values.
 func Repeated(p *[]string, name string, takes Values, help string) Option {
 	define := func(set *flag.FlagSet) {
 		set.Func(name, help, func(value string) error {
@@ -179,10 +179,10 @@ func spelling(name string) string {
 	return "--" + name
 }
 
-// Required returns the item of a flag that distinguishes its form from others.
+// Required returns the item of a flag that a command line of this form must have.
 func Required(o Option) Item { return Item{text: o.String(), options: []Option{o}} }
 
-// Optional returns the item of an optional flag, or of one of several.
+// Optional returns the item of an optional flag, or of several alternative ones.
 func Optional(options ...Option) Item {
 	var texts []string
 	for _, o := range options {
@@ -247,8 +247,9 @@ func (c Command) takes() Values {
 	return Values{}
 }
 
-// arguments checks flags and arguments against the forms. It returns nil if one form
-// has all flags that are given and allows the arguments.
+// arguments checks flags and arguments against the forms. It returns nil if there is a
+// form that allows all given flags and this number of arguments, and whose required flags
+// are given.
 func (c Command) arguments(prefix string, args []string, given map[string]bool) error {
 	most := 0
 	for _, f := range c.Forms {

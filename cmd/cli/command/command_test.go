@@ -38,7 +38,7 @@ func TestCommand(t *testing.T) {
 }
 
 // program returns a program with commands of each kind. A command that runs writes its
-// arguments to out, or returns an error for the argument "wrong" or the flag --strict.
+// arguments to out, and returns an error for the argument "wrong" or the flag --strict.
 func program(out *[]string) Program {
 	failure := errors.New("no disk")
 	var strict bool
@@ -69,7 +69,7 @@ func program(out *[]string) Program {
 func TestProgramRun(t *testing.T) {
 	for line, want := range map[string]struct {
 		code   int
-		stderr string // whole, or its end after ...
+		stderr string // complete, or after "..." only the end
 	}{
 		"vet":                 {0, ""},
 		"vet --strict":        {1, "cmwa: no disk\n"},

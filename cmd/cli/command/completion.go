@@ -63,8 +63,8 @@ complete -o default -F %[2]s %[1]s
 	return b.String()
 }
 
-// bashCommands writes the completion of a list of commands, whose names are the
-// word at an index of the command line.
+// bashCommands writes the completion of a list of commands. Index is the position of
+// their names on the command line.
 func (p Program) bashCommands(b *strings.Builder, commands []Command, index int) {
 	tabs := strings.Repeat("\t", 2*index-1)
 	fmt.Fprintf(b, "%[1]sif [[ COMP_CWORD -eq %[2]d ]]; then\n%[1]s\twords=%[3]s\n"+
@@ -135,8 +135,8 @@ fi
 	return b.String()
 }
 
-// zshCommands writes the function that completes a list of commands, after those of
-// the groups in it.
+// zshCommands writes the functions that complete the groups in a list of commands, and
+// then the function that completes the list.
 func (p Program) zshCommands(b *strings.Builder, function string, commands []Command) {
 	for _, c := range commands {
 		if len(c.Commands) > 0 {
@@ -198,7 +198,7 @@ func (p Program) zshValue(v Values) string {
 	}
 }
 
-// zshText returns a text as part of a specification in brackets.
+// zshText escapes the text in brackets of a specification for _arguments.
 func zshText(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "[", `\[`, "]", `\]`, ":", `\:`).Replace(text)
 }

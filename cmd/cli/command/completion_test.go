@@ -41,7 +41,7 @@ func small() Program {
 }
 
 // TestProgramScript compares the scripts with golden files. Tests of cmd/cmwa run the
-// one for bash; zsh and fish need not be installed.
+// script for bash. No test needs zsh or fish.
 func TestProgramScript(t *testing.T) {
 	for name, script := range map[string]string{
 		"bash": small().bashScript(), "zsh": small().zshScript(), "fish": small().fishScript(),
@@ -60,7 +60,7 @@ func TestProgramScript(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(want), script); diff != "" {
-			t.Errorf("run with -update if this is right:\n%s", diff)
+			t.Errorf("the script differs from %s; if it is right, run the test with -update:\n%s", golden, diff)
 		}
 	}
 }

@@ -8,19 +8,19 @@
 // Rules for every program:
 //
 //   - Help that was requested, by --help, -h or the command help, goes to standard
-//     output, and the exit code is 0. A mistake is one line on standard error with
-//     exit code 2.
+//     output, and the exit code is 0. A mistake is reported on standard error, with exit
+//     code 2 unless the command has another one.
 //   - Flags are written with two dashes, may follow arguments, and end at --.
-//   - A mistyped flag or command is answered with the one that is meant.
+//   - The error for a mistyped flag or command names the one that is probably meant.
 //   - The commands help, version and completion exist in every program, and --version
 //     is the same as version.
 //
 // Decisions:
 //
-//   - It is a package because its output is text with rules, which tests check without
-//     running a command. Both programs with commands use it.
+//   - This is a package of its own because its output is text with rules, and tests can
+//     check the text without running a command. Both programs with commands use it.
 //   - A form is a list of items and not a text, so that the usage line, the flags and the
 //     check of the number of arguments come from one place.
-//   - Errors of flags are made here from the texts of package flag, because that
-//     package prints the whole usage and quotes values, which may be secrets.
+//   - The errors of package flag are replaced, because they quote values, which may be
+//     secrets. The usage text that package flag prints is discarded.
 package command

@@ -19,7 +19,7 @@ import (
 
 // shortGC is the target percentage of the garbage collector for commands that end
 // within milliseconds. With the default of 100, collecting a heap of a few
-// megabytes is a fifth of their CPU time.
+// megabytes takes a fifth of their CPU time.
 const shortGC = 400
 
 // run is one run of a command line.
@@ -28,7 +28,7 @@ type run struct {
 	commands []Command // of the program, and the built-in ones
 	tail     []string  // arguments after --
 	stdout   io.Writer
-	helped   *ffcli.Command // command whose flags were parsed last
+	helped   *ffcli.Command // last command whose flags were wrong or included --help
 	code     int            // exit code of a usage error; 0 means cli.ExitUsage
 }
 
@@ -59,8 +59,8 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	return err
 }
 
-// root returns the program as the flag library takes it. LongHelp is the complete
-// help of a command, with its flags.
+// root returns the program as a command of the flag library. In it, LongHelp is the
+// complete help of a command, with its flags.
 func (r *run) root(stderr io.Writer) *ffcli.Command {
 	root := r.group(Command{Name: r.program.Name, Help: r.program.Help, Commands: r.commands}, "", stderr)
 	root.LongHelp = r.program.help(r.commands)
@@ -78,7 +78,8 @@ func (r *run) root(stderr io.Writer) *ffcli.Command {
 	return root
 }
 
-// group returns a command that has only commands. Prefix is its parent.
+// group returns a group of commands as a command of the flag library. Prefix is the
+// program, or empty for the program itself.
 func (r *run) group(c Command, prefix string, stderr io.Writer) *ffcli.Command {
 	full := strings.TrimSpace(prefix + " " + c.Name)
 	group := &ffcli.Command{
@@ -101,7 +102,7 @@ func (r *run) group(c Command, prefix string, stderr io.Writer) *ffcli.Command {
 	return group
 }
 
-// leaf returns a command with flags and arguments.
+// leaf returns a command with flags and arguments as a command of the flag library.
 func (r *run) leaf(c Command, prefix string) *ffcli.Command {
 	set := r.flagSet(prefix + " " + c.Name)
 	for _, o := range c.Options() {
@@ -164,7 +165,7 @@ func interspersed(flags *flag.FlagSet, args []string) (arguments []string, err e
 	return arguments, nil
 }
 
-// parseErrors are the texts of errors of package flag, which have no types.
+// parseErrors matches the texts of the errors of package flag, which have no types.
 var parseErrors = regexp.MustCompile(
 	`^(?:flag provided but not defined: -(?P<unknown>.*)` +
 		`|flag needs an argument: -(?P<empty>.*)` +
@@ -208,7 +209,7 @@ func (r *run) parseError(err error) error {
 	}
 }
 
-// takes reports whether a command that is not in a group has a flag.
+// takes reports whether any command has a flag. It does not search the commands in groups.
 func (r *run) takes(name string) bool {
 	return slices.ContainsFunc(r.commands, func(c Command) bool {
 		return slices.ContainsFunc(c.Options(), func(o Option) bool { return o.Name == name })
