@@ -54,7 +54,7 @@ func (f *poolFlags) openActivities(ctx context.Context, pool string) (*client, s
 	return c, pools + "/" + url.PathEscape(id) + "/activities", err
 }
 
-// activityFlags are the flags of activity create that make the request.
+// activityFlags are the flags of activity create that set fields of the request.
 type activityFlags struct {
 	kind, name, image, shell, file, retries, delay, timeout string
 	run, env, secretEnv                                     []string
@@ -80,7 +80,8 @@ func (f *activityFlags) options() []command.Option {
 	}
 }
 
-// activityFields replaces the fields of a request in a message by the flags that set them.
+// activityFields replaces the names of request fields in a message by the names of the flags
+// that set them.
 var activityFields = strings.NewReplacer(
 	"environmentVariables", "--env", "retryDelay", "--retry-delay", "retries", "--retries", "timeout", "--timeout",
 	"cmwaSteps", "--run", "kind must", "--kind must",
@@ -177,7 +178,7 @@ func activityCreate(s stdio) command.Command {
 func (c *client) followActivity(ctx context.Context, path string, s stdio) error {
 	leases, token := 0, ""
 	return follow(ctx, "the work", func() (followState, error) {
-		// Read the next page of the last lease.
+		// Read the next page of the last lease's log.
 		var a activity
 		var page logPage
 		if err := c.call(ctx, http.MethodGet, path, nil, &a); err != nil {
@@ -194,7 +195,7 @@ func (c *client) followActivity(ctx context.Context, path string, s stdio) error
 			}
 		}
 
-		// Print it, and the end of the activity after the last one.
+		// Print the page. After the last page of an activity that has ended, print its status.
 		if err := page.print(s.stdout); err != nil {
 			return hasEnded, fmt.Errorf("print the log: %w", err)
 		}

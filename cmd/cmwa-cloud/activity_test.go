@@ -32,7 +32,7 @@ func TestActivity(t *testing.T) {
 	a := agent{p, strings.TrimSpace(token)}
 	p.env["KEY"] = "hunter2"
 
-	// Complete one, which is followed.
+	// Complete an activity, while activity create --follow prints its log.
 	out, ended := newOutput(), make(chan int, 1)
 	go func() {
 		ended <- run(t.Context(), []string{"activity", "create", "demo", "--kind", "insights_scan", "--run", "scan",
@@ -58,7 +58,7 @@ func TestActivity(t *testing.T) {
 		t.Errorf("the status is:\n%s", got)
 	}
 
-	// Fail one, and cancel another.
+	// Fail an activity, and cancel another one.
 	file := filepath.Join(t.TempDir(), "request.json")
 	if err := os.WriteFile(file, []byte(`{"kind":"policy_evaluation","steps":[{"run":"x"}]}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -71,14 +71,14 @@ func TestActivity(t *testing.T) {
 	id = regexp.MustCompile(`(?m)^([0-9a-f-]{36})  policy_evaluation  Failed `).FindStringSubmatch(list)[1]
 	_, stderr := p.run(cli.ExitFailure, "activity", "logs", "demo", id, "--follow")
 	if !strings.Contains(stderr, "Failed") {
-		t.Errorf("following failed work: %s", stderr)
+		t.Errorf("activity logs --follow of failed work printed %s", stderr)
 	}
 	made, _ := p.run(cli.ExitOK, "activity", "create", "demo", "--file", file)
 	id = regexp.MustCompile(`[0-9a-f-]{36}`).FindString(made)
 	p.run(cli.ExitOK, "activity", "cancel", "demo", id)
 	_, stderr = p.run(cli.ExitFailure, "activity", "cancel", "demo", id)
 	if !strings.Contains(stderr, "it is Canceled") {
-		t.Errorf("cancelling twice: %s", stderr)
+		t.Errorf("the second activity cancel printed %s", stderr)
 	}
 
 	// Make mistakes.

@@ -15,7 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// deployFlags are the flags of deploy that make the request.
+// deployFlags are the flags of deploy that set fields of the request.
 type deployFlags struct {
 	operation, repo, branch, commit, dir, image, pool, root, shell, file string
 	env, secretEnv, preRun                                               []string
@@ -42,8 +42,8 @@ func (d *deployFlags) options() []command.Option {
 	}
 }
 
-// deployFields replaces the fields of a deployment request in a message by the flags that set
-// them.
+// deployFields replaces the names of request fields in a message by the names of the flags
+// that set them.
 var deployFields = strings.NewReplacer(
 	"agentPoolID", "--pool",
 	"sourceContext.git.commit", "--commit",

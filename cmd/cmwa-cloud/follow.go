@@ -13,8 +13,8 @@ import (
 
 const (
 	followInterval = 250 * time.Millisecond
-	followFailures = 40              // failed calls in a row that end the command
-	agentNotice    = 5 * time.Second // wait for the first line, after which a notice is printed
+	followFailures = 40              // failed calls in a row after which one more ends the command
+	agentNotice    = 5 * time.Second // time without a first line, after which a notice is printed
 )
 
 // logPage is a page of a log.
@@ -51,7 +51,7 @@ func (c *client) logs(ctx context.Context, deployment, token string) (page logPa
 	return page, c.call(ctx, http.MethodGet, path, nil, &page)
 }
 
-// followState is the state of what a command follows.
+// followState is the state of the deployment or activity that a command follows.
 type followState int
 
 const (
@@ -60,9 +60,10 @@ const (
 	hasEnded
 )
 
-// follow calls read every followInterval until it returns hasEnded, and returns the error of
-// that call. It returns any other error if it is a refusal of the service, or after
-// followFailures in a row. The end of ctx does not stop the subject.
+// follow calls read until read returns hasEnded, and returns the error of that call. It
+// waits for followInterval between two calls, unless read returns hasMore. It retries
+// followFailures errors in a row, and returns the next error. A refusal of the service
+// (status below 500) is returned at once. The end of ctx does not stop the subject.
 func follow(ctx context.Context, subject string, read func() (followState, error)) error {
 	for failures := 0; ; {
 		state, err := read()

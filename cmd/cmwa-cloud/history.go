@@ -17,7 +17,7 @@ type deployment struct {
 	ID        string
 	Version   int
 	Status    string
-	Outcome   string `json:"cmwaStatus"` // empty from services other than ours
+	Outcome   string `json:"cmwaStatus"` // empty in answers of services other than cmwa-cloud
 	Operation string `json:"pulumiOperation"`
 	Created   string
 	Jobs      []struct {
@@ -38,8 +38,8 @@ func outcome(status, extended string) string {
 	return status
 }
 
-// find returns a deployment of a stack by version or id, and its API path. Without
-// either it returns the last one.
+// find returns the deployment of a stack that has a version or an id, and its API path. If
+// which is empty, find returns the last deployment.
 func (c *client) find(ctx context.Context, stack, which string) (d deployment, path string, err error) {
 	at := stack + "/deployments"
 	switch _, number := strconv.Atoi(which); {
@@ -118,7 +118,7 @@ func logsCommand(s stdio) command.Command {
 		command.Bool(&follow, "follow", "print lines until the deployment ends; exit code 1 if it does not succeed"))
 }
 
-// printLog prints the present log of a deployment or an activity.
+// printLog prints the log of a deployment or an activity as far as it is stored.
 func (c *client) printLog(ctx context.Context, path string, s stdio) error {
 	for token := ""; ; {
 		page, err := c.logs(ctx, path, token)

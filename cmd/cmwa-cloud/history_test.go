@@ -10,7 +10,8 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// failingRequest writes a deployment request with one step, and returns the file.
+// failingRequest writes a deployment request with one step, which fails, to a file, and
+// returns the path of the file.
 func failingRequest(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "request.json")
@@ -45,7 +46,7 @@ func TestCancelCommand(t *testing.T) {
 		}
 	}
 
-	// Deployment 1 is cancelled in the queue, 2 while it runs.
+	// Deployment 1 is cancelled while it is queued, deployment 2 while it runs.
 	p.run(cli.ExitOK, "deploy", stack, "--file", request)
 	if out, _ := p.run(cli.ExitOK, "cancel", stack); out != "deployment 1 is cancelled\n" {
 		t.Errorf("cancel: got %q", out)
@@ -57,9 +58,9 @@ func TestCancelCommand(t *testing.T) {
 
 	t.Run("status", func(t *testing.T) {
 		out, _ := p.run(cli.ExitOK, "status", stack, "1")
-		want(t, "queued", out, `^cancelled: deployment 1, `)
+		want(t, "deployment 1", out, `^cancelled: deployment 1, `)
 		out, _ = p.run(cli.ExitOK, "status", stack)
-		want(t, "running", out, `(?s)^cancelled: deployment 2, .*0  Setup +cancelled\n +1  one +not-started\n$`)
+		want(t, "deployment 2", out, `(?s)^cancelled: deployment 2, .*0  Setup +cancelled\n +1  one +not-started\n$`)
 	})
 	t.Run("list", func(t *testing.T) {
 		out, _ := p.run(cli.ExitOK, "list", stack)
@@ -68,12 +69,12 @@ func TestCancelCommand(t *testing.T) {
 	t.Run("logs", func(t *testing.T) {
 		for _, version := range []string{"1", "2"} {
 			out, _ := p.run(cli.ExitOK, "logs", stack, version)
-			want(t, version, out, `(?m)^== deployment cancelled at [0-9-]+T[0-9:]+Z\n\z`)
+			want(t, "log of deployment "+version, out, `(?m)^== deployment cancelled at [0-9-]+T[0-9:]+Z\n\z`)
 		}
 		_, stderr := p.run(cli.ExitFailure, "logs", stack, "--follow")
 		want(t, "follow", stderr, `^cmwa-cloud: the deployment has ended as cancelled\n$`)
 	})
-	t.Run("again", func(t *testing.T) {
+	t.Run("second cancel", func(t *testing.T) {
 		_, stderr := p.run(cli.ExitFailure, "cancel", stack, "2")
 		want(t, "cancel", stderr, `^cmwa-cloud: deployment 2 was cancelled at [0-9-]+T[0-9:]+Z\n$`)
 	})

@@ -163,7 +163,8 @@ func (a agent) work(end string) map[string]string {
 	return a.runJob(a.claim(), end)
 }
 
-// runJob does the same as work, for a job that is claimed already.
+// runJob logs a line in each step of a claimed job, and ends the last step with a status.
+// It returns the variables of the job.
 func (a agent) runJob(job claimed, end string) map[string]string {
 	a.p.t.Helper()
 	var definition struct {
@@ -193,7 +194,7 @@ func TestDeploy(t *testing.T) {
 	p := newService(t)
 	file := filepath.Join(t.TempDir(), "pool.token")
 	if out, _ := p.run(cli.ExitOK, "pool", "create", "demo", "--output", file, "--default"); out != "" {
-		t.Errorf("the token was printed though it has a file: %q", out)
+		t.Errorf("pool create --output printed %q, want nothing", out)
 	}
 	token, err := os.ReadFile(file)
 	if err != nil || !strings.HasPrefix(string(token), "pul-") {
@@ -249,7 +250,7 @@ func TestDeploy(t *testing.T) {
 }
 
 func TestClient(t *testing.T) {
-	t.Run("a redirect is not followed and names the address", func(t *testing.T) {
+	t.Run("a redirect is not followed, and the error names its address", func(t *testing.T) {
 		var tokens []string
 		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			tokens = append(tokens, r.Header.Get("Authorization"))
@@ -265,10 +266,10 @@ func TestClient(t *testing.T) {
 		}}
 		_, stderr := p.run(cli.ExitFailure, "pool", "list")
 		if want := "redirect to " + other.URL; !strings.Contains(stderr, want) || !strings.Contains(stderr, "--url") {
-			t.Errorf("the error is %q, want %q and the cure", stderr, want)
+			t.Errorf("the error is %q, want %q and --url", stderr, want)
 		}
 		if len(tokens) > 0 {
-			t.Errorf("the token followed the redirect: %q", tokens)
+			t.Errorf("the address of the redirect received the tokens %q", tokens)
 		}
 	})
 }
@@ -353,7 +354,7 @@ func TestUsageErrors(t *testing.T) {
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(folder, ".*")); err != nil || len(left) > 0 {
-		t.Errorf("files are left behind: %v", left)
+		t.Errorf("failed commands have left the files %v", left)
 	}
 }
 

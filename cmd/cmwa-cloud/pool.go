@@ -247,8 +247,9 @@ func poolList(s stdio) command.Command {
 	}
 }
 
-// tokenSink receives a token that the service returns only once. Its file is made
-// before the call, so that a folder that cannot be written does not lose the token.
+// tokenSink writes a token, which the service returns only once, to a file or to standard
+// output. It creates a temporary file before the call: if the folder is not writable, the
+// command fails before the service makes the token.
 type tokenSink struct {
 	s       stdio
 	file    *os.File // temporary; nil prints the token
@@ -270,7 +271,7 @@ func newTokenSink(path string, s stdio) (*tokenSink, error) {
 	return sink, nil
 }
 
-// write writes the token. With a file, the file appears complete or not at all.
+// write writes the token. A file gets its final name only when it is complete.
 func (t *tokenSink) write(token secret.String) error {
 	if t.file == nil {
 		_, err := fmt.Fprintln(t.s.stdout, token.Reveal())

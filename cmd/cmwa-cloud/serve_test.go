@@ -68,7 +68,7 @@ func TestServeOIDCIssuer(t *testing.T) {
 			want = 400
 		}
 		if code := a.call("", "POST", "/api/oauth/token", form.Encode(), &got); code != want {
-			t.Errorf("token %d: %d, want %d", i, code, want)
+			t.Errorf("exchange of OIDC token %d: got status %d, want %d", i, code, want)
 		}
 		if code := a.call(got.Token, "GET", "/api/deployments/poll", "", nil); want == 200 && code != 204 {
 			t.Errorf("a poll with the pool token for OIDC token %d: got %d, want 204", i, code)
