@@ -30,7 +30,7 @@ const (
 	firstLineLimit = 300 * time.Millisecond
 )
 
-// residentLimitMB is the most memory of an agent with one idle pool, by its target.
+// residentLimitMB limits the memory of an agent with one idle pool, by its deploy_target.
 var residentLimitMB = map[string]float64{"docker": 30, "kubernetes": 38}
 
 // jobTimer is a proxy between agents and the service. It records when a job was claimed,
@@ -43,11 +43,11 @@ type jobTimer struct {
 	ended   map[string]time.Time // by job id: the last accepted status
 	over    map[string]bool      // by job id and step: succeeded or failed was sent
 	late    bool                 // a line came after the end of its step
-	ages    []time.Duration      // of the first line of each batch that began a step's log
+	ages    []time.Duration      // of the last line of the batches at offset 0 and 1, without step 0
 }
 
-// timeJobs starts a jobTimer in front of the world's service, and makes it the world's
-// URL.
+// timeJobs starts a jobTimer in front of the service of w. From then on, agents of w use
+// the URL of the jobTimer.
 func (w *world) timeJobs() *jobTimer {
 	w.t.Helper()
 	target, err := url.Parse(w.url)
@@ -201,7 +201,7 @@ func BenchmarkJobBesideDockerRun(b *testing.B) {
 	}
 }
 
-// BenchmarkJobBurst compares 24 jobs, 4 at a time, with docker run at 4 at a time.
+// BenchmarkJobBurst compares 24 jobs, 4 at a time, with 24 runs of docker run, 4 at a time.
 func BenchmarkJobBurst(b *testing.B) {
 	const jobs, atOnce = 24, 4
 	for b.Loop() {

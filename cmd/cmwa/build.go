@@ -23,7 +23,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// carriedOut is what this release supports. It is the only list of its targets.
+// carriedOut is what this release supports. No other list contains its targets.
 var carriedOut = schema.Release{
 	Targets: []string{"docker", "kubernetes", "process"},
 	Kinds:   []string{string(runtime.Deployment), string(runtime.InsightsScan), string(runtime.PolicyEvaluation)},
@@ -77,15 +77,15 @@ func builder(
 	}
 }
 
-// agentImage is the image of this release, from which Pods copy the runner unless
-// kubernetes.image names another.
+// agentImage is the image of the agent, without its tag, which is the version. Pods copy
+// the runner from this image unless kubernetes.image names another one.
 const agentImage = "cmwa/cmwa:"
 
 // executors creates the executors of pools and of the recovery.
 type executors struct {
 	environ environment
 	agent   *agentid.Agent
-	claims  runtime.Journal // of all pools without another journal; nil keeps nothing
+	claims  runtime.Journal // records the jobs of pools without another journal; may be nil
 	needsID func()          // called for a pool whose instances are found by the agent's id
 	log     *slog.Logger    // for what all pools share
 
@@ -130,8 +130,8 @@ func podOptions() kube.Options {
 	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Image: agentImage + cli.Version()}
 }
 
-// kubernetes returns the connection to the cluster of a context, which all its
-// executors share. It connects once for each context.
+// kubernetes returns the connection to the cluster of a kubeconfig context. All executors
+// for this context share one connection.
 func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -152,8 +152,8 @@ func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 	return x.clusters[context], nil
 }
 
-// hostname returns the name of this host for the User-Agent header, without
-// characters that a header could not contain.
+// hostname returns the name of this host for the User-Agent header. A dash replaces each
+// character except ASCII letters, digits, dashes, dots and underscores.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

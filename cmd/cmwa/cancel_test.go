@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// slowProgram has a resource whose creation takes a while, but ends early if pulumi cancels it.
+// slowProgram has a resource whose creation takes the duration in the format, but ends early
+// if pulumi cancels it.
 const slowProgram = `name: tests
 runtime: yaml
 resources:
@@ -25,7 +26,7 @@ func stackLocks(t *testing.T, state string) (locks []string) {
 	t.Helper()
 	folder := filepath.Join(state, ".pulumi", "locks")
 	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && filepath.Ext(path) == ".json" { // other files have its attributes
+		if err == nil && !d.IsDir() && filepath.Ext(path) == ".json" { // the folder also has files with attributes
 			locks = append(locks, path)
 		}
 		return nil // the folder may not exist yet
@@ -69,7 +70,7 @@ func TestCancelPulumi(t *testing.T) {
 					"pulumi up --yes --skip-preview --non-interactive --stack dev"}},
 			})
 		}
-		// begin starts an update that is in the middle of its resource.
+		// begin starts an update, and returns while pulumi creates the resource.
 		begin := func() {
 			t.Helper()
 			deploy("60s", "")
@@ -77,13 +78,13 @@ func TestCancelPulumi(t *testing.T) {
 				return strings.Contains(w.log("dev"), "slow creating") && len(stackLocks(t, state)) == 1
 			})
 		}
-		// released checks that the stack can be updated.
+		// released checks that the stack is not locked, and that the next update succeeds.
 		released := func(agent *program) {
 			t.Helper()
 			w.eventually("the stack is unlocked", func() bool { return len(stackLocks(t, state)) == 0 })
 			deploy("10ms", "")
 			if status := w.await("dev", "succeeded", "failed"); status != "succeeded" {
-				t.Errorf("the next update has %s:\n%s\n%s", status, w.log("dev"), agent.output())
+				t.Errorf("the next update has ended as %s:\n%s\n%s", status, w.log("dev"), agent.output())
 			}
 		}
 

@@ -12,7 +12,8 @@ import (
 
 const chartFolder = "../../examples/chart"
 
-// render returns the manifests of the chart for files of values and single ones.
+// render runs helm template on the chart, with files of values and with single values. It
+// returns the manifests and the standard error of helm.
 func render(t *testing.T, values []string, set ...string) (manifests, message string, err error) {
 	t.Helper()
 	args := []string{"template", "release", chartFolder, "--namespace", "pulumi"}
@@ -74,14 +75,14 @@ func TestChartRefuses(t *testing.T) {
 		},
 		"two tokens":               {token + "agent.existingSecretName=x", "are both set: keep one of them"},
 		"a token in the ConfigMap": {"config.token=pul-1", "config.token would be stored in a ConfigMap"},
-		"a pool's token in it": {
+		"a pool's token in the ConfigMap": {
 			"config.pools[0].name=a config.pools[0].token=pul-1", "the token of pool a would be stored",
 		},
 		"a pool without a token": {"config.pools[0].name=a", "there is no pool access token"},
 		"OIDC without a pool": {
 			"agent.oidc.audience=x", "set config.organization_name and config.runner_pool_id",
 		},
-		"a template that is no JSON": {token + "podTemplate.workerPod=x", "invalid character"},
+		"a Pod template that is not JSON": {token + "podTemplate.workerPod=x", "invalid character"},
 		"two Pod templates": {
 			token + `config.pod_template.spec.hostname=x podTemplate.workerPod=\{"spec":\{\}\}`, "keep one of them",
 		},

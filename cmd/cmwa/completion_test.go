@@ -25,7 +25,7 @@ type output struct {
 	stdout, stderr string
 }
 
-// tell runs one command line inside the test, with its own environment.
+// tell runs one command line in the process of the test, with only these variables.
 func tell(environ []string, args ...string) output {
 	var stdout, stderr bytes.Buffer
 	ctx := context.Background()
@@ -50,7 +50,7 @@ func bash(t *testing.T, args ...string) []string {
 source "$1"
 shift
 [[ $(complete -p cmwa) == "complete -o default -F _cmwa cmwa" ]]
-compopt() { echo "compopt $*"; } # bash has it only while a person presses a key
+compopt() { echo "compopt $*"; } # the real one fails outside of an interactive completion
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _cmwa
 printf '%s\n' "${COMPREPLY[@]}"`
@@ -123,8 +123,8 @@ func TestCompletion(t *testing.T) {
 		}
 	})
 
-	// Fails for a new flag that names no values. The flags
-	// that take any text are listed here.
+	// This fails for a new flag without known values. The list has the flags that take
+	// any text.
 	t.Run("every flag has known values", func(t *testing.T) {
 		free := []string{
 			"configure --organization", "configure --pool-id", "configure --service-url", "drain --agent",
@@ -134,7 +134,7 @@ func TestCompletion(t *testing.T) {
 			for _, f := range c.Options() {
 				known := f.Takes == nil || f.Takes.Completed()
 				if name := c.Name + " --" + f.Name; known == slices.Contains(free, name) {
-					t.Errorf("%s: its values are known: %t, want %t", name, known, !known)
+					t.Errorf("%s has known values: %t, want %t", name, known, !known)
 				}
 			}
 		}
@@ -163,7 +163,7 @@ func TestCompletion(t *testing.T) {
 		}
 	})
 
-	t.Run("names of cmwa explain", func(t *testing.T) {
+	t.Run("cmwa explain --names prints every name in the schema", func(t *testing.T) {
 		names := schema.Names()
 		output := tell(nil, "explain", "--names")
 		if output.stdout != strings.Join(names, "\n")+"\n" || output.code != 0 {

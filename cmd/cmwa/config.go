@@ -28,7 +28,7 @@ share are at the top level.
 Files that the configuration names, such as a token file, need not exist here. Exit code 2: the
 configuration is invalid.`,
 		Run: func(context.Context, []string) error {
-			// Load the file without the files that it names.
+			// Load the configuration, but not the files that it names.
 			source, err := find(config, readEnvironment(s.environ))
 			if err != nil {
 				return cli.Usage(err)

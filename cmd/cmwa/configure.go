@@ -58,9 +58,9 @@ current directory, unless --config or PULUMI_AGENT_CONFIG names another file.`,
 	}
 }
 
-// checkToken asks the service of a pool whether it accepts the pool's token, by the
-// checks of cmwa doctor, which claim no job: see [configure.Options]. Checked is false if
-// the service could not judge the token.
+// checkToken checks a pool's token with the checks of cmwa doctor, which claim no job. It
+// is the function CheckToken of [configure.Options]. Checked is false if another check
+// failed first, so that the service neither accepted nor rejected the token.
 func checkToken(ctx context.Context, config *schema.Config, pool string) (problem string, checked bool) {
 	ctx, cancel := context.WithTimeout(ctx, tokenCheckTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 func controlTerminal(s stdio) control.Terminal {
 	environ := readEnvironment(s.environ)
 	return control.Terminal{Stdout: s.stdout, Stderr: s.stderr, Folders: func(config string) ([]string, string, error) {
-		// Find the state folder; the file may have become invalid.
+		// Find the state folder. The file may be invalid, so read only one key of it.
 		source, err := find(config, environ)
 		if err != nil {
 			return nil, "", err

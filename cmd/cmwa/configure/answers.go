@@ -11,19 +11,19 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// errUnchanged ends a session after the answer no.
+// errUnchanged ends a session when the answer to a confirmation is no.
 var errUnchanged = errors.New("nothing has been changed")
 
 // keep is the text of a default whose value is not shown. An empty answer keeps the value of
 // the file, unless the check of the query rejects that value.
 const keep = "unchanged"
 
-// confirmConfig asks whether to change a configuration that exists.
+// confirmConfig prompts for a confirmation to change a configuration that exists.
 func (s *session) confirmConfig() error {
 	return s.confirm(s.config, "Change only the keys that are asked for here, and keep the rest?")
 }
 
-// confirm asks whether to change a file that exists.
+// confirm prompts for a confirmation to change a file that exists, unless --yes is set.
 func (s *session) confirm(f file, text string) error {
 	state := f.name + " exists"
 	switch {
@@ -39,7 +39,7 @@ func (s *session) confirm(f file, text string) error {
 	return err
 }
 
-// oneOf returns the check of a choice.
+// oneOf returns a check that accepts only the choices.
 func oneOf(choices ...string) func(string) error {
 	return func(answer string) error {
 		if !slices.Contains(choices, answer) {
@@ -49,7 +49,7 @@ func oneOf(choices ...string) func(string) error {
 	}
 }
 
-// valid returns the check of an answer by the rules of the schema for a key.
+// valid returns a check that applies the rules of the schema for a key to an answer.
 func (s *session) valid(key string) func(string) error {
 	return func(answer string) error {
 		if answer == "" {
@@ -73,7 +73,7 @@ func (s *session) valid(key string) func(string) error {
 	}
 }
 
-// validFile returns the check of an answer for a key that names a file.
+// validFile returns a check of an answer for a key that names a file. It rejects a token.
 func (s *session) validFile(key string) func(string) error {
 	return func(answer string) error {
 		if secret.LooksLikeToken(answer) {
@@ -83,8 +83,8 @@ func (s *session) validFile(key string) func(string) error {
 	}
 }
 
-// validTarget checks an answer for deploy_target: a target that this release
-// supports, or the one that the configuration has already.
+// validTarget checks an answer for deploy_target. It accepts the targets that this release
+// supports, and the target that the configuration already has.
 func (s *session) validTarget(answer string) error {
 	if err := s.valid("deploy_target")(answer); err != nil {
 		return err
@@ -104,8 +104,8 @@ func Choice(names []string) string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// answer returns the value of a key: that of its flag, or the answer of a person, or,
-// without a terminal, the value in the configuration.
+// answer returns the value of a key: the value of its flag, or an answer at the terminal.
+// Without a terminal it returns the value in the configuration.
 func (s *session) answer(key, flag, value, text string, check func(string) error) (string, error) {
 	present := s.present[key]
 	if value != "" {
@@ -127,7 +127,8 @@ func (s *session) answer(key, flag, value, text string, check func(string) error
 	return present, nil
 }
 
-// set records the change of a key. An empty value removes the key, if it is present.
+// set records the change of a key. An empty value replaces the value of a key that the
+// configuration has, and adds no key.
 func (s *session) set(key, value string) {
 	if _, ok := s.present[key]; !ok && value == "" {
 		return

@@ -19,7 +19,7 @@ import (
 
 // Options is the input of [Run].
 type Options struct {
-	Config        string // file to write; empty is the one of the environment, or the default
+	Config        string // file to write; if empty, PULUMI_AGENT_CONFIG or else the default
 	TokenFile     string // file of the pool access token
 	TokenStdin    bool   // read the pool access token from Stdin
 	OIDCTokenFile string // file of an OIDC token, which excludes a pool access token
@@ -29,8 +29,9 @@ type Options struct {
 	Target        string // deploy_target
 	Yes           bool   // change files that exist without asking
 
-	// CheckToken asks the service of a pool whether it accepts the pool's token, without
-	// claiming a job. Reached is false if the service does not respond. Nil checks nothing.
+	// CheckToken checks whether the service of a pool accepts the pool's token, without
+	// claiming a job. Problem is empty if it does. Reached is false if the service could not
+	// check the token. A nil function checks nothing.
 	CheckToken func(ctx context.Context, config *schema.Config, pool string) (problem string, reached bool)
 
 	Targets []string          // deploy targets that this release supports
@@ -54,9 +55,9 @@ type session struct {
 	changes   []schema.Change         // of the configuration
 }
 
-// Run writes a configuration file. On a terminal it asks for what the options do not
-// contain. Nothing is written unless the result is a configuration that the agent can use
-// and whose new token the service accepts, if the service responds.
+// Run writes a configuration file. On a terminal it prompts for what the options do not
+// contain. It writes nothing if the agent could not use the result, or if the service
+// rejects the new token. It does write a token that the service could not check.
 func Run(ctx context.Context, o Options) error {
 	err := runSession(ctx, o)
 	if errors.Is(err, errInterrupted) {
@@ -66,7 +67,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// runSession asks, checks and writes.
+// runSession prompts for the answers, checks the result, and writes it.
 func runSession(ctx context.Context, o Options) error {
 	s := &session{o: o}
 	if !o.TokenStdin {
@@ -105,9 +106,9 @@ func runSession(ctx context.Context, o Options) error {
 	return s.write(content)
 }
 
-// checked returns the new content of the configuration. If it has a new token that the
-// service rejects, checked asks for another one on a terminal, and keeps all other answers;
-// without a terminal it returns an error. It does not fail if the service does not respond.
+// checked returns the new content of the configuration. If the service rejects a new token,
+// checked prompts for another token on a terminal, and keeps all other answers; without a
+// terminal it returns an error. A token that cannot be checked is not an error.
 func (s *session) checked(ctx context.Context) ([]byte, error) {
 	for {
 		// Check the result, and find a pool that uses the new token.
@@ -136,7 +137,7 @@ func (s *session) checked(ctx context.Context) ([]byte, error) {
 			return nil, cli.Usagef("%s: nothing has been changed", problem)
 		}
 
-		// Ask for another one.
+		// Prompt for another token.
 		s.prompt.note("%s", problem)
 		token, err := s.readToken(ctx, false)
 		if err != nil {
@@ -155,8 +156,8 @@ func (s *session) screen() io.Writer {
 	return s.o.Stderr
 }
 
-// check rejects options that contradict each other, and tokens as options, which
-// would be shown in a message or written to a wrong place in the file.
+// check rejects options that contradict each other. It also rejects a token in place of
+// another value: the token would be shown in a message, or written to a wrong key.
 func (o Options) check() error {
 	if o.exchanges() && (o.TokenFile != "" || o.TokenStdin) {
 		return errors.New("--oidc-token-file, --organization and --pool-id cannot be combined with a token: " +
@@ -209,7 +210,7 @@ func (s *session) open() error {
 	return nil
 }
 
-// located adds the name of the configuration to problems.
+// located adds the path of the configuration to each problem.
 func (s *session) located(err error) error {
 	var problems position.Problems
 	if !errors.As(err, &problems) {
@@ -248,7 +249,7 @@ func (s *session) content() ([]byte, *schema.Config, error) {
 	}}
 	config, problems := schema.Load(source)
 	errs := problems.Errors()
-	if s.config.info == nil { // a new file has no lines that a person could look at
+	if s.config.info == nil { // a new file is not written yet, so its lines cannot be viewed
 		for i := range errs {
 			if errs[i].File == s.config.path {
 				errs[i].File, errs[i].Line, errs[i].Column = "", 0, 0

@@ -134,7 +134,7 @@ func TestRunNewFile(t *testing.T) {
 	const name = schema.FileName
 	holds(t, name)
 	if m := mode(t, name); m != 0o600 {
-		t.Errorf("mode %v", m)
+		t.Errorf("the file has mode %v, want 0600", m)
 	}
 	p := settings(t, name)
 	if p.Token.Reveal() != canary || p.ServiceURL != "https://pulumi.example.com" || p.DeployTarget != "process" {
@@ -146,7 +146,7 @@ func TestRunNewFile(t *testing.T) {
 		}
 	}
 	if !strings.Contains(content(t, name), "\n# Base URL of the service.") {
-		t.Errorf("no documentation in\n%s", content(t, name))
+		t.Errorf("the file lacks the documentation of service_url:\n%s", content(t, name))
 	}
 	for _, want := range []string{"wrote " + name, "cmwa vet " + name, "cmwa run --config " + name} {
 		if !strings.Contains(got.stdout, want) {
@@ -247,7 +247,7 @@ func TestRunCheckToken(t *testing.T) {
 		"an accepted token is written": {"", true, cli.ExitOK, ""},
 		"a rejected token is an error": {"service rejected the token", true, cli.ExitUsage,
 			"cmwa: service rejected the token: nothing has been changed\n"},
-		"a service that does not respond is a note": {"cannot connect", false, cli.ExitOK,
+		"a token that cannot be checked is written with a note": {"cannot connect", false, cli.ExitOK,
 			"cmwa: the token is not checked: cannot connect\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestRunUnusedToken(t *testing.T) {
 	put(t, "x.yaml", ownTokens+"- name: c\n", 0o600)
 	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK ||
 		got.stderr != "" {
-		t.Errorf("one pool inherits: %+v", got)
+		t.Errorf("with a pool that inherits the credentials: %+v", got)
 	}
 }
 
@@ -344,16 +344,16 @@ func TestRunExistingFile(t *testing.T) {
 	text := content(t, "x.yaml")
 	kept, added, _ := strings.Cut(text, "# end")
 	if want := strings.ReplaceAll(strings.TrimSuffix(existing, "# end"), "'pul-old'", canary); kept != want {
-		t.Errorf("kept %q", kept)
+		t.Errorf("the old part of the file is %q, want %q", kept, want)
 	}
 	if strings.Count(added, "\n") != strings.Count(added, "\r\n") ||
 		!strings.HasSuffix(added, "\r\ndeploy_target: process\r\n") || strings.Contains(added, "service_url") {
-		t.Errorf("added %q", added)
+		t.Errorf("the new part of the file is %q", added)
 	}
 
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
 	if got.code != cli.ExitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "x.yaml is unchanged") {
-		t.Errorf("a second time: %+v\n%q", got, content(t, "x.yaml"))
+		t.Errorf("the same command again: %+v\n%q", got, content(t, "x.yaml"))
 	}
 	got = configure(t, "", nil, "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
 	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" ||
@@ -363,7 +363,7 @@ func TestRunExistingFile(t *testing.T) {
 	holds(t, "x.yaml")
 }
 
-// settings2 does what settings does, but allows warnings.
+// settings2 loads a file, which may have warnings, and returns its first pool.
 func settings2(t *testing.T, name string) schema.Pool {
 	t.Helper()
 	c, problems := schema.Load(schema.Source{Content: []byte(content(t, name))})
@@ -504,7 +504,7 @@ func TestRunInvalidResult(t *testing.T) {
 			t.Errorf("%.40q: %+v", before, got)
 		}
 		if content(t, "x.yaml") != before || mode(t, "x.yaml") != 0o640 {
-			t.Errorf("%.40q was touched", before)
+			t.Errorf("the content or the mode of the file with %.40q was changed", before)
 		}
 		holds(t, "x.yaml")
 	}
@@ -538,14 +538,14 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 		}
 		if mode(t, "x.yaml")&fs.ModeSymlink == 0 || mode(t, "real/deep/link")&fs.ModeSymlink == 0 ||
 			mode(t, "real/x.yaml") != c.want {
-			t.Errorf("%v became %v", c.mode, mode(t, "real/x.yaml"))
+			t.Errorf("a link was replaced, or mode %v became %v, want %v", c.mode, mode(t, "real/x.yaml"), c.want)
 		}
 		info, err := os.Stat("x.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if stat := info.Sys().(*syscall.Stat_t); int(stat.Uid) != owner || int(stat.Gid) != group {
-			t.Errorf("the file belongs to %d:%d", stat.Uid, stat.Gid)
+			t.Errorf("the file belongs to %d:%d, want %d:%d", stat.Uid, stat.Gid, owner, group)
 		}
 		if !strings.HasPrefix(content(t, "real/x.yaml"), "# old\n") ||
 			!strings.Contains(content(t, "x.yaml"), canary) {
@@ -563,7 +563,7 @@ func TestRunDanglingLink(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	if mode(t, "new.yaml") != 0o600 || mode(t, "x.yaml")&fs.ModeSymlink == 0 {
-		t.Error("the link was replaced")
+		t.Error("the link was replaced, or its target does not have mode 0600")
 	}
 	if err := os.Symlink("loop.yaml", "loop.yaml"); err != nil {
 		t.Fatal(err)

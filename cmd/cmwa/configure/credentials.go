@@ -75,8 +75,8 @@ func (s *session) confirmUnused() (bool, error) {
 	return yes, err
 }
 
-// method returns token or oidc, or nothing if the credentials of the file do not
-// change.
+// method returns "token" or "oidc", or an empty text if the credentials of the file do
+// not change.
 func (s *session) method() (string, error) {
 	had := ""
 	switch {
@@ -103,7 +103,7 @@ func (s *session) method() (string, error) {
 	}
 }
 
-// exchange sets the keys of an OIDC exchange, and removes those of a token.
+// exchange sets the keys of an OIDC exchange, and empties the keys of a token.
 func (s *session) exchange() error {
 	name, err := s.answer("oidc_token_file", "oidc-token-file", s.o.OIDCTokenFile, "File that holds the OIDC token",
 		s.validFile("oidc_token_file"))
@@ -141,7 +141,7 @@ func (s *session) absolute(key, name string) (string, error) {
 
 // accessToken sets the token, or the file that holds it.
 func (s *session) accessToken(ctx context.Context) error {
-	// A file that holds the token already.
+	// Name a file that already contains the token.
 	if s.o.TokenFile != "" && !s.o.TokenStdin {
 		name, err := filepath.Abs(s.o.TokenFile)
 		if err != nil {
@@ -157,7 +157,7 @@ func (s *session) accessToken(ctx context.Context) error {
 		return s.setTokenFile("", name)
 	}
 
-	// A new token, or the one that the configuration has.
+	// Read a new token, or keep the token of the configuration.
 	had := s.present["token"] != "" || s.present["token_file"] != ""
 	token, err := s.readToken(ctx, had)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *session) accessToken(ctx context.Context) error {
 	}
 	s.newToken = token
 
-	// Where to write it.
+	// Choose where to write the token.
 	if s.o.TokenFile != "" {
 		name, err := filepath.Abs(s.o.TokenFile)
 		if err != nil {
@@ -199,7 +199,7 @@ func (s *session) accessToken(ctx context.Context) error {
 	return nil
 }
 
-// replaceToken replaces the new token by another.
+// replaceToken replaces the new token by another one in the recorded changes.
 func (s *session) replaceToken(token string) {
 	for i := range s.changes {
 		if s.changes[i].Key == "token" && s.changes[i].Value == s.newToken {
@@ -212,8 +212,8 @@ func (s *session) replaceToken(token string) {
 	s.newToken = token
 }
 
-// readToken returns the token, or nothing if the configuration keeps the one that
-// it has.
+// readToken returns the new token, or an empty text if the configuration keeps the token
+// that it has.
 func (s *session) readToken(ctx context.Context, had bool) (string, error) {
 	check := s.valid("token")
 	prompt := s.prompt
@@ -256,8 +256,8 @@ func (s *session) tokenFromInput(ctx context.Context, check func(string) error) 
 	return token, nil
 }
 
-// setTokenFile makes the configuration name a token file. The token is written to
-// it unless it is empty.
+// setTokenFile makes the configuration name a token file. If token is not empty, it will
+// be written to this file.
 func (s *session) setTokenFile(token, name string) error {
 	s.set("token", "")
 	s.set("oidc_token_file", "")

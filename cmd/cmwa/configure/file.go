@@ -90,8 +90,8 @@ func withoutPath(err error) error {
 	}
 }
 
-// replace replaces the file, or does not change it and returns an error. done is a
-// format for the name of the file which describes what was done.
+// replace replaces the file, or does not change it and returns an error. Done describes
+// what was done: a format with one verb for the name of the file.
 //
 //  1. A file that changed since open is not replaced.
 //  2. The file keeps its owner. It keeps the permissions of its owner to read and
@@ -148,7 +148,7 @@ func (f file) replace(content []byte) (done string, err error) {
 	if err = os.Rename(temp.Name(), f.resolved); err != nil {
 		return "", withoutPath(err)
 	}
-	// The file is replaced, also if its folder cannot be synced.
+	// An error of the folder's sync is ignored, because the file is already replaced.
 	if folder, err := os.Open(filepath.Dir(f.resolved)); err == nil {
 		_ = folder.Sync()
 		_ = folder.Close()

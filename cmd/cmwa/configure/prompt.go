@@ -97,7 +97,7 @@ func (p *prompt) choose(text, defaultValue string, choices ...string) (string, e
 	return p.ask(query{text: text, defaultText: defaultValue, defaultValue: defaultValue, check: oneOf(choices...)})
 }
 
-// note prints a line between two answers.
+// note prints an indented line between two prompts.
 func (p *prompt) note(format string, args ...any) {
 	fmt.Fprintf(p.terminal, "  "+format+"\n", args...)
 }
@@ -120,7 +120,7 @@ func (p *prompt) ask(q query) (string, error) {
 	for {
 		answer, err := p.line(text+": ", q.hidden)
 		if err != nil {
-			_, _ = io.WriteString(p.keyboard, "\r\n") // the message is not on the line of the prompt
+			_, _ = io.WriteString(p.keyboard, "\r\n") // the message follows on a new line
 			if p.keyboard.interrupted {
 				return "", errInterrupted
 			}
