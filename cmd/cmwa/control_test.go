@@ -44,7 +44,7 @@ func TestControlPause(t *testing.T) {
 		t.Errorf("unknown pool: %s", text)
 	}
 
-	// The pause is in force, also after a reload, and other pools poll.
+	// The paused pool does not poll, also after a reload, and the other pool polls.
 	if text := w.control(cli.ExitOK, "pause", "--config", w.file(), "blue"); text !=
 		"pool blue paused: it claims no jobs until cmwa resume (running jobs: 1)\n" {
 		t.Errorf("pause: %s", text)
@@ -61,10 +61,10 @@ func TestControlPause(t *testing.T) {
 	w.release("held")
 	w.wantNoPolls(v, p[0].token, p[1].token)
 	if code := probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)); code != http.StatusOK {
-		t.Errorf("with a paused pool /readyz is %d", code)
+		t.Errorf("with a paused pool /readyz is %d, want 200", code)
 	}
 
-	// The pause outlives the agent, and ends with resume.
+	// After a restart of the agent the pool is still paused. The pause ends with resume.
 	w.kill(agent)
 	again := w.follow(nil, lines...)
 	again.waitFor("pool paused by cmwa pause")
@@ -110,7 +110,7 @@ func TestControlDrain(t *testing.T) {
 	}
 	agent.waitFor("stopping: no new jobs")
 	if code := probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)); code != http.StatusServiceUnavailable {
-		t.Errorf("while the agent drains, /readyz is %d", code)
+		t.Errorf("while the agent drains, /readyz is %d, want 503", code)
 	}
 
 	// A TERM after the drain, such as that of a supervisor, stops no job.
@@ -126,7 +126,7 @@ func TestControlDrain(t *testing.T) {
 	waiter.exit(cli.ExitOK)
 	waiter.waitFor("the agent has ended")
 	if sockets, _ := filepath.Glob(filepath.Join(w.folder, "state", "cmwa", "*", "*", "control")); len(sockets) > 0 {
-		t.Errorf("sockets are left: %v", sockets)
+		t.Errorf("the agent has not removed the sockets %v", sockets)
 	}
 }
 
@@ -168,8 +168,9 @@ func TestSignalsClaimInFlight(t *testing.T) {
 	})
 }
 
-// holdClaims puts a proxy in front of the service. The proxy delays each answer to a poll that
-// contains a job, until release is called. Held is closed when the first such answer arrives.
+// holdClaims puts a proxy in front of the service. If the answer to a poll contains a job, the
+// proxy delays this answer until release is called. Held is closed when the first such answer
+// arrives.
 func (w *world) holdClaims() (held <-chan struct{}, release func()) {
 	w.t.Helper()
 	service, err := url.Parse(w.url)
@@ -191,8 +192,8 @@ func (w *world) holdClaims() (held <-chan struct{}, release func()) {
 	return has, release
 }
 
-// TestSignalsThird sends three signals in a row. The job outlives the agent, because its
-// step ignores the request to stop, and the next agent adopts it.
+// TestSignalsThird sends three signals in a row. The step of the job ignores SIGINT and
+// SIGTERM, so the job continues after the agent has exited. The next agent adopts the job.
 func TestSignalsThird(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()

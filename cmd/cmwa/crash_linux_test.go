@@ -62,7 +62,7 @@ func TestRunCrash(t *testing.T) {
 	})
 }
 
-// at returns the outcome with the time of the fault or of the agent's return.
+// at returns the outcome with the time of the fault, or of the agent's restart after it.
 func (o outcome) at(since time.Time) outcome {
 	o.since = since
 	return o
@@ -166,7 +166,7 @@ func (w *world) loseState(service *observer) {
 	again.waitFor("converged")
 	w.await(w.stack(), "succeeded")
 	if saw, _ := service.of(w, w.stack()); saw != (observed{claims: 1, runs: 1, finals: 1}) {
-		t.Errorf("the service saw %+v", saw)
+		t.Errorf("the service has received %+v, want 1 claim, 1 run and 1 final status", saw)
 	}
 	if strings.Contains(again.output(), "job resumed") {
 		t.Errorf("the agent has adopted a job of another agent:\n%s", again.output())
@@ -194,10 +194,10 @@ func TestRunLostClaim(t *testing.T) {
 		since := time.Now()
 		again := w.agent()
 		if status := w.ended(w.stack(), since.Add(knownLimit)); status != "failed" {
-			t.Errorf("the job is %s", status)
+			t.Errorf("the job is %s, want failed", status)
 		}
 		if saw, _ := service.of(w, w.stack()); saw != (observed{claims: 1}) {
-			t.Errorf("the service saw %+v, want one claim", saw)
+			t.Errorf("the service has received %+v, want only one claim", saw)
 		}
 		again.signal(syscall.SIGTERM)
 		again.exit(0)

@@ -33,8 +33,8 @@ type daemon struct {
 	failed   chan error
 }
 
-// newDaemon opens the log and the HTTP server of a configuration. A signal during this
-// call ends the agent after its start, and is not an error of the listener.
+// newDaemon opens the log and the HTTP server of a configuration. It ignores the end of ctx:
+// a signal during this call ends the agent later, and is not an error of the listener.
 func newDaemon(ctx context.Context, log *logging.Log, spec reconcile.ProcessSpec) (*daemon, error) {
 	d := &daemon{log: log, slots: runtime.NewSlots(spec.MaxJobs), failed: make(chan error, 1)}
 	none := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
@@ -46,7 +46,8 @@ func newDaemon(ctx context.Context, log *logging.Log, spec reconcile.ProcessSpec
 	return d, nil
 }
 
-// prepare opens a new listener and a new sink if they changed: see [reconcile.Process].
+// prepare opens a new listener if its address has changed, and the sink of the log: see
+// [reconcile.Process].
 func (d *daemon) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (reconcile.Prepared, error) {
 	// Open the listener.
 	rebind := from.HTTPPort != to.HTTPPort || from.HTTPAddress != to.HTTPAddress
@@ -87,15 +88,15 @@ func (d *daemon) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (r
 // handle sets the handler of requests.
 func (d *daemon) handle(handler http.Handler) { d.handler.Store(&handler) }
 
-// inUse returns the listener of the HTTP server, nil if there is none.
+// inUse returns the listener of the HTTP server. It returns nil if there is no server.
 func (d *daemon) inUse() net.Listener {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.listener
 }
 
-// serveOn serves on a listener from now on, and shuts the previous server down. With a
-// nil listener there is no server.
+// serveOn starts a server for a listener, and shuts the previous server down. If the
+// listener is nil, serveOn starts no server.
 func (d *daemon) serveOn(listener net.Listener) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,7 +115,7 @@ func (d *daemon) serveOn(listener net.Listener) {
 		return
 	}
 
-	// Start the new one.
+	// Start the new server.
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if handler := d.handler.Load(); handler != nil {

@@ -11,15 +11,16 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// TestDemo runs the program of make demo: it succeeds, shows the outputs of the stack,
-// and leaves only caches.
+// TestDemo runs the program of make demo. It checks that the demo succeeds, shows the
+// outputs of the stack, and leaves only caches.
 func TestDemo(t *testing.T) {
 	for _, target := range []string{"docker", "process"} {
 		t.Run(target, func(t *testing.T) { runDemo(t, target) }) // one after the other: both build into bin
 	}
 }
 
-// TestDemoOnCluster runs in parallel with other tests, and after TestDemo.
+// TestDemoOnCluster does the same as TestDemo in a Kubernetes cluster. It runs in parallel
+// with other tests, after TestDemo.
 func TestDemoOnCluster(t *testing.T) {
 	t.Parallel()
 	kubetest.Admin(t)
@@ -34,7 +35,7 @@ func TestDemoOnCluster(t *testing.T) {
 	}
 }
 
-// runDemo runs the demo at a target, and returns what it prints.
+// runDemo runs the demo with a deploy_target, and returns the output of the demo.
 func runDemo(t *testing.T, target string) string {
 	t.Helper()
 	folder := t.TempDir()

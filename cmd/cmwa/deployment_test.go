@@ -24,8 +24,8 @@ import (
 
 const (
 	configFolder = "/etc/cmwa"              // folder of a deployed agent's configuration
-	tokenFolder  = "/var/run/secrets/cmwa"  // folder of its token
-	touchEvery   = time.Second              // between two updates of a Pod whose volumes should be refreshed
+	tokenFolder  = "/var/run/secrets/cmwa"  // folder of a deployed agent's token
+	touchEvery   = time.Second              // interval of updates that make the kubelet refresh a Pod's volumes
 	nameLabel    = "app.kubernetes.io/name" // of the agent's Pods
 )
 
@@ -41,9 +41,9 @@ type deployment struct {
 }
 
 // deploy creates a Deployment with this number of agents in the namespace of the world,
-// and blocks until they are ready. The agents have the rights of the documented Role. The
-// lines are added to the settings of all tests. Each Deployment in a world has another
-// name.
+// and blocks until they are ready. The agents have the rights of the documented Role. Their
+// configuration has the lines, and the settings that all tests use. The name must be unique
+// in the world.
 func (w *world) deploy(name string, replicas int32, lines ...string) *deployment {
 	w.t.Helper()
 	if err := clusterImage(); err != nil {
@@ -59,7 +59,8 @@ func (w *world) deploy(name string, replicas int32, lines ...string) *deployment
 	return d
 }
 
-// deployed returns a Deployment that exists, or that the caller creates later.
+// deployed returns a deployment for a Deployment that exists, or that the caller creates
+// later.
 func (w *world) deployed(namespace, name, selector string) *deployment {
 	return &deployment{
 		w: w, namespace: namespace, name: name, selector: selector,
@@ -170,7 +171,7 @@ func isReady(pod corev1.Pod) bool {
 	return false
 }
 
-// change updates the Deployment: its scale, its image, an annotation of its template.
+// change updates the Deployment: for example its replicas, or an annotation of its template.
 func (d *deployment) change(edit func(*appsv1.Deployment)) {
 	d.w.t.Helper()
 	updateObject(d, d.apps, "deployments", d.name, &appsv1.Deployment{}, edit)
@@ -199,8 +200,8 @@ func (d *deployment) generations() map[string]uint64 {
 }
 
 // awaitReload blocks until each Pod has applied a later generation than before, and until
-// each poll in flight has ended: its job would still get the settings with which the poll
-// began.
+// each poll that began before the reload has ended. A job from such a poll would still get
+// the old settings.
 func (d *deployment) awaitReload(before map[string]uint64) {
 	d.w.t.Helper()
 	for _, pod := range d.pods() {
@@ -291,7 +292,7 @@ func (d *deployment) remove() {
 	}
 }
 
-// create creates an object in the namespace of the world.
+// create creates an object in the namespace of the Deployment.
 func (d *deployment) create(client *rest.RESTClient, resource string, object runtime.Object) {
 	d.w.t.Helper()
 	err := client.Post().Namespace(d.namespace).Resource(resource).Body(object).Do(d.w.t.Context()).Error()
@@ -301,7 +302,7 @@ func (d *deployment) create(client *rest.RESTClient, resource string, object run
 }
 
 // updateObject changes an object in the namespace of a Deployment, and retries after a
-// conflict. The object is overwritten.
+// conflict. It reads the present state into object.
 func updateObject[T runtime.Object](
 	d *deployment, client *rest.RESTClient, resource, name string, object T, edit func(T),
 ) {
@@ -335,7 +336,7 @@ func (d *deployment) keep(what func()) {
 	before := identities()
 	what()
 	if after := identities(); !slices.Equal(after, before) {
-		d.w.t.Errorf("the agents are %v, and were %v", after, before)
+		d.w.t.Errorf("the agents' Pods are %v afterwards, and were %v before", after, before)
 	}
 }
 

@@ -6,12 +6,13 @@ import (
 	"testing"
 )
 
-// An upgrade or the cleaning of temporary folders may delete the working directory of a
-// running agent. The agent still follows a configuration with an absolute path.
+// TestReloadWithoutWorkingDirectory deletes the working directory of a running agent, as an
+// upgrade or a cleanup of temporary folders may do. The agent still reloads a configuration
+// with an absolute path.
 func TestReloadWithoutWorkingDirectory(t *testing.T) {
 	t.Parallel()
 	for name, named := range map[string]bool{
-		"a file that is named is followed": true, "a file that was found in the home folder is followed": false,
+		"a file in --config is reloaded": true, "a file in the home folder is reloaded": false,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -19,7 +20,7 @@ func TestReloadWithoutWorkingDirectory(t *testing.T) {
 			v, p := w.countPolls(), w.pools(2)
 			directory := filepath.Join(w.folder, "gone")
 			w.must(os.Mkdir(directory, 0o700))
-			file, args := filepath.Join(w.folder, "pulumi-workflow-agent.yaml"), []string{"run"} // HOME
+			file, args := filepath.Join(w.folder, "pulumi-workflow-agent.yaml"), []string{"run"} // HOME has the file
 			if named {
 				args = append(args, "--config", file)
 			}

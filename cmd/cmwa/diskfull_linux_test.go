@@ -26,7 +26,7 @@ func TestRunDiskFull(t *testing.T) {
 				free := fill(w.t, state)
 				w.queue(w.stack(), w.shortJob(service))
 				w.await(w.stack(), "succeeded")
-				if strings.Contains(agent.output(), "cannot record") { // a record needs no space
+				if strings.Contains(agent.output(), "cannot record") { // the journal has an empty file for it
 					w.t.Errorf("the job has no record:\n%s", agent.output())
 				}
 				free()

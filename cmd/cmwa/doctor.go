@@ -56,7 +56,7 @@ could run; 2: the command line is wrong. A check that does not end within 30 sec
 	}
 }
 
-// doctorParts returns what the checks are made with. They log nothing.
+// doctorParts returns the functions that find the configuration and create the checks.
 func doctorParts(environ environment, config string, exchange bool) doctor.Parts {
 	// The checks print their results, and log nothing.
 	log := slog.New(slog.DiscardHandler)

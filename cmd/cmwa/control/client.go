@@ -22,8 +22,8 @@ const waitInterval = 200 * time.Millisecond
 // errNoAgent means that no agent serves the socket of a folder.
 var errNoAgent = errors.New("no agent runs with this state folder")
 
-// Call sends a request to the agent with a folder, and returns its response. If the agent
-// refuses the request, Call returns its reason as an error.
+// Call sends a request to the agent with a folder, and returns the response. If the agent
+// refuses the request, Call returns the agent's reason as an error.
 func Call(ctx context.Context, folder string, request Request) (Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectionLimit+time.Second)
 	defer cancel()
@@ -80,10 +80,11 @@ func exchange(ctx context.Context, folder string, request Request) (Response, er
 	return DecodeResponse(line)
 }
 
-// Find returns the folder of the agent to call: the only one of folders whose agent responds.
-// Number selects a folder by its name; it may be empty. Config names the agents in messages.
+// Find returns the one folder whose agent responds, and an error if no agent or several
+// agents respond. If number is not empty, Find calls only the agent whose folder has this
+// name. Errors contain config, the name of the agents' configuration.
 func Find(ctx context.Context, folders []string, number, config string) (string, error) {
-	// Ask each agent.
+	// Call each agent.
 	var running, names []string
 	var failed error
 	for _, folder := range folders {
@@ -101,7 +102,7 @@ func Find(ctx context.Context, folders []string, number, config string) (string,
 		}
 	}
 
-	// Take the only one.
+	// Return the only agent that runs, or an error.
 	switch {
 	case len(running) == 1:
 		return running[0], nil
@@ -117,7 +118,7 @@ func Find(ctx context.Context, folders []string, number, config string) (string,
 		"as its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", config)
 }
 
-// Wait blocks until the agent that gave a response has ended, or ctx ends.
+// Wait blocks until the agent that has sent a response has ended, or ctx ends.
 func Wait(ctx context.Context, folder string, agent Response) error {
 	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()

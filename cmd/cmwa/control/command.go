@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// Terminal is what the commands need of their program.
+// Terminal contains what the commands need from the program.
 type Terminal struct {
 	Stdout, Stderr io.Writer
 

@@ -116,12 +116,12 @@ func connect(t *testing.T, folder string) *net.UnixConn {
 	return conn
 }
 
-// raw sends bytes to the socket of a folder, and returns all that comes back.
+// raw sends bytes to the socket of a folder, and returns the whole response.
 func raw(t *testing.T, folder, text string) string {
 	t.Helper()
 	conn := connect(t, folder)
 	defer conn.Close()
-	_, _ = io.WriteString(conn, text) // the agent may have refused it already
+	_, _ = io.WriteString(conn, text) // the agent may have closed the connection already
 	_ = conn.CloseWrite()
 	answer, _ := io.ReadAll(conn)
 	return string(answer)
@@ -164,7 +164,7 @@ func TestHandle(t *testing.T) {
 		}
 	})
 
-	t.Run("unknown pool is answered with the closest name and the list", func(t *testing.T) {
+	t.Run("the error for an unknown pool has the closest name and the list of pools", func(t *testing.T) {
 		folder, loop := t.TempDir(), newFakeLoop("blue", "green")
 		serving(t, folder, loop)
 		for name, want := range map[string]string{
@@ -197,7 +197,7 @@ func TestHandle(t *testing.T) {
 		}
 	})
 
-	t.Run("pause that cannot be stored is in force, with a warning", func(t *testing.T) {
+	t.Run("a pause that cannot be stored takes effect, with a warning", func(t *testing.T) {
 		loop := newFakeLoop("blue")
 		agent := Agent{Folder: filepath.Join(t.TempDir(), "missing"), Loop: loop}
 		r := agent.Handle(Request{Command: Pause, Pool: "blue"})
@@ -213,14 +213,14 @@ func TestListen(t *testing.T) {
 		end := serving(t, folder, newFakeLoop())
 		path := filepath.Join(folder, socketName)
 		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%v, %v", info, err)
+			t.Errorf("the socket is %v (%v), want mode 0600", info, err)
 		}
 		end()
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("after the end: %v", err)
+			t.Errorf("after the end of the agent, the error of Lstat is %v, want ErrNotExist", err)
 		}
 		if _, err := Call(t.Context(), folder, Request{Command: Show}); !errors.Is(err, errNoAgent) {
-			t.Errorf("after the end: %v", err)
+			t.Errorf("after the end of the agent, the error of Call is %v, want errNoAgent", err)
 		}
 	})
 
@@ -232,7 +232,7 @@ func TestListen(t *testing.T) {
 		}
 		_ = dead.Close() // leaves the file, as a killed agent does
 		if _, err := Call(t.Context(), folder, Request{Command: Show}); !errors.Is(err, errNoAgent) {
-			t.Errorf("before: %v", err)
+			t.Errorf("before the next agent starts, the error of Call is %v, want errNoAgent", err)
 		}
 		serving(t, folder, newFakeLoop("blue"))
 		if r, err := Call(t.Context(), folder, Request{Command: Show}); err != nil || len(r.Pools) != 1 {
@@ -257,11 +257,11 @@ func TestListen(t *testing.T) {
 		}
 		end()
 		if _, err := os.Lstat(filepath.Join(folder, socketName)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("after the end: %v", err)
+			t.Errorf("after the end of the agent, the error of Lstat is %v, want ErrNotExist", err)
 		}
 	})
 
-	t.Run("agent works without a socket, and keeps another file in its place", func(t *testing.T) {
+	t.Run("without a socket Open returns no error, and it keeps a file that is no socket", func(t *testing.T) {
 		folder := t.TempDir()
 		path := filepath.Join(folder, socketName)
 		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
@@ -284,7 +284,7 @@ func TestListen(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	t.Run("hostile requests are refused, and the next one is served", func(t *testing.T) {
+	t.Run("invalid requests are refused, and a valid request after them is served", func(t *testing.T) {
 		folder, loop := t.TempDir(), newFakeLoop("blue")
 		serving(t, folder, loop)
 		for name, request := range map[string]string{
@@ -386,10 +386,10 @@ func TestFind(t *testing.T) {
 	pid := os.Getpid()
 	want := fmt.Sprintf("2 agents run with agent.yaml: name one with --agent: 2 (pid %d), 3 (pid %d)", pid, pid)
 	if got := find(""); got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("with two agents: %s, want %s", got, want)
 	}
 	if got := find("3"); got != "3" {
-		t.Error(got)
+		t.Errorf("with two agents and the number 3: %s, want 3", got)
 	}
 }
 
@@ -403,10 +403,10 @@ func TestWait(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := Wait(ctx, folder, agent); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while the agent runs: %v", err)
+		t.Errorf("while the agent runs, Wait returns %v, want the end of its context", err)
 	}
 	end()
-	serving(t, folder, newFakeLoop()) // a supervisor has started it again
+	serving(t, folder, newFakeLoop()) // as if a supervisor has started the agent again
 	if err := Wait(t.Context(), folder, agent); err != nil {
 		t.Error(err)
 	}

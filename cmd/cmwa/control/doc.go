@@ -12,9 +12,9 @@
 //
 // # Who may connect
 //
-// The folder has mode 0700 and the socket 0600. On Linux the agent also asks the kernel for
-// the user of each connection, and serves only its own user and root, because the mode of a
-// folder may have been changed by mistake.
+// The folder has mode 0700 and the socket 0600. On Linux the agent also reads the user of
+// each connection from the kernel, and serves only its own user and root, because the mode
+// of the folder may have been changed by mistake.
 //
 // # Decisions
 //
@@ -26,9 +26,10 @@
 // without it.
 //
 // The kernel limits the path of a socket to about 100 bytes. On Linux a longer path is opened
-// through /proc/self/fd, which has no such limit and needs no second file; on other systems it
-// is an error that names the cure.
+// through /proc/self/fd, which has no such limit and needs no second file. On other systems a
+// longer path is an error, which names the setting to change.
 //
-// The paused pools are stored in the file paused next to the socket: a crash or a reboot
-// during maintenance must not make an agent claim jobs that its operator has excluded.
+// The paused pools are stored in the file paused next to the socket: after a crash or a
+// reboot during maintenance, the agent must not claim jobs for a pool that its operator has
+// paused.
 package control

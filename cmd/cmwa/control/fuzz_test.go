@@ -8,8 +8,9 @@ import (
 	"testing/iotest"
 )
 
-// FuzzDecodeRequest decodes the bytes of a connection as the agent does: the result does not
-// depend on how they arrive, and a request that is accepted is the same when it is sent again.
+// FuzzDecodeRequest decodes the bytes of a connection as the agent does. It checks that the
+// result does not depend on the number of bytes in each read, and that an accepted request
+// is the same after it has been encoded and decoded again.
 func FuzzDecodeRequest(f *testing.F) {
 	for _, text := range []string{
 		"", "\n", "{}\n", "[]\n", `{"version":1,"command":"drain"}` + "\n",
@@ -29,7 +30,7 @@ func FuzzDecodeRequest(f *testing.F) {
 			return
 		}
 		if len(line) > maxRequest || bytes.Contains(line, []byte("\n")) {
-			t.Fatalf("a line of %d bytes", len(line))
+			t.Fatalf("the line has a newline or is too long: %d bytes", len(line))
 		}
 		request, err := DecodeRequest(line)
 		if err != nil {
@@ -48,7 +49,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// FuzzDecodeResponse decodes what a program that is no agent may send to a client.
+// FuzzDecodeResponse decodes what a program other than an agent may send to a client.
 func FuzzDecodeResponse(f *testing.F) {
 	for _, text := range []string{
 		"{}\n", `{"version":1,"pid":1,"started":"2026-01-02T03:04:05Z","pools":[{"name":"a","jobs":3}]}` + "\n",
@@ -60,7 +61,7 @@ func FuzzDecodeResponse(f *testing.F) {
 		line, err := readLine(bytes.NewReader(text), maxResponse)
 		if err != nil {
 			if len(text) <= maxResponse && errors.Is(err, errTooLong) {
-				t.Fatalf("%d bytes are too long", len(text))
+				t.Fatalf("a line of %d bytes is refused as too long", len(text))
 			}
 			return
 		}
@@ -78,7 +79,7 @@ func FuzzDecodePaused(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		names, err := DecodePaused(text)
 		if err != nil && names != nil {
-			t.Fatalf("refused, and %q", names)
+			t.Fatalf("the file is refused, but DecodePaused returns %q", names)
 		}
 	})
 }

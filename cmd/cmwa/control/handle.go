@@ -14,7 +14,7 @@ import (
 
 // Agent is the running agent.
 type Agent struct {
-	Folder  string // of its state; empty without one
+	Folder  string // for its state; empty if it has none
 	Started time.Time
 	Loop    interface {
 		Status() reconcile.Status
@@ -50,8 +50,8 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 		return response
 	}
 
-	// Pause the pool before the names are stored, and resume it after that: it claims no job
-	// meanwhile.
+	// Pause the pool before the names are stored, or resume it after they are stored: the
+	// pool claims no job in the meantime.
 	var stored error
 	changed := paused != before.Paused[name]
 	if paused {
@@ -76,7 +76,8 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 	return response
 }
 
-// pausedNames returns the names of the paused pools after a change of one.
+// pausedNames returns the names of the pools that are paused after one pool is paused or
+// resumed.
 func pausedNames(before reconcile.Status, name string, paused bool) (names []string) {
 	for other := range before.Paused {
 		if other != name {

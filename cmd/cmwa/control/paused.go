@@ -30,7 +30,7 @@ func Restore(agent Agent, log *slog.Logger) {
 }
 
 // ReadPaused returns the names of the pools that were paused when the agent with this
-// folder ended. It returns none without a folder.
+// folder ended. It returns no names if folder is empty.
 func ReadPaused(folder string) ([]string, error) {
 	if folder == "" {
 		return nil, nil
@@ -63,8 +63,8 @@ func DecodePaused(text []byte) (names []string, err error) {
 	return names, nil
 }
 
-// writePaused stores the names of the paused pools: after a crash the file has the old or
-// the new list. Without a paused pool there is no file.
+// writePaused stores the names of the paused pools. After a crash the file has either the
+// old or the new list. If no pool is paused, there is no file.
 func writePaused(folder string, names []string) error {
 	if folder == "" {
 		return errors.New("the agent has no state folder")

@@ -26,7 +26,7 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// Listen opens the socket in the folder of an agent. The folder must be locked by the agent.
+// Listen opens the socket in the folder of an agent. The agent must have locked the folder.
 func Listen(folder string, log *slog.Logger) (*Server, error) {
 	if folder == "" {
 		return nil, errNoFolder
@@ -41,9 +41,9 @@ func Listen(folder string, log *slog.Logger) (*Server, error) {
 // errNoFolder is the error of an agent without a state folder, such as one in a Pod.
 var errNoFolder = errors.New("the agent has no state folder")
 
-// Open opens the socket of an agent, and returns a function that serves it until its context
-// ends. If that fails, it logs why, and the function does nothing: the agent works all the
-// same. It logs a warning only if the agent has a folder.
+// Open opens the socket of an agent, and returns a function that serves the socket until
+// ctx ends. If Open cannot open the socket, it logs why, and the function does nothing: the
+// agent works without a socket. The log line is a warning only if the agent has a folder.
 func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
 	server, err := Listen(agent.Folder, log)
 	if err != nil {
@@ -58,8 +58,8 @@ func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
 	return func(ctx context.Context) error { return server.Serve(ctx, agent.Handle) }
 }
 
-// Serve serves requests until ctx ends, and then removes the socket. It returns nil. Handle
-// is called for one valid request at a time.
+// Serve serves requests until ctx ends, and then removes the socket. Its error is always
+// nil. Serve calls handle for one valid request at a time.
 func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error {
 	// Close the socket at the end of ctx, and wait for the connections.
 	var connections sync.WaitGroup

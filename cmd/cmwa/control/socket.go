@@ -28,8 +28,8 @@ func address(folder string) (_ *net.UnixAddr, release func(), err error) {
 	return &net.UnixAddr{Name: path, Net: "unix"}, release, nil
 }
 
-// errLongPath returns the error for a path that is too long and cannot be shortened, because
-// there is no /proc file system.
+// errLongPath returns the error for a path that is too long, on a system without /proc/self/fd,
+// which would shorten it.
 func errLongPath(folder string) error {
 	return fmt.Errorf("the path of the socket %s has more than %d bytes: set state_directory to a shorter one",
 		filepath.Join(folder, socketName), maxPath)
@@ -63,7 +63,7 @@ func listen(folder string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the socket %s: %w", path, cause(err))
 	}
-	listener.SetUnlinkOnClose(false) // at may not be valid any more
+	listener.SetUnlinkOnClose(false) // the path in at may not be valid any more
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = listener.Close()
 		_ = os.Remove(path)
@@ -72,7 +72,8 @@ func listen(folder string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// cause returns the error of the kernel, without the address, which may be a temporary one.
+// cause returns the error of the kernel, without the path of the socket, which may be a
+// temporary path.
 func cause(err error) error {
 	var number syscall.Errno
 	if errors.As(err, &number) {

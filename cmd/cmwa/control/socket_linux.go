@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shortPath returns a short path of the socket in a folder, through an open file of the
-// folder. Release closes it.
+// shortPath returns a short path of the socket in a folder, through an open file descriptor
+// of the folder. Release closes this descriptor.
 func shortPath(folder string) (path string, release func(), err error) {
 	dir, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

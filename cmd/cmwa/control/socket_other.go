@@ -4,7 +4,7 @@ package control
 
 import "net"
 
-// shortPath returns an error: there is no short path.
+// shortPath returns an error, because only Linux has /proc/self/fd.
 func shortPath(folder string) (path string, release func(), err error) {
 	return "", nil, errLongPath(folder)
 }

@@ -95,8 +95,8 @@ func readLine(r io.Reader, limit int) ([]byte, error) {
 	}
 }
 
-// decode decodes one JSON object, whose version must be that of this program. Name is what
-// errors call the message.
+// decode decodes one JSON object. Its version must be [Version]. Name is the name of the
+// message in errors.
 func decode[T Request | Response](line []byte, name string) (message T, err error) {
 	var head struct {
 		Version *int `json:"version"`

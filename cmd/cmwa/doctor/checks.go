@@ -23,17 +23,17 @@ type Parts struct {
 	Find func() (schema.Source, error)
 	// Environ looks up an environment variable.
 	Environ func(string) (string, bool)
-	// OwnPod returns the check of the agent's own Pod. It returns false if the agent runs
-	// in no Pod, or in another cluster than its jobs. Shutdown is the shutdown timeout;
-	// files are the files of the configuration. It is called only if a pool runs jobs in
-	// the agent's own cluster.
+	// OwnPod returns the check of the agent's own Pod. It returns false if the agent does
+	// not run in a Pod, or if it runs in another cluster than its jobs. Shutdown is the
+	// shutdown timeout; files are the files of the configuration. OwnPod is called only if
+	// a pool has deploy_target kubernetes without kubernetes.context.
 	OwnPod func(shutdown time.Duration, files []string) (runtime.SelfCheck, bool)
 	// Pool returns the checks of the service and the executor of a pool.
 	Pool func(runtime.PoolSpec) []runtime.SelfCheck
 }
 
-// Checks loads the configuration, and returns the checks for it. The first one checks the
-// configuration itself; if this is not valid, there are no others.
+// Checks loads the configuration, and returns the checks for it. The first check is about
+// the configuration itself. If the configuration is not valid, this is the only check.
 func Checks(ctx context.Context, parts Parts) []Check {
 	began := time.Now()
 	c, result := load(ctx, parts.Find)
@@ -63,7 +63,7 @@ func Checks(ctx context.Context, parts Parts) []Check {
 		agent(own.Name, own.Run)
 	}
 
-	// Checks of its pools.
+	// Checks of the agent's pools.
 	pools := slices.Collect(maps.Values(reconcile.Want(c, 1).Pools))
 	slices.SortFunc(pools, func(a, b runtime.PoolSpec) int { return cmp.Compare(a.Name, b.Name) })
 	for _, spec := range pools {
@@ -74,8 +74,8 @@ func Checks(ctx context.Context, parts Parts) []Check {
 	return checks
 }
 
-// ownPod returns the check of the agent's own Pod, if there is one. It reports whether all
-// instances are found by this Pod, so that the agent needs no id.
+// ownPod returns the check of the agent's own Pod, if there is one. Owned reports whether
+// the agent finds all of its instances by this Pod, so that it needs no id.
 func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool) {
 	elsewhere := 0
 	for i := range c.Pools {

@@ -192,7 +192,7 @@ func TestCheckDisks(t *testing.T) {
 		t.Errorf("got %+v, %v, want free space and files", got, err)
 	}
 	if _, err := spaceOf("/nowhere/at/all"); err == nil {
-		t.Error("got space of a missing folder")
+		t.Error("spaceOf returns no error for a missing folder")
 	}
 }
 

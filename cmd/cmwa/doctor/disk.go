@@ -23,7 +23,7 @@ const (
 
 // folders returns the existing folders to which the agent or its jobs write.
 func folders(c *schema.Config, environ func(string) (string, bool)) []string {
-	// Add the first existing parent of a folder.
+	// add adds a folder or, if the folder does not exist, its closest existing parent.
 	var all []string
 	add := func(folder string) {
 		if folder == "" {
@@ -103,7 +103,7 @@ func checkDisks(folders []string, of func(folder string) (space, error)) runtime
 		}
 	}
 
-	// Report the worst result.
+	// Report the result.
 	limits := fmt.Sprintf("warning below %d MiB, failure below %d MiB", lowDisk, minDisk)
 	switch {
 	case len(short) > 0:

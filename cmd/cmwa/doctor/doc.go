@@ -9,15 +9,16 @@
 //
 // Decisions:
 //
-//   - It is a separate package, because checks that hang, depend on each other, or quote a
-//     server need tests without a command.
-//   - No check changes anything: it claims no job, and creates no instance, folder or
-//     token. A file that tests whether a folder is writable is removed at once.
+//   - It is a separate package, so that tests can run checks that hang, that depend on each
+//     other, or that quote a server, without a command.
+//   - No check changes anything: it claims no job, and creates no instance or folder. Only
+//     with --exchange the service creates a token. A file that tests whether a folder is
+//     writable is removed at once.
 //   - A check fails if the agent would not start, or no job could run. Everything else is
 //     a warning, which does not change the exit code, so that scripts can start the agent
 //     only if doctor succeeds.
 //   - Checks run concurrently. A check waits for the check that it needs. The output
 //     always has the same order.
-//   - All texts are sanitized here: one line of limited length, without tokens, passwords
-//     in URLs, and control characters.
+//   - This package sanitizes all texts: each is one line of limited length, without tokens,
+//     passwords in URLs, or control characters.
 package doctor

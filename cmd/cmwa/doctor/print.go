@@ -20,12 +20,12 @@ const maxText = 1000
 // token matches texts with the prefix of access tokens or JSON Web Tokens.
 var token = regexp.MustCompile(`(pul-|eyJ)[A-Za-z0-9_.-]{8,}`)
 
-// userOfURL matches the user and the password in a URL, such as that of a proxy, in error
-// messages. If the URL is in quotes, user and password may contain spaces.
+// userOfURL matches the user and the password in a URL in an error message, such as the URL
+// of a proxy. If the URL is in quotes, user and password may contain spaces.
 var userOfURL = regexp.MustCompile(`("[A-Za-z0-9+.-]+://)[^/"]*@|([A-Za-z0-9+.-]+://)[^/\s"]*@`)
 
 // printable returns a text as one line of limited length, without tokens, passwords in
-// URLs, and control characters.
+// URLs, or control characters.
 func printable(text string) string {
 	text = report.Printable(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
 	text = token.ReplaceAllString(text, secret.Mark)
@@ -81,7 +81,7 @@ func Report(ctx context.Context, checks []Check, to Output) (passed bool, err er
 	return passed, nil
 }
 
-// Document is the result of cmwa doctor for programs.
+// Document is the result of cmwa doctor as JSON, for other programs.
 type Document struct {
 	Version int             `json:"version"` // incremented when older readers would misread the Document
 	Program string          `json:"program"` // version of cmwa
@@ -134,7 +134,7 @@ func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
 	return p
 }
 
-// colours returns the ANSI colour of a level, as in cmwa vet.
+// colours has the ANSI colour of each level, as in cmwa vet.
 var colours = map[runtime.CheckLevel]string{
 	runtime.LevelOK: "32", runtime.LevelWarning: "33", runtime.LevelFailed: "31", runtime.LevelSkipped: "2",
 }

@@ -15,7 +15,7 @@ import (
 const (
 	checkLimit    = 30 * time.Second // of one check
 	returnLimit   = 2 * time.Second  // for a check to return after its timeout
-	slowAfter     = 2 * time.Second  // time without a result after which Waiting is called
+	slowAfter     = 2 * time.Second  // time without an outcome after which Waiting is called
 	maxConcurrent = 16               // concurrent checks
 )
 
@@ -38,7 +38,8 @@ type Outcome struct {
 type Reporter struct {
 	// Outcome is called with each outcome, in the order of the checks.
 	Outcome func(Outcome)
-	// Waiting is called with the running checks, if no check has ended for two seconds.
+	// Waiting is called with the checks that have not ended, if Outcome was not called for
+	// two seconds. Then it is called again only after the next Outcome.
 	Waiting func([]Check)
 }
 
@@ -70,7 +71,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 		}()
 	}
 
-	// Report them in order.
+	// Report the outcomes in the order of the checks.
 	good := true
 	slow := time.NewTimer(slowAfter)
 	defer slow.Stop()
