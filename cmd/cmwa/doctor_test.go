@@ -60,7 +60,7 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 
-		// Something is broken, and its check fails.
+		// With each of these wrong settings, the check in the key fails.
 		broken := map[string][]string{
 			"service-connection":  {"service_url: http://127.0.0.1:1"},
 			"service-certificate": {"service_url: " + strings.Replace(w.url, "http:", "https:", 1)},
@@ -83,7 +83,7 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 		if status, _ := w.status("one"); status != "not-started" {
-			t.Errorf("the job that waited is %s", status)
+			t.Errorf("the queued job is %s, want not-started", status)
 		}
 
 		// Doctor changes nothing for a running agent.
@@ -92,15 +92,15 @@ func TestDoctor(t *testing.T) {
 		before := w.stateFolders()
 		w.doctor(cli.ExitOK, nil)
 		if after := w.stateFolders(); !slices.Equal(before, after) {
-			t.Errorf("the state folder had %q, and has %q", before, after)
+			t.Errorf("the state folder had %q before, and has %q after cmwa doctor", before, after)
 		}
 		agent.signal(os.Interrupt)
 		agent.exit(cli.ExitOK)
 	})
 }
 
-// stateFolders returns the files and folders of the agents' state, without the file that
-// exists only while jobs run.
+// stateFolders returns the files and folders of the agents' state, without the file
+// instances, which exists only while jobs run.
 func (w *world) stateFolders() (paths []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, _ os.DirEntry, err error) error {
@@ -115,8 +115,8 @@ func (w *world) stateFolders() (paths []string) {
 	return paths
 }
 
-// doctor runs cmwa doctor in the agent's Pod, as its user would, and returns the levels
-// of the checks. None of them may fail.
+// doctor runs cmwa doctor in the agent's Pod with kubectl exec, and returns the levels of
+// the checks. No check may fail.
 func (d *deployment) doctor(args ...string) map[string]runtime.CheckLevel {
 	d.w.t.Helper()
 	command := []string{"exec", "--namespace", d.namespace, "deploy/" + d.name, "--", "cmwa", "doctor", "--json"}
@@ -147,7 +147,8 @@ func TestDoctorInAPod(t *testing.T) {
 		}
 	}
 
-	// This Pod does not see changes of its configuration, and its grace period is too short.
+	// A mount with subPath does not receive changes of the configuration, and this grace
+	// period is too short.
 	d.change(func(deployment *appsv1.Deployment) {
 		pod := &deployment.Spec.Template.Spec
 		pod.TerminationGracePeriodSeconds = new(int64(30))

@@ -54,7 +54,7 @@ func printNames(s stdio) error {
 	return err
 }
 
-// columns returns the width of w if it is a terminal, and otherwise the other value.
+// columns returns the width of w if w is a terminal, and otherwise its second argument.
 func columns(w io.Writer, otherwise int) int {
 	const least = 40
 	file, ok := w.(*os.File)

@@ -16,24 +16,26 @@ import (
 
 // The size of the test of faults, and its limit of calls.
 const (
-	faultJobs    = 150 // of make test
-	allFaultJobs = 300 // of make soak
+	faultJobs    = 150 // in make test
+	allFaultJobs = 300 // in make soak
 	faultAgents  = 12
-	faultSlots   = 2    // jobs at a time of each agent
+	faultSlots   = 2    // jobs that each agent runs at a time
 	maxRate      = 20   // calls of one program within any one second
-	faultShare   = 0.08 // of calls at which a fault begins
+	faultShare   = 0.08 // share of the calls at which a fault begins
 	faultStorms  = 400  // calls between two storms, on average
 	faultLimit   = 5 * time.Minute
 )
 
 // TestFaults runs jobs while a proxy between agents, runners and service injects short
-// faults. Half of the agents use HTTP/1, half use HTTP/2 over TLS. No fault or burst lasts
-// as long as a program must tolerate, so each job must succeed exactly once.
+// faults. Half of the agents use HTTP/1, half use HTTP/2 over TLS. Each fault and each
+// storm of faults is shorter than the time that the programs must tolerate, so each job
+// must succeed exactly once.
 //
-// A limit holds for the calls of each program, an agent with all its jobs or a runner,
-// in any span of one second. All calls count, also polls and retries. Without a fault an
-// agent makes about seven calls per job, so many very short jobs would exceed the limit.
-// Therefore each agent has two jobs at a time, and each job takes at least a second.
+// No program may make more than maxRate calls within any second. A program is an agent,
+// with the calls for all of its jobs, or a runner. All calls count, also polls and retries.
+// Without a fault an agent makes about seven calls per job, so many very short jobs would
+// exceed the limit. Therefore each agent runs two jobs at a time, and each job takes at
+// least a second.
 func TestFaults(t *testing.T) {
 	t.Run("jobs succeed exactly once", func(t *testing.T) {
 		w := newWorld(t, "process")
@@ -59,7 +61,7 @@ func TestFaults(t *testing.T) {
 		for i := range faultAgents {
 			agents = append(agents, w.behind(proxies[i%len(proxies)], i))
 		}
-		t.Cleanup(func() { // all at once, and without waiting for leftover jobs
+		t.Cleanup(func() { // stop all agents at once, and after a failure do not wait for their jobs
 			for _, agent := range agents {
 				agent.signal(syscall.SIGTERM)
 				if t.Failed() {
@@ -70,7 +72,7 @@ func TestFaults(t *testing.T) {
 		limit, wrong := time.Now().Add(faultLimit), 0
 		for _, stack := range stacks {
 			if status := w.ended(stack, limit); status != "succeeded" {
-				t.Errorf("%s is %s", stack, status)
+				t.Errorf("the job of %s is %s, want succeeded", stack, status)
 				if wrong++; wrong <= 3 {
 					t.Logf("the log of %s:\n%s", stack, w.log(stack))
 				}
@@ -100,7 +102,8 @@ func faultJob(i int, witness string) order {
 	}}
 }
 
-// behind starts an agent with another configuration, behind a proxy.
+// behind starts an agent with its own configuration file. The agent calls the service
+// through a proxy.
 func (w *world) behind(p *runtimetest.Proxy, number int) *program {
 	w.t.Helper()
 	name := fmt.Sprint("agent-", number)
@@ -119,8 +122,8 @@ func (w *world) behind(p *runtimetest.Proxy, number int) *program {
 	return w.start(name, nil, "cmwa", "run", "--config", file)
 }
 
-// ended blocks until a deployment has ended or the limit is over, and returns its status.
-// It polls slowly, because the test shares the machine with the jobs.
+// ended blocks until a deployment has ended or the limit has passed, and returns the status
+// of the deployment. It polls slowly, because the test shares the machine with the jobs.
 func (w *world) ended(stack string, limit time.Time) (status string) {
 	w.t.Helper()
 	look := time.NewTicker(10 * lookEvery)
@@ -187,7 +190,7 @@ func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stack
 func (w *world) judgeProxy(number int, p *runtimetest.Proxy) {
 	w.t.Helper()
 	for _, failed := range p.ReportedFailed() {
-		w.t.Errorf("a step was reported failed: %s", failed)
+		w.t.Errorf("a step was reported as failed: %s", failed)
 	}
 	rates := p.Rates()
 	for _, rate := range rates {
@@ -204,6 +207,6 @@ func (w *world) judgeProxy(number int, p *runtimetest.Proxy) {
 	w.t.Logf("proxy %d: %d faults (%s)", number, total, strings.Join(lines, ", "))
 	w.t.Logf("proxy %d: the fastest programs are %+v", number, rates[:min(4, len(rates))])
 	if total < faultJobs/2 {
-		w.t.Errorf("proxy %d injected only %d faults", number, total)
+		w.t.Errorf("proxy %d injected %d faults, want at least %d", number, total, faultJobs/2)
 	}
 }

@@ -30,8 +30,8 @@ type footprint struct {
 }
 
 // Tolerances of the growth from the first hundred edits to a thousand. Goroutines and
-// files have no tolerance. Threads vary with the
-// load of the machine, and memory with when it was last collected.
+// files have no tolerance. The number of threads varies with the load of the machine, and
+// the memory with the time since the last garbage collection.
 const (
 	moreThreads = 8
 	moreMemory  = 1.4 // as a ratio
@@ -53,8 +53,8 @@ func (f footprint) String() string {
 		sum, goroutines, open, files, f.threads, f.megabytes)
 }
 
-// least returns the smaller count of two footprints for each owner. A call in progress
-// has its own connection and goroutines, which are gone in the next footprint.
+// least returns the smaller count of two footprints for each owner. It removes the
+// connection and the goroutines of a call in progress, which the other footprint lacks.
 func (f footprint) least(g footprint) footprint {
 	both := func(a, b map[string]int) map[string]int {
 		least := map[string]int{}
@@ -92,8 +92,8 @@ func (f footprint) beyond(first footprint) (more []string) {
 	return more
 }
 
-// profiled returns an agent that serves its goroutines, because testdata/profile is built
-// into it.
+// profiled builds an agent with testdata/profile, and returns the path of the program. This
+// agent serves the stacks of its goroutines on a Unix socket.
 func profiled(t *testing.T) (path string) {
 	t.Helper()
 	folder, err := os.Getwd()
@@ -139,7 +139,7 @@ func (p *program) look(socket string) footprint {
 	for _, file := range files {
 		if target, err := os.Readlink(filepath.Join(folder, file.Name())); err == nil {
 			kind, _, _ := strings.Cut(target, ":[") // socket:[number]
-			// The journal keeps a file for each job that ran at the same time as others. The tests
+			// The journal keeps as many open files as jobs have run at the same time. The tests
 			// of runtime/journal check the number of files.
 			if filepath.Base(filepath.Dir(kind)) == "claims" {
 				continue
@@ -159,8 +159,8 @@ func (p *program) look(socket string) footprint {
 
 var function = regexp.MustCompile(`(?m)^(?:created by )?(\S+?)(?:\([^()]*\)| in goroutine \d+)$`)
 
-// owner returns the function that started a goroutine, or the first function of the
-// goroutine if a library started it for its caller.
+// owner returns the function that started a goroutine. If this is sync.WaitGroup.Go or
+// errgroup.Group.Go, owner returns the first other function of the goroutine.
 func owner(stack string) string {
 	found := function.FindAllStringSubmatch(stack, -1)
 	slices.Reverse(found)
@@ -173,8 +173,8 @@ func owner(stack string) string {
 	return "unknown"
 }
 
-// engineProxy is a proxy between an agent and its Docker engine that lets a test close
-// idle connections. It returns the agent's DOCKER_HOST.
+// engineProxy starts a proxy between an agent and its Docker engine. With the server, a test
+// can close idle connections. Host is the DOCKER_HOST for the agent.
 func engineProxy(t *testing.T) (server *http.Server, host string) {
 	t.Helper()
 	engine := os.Getenv("DOCKER_HOST")
@@ -191,7 +191,7 @@ func engineProxy(t *testing.T) (server *http.Server, host string) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	proxy.Transport = &http.Transport{DialContext: dial, DisableKeepAlives: true}
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // of calls that the agent cancels
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // it would report calls that the agent cancels
 	server = &http.Server{Handler: proxy}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
@@ -199,7 +199,8 @@ func engineProxy(t *testing.T) (server *http.Server, host string) {
 	return server, "unix://" + listener.Addr().String()
 }
 
-// idle closes the idle connections to some servers, and allows none while act runs.
+// idle closes the idle connections to the servers and runs act. While act runs, the servers
+// keep no idle connections.
 func idle(act func(), servers ...*http.Server) {
 	for _, server := range servers {
 		server.SetKeepAlivesEnabled(false)
@@ -209,7 +210,7 @@ func idle(act func(), servers ...*http.Server) {
 	act()
 }
 
-// footprint returns the smallest footprint of a program within some seconds.
+// footprint returns the smallest counts of a program within five seconds.
 func (p *program) footprint(socket string, servers ...*http.Server) (least footprint) {
 	p.w.t.Helper()
 	idle(func() {
@@ -221,8 +222,9 @@ func (p *program) footprint(socket string, servers ...*http.Server) (least footp
 	return least
 }
 
-// holdsNoMore blocks until no count of a program exceeds that of its first footprint.
-// Unused resources are closed within a minute; leaked ones are not.
+// holdsNoMore blocks until no count of a program exceeds the same count in its first
+// footprint, and fails the test after a minute. The program closes unused resources within
+// a minute, but never closes leaked ones.
 func (p *program) holdsNoMore(first footprint, socket string, servers ...*http.Server) (least footprint) {
 	p.w.t.Helper()
 	idle(func() {
@@ -232,7 +234,7 @@ func (p *program) holdsNoMore(first footprint, socket string, servers ...*http.S
 		}
 	}, servers...)
 	if more := least.beyond(first); len(more) > 0 {
-		p.w.t.Errorf("the agent holds more than at first:\n%s", strings.Join(more, "\n"))
+		p.w.t.Errorf("the agent uses more resources than at first:\n%s", strings.Join(more, "\n"))
 	}
 	return least
 }

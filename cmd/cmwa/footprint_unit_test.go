@@ -6,20 +6,20 @@ import (
 )
 
 func TestFootprintUnit(t *testing.T) {
-	t.Run("one goroutine or file more is reported with its owner", func(t *testing.T) {
+	t.Run("an additional goroutine or file is reported with its owner", func(t *testing.T) {
 		first := footprint{goroutines: map[string]int{"a": 2}, files: map[string]int{"socket": 3}, threads: 5}
 		if more := first.beyond(first); len(more) > 0 {
-			t.Errorf("equal footprints: got more %q, want none", more)
+			t.Errorf("equal footprints: beyond returns %q, want nothing", more)
 		}
 		later := footprint{
 			goroutines: map[string]int{"a": 2, "b": 1}, files: map[string]int{"socket": 4}, threads: 5 + moreThreads,
 		}
 		want := "1 instead of 0 goroutines of b; 4 instead of 3 files: socket"
 		if got := strings.Join(later.beyond(first), "; "); got != want {
-			t.Errorf("more is %q, want %q", got, want)
+			t.Errorf("beyond returns %q, want %q", got, want)
 		}
 	})
-	t.Run("count is the smaller one of two samples", func(t *testing.T) {
+	t.Run("each count is the smaller one of two footprints", func(t *testing.T) {
 		a := footprint{goroutines: map[string]int{"a": 2, "call": 1}}
 		b := footprint{goroutines: map[string]int{"a": 3}}
 		if least := a.least(b); len(least.goroutines) != 1 || least.goroutines["a"] != 2 {

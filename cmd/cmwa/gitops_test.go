@@ -15,14 +15,14 @@ import (
 
 const ciFolder = "../../examples/gitops/ci"
 
-// ciJob is the example for a CI service: which files make it run, and
-// the scripts that it then runs one after the other.
+// ciJob is the example for a CI service: the patterns of the files that trigger it, and the
+// scripts that it then runs one after the other.
 type ciJob struct {
 	triggers []string
 	scripts  []string
 }
 
-// ciJobs reads the examples, without the step that fetches cmwa.
+// ciJobs reads the examples, without the step that installs cmwa.
 func ciJobs(t *testing.T) map[string]ciJob {
 	t.Helper()
 	read := func(name string, into any) {
@@ -81,7 +81,7 @@ func TestGitOpsVetsTheFilesThatTriggerIt(t *testing.T) {
 			vetted = append(vetted, found[1])
 		}
 		if len(vetted) == 0 || !slices.Equal(vetted, job.triggers) {
-			t.Errorf("%s: %v trigger it, and it vets %v", name, job.triggers, vetted)
+			t.Errorf("%s: the files %v trigger the job, but the job vets %v", name, job.triggers, vetted)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cmwa}\ndata:\n  " + file +
 			": |\n    token_file: /etc/cmwa/token\n    log_level: " + level + "\n"
 	}
-	type files map[string]string // an empty one is removed
+	type files map[string]string // content by name; a file without content is removed
 	jobs := ciJobs(t)
 	for name, test := range map[string]struct {
 		before, after files
@@ -113,13 +113,13 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 	}{
 		"a new file":             {files{}, files{file: good}, false, []string{file, "a new file"}, []string{old}},
 		"a new file that is bad": {files{}, files{file: bad}, true, []string{file, "log_level"}, nil},
-		"a file that is cured":   {files{file: bad}, files{file: good}, false, []string{"log_level", old}, nil},
+		"a file that is fixed":   {files{file: bad}, files{file: good}, false, []string{"log_level", old}, nil},
 		"a file that was empty":  {files{file: "\n"}, files{file: good}, false, []string{"token_file"}, nil},
 		"a file that is broken":  {files{file: good}, files{file: bad}, true, []string{file, "log_level"}, nil},
 		"a misspelt key": {
 			files{file: good}, files{file: misspelt}, true, []string{file, "polling_interval"}, nil,
 		},
-		"a misspelt key, cured": {
+		"a misspelt key, fixed": {
 			files{file: misspelt}, files{file: good}, false, []string{"poling_interval", old}, nil,
 		},
 		"a file that is changed": {
@@ -221,7 +221,7 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 					}
 				}
 				if stopped != test.stops {
-					t.Errorf("stopped: %t\n%s", stopped, output.String())
+					t.Errorf("the job has failed: %t, want %t\n%s", stopped, test.stops, output.String())
 				}
 				for _, want := range test.want {
 					if !strings.Contains(output.String(), want) {
@@ -242,7 +242,7 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 					t.Error("a file name was executed as a command")
 				}
 				if left, _ := run("git", "status", "--porcelain"); left != "" {
-					t.Errorf("left in the repository: %s", left)
+					t.Errorf("the job has changed the repository: %s", left)
 				}
 			})
 		}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestHangUp sends HUP to an agent whose service has failed. Each wait is
-// an hour, so only the signal can cause what happens within the limit of the tests.
+// TestHangUp sends HUP to an agent whose service has failed. The circuit breaker waits for
+// an hour, so only the signal can cause a poll within the limit of the tests.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 
@@ -46,12 +46,12 @@ func TestHangUp(t *testing.T) {
 	// opened blocks until the log has reported the open breaker that many times.
 	opened := func(agent *program, times int) {
 		agent.w.t.Helper()
-		agent.w.eventually("the breaker opens again", func() bool {
+		agent.w.eventually("the breaker has opened the expected number of times", func() bool {
 			return strings.Count(agent.output(), "circuit breaker opened") == times
 		})
 	}
 
-	t.Run("it ends the wait of an open breaker with one trial", func(t *testing.T) {
+	t.Run("HUP ends the wait of an open circuit breaker with one poll", func(t *testing.T) {
 		t.Parallel()
 		agent, polls, up := failing(t)
 		for trial := range int32(2) {
@@ -67,7 +67,7 @@ func TestHangUp(t *testing.T) {
 		agent.w.eventually("polling goes on", func() bool { return polls.Load() > 6 })
 	})
 
-	t.Run("it leaves a Retry-After of the service", func(t *testing.T) {
+	t.Run("HUP does not shorten a Retry-After of the service", func(t *testing.T) {
 		t.Parallel()
 		agent, polls, up := failing(t, "Retry-After", "1800")
 		up.Store(true)
@@ -82,7 +82,7 @@ func TestHangUp(t *testing.T) {
 		}
 	})
 
-	t.Run("it is logged when nothing has changed", func(t *testing.T) {
+	t.Run("HUP is logged when the configuration has not changed", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		agent := w.follow(nil, "token: "+w.pool)

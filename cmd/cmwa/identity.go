@@ -14,8 +14,9 @@ import (
 )
 
 // identify takes this agent's id from its state folder. Without a usable folder, the agent
-// has a temporary id. Warn logs a warning once if the id is temporary, or new although an
-// earlier agent had one; it is called for a pool whose instances are found by the agent's id.
+// has a temporary id. Warn logs a warning if the id is temporary, or if it is new although
+// an earlier agent had one. Callers call warn for each pool whose instances are found by the
+// agent's id; only the first call logs.
 func identify(
 	ctx context.Context, c *schema.Config, environ environment, log *slog.Logger,
 ) (_ *agentid.Agent, warn func()) {
@@ -38,8 +39,8 @@ func identify(
 	})
 }
 
-// openJournal opens the journal of claimed jobs in the agent's folder. Without a usable folder
-// there is none, and it returns nil.
+// openJournal opens the journal of claimed jobs in the agent's folder. Without a usable
+// folder, it returns a nil journal.
 func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, closeIt func()) {
 	if agent.Folder == "" {
 		return nil, func() {} // identify has logged why
@@ -53,8 +54,8 @@ func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, clo
 	return files, files.Close
 }
 
-// recovery returns the search for instances of this agent at every target that it uses or
-// has used, and for its records.
+// recovery returns what the loop needs to find the instances and the records of this agent,
+// at every target that the agent uses or has used.
 func recovery(agent *agentid.Agent, executors *executors, log *slog.Logger) reconcile.Recovery {
 	quiet := slog.New(slog.DiscardHandler) // the pools log the problems of their executors
 	return reconcile.Recovery{

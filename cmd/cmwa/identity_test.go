@@ -24,7 +24,8 @@ import (
 // claimedJob matches the id of a job that an agent claimed.
 var claimedJob = regexp.MustCompile(`job claimed.* job=(\S+)`)
 
-// startWith starts an agent with these lines in its file, and blocks until it polls.
+// startWith starts an agent with these lines in its file, and blocks until the agent has
+// converged.
 func (w *world) startWith(file string, env []string, lines ...string) *program {
 	w.t.Helper()
 	w.replace(file, w.content(lines...))
@@ -33,7 +34,7 @@ func (w *world) startWith(file string, env []string, lines ...string) *program {
 	return agent
 }
 
-// kill kills an agent; its job goes on.
+// kill ends an agent with SIGKILL. The agent's jobs continue.
 func (w *world) kill(agent *program) {
 	w.t.Helper()
 	agent.signal(syscall.SIGKILL)
@@ -129,7 +130,7 @@ func TestIdentityLeftoverPools(t *testing.T) {
 					phases != "map[draining:1 paused:1]" {
 					t.Errorf("the pools are %s", phases)
 				}
-				w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the other pool has a place of its own
+				w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the other pool has its own slot
 				w.await("two", "succeeded")
 
 				release()
@@ -142,7 +143,7 @@ func TestIdentityLeftoverPools(t *testing.T) {
 		})
 	}
 
-	t.Run("jobs of a target that is no longer configured are attended", func(t *testing.T) {
+	t.Run("jobs of a target that is no longer configured are adopted", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		file := filepath.Join(w.folder, "agent.yaml")
@@ -169,7 +170,7 @@ func TestIdentityLeftoverPools(t *testing.T) {
 		w.wantAdopted(again, agent)
 		w.replace(file, w.content("pools: [{name: old, token: "+w.pool+"}]"))
 		again.waitFor("revive pool old")
-		w.queueHeld("two", w.poolID) // not claimed while the adopted job has the pool's place
+		w.queueHeld("two", w.poolID) // not claimed while the adopted job uses the pool's only slot
 		release()
 		w.waitStarted("two")
 		w.release("two")
@@ -196,7 +197,7 @@ func TestIdentityLeftoversOfCrash(t *testing.T) {
 func TestIdentityExamples(t *testing.T) {
 	unit, err := os.ReadFile("../../examples/systemd/cmwa.service")
 	if err != nil || !regexp.MustCompile(`(?m)^StateDirectory=cmwa$`).Match(unit) {
-		t.Errorf("the unit has no state folder, %v", err)
+		t.Errorf("the systemd unit has no line StateDirectory=cmwa (%v)", err)
 	}
 	text, err := os.ReadFile("../../examples/compose/compose.yml")
 	if err != nil {
@@ -216,7 +217,7 @@ func TestIdentityExamples(t *testing.T) {
 	folder, err := agentid.Directory("",
 		func(name string) (string, bool) { value, ok := agent.Environment[name]; return value, ok }, 0)
 	if _, made := compose.Volumes["state"]; err != nil || !made || !slices.Contains(agent.Volumes, "state:"+folder) {
-		t.Errorf("the state folder %s is in no volume, %v", folder, err)
+		t.Errorf("compose.yml mounts no volume at the state folder %s (%v)", folder, err)
 	}
 }
 
@@ -230,7 +231,7 @@ func phasesOf(d status.Document) map[string]int {
 }
 
 func TestIdentity(t *testing.T) {
-	t.Run("agents that restart in another order attend their own jobs", func(t *testing.T) {
+	t.Run("agents that restart in another order adopt their own jobs", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := w.pools(2)
@@ -248,7 +249,7 @@ func TestIdentity(t *testing.T) {
 		w.release("two")
 	})
 
-	t.Run("one of several agents with one file finds its job again", func(t *testing.T) {
+	t.Run("one of several agents with the same file adopts its own job after a restart", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := w.pools(1)
@@ -266,9 +267,9 @@ func TestIdentity(t *testing.T) {
 		w.release("two")
 	})
 
-	t.Run("agents with private temporary folders leave each other's jobs alone", func(t *testing.T) {
+	t.Run("agents with separate state folders do not adopt or stop each other's jobs", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, "docker") // one engine, as the agents see no file of each other
+		w := newWorld(t, "docker") // both agents use one engine, but have no common folder
 		p := w.pools(1)
 		private := func(name string) []string {
 			folder := filepath.Join(w.folder, name)
@@ -288,7 +289,7 @@ func TestIdentity(t *testing.T) {
 		release()
 	})
 
-	t.Run("an agent in a container that replaces another attends its job", func(t *testing.T) {
+	t.Run("an agent in a container that replaces another container adopts the job", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "docker")
 		folder := t.TempDir()
@@ -324,7 +325,7 @@ func TestIdentity(t *testing.T) {
 		release := w.holdAnywhere("one", w.poolID)
 		w.engine("rm", "--force", first)
 		second := start()
-		w.eventually("the new container attends the job", func() bool {
+		w.eventually("the agent in the new container adopts the job", func() bool {
 			output, err := exec.Command("docker", "logs", second).CombinedOutput()
 			return err == nil && strings.Contains(string(output), "job resumed")
 		})

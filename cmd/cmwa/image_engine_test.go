@@ -62,7 +62,7 @@ func testImageInDocker(t *testing.T, folder, id string) {
 			got := w.engine("run", "--rm", "--read-only", "--cap-drop", "ALL", "--network", "none", "--user", user,
 				imageName, "version")
 			if !strings.HasPrefix(got, "cmwa "+imageVersion+"\n") {
-				t.Errorf("user %s: it prints %q", user, got)
+				t.Errorf("as user %s, cmwa version prints %q", user, got)
 			}
 		}
 	})
@@ -75,7 +75,7 @@ func testImageInDocker(t *testing.T, folder, id string) {
 		w.wantSteps("image", "succeeded", "succeeded")
 		w.engine("stop", container)
 		if output := logsOf(container); strings.Contains(output, "WRN") {
-			t.Errorf("the agent warns:\n%s", output)
+			t.Errorf("the agent logs a warning:\n%s", output)
 		}
 	})
 	t.Run("an agent without a volume works, and names the volume to mount", func(t *testing.T) {
@@ -139,7 +139,7 @@ func (w *world) describeImage(image string) (description struct {
 		}
 		line := fmt.Sprintf("%s %o %s", name, header.Mode, digestOf(contents[header.Name]))
 		if header.Typeflag != tar.TypeDir ||
-			name == "var/lib/cmwa/" { // some builders give all folders above it its owner
+			name == "var/lib/cmwa/" { // some builders set its owner on its parent folders, too
 			line += fmt.Sprintf(" %d:%d", header.Uid, header.Gid)
 		}
 		description.Files = append(description.Files, line)
@@ -147,7 +147,7 @@ func (w *world) describeImage(image string) (description struct {
 	for name := range headers {
 		added := strings.HasPrefix(name, "dev/") || slices.Contains(engineFiles, name)
 		if !added && !slices.Contains(imagePaths, name) {
-			w.t.Errorf("%s has %s", image, name)
+			w.t.Errorf("%s has the unexpected file %s", image, name)
 		}
 	}
 	return description
@@ -156,8 +156,8 @@ func (w *world) describeImage(image string) (description struct {
 // engineFiles are the files that the engine adds to each container, besides devices.
 var engineFiles = []string{".dockerenv", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf", "proc/", "sys/"}
 
-// testImageInKubernetes runs the image in a namespace that allows only what the
-// restricted Pod Security Standard does.
+// testImageInKubernetes runs the image in a namespace that allows only what the restricted
+// Pod Security Standard allows.
 func testImageInKubernetes(t *testing.T) {
 	n := kubetest.New(t)
 	admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)

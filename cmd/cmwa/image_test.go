@@ -29,7 +29,7 @@ const imageVersion = "image-test"
 // imageName is the name of such an image in an engine and in a cluster.
 const imageName = "cmwa/cmwa:" + imageVersion
 
-// madeImage is the image of these sources, which all tests of a run share.
+// madeImage builds the image of these sources once. All tests of a run share it.
 var madeImage = sync.OnceValues(func() (image builtImage, err error) {
 	folder, err := os.MkdirTemp("", "cmwa-image-")
 	if err != nil {
@@ -55,8 +55,8 @@ var clusterImage = sync.OnceValue(func() error {
 
 // builtImage is the result of make image.
 type builtImage struct {
-	folder   string // that holds cmwa-image.tar and cmwa-image
-	identity string // the digest of the index and the id of the image
+	folder   string // contains cmwa-image.tar and cmwa-image
+	identity string // output of make image: the digest of the index and the id of the image
 }
 
 // makeImage runs make image in a copy of the sources below a folder.
@@ -166,7 +166,7 @@ type layoutImage struct {
 // readLayout checks an OCI image layout, and returns its images by architecture.
 func readLayout(t *testing.T, layout string) map[string]layoutImage {
 	t.Helper()
-	// 1. The entry point names one index, by the version.
+	// 1. index.json refers to one index, whose name is the version.
 	var entry, index struct{ Manifests []descriptor }
 	content, err := os.ReadFile(filepath.Join(layout, "index.json"))
 	if err != nil {
@@ -179,7 +179,7 @@ func readLayout(t *testing.T, layout string) map[string]layoutImage {
 	}
 	decode(t, blob(t, layout, entry.Manifests[0], "index.v1+json"), &index)
 
-	// 2. That index names a manifest for each platform.
+	// 2. This index refers to a manifest for each platform.
 	images := map[string]layoutImage{}
 	for _, d := range index.Manifests {
 		var manifest struct {
@@ -193,7 +193,7 @@ func readLayout(t *testing.T, layout string) map[string]layoutImage {
 			t.Errorf("the image for %+v is for %s/%s", d.Platform, c.OS, c.Architecture)
 		}
 
-		// 3. The configuration names the layer before it was compressed.
+		// 3. The configuration has the digest of the uncompressed layer.
 		root := image.config.RootFS
 		if len(manifest.Layers) != 1 || len(root.DiffIDs) != 1 || root.Type != "layers" {
 			t.Fatalf("the image for %+v has %+v and the layers %+v", d.Platform, root, manifest.Layers)
@@ -206,7 +206,7 @@ func readLayout(t *testing.T, layout string) map[string]layoutImage {
 			t.Fatal(err)
 		}
 		if !packed.ModTime.IsZero() || digestOf(image.layer) != root.DiffIDs[0] {
-			t.Errorf("the layer for %+v is of %s and has the digest %s", d.Platform, packed.ModTime,
+			t.Errorf("the layer for %+v has the time %s and the digest %s", d.Platform, packed.ModTime,
 				digestOf(image.layer))
 		}
 		images[d.Platform.Architecture] = image
@@ -256,7 +256,7 @@ func TestImage(t *testing.T) {
 
 	t.Run("the layout has an image for each architecture", func(t *testing.T) {
 		if got := slices.Sorted(maps.Keys(images)); !slices.Equal(got, []string{"amd64", "arm64"}) {
-			t.Errorf("it has images for %v", got)
+			t.Errorf("the layout has images for %v, want amd64 and arm64", got)
 		}
 		for architecture, image := range images {
 			c := image.config.Config
@@ -293,7 +293,7 @@ func TestImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again.identity != made.identity || !strings.Contains(made.identity, "index sha256:") {
-			t.Errorf("the builds print\n%s\n%s", made.identity, again.identity)
+			t.Errorf("the two builds print different digests, or no index:\n%s\n%s", made.identity, again.identity)
 		}
 		for _, name := range []string{"cmwa-image.tar", "cmwa-image/index.json"} {
 			one, errOne := os.ReadFile(filepath.Join(folder, name))
@@ -353,7 +353,7 @@ func testImageContents(t *testing.T, architecture string, layer []byte) {
 	certificates := contents["etc/ssl/certs/ca-certificates.crt"]
 	count := bytes.Count(certificates, []byte("BEGIN CERTIFICATE"))
 	if count < 100 || !x509.NewCertPool().AppendCertsFromPEM(certificates) {
-		t.Errorf("there are %d certificates", count)
+		t.Errorf("the file has %d certificates, or none is valid; want at least 100", count)
 	}
 	if !bytes.Contains(contents["usr/share/doc/cmwa/THIRD_PARTY_NOTICES"], []byte("cuelang.org/go")) {
 		t.Error("the notices do not name the modules")

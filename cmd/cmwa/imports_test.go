@@ -15,17 +15,18 @@ const module = "github.com/cmwa-project/cmwa/"
 // arrow is a forbidden import, with its reason.
 type arrow struct{ from, to, why string }
 
-// secrets is the one package that every other package may import, because both
-// configurations and jobs contain secrets.
+// secrets is a package that every other package may import, because both configurations
+// and jobs contain secrets.
 const secrets = module + "schema/secret"
 
 // killPoints is a package that every package which runs jobs may import, because its
 // functions do nothing in a usual build.
 const killPoints = module + "runtime/killpoint"
 
-// never lists the forbidden imports, at least one for each package. From is the path of
-// a package below the module. To is a whole path, or, if from is *, a path below the
-// module. A star at the end stands for the rest of a path.
+// never lists the forbidden imports, at least one for each package. The field from is the
+// path of a package below the module. The field to is a complete import path. In rules with
+// the from *, it may also be a path below the module. A star at the end of a path stands
+// for any characters.
 var never = []arrow{
 	{"*", "cmd/cmwa", "nothing imports a command"},
 	{"*", "cmd/cmwa-cloud", "nothing imports a command"},
@@ -41,13 +42,13 @@ var never = []arrow{
 	{"cmd/cmwa/configure", module + "reconcile*", "it writes a configuration and applies nothing"},
 	{"cmd/cmwa/control", module + "cloud*", "it passes requests to the loop and calls no service"},
 	{"cmd/cmwa/control", module + "runtime/*", "it passes requests to the loop and runs no job"},
-	{"cmd/cmwa/control", "net/http", "the socket is limited to its owner, and the pages are not"},
-	{"cmd/cmwa/doctor", module + "cloud*", "it runs the checks of a service and knows none"},
-	{"cmd/cmwa/doctor", module + "runtime/docker", "it runs the checks of an executor and knows none"},
-	{"cmd/cmwa/doctor", module + "runtime/kube", "it runs the checks of an executor and knows none"},
-	{"cmd/cmwa/doctor", module + "runtime/process", "it runs the checks of an executor and knows none"},
-	{"cmd/cmwa/doctor", "github.com/moby/*", "it runs the checks of an executor and knows none"},
-	{"cmd/cmwa/doctor", "k8s.io/*", "it runs the checks of an executor and knows none"},
+	{"cmd/cmwa/control", "net/http", "the socket is limited to its owner, but HTTP pages are not"},
+	{"cmd/cmwa/doctor", module + "cloud*", "it receives the checks of a service as functions"},
+	{"cmd/cmwa/doctor", module + "runtime/docker", "it receives the checks of an executor as functions"},
+	{"cmd/cmwa/doctor", module + "runtime/kube", "it receives the checks of an executor as functions"},
+	{"cmd/cmwa/doctor", module + "runtime/process", "it receives the checks of an executor as functions"},
+	{"cmd/cmwa/doctor", "github.com/moby/*", "it receives the checks of an executor as functions"},
+	{"cmd/cmwa/doctor", "k8s.io/*", "it receives the checks of an executor as functions"},
 	{"cmd/cli/command", module + "runtime*", "it describes commands and does not run them"},
 	{"cmd/cli/command", module + "reconcile*", "it describes commands and does not run them"},
 	{"cmd/cli/command", module + "cloud*", "it describes commands and does not run them"},
@@ -58,7 +59,7 @@ var never = []arrow{
 	{"cmd/cmwa/logging", module + "runtime*", "it writes lines and does not know what they are about"},
 	{"cmd/cmwa/logging", module + "cloud*", "it writes lines and does not know what they are about"},
 	{"cmd/cmwa/pods", module + "cloud*", "the Pods of a configuration do not depend on a service"},
-	{"cmd/cmwa/pods", "k8s.io/client-go*", "no cluster is asked"},
+	{"cmd/cmwa/pods", "k8s.io/client-go*", "the Pods of a configuration are rendered without a cluster"},
 	{"cmd/cmwa-cloud", module + "cmd/cmwa/*", "these packages are parts of cmd/cmwa"},
 	{"cmd/cmwa-cloud", module + "schema*", "the service reads no configuration of an agent"},
 	{"cmd/cmwa-cloud", module + "reconcile*", "the service reconciles nothing"},
@@ -71,7 +72,7 @@ var never = []arrow{
 	{"schema*", module + "runtime*", "a configuration does not depend on how jobs run"},
 	{"schema*", module + "reconcile*", "a configuration does not depend on how it is applied"},
 	{"schema*", module + "cloud*", "a configuration is read without a service"},
-	{"schema*", "net/http", "a configuration is read from values, not from the network"},
+	{"schema*", "net/http", "a configuration is not read from the network"},
 	{"schema*", "github.com/fsnotify/*", "only reconcile/watch watches files"},
 	{"schema*", "k8s.io/*", "Pods are checked with types in CUE, without the code of Kubernetes"},
 	{"schema*", "github.com/moby/*", "a configuration is read without an engine"},
@@ -88,8 +89,8 @@ var never = []arrow{
 	{"schema/report", module + "schema", "the formats of problems do not depend on what was checked"},
 	{"schema/report", module + "schema/podtemplate", "the formats of problems do not depend on what was checked"},
 	{"schema/report", "cuelang.org/*", "the formats of problems do not depend on what was checked"},
-	{"schema/effective", "cuelang.org/*", "settings are rendered after they were loaded"},
-	{"schema/secret", module + "*", "every other package may import it"},
+	{"schema/effective", "cuelang.org/*", "the settings that it renders are loaded already"},
+	{"schema/secret", module + "*", "every other package may import it, so it imports none of them"},
 
 	{"reconcile*", module + "cmd/*", "programs pass the version and their stdio as arguments"},
 	{"reconcile", module + "cloud*", "the loop receives pools from a function and knows no service"},
@@ -101,18 +102,12 @@ var never = []arrow{
 	{"reconcile", "github.com/moby/*", "the loop receives pools from a function and knows no executor"},
 	{"reconcile", "k8s.io/*", "the loop receives pools from a function and knows no executor"},
 	{"reconcile/watch", module + "*", "it compares bytes and does not interpret them"},
-	{"reconcile/status", module + "cloud*", "a status is read from snapshots, which name a service and never call it"},
-	{
-		"reconcile/status", module + "runtime/*",
-		"a status is read from snapshots, which name a target and never call it",
-	},
+	{"reconcile/status", module + "cloud*", "a status is made from snapshots, without a call of a service"},
+	{"reconcile/status", module + "runtime/*", "a status is made from snapshots, without a call of an executor"},
 	{"reconcile/status", "cuelang.org/*", "a status reads a typed configuration"},
-	{"reconcile/status", "github.com/fsnotify/*", "of reconcile/watch it uses the names of the modes only"},
-	{
-		"reconcile/status", "github.com/moby/*",
-		"a status is read from snapshots, which name a target and never call it",
-	},
-	{"reconcile/status", "k8s.io/*", "a status is read from snapshots, which name a target and never call it"},
+	{"reconcile/status", "github.com/fsnotify/*", "it uses only the names of modes from reconcile/watch"},
+	{"reconcile/status", "github.com/moby/*", "a status is made from snapshots, without a call of an executor"},
+	{"reconcile/status", "k8s.io/*", "a status is made from snapshots, without a call of an executor"},
 	{"reconcile/status", "github.com/peterbourgon/*", "flags and terminals belong to the command"},
 	{"reconcile/status", "golang.org/x/term", "flags and terminals belong to the command"},
 
@@ -138,18 +133,18 @@ var never = []arrow{
 	{"runtime/kube", module + "runtime/runner", "an executor starts the runner and does not contain it"},
 	{
 		"runtime/kube", "k8s.io/client-go/kubernetes*",
-		"the clientset costs 15 MB of program; a REST client for core/v1 is enough",
+		"the clientset adds 15 MB to the program; a REST client for core/v1 is enough",
 	},
 	{"runtime/kube", "k8s.io/client-go/informers*", "it contains the clientset; a reflector is enough"},
 	{"runtime/kube", "k8s.io/client-go/dynamic*", "only Pods are used, and their type is known"},
 	{"runtime/kube", "k8s.io/client-go/discovery*", "only core/v1 is used, which every cluster has"},
-	{"runtime/killpoint", module + "*", "every package that runs jobs imports it"},
-	{"runtime/handoff", module + "*", "both ends of a handoff import it, and it knows neither"},
-	{"runtime/handoff", "k8s.io/*", "the runner contains it"},
+	{"runtime/killpoint", module + "*", "every package that runs jobs imports it, so it imports none of them"},
+	{"runtime/handoff", module + "*", "both ends of a handoff import it, so it imports none of them"},
+	{"runtime/handoff", "k8s.io/*", "the runner contains this package, and must stay small"},
 	{"runtime/kube/claims", module + "runtime/kube", "records are sealed without knowing where they are stored"},
 	{"runtime/kube/claims", "k8s.io/*", "records are sealed without knowing where they are stored"},
 	{"runtime/kube/patch", module + "*", "a patch is merged without knowing whose Pod it changes"},
-	{"runtime/kube/patch", "k8s.io/client-go*", "no cluster is asked"},
+	{"runtime/kube/patch", "k8s.io/client-go*", "a patch is merged without a cluster"},
 	{"runtime/kube/kubetest", module + "*", "a cluster for tests does not depend on what is tested"},
 	{"runtime/process", module + "cloud*", "an executor does not know the service"},
 	{"runtime/process", module + "schema*", "an executor does not know the configuration"},
@@ -171,7 +166,7 @@ var never = []arrow{
 	{"cloud", module + "reconcile*", "the wire protocol does not depend on how pools are reconciled"},
 	{"cloud", module + "runtime/*", "the wire protocol does not depend on an executor"},
 	{"cloud", module + "cloud/server", "the client does not contain the self-hosted service"},
-	{"cloud/server/idtoken", module + "cloud*", "tokens are verified without a service and a client"},
+	{"cloud/server/idtoken", module + "cloud*", "tokens are verified without a service or a client"},
 	{"cloud/server/idtoken", "net/http", "keys come from files and are never fetched"},
 	{"cloud/server", module + "schema*", "the service knows agents by the wire protocol only"},
 	{"cloud/server", module + "reconcile*", "the service knows agents by the wire protocol only"},

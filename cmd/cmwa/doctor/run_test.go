@@ -19,7 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// delayed returns a check function that returns result after a delay.
+// delayed returns a check function that returns result after a delay, or a failure if its
+// context ends before.
 func delayed(took time.Duration, result runtime.CheckResult) func(context.Context) runtime.CheckResult {
 	return func(ctx context.Context) runtime.CheckResult {
 		select {
@@ -74,7 +75,7 @@ func TestRun(t *testing.T) {
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b warning", "c ok"}) || r.took != 3*time.Second ||
 			!r.passed {
-			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
+			t.Errorf("got %v in %s, passed %v, want 3s, passed", got, r.took, r.passed)
 		}
 		if r.outcomes[1].Duration != time.Second || !slices.Equal(r.waiting, []string{"a, c"}) {
 			t.Errorf("b took %s, waiting for %q, want 1s and a, c", r.outcomes[1].Duration, r.waiting)
@@ -105,13 +106,13 @@ func TestRun(t *testing.T) {
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"hangs failed", "late failed"}) ||
 			r.took != checkLimit+returnLimit || r.passed {
-			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
+			t.Errorf("got %v in %s, passed %v, want two failures", got, r.took, r.passed)
 		}
 		if r.outcomes[0].Message != "no result within 30s" || r.outcomes[1].Message != "too late" {
 			t.Errorf("%+v", r.outcomes)
 		}
 	})
-	bubble("fails a check that panics, without the value", func(t *testing.T) {
+	bubble("fails a check that panics, and does not show the value of the panic", func(t *testing.T) {
 		fault := func(context.Context) runtime.CheckResult { panic("pul-0123456789") }
 		r := run(t.Context(), []Check{newCheck("", "a", "", fault)})
 		if r.passed || r.outcomes[0].Level != runtime.LevelFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
@@ -127,7 +128,7 @@ func TestRun(t *testing.T) {
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"a ok", "b skipped", "c skipped"}) ||
 			r.took != 2*time.Second || r.passed {
-			t.Errorf("%v in %s, passed %v", got, r.took, r.passed)
+			t.Errorf("got %v in %s, passed %v, want one result after 2s", got, r.took, r.passed)
 		}
 	})
 	bubble("limits concurrent checks", func(t *testing.T) {
@@ -173,7 +174,7 @@ func golden(t *testing.T, name, got string) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil || got != string(want) {
-		t.Errorf("%s (write it with -update): %v\ngot\n%s\nwant\n%s", path, err, got, want)
+		t.Errorf("%s differs (to write it, run the test with -update): %v\ngot\n%s\nwant\n%s", path, err, got, want)
 	}
 }
 

@@ -6,9 +6,8 @@
 //
 // Decisions:
 //
-//   - A file that cannot be read is a problem with a position like any other, so that
-//     every format of a report contains it, and the other files are checked all the
-//     same.
-//   - A folder is walked by content and not by name: a repository contains YAML and
-//     JSON files of many programs.
+//   - A file that cannot be read is reported as a problem with a position, so that every
+//     format of a report contains it. The other files are still checked.
+//   - In a folder, the content of a file decides whether it is checked, and not only its
+//     name: a repository contains YAML and JSON files of many programs.
 package input

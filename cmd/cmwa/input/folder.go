@@ -15,24 +15,24 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Limits of a walk through a folder, so that a wrong name such as / ends soon.
+// Limits of a walk through a folder, so that the walk of a wrong folder such as / ends soon.
 const (
 	maxEntries = 100_000 // files and folders
 	maxChecked = 1_000   // files for the agent
 )
 
-// folderError is why a folder cannot be checked.
+// folderError is the reason why a folder cannot be checked.
 type folderError string
 
 func (e folderError) Error() string { return string(e) }
 
-// walk adds the files of a folder, and of the folders in it, that are configurations,
-// Pod templates or manifests with either: those that end in .yaml, .yml or .json and
-// whose content is of these kinds. It does not follow links to folders in it, and leaves out
-// names that begin with a dot. The order is that of the names.
+// walk adds the files in a folder and its subfolders that are configurations, Pod templates
+// or manifests with either. It considers only names that end in .yaml, .yml or .json, and
+// selects files with isForAgent. It does not follow links to subfolders, and skips names
+// that begin with a dot. The files are added in the order of their names.
 func (r Reader) walk(ctx context.Context, folder string, like schema.Source, files *Files) error {
 	found, entries := 0, 0
-	root := folder + string(filepath.Separator) // a link is followed only with the separator
+	root := folder + string(filepath.Separator) // WalkDir follows a link only with the separator
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		entries++
 		hidden := path != root && strings.HasPrefix(entry.Name(), ".")
@@ -51,7 +51,7 @@ func (r Reader) walk(ctx context.Context, folder string, like schema.Source, fil
 			return nil
 		}
 
-		// Read the file, if it is one. A link may lead to a file, as in a mounted ConfigMap.
+		// Read the path if it is a regular file, or a link to one as in a mounted ConfigMap.
 		if info, wrong := os.Stat(path); wrong == nil && err == nil && !info.Mode().IsRegular() {
 			return nil
 		}
@@ -79,9 +79,10 @@ func (r Reader) walk(ctx context.Context, folder string, like schema.Source, fil
 	return err
 }
 
-// isForAgent reports whether a file is a configuration, a Pod template, or manifests
-// that contain either or variables of the agent. A file with broken YAML is a
-// configuration if a line begins with one of its keys.
+// isForAgent reports whether a file is a configuration, a Pod template, or a file of
+// manifests that contain a configuration, a Pod template or variables of the agent. A file
+// is a configuration if it has the usual name, or if a line begins with a key of a
+// configuration. So a configuration with broken YAML counts, too.
 func isForAgent(source schema.Source) bool {
 	if base := filepath.Base(source.Path); base == schema.FileName || base == schema.OldFileName {
 		return true
@@ -98,8 +99,8 @@ func isForAgent(source schema.Source) bool {
 // topLevelKey is a line with a key at the top level, in block style.
 var topLevelKey = regexp.MustCompile(`(?m)^["']?([a-z_]+)["']?:`)
 
-// topLevelKeys returns the keys of a configuration, without those that have no meaning
-// and that files of other programs have, such as version.
+// topLevelKeys returns the keys of a configuration. It omits keys such as version, which the
+// agent ignores and which files of other programs contain.
 var topLevelKeys = sync.OnceValue(func() map[string]bool {
 	keys := map[string]bool{}
 	for _, f := range schema.Fields() {
