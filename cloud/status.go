@@ -40,8 +40,8 @@ var errNoCall = &StatusError{Code: http.StatusNotImplemented}
 //     have been accepted (see refusals), both calls are next tried an hour later. The answers
 //     may also mean that the service does not know this deployment, so calls about other
 //     jobs are still made.
-//  3. An accepted refusal (see refusals) of the call in use means that the service no longer
-//     has the job, if the error is an [runtime.ErrGone].
+//  3. Once a call is in use, a refusal of it that is accepted (see refusals) and that is
+//     [runtime.ErrGone] means that the service no longer has the job.
 func (c *Client) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobStatus, error) {
 	known := c.statusCall.Load()
 	if known == callUnknown && c.unanswerable(job) {

@@ -99,8 +99,8 @@ func (c *credentials) current(ctx context.Context, refused secret.String) (secre
 	}
 }
 
-// replace exchanges the OIDC token. It returns the new token, or the old one if the
-// exchange fails and the service has not refused it.
+// replace exchanges the OIDC token, and returns the new token. If the exchange fails, it
+// returns the old token, unless the service has refused the old token or it has expired.
 func (c *credentials) replace(ctx context.Context, refused secret.String, tuning runtime.Tuning, by *caller) (
 	secret.String, error) {
 	begin := time.Now() // the lifetime begins at the service, before the answer arrives

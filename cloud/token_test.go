@@ -31,7 +31,7 @@ type issuance struct {
 	mu       sync.Mutex
 	answer   func(n int) string // body of the n-th exchange
 	status   int                // of exchanges; 0 means 200
-	refuses  bool               // answer all other calls with 401
+	refuses  bool               // answer all calls except exchanges with 401
 	wait     func()             // called during an exchange
 	subjects []string           // of all exchanges
 	forms    []url.Values       // of all exchanges
@@ -136,7 +136,7 @@ func TestCredentialsCurrent(t *testing.T) {
 			}
 			for n, after := range want {
 				if got := i.subjects[n]; got != "subject of minute "+after || i.at[n].Sub(start).String() != after {
-					t.Errorf("exchange %d after %s has the %s, want that of %s", n, i.at[n].Sub(start), got, after)
+					t.Errorf("exchange %d after %s has %q, want the token of %s", n, i.at[n].Sub(start), got, after)
 				}
 			}
 		})
@@ -228,7 +228,7 @@ func TestCredentialsCurrent(t *testing.T) {
 				calls.Go(func() {
 					_, err := i.client.credentials.current(t.Context(), secret.String{})
 					if !errors.Is(err, runtime.ErrUnauthorized) {
-						t.Errorf("the error is %v", err)
+						t.Errorf("the error is %v, want ErrUnauthorized", err)
 					}
 				})
 			}
@@ -312,7 +312,7 @@ func TestExchangeExpiration(t *testing.T) {
 }
 
 func TestReadExchanged(t *testing.T) {
-	t.Run("every form of expires_in", func(t *testing.T) {
+	t.Run("each form of expires_in gives a lifetime", func(t *testing.T) {
 		for text, want := range map[string]time.Duration{
 			`"expires_in":3600`:                 time.Hour,
 			`"expires_in":3600.5`:               time.Hour + 500*time.Millisecond,
@@ -398,7 +398,7 @@ func TestNewStatusError(t *testing.T) {
 		}
 	})
 
-	t.Run("both forms of an error body", func(t *testing.T) {
+	t.Run("the error has the message of each form of a body", func(t *testing.T) {
 		for text, want := range map[string]string{
 			`{"code":400,"message":"Bad Request: no"}`:                       "no",
 			`{"code":"400","message":"no"}`:                                  "no",

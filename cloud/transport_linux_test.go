@@ -10,7 +10,7 @@ import (
 )
 
 func TestTransportSocket(t *testing.T) {
-	t.Run("a connection whose peer is silent is probed and ends", func(t *testing.T) {
+	t.Run("the socket of a connection has the limits for a silent peer", func(t *testing.T) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

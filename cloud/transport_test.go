@@ -63,7 +63,7 @@ func TestTransport(t *testing.T) {
 			t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
 		}
 	})
-	t.Run("a dead connection is found between two heartbeats", func(t *testing.T) {
+	t.Run("HTTP/2 closes a dead connection within the time between two heartbeats", func(t *testing.T) {
 		transport := defaultTransport(t)
 		if limit := transport.HTTP2.SendPingTimeout + transport.HTTP2.PingTimeout; limit >= 30*time.Second ||
 			limit == 0 {

@@ -8,9 +8,9 @@ import (
 )
 
 // Transport returns a copy of Go's default transport that closes dead connections. It
-// trusts the system's certificates and the argument, which has certificates in PEM form
-// or is empty. If an argument that is not empty contains no certificate, the transport
-// trusts only the system's certificates, and the error is not nil.
+// trusts the system's certificates, and in addition the certificates in the argument, a
+// text in PEM form that may be empty. If the text is not empty and contains no certificate,
+// the transport trusts only the system's certificates, and the error is not nil.
 func Transport(certificates string) (*http.Transport, error) {
 	transport := newTransport()
 	return transport, trust(transport, certificates)

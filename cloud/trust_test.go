@@ -46,7 +46,7 @@ func TestTrust(t *testing.T) {
 			client, _ := trusting(url, wrong, &strings.Builder{})
 			_, err := client.Claim(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "ca_file") || !strings.Contains(err.Error(), url) {
-				t.Errorf("the error is %v, want ca_file named", err)
+				t.Errorf("the error is %v, want one with ca_file and %s", err, url)
 			}
 		}
 	})
@@ -73,16 +73,16 @@ func TestTrust(t *testing.T) {
 		tuning.CA = authority
 		client.Tune(tuning)
 		if _, err := client.Claim(t.Context()); err != nil {
-			t.Errorf("after the change: %v", err)
+			t.Errorf("a claim after the change: %v", err)
 		}
 		late := &runtime.Job{ID: "late", Token: secret.New("job"), Tuning: tuning}
 		if err := client.Report(t.Context(), late, runtime.Report{Status: runtime.Running}); err != nil {
-			t.Errorf("a job claimed after the change: %v", err)
+			t.Errorf("a report of a job claimed after the change: %v", err)
 		}
 		tuning.CA = other
 		client.Tune(tuning)
 		if err := client.Report(t.Context(), late, runtime.Report{Status: runtime.Running}); err != nil {
-			t.Errorf("a job claimed before the next change: %v", err)
+			t.Errorf("a report of the same job after the next change: %v", err)
 		}
 		// A certificate error is retried until the context ends.
 		limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

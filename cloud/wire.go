@@ -182,8 +182,8 @@ type LogLine struct {
 }
 
 // ErrorBody is the body of an answer with an error status. NextOffset is an extension of
-// cmwa-cloud. When the service refuses log lines because of their offset, it is the number
-// of lines of the step that are stored.
+// cmwa-cloud: if the service refuses log lines because of their offset, NextOffset is the
+// number of lines of the step that the service has stored.
 type ErrorBody struct {
 	Code       int    `json:"code"`
 	Message    string `json:"message"`

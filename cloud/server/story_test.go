@@ -13,7 +13,7 @@ func TestDeployments(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	if w.claim(p) != nil {
-		t.Fatal("an empty queue gave a job")
+		t.Fatal("a poll of an empty queue returned a job")
 	}
 	id := w.deploy(at, steps(2))
 	w.shows(at, id, notStarted, notStarted, notStarted, notStarted)

@@ -29,9 +29,9 @@ type deploymentView struct {
 	Updates   []empty   `json:"updates"`
 	seq       int64     // key of the row
 	pool      string    // id of the pool
-	claimed   int64     // time of the claim, as toNanos returns it; 0 before
+	claimed   int64     // time of the claim, as toNanos returns it; 0 before the claim
 	modified  int64     // time of the last change, as toNanos returns it
-	ended     string    // reason of the end; empty before it
+	ended     string    // reason of the end; empty before the end
 }
 
 type poolName struct {
@@ -41,7 +41,7 @@ type poolName struct {
 
 type jobView struct {
 	Status      string     `json:"status"`
-	Started     time.Time  `json:"started"` // time of the claim; zero before
+	Started     time.Time  `json:"started"` // time of the claim; zero before the claim
 	LastUpdated time.Time  `json:"lastUpdated"`
 	Steps       []stepView `json:"steps"`
 }
@@ -54,7 +54,7 @@ type stepView struct {
 	LastUpdated time.Time `json:"lastUpdated"`
 }
 
-// viewDeployments returns the deployments that a condition selects.
+// viewDeployments returns the deployments that an SQL condition selects.
 func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, error) {
 	// Read the deployments.
 	all, err := rows(t, func(scan func(...any) error) (v deploymentView, err error) {

@@ -225,18 +225,18 @@ func (c *claimed) definition() (d cloud.Definition) {
 	return d
 }
 
-// runs reports steps as succeeded, with one line each.
+// runs reports each of the steps as running and then as succeeded, with one line of log.
 func (c *claimed) runs(from, to int) {
 	c.w.t.Helper()
 	for i := from; i <= to; i++ {
 		if got := c.status(i, running); got != 200 {
-			c.w.t.Fatalf("step %d, running: %d", i, got)
+			c.w.t.Fatalf("step %d, status running: got %d, want 200", i, got)
 		}
 		if got := c.logs(i, 0, fmt.Sprintf("line of %d\n", i)); got != 200 {
-			c.w.t.Fatalf("step %d, its line: %d", i, got)
+			c.w.t.Fatalf("step %d, line of the log: got %d, want 200", i, got)
 		}
 		if got := c.status(i, succeeded); got != 200 {
-			c.w.t.Fatalf("step %d, succeeded: %d", i, got)
+			c.w.t.Fatalf("step %d, status succeeded: got %d, want 200", i, got)
 		}
 	}
 }

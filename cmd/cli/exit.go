@@ -13,7 +13,7 @@ const (
 	ExitOK          = 0
 	ExitFailure     = 1
 	ExitUsage       = 2   // the command line or the configuration is wrong
-	ExitInterrupted = 130 // 128 and the number of SIGINT, as shells report it
+	ExitInterrupted = 130 // 128 plus the number of SIGINT, as shells report it
 )
 
 // UsageError is an error that only a change of the command line, or of a file that

@@ -183,7 +183,7 @@ func (a agent) runJob(job claimed, end string) map[string]string {
 			{"PATCH", "status", `{"status":"` + status + `"}`}} {
 			got := a.call(job.JobToken, sent[0], fmt.Sprintf("%s/%d/%s", at, i, sent[1]), sent[2], nil)
 			if got != http.StatusOK {
-				a.p.t.Errorf("step %d, %s: %d", i, sent[1], got)
+				a.p.t.Errorf("step %d, %s: got status %d, want 200", i, sent[1], got)
 			}
 		}
 	}

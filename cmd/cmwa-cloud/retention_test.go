@@ -13,7 +13,7 @@ func TestRetentionFlags(t *testing.T) {
 		want := server.Retention{MaxLogBytes: 16 << 20, KeepDeployments: 1000, KeepAge: 90 * 24 * time.Hour,
 			MinFreeDisk: 256 << 20}
 		if err != nil || got != want {
-			t.Errorf("%+v: %v", got, err)
+			t.Errorf("the limits are %+v (%v)", got, err)
 		}
 	})
 
@@ -21,10 +21,10 @@ func TestRetentionFlags(t *testing.T) {
 		got, err := retentionFlags{"1048576", "0", "36h", "2G"}.parse()
 		want := server.Retention{MaxLogBytes: 1 << 20, KeepAge: 36 * time.Hour, MinFreeDisk: 2e9}
 		if err != nil || got != want {
-			t.Errorf("%+v: %v", got, err)
+			t.Errorf("the limits are %+v (%v)", got, err)
 		}
 		if got, err := (retentionFlags{"0", "0", "0", "0"}).parse(); err != nil || got != (server.Retention{}) {
-			t.Errorf("%+v: %v", got, err)
+			t.Errorf("the limits are %+v (%v)", got, err)
 		}
 		if got, err := parseSize("--x", "3GiB"); err != nil || got != 3<<30 {
 			t.Errorf("3GiB is %d: %v", got, err)

@@ -94,7 +94,7 @@ type executors struct {
 }
 
 // open creates the executor for a [runtime.Identity.Location]. The returned function
-// closes it.
+// closes the executor.
 func (x *executors) open(ctx context.Context, location string, log *slog.Logger) (runtime.Executor, func(), error) {
 	at := runtime.ParseLocation(location)
 	log = log.With("component", at.Target)

@@ -19,7 +19,7 @@ import (
 const closeTimeout = 5 * time.Second
 
 // daemon holds the parts of the agent that belong to no pool: its log, its HTTP server,
-// and the limit of all jobs. A reload can replace each.
+// and the limit of all jobs. A reload can replace each of them.
 type daemon struct {
 	log     *logging.Log
 	slots   *runtime.Slots

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestDemoInstall runs the demo on a machine that has no Docker, with an apt-get that
-// only records its calls and fails.
+// TestDemoInstall runs the demo with a PATH that has no Docker programs, and with an
+// apt-get that only records its calls and fails.
 func TestDemoInstall(t *testing.T) {
 	if os.Geteuid() != 0 {
 		skipUnlessCI(t, "only root can install packages: run this test as root")

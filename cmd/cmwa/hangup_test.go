@@ -76,7 +76,7 @@ func TestHangUp(t *testing.T) {
 			agent.ends(100 * time.Millisecond) // signals that arrive together count as one
 		}
 		agent.waitFor("configuration checked: no change")
-		agent.ends(time.Second) // there is no event to wait for
+		agent.ends(time.Second) // time for an unwanted poll
 		if made := polls.Load(); made != 1 {
 			t.Errorf("%d polls, want only the first one", made)
 		}

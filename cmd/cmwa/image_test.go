@@ -346,7 +346,7 @@ func testImageContents(t *testing.T, architecture string, layer []byte) {
 		}
 	}
 	if own := headers["usr/local/bin/workflow-runner"].Linkname; own != "workflow-runner-linux-"+architecture {
-		t.Errorf("workflow-runner in the image for %s is %q", architecture, own)
+		t.Errorf("workflow-runner in the image for %s is a link to %q", architecture, own)
 	}
 
 	// 4. The other files have content.

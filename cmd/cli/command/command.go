@@ -272,7 +272,7 @@ func (c Command) arguments(prefix string, args []string, given map[string]bool) 
 		}
 		most = max(most, limit)
 
-		// Compare them with those that are given.
+		// Compare them with the given flags and arguments.
 		for name := range given {
 			applies = applies && flags[name]
 		}

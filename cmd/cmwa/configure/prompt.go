@@ -29,8 +29,8 @@ type prompt struct {
 	before   *term.State // state to restore; nil if it was not changed
 }
 
-// newPrompt returns a prompt, or nil if one of the two streams is not a terminal.
-// Its methods return an error when ctx ends.
+// newPrompt returns a prompt, or nil if one of the two streams is not a terminal. The
+// methods of the prompt return an error when ctx ends.
 func newPrompt(ctx context.Context, in io.Reader, out io.Writer) *prompt {
 	if _, ok := terminal(out); !ok {
 		return nil
@@ -83,7 +83,7 @@ type query struct {
 	check        func(answer string) error // its error describes the answers that are valid
 }
 
-// confirm asks for yes or no and reports whether the answer is yes. An empty answer
+// confirm prompts for yes or no, and reports whether the answer is yes. An empty answer
 // is no.
 func (p *prompt) confirm(text string) (bool, error) {
 	answer, err := p.ask(query{text: text, defaultText: "y/N", defaultValue: "n", check: func(answer string) error {
@@ -92,7 +92,7 @@ func (p *prompt) confirm(text string) (bool, error) {
 	return err == nil && strings.ToLower(answer)[0] == 'y', err
 }
 
-// choose asks for one of several choices.
+// choose prompts for one of several choices.
 func (p *prompt) choose(text, defaultValue string, choices ...string) (string, error) {
 	return p.ask(query{text: text, defaultText: defaultValue, defaultValue: defaultValue, check: oneOf(choices...)})
 }
@@ -102,9 +102,9 @@ func (p *prompt) note(format string, args ...any) {
 	fmt.Fprintf(p.terminal, "  "+format+"\n", args...)
 }
 
-// ask asks until an answer passes the check of the query, and returns it without space
-// around it. After a hidden answer it prints the number of characters, so that a person
-// sees that something was typed or pasted.
+// ask repeats the prompt until an answer passes the check of the query, and returns this
+// answer without white space around it. After a hidden answer it prints the number of
+// characters, so that users see that something was typed or pasted.
 func (p *prompt) ask(q query) (string, error) {
 	if p.before == nil {
 		state, err := term.MakeRaw(int(p.in.Fd()))

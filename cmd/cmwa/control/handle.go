@@ -31,7 +31,7 @@ func (a Agent) Handle(request Request) Response {
 	case Drain:
 		a.Drain()
 		response := a.response(a.Loop.Status())
-		if response.Changed = !before.Stopping; response.Changed && response.StopAt.IsZero() { // it stops soon
+		if response.Changed = !before.Stopping; response.Changed && response.StopAt.IsZero() { // the loop stops soon
 			response.Stopping, response.StopAt = true, time.Now().Add(before.Process.ShutdownTimeout)
 		}
 		return response
