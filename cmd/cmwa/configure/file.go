@@ -173,7 +173,8 @@ func keepOwner(created *os.File, old fs.FileInfo) error {
 	return nil
 }
 
-// undo restores the state before replace.
+// undo restores the content that the file had before replace, or removes a file that replace
+// has created. It does not restore permissions that replace has removed.
 func (f file) undo() error {
 	if f.info == nil {
 		return os.Remove(f.resolved)
