@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// jobImage has a shell, and a tag for which the kubelet does not contact a registry.
+// jobImage is an image with a shell. Its tag is not latest, so the kubelet uses the image
+// of the node and contacts no registry.
 const jobImage = "cmwa/job:local"
 
-// TestInstallOriginalDeployment installs the manifests of the original's installer; only
-// the image differs.
+// TestInstallOriginalDeployment installs the manifests that the installer of Pulumi's own
+// agent creates. The test replaces the image, the URL of the service and the token.
 func TestInstallOriginalDeployment(t *testing.T) {
 	install := func(t *testing.T, template string) (*world, *deployment) {
 		t.Parallel()
@@ -54,13 +55,13 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		}
 	}
 
-	t.Run("a mount without a Pod template is a directory", func(t *testing.T) {
+	t.Run("without a Pod template, so that the kubelet mounts a directory at its path", func(t *testing.T) {
 		w, agents := install(t, "")
 		run(w, "echo it runs", "it runs")
 		for _, line := range agents.warnings() {
 			if !strings.Contains(line, "cannot detect a replacement of this file") ||
 				!strings.Contains(line, "file=/mnt/worker-pod.json") {
-				t.Errorf("an agent warns: %s", line)
+				t.Errorf("an agent logs an unexpected warning: %s", line)
 			}
 		}
 	})
@@ -83,7 +84,7 @@ func TestInstallHelm(t *testing.T) {
 	}
 	before := everything()
 
-	// values writes a file of values with this configuration.
+	// values writes a values file of the chart with this configuration.
 	values := func(config map[string]any) string {
 		w.adapt(config)
 		text, err := yaml.Marshal(map[string]any{
@@ -113,7 +114,8 @@ func TestInstallHelm(t *testing.T) {
 	agents.awaitReady(1)
 	w.runs("one", w.poolID, whoAmI, ":"+w.cluster.Name+":tests-agent-runner")
 
-	// 2. An upgrade of the configuration reloads and does not restart.
+	// 2. After helm upgrade with another configuration, the agent reloads it and does not
+	// restart.
 	agents.keep(func() {
 		generations := agents.generations()
 		helm("upgrade", chartFolder, "--values", values(map[string]any{
@@ -132,5 +134,5 @@ func TestInstallHelm(t *testing.T) {
 	// 3. One command removes everything that the first one created.
 	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
 	helm("uninstall")
-	w.eventually("nothing is left", func() bool { return everything() == before })
+	w.eventually("helm has removed all its objects", func() bool { return everything() == before })
 }

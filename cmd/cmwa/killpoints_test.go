@@ -19,10 +19,11 @@ import (
 // Limits of the tests that kill agents.
 const (
 	knownLimit    = time.Minute // from a restart until the service knows the outcome and nothing is left
-	storiesAtOnce = 5           // of one target: stories wait most of their time
+	storiesAtOnce = 5           // stories of one target that run at a time; they mostly wait
 )
 
-// largeText makes a handoff so large that it is sent in a ConfigMap and an annotation.
+// largeText makes a handoff so large that the agent sends it in a ConfigMap. An annotation
+// of the Pod then refers to the ConfigMap.
 var largeText = strings.Repeat("0123456789abcdef", 12_000)
 
 // killPrograms returns a folder with the programs, in which cmwa is built with the kill points.
@@ -74,11 +75,12 @@ func TestKillPoints(t *testing.T) {
 	})
 }
 
-// stories are stories with one service, by name. Each has its own world.
+// stories are scenarios that use one service, by name. Each story runs one job, disturbs
+// it, and checks how the job ends. Each story has its own world.
 type stories map[string]func(w *world)
 
-// run runs all stories, several at a time. Each has its own pool, and reaches the service
-// through the observer.
+// run runs all stories, at most storiesAtOnce at a time. Each story has its own pool. Its
+// agents send their requests through the observer.
 func (s stories) run(w *world, service *observer) {
 	w.t.Helper()
 	bin, err := killPrograms()
@@ -107,7 +109,8 @@ func (s stories) run(w *world, service *observer) {
 	}
 }
 
-// killAt runs a job whose agent is killed at a point and then started again.
+// killAt runs a job whose agent is killed at a point. It then starts the agent again, and
+// checks the job.
 func (w *world) killAt(service *observer, entry killpoint.Entry) {
 	w.t.Helper()
 	t, stack := w.t, w.stack()
@@ -124,7 +127,7 @@ func (w *world) killAt(service *observer, entry killpoint.Entry) {
 			first.cmd.ProcessState, entry.Point, first.output())
 	}
 
-	// Start the agent again, and judge.
+	// Start the agent again, and check the job.
 	end := outcome{status: "succeeded", runs: 1, claims: 1, since: time.Now()}
 	if entry.Outcome == killpoint.Requeued {
 		end.claims = 2
@@ -148,13 +151,14 @@ func (w *world) killedJob(service *observer, point killpoint.Point) (order, []st
 	return job, nil
 }
 
-// shortJob returns the job of a story, which takes a second and counts its runs.
+// shortJob returns a job that takes a second. Its script reports each of its runs to the
+// observer.
 func (w *world) shortJob(service *observer) order {
 	return order{Steps: []step{{Name: "a", Run: service.witness(w) + "\nsleep 1; echo finished"}}}
 }
 
-// stack returns the stack of a story. Stories share a service, and a stack has one
-// deployment at a time.
+// stack returns the name of a story's own stack. Stories share a service, and a stack runs
+// only one deployment at a time.
 func (w *world) stack() string {
 	name := w.t.Name()
 	return strings.ReplaceAll(name[strings.LastIndex(name, "/")+1:], "_", "-")
@@ -171,10 +175,10 @@ func (w *world) shared() string {
 // outcome is how a job must end.
 type outcome struct {
 	status string    // of the deployment
-	reason string    // part of its log
-	runs   int       // of its script
-	claims int       // by agents
-	since  time.Time // of the agent's return or of the fault
+	reason string    // a text that the log must contain
+	runs   int       // how often the script runs
+	claims int       // how often agents claim the job
+	since  time.Time // when the agent was started again, or when the fault occurred
 }
 
 // judge checks that the job of a story ends in time with the wanted outcome, is reported once,
@@ -183,7 +187,7 @@ func (w *world) judge(service *observer, agent *program, want outcome) {
 	w.t.Helper()
 	t, stack := w.t, w.stack()
 
-	// The service knows the right outcome in time.
+	// The service knows the expected outcome in time.
 	status := w.ended(stack, want.since.Add(knownLimit))
 	known := time.Since(want.since)
 	if status != want.status {
@@ -200,14 +204,14 @@ func (w *world) judge(service *observer, agent *program, want outcome) {
 		t.Errorf("the log lacks %q:\n%s", want.reason, log)
 	}
 
-	// The job was claimed, ran and was reported as often as wanted.
+	// The job was claimed, ran and was reported as often as expected.
 	saw, job := service.of(w, stack)
 	if saw.claims != want.claims || saw.runs != want.runs || saw.finals != 1 {
 		t.Errorf("the job was claimed %d times, ran %d times and was reported %d times; want %d, %d and 1\n%s",
 			saw.claims, saw.runs, saw.finals, want.claims, want.runs, w.logs())
 	}
 
-	// Nothing is left, while the agent runs and after it.
+	// Nothing of the job is left while the agent runs, and nothing at all after its end.
 	left := w.remains(stack, job)
 	for len(left) > 0 && time.Since(want.since) < knownLimit {
 		agent.ends(10 * lookEvery)
@@ -215,13 +219,13 @@ func (w *world) judge(service *observer, agent *program, want outcome) {
 	}
 	clean := time.Since(want.since)
 	if len(left) > 0 {
-		t.Errorf("left after %s: %s\n%s", clean.Round(time.Second), strings.Join(left, ", "), w.logs())
+		t.Errorf("not removed after %s: %s\n%s", clean.Round(time.Second), strings.Join(left, ", "), w.logs())
 	}
 	agent.waitFor("converged") // before that, a TERM may end the agent with another exit code
 	agent.signal(syscall.SIGTERM)
 	agent.exit(0)
 	if left := append(w.remains(stack, job), w.processes()...); len(left) > 0 {
-		t.Errorf("left after the agent's end: %s\n%s", strings.Join(left, ", "), agent.output())
+		t.Errorf("not removed after the agent's end: %s\n%s", strings.Join(left, ", "), agent.output())
 	}
 	if strings.Contains(agent.output(), " ERR ") {
 		t.Errorf("the agent logs an error:\n%s", agent.output())

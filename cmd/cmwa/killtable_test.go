@@ -20,20 +20,22 @@ const killTable = "killpoints.md"
 
 const killTableHead = `# What happens to a job if its agent is killed
 
-A job ends once, with its true outcome, at whichever point its agent is killed. The outcome is known to the service
-within a minute after the agent has been started again with the same state folder, and nothing is left. The rows are in
-the usual order. TestKillPoints kills a real agent at each of them: in ` + "`make test`" + ` with one
-` + "`deploy_target`" + `, in ` + "`make soak`" + ` with each. TestKillPointsInPod replaces the Pod of an agent, and
-TestKillPointsLeased kills an agent with a scan, which is completed under the first lease or the next one. Other tests
-kill the runner, its container or Pod, dockerd (with and without live-restore) and containerd, simulate a restart of
-the machine, and fill the disks of the state folder, the shared folder and the engine. This file is generated: run
-` + "`go generate ./cmd/cmwa`" + `.
+An agent can be killed at any of these points. Its job still ends once, with the right outcome. Within a minute after
+the agent has been started again with the same state folder, the service knows the outcome, and everything that the job
+created is removed. The only exception is ` + "`poll_answered`" + ` with Pulumi Cloud: see its row.
+
+The rows are in the order in which a job usually reaches the points. TestKillPoints kills a real agent at each point:
+in ` + "`make test`" + ` with one ` + "`deploy_target`" + `, in ` + "`make soak`" + ` with each. TestKillPointsInPod kills an agent in a Pod, and
+replaces the Pod. TestKillPointsLeased kills an agent that runs a scan; the scan is completed under its first or its
+second lease. Other tests kill the runner, its container or Pod, dockerd (with and without live-restore) and containerd,
+simulate a restart of the machine, and fill the disks of the state folder, the shared folder and the engine. This file
+is generated: run ` + "`go generate ./cmd/cmwa`" + `.
 
 | point | what has happened | a restarted agent | not with |
 | --- | --- | --- | --- |
 `
 
-// TestKillPointTable compares the document with the table of the package.
+// TestKillPointTable compares the document with the table of package killpoint.
 func TestKillPointTable(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(killTableHead)

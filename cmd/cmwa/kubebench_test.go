@@ -20,15 +20,16 @@ import (
 
 // Limits that the benchmarks print next to their results.
 const (
-	podLimit      = 200 * time.Millisecond // from claim to first step, beyond a Pod that is created by hand
+	podLimit      = 200 * time.Millisecond // by which a job may start later than a Pod created by hand
 	programSizeMB = 36
 )
 
-// BenchmarkPodBesideByHand compares the time from the claim of a job to its first step
-// with that from the creation of the same Pod to its first output, pair by pair: same
-// image, same volumes, same init container. A random pause comes before each one,
-// because the kubelet looks at ended containers once a second: a Pod waits for that
-// look for up to a second, which is several times the difference that is measured.
+// BenchmarkPodBesideByHand compares two times: from the claim of a job to the output of
+// its first step, and from the creation of the same Pod by hand to its first output. The
+// Pods have the same image, volumes and init container. The jobs and the Pods alternate,
+// and a random pause precedes each. The kubelet checks once a second which containers have
+// ended, so a Pod waits up to a second for this check. That is several times the
+// difference that the benchmark measures.
 func BenchmarkPodBesideByHand(b *testing.B) {
 	const pairs = 20
 	for b.Loop() {
@@ -57,8 +58,8 @@ func BenchmarkPodBesideByHand(b *testing.B) {
 	}
 }
 
-// pauses returns n random pauses of 0 to 1 s, one of each n-th part of the second, in
-// random order. The median of 20 that are independent would vary by 0.1 s.
+// pauses divides a second into n equal parts and returns one random pause from each part,
+// in random order. The median of 20 independent random pauses would vary by 0.1 s.
 func pauses(n int) []time.Duration {
 	part := time.Second / time.Duration(n)
 	all := make([]time.Duration, n)
@@ -78,12 +79,13 @@ func (w *world) specOfAJob(pods *rest.RESTClient) corev1.PodSpec {
 	name := w.containers("first")[0]
 	w.must(pods.Get().Namespace(w.cluster.Name).Resource("pods").Name(name).Do(w.t.Context()).Into(&pod))
 	w.await("first", "succeeded")
-	pod.Spec.NodeName = "" // which the scheduler has set
+	pod.Spec.NodeName = "" // the scheduler has set it
 	pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = []string{"cat", "/proc/uptime"}, nil
 	return pod.Spec
 }
 
-// podByHand creates a Pod, and returns the time from there to the time that it prints.
+// podByHand creates a Pod that prints a time, and returns how long after the request that
+// time is.
 func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpec) time.Duration {
 	w.t.Helper()
 	in := func(r *rest.Request) *rest.Request { return r.Namespace(w.cluster.Name).Resource("pods") }
@@ -102,8 +104,8 @@ func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpe
 	return w.printed(string(log)).Sub(began)
 }
 
-// firstStep runs a job, and returns the time from its claim to the time that its first
-// step prints.
+// firstStep runs a job whose step prints a time, and returns how long after the claim of
+// the job that time is.
 func (w *world) firstStep(v *jobTimer, stack string) time.Duration {
 	w.t.Helper()
 	v.mu.Lock()
@@ -122,8 +124,8 @@ func (w *world) firstStep(v *jobTimer, stack string) time.Duration {
 	return 0
 }
 
-// printed returns the time of a content of /proc/uptime. Containers have the clock of
-// this machine.
+// printed returns the time at which a program has read this content of /proc/uptime.
+// Containers have the clock of this machine.
 func (w *world) printed(text string) time.Time {
 	w.t.Helper()
 	seconds := func(text string) time.Duration {
@@ -155,6 +157,6 @@ func BenchmarkCmwaSize(b *testing.B) {
 		}
 		size := float64(info.Size()) / (1 << 20)
 		b.ReportMetric(size, "MB")
-		b.Logf("cmwa has %.1f MB (limit %d)", size, programSizeMB)
+		b.Logf("the program cmwa has %.1f MB (limit %d)", size, programSizeMB)
 	}
 }

@@ -18,11 +18,12 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// killFolder is the folder of the agent with kill points in its container.
+// killFolder is the path of staticKillAgent's folder within the agent's container.
 const killFolder = "/killpoints"
 
-// staticKillAgent is a folder with an agent that has the kill points and needs no library,
-// because the image of the agent has none. It is built once per test run.
+// staticKillAgent returns a folder with an agent that is built with the kill points. The
+// program is linked statically, because the image of the agent contains no libraries. It
+// is built once per test run.
 var staticKillAgent = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "cmwa-static-")
 	if err != nil {
@@ -38,9 +39,9 @@ var staticKillAgent = sync.OnceValues(func() (string, error) {
 	return folder, os.Chmod(folder, 0o755)
 })
 
-// pointsInPod returns the points at which TestKillPointsInPod kills: those of a job of the
-// target kubernetes, and in make test three of them. A job of which only the poll has been
-// answered is not known to the cluster.
+// pointsInPod returns the points at which TestKillPointsInPod kills: in make soak all
+// points of a job with the target kubernetes except PollAnswered, in make test three of
+// them. At PollAnswered, the cluster has no record of the job yet.
 func pointsInPod() []killpoint.Point {
 	if !whole() {
 		return []killpoint.Point{killpoint.Journalled, killpoint.InstanceCreated, killpoint.HandoffSent}
@@ -55,7 +56,8 @@ func pointsInPod() []killpoint.Point {
 }
 
 // TestKillPointsInPod kills an agent in a Pod at points of a job, and replaces the Pod. The
-// new agent has no state folder of the old one, so it finds the job in the cluster.
+// new agent does not have the state folder of the old one, so it must find the job in the
+// cluster.
 func TestKillPointsInPod(t *testing.T) {
 	for _, point := range pointsInPod() {
 		t.Run(string(point), func(t *testing.T) {
@@ -86,7 +88,7 @@ func TestKillPointsInPod(t *testing.T) {
 				})
 			})
 
-			// Replace its Pod by one that is not killed.
+			// Replace the Pod by one whose agent is not killed.
 			agents.change(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Env = nil })
 			agents.kill(old)
 			w.eventually("the new agent is ready", func() bool {
@@ -105,14 +107,15 @@ func TestKillPointsInPod(t *testing.T) {
 				return len(w.containers("one"))+w.records() == 0
 			})
 			took := time.Since(returned).Round(time.Second)
-			if t.Logf("nothing is left %s after the return", took); took > time.Minute {
-				t.Errorf("the Pod and the record were removed %s after the return, want a minute at most", took)
+			if t.Logf("nothing is left %s after the new agent was ready", took); took > time.Minute {
+				t.Errorf("the Pod and the record were removed %s after the new agent was ready, want a minute at most",
+					took)
 			}
 		})
 	}
 }
 
-// killAt makes a Pod run the agent from a folder of the node, so that it is killed at a point.
+// killAt makes a Pod run the agent of a folder of the node. The agent is killed at a point.
 func killAt(pod *corev1.PodSpec, folder string, point killpoint.Point) {
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "killpoints", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: folder},

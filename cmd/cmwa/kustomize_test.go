@@ -23,15 +23,16 @@ const agentSelector = nameLabel + "=customer-managed-workflow-agent"
 
 // kustomization is an overlay of a test over one of the examples.
 type kustomization struct {
-	overlay      string                      // of the examples
-	namespace    string                      // in place of the example's
-	organization string                      // in place of the example's, if it is not empty
-	tokens       map[string]string           // by the file beside the overlay
-	components   []string                    // of the examples
-	change       func(config map[string]any) // of the configuration; may be nil
+	overlay      string                      // the name of an overlay of the examples
+	namespace    string                      // replaces the namespace of the examples
+	organization string                      // if not empty, replaces the organization of the examples
+	tokens       map[string]string           // by the name of the file in the folder of the overlay
+	components   []string                    // names of components of the examples
+	change       func(config map[string]any) // changes the configuration; may be nil
 }
 
-// write copies the examples to a folder, and returns a folder with the overlay.
+// write copies the examples to a temporary folder, adds the overlay of the test, and
+// returns the overlay's folder.
 func (k kustomization) write(t *testing.T) (folder string) {
 	t.Helper()
 	root := t.TempDir()
@@ -112,7 +113,7 @@ func TestKustomize(t *testing.T) {
 			text := must(t, kubectlVariable, "kustomize", filepath.Join(folder, "..", overlay))
 			checkManifests(t, text)
 			if names := regexp.MustCompile(`(?m)^  name: .*-[0-9a-f]{10}$`).FindAllString(text, -1); names != nil {
-				t.Errorf("names have digests: %q", names)
+				t.Errorf("names of objects have digests: %q", names)
 			}
 		})
 		t.Run(overlay+" can be an overlay", func(t *testing.T) {
@@ -152,8 +153,7 @@ func TestKustomize(t *testing.T) {
 }
 
 // install applies a kustomization to a new namespace of the cluster, and blocks until the
-// agent is ready. It adds the service, the intervals and what the test cluster needs to
-// the configuration.
+// agent is ready. It changes the configuration with adapt, and then with k.change.
 func (w *world) install(k kustomization) (agents *deployment, folder string) {
 	w.t.Helper()
 	if err := clusterImage(); err != nil {
@@ -169,7 +169,7 @@ func (w *world) install(k kustomization) (agents *deployment, folder string) {
 	}
 	folder = k.write(w.t.(*testing.T))
 	agents = w.deployed(k.namespace, "workflow-agent", agentSelector)
-	w.t.Cleanup(func() { // in case that the test ends before it deletes them
+	w.t.Cleanup(func() { // a failing test does not delete the objects itself
 		agents.remove()
 		for _, args := range [][]string{
 			{"pods", "--all", "--namespace", k.namespace, "--force"},
@@ -213,7 +213,8 @@ func (w *world) adapt(config map[string]any) {
 	spec["containers"] = containers
 }
 
-// runs queues a job with one command, and checks that it succeeds and what it prints.
+// runs queues a job with one command, and checks that the job succeeds and that its log
+// contains want.
 func (w *world) runs(stack, poolID, command, want string) {
 	w.t.Helper()
 	w.queue(stack, order{
@@ -226,7 +227,7 @@ func (w *world) runs(stack, poolID, command, want string) {
 	}
 }
 
-// whoAmI prints the service account of a job's Pod.
+// whoAmI is a shell command that prints the service account of a job's Pod.
 const whoAmI = `cut -d . -f 2 /var/run/secrets/kubernetes.io/serviceaccount/token |
 	tr _- /+ | base64 -d 2>/dev/null | grep -o '"sub":"[^"]*"'`
 

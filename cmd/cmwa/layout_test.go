@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// Limits of the layout. A file or a package that exceeds one is probably two.
+// Limits of the layout. A file or a package that exceeds a limit should be divided.
 const (
-	maxFileLines    = 400   // of a source file
+	maxFileLines    = 400   // lines of a source file
 	maxFiles        = 30    // source files of a package
-	maxCommandLines = 2_300 // of cmd/cmwa, which has flags, wiring and signals only
+	maxCommandLines = 2_300 // lines of cmd/cmwa, which contains flags, wiring and signals only
 )
 
-// topLevel is all that the top level of the repository contains, except names that
-// begin with a dot and what make build writes.
+// topLevel lists the files and folders at the top level of the repository. It omits names
+// that begin with a dot, and the folder bin, which make build writes.
 var topLevel = []string{
 	"LICENSE", "Makefile", "README.md", "cloud", "cmd", "examples", "go.mod", "go.sum",
 	"reconcile", "runtime", "schema", "testdata",

@@ -18,7 +18,7 @@ import (
 // leaseSpan is the duration of leases in these tests.
 const leaseSpan = 6 * time.Second
 
-// leasedWork is a scan at the service.
+// leasedWork refers to a scan that the service has queued.
 type leasedWork struct {
 	w    *world
 	path string
@@ -51,7 +51,7 @@ func (l leasedWork) view() (view leasedView) {
 	return view
 }
 
-// await blocks until the work has a status.
+// await blocks until the work has this status, and returns the state of the work.
 func (l leasedWork) await(status string) leasedView {
 	l.w.t.Helper()
 	l.w.eventually("the scan is "+status, func() bool { return l.view().Status == status })
@@ -84,7 +84,7 @@ func lines(t *testing.T, folder, pattern string) map[string][]string {
 	return all
 }
 
-// agentAt starts an agent with its own state for the service at a URL.
+// agentAt starts an agent with its own state folder. The agent polls the service at a URL.
 func (w *world) agentAt(name, url string) *program {
 	w.t.Helper()
 	folder := filepath.Join(w.folder, name)
@@ -123,7 +123,7 @@ func TestLeasedAgentKilled(t *testing.T) {
 	first := w.agentAt("first", w.url)
 	w.eventually("the scan runs", func() bool { return len(lines(t, folder, "run-*")) == 1 })
 	first.signal(syscall.SIGKILL)
-	w.eventually("the first agent is gone", func() bool { return first.ends(time.Millisecond) })
+	w.eventually("the first agent has ended", func() bool { return first.ends(time.Millisecond) })
 
 	// Another agent gets the work when the lease has expired, and only its run finishes.
 	w.agentAt("second", w.url)
@@ -134,7 +134,8 @@ func TestLeasedAgentKilled(t *testing.T) {
 		t.Errorf("the leases are %+v", view.Leases)
 	}
 
-	// The first agent, started again, removes its work and does not adopt it.
+	// The first agent is started again. It removes what its run has left, and does not
+	// adopt the work.
 	again := w.agentAt("first", w.url)
 	again.waitFor("removing leased work of an agent that has ended")
 	w.eventually("nothing of the first agent is left", func() bool {
@@ -159,7 +160,8 @@ func TestLeasedLinkCut(t *testing.T) {
 	first := w.agentAt("first", proxy.URL())
 	w.eventually("the scan runs", func() bool { return len(lines(t, folder, "run-*")) == 1 })
 
-	// Only renewals are lost: the runner itself could continue.
+	// The proxy loses only the requests that renew the lease. The runner can still reach
+	// the service.
 	proxy.Inject(runtimetest.Fault{Kind: runtimetest.BlackHole}, 1000, func(r *http.Request) bool {
 		return strings.HasSuffix(r.URL.Path, "/renew")
 	})
@@ -170,7 +172,7 @@ func TestLeasedLinkCut(t *testing.T) {
 	w.must(os.WriteFile(filepath.Join(folder, "end"), nil, 0o600))
 	view := scan.await("Completed")
 
-	// The first run has ended before the lease did, and the second began after that.
+	// The first run ended before the second agent acquired the next lease.
 	if len(view.Leases) != 2 {
 		t.Fatalf("the leases are %+v", view.Leases)
 	}

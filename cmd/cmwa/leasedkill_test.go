@@ -11,8 +11,10 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// notLeased are the points that leased work does not pass: it is not polled as a job, has no
-// record, and this test neither pulls an image nor needs a folder.
+// notLeased are the points that the leased work of this test does not reach. Leased work is
+// not polled as a job and has no record in the journal. The test does not pull an image,
+// does not set shared_volume_directory, and does not use Kubernetes, which has the point
+// HandoffStored.
 var notLeased = []killpoint.Point{
 	killpoint.PollAnswered, killpoint.Journalled, killpoint.HandoffRecorded, killpoint.ImagePulling,
 	killpoint.FolderCreated, killpoint.HandoffStored,
@@ -40,7 +42,8 @@ func TestKillPointsLeased(t *testing.T) {
 	}
 }
 
-// killLeased kills an agent with a scan at a point, starts it again, and judges.
+// killLeased kills an agent that runs a scan at a point, starts the agent again, and checks
+// the outcome of the scan.
 func (w *world) killLeased(point killpoint.Point) {
 	w.t.Helper()
 	t := w.t.(*testing.T)
@@ -59,17 +62,17 @@ func (w *world) killLeased(point killpoint.Point) {
 		t.Fatalf("the agent does not reach the point %s:\n%s", point, first.output())
 	}
 
-	// Start it again, and wait for the outcome and the removal of everything.
+	// Start the agent again, and wait for the outcome and the removal of everything.
 	w.agent(volumes)
 	returned := time.Now()
 	view := scan.await("Completed")
 	w.eventually("nothing is left", func() bool { return len(w.leftovers()) == 0 })
 	took := time.Since(returned).Round(100 * time.Millisecond)
 	if took > knownLimit {
-		t.Errorf("completed and removed after %s, want a minute at most", took)
+		t.Errorf("the scan was completed and removed after %s, want a minute at most", took)
 	}
 
-	// Each lease runs the work once at most.
+	// The work runs at most once under each lease.
 	began, finished := len(lines(t, folder, "began")["began"]), len(lines(t, folder, "finished")["finished"])
 	if len(view.Leases) > 2 || began > len(view.Leases) || finished == 0 {
 		t.Errorf("%d runs began and %d finished under the leases %+v", began, finished, view.Leases)

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen opens the listener of the HTTP server on an address of this machine, or
-// on all of them if address is empty. It returns nil, nil for port 0: no server.
+// listen opens the listener of the HTTP server on an address of this machine, or on all
+// its addresses if address is empty. For port 0 there is no server, and listen returns
+// nil, nil.
 //
 // The listener in use, which may be nil, stays open. If only the address changes,
 // such as from *:8080 to 127.0.0.1:8080, the kernel refuses the new listener while
-// the old one is open, unless both sockets have SO_REUSEPORT. They have it during
-// this call only: no other program can take the port before or after.
+// the old one is open, unless both sockets have SO_REUSEPORT. They have this option only
+// during the call, so that at all other times no other program can open the port.
 func listen(ctx context.Context, address string, port int, inUse net.Listener) (net.Listener, error) {
 	if port == 0 {
 		return nil, nil

@@ -69,7 +69,7 @@ func TestListen(t *testing.T) {
 			t.Error("the listener in use was closed")
 		}
 	})
-	t.Run("a taken port is named with its cure", func(t *testing.T) {
+	t.Run("the error for a port in use names the cure", func(t *testing.T) {
 		taken := open(t, "127.0.0.1", freePort(t), nil)
 		if _, err := listen(t.Context(), "127.0.0.1", port(taken), nil); err == nil ||
 			!strings.Contains(err.Error(), "set http_server_port to a free port") {
@@ -78,7 +78,7 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// otherAddress returns an address of this machine that differs from 127.0.0.1.
+// otherAddress is an address of this machine that differs from 127.0.0.1.
 const otherAddress = "127.0.0.2"
 
 func TestReloadHTTPServerAddress(t *testing.T) {
@@ -112,14 +112,14 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 	agent := w.followText(nil, content(""))
 	w.hold("held", p[0].id)
 	if health("127.0.0.1") != http.StatusOK || health(otherAddress) != http.StatusOK {
-		t.Error("without an address, the agent does not answer on all of them")
+		t.Error("without http_server_address, the agent does not answer on all addresses")
 	}
 	w.replace(w.file(), content("127.0.0.1"))
 	only("127.0.0.1", otherAddress)
 	w.replace(w.file(), content(otherAddress))
 	only(otherAddress, "127.0.0.1")
 
-	// An address that this machine does not have changes nothing; the log names it.
+	// An address that this machine does not have is not applied. The log names the cure.
 	w.replace(w.file(), content("192.0.2.1"))
 	agent.waitForMatch(regexp.MustCompile(`set http_server_address to an address of this machine`))
 	if health(otherAddress) != http.StatusOK {

@@ -17,10 +17,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// loadLive loads the configuration that the running agent has in force, and the file
-// that would replace it. Tokens must not be sent for this: the agent reports the path
-// of its file and the digest of its configuration, and the file is read here and
-// accepted if it has that digest. The digest covers variables and token files.
+// loadLive loads the configuration that the running agent has in force, and the file that
+// would replace it. The agent must not send tokens. It reports only the path of its file
+// and the digest of its configuration. loadLive reads that file itself, and accepts it if
+// the digests are equal. The digest covers variables and token files.
 func (s stdio) loadLive(
 	ctx context.Context, c *client, names []string,
 ) (before, after *schema.Config, findings []report.Finding, err error) {
@@ -74,7 +74,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 		}
 	}
 
-	// Compare its digest.
+	// Compare the digests.
 	outcome := schema.Evaluate(source)
 	switch here, _ := os.Getwd(); {
 	case outcome.Config != nil && outcome.Digest == d.Config.Digest:

@@ -12,8 +12,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// agentWithFile answers as an agent that has a file in force, as it is read with
-// these variables.
+// agentWithFile starts a server that returns the /status of an agent, and returns the
+// server's URL. The agent has the configuration of the file at path, which it has read
+// with these variables. A change that is not nil is applied to each document.
 func agentWithFile(t *testing.T, path string, environ []string, change func(*status.Document)) string {
 	t.Helper()
 	source, err := schema.Find(schema.SearchPaths{Config: path, Environ: readEnvironment(environ)})
@@ -71,7 +72,7 @@ func TestLivePlan(t *testing.T) {
 			environ []string
 			want    string
 		}{
-			"another file by now": {agentWithFile(t, path, nil,
+			"a file that has been changed since": {agentWithFile(t, path, nil,
 				func(d *status.Document) { d.Config.Digest = "0" }), nil, "differs from the configuration in force"},
 			"the agent's variables": {agentWithFile(t, path, variables, nil), nil,
 				"with its PULUMI_AGENT_ variables"},

@@ -24,7 +24,7 @@ func TestMake(t *testing.T) {
 		t.Run(target+" takes no result from the cache", func(t *testing.T) {
 			runs := regexp.MustCompile(`go test[^\n]*`).FindAllString(recipe(t, target), -1)
 			if len(runs) == 0 {
-				t.Fatal("it runs no tests")
+				t.Fatalf("make %s does not run go test", target)
 			}
 			for _, run := range runs {
 				if !strings.Contains(run, " -count=1 ") {
@@ -43,7 +43,8 @@ func TestMake(t *testing.T) {
 	})
 }
 
-// notices builds the program that writes the licences of linked modules.
+// notices builds the program that writes the licences of linked modules, and returns its
+// path.
 func notices(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "notices")
@@ -166,7 +167,7 @@ func TestMakeNotices(t *testing.T) {
 				t.Errorf("%s: %v\n%s", name, err, out)
 			}
 			if _, err := os.Stat(filepath.Join(folder, "out")); err == nil {
-				t.Errorf("%s: the file was written all the same", name)
+				t.Errorf("%s: the program has written its file in spite of the error", name)
 			}
 		}
 	})

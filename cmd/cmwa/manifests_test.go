@@ -65,9 +65,9 @@ func must(t testing.TB, variable string, args ...string) string {
 	return stdout
 }
 
-// checkManifests checks manifests against the types of the Kubernetes API, which must know
-// every key, and checks the agent's configuration in them with cmwa vet. It returns the
-// kinds in order.
+// checkManifests checks manifests against the types of the Kubernetes API; an unknown key
+// is an error. It also checks the agent's configuration in the manifests with cmwa vet. It
+// returns the kinds of the objects, in the order of the manifests.
 func checkManifests(t *testing.T, text string) (kinds []string) {
 	t.Helper()
 
@@ -99,7 +99,7 @@ func checkManifests(t *testing.T, text string) (kinds []string) {
 		}
 	}
 
-	// 2. The configuration in them is valid, and fits the Deployment.
+	// 2. The agent's configuration in the manifests is valid, and fits the Deployment.
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

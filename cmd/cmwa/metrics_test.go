@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// promtoolVariable names the path of promtool, a program of Prometheus.
+// promtoolVariable is the variable with the path of promtool, a program of Prometheus.
 const promtoolVariable = "CMWA_TEST_PROMTOOL"
 
 func TestMetrics(t *testing.T) {

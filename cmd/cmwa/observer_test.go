@@ -17,9 +17,9 @@ import (
 
 // observed is what an observer has seen of one deployment.
 type observed struct {
-	claims int // answers to polls that contain it
-	runs   int // of its script
-	finals int // accepted reports that end its job
+	claims int // answers to polls that contain the deployment
+	runs   int // runs of its script
+	finals int // reports that end its job and that the service has accepted
 }
 
 // observer is a proxy in front of a service that counts the claims, the runs and the
@@ -28,8 +28,8 @@ type observer struct {
 	url string
 
 	mu   sync.Mutex
-	jobs map[string]string    // deployments by job
-	all  map[string]*observed // by deployment
+	jobs map[string]string    // ids of deployments, by the id of the job
+	all  map[string]*observed // by the id of the deployment
 }
 
 // witnessPath is the path at which the script of a job reports that it runs.
@@ -57,7 +57,7 @@ func (w *world) observe() *observer {
 				return
 			}
 			if err := keepBody(r); err != nil {
-				panic(http.ErrAbortHandler) // the client is gone
+				panic(http.ErrAbortHandler) // the client has closed the connection
 			}
 			proxy.ServeHTTP(w, r)
 		})}
@@ -70,7 +70,8 @@ func (w *world) observe() *observer {
 	return o
 }
 
-// keepBody reads the body of a request, so that GetBody returns it again.
+// keepBody reads the body of a request, and sets GetBody so that the body can be read
+// again.
 func keepBody(r *http.Request) error {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -81,7 +82,7 @@ func keepBody(r *http.Request) error {
 	return err
 }
 
-// answered counts a claim, or an accepted final report.
+// answered counts a response that contains a claim, or that accepts a final report.
 func (o *observer) answered(r *http.Response) error {
 	path := strings.Split(strings.Trim(r.Request.URL.Path, "/"), "/")
 	switch {
@@ -128,7 +129,8 @@ func (o *observer) change(deployment string, change func(*observed)) {
 }
 
 // witness returns a line of a script that counts a run of the story's job. In a container
-// it calls the observer; a process appends to a file, because a machine may lack wget.
+// the line sends a request to the observer. In a process it appends to a file, because the
+// machine may have no wget.
 func (o *observer) witness(w *world) string {
 	if w.target == "process" {
 		return "echo ran >>" + w.witnessFile()

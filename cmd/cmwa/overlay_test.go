@@ -13,7 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
-// The log of a reload, vet, plan and status name an edited key that a variable overrides.
+// TestReloadOverlaidKeys edits keys that variables override. The log of the reload, cmwa
+// vet, cmwa plan and cmwa status must name these keys.
 func TestReloadOverlaidKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
@@ -28,13 +29,14 @@ func TestReloadOverlaidKeys(t *testing.T) {
 		return len(regexp.MustCompile(`(?m)^.* WRN .*`+regexp.QuoteMeta(text)+`.*$`).FindAllString(agent.output(), -1))
 	}
 
-	// At the start, a key whose value equals that of its variable is not named.
+	// At the start, the log does not name a key whose value equals that of its variable.
 	agent := w.followText(environ, content("100ms", p[0].token))
 	if n := warnings(agent, "has no effect"); n > 0 {
 		t.Errorf("%d keys are reported as without effect:\n%s", n, agent.output())
 	}
 
-	// An edit of an overridden key is named once, and that of a secret without its value.
+	// The log names each edit of an overridden key once. It does not show the value of a
+	// secret.
 	w.replace(w.file(), content("9s", p[0].token))
 	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=2`))
 	w.replace(w.file(), content("9s", p[0].token)+"# a comment\n")
@@ -57,7 +59,7 @@ func TestReloadOverlaidKeys(t *testing.T) {
 		t.Error("the log shows a token")
 	}
 
-	// vet, plan and status name the same keys, each with the agent's variables.
+	// vet, plan and status run with the agent's variables, and name the same keys.
 	text := fmt.Sprintf(hidden, "8s")
 	secret := "token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect"
 	printed := w.onceWith(environ, "status", "--config", w.file())

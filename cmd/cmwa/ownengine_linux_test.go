@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownEngine is a Docker engine of one test, whose daemons the test may kill. Its containers
-// use the network of the host, so that it needs no firewall rules.
+// ownEngine is a Docker engine of one test. The test may kill its dockerd and containerd.
+// Its containers use the network of the host, so the engine needs no firewall rules.
 type ownEngine struct {
 	w       *world
 	folder  string
@@ -26,8 +26,9 @@ type ownEngine struct {
 	log     *os.File
 }
 
-// newEngine starts an engine with the base image and these options. The world, whose
-// service is on the loopback interface, uses it from then on.
+// newEngine starts an engine with the base image and these options of dockerd. From then
+// on, the world uses this engine. The containers can reach the world's service on the
+// loopback interface, because they use the network of the host.
 func (w *world) newEngine(options ...string) *ownEngine {
 	w.t.Helper()
 	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
@@ -57,14 +58,14 @@ func (w *world) newEngine(options ...string) *ownEngine {
 	return e
 }
 
-// data is the folder of the images and containers.
+// data returns the folder of the images and containers.
 func (e *ownEngine) data() string { return filepath.Join(e.folder, "data") }
 
-// start starts the daemon and blocks until it answers.
+// start starts dockerd and blocks until it answers requests.
 func (e *ownEngine) start() {
 	e.w.t.Helper()
 	pidFile := filepath.Join(e.folder, "pid")
-	_ = os.Remove(pidFile) // of a killed daemon
+	_ = os.Remove(pidFile) // a killed daemon has left it
 	e.daemon = exec.Command("dockerd", append([]string{
 		"--host", e.w.docker, "--data-root", e.data(), "--exec-root", filepath.Join(e.folder, "run"),
 		"--pidfile", pidFile, "--bridge", e.bridge, "--iptables=false", "--ip6tables=false", "--log-level", "warn",
@@ -76,8 +77,8 @@ func (e *ownEngine) start() {
 	})
 }
 
-// kill ends the daemon with SIGKILL. The kernel ends its containerd, too; its containers
-// go on.
+// kill ends dockerd with SIGKILL. The kernel then also ends the containerd of this dockerd.
+// The containers continue to run.
 func (e *ownEngine) kill() {
 	e.w.t.Helper()
 	pid := e.containerd()
@@ -87,7 +88,7 @@ func (e *ownEngine) kill() {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || bytes.Contains(text, []byte(") Z "))
 	})
-	e.w.must(os.Remove(e.containerdFile())) // a daemon would take a zombie for a containerd that runs
+	e.w.must(os.Remove(e.containerdFile())) // dockerd would take a zombie for a running containerd
 }
 
 // killContainerd ends the engine's containerd, which the daemon starts again.
@@ -96,7 +97,8 @@ func (e *ownEngine) killContainerd() {
 	e.w.must(syscall.Kill(e.containerd(), syscall.SIGKILL))
 }
 
-// containerdFile is the file with the process id of the engine's containerd.
+// containerdFile returns the path of the file with the process id of the engine's
+// containerd.
 func (e *ownEngine) containerdFile() string {
 	return filepath.Join(e.folder, "run", "containerd", "containerd.pid")
 }
@@ -111,7 +113,8 @@ func (e *ownEngine) containerd() int {
 	return pid
 }
 
-// remove ends the engine with its containers and removes its folder.
+// remove removes the containers, ends dockerd, and removes the bridge and the folder of
+// the engine.
 func (e *ownEngine) remove() {
 	if e.w.t.Failed() {
 		text, _ := os.ReadFile(e.log.Name())
@@ -137,8 +140,8 @@ func (e *ownEngine) remove() {
 	}
 }
 
-// smallDisk mounts an empty file system of a size in bytes at a folder, until the end of
-// the test.
+// smallDisk mounts an empty file system at a folder, until the end of the test. The file
+// system has this size in bytes.
 func smallDisk(t testing.TB, folder string, size int) {
 	t.Helper()
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -159,7 +162,7 @@ func smallDisk(t testing.TB, folder string, size int) {
 	})
 }
 
-// fill fills the file system of a folder, and returns a function that frees it.
+// fill fills the file system of a folder, and returns a function that frees the space.
 func fill(t testing.TB, folder string) (free func()) {
 	t.Helper()
 	path := filepath.Join(folder, "filler")

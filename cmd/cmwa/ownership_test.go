@@ -16,7 +16,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// gate is a server that holds jobs: a Pod requests it until its stack is released.
+// gate is an HTTP server that lets jobs run until a test releases them. The script of a job
+// repeats a request to the gate, until the job's stack is released and the gate responds
+// with 200.
 type gate struct {
 	w   *world
 	url string
@@ -25,7 +27,7 @@ type gate struct {
 	open map[string]bool // by stack
 }
 
-// newGate starts a gate that holds every stack.
+// newGate starts a gate at which no stack is released.
 func (w *world) newGate() *gate {
 	w.t.Helper()
 	g := &gate{w: w, open: map[string]bool{}}
@@ -58,8 +60,8 @@ func (g *gate) hold(stack string) {
 	g.w.waitStarted(stack)
 }
 
-// release releases a job, blocks until it has succeeded and its Pod is removed, and
-// checks that it ran once.
+// release releases a job, and blocks until the job has succeeded and its Pod is removed. It
+// checks that the job ran once.
 func (g *gate) release(stack string) {
 	g.w.t.Helper()
 	g.mu.Lock()
@@ -123,8 +125,8 @@ func (d *deployment) logged(texts ...string) (count int) {
 	return count
 }
 
-// adopted blocks until exactly one agent of the Deployment has adopted the job of a
-// stack, which still runs in the same Pod.
+// adopted blocks until an agent of the Deployment has adopted the job of a stack. It checks
+// that only one agent has adopted the job, and that the job still runs in the same Pod.
 func (d *deployment) adopted(stack string, before corev1.Pod) {
 	d.w.t.Helper()
 	job := "job=" + before.Labels["cmwa.job"] + " "
@@ -141,16 +143,16 @@ func (d *deployment) adopted(stack string, before corev1.Pod) {
 }
 
 // ended blocks until an agent has logged the end of the job in a Pod. It checks that no
-// other agent has, and that none warns about its state folder.
+// other agent has logged the end, and that no agent logs a warning about its state folder.
 func (d *deployment) ended(worker corev1.Pod) {
 	d.w.t.Helper()
 	job := "job=" + worker.Labels["cmwa.job"] + " "
-	d.w.eventually("an agent has seen the end of the job", func() bool { return d.logged("job succeeded", job) > 0 })
+	d.w.eventually("an agent has logged the end of the job", func() bool { return d.logged("job succeeded", job) > 0 })
 	if n := d.logged("job succeeded", job); n != 1 {
-		d.w.t.Errorf("%d agents have seen the end of the job", n)
+		d.w.t.Errorf("agents have logged the end of the job %d times", n)
 	}
 	if text := "state folder"; d.logged("WRN", text) > 0 {
-		d.w.t.Errorf("an agent warns of its %s", text)
+		d.w.t.Errorf("an agent logs a warning about its %s", text)
 	}
 }
 
@@ -204,16 +206,16 @@ func TestOwnership(t *testing.T) {
 		g.hold("one")
 		before, old := w.worker("one"), agents.pods()[0].Name
 		agents.change(func(d *appsv1.Deployment) {
-			pod := &d.Spec.Template.Spec // that has no state folder any more
+			pod := &d.Spec.Template.Spec // the new Pods have no state folder
 			pod.Volumes = slices.DeleteFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "state" })
 			mounts := &pod.Containers[0].VolumeMounts
 			*mounts = slices.DeleteFunc(*mounts, func(m corev1.VolumeMount) bool { return m.Name == "state" })
 		})
-		w.eventually("the old Pod is gone", func() bool {
+		w.eventually("the old Pod is removed", func() bool {
 			return !slices.ContainsFunc(w.allPods(), func(pod corev1.Pod) bool { return pod.Name == old })
 		})
 		if status, _ := w.status("one"); status != "running" {
-			t.Errorf("after the old agent's end the job is %s", status)
+			t.Errorf("after the end of the old agent, the job is %s, want running", status)
 		}
 		agents.adopted("one", before)
 		g.release("one")
@@ -229,7 +231,7 @@ func TestOwnership(t *testing.T) {
 		}
 		one, two := w.worker("one"), w.worker("two")
 		if one.Labels["cmwa.owner"] == two.Labels["cmwa.owner"] {
-			t.Fatalf("both jobs are those of %s", one.Labels["cmwa.owner"])
+			t.Fatalf("both jobs belong to the agent in Pod %s", one.Labels["cmwa.owner"])
 		}
 		agents.kill(one.Labels["cmwa.owner"])
 		agents.adopted("one", one)
@@ -242,7 +244,7 @@ func TestOwnership(t *testing.T) {
 		}
 	})
 
-	t.Run("two Deployments of one pool leave each other's jobs alone", func(t *testing.T) {
+	t.Run("agents of two Deployments of one pool do not adopt each other's jobs", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
 		g, left := w.newGate(), w.deploy("left", 1)

@@ -92,7 +92,8 @@ func TestRunOwnCertificateAuthority(t *testing.T) {
 	})
 }
 
-// The image has no name and no home for this user, who may write only to /tmp.
+// TestRunPulumiAsUnknownUser runs pulumi in a container as a user that the image does not
+// know. Of the image's folders, the user has no home and may write only to /tmp.
 func TestRunPulumiAsUnknownUser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")

@@ -16,8 +16,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// Exit codes of cmwa plan, in addition to 0 for no change. They are those of other
-// planners, and differ from those of the other commands.
+// Exit codes of cmwa plan, in addition to 0 for no change. Plan commands of other programs
+// use the same codes. The other commands of cmwa use different ones.
 const (
 	exitInvalid = 1
 	exitChanges = 2
@@ -75,13 +75,13 @@ Problems go to standard error; --format json always prints a document, which has
 	}
 }
 
-// plan is cmwa plan. Load returns the two configurations, of which one is nil if its
-// problems have an error.
+// plan is cmwa plan. The function load returns the two configurations and their problems.
+// A configuration is nil if one of its problems is an error.
 func (s stdio) plan(
 	ctx context.Context, load func() (before, after *schema.Config, findings []report.Finding, err error),
 	format string,
 ) error {
-	// Load both, and print their problems.
+	// Load both configurations, and print their problems.
 	before, after, findings, err := load()
 	if ctx.Err() != nil {
 		return cli.ExitError(exitInvalid)
@@ -134,14 +134,15 @@ func (s stdio) loadBoth(
 		return nil, nil, nil, err
 	}
 
-	// Find manifests. With one, the result must not depend on this machine.
+	// Find the files that are manifests. If there is one, the result must not depend on this
+	// machine.
 	embedded := make([][]schema.Source, len(files.Sources))
 	packed := make([]bool, len(files.Sources))
 	for i, source := range files.Sources {
 		embedded[i], packed[i] = schema.Configurations(source)
 	}
 
-	// Load.
+	// Load the configurations.
 	configs := make([]*schema.Config, len(files.Sources))
 	reported := map[position.Problem]bool{}
 	for i, source := range files.Sources {
@@ -162,8 +163,9 @@ func (s stdio) loadBoth(
 	return configs[0], configs[1], findings, nil
 }
 
-// unpacked loads the one configuration of manifests, as the agent would. It is nil
-// if the problems contain an error.
+// unpacked loads the configuration in a file of manifests, as the agent would. The
+// configuration is nil if a problem is an error, such as a file that does not contain
+// exactly one configuration.
 func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, position.Problems) {
 	const hint = "name a file with one configuration"
 	wrong := position.Problem{Rule: position.RuleManifest, File: source.Path, Hint: hint}
@@ -191,13 +193,13 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, p
 	}
 }
 
-// planDocument is a plan for programs. Version changes when readers of the previous
-// version would misread the document.
+// planDocument is the JSON document of cmwa plan. Version changes when programs that read
+// the previous version would misread the document.
 type planDocument struct {
 	Version  int              `json:"version"`
 	Changed  bool             `json:"changed"`
 	Reloads  []planReload     `json:"reloads"`
-	Problems []report.Problem `json:"problems"` // of the files; with an error there is no plan
+	Problems []report.Problem `json:"problems"` // of the files; if one is an error, there is no plan
 }
 
 type planReload struct {

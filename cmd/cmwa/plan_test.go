@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// commandLine runs one command line of the program within the test.
+// commandLine runs one command line of the program within the test process.
 func commandLine(environ []string, args ...string) (code int, stdout, stderr string) {
 	var out, wrong bytes.Buffer
 	code = execute(context.Background(), context.Background(), args,
@@ -43,7 +43,7 @@ func TestReadInterrupted(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := execute(ctx, ctx, strings.Fields(command), stdio{nil, stdin, &stdout, &stderr})
 			if code != want || stdout.Len()+stderr.Len() > 0 {
-				t.Errorf("%s: got exit code %d, %q, %q, want only %d", command, code, &stdout, &stderr, want)
+				t.Errorf("%s: got exit code %d and the output %q, %q, want exit code %d and no output", command, code, &stdout, &stderr, want)
 			}
 		})
 	}

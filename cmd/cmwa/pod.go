@@ -85,5 +85,5 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 	}
 }
 
-// podRelease returns the schema and the options with which this release makes Pods.
+// podRelease returns the schema and the options with which this release creates Pods.
 func podRelease() pods.Release { return pods.Release{Schema: carriedOut, Options: podOptions()} }

@@ -15,7 +15,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 )
 
-// onePool runs jobs as Pods, with a template that holds a secret.
+// onePool is a configuration whose only pool runs jobs as Pods. The Pod template contains a
+// secret.
 const onePool = `token_file: /not/on/this/machine
 deploy_target: kubernetes
 kubernetes: {namespace: jobs, cpu: 500m}
@@ -27,17 +28,18 @@ pod_template:
         env: [{name: PASSWORD, value: hunter2}]
 `
 
-// threePools are two pools that run jobs as Pods, and one that does not.
+// threePools is a configuration with two pools that run jobs as Pods, and one that does not.
 const threePools = `pools:
   - {name: a, token_file: /a, deploy_target: kubernetes, pod_template: {spec: {hostname: a}}}
   - {name: b, token_file: /b, deploy_target: kubernetes}
   - {name: c, token_file: /c}
 `
 
-// workerPod is a Pod template as the original's packaging mounts it.
+// workerPod is a Pod template such as the Deployment of Pulumi's own agent mounts as
+// worker-pod.json.
 const workerPod = `{"spec": {"nodeSelector": {"disk": "ssd"}}}`
 
-// manifest returns a ConfigMap with a key.
+// manifest returns a ConfigMap with one key.
 func manifest(key, content string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  " + key + ": |\n    " +
 		strings.ReplaceAll(strings.TrimSpace(content), "\n", "\n    ") + "\n"
@@ -50,7 +52,7 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 		t.Fatalf("exit code %d, stderr %q", code, stderr)
 	}
 	if strings.Contains(stdout, "hunter2") {
-		t.Errorf("it shows a secret:\n%s", stdout)
+		t.Errorf("the output shows a secret:\n%s", stdout)
 	}
 	var data any
 	if err := yaml.Unmarshal([]byte(stdout), &data); err != nil {
@@ -73,7 +75,7 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 		t.Errorf("the Pod is\n%s", stdout)
 	}
 
-	// The JSON output has the same content, and each run prints the same.
+	// The JSON output has the same content, and each run prints the same output.
 	for _, flags := range [][]string{{"--format", "json"}, {"-o", "json"}, {"-o=json"}} {
 		code, document, stderr := commandLine(nil, append(append([]string{"pod", file}, flags...), "--job-image",
 			"registry.example.com/job:1")...)
@@ -91,11 +93,11 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 		t.Error("a second run prints another Pod")
 	}
 
-	// The image of the environment overrides that of the job.
+	// The image that the environment variable names overrides that of the job.
 	environ := []string{"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE=mirror.example.com/job:2"}
 	_, stdout, _ = commandLine(environ, "pod", file, "--job-image", "other")
 	if !strings.Contains(stdout, "image: mirror.example.com/job:2\n") {
-		t.Errorf("the image is not the one of the environment:\n%s", stdout)
+		t.Errorf("the image is not that of the environment variable:\n%s", stdout)
 	}
 }
 
@@ -181,7 +183,8 @@ func TestPlanTellsWhatChangesInPods(t *testing.T) {
 		t.Errorf("%s", stdout)
 	}
 
-	// Pools with the same changes share a paragraph; those of other targets have none.
+	// Pools with the same changes share a paragraph. A pool that does not run Pods has no
+	// paragraph.
 	top := "kubernetes: {cpu: 1}\n"
 	after = fileOf(t, "new.yaml", top+threePools)
 	before = fileOf(t, "old.yaml", threePools)
@@ -191,7 +194,7 @@ func TestPlanTellsWhatChangesInPods(t *testing.T) {
 	}
 	if _, stdout, _ := commandLine(nil, "plan", before, fileOf(t, "new.yaml", threePools+
 		"polling_interval: 1m\n")); strings.Contains(stdout, "Pods") {
-		t.Errorf("a change that concerns no Pod:\n%s", stdout)
+		t.Errorf("a change that affects no Pod is printed as a change of Pods:\n%s", stdout)
 	}
 }
 

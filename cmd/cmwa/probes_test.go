@@ -15,13 +15,13 @@ import (
 // probedThreshold is the health_threshold of these tests: many polling intervals.
 const probedThreshold = 2 * time.Second
 
-// probes requests the two probes of an agent.
+// probes sends requests to /healthz and /readyz of an agent.
 type probes struct {
 	w    *world
 	port int
 }
 
-// settings returns the lines of a configuration that the probes need.
+// settings returns these lines of a configuration, and those that the tests of probes need.
 func (p probes) settings(lines ...string) []string {
 	return append(lines, fmt.Sprint("http_server_port: ", p.port), fmt.Sprint("health_threshold: ", probedThreshold),
 		"polling_interval: 100ms", "job_status_loop_interval: 500ms")
@@ -30,8 +30,8 @@ func (p probes) settings(lines ...string) []string {
 func (p probes) healthz() int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", p.port)) }
 func (p probes) readyz() int  { return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", p.port)) }
 
-// alive checks that the agent stays alive for a while, and then blocks until readiness is
-// as wanted.
+// alive blocks until span has passed and /readyz returns the status ready. Until then,
+// /healthz must return 200.
 func (p probes) alive(span time.Duration, ready int) {
 	p.w.t.Helper()
 	began := time.Now()
@@ -43,7 +43,7 @@ func (p probes) alive(span time.Duration, ready int) {
 	})
 }
 
-// neverReady checks that the agent is alive and not ready for a while.
+// neverReady checks for the time span that the agent is alive and not ready.
 func (p probes) neverReady(span time.Duration) {
 	p.w.t.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(lookEvery) {
@@ -72,7 +72,7 @@ func (p probes) status(code int, parts ...string) {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 
-	t.Run("one refused token of two pools ends readiness after the threshold and no liveness", func(t *testing.T) {
+	t.Run("an agent with one refused token of two pools is not ready after the threshold and stays alive", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		pools := w.pools(2)
@@ -92,14 +92,14 @@ func TestProbes(t *testing.T) {
 			"problem: service rejected the token")
 		w.queue("one",
 			order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": pools[0].id}})
-		w.await("one", "succeeded") // the other pool goes on
+		w.await("one", "succeeded") // the other pool continues
 
 		w.save(two(pools[1].token)...)
 		p.alive(0, http.StatusOK)
 		p.status(cli.ExitOK)
 	})
 
-	t.Run("a first start with a refused token is alive and never ready", func(t *testing.T) {
+	t.Run("an agent that starts with a refused token is alive and not ready", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := probes{w, freePort(t)}
@@ -113,7 +113,7 @@ func TestProbes(t *testing.T) {
 		p.alive(0, http.StatusOK)
 	})
 
-	t.Run("an engine that is down is alive and not ready", func(t *testing.T) {
+	t.Run("an agent whose engine is down is alive and not ready", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := probes{w, freePort(t)}
@@ -124,7 +124,7 @@ func TestProbes(t *testing.T) {
 		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")
 	})
 
-	t.Run("a service that was never reached is alive and never ready", func(t *testing.T) {
+	t.Run("an agent that has never reached the service is alive and not ready", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		up, p := w.url, probes{w, freePort(t)}

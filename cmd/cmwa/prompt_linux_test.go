@@ -17,15 +17,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// personLimit limits the time until the next output of a program. Only a fault
-// exceeds it.
+// personLimit limits the time until a program prints an expected output or ends. Only a
+// faulty program takes longer.
 const personLimit = 30 * time.Second
 
-// noService is a variable that lets every check of a token fail at once, without a
-// request to a service. Services on this machine need no proxy.
+// noService is an environment variable with a proxy that does not exist. With it, the check
+// of a token at a service on another machine fails at once. Requests to services on this
+// machine do not use the proxy.
 const noService = "HTTPS_PROXY=http://127.0.0.1:1"
 
-// person is at a terminal in which the real cmwa configure runs.
+// person is a user at a pseudo-terminal in which the real cmwa configure runs.
 type person struct {
 	t        *testing.T
 	master   *os.File // the person's side
@@ -33,11 +34,11 @@ type person struct {
 	before   unix.Termios
 	cmd      *exec.Cmd
 	chunks   chan string
-	seen     string // everything on the screen
-	read     int    // how much of it has been expected
+	seen     string // everything that the program has printed
+	read     int    // length of the part of seen in which expect has found its texts
 }
 
-// desk makes a new folder the current one, once the programs are built.
+// desk builds the programs, and then makes a new folder the current one.
 func desk(t *testing.T) {
 	t.Helper()
 	if _, err := programs(); err != nil {
@@ -111,7 +112,7 @@ func (p *person) state() unix.Termios {
 	return *state
 }
 
-// expect waits until a text is on the screen, after the one expected before.
+// expect waits until a text is on the screen, after the text of the previous call.
 func (p *person) expect(text string) {
 	p.t.Helper()
 	limit := time.After(personLimit)
@@ -147,8 +148,8 @@ func (p *person) press(keys string) {
 	}
 }
 
-// end waits for the end of the program, and returns its exit code. The terminal
-// must be as it was, and no token on the screen.
+// end waits for the end of the program, and returns its exit code. It checks that the mode
+// of the terminal is restored, and that the screen does not show the token.
 func (p *person) end() int {
 	p.t.Helper()
 	ended := make(chan error, 1)
@@ -200,7 +201,7 @@ func TestConfigurePrompt(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if mode(t, schema.FileName) != 0o600 {
-		t.Error("others may read the file")
+		t.Error("other users may read the file")
 	}
 	holds(t, schema.FileName)
 }
@@ -232,7 +233,7 @@ func TestConfigurePromptWrongAnswer(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if mode(t, "x.token") != 0o600 || content(t, "x.token") != canary+"\n" {
-		t.Error("the token is not in its file, or others may read it")
+		t.Error("the token is not in its file, or other users may read the file")
 	}
 	holds(t, "x.token", "x.yaml")
 }
@@ -254,7 +255,7 @@ func TestConfigurePromptRepeats(t *testing.T) {
 
 func TestConfigureChecksToken(t *testing.T) {
 	w := newWorld(t, "process")
-	t.Run("only a rejected token is asked for again", func(t *testing.T) {
+	t.Run("after a rejected token only the prompt for the token is repeated", func(t *testing.T) {
 		desk(t)
 		p := sit(t, "--config", "x.yaml")
 		p.answer("(token or oidc)", "token")
@@ -269,7 +270,7 @@ func TestConfigureChecksToken(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	})
-	t.Run("without a terminal it is an error", func(t *testing.T) {
+	t.Run("without a terminal a rejected token is an error", func(t *testing.T) {
 		emptyFolder(t)
 		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", w.url)
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "nothing has been changed") {
@@ -277,7 +278,7 @@ func TestConfigureChecksToken(t *testing.T) {
 		}
 		holds(t)
 	})
-	t.Run("a service that does not respond is a note", func(t *testing.T) {
+	t.Run("a service that does not respond causes only a note", func(t *testing.T) {
 		emptyFolder(t)
 		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", "http://127.0.0.1:1")
 		if got.code != cli.ExitOK || !strings.Contains(got.stderr,
@@ -342,7 +343,7 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	put(t, "x.yaml", before, 0o600)
 	p := sit(t, "--config", "x.yaml")
 	p.answer("Change only", "y")
-	for range 4 { // way, token, URL, target
+	for range 4 { // kind of credentials, token, URL, target
 		p.answer("]", "")
 	}
 	p.expect("x.yaml is unchanged")

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// pulumiProgram uses configuration, a secret, and resources of a provider.
+// pulumiProgram is a Pulumi program with two resources of a test provider. One of its
+// outputs is a secret.
 const pulumiProgram = `name: tests
 runtime: yaml
 resources:
@@ -108,7 +109,7 @@ func TestRunPulumiUp(t *testing.T) {
 		deploy("refresh")
 		deploy("destroy")
 		if _, err := os.Stat(written); !os.IsNotExist(err) {
-			t.Errorf("the file is still there after the destroy: %v", err)
+			t.Errorf("the file still exists after pulumi destroy: %v", err)
 		}
 		if now := readHome(t); now != home {
 			t.Errorf("the job has written to this user's own ~/.pulumi: it was\n%s\nand is\n%s", home, now)
@@ -116,8 +117,9 @@ func TestRunPulumiUp(t *testing.T) {
 	})
 }
 
-// readHome lists this user's pulumi folder, with sizes and times that would change if a
-// job used the folder.
+// readHome returns the modification times of this user's ~/.pulumi, and of the file
+// credentials.json and the folder workspaces in it. They would change if a job used the
+// folder.
 func readHome(t *testing.T) string {
 	t.Helper()
 	user, err := user.Current()

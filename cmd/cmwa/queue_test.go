@@ -13,7 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// engineLink is a unix socket that leads to the Docker engine while it is up.
+// engineLink forwards connections of a Unix socket to the Docker engine, from a call of up
+// to the next call of down.
 type engineLink struct {
 	t        *testing.T
 	socket   string
@@ -29,7 +30,7 @@ func newEngineLink(t *testing.T) *engineLink {
 	return l
 }
 
-// up lets clients reach the engine.
+// up opens the socket, so that clients can reach the engine.
 func (l *engineLink) up() {
 	l.t.Helper()
 	listener, err := net.Listen("unix", l.socket)
@@ -79,7 +80,7 @@ func (l *engineLink) down() {
 	l.all.Wait()
 }
 
-// claims returns how many of these stacks' jobs were claimed.
+// claimsOf returns how often the jobs of these stacks were claimed.
 func (v *pollCounter) claimsOf(w *world, stacks []string) (count int) {
 	for _, stack := range stacks {
 		count += v.claimed(w, stack)
@@ -88,7 +89,7 @@ func (v *pollCounter) claimsOf(w *world, stacks []string) (count int) {
 }
 
 func TestQueue(t *testing.T) {
-	t.Run("edit to a folder without the runner claims nothing and the edit back runs all", func(t *testing.T) {
+	t.Run("after an edit to a folder without the runner no job is claimed and after the undo all run", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		v := w.countPolls()
@@ -115,14 +116,14 @@ func TestQueue(t *testing.T) {
 		agent.waitFor("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
 		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its folder") {
-			t.Errorf("cmwa status ends with code %d, want %d and the cure:\n%s", shown.code, cli.ExitFailure,
+			t.Errorf("cmwa status ends with code %d, want %d and an output that names the cure:\n%s", shown.code, cli.ExitFailure,
 				shown.stdout)
 		}
 		if code := probe(url + "/healthz"); code != 200 {
 			t.Errorf("the agent is not healthy (%d) while it waits for its runner", code)
 		}
 		if claims := v.claimsOf(w, stacks); claims > 0 || v.count(w.pool) != polls {
-			t.Errorf("%d of 10 queued jobs were claimed, and the pool polled %d times, want none", claims,
+			t.Errorf("there were %d claims of 10 queued jobs, and the pool polled %d times, want none", claims,
 				v.count(w.pool)-polls)
 		}
 
@@ -163,7 +164,7 @@ func TestQueue(t *testing.T) {
 			stacks = append(stacks, stack)
 		}
 		if claims := v.claimsOf(w, stacks); claims > 0 || v.count(w.pool) != polls {
-			t.Errorf("%d of 10 queued jobs were claimed, and the pool polled %d times, want none without an engine",
+			t.Errorf("there were %d claims of 10 queued jobs, and the pool polled %d times, want none without an engine",
 				claims, v.count(w.pool)-polls)
 		}
 
@@ -176,7 +177,8 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// The agent finds a wrong network of the engine before it claims a job.
+// TestQueueWithoutNetwork checks that an agent claims no job while its configuration names
+// a network that the engine does not have.
 func TestQueueWithoutNetwork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
@@ -193,7 +195,7 @@ func TestQueueWithoutNetwork(t *testing.T) {
 		return strings.Contains(agent.output(), "create it, or change docker.network") || v.claimsOf(w, stacks) > 0
 	})
 	if claims := v.claimsOf(w, stacks); claims > 0 {
-		t.Errorf("%d of 10 queued jobs were claimed", claims)
+		t.Errorf("there were %d claims of 10 queued jobs, want none", claims)
 	}
 	text, err := os.ReadFile(config)
 	w.must(err)

@@ -19,10 +19,10 @@ var readmes = []string{
 // jobsDocument describes how jobs run in a cluster.
 const jobsDocument = "../../examples/kubernetes/jobs.md"
 
-// markdownLink is a link to a file of this repository, or to a heading.
+// markdownLink matches a link to a file of this repository, or to a heading.
 var markdownLink = regexp.MustCompile(`\]\(([^):]+)\)`)
 
-// TestReadmeLinks follows the links to files and headings.
+// TestReadmeLinks checks that the files and headings exist to which the documents link.
 func TestReadmeLinks(t *testing.T) {
 	count := 0
 	for _, document := range readmes {
@@ -60,13 +60,13 @@ func headings(text string) map[string]bool {
 	return all
 }
 
-// TestReadmePodTemplate runs the command that the document shows, with the
-// configuration above it, and compares the output.
+// TestReadmePodTemplate runs the command that jobsDocument shows, with the configuration
+// that is above the command, and compares the output.
 func TestReadmePodTemplate(t *testing.T) {
 	text := readText(t, jobsDocument)
 	_, text, found := strings.Cut(text, "## The Pod of a job\n")
 	if !found {
-		t.Fatal("the document has no such section")
+		t.Fatal("the document has no section about the Pod of a job")
 	}
 	block := func(begin string) string {
 		t.Helper()

@@ -23,7 +23,7 @@ func TestRecover(t *testing.T) {
 		w.kill(agent)
 	}
 
-	t.Run("instance is gone when the agent returns", func(t *testing.T) {
+	t.Run("instance is removed before the agent starts again", func(t *testing.T) {
 		onEngineAndHost(t, func(t *testing.T, w *world) {
 			agent := w.agent()
 			w.queue("one", endless)
@@ -42,7 +42,7 @@ func TestRecover(t *testing.T) {
 		})
 	})
 
-	t.Run("pool is no longer configured when the agent returns", func(t *testing.T) {
+	t.Run("pool is no longer configured when the agent starts again", func(t *testing.T) {
 		onEngineAndHost(t, func(t *testing.T, w *world) {
 			agent := w.agent("pools: [{name: before, token: " + w.pool + "}]")
 			w.queue("one", endless)
@@ -55,13 +55,13 @@ func TestRecover(t *testing.T) {
 	})
 }
 
-// onEngineAndHost runs a story with containers and with processes.
+// onEngineAndHost runs a test once with deploy_target docker and once with process.
 func onEngineAndHost(t *testing.T, story func(t *testing.T, w *world)) {
 	t.Helper()
 	at(t, []string{"docker", "process"}, story)
 }
 
-// loseInstance removes the instance of a job, as a user or another program does.
+// loseInstance removes the instance of a job, as a user or another program could.
 func (w *world) loseInstance(stack string) {
 	w.t.Helper()
 	if w.target == "docker" {

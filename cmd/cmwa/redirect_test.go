@@ -7,8 +7,10 @@ import (
 	"testing"
 )
 
-// A proxy that redirects http to https passes polls, which are GETs, but not reports. An
-// agent that followed the redirect claimed jobs and lost each of them.
+// TestRunRedirect checks that the agent does not follow a redirect of service_url, and names
+// the URL to set. Polls are GET requests, which a redirect from http to https preserves;
+// reports are not. If the agent followed the redirect, it would claim jobs and could not
+// report their outcomes.
 func TestRunRedirect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")

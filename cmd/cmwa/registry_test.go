@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// serveBaseImage serves the base image of the tests in a registry until the end of the
-// test, and returns its name there.
+// serveBaseImage starts a registry with the base image of the tests, which runs until the
+// end of the test. It returns the name of the image in the registry.
 func serveBaseImage(w *world) string {
 	w.t.Helper()
 
@@ -38,7 +38,7 @@ func serveBaseImage(w *world) string {
 	}
 	w.must(json.Unmarshal(files["manifest.json"], &list))
 
-	// Describe it for a registry.
+	// Create the manifest of the image, as a registry serves it.
 	blobs := map[string][]byte{}
 	describe := func(kind string, content []byte) map[string]any {
 		sum := sha256.Sum256(content)
@@ -62,7 +62,7 @@ func serveBaseImage(w *world) string {
 	w.must(err)
 	described := describe("manifest", text)["digest"].(string)
 
-	// Serve it on the loopback interface, which engines use without TLS.
+	// Serve the image on the loopback interface, where engines need no TLS.
 	server := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
 		name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 		switch {

@@ -47,8 +47,8 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 	}
 }
 
-// The result of cmwa plan for a file is that of the agent: the same as that of
-// cmwa plan --live and of cmwa run.
+// TestPlanJudgesAsTheAgent checks that cmwa plan accepts and rejects the same files as the
+// agent does. The result must be the same as with cmwa plan --live and cmwa run.
 func TestPlanJudgesAsTheAgent(t *testing.T) {
 	const good = "token: pul-0123\ndeploy_target: process\n"
 	manifest := func(configuration string) string {
@@ -58,8 +58,8 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 	for name, test := range map[string]struct {
 		file     string
 		refused  bool
-		stderr   string // of the second file
-		positive string // in the plan, if there is one
+		stderr   string // part of the message about the file; empty if there is no message
+		positive string // part of the plan, if there is one
 	}{
 		"a change": {good + "log_level: debug\n", false, "", "info -> debug"},
 		"an unknown key": {good + "owner: platform\nlog_level: debug\n", false,
@@ -97,7 +97,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 					t.Errorf("%s: %+v", command, result)
 				}
 				if test.refused && result.stdout != "" {
-					t.Errorf("%s: there is a plan:\n%s", command, result.stdout)
+					t.Errorf("%s prints a plan for a refused file:\n%s", command, result.stdout)
 				}
 			}
 			if a, b := answers["plan"], answers["plan --live"]; a.stdout != b.stdout || a.code != b.code ||
@@ -109,7 +109,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 }
 
 func TestConfigureTargets(t *testing.T) {
-	t.Run("only those of this release are offered", func(t *testing.T) {
+	t.Run("only targets of this release are offered", func(t *testing.T) {
 		emptyFolder(t)
 		for _, target := range foreign {
 			got := runConfigure(t, canary+"\n", nil, "--token-stdin", "--target", target)
@@ -122,7 +122,7 @@ func TestConfigureTargets(t *testing.T) {
 		for _, shell := range []string{"bash", "zsh", "fish"} {
 			script := tell(nil, "completion", shell).stdout
 			if strings.Contains(script, "ecs process") || !strings.Contains(script, "docker kubernetes process") {
-				t.Errorf("the script for %s does not offer docker, kubernetes and process alone", shell)
+				t.Errorf("the script for %s does not offer docker, kubernetes and process, or offers others", shell)
 			}
 		}
 		if help := tell(nil, "configure", "--help"); !strings.Contains(help.stdout+help.stderr,
@@ -131,7 +131,7 @@ func TestConfigureTargets(t *testing.T) {
 		}
 	})
 
-	t.Run("one of another release in the file is kept", func(t *testing.T) {
+	t.Run("a target of another release in the file is kept", func(t *testing.T) {
 		emptyFolder(t)
 		put(t, "agent.yaml", "token: pul-old\ndeploy_target: ecs\n", 0o600)
 		got := runConfigure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes",

@@ -28,16 +28,16 @@ type Reader struct {
 	Folders bool // walk folders; otherwise a folder is a problem
 }
 
-// Files are the files of a command line, in its order.
+// Files are the files that a command line names, in the same order.
 type Files struct {
 	Sources []schema.Source
-	Unread  map[int]position.Problems // of the sources that cannot be read, by index
-	Skipped []string                  // files of folders that are not for the agent
+	Unread  map[int]position.Problems // problems of sources that cannot be read, by index in Sources
+	Skipped []string                  // files that were in a folder and are not for the agent
 }
 
 // Read reads the files. Without names it reads the file that cmwa run would read. The
-// name - is standard input. The error is a [cli.UsageError], or the cause of the end
-// of ctx.
+// name - is standard input. The error is a [cli.UsageError], or [context.Cause] of ctx
+// if ctx has ended.
 func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 	// Without names, use the file of cmwa run.
 	executable, _ := os.Executable()
@@ -54,7 +54,7 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		return Files{}, cli.Usagef("standard input can be read once only: name - once")
 	}
 
-	// Read each.
+	// Read each file.
 	files := Files{Unread: map[int]position.Problems{}}
 	for _, name := range names {
 		source := schema.Source{Path: name, Environ: r.Environ, Executable: executable}
@@ -102,8 +102,8 @@ func (r Reader) usual(executable string) (schema.Source, error) {
 var errDirectory = errors.New("it is a directory")
 
 // read reads one file, or standard input if the name is -. It reads at most one byte
-// more than a file may have. Pipes are read too, for the shell's <(command); as a pipe
-// may never end, read returns when ctx ends.
+// more than position.MaxFile. It also reads pipes, because the shell passes a pipe for
+// <(command). The writer may never close a pipe, so read also returns when ctx ends.
 func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, error) {
 	type result struct {
 		content []byte
@@ -138,8 +138,8 @@ func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, err
 	return got.content, got.mode, err
 }
 
-// unreadable returns the problem of a file that cannot be read. Of an error of the
-// system it contains only the text of its number, without names.
+// unreadable returns the problem of a file that cannot be read. For any other error of
+// a system call, the message contains only the text of the errno, without file names.
 func unreadable(name, path string, err error) position.Problem {
 	p := position.Problem{Rule: position.RuleUnreadable, File: path, Message: "the file cannot be read"}
 	var number syscall.Errno

@@ -126,7 +126,7 @@ func TestReader(t *testing.T) {
 			t.Errorf("%v, %d sources, %v", err, last+1, files.Unread)
 		}
 	})
-	t.Run("a read ends with its context", func(t *testing.T) {
+	t.Run("Read returns when its context has ended", func(t *testing.T) {
 		pipe := filepath.Join(t.TempDir(), "pipe")
 		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 			t.Fatal(err)
@@ -143,9 +143,9 @@ func TestUnreadable(t *testing.T) {
 	const secret = "pul-c4n4ry"
 	denied := unreadable("x", "x", &fs.PathError{Op: "open", Path: secret, Err: syscall.EACCES})
 	if !strings.Contains(denied.Message, "may not read") || denied.Hint == "" {
-		t.Errorf("no permission: %+v", denied)
+		t.Errorf("a file without read permission: got %+v", denied)
 	}
 	if other := unreadable("x", "x", errors.New(secret)); strings.Contains(other.String(), secret) {
-		t.Errorf("the text of another error is shown: %v", other)
+		t.Errorf("the problem contains the text of an error that is not an errno: %v", other)
 	}
 }

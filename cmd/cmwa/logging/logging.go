@@ -37,8 +37,7 @@ type Sink struct {
 	close   func()
 }
 
-// New returns a log that writes to standard error. Another format than json means
-// text.
+// New returns a log that writes to standard error. Every format except json means text.
 func New(stderr io.Writer, format string) *Log {
 	l := &Log{stderr: stderr}
 	sink, _ := l.Open(reconcile.ProcessSpec{LogLevel: "info", LogFormat: format}) // no error without syslog
@@ -47,8 +46,8 @@ func New(stderr io.Writer, format string) *Log {
 	return l
 }
 
-// Open opens the sink of a configuration, without using it. It returns the sink in use
-// if that is the same.
+// Open opens the sink of a configuration, without using it. If the sink in use has the
+// same level, format and destination, Open returns that sink.
 func (l *Log) Open(spec reconcile.ProcessSpec) (*Sink, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(spec.LogLevel)); err != nil {
@@ -117,9 +116,10 @@ func (l *Log) OnClose(closed func()) {
 // Close closes the sink in use.
 func (l *Log) Close() { l.current.Load().close() }
 
-// Failure logs the error that ends the program, if the format is json: one line for
-// each problem. It then returns the exit code as a [cli.ExitError], so that nothing
-// else is printed. It returns any other error as it is.
+// Failure logs the error that ends the program if the format is json: one line for each
+// problem. It then returns the exit code as a [cli.ExitError], so that nothing else is
+// printed. If the format is not json, or err is nil or a [cli.ExitError] already, Failure
+// logs nothing and returns err.
 func (l *Log) Failure(err error) error {
 	var code cli.ExitError
 	if err == nil || errors.As(err, &code) || !l.current.Load().isJSON() {

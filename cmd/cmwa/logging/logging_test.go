@@ -92,7 +92,7 @@ func TestLogFailure(t *testing.T) {
 			t.Errorf("%v, got %v", err, got)
 		}
 	})
-	t.Run("text is left to the program", func(t *testing.T) {
+	t.Run("in text, the error is returned and not logged", func(t *testing.T) {
 		var out bytes.Buffer
 		if err := New(&out, "text").Failure(problems); !errors.As(err, new(position.Problems)) || out.Len() > 0 {
 			t.Errorf("%v, got %q", err, &out)

@@ -44,13 +44,14 @@ func Choose(specs []runtime.PoolSpec, name string) (runtime.PoolSpec, error) {
 	}
 }
 
-// Pools returns the pools of a file that run Pods, sorted by name. A file that is only a
-// Pod template gives one pool with default settings. The problems are those that an agent
-// of this release reports on any machine; if one is an error, there are no pools.
+// Pools returns the pools of a file that run Pods, sorted by name. If the file contains Pod
+// templates and no configuration, each template gives one pool with default settings. The
+// problems are those that an agent of this release reports on any machine. If one is an
+// error, Pools returns no pools.
 func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems position.Problems) {
 	source.Elsewhere, source.Release = true, r.Schema
 
-	// Load the configuration, or those in the manifest.
+	// Load the configuration, or the configurations in the manifest.
 	embedded, packed := schema.Configurations(source)
 	templates := schema.Templates(source)
 	configs := []*schema.Config{nil}
@@ -100,7 +101,7 @@ func templatePool(template map[string]any) runtime.PoolSpec {
 	return spec
 }
 
-// Changes are the changes in the Pods of one pool.
+// Changes contains the changes in the Pods of one pool.
 type Changes struct {
 	File    string         `json:"file,omitempty"`
 	Pool    string         `json:"pool"`
@@ -122,8 +123,9 @@ func (r Release) Templates(source schema.Source) ([]Changes, error) {
 	return all, nil
 }
 
-// Reload returns the changes that a reload makes in the Pods of pools that remain, whether
-// their pool is changed or replaced. It omits pools without changes.
+// Reload returns the changes that a reload makes in the Pods of pools. It considers each
+// pool name that both configurations have, even if the reload replaces the pool. It omits
+// pools without changes.
 func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 	old := map[string]runtime.PoolSpec{}
 	for _, spec := range reconcile.Want(before, 1).Pools {
@@ -147,7 +149,7 @@ func (r Release) Reload(before, after *schema.Config) ([]Changes, error) {
 	return all, nil
 }
 
-// WriteTemplates writes the changes of templates.
+// WriteTemplates writes the changes that [Release.Templates] returns.
 func WriteTemplates(w io.Writer, all []Changes) error {
 	return write(w, all, func(c Changes, pools string) string {
 		if len(c.Changes) == 0 {
@@ -157,7 +159,7 @@ func WriteTemplates(w io.Writer, all []Changes) error {
 	})
 }
 
-// WriteReload writes the changes of a reload.
+// WriteReload writes the changes that [Release.Reload] returns.
 func WriteReload(w io.Writer, all []Changes) error {
 	return write(w, all, func(_ Changes, pools string) string { return pools + ": Pods of the next jobs" })
 }

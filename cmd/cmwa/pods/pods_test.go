@@ -16,7 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
 
-// podTemplates returns the templates of the tests of package podtemplate.
+// podTemplates returns the Pod templates in the testdata of package podtemplate, by name.
 func podTemplates(t testing.TB) map[string][]byte {
 	t.Helper()
 	archives, err := filepath.Glob("../../../schema/podtemplate/testdata/*.txtar")
@@ -54,7 +54,7 @@ func mergesIfValid(t testing.TB, name string, content []byte) (good bool) {
 	return true
 }
 
-// TestTemplatesMerge merges every template that vet accepts.
+// TestTemplatesMerge checks that the agent can merge every template that vet accepts.
 func TestTemplatesMerge(t *testing.T) {
 	count := 0
 	for name, content := range podTemplates(t) {
@@ -91,9 +91,9 @@ func TestTemplatesOwnMounts(t *testing.T) {
 	}
 }
 
-// TestTemplatesMergeChanged changes one value, duplicates one entry, or adds one
-// directive in a template. It checks one in fifty of 13,000 changes, because each check
-// takes milliseconds.
+// TestTemplatesMergeChanged makes one change in a template: it changes a value, duplicates
+// an entry, or adds a directive. It checks one in fifty of 13,000 changes, because each
+// check takes milliseconds.
 func TestTemplatesMergeChanged(t *testing.T) {
 	const sample = 50
 	checked, good := 0, 0
