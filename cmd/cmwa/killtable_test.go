@@ -25,11 +25,11 @@ the agent has been started again with the same state folder, the service knows t
 created is removed. The only exception is ` + "`poll_answered`" + ` with Pulumi Cloud: see its row.
 
 The rows are in the order in which a job usually reaches the points. TestKillPoints kills a real agent at each point:
-in ` + "`make test`" + ` with one ` + "`deploy_target`" + `, in ` + "`make soak`" + ` with each. TestKillPointsInPod kills an agent in a Pod, and
-replaces the Pod. TestKillPointsLeased kills an agent that runs a scan; the scan is completed under its first or its
-second lease. Other tests kill the runner, its container or Pod, dockerd (with and without live-restore) and containerd,
-simulate a restart of the machine, and fill the disks of the state folder, the shared folder and the engine. This file
-is generated: run ` + "`go generate ./cmd/cmwa`" + `.
+in ` + "`make test`" + ` with one ` + "`deploy_target`" + `, in ` + "`make soak`" + ` with each.
+TestKillPointsInPod kills an agent in a Pod, and replaces the Pod. TestKillPointsLeased kills an agent that runs a scan;
+the scan is completed under its first or its second lease. Other tests kill the runner, its container or Pod, dockerd
+(with and without live-restore) and containerd, simulate a restart of the machine, and fill the disks of the state
+folder, the shared folder and the engine. This file is generated: run ` + "`go generate ./cmd/cmwa`" + `.
 
 | point | what has happened | a restarted agent | not with |
 | --- | --- | --- | --- |

@@ -34,12 +34,12 @@ type pollCounter struct {
 
 	mu     sync.Mutex
 	polls  map[string]int       // by token
-	first  map[string]time.Time // poll, by token
-	last   map[string]time.Time // poll, by token
+	first  map[string]time.Time // time of the first poll, by token
+	last   map[string]time.Time // time of the last poll, by token
 	claims map[string]int       // by deployment
 }
 
-// countPolls starts a pollCounter and makes it the URL of the service.
+// countPolls starts a pollCounter. From then on, its URL is the world's URL of the service.
 func (w *world) countPolls() (v *pollCounter) {
 	w.t.Helper()
 	target, err := url.Parse(w.url)
@@ -58,7 +58,7 @@ func (w *world) countPolls() (v *pollCounter) {
 	transport.MaxIdleConnsPerHost = 64
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.Transport = transport
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // of polls that agents cancel
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // the errors are of polls that agents cancel
 	proxy.ModifyResponse = v.answered
 	v.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if isPoll(r) {
@@ -119,7 +119,7 @@ func (v *pollCounter) firstOf(token string) time.Time {
 	return v.first[token]
 }
 
-// claimed returns how often a stack's job was claimed.
+// claimed returns how often agents claimed the job of a stack.
 func (v *pollCounter) claimed(w *world, stack string) int {
 	w.mu.Lock()
 	id := w.ids[stack]
@@ -133,14 +133,14 @@ func (v *pollCounter) claimed(w *world, stack string) int {
 func (w *world) waitPoll(v *pollCounter, token string) {
 	w.t.Helper()
 	before := v.count(token)
-	w.eventually("the pool asks for work", func() bool { return v.count(token) > before })
+	w.eventually("the pool polls", func() bool { return v.count(token) > before })
 }
 
 // wantNoPolls checks that one token does not poll while another one polls five times.
 func (w *world) wantNoPolls(v *pollCounter, token, other string) {
 	w.t.Helper()
 	before, from := v.count(token), v.count(other)
-	w.eventually("the other pool asks for work", func() bool { return v.count(other) >= from+5 })
+	w.eventually("the other pool has polled five times", func() bool { return v.count(other) >= from+5 })
 	if more := v.count(token) - before; more > 0 {
 		w.t.Errorf("a pool that must not poll has polled %d times", more)
 	}
@@ -165,7 +165,8 @@ func (w *world) pools(count int) []pool {
 // file returns the path of the configuration, which is alone in its folder.
 func (w *world) file() string { return filepath.Join(w.folder, "config", "agent.yaml") }
 
-// content returns a configuration with these lines and those that all tests share.
+// content returns a configuration with these lines. It adds the lines that all tests share,
+// except those whose keys are set already.
 func (w *world) content(lines ...string) string {
 	lines = slices.Clone(lines)
 	own := len(lines)
@@ -181,13 +182,13 @@ func (w *world) content(lines ...string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// save replaces the configuration by one with these lines, by a rename.
+// save renames a file with these lines to the configuration, which it replaces.
 func (w *world) save(lines ...string) {
 	w.t.Helper()
 	w.replace(w.file(), w.content(lines...))
 }
 
-// replace replaces the content of a file, by a rename.
+// replace writes a new file and renames it to path, where it replaces the old file.
 func (w *world) replace(path, content string) {
 	w.t.Helper()
 	w.must(os.WriteFile(path+".new", []byte(content), 0o600))
@@ -208,13 +209,13 @@ func (w *world) follow(env []string, lines ...string) *program {
 	return w.followText(env, w.content(lines...))
 }
 
-// followText is follow with the whole text of the configuration.
+// followText is like follow. Its argument is the whole text of the configuration.
 func (w *world) followText(env []string, text string) *program {
 	w.t.Helper()
 	return w.followBy("cmwa", env, text)
 }
 
-// followBy is followText with another program.
+// followBy is like followText, and runs another program as the agent.
 func (w *world) followBy(command string, env []string, text string) *program {
 	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
@@ -300,7 +301,7 @@ func TestReloadSupersedesPreparedPlan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p := w.countPolls(), w.pools(3)
-	socket := filepath.Join(t.TempDir(), "engine.sock") // answers nothing until the end
+	socket := filepath.Join(t.TempDir(), "engine.sock") // does not respond until the end of the test
 	listener, err := net.Listen("unix", socket)
 	w.must(err)
 	asked, answer := make(chan struct{}, 100), make(chan struct{})
@@ -349,7 +350,7 @@ func TestReloadUndoOfBadEdit(t *testing.T) {
 	w.waitPoll(v, p[0].token)
 	for _, never := range []string{"tune pool", "drain pool", "set the agent", "generation=2"} {
 		if strings.Contains(agent.output(), never) {
-			t.Errorf("the log has %q after the edit was undone:\n%s", never, agent.output())
+			t.Errorf("the log contains %q after the edit was undone:\n%s", never, agent.output())
 		}
 	}
 }
@@ -390,7 +391,7 @@ func TestReloadRevivesDrainingPool(t *testing.T) {
 	w.waitStarted("first")
 	w.save("pools: [" + other + "]")
 	agent.waitFor("drain pool back (running jobs: 1)")
-	w.waitPoll(v, p[1].token) // a poll that was in flight has its answer
+	w.waitPoll(v, p[1].token) // meanwhile, a poll that was in progress gets its answer
 	w.wantNoPolls(v, p[0].token, p[1].token)
 	w.save(both)
 	agent.waitFor("revive pool back")
@@ -480,7 +481,7 @@ func TestReloadLog(t *testing.T) {
 	w.save("token: "+p[1].token, "log_level: loud")
 	agent.waitForMatch(regexp.MustCompile(`(?m)^[^{\n]*configuration rejected.*log_level`))
 	if after := agent.output()[before:]; strings.Count(after, "\n") != 1 {
-		t.Errorf("at level error more is logged than one error:\n%s", after)
+		t.Errorf("at level error, the agent logs more than one line:\n%s", after)
 	}
 }
 
@@ -503,12 +504,12 @@ func TestReloadHTTPServer(t *testing.T) {
 	w.save("token: "+p[0].token, port(number))
 	agent.waitForMatch(regexp.MustCompile(`cannot change settings of the agent.*set http_server_port to a free port`))
 	if got := health(to); got != http.StatusOK {
-		t.Errorf("the port from before answers %d while the new one is taken", got)
+		t.Errorf("while the new port is in use, the previous port answers %d, want 200", got)
 	}
 	w.waitPoll(v, p[0].token)
 	w.must(taken.Close())
-	w.eventually("the port that is free now answers", func() bool { return health(number) == http.StatusOK })
-	w.eventually("the one before is closed", func() bool { return health(to) == 0 })
+	w.eventually("the new port, which is free now, answers", func() bool { return health(number) == http.StatusOK })
+	w.eventually("the previous port is closed", func() bool { return health(to) == 0 })
 }
 
 func TestReloadTokenFile(t *testing.T) {
@@ -559,7 +560,7 @@ func TestReloadOnHangUp(t *testing.T) {
 	agent.signal(syscall.SIGHUP)
 	w.waitPoll(v, p[1].token)
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %s until a requested change was in force", took)
+		t.Errorf("after the HUP, it took %s until the change was in force, want at most 10 s", took)
 	}
 }
 
@@ -591,7 +592,7 @@ func TestReloadWarnsOfFileMount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	v, p := w.countPolls(), w.pools(2)
-	folder := t.TempDir() // for a static program
+	folder := t.TempDir() // for an agent that is linked statically
 	build := exec.Command("go", "build", "-trimpath", "-o", folder+"/", module+"cmd/cmwa")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -617,7 +618,7 @@ func TestReloadWarnsOfFileMount(t *testing.T) {
 		t.Errorf("the log warns %d times, want once:\n%s", n, output)
 	}
 	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[1].token)),
-		0o600)) // in place: there is no event
+		0o600)) // a write in place: the agent gets no event
 	w.waitPoll(v, p[1].token)
 }
 
@@ -645,11 +646,11 @@ func TestReloadEventOverflow(t *testing.T) {
 	began := time.Now()
 	w.waitPoll(v, p[1].token)
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("the reload took %s, as without an event", took)
+		t.Errorf("the reload took %s, want at most 10 s: only a check without an event takes longer", took)
 	}
 }
 
-// within returns the tokens that have polled in the last span, in order.
+// within returns the tokens that have polled in the last span, sorted.
 func (v *pollCounter) within(span time.Duration) []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -663,8 +664,8 @@ func (v *pollCounter) within(span time.Duration) []string {
 	return tokens
 }
 
-// writers returns functions that write the configuration as people and programs do, by
-// name.
+// writers returns functions that write the configuration in the ways that people and
+// programs use. The keys are names of these ways.
 func (w *world) writers() map[string]func(content []byte) {
 	path, count := w.file(), 0
 	folder := filepath.Dir(path)
@@ -733,24 +734,24 @@ func (w *world) writers() map[string]func(content []byte) {
 	}
 }
 
-// setting is one pool in a configuration of the long test.
+// setting is one pool in a configuration of TestReloadThousandEdits.
 type setting struct {
 	absent  bool
 	renamed bool
 	most    int // jobs at a time
 }
 
-// edition is one configuration of the long test.
+// edition is one configuration of TestReloadThousandEdits.
 type edition struct {
 	pools [poolCount]setting
-	most  int      // limit of all pools together
+	most  int      // limit of the jobs of all pools together
 	lines []string // lines without an effect on what the test checks
 }
 
 const (
 	poolCount   = 8
 	dockerPools = 7 // the first pools use docker
-	heldOfEach  = 3 // jobs that run all the time
+	heldOfEach  = 3 // jobs of each pool that run during the whole test
 	heldOfAll   = poolCount * heldOfEach
 	plenty      = 1000
 )
@@ -795,7 +796,7 @@ func randomEdition(random *rand.Rand) (f edition) {
 	return f
 }
 
-// text returns the file. The pools come last, in block style.
+// text returns the text of the configuration. The pools come last, in YAML's block style.
 func (f edition) text(w *world, pools []pool, port int) string {
 	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most),
 		fmt.Sprint("http_server_port: ", port))
@@ -814,7 +815,7 @@ func (f edition) text(w *world, pools []pool, port int) string {
 	return b.String()
 }
 
-// spoilers turn a valid file into one that must be rejected.
+// spoilers are functions that change a valid file so that the agent must reject it.
 var spoilers = []func(good string) string{
 	func(good string) string { return "log_format: loud\n" + good },
 	func(good string) string { return good + "pools: [\n" },
@@ -843,8 +844,8 @@ func (f edition) pollingTokens(pools []pool) []string {
 	return tokens
 }
 
-// states returns what /status must show for each pool then: its jobs, and whether it
-// drains.
+// states returns the state that /healthz must show for each pool when this configuration is
+// in force and only the held jobs run: the number of jobs, and whether the pool drains.
 func (f edition) states() map[string]string {
 	states := map[string]string{}
 	for i, p := range f.pools {
@@ -860,7 +861,7 @@ func (f edition) states() map[string]string {
 	return states
 }
 
-// statesOf returns what the /status of an agent shows for each pool.
+// statesOf returns the state that /healthz of an agent shows for each pool.
 func statesOf(port int) map[string]string {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
 	if err != nil {
@@ -953,7 +954,7 @@ func TestReloadThousandEdits(t *testing.T) {
 	refused := func() int { return strings.Count(agent.output(), "configuration rejected") }
 	changed := func() int { return strings.Count(agent.output(), "configuration reloaded") }
 
-	settled(fullEdition(), "all pools work at first")
+	settled(fullEdition(), "the first configuration is in force")
 	var start footprint
 	last := content(fullEdition())
 	for edit := 1; edit <= edits; edit++ {
@@ -969,9 +970,9 @@ func TestReloadThousandEdits(t *testing.T) {
 			save(last)
 		}
 		switch random.IntN(16) {
-		case 0, 1: // about as long as the agent takes to see it
+		case 0, 1: // wait about as long as the agent needs to detect the edit
 			agent.ends(time.Duration(30+random.IntN(90)) * time.Millisecond)
-		case 2, 3: // until the agent has seen it, if it is new
+		case 2, 3: // wait until the agent has applied or rejected the edit, at most 300 ms
 			for seen, limit := refused()+changed(), time.Now().Add(300*time.Millisecond); refused()+
 				changed() == seen && time.Now().Before(limit); {
 				agent.ends(lookEvery)
@@ -1011,7 +1012,7 @@ func TestReloadThousandEdits(t *testing.T) {
 	}
 	for _, stack := range held {
 		if status, _ := w.status(stack); status != "running" {
-			t.Errorf("%s is %s after all edits, want it to run on", stack, status)
+			t.Errorf("%s is %s after all edits, want running", stack, status)
 		}
 	}
 	for _, stack := range contained {
@@ -1040,6 +1041,6 @@ func TestReloadThousandEdits(t *testing.T) {
 		"pools with jobs were drained %d times and revived %d times",
 		edits, changed(), refused(), drained, revived)
 	if changed() < edits/20 || refused() < edits/40 || drained < edits/40 || revived < edits/40 {
-		t.Errorf("too few edits had an effect for this test to be conclusive")
+		t.Errorf("too few edits were applied, refused, drained a pool or revived one: run the test again")
 	}
 }

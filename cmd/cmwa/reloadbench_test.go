@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// reloadLimit is the limit of the time from the rename of a configuration to the
-// first effect that the service can see. It includes the time
-// that the watcher waits for writers.
-const reloadLimit = 150 * time.Millisecond // of 99 in 100
+// reloadLimit is the limit of the 99th percentile of the time from the rename of a
+// configuration to the first poll of its new pool. The time includes the time that the
+// watcher waits for writers.
+const reloadLimit = 150 * time.Millisecond
 
-// BenchmarkReload measures the time from the rename of a configuration that has a
-// new pool to the first poll with that pool's token. Each edit
-// removes the previous pool, so the number of pools stays the same.
+// BenchmarkReload measures the time from the rename of a configuration that has a new pool
+// to the first poll with that pool's token. Each edit also removes the pool that the
+// previous edit added, so the number of pools stays the same.
 func BenchmarkReload(b *testing.B) {
 	const edits = 100
 	for _, pools := range []int{1, 100} {
@@ -37,14 +37,14 @@ func BenchmarkReload(b *testing.B) {
 					return list.String()
 				}
 				agent := w.followText(nil, text(0))
-				w.eventually("all pools have asked for work", func() bool { return len(v.within(time.Hour)) == pools })
+				w.eventually("all pools have polled", func() bool { return len(v.within(time.Hour)) == pools })
 				for edit := 1; edit <= edits; edit++ {
 					w.must(os.WriteFile(w.file()+".new", []byte(text(edit)), 0o600))
 					began := time.Now()
 					w.must(os.Rename(w.file()+".new", w.file()))
-					w.eventually("the new pool asks for work", func() bool { return v.count(fresh[edit].token) > 0 })
+					w.eventually("the new pool polls", func() bool { return v.count(fresh[edit].token) > 0 })
 					spans = append(spans, v.firstOf(fresh[edit].token).Sub(began))
-					agent.ends(5 * lookEvery) // the one before is gone
+					agent.ends(5 * lookEvery) // meanwhile, the agent removes the previous pool
 				}
 				slices.Sort(spans)
 				b.ReportMetric(milliseconds(quantile(spans, 50)), "ms-p50")
@@ -55,14 +55,14 @@ func BenchmarkReload(b *testing.B) {
 					reloadLimit,
 					milliseconds(quantile(spans, 100)))
 				if quantile(spans, 99) > reloadLimit {
-					b.Errorf("an edit of a file of %d pools takes effect after %s", pools, quantile(spans, 99))
+					b.Errorf("the 99th percentile for a file of %d pools is %s", pools, quantile(spans, 99))
 				}
 			}
 		})
 	}
 }
 
-// quantile returns a percentile of sorted spans.
+// quantile returns a percentile of spans, which must be sorted.
 func quantile(spans []time.Duration, percent int) time.Duration {
 	return spans[(len(spans)*percent+99)/100-1]
 }

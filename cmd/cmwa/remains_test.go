@@ -14,16 +14,18 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// expectedFiles matches what an agent and its test keep in the folder of a world.
+// expectedFiles matches the names of the files and folders that an agent and its test keep
+// in the folder of a world.
 var expectedFiles = regexp.MustCompile(
 	`^(agent\.yaml|.*\.log|state|shared|witness|.*kubeconfig.*|\.kube|cmwa-process-\d+)$`)
 
-// remains returns what is left of a job: containers, Pods and their objects, folders,
-// temporary files, and files of the state folder that name it.
+// remains returns what is left of a job: its containers or Pods, their ConfigMaps and
+// Secrets, its folders, temporary files, and the files of the state folder that contain
+// the id of the job.
 func (w *world) remains(stack, job string) (left []string) {
 	w.t.Helper()
 
-	// Instances, and the objects of Pods.
+	// Containers and Pods, and the ConfigMaps and Secrets of Pods.
 	if w.target != "process" {
 		left = w.containers(stack)
 	}
@@ -74,8 +76,8 @@ func (w *world) objects(resource, selector string) (names []string) {
 	return names
 }
 
-// processes returns the processes that were started with the folder of the world in
-// their environment and have not ended.
+// processes returns the command lines of the running processes that have the folder of the
+// world in their environment.
 func (w *world) processes() (left []string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {

@@ -23,7 +23,7 @@ func TestReleaseProgram(t *testing.T) {
 	before := resident()
 	releaseProgram()
 	if after := resident(); after > before/2 {
-		t.Errorf("%d kB of files are resident, before %d kB, want at most half", after, before)
+		t.Errorf("%d kB of files are resident after releaseProgram, %d kB before it, want at most half", after, before)
 	}
 	if got := tell(nil, "version"); got.code != 0 {
 		t.Errorf("the program does not work after releaseProgram: %+v", got)

@@ -62,7 +62,7 @@ retries what waits after a failure, unless the service requested the wait.`,
 			signal.Notify(hangUps, syscall.SIGHUP)
 			defer signal.Stop(hangUps)
 
-			// The log has its format from the first line.
+			// Even the first line of the log has the configured format.
 			environ := readEnvironment(s.environ)
 			log := logging.New(s.stderr, startFormat(config, environ))
 			return log.Failure(runAgent(ctx, force, hangUps, config, environ, log))
@@ -70,8 +70,8 @@ retries what waits after a failure, unless the service requested the wait.`,
 	}
 }
 
-// runAgent is cmwa run. It returns when all jobs have ended after the first signal or after
-// cmwa drain, when every pool has finished its single run, or when the agent cannot start.
+// runAgent is cmwa run. It returns when the agent has stopped after a signal or after cmwa
+// drain, when every pool has finished its single run, or when the agent fails.
 func runAgent(
 	ctx, force context.Context, hangUps <-chan os.Signal, config string, environ environment, log *logging.Log,
 ) error {
@@ -118,8 +118,8 @@ func runAgent(
 	releaseProgram()
 	loop.AfterConverged(releaseProgram)
 
-	// Run until the loop returns, or one of them fails. The file is followed, and the HTTP
-	// server serves, until the last job has ended.
+	// Run until the loop returns, or one of these goroutines fails. Until the loop returns,
+	// the agent follows its file and its HTTP server responds.
 	group, groupCtx := errgroup.WithContext(ctx)
 	claiming, stopClaiming := context.WithCancel(groupCtx)
 	running, stopRunning := context.WithCancel(context.WithoutCancel(groupCtx))
@@ -151,7 +151,7 @@ func runAgent(
 	return nil
 }
 
-// errDrain is the cause of the end of an agent that cmwa drain has stopped.
+// errDrain is the cause with which cmwa drain cancels the context of the agent.
 var errDrain = errors.New("cmwa drain")
 
 // startFormat returns the log_format of a configuration, which may be invalid.
@@ -182,17 +182,17 @@ func findForRun(places schema.SearchPaths) (schema.Source, error) {
 	return source, err
 }
 
-// find reads the file that the command line names, or the first one in the documented
-// folders.
+// find reads the file that the command line or PULUMI_AGENT_CONFIG names. Without such a
+// name, it reads the first configuration in the documented folders.
 func find(config string, environ environment) (schema.Source, error) {
 	source, err := schema.Find(placesOf(config, environ))
 	source.Release.StopGrace = carriedOut.StopGrace
 	return source, err
 }
 
-// placesOf returns where the configuration is searched. It requests the working directory
-// only if that is searched, because the folder may have been deleted. The search then uses
-// ".", which contains no file.
+// placesOf returns where the configuration is searched. It calls [os.Getwd] only if the
+// search includes the working directory, because that folder may have been deleted. If
+// os.Getwd fails, the search uses ".", which then contains no file.
 func placesOf(config string, environ environment) schema.SearchPaths {
 	places := schema.SearchPaths{Config: config, Environ: environ}
 	places.Home, _ = os.UserHomeDir()

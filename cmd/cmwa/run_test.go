@@ -15,8 +15,8 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// The tests of whole jobs are written in Go and not as scripts, because they wait for
-// conditions at the service and inspect engines and processes.
+// The tests of whole jobs are written in Go. Scripts in testdata/script could not wait for
+// conditions at the service, or inspect engines and processes.
 
 // atLocalTargets runs a test with containers and with processes of this machine.
 func atLocalTargets(t *testing.T, story func(t *testing.T, w *world)) {
@@ -78,9 +78,9 @@ func TestRunFailingStep(t *testing.T) {
 		w.await("one", "failed")
 		w.wantSteps("one", "succeeded", "failed", "not-started")
 		if log := w.log("one"); !strings.Contains(log, "exit code 3") || strings.Contains(log, "never") {
-			t.Errorf("the log must name exit code 3 and not run the second step:\n%s", log)
+			t.Errorf("the log must name exit code 3, and must not show the second step:\n%s", log)
 		}
-		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the pool goes on
+		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}}) // the pool still runs jobs
 		w.await("two", "succeeded")
 	})
 }
@@ -95,7 +95,7 @@ func TestRunMissingImage(t *testing.T) {
 	w.wantSteps("one", "failed", "not-started")
 	if log := w.log("one"); !strings.Contains(log, "cmwa-test/there-is-none:1") ||
 		!strings.Contains(log, "pull_image") {
-		t.Errorf("the log must name the image and the setting to look at:\n%s", log)
+		t.Errorf("the log must name the image and the key pull_image:\n%s", log)
 	}
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the failure was reported after %s, want at most 30 s", took)
@@ -142,12 +142,12 @@ func TestRunCancelledJob(t *testing.T) {
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		w.call(http.MethodPost, w.path("one")+"/cancel", nil, nil)
 		if status, _ := w.status("one"); status != "failed" {
-			t.Errorf("a cancelled deployment is %s at once, want failed", status)
+			t.Errorf("immediately after the cancellation, the deployment is %s, want failed", status)
 		}
 		if w.target != "process" {
 			w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 		} else {
-			w.eventually("the step was asked to end", func() bool { _, err := os.Stat(witness); return err == nil })
+			w.eventually("the step has received TERM", func() bool { _, err := os.Stat(witness); return err == nil })
 		}
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("two", "succeeded")
@@ -188,11 +188,12 @@ func TestRunConcurrentJobs(t *testing.T) {
 			return done == len(names)
 		})
 		if peak < 4 {
-			t.Errorf("the service saw at most %d at once, want 4", peak)
+			t.Errorf("at most %d jobs ran at the same time according to the service, want at least 4", peak)
 		}
-		// The statuses are read one after the other, so a job that ends and one that
-		// begins meanwhile are both counted. The agent's log is in order, and a slot
-		// is free only after its job's end was logged.
+		// The test reads the statuses one after the other. It counts both jobs if one
+		// ends and the next begins in the meantime, so peak may exceed 4. The agent's
+		// log is in order, and the agent frees a slot only after it has logged the end
+		// of the job.
 		held, most := 0, 0
 		for line := range strings.Lines(agent.output()) {
 			switch {
@@ -204,7 +205,7 @@ func TestRunConcurrentJobs(t *testing.T) {
 			most = max(most, held)
 		}
 		if most != 4 {
-			t.Errorf("the agent held at most %d at once, want 4", most)
+			t.Errorf("the agent held at most %d jobs at the same time, want 4", most)
 		}
 	})
 }
@@ -220,7 +221,7 @@ func TestRunSingle(t *testing.T) {
 			t.Errorf("the first job is %s", status)
 		}
 		if status, _ := w.status("two"); status != "not-started" {
-			t.Errorf("the second job is %s, want it left in the queue", status)
+			t.Errorf("the second job is %s, want not-started", status)
 		}
 	})
 }
@@ -230,7 +231,7 @@ func TestRunSingleIdleTimeout(t *testing.T) {
 	w := newWorld(t, "process")
 	agent := w.follow(nil, "token: "+w.pool, "single_run: true", "idle_timeout: 1h")
 	agent.waitFor("converged")
-	w.save("token: "+w.pool, "single_run: true", "idle_timeout: 1s") // is live
+	w.save("token: "+w.pool, "single_run: true", "idle_timeout: 1s") // takes effect at once
 	agent.exit(cli.ExitOK)
 	agent.waitFor("single run ends: the pool got no job within idle_timeout")
 	agent.waitFor(`agent stopped reason="single run finished"`)
@@ -257,7 +258,7 @@ func TestRunFirstTermWaitsForJobs(t *testing.T) {
 		agent.exit(cli.ExitOK)
 		w.await("one", "succeeded")
 		if status, _ := w.status("two"); status != "not-started" {
-			t.Errorf("the second job is %s, want it left in the queue", status)
+			t.Errorf("the second job is %s, want not-started", status)
 		}
 	})
 }
@@ -322,7 +323,7 @@ func TestRunTwoAgentsOnOneHost(t *testing.T) {
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
 		second := w.agent()
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
-		w.await("two", "succeeded") // by the second: its slot is free
+		w.await("two", "succeeded") // the second agent runs it, because its slot is free
 		if strings.Contains(second.output(), "job resumed") {
 			t.Errorf("the second agent has adopted the job of the first:\n%s", second.output())
 		}
@@ -333,8 +334,8 @@ func TestRunTwoAgentsOnOneHost(t *testing.T) {
 	})
 }
 
-// TestRunLogOf50MB uses one target in make test: with each of them the runner sends the
-// lines itself.
+// TestRunLogOf50MB uses only the target docker in make test, because with each target the
+// runner itself sends the lines to the service.
 func TestRunLogOf50MB(t *testing.T) {
 	targets := []string{"docker"}
 	if whole() {
@@ -427,7 +428,7 @@ func TestRunHidesSecrets(t *testing.T) {
 		t.Helper()
 		for what, value := range secrets {
 			if strings.Contains(text, value) {
-				t.Errorf("the %s shows in %s", what, where)
+				t.Errorf("the secret %q appears in %s", what, where)
 			}
 		}
 	}
@@ -448,7 +449,7 @@ func TestRunHidesSecrets(t *testing.T) {
 	look("the agent's log", agent.output())
 	look("the output of the programs", w.logs())
 	if !strings.Contains(log, "[secret]") {
-		t.Errorf("the log shows no mark where the secrets were:\n%s", log)
+		t.Errorf("the log does not contain [secret] in place of the secrets:\n%s", log)
 	}
 	err = filepath.WalkDir(filepath.Join(w.folder, "service"), func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Base(path) == "access-token" {
@@ -468,7 +469,7 @@ func TestRunStreamsLog(t *testing.T) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo first; sleep 2; echo second"}}})
 		var first, second time.Time
-		w.eventually("both lines are there", func() bool {
+		w.eventually("both lines have arrived", func() bool {
 			log := w.log("one")
 			if first.IsZero() && strings.Contains(log, "\nfirst\n") {
 				first = time.Now()
@@ -509,7 +510,7 @@ func TestRunHealth(t *testing.T) {
 	port := freePort(t)
 	w.agent(fmt.Sprint("http_server_port: ", port))
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
-	w.eventually("healthy and ready",
+	w.eventually("the agent is healthy and ready",
 		func() bool { return probe(url+"/healthz") == 200 && probe(url+"/readyz") == 200 })
 }
 

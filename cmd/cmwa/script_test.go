@@ -9,8 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// testMain runs the tests, and removes their folders. Within a script, the test program
-// is the command cmwa.
+// testMain runs the tests, and then removes the folders that they share. Within a script,
+// the command cmwa is the test program itself.
 type testMain struct{ m *testing.M }
 
 func (t testMain) Run() int {
@@ -23,8 +23,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(testMain{m}, map[string]func(){"cmwa": main})
 }
 
-// TestScript runs the command lines that need neither an engine nor a service. The
-// scripts are in testdata/script of the repository; each begins with what it shows.
+// TestScript runs the command lines that need neither an engine nor a service. The scripts
+// are in testdata/script of the repository. Each begins with a comment that describes what
+// it tests.
 //
 // In addition to the commands of package testscript, a script has
 //

@@ -13,9 +13,9 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// quietSecond is the time without a write after which the agent applies a change of
-// pools, credentials or the port. For the agent, a longer pause is the end of the
-// write.
+// quietSecond is how long a file that is written in place must stay unchanged before the
+// agent applies a change of pools, credentials or the port. If the writer pauses longer,
+// the agent treats the file as complete.
 const quietSecond = time.Second
 
 // writer writes the configuration in place, as a shell with >> does, and notes the
@@ -51,8 +51,8 @@ func (f *writer) add(line string) {
 func TestSettleLineByLine(t *testing.T) {
 	t.Parallel()
 	for name, story := range map[string]func(*testing.T) (void bool){
-		"in the file that is there":            writeLineByLine,
-		"in a new file after the old one went": createLineByLine,
+		"in the existing file":                         writeLineByLine,
+		"in a new file, after a rename of the old one": createLineByLine,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,16 +60,16 @@ func TestSettleLineByLine(t *testing.T) {
 				if !story(t) {
 					return
 				}
-				t.Log("the machine has held up the writer for too long; once more")
+				t.Log("a pause of the writer was too long on this machine: the test is repeated")
 			}
-			t.Fatal("the machine is too slow for this test: the writer's pauses were too long five times")
+			t.Fatal("the machine is too slow for this test: in five runs, a pause of the writer was too long")
 		})
 	}
 }
 
-// writeLineByLine rewrites the file of an agent line by line, with pauses. Its first
-// two lines alone are a valid configuration of another target and another port. It
-// reports whether the run is void because a pause was too long.
+// writeLineByLine rewrites the configuration of an agent line by line, with pauses. The
+// first two lines alone are a valid configuration with another target and another port.
+// writeLineByLine reports whether the run is void because a pause was too long.
 func writeLineByLine(t *testing.T) (void bool) {
 	w := newWorld(t, "process")
 	port := freePort(t)
@@ -79,7 +79,7 @@ func writeLineByLine(t *testing.T) (void bool) {
 	agent := w.follow(nil, lines...)
 	f := &writer{w: w}
 
-	// The agent sees an empty file, and then the first line, which has no token.
+	// The agent reads an empty file, and then only the first line, which has no token.
 	f.truncate()
 	content := w.content(append(lines, "polling_interval: 150ms")...)
 	first, remaining, _ := strings.Cut(content, "\n")
@@ -87,7 +87,7 @@ func writeLineByLine(t *testing.T) (void bool) {
 	f.add(first + "\n")
 	agent.waitFor("configuration rejected")
 
-	// It sees the first two lines, and must wait for the other lines.
+	// The agent reads the first two lines, and must wait for the other lines.
 	f.add(second + "\n")
 	agent.waitForMatch(regexp.MustCompile("configuration file is being written|configuration reloaded"))
 	for line := range strings.Lines(remaining) {
@@ -102,9 +102,10 @@ func writeLineByLine(t *testing.T) (void bool) {
 	return false
 }
 
-// createLineByLine moves the file of an agent away, as for a backup, and writes a new
-// one in its place. The first two lines are written together, because the agent must not see
-// the new file before. It reports whether the run is void.
+// createLineByLine renames the configuration of an agent, as for a backup, and writes a new
+// file at the old path. It writes the first two lines together, because the agent must not
+// read the new file with less content. It reports whether the run is void because a pause
+// was too long.
 func createLineByLine(t *testing.T) (void bool) {
 	w := newWorld(t, "process")
 	lines := []string{
@@ -132,8 +133,8 @@ func createLineByLine(t *testing.T) (void bool) {
 	return false
 }
 
-// onlyWhole checks that the agent applied only the whole file, whose only change is
-// polling_interval.
+// onlyWhole checks that the agent applied the complete file and no part of it. The only
+// change in the complete file is polling_interval.
 func onlyWhole(t *testing.T, agent *program) {
 	t.Helper()
 	agent.waitForMatch(regexp.MustCompile(`converged.*generation=2`))
@@ -146,7 +147,7 @@ func onlyWhole(t *testing.T, agent *program) {
 	}
 	for _, moved := range []string{"drain pool", "replace", "set the agent's HTTP port"} {
 		if strings.Contains(output, moved) {
-			t.Errorf("a part of the file was in force: the log has %q", moved)
+			t.Errorf("a part of the file was in force: the log contains %q", moved)
 		}
 	}
 	if starts := strings.Count(output, "start pool"); starts != 1 {
@@ -164,10 +165,10 @@ func TestSettleInPlace(t *testing.T) {
 
 	began := time.Now()
 	w.must(os.WriteFile(w.file(), []byte(w.content(lines(to)...)), 0o600))
-	w.eventually("the server moves", func() bool { return health(to) == http.StatusOK })
+	w.eventually("the HTTP server answers at the new port", func() bool { return health(to) == http.StatusOK })
 	if took := time.Since(began); took < quietSecond {
-		t.Errorf("the server moved %s after a write in place, before the file was quiet for %s", took, quietSecond)
+		t.Errorf("the HTTP server used the new port %s after a write in place, want at least %s", took, quietSecond)
 	}
 	w.save(lines(from)...)
-	w.eventually("the server moves back", func() bool { return health(from) == http.StatusOK })
+	w.eventually("the HTTP server answers at the first port again", func() bool { return health(from) == http.StatusOK })
 }

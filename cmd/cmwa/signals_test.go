@@ -40,8 +40,8 @@ func TestSignalsHangUpWhileDraining(t *testing.T) {
 	agent.waitFor("agent stopped")
 }
 
-// TestSignalsEditWhileDraining edits the file of an agent that waits for its job: only
-// shutdown_timeout takes effect.
+// TestSignalsEditWhileDraining edits the configuration of an agent that waits for its job
+// after a TERM. Of the edited keys, only shutdown_timeout takes effect.
 func TestSignalsEditWhileDraining(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
@@ -62,7 +62,7 @@ func TestSignalsEditWhileDraining(t *testing.T) {
 	w.await("held", "failed")
 	if output := agent.output(); strings.Contains(output, "tune pool") ||
 		!strings.Contains(output, "reason=shutdown_timeout") {
-		t.Errorf("another edit was applied, or the log does not name the reason:\n%s", output)
+		t.Errorf("another key was applied, or the log does not name the reason of the stop:\n%s", output)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestSignalsHangUpWhileStarting(t *testing.T) {
 	}
 }
 
-// watched returns a daemon, and the number of times that the sink of its log was closed.
+// watched returns a daemon, and a counter of how often the sink of its log was closed.
 func watched(t *testing.T, spec reconcile.ProcessSpec) (p *daemon, closed *int) {
 	t.Helper()
 	log := logging.New(io.Discard, "text")
@@ -200,7 +200,7 @@ func TestDaemon(t *testing.T) {
 	t.Run("a signal during the start does not make the listener fail", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 20 { // the resolver may return before the context ends
+		for range 20 { // the resolver may return an address although the context has ended
 			p, err := newDaemon(ctx, logging.New(io.Discard, "text"), reconcile.ProcessSpec{
 				LogLevel: "info", LogFormat: "text", HTTPAddress: "localhost", HTTPPort: freePort(t),
 			})

@@ -23,16 +23,17 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// soakVariable sets the duration of the soak test, such as 30m. Without it, TestSoak runs
-// a fixed number of jobs.
+// soakVariable sets the duration of the timed part of TestSoak, such as 30m. Without it,
+// TestSoak has no timed part, and runs fewer jobs.
 const soakVariable = "CMWA_SOAK"
 
-// whole reports whether this is a run of make soak, which runs each story of a crash with each
-// deploy_target. The time of make test is limited, so it runs each story with one target, in
-// turn.
+// whole reports whether make soak runs the tests. It runs each scenario of a crash with each
+// deploy_target. The time of make test is limited, so make test runs each scenario with only
+// one target, and changes the target from one scenario to the next.
 func whole() bool { return os.Getenv(soakVariable) != "" }
 
-// inTurn reports whether story number i runs with a target, of those that it can run with.
+// inTurn reports whether scenario number i runs with a target. The scenario can run with
+// each of targets.
 func inTurn(i int, target string, targets []string) bool {
 	return whole() || len(targets) > 0 && targets[i%len(targets)] == target
 }
@@ -41,20 +42,20 @@ func inTurn(i int, target string, targets []string) bool {
 const (
 	soakJobs      = 100             // of make test
 	soakAllJobs   = 500             // of make soak, before its timed part
-	soakSlots     = 6               // jobs at a time of each agent
-	soakQueue     = 20              // jobs that wait in the timed part
-	soakShare     = 0.03            // part of the calls at which a fault begins
+	soakSlots     = 6               // jobs at a time of each agent, with edits 5 to 7
+	soakQueue     = 20              // jobs that wait or run in the timed part
+	soakShare     = 0.03            // share of the calls at which a fault begins
 	soakStorms    = 600             // calls between two storms, on average
 	soakLimit     = 5 * time.Minute // for a fixed number of jobs
 	outcomeLimit  = time.Minute     // for the outcome of each job after the last kill
 	leftoverLimit = time.Minute     // for the removal of everything after the last outcome
 )
 
-// TestSoak runs short jobs on three agents, two of which share one Docker engine, while
-// the agents are killed with SIGKILL, their files are edited, and both links have faults: a
-// proxy changes the answers of the service and breaks its connections, and the connections
-// to the engine are reset. Each job must succeed, must not run twice, and must leave
-// nothing behind. The seed of the faults and kills is logged.
+// TestSoak runs short jobs on three agents, two of which share one Docker engine. Meanwhile
+// it kills the agents with SIGKILL and edits their files. A proxy changes the answers of the
+// service and breaks its connections, and the connections to the engine are reset. Each job
+// must succeed, must not run twice, and must leave nothing behind. The test logs the seed of
+// the faults and kills.
 func TestSoak(t *testing.T) {
 	if text := os.Getenv(soakVariable); text != "" {
 		limit, err := time.ParseDuration(text)
@@ -84,7 +85,7 @@ type soak struct {
 	usageBefore          []usage
 }
 
-// soakAgent is an agent that is killed and started again.
+// soakAgent is an agent that the test repeatedly kills and starts again.
 type soakAgent struct {
 	name   string
 	config string
@@ -142,12 +143,12 @@ func engineSocket() string {
 	return "/var/run/docker.sock"
 }
 
-// url returns the URL of a page of the agent.
+// url returns the URL of a path at the agent's HTTP server.
 func (a *soakAgent) url(path string) string {
 	return fmt.Sprintf("http://127.0.0.1:%d%s", a.port, path)
 }
 
-// edit replaces the configuration of an agent by one with other limits and intervals.
+// edit replaces the configuration of an agent by one with random limits and intervals.
 func (s *soak) edit(a *soakAgent) {
 	settings := []string{
 		"token: " + s.pool, "working_directory: " + s.bin, "service_url: " + s.proxy.URL(),
@@ -197,7 +198,8 @@ func (a *soakAgent) pid() int {
 	return a.cmd.Process.Pid
 }
 
-// endAgent ends an agent with SIGTERM, and checks that it ends and reports no data race.
+// endAgent ends an agent with SIGTERM. It checks that the agent ends and has logged no data
+// race.
 func (s *soak) endAgent(a *soakAgent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -248,7 +250,7 @@ func (s *soak) runFor(duration time.Duration) {
 	s.judge()
 }
 
-// until checks a condition at an interval until it holds, or until the limit is over.
+// until checks a condition at an interval until the condition holds or the limit has passed.
 func (s *soak) until(limit, interval time.Duration, condition func() bool) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	defer cancel()
@@ -278,7 +280,8 @@ func between(random *rand.Rand, least, most time.Duration) time.Duration {
 }
 
 // unfinished returns the number of jobs without an outcome. Jobs start in the order of the
-// queue, so unfinished requests the status of the first of them only.
+// queue. So unfinished requests statuses in this order, and only until it has counted
+// soakQueue jobs without an outcome.
 func (s *soak) unfinished() (count int) {
 	for _, stack := range s.stacks {
 		if s.ended[stack] != "" {
@@ -296,8 +299,8 @@ func (s *soak) unfinished() (count int) {
 }
 
 // disturb kills agents at random intervals and starts them again at once, edits their files,
-// and resets the connections to the engine, until stop is called. Afterwards all agents run,
-// and there are no more faults.
+// and resets the connections to the engine. It does so until stop is called. When stop
+// returns, all agents run and there are no more faults.
 func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -341,7 +344,7 @@ func sleep(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// usage is what a process uses.
+// usage contains the resources that a process uses.
 type usage struct {
 	name                    string
 	memory                  int // resident, in kB
@@ -390,7 +393,8 @@ func (a *soakAgent) goroutines() int {
 	return 0
 }
 
-// judge checks the outcome of each job and what is left, and logs a table.
+// judge checks the outcome of each job, checks that nothing is left of the jobs, and logs a
+// table.
 func (s *soak) judge() {
 	t := s.t
 
@@ -400,7 +404,7 @@ func (s *soak) judge() {
 	waited := time.Since(ended)
 	s.until(leftoverLimit, 100*time.Millisecond, func() bool { return len(s.leftovers()) == 0 })
 
-	// Judge each job.
+	// Check each job.
 	succeeded, failed, lost, twice := 0, 0, 0, 0
 	for _, stack := range s.stacks {
 		status := s.ended[stack]
@@ -415,10 +419,11 @@ func (s *soak) judge() {
 			succeeded++
 		case status == "failed":
 			failed++
-			t.Errorf("%s failed; its file is %q, its log:\n%s", stack, text, s.log(stack))
+			t.Errorf("%s failed; its witness file contains %q, its log:\n%s", stack, text, s.log(stack))
 		default:
 			lost++
-			t.Errorf("%s is %s; its file is %q, its log:\n%s", stack, status, text, s.log(stack))
+			t.Errorf("%s has the status %q; its witness file contains %q, its log:\n%s", stack, status, text,
+				s.log(stack))
 		}
 	}
 	left := s.leftovers()
@@ -454,7 +459,8 @@ func (s *soak) judge() {
 	}
 }
 
-// judgeUsage checks that a process without a job has released what its jobs used.
+// judgeUsage checks that a process without jobs has released the descriptors and goroutines
+// that jobs used.
 func (s *soak) judgeUsage(before, after usage) {
 	const margin = 10 // idle connections, and goroutines of polls
 	if after.descriptors > before.descriptors+margin {
@@ -474,7 +480,7 @@ func (s *soak) files(pattern string) []string {
 	return paths
 }
 
-// leftovers returns the containers, volumes, folders, files and processes that jobs have
+// leftovers returns the containers, folders, files, records and processes that jobs have
 // left behind.
 func (s *soak) leftovers() (left []string) {
 	label := fmt.Sprint("label=soak=", s.seed)

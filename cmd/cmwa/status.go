@@ -87,8 +87,8 @@ type client struct {
 	last        string // address that responded last
 }
 
-// fetch fetches the status once. Errors are for people, and quote nothing of the
-// response.
+// fetch fetches the status once. Its errors are messages for users, and quote nothing of
+// the response.
 //
 // If the file becomes invalid between two requests, its port may be unreadable. The agent
 // rejects that file and keeps its port, so fetch uses the address that responded last.
@@ -112,8 +112,8 @@ func (c *client) fetch(ctx context.Context) (status.Document, error) {
 	return d, err
 }
 
-// watch fetches and shows the status until ctx ends, and returns the last one. It
-// goes on when the agent does not respond.
+// watch fetches and shows the status until ctx ends, and returns the last status. It
+// continues if the agent does not respond.
 func (c *client) watch(ctx context.Context, last status.Document, show printer) (status.Document, error) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -156,7 +156,7 @@ func (c *client) address() (at, guessed string, err error) {
 			"set http_server_port, or name another agent with --url")
 	}
 	if ip, err := netip.ParseAddr(address); address == "" || err == nil && ip.IsUnspecified() {
-		address = "127.0.0.1" // it listens on all addresses
+		address = "127.0.0.1" // the agent listens on all addresses
 	}
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(address, strconv.Itoa(port)), Path: "/status"}
 	return u.String(), guessed, nil
@@ -184,11 +184,11 @@ const (
 	portVariable    = "PULUMI_AGENT_HTTP_SERVER_PORT"
 )
 
-// serverOf returns where the agent's HTTP server listens. It also reads a file that
-// the agent rejects, since an agent that runs has a status then, too. guessed is why
-// the port could not be read.
+// serverOf returns where the agent's HTTP server listens. It also reads a file that the
+// agent rejects, because a running agent keeps its HTTP server when it rejects an edit.
+// guessed is the reason why the port could not be read.
 func serverOf(source schema.Source) (address string, port int, guessed string) {
-	// A valid configuration has both.
+	// A valid configuration has the address and the port.
 	text := strings.TrimSpace(source.Environ[portVariable])
 	empty := len(bytes.TrimSpace(source.Content)) == 0
 	source.Elsewhere = true
@@ -196,7 +196,7 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 		return c.HTTPServerAddress, c.HTTPServerPort, ""
 	}
 
-	// Of an invalid one, read these two keys only.
+	// From an invalid configuration, read only these two keys.
 	address = strings.TrimSpace(source.Environ[addressVariable])
 	if address == "" {
 		address = schema.TopLevelScalar(source.Content, addressKey)
@@ -222,11 +222,12 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	return address, int(number), ""
 }
 
-// hostCharacters are those of names and addresses of hosts. An address with others
-// would not pass validation, and could steer the terminal.
+// hostCharacters are the characters of host names and IP addresses. An address with another
+// character would not pass validation, and could contain control characters of a terminal.
 const hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:%_-"
 
-// printer shows a status. The error is why there is no newer one.
+// printer shows a status. The error is the reason why there is no newer status; it may be
+// nil.
 type printer func(status.Document, error) error
 
 // statusPrinter returns the printer that the flags select.
@@ -253,8 +254,8 @@ func (s stdio) statusPrinter(asJSON, watched bool) printer {
 	}
 }
 
-// changePrinter returns a printer of changed lines. It prints an error only if it differs
-// from the previous one, or follows a status.
+// changePrinter returns a printer of changed lines. The printer omits an error if the
+// previous call printed the same error.
 func (s stdio) changePrinter() printer {
 	var changes status.Changes
 	printed := ""

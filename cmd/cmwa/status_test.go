@@ -38,7 +38,8 @@ func fixedStatus(t *testing.T) (d status.Document) {
 	return d
 }
 
-// statusTestdata holds a document and its text.
+// statusTestdata is a folder with a status document, and with the text that cmwa status
+// prints for it.
 const statusTestdata = "../../reconcile/status/testdata"
 
 // fixedAgent starts a server that answers with fixedStatus.
@@ -60,7 +61,8 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
-// agentOf starts a server that answers as an agent does, with the documents of answer.
+// agentOf starts a server that responds to GET /status with the documents that answer
+// returns.
 func agentOf(t *testing.T, answer func() status.Document) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -225,7 +227,7 @@ func TestStatusPortOfRejectedFile(t *testing.T) {
 
 func TestStatusPortFromDamagedFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // so that no request is answered, also if a program listens on the default port
+	cancel() // so that the request fails even if a program listens on the default port
 	c := client{config: fileOf(t, "agent.yaml", "token: [\n"), environ: environment{}}
 	_, err := c.fetch(ctx)
 	want := "no response from an agent at http://127.0.0.1:8080/status: connection failed: " +
@@ -274,13 +276,13 @@ func TestStatusPrinterLostAgent(t *testing.T) {
 		t.Error(result)
 	}
 	if result := look(lost); result != "" {
-		t.Errorf("the lost agent is reported twice: %s", result)
+		t.Errorf("the same error is printed twice: %s", result)
 	}
 	if result := look(nil); result != "" {
-		t.Errorf("the agent is back with the same status, but the output is %s", result)
+		t.Errorf("after the error the agent has the same status as before, but the output is %s", result)
 	}
 	if result := look(lost); result != "cmwa: no agent\n" {
-		t.Errorf("when the agent is lost again, the output is %s", result)
+		t.Errorf("when the agent does not respond again, the output is %s", result)
 	}
 }
 
@@ -312,13 +314,13 @@ func TestStatusWatchUntilStopped(t *testing.T) {
 	}
 }
 
-// once runs cmwa with arguments to its end.
+// once runs cmwa with these arguments, waits until it has ended, and returns its output.
 func (w *world) once(args ...string) output {
 	w.t.Helper()
 	return w.onceWith(nil, args...)
 }
 
-// onceWith is once with further environment variables.
+// onceWith is like once, and sets further environment variables.
 func (w *world) onceWith(env []string, args ...string) output {
 	w.t.Helper()
 	var out, wrong bytes.Buffer

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// configMap is a folder as the kubelet mounts a ConfigMap: each file is a link through
-// ..data, and an update replaces ..data.
+// configMap is a folder with the layout of a ConfigMap that the kubelet mounts: each file is
+// a symbolic link through ..data, and an update replaces ..data.
 type configMap struct {
 	t       *testing.T
 	folder  string
@@ -39,8 +39,8 @@ func (m *configMap) write(file, content string) string {
 	return path
 }
 
-// TestRunFollowsPodTemplate edits the template of an agent whose jobs run on a real
-// cluster, as an edit of a mounted ConfigMap does.
+// TestRunFollowsPodTemplate edits the Pod template of an agent whose jobs run on a real
+// cluster. It changes the files as the kubelet does after an edit of a ConfigMap.
 func TestRunFollowsPodTemplate(t *testing.T) {
 	t.Parallel()
 	tool(t, kubectlVariable)
@@ -74,11 +74,12 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 		w.queue(stack, order{Steps: []step{{Name: "print", Run: "echo mark is $MARK"}}})
 		w.await(stack, "succeeded", "failed")
 		if log := w.log(stack); !strings.Contains(log, "\nmark is "+mark+"\n") {
-			t.Errorf("%s lacks the mark %s:\n%s", stack, mark, log)
+			t.Errorf("the log of %s lacks the mark %s:\n%s", stack, mark, log)
 		}
 	}
 
-	// dryRun creates the Pod that cmwa pod prints, as a dry run.
+	// dryRun sends the Pod that cmwa pod prints to the cluster, with kubectl create
+	// --dry-run=server.
 	dryRun := func() error {
 		t.Helper()
 		code, text, problems := commandLine(nil, "pod", "--job-image", baseImage, config)
@@ -116,13 +117,13 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 	agent.waitFor("pod_template rejected by the cluster, jobs will fail")
 	if err := dryRun(); err == nil || !strings.Contains(err.Error(),
 		"no PriorityClass with name there-is-none was found") {
-		t.Errorf("the Pod that cmwa pod prints: %v", err)
+		t.Errorf("a dry run of the Pod that cmwa pod prints ends with %v, want no PriorityClass", err)
 	}
 
 	// The next edit is applied.
 	edited(template("four", ""))
 	prints("fifth", "four")
 	if err := dryRun(); err != nil {
-		t.Errorf("the Pod that cmwa pod prints: %v", err)
+		t.Errorf("a dry run of the Pod that cmwa pod prints ends with %v", err)
 	}
 }

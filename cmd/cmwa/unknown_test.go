@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-// dialled listens at an address of this machine, and counts and closes each connection.
+// dialled listens at an address of this machine. It counts each connection, and closes it.
 func dialled(t *testing.T) (address string, count *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func TestReloadUnknownKeys(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		v, p := w.countPolls(), w.pools(1)
-		proxy, outside := dialled(t) // gets every call to a service that is not on this machine
+		proxy, outside := dialled(t) // gets every request to a service that is not on this machine
 		content := w.content("token: "+p[0].token, "max_concurrent_workflows: 2")
 		agent := w.followText([]string{"HTTPS_PROXY=http://" + proxy, "https_proxy="}, content)
 		w.hold("held", p[0].id)
@@ -54,11 +54,11 @@ func TestReloadUnknownKeys(t *testing.T) {
 		w.waitPoll(v, p[0].token)
 		for _, never := range []string{"drain pool", "start pool default service", "api.pulumi.com", "generation=2"} {
 			if strings.Contains(agent.output(), never) {
-				t.Errorf("the log has %q:\n%s", never, agent.output())
+				t.Errorf("the log contains %q:\n%s", never, agent.output())
 			}
 		}
 		if n := outside.Load(); n > 0 {
-			t.Errorf("%d connections to other machines were tried, want none", n)
+			t.Errorf("the agent tried %d connections to other machines, want none", n)
 		}
 
 		w.replace(w.file(), content)

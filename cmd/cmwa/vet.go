@@ -55,7 +55,7 @@ Columns count characters. "cmwa pod" prints the whole Pod of a job.
 Exit code 0: no error, though there may be warnings; 1: an error; 2: a FILE cannot be read, or the
 command line is wrong.`,
 		Run: func(ctx context.Context, files []string) error {
-			// Only these formats have a place for the changes of Pods.
+			// The other formats have no place for the changes of Pods.
 			if f.pods && f.format != "text" && f.format != "json" {
 				return cli.Usagef("--pod needs --format text or json")
 			}
@@ -103,7 +103,7 @@ func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) err
 // vet is cmwa vet. It prints the problems of all files at once, in the order of the
 // command line.
 func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
-	// Read the files. The document of a machine format contains the error, too.
+	// Read the files. In a format for programs, the document also contains the error.
 	write := s.vetFormat(f.format)
 	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin, Folders: true}.Read(ctx, names)
 	switch {
@@ -119,7 +119,7 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 		return err
 	}
 
-	// Check.
+	// Check the files.
 	check := schema.Vet
 	if f.local {
 		check = schema.VetLocal
@@ -150,7 +150,7 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 		findings = append(findings, more...)
 	}
 
-	// Print them, and a summary for a person at a terminal.
+	// Print the findings, and a summary if standard error is a terminal.
 	if err := write(findings, changed); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
@@ -187,11 +187,11 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// excerpt adds to findings the part of each line that may be shown.
+// excerpt adds to each finding the part of its line that may be shown.
 func excerpt(source schema.Source, findings []report.Finding) {
 	problems := make(position.Problems, len(findings))
 	for i, f := range findings {
-		if f.File == source.Path { // not a file that it names
+		if f.File == source.Path { // and not a file that the source names
 			problems[i] = f.Problem
 		}
 	}

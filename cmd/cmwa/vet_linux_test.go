@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seen returns what the real cmwa vet prints at a terminal.
+// seen returns the output of the real cmwa vet at a pseudo-terminal.
 func seen(t *testing.T, folder string, environ []string, args ...string) string {
 	t.Helper()
 	bin, err := programs()
@@ -46,7 +46,7 @@ func seen(t *testing.T, folder string, environ []string, args ...string) string 
 	limit := time.AfterFunc(storyLimit, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()
 	screen, _ := io.ReadAll(master) // when vet ends, the read fails
-	_ = cmd.Wait()                  // tests check the screen only
+	_ = cmd.Wait()                  // tests check only the output
 	return strings.ReplaceAll(string(screen), "\r\n", "\n")
 }
 

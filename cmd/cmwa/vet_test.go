@@ -84,7 +84,7 @@ func TestVetFormats(t *testing.T) {
 	}
 }
 
-// TestVetPipes lets cmwa vet wait for input from a pipe, and ends it with a signal.
+// TestVetPipes starts cmwa vet, which waits for input from a pipe, and ends it with an INT.
 func TestVetPipes(t *testing.T) {
 	bin, err := programs()
 	if err != nil {
@@ -113,7 +113,7 @@ func TestVetPipes(t *testing.T) {
 	if _, err := io.WriteString(stdin, "log_level: loud\n"); err != nil {
 		t.Fatal(err)
 	}
-	stdin.Close() // the other pipe stays open, so vet waits for its end
+	stdin.Close() // the other pipe stays open, so vet waits until that pipe is closed
 	limit := time.AfterFunc(storyLimit, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()
 	// Write more than the pipe holds: the write succeeds only if vet reads.
@@ -273,7 +273,7 @@ func TestVetSARIF(t *testing.T) {
 	}
 	want := []string{
 		"value a.yaml 2:19", "value a.yaml 3:12", "value a.yaml 1:<nil>",
-		// the problem of the variable follows those of the file
+		// the third problem is that of the variable
 		"syntax b.yaml 1:8", "missing-token c.yaml 1:<nil>",
 		"unreadable none.yaml 1:<nil>", "missing-token outside.yaml 1:<nil>", "value outside.yaml 1:12",
 		"missing-token %3Cstdin%3E 1:<nil>", "value %3Cstdin%3E 1:12",

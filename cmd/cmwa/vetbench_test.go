@@ -13,21 +13,21 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// The limits of the CPU time of cmwa vet, as ratios to cue vet.
+// The limits of the CPU time of cmwa vet, as ratios to that of cue vet.
 const (
-	vetLimit         = 2.0 // of a typical file
-	vetTemplateLimit = 3.0 // of one with a Pod template
+	vetLimit         = 2.0 // for a typical file
+	vetTemplateLimit = 3.0 // for a file with a Pod template
 )
 
 // vetRounds is the number of runs of each program. The programs take turns, so that other
 // load of the machine affects all of them.
 const vetRounds = 31
 
-// BenchmarkVetBesideCUE compares the CPU time of cmwa vet with that of cue vet of
-// the same file, and with that of a Go program that does nothing. The limit
-// compares with the smallest input of cue: the schema files of this configuration, without
-// defaults and documentation. The benchmark also shows the schema as cmwa schema exports
-// it, with which cue checks Pod templates, too.
+// BenchmarkVetBesideCUE compares the CPU time of cmwa vet with that of cue vet for the same
+// file, and with that of a Go program that does nothing. The limits apply to cue vet with
+// the smallest input: only the schema files that the configuration needs, without defaults
+// and documentation. The benchmark also shows cue vet with the output of cmwa schema, with
+// which cue also checks Pod templates.
 func BenchmarkVetBesideCUE(b *testing.B) {
 	bin, err := programs()
 	if err != nil {
@@ -53,7 +53,7 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 
 	for _, c := range []struct {
 		name, file string
-		least      []string // of the schema
+		least      []string // the schema files that the configuration needs
 		limit      float64
 	}{
 		{"typical", "../../examples/docker.yaml", []string{"../../schema/schema.cue"}, vetLimit},

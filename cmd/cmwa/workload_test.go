@@ -22,7 +22,7 @@ spec:
         - {name: PULUMI_AGENT_TOKEN, valueFrom: {secretKeyRef: {name: agent-secret, key: token}}}
       - {name: dind, image: "docker:dind"}
 `
-	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // of this machine; vet must ignore it
+	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // a variable of this machine, which vet must ignore
 	if code, stdout, stderr := commandLine(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK ||
 		stdout != "" || stderr != "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)

@@ -33,7 +33,8 @@ const (
 	lookEvery  = 20 * time.Millisecond // between two checks of a condition
 )
 
-// skipUnlessCI skips a test for which something is missing. Under CI the test fails instead.
+// skipUnlessCI skips a test that needs something which is missing. If CI=true, the test
+// fails instead.
 func skipUnlessCI(t testing.TB, missing string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -42,7 +43,7 @@ func skipUnlessCI(t testing.TB, missing string) {
 	t.Skip(missing)
 }
 
-// programs is the folder of the real programs, built once per test run.
+// programs returns a folder with the real programs. They are built once per test run.
 var programs = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "cmwa-programs-")
 	if err != nil {
@@ -64,8 +65,8 @@ var programs = sync.OnceValues(func() (string, error) {
 	static := []string{"CGO_ENABLED=0"}
 	return folder, errors.Join(
 		build(nil, append(race, "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa")...),
-		// With the race detector, the service would use most of the time of the tests. Its own
-		// tests run with it.
+		// The service is built without the race detector, with which it would use most of the
+		// time of the tests. The service's own tests run with the race detector.
 		build(static, "-trimpath", "-o", filepath.Join(folder, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
 		build(static, "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(folder, "workflow-runner"),
 			module+"cmd/workflow-runner"),
@@ -117,8 +118,9 @@ type world struct {
 	ids map[string]string // deployment ids by stack
 }
 
-// newWorld starts a service that both this machine and its containers reach by
-// one URL, with one pool.
+// newWorld starts a service with one pool. For the targets docker and kubernetes, this
+// machine and the containers or Pods reach the service by the same URL. For the target
+// process, the service is on the loopback interface.
 func newWorld(t testing.TB, target string, serve ...string) *world {
 	t.Helper()
 	bin, err := programs()
@@ -164,8 +166,8 @@ func gateway(t testing.TB) string {
 	return ""
 }
 
-// call sends a request to the service as a user, and fails the test unless the answer
-// is 2xx.
+// call sends a request to the service with the user's access token. The test fails unless
+// the status of the response is 2xx.
 func (w *world) call(method, path string, body, answer any) {
 	w.t.Helper()
 	if code, text := w.ask(method, path, body, answer); code/100 != 2 {
@@ -266,7 +268,7 @@ func (w *world) path(stack string) string {
 	return "/api/stacks/organization/tests/" + stack + "/deployments/" + w.ids[stack]
 }
 
-// status returns the status of a deployment, and those of its steps.
+// status returns the status of a deployment, and the statuses of its steps.
 func (w *world) status(stack string) (status string, steps []string) {
 	w.t.Helper()
 	var answer struct {
@@ -331,7 +333,8 @@ func (w *world) log(stack string) string {
 	}
 }
 
-// eventually polls until a condition holds.
+// eventually polls until a condition holds. The test fails if it does not hold within
+// storyLimit.
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
 	limit := time.After(storyLimit)
@@ -393,7 +396,7 @@ func (w *world) settings(lines []string, more ...string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// clusterSettings returns the settings of an agent whose cluster can pull no image.
+// clusterSettings returns the settings for the test cluster, which cannot pull images.
 func (w *world) clusterSettings() []string {
 	return []string{
 		"kubernetes: {image: " + kubetest.RunnerImage(w.t) + ", image_pull_policy: Never}",
@@ -410,8 +413,8 @@ type program struct {
 	code int
 }
 
-// environ returns the variables that keep a program inside the
-// test's folder: its home, its temporary files, its state.
+// environ returns the variables that keep the home folder, the temporary files and the
+// state of a program inside the test's folder.
 func (w *world) environ() []string {
 	return []string{"HOME=" + w.folder, "TMPDIR=" + w.folder, "STATE_DIRECTORY=", "XDG_STATE_HOME=" +
 		filepath.Join(w.folder, "state")}
@@ -424,7 +427,7 @@ func (w *world) start(name string, env []string, command string, args ...string)
 	return w.startIn(w.folder, name, env, command, args...)
 }
 
-// startIn is start with a working directory.
+// startIn is like start, and sets the working directory.
 func (w *world) startIn(directory, name string, env []string, command string, args ...string) *program {
 	w.t.Helper()
 	output, err := os.CreateTemp(w.folder, name+"-*.log")
@@ -545,7 +548,7 @@ func (w *world) engine(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// containers returns the ids of the containers of a stack's job.
+// containers returns the ids of the containers of a stack's job, or the names of its Pods.
 func (w *world) containers(stack string) []string {
 	w.t.Helper()
 	w.mu.Lock()
@@ -583,7 +586,7 @@ func freePort(t testing.TB) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// probe returns the HTTP status of a GET, or 0 without an answer.
+// probe returns the HTTP status of the response to a GET request, or 0 if there is none.
 func probe(url string) int {
 	response, err := http.Get(url)
 	if err != nil {
@@ -593,8 +596,8 @@ func probe(url string) int {
 	return response.StatusCode
 }
 
-// forward forwards connections from one address to another until end is called, which closes
-// them.
+// forward forwards connections from one address to another. The function end stops it, and
+// closes the connections.
 func forward(t testing.TB, from, to string) (end func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", from)
