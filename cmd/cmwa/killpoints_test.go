@@ -23,7 +23,7 @@ const (
 )
 
 // largeText makes a handoff so large that the agent sends it in a ConfigMap. An annotation
-// of the Pod then refers to the ConfigMap.
+// of the Pod then makes the kubelet read the ConfigMap at once.
 var largeText = strings.Repeat("0123456789abcdef", 12_000)
 
 // killPrograms returns a folder with the programs, in which cmwa is built with the kill points.

@@ -9,10 +9,10 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// image has busybox and nothing else.
+// image is an image that contains only busybox.
 const image = "cmwa-test/base:latest"
 
-// docker asks the Docker engine.
+// docker runs the docker command and returns its output.
 func docker(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
@@ -26,19 +26,20 @@ func docker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// container makes a container whose first process is the program, and starts
-// it with a job.
+// container creates a container whose process 1 is the program, and starts it with a job.
+// It returns the id of the container.
 func container(t *testing.T, scripts ...string) (s *story, p *process, id string) {
 	t.Helper()
 	return containerFor(t, "", scripts...)
 }
 
-// containerFor makes such a container for a user; an empty one is root.
+// containerFor is like container, and sets the user of the container. An empty user is
+// root.
 func containerFor(t *testing.T, user string, scripts ...string) (s *story, p *process, id string) {
 	t.Helper()
 	address, err := exec.Command("../../testdata/toolchain/address").Output()
 	if err != nil {
-		t.Fatalf("ask where containers reach this machine: %v", err)
+		t.Fatalf("find the address at which containers reach this machine: %v", err)
 	}
 	s = newStory(t, strings.TrimSpace(string(address)), "/", scripts...)
 	id = docker(t, "create", "--interactive", "--user", user, "--entrypoint", "/workflow-runner", image, "run")
@@ -59,7 +60,7 @@ echo "zombies: $zombies"`,
 	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
 	s.await("first: /workflow-runner run \nzombies: 0\n")
 	if text := s.service.Record(s.job.ID).Text(2); strings.Contains(text, "my parent is 1\n") {
-		t.Errorf("process 1 runs the steps itself:\n%s", text)
+		t.Errorf("process 1 itself runs the steps, want a child of process 1:\n%s", text)
 	}
 }
 
@@ -88,7 +89,7 @@ echo looked`)
 	text := s.service.Record(s.job.ID).Text(1)
 	if strings.Contains(text, "\nrunner shows") || !strings.Contains(text, "\nneighbour shows environ\n") ||
 		!strings.HasSuffix(text, "\nlooked\n") {
-		t.Errorf("a step that looks around sees\n%s", text)
+		t.Errorf("a step can read the runner's memory or input, or cannot read its own child:\n%s", text)
 	}
 }
 
@@ -112,13 +113,13 @@ echo looked`)
 			text := s.service.Record(s.job.ID).Text(1)
 			if refused := strings.Count(text, "ermission denied"); refused != 6 ||
 				!strings.HasSuffix(text, "\nlooked\n") {
-				t.Errorf("%d of 6 files were refused, and the step printed\n%s", refused, text)
+				t.Errorf("%d of 6 writes were refused, and the step printed\n%s", refused, text)
 			}
 			if strings.Contains(text, "\nwrote to ") || strings.Contains(text, "\nread the environment") {
 				t.Errorf("a step has access to the runner:\n%s", text)
 			}
 			if got := p.stdout.String() + p.stderr.String(); strings.Contains(got, "77") {
-				t.Errorf("a step's line is in the runner's output:\n%s", got)
+				t.Errorf("the output of the runner contains a line that a step has written:\n%s", got)
 			}
 		})
 	}

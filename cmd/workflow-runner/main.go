@@ -1,7 +1,7 @@
 // Command workflow-runner runs the steps of one workflow job inside the job's
 // instance. The agent starts it and writes a handoff to its standard input. In a
-// Pod, the agent sends the handoff through a file. People need this program only to
-// print its version.
+// Pod, the agent sends the handoff through a file. Users do not start this program,
+// except to print its version.
 package main
 
 import (
@@ -123,8 +123,8 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 	return runtime.CodeUsage
 }
 
-// helpFor returns the help that the arguments request. For other arguments it returns
-// the message for a mistake.
+// helpFor returns the help that the arguments request. If they do not request help, it
+// returns an error message, and requested is false.
 func helpFor(args []string) (text string, requested bool) {
 	isHelp := func(arg string) bool { return slices.Contains([]string{"help", "--help", "-h"}, arg) }
 	switch {
@@ -143,8 +143,8 @@ func helpFor(args []string) (text string, requested bool) {
 	}
 }
 
-// handoffSource returns the function that reads the handoff of a job as the arguments
-// of "run" request. Ok is false for other arguments.
+// handoffSource returns the function that reads the handoff of a job, if the arguments are
+// a complete command "run". Otherwise ok is false.
 func handoffSource(args []string, stdin io.Reader) (source func(context.Context) (*runtime.Handoff, error), ok bool) {
 	switch {
 	case len(args) == 1 && args[0] == "run":
@@ -194,7 +194,7 @@ func prepareKey(folder, report string, log *slog.Logger) int {
 	return 0
 }
 
-// run runs the job whose handoff source returns.
+// run runs the job whose handoff the function source returns.
 func run(
 	environ []string, source func(context.Context) (*runtime.Handoff, error), stdout io.Writer, log *slog.Logger,
 ) int {
@@ -212,17 +212,17 @@ func run(
 	})
 }
 
-// hide protects the memory and the open files of this process from the steps.
-// Process 1 and its child both call it: both have the stream of progress to the
-// agent, and an exec clears the attribute (PR_SET_DUMPABLE, prctl(2)).
+// hide protects the memory and the open files of this process from the steps. Process 1
+// and its child both call it, because both have the stream of progress to the agent. The
+// child does not inherit the protection: an exec resets it (PR_SET_DUMPABLE, prctl(2)).
 func hide(log *slog.Logger) {
 	if err := runner.Hide(); err != nil {
 		log.Warn("cannot protect the memory of the runner from other processes of this user", "error", err)
 	}
 }
 
-// receive reads the handoff. It returns an error if the agent does not write it within
-// handoffTimeout, or if ctx ends.
+// receive reads the handoff from standard input. It returns an error if the agent does not
+// write the handoff within handoffTimeout, or if ctx ends.
 func receive(ctx context.Context, stdin io.Reader) (*runtime.Handoff, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, handoffTimeout,
 		fmt.Errorf("no handoff from the agent within %s", handoffTimeout))
@@ -234,16 +234,19 @@ func receive(ctx context.Context, stdin io.Reader) (*runtime.Handoff, error) {
 	return job, err
 }
 
-// requests are the signals that the runner has got, as requests to stop the job.
+// requests are the requests to stop the job that signals to the runner express. See
+// [signals].
 type requests struct {
 	interrupted, terminate, forceStop chan struct{}
 }
 
-// signals returns a context that the first TERM, INT or HUP cancels, and the requests of
-// these signals: an INT leaves the end of the cancel grace period to the agent, also after a
-// TERM. A TERM or HUP after the first signal ends this period, and the one after that kills
-// the step. A SIGPIPE is received and dropped, so that the job continues when the agent
-// stops reading. It is not ignored, because steps would inherit that.
+// signals returns a context and the requests of later signals. The first TERM, INT or HUP
+// cancels the context. The first INT, even after a TERM, means that the agent ends the
+// cancel grace period. The first TERM or HUP that is not the first signal ends this period
+// now, and the next one kills the step.
+//
+// A SIGPIPE is received and dropped, so that the job continues when the agent stops
+// reading. The runner does not ignore the signal, because the steps would inherit that.
 func signals() (ctx context.Context, r requests, stop func()) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(context.Background())

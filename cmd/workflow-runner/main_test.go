@@ -26,14 +26,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// maxSize is the largest that the stripped program may be, in bytes: it is
-// copied into every job.
+// maxSize is the maximum size of the stripped program in bytes. The size matters because
+// the agent copies the program into every job.
 const maxSize = 9 << 20
 
-// storyLimit is far beyond what anything takes here.
+// storyLimit is far longer than any of these tests takes.
 const storyLimit = time.Minute
 
-// build builds the program once, as a release does.
+// build builds the program once per test run, with the flags of a release, and returns its
+// path.
 var build = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "workflow-runner-test-")
 	if err != nil {
@@ -66,7 +67,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// story is one job at a strict service that listens on an address.
+// story is one job at a test service. The test fails if the service refuses a request.
 type story struct {
 	t       *testing.T
 	service *runtimetest.Service
@@ -96,7 +97,7 @@ func newStory(t *testing.T, address, root string, scripts ...string) *story {
 			t.Errorf("the service refused %s", violation)
 		}
 		if t.Failed() {
-			t.Logf("what the service has: %+v", service.Record("job-1"))
+			t.Logf("the record of the service: %+v", service.Record("job-1"))
 		}
 	})
 	if err := service.Report(t.Context(), s.job, runtime.Report{Status: runtime.Running}); err != nil {
@@ -105,7 +106,7 @@ func newStory(t *testing.T, address, root string, scripts ...string) *story {
 	return s
 }
 
-// handoff returns what the agent would write.
+// handoff returns the handoff that the agent would write.
 func (s *story) handoff() *bytes.Reader {
 	h := runtimetest.BaseHandoff(s.job)
 	h.Root = s.root
@@ -116,7 +117,7 @@ func (s *story) handoff() *bytes.Reader {
 	return bytes.NewReader(text)
 }
 
-// process is a program that was started.
+// process is a started program.
 type process struct {
 	*exec.Cmd
 	t              *testing.T
@@ -135,7 +136,7 @@ func (s *story) start(name string, args ...string) *process {
 	return p
 }
 
-// exit waits for the end and checks the code.
+// exit waits for the end of the process and checks its exit code.
 func (p *process) exit(want int) {
 	p.t.Helper()
 	err := p.Wait()
@@ -226,7 +227,7 @@ func TestRunJob(t *testing.T) {
 		t.Errorf("the last progress is %+v", last)
 	}
 	if setup := s.service.Record(s.job.ID).Text(0); !strings.Contains(setup, "Workflow runner v1.2.3") {
-		t.Errorf("the log of the set-up is\n%s", setup)
+		t.Errorf("the log of step 0 does not name the version of the runner:\n%s", setup)
 	}
 }
 
@@ -246,7 +247,8 @@ func TestRunWithoutHandoff(t *testing.T) {
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != runtime.CodeUsage ||
 				!strings.Contains(string(out), c.want) {
-				t.Errorf("it ends with %v and prints %q, want code %d and %q", err, out, runtime.CodeUsage, c.want)
+				t.Errorf("the runner ends with %v and prints %q, want exit code %d and %q",
+					err, out, runtime.CodeUsage, c.want)
 			}
 		})
 	}
@@ -285,7 +287,7 @@ func TestRunClosedProgress(t *testing.T) {
 	}
 	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
 	if text := s.service.Record(s.job.ID).Text(2); !strings.HasSuffix(text, "\ny\ntwo\n") {
-		t.Errorf("a broken pipe does not end a step's program as it should:\n%s", text)
+		t.Errorf("a program of a step does not end when it writes to a closed pipe:\n%s", text)
 	}
 }
 
@@ -347,19 +349,19 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	copied, private := filepath.Join(folder, handoff.Program), filepath.Join(folder, handoff.KeyFile)
 	args := []string{"run", "--handoff", filepath.Join(downward, handoff.SealedFile), "--key", private}
 
-	t.Run("the copied program opens it and runs the job", func(t *testing.T) {
+	t.Run("the copied program opens the handoff and runs the job", func(t *testing.T) {
 		p := s.start(copied, args...)
 		p.exit(runtime.CodeSucceeded)
 		s.want(runtime.Succeeded, runtime.Succeeded)
 		if _, err := os.Stat(private); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the key is still there: %v", err)
+			t.Errorf("the runner has not removed the key: %v", err)
 		}
 	})
 	t.Run("a second start finds no key and runs nothing", func(t *testing.T) {
 		p := s.start(copied, args...)
 		p.exit(runtime.CodeUsage)
 		if !strings.Contains(p.stderr.String(), "read the key") {
-			t.Errorf("it printed %q", p.stderr.String())
+			t.Errorf("the second start printed %q", p.stderr.String())
 		}
 	})
 	t.Run("a handoff that is not sealed needs no key", func(t *testing.T) {

@@ -1,8 +1,9 @@
-# Sourced by run: the parts of the demo in a Kubernetes cluster.
+# The script run sources this file: the parts of the demo in a Kubernetes cluster.
 # shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh; root, work, url, image, place, pids from run
 
-# choose_cluster: sets kubectl to a command for the test cluster, and namespace to a
-# new name. If the cluster does not run, it is started, and removed at the end.
+# choose_cluster: sets kubectl to a command for the test cluster, namespace to a new
+# name, and address to the address of the node. If the cluster does not run,
+# choose_cluster starts it, and the demo removes it at the end.
 choose_cluster() {
   local kubeconfig version
   . "$HERE/kube.sh"
@@ -27,8 +28,9 @@ load_images() {
   "$HERE/kube-load" "$image"
 }
 
-# start_workspace: starts a Pod with the image and the volume of jobs, in which inside
-# runs its commands. The volume is a folder of this machine, which is the node.
+# start_workspace: starts a Pod with the image and the volume of jobs. The script inside
+# runs its commands in this Pod. The volume is a folder of this machine, which is also the
+# node of the cluster.
 start_workspace() {
   mkdir "$work/demo"
   "${kubectl[@]}" create namespace "$namespace" >/dev/null
@@ -54,8 +56,8 @@ END
   "${kubectl[@]}" --namespace "$namespace" wait --for condition=Ready --timeout 1m pod/workspace >/dev/null
 }
 
-# install_agent: installs the agent with examples/kubernetes, with the token of the pool
-# and with the volume of the demo's jobs.
+# install_agent: installs the agent with the files in examples/kubernetes, and waits until
+# it is ready. The overlay adds the token of the pool and the volume of the demo's jobs.
 install_agent() {
   mkdir "$work/overlay"
   cp "$work/pool.token" "$work/overlay/token"

@@ -1,9 +1,10 @@
-# Sourced by run: chooses where the job runs, and in which image.
+# The script run sources this file: it chooses where the job runs, and in which image.
 # shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh, work from run
 
-# choose_target: sets target to TARGET. Without TARGET it is docker if an engine
-# answers or can be started, and process otherwise. An engine that was started is
-# stopped at the end. A cluster needs an engine too, which holds the image of jobs.
+# choose_target: sets target to TARGET. Without TARGET, target is docker if an engine
+# answers or can be started, and process otherwise. If choose_target starts an engine,
+# the demo stops it at the end. The target kubernetes also needs an engine, which
+# contains the image of jobs.
 choose_target() {
   local refusal
   target=${TARGET:-docker}
@@ -24,8 +25,9 @@ choose_target() {
   target=process
 }
 
-# choose_image: sets image to an image with pulumi and git: the published one if the
-# engine has it or can pull it, otherwise one that job-image builds.
+# choose_image: sets image to an image with pulumi and git. It is the published image if
+# the engine has it. Otherwise it is the image of job-image, if the engine has that one
+# already or cannot pull the published image.
 choose_image() {
   local published=pulumi/pulumi:latest
   if docker image inspect "$published" >/dev/null 2>&1; then

@@ -10,8 +10,8 @@
 {{- ceil $sum | int64 }}
 {{- end }}
 
-{{/* cmwa.config is the content of pulumi-workflow-agent.yaml: keys from the values under
-agent and others, which config overrides. */}}
+{{/* cmwa.config is the content of pulumi-workflow-agent.yaml. It contains the keys that
+follow from agent and other values, and the keys of config, which override them. */}}
 {{- define "cmwa.config" -}}
 {{- $agent := .Values.agent }}
 {{- $own := .Values.config | default dict }}
@@ -39,7 +39,8 @@ agent and others, which config overrides. */}}
 {{- $_ := set $config "token_file" "/var/run/secrets/cmwa/PULUMI_AGENT_TOKEN" }}
 {{- end }}
 
-{{- /* shutdown_timeout, if only the Pod's grace period is set; 0 if that is too short. */}}
+{{- /* If the Pod's grace period is set, shutdown_timeout is two minutes shorter, or 0 if
+that is less than 30 s. A shutdown_timeout in config overrides it. */}}
 {{- with .Values.terminationGracePeriodSeconds }}
 {{- $wait := sub (int64 .) 120 }}
 {{- $_ := set $config "shutdown_timeout" (printf "%ds" (ternary $wait 0 (ge $wait 30))) }}
@@ -58,13 +59,13 @@ agent and others, which config overrides. */}}
 {{- end }}
 {{- end }}
 
-{{/* cmwa.port is the port of the agent's server; 0 is no server. */}}
+{{/* cmwa.port is the port of the agent's HTTP server; 0 means no server. */}}
 {{- define "cmwa.port" -}}
 {{- $config := include "cmwa.config" . | fromYaml }}
 {{- dig "http_server_port" 8080 $config | int }}
 {{- end }}
 
-{{/* cmwa.namespaces are the namespaces in which jobs run, with commas between them. */}}
+{{/* cmwa.namespaces is a list of the namespaces in which jobs run, with commas between them. */}}
 {{- define "cmwa.namespaces" -}}
 {{- $config := include "cmwa.config" . | fromYaml }}
 {{- $top := (default dict $config.kubernetes).namespace | default .Release.Namespace }}
@@ -85,7 +86,8 @@ agent and others, which config overrides. */}}
 {{- $result }}
 {{- end }}
 
-{{/* cmwa.check fails if values contradict each other or are missing. The message has the cure. */}}
+{{/* cmwa.check fails if values contradict each other or are missing. The error message
+contains the cure. */}}
 {{- define "cmwa.check" -}}
 {{- $agent := .Values.agent }}
 {{- $config := include "cmwa.config" . | fromYaml }}

@@ -1,6 +1,6 @@
 {{/* cmwa.fullname is the name of the agent's objects, and the beginning of the names of the
-objects for jobs. By default it contains "agent": the example policies in the documentation
-of Pulumi's agent exempt Pods whose name contains it from their rules for Pods of jobs. */}}
+objects for jobs. By default the name contains "agent". The documentation of Pulumi's agent
+has example policies with rules for the Pods of jobs. They exempt Pods with such a name. */}}
 {{- define "cmwa.fullname" -}}
 {{- $name := .Values.fullnameOverride }}
 {{- if not $name }}
@@ -10,14 +10,14 @@ of Pulumi's agent exempt Pods whose name contains it from their rules for Pods o
 {{- $name | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{/* cmwa.selectorLabels are the labels by which the agent's Pods are found. */}}
+{{/* cmwa.selectorLabels are the labels that select the agent's Pods. */}}
 {{- define "cmwa.selectorLabels" -}}
 app.kubernetes.io/name: {{ default "customer-managed-workflow-agent" .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* cmwa.objectLabels are the labels that all objects except Pods have in common: the
-version of the chart in the labels of Pods would restart them at each upgrade. */}}
+{{/* cmwa.objectLabels are the labels that all objects except Pods have in common. Pods do
+not have them, because a new version of the chart in their labels would restart them. */}}
 {{- define "cmwa.objectLabels" -}}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -46,8 +46,9 @@ app.kubernetes.io/name: workflow-runner
 {{- default (ternary (include "cmwa.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
 
-{{/* cmwa.workerServiceAccount is empty if jobs use the default service account of the
-namespace. Its token is then not mounted into their Pods. */}}
+{{/* cmwa.workerServiceAccount is the name of the service account of jobs. It is empty if
+jobs use the default service account of the namespace. Then the token of that account is
+not mounted into their Pods. */}}
 {{- define "cmwa.workerServiceAccount" -}}
 {{- $own := ternary (printf "%s-runner" (include "cmwa.fullname" .)) "" .Values.workerServiceAccount.create }}
 {{- default $own .Values.workerServiceAccount.name }}
