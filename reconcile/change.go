@@ -16,8 +16,8 @@ type PoolChange string
 const (
 	Started  PoolChange = "started"
 	Kept     PoolChange = "kept"     // runs unchanged: the changed keys are for another deploy_target
-	Tuned    PoolChange = "tuned"    // runs on, with new settings
-	Replaced PoolChange = "replaced" // drains, and a new one starts
+	Tuned    PoolChange = "tuned"    // continues with new settings
+	Replaced PoolChange = "replaced" // drains, and a new pool with the same name starts
 	Drained  PoolChange = "drained"  // claims nothing more, and is removed when its jobs have ended
 )
 
@@ -41,11 +41,11 @@ func Effects() []Effect { return []Effect{Live, Rebind, NextJob, Drain, Restart,
 // Change is one key that a reload changes.
 type Change struct {
 	Key      string
-	From, To string // as in a file; a mark for secrets; empty is unset
+	From, To string // as in a file; [secret] for a secret; empty if unset
 	Effect   Effect
 }
 
-// Difference returns the values for people, such as "2 -> 4". Long values are cut.
+// Difference returns the two values as text, such as "2 -> 4". Long values are shortened.
 func (c Change) Difference() string {
 	from, to := cut(c.From), cut(c.To)
 	if from == to {
@@ -54,7 +54,7 @@ func (c Change) Difference() string {
 	return from + " -> " + to
 }
 
-// cut shortens a value.
+// cut shortens a long value, and returns "(unset)" for an empty one.
 func cut(value string) string {
 	const longest = 60 // bytes
 	switch {
@@ -74,7 +74,7 @@ type Reload struct {
 	Changes    []Change
 }
 
-// with returns the changes that have an effect.
+// with returns the changes that have this effect.
 func (r Reload) with(effect Effect) (changes []Change) {
 	for _, c := range r.Changes {
 		if c.Effect == effect {
@@ -84,8 +84,8 @@ func (r Reload) with(effect Effect) (changes []Change) {
 	return changes
 }
 
-// alike returns the reloads in groups: pools whose changes are equal, and which are
-// next to each other, share one. Each group has at least one reload.
+// alike divides the reloads into groups. Pools that are next to each other in the list and
+// have equal changes are in the same group. Each group has at least one reload.
 func alike(reloads []Reload) (groups [][]Reload) {
 	for _, r := range reloads {
 		if last := len(groups) - 1; last >= 0 && groups[last][0].like(r) {
@@ -110,9 +110,10 @@ func poolNames(group []Reload) string {
 	return strings.Join(names, ", ")
 }
 
-// Preview returns the changes of a reload from one configuration to another: the actions
-// of the loop if the first one is in force and no job runs, and the effect of each changed
-// key. The agent comes first, then the pools by name. The list is empty without changes.
+// Preview returns the changes of a reload from one configuration to another: how each pool
+// changes, and the effect of each changed key. It computes the actions of a loop in which
+// the first configuration is in force and no job runs. The agent comes first in the list,
+// then the pools by name. Without changes, the list is empty.
 func Preview(before, after *schema.Config) []Reload {
 	// Find the changes of each pool.
 	reloads := poolChanges(before, after)
@@ -164,8 +165,8 @@ func Preview(before, after *schema.Config) []Reload {
 	return list
 }
 
-// byPool returns the settings of each pool by name, and those of the agent by the empty
-// name. All pools of all configurations have the same keys in the same order.
+// byPool returns the settings of each pool by its name. The settings of the agent have the
+// empty name. All pools of all configurations have the same keys in the same order.
 func byPool(settings []schema.Setting) map[string][]schema.Setting {
 	parts := map[string][]schema.Setting{}
 	for i := 0; i < len(settings); {
@@ -234,7 +235,7 @@ func poolChanges(before, after *schema.Config) map[string]*Reload {
 	return reloads
 }
 
-// Describe returns a preview as text for people. Pools with the same changes share a
+// Describe returns a preview as text for the user. Pools with the same changes share a
 // paragraph. The text of an empty preview is one line.
 func Describe(reloads []Reload) string {
 	if len(reloads) == 0 {

@@ -20,7 +20,7 @@ type fataler interface {
 	Fatalf(string, ...any)
 }
 
-// config loads a file without errors.
+// config loads a configuration. The test fails if the configuration has an error.
 func config(t fataler, file string) *schema.Config {
 	t.Helper()
 	c, problems := schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), Executable: "/opt/cmwa/cmwa",
@@ -121,8 +121,8 @@ pool retoken: tuned, running jobs continue
 		}
 	})
 
-	// Each key of the schema has a reload class. The loop must apply a change of the key in
-	// that class, or the predictions of vet and plan would be wrong.
+	// Each key of the schema has a reload class, such as live or drain. The loop must apply a
+	// change of the key as its class states. Otherwise the output of cmwa plan would be wrong.
 	t.Run("each key takes effect as the schema states", func(t *testing.T) {
 		fields := schema.Fields()
 		checked := 0
@@ -177,7 +177,7 @@ pool retoken: tuned, running jobs continue
 			if len(plan) == 0 && f.Reload == schema.ReloadRestart { // nothing that runs changes
 				got = schema.ReloadRestart
 			}
-			if f.Key == "strict" { // it concerns only the file, and is in force when the file has been read
+			if f.Key == "strict" { // affects only how the file is read, so it is in force after the read
 				got = schema.ReloadLive
 			}
 			if got != f.Reload {
@@ -202,7 +202,7 @@ pool retoken: tuned, running jobs continue
 		}
 	})
 
-	t.Run("pools change as in the loop", func(t *testing.T) {
+	t.Run("the preview names the change of each pool", func(t *testing.T) {
 		draw := func(t *rapid.T, label string) string {
 			file := fmt.Sprintf("polling_interval: %ds\npools:\n", rapid.IntRange(1, 2).Draw(t, label))
 			count := 0
@@ -249,7 +249,9 @@ pool retoken: tuned, running jobs continue
 	})
 }
 
-// notYetRun reports whether a key is read but has no effect in this release.
+// notYetRun reports whether a change of a key alone has no effect on the desired state. The
+// keys of ecs have no effect in this release. The value of pod_template_file is a path, and
+// only the content of the file matters.
 func notYetRun(key string) bool {
 	return strings.HasPrefix(key, "ecs.") || strings.HasPrefix(key, "pod_template_file")
 }
@@ -262,7 +264,7 @@ func textIf(yes bool, text string) string {
 	return ""
 }
 
-// placed returns the settings that a job keeps.
+// placed returns the settings of a pool that apply only to jobs which start later.
 func placed(d reconcile.Desired) string {
 	for _, spec := range d.Pools {
 		return fmt.Sprintf("%+v", spec.Tuning.Instance)
@@ -270,7 +272,7 @@ func placed(d reconcile.Desired) string {
 	return ""
 }
 
-// another returns the last part of a key with a value other than the default.
+// another returns a line of YAML: the last part of a key, and a value other than its default.
 func another(f schema.Field) string {
 	key := f.Key[strings.LastIndexByte(f.Key, '.')+1:]
 	value := "other"

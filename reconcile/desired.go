@@ -11,12 +11,12 @@ import (
 // Desired is the desired state: one generation of the configuration.
 type Desired struct {
 	Generation uint64
-	Digest     string                      // of its configuration
+	Digest     string                      // of the configuration
 	Pools      map[string]runtime.PoolSpec // by key
 	Process    ProcessSpec
 
-	// Paused has the names of pools that claim no jobs, because an operator paused them. It
-	// is no part of the configuration, and applies to later generations too.
+	// Paused contains the names of the pools that an operator has paused, so that they claim
+	// no jobs. It is not part of the configuration, and also applies to later generations.
 	Paused map[string]bool
 }
 
@@ -26,8 +26,8 @@ type ProcessSpec struct {
 	LogFormat       string // text or json
 	Syslog          bool
 	HTTPAddress     string        // IP address or host name that the HTTP server listens on; empty is all
-	HTTPPort        int           // 0 is without an HTTP server
-	HealthThreshold time.Duration // longest healthy time without progress
+	HTTPPort        int           // 0 means no HTTP server
+	HealthThreshold time.Duration // time without progress after which a pool is unhealthy
 	ShutdownTimeout time.Duration // for running jobs to finish after the first signal
 	MaxJobs         int           // limit of all pools together; 0 leaves the limits of the pools
 }
@@ -42,8 +42,8 @@ func (d Desired) allReady(states map[string]runtime.PoolState) bool {
 	return true
 }
 
-// Want translates a configuration into the desired state. It is the only translator
-// between the vocabularies of schema and runtime.
+// Want translates a configuration into the desired state. No other function converts pools
+// of package schema to those of package runtime.
 func Want(c *schema.Config, generation uint64) Desired {
 	desired := Desired{
 		Generation: generation,
@@ -62,7 +62,8 @@ func Want(c *schema.Config, generation uint64) Desired {
 	return desired
 }
 
-// poolSpec translates one pool. Keys of another deploy_target have no effect.
+// poolSpec translates one pool. It omits the keys of kubernetes and the Pod template if the
+// pool has another deploy_target.
 func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.PoolSpec {
 	credentials := "token"
 	if p.OIDCTokenFile != "" {

@@ -1,8 +1,8 @@
 // Package reconcile makes the running pools match a configuration. It has a value for
 // the desired state ([Desired]), a value for the observed state ([Observed]), a pure
 // function that computes the difference ([Diff]), and a loop that applies it ([Loop]).
-// It does not depend on an executor, a service or the format of a file: it gets pools and
-// configurations from the functions that main passes.
+// It does not depend on an executor, a service or the format of a file. Command cmwa passes
+// functions to it that create pools and find configurations.
 //
 // One edit, from the file event to the applied plan, goes through these files:
 //
@@ -12,16 +12,16 @@
 //     that configuration is the generation.
 //  3. ../schema/load.go: Evaluate turns the bytes into a configuration, or problems.
 //  4. desired.go: [Want] translates the configuration into the desired state.
-//  5. loop.go: [Loop.Want] stores it and wakes [Loop.Run]. Each iteration compares and
-//     acts.
+//  5. loop.go: [Loop.Want] stores the desired state and wakes [Loop.Run]. Each iteration
+//     compares the desired state with the observed state, and starts the actions.
 //  6. plan.go: [Diff] returns the actions.
 //  7. set.go: [Set] starts, tunes, drains and removes pools.
 //  8. ../runtime/pool.go: Tune changes the settings of a running pool, and Run runs a new
 //     one.
 //
-// Three files explain a part of it: ../cmd/cmwa/run.go connects the watcher, the
-// Reloader and the Loop; settle.go decides whether a reload must wait for a
-// file that is still being written; process.go prepares a changed listener or log.
+// Three further files take part: ../cmd/cmwa/run.go connects the watcher, the Reloader and
+// the Loop; settle.go decides whether a reload must wait for a file that is still being
+// written; process.go prepares a changed listener or log.
 //
 // # Decisions
 //
@@ -29,20 +29,23 @@
 // observed state. A failed pool is started again, with back-off, because it is desired.
 //
 // An iteration of the loop does not block. Each pool is built in its own goroutine and has
-// the phase Starting until then. A slow engine therefore delays no other pool. [DrainPool]
-// also cancels a build. A change of the process, which may have to resolve a host name, is
-// prepared in a goroutine too, and discarded if it is no longer desired when it is ready.
+// the phase Starting until the build has ended. A slow engine therefore delays no other
+// pool. [DrainPool] also cancels a build. A change of the process, which may have to resolve
+// a host name, is also prepared in a goroutine. It is discarded if it is no longer desired
+// when it is ready.
 //
-// The stop of the agent is a state of the same loop: an iteration then only checks whether
-// running jobs have no more time. The file is still followed, because an operator who sees a long
-// drain changes shutdown_timeout. Other changes wait for the next start. A change of pools
-// would claim jobs again, and one of the listener could fail.
+// The stop of the agent is a state of the same loop. In this state, an iteration only checks
+// whether the time for running jobs has passed. The agent still follows its file, because an
+// operator may want to change shutdown_timeout during a long drain. Other changes wait for
+// the next start: with changed pools the agent would claim jobs again, and a change of the
+// listener could fail.
 //
-// A pause by an operator is part of the desired state and not of the configuration, so it
-// applies to each later generation, and [Diff] needs no special case for it.
+// A pause by an operator is part of the desired state and not of the configuration. So the
+// pause also applies to each later generation, and [Diff] compares it like other settings.
 //
-// A replacement must run before the old pool drains, so that a failed replacement changes
-// nothing. Other actions do not wait for it: neither tuning, nor the start of other pools,
-// nor the drain of a pool without a replacement. Otherwise one engine that is down would
-// stop removed pools from draining, and a renamed pool would poll twice with one token.
+// If a pool replaces another one, the old pool drains only when the new pool runs. So a
+// replacement that fails changes nothing. Other actions do not wait for a replacement:
+// neither tuning, nor the start of other pools, nor the drain of a pool without a
+// replacement. Otherwise one engine that is down would stop removed pools from draining, and
+// a renamed pool would poll twice with one token.
 package reconcile

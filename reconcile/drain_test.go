@@ -14,7 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// claiming returns the polling pools with their services and limits, in order.
+// claiming returns the names of the polling pools with their services and limits, sorted.
 func (h *loopTest) claiming() string {
 	var names []string
 	for _, state := range h.loop.Status().Pools {
@@ -27,7 +27,7 @@ func (h *loopTest) claiming() string {
 	return strings.Join(names, ", ")
 }
 
-// has sets the number of running jobs.
+// has sets the number of running jobs of the pool.
 func (p *fakePool) has(jobs int) { p.set(func() { p.jobs = jobs }) }
 
 func TestLoopDrain(t *testing.T) {
@@ -44,7 +44,8 @@ func TestLoopDrain(t *testing.T) {
 			h.want(3, pool("a", "one", 4), pool("b", "one", 1))
 			if h.pool("a") != a || h.claiming() != "a one 4, b one 1" || a.State().Spec.Generation != 3 ||
 				len(a.State().Jobs) != 1 {
-				t.Errorf("pools %s claim; pool a was built %d times", h.claiming(), len(h.built["a"]))
+				t.Errorf("the polling pools are %s, want the first pool a with its job and a limit of 4, and b; "+
+					"pool a was built %d times", h.claiming(), len(h.built["a"]))
 			}
 			if s := h.loop.Status(); s.Applied != 3 || !s.Ready(time.Now()) {
 				t.Errorf("generation %d is applied, want 3", s.Applied)
@@ -52,7 +53,7 @@ func TestLoopDrain(t *testing.T) {
 			a.has(0)
 			pass(time.Minute)
 			if h.claiming() != "a one 4, b one 1" {
-				t.Errorf("after the job pools %s claim", h.claiming())
+				t.Errorf("after the end of the job, the polling pools are %s", h.claiming())
 			}
 		})
 	})
@@ -74,7 +75,8 @@ func TestLoopDrain(t *testing.T) {
 					first.has(1)
 					h.want(2, pool("a", "two", 1))
 					if h.claiming() != "a two 1" || first.State().Phase != runtime.PoolDraining {
-						t.Fatalf("pools %s claim", h.claiming())
+						t.Fatalf("the polling pools are %s, and the first pool is %s, want draining", h.claiming(),
+							first.State().Phase)
 					}
 					h.want(3, c.last)
 					pass(time.Minute)
@@ -87,29 +89,30 @@ func TestLoopDrain(t *testing.T) {
 						t.Errorf("while the first job runs, the services are %v, want %v", services, c.during)
 					}
 					if want := "a " + c.last.Identity.Service + " 2"; h.claiming() != want {
-						t.Errorf("pools %s claim, want %s", h.claiming(), want)
+						t.Errorf("the polling pools are %s, want %s", h.claiming(), want)
 					}
 					first.has(0)
 					pass(time.Minute)
 					s := h.loop.Status()
 					if h.claiming() != "a "+c.last.Identity.Service+" 2" || len(s.Pools) != 1 || s.Applied != 3 ||
 						len(h.built["a"]) != c.builds {
-						t.Errorf("at last pools %s of %d claim, generation %d is applied, %d were built; "+
-							"want 1, 3 and %d", h.claiming(), len(s.Pools), s.Applied, len(h.built["a"]), c.builds)
+						t.Errorf("after the end of the job, the polling pools are %s; there are %d pools, want 1; "+
+							"generation %d is applied, want 3; %d pools were built, want %d",
+							h.claiming(), len(s.Pools), s.Applied, len(h.built["a"]), c.builds)
 					}
 				})
 			})
 		}
 	})
 
-	t.Run("edit during builds wins", func(t *testing.T) {
+	t.Run("an edit during builds is applied", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("a", "one", 1))
 			h.meanwhile = func() { h.loop.Want(desiredState(3, pool("a", "one", 1), pool("c", "one", 1))) }
 			h.want(2, pool("a", "two", 1), pool("b", "one", 1))
 			pass(time.Minute)
 			if s := h.loop.Status(); h.claiming() != "a one 1, c one 1" || s.Applied != 3 || len(s.Pools) != 2 {
-				t.Errorf("pools %s of %d claim, and generation %d is applied", h.claiming(), len(s.Pools),
+				t.Errorf("the polling pools are %s of %d pools, and generation %d is applied", h.claiming(), len(s.Pools),
 					s.Applied)
 			}
 		})
@@ -124,7 +127,7 @@ func TestLoopDrain(t *testing.T) {
 			h.loop.Want(next)
 			pass(time.Second)
 			if want := "a one 2, b two 1"; h.claiming() != want || len(h.loop.Status().Pools) != 2 {
-				t.Errorf("pools %s of %d claim, want %s", h.claiming(), len(h.loop.Status().Pools), want)
+				t.Errorf("the polling pools are %s of %d pools, want %s", h.claiming(), len(h.loop.Status().Pools), want)
 			}
 			if s := h.loop.Status(); s.Ready(time.Now()) || s.Applied != 1 || len(s.Problems) != 1 {
 				t.Errorf("a failed change of the process counts as applied: %+v", s)
@@ -168,7 +171,7 @@ func TestLoopDrain(t *testing.T) {
 		})
 	})
 
-	t.Run("agent continues when a completed single run is no longer one", func(t *testing.T) {
+	t.Run("agent continues when an edit removes single_run from a pool with a completed run", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			once := pool("a", "one", 1)
 			once.Tuning.SingleRun = true
@@ -177,7 +180,7 @@ func TestLoopDrain(t *testing.T) {
 			a.set(func() { a.done = true })
 			pass(time.Minute)
 			if phase := a.State().Phase; phase != runtime.PoolStopped || h.claiming() != "b one 1" {
-				t.Fatalf("the single run is %s, and pools %s claim", phase, h.claiming())
+				t.Fatalf("the pool of the single run is %s, and the polling pools are %s", phase, h.claiming())
 			}
 			h.want(2, pool("a", "one", 1))
 			select {
@@ -187,7 +190,7 @@ func TestLoopDrain(t *testing.T) {
 			default:
 			}
 			if h.claiming() != "a one 1" {
-				t.Errorf("pools %s claim", h.claiming())
+				t.Errorf("the polling pools are %s", h.claiming())
 			}
 		})
 	})
@@ -204,18 +207,20 @@ func TestLoopDrain(t *testing.T) {
 			c := h.pool("c")
 			h.want(2, named("renamed", "t-a"), named("new", "t-c"), named("other", "t-o"))
 			if want := "c one 1, other one 1, renamed one 1"; h.claiming() != want {
-				t.Errorf("pools %s claim, want %s: one pool per token", h.claiming(), want)
+				t.Errorf("the polling pools are %s, want %s: one pool per token", h.claiming(), want)
 			}
 			pass(24 * time.Hour)
 			if s := h.loop.Status(); h.claiming() != "c one 1, other one 1, renamed one 1" || s.Ready(time.Now()) ||
 				s.Applied == 2 {
-				t.Errorf("a day later pools %s claim, ready %v", h.claiming(), s.Ready(time.Now()))
+				t.Errorf("a day later, the polling pools are %s, and the agent is ready: %v", h.claiming(),
+					s.Ready(time.Now()))
 			}
 			h.fail("new", nil)
 			pass(2 * time.Minute)
 			if s := h.loop.Status(); h.claiming() != "new one 1, other one 1, renamed one 1" ||
 				!s.Ready(time.Now()) || c.cause != nil {
-				t.Errorf("at last pools %s claim, ready %v", h.claiming(), s.Ready(time.Now()))
+				t.Errorf("after the build succeeds, the polling pools are %s, and the agent is ready: %v", h.claiming(),
+					s.Ready(time.Now()))
 			}
 		})
 	})
@@ -227,14 +232,14 @@ func TestLoopDrain(t *testing.T) {
 			h.want(2, pool("a", "two", 1))
 			pass(time.Minute)
 			if s := h.loop.Status(); h.claiming() != "a one 1" || s.Applied != 1 || s.Ready(time.Now()) {
-				t.Errorf("while the new one starts, pools %s claim; generation %d is applied, ready %v",
-					h.claiming(), s.Applied, s.Ready(time.Now()))
+				t.Errorf("while the new pool starts, the polling pools are %s; generation %d is applied; "+
+					"the agent is ready: %v", h.claiming(), s.Applied, s.Ready(time.Now()))
 			}
 			h.pool("a").begin()
 			synctest.Wait()
 			if s := h.loop.Status(); h.claiming() != "a two 1" || s.Applied != 2 || !s.Ready(time.Now()) {
-				t.Errorf("at once after its start, pools %s claim; generation %d is applied, ready %v", h.claiming(),
-					s.Applied, s.Ready(time.Now()))
+				t.Errorf("at once after the start of the new pool, the polling pools are %s; generation %d is applied; "+
+					"the agent is ready: %v", h.claiming(), s.Applied, s.Ready(time.Now()))
 			}
 		})
 	})
@@ -280,7 +285,7 @@ func TestLoopDrain(t *testing.T) {
 			h.pool("once").set(func() { h.pool("once").done = true })
 			pass(time.Hour)
 			if s := h.loop.Status(); !s.Healthy(time.Now()) || !s.Ready(time.Now()) {
-				t.Errorf("an hour after the single run the agent is healthy %v and ready %v", s.Healthy(time.Now()),
+				t.Errorf("an hour after the single run, the agent is healthy: %v, ready: %v", s.Healthy(time.Now()),
 					s.Ready(time.Now()))
 			}
 			h.pool("a").set(func() { h.pool("a").stale = true })
@@ -302,34 +307,35 @@ func TestLoopDrain(t *testing.T) {
 			h.want(1, pool("a", "one", 1), pool("gone", "one", 1), pool("changed", "one", 1))
 			h.want(2, append(specs, pool("changed", "two", 1), pool("early", "one", 1))...)
 			if h.claiming() != "a one 2, changed two 1, early one 1" {
-				t.Errorf("during builds pools %s claim", h.claiming())
+				t.Errorf("during the builds, the polling pools are %s", h.claiming())
 			}
 			h.pool("a").set(func() { h.pool("a").err = errors.New("the engine is gone") })
 			synctest.Wait()
 			if s := h.loop.Status(); len(s.Problems) == 0 {
-				t.Error("the failure of a pool during builds has no effect")
+				t.Error("the status does not show the failure of a pool that fails during builds")
 			}
 			pass(3 * time.Minute)
 			if h.claiming() != "a one 2, changed two 1, early one 1, last one 1" {
-				t.Errorf("after ten builds that hang pools %s claim", h.claiming())
+				t.Errorf("after ten builds that hang, the polling pools are %s", h.claiming())
 			}
 		})
 	})
 
-	t.Run("failed pool is not ready", func(t *testing.T) {
+	t.Run("agent with a failed pool is not ready", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			h.fail("a", errors.New("cannot reach the engine"))
 			h.pool("a").set(func() { h.pool("a").err = errors.New("the engine is gone") })
 			synctest.Wait()
 			if s := h.loop.Status(); s.Ready(time.Now()) || len(s.Problems) != 1 {
-				t.Errorf("ready %v with the problems %v", s.Ready(time.Now()), s.Problems)
+				t.Errorf("the agent is ready: %v; its problems are %v, want one", s.Ready(time.Now()), s.Problems)
 			}
 		})
 	})
 
-	// A pool that was drained before its start has not shown that it can run.
-	t.Run("replacement that is revived before its start is awaited", func(t *testing.T) {
+	// A pool that was drained before its start has not shown that it can run. So the pool that
+	// it replaces must run until it has started.
+	t.Run("old pool runs until a revived replacement has started", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			renamed := func(name string) runtime.PoolSpec {
 				spec := pool(name, "one", 1)
@@ -347,12 +353,12 @@ func TestLoopDrain(t *testing.T) {
 			h.want(4, renamed("b"))
 			pass(time.Minute)
 			if a.State().Phase != runtime.PoolPolling || h.claiming() != "a one 1" {
-				t.Errorf("pools %s claim", h.claiming())
+				t.Errorf("before the start of the replacement, the polling pools are %s", h.claiming())
 			}
 			h.pool("b").begin()
 			synctest.Wait()
 			if h.claiming() != "b one 1" || h.loop.Status().Applied != 4 {
-				t.Errorf("after the start pools %s claim", h.claiming())
+				t.Errorf("after the start of the replacement, the polling pools are %s", h.claiming())
 			}
 		})
 	})
@@ -365,7 +371,7 @@ func TestLoopDrain(t *testing.T) {
 			h.hangs["new"] = true
 			h.want(2, pool("a", "one", 1), pool("new", "one", 1))
 			began := time.Now()
-			gone.has(0) // ends while the build hangs
+			gone.has(0) // its job ends while the build hangs
 			synctest.Wait()
 			var names []string
 			for _, pool := range h.loop.Status().Pools {
@@ -379,7 +385,7 @@ func TestLoopDrain(t *testing.T) {
 }
 
 // TestReadyWhilePoolsDrain checks that the agent is ready while removed and replaced pools
-// finish their jobs, which may take hours: it claims every new job.
+// finish their jobs, which may take hours. The agent is ready because it claims new jobs.
 func TestReadyWhilePoolsDrain(t *testing.T) {
 	for name, wanted := range map[string][]runtime.PoolSpec{
 		"a replaced pool": {pool("a", "two", 1), pool("b", "one", 1)},
@@ -397,12 +403,13 @@ func TestReadyWhilePoolsDrain(t *testing.T) {
 					t.Fatalf("after an hour with a job the pool is %s, converged %v", phase, s.Converged())
 				}
 				if !s.Ready(time.Now()) {
-					t.Errorf("not ready while the pool drains: %v", s.Unready(time.Now()))
+					t.Errorf("the agent is not ready while the pool drains: %v", s.Unready(time.Now()))
 				}
 				old.has(0)
 				pass(time.Second)
 				if s := h.loop.Status(); !s.Converged() || !s.Ready(time.Now()) {
-					t.Errorf("after its last job: converged %v, not ready %v", s.Converged(), s.Unready(time.Now()))
+					t.Errorf("after the last job of the pool: converged: %v, reasons for not ready: %v", s.Converged(),
+						s.Unready(time.Now()))
 				}
 			})
 		})
