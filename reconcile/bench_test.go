@@ -80,7 +80,8 @@ func BenchmarkReloadHundredPools(b *testing.B) {
 		}
 	}
 	if len(observed.Pools) != pools || most < 2 {
-		b.Fatalf("%d pools run, want %d; a plan has at most %d actions, want at least 2", len(observed.Pools), pools, most)
+		b.Fatalf("%d pools run, want %d; the longest plan has %d actions, want at least 2",
+			len(observed.Pools), pools, most)
 	}
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	middle, late := at(best, 50), at(best, 99)

@@ -112,8 +112,8 @@ func TestLoopDrain(t *testing.T) {
 			h.want(2, pool("a", "two", 1), pool("b", "one", 1))
 			pass(time.Minute)
 			if s := h.loop.Status(); h.claiming() != "a one 1, c one 1" || s.Applied != 3 || len(s.Pools) != 2 {
-				t.Errorf("the polling pools are %s of %d pools, and generation %d is applied", h.claiming(), len(s.Pools),
-					s.Applied)
+				t.Errorf("the polling pools are %s of %d pools, and generation %d is applied",
+					h.claiming(), len(s.Pools), s.Applied)
 			}
 		})
 	})
@@ -127,7 +127,8 @@ func TestLoopDrain(t *testing.T) {
 			h.loop.Want(next)
 			pass(time.Second)
 			if want := "a one 2, b two 1"; h.claiming() != want || len(h.loop.Status().Pools) != 2 {
-				t.Errorf("the polling pools are %s of %d pools, want %s", h.claiming(), len(h.loop.Status().Pools), want)
+				t.Errorf("the polling pools are %s of %d pools, want %s", h.claiming(),
+					len(h.loop.Status().Pools), want)
 			}
 			if s := h.loop.Status(); s.Ready(time.Now()) || s.Applied != 1 || len(s.Problems) != 1 {
 				t.Errorf("a failed change of the process counts as applied: %+v", s)
@@ -238,7 +239,7 @@ func TestLoopDrain(t *testing.T) {
 			h.pool("a").begin()
 			synctest.Wait()
 			if s := h.loop.Status(); h.claiming() != "a two 1" || s.Applied != 2 || !s.Ready(time.Now()) {
-				t.Errorf("at once after the start of the new pool, the polling pools are %s; generation %d is applied; "+
+				t.Errorf("after the start of the new pool, the polling pools are %s; generation %d is applied; "+
 					"the agent is ready: %v", h.claiming(), s.Applied, s.Ready(time.Now()))
 			}
 		})

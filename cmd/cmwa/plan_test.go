@@ -43,7 +43,8 @@ func TestReadInterrupted(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := execute(ctx, ctx, strings.Fields(command), stdio{nil, stdin, &stdout, &stderr})
 			if code != want || stdout.Len()+stderr.Len() > 0 {
-				t.Errorf("%s: got exit code %d and the output %q, %q, want exit code %d and no output", command, code, &stdout, &stderr, want)
+				t.Errorf("%s: got exit code %d and the output %q, %q, want exit code %d and no output",
+					command, code, &stdout, &stderr, want)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func (p probes) status(code int, parts ...string) {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 
-	t.Run("an agent with one refused token of two pools is not ready after the threshold and stays alive", func(t *testing.T) {
+	t.Run("an agent with two pools and one refused token becomes not ready and stays alive", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		pools := w.pools(2)

@@ -89,7 +89,7 @@ func (v *pollCounter) claimsOf(w *world, stacks []string) (count int) {
 }
 
 func TestQueue(t *testing.T) {
-	t.Run("after an edit to a folder without the runner no job is claimed and after the undo all run", func(t *testing.T) {
+	t.Run("no job is claimed while the folder of the runner is wrong, and afterwards all run", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		v := w.countPolls()
@@ -116,8 +116,8 @@ func TestQueue(t *testing.T) {
 		agent.waitFor("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
 		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its folder") {
-			t.Errorf("cmwa status ends with code %d, want %d and an output that names the cure:\n%s", shown.code, cli.ExitFailure,
-				shown.stdout)
+			t.Errorf("cmwa status ends with code %d, want %d and an output that names the cure:\n%s",
+				shown.code, cli.ExitFailure, shown.stdout)
 		}
 		if code := probe(url + "/healthz"); code != 200 {
 			t.Errorf("the agent is not healthy (%d) while it waits for its runner", code)
@@ -164,7 +164,7 @@ func TestQueue(t *testing.T) {
 			stacks = append(stacks, stack)
 		}
 		if claims := v.claimsOf(w, stacks); claims > 0 || v.count(w.pool) != polls {
-			t.Errorf("there were %d claims of 10 queued jobs, and the pool polled %d times, want none without an engine",
+			t.Errorf("without an engine, there were %d claims of 10 queued jobs and %d polls, want none",
 				claims, v.count(w.pool)-polls)
 		}
 

@@ -170,5 +170,5 @@ func TestSettleInPlace(t *testing.T) {
 		t.Errorf("the HTTP server used the new port %s after a write in place, want at least %s", took, quietSecond)
 	}
 	w.save(lines(from)...)
-	w.eventually("the HTTP server answers at the first port again", func() bool { return health(from) == http.StatusOK })
+	w.eventually("the HTTP server answers at the first port", func() bool { return health(from) == http.StatusOK })
 }
