@@ -58,7 +58,7 @@ func TestLoopDrain(t *testing.T) {
 		})
 	})
 
-	t.Run("identity that changes again starts no pool twice", func(t *testing.T) {
+	t.Run("second change of the identity starts no pool twice", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			last   runtime.PoolSpec
 			builds int

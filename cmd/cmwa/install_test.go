@@ -55,7 +55,7 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		}
 	}
 
-	t.Run("without a Pod template, so that the kubelet mounts a directory at its path", func(t *testing.T) {
+	t.Run("without a Pod template, the kubelet mounts a directory in its place", func(t *testing.T) {
 		w, agents := install(t, "")
 		run(w, "echo it runs", "it runs")
 		for _, line := range agents.warnings() {
@@ -103,7 +103,7 @@ func TestInstallHelm(t *testing.T) {
 		return must(t, helmVariable, args...)
 	}
 
-	// 1. One command installs the agent. Its notes name the commands that follow.
+	// 1. One command installs the agent, and prints the next commands.
 	notes := helm("install", chartFolder, "--values", values(map[string]any{}))
 	want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"
 	if !strings.Contains(notes, want) {
@@ -131,7 +131,7 @@ func TestInstallHelm(t *testing.T) {
 		t.Errorf("the agent warns: %s", lines)
 	}
 
-	// 3. One command removes everything that the first one created.
+	// 3. helm uninstall removes everything that helm install has created.
 	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
 	helm("uninstall")
 	w.eventually("helm has removed all its objects", func() bool { return everything() == before })

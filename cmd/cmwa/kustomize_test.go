@@ -21,7 +21,8 @@ const kustomizeFolder = "../../examples/kubernetes"
 // agentSelector finds the agents that the examples install.
 const agentSelector = nameLabel + "=customer-managed-workflow-agent"
 
-// kustomization is an overlay of a test over one of the examples.
+// kustomization describes an overlay that a test creates over one of the overlays of the
+// examples.
 type kustomization struct {
 	overlay      string                      // the name of an overlay of the examples
 	namespace    string                      // replaces the namespace of the examples
@@ -264,7 +265,7 @@ func TestKustomizeOnCluster(t *testing.T) {
 		must(t, kubectlVariable, "delete", "-k", folder)
 		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()
 		if !apierrors.IsNotFound(err) {
-			t.Errorf("the namespace is left: %v", err)
+			t.Errorf("the namespace still exists: %v", err)
 		}
 	})
 

@@ -12,16 +12,17 @@ import (
 )
 
 // notLeased are the points that the leased work of this test does not reach. Leased work is
-// not polled as a job and has no record in the journal. The test does not pull an image,
-// does not set shared_volume_directory, and does not use Kubernetes, which has the point
-// HandoffStored.
+// not polled as a job and has no record in the journal. The test does not pull an image, and
+// does not set shared_volume_directory. Only the target kubernetes, which this test does not
+// use, has the point HandoffStored.
 var notLeased = []killpoint.Point{
 	killpoint.PollAnswered, killpoint.Journalled, killpoint.HandoffRecorded, killpoint.ImagePulling,
 	killpoint.FolderCreated, killpoint.HandoffStored,
 }
 
-// TestKillPointsLeased kills an agent at each point of leased work and starts it again. The
-// work must be completed once, under the first lease or the next one, and leave nothing.
+// TestKillPointsLeased kills an agent at each point of leased work, and starts the agent
+// again. The work must be completed under its first or its second lease, and must leave
+// nothing.
 func TestKillPointsLeased(t *testing.T) {
 	for i, entry := range killpoint.Points() {
 		if slices.Contains(notLeased, entry.Point) {

@@ -1,6 +1,6 @@
 // Command cmwa is a workflow agent for Pulumi Cloud and compatible services. It
 // claims workflow jobs and runs each in its own instance: a container, a Pod or a
-// process group. A configuration file has its settings.
+// process group. Its settings are in a configuration file.
 package main
 
 import (
@@ -24,8 +24,8 @@ type stdio struct {
 }
 
 func main() {
-	// The third signal ends the process at once, with the exit code that a shell reports for
-	// it. The next start adopts the jobs that still run.
+	// The third signal ends the process at once. The exit code is the one that a shell reports
+	// for this signal. The next start adopts the jobs that still run.
 	third := func(s os.Signal) {
 		code := cli.ExitFailure
 		if number, ok := s.(syscall.Signal); ok {
@@ -39,8 +39,8 @@ func main() {
 	os.Exit(code)
 }
 
-// execute runs one command line and returns its exit code. The first signal
-// cancels shutdown, the second one force.
+// execute runs one command line and returns its exit code. The first signal cancels
+// shutdown, and the second signal cancels force.
 func execute(shutdown, force context.Context, args []string, s stdio) int {
 	return cli.Exit(s.stderr, "cmwa", newProgram(force, s).Run(shutdown, args, s.stdout, s.stderr))
 }

@@ -207,7 +207,7 @@ type planReload struct {
 	PoolChange string       `json:"pool_change,omitempty"`
 	Changes    []planChange `json:"changes"`
 
-	Pod []patch.Change `json:"pod,omitempty"` // what changes in the Pods of its next jobs
+	Pod []patch.Change `json:"pod,omitempty"` // changes in the Pods of the pool's next jobs
 }
 
 type planChange struct {

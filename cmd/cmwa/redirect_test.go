@@ -8,9 +8,9 @@ import (
 )
 
 // TestRunRedirect checks that the agent does not follow a redirect of service_url, and names
-// the URL to set. Polls are GET requests, which a redirect from http to https preserves;
-// reports are not. If the agent followed the redirect, it would claim jobs and could not
-// report their outcomes.
+// the URL to set. Some proxies redirect http to https. Polls are GET requests and would pass
+// such a proxy, but reports would not. An agent that followed the redirect would claim jobs
+// and lose them.
 func TestRunRedirect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")

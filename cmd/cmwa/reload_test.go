@@ -182,7 +182,7 @@ func (w *world) content(lines ...string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// save renames a file with these lines to the configuration, which it replaces.
+// save replaces the configuration by one with these lines, as replace does.
 func (w *world) save(lines ...string) {
 	w.t.Helper()
 	w.replace(w.file(), w.content(lines...))
@@ -442,7 +442,7 @@ func TestReloadLimitOfJobs(t *testing.T) {
 	w.release("a")
 	w.release("b")
 	if status, _ := w.status("d"); status != "not-started" {
-		t.Errorf("a job was claimed beyond the lowered limit: it is %s", status)
+		t.Errorf("a job was claimed beyond the lowered limit: its status is %s", status)
 	}
 	w.release("c")
 	w.await("d", "succeeded")
@@ -898,7 +898,7 @@ func TestReloadThousandEdits(t *testing.T) {
 	content := func(f edition) string { return f.text(w, pools, port) }
 	for i, spoil := range spoilers {
 		if c, _ := asAgent(schema.Source{Path: w.file(), Content: []byte(spoil(content(fullEdition())))}); c != nil {
-			t.Fatalf("file %d was accepted, want it refused", i)
+			t.Fatalf("the configuration that spoiler %d changed was accepted, want it refused", i)
 		}
 	}
 	engine, host := engineProxy(t)

@@ -171,7 +171,7 @@ func TestDaemonPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if change.Commit(); *closed > 0 {
-		t.Errorf("a sink that stays in use was closed %d times", *closed)
+		t.Errorf("the sink was closed %d times, although it is still in use", *closed)
 	}
 	if p.close(); *closed != 1 {
 		t.Errorf("at the end the sink was closed %d times, want once", *closed)

@@ -27,9 +27,9 @@ import (
 // TestSoak has no timed part, and runs fewer jobs.
 const soakVariable = "CMWA_SOAK"
 
-// whole reports whether make soak runs the tests. It runs each scenario of a crash with each
-// deploy_target. The time of make test is limited, so make test runs each scenario with only
-// one target, and changes the target from one scenario to the next.
+// whole reports whether make soak runs the tests. make soak runs each scenario of a crash
+// with each deploy_target. The time of make test is limited, so it runs each scenario with
+// only one target, and changes the target from one scenario to the next.
 func whole() bool { return os.Getenv(soakVariable) != "" }
 
 // inTurn reports whether scenario number i runs with a target. The scenario can run with
@@ -492,7 +492,7 @@ func (s *soak) leftovers() (left []string) {
 	}
 	for _, path := range s.files("state/cmwa/*/*/claims/*") {
 		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte("{")) {
-			left = append(left, path) // a free file contains zeros
+			left = append(left, path) // a file without a record contains only zeros
 		}
 	}
 	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")

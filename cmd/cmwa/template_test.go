@@ -117,7 +117,7 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 	agent.waitFor("pod_template rejected by the cluster, jobs will fail")
 	if err := dryRun(); err == nil || !strings.Contains(err.Error(),
 		"no PriorityClass with name there-is-none was found") {
-		t.Errorf("a dry run of the Pod that cmwa pod prints ends with %v, want no PriorityClass", err)
+		t.Errorf("a dry run of the Pod that cmwa pod prints ends with %v, want an error about the PriorityClass", err)
 	}
 
 	// The next edit is applied.

@@ -250,7 +250,7 @@ func TestVetSARIF(t *testing.T) {
 		text, _ := result["message"].(object)["text"].(string)
 		fingerprint, _ := result["partialFingerprints"].(object)["primaryLocationLineHash"].(string)
 		if text == "" || fingerprint == "" || prints[fingerprint] {
-			t.Errorf("text %q, fingerprint %q, again: %t", text, fingerprint, prints[fingerprint])
+			t.Errorf("text %q, fingerprint %q, duplicate: %t", text, fingerprint, prints[fingerprint])
 		}
 		prints[fingerprint] = true
 		locations := result["locations"].([]any)

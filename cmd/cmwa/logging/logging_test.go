@@ -84,7 +84,7 @@ func TestLogFailure(t *testing.T) {
 			t.Errorf("%v, got %v, want %v", err, got, want)
 		}
 	})
-	t.Run("another error is one line of JSON", func(t *testing.T) {
+	t.Run("an error that is not a list of problems is one line of JSON", func(t *testing.T) {
 		var out bytes.Buffer
 		err := New(&out, "json").Failure(errors.New("no disk"))
 		if got := lines(t, &out); len(got) != 1 || got[0]["error"] != "no disk" ||
