@@ -137,8 +137,8 @@ func (d *deployment) adopted(stack string, before corev1.Pod) {
 	after := d.w.worker(stack)
 	if owner := after.Labels["cmwa.owner"]; after.UID != before.UID || owner == before.Labels["cmwa.owner"] ||
 		!slices.ContainsFunc(d.pods(), func(pod corev1.Pod) bool { return pod.Name == owner }) {
-		d.w.t.Errorf("after the adoption by one of %d agents, the UID of the job's Pod is %s, its owner %s", len(d.pods()),
-			after.UID, owner)
+		d.w.t.Errorf("after the adoption by one of %d agents, the UID of the job's Pod is %s, its owner %s",
+			len(d.pods()), after.UID, owner)
 	}
 }
 
