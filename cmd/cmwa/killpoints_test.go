@@ -211,7 +211,8 @@ func (w *world) judge(service *observer, agent *program, want outcome) {
 			saw.claims, saw.runs, saw.finals, want.claims, want.runs, w.logs())
 	}
 
-	// Nothing of the job is left while the agent runs, and nothing at all after its end.
+	// The running agent removes everything that the job has left. After the end of the agent,
+	// there is no process either.
 	left := w.remains(stack, job)
 	for len(left) > 0 && time.Since(want.since) < knownLimit {
 		agent.ends(10 * lookEvery)

@@ -115,7 +115,8 @@ func TestKillPointsInPod(t *testing.T) {
 	}
 }
 
-// killAt makes a Pod run the agent of a folder of the node. The agent is killed at a point.
+// killAt makes a Pod run the program cmwa in this folder of the node. The agent is then
+// killed at a point.
 func killAt(pod *corev1.PodSpec, folder string, point killpoint.Point) {
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "killpoints", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: folder},

@@ -14,7 +14,7 @@ import (
 
 // agentWithFile starts a server that returns the /status of an agent, and returns the
 // server's URL. The agent has the configuration of the file at path, which it has read
-// with these variables. A change that is not nil is applied to each document.
+// with these variables. The function change, which may be nil, changes each response.
 func agentWithFile(t *testing.T, path string, environ []string, change func(*status.Document)) string {
 	t.Helper()
 	source, err := schema.Find(schema.SearchPaths{Config: path, Environ: readEnvironment(environ)})

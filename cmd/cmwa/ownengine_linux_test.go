@@ -20,7 +20,7 @@ import (
 type ownEngine struct {
 	w       *world
 	folder  string
-	bridge  string // its own: with --bridge none, dockerd would remove docker0, which the shared engine needs
+	bridge  string // its name; with --bridge none, dockerd would remove docker0, which the shared engine needs
 	options []string
 	daemon  *exec.Cmd
 	log     *os.File

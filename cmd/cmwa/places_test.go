@@ -92,8 +92,9 @@ func TestRunOwnCertificateAuthority(t *testing.T) {
 	})
 }
 
-// TestRunPulumiAsUnknownUser runs pulumi in a container as a user that the image does not
-// know. Of the image's folders, the user has no home and may write only to /tmp.
+// TestRunPulumiAsUnknownUser runs pulumi in a container as a user whose id has no name in the
+// image. The user has no home folder there, and may write to no folder of the image except
+// /tmp.
 func TestRunPulumiAsUnknownUser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
