@@ -36,12 +36,12 @@ func TestContainerOptions(t *testing.T) {
 		for name, want := range map[string]string{"team": "infra", "empty": "", "bare": "", "a": "b=c",
 			labelAgent: job.Agent, labelJob: job.ID} {
 			if value, ok := c.Config.Labels[name]; !ok || value != want {
-				t.Errorf("the label %s is %q (there: %v), want %q", name, value, ok, want)
+				t.Errorf("the label %s is %q (present: %v), want %q", name, value, ok, want)
 			}
 		}
 		for _, name := range []string{"", labelFolder, "cmwa.new"} {
 			if value, ok := c.Config.Labels[name]; ok {
-				t.Errorf("there is a label %q: %q", name, value)
+				t.Errorf("the container has the label %q: %q, want no such label", name, value)
 			}
 		}
 	})
@@ -62,10 +62,10 @@ func TestContainerOptions(t *testing.T) {
 			job.Tuning.Instance.Docker = c.settings
 			if _, _, err := tryStart(t, e, job); err == nil || errors.Is(err, runtime.ErrJobFault) ||
 				!strings.Contains(err.Error(), c.want) {
-				t.Errorf("%+v gives %v, want %s named, and no job fault", c.settings, err, c.want)
+				t.Errorf("%+v: got %v, want an error that names %s and is no job fault", c.settings, err, c.want)
 			}
 			if names := leftovers(t, job); len(names) > 0 {
-				t.Errorf("%q is left", names)
+				t.Errorf("the failed start left %q", names)
 			}
 		}
 	})
@@ -109,13 +109,13 @@ func TestRunsAsRoot(t *testing.T) {
 		{"", "1000", false}, {"pulumi", "", false}, {"1000:0", "root", false},
 	} {
 		if got := runsAsRoot(c.configured, c.image); got != c.want {
-			t.Errorf("%+v: root is %v", c, got)
+			t.Errorf("%+v: runsAsRoot returns %v", c, got)
 		}
 	}
 }
 
-// realJob returns a job for the real runner, and its strict service that containers can
-// reach.
+// realJob returns a job for the real workflow-runner, and the strict service of the job.
+// Containers can reach this service.
 func realJob(t *testing.T, e *Executor, script string) (*runtimetest.Service, *runtime.Job) {
 	t.Helper()
 	service := runtimetest.NewService()
@@ -180,7 +180,8 @@ func TestStartCertificates(t *testing.T) {
 		t.Errorf("the runner ended with %+v", exit)
 	}
 	record := service.Record(job.ID)
-	// The image has no certificates.
+	// The image has no certificates, so each file contains only the certificate of the
+	// service.
 	if !strings.Contains(record.Text(0), "no certificates of its own") ||
 		!strings.Contains(record.Text(1), "\n1\n1\n") {
 		t.Errorf("the log of the job is\n%s%s", record.Text(0), record.Text(1))

@@ -16,15 +16,17 @@ import (
 
 const (
 	discardLimit  = time.Minute // for the cleanup after a failed start
-	emulationWait = time.Second // time in which a program for another machine fails
+	emulationWait = time.Second // time in which a program for another architecture fails
 )
 
-// Start creates the container of the job and starts the runner in it. If the engine has
-// the image and the runner, a start costs the engine three calls more than docker run: an
-// inspection of the image, a check of the runner's volume, and the attachment. The last
-// two run concurrently with the report to the service.
+// Start creates the container of the job and starts the runner in it. If the engine already
+// has the image and the volume with the runner, a start makes three more calls than docker
+// run: an inspection of the image, a check of the runner's volume, and the attachment. The
+// last two calls run concurrently with [runtime.Setup.Handoff], which sends the log of step
+// 0 to the service.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
-	// Find the image, pulled if that is configured, and the runner for its machine.
+	// Find the image, and pull it if that is configured. Find the runner for its
+	// architecture.
 	setup.Log("Preparing a container for this job on the Docker engine at %s", e.host)
 	spec := job.Tuning.Instance
 	img, err := e.image(ctx, job, setup)
@@ -72,7 +74,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	setup.Log("Container created: %s", shortID(id))
 	setup.Log("Starting the container")
 
-	// Copy the runner, attach to its input, and get the handoff.
+	// Copy the runner into its volume, attach to its standard input, and get the handoff.
 	defer setup.Measure(runtime.StageStart)()
 	input, handoff, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
 		if folder == "" {
@@ -97,7 +99,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", err
 	}
 	if complete, err := writeHandoff(ctx, input, handoff); err != nil {
-		input.Close() // if the engine still forwards input, this ends it
+		input.Close() // if the engine still forwards input, this ends the input
 		if err := e.handoffError(ctx, id, complete, err); err != nil {
 			return "", err
 		}
@@ -115,7 +117,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 func (e *Executor) findRunner(directory string, img image) (program, error) {
 	runner, err := e.programs.find(directory, img.architecture)
 	if err != nil && img.architecture != e.architecture {
-		return runner, jobFault("%w", err) // jobs for the engine's machine may succeed
+		return runner, jobFault("%w", err) // other jobs, for the engine's architecture, may succeed
 	}
 	return runner, err
 }
@@ -132,7 +134,7 @@ func (e *Executor) runnerMount(shared, name string, runner program) (from mount.
 
 // prepare concurrently runs the tasks that need the created container: it attaches to the
 // runner's standard input, copies the runner, and gets the handoff from the set-up. The
-// caller must close the input also after an error.
+// caller must close the input if it is not nil, also after an error.
 func (e *Executor) prepare(
 	ctx context.Context, id string, setup *runtime.Setup, fill func(context.Context) error,
 ) (input *client.HijackedResponse, handoff []byte, err error) {
@@ -155,7 +157,8 @@ func (e *Executor) prepare(
 	return input, handoff, err
 }
 
-// startContainer starts the container. The call is not cancelled immediately.
+// startContainer starts the container. If ctx ends, the call continues for at most
+// cancelGrace.
 func (e *Executor) startContainer(ctx context.Context, id string) error {
 	callCtx, cancel := withCancelGrace(ctx, longLimit)
 	defer cancel()
@@ -168,13 +171,14 @@ func (e *Executor) startContainer(ctx context.Context, id string) error {
 	return nil
 }
 
-// checkEmulation waits briefly for a program for another machine to fail. An engine
-// without emulation starts the container, and then its program fails.
+// checkEmulation returns an error if a program for another architecture fails within
+// emulationWait. An engine without emulation starts the container without an error; then
+// the program fails.
 func (e *Executor) checkEmulation(ctx context.Context, id string) error {
 	callCtx, cancel := context.WithTimeout(ctx, emulationWait)
 	defer cancel()
 	if _, err := e.waitForExit(callCtx, id); err != nil {
-		return nil // it runs, or Wait reports its end
+		return nil // the container still runs, or Wait reports how it ended
 	}
 	if message := e.lastMessage(ctx, id); strings.Contains(message, "exec format error") {
 		return engineError("start the container", e.host, errors.New(message))
@@ -193,8 +197,8 @@ func (e *Executor) discard(ctx context.Context, name, folder string) error {
 	return err
 }
 
-// rememberFolder stores the folder of a job, in case another client removes the container
-// with the label that names the folder.
+// rememberFolder stores the folder of a job in memory. A label of the container also names
+// the folder, but another client may remove the container.
 func (e *Executor) rememberFolder(id, folder string) {
 	if folder == "" {
 		return

@@ -20,19 +20,21 @@ import (
 )
 
 const (
-	oldLoader  = 10 * time.Minute    // age of an abandoned loader container; longer than fillLimit
-	idleVolume = 24 * time.Hour      // age of a removed volume that is unused and of a runner that no pool has
-	oldFolder  = 7 * 24 * time.Hour  // age of a removed folder of another agent without a container
-	oldEnded   = runtime.LeftoverAge // time after the end of another agent's job until it is removed
+	oldLoader  = 10 * time.Minute    // a loader container of this age is abandoned; longer than fillLimit
+	idleVolume = 24 * time.Hour      // an unused volume of this age is removed if no pool has its runner
+	oldFolder  = 7 * 24 * time.Hour  // a folder of this age is removed if it has no container
+	oldEnded   = runtime.LeftoverAge // an ended container of another agent is removed after this time
 )
 
 // processID is different for each process of the agent.
 var processID = rand.Text()
 
-// ownerFile is a file in each folder of a job, with the owner of the folder.
+// ownerFile is the name of a file in each job's folder. The file contains the owner of the
+// folder.
 const ownerFile = ".owner"
 
-// owner identifies this agent and this process of it. It is empty without an agent id.
+// owner returns a text that identifies this agent and its current process. It is empty if
+// the executor has no agent id.
 func (e *Executor) owner() string {
 	if e.agent == "" {
 		return ""
@@ -41,7 +43,7 @@ func (e *Executor) owner() string {
 }
 
 // isEarlierRun reports whether an owner is an earlier process of this agent. That process
-// has ended, because two processes never have the same id at the same time.
+// has ended, because two processes never have the same agent id at the same time.
 func (e *Executor) isEarlierRun(owner string) bool {
 	agent, run, ok := strings.Cut(owner, "/")
 	return ok && agent != "" && agent == e.agent && run != processID
@@ -49,14 +51,15 @@ func (e *Executor) isEarlierRun(owner string) bool {
 
 // Sweep implements [runtime.Sweeper]. It removes leftovers of an earlier process of this
 // agent immediately, and those of other agents when they are so old that they are not in
-// use. Ages are by the engine's clock, and those of folders by the agent's. If the engine
-// does not report its time, nothing but folders is removed for its age.
+// use. The ages of containers and volumes are measured with the engine's clock, and the
+// ages of folders with the agent's clock. If the engine does not report its time, no
+// container and no volume is removed because of its age.
 //
-//  1. Loader containers: the agent died while it filled a volume. They keep the volume
-//     in use.
+//  1. Loader containers whose agent was killed while it filled a volume. As long as such a
+//     container exists, the engine does not remove the volume.
 //  2. Unused volumes of runners that no pool has.
-//  3. Containers of jobs of other agents that ended a week ago: an agent removes its
-//     own within minutes, unless its id is lost.
+//  3. Containers of other agents' jobs that ended a week ago. An agent removes its own
+//     ended containers within minutes, unless its agent id is lost.
 //  4. Folders of jobs that have no container.
 func (e *Executor) Sweep(ctx context.Context, places []runtime.InstanceSpec) (removed []string, err error) {
 	now := e.engineTime(ctx)
@@ -94,8 +97,8 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.InstanceSpec) (re
 	return removed, err
 }
 
-// engineTime returns the time by the engine's clock; zero if the engine does not report
-// it.
+// engineTime returns the time of the engine's clock, or the zero time if the engine does
+// not report it.
 func (e *Executor) engineTime(ctx context.Context) time.Time {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -125,7 +128,7 @@ func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []s
 	for _, c := range listed.Items {
 		name := strings.TrimPrefix(strings.Join(c.Names, ","), "/")
 		if c.State != container.StateCreated || !strings.HasSuffix(name, loaderSuffix) {
-			continue // not created by an agent
+			continue // not a loader container: agents create these and never start them
 		}
 		if !e.isEarlierRun(c.Labels[labelOwner]) && !isOlder(time.Unix(c.Created, 0), now, oldLoader) {
 			continue
@@ -139,8 +142,9 @@ func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []s
 	return removed, err
 }
 
-// dropVolumes removes volumes of runners that have at least an age, that no container
-// uses and that are not in keep. An agent that needs such a volume fills it again.
+// dropVolumes removes the volumes of runners that are at least as old as age, that no
+// container uses, and that are not in keep. An agent that needs such a volume creates and
+// fills it again.
 func (e *Executor) dropVolumes(
 	ctx context.Context, keep map[string]bool, age time.Duration, now time.Time,
 ) (removed []string, err error) {
@@ -169,8 +173,8 @@ func (e *Executor) dropVolumes(
 	return removed, err
 }
 
-// sweepEnded removes containers of jobs that ended long ago and that another agent should
-// have removed.
+// sweepEnded removes the containers of other agents that ended at least oldEnded ago. Those
+// agents should have removed them.
 func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []string, err error) {
 	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -182,7 +186,7 @@ func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []str
 		return nil, engineError("list the containers of jobs", e.host, causeOf(ctx, err))
 	}
 
-	// Remove those that ended long ago.
+	// Remove the containers that ended long ago.
 	for _, c := range listed.Items {
 		if c.Labels[labelAgent] == e.agent || !isOlder(time.Unix(c.Created, 0), now, oldEnded) {
 			continue
@@ -207,8 +211,8 @@ func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []str
 
 // sweepFolders removes folders of jobs below a shared_volume_directory. A folder has the
 // name of its job's container. If this engine does not have the container, an agent with
-// another engine may use the folder, so it must be very old, unless an earlier process of
-// this agent created it.
+// another engine may still use the folder. Therefore the folder is removed only if it is
+// very old, or if an earlier process of this agent created it.
 func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []string, err error) {
 	parent, err = filepath.Abs(parent)
 	if err != nil {
@@ -222,7 +226,7 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 		return nil, fmt.Errorf("shared_volume_directory: %w", err)
 	}
 
-	// Remove the abandoned ones without a container.
+	// Remove the abandoned folders that have no container.
 	for _, entry := range entries {
 		folder := filepath.Join(parent, entry.Name())
 		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), namePrefix) || !e.abandoned(folder) {
@@ -233,7 +237,7 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 		cancel()
 		switch {
 		case inspectErr == nil:
-			continue // is removed with its container
+			continue // Remove removes the folder with its container
 		case !errdefs.IsNotFound(inspectErr):
 			inspectErr = engineError("find the container of a folder", e.host, causeOf(ctx, inspectErr))
 			return removed, errors.Join(err, inspectErr)
@@ -253,5 +257,5 @@ func (e *Executor) abandoned(folder string) bool {
 		return true
 	}
 	info, err := os.Lstat(folder)
-	return err == nil && isOlder(info.ModTime(), time.Now(), oldFolder) // clocks do not differ by days
+	return err == nil && isOlder(info.ModTime(), time.Now(), oldFolder) // the clocks of machines do not differ by days
 }

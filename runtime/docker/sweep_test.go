@@ -21,7 +21,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// sweep removes leftovers, with the stand-in as the only runner in use.
+// sweep calls Sweep with the stand-in for the runner as the only runner in use. It returns
+// the removed leftovers.
 func sweep(t *testing.T, e *Executor, shared string) []string {
 	t.Helper()
 	removed, err := e.Sweep(t.Context(),
@@ -40,7 +41,7 @@ func newExecutorAs(t *testing.T) *Executor {
 	return e
 }
 
-// earlierRun returns the owner of an earlier process of an executor's agent.
+// earlierRun returns the owner text of an earlier process of the executor's agent.
 func earlierRun(e *Executor) string { return e.agent + "/earlier-run" }
 
 func TestSweepFolders(t *testing.T) {
@@ -69,10 +70,10 @@ func TestSweepFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := filepath.Join(shared, strings.TrimPrefix(running.Container.Name, "/"))
-	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(earlierRun(e)), 0o644); err != nil { // adopted
+	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(earlierRun(e)), 0o644); err != nil { // as of an adopted job
 		t.Fatal(err)
 	}
-	want := map[string]bool{ // whether it is kept
+	want := map[string]bool{ // whether the folder is kept
 		busy: true,
 		folder(namePrefix+"crashed", earlierRun(e), time.Now()):                       false,
 		folder(namePrefix+"being-started", e.owner(), time.Now()):                     true,
@@ -85,7 +86,7 @@ func TestSweepFolders(t *testing.T) {
 	removed := sweep(t, e, shared)
 	for path, stays := range want {
 		if _, err := os.Stat(path); (err == nil) != stays {
-			t.Errorf("%s: %v, want it to stay: %v", path, err, stays)
+			t.Errorf("%s: Stat returns %v, want the folder to be kept: %v", path, err, stays)
 		}
 		if listed := slices.Contains(removed, "folder "+path); listed == stays {
 			t.Errorf("%s is listed as removed: %v, want %v", path, listed, !stays)
@@ -130,18 +131,18 @@ func TestSweepLoader(t *testing.T) {
 	}
 	running := loader("another/run")
 	if removed := sweep(t, e, ""); !there(running) {
-		t.Errorf("the loader of a running agent was removed: %q", removed)
+		t.Errorf("the loader of a running agent was removed; removed: %q", removed)
 	}
 	if err := e.removeContainer(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}
 	crashed := loader(earlierRun(e))
 	if removed := sweep(t, e, ""); there(crashed) || !slices.Contains(removed, "container "+loaderName(stray)) {
-		t.Errorf("the loader of an earlier run was not removed: %q", removed)
+		t.Errorf("the loader of an earlier run was not removed; removed: %q", removed)
 	}
 }
 
-// Ages are by the engine's clock, which differs by an hour.
+// Sweep measures ages with the engine's clock, also if that clock differs by an hour.
 func TestSweepClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
@@ -182,11 +183,11 @@ func TestSweepClock(t *testing.T) {
 				t.Errorf("removed %q, %v, want %q", removed, err, want)
 			}
 			if n := d.count("DELETE "); n != 2 {
-				t.Errorf("the engine got the calls %q", d.calls)
+				t.Errorf("the engine got the calls %q, want two deletions", d.calls)
 			}
 		})
 	}
-	t.Run("unknown", func(t *testing.T) {
+	t.Run("engine does not report its time", func(t *testing.T) {
 		d := newFakeEngine(t)
 		d.override["GET /info"] = fail(500, "no time")
 		d.override["GET /containers/json"] = func(w http.ResponseWriter, _ *http.Request) {
@@ -200,7 +201,7 @@ func TestSweepClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		if removed, err := e.Sweep(t.Context(), nil); err != nil || len(removed) > 0 {
-			t.Errorf("removed %q, %v, without knowing an age", removed, err)
+			t.Errorf("removed %q, %v, want nothing to be removed because no age is known", removed, err)
 		}
 	})
 }
@@ -218,7 +219,7 @@ func TestSweepEnded(t *testing.T) {
 				list := []map[string]any{}
 				if filters := r.URL.Query().Get("filters"); strings.Contains(filters, labelAgent) {
 					if !strings.Contains(filters, "exited") || strings.Contains(filters, "running") {
-						t.Errorf("it lists containers with %s, want those that do not run", filters)
+						t.Errorf("Sweep lists containers with the filters %s, want only containers that do not run", filters)
 					}
 					for digit, agent := range agents {
 						list = append(list, map[string]any{
@@ -250,8 +251,8 @@ func TestSweepEnded(t *testing.T) {
 	}
 }
 
-// Another agent fills the volume, and the engine's clock differs by an hour: the agent
-// waits for the other one.
+// Start waits while another agent fills the volume, also if the engine's clock differs by
+// an hour.
 func TestFillWaits(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {

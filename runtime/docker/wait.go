@@ -12,11 +12,12 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// noExitCode is the exit code of a container that has none.
+// noExitCode is the code in [runtime.Exit] for a container that was never started.
 const noExitCode = -1
 
 // Wait blocks until the container has ended. It returns an error if the engine stops
-// meanwhile; with live restore the container survives that, and Wait can be called again.
+// meanwhile. An engine with live restore leaves the container running; then Wait can be
+// called again.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	if !isID(id) {
 		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoInstance)
@@ -31,13 +32,13 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	return exit, fmt.Errorf("wait for the container: %w", err)
 }
 
-// waitForExit waits for the end of a container, and then inspects it. Another client may
-// remove the container in between.
+// waitForExit waits for the end of a container, and then inspects the container. Another
+// client may remove it between these two calls.
 func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, error) {
 	// Wait for the end.
 	result := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	var code int
-	select { // one of them is sent, at the latest when ctx ends
+	select { // one channel receives a value, at the latest when ctx ends
 	case response := <-result.Result:
 		code = int(response.StatusCode)
 	case err := <-result.Error:
@@ -67,7 +68,8 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 		return runtime.Exit{}, errors.New("another client has started the container again")
 	}
 
-	// Return the exit, with the last message of a runner that did not choose its end.
+	// Return the exit. If the exit code is not one of the runner's own and has no reason,
+	// the reason is the runner's last message.
 	exit := runtime.Exit{Code: state.ExitCode, Reason: exitReason(state)}
 	if exit.Reason == "" && !runtime.IsRunnerCode(exit.Code) {
 		exit.Reason = e.lastMessage(ctx, id)
@@ -75,7 +77,8 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 	return exit, nil
 }
 
-// exitReason returns why a container ended, if the runner did not choose the end.
+// exitReason returns why a container ended. It is empty if the runner itself chose the exit
+// code, and if no reason is known.
 func exitReason(state container.State) string {
 	switch {
 	case runtime.IsRunnerCode(state.ExitCode):
