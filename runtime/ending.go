@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// reportEnd logs how the job ended. If the runner did not report it to the service, the
-// agent does. It reports whether the service needs no further report.
+// reportEnd logs how the job ended. If the runner did not report the outcome to the
+// service, reportEnd does. The result is whether the service needs no further report.
 func (r *jobRun) reportEnd(ctx context.Context, exit Exit, err error) (settled bool) {
 	// Log an outcome that the service knows, or that this agent cannot report.
 	r.logPulumi(exit)
@@ -42,8 +42,8 @@ func (r *jobRun) reportEnd(ctx context.Context, exit Exit, err error) (settled b
 		return true
 	}
 
-	// Report the outcome in place of the runner. Its line count lacks the lines that the
-	// agent has added.
+	// Report the outcome in place of the runner. The runner's line count does not include
+	// the lines that the agent has added.
 	last := r.lastProgress()
 	last.Lines += r.agentLogLines
 	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
@@ -101,8 +101,9 @@ func describeExit(exit Exit, err error) string {
 	}
 }
 
-// finalReports returns the reports that end a job whose runner died. Last is the last
-// progress that the runner has reported: the step that ran then, or the next one, has failed.
+// finalReports returns the reports that end a job whose runner ended without a report of the
+// outcome. Last is the last progress that the runner has reported. If its step has succeeded,
+// the next step counts as failed; otherwise its step does.
 func finalReports(last Progress, steps int, reason string) []Report {
 	line := []Line{{Time: time.Now(), Text: "Error: " + reason + "\n"}}
 	switch {
@@ -111,7 +112,7 @@ func finalReports(last Progress, steps int, reason string) []Report {
 	case last.Status != Succeeded:
 		return []Report{{Step: last.Step, Offset: last.Lines, Lines: line, Status: Failed}}
 	case last.Step+1 >= steps:
-		return nil // the success of the last step is that of the job
+		return nil // the last step has succeeded, so the job has
 	default:
 		return []Report{
 			{Step: last.Step + 1, Status: Running},
@@ -122,9 +123,9 @@ func finalReports(last Progress, steps int, reason string) []Report {
 
 // addEndReason adds a line to the log of a step that was stopped: why this agent stops the
 // job, or the engine's reason for a SIGTERM that this agent did not send. The runner does not
-// know the reason. It has sent its last line, and reports the failure itself after
-// [Handoff.Yield] or the agent's next signal. So the failure is reported once, also if no
-// agent runs.
+// know the reason. The runner has sent its last line, and reports the failure itself after
+// [Handoff.Yield] or at the agent's next signal. So the failure is reported exactly once,
+// even if no agent runs.
 func (r *jobRun) addEndReason(ctx context.Context) {
 	// Get the reason from this agent or from the engine.
 	defer close(r.stepEnded)
@@ -170,7 +171,8 @@ func (r *jobRun) ownReason() string {
 	return r.stopReason
 }
 
-// setPulumi records how pulumi ended. The runner's texts are not trusted.
+// setPulumi records how pulumi ended, and its stack. The runner's texts are not trusted, so
+// invalid ones are ignored.
 func (r *jobRun) setPulumi(end Pulumi, stack string) {
 	if !ValidStack(stack) {
 		stack = ""
@@ -183,8 +185,8 @@ func (r *jobRun) setPulumi(end Pulumi, stack string) {
 	}
 }
 
-// logPulumi logs how pulumi ended in a step that was stopped: the service may have refused
-// the last lines of the job's log.
+// logPulumi logs how pulumi ended in a step that was stopped. The job's log may lack this,
+// because the service may have refused its last lines.
 func (r *jobRun) logPulumi(exit Exit) {
 	r.mu.Lock()
 	end, stack, stopped := r.pulumi, r.stack, r.stopReason != ""
@@ -203,15 +205,16 @@ func (r *jobRun) logPulumi(exit Exit) {
 	}
 }
 
-// reason returns why the job ended, as added to its log; empty if unknown.
+// reason returns the reason for the end of the job that was added to its log, or the reason
+// why this agent stopped it. It is empty if neither is known.
 func (r *jobRun) reason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return cmp.Or(r.endReason, r.stopReason)
 }
 
-// leaseResult returns the result of leased work that has ended; empty if the lease is lost
-// or the service wants none.
+// leaseResult returns the result of leased work that has ended. It is empty if the lease is
+// lost, and if the service has cancelled the work or no longer accepts reports of it.
 func (r *jobRun) leaseResult(ctx context.Context) (result LeaseResult, reason string) {
 	cause := context.Cause(ctx)
 	switch {
@@ -227,7 +230,7 @@ func (r *jobRun) leaseResult(ctx context.Context) (result LeaseResult, reason st
 	return LeaseRetry, r.failedBecause()
 }
 
-// failedBecause returns why the job has failed, for people.
+// failedBecause returns a readable text about why the job has failed.
 func (r *jobRun) failedBecause() string {
 	last := r.lastProgress()
 	switch {

@@ -16,7 +16,7 @@ import (
 // explainer is an executor that knows why its instances ended.
 type explainer struct {
 	*runtimetest.Executor
-	reason string // empty if it is never known
+	reason string // empty if the reason is never known
 }
 
 func (e *explainer) EndReason(ctx context.Context, _ string) string {
@@ -38,16 +38,16 @@ func TestReportEnd(t *testing.T) {
 		script runtimetest.Script
 		want   string
 	}{
-		"with the step's name and the reason": {
+		"runner reports step name and reason": {
 			failed(runtime.Progress{StepName: "pulumi update", Reason: "exit code 127"}),
 			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 ` +
 				`step=3 step_name="pulumi update" reason="exit code 127" duration=1m2s`,
 		},
-		"of a runner that does not report them": {
+		"runner reports neither": {
 			failed(runtime.Progress{}),
 			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 step=3 duration=1m2s`,
 		},
-		"with line breaks in what the job chose": {
+		"step name has a line break": {
 			failed(runtime.Progress{StepName: "a\nlevel=ERROR"}), `step=3 step_name="a\nlevel=ERROR" duration=1m2s`,
 		},
 	} {
@@ -67,17 +67,19 @@ func TestReportEnd(t *testing.T) {
 
 func TestAddEndReason(t *testing.T) {
 	const evicted = "Evicted: the node was low on memory"
-	// The runner gets a TERM after a minute, and reports that three seconds later.
+	// The runner gets a TERM after a minute, reports that the step was stopped, and ends
+	// three seconds later.
 	terminated := runtimetest.Script{
 		Running: 63 * time.Second, Exit: runtime.Exit{Code: runtime.CodeFailed},
 		Progress: []runtimetest.TimedProgress{
 			{After: time.Second, Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
 			{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
 			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}},
-			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}}, // again
+			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}}, // twice
 		},
 	}
-	// story plays a job to its end.
+	// story runs job a to its end with an executor that knows this reason. Prepare is
+	// called before the pool starts.
 	story := func(t *testing.T, reason string, prepare func(*fixture)) *fixture {
 		t.Helper()
 		var st *fixture
@@ -100,7 +102,7 @@ func TestAddEndReason(t *testing.T) {
 		st.t = t
 		return st
 	}
-	// reports returns the lines that the agent has reported of step 1.
+	// reports returns the lines that the agent has sent to the log of step 1.
 	reports := func(st *fixture) (lines []string) {
 		for _, report := range st.cloud.Reports("a") {
 			for _, line := range report.Lines {
@@ -112,19 +114,19 @@ func TestAddEndReason(t *testing.T) {
 		return lines
 	}
 
-	t.Run("agent adds the reason and the runner reports", func(t *testing.T) {
+	t.Run("agent adds the reason and the runner reports the failure", func(t *testing.T) {
 		st := story(t, evicted, func(*fixture) {})
 		if got := reports(st); len(got) != 1 || got[0] != "Reason: "+evicted+"\n" {
-			t.Errorf("added %q", got)
+			t.Errorf("the agent added %q to the log, want the reason", got)
 		}
 		for _, report := range st.cloud.Reports("a") {
 			if report.Status == runtime.Failed {
-				t.Errorf("the agent reports step %d as failed", report.Step)
+				t.Errorf("the agent reports step %d as failed, want the runner to report it", report.Step)
 			}
 		}
 		st.wantOperations("a", "start", "started", "remove", "removed")
 		if h := st.engine.Handoff("a"); h.Yield.Duration() <= 2*time.Second {
-			t.Errorf("the runner waits for %s, which is less than the agent may take", h.Yield.Duration())
+			t.Errorf("the runner waits for %s, want more than the 2s that the agent may take", h.Yield.Duration())
 		}
 		if log := st.log.String(); !strings.Contains(log, "job failed") || !strings.Contains(log, evicted) {
 			t.Errorf("the log is\n%s", log)
@@ -141,7 +143,7 @@ func TestAddEndReason(t *testing.T) {
 	t.Run("a reason that is not known", func(t *testing.T) {
 		st := story(t, "", func(*fixture) {})
 		if got := reports(st); len(got) != 0 {
-			t.Errorf("added %q", got)
+			t.Errorf("the agent added %q to the log, want nothing", got)
 		}
 	})
 	t.Run("a report that fails", func(t *testing.T) {

@@ -11,32 +11,31 @@ import (
 
 // Executor creates, finds, follows and removes the instances of jobs: containers, Pods or
 // process groups. Instances have labels for agent, pool, job and generation, so that List finds
-// them after a restart of the agent. Each executor has its own ids. All
+// them after a restart of the agent. The form of an instance's id is up to the executor. All
 // methods are safe for concurrent use. All except Start are safe to repeat.
 type Executor interface {
-	// Start creates the job's instance and starts the runner in it. It logs its actions
-	// to setup (the log of step 0), gets the handoff from setup immediately before the
-	// runner starts, and writes it to the runner's standard input. Job.Definition is
-	// filled in.
+	// Start creates the job's instance and starts the runner in it. It logs its actions to
+	// setup (the log of step 0), gets the handoff from setup immediately before the runner
+	// starts, and writes it to the runner's standard input. The caller has set
+	// job.Definition.
 	//
 	// An error that wraps [ErrJobFault] is the job's own fault: the image does not exist,
-	// or is for another platform. After one that wraps [ErrConnectionLost] the job can be
-	// started again. Any other error may fail the next job too. After an error nothing of
-	// the job runs.
+	// or is for another platform. After an error that wraps [ErrConnectionLost] the job can
+	// be started again. After any other error, the next job may fail to start too. After an
+	// error, no part of the job runs.
 	Start(ctx context.Context, job *Job, setup *Setup) (id string, err error)
 
 	// Follow streams the runner's output from its beginning: lines of [Progress]. The
 	// stream ends when the runner has ended, or with ctx.
 	Follow(ctx context.Context, id string) (io.ReadCloser, error)
 
-	// Wait blocks until the instance has ended, or ctx. An instance that does not exist
-	// has ended: [ErrNoInstance]. Any other error is temporary, such as that of an engine
-	// that restarts. The caller retries; the executor does not.
+	// Wait blocks until the instance or ctx has ended. If the instance does not exist, Wait
+	// returns an error that wraps [ErrNoInstance]. Any other error is temporary, such as an
+	// error while the engine restarts. The caller retries; the executor does not.
 	Wait(ctx context.Context, id string) (Exit, error)
 
 	// Remove ends a running instance and removes it completely. The runner gets a SIGTERM
-	// first, and a SIGKILL after grace. To remove an instance that does not exist is a
-	// success.
+	// first, and a SIGKILL after grace. If the instance does not exist, Remove returns nil.
 	Remove(ctx context.Context, id string, grace time.Duration) error
 
 	// List returns the instances that the agent with this id has created or adopted
@@ -50,7 +49,7 @@ type Executor interface {
 const LeftoverAge = 7 * 24 * time.Hour
 
 // Sweeper is an optional interface of an [Executor] that can find leftovers that List does
-// not return, of an agent that died while it created or removed an instance.
+// not return. An agent leaves them if it is killed while it creates or removes an instance.
 type Sweeper interface {
 	// Sweep removes such leftovers, and returns their names. It removes nothing that a
 	// running agent may use. Specs are those of all pools of this process that use the
@@ -61,12 +60,12 @@ type Sweeper interface {
 // Adopter is an optional interface of an [Executor] whose instances may outlive the
 // agent, and are then adopted by another agent that runs already or starts later.
 type Adopter interface {
-	// AdoptOrphans takes over instances of agents that no longer exist, and returns
-	// them, running or ended. Exactly one of several agents gets an instance; more than
-	// one call may return it to that agent. Mine reports whether to adopt for the pool
-	// with this key. With an error AdoptOrphans still returns the instances that it has
-	// adopted. Each pool calls it every 20 seconds, so it must be cheap if there is
-	// nothing to adopt.
+	// AdoptOrphans takes over instances of agents that no longer exist, and returns them,
+	// running or ended. Exactly one of several agents gets an instance; more than one call
+	// may return it to that agent. Mine reports whether to adopt for the pool with this
+	// key. If AdoptOrphans returns an error, it also returns the instances that it has
+	// adopted. Each pool calls it every 20 seconds, so it must be cheap if there is nothing
+	// to adopt.
 	AdoptOrphans(ctx context.Context, mine func(pool string) bool) ([]Instance, error)
 
 	// LeavesJobs reports whether a pool that has to stop leaves its running jobs to
@@ -95,7 +94,7 @@ type Instance struct {
 	Generation uint64
 	Running    bool
 	Started    time.Time // zero if the runner was never started, and has no handoff
-	Ended      time.Time // or when it was created, if it was never started; zero while it runs, or if unknown
+	Ended      time.Time // the creation if it was never started; zero while it runs, or if unknown
 }
 
 // Spec returns the spec of the instance's pool, as far as its labels contain it.
@@ -149,11 +148,11 @@ func SignalReason(code int) string {
 
 // Errors that an Executor's errors may wrap.
 var (
-	// ErrJobFault is wrapped by an error of a start that failed by the job's own fault,
-	// and not by the agent's settings or the engine.
+	// ErrJobFault is wrapped by the error of a start that failed because of the job itself,
+	// and not because of the agent's settings or the engine.
 	ErrJobFault = errors.New("cannot be started")
-	// ErrConnectionLost is wrapped by an error of a start that lost the connection to the
-	// engine. Nothing of the job has run, and nothing will: the runner does not have the
+	// ErrConnectionLost is wrapped by the error of a start that lost the connection to the
+	// engine. No part of the job has run or will run, because the runner does not have the
 	// whole handoff.
 	ErrConnectionLost = errors.New("lost the connection to the engine")
 	// ErrNoInstance is returned for an id without an instance.

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// HandoffVersion is the version of the protocol between agent and runner: the handoff
-// on the runner's standard input, and the progress on its standard output. Both ends are
-// of the same release, as the original agent requires too (Pulumi documentation,
+// HandoffVersion is the version of the protocol between agent and runner: the handoff on
+// the runner's standard input, and the progress on its standard output. Agent and runner
+// must be of the same release, as Pulumi's agent also requires (Pulumi documentation,
 // "Customer-managed runners").
 const HandoffVersion = 1
 
@@ -26,7 +26,7 @@ type Handoff struct {
 	JobID     string `json:"jobID"`
 	Token     string `json:"token"`               // the job's token
 	OIDC      string `json:"oidc,omitempty"`      // for cloud providers; may be empty
-	Root      string `json:"root"`                // the "/" of the job: PULUMI_ENV, the default directory
+	Root      string `json:"root"`                // the "/" of the job: its default home and directory
 	Directory string `json:"directory,omitempty"` // in which steps start; empty is Root
 
 	// The log of step 0: the number of lines that the service has accepted, the next
@@ -43,12 +43,14 @@ type Handoff struct {
 	Grace      Seconds           `json:"grace,omitempty"` // between SIGTERM and SIGKILL of a step; 0 is the default
 	Definition json.RawMessage   `json:"definition"`      // as the service sent it
 
-	// CancelGrace is the time between SIGINT and SIGTERM of a step, unless the agent
-	// decides when it ends; see package runner. With 0 a step gets no SIGINT.
+	// CancelGrace is the time between SIGINT and SIGTERM of a step. If the agent itself
+	// interrupts the job, the agent decides when this time ends; see package runner. With 0
+	// a step gets no SIGINT.
 	CancelGrace Seconds `json:"cancelGrace,omitempty"`
 }
 
-// Format writes only the job's id, for every verb: the tokens are in clear text here.
+// Format writes only the job's id, for every verb, because the fields contain tokens in
+// clear text.
 func (h Handoff) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "handoff of job %s", h.JobID) }
 
 // Seconds is a duration that JSON represents as a number of seconds.

@@ -21,9 +21,9 @@ const (
 // configuration have no effect on it, except for the interval of its status polls.
 // Definition is filled in once, after the claim.
 type Job struct {
-	ID         string // in each call about the job
+	ID         string // used in each call about the job
 	Kind       Kind
-	WorkflowID string        // what the job works on: for a deployment, its id
+	WorkflowID string        // id of what the job works on, such as the deployment
 	Token      secret.String // valid for calls about this job only
 	OIDC       secret.String // for cloud providers; often empty
 	Pool       string        // key of the pool that claimed the job

@@ -16,9 +16,9 @@ import (
 // its step five seconds less.
 const StopGrace = 30 * time.Second
 
-// HeartbeatLimit is the time without a heartbeat after which a service declares a
-// job failed (Pulumi documentation, "Customer-managed runners"). DeclaredFailed
-// states it in messages about a job of which this agent can report nothing more.
+// HeartbeatLimit is the time without a heartbeat after which a service declares a job
+// failed (Pulumi documentation, "Customer-managed runners"). DeclaredFailed is the part of
+// messages that describes this, for a job about which this agent can report nothing more.
 const (
 	HeartbeatLimit = 10 * time.Minute
 	DeclaredFailed = "the service declares it failed after ten minutes without a heartbeat"
@@ -37,7 +37,7 @@ const (
 	timeLimitGrace   = 5 * time.Minute  // after the job's own time limit, which the runner enforces
 
 	reasonWait  = 3 * time.Second // how long a runner waits after a signal for the agent to log the reason
-	reasonLimit = 2 * time.Second // for the agent to get the reason and write it
+	reasonLimit = 2 * time.Second // for the agent to get the reason and add it to the log
 
 	exitGrace   = time.Second      // maximum time from the end of the progress stream to the exit of the instance
 	streamGrace = 5 * time.Second  // maximum time from the exit of the instance to the end of the progress stream
@@ -60,14 +60,14 @@ type jobRun struct {
 	pool *Pool
 	log  *slog.Logger
 	job  *Job
-	id   string // of the instance; set before run only for an adopted job
+	id   string // id of the instance; before run, only an adopted job has one
 
 	adopted   bool // the instance existed before the run: the service may not know the job
 	step0Done bool // the runner has reported the end of step 0; guarded by the pool's lock
 	recorded  bool // the journal has a record of the job
 	settled   bool // the service needs no further report of the job
 	startLost bool // a start lost the connection to the engine
-	steps     int  // of the definition; 0 before fetchSteps
+	steps     int  // number of steps of the definition; 0 before fetchSteps
 
 	recovery *recovery // nil without a record of an earlier run
 
@@ -83,7 +83,7 @@ type jobRun struct {
 
 	stepEnded chan struct{} // closed when a stopped step has ended, and the reason was added to its log
 
-	// These are of leased work.
+	// The following fields are for the lease of leased work.
 	leaser     Leaser        // nil for a deployment
 	leaseUntil time.Time     // when the lease expires
 	leaseSpan  time.Duration // from the last renewal to the end of the lease
@@ -91,10 +91,10 @@ type jobRun struct {
 	end        instanceEnd
 	startErr   error // why the job could not be started
 
-	stream progressReader // belongs to the goroutine of follow
+	stream progressReader // used only by the goroutine of follow
 }
 
-// runJob runs the job, with its lease if it has one. It reports what run does.
+// runJob runs the job, with its lease if it has one. The result is the one of run.
 func (r *jobRun) runJob(ctx context.Context) (gone bool) {
 	if r.leaser != nil {
 		return r.runLeased(ctx, r.leaser)
@@ -102,9 +102,10 @@ func (r *jobRun) runJob(ctx context.Context) (gone bool) {
 	return r.run(ctx)
 }
 
-// run starts the job, waits for its end and reports it. When ctx ends, the job is stopped
-// with a grace period, and its outcome is still reported. It reports whether the instance and
-// the record of the job are gone, as far as the agent knows.
+// run starts the job, waits for its end, and reports its outcome. When ctx ends, run stops
+// the job with a grace period and still reports the outcome, or it leaves the job running
+// (leavesInstance). The result gone is whether the instance and the record of the job no
+// longer exist, as far as the agent knows.
 func (r *jobRun) run(ctx context.Context) (gone bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var children sync.WaitGroup
@@ -119,16 +120,17 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 		if !r.recover(ctx) {
 			return r.endRecovery()
 		}
-	case !r.adopted && r.leaser == nil: // the lease of leased work expires without the agent
+	case !r.adopted && r.leaser == nil: // leased work needs no record: its lease expires without the agent
 		r.record()
 	}
-	if r.leaser == nil { // a renewal tells whether leased work is wanted
-		known := !r.adopted // it changes if an adopted job is started again
+	if r.leaser == nil { // renewals of the lease detect the cancellation of leased work
+		known := !r.adopted // adopted changes if an adopted job is started again
 		children.Go(func() { r.pollStatus(ctx, cancel, known) })
 	}
 
-	// Start the job, unless it has an instance, and wait for its end. An instance of an
-	// earlier run in which nothing has run is replaced.
+	// Start the job, unless it has an instance, and wait for its end. If an instance of an
+	// earlier run of the agent ended without a handoff, nothing has run in it: start the
+	// job again in a new instance.
 	for {
 		if r.id == "" {
 			id, err := r.start(ctx, &children)
@@ -152,7 +154,8 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 	}
 }
 
-// waitForEnd waits for the end of the instance, with the time limit of the job.
+// waitForEnd waits for the end of the instance, and stops the job if it exceeds its time
+// limit.
 func (r *jobRun) waitForEnd(
 	ctx context.Context, cancel context.CancelCauseFunc, children *sync.WaitGroup,
 ) (_ instanceEnd, stopped bool) {
@@ -162,8 +165,8 @@ func (r *jobRun) waitForEnd(
 		runningSince = r.startedAt
 	}
 
-	// The runner enforces the time limit, from its own start. This is a fallback, with
-	// timeLimitGrace and the cancel grace period in addition.
+	// The runner enforces the time limit, counted from its own start. The timer is a
+	// fallback: its limit is longer by timeLimitGrace and the cancel grace period.
 	if limit := r.job.Definition.Timeout; limit > 0 {
 		grace := timeLimitGrace + r.job.Tuning.CancelGrace
 		limit = min(limit, math.MaxInt64-grace) + grace
@@ -177,8 +180,9 @@ func (r *jobRun) waitForEnd(
 	return end, stopped
 }
 
-// finish reports how the job ended and removes its instance, unless the job still runs.
-// It reports whether the instance and the record are gone, as far as the agent knows.
+// finish reports how the job ended and removes its instance, unless the job still runs. The
+// result gone is whether the instance and the record no longer exist, as far as the agent
+// knows.
 func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gone bool) {
 	switch {
 	case !stopped && r.leavesInstance(ctx):
@@ -201,7 +205,7 @@ func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gon
 
 	// Remove the instance. If that fails, a later sweep finds it by its labels.
 	removed := measure(r.pool.parts.Recorder, StageRemove)
-	// A recovered job, or one that was started again, may have others.
+	// A recovered job, or a job that was started again, may have other instances.
 	gone = r.removeEnded(r.id)
 	if r.recovery != nil || r.startLost {
 		gone = r.removeAll()
@@ -217,11 +221,11 @@ type instanceEnd struct {
 	err  error
 }
 
-// wait blocks until the job has ended. When ctx ends first, it stops the job, or leaves
-// it running (leavesInstance). Ok is false when the job may still run.
+// wait blocks until the job has ended. When ctx ends first, it stops the job, or leaves it
+// running (leavesInstance). Ok is false if the job may still run.
 func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instanceEnd, ok bool) {
 	// Wait for the end and follow the progress, each in its own goroutine. The first
-	// writes end, which is read only after endedCh is closed.
+	// goroutine writes end, and end is read only after endedCh is closed.
 	var end instanceEnd
 	endedCh, followedCh := make(chan struct{}), make(chan struct{})
 	waitCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -253,7 +257,7 @@ func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instance
 		}
 	}
 
-	// Read the last lines of the stream, which are there already.
+	// Wait until follow has read the last lines of the stream, which already exist.
 	select {
 	case <-followedCh:
 	case <-time.After(streamGrace):

@@ -11,9 +11,10 @@ import (
 //
 //  1. A new interval counts from the last answer.
 //  2. A call that fails never stops a job.
-//  3. For an adopted job, the status Gone is ignored until the service has returned
-//     another status, because this pool's token may belong to a service or pool that
-//     never had the job. Known reports whether the job is not an adopted one.
+//  3. For an adopted job, the status Gone is ignored until the service has returned another
+//     status, because this pool's token may belong to a service or pool that never had the
+//     job. Known is true if the service is known to have had the job; it is false at first
+//     for an adopted job.
 //  4. A runner that has reported the last status of the job has a grace period to exit.
 func (r *jobRun) pollStatus(ctx context.Context, stop context.CancelCauseFunc, known bool) {
 	var hung <-chan time.Time // set when the runner has to exit; nil blocks
@@ -44,7 +45,7 @@ func (r *jobRun) pollStatus(ctx context.Context, stop context.CancelCauseFunc, k
 			continue
 		}
 
-		// 3. Stop a job that is cancelled or gone.
+		// 3. Stop a job that the service has cancelled or no longer has.
 		var grace time.Duration
 		switch {
 		case status == Gone && !known:
@@ -62,7 +63,7 @@ func (r *jobRun) pollStatus(ctx context.Context, stop context.CancelCauseFunc, k
 		}
 		if status != Gone && status != Unanswered {
 			known = true
-			r.pool.noteAnswer() // the call carries the pool's token
+			r.pool.noteAnswer() // the call used the pool's token, so it is an answer to the pool
 		}
 
 		// 4. Begin the grace period once.

@@ -23,7 +23,7 @@ type Journal interface {
 	SetStage(ctx context.Context, job string, stage RecordStage) error
 
 	// SetProgress changes the progress of a record. It is cheap, and the change may be lost
-	// in a crash. It reports no failure, and has no effect if the job has no record.
+	// in a crash. It returns no error, and has no effect if the job has no record.
 	SetProgress(job string, progress Progress)
 
 	// Remove removes a record with its tokens. It returns nil if there is no record.
@@ -77,7 +77,7 @@ type RecordStage string
 const (
 	RecordClaimed   RecordStage = "claimed"    // nothing of the job has run
 	RecordHandedOff RecordStage = "handed_off" // the job may have run
-	RecordReported  RecordStage = "reported"   // the service knows the outcome, or wants none
+	RecordReported  RecordStage = "reported"   // the service knows the outcome, or needs none
 )
 
 // Valid reports whether the stage is one of the constants.

@@ -48,7 +48,7 @@ func TestJournal(t *testing.T) {
 		})
 	})
 
-	t.Run("progress is recorded, of the setup and of the runner", func(t *testing.T) {
+	t.Run("progress of the setup and of the runner is recorded", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("a", runtimetest.Script{Starting: time.Second, Running: time.Minute})
 			st.cloud.Queue("a")
@@ -76,7 +76,7 @@ func TestJournal(t *testing.T) {
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			st.wantRecord("a", "remove")
 			if !strings.Contains(st.log.String(), "cannot record the job in the journal") {
-				t.Errorf("the log does not warn:\n%s", st.log)
+				t.Errorf("the log has no warning:\n%s", st.log)
 			}
 			if failures := st.recorder.JournalFailures(); failures["default"] != 1 {
 				t.Errorf("the failures are %v, want one", failures)
