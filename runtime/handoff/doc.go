@@ -1,11 +1,11 @@
 // Package handoff passes the handoff of a job, which contains its definition and tokens,
 // through annotations or ConfigMaps, which others can read. The agent seals the handoff to
-// a key that exists only inside the job's instance. The package implements keys, sealed
-// text and the files in the instance. It does not know the Kubernetes API or the contents
-// of a handoff.
+// a key that exists only inside the job's instance. The package implements the keys, the
+// sealed text, and the files in the instance. It does not know the Kubernetes API or the
+// contents of a handoff.
 //
 // The Kubernetes executor seals, and workflow-runner creates the key and opens. Both need
-// the package: workflow-runner is copied into every job and must not contain client-go, so
+// this package: workflow-runner is copied into every job and must not contain client-go, so
 // sealing cannot be in runtime/kube. Nor can it be in package runtime: every program that
 // imports runtime would then link the cryptography.
 //

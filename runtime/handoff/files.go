@@ -24,8 +24,9 @@ const (
 )
 
 const (
-	// receiveLimit is the timeout for the sealed text: an API server that is down for a
-	// while must not end a job. The timeout of the agent is shorter.
+	// receiveLimit is how long the runner waits for the sealed or packed text. It is long,
+	// so that an API server that is down for a while does not end a job. The agent's
+	// timeout for sending the text is shorter.
 	receiveLimit = 10 * time.Minute
 	receivePoll  = 10 * time.Millisecond // between two checks of the file
 )
@@ -40,14 +41,14 @@ func Prepare(program, folder, report string) error {
 	return PrepareKey(folder, report)
 }
 
-// PrepareKey creates a key in folder, and writes its public half to the file report. It is
-// sufficient for an instance that has the program already.
+// PrepareKey creates a key in folder, and writes its public half to the file report. An
+// instance that already has the program needs only this call.
 func PrepareKey(folder, report string) error {
 	private, public, err := NewKey()
 	if err != nil {
 		return err
 	}
-	// The umask does not apply to Chmod. The user of the job must be able to
+	// MkdirAll applies the umask, and Chmod does not. The user of the job must be able to
 	// delete the key.
 	key := filepath.Join(folder, KeyFile)
 	if err := os.MkdirAll(filepath.Dir(key), 0o777); err != nil {

@@ -44,10 +44,10 @@ func TestSeal(t *testing.T) {
 	})
 	t.Run("two sealed texts differ", func(t *testing.T) {
 		if sealed == again {
-			t.Error("the same text twice")
+			t.Error("Seal returned the same sealed text twice")
 		}
 	})
-	t.Run("sealed text opens nowhere else", func(t *testing.T) {
+	t.Run("sealed text does not open with other keys, recipients or text", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			key    []byte
 			as     Recipient
@@ -65,7 +65,7 @@ func TestSeal(t *testing.T) {
 			"empty text":         {private, recipient, ""},
 		} {
 			if got, err := Open(c.key, c.as, c.sealed); err == nil || strings.Contains(err.Error(), "secretsecret") {
-				t.Errorf("%s: got %d bytes, error %v", name, len(got), err)
+				t.Errorf("%s: got %d bytes and error %v, want an error without the text", name, len(got), err)
 			}
 		}
 	})
@@ -76,17 +76,17 @@ func TestSeal(t *testing.T) {
 			t.Errorf("got %v, want %v", err, ErrTooLarge)
 		}
 		if _, err := Seal(public, recipient, random, MaxObject); err != nil {
-			t.Errorf("sealed for an object: %v", err)
+			t.Errorf("with the limit for an object: %v", err)
 		}
 	})
 	t.Run("invalid key is rejected", func(t *testing.T) {
 		for _, key := range []string{"", "hello", "x25519:", "x25519:?", "x25519:aGVsbG8="} {
 			if _, err := Seal(key, recipient, text, MaxAnnotation); err == nil || IsKey(key) {
-				t.Errorf("%q is taken for a key", key)
+				t.Errorf("%q is accepted as a key", key)
 			}
 		}
 		if !IsKey(public) {
-			t.Errorf("%q is not taken for a key", public)
+			t.Errorf("%q is not accepted as a key", public)
 		}
 	})
 }
@@ -112,11 +112,12 @@ func TestPack(t *testing.T) {
 		t.Errorf("got %v, want %v", err, ErrTooLarge)
 	}
 	if _, err := Unpack([]byte("not compressed")); err == nil {
-		t.Error("damaged text is unpacked")
+		t.Error("Unpack returned no error for damaged text")
 	}
 }
 
-// prepared makes the files that a Pod has before the agent has sent anything.
+// prepared creates the files that a Pod has before the agent has sent the handoff. It
+// returns the folder of the program, the public key, and the path of the sealed text.
 func prepared(t *testing.T) (folder, public, file string) {
 	t.Helper()
 	folder = t.TempDir()
@@ -174,7 +175,7 @@ func TestPrepare(t *testing.T) {
 }
 
 func TestReceive(t *testing.T) {
-	t.Run("text that arrives later is opened and the key is gone before", func(t *testing.T) {
+	t.Run("key is deleted before the text arrives, and the text is opened", func(t *testing.T) {
 		folder, public, file := prepared(t)
 		sealed, err := Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
 		if err != nil {

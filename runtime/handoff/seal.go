@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Limits of a sealed or packed text in bytes, by where it is kept. A Pod may have
-// 262,144 bytes of annotations, and a ConfigMap or a Secret 1 MiB of data; the
+// Limits of a sealed or packed text in bytes, for an annotation and for a whole object. A
+// Pod may have 262,144 bytes of annotations, and a ConfigMap or a Secret 1 MiB of data; the
 // difference is left for annotations and data of others.
 const (
 	MaxAnnotation = 240 << 10

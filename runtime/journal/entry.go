@@ -23,7 +23,7 @@ type entry struct {
 	sum    string    // checksum of the line
 	size   int       // of the contents, in bytes
 	used   time.Time // last change
-	added  bool      // since the journal was opened: the job may be running
+	added  bool      // whether it was added since the journal was opened: the job may be running
 }
 
 // set sets the fields for a record that is in the file, or is about to be written.
@@ -57,7 +57,7 @@ func (e *entry) close() { _ = e.file.Close() }
 
 // read reads a file of the folder, when the journal is opened.
 func (j *Journal) read(path string) {
-	// Keep a damaged file for a day.
+	// Remove a damaged file that is older than a day, and keep a younger one.
 	name := filepath.Base(path)
 	if strings.HasSuffix(name, damagedSuffix) {
 		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()).Abs() > maxAge {
@@ -88,7 +88,7 @@ func (j *Journal) read(path string) {
 		j.release(e)
 		return
 	case err == nil && j.entries[record.Job] != nil:
-		err = ErrDamaged // two files cannot have the same job
+		err = ErrDamaged // only one file can have the record of a job
 	}
 	if err != nil {
 		e.close()

@@ -13,7 +13,7 @@ import (
 // capacity is the initial size of a file in bytes. A larger record makes it grow.
 const capacity = 16 << 10
 
-// errForeign is wrapped by the reason why a file is not one of the journal.
+// errForeign is wrapped by the error for a file that the journal did not write.
 var errForeign = errors.New("it was not written by this agent")
 
 // openFile opens a file of the journal and reads it. The error wraps errForeign if the
@@ -101,8 +101,9 @@ func shred(path string) error {
 	return os.Remove(path)
 }
 
-// makeFolder creates a folder that only this user can access, unless it exists. It returns
-// an error for a link and for a folder of another user.
+// makeFolder creates a folder that only this user can access. If the folder exists,
+// makeFolder corrects its permissions. It returns an error for a link and for a folder of
+// another user.
 func makeFolder(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if !errors.Is(err, os.ErrExist) {

@@ -41,12 +41,12 @@ func checkDecode(t *testing.T, contents []byte) {
 	record, err := Decode(contents)
 	if err != nil {
 		if record != (runtime.Record{}) {
-			t.Fatalf("%v, and the record is not empty", err)
+			t.Fatalf("Decode returned the error %v and a record that is not empty", err)
 		}
 		return
 	}
 	if !record.Stage.Valid() || record.Job == "" || record.Pool == "" {
-		t.Fatalf("the stage is %q", record.Stage)
+		t.Fatalf("the stage is %q, or the job or the pool is empty", record.Stage)
 	}
 	text, err := Encode(record)
 	if err != nil {
@@ -54,10 +54,10 @@ func checkDecode(t *testing.T, contents []byte) {
 	}
 	again, err := Decode(text)
 	if err != nil || !again.Claimed.Equal(record.Claimed) {
-		t.Fatalf("read again: %v", err)
+		t.Fatalf("decode the encoded record: %v, or another claim time", err)
 	}
 	again.Claimed = record.Claimed
 	if again != record {
-		t.Fatalf("read again: %+v", again.Progress)
+		t.Fatalf("the record differs after another Encode and Decode; its progress is %+v", again.Progress)
 	}
 }

@@ -23,15 +23,15 @@ import (
 const Folder = "claims"
 
 const (
-	damagedSuffix = ".damaged" // of a file that is kept aside
+	damagedSuffix = ".damaged" // of a file that was renamed because it cannot be read
 
-	maxFiles = 10_000         // that Open reads
-	maxFree  = 16             // free files that are kept
-	maxAge   = 24 * time.Hour // of a record since its last change, and of a damaged file
+	maxFiles = 10_000         // largest number of files that Open reads
+	maxFree  = 16             // largest number of free files that are kept
+	maxAge   = 24 * time.Hour // time for which an unchanged record of an earlier run, or a damaged file, is kept
 )
 
-// Journal is a [runtime.Journal] in files. Its methods block on the disk, also after the end
-// of their context.
+// Journal is a [runtime.Journal] in files. Its methods block until the disk has answered,
+// even if their context has ended.
 type Journal struct {
 	folder string
 	log    *slog.Logger
@@ -78,7 +78,8 @@ func Open(folder string, log *slog.Logger) (*Journal, error) {
 	return j, nil
 }
 
-// Close closes all files. The records stay. Later calls have no effect.
+// Close closes all files. The records stay in the files. Later calls change no record: Add
+// and SetStage return an error, and List returns no record.
 func (j *Journal) Close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -93,7 +94,7 @@ func (j *Journal) Close() {
 
 // Add implements [runtime.Journal].
 func (j *Journal) Add(ctx context.Context, record runtime.Record) error {
-	// Encode the record, and replace an earlier one of the job.
+	// Encode the record, and remove an earlier record of the job.
 	contents, err := Encode(record)
 	if err != nil {
 		return err
@@ -149,11 +150,11 @@ func (j *Journal) SetProgress(job string, progress runtime.Progress) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_ = e.writeSlot(e.record.Stage, progress) // only the log of a job depends on it
+	_ = e.writeSlot(e.record.Stage, progress) // an error is ignored: only the job's log depends on the progress
 }
 
-// Remove implements [runtime.Journal]. It overwrites the record, and the kernel writes that
-// to the disk within its usual time.
+// Remove implements [runtime.Journal]. It overwrites the record with zeros and does not
+// sync: the kernel writes the zeros to the disk later.
 func (j *Journal) Remove(_ context.Context, job string) error {
 	// Overwrite the record.
 	e := j.find(job)
@@ -177,8 +178,9 @@ func (j *Journal) Remove(_ context.Context, job string) error {
 	return nil
 }
 
-// List implements [runtime.Journal]. It removes records of an earlier run of the agent that
-// have not changed for a day: their target does not exist any more, or cannot be opened.
+// List implements [runtime.Journal]. It removes the records of an earlier run of the agent
+// that were claimed and last changed more than a day ago: the execution target of such a
+// job no longer exists or cannot be opened.
 func (j *Journal) List(ctx context.Context) ([]runtime.Record, error) {
 	// Copy the records.
 	j.mu.Lock()
@@ -243,7 +245,7 @@ func (j *Journal) release(e *entry) {
 		j.free = append(j.free, e)
 		return
 	}
-	if !j.closed && syncData(e.file) == nil { // without the sync, the tokens could stay on the disk
+	if !j.closed && syncData(e.file) == nil { // if the sync fails, keep the file: its tokens may still be on the disk
 		_ = os.Remove(e.path)
 	}
 	e.close()

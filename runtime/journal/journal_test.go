@@ -74,7 +74,7 @@ func (a *agent) contents() (all []byte) {
 	return all
 }
 
-// damagedFiles returns the number of files that are kept aside.
+// damagedFiles returns the number of files that were renamed because they cannot be read.
 func (a *agent) damagedFiles() int {
 	found, err := filepath.Glob(a.path("*.damaged"))
 	if err != nil {
@@ -93,7 +93,7 @@ func (a *agent) add(j *journal.Journal, records ...runtime.Record) {
 	}
 }
 
-// want checks the jobs of all records.
+// want checks the jobs of all records, in order, and returns the records.
 func (a *agent) want(j *journal.Journal, jobs ...string) []runtime.Record {
 	a.t.Helper()
 	records, err := j.List(a.t.Context())
@@ -110,7 +110,7 @@ func (a *agent) want(j *journal.Journal, jobs ...string) []runtime.Record {
 func TestJournal(t *testing.T) {
 	ctx := context.Background()
 
-	t.Run("records are there after a restart, the oldest first", func(t *testing.T) {
+	t.Run("List returns the records after a restart, the oldest first", func(t *testing.T) {
 		a := newAgent(t)
 		j := a.open()
 		first, second, third := newRecord("z"), newRecord("../../etc/a b\n%"), newRecord(strings.Repeat("long", 200))
@@ -158,7 +158,7 @@ func TestJournal(t *testing.T) {
 			}
 		}
 		if text := a.contents(); len(bytes.TrimRight(text, "\x00")) > 0 {
-			t.Errorf("the files have %q", text)
+			t.Errorf("the files contain %q, want only zeros", text)
 		}
 		if files, err := os.ReadDir(a.path("")); err != nil || len(files) != 1 {
 			t.Errorf("the files are %v (%v), want one", files, err)
@@ -178,7 +178,7 @@ func TestJournal(t *testing.T) {
 			}
 		}
 		if files, err := os.ReadDir(a.path("")); err != nil || len(files) > 20 {
-			t.Errorf("%d files are left (%v)", len(files), err)
+			t.Errorf("%d files are left (%v), want at most 20", len(files), err)
 		}
 	})
 
@@ -191,14 +191,14 @@ func TestJournal(t *testing.T) {
 		a.add(j, again)
 		j.Close()
 		if got := a.want(a.open(), "a"); got[0] != again {
-			t.Error("the record is the earlier one")
+			t.Error("List returned the earlier record")
 		}
 	})
 
 	t.Run("stage of a job without a record cannot be set", func(t *testing.T) {
 		j := newAgent(t).open()
 		if err := j.SetStage(ctx, "a", runtime.RecordHandedOff); err == nil {
-			t.Error("the stage was set")
+			t.Error("SetStage returned no error")
 		}
 		j.SetProgress("a", runtime.Progress{Step: 1})
 		if err := j.Remove(ctx, "a"); err != nil {
@@ -240,7 +240,7 @@ func TestJournal(t *testing.T) {
 		a.want(a.open(), "long", "fresh")
 		if !strings.Contains(a.log.String(), "record of an old job removed") ||
 			bytes.Contains(a.contents(), []byte("token-of-old")) {
-			t.Errorf("the log is %s", &a.log)
+			t.Errorf("the token is still in a file, or the removal is not in the log:\n%s", &a.log)
 		}
 	})
 
@@ -263,7 +263,7 @@ func TestJournal(t *testing.T) {
 		a.add(j, newRecord("a"))
 		j.Close()
 		if err := j.Add(ctx, newRecord("b")); err == nil {
-			t.Error("a record was added")
+			t.Error("Add returned no error")
 		}
 		j.SetProgress("a", runtime.Progress{Step: 1})
 		a.want(a.open(), "a")
@@ -273,9 +273,9 @@ func TestJournal(t *testing.T) {
 func TestOpen(t *testing.T) {
 	// Each case changes the file of job a. Job b must stay.
 	for name, damage := range map[string]func(t *testing.T, path string) error{
-		"cut off in the line": func(_ *testing.T, path string) error { return os.Truncate(path, 700) },
-		"cut off in the slot": func(_ *testing.T, path string) error { return os.Truncate(path, 100) },
-		"damaged line":        func(_ *testing.T, path string) error { return overwrite(path, "!", 600) },
+		"truncated in the line": func(_ *testing.T, path string) error { return os.Truncate(path, 700) },
+		"truncated in the slot": func(_ *testing.T, path string) error { return os.Truncate(path, 100) },
+		"damaged line":          func(_ *testing.T, path string) error { return overwrite(path, "!", 600) },
 		"another version": func(_ *testing.T, path string) error {
 			text, err := os.ReadFile(path)
 			if err != nil {
@@ -291,7 +291,7 @@ func TestOpen(t *testing.T) {
 				}
 				t.Cleanup(func() {
 					if text, err := os.ReadFile(other); err != nil || string(text) != "precious" {
-						t.Errorf("the file behind the link is %q (%v)", text, err)
+						t.Errorf("the target of the link contains %q (%v)", text, err)
 					}
 				})
 				return os.Symlink(other, path)
@@ -334,12 +334,12 @@ func TestOpen(t *testing.T) {
 			log := a.log.String()
 			if a.damagedFiles() != 1 || strings.Count(log, "cannot read the record") != 1 ||
 				strings.Contains(log, "token-of") {
-				t.Errorf("%d files are kept; log:\n%s", a.damagedFiles(), log)
+				t.Errorf("%d damaged files, want one, with one warning; log:\n%s", a.damagedFiles(), log)
 			}
 			a.add(j, newRecord("c"))
 			j.Close()
 
-			// The file is removed a day later.
+			// The next Open removes the damaged file when it is older than a day.
 			aside, _ := filepath.Glob(a.path("*.damaged"))
 			day := time.Now().Add(-25 * time.Hour)
 			times := []syscall.Timeval{syscall.NsecToTimeval(day.UnixNano()), syscall.NsecToTimeval(day.UnixNano())}
@@ -351,7 +351,7 @@ func TestOpen(t *testing.T) {
 			}
 			a.want(a.open(), "b", "c")
 			if a.damagedFiles() != 0 {
-				t.Error("the file is still there")
+				t.Error("the damaged file still exists")
 			}
 		})
 	}
@@ -365,7 +365,7 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := a.want(a.open(), "a"); got[0].Stage != runtime.RecordHandedOff {
-			t.Errorf("the stage is %s", got[0].Stage)
+			t.Errorf("the stage is %s, want handed_off", got[0].Stage)
 		}
 	})
 
@@ -379,7 +379,7 @@ func TestOpen(t *testing.T) {
 		}
 		a.want(a.open())
 		if bytes.Contains(a.contents(), []byte("token-of-a")) {
-			t.Error("the token is still there")
+			t.Error("the token is still in a file")
 		}
 	})
 
@@ -393,7 +393,7 @@ func TestOpen(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := journal.Open(folder, slog.New(slog.DiscardHandler)); err == nil {
-				t.Error("the journal was opened")
+				t.Error("Open returned no error")
 			}
 		})
 	}

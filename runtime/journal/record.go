@@ -17,9 +17,9 @@ import (
 const version = 1
 
 const (
-	slotSize  = 512     // of the slot, in bytes
-	sumSize   = 8       // of a checksum in hexadecimal digits
-	maxRecord = 4 << 20 // of a whole record, in bytes: a service's answer with two tokens is at most 1 MiB
+	slotSize  = 512     // size of the slot in bytes
+	sumSize   = 8       // length of a checksum in hexadecimal digits
+	maxRecord = 4 << 20 // largest record in bytes: a service's response with two tokens has at most 1 MiB
 )
 
 // Errors of [Decode].
@@ -48,8 +48,8 @@ type line struct {
 	Claimed    time.Time        `json:"claimed"`
 }
 
-// slot is the part of a record that changes. Texts of the progress are not in it: they are
-// for logs only.
+// slot is the part of a record that changes. It does not contain the texts of the progress,
+// because only logs use them.
 type slot struct {
 	Line   string              `json:"line"` // checksum of the line
 	Stage  runtime.RecordStage `json:"stage"`
@@ -97,7 +97,8 @@ func encodeSlot(sum string, stage runtime.RecordStage, p runtime.Progress) []byt
 }
 
 // Decode returns the record of a file with these contents. Its errors contain no part of the
-// contents. A record with a damaged slot is handed off: its job may have run.
+// contents. A record with a damaged slot gets the stage handed off, because its job may have
+// run.
 func Decode(contents []byte) (runtime.Record, error) {
 	// Read the line.
 	var record runtime.Record

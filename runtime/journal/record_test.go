@@ -22,7 +22,7 @@ func encode(t testing.TB, record runtime.Record) []byte {
 }
 
 func TestDecode(t *testing.T) {
-	t.Run("record that is written in part is never taken for another one", func(t *testing.T) {
+	t.Run("partly written record is never decoded as another record", func(t *testing.T) {
 		whole, other := encode(t, newRecord("a")), encode(t, newRecord("b"))
 		for _, below := range [][]byte{make([]byte, 4096), append(bytes.Clone(other), make([]byte, 4096)...)} {
 			for n := range len(whole) {
@@ -32,7 +32,7 @@ func TestDecode(t *testing.T) {
 				case errors.Is(err, journal.ErrFree), errors.Is(err, journal.ErrDamaged):
 				case err != nil:
 					t.Fatalf("%d bytes: %v", n, err)
-				case got.Job == "a" && bytes.HasPrefix(contents, whole): // the same bytes follow
+				case got.Job == "a" && bytes.HasPrefix(contents, whole): // the remaining bytes are the same
 				case got.Job == "b" && bytes.HasPrefix(contents, other):
 				case got.Job == "b" && got.Stage == runtime.RecordHandedOff: // the line of b is complete
 				default:
@@ -42,7 +42,7 @@ func TestDecode(t *testing.T) {
 		}
 	})
 
-	t.Run("slot that is written in part is never claimed", func(t *testing.T) {
+	t.Run("partly written slot never has the stage claimed", func(t *testing.T) {
 		record := newRecord("a")
 		before := encode(t, record)
 		record.Stage = runtime.RecordHandedOff
@@ -60,11 +60,11 @@ func TestDecode(t *testing.T) {
 		}
 	})
 
-	t.Run("record that is too large is not written", func(t *testing.T) {
+	t.Run("record that is too large is not encoded", func(t *testing.T) {
 		record := newRecord("a")
 		record.Token = secret.New(strings.Repeat("x", 4<<20))
 		if _, err := journal.Encode(record); err == nil || strings.Contains(err.Error(), "xxx") {
-			t.Errorf("the error is %v", err)
+			t.Errorf("got %v, want an error without the token", err)
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestHit builds this test's own package with the tag and without it.
+// TestHit builds this package without the tag killpoints, and tests it with the tag.
 func TestHit(t *testing.T) {
 	t.Run("a usual build inlines Hit, and ignores the variable", func(t *testing.T) {
 		t.Setenv("CMWA_KILL_AT", string(Started))

@@ -23,8 +23,8 @@ var (
 	left   atomic.Int64 // hits of the chosen point until the process ends
 )
 
-// choose returns the point of a value of [Variable], and sets the number of hits. It ends
-// the process if the value names no point.
+// choose returns the point that a value of [Variable] names, and sets the number of hits.
+// It ends the process if the value names no point.
 func choose(value string) Point {
 	if value == "" {
 		return ""

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// childVariable makes TestChoose hit points and write, in a child process.
+// childVariable is set for a child process: there, TestChoose calls Hit and Write.
 const childVariable = "CMWA_TEST_CHILD"
 
 func TestChoose(t *testing.T) {

@@ -3,9 +3,9 @@ package killpoint
 // Point is the name of a point between the claim of a job and its removal.
 type Point string
 
-// The points, in the usual order. The order depends on the target: docker attaches before or
-// after step 0 is reported as running, and a process gets its handoff before it is reported
-// as created.
+// The points, in the usual order. The order depends on the target: with docker, Attached
+// comes before or after SetupRunning, and with process, HandoffRecorded comes before
+// InstanceCreated.
 const (
 	PollAnswered      Point = "poll_answered"
 	Journalled        Point = "journalled"
