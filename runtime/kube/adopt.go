@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	ownerCacheTime = 10 * time.Second // how long a found owner counts as existing, for all pools
-	maxAdoptTries  = 5                // updates with a conflict, until the next call of AdoptOrphans
-	maxProblems    = 3                // most problems in one error
+	ownerCacheTime = 10 * time.Second // how long an owner that was found counts as existing, for all pools
+	maxAdoptTries  = 5                // updates of one Pod, each with a conflict, in one call of AdoptOrphans
+	maxProblems    = 3                // largest number of problems in one error
 )
 
-// LeavesJobs reports whether running jobs continue when the agent ends. In a Pod they do:
-// the agent's Pod ends whenever it is replaced or moved.
+// LeavesJobs reports whether running jobs continue when the agent ends. They do if the
+// agent runs in a Pod, because this Pod ends whenever it is replaced or moved.
 func (e *Executor) LeavesJobs() bool { return e.cluster.agentPod != agentPod{} }
 
 // Owned reports whether the agent's Pods are found by its own Pod and controller. Otherwise
@@ -29,13 +29,15 @@ func (e *Executor) LeavesJobs() bool { return e.cluster.agentPod != agentPod{} }
 func (e *Executor) Owned() bool { return e.self.known() }
 
 // AdoptOrphans adopts the Pods of agents of this group whose own Pods no longer exist. It
-// returns the adopted Pods, including those that have ended, also if it returns an error.
+// returns the adopted Pods, including those that have ended. If it returns an error, it
+// also returns the Pods that it has adopted.
 //
 //  1. Find the Pods of these pools that belong to other agents. If there are none, make no
 //     request.
-//  2. Get each of these agents' Pods once. One that cannot be read counts as existing.
-//  3. Adopt the Pods of agents that no longer exist. Each takes an update, which succeeds
-//     for exactly one agent.
+//  2. Get the own Pod of each of these agents once. An agent whose Pod cannot be read
+//     counts as existing.
+//  3. Adopt the Pods of agents that no longer exist. Each adoption is an update, which
+//     succeeds for exactly one agent.
 func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bool) ([]runtime.Instance, error) {
 	if !e.self.known() {
 		return nil, nil
@@ -51,7 +53,7 @@ func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bo
 	}
 	others := e.foreignPods(serves)
 
-	//  2. Find out which of their owners exist.
+	//  2. Find out which of the owners exist.
 	var adopted []runtime.Instance
 	var problems []error
 	for _, owner := range sortedOwners(others) {
@@ -60,7 +62,7 @@ func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bo
 			problems = append(problems, err)
 		}
 
-		//  3. Adopt the Pods of an owner that is gone.
+		//  3. Adopt the Pods of an owner that no longer exists.
 		for _, c := range others[owner] {
 			if ctx.Err() != nil {
 				break
@@ -84,11 +86,11 @@ func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bo
 // candidate is a Pod that may be adopted.
 type candidate struct {
 	name, uid  string
-	unresolved bool // an earlier update may have adopted it
+	unresolved bool // an earlier update may have adopted the Pod
 }
 
 // foreignPods returns the Pods of the served pools that belong to other agents, by owner.
-// It includes Pods whose adoption is unresolved.
+// It includes Pods of which it is unknown whether this agent has adopted them.
 func (e *Executor) foreignPods(serves func(pool string) bool) map[owner][]candidate {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,8 +119,8 @@ func sortedOwners(candidates map[owner][]candidate) []owner {
 	return owners
 }
 
-// ownerGone reports whether the Pod of an agent no longer exists. If it returns an error,
-// it returns false.
+// ownerGone reports whether the Pod of an agent no longer exists. With an error, the result
+// is false.
 func (e *Executor) ownerGone(ctx context.Context, o owner) (bool, error) {
 	if o == e.self.owner || e.cluster.ownerSeen(o) {
 		return false, nil
@@ -146,7 +148,7 @@ func (c *Cluster) ownerSeen(o owner) bool {
 	return time.Since(c.ownersSeen[o]) < ownerCacheTime
 }
 
-// noteOwner notes that the Pod of an agent was found.
+// noteOwner records that the Pod of an agent was found.
 func (c *Cluster) noteOwner(o owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,11 +157,12 @@ func (c *Cluster) noteOwner(o owner) {
 	c.ownersSeen[o] = now
 }
 
-// adopt adopts one Pod whose owner is gone, or finds out whether an earlier call has
-// adopted it. It returns nil if the Pod does not belong to this agent.
+// adopt adopts one Pod whose owner no longer exists, or finds out whether an earlier call
+// has adopted the Pod. It returns nil if the Pod does not belong to this agent afterwards.
 //
 //  1. Get the whole Pod, because the store of the watch keeps only a part.
-//  2. Leave the Pod alone if it has another owner now, is deleted, or is kept.
+//  2. Leave the Pod unchanged if it has another owner or another group now, is deleted, or
+//     is kept.
 //  3. Update the version that was read. If the Pod has changed since, start again.
 func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool) (*runtime.Instance, error) {
 	for range maxAdoptTries {
@@ -211,7 +214,7 @@ func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool
 	return nil, fmt.Errorf("adopt Pod %s: the Pod changed before each of %d updates", c.name, maxAdoptTries)
 }
 
-// markResolved notes that the owner of a Pod is known after an update.
+// markResolved records that it is no longer unknown whether an update has adopted a Pod.
 func (e *Executor) markResolved(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -219,12 +222,13 @@ func (e *Executor) markResolved(uid string) {
 }
 
 // AdoptRecords adopts the records of agents of this group whose own Pods no longer exist,
-// for the pools that mine selects. A record of a job that may run follows the Pod: only the
-// agent that has adopted the Pod adopts the record.
+// for the pools that mine selects. If the Pod of a record's job exists, only the agent that
+// has adopted the Pod adopts the record.
 //
-//  1. List the records, not more often than once a minute while there are none of others.
-//  2. Leave out those whose agent exists, and those whose Pod has not been adopted, or by
-//     another agent.
+//  1. List the records. If the last list had no records of other agents, do so at most once
+//     a minute.
+//  2. Leave out records whose agent exists, and records whose Pod exists, is not kept, and
+//     belongs to another agent.
 //  3. Adopt a record with an update, which succeeds for exactly one agent.
 //
 // A record that this agent cannot read is removed instead.
@@ -263,7 +267,8 @@ func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool)
 	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
 }
 
-// podAdopted notes that a Pod was adopted, whose job may have a record.
+// podAdopted makes the next call of AdoptRecords list the records, because the job of a Pod
+// that was just adopted may have one.
 func (j *journal) podAdopted() {
 	if j == nil {
 		return
@@ -273,9 +278,10 @@ func (j *journal) podAdopted() {
 	j.listed = time.Time{}
 }
 
-// listDue returns the resources of which it is time to list the records, and the selector.
-// The first list, and one after a failure, include the records of this agent: it may have
-// adopted one without a response.
+// listDue returns the resources whose records must be listed now, and the selector of the
+// records. It returns no resource if the last list is recent. The first list, and each list
+// after a failure, includes the records of this agent, because it may have adopted a record
+// and lost the response.
 func (j *journal) listDue() (resources []string, selector string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -308,9 +314,9 @@ func (j *journal) holds(name string) bool {
 	return false
 }
 
-// adopt adopts one record. It returns nil if the record is not to be adopted now.
+// adopt adopts one record. It returns nil if the record must be left out now.
 func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtime.Record, error) {
-	// Check that its agent no longer exists.
+	// Check that the agent of the record no longer exists.
 	e, from := j.executor, ownerOf(o)
 	if from != e.self.owner {
 		if gone, err := e.ownerGone(ctx, from); err != nil || !gone {
@@ -318,7 +324,7 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 		}
 	}
 
-	// Remove it if it cannot be read.
+	// Remove the record if it cannot be read.
 	j.mu.Lock()
 	entry, err := j.decode(resource, o)
 	j.mu.Unlock()
@@ -332,7 +338,7 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 		return nil, nil
 	}
 
-	// Check that its Pod does not belong to another agent.
+	// Check that the Pod of its job does not belong to another agent.
 	if entry.Pod != "" && from != e.self.owner {
 		pod, err := e.client.get(ctx, e.namespace, entry.Pod)
 		switch {

@@ -52,7 +52,7 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		if found, err := e.AdoptOrphans(ctx, everyPool); err == nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v", found, err)
+			t.Errorf("adopted %v, %v, want an error and no job", found, err)
 		}
 		a.Inject(nil)
 		wantAdopted(t, e, "job-1")
@@ -64,13 +64,13 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 		})
 		awaitOwner(t, e, worker, owner{Namespace: testNamespace})
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v", got, err)
+			t.Errorf("adopted %v, %v, want an error and no job", got, err)
 		}
 	})
 }
 
 func TestAdoptConflict(t *testing.T) {
-	t.Run("kubelet reports between read and update", func(t *testing.T) {
+	t.Run("kubelet updates the status between read and update", func(t *testing.T) {
 		a, e, worker, _ := newOrphan(t)
 		left := 2
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
@@ -94,7 +94,7 @@ func TestAdoptConflict(t *testing.T) {
 			return nil
 		})
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v", got, err)
+			t.Errorf("adopted %v, %v, want an error and no job", got, err)
 		}
 		a.Inject(nil)
 		wantAdopted(t, e, "job-1")
@@ -138,7 +138,7 @@ func TestAdoptLostAnswer(t *testing.T) {
 		a, e, worker, _ := newOrphan(t)
 		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v", got, err)
+			t.Errorf("adopted %v, %v, want an error and no job", got, err)
 		}
 		a.Inject(nil)
 		awaitOwner(t, e, worker, e.self.owner)
@@ -149,7 +149,7 @@ func TestAdoptLostAnswer(t *testing.T) {
 		a, e, worker, _ := newOrphan(t)
 		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
 		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v", got, err)
+			t.Errorf("adopted %v, %v, want an error and no job", got, err)
 		}
 		a.Drop(testNamespace, worker)
 		awaitState(t, e, "no Pod", func(all map[string]*state) bool { return len(all) == 0 })

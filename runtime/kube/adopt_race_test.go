@@ -33,7 +33,7 @@ func TestAdoptRace(t *testing.T) {
 		for _, e := range all {
 			group.Go(func() {
 				if got, err := adopt(t, e); err != nil || len(got) > 0 && !slices.Equal(got, []string{job}) {
-					t.Errorf("round %d: adopted %v, %v", i, got, err)
+					t.Errorf("round %d: adopted %v, %v, want at most the job and no error", i, got, err)
 				} else if len(got) == 1 {
 					winners <- e.self.owner.Name
 				}
@@ -41,7 +41,7 @@ func TestAdoptRace(t *testing.T) {
 		}
 		group.Wait()
 		if len(winners) != 1 {
-			t.Fatalf("round %d: %d agents adopted the job", i, len(winners))
+			t.Fatalf("round %d: %d agents adopted the job, want 1", i, len(winners))
 		}
 		winner := <-winners
 		for _, pod := range a.Pods(testNamespace) {
@@ -77,7 +77,7 @@ func TestAdoptUnderChange(t *testing.T) {
 				defer mu.Unlock()
 				for _, job := range got {
 					if before := agentOf[job]; before != e.self.owner.UID && !gone[before] {
-						t.Errorf("%s adopted %s, which belongs to %s", e.self.owner.UID, job, agentOf[job])
+						t.Errorf("%s adopted %s, of the existing agent %s", e.self.owner.UID, job, agentOf[job])
 					}
 					agentOf[job] = e.self.owner.UID
 				}
@@ -92,7 +92,7 @@ func TestAdoptUnderChange(t *testing.T) {
 		gone[living[i].self.owner.UID] = true
 		name := fmt.Sprint("agent-", agentsAtOnce+step)
 		if random.IntN(3) == 0 {
-			name = living[i].self.owner.Name // like a StatefulSet
+			name = living[i].self.owner.Name // as a StatefulSet names a new Pod
 		}
 		a.put(name, "agent")
 		living[i] = a.agent(t, name)
@@ -111,7 +111,7 @@ func TestAdoptUnderChange(t *testing.T) {
 	limit := time.Now().Add(testLimit)
 	for orphans := jobs; orphans > 0; {
 		if time.Now().After(limit) {
-			t.Fatalf("%d jobs have no agent: %v", orphans, agentOf)
+			t.Fatalf("%d jobs have no agent that exists: %v", orphans, agentOf)
 		}
 		tick(gone)
 		orphans = 0
@@ -158,7 +158,7 @@ func TestAdoptJobEnd(t *testing.T) {
 	ended := startWait(t, second, id)
 	close(release)
 	if exit := awaitExit(t, ended); exit.Code != runtime.CodeSucceeded {
-		t.Errorf("got %+v", exit)
+		t.Errorf("got exit %+v, want success", exit)
 	}
 	if err := second.Remove(t.Context(), id, 0); err != nil {
 		t.Error(err)

@@ -20,7 +20,7 @@ func TestAdoptOrphans(t *testing.T) {
 			wantAdopted(t, all[0])
 		}
 		if after := a.Requests(); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Errorf("requests: %v before, %v after", before, after)
+			t.Errorf("requests: %v before, %v after, want no further request", before, after)
 		}
 	})
 	t.Run("agent exists", func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestAdoptOrphans(t *testing.T) {
 			wantAdopted(t, all[1])
 		}
 		if n := a.Requests()["get"] - before; n != 1 {
-			t.Errorf("%d requests for one agent with five jobs, want 1", n)
+			t.Errorf("%d get requests for one agent with five jobs, want 1", n)
 		}
 	})
 	t.Run("agent is deleted", func(t *testing.T) {
@@ -45,14 +45,14 @@ func TestAdoptOrphans(t *testing.T) {
 		want := testJob()
 		if err != nil || len(found) != 1 || !found[0].Running || found[0].Job != "job-1" ||
 			found[0].Pool != (runtime.PoolSpec{Name: want.PoolName, Identity: want.Identity}).Key() {
-			t.Fatalf("adopted %+v, %v", found, err)
+			t.Fatalf("adopted %+v, %v, want running job-1", found, err)
 		}
 		listed, err := all[1].List(t.Context(), "id-of-agent-y")
 		if err != nil || len(listed) != 1 || listed[0].ID != found[0].ID {
 			t.Errorf("List: got %+v, %v", listed, err)
 		}
 		if listed, err := all[0].List(t.Context(), "id-of-agent-x"); err != nil || len(listed) > 0 {
-			t.Errorf("the old agent lists %+v, %v", listed, err)
+			t.Errorf("the old agent lists %+v, %v, want nothing", listed, err)
 		}
 		awaitOwner(t, all[1], name, all[1].self.owner)
 		wantAdopted(t, all[1])
@@ -71,10 +71,10 @@ func TestAdoptOrphans(t *testing.T) {
 		before := a.Requests()["get"]
 		if found, err := all[1].AdoptOrphans(t.Context(), func(string) bool { return false }); err != nil ||
 			len(found) > 0 {
-			t.Errorf("adopted %+v, %v", found, err)
+			t.Errorf("adopted %+v, %v, want nothing", found, err)
 		}
 		if n := a.Requests()["get"] - before; n > 0 {
-			t.Errorf("%d requests for jobs of other pools, want none", n)
+			t.Errorf("%d get requests for jobs of other pools, want none", n)
 		}
 	})
 }
@@ -87,7 +87,7 @@ func TestAdoptByOwner(t *testing.T) {
 		again := a.agent(t, "agent-0")
 		awaitOwner(t, again, name, all[0].self.owner)
 		if listed, err := again.List(t.Context(), "id-of-agent-0"); err != nil || len(listed) > 0 {
-			t.Errorf("the new agent lists %+v of the old one, %v", listed, err)
+			t.Errorf("the new agent lists jobs of the old agent: %+v, %v", listed, err)
 		}
 		wantAdopted(t, again, "job-1")
 	})
@@ -97,7 +97,7 @@ func TestAdoptByOwner(t *testing.T) {
 		again := a.agent(t, "agent-x")
 		listed, err := again.List(t.Context(), "another id")
 		if err != nil || len(listed) != 1 || listed[0].Job != "job-1" {
-			t.Errorf("it lists %+v, %v, want job-1", listed, err)
+			t.Errorf("the restarted agent lists %+v, %v, want job-1", listed, err)
 		}
 		wantAdopted(t, again)
 	})
@@ -125,7 +125,7 @@ func TestAdoptByWorker(t *testing.T) {
 		a.Drop(testNamespace, "agent-x")
 		found, err := all[1].AdoptOrphans(t.Context(), everyPool)
 		if err != nil || len(found) != 2 || found[0].Running || found[1].Running {
-			t.Errorf("adopted %+v, %v, want two that have ended", found, err)
+			t.Errorf("adopted %+v, %v, want two ended jobs", found, err)
 		}
 	})
 	t.Run("kept Pod", func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestAdoptByWorker(t *testing.T) {
 		wantAdopted(t, there, "job-1")
 		pods, want := a.Pods("elsewhere"), there.self.owner
 		if len(pods) != 1 || ownerOf(&pods[0]) != want || want.Namespace != testNamespace {
-			t.Errorf("got Pods %+v in the other namespace", pods)
+			t.Errorf("got Pods %+v in the other namespace, want the adopted one", pods)
 		}
 	})
 	t.Run("another Deployment", func(t *testing.T) {
@@ -171,11 +171,11 @@ func TestAdoptByWorker(t *testing.T) {
 		other := a.agent(t, "other-x")
 		a.Drop(testNamespace, "agent-x")
 		wantAdopted(t, other)
-		other.pods.each(func(s *state) { t.Errorf("it watches %s", s.name) })
+		other.pods.each(func(s *state) { t.Errorf("the agent of the other Deployment watches %s", s.name) })
 		release := func(p *corev1.Pod) { releasePod(p, time.Now().Add(-time.Hour)) }
 		a.Change(testNamespace, name, release)
 		if removed, err := other.Sweep(t.Context(), nil); err != nil || len(removed) > 0 {
-			t.Errorf("it swept %v, %v", removed, err)
+			t.Errorf("the agent of the other Deployment swept %v, %v, want nothing", removed, err)
 		}
 	})
 }

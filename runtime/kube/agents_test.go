@@ -41,7 +41,7 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// put creates the Pod of an agent, and first deletes an existing one with this name.
+// put creates the Pod of an agent. If a Pod with this name exists, put deletes it first.
 func (a *agents) put(name, deployment string) {
 	a.Drop(testNamespace, name)
 	pod := agentPodWith(name, "ReplicaSet", deployment+"-1", "1")

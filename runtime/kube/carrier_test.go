@@ -63,7 +63,7 @@ func TestCreateObjectFaults(t *testing.T) {
 			s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith().Status }
 			job.Tuning.Instance.Kubernetes.StartTimeout = 2 * time.Second
 			if _, log, err := s.start(t, e, job); err == nil || !strings.Contains(log, "Pod created") {
-				t.Errorf("%s: the Pod was not created, %v; log of step 0:\n%s", name, err, log)
+				t.Errorf("%s: got %v, want an error after the Pod was created; log of step 0:\n%s", name, err, log)
 			}
 		}
 	})
@@ -85,7 +85,7 @@ func TestCreateObjectFaults(t *testing.T) {
 			t.Error("the job started")
 		}
 		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
-			t.Errorf("got leftover object %s, which is readable", left[0].GetName())
+			t.Errorf("got leftover object %s, which other users can read", left[0].GetName())
 		}
 	})
 }

@@ -28,9 +28,9 @@ type dryRunCache struct {
 //
 //  1. The API server does not answer. The watch shows this without a request.
 //  2. The cluster refuses the Pod of these settings, for example because a right is
-//     missing. This takes a create as a dry run.
-//  3. The cluster refuses the object that carries the handoff, if there is one. This takes
-//     a second dry run.
+//     missing. Check creates the Pod as a dry run.
+//  3. The cluster refuses the object that carries the handoff, if these settings need one.
+//     Check creates the object as a second dry run.
 //
 // Dry runs are repeated when the settings change, after a failure, and once a minute.
 //
@@ -53,7 +53,8 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 		return nil
 	}
 
-	// 2. Create the Pod as a dry run; if it fails, without its template.
+	// 2. Create the Pod as a dry run. If the cluster refuses it, try again without its
+	//    template.
 	pod, err := e.checkPod(tuning)
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 }
 
 // checkDelivery returns an error if the cluster refuses the object that carries a handoff
-// with these settings. It returns nil if no object does.
+// with these settings. It returns nil if these settings need no such object.
 func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) error {
 	d := deliveryOf(tuning.Instance.Kubernetes.Handoff, 0)
 	if d.resource == "" {

@@ -20,8 +20,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Rate limits of the client. The default of client-go is five requests per second; forty
-// concurrent starts would take six seconds.
+// Rate limits of the client. The default of client-go is five requests per second, with
+// which forty concurrent starts would take six seconds.
 const (
 	queriesPerSecond = 50
 	queryBurst       = 200
@@ -37,8 +37,9 @@ const (
 	// headers until the first event, and the API server sends a bookmark once a minute.
 	watchStartLimit = 2 * time.Minute
 
-	// watchOvertime is added to the time after which the API server ends a watch. A watch
-	// whose server is lost behind a proxy would stay open forever.
+	// watchOvertime is added to the time after which the API server ends a watch. After
+	// both times, the client ends the watch. Otherwise a watch whose server is lost behind
+	// a proxy would stay open forever.
 	watchOvertime = 30 * time.Second
 )
 
@@ -57,7 +58,7 @@ type client struct {
 var disableKlog = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
 
 // newClient returns a client. It makes no request. The scheme contains only core/v1: the
-// generated clientset adds 15 MB to the program and 10 MB of memory.
+// generated clientset would add 15 MB to the program and 10 MB of memory.
 func newClient(config *rest.Config) (*client, error) {
 	disableKlog()
 	scheme := machinery.NewScheme()
@@ -94,7 +95,7 @@ func withoutRedirects(config *rest.Config) (rest.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := *shared // without credentials it is Go's default client
+	client := *shared // a copy, because without credentials shared is http.DefaultClient
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return rest.RESTClientForConfigAndClient(config, &client)
 }
@@ -203,7 +204,7 @@ func (c *client) watch(ctx context.Context, namespace string, options metav1.Lis
 		return nil, err
 	}
 
-	// Stop it later than the API server should.
+	// End the watch if the API server does not end it at its timeout.
 	limited := limitedWatch{Interface: w, stop: func() { cancel(nil) }}
 	if seconds := options.TimeoutSeconds; seconds != nil {
 		endTimer := time.AfterFunc(time.Duration(*seconds)*time.Second+watchOvertime, limited.stop)
@@ -246,7 +247,7 @@ func withCause(ctx context.Context, err error) error {
 // HTML page of a proxy with status 404 does not count.
 func isNotFound(err error) bool { return apierrors.IsNotFound(err) && !fromProxy(err) }
 
-// fromProxy reports whether a response came from another server than the Kubernetes API
+// fromProxy reports whether a response came from a server other than the Kubernetes API
 // server, such as a proxy.
 func fromProxy(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)

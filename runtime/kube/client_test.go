@@ -46,7 +46,7 @@ func TestClient(t *testing.T) {
 					"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a"),
 				} {
 					if err == nil || isNotFound(err) || !fromProxy(err) {
-						t.Errorf("%s with %s, redirected by %d: %v", call, name, status, err)
+						t.Errorf("%s with %s, redirected by %d: got %v, want an error", call, name, status, err)
 					}
 				}
 			}
@@ -76,7 +76,7 @@ func TestClient(t *testing.T) {
 			"list":            listErr,
 		} {
 			if err == nil || isNotFound(err) {
-				t.Errorf("%s: %v", call, err)
+				t.Errorf("%s: got %v, want an error", call, err)
 			}
 		}
 	})

@@ -144,7 +144,8 @@ func TestAdoptOnCluster(t *testing.T) {
 	sees(second)
 	wantAdopted(t, second)
 
-	// Delete the agent. Its replacement and the other agent adopt concurrently.
+	// Delete the Pod of the first agent. Its replacement and the second agent adopt
+	// concurrently.
 	deployment.delete(t, pods[0])
 	pods = slices.DeleteFunc(deployment.await(t), func(pod string) bool { return pod == pods[1] })
 	third := deployment.agent(t, pods[0])
@@ -167,7 +168,7 @@ func TestAdoptOnCluster(t *testing.T) {
 	for i, e := range []*Executor{second, third} {
 		found, err := e.List(t.Context(), "any id")
 		if err != nil || len(found) != len(got[i]) {
-			t.Errorf("one agent lists %d jobs, %v, and has adopted %v", len(found), err, got[i])
+			t.Errorf("an agent lists %d jobs, %v, but has adopted %v", len(found), err, got[i])
 		}
 	}
 
@@ -181,6 +182,6 @@ func TestAdoptOnCluster(t *testing.T) {
 		t.Error(err)
 	}
 	if exit := awaitExit(t, ended); exit.Code == runtime.CodeSucceeded {
-		t.Errorf("got exit %+v", exit)
+		t.Errorf("got exit %+v, want no success", exit)
 	}
 }

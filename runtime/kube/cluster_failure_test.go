@@ -54,8 +54,8 @@ func template(text string) func(*runtime.Job) {
 	return func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.Template = []byte(text) }
 }
 
-// TestExecutorFailuresOnCluster tests failures that one node can produce. The loss of a
-// node takes a minute, in which the other tests run.
+// TestExecutorFailuresOnCluster tests failures that can be produced in a cluster with one
+// node. The loss of a node takes a minute. In this minute the other tests run.
 func TestExecutorFailuresOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
@@ -139,7 +139,7 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 				t.Errorf("got %v, want %q, job fault %v", err, c.want, c.jobFault)
 			}
 			if !strings.Contains(log, "Error: ") || !strings.Contains(log, c.want) {
-				t.Errorf("log of step 0:\n%s", log)
+				t.Errorf("the log of step 0 lacks the error:\n%s", log)
 			}
 		})
 	}
@@ -191,7 +191,8 @@ func TestStartQuotaOnCluster(t *testing.T) {
 	}
 }
 
-// testEndedPods ends jobs in ways that the runner reports not at all, or not always.
+// testEndedPods ends Pods by a deletion, an eviction and a lack of memory, and checks the
+// result of Wait.
 func testEndedPods(t *testing.T, n *kubetest.Namespace) {
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	memory := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never",
@@ -209,7 +210,7 @@ func testEndedPods(t *testing.T, n *kubetest.Namespace) {
 			now := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
 			return core.Delete().Namespace(n.Name).Resource("pods").Name(pod).Body(now).Do(t.Context()).Error()
 		}, deletedText, noExitCode},
-		"evicted": { // the kubelet sends a TERM, and the runner reports
+		"evicted": { // the kubelet sends a TERM, and the runner may report the failure
 			"dd if=/dev/zero of=/big bs=1M count=40; sleep 600", storage, nil, "", runtime.CodeFailed,
 		},
 		"out of memory": {`awk 'BEGIN { s = "x"; while (1) s = s s }'`, memory, nil, "", runtime.CodeFailed},
@@ -238,10 +239,11 @@ func testEndedPods(t *testing.T, n *kubetest.Namespace) {
 			select {
 			case exit = <-ended:
 			case <-time.After(clusterLimit): // an eviction takes up to 40 seconds
-				t.Fatal("Wait does not return")
+				t.Fatal("Wait has not returned")
 			}
-			// The kubelet sends a TERM before an eviction, and the runner may report it in
-			// time.
+			// At an eviction, the kubelet first sends a TERM. If the runner cannot report
+			// the failure in time, the exit has another code and the reason of the
+			// eviction.
 			evicted := name == "evicted" && strings.HasPrefix(exit.Reason, "Evicted: ")
 			if !evicted && (!strings.Contains(exit.Reason, c.want) || exit.Code != c.code) {
 				t.Errorf("got %+v, want %q and code %d", exit, c.want, c.code)

@@ -69,7 +69,8 @@ func (a *admin) path(parts ...string) string {
 	return "/api/v1/namespaces/" + a.n.Name + "/" + strings.Join(parts, "/")
 }
 
-// create creates an object outside of the namespace, and deletes it at the end.
+// create creates an object outside of the namespace. The object is deleted at the end of
+// the test.
 func (a *admin) create(path, name string, object any) {
 	a.t.Helper()
 	a.do(http.MethodPost, path, object)
@@ -104,7 +105,7 @@ func finish(t *testing.T, e *Executor, id string, ended <-chan runtime.Exit) run
 	select {
 	case exit = <-ended:
 	case <-time.After(clusterLimit):
-		t.Fatal("Wait does not return")
+		t.Fatal("Wait has not returned")
 	}
 	if err := e.Remove(t.Context(), id, 0); err != nil {
 		t.Error(err)
@@ -118,8 +119,8 @@ func TestWaitPreemptionOnCluster(t *testing.T) {
 	n := onCluster(t)
 	a, e := adminOf(t, n), openExecutor(t, n.Agent, n.Name)
 
-	// Give the node one unit of a resource that no other Pod uses. The job uses it, until a
-	// Pod of higher priority needs it.
+	// Give the node one unit of an extended resource that no other Pod uses. The job uses
+	// the unit until a Pod of higher priority needs it.
 	what := "cmwa.test/" + n.Name
 	nodes := corev1.NodeList{}
 	if err := a.core.Get().Resource("nodes").Do(t.Context()).Into(&nodes); err != nil {
@@ -159,7 +160,7 @@ func TestWaitPreemptionOnCluster(t *testing.T) {
 	})
 	exit := finish(t, e, id, ended)
 	if !strings.HasPrefix(exit.Reason, "PreemptionByScheduler: ") {
-		t.Errorf("got %+v", exit)
+		t.Errorf("got exit %+v, want the preemption as the reason", exit)
 	}
 }
 
@@ -244,7 +245,8 @@ func TestCheckAdmissionOnCluster(t *testing.T) {
 	}
 }
 
-// TestNewestWarningOnCluster grants the agent the right to list events.
+// TestNewestWarningOnCluster grants the agent the right to list events. Then the error of a
+// failed start contains the newest warning event of the Pod.
 func TestNewestWarningOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)

@@ -26,10 +26,10 @@ const (
 type fakeNode struct {
 	*admin
 	name string
-	lose func() // stops the reports
+	lose func() // stops the renewal of the node's Lease
 }
 
-// newFakeNode creates a node that is ready and reports until it is lost.
+// newFakeNode creates a node that is ready, and renews its Lease until lose is called.
 func newFakeNode(a *admin) *fakeNode {
 	a.t.Helper()
 	n := &fakeNode{admin: a, name: a.n.Name + "-lost"}
@@ -67,7 +67,8 @@ func newFakeNode(a *admin) *fakeNode {
 	return n
 }
 
-// second and microsecond return the current time in the formats of metadata and leases.
+// second returns the current time in the format of metadata, and microsecond in the format
+// of Leases.
 func second() string      { return time.Now().UTC().Format(time.RFC3339) }
 func microsecond() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000000Z") }
 
@@ -111,9 +112,9 @@ func (n *fakeNode) place(job *runtime.Job) {
 		nodeTaint, n.n.Name, nodeTaint)
 }
 
-// loseNode starts a job on a node that then stops its reports. The returned function waits
-// until the cluster's node controller notices, which takes about 50 seconds, and checks the
-// end of the job.
+// loseNode starts a job on a node, and then stops the renewal of the node's Lease. The
+// returned function waits for the end of the job, and checks it. The node controller of the
+// cluster detects the loss after about 50 seconds.
 func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 	t.Helper()
 	e := openExecutor(t, n.Agent, n.Name)
@@ -139,7 +140,7 @@ func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 		t.Fatalf("%v\n%s", err, log)
 	}
 
-	// Stop the reports of the node.
+	// Stop the renewal of the Lease.
 	ended := startWait(t, e, id)
 	node.lose()
 	return func(t *testing.T) {

@@ -40,7 +40,8 @@ func openExecutor(t *testing.T, config *rest.Config, namespace string) *Executor
 	return e
 }
 
-// useTestImages sets the images and limits of a job on the cluster.
+// useTestImages sets the image, the pull policies and the start timeout of a job on the
+// cluster.
 func useTestImages(job *runtime.Job) {
 	job.Definition.Image.Reference = kubetest.BaseImage
 	job.Tuning.Instance.Kubernetes.ImagePullPolicy = "Never"

@@ -12,7 +12,7 @@ import (
 )
 
 // kubeconfig writes a kubeconfig with two contexts, and returns its path. User is the user
-// of both, in JSON.
+// of both contexts, in JSON.
 func kubeconfig(t *testing.T, server, current, user string) string {
 	t.Helper()
 	text := `{"apiVersion": "v1", "kind": "Config", "current-context": "` + current + `",

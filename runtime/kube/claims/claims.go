@@ -18,13 +18,13 @@ import (
 // Limits of a record in bytes.
 const (
 	maxRecord = 512 << 10
-	maxCA     = 256 << 10 // of the CA; a larger one is left out
+	maxCA     = 256 << 10 // of the CA certificates; larger ones are left out
 )
 
 // version is the version of the encoding.
 const version = 1
 
-// keyInfo is the info parameter of the key's derivation.
+// keyInfo is the info parameter of HKDF.
 const keyInfo = "cmwa journal 1"
 
 // ErrSealed is returned for a record that is sealed with another key.
@@ -35,7 +35,8 @@ type Key struct {
 	sealing cipher.AEAD // nil without a static token
 }
 
-// NewKey returns the key of a pool with a static token, which may be empty.
+// NewKey returns the key of a pool with this static token. For an empty token, it returns
+// the zero value.
 func NewKey(token secret.String) Key {
 	if token.Empty() {
 		return Key{}
@@ -91,7 +92,7 @@ type entry struct {
 	UID        string              `json:"uid,omitempty"`
 }
 
-// Encode returns the text for the object with a name.
+// Encode returns the text of an entry for the object with this name.
 func (k Key) Encode(name string, e Entry) ([]byte, error) {
 	// Write the entry.
 	r := e.Record
@@ -126,9 +127,9 @@ func (k Key) Encode(name string, e Entry) ([]byte, error) {
 	return text, nil
 }
 
-// Decode returns the entry in the object with a name. It returns [ErrSealed] if the entry is
-// sealed with another key, or was changed, and also if it is not sealed although the pool
-// has a static token: anyone may have written it.
+// Decode returns the entry in the object with this name. It returns [ErrSealed] if the entry
+// is sealed with another key, or was changed. It also returns ErrSealed for an entry that is
+// not sealed although the pool has a static token, because other users may have written it.
 func (k Key) Decode(name string, text []byte) (Entry, error) {
 	// Open the envelope.
 	var wrapped envelope

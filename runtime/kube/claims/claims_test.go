@@ -45,7 +45,7 @@ func TestKey(t *testing.T) {
 		}
 	})
 
-	t.Run("sealed text shows nothing", func(t *testing.T) {
+	t.Run("sealed text contains no part of the entry", func(t *testing.T) {
 		text := encode(t, key, "name", testEntry())
 		for _, part := range []string{"job-1", "token", "default", "service", "handed_off"} {
 			if bytes.Contains(text, []byte(part)) {
@@ -53,7 +53,7 @@ func TestKey(t *testing.T) {
 			}
 		}
 		if again := encode(t, key, "name", testEntry()); bytes.Equal(again, text) {
-			t.Error("two texts of one entry are equal")
+			t.Error("two sealed texts of one entry are equal")
 		}
 	})
 
@@ -61,15 +61,15 @@ func TestKey(t *testing.T) {
 		text := encode(t, key, "name", testEntry())
 		changed := bytes.Replace(text, []byte(`sealed":"`), []byte(`sealed":"AAAA`), 1)
 		for what, got := range map[string]error{
-			"another name":        second(key.Decode("other", text)),
-			"another token":       second(NewKey(secret.New("x")).Decode("name", text)),
-			"no token":            second(plain.Decode("name", text)),
-			"changed":             second(key.Decode("name", changed)),
-			"not sealed":          second(key.Decode("name", encode(t, plain, "name", testEntry()))),
-			"sealed text is lost": second(key.Decode("name", []byte(`{"version":1,"sealed":"AAAA"}`))),
+			"another name":       second(key.Decode("other", text)),
+			"another token":      second(NewKey(secret.New("x")).Decode("name", text)),
+			"no token":           second(plain.Decode("name", text)),
+			"changed":            second(key.Decode("name", changed)),
+			"not sealed":         second(key.Decode("name", encode(t, plain, "name", testEntry()))),
+			"sealed text is cut": second(key.Decode("name", []byte(`{"version":1,"sealed":"AAAA"}`))),
 		} {
 			if !errors.Is(got, ErrSealed) {
-				t.Errorf("%s: %v", what, got)
+				t.Errorf("%s: got %v, want ErrSealed", what, got)
 			}
 		}
 	})
@@ -83,7 +83,7 @@ func TestKey(t *testing.T) {
 		} {
 			_, err := plain.Decode("name", []byte(text))
 			if err == nil || strings.Contains(err.Error(), "hidden") {
-				t.Errorf("%.80s: %v", text, err)
+				t.Errorf("%.80s: got %v, want an error without the content", text, err)
 			}
 		}
 	})
@@ -93,22 +93,22 @@ func TestKey(t *testing.T) {
 		e.Record.CA = strings.Repeat("c", maxCA+1)
 		got, err := key.Decode("name", encode(t, key, "name", e))
 		if err != nil || got.Record.CA != "" || got.Record.Token != e.Record.Token {
-			t.Errorf("with a large CA: %v, %d bytes of it", err, len(got.Record.CA))
+			t.Errorf("with a large CA: got error %v and a CA of %d bytes, want none", err, len(got.Record.CA))
 		}
 		e.Record.Token = secret.New(strings.Repeat("t", maxRecord))
 		if _, err := key.Encode("name", e); err == nil || len(err.Error()) > 200 {
-			t.Errorf("with a large token: %v", err)
+			t.Errorf("with a large token: got %v, want a short error", err)
 		}
 	})
 
 	t.Run("key is not printed", func(t *testing.T) {
 		if text := fmt.Sprintf("%v %+v", plain, testEntry().Record); strings.Contains(text, "token-value") {
-			t.Errorf("printed: %s", text)
+			t.Errorf("the printed text contains a token: %s", text)
 		}
 	})
 }
 
-// second returns the error of a call.
+// second returns the error that a call of Decode returned.
 func second(_ Entry, err error) error { return err }
 
 // FuzzKeyDecode decodes texts that others may have written.
@@ -122,7 +122,7 @@ func FuzzKeyDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A decoded entry is the same after it was encoded again.
+		// A decoded entry is the same after another Encode and Decode.
 		again, err := plain.Decode("name", encode(t, plain, "name", e))
 		if err != nil || !again.Record.Claimed.Equal(e.Record.Claimed) {
 			t.Fatalf("encode and decode the entry again: %v", err)
