@@ -47,8 +47,9 @@ func deliveryOf(setting string, size int) delivery {
 func objectOf(pod string) string { return pod + "-handoff" }
 
 // volume returns the volume from which the runner reads its handoff. The object in it is
-// optional, because it is deleted when the runner has read it: after a restart of the
-// kubelet, the end of a Pod with a missing mandatory volume is not reported.
+// optional, because the agent deletes the object when the runner has read it. If the object
+// were mandatory, a kubelet that restarts after the deletion would not report the end of
+// the Pod.
 func (d delivery) volume(pod string) corev1.Volume {
 	// The files with the recipient come from the Pod.
 	v := corev1.Volume{Name: handoffVolume}
@@ -94,7 +95,8 @@ func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
 	}
 }
 
-// arguments returns the arguments for the runner in the folder.
+// arguments returns the arguments of the runner for its handoff. Folder is the folder of
+// the runner.
 func (d delivery) arguments(folder string) []string {
 	if d.packed {
 		return []string{"--handoff", path.Join(handoffFolder, handoff.PackedFile)}
@@ -141,8 +143,9 @@ func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
 	}
 }
 
-// createPacked creates the object with a handoff that is not sealed. It does so before the
-// create of the Pod, so that the file exists on every node when the job's container starts.
+// createPacked creates the object with a handoff that is not sealed. It is called before
+// the Pod is created, so that the file exists on every node when the job's container
+// starts.
 func (s *starting) createPacked(ctx context.Context, pod string) error {
 	e := s.executor
 	s.setup.Log("The job is sent in %s/%s, which is deleted when the runner has read it",

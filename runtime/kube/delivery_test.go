@@ -78,7 +78,8 @@ func withPadding(t *testing.T, raw json.RawMessage, size int) json.RawMessage {
 }
 
 // runToEnd runs a job to its end, and checks that no object contains the handoff once the
-// runner has read it. Objects returns the existing objects of a resource.
+// runner has read the handoff. Objects returns the names of the existing objects that may
+// contain it.
 func runToEnd(
 	t *testing.T, service *runtimetest.Service, e *Executor, job *runtime.Job, objects func() []string,
 ) {
@@ -129,7 +130,7 @@ func TestDeliveryFailure(t *testing.T) {
 				` is forbidden: User "u" cannot ` + r.Verb + ` resource "` + resource + `"`}
 		}
 	}
-	t.Run("missing right is reported with its key", func(t *testing.T) {
+	t.Run("error of a missing right names kubernetes.handoff", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
 		s.Inject(forbidden(secrets))
 		e, job := s.executor(t), s.job("job-1")
@@ -146,7 +147,7 @@ func TestDeliveryFailure(t *testing.T) {
 		}
 		s.Inject(nil)
 		if err := e.Check(t.Context(), job.Tuning); err != nil || len(s.Objects(secrets, testNamespace)) > 0 {
-			t.Errorf("the check returns %v and leaves %d Secrets, want none", err,
+			t.Errorf("Check returns %v and leaves %d Secrets, want no error and no Secret", err,
 				len(s.Objects(secrets, testNamespace)))
 		}
 	})
@@ -216,7 +217,7 @@ func TestSweepObjects(t *testing.T) {
 
 	removed, err := e.Sweep(t.Context(), nil)
 	if slices.Sort(removed); err != nil || !slices.Equal(removed, []string{"configmap/left", "secret/left"}) {
-		t.Errorf("removed %v, %v", removed, err)
+		t.Errorf("removed %v, %v, want the two objects left", removed, err)
 	}
 	if left := s.Objects(configMaps, testNamespace); len(left) != 3 {
 		t.Errorf("%d ConfigMaps are left, want 3", len(left))
@@ -232,7 +233,7 @@ func TestSweepObjects(t *testing.T) {
 		})
 		if removed, err := e.Sweep(t.Context(), nil); err != nil ||
 			!slices.Equal(removed, []string{"configmap/left"}) {
-			t.Errorf("removed %v, %v", removed, err)
+			t.Errorf("removed %v, %v, want only the ConfigMap", removed, err)
 		}
 	})
 }
@@ -263,7 +264,7 @@ func TestPullSecret(t *testing.T) {
 		all := s.Objects(secrets, testNamespace)
 		if len(all) != 1 || len(pod.Spec.ImagePullSecrets) != 1 ||
 			pod.Spec.ImagePullSecrets[0].Name != all[0].GetName() {
-			t.Fatalf("there are %d Secrets, and the Pod names %v", len(all), pod.Spec.ImagePullSecrets)
+			t.Fatalf("there are %d Secrets; imagePullSecrets is %v", len(all), pod.Spec.ImagePullSecrets)
 		}
 		var config struct {
 			Auths map[string]struct{ Username, Password, Auth string }
@@ -308,7 +309,7 @@ func TestPullSecret(t *testing.T) {
 		start(t, s, func(job *runtime.Job) { job.Tuning.Instance.OverrideImage = "other.example.com/image:1" })
 		if all := s.Objects(secrets, testNamespace); len(all) > 0 ||
 			len(s.Pods(testNamespace)[0].Spec.ImagePullSecrets) > 0 {
-			t.Error("the credentials are sent for another image")
+			t.Error("there is an image pull secret, although another image is used")
 		}
 	})
 	t.Run("template keeps its own pull secrets", func(t *testing.T) {
@@ -318,7 +319,7 @@ func TestPullSecret(t *testing.T) {
 				`{"spec": {"imagePullSecrets": [{"name": "team"}, {"$patch": "replace"}]}}`)
 		})
 		if names := s.Pods(testNamespace)[0].Spec.ImagePullSecrets; len(names) != 2 || names[1].Name != "team" {
-			t.Errorf("the Pod names %v", names)
+			t.Errorf("the imagePullSecrets of the Pod are %v", names)
 		}
 	})
 	t.Run("image of Docker Hub", func(t *testing.T) {
@@ -338,7 +339,7 @@ func TestDeliveryOnCluster(t *testing.T) {
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	for name, c := range carriers {
 		if strings.Contains(name, "volume") {
-			continue // the runtime has no image volumes, see TestImageVolumeOnCluster
+			continue // the cluster's container runtime has no image volumes, see TestImageVolumeOnCluster
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -2,40 +2,41 @@
 // their logs and removes them. It does not know the purpose of a job, the service that
 // the job came from, or how a step is run.
 //
-// The agent needs only the rights of the documented Role: create, get, list, watch,
-// update and delete on pods, pods/log and configmaps of one namespace. It never patches, and
-// creates only Pods, and ConfigMaps for records of jobs and for large handoffs. Only some
-// settings and jobs need rights on Secrets, and it reads only those that it has created.
-// Events are read if a Role allows it, and only for a Pod that does not start and whose
-// status has no reason. The self checks also request the version of the API server, the
-// namespace, and reviews of the agent's own access. If a cluster refuses these requests,
-// their checks are skipped.
+// The agent needs only the rights of the documented Role: create, get, list, watch, update
+// and delete on pods, pods/log and configmaps of one namespace. It never patches. It creates
+// Pods, and ConfigMaps for records of jobs and for large handoffs. Only some settings and
+// jobs need rights on Secrets; then the agent creates Secrets, and reads only those that it
+// has created. It reads events if a Role allows it, and only for a Pod that does not start
+// and whose status has no reason. The self checks also request the version of the API
+// server, the namespace, and reviews of the agent's own access. If a cluster refuses these
+// requests, their checks are skipped.
 //
 // The figures below are medians, measured on one idle node with two cores, Kubernetes
 // 1.36 and containerd 1.6.
 //
 // # One create
 //
-// One create makes the Pod. By default, its start depends on no other object: a ConfigMap
-// that is created one second late would cost two seconds more. The agent chooses the
-// name, so a create whose response was lost can be retried: the second one is refused.
-// Errors that may go away (a quota that is used up, an API server that does not answer)
-// are retried until the start times out, because the job is already claimed.
+// The agent creates the Pod with one request. By default, the start of the Pod depends on
+// no other object: a ConfigMap that is created one second too late would delay the start by
+// two more seconds. The agent chooses the name of the Pod, so a create whose response was
+// lost can be retried: the API server refuses the second create. Errors that may go away (a
+// quota that is used up, an API server that does not answer) are retried until the start
+// times out, because the job is already claimed.
 //
 // # How the runner gets into the container
 //
 // An init container with the agent's image copies the runner into a volume in memory. From
-// the create to the first line of the job's container, this takes 1.1 s. A sidecar that
-// copies in a postStart hook takes 0.7 s, but works only since Kubernetes 1.36, and stays
-// for the whole job.
+// the create to the first line of the job's container, this takes 1.1 s. With a sidecar
+// that copies the runner in a postStart hook it would take 0.7 s, but this works only since
+// Kubernetes 1.36, and the sidecar would run during the whole job.
 //
 // With kubernetes.runner: image, the runner is executed from a volume with that image, and
 // the init container only creates the key; a handoff that is not sealed needs no init
 // container. This requires a container runtime with image volumes (containerd 2.1). The
-// Role does not allow the agent to find out the runtime, so copy is the default. The tests
-// validate such Pods with the API server and run them with the kubelet of package
-// kubetest. The cluster of the tests has an older runtime, so there they verify the error
-// message.
+// Role does not allow the agent to find out the runtime, so kubernetes.runner: copy is the
+// default. The tests validate Pods with image volumes with the API server, and run them
+// with the kubelet of package kubetest. The container runtime of the test cluster has no
+// image volumes, so on this cluster the tests verify the error message.
 //
 // # The handoff
 //
@@ -50,57 +51,60 @@
 //
 // The job's container waits 0.08 s for the handoff, at most one second. Only root of the
 // node, and users who may exec into the Pod within that time, can get the private key: the
-// runner deletes it before it runs anything else. The annotation stays as long as the Pod
-// and is worthless without the key.
+// runner deletes it before it runs anything else. The annotation exists as long as the Pod,
+// and cannot be opened without the key.
 //
-// Two alternatives are worse. A key from the job's container takes 0.2 to 1.1 s, and the
-// log must be polled. A ConfigMap without sealing is readable while an image is pulled.
+// Two alternatives are worse. If the job's container created the key, this would take 0.2
+// to 1.1 s, and the agent would have to poll the log. A ConfigMap without sealing would be
+// readable while an image is pulled.
 //
 // All annotations of a Pod together may have 256 KiB. A handoff that might not fit is
-// sealed in the same way and stored in a ConfigMap that the Pod owns. The annotation then
-// only makes the kubelet read the ConfigMap at once, which takes 0.1 s. The Role allows
-// ConfigMaps, and everyone may read sealed data. If the compressed handoff has more than
-// 1 MB, the job fails, and the message recommends to shorten it.
+// sealed in the same way and stored in a ConfigMap that the Pod owns. The only purpose of
+// the annotation is then that the kubelet reads the ConfigMap at once, which takes 0.1 s.
+// The Role allows ConfigMaps, and sealed data is safe from readers of ConfigMaps. If the
+// compressed handoff has more than 1 MB, the job fails, and the message recommends to
+// shorten it.
 //
 // Two values of kubernetes.handoff are for nodes that do not refresh the files of a
 // running Pod, such as virtual kubelets: on these, the agent cannot respond to a key that
 // the Pod creates. With secret and configmap, the handoff is compressed and not sealed:
 //
-//   - Its object is created before the Pod, because the Pod cannot wait for it on such
-//     nodes. The Pod becomes its owner afterwards.
-//   - Its volume is optional, so that the object can be deleted when the runner has read
-//     it, that is, at the first line of progress. Until then (one second, or as long as an
-//     image pull) users who may get Secrets or ConfigMaps of the namespace can read it, and
-//     the steps of the job can read the file.
+//   - The object with the handoff is created before the Pod, because the Pod cannot wait
+//     for it on such nodes. Afterwards the Pod becomes the owner of the object.
+//   - The object is optional in the volume of the Pod, so that the agent can delete it when
+//     the runner has read it, that is, at the first line of progress. Until then (one
+//     second, or as long as an image pull) users who may get Secrets or ConfigMaps of the
+//     namespace can read the object, and the steps of the job can read the file.
 //   - The removal of the job, a sweep by label, and the garbage collector delete objects
 //     that are left over.
-//   - A job takes seven requests. Step 0 shows problems of the start only if the start
-//     fails, because the runner continues the log from the line at which the handoff was
-//     made.
+//   - A job takes seven requests. The log of step 0 contains problems of the start only if
+//     the start fails, because the runner continues the log after the last line at the time
+//     of the handoff.
 //
 // # Registry credentials
 //
-// The credentials of a job's image become an image pull secret directly after the create of
-// the Pod, which owns it. The kubelet reads it when the init container has ended. If the
-// agent may not create Secrets, the log of step 0 describes the alternatives, and the job
-// continues: its image may be public.
+// Directly after the create of the Pod, the agent creates an image pull secret with the
+// credentials of the job's image. The Pod owns this secret. The kubelet reads it when the
+// init container has ended. If the agent may not create Secrets, the log of step 0
+// describes the alternatives, and the job continues: its image may be public.
 //
 // # Users and security contexts
 //
 // The agent sets the security context of its own init container only, to the values that
-// Pod Security "restricted" requires. Jobs may need root, so their image decides. The init
-// container names no user, because some clusters assign one. If a template makes root the
-// user of the whole Pod, runAsNonRoot of the init container is removed. In a namespace that
-// enforces "restricted", a template sets runAsNonRoot, runAsUser and seccompProfile of the
-// Pod, and allowPrivilegeEscalation and capabilities of the job's container; the error of
-// the API server lists the missing fields.
+// Pod Security "restricted" requires. Jobs may need root, so the user of the job's
+// container is that of its image. The init container names no user, because some clusters
+// assign one. If a template makes root the user of the whole Pod, runAsNonRoot of the init
+// container is removed. In a namespace that enforces "restricted", a template sets
+// runAsNonRoot, runAsUser and seccompProfile of the Pod, and allowPrivilegeEscalation and
+// capabilities of the job's container; the error of the API server lists the missing
+// fields.
 //
 // Nothing depends on the user of the job's container: every user can write to the volumes
 // and delete the key. A job with an OIDC token gets a volume at /mnt/pulumi for the file,
 // because this folder belongs to root in every image. With a read-only root file system,
 // the runner uses its own volume for the home, the root and the scripts of a job, if there
-// is no other writable folder; /dev/shm is mounted noexec. Steps start in the template's
-// workingDir, or in / without one; the image's own is ignored.
+// is no other writable folder; /dev/shm is mounted noexec. Steps start in the workingDir of
+// the template, or in / if it sets none. The working directory of the image is ignored.
 //
 // # Nodes and networks
 //
@@ -108,16 +112,16 @@
 // kubernetes.io/arch: an image of another architecture fails with only "exec format error".
 // Selectors and required affinities of a template override these.
 //
-// On Fargate, a Pod is alone on its node, and its requests (kubernetes.cpu and
+// On Fargate, each Pod has its own node, and its requests (kubernetes.cpu and
 // kubernetes.memory) decide the size of the node; the smallest size leaves a job 256 MB.
 // Kubernetes counts the larger request of init container and job; both have the same. The
-// documented labels select the profile. The volumes in memory take 10 MB of the Pod's
-// memory, and the size of a token.
+// documented labels select the Fargate profile. The volumes in memory take 10 MB of the
+// Pod's memory, plus the size of an OIDC token.
 //
-// Proxy settings can contain secrets, so the agent writes none into a Pod.
-// env_forward_allowlist sends them in the handoff, to the steps and to the runner's own
-// requests; a template may set them in the container's environment. A template sets DNS
-// (dnsPolicy, dnsConfig, hostAliases).
+// Proxy settings can contain secrets, so the agent writes none into a Pod. Variables in
+// env_forward_allowlist are sent in the handoff; the steps and the runner's own requests
+// use them. A template may set proxy variables in the container's environment. A template
+// sets DNS (dnsPolicy, dnsConfig, hostAliases).
 //
 // # One watch
 //
@@ -134,7 +138,7 @@
 // have started, so its start does not time out before the outage has ended and the watch
 // has shown the Pod.
 //
-// Only a statement of the API server itself ends a job:
+// Only a response of the API server itself ends a job:
 //
 //   - If a list or a watch no longer shows a Pod, the agent gets the Pod, because a list
 //     can be outdated.
@@ -143,12 +147,12 @@
 //     replaced, and an API server that has just started may not have loaded all Roles.
 //   - Timeouts never compare a time of the cluster with the agent's clock.
 //
-// Requests, watches and logs have limits. The retries of client-go for watches and logs are
-// off, because they wait as long as a Retry-After header requires.
+// Requests, watches and logs have timeouts. The retries of client-go for watches and logs
+// are off, because they wait as long as a Retry-After header requires.
 //
-// The state of the job's container decides when a job has ended. The phase of the Pod
-// follows up to 2.5 s later. The end of a log stream decides nothing, because the stream of
-// a Pod on a lost node ends too.
+// A job has ended when its container has ended. The phase of the Pod changes up to 2.5 s
+// later. The end of a log stream does not mean that the job has ended, because the stream
+// of a Pod on a lost node ends too.
 //
 // # Ownership
 //
@@ -162,24 +166,25 @@
 // others. Other Deployments in the namespace have other groups, even if they serve the same
 // pool: their Pods are neither watched nor adopted nor swept.
 //
-// Each pool checks every 20 seconds for Pods whose owners no longer exist. An owner does
-// not exist if its name is not found, has another uid, or belongs to a Pod that succeeded
-// or failed. An owner that cannot be read, is being deleted, or is on a lost node counts as existing:
-// its agent may be running. A check costs no request if the watch shows no Pod of other
-// owners, otherwise one get per owner. One check at the start is not enough: during a
-// rolling update, a new agent starts while the old one drains.
+// Each pool checks every 20 seconds for Pods whose owners no longer exist. An owner counts
+// as missing if there is no Pod with its name, or if the Pod with its name has another uid,
+// has succeeded or has failed. An owner that cannot be read, is being deleted, or is on a
+// lost node counts as existing: its agent may be running. A check makes no request if the
+// watch shows no Pod of other owners, and otherwise one get per owner. One check at the
+// start is not enough: during a rolling update, a new agent starts while the old one
+// drains.
 //
-// An agent whose Pod was force-deleted may run on for a while. It sends no handoff to a Pod
-// that another agent has adopted, because the other agent removes a Pod without handoff.
-// Two agents in one Pod would have the same owner and manage each other's jobs: a Pod has
-// one agent.
+// An agent whose Pod was force-deleted may continue to run for a while. It sends no handoff
+// to a Pod that another agent has adopted, because the other agent removes a Pod that has
+// no handoff. A Pod must contain only one agent: two agents in one Pod would have the same
+// owner and manage each other's jobs.
 //
 // An agent adopts a Pod with an update that names the version that it read. The API server
 // accepts one such update per version (in 200 of 200 races of two agents; the other agent
 // gets a 409), so exactly one replica gets the Pod. The update needs the whole Pod, which is
 // read first: the store of the watch holds only a part. If the response to the update is
 // lost, the next check finds the result. If a container of the agent restarts in its Pod,
-// the uid is the same, and its first list finds its jobs.
+// the uid of the Pod is the same, and the first list of the new container finds the jobs.
 //
 // Job Pods have no owner reference, because the garbage collector would end the jobs with
 // the agent's Pod. There is no Lease, because the Role does not allow it. If a Deployment is
@@ -187,87 +192,96 @@
 //
 // An agent in a Pod never ends its jobs when it stops: the kubelet sends the same TERM
 // whether the Pod is deleted, moved or replaced. The job continues, its runner reports the
-// result, and another agent adopts the Pod, even while the kubelet pulls its image. A job
-// whose handoff is not sent yet fails then; after a crash of its agent, its record is used.
+// result, and another agent adopts the Pod, even while the kubelet pulls its image. If the
+// agent stops before it has sent the handoff of a job, this job fails. If the agent crashes
+// before that, the next agent uses the record of the job.
 //
-// An agent outside of a cluster, or one that may not read its own Pod, finds its Pods by its
-// id, which its state folder keeps.
+// An agent that runs outside of a cluster, or may not read its own Pod, finds the Pods of
+// its jobs by its agent id. The id is in its state folder.
 //
 // # The journal
 //
 // An agent that is killed must not lose a job that it has claimed. Its state folder is lost
 // with its Pod, so the record of a job is a ConfigMap, or a Secret if kubernetes.handoff is
-// secret. It is the first object of a job, created before the definition is fetched.
+// secret. The record is the first object of a job, and is created before the agent fetches
+// the definition.
 //
-//   - Package claims seals it with a key from the pool's static token, which only the agents
-//     have. With OIDC there is no such token: such a pool needs Secrets. Without them its
-//     jobs are recorded in the state folder, which an agent's container keeps when it
-//     restarts, and which is lost when the Pod is replaced. Then a job that has no Pod ends
-//     when the service gives it up, after ten minutes.
+//   - Package claims seals the record with a key that is derived from the pool's static
+//     token, which only the agents have. A pool with OIDC credentials has no such token and
+//     needs Secrets. Without Secrets, its jobs are recorded in the state folder. The state
+//     folder survives a restart of the agent's container, but not the replacement of the
+//     Pod. After a replacement, a job that has no Pod ends when the service declares it
+//     failed, after ten minutes.
 //   - At the handoff, one update stores that the job may run, and makes the Pod the owner of
-//     the record. The removal of the Pod removes both, also if no agent returns. A record
-//     without a Pod is swept after a day by any agent of the namespace.
-//   - The report of the outcome is not stored. An agent that ends directly after the report
-//     and one that ends directly before it leave the same objects, so the next agent asks
-//     the service in both cases.
-//   - Progress is stored with the next stage only. The log of the Pod has the rest.
+//     the record. When the Pod is removed, the cluster removes the record too, even if no
+//     agent runs. If a record has no Pod, any agent of the namespace sweeps it after a day.
+//   - The report of the outcome is not stored. Whether an agent ends directly before or
+//     directly after this report, it leaves the same objects, so the next agent requests
+//     the outcome from the service in both cases.
+//   - Progress is stored only together with the next stage. The log of the Pod has the
+//     later progress.
 //
-// A job takes 6.0 requests instead of 4.0 (200 jobs at a time). The two cannot be saved. One
-// create is what a record costs. Without the update, a record without a Pod would be that of
-// a job that has not run, or of one whose Pod was deleted: starting the latter again could
-// run it twice. If the record were the owner of the Pod, the end would need one request less
-// and the update would still be missing, and deleting a ConfigMap would end a job.
+// A job takes 6.0 requests instead of 4.0 (200 jobs at a time). Both additional requests are
+// necessary. The first is the create of the record. The second is the update at the handoff.
+// Without it, a record without a Pod would belong either to a job that has not run, or to a
+// job whose Pod was deleted. In the second case, another start could run the job twice. If
+// the record were the owner of the Pod, a job would need one request less at its end, but
+// there would still be no update at the handoff, and the deletion of a ConfigMap would end a
+// job.
 //
-// An agent whose container restarts finds the records of its Pod. Those of agents that no
-// longer exist are adopted as Pods are, with an update of the version that was read. A record
-// that names a Pod is adopted only by the agent that has adopted the Pod, so that one agent
-// gets both. An agent that still runs although its Pod is gone is refused when it records the
-// handoff, and gives up the job without a report. A job whose Pod has no handoff has not
-// run, even if its record has the later stage, unless an object carries its handoff.
+// An agent whose container restarts finds the records of its Pod. Records of agents that no
+// longer exist are adopted as Pods are, with an update of the version that was read. If a
+// record names a Pod that exists, only the agent that has adopted the Pod adopts the record,
+// so that one agent gets both. If an agent still runs although its Pod no longer exists, and
+// another agent has adopted the record of a job, the update at the handoff fails. Then the
+// old agent gives up the job without a report. A job whose Pod has no handoff has not run,
+// even if its record has the later stage, unless an object carries its handoff.
 //
-// A pool looks for records of others once a minute, every 20 seconds while there are any, and
-// after each adoption of a Pod. A record that cannot be opened, because the token of the
-// pool was changed while no agent ran, is removed with a warning.
+// A pool lists the records of other agents once a minute, every 20 seconds while there are
+// such records, and after each adoption of a Pod. A record that cannot be opened, because the
+// token of the pool was changed while no agent ran, is removed with a warning.
 //
 // # Templates
 //
-// A template is a strategic merge patch of the Pod, as in kubectl patch, which users know
-// and other agents accept. Package strategicpatch panics on a merge key that is a list,
-// drops a new mapping with $patch: replace, accepts unknown fields, and puts new containers
-// first. Therefore package patch checks keys before the merge, applies directives that match
-// nothing in the Pod, and decodes the result strictly. Then the fields that the agent needs
-// are restored. Package schema/podtemplate reports the same errors earlier, with line and
-// column; a test in cmd/cmwa/pods compares the two.
+// A template is a strategic merge patch of the Pod, as in kubectl patch. Users know this
+// format, and other agents accept it. Package strategicpatch panics on a merge key that is a
+// list, drops a new mapping with $patch: replace, accepts unknown fields, and puts new
+// containers first. Therefore package patch checks keys before the merge, applies directives
+// that match nothing in the Pod, and decodes the result strictly. Then the fields that the
+// agent needs are restored. Package schema/podtemplate reports the same errors earlier, with
+// line and column; a test in cmd/cmwa/pods compares the errors of both packages.
 //
 // Preview and Changes show the Pod that Start creates, with the same functions. They need no
-// cluster, and mask values that may be secret.
+// cluster. They mask values that may be secret.
 //
 // # Failures
 //
 // The agent measures the start timeout itself: activeDeadlineSeconds does not count before
-// the Pod has a node. Transient problems (no free node, an image that cannot be pulled, and
-// missing information, because faults of mounts and sandboxes are only in events) may last
-// for start_timeout (ten minutes), other problems two minutes at most. In both cases the
-// error contains the reason and the message of Kubernetes. See diagnose for the whole list.
+// the Pod has a node. A transient problem may last for start_timeout (ten minutes), and any
+// other problem for at most two minutes. Transient problems are a cluster without a free
+// node, an image that cannot be pulled, and a Pod whose status has no reason, because
+// faults of mounts and sandboxes are only in events. In both cases the error contains the
+// reason and the message of Kubernetes. See diagnose for the whole list.
 //
 // Evictions, preemptions and deletions send a TERM first, and the runner reports the failure
 // before the Pod has ended. The runner waits three seconds before that report. In this time
 // the agent adds a last line to the log of the step, with the reason that the watch shows.
-// Only the runner reports the failure, so it is reported once, and also while no agent runs.
+// Only the runner reports the failure. So the failure is reported exactly once, even while
+// no agent runs.
 //
 // # Deletion
 //
-// A deletion with a grace period of zero removes the object, and the container ends later.
-// So a Pod whose job may run gets at least one second. Deletions name the uid, because a
-// name can be used again.
+// A deletion with a grace period of zero removes the object at once, and the container ends
+// later. So the grace period is at least one second for a Pod whose job may run. Deletions
+// name the uid, because a name can be used again.
 //
 // # The client
 //
 // The client is a REST client with core/v1 only, created when the first pool of this target
-// is configured. It adds 14.6 MB to the program, the generated clientset 29.7 MB, and saves
-// 10 MB of memory in agents without such pools. The limits of client-go's rate limiter (five
-// requests per second) are raised. The client follows no redirect, because that would send
-// the token of the service account to another host.
+// is configured. It adds 14.6 MB to the program; the generated clientset would add 29.7 MB.
+// An agent without such pools does not create it, which saves 10 MB of memory. The limits
+// of client-go's rate limiter (five requests per second) are raised. The client follows no
+// redirect, because that would send the token of the service account to another host.
 //
 // Each context of a kubeconfig (kubernetes.context) is a cluster with its own client. The
 // context is part of a pool's identity: instances stay in their cluster, so a pool whose

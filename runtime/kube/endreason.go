@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// EndReason blocks until the Pod is being ended from outside, and returns the reason. It
-// reads the store of the watch and makes no request.
+// EndReason blocks until something other than Remove ends the Pod, and returns the reason.
+// It reads the store of the watch and makes no request.
 func (e *Executor) EndReason(ctx context.Context, id string) string {
 	name, uid, ok := parseID(id)
 	if !ok {

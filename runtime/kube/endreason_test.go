@@ -66,7 +66,7 @@ func TestStartEndingPod(t *testing.T) {
 	ready := initIs(ends(prepareContainer, 0, "Completed", public))
 	s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith(ready).Status }
 	s.Inject(func(r kubetest.Request) *kubetest.Fault {
-		if r.Verb == "update" && r.Resource == "pods" { // the handoff
+		if r.Verb == "update" && r.Resource == "pods" { // the update that sends the handoff
 			go func() {
 				for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" {
 					time.Sleep(time.Millisecond)
@@ -81,12 +81,12 @@ func TestStartEndingPod(t *testing.T) {
 	e := s.executor(t)
 	id, log, err := s.start(t, e, s.job("job-1"))
 	if err != nil {
-		t.Fatalf("the job may run, and the start returns %v\n%s", err, log)
+		t.Fatalf("got %v, want no error, because the job may run\n%s", err, log)
 	}
 	name, _, _ := parseID(id)
 	s.Change(testNamespace, name, mainIs(ends(mainContainer, 143, "Error", "")))
 	if exit := waitFor(t, e, id); exit.Code != 143 || exit.Reason != "PreemptionByScheduler: a higher priority" {
-		t.Errorf("got %+v", exit)
+		t.Errorf("got exit %+v, want the preemption as the reason", exit)
 	}
 }
 
@@ -106,8 +106,9 @@ func (o *oneJob) Claim(context.Context) (runtime.Claim, error) {
 	}
 }
 
-// TestEndReasonOnCluster ends Pods from outside. The runner reports the failure without
-// knowing the reason. The log of the job contains the reason, and the job is reported once.
+// TestEndReasonOnCluster deletes and evicts Pods of running jobs. The runner reports the
+// failure without knowing the reason. The log of the job contains the reason, and the job
+// is reported once.
 func TestEndReasonOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
@@ -154,7 +155,7 @@ func TestEndReasonOnCluster(t *testing.T) {
 			if err := core.Get().Namespace(n.Name).Resource("pods").Param("labelSelector", labelJob+"="+
 				labelValue(job.ID)).
 				Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 {
-				t.Fatalf("%d Pods, %v", len(list.Items), err)
+				t.Fatalf("got %d Pods, %v, want 1", len(list.Items), err)
 			}
 			if err := c.end(list.Items[0].Name); err != nil {
 				t.Fatal(err)
@@ -173,7 +174,7 @@ func TestEndReasonOnCluster(t *testing.T) {
 				t.Errorf("step 1 printed\n%s", text)
 			}
 			if bad := service.Violations(); len(bad) > 0 {
-				t.Errorf("the service refused %q", bad)
+				t.Errorf("invalid requests to the service: %q", bad)
 			}
 		})
 	}

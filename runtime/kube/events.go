@@ -12,12 +12,13 @@ import (
 
 const (
 	eventsLimit = 10 * time.Second // timeout for the list of a Pod's events
-	maxEvents   = 100              // most events that are read of one Pod; the API server sorts them by name
+	maxEvents   = 100              // largest number of events read for one Pod; the API server sorts them by name
 )
 
 // newestWarning returns the newest warning event of a Pod that does not start and whose
 // status has no reason: faults of mounts and sandboxes are only in events. The documented
-// Role has no right on events. Without it, only the first Pod costs a request.
+// Role has no right on events. Without this right, the agent makes only one request, for
+// the first such Pod.
 func (e *Executor) newestWarning(ctx context.Context, pod *corev1.Pod) cause {
 	if e.pods.noEvents.Load() {
 		return cause{}

@@ -9,7 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// missingRight is part of the messages of the cluster's authorizer.
+// missingRight is a part of each message with which the cluster's authorizer refuses a
+// request.
 const missingRight = " cannot "
 
 // refusesAgent reports whether the cluster refused the agent's credentials or rights.
@@ -17,8 +18,8 @@ func refusesAgent(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), missingRight)
 }
 
-// explain returns, in one line, why a request failed, and the cure. The returned error does
-// not wrap err, except for a cancellation.
+// explain returns an error that describes, in one line, why a request failed, and the cure.
+// It wraps err only if err is a cancellation.
 func (e *Executor) explain(operation string, err error) error {
 	text := tail(err.Error())
 	var status apierrors.APIStatus

@@ -37,7 +37,7 @@ func podsOfJob(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
 }
 
 // readableText returns everything about a running job that users with read access to the
-// namespace can read, and that processes of the node show.
+// namespace can read, and the arguments and environments of the runners on the node.
 func readableText(t *testing.T, n *kubetest.Namespace, id string) string {
 	t.Helper()
 	name, _, _ := parseID(id)

@@ -15,8 +15,8 @@ import (
 type outlook int
 
 const (
-	pending   outlook = iota // no problem is known; may last as long as a transient problem
-	transient                // a problem that can end without a change, such as a full cluster
+	pending   outlook = iota // no problem is known; this may last as long as a transient problem
+	transient                // a problem that can end without a change by a user, such as a full cluster
 	stuck                    // a problem that ends only if a user changes the cluster
 	failed                   // the Pod has ended or is being ended
 )
@@ -55,7 +55,7 @@ var waitingReasons = map[string]outlook{
 	"RunContainerError":          stuck,
 }
 
-// imageReasons are the prefixes of reasons about images.
+// imageReasons are the prefixes of the reasons that concern images.
 var imageReasons = []string{
 	"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation",
 }
@@ -136,7 +136,7 @@ func diagnose(s *state) diagnosis {
 	return diagnosis{outlook: pending}
 }
 
-// deletedText is the reason of a Pod that was not deleted by the agent.
+// deletedText is the reason for a Pod that another client has deleted.
 const deletedText = "the Pod was deleted by another client"
 
 // waitingOutlook returns the outlook of a waiting container.
@@ -190,11 +190,11 @@ func tail(message string) string {
 	return text
 }
 
-// noExitCode is the exit code of a Pod whose container has none.
+// noExitCode is the code in [runtime.Exit] if the container of a Pod has no exit code.
 const noExitCode = -1
 
-// exitOf returns how a job's Pod ended. It uses the state of the container: the phase of
-// the Pod follows up to 2.5 seconds later.
+// exitOf returns how a job's Pod ended. It uses the state of the container, because the
+// phase of the Pod changes up to 2.5 seconds later.
 func exitOf(s *state) runtime.Exit {
 	if !s.main.ended || notExecuted(s.main) || s.main.cause.reason == "ContainerStatusUnknown" {
 		return runtime.Exit{Code: noExitCode, Reason: diagnose(s).String()}
@@ -202,13 +202,15 @@ func exitOf(s *state) runtime.Exit {
 	return runtime.Exit{Code: s.main.code, Reason: endReason(s)}
 }
 
-// endReason returns why a container ended, unless the runner itself chose the exit code.
+// endReason returns why a container ended. If the runner itself chose the exit code, the
+// result is empty, unless the job failed while Kubernetes ended the Pod, for example by an
+// eviction.
 func endReason(s *state) string {
 	code := s.main.code
 	switch {
 	case code == runtime.CodeFailed || code == runtime.CodeFailedUnreported:
-		// The runner reported a TERM as a failure. Deletions are ignored, because the agent
-		// itself deletes the Pod of a job that it stops.
+		// The runner may have reported a TERM as a failure. Deletions are ignored, because
+		// the agent itself deletes the Pod of a job that it stops.
 		cause := s.endCause()
 		if cause.empty() || cause.message == deletedText {
 			return ""
@@ -225,8 +227,8 @@ func endReason(s *state) string {
 	case !s.deleted.IsZero():
 		return deletedText
 	case code == 128+int(syscall.SIGKILL) && s.memoryLimited:
-		// With cgroup v1, four of ten processes that were killed because of memory have no
-		// reason OOMKilled.
+		// With cgroup v1, four of ten containers whose process was killed because of memory
+		// do not have the reason OOMKilled.
 		return cmp.Or(s.main.cause.message, "killed, probably because it was out of memory")
 	default:
 		return cmp.Or(s.main.cause.message, runtime.SignalReason(code))

@@ -11,8 +11,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
-// podWith returns a Pod from the API server that is scheduled and whose containers are in
-// the normal states of a start, with changes.
+// podWith returns a Pod as the API server returns it: the Pod is scheduled, and its
+// containers have the normal states of a start. Then the changes are applied to it.
 func podWith(changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"},
@@ -69,7 +69,7 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reas
 
 func deleted(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
 
-// withoutStatuses makes a Pod one that no kubelet has accepted.
+// withoutStatuses changes a Pod to one that no kubelet has accepted.
 func withoutStatuses(p *corev1.Pod) {
 	p.Spec.NodeName, p.Status.InitContainerStatuses, p.Status.ContainerStatuses = "", nil, nil
 }
@@ -204,7 +204,7 @@ func TestDiagnose(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an init container of a template that cannot start", func(t *testing.T) {
+	t.Run("init container of a template cannot start", func(t *testing.T) {
 		pod := podWith(ready)
 		pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses,
 			waits("tools", "ErrImageNeverPull", "no image"))
@@ -290,7 +290,7 @@ func TestExitOf(t *testing.T) {
 				phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")),
 			runtime.Exit{Code: 137, Reason: "DeadlineExceeded: Pod was active"},
 		},
-		"node is back after deletion": {
+		"node reports again after a deletion": {
 			podWith(running, deleted, mainIs(ends(mainContainer, 143, "Error", ""))),
 			runtime.Exit{Code: 143, Reason: deletedText},
 		},

@@ -46,7 +46,7 @@ func newFakeCluster(t testing.TB, job func(*kubetest.Container) int) *fakeCluste
 	return newFakeClusterOn(t, kubetest.NewAPI(t), job)
 }
 
-// newFakeClusterOn does the same with an existing API server.
+// newFakeClusterOn does what newFakeCluster does, with an existing API server.
 func newFakeClusterOn(t testing.TB, api *kubetest.API, job func(*kubetest.Container) int) *fakeCluster {
 	t.Helper()
 	s := &fakeCluster{API: api, service: runtimetest.NewService(), keys: map[string][]byte{}}
@@ -243,7 +243,8 @@ func TestExecutorRequests(t *testing.T) {
 		t.Logf("%s: %d", verb, n)
 		total += n
 	}
-	// Conflicts take one more request, but the watch nearly always shows the newest Pod.
+	// A conflict costs one more request. Conflicts are rare, because the watch nearly
+	// always shows the newest Pod.
 	if total > 5*jobs {
 		t.Errorf("%d requests for %d jobs, want at most 5 for each", total, jobs)
 	}
@@ -253,7 +254,7 @@ func TestExecutorRequests(t *testing.T) {
 func TestStartRetry(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(kubetest.Request) *kubetest.Fault
-		log   string // expected in step 0
+		log   string // expected in the log of step 0
 	}{
 		"create is answered with 429": {
 			failFirst(1, "create", kubetest.Fault{Status: http.StatusTooManyRequests, RetryAfter: 1}), "",
@@ -302,7 +303,7 @@ func TestStartRetry(t *testing.T) {
 				t.Errorf("log of step 0:\n%s\nwant %q", log, c.log)
 			}
 			if got := s.handoffs(); len(got) != 1 || got[0].Token != job.Token.Reveal() {
-				t.Errorf("%d Pods received the handoff, want 1", len(got))
+				t.Errorf("%d Pods received a handoff, want 1 with the token of the job", len(got))
 			}
 			if pods := s.Pods(testNamespace); len(pods) != 1 {
 				t.Errorf("there are %d Pods, want 1", len(pods))
@@ -384,7 +385,7 @@ func TestStartFailure(t *testing.T) {
 				t.Errorf("got %v, want %q, job fault %v", err, c.want, c.jobFault)
 			}
 			if !strings.Contains(log, "Error: ") || !strings.Contains(log, c.want) {
-				t.Errorf("log of step 0:\n%s", log)
+				t.Errorf("the log of step 0 lacks the error:\n%s", log)
 			}
 			s.wantNoPods(t)
 		})
@@ -408,13 +409,14 @@ func TestStartFailure(t *testing.T) {
 		}
 		_, _, err := s.start(t, s.executor(t), s.job("job-1"))
 		if err == nil || !strings.Contains(err.Error(), deletedText) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want %q", err, deletedText)
 		}
 		s.wantNoPods(t)
 	})
 }
 
-// randomJSON returns JSON that cannot be compressed.
+// randomJSON returns a JSON string with size random bytes in base64. Compression cannot
+// make it smaller than size.
 func randomJSON(t *testing.T, size int) json.RawMessage {
 	t.Helper()
 	raw := make([]byte, size)

@@ -11,9 +11,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Follow streams the progress of the job from the beginning. A Pod has one log for both
-// outputs of a container; Follow returns only the lines of progress and drops the runner's
-// own log. The end of the stream is not the end of the job.
+// Follow streams the progress of the job from the beginning. Standard output and standard
+// error of a container are in one log. Follow returns only the lines of progress and drops
+// the runner's own log. The end of the stream does not mean that the job has ended.
 func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
 	// Check that the id belongs to the current Pod.
 	name, uid, ok := parseID(id)
@@ -44,7 +44,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 		return nil, e.explain("follow the Pod", context.DeadlineExceeded)
 	}
 
-	// Remove the handoff at the first line of progress.
+	// If an object carries the handoff, delete it at the first line of progress.
 	s := &stream{log: log, ctx: ctx, cancel: cancel}
 	if now != nil && now.carrier != "" {
 		s.onFirst = func() { e.handoffReceived(ctx, now.carrier, name) }
@@ -53,8 +53,8 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 }
 
 // handoffReceived deletes the object that carried a handoff. It is called at the first line
-// of progress, which shows that the runner has read it. If the deletion fails, the object
-// is deleted with the Pod.
+// of progress, which shows that the runner has read the handoff. If the deletion fails, the
+// object is deleted with the Pod.
 func (e *Executor) handoffReceived(ctx context.Context, resource, pod string) {
 	ctx, cancel := detached(ctx, handoffRemoveLimit)
 	defer cancel()
@@ -67,15 +67,15 @@ func (e *Executor) handoffReceived(ctx context.Context, resource, pod string) {
 // job.
 const handoffRemoveLimit = 10 * time.Second
 
-// stream returns the progress in a container's log. It has no buffer while it waits for the
-// log, which is nearly all of the time.
+// stream returns the progress in a container's log. While it waits for the log, which it
+// does nearly all of the time, it holds no buffer.
 type stream struct {
 	log     io.ReadCloser
 	ctx     context.Context // of the request; its cause explains the end of the stream
 	cancel  context.CancelCauseFunc
 	line    []byte // the current line
-	skip    bool   // the current line is no progress
-	passed  []byte // lines of progress that are not read yet
+	skip    bool   // the current line is not a line of progress
+	passed  []byte // lines of progress that Read has not returned yet
 	onFirst func() // called once, at the first line of progress; may be nil
 }
 

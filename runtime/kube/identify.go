@@ -39,12 +39,13 @@ func agentPodOf(lookup func(string) (string, bool), namespace string) agentPod {
 
 // Identify finds the agent's own Pod and its controller, with one request. Executors that
 // are created afterwards adopt the Pods of agents that have the same controller and no
-// longer exist. Without a known Pod, and outside of a cluster, the Pods of an agent are
-// those with its id.
+// longer exist. If the agent's own Pod is not known, or the agent runs outside of a
+// cluster, it finds the Pods of its jobs by its id.
 //
-// It returns an error if the API server does not answer; the caller retries. If the agent's
-// own Pod cannot be read, it logs one warning and returns nil. It retries a refusal for
-// refusalLimit first, because Pods that are created without an owner are never adopted.
+// If the API server refuses the request or does not find the Pod, Identify logs one warning
+// and returns nil. It first retries a refused request for refusalLimit, because Pods that
+// are created without an owner are never adopted. For any other failure, such as an API
+// server that does not answer, it returns an error, and the caller retries.
 func (c *Cluster) Identify(ctx context.Context) error {
 	if c.agentPod == (agentPod{}) || c.currentSelf().known() {
 		return nil
@@ -84,8 +85,8 @@ func (c *Cluster) Identify(ctx context.Context) error {
 	return fmt.Errorf("read the agent's own Pod %s/%s: %w", c.agentPod.namespace, c.agentPod.name, err)
 }
 
-// readOwnPod gets the agent's own Pod. It retries a refusal for refusalLimit, unless the
-// warning was already logged. The caller holds c.identifying.
+// readOwnPod gets the agent's own Pod. It retries a refused request for refusalLimit,
+// unless the warning was already logged. The caller holds c.identifying.
 func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
 	retries := retryPolicy{refusalLimit: refusalLimit}
 	for {
@@ -102,7 +103,7 @@ func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
 	}
 }
 
-// currentSelf returns the known identity of the agent's own Pod.
+// currentSelf returns the identity of the agent's own Pod, as far as it is known.
 func (c *Cluster) currentSelf() self {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,8 +137,8 @@ func SelfCheckOwnPod(
 	}}, true
 }
 
-// checkOwnPod gets and evaluates the agent's own Pod, without which no other agent adopts
-// its jobs.
+// checkOwnPod gets and evaluates the agent's own Pod. If the agent cannot read this Pod, no
+// other agent adopts its jobs.
 func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []string) runtime.CheckResult {
 	pod, err := c.client.get(ctx, c.agentPod.namespace, c.agentPod.name)
 	if err == nil {

@@ -57,7 +57,7 @@ func TestIdentify(t *testing.T) {
 		e := cluster.Executor("")
 		defer e.Close()
 		if e.Owned() || e.LeavesJobs() {
-			t.Error("got the behaviour in a Pod, want that outside of one")
+			t.Error("Owned or LeavesJobs is true, want false outside of a Pod")
 		}
 	})
 }
@@ -151,7 +151,7 @@ func TestIdentifyRefused(t *testing.T) {
 			}
 			wantAdopted(t, e)
 			if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
-				t.Errorf("after the cure: %+v, %v", cluster.currentSelf(), err)
+				t.Errorf("after the fault: %+v, %v, want a known Pod", cluster.currentSelf(), err)
 			}
 		})
 	}
@@ -167,16 +167,16 @@ func TestIdentifyUnanswered(t *testing.T) {
 			a, _ := newAgents(t)
 			a.put("agent-x", "agent")
 			a.Inject(failFirst(1, "get", fault))
-			if fault.Status == 0 { // client-go retries these
+			if fault.Status == 0 { // client-go retries a broken connection
 				a.Inject(func(kubetest.Request) *kubetest.Fault { return &fault })
 			}
 			cluster := a.cluster(t, "agent-x")
 			if err := cluster.Identify(t.Context()); err == nil {
-				t.Error("got no error, want one: otherwise the agent uses its id until it ends")
+				t.Error("got no error, want one: without it, the agent would use its id until it ends")
 			}
 			a.Inject(nil)
 			if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
-				t.Errorf("second call: %+v, %v", cluster.currentSelf(), err)
+				t.Errorf("second call: %+v, %v, want a known Pod", cluster.currentSelf(), err)
 			}
 		})
 	}

@@ -17,7 +17,7 @@ const (
 
 // useImageVolume changes a Pod so that its runner comes from a volume with the agent's
 // image, instead of a copy. The init container then only creates the key for a sealed
-// handoff; without one it is removed.
+// handoff. If the handoff is not sealed, the init container is removed.
 func useImageVolume(spec *corev1.PodSpec, d delivery) {
 	prepare, main := &spec.InitContainers[0], &spec.Containers[0]
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: imageVolume, VolumeSource: corev1.VolumeSource{
@@ -37,8 +37,8 @@ func useImageVolume(spec *corev1.PodSpec, d delivery) {
 const imageVolumeHint = "kubernetes.runner is image, which takes a container runtime with image volumes, " +
 	"such as containerd 2.1; otherwise set it to copy"
 
-// aboutImageVolume reports whether a reason is one of container runtimes that have no image
-// volumes, or mount them noexec.
+// aboutImageVolume reports whether a container may have failed with this reason because the
+// container runtime has no image volumes, or mounts them noexec.
 func aboutImageVolume(reason string) bool {
 	return reason == "CreateContainerError" || reason == "StartError" || reason == "RunContainerError"
 }

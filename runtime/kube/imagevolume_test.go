@@ -8,8 +8,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// TestImageVolumeOnCluster uses a container runtime without image volumes. The API server
-// supports them, so a dry run succeeds, and the start fails with the hint.
+// TestImageVolumeOnCluster uses a cluster whose container runtime has no image volumes. The
+// API server supports image volumes, so a dry run succeeds. A start fails, and its error
+// contains imageVolumeHint.
 func TestImageVolumeOnCluster(t *testing.T) {
 	n := onCluster(t)
 	for _, setting := range []string{"sealed", handoffConfigMap} {

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	recordValue  = "claim"                  // of labelRecord
-	recordPrefix = "pulumi-workflow-claim-" // of the names of records
-	recordKey    = "record"                 // of the data of an object
+	recordValue  = "claim"                  // value of labelRecord
+	recordPrefix = "pulumi-workflow-claim-" // prefix of the names of records
+	recordKey    = "record"                 // key in the data of an object
 
-	// recordTime is how long a record is kept whose job has no Pod, if no agent adopts it:
-	// another agent of the namespace then sweeps it.
+	// recordTime is how long a record is kept if its job has no Pod and no agent adopts the record.
+	// Then any agent of the namespace sweeps it.
 	recordTime = 24 * time.Hour
 
-	// How often records of other agents are looked for, if the last list had any, and if it
-	// had none.
+	// Intervals between two lists of the records of other agents: if the last list had such records
+	// (recordRecheck), and if it had none.
 	recordRecheck  = 10 * time.Second
 	recordInterval = time.Minute
 )
@@ -53,26 +53,25 @@ type journal struct {
 	whole    bool      // the next list includes the agent's own records
 }
 
-// recorded is one record. Calls about one job do not overlap, except those that only change
-// or read fields, which the journal's lock guards.
+// recorded is one record. Calls about one job do not overlap, except calls that only read or change
+// fields. The journal's lock guards the fields.
 type recorded struct {
 	claims.Entry
 	resource string // empty if the job has no object
 	name     string
 	uid      types.UID
 	version  string
-	unsure   bool // the object may exist, although Add failed
+	unsure   bool // the object may exist, although Add has returned an error
 	tied     bool // the cluster deletes the object with the Pod
 	podGone  bool
 	stale    bool // a change of the stage failed, so the stored stage is unknown
 	lost     bool // another agent has adopted it
 }
 
-// Journal returns a journal in the cluster for the executor's pool. It adopts records of
-// agents that no longer exist ([runtime.RecordAdopter]), and uses changed credentials for
-// new records ([runtime.JournalTuner]). The executor must own its Pods, see Owned. Journal
-// returns false if the pool cannot protect the tokens of jobs, and logs the effect and the
-// cure.
+// Journal returns a journal in the cluster for the executor's pool. It adopts records of agents
+// that no longer exist ([runtime.RecordAdopter]), and uses changed credentials for new records
+// ([runtime.JournalTuner]). The executor must own its Pods, see Owned. Journal returns false if the
+// pool cannot protect the tokens of jobs; with OIDC credentials, it logs the effect and the cure.
 func (e *Executor) Journal(tuning runtime.Tuning) (runtime.Journal, bool) {
 	j := &journal{executor: e, entries: map[string]*recorded{}, whole: true}
 	j.Tune(tuning)
@@ -129,10 +128,9 @@ func (j *journal) Add(ctx context.Context, record runtime.Record) error {
 	return nil
 }
 
-// SetStage replaces the object of a record. From the handoff on, the Pod is its owner, so
-// that the cluster deletes both. The last stage is not stored: an agent that ends after the
-// report and one that ends directly before it leave the same, and the next one has to find
-// out in both cases what the service knows.
+// SetStage replaces the object of a record. From the handoff on, the Pod is its owner, so that the
+// cluster deletes both. The stage reported is not stored: if an agent ends directly before or
+// directly after its report, the next agent must find out in both cases what the service knows.
 func (j *journal) SetStage(ctx context.Context, job string, stage runtime.RecordStage) error {
 	// Find the record.
 	j.mu.Lock()
@@ -177,7 +175,7 @@ func (j *journal) SetStage(ctx context.Context, job string, stage runtime.Record
 	return nil
 }
 
-// SetProgress changes the progress in memory. It is stored with the next stage.
+// SetProgress changes the progress in memory. The object gets the progress with the next stage.
 func (j *journal) SetProgress(job string, progress runtime.Progress) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -218,7 +216,7 @@ func (j *journal) List(ctx context.Context) ([]runtime.Record, error) {
 	for _, resource := range []string{configMaps, secrets} {
 		objects, err := e.client.records(ctx, resource, e.namespace, selector)
 		if resource == secrets && apierrors.IsForbidden(err) {
-			continue // then there are none
+			continue // then the agent has no records in Secrets
 		}
 		if err != nil {
 			return nil, e.explainObject("list", resource, err)
@@ -242,13 +240,13 @@ func (j *journal) List(ctx context.Context) ([]runtime.Record, error) {
 	return all, nil
 }
 
-// take returns the record in an object of this agent; nil if it cannot be read. A job whose
-// Pod has no handoff has not run, regardless of its stage: only its old agent could send it.
-// Its object is released from the Pod, which is removed next. That is not known of a Pod
-// whose handoff comes from an object, which the kubelet may already have read: see
+// take returns the record in an object of this agent; nil if the object cannot be read. If its Pod
+// has no handoff, the job has not run, regardless of the stage: only the old agent could send the
+// handoff. The Pod is removed next, so take first removes the Pod from the owners of the object. If
+// an object carries the handoff, the kubelet may have read it, and the stage stays: see
 // completeDelivery.
 func (j *journal) take(ctx context.Context, resource string, o object) (*runtime.Record, error) {
-	// Decode it, unless this process has written it.
+	// Decode the object, unless this process has written it.
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, r := range j.entries {
@@ -283,8 +281,8 @@ func (j *journal) take(ctx context.Context, resource string, o object) (*runtime
 	return new(r.Record), nil
 }
 
-// decode returns the entry in an object. It accepts only sealed ones from ConfigMaps, which
-// more users may write. The caller holds the lock.
+// decode returns the entry in an object. It accepts only sealed entries from ConfigMaps, because
+// more users may write ConfigMaps. The caller holds the lock.
 func (j *journal) decode(resource string, o object) (claims.Entry, error) {
 	if resource == configMaps && !j.key.Seals() {
 		return claims.Entry{}, claims.ErrSealed

@@ -48,7 +48,7 @@ func (j *journal) add(t testing.TB, id string) {
 	}
 }
 
-// start notes the Pod of a job, and records its handoff.
+// start records the Pod of a job, and that the job may run.
 func (j *journal) start(t testing.TB, id string, pod *corev1.Pod) {
 	t.Helper()
 	if err := j.podOfJob(t.Context(), id, pod.Name, string(pod.UID)); err != nil {
@@ -71,7 +71,7 @@ func (a *agents) podOf(t testing.TB, name string) *corev1.Pod {
 	return nil
 }
 
-// wantRecords checks the jobs of all ConfigMaps of records.
+// wantRecords checks for which jobs there are records in ConfigMaps.
 func (a *agents) wantRecords(t testing.TB, jobs ...string) {
 	t.Helper()
 	var got []string
@@ -84,7 +84,8 @@ func (a *agents) wantRecords(t testing.TB, jobs ...string) {
 	}
 }
 
-// wantRecord checks that the records are one of a job, with its tokens.
+// wantRecord checks that there is one record, of this job, in this stage and with the job's
+// tokens.
 func wantRecord(t testing.TB, all []runtime.Record, err error, job string, stage runtime.RecordStage) {
 	t.Helper()
 	if err != nil || len(all) != 1 || all[0].Job != job || all[0].Stage != stage ||
@@ -93,7 +94,8 @@ func wantRecord(t testing.TB, all []runtime.Record, err error, job string, stage
 	}
 }
 
-// adoptRecords calls AdoptRecords at a time when it makes requests.
+// adoptRecords calls AdoptRecords. It first resets the time of the last list, so that
+// AdoptRecords lists the records again.
 func (j *journal) adoptRecords(t testing.TB) ([]runtime.Record, error) {
 	t.Helper()
 	j.mu.Lock()
@@ -103,7 +105,7 @@ func (j *journal) adoptRecords(t testing.TB) ([]runtime.Record, error) {
 }
 
 func TestJournal(t *testing.T) {
-	t.Run("record of a job until its Pod is removed", func(t *testing.T) {
+	t.Run("record exists until the Pod of its job is removed", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		j := journalOf(all[0], journalTuning())
 		before := a.Requests()
@@ -114,7 +116,7 @@ func TestJournal(t *testing.T) {
 		}
 		pod := a.podOf(t, a.job(t, all[0], "job-1"))
 		j.start(t, "job-1", pod)
-		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil { // a later handoff
+		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil { // a second handoff
 			t.Error(err)
 		}
 		if err := j.SetStage(t.Context(), "job-1", runtime.RecordReported); err != nil {
@@ -124,14 +126,14 @@ func TestJournal(t *testing.T) {
 		if err := all[0].Remove(t.Context(), idOf(pod.Name, string(pod.UID)), 0); err != nil {
 			t.Error(err)
 		}
-		a.wantRecords(t) // the cluster has deleted it with the Pod
+		a.wantRecords(t) // the cluster has deleted the record with the Pod
 		if err := j.Remove(t.Context(), "job-1"); err != nil {
 			t.Error(err)
 		}
 		got := difference(a.Requests(), before)
 		if got["create configmaps"] != 1 || got["update configmaps"] != 1 || got["delete configmaps"] != 0 ||
 			got["list configmaps"] != 0 {
-			t.Errorf("requests: %v", got)
+			t.Errorf("requests: %v, want one create and one update of ConfigMaps", got)
 		}
 	})
 
@@ -143,11 +145,11 @@ func TestJournal(t *testing.T) {
 			t.Error(err)
 		}
 		a.wantRecords(t)
-		if err := j.Remove(t.Context(), "job-1"); err != nil { // again
+		if err := j.Remove(t.Context(), "job-1"); err != nil { // a second time
 			t.Error(err)
 		}
 		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); !errors.Is(err, runtime.ErrNoRecord) {
-			t.Errorf("the stage of a job without a record: %v", err)
+			t.Errorf("SetStage for a job without a record: got %v, want ErrNoRecord", err)
 		}
 	})
 
@@ -165,7 +167,7 @@ func TestJournal(t *testing.T) {
 	t.Run("OIDC credentials", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		if _, ok := all[0].Journal(runtime.Tuning{OIDCTokenFile: "file"}); ok {
-			t.Error("tokens that are not sealed would be in ConfigMaps")
+			t.Error("got a journal, which would store tokens in ConfigMaps without sealing them")
 		}
 		if !strings.Contains(a.log.String(), "set kubernetes.handoff to secret") {
 			t.Errorf("the log has no cure: %s", a.log.String())
@@ -179,17 +181,17 @@ func TestJournal(t *testing.T) {
 		found, err := journalOf(all[0], tuning).List(t.Context())
 		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
 
-		// Everyone who may write ConfigMaps could forge such a record there.
+		// Everyone who may write ConfigMaps could forge an unsealed record in a ConfigMap.
 		forged := a.Objects(secrets, testNamespace)[0].(*corev1.Secret)
 		a.PutObject(configMaps, &corev1.ConfigMap{
 			ObjectMeta: forged.ObjectMeta, Data: map[string]string{recordKey: string(forged.Data[recordKey])},
 		})
 		if found, err := journalOf(all[0], tuning).List(t.Context()); err != nil || len(found) != 1 {
-			t.Errorf("with a forged ConfigMap: %v, %v", found, err)
+			t.Errorf("with a forged ConfigMap: listed %v, %v, want only the Secret's record", found, err)
 		}
 	})
 
-	t.Run("another token of the pool", func(t *testing.T) {
+	t.Run("pool has another token", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		j := journalOf(all[0], runtime.Tuning{Token: secret.New("old")})
 		j.Tune(journalTuning())
@@ -200,14 +202,14 @@ func TestJournal(t *testing.T) {
 		// An agent that cannot open a record removes it.
 		late := journalOf(all[0], runtime.Tuning{Token: secret.New("new")})
 		if found, err := late.List(t.Context()); err != nil || len(found) > 0 {
-			t.Errorf("listed %v, %v", found, err)
+			t.Errorf("listed %v, %v, want nothing", found, err)
 		}
 		if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v", found, err)
+			t.Errorf("adopted %v, %v, want nothing", found, err)
 		}
 		a.wantRecords(t)
 		if !strings.Contains(a.log.String(), "record of a job removed") {
-			t.Errorf("the log does not have it: %s", a.log.String())
+			t.Errorf("the log does not have the removal: %s", a.log.String())
 		}
 	})
 }
@@ -219,10 +221,10 @@ func TestJournalFaults(t *testing.T) {
 		fault kubetest.Fault
 		fails bool
 	}{
-		"response is lost":  {fault: kubetest.Fault{After: true}},
-		"server is away":    {fault: kubetest.Fault{Status: http.StatusServiceUnavailable, Message: "away"}},
-		"right is missing":  {fault: refused, fails: true},
-		"answer is invalid": {fault: kubetest.Fault{Status: 200, Page: "<html>", MediaType: "text/html"}},
+		"response is lost":      {fault: kubetest.Fault{After: true}},
+		"server is unavailable": {fault: kubetest.Fault{Status: http.StatusServiceUnavailable, Message: "away"}},
+		"right is missing":      {fault: refused, fails: true},
+		"answer is invalid":     {fault: kubetest.Fault{Status: 200, Page: "<html>", MediaType: "text/html"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, all := newAgents(t, "agent-x")
@@ -249,7 +251,7 @@ func TestJournalFaults(t *testing.T) {
 		})
 	}
 
-	t.Run("stage that may have gone back is stored again", func(t *testing.T) {
+	t.Run("stage is stored again after a lost response", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		j := journalOf(all[0], journalTuning())
 		j.add(t, "job-1")
@@ -263,7 +265,7 @@ func TestJournalFaults(t *testing.T) {
 			return &kubetest.Fault{After: r.Verb == "update"}
 		})
 		if err := j.SetStage(ctx, "job-1", runtime.RecordClaimed); err == nil {
-			t.Fatal("the stage is set without an answer")
+			t.Fatal("SetStage returned no error without a response")
 		}
 		a.Inject(nil)
 		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil {
@@ -285,7 +287,7 @@ func TestJournalFaults(t *testing.T) {
 			return &kubetest.Fault{After: r.Verb == "create"}
 		})
 		if err := j.Add(ctx, testRecord("job-1")); err == nil {
-			t.Fatal("added without an answer")
+			t.Fatal("Add returned no error without a response")
 		}
 		a.wantRecords(t, "job-1")
 		a.Inject(nil)
@@ -306,7 +308,7 @@ func TestJournalList(t *testing.T) {
 		found, err := again.List(t.Context())
 		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
 
-		// The job is started again, and ends.
+		// The restarted agent starts the job, and the job ends.
 		pod := a.podOf(t, a.job(t, all[0], "job-1"))
 		again.start(t, "job-1", pod)
 		a.Drop(testNamespace, pod.Name)
@@ -351,7 +353,7 @@ func TestJournalList(t *testing.T) {
 		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
 	})
 
-	t.Run("stage goes back", func(t *testing.T) {
+	t.Run("stage is set to claimed again", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		j := journalOf(all[0], journalTuning())
 		j.add(t, "job-1")
@@ -373,7 +375,7 @@ func TestJournalList(t *testing.T) {
 		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
 		a.Inject(failFirst(1, "get", kubetest.Fault{Status: http.StatusInternalServerError, Message: "away"}))
 		if found, err := journalOf(all[0], journalTuning()).List(t.Context()); err == nil {
-			t.Errorf("listed %v", found)
+			t.Errorf("listed %v, want an error", found)
 		}
 	})
 
@@ -411,16 +413,16 @@ func TestJournalAdopt(t *testing.T) {
 			}
 			group.Wait()
 			if len(winners) != 1 {
-				t.Errorf("%d agents have adopted %s", len(winners), job)
+				t.Errorf("%d agents have adopted %s, want 1", len(winners), job)
 			}
 			if err := dead.SetStage(t.Context(), job, runtime.RecordHandedOff); !errors.Is(err, runtime.ErrGone) {
-				t.Errorf("its old agent sets the stage: %v", err)
+				t.Errorf("SetStage of the old agent: got %v, want ErrGone", err)
 			}
 		}
 		a.wantRecords(t)
 	})
 
-	t.Run("records of living agents and of other Deployments", func(t *testing.T) {
+	t.Run("records of existing agents and of other Deployments", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		journalOf(all[0], journalTuning()).add(t, "job-1")
 		a.put("other-1", "other")
@@ -442,12 +444,12 @@ func TestJournalAdopt(t *testing.T) {
 		a.Drop(testNamespace, "agent-x")
 		third := journalOf(all[2], journalTuning())
 		if found, err := third.adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted before the Pod: %v, %v", found, err)
+			t.Errorf("adopted %v, %v before the Pod was adopted, want nothing", found, err)
 		}
 		awaitOwner(t, all[1], name, all[0].self.owner)
 		wantAdopted(t, all[1], "job-1")
 		if found, err := third.adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted the record of another agent's Pod: %v, %v", found, err)
+			t.Errorf("adopted %v, %v, want nothing: another agent has adopted the Pod", found, err)
 		}
 		found, err := journalOf(all[1], journalTuning()).adoptRecords(t)
 		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
@@ -470,18 +472,18 @@ func TestJournalAdopt(t *testing.T) {
 		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
 	})
 
-	t.Run("old agent leaves a record that another one has adopted", func(t *testing.T) {
+	t.Run("old agent does not change a record that another agent has adopted", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		dead := a.agentThatDies(t, "job-1")
 		adopter := journalOf(all[0], journalTuning())
 		found, err := adopter.adoptRecords(t)
 		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
 		if err := dead.Remove(t.Context(), "job-1"); !errors.Is(err, runtime.ErrGone) {
-			t.Errorf("its old agent removes it: %v", err)
+			t.Errorf("Remove of the old agent: got %v, want ErrGone", err)
 		}
 		a.wantRecords(t, "job-1")
 
-		// Also after the record was removed.
+		// The same holds after the new agent has removed the record.
 		dead = a.agentThatDies(t, "job-2")
 		if _, err := adopter.adoptRecords(t); err != nil {
 			t.Error(err)
@@ -490,10 +492,10 @@ func TestJournalAdopt(t *testing.T) {
 			t.Error(err)
 		}
 		if err := dead.SetStage(t.Context(), "job-2", runtime.RecordHandedOff); !errors.Is(err, runtime.ErrGone) {
-			t.Errorf("its old agent sets the stage: %v", err)
+			t.Errorf("SetStage of the old agent: got %v, want ErrGone", err)
 		}
 		if err := dead.Remove(t.Context(), "job-2"); err == nil {
-			t.Error("its old agent may run the job without a record")
+			t.Error("Remove of the old agent returned no error: it may run the job without a record")
 		}
 	})
 
@@ -503,7 +505,7 @@ func TestJournalAdopt(t *testing.T) {
 		j := journalOf(all[0], journalTuning())
 		a.Inject(failFirst(1, "update", kubetest.Fault{After: true}))
 		if found, err := j.adoptRecords(t); err == nil {
-			t.Errorf("adopted without an answer: %v", found)
+			t.Errorf("adopted %v, want an error because the response was lost", found)
 		}
 		found, err := j.adoptRecords(t)
 		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
@@ -518,7 +520,7 @@ func TestJournalAdopt(t *testing.T) {
 			}
 		}
 		if got := difference(a.Requests(), before); got["list configmaps"] != 1 || len(got) != 1 {
-			t.Errorf("requests: %v", got)
+			t.Errorf("requests: %v, want one list of ConfigMaps", got)
 		}
 	})
 
@@ -534,7 +536,7 @@ func TestJournalAdopt(t *testing.T) {
 		o := a.Objects(configMaps, testNamespace)[0]
 		o.GetAnnotations()[annotationNeeded] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 		if removed, err := all[0].Sweep(t.Context(), nil); err != nil || len(removed) != 1 {
-			t.Errorf("swept %v, %v", removed, err)
+			t.Errorf("swept %v, %v, want the record", removed, err)
 		}
 		a.wantRecords(t)
 	})

@@ -20,7 +20,7 @@ const StartTimeout = 10 * time.Minute
 // Limits of a Pod.
 const (
 	stuckLimit    = 2 * time.Minute  // a start with a permanent problem fails after this time
-	nodeLostLimit = 10 * time.Minute // a node without reports is lost; the service's limit for heartbeats
+	nodeLostLimit = 10 * time.Minute // a node without reports for this time is lost; equal to runtime.HeartbeatLimit
 	keepTime      = 24 * time.Hour   // how long the Pod of a failed job is kept
 )
 
@@ -29,8 +29,8 @@ type Options struct {
 	// Environ looks up KUBECONFIG, and in a Pod POD_NAME, POD_NAMESPACE and HOSTNAME.
 	Environ func(name string) (string, bool)
 
-	// Context is a context of the kubeconfig, which is then used in a Pod too. If it is
-	// empty, the cluster is that of the agent's Pod, or the current context.
+	// Context is a context of the kubeconfig. If it is set, the kubeconfig is used in a Pod
+	// too. If it is empty, New uses the cluster of the agent's Pod, or the current context.
 	Context string
 
 	// Config, Namespace and Pod replace Environ and Context if Config is not nil. Pod is
@@ -47,8 +47,8 @@ type Options struct {
 	Log   *slog.Logger
 }
 
-// Cluster is the connection to one cluster. The executors of all pools share its client
-// and its watches, one for each namespace. It is safe for concurrent use.
+// Cluster is the connection to one cluster. The executors of all pools share its client and
+// its watches. There is one watch for each namespace. It is safe for concurrent use.
 type Cluster struct {
 	client    *client
 	namespace string // default of kubernetes.namespace
@@ -172,8 +172,8 @@ func detached(ctx context.Context, limit time.Duration) (context.Context, contex
 		fmt.Errorf("the Kubernetes API server did not answer within %s", limit))
 }
 
-// jobError is an error that the job caused. It wraps [runtime.ErrJobFault], whose text its
-// message does not contain.
+// jobError is an error that the job caused. It wraps [runtime.ErrJobFault], but its message
+// does not contain the text of ErrJobFault.
 type jobError struct{ error }
 
 func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
