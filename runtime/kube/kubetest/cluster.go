@@ -35,8 +35,9 @@ var scheme = func() *runtime.Scheme {
 	return scheme
 }()
 
-// Admin returns the client configuration of the cluster's administrator. Without a cluster
-// it skips the test; with CI=true it fails the test.
+// Admin returns the client configuration of the cluster's administrator. If
+// CMWA_TEST_KUBECONFIG is not set, it skips the test, or fails it if the variable CI is
+// true.
 func Admin(t testing.TB) *rest.Config {
 	t.Helper()
 	path := os.Getenv(variable)

@@ -34,9 +34,9 @@ var (
 )
 
 // API is an API server in memory. It serves Pods of any namespace over HTTP, with resource
-// versions, watches, graceful deletion and logs, and also ConfigMaps and Secrets, which it
-// deletes with the Pod that owns them. [API.Inject] injects faults. Pods run if there is a
-// [Kubelet]. It is safe for concurrent use.
+// versions, watches, graceful deletion and logs. It also serves ConfigMaps and Secrets, and
+// deletes them with the Pod that owns them. [API.Inject] injects faults. Pods run if there
+// is a [Kubelet]. An API is safe for concurrent use.
 type API struct {
 	config *rest.Config
 
@@ -254,7 +254,7 @@ func verb(r *http.Request, parts int) string {
 // status returns an API error as the object of a response.
 func status(err *apierrors.StatusError) *metav1.Status { s := err.Status(); return &s }
 
-// serializerFor returns the content type that the client accepts.
+// serializerFor returns the serializer of the content type that the client accepts.
 func serializerFor(r *http.Request) runtime.SerializerInfo {
 	wanted := runtime.ContentTypeJSON
 	if strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
@@ -293,7 +293,8 @@ func decode(body []byte) (runtime.Object, error) {
 	return object, err
 }
 
-// decodeOptions decodes the options of a delete, which are of type meta/v1 or in JSON.
+// decodeOptions decodes the options of a delete, which are an object of meta/v1 or JSON
+// without a kind.
 func decodeOptions(body []byte) (options metav1.DeleteOptions) {
 	if object, err := decode(body); err == nil {
 		if sent, ok := object.(*metav1.DeleteOptions); ok {

@@ -165,8 +165,8 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 		out.bookmark(version)
 	}
 
-	// Send each change. A change after dropped was closed is not sent: dropped is closed with
-	// the lock held.
+	// Send each change. A change that follows the close of dropped is not sent, because
+	// dropped is closed with the lock held.
 	for {
 		a.mu.Lock()
 		select {
@@ -211,8 +211,8 @@ type sender struct {
 	info runtime.SerializerInfo
 }
 
-// change sends a change as the watch's selector sees it: a Pod that loses its labels is
-// deleted for the watch.
+// change sends a change with regard to the selector of the watch: if a Pod no longer
+// matches, the watch gets a deletion.
 func (s *sender) change(e event, match bool, shown map[string]bool) {
 	kind := e.kind
 	switch {

@@ -31,8 +31,8 @@ type Request struct {
 	Body     []byte
 }
 
-// Fault is a fault of the API server. It replaces the response; with After, the request is
-// served first.
+// Fault is a fault of the API server. It replaces the response. If After is true, the
+// request is served first.
 type Fault struct {
 	Status     int           // of the response; 0 breaks the connection
 	Message    string        // of the response, which is a Status object
@@ -40,7 +40,7 @@ type Fault struct {
 	MediaType  string        // of Page
 	RetryAfter int           // seconds; 0 sends no header
 	Hang       time.Duration // before the response
-	After      bool          // serve the request, and lose its response
+	After      bool          // serve the request first, and lose its response
 }
 
 // NewAPIWithoutNetwork is [NewAPI] with pipes instead of sockets, so that testing/synctest
@@ -92,7 +92,7 @@ func (p pipes) Close() error {
 // Addr returns a placeholder address.
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// Inject sets a function that returns the fault of a request, or nil.
+// Inject sets a function that returns the fault for a request, or nil for no fault.
 func (a *API) Inject(fault func(Request) *Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +100,7 @@ func (a *API) Inject(fault func(Request) *Fault) {
 }
 
 // DropWatches ends all watches and logs whose requests are already counted (see
-// [API.Requests]). These watches send no later changes.
+// [API.Requests]). These watches send no change that follows the call.
 func (a *API) DropWatches() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -108,7 +108,7 @@ func (a *API) DropWatches() {
 	a.dropped = make(chan struct{})
 }
 
-// Compact drops all stored changes. A watch from an earlier version gets a 410.
+// Compact drops all stored changes. A watch that starts at an earlier version gets a 410.
 func (a *API) Compact() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,9 +139,9 @@ func (a *API) Snapshot() *Snapshot {
 	return &Snapshot{a.version, maps.Clone(a.pods)}
 }
 
-// Show makes lists and watches return the Pods of a snapshot and no changes, until it is
-// called with nil. Other requests are served normally. It simulates an API server with an
-// outdated cache.
+// Show makes lists and watches return the Pods of a snapshot and no changes. Show(nil) ends
+// this. Other requests are served normally. It simulates an API server with an outdated
+// cache.
 func (a *API) Show(past *Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,8 +162,8 @@ func (a *API) visiblePods() (version int64, pods []*corev1.Pod) {
 	return source.version, pods
 }
 
-// Send sends an event about a Pod to all watches without a change, such as an earlier
-// state. The Pod keeps its resourceVersion.
+// Send sends an event with a Pod, such as an earlier state of it, to all watches. It does
+// not change the stored Pod, and the Pod in the event keeps its resourceVersion.
 func (a *API) Send(kind watch.EventType, pod *corev1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -186,7 +186,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 	inject, dropped := a.inject, a.dropped
 	a.mu.Unlock()
 
-	// Serve it first, or delay it.
+	// Serve the request first, or delay the response.
 	if inject == nil {
 		return dropped, true
 	}

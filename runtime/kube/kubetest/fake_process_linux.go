@@ -13,8 +13,9 @@ import (
 )
 
 // Processes returns a function for [NewKubelet] that runs each container as a process of
-// this machine, in its own PID namespace. The map replaces files of images. Volumes are
-// folders, and paths in them are translated in the arguments of the container.
+// this machine, in its own PID namespace. Files maps paths in images to files on this
+// machine. Volumes are folders on this machine. Arguments of the container that are such
+// paths are translated.
 func Processes(t testing.TB, files map[string]string) func(*Container) int {
 	root := t.TempDir()
 	return func(c *Container) int {
@@ -52,7 +53,8 @@ func Processes(t testing.TB, files map[string]string) func(*Container) int {
 	}
 }
 
-// supervise waits for the end of a container, and updates its downward API files.
+// supervise waits for the end of a container, and updates the files in its volumes
+// meanwhile.
 func supervise(c *Container, cmd *exec.Cmd, p *volumeFolders) int {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -98,7 +100,7 @@ type volumeFolders struct {
 	api     *API
 	items   map[string][]corev1.DownwardAPIVolumeFile // by folder
 	links   []objectFiles
-	written map[string]string // content of the files of downward API volumes and objects
+	written map[string]string // contents of the files in volumes, by path
 }
 
 func newVolumeFolders(folder string, c *Container, files map[string]string) *volumeFolders {
@@ -124,7 +126,8 @@ func (p *volumeFolders) create(c *Container) error {
 	return errors.Join(append(failures, p.writeFiles(c.Pod))...)
 }
 
-// translate returns an argument with its path on this machine.
+// translate returns an argument unchanged or, if it is a path in the container, the
+// corresponding path on this machine.
 func (p *volumeFolders) translate(arg string) string {
 	if local, ok := p.files[arg]; ok {
 		return local
@@ -142,7 +145,8 @@ func (p *volumeFolders) translate(arg string) string {
 	return found
 }
 
-// writeFiles writes the files of downward API volumes, and of objects that exist.
+// writeFiles writes the files that come from fields of the Pod, and from objects that
+// exist.
 func (p *volumeFolders) writeFiles(pod *corev1.Pod) error {
 	for folder, items := range p.items {
 		for _, item := range items {
@@ -186,7 +190,7 @@ type objectFiles struct {
 	items                  []corev1.KeyToPath
 }
 
-// addVolume notes the sources of the files of a volume.
+// addVolume stores the sources of the files of a volume.
 func (p *volumeFolders) addVolume(folder string, volume corev1.Volume) {
 	switch {
 	case volume.DownwardAPI != nil:

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDropWatches checks that a dropped watch sends no later change: tests of outages rely
-// on this.
+// TestDropWatches checks that a watch sends no change that follows DropWatches. Tests of
+// outages rely on this.
 func TestDropWatches(t *testing.T) {
 	for range 100 {
 		api := NewAPI(t)

@@ -23,8 +23,8 @@ const (
 	runnerImage = "cmwa-test/runner:1"    // only the runner, for a user other than root
 )
 
-// RunnerImage builds an image with the workflow-runner of this module, loads it into the
-// cluster, and returns its name. It does so once per test process.
+// RunnerImage returns the name of an image with the workflow-runner of this module. The
+// first call in a test process builds the image and loads it into the cluster.
 func RunnerImage(t testing.TB) string {
 	t.Helper()
 	Admin(t)

@@ -50,9 +50,10 @@ func AgentRole() []rbacv1.PolicyRule {
 	}}
 }
 
-// New creates a namespace in which Pods can be created at once. It is removed at the end of
-// the test; if the test fails, its Pods and events are logged first. Without a cluster, New
-// skips the test; with CI=true it fails the test.
+// New creates a namespace in which Pods can be created at once. The namespace is removed at
+// the end of the test; if the test fails, the Pods and events are logged first. If
+// CMWA_TEST_KUBECONFIG is not set, New skips the test, or fails it if the variable CI is
+// true.
 func New(t testing.TB) *Namespace {
 	t.Helper()
 	admin := Admin(t)
@@ -68,7 +69,8 @@ func New(t testing.TB) *Namespace {
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
 	n.grant(t, Account, AgentRole())
 
-	// Replace the administrator's credentials by a token of the account.
+	// Copy the administrator's configuration, with a token of the account as the
+	// credentials.
 	lifetime := int64(tokenLifetime / time.Second)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
 	request := core.Post().Namespace(n.Name).Resource("serviceaccounts").Name(Account).SubResource("token")
@@ -169,7 +171,7 @@ func (n *Namespace) HostAddress(t testing.TB) string {
 	return ""
 }
 
-// create sends a request within the timeout.
+// create sends a request with an object and a timeout, and decodes the response.
 func create(request *rest.Request, object, answer runtime.Object) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -183,7 +185,8 @@ func (n *Namespace) create(t testing.TB, client *rest.RESTClient, resource strin
 	}
 }
 
-// await calls a function until it succeeds.
+// await calls a function until it succeeds. It fails the test at the timeout, and at an
+// error other than a missing object or right.
 func (n *Namespace) await(t testing.TB, what string, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
