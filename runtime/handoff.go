@@ -26,7 +26,7 @@ type Handoff struct {
 	JobID     string `json:"jobID"`
 	Token     string `json:"token"`               // the job's token
 	OIDC      string `json:"oidc,omitempty"`      // for cloud providers; may be empty
-	Root      string `json:"root"`                // the "/" of the job: its default home and directory
+	Root      string `json:"root"`                // the "/" of the job, with its default directory and PULUMI_ENV
 	Directory string `json:"directory,omitempty"` // in which steps start; empty is Root
 
 	// The log of step 0: the number of lines that the service has accepted, the next

@@ -25,12 +25,12 @@ const (
 
 	labelAgent      = "cmwa.agent" // id of the agent
 	labelOwner      = "cmwa.owner" // name of the agent's Pod, or a digest of it
-	labelGroup      = "cmwa.group" // agents with this value adopt each other's Pods, see groupOf
+	labelGroup      = "cmwa.group" // group of the agent; agents of a group adopt each other's Pods, see groupOf
 	labelPool       = "cmwa.pool"
 	labelJob        = "cmwa.job" // the job's id, or a digest if the id is not valid in a label
 	labelGeneration = "cmwa.generation"
 	labelKind       = "cmwa.kind"   // of leased work; deployments have none
-	labelRecord     = "cmwa.record" // marks the record of a claimed job, which is no Pod
+	labelRecord     = "cmwa.record" // marks an object that is the record of a claimed job
 	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "until": the Pod is being kept
 )
 
@@ -130,7 +130,8 @@ func instanceOf(pod *corev1.Pod) runtime.Instance {
 }
 
 // namePrefix is the prefix of the names of jobs' Pods, as documented by Pulumi. The name
-// does not contain "agent", because users have policies that exempt Pods with this name.
+// does not contain "agent", because some users have policies that exempt Pods with "agent"
+// in their name.
 const namePrefix = "pulumi-workflow-runner-"
 
 // newName returns a new name for a job's Pod. The API server does not choose it, so that a
@@ -155,8 +156,8 @@ const (
 )
 
 // watchedSelector returns the selector of the Pods that an agent watches: those of its
-// group, to see the Pods of agents that end. An agent that does not know its own Pod
-// watches the Pods with its id; an agent without an id watches all.
+// group, so that it can adopt the Pods of agents that end. An agent that does not know its
+// own Pod watches the Pods with its id; an agent without an id watches all.
 func watchedSelector(s self, agent string) string {
 	switch {
 	case s.known():

@@ -15,12 +15,13 @@ import (
 // pageSize is the number of Pods in one response of the API server.
 const pageSize = 500
 
-// List returns the agent's own Pods in the namespace: those that its Pod owns or, if its
-// Pod is not known, those with the agent's id. A Pod without a handoff was never started,
-// and counts as ended at its creation: its agent ended before it sent the handoff.
+// List returns the Pods in the namespace that belong to the agent: those that the agent's
+// Pod owns or, if the agent's Pod is not known, those with the agent's id. If a Pod has no
+// handoff, its job was never started, because the agent ended before it sent the handoff.
+// Such a Pod counts as ended at its creation.
 func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
 	var all []runtime.Instance
-	half := map[int]*corev1.Pod{} // whose agent may have ended between two requests, by index
+	half := map[int]*corev1.Pod{} // by index; the agent may have ended before it wrote the annotation
 	err := e.each(ctx, ownedSelector(e.self, agent), func(pod *corev1.Pod) {
 		if !e.self.known() || ownerOf(pod) == e.self.owner {
 			instance := instanceWithState(pod)
@@ -41,9 +42,9 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 	return all, nil
 }
 
-// completeDelivery completes the delivery of a large handoff whose ConfigMap exists: the
-// kubelet reads the ConfigMap within about a minute, and then the job runs. With the
-// annotation, the kubelet reads it at once.
+// completeDelivery completes the delivery of a large handoff if its ConfigMap exists. In
+// this case the kubelet reads the ConfigMap within about a minute, and then the job runs.
+// After the write of the annotation, the kubelet reads the ConfigMap at once.
 func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instance *runtime.Instance) error {
 	// Find the ConfigMap.
 	resource := carrierOf(pod)
@@ -104,8 +105,8 @@ func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1
 	}
 }
 
-// Sweep deletes the Pods of failed jobs whose time is over, and the objects of interrupted
-// starts.
+// Sweep deletes the kept Pods of failed jobs whose time is over, and the objects that are
+// no longer needed.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
 	var due []*corev1.Pod
 	err = e.each(ctx, keptSelector(e.self), func(pod *corev1.Pod) {

@@ -12,7 +12,8 @@ import (
 
 // TestListWithoutHandoff lists a Pod whose agent ended before it had sent the handoff.
 func TestListWithoutHandoff(t *testing.T) {
-	// waiting puts a Pod that waits for its handoff, of a size in bytes.
+	// waiting creates a Pod that waits for a handoff of this size in bytes. It returns the
+	// name of the Pod.
 	waiting := func(t *testing.T, a *agents, e *Executor, size int) string {
 		t.Helper()
 		job := testJob()
@@ -38,7 +39,7 @@ func TestListWithoutHandoff(t *testing.T) {
 	}
 
 	for name, size := range map[string]int{"small handoff": 0, "large handoff": largeHandoff + 1} {
-		t.Run("no "+name+" was sent: the runner was never started", func(t *testing.T) {
+		t.Run("no "+name+" was sent, so the runner was never started", func(t *testing.T) {
 			a, all := newAgents(t, "agent-x")
 			waiting(t, a, all[0], size)
 			found, err := all[0].List(t.Context(), "id-of-agent-x")
@@ -48,7 +49,7 @@ func TestListWithoutHandoff(t *testing.T) {
 			}
 		})
 	}
-	t.Run("ConfigMap of a large handoff exists: the job runs, and its delivery is completed", func(t *testing.T) {
+	t.Run("ConfigMap of a large handoff exists, so the job runs and List writes the annotation", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		pod := waiting(t, a, all[0], largeHandoff+1)
 		job := testJob()
@@ -59,7 +60,7 @@ func TestListWithoutHandoff(t *testing.T) {
 			t.Errorf("found %+v, %v", found, err)
 		}
 		if got := annotation(a, pod); got != carrierPrefix+configMaps {
-			t.Errorf("the annotation of the Pod is %q", got)
+			t.Errorf("the annotation of the Pod is %q, want the name of the resource", got)
 		}
 	})
 	t.Run("ConfigMaps cannot be listed", func(t *testing.T) {
@@ -72,7 +73,7 @@ func TestListWithoutHandoff(t *testing.T) {
 			return &kubetest.Fault{Status: http.StatusServiceUnavailable}
 		})
 		if found, err := all[0].List(t.Context(), "id-of-agent-x"); err == nil {
-			t.Errorf("found %+v, and whether the job may run is unknown", found)
+			t.Errorf("listed %+v, want an error, because it is unknown whether the job may run", found)
 		}
 	})
 }

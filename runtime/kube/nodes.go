@@ -19,8 +19,8 @@ func nodeSelectorOf(job *runtime.Job) map[string]string {
 	return nodes
 }
 
-// architecture returns the value of the architecture label for a name, which may also be
-// the kernel's, such as x86_64.
+// architecture returns the value of the architecture label for the name of an architecture,
+// which may also be the name that the kernel uses, such as x86_64.
 func architecture(name string) string {
 	switch name {
 	case "x86_64":
@@ -31,9 +31,9 @@ func architecture(name string) string {
 	return name
 }
 
-// yieldToAffinity removes from a Pod's node selector each entry of own, which the agent has
-// set, whose label the required node affinity of the template mentions: the template
-// decides then.
+// yieldToAffinity removes entries from a Pod's node selector. Own are the entries that the
+// agent has set. Such an entry is removed if the required node affinity of the template has
+// an expression for its label: then the template decides.
 func yieldToAffinity(spec *corev1.PodSpec, own map[string]string) {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

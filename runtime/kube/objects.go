@@ -28,8 +28,10 @@ const (
 	secrets    = "secrets"
 )
 
-// annotationNeeded is the time until which an object of a job is needed, in RFC 3339: the
-// end of the start timeout. Only the start of a job reads the object.
+// annotationNeeded is the time until which an object of a job is needed, in RFC 3339. For a
+// handoff and a pull secret it is the end of the start timeout, because only the start of a
+// job reads them. For a record it is the time at which the record is swept if no Pod owns
+// it.
 const annotationNeeded = "cmwa.needed-until"
 
 // objectMeta returns the metadata of an object of a job.
@@ -51,9 +53,10 @@ func ownedBy(pod *corev1.Pod) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
 }
 
-// createObject creates an object of a job. It retries errors that may go away until the
-// deadline, and refusals as long as retries allows. If the object exists, an earlier
-// attempt has created it and its response was lost: names are random.
+// createObject creates an object of a job. It retries errors that may be temporary until
+// the deadline, and refused requests as long as retries allows. If the object exists, an
+// earlier attempt of this call has created it and the response was lost, because names are
+// random.
 func (e *Executor) createObject(
 	ctx context.Context, resource string, o object, deadline time.Time, retries retryPolicy,
 ) error {
@@ -99,9 +102,10 @@ func (e *Executor) discardObject(ctx context.Context, resource, name string) err
 	}
 }
 
-// sweepObjects deletes the objects that are no longer needed, of agents that ended between
-// the create and the delete. It reads only their metadata. If the agent may not list a
-// resource, it has created no such object, or the cluster deletes the object with its Pod.
+// sweepObjects deletes the objects that are no longer needed. Agents that ended between the
+// create and the delete of an object have left them. sweepObjects reads only the metadata
+// of objects. If the agent may not list a resource, it has created no such object, or the
+// cluster deletes the object with its Pod.
 func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err error) {
 	var failures []error
 	for _, resource := range []string{configMaps, secrets} {
@@ -129,8 +133,8 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 	return removed, errors.Join(failures...)
 }
 
-// sweepMargin is the time between the end of a start timeout and the sweep of its object:
-// sending a handoff may take one more minute, and clocks differ.
+// sweepMargin is the time between annotationNeeded and the sweep of an object: a handoff
+// may be sent up to one minute after the start timeout, and clocks differ.
 const sweepMargin = 5 * time.Minute
 
 // explainObject returns, in one line, why a request for an object of a job failed, and the
@@ -231,8 +235,8 @@ func (c *client) createObject(ctx context.Context, resource string, o object, dr
 	return withCause(ctx, err)
 }
 
-// storeObject creates an object, or replaces the version that it has, and returns it as
-// stored.
+// storeObject creates an object that has no resourceVersion. If the object has a
+// resourceVersion, storeObject replaces that version instead. It returns the stored object.
 func (c *client) storeObject(ctx context.Context, resource string, o object) (object, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -248,7 +252,8 @@ func (c *client) storeObject(ctx context.Context, resource string, o object) (ob
 	return stored, withCause(ctx, err)
 }
 
-// deleteRecord deletes one version of an object. An empty uid or version matches any.
+// deleteRecord deletes an object with this uid and version. An empty uid or version matches
+// any.
 func (c *client) deleteRecord(
 	ctx context.Context, resource, namespace, name string, uid types.UID, version string,
 ) error {

@@ -49,7 +49,7 @@ func awaitExit(t *testing.T, ended <-chan runtime.Exit) runtime.Exit {
 	case exit := <-ended:
 		return exit
 	case <-time.After(testLimit):
-		t.Fatal("Wait does not return")
+		t.Fatal("Wait has not returned")
 		return runtime.Exit{}
 	}
 }
@@ -110,7 +110,7 @@ func TestWaitFaults(t *testing.T) {
 			t.Errorf("got %+v", exit)
 		}
 		if _, err := e.Wait(t.Context(), id); !errors.Is(err, runtime.ErrNoInstance) {
-			t.Errorf("a second Wait returns %v", err)
+			t.Errorf("a second Wait returns %v, want ErrNoInstance", err)
 		}
 	})
 	t.Run("Pod is preempted", func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestRemoveFaults(t *testing.T) {
 			t.Error(err)
 		}
 		if pods := s.Pods(testNamespace); len(pods) != 1 || pods[0].DeletionTimestamp != nil {
-			t.Errorf("the Pods are %+v", pods)
+			t.Errorf("the Pods are %+v, want the running one", pods)
 		}
 	})
 	t.Run("removal does not need the watch", func(t *testing.T) {
@@ -230,10 +230,10 @@ func TestKeepPod(t *testing.T) {
 		t.Fatalf("the Pods are %+v, want the failed one without its handoff", pods)
 	}
 	if found, err := e.List(t.Context(), job.Agent); err != nil || len(found) > 0 {
-		t.Errorf("a kept Pod is listed: %+v, %v", found, err)
+		t.Errorf("listed %+v, %v, want nothing: the Pod is kept", found, err)
 	}
 	if removed, err := e.Sweep(t.Context(), nil); err != nil || len(removed) > 0 {
-		t.Errorf("swept too early: %v, %v", removed, err)
+		t.Errorf("swept %v, %v before the end of the keep time, want nothing", removed, err)
 	}
 	s.Change(testNamespace, pods[0].Name, func(p *corev1.Pod) {
 		p.Annotations[annotationKept] = time.Now().Add(-time.Second).Format(time.RFC3339)
@@ -329,6 +329,6 @@ func TestList(t *testing.T) {
 		}
 	}
 	if found, err := e.List(t.Context(), "agent-1"); err != nil || len(found) > 0 {
-		t.Errorf("another namespace has %d Pods, %v", len(found), err)
+		t.Errorf("listed %d Pods, %v, want none: the Pods are in another namespace", len(found), err)
 	}
 }

@@ -28,7 +28,8 @@ type self struct {
 	group string // value of labelGroup; empty if the agent's Pod is not known
 }
 
-// known reports whether the agent knows its own Pod. Otherwise it finds its jobs by its id.
+// known reports whether the agent knows its own Pod. If not, it finds its jobs by its agent
+// id.
 func (s self) known() bool { return s.group != "" }
 
 // selfOf returns the identity of the agent's own Pod.
@@ -87,8 +88,8 @@ func (s self) mark(o metav1.Object) {
 }
 
 // ownerOf returns the owner of a job's Pod or record. If the annotation is damaged, the
-// owner has the name in the label, the namespace of the object and no uid: it then exists as
-// long as a Pod with that name exists.
+// owner has the name in the label, the namespace of the object and no uid. Such an owner
+// counts as existing as long as a Pod with that name exists and has not ended.
 func ownerOf(object metav1.Object) owner {
 	var o owner
 	if json.Unmarshal([]byte(object.GetAnnotations()[annotationOwner]), &o) != nil || !o.valid() {
@@ -103,15 +104,17 @@ func (o owner) valid() bool {
 	return len(validation.IsDNS1123Label(o.Namespace)) == 0 && len(validation.IsDNS1123Subdomain(o.Name)) == 0
 }
 
-// ended reports whether an owner no longer exists. Pod is the Pod that has its name now;
-// nil if there is none. A Pod that is being deleted exists: its agent lets jobs finish.
+// ended reports whether an owner no longer exists. Pod is the Pod that has the owner's name
+// now; nil if there is none. An owner whose Pod is being deleted exists: its agent waits
+// for its jobs.
 func (o owner) ended(pod *corev1.Pod) bool {
 	return pod == nil || o.UID != "" && string(pod.UID) != o.UID ||
 		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// checkDeleted returns the error for a record that was deleted before its job could start:
-// by a user, or by an agent that has adopted it because this agent's Pod no longer exists.
+// checkDeleted returns the error for a record that was deleted before its job could start.
+// Either a user has deleted it, or another agent has, which had adopted the record because
+// this agent's Pod no longer exists.
 func (j *journal) checkDeleted(ctx context.Context, r *recorded) error {
 	self := j.executor.self.owner
 	pod, err := j.executor.client.get(ctx, self.Namespace, self.Name)

@@ -101,7 +101,7 @@ func TestOwnerOf(t *testing.T) {
 	}
 	none := ownerOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "jobs"}})
 	if none.valid() {
-		t.Errorf("got owner %+v of a Pod without labels", none)
+		t.Errorf("got owner %+v of a Pod without labels, want one that is not valid", none)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestOwnerEnded(t *testing.T) {
 		}
 	}
 	if (owner{"cmwa", "agent-1", ""}).ended(with(func(*corev1.Pod) {})) {
-		t.Error("an owner without a known uid has ended although a Pod has its name")
+		t.Error("got ended, want no end, because a Pod with its name runs")
 	}
 }
 

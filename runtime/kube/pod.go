@@ -34,8 +34,8 @@ const (
 )
 
 // deadlineMargin is added to the timeouts of the job and of its start for the active
-// deadline of the Pod. The runner enforces the job's timeout, and the agent a later one;
-// the cluster's deadline is for jobs without runner and agent.
+// deadline of the Pod. The runner enforces the job's timeout, and the agent enforces a
+// later one. The deadline of the Pod ends a job that neither runner nor agent ends.
 const deadlineMargin = 10 * time.Minute
 
 // podSettings are the settings that all Pods of an agent share.
@@ -94,7 +94,8 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
 				Command:   mainCommand(settings.runnerDirectory, delivery),
 				Resources: corev1.ResourceRequirements{Requests: requests},
-				// The last log lines of the runner, if it writes no message.
+				// If the runner fails without a termination message, the last lines of its
+				// log are the message.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 				VolumeMounts:             ownMounts(settings.runnerDirectory),
 			}},
@@ -121,8 +122,8 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	return pod, nil
 }
 
-// stopSeconds returns the grace period of a job's Pod: the runner interrupts the step, and
-// then terminates it.
+// stopSeconds returns the grace period of a job's Pod in seconds. In this time the runner
+// interrupts the step, and then terminates it.
 func stopSeconds(job *runtime.Job) int64 {
 	return int64(math.Ceil((job.Tuning.CancelGrace + runtime.StopGrace).Seconds()))
 }
@@ -163,8 +164,8 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 		Command:         []string{programImagePath, "prepare", folder, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
 		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: folder}},
-		// The fields that Pod Security "restricted" requires. There is no user: the image
-		// has one, and some clusters assign another.
+		// The fields that Pod Security "restricted" requires. The agent sets no user: the
+		// image has one, and some clusters assign another one.
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			ReadOnlyRootFilesystem:   new(true),
@@ -177,7 +178,8 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 	}
 }
 
-// mainCommand returns the command of the job's container. Folder is that of the runner.
+// mainCommand returns the command of the job's container. Folder is the folder of the
+// runner.
 func mainCommand(folder string, d delivery) []string {
 	return append([]string{path.Join(folder, handoff.Program), "run"}, d.arguments(folder)...)
 }
@@ -233,7 +235,7 @@ func Preview(spec runtime.PoolSpec, image string, options Options) (patch.Docume
 }
 
 // TemplateChanges returns the changes that the template of a pool makes in the Pod of a
-// job. Without a template there are none.
+// job. It returns none if the pool has no template.
 func TemplateChanges(spec runtime.PoolSpec, options Options) ([]patch.Change, error) {
 	plain := spec
 	plain.Tuning.Instance.Kubernetes.Template = nil

@@ -91,7 +91,7 @@ func TestPodOf(t *testing.T) {
 			{"name": "pulumi-workflow-prepare", "resources": {"limits": {"cpu": "1"}}},
 			{"name": "tools", "image": "tools"}]}}`)
 		if pod := newPod(t, job); len(pod.Spec.InitContainers) != 1 || pod.Spec.InitContainers[0].Name != "tools" {
-			t.Errorf("the init containers are %v", pod.Spec.InitContainers)
+			t.Errorf("the init containers are %v, want only the one of the template", pod.Spec.InitContainers)
 		}
 	})
 	t.Run("contains no secrets", func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestPodOf(t *testing.T) {
 		job.ID = "a job/with a long name " + strings.Repeat("x", 100)
 		pod := newPod(t, job)
 		if value := pod.Labels[labelJob]; len(value) != 32 || pod.Annotations[annotationJob] != job.ID {
-			t.Errorf("the label is %q, the annotation %q", value, pod.Annotations[annotationJob])
+			t.Errorf("the label is %q, the annotation %q, want digest and id", value, pod.Annotations[annotationJob])
 		}
 		if got := instanceOf(pod).Job; got != job.ID {
 			t.Errorf("found job %q, want %q", got, job.ID)
@@ -120,7 +120,7 @@ func TestPodOf(t *testing.T) {
 		job := testJob()
 		job.Definition.Timeout = 0
 		if pod := newPod(t, job); pod.Spec.ActiveDeadlineSeconds != nil {
-			t.Errorf("the deadline is %d", *pod.Spec.ActiveDeadlineSeconds)
+			t.Errorf("the deadline is %d, want none", *pod.Spec.ActiveDeadlineSeconds)
 		}
 	})
 	t.Run("deadline is later than start and job timeouts", func(t *testing.T) {

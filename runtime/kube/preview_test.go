@@ -52,7 +52,7 @@ func TestPreview(t *testing.T) {
 		}
 	})
 
-	t.Run("is the Pod that Start creates", func(t *testing.T) {
+	t.Run("document is the Pod that Start creates", func(t *testing.T) {
 		spec := poolWith(`{"spec": {"nodeSelector": {"disk": "ssd"}}}`)
 		document, err := Preview(spec, "pulumi/pulumi:3", previewOptions)
 		if err != nil {
@@ -75,7 +75,7 @@ func TestPreview(t *testing.T) {
 		}
 	})
 
-	t.Run("is deterministic", func(t *testing.T) {
+	t.Run("equal arguments give equal documents", func(t *testing.T) {
 		first, err := Preview(poolWith(secretTemplate), "i", previewOptions)
 		second, again := Preview(poolWith(secretTemplate), "i", previewOptions)
 		if err != nil || again != nil || !reflect.DeepEqual(first, second) {
@@ -162,10 +162,10 @@ spec.initContainers[*].name: ["pulumi-workflow-prepare","a","b"] -> ["pulumi-wor
 		t.Error(diff)
 	}
 	if changes, err := Changes(from, from, previewOptions); len(changes) > 0 || err != nil {
-		t.Errorf("a pool and itself: got %v, %v, want no changes", changes, err)
+		t.Errorf("a pool compared with itself: got %v, %v, want no changes", changes, err)
 	}
 	to = poolWith(`{"spec": {"containers": null}}`)
 	if _, err := Changes(from, to, previewOptions); err == nil {
-		t.Error("no error for a template that does not fit")
+		t.Error("got no error for an invalid template")
 	}
 }

@@ -27,11 +27,11 @@ func hasCredentials(job *runtime.Job) bool {
 	return job.Tuning.Instance.OverrideImage == "" && (image.Username != "" || !image.Password.Empty())
 }
 
-// addPullSecret creates an image pull secret with the credentials of a job. It does so
-// directly after the create of the Pod, which owns the secret: the kubelet reads it after
-// the init container, when it pulls the image of the job's container. The agent needs only
-// the right to create Secrets, and reads none. Without this right the job continues,
-// because the image may be public or already on the node.
+// addPullSecret creates an image pull secret with the credentials of a job. It is called
+// directly after the create of the Pod. The Pod owns the secret. The kubelet reads the
+// secret after the init container, when it pulls the image of the job's container. The
+// agent needs only the right to create Secrets, and reads none. Without this right the job
+// continues, because the image may be public or already on the node.
 func (e *Executor) addPullSecret(
 	ctx context.Context, job *runtime.Job, setup *runtime.Setup, pod *corev1.Pod, deadline time.Time,
 ) error {

@@ -71,11 +71,11 @@ func needsQuotes(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '
 // Changes returns the differences to another document, sorted by key. It is empty if and
 // only if the documents are equal.
 //
-//  1. Mappings are compared by key. A missing mapping counts as empty, so that each key of
-//     the other one is a change.
+//  1. Mappings are compared by key. A missing mapping counts as empty, so each key of the
+//     other mapping is a change.
 //  2. Lists that a strategic merge patch merges are compared by their merge key. An added
-//     or removed element is one change. Another order of the common elements is one
-//     change.
+//     or removed element is one change. If the common elements have another order, this is
+//     one change.
 //  3. Other values are compared as a whole.
 func (d Document) Changes(to Document) []Change {
 	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.Pod{})
@@ -107,7 +107,8 @@ func (c *comparison) fields(path string, from, to map[string]any, schema strateg
 	}
 }
 
-// value compares the values of one key; nil is an absent one.
+// value compares the values of one key. A value is nil if the mapping does not have the
+// key.
 func (c *comparison) value(path, key string, from, to any, schema strategicpatch.LookupPatchMeta) {
 	if reflect.DeepEqual(from, to) {
 		return
@@ -148,7 +149,7 @@ func subSchema(schema strategicpatch.LookupPatchMeta, key string) strategicpatch
 }
 
 // elements compares two lists by their merge key. It returns false, and adds no change, if
-// an element has no merge key, or two have the same one.
+// an element has no merge key, or if two elements have the same one.
 func (c *comparison) elements(
 	path string, from, to []any, schema strategicpatch.LookupPatchMeta, key string,
 ) bool {

@@ -12,8 +12,8 @@ import (
 )
 
 // Document is a Pod as JSON values: mappings, lists, strings, numbers and booleans. A
-// string that may be secret is a [secret.String]: it prints as a mark, and two of them are
-// equal if their values are.
+// string that may be secret is a [secret.String]: it prints as a mark instead of its value,
+// and two of them are equal if their values are equal.
 type Document map[string]any
 
 // NewDocument returns a Pod as a document, without its status. It masks the commands of all
@@ -62,7 +62,7 @@ func mask(value any, public []string) any {
 	}
 }
 
-// maskFields does the same for a mapping.
+// maskFields does what mask does, for a mapping.
 func maskFields(fields map[string]any, public []string) map[string]any {
 	name, named := fields["name"].(string)
 	own := slices.Contains(public, name)

@@ -62,7 +62,7 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 			return err
 		}
 
-		// Check its merge key.
+		// Check the merge key of the element.
 		value, hasKey := fields[key]
 		_, directive := fields["$patch"]
 		if key == "" || directive && !hasKey {
@@ -90,9 +90,9 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 	return nil
 }
 
-// applyDirectives applies the directives of a patch to the parts that the Pod does not have, and
-// removes them there. Base is the Pod as JSON. The remaining directives are applied by the
-// merge.
+// applyDirectives applies the directives in those parts of a patch that the Pod does not have,
+// and removes these directives from the patch. Base is the Pod as JSON. The merge applies the
+// remaining directives.
 func applyDirectives(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) {
 	for name, value := range fields {
 		// Drop a directive for a list that the Pod does not have.
@@ -101,8 +101,8 @@ func applyDirectives(fields, base map[string]any, schema strategicpatch.LookupPa
 			continue
 		}
 
-		// The Pod has the field, so the merge applies directives to it: check the fields
-		// below.
+		// If the Pod has the field, the merge applies the directives for it: continue with
+		// the fields below it.
 		switch value := value.(type) {
 		case map[string]any:
 			existing, exists := base[name].(map[string]any)
@@ -119,7 +119,7 @@ func applyDirectives(fields, base map[string]any, schema strategicpatch.LookupPa
 			}
 		}
 
-		// The field is new: apply its directives here.
+		// The Pod does not have the field: apply its directives here.
 		if strings.HasPrefix(name, "$") {
 			continue
 		}
@@ -130,7 +130,8 @@ func applyDirectives(fields, base map[string]any, schema strategicpatch.LookupPa
 	}
 }
 
-// applyListDirectives does the same for the elements of a list that the Pod has.
+// applyListDirectives does what applyDirectives does, for the elements of a list that the
+// Pod has.
 func applyListDirectives(list, base []any, schema strategicpatch.LookupPatchMeta, key string) {
 	for i, element := range list {
 		fields, _ := element.(map[string]any)
@@ -159,8 +160,8 @@ func listOf(name string) (list string, isDirective bool) {
 	return "", false
 }
 
-// withoutDirectives applies and removes the directives in a new value. It reports whether
-// the value remains: a directive may delete it, or it may be only a directive for its list.
+// withoutDirectives applies and removes the directives in a new value. Kept is false if the
+// value must be removed: a directive deletes it, or it is only a directive for its list.
 func withoutDirectives(value any) (result any, kept bool) {
 	switch value := value.(type) {
 	case map[string]any:

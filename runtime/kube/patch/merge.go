@@ -16,7 +16,7 @@ import (
 //  1. Check the merge keys: strategicpatch panics on a key that is a list, and merges two
 //     elements with the same key.
 //  2. Apply directives to parts that the Pod does not have: strategicpatch drops a new
-//     mapping with $patch: replace, and leaves $retainKeys in one.
+//     mapping that has $patch: replace, and does not remove $retainKeys from a new mapping.
 //  3. Merge, and recover from panics that the check did not prevent.
 //  4. Decode the result strictly: the merge accepts unknown fields and wrong types.
 func Merge(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {

@@ -44,7 +44,7 @@ func documentOf(text string) (Document, error) {
 }
 
 func TestMerge(t *testing.T) {
-	t.Run("a Pod is not changed", func(t *testing.T) {
+	t.Run("the Pod that is merged is not changed", func(t *testing.T) {
 		pod := plainPod()
 		if _, err := Merge(pod,
 			map[string]any{
@@ -55,14 +55,14 @@ func TestMerge(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(pod, plainPod()) {
-			t.Errorf("it is now %+v", pod)
+			t.Errorf("Merge changed the Pod to %+v", pod)
 		}
 	})
 	t.Run("a panic is an error", func(t *testing.T) {
 		// checkKeys would find this error before the merge.
 		if _, err := merge([]byte(`{"spec": {"containers": [{"name": "a"}]}}`),
 			[]byte(`{"spec": {"containers": [{"name": ["a"]}]}}`)); err == nil {
-			t.Error("no error")
+			t.Error("got no error, want one for the panic")
 		}
 	})
 }
@@ -109,7 +109,7 @@ func TestDocumentChanges(t *testing.T) {
 	}
 	paths := leaves("", map[string]any(fresh()), nil)
 	if len(paths) < 30 {
-		t.Fatalf("a Pod has %d values", len(paths))
+		t.Fatalf("the Pod has %d values, want at least 30", len(paths))
 	}
 	slices.SortFunc(paths, func(a, b leaf) int { return strings.Compare(a.path, b.path) })
 	unnamed := func(path string) string { // removes the keys of elements
@@ -133,7 +133,7 @@ func TestDocumentChanges(t *testing.T) {
 		if len(changes) == 0 || !slices.ContainsFunc(changes, func(c Change) bool {
 			return strings.HasPrefix(unnamed(one.path), strings.TrimSuffix(unnamed(c.Path), "."+"name"))
 		}) {
-			t.Errorf("%s: changes %v", one.path, changes)
+			t.Errorf("%s: got the changes %v, want one with a prefix of this path", one.path, changes)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func FuzzChanges(f *testing.F) {
 		}
 		forth, back := from.Changes(to), to.Changes(from)
 		if (len(forth) == 0) != reflect.DeepEqual(from, to) {
-			t.Errorf("%q to %q: changes %v", a, b, forth)
+			t.Errorf("%q to %q: got the changes %v, want none only for equal Pods", a, b, forth)
 		}
 		if len(from.Changes(from)) > 0 {
 			t.Errorf("%q differs from itself", a)
@@ -172,7 +172,7 @@ func FuzzChanges(f *testing.F) {
 		}
 		for _, c := range forth {
 			if text := c.String(); strings.ContainsAny(text, "\n\r") || text == "" {
-				t.Errorf("%q to %q: %q", a, b, text)
+				t.Errorf("%q to %q: got the change %q, want one line", a, b, text)
 			}
 		}
 	})
@@ -188,7 +188,7 @@ func TestChangeString(t *testing.T) {
 		}
 		line := Change{Path: "spec.hostname", From: nil, To: string(text)}.String()
 		if strings.ContainsAny(line, "\n\r\x00") || len(line) > len("spec.hostname: added ")+maxValue {
-			t.Fatalf("%q", line)
+			t.Fatalf("got %q, want one line that is not too long", line)
 		}
 	}
 }
