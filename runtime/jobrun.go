@@ -17,15 +17,15 @@ import (
 const StopGrace = 30 * time.Second
 
 // HeartbeatLimit is the time without a heartbeat after which a service declares a job
-// failed (Pulumi documentation, "Customer-managed runners"). DeclaredFailed is the part of
-// messages that describes this, for a job about which this agent can report nothing more.
+// failed (Pulumi documentation, "Customer-managed runners"). Messages about a job contain
+// DeclaredFailed if this agent can report nothing more about it.
 const (
 	HeartbeatLimit = 10 * time.Minute
 	DeclaredFailed = "the service declares it failed after ten minutes without a heartbeat"
 )
 
 // HeartbeatInterval is the time between two heartbeats of a job, a small part of
-// [HeartbeatLimit]. The agent sends them until the runner does.
+// [HeartbeatLimit]. The agent sends heartbeats until the runner sends them.
 const HeartbeatInterval = 30 * time.Second
 
 // Limits of a job that are not configurable.
@@ -71,10 +71,10 @@ type jobRun struct {
 
 	recovery *recovery // nil without a record of an earlier run
 
-	startedAt     time.Time // of the claim, or when the instance of an adopted job was started
+	startedAt     time.Time // time of the claim, or of the start of the instance of an adopted job
 	mu            sync.Mutex
 	phase         Phase
-	last          Progress // accepted by the service, as the runner reported it
+	last          Progress // last progress that the runner has reported; the service has accepted it
 	stopReason    string   // why this agent stops the job; empty if it does not
 	endReason     string   // why the job ended, as added to its log; empty if unknown
 	pulumi        Pulumi   // how pulumi ended in a step that was stopped; empty if it did not run

@@ -95,7 +95,7 @@ func TestJournal(t *testing.T) {
 		})
 	})
 
-	t.Run("job does not run if its record would start it again", func(t *testing.T) {
+	t.Run("job does not run if its record can be neither changed nor removed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.records.Fail(runtimetest.SetStage, 1, broken)
 			st.records.Fail(runtimetest.RemoveRecord, 1, broken)

@@ -57,7 +57,7 @@ func (e *Executor) isEarlierRun(owner string) bool {
 //
 //  1. Loader containers whose agent was killed while it filled a volume. As long as such a
 //     container exists, the engine does not remove the volume.
-//  2. Unused volumes of runners that no pool has.
+//  2. Unused volumes whose runner no pool has.
 //  3. Containers of other agents' jobs that ended a week ago. An agent removes its own
 //     ended containers within minutes, unless its agent id is lost.
 //  4. Folders of jobs that have no container.
@@ -109,8 +109,8 @@ func (e *Executor) engineTime(ctx context.Context) time.Time {
 	return parseTime(about.Info.SystemTime)
 }
 
-// isOlder reports whether something that was created at a time has at least an age now.
-// It returns false if one of the times is not known.
+// isOlder reports whether an object that was created at the time made has at least this age
+// at the time now. It returns false if one of the times is not known.
 func isOlder(made, now time.Time, age time.Duration) bool {
 	return !made.IsZero() && !now.IsZero() && now.Sub(made) >= age
 }
@@ -165,7 +165,7 @@ func (e *Executor) dropVolumes(
 		case removeErr == nil:
 			removed = append(removed, "volume "+volume.Name)
 		case errdefs.IsNotFound(removeErr), errdefs.IsConflict(removeErr):
-			// Another agent has removed it, or a job uses it now.
+			// Another agent has removed the volume, or a job uses it now.
 		default:
 			err = errors.Join(err, engineError("remove the volume "+volume.Name, e.host, causeOf(ctx, removeErr)))
 		}

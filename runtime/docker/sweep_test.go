@@ -70,7 +70,7 @@ func TestSweepFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := filepath.Join(shared, strings.TrimPrefix(running.Container.Name, "/"))
-	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(earlierRun(e)), 0o644); err != nil { // as of an adopted job
+	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(earlierRun(e)), 0o644); err != nil { // adopted job
 		t.Fatal(err)
 	}
 	want := map[string]bool{ // whether the folder is kept
@@ -219,7 +219,7 @@ func TestSweepEnded(t *testing.T) {
 				list := []map[string]any{}
 				if filters := r.URL.Query().Get("filters"); strings.Contains(filters, labelAgent) {
 					if !strings.Contains(filters, "exited") || strings.Contains(filters, "running") {
-						t.Errorf("Sweep lists containers with the filters %s, want only containers that do not run", filters)
+						t.Errorf("Sweep lists containers with %s, want only containers that do not run", filters)
 					}
 					for digit, agent := range agents {
 						list = append(list, map[string]any{

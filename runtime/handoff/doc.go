@@ -11,17 +11,18 @@
 //
 // # Scheme
 //
-// Keys are X25519; sealing is HPKE in base mode (RFC 9180: DHKEM(X25519,
-// HKDF-SHA256), HKDF-SHA256, AES-256-GCM) by Go's crypto/hpke. The sealed text
-// is bound to the Pod, the job and the generation, so no other recipient can open it.
-// The text is compressed before it is sealed, because all annotations of a Pod
-// together may have 262,144 bytes, and a ConfigMap 1 MiB: a definition of 20 MB
-// that compresses well passes. An attacker who can choose parts of the text does not see
-// the sealed length of many variants, so the length reveals little.
+// Keys are X25519; sealing is HPKE in base mode (RFC 9180: DHKEM(X25519, HKDF-SHA256),
+// HKDF-SHA256, AES-256-GCM) by Go's crypto/hpke. The sealed text is bound to the Pod, the
+// job and the generation, so no other recipient can open it. The text is compressed before
+// it is sealed, because all annotations of a Pod together may have 262,144 bytes, and a
+// ConfigMap 1 MiB: a definition of 20 MB fits if it compresses well. The compressed length
+// reveals little about the text, because an attacker who can choose parts of the text does
+// not see the sealed lengths of many variants.
 //
 // A text can also be packed, which compresses it without encryption ([Pack],
 // [ReceivePacked]). Packing is for clusters whose nodes do not refresh the files of a
-// running Pod: a text that is sealed after the Pod has created its key would never arrive.
+// running Pod: on these nodes, a text that is sealed after the Pod has created its key
+// would never arrive.
 //
 // # Files
 //

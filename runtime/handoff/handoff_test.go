@@ -101,7 +101,7 @@ func TestPack(t *testing.T) {
 	if err := os.WriteFile(file+".new", packed, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	late := time.AfterFunc(10*time.Millisecond, func() { _ = os.Rename(file+".new", file) }) // as a volume does
+	late := time.AfterFunc(10*time.Millisecond, func() { _ = os.Rename(file+".new", file) }) // as the kubelet does
 	defer late.Stop()
 	if got, err := ReceivePacked(t.Context(), file); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("received %d bytes (%v), want %d", len(got), err, len(text))

@@ -23,7 +23,7 @@ type entry struct {
 	sum    string    // checksum of the line
 	size   int       // of the contents, in bytes
 	used   time.Time // last change
-	added  bool      // whether it was added since the journal was opened: the job may be running
+	added  bool      // whether the record was added since the journal was opened: the job may be running
 }
 
 // set sets the fields for a record that is in the file, or is about to be written.

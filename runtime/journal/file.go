@@ -62,7 +62,8 @@ func openFile(path string) (_ *os.File, contents []byte, changed time.Time, err 
 	return file, contents, info.ModTime(), err
 }
 
-// createFile creates a free file with zeros, so that its first record needs no disk space.
+// createFile creates a free file with zeros, so that its first record needs no further disk
+// space.
 func createFile(path string) (_ *os.File, err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -238,8 +238,8 @@ func (j *Journal) take(job string) (e *entry, err error) {
 	return e, nil
 }
 
-// release keeps a free file, or removes it if there are enough. The caller holds the lock,
-// or is Open.
+// release keeps a free file, or removes it if maxFree files are already kept. The caller
+// holds the lock, or is Open.
 func (j *Journal) release(e *entry) {
 	if !j.closed && len(j.free) < maxFree {
 		j.free = append(j.free, e)

@@ -30,7 +30,7 @@ const (
 // Outcome is what happens to a job whose agent is killed at a point and started again.
 type Outcome string
 
-// The outcomes, as what a restarted agent does.
+// The outcomes. Each text describes what a restarted agent does.
 const (
 	// Requeued: only the killed process had the claim.
 	Requeued Outcome = "does not know of the job: cmwa-cloud gives it to the next poll after 35 s, and it succeeds; " +

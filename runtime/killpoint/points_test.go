@@ -16,7 +16,7 @@ func TestPoints(t *testing.T) {
 		seen[e.Point] = true
 		for target, reason := range e.Absent {
 			if !targets[target] || reason == "" {
-				t.Errorf("%s is absent in %q because %q", e.Point, target, reason)
+				t.Errorf("%s is absent for %q because of %q, want a known target and a reason", e.Point, target, reason)
 			}
 		}
 	}

@@ -24,8 +24,8 @@ const (
 // agent runs in a Pod, because this Pod ends whenever it is replaced or moved.
 func (e *Executor) LeavesJobs() bool { return e.cluster.agentPod != agentPod{} }
 
-// Owned reports whether the agent's Pods are found by its own Pod and controller. Otherwise
-// they are found by the agent's id, which is stored in the state folder.
+// Owned reports whether the agent finds the Pods of its jobs by its own Pod and controller.
+// If not, it finds them by the agent's id, which is stored in the state folder.
 func (e *Executor) Owned() bool { return e.self.known() }
 
 // AdoptOrphans adopts the Pods of agents of this group whose own Pods no longer exist. It
@@ -250,7 +250,7 @@ func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool)
 			if !mine(o.GetLabels()[labelPool]) || j.holds(o.GetName()) {
 				continue
 			}
-			//  2. and 3. Adopt it, or find out that it is not to be adopted.
+			//  2. and 3. Adopt the record, unless it must be left out.
 			foreign = foreign || ownerOf(o) != e.self.owner
 			record, err := j.adopt(ctx, resource, o)
 			if err != nil {
@@ -338,7 +338,7 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 		return nil, nil
 	}
 
-	// Check that the Pod of its job does not belong to another agent.
+	// Check that the Pod of the record's job does not belong to another agent.
 	if entry.Pod != "" && from != e.self.owner {
 		pod, err := e.client.get(ctx, e.namespace, entry.Pod)
 		switch {

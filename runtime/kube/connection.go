@@ -21,8 +21,9 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 //
 //   - those of the Pod's service account, if the agent runs in a Pod and neither a context
 //     nor KUBECONFIG is set. Then inPod is true.
-//   - otherwise those of the context, or of the current context, of the kubeconfig. Its
-//     files are those in KUBECONFIG, or ~/.kube/config.
+//   - otherwise those of this context of the kubeconfig; if context is empty, those of its
+//     current context. The kubeconfig consists of the files in KUBECONFIG, or is
+//     ~/.kube/config.
 func connection(
 	lookup func(string) (string, bool), context string,
 ) (_ *rest.Config, namespace string, inPod bool, _ error) {

@@ -25,7 +25,7 @@ const largeHandoff = 160 << 10
 // delivery is how a handoff reaches its Pod. The zero value is the default: sealed to the
 // key of the Pod, in an annotation.
 type delivery struct {
-	resource string // of the object that carries it; empty for an annotation of the Pod
+	resource string // resource of the object that carries the handoff; empty for an annotation of the Pod
 	packed   bool   // not sealed, and created before the Pod
 }
 

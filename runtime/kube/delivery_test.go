@@ -217,7 +217,7 @@ func TestSweepObjects(t *testing.T) {
 
 	removed, err := e.Sweep(t.Context(), nil)
 	if slices.Sort(removed); err != nil || !slices.Equal(removed, []string{"configmap/left", "secret/left"}) {
-		t.Errorf("removed %v, %v, want the two objects left", removed, err)
+		t.Errorf("removed %v, %v, want configmap/left and secret/left", removed, err)
 	}
 	if left := s.Objects(configMaps, testNamespace); len(left) != 3 {
 		t.Errorf("%d ConfigMaps are left, want 3", len(left))

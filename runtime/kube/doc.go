@@ -19,9 +19,9 @@
 // The agent creates the Pod with one request. By default, the start of the Pod depends on
 // no other object: a ConfigMap that is created one second too late would delay the start by
 // two more seconds. The agent chooses the name of the Pod, so a create whose response was
-// lost can be retried: the API server refuses the second create. Errors that may go away (a
-// quota that is used up, an API server that does not answer) are retried until the start
-// times out, because the job is already claimed.
+// lost can be retried: the API server refuses the second create. Errors that may be
+// temporary (a quota that is used up, an API server that does not answer) are retried until
+// the start times out, because the job is already claimed.
 //
 // # How the runner gets into the container
 //
@@ -30,11 +30,11 @@
 // that copies the runner in a postStart hook it would take 0.7 s, but this works only since
 // Kubernetes 1.36, and the sidecar would run during the whole job.
 //
-// With kubernetes.runner: image, the runner is executed from a volume with that image, and
-// the init container only creates the key; a handoff that is not sealed needs no init
-// container. This requires a container runtime with image volumes (containerd 2.1). The
-// Role does not allow the agent to find out the runtime, so kubernetes.runner: copy is the
-// default. The tests validate Pods with image volumes with the API server, and run them
+// With kubernetes.runner: image, the runner is executed from a volume with the agent's
+// image, and the init container only creates the key; a handoff that is not sealed needs no
+// init container. This requires a container runtime with image volumes (containerd 2.1).
+// The Role does not allow the agent to find out the runtime, so kubernetes.runner: copy is
+// the default. The tests validate Pods with image volumes with the API server, and run them
 // with the kubelet of package kubetest. The container runtime of the test cluster has no
 // image volumes, so on this cluster the tests verify the error message.
 //
@@ -157,14 +157,14 @@
 // # Ownership
 //
 // The Pod of an agent is replaced whenever its image, its settings or its node change, and
-// its state folder is lost. Therefore, in a cluster, a job's Pod belongs to the agent's Pod:
-// a label holds the name of the agent's Pod, an annotation its namespace, name and uid. The
-// agent reads its own Pod once to find the controller that replaces it: a Deployment (the
-// ReplicaSet's name without the pod-template-hash), a StatefulSet, a DaemonSet, a Job, or
-// only the Pod's name. Namespace and controller are the group, a second label. One watch
-// shows the Pods of the whole group in a namespace, so every replica sees the Pods of the
-// others. Other Deployments in the namespace have other groups, even if they serve the same
-// pool: their Pods are neither watched nor adopted nor swept.
+// its state folder is then lost. Therefore, in a cluster, a job's Pod belongs to the agent's
+// Pod: a label holds the name of the agent's Pod, an annotation its namespace, name and uid.
+// The agent reads its own Pod once to find the controller that replaces it: a Deployment
+// (the ReplicaSet's name without the pod-template-hash), a StatefulSet, a DaemonSet, a Job,
+// or only the Pod's name. The namespace and the controller form the group, which is in a
+// second label. One watch shows the Pods of the whole group in a namespace, so every replica
+// sees the Pods of the others. Other Deployments in the namespace have other groups, even if
+// they serve the same pool: their Pods are neither watched nor adopted nor swept.
 //
 // Each pool checks every 20 seconds for Pods whose owners no longer exist. An owner counts
 // as missing if there is no Pod with its name, or if the Pod with its name has another uid,
@@ -188,7 +188,8 @@
 //
 // Job Pods have no owner reference, because the garbage collector would end the jobs with
 // the agent's Pod. There is no Lease, because the Role does not allow it. If a Deployment is
-// removed while jobs run, their Pods end by themselves and stay until a user deletes them.
+// removed while jobs run, the Pods of these jobs end by themselves and stay until a user
+// deletes them.
 //
 // An agent in a Pod never ends its jobs when it stops: the kubelet sends the same TERM
 // whether the Pod is deleted, moved or replaced. The job continues, its runner reports the
@@ -214,7 +215,8 @@
 //     failed, after ten minutes.
 //   - At the handoff, one update stores that the job may run, and makes the Pod the owner of
 //     the record. When the Pod is removed, the cluster removes the record too, even if no
-//     agent runs. If a record has no Pod, any agent of the namespace sweeps it after a day.
+//     agent runs. If a record has no Pod, any agent of the namespace sweeps it after a day,
+//     or after a week if the job may have run.
 //   - The report of the outcome is not stored. Whether an agent ends directly before or
 //     directly after this report, it leaves the same objects, so the next agent requests
 //     the outcome from the service in both cases.
@@ -286,5 +288,5 @@
 // Each context of a kubeconfig (kubernetes.context) is a cluster with its own client. The
 // context is part of a pool's identity: instances stay in their cluster, so a pool whose
 // context changes is drained there. Credential plugins (exec) of a kubeconfig work, because
-// package rest contains them; the providers of older kubectl releases do not.
+// package rest contains them; the auth providers of older kubectl releases do not work.
 package kube

@@ -113,7 +113,7 @@ func TestDiagnose(t *testing.T) {
 				mainIs(waits(mainContainer, "InvalidImageName", "repository name (Case) must be lowercase"))),
 			stuck, true, "must be lowercase",
 		},
-		"invalid image name, init": {
+		"invalid image name, init container": {
 			podWith(initIs(waits(prepareContainer, "InvalidImageName", "must be lowercase"))), stuck, false,
 			"container pulumi-workflow-prepare: must be lowercase",
 		},
@@ -153,7 +153,7 @@ func TestDiagnose(t *testing.T) {
 			podWith(ready, mainIs(ends(mainContainer, 128, "StartError", `exec: "/nope": no such file`))), failed,
 			true, "StartError: exec",
 		},
-		"command not found, init": {
+		"command not found, init container": {
 			podWith(initIs(ends(prepareContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, false,
 			"pulumi-workflow-prepare failed: StartError, exit code 128",
 		},
@@ -273,11 +273,11 @@ func TestExitOf(t *testing.T) {
 			podWith(mainIs(ends(mainContainer, 2, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
 			runtime.Exit{Code: 2, Reason: "Evicted: too much"},
 		},
-		"evicted, and reported": {
+		"evicted, and the runner reported": {
 			podWith(mainIs(ends(mainContainer, 10, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
 			runtime.Exit{Code: 10, Reason: "Evicted: too much"},
 		},
-		"evicted, and not reported": {
+		"evicted, and the runner could not report": {
 			podWith(mainIs(ends(mainContainer, 12, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
 			runtime.Exit{Code: 12, Reason: "Evicted: too much"},
 		},

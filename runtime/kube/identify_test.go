@@ -74,7 +74,7 @@ func TestIdentifyRefusalRetry(t *testing.T) {
 				t.Errorf("got %+v, %v", cluster.currentSelf(), err)
 			}
 			if log := a.log.String(); strings.Contains(log, "level=WARN") {
-				t.Errorf("the log:\n%s", log)
+				t.Errorf("want no warning; the log:\n%s", log)
 			}
 		})
 	})
@@ -84,7 +84,7 @@ func TestIdentifyRefusalRetry(t *testing.T) {
 			for i, limits := range [][2]time.Duration{{refusalLimit, refusalLimit + identifyRetry}, {0, time.Second}} {
 				began := time.Now()
 				if err := cluster.Identify(t.Context()); err != nil || cluster.currentSelf().known() {
-					t.Errorf("call %d: %+v, %v", i, cluster.currentSelf(), err)
+					t.Errorf("call %d: got %+v, %v, want no known Pod and no error", i, cluster.currentSelf(), err)
 				}
 				if took := time.Since(began); took < limits[0] || took > limits[1] {
 					t.Errorf("call %d took %s", i, took)

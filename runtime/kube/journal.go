@@ -21,8 +21,8 @@ const (
 	recordPrefix = "pulumi-workflow-claim-" // prefix of the names of records
 	recordKey    = "record"                 // key in the data of an object
 
-	// recordTime is how long a record is kept if its job has no Pod and no agent adopts the record.
-	// Then any agent of the namespace sweeps it.
+	// recordTime is how long a record is kept if its job has not run and no agent adopts the
+	// record. Then any agent of the namespace sweeps it.
 	recordTime = 24 * time.Hour
 
 	// Intervals between two lists of the records of other agents: if the last list had such records
@@ -65,7 +65,7 @@ type recorded struct {
 	tied     bool // the cluster deletes the object with the Pod
 	podGone  bool
 	stale    bool // a change of the stage failed, so the stored stage is unknown
-	lost     bool // another agent has adopted it
+	lost     bool // another agent has adopted the record
 }
 
 // Journal returns a journal in the cluster for the executor's pool. It adopts records of agents
@@ -240,10 +240,10 @@ func (j *journal) List(ctx context.Context) ([]runtime.Record, error) {
 	return all, nil
 }
 
-// take returns the record in an object of this agent; nil if the object cannot be read. If its Pod
-// has no handoff, the job has not run, regardless of the stage: only the old agent could send the
-// handoff. The Pod is removed next, so take first removes the Pod from the owners of the object. If
-// an object carries the handoff, the kubelet may have read it, and the stage stays: see
+// take returns the record in an object of this agent; nil if the object cannot be read. If the
+// job's Pod has no handoff, the job has not run, regardless of the stage: only the old agent could
+// send the handoff. The Pod is removed next, so take first removes the Pod from the owners of the
+// object. If an object carries the handoff, the kubelet may have read it, and the stage stays: see
 // completeDelivery.
 func (j *journal) take(ctx context.Context, resource string, o object) (*runtime.Record, error) {
 	// Decode the object, unless this process has written it.
@@ -300,7 +300,7 @@ func (j *journal) save(ctx context.Context, r *recorded, next claims.Entry) erro
 		}
 		stored, err := j.executor.client.storeObject(ctx, r.resource, o)
 
-		// Note the result, or retry.
+		// Store the result, or retry.
 		switch {
 		case err == nil:
 			j.mu.Lock()

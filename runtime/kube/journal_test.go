@@ -153,7 +153,7 @@ func TestJournal(t *testing.T) {
 		}
 	})
 
-	t.Run("kept Pod keeps no record", func(t *testing.T) {
+	t.Run("record of a kept Pod is removed", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		j := journalOf(all[0], journalTuning())
 		j.add(t, "job-1")
@@ -215,7 +215,8 @@ func TestJournal(t *testing.T) {
 }
 
 func TestJournalFaults(t *testing.T) {
-	// Each fault hits the first create.
+	// Each fault is injected into the first create, and if Add succeeds, into the first
+	// update and the first delete.
 	refused := kubetest.Fault{Status: http.StatusForbidden, Message: "cannot create resource configmaps"}
 	for name, c := range map[string]struct {
 		fault kubetest.Fault
@@ -384,7 +385,7 @@ func TestJournalList(t *testing.T) {
 		journalOf(all[0], journalTuning()).add(t, "job-1")
 		a.Objects(configMaps, testNamespace)[0].(*corev1.ConfigMap).Data = nil
 		if found, err := journalOf(all[0], journalTuning()).List(t.Context()); err != nil || len(found) > 0 {
-			t.Errorf("listed %v, %v", found, err)
+			t.Errorf("listed %v, %v, want nothing", found, err)
 		}
 	})
 }
@@ -430,7 +431,7 @@ func TestJournalAdopt(t *testing.T) {
 		journalOf(other, journalTuning()).add(t, "job-2")
 		a.Drop(testNamespace, "other-1")
 		if found, err := journalOf(all[1], journalTuning()).adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v", found, err)
+			t.Errorf("adopted %v, %v, want nothing", found, err)
 		}
 		a.wantRecords(t, "job-1", "job-2")
 	})
@@ -459,7 +460,7 @@ func TestJournalAdopt(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		adopter := journalOf(all[1], journalTuning())
 		if found, err := adopter.AdoptRecords(t.Context(), everyPool); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v", found, err)
+			t.Errorf("adopted %v, %v, want nothing", found, err)
 		}
 		j := journalOf(all[0], journalTuning())
 		j.add(t, "job-1")

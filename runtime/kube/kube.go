@@ -26,7 +26,8 @@ const (
 
 // Options are the arguments of [New].
 type Options struct {
-	// Environ looks up KUBECONFIG, and in a Pod POD_NAME, POD_NAMESPACE and HOSTNAME.
+	// Environ looks up KUBECONFIG and HOME, and in a Pod POD_NAME, POD_NAMESPACE and
+	// HOSTNAME.
 	Environ func(name string) (string, bool)
 
 	// Context is a context of the kubeconfig. If it is set, the kubeconfig is used in a Pod

@@ -29,7 +29,7 @@ const (
 	labelPool       = "cmwa.pool"
 	labelJob        = "cmwa.job" // the job's id, or a digest if the id is not valid in a label
 	labelGeneration = "cmwa.generation"
-	labelKind       = "cmwa.kind"   // of leased work; deployments have none
+	labelKind       = "cmwa.kind"   // kind of leased work; the Pod of a deployment does not have this label
 	labelRecord     = "cmwa.record" // marks an object that is the record of a claimed job
 	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "until": the Pod is being kept
 )

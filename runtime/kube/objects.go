@@ -137,8 +137,8 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 // may be sent up to one minute after the start timeout, and clocks differ.
 const sweepMargin = 5 * time.Minute
 
-// explainObject returns, in one line, why a request for an object of a job failed, and the
-// cure.
+// explainObject returns an error that describes, in one line, why a request for an object
+// of a job failed, and the cure.
 func (e *Executor) explainObject(verb, resource string, err error) error {
 	operation := fmt.Sprintf("%s an object of the job in %s", verb, resource)
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot ") {
@@ -147,7 +147,7 @@ func (e *Executor) explainObject(verb, resource string, err error) error {
 	cure := "grant create, update, list and delete on " + resource
 	if resource == secrets {
 		cure += ", or set kubernetes.handoff to sealed"
-	} else { // for a large handoff, which may already be sealed
+	} else { // a large handoff needs a ConfigMap even if it is sealed
 		cure += ", as the documented Role does"
 	}
 	return fmt.Errorf("%s: the agent's service account may not %s %s in namespace %s: %s (%s)",
@@ -305,8 +305,8 @@ func (c *client) records(ctx context.Context, resource, namespace, selector stri
 	}
 }
 
-// updateObject replaces an object that only this agent changes. It ignores the
-// resourceVersion.
+// updateObject replaces an object that only this agent changes. The object has no
+// resourceVersion, so any stored version is replaced.
 func (c *client) updateObject(ctx context.Context, resource string, o object) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

@@ -113,8 +113,8 @@ func (o owner) ended(pod *corev1.Pod) bool {
 }
 
 // checkDeleted returns the error for a record that was deleted before its job could start.
-// Either a user has deleted it, or another agent has, which had adopted the record because
-// this agent's Pod no longer exists.
+// A user has deleted it, or another agent that had adopted it because this agent's Pod no
+// longer exists.
 func (j *journal) checkDeleted(ctx context.Context, r *recorded) error {
 	self := j.executor.self.owner
 	pod, err := j.executor.client.get(ctx, self.Namespace, self.Name)

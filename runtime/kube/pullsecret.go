@@ -20,8 +20,8 @@ const dockerHubKey = "https://index.docker.io/v1/"
 // pullSecretOf returns the name of the image pull secret of a Pod.
 func pullSecretOf(pod string) string { return pod + "-pull" }
 
-// hasCredentials reports whether a job has credentials for the registry of its image. They
-// are not used for an image that overrides the job's.
+// hasCredentials reports whether a job has credentials for the registry of its image. It
+// returns false if another image overrides the job's image.
 func hasCredentials(job *runtime.Job) bool {
 	image := job.Definition.Image
 	return job.Tuning.Instance.OverrideImage == "" && (image.Username != "" || !image.Password.Empty())

@@ -27,7 +27,8 @@ const version = 1
 // keyInfo is the info parameter of HKDF.
 const keyInfo = "cmwa journal 1"
 
-// ErrSealed is returned for a record that is sealed with another key.
+// ErrSealed is returned for a record that is sealed with another key or was changed, and
+// for a record that is not sealed although it must be.
 var ErrSealed = errors.New("the record is sealed with another token of the pool")
 
 // Key encodes and decodes the records of one pool. The zero value does not seal.

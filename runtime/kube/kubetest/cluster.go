@@ -20,7 +20,7 @@ import (
 
 const (
 	variable    = "CMWA_TEST_KUBECONFIG"
-	contextName = "cmwa-test" // of the kubeconfig that kube-up writes
+	contextName = "cmwa-test" // context of the kubeconfig that kube-up writes
 	cure        = `start a cluster, as root: testdata/toolchain/kube-up; then: eval "$(testdata/toolchain/environment)"`
 )
 

@@ -42,7 +42,7 @@ type API struct {
 
 	mu          sync.Mutex
 	version     int64 // resourceVersion of the last change
-	oldest      int64 // of the oldest change from which a watch can start
+	oldest      int64 // oldest resourceVersion from which a watch can start
 	clockOffset time.Duration
 	pods        map[string]*corev1.Pod
 	snapshot    *Snapshot         // shown by lists and watches; nil shows the current Pods
@@ -138,7 +138,8 @@ func (a *API) Drop(namespace, name string) {
 	}
 }
 
-// Put adds a Pod, and sets its uid and version if they are missing.
+// Put adds a Pod. It sets the resourceVersion and the creation time, and the uid if it is
+// missing.
 func (a *API) Put(pod *corev1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

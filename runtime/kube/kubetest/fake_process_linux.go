@@ -14,8 +14,8 @@ import (
 
 // Processes returns a function for [NewKubelet] that runs each container as a process of
 // this machine, in its own PID namespace. Files maps paths in images to files on this
-// machine. Volumes are folders on this machine. Arguments of the container that are such
-// paths are translated.
+// machine. Volumes are folders on this machine. Arguments of the container that are paths
+// in images or volumes are translated.
 func Processes(t testing.TB, files map[string]string) func(*Container) int {
 	root := t.TempDir()
 	return func(c *Container) int {

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// plainPod returns a Pod like one of an agent: with an init container, a container, and a
-// volume that both mount.
+// plainPod returns a Pod like that of a job: with an init container, a container, and a
+// volume that both containers mount.
 func plainPod() *corev1.Pod {
 	mounts := []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
 	return &corev1.Pod{
