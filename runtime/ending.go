@@ -103,7 +103,8 @@ func describeExit(exit Exit, err error) string {
 
 // finalReports returns the reports that end a job whose runner ended without a report of the
 // outcome. Last is the last progress that the runner has reported. If its step has succeeded,
-// the next step counts as failed; otherwise its step does.
+// the next step counts as failed; otherwise its step does. finalReports returns no report if
+// the runner has already reported the end of the job.
 func finalReports(last Progress, steps int, reason string) []Report {
 	line := []Line{{Time: time.Now(), Text: "Error: " + reason + "\n"}}
 	switch {

@@ -171,9 +171,9 @@ func (e *Executor) startContainer(ctx context.Context, id string) error {
 	return nil
 }
 
-// checkEmulation returns an error if a program for another architecture fails within
-// emulationWait. An engine without emulation starts the container without an error; then
-// the program fails.
+// checkEmulation returns an error if a program for another architecture fails with "exec
+// format error" within emulationWait. An engine without emulation starts the container
+// without an error; then the program fails.
 func (e *Executor) checkEmulation(ctx context.Context, id string) error {
 	callCtx, cancel := context.WithTimeout(ctx, emulationWait)
 	defer cancel()

@@ -42,10 +42,10 @@ func agentPodOf(lookup func(string) (string, bool), namespace string) agentPod {
 // longer exist. If the agent's own Pod is not known, or the agent runs outside of a
 // cluster, it finds the Pods of its jobs by its id.
 //
-// If the API server refuses the request or does not find the Pod, Identify logs one warning
-// and returns nil. It first retries a refused request for refusalLimit, because Pods that
-// are created without an owner are never adopted. For any other failure, such as an API
-// server that does not answer, it returns an error, and the caller retries.
+// If the API server refuses the request (403) or does not find the Pod (404), Identify logs
+// one warning and returns nil. It first retries a refused request for refusalLimit, because
+// Pods that are created without an owner are never adopted. For any other failure, such as
+// an API server that does not answer, it returns an error, and the caller retries.
 func (c *Cluster) Identify(ctx context.Context) error {
 	if c.agentPod == (agentPod{}) || c.currentSelf().known() {
 		return nil
