@@ -24,7 +24,7 @@ func TestReloaderEmptyFile(t *testing.T) {
 		reload := func(rejected bool, again time.Duration) {
 			t.Helper()
 			if err := f.Reload(); (err != nil) != rejected || f.RecheckAfter() != again {
-				t.Errorf("the reload returned %v and must be repeated after %s; want rejected %v and %s", err,
+				t.Errorf("Reload returned the error %v, RecheckAfter %s; want an error: %v, and %s", err,
 					f.RecheckAfter(), rejected, again)
 			}
 		}
@@ -40,7 +40,7 @@ func TestReloaderEmptyFile(t *testing.T) {
 		content = "token: pul-a\n"
 		reload(false, 0)
 		if view := f.State(); view.Rejection != nil || view.Generation != 1 || wanted != 1 {
-			t.Errorf("after the content is back the state is %+v, want generation 1, delivered once", view)
+			t.Errorf("after the content is restored the state is %+v, want generation 1, delivered once", view)
 		}
 		content, path = "", "" // no file at any search path
 		reload(false, 2*time.Second)

@@ -12,24 +12,24 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// leftoverInterval is the time between two lists of instances. The next list finds a pool
-// whose last instance could not be removed, or that failed.
+// leftoverInterval is the time between two lists of instances. A leftover pool that failed, or
+// whose last instance could not be removed, is found by the next list.
 const leftoverInterval = 10 * time.Minute
 
 // recoverLimit is the timeout of all work at one deploy_target: adoption, list and sweep
 // together.
 const recoverLimit = 3 * time.Minute
 
-// Leftovers returns the pools that have instances of this agent at the executors, or jobs
-// in its journal, configured or not. The list may be incomplete if the error is not nil.
-// Leftovers first adopts instances of pools that are not desired, if their agents no longer
-// exist. At each deploy_target whose instances it could list, it also removes leftovers of
-// dead agents, if the executor can find them.
+// Leftovers returns the pools, configured or not, that have instances of this agent at the
+// executors, or jobs in its journal. The list may be incomplete if the error is not nil.
+// Leftovers first adopts instances of agents that no longer exist, unless the pools of these
+// instances are desired. At each deploy_target whose instances it could list, it also removes
+// leftovers of dead agents, if the executor can find them.
 type Leftovers func(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error)
 
-// FollowLeftovers lists instances at once and then every ten minutes, until ctx ends. A
-// draining pool adopts instances whose pool is not configured. After a failure the list is
-// retried with back-off.
+// FollowLeftovers lists instances at once and then every ten minutes, until ctx ends. For
+// instances whose pool is not configured, the loop starts a pool that adopts them and drains.
+// After a failure the list is retried with back-off.
 func (l *Loop) FollowLeftovers(ctx context.Context, list Leftovers) error {
 	failures := 0
 	for {
@@ -74,26 +74,26 @@ func (l *Loop) setLeftovers(specs []runtime.PoolSpec) {
 type Recovery struct {
 	Agent     string // id
 	Record    TargetRecord
-	Journal   runtime.Journal // of the agent's claimed jobs; nil keeps nothing
-	Supported []string        // deploy_targets of this release; others are forgotten
+	Journal   runtime.Journal // of the agent's claimed jobs; may be nil
+	Supported []string        // deploy_targets of this release; locations of other deploy_targets are forgotten
 	Log       *slog.Logger
 
 	// Executor returns the executor of a deploy_target, and a function that closes it.
 	Executor func(ctx context.Context, target string) (executor runtime.Executor, closeIt func(), err error)
 }
 
-// TargetRecord lists the deploy_targets at which the agent may have instances, this
-// run and earlier ones included.
+// TargetRecord lists the deploy_targets at which this run of the agent, or an earlier run, may
+// have instances.
 type TargetRecord interface {
 	Targets() []string
 	RemoveTarget(target string) // has no effect on a target that this run uses
 	Empty()                     // records that no target has instances
 }
 
-// List is a [Leftovers]. It lists the instances at each deploy_target that the agent uses
-// or has used, and forgets targets without instances. Then it lists the agent's records:
-// their specs come last, so that they replace specs with the same key. They also have
-// settings, which the labels of an instance lack.
+// List has the type [Leftovers]. It lists the instances at each deploy_target that the agent
+// uses or has used, and forgets targets without instances. Then it lists the records of the
+// journal. The specs of the records come last, so that they replace the specs of instances
+// with the same key: a record also has settings, which the labels of an instance lack.
 func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
 	// Collect the deploy_targets, also of pools that are not built yet.
 	targets := r.Record.Targets()
@@ -189,8 +189,8 @@ func (r Recovery) recover(
 	return found, nil
 }
 
-// adopt adopts instances of pools that are not desired, if their agents no longer exist.
-// The list that recover makes afterwards contains them.
+// adopt adopts instances of agents that no longer exist, unless the pools of these instances
+// are desired. The list that recover makes afterwards contains the adopted instances.
 func (r Recovery) adopt(
 	ctx context.Context, target string, adopter runtime.Adopter, desired map[string]runtime.PoolSpec,
 ) {

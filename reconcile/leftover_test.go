@@ -95,7 +95,8 @@ func TestFollowLeftovers(t *testing.T) {
 			h.pool("old").has(0)
 			pass(time.Second)
 			if status := h.loop.Status(); len(status.Pools) != 1 || len(status.Problems) > 0 {
-				t.Errorf("after its last job the pools are %+v, problems %v", status.Pools, status.Problems)
+				t.Errorf("after the last job of the leftover pool the pools are %+v, problems %v", status.Pools,
+					status.Problems)
 			}
 		})
 	})
@@ -108,7 +109,8 @@ func TestFollowLeftovers(t *testing.T) {
 			old := h.pool("old").State()
 			if old.Phase != runtime.PoolPolling || old.Spec.Leftover || old.Spec.Tuning.MaxJobs != 3 ||
 				len(h.built["old"]) != 1 {
-				t.Errorf("the pool is %s under %+v, built %d times", old.Phase, old.Spec, len(h.built["old"]))
+				t.Errorf("the pool is %s with the spec %+v, and was built %d times", old.Phase, old.Spec,
+					len(h.built["old"]))
 			}
 		})
 	})
@@ -192,9 +194,9 @@ func TestRecovery(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		used    []string         // deploy_targets of earlier runs
-		with    []string         // those of them that have an instance
-		broken  map[string]error // executors that cannot be made
-		fails   error            // of each sweep
+		with    []string         // deploy_targets that have an instance
+		broken  map[string]error // errors of executors that cannot be opened
+		fails   error            // error of each sweep
 		found   []string         // names of pools
 		removed []string
 		empty   int
@@ -209,7 +211,8 @@ func TestRecovery(t *testing.T) {
 			used: []string{"docker"}, with: []string{"process"}, found: []string{"of-process"},
 			removed: []string{"docker"},
 		},
-		"without instances the record is emptied": {used: []string{"docker"}, removed: []string{"docker", "process"},
+		"without instances at any target the record is emptied": {used: []string{"docker"}, removed: []string{"docker",
+			"process"},
 			empty: 1},
 		"a target of another release is forgotten": {
 			used: []string{"moon"}, with: []string{"moon", "process"}, found: []string{"of-process"},
@@ -220,7 +223,7 @@ func TestRecovery(t *testing.T) {
 			broken: map[string]error{"docker": errors.New("no engine")},
 			found:  []string{"of-process"}, err: "deploy_target docker: no engine",
 		},
-		"a target that fails may have instances": {
+		"the record is not emptied while a target fails": {
 			used: []string{"docker"}, broken: map[string]error{"docker": errors.New("no engine")},
 			removed: []string{"process"}, err: "deploy_target docker: no engine",
 		},
@@ -254,7 +257,7 @@ func TestRecovery(t *testing.T) {
 				}
 			}
 			if !slices.Equal(found, c.found) || !slices.Equal(record.removed, c.removed) || record.empty != c.empty {
-				t.Errorf("found %v, want %v; forgotten %v, want %v; empty %d times, want %d",
+				t.Errorf("found %v, want %v; forgotten %v, want %v; Empty was called %d times, want %d",
 					found, c.found, record.removed, c.removed, record.empty, c.empty)
 			}
 			text := ""
@@ -307,8 +310,8 @@ func TestRecoveryAdoptsOrphans(t *testing.T) {
 	orphan := func(id string, spec runtime.PoolSpec) runtime.Job {
 		return runtime.Job{ID: id, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: "agent-gone"}
 	}
-	for name, fails := range map[string]error{"succeeds": nil,
-		"fails after one": errors.New("the API server is slow")} {
+	for name, fails := range map[string]error{"AdoptOrphans succeeds": nil,
+		"AdoptOrphans fails after one job": errors.New("the API server is slow")} {
 		t.Run(name, func(t *testing.T) {
 			executor := &orphanExecutor{
 				Executor: runtimetest.NewExecutor(), fails: fails,

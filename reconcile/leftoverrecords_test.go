@@ -37,14 +37,14 @@ func TestRecoveryListsRecords(t *testing.T) {
 		specs, err := recovery.List(t.Context(), nil)
 		if err != nil || len(specs) != 1 || specs[0].Name != "of-docker" || !specs[0].Leftover ||
 			specs[0].Tuning.CA != "certificates" || specs[0].Tuning.RequestTimeout <= 0 || record.empty > 0 {
-			t.Errorf("the pools are %+v (%v), and the agent was empty %d times", specs, err, record.empty)
+			t.Errorf("the pools are %+v, the error is %v, and Empty was called %d times", specs, err, record.empty)
 		}
 	})
 	t.Run("records that cannot be listed are an error", func(t *testing.T) {
 		journal, record, recovery := begin()
 		journal.Fail(runtimetest.ListRecords, 1, errors.New("input/output error"))
 		if _, err := recovery.List(t.Context(), nil); err == nil || record.empty > 0 {
-			t.Errorf("the error is %v, and the agent was empty %d times", err, record.empty)
+			t.Errorf("the error is %v, and Empty was called %d times", err, record.empty)
 		}
 	})
 }

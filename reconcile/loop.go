@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	turnInterval = 10 * time.Second // longest time between two turns
+	turnInterval = 10 * time.Second // longest time between two turns of Run
 	minRetryWait = time.Second      // after the first failure; doubles with each further one
 	maxRetryWait = time.Minute
 )
@@ -38,15 +38,15 @@ type Loop struct {
 	leftover  map[string]runtime.PoolSpec // see Observed.Leftovers
 }
 
-// failure is a pool that could not be built or has failed, or a change of the process
+// failure describes a pool that could not be built or has failed, or a change of the process
 // that could not be prepared.
 type failure struct {
 	err   error
-	times int // in a row
-	until time.Time
+	times int       // in a row
+	until time.Time // no retry before
 }
 
-// New returns a loop without a desired state. InForce describes the present process.
+// New returns a loop without a desired state. InForce has the present settings of the process.
 func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *Loop {
 	return &Loop{
 		build:    build,
@@ -61,7 +61,7 @@ func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *L
 }
 
 // AfterConverged sets a function that Run calls each time a new desired state is in force.
-// The next turn waits until it returns. AfterConverged must be called before Run.
+// The next turn waits until the function returns. AfterConverged must be called before Run.
 func (l *Loop) AfterConverged(settled func()) { l.settled = settled }
 
 // Want replaces the desired state. Failed builds and changes are retried at once. While
@@ -101,9 +101,9 @@ func (l *Loop) wake() {
 }
 
 // Run takes one turn after another until ctx ends, and then drains: no job is claimed any
-// more, and running jobs may finish within the shutdown timeout. When that has passed, or
-// forceStop ends, they are stopped in order. Run returns nil after all pools have stopped.
-// It also returns when every desired pool is a single run that has completed.
+// more, and running jobs may finish within the shutdown timeout. When the timeout has passed,
+// or forceStop has ended, running jobs are stopped. Run returns nil after all pools have
+// stopped. It also returns when every desired pool is a single run that has completed.
 //
 // The shutdown timeout counts from the end of ctx. A change of it during the drain takes
 // effect at once.
@@ -146,9 +146,9 @@ func (l *Loop) Run(ctx, forceStop context.Context) error {
 	return nil
 }
 
-// turn observes, diffs and acts once. It does not block: pools are built, and changes of
-// the process prepared, by goroutines whose end causes another turn. The returned channel
-// receives when the first blocked action may be retried.
+// turn observes, diffs and acts once. It does not block: goroutines build the pools and
+// prepare the changes of the process. The end of each goroutine causes another turn. The
+// returned channel receives when the first blocked action may be retried.
 func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	l.finishChange()
 	desired, observed := l.observe()
@@ -162,8 +162,8 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	return l.next()
 }
 
-// observe returns the desired and the observed state. It forgets failures of pools
-// that are no longer desired, or that run again.
+// observe returns the desired and the observed state. It forgets failures of pools that are
+// no longer desired or that run again, and leftover pools that are desired or exist.
 func (l *Loop) observe() (Desired, Observed) {
 	states := l.set.snapshot()
 	l.mu.Lock()
@@ -228,7 +228,7 @@ func (l *Loop) buildPool(ctx context.Context, spec runtime.PoolSpec) (Pool, erro
 }
 
 // poolFailed records that a pool could not be built, or has failed. A desired pool is
-// started again, with back-off. A leftover pool is found by the next list of instances.
+// started again, with back-off. The next list of instances finds a leftover pool again.
 func (l *Loop) poolFailed(key string, state runtime.PoolState) {
 	l.mu.Lock()
 	_, desired := l.desired.Pools[key]
@@ -267,7 +267,7 @@ func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 }
 
 // converged records that the desired state is in force, unless a pool starts or drains, or
-// an action is blocked. It reports whether this is new.
+// an action is blocked. It reports whether the generation was not in force before.
 func (l *Loop) converged(desired Desired, observed Observed) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,7 +338,7 @@ func (l *Loop) running() (jobs int) {
 	return jobs
 }
 
-// Status returns a snapshot.
+// Status returns a snapshot of the progress.
 func (l *Loop) Status() Status {
 	states := l.set.snapshot()
 	l.mu.Lock()
@@ -358,7 +358,7 @@ func (l *Loop) Status() Status {
 	observed := Observed{Now: now, Pools: states, Process: l.inForce, RetryAt: map[string]time.Time{}}
 	for key, f := range l.failures {
 		status.Problems[key] = f.err.Error()
-		observed.RetryAt[key] = now.Add(time.Hour) // the problem is the reason
+		observed.RetryAt[key] = now.Add(time.Hour) // omits the blocked action: Problems reports it
 	}
 	status.Pending = slices.ContainsFunc(Diff(l.desired, observed), func(action Action) bool {
 		_, removes := action.(RemovePool)

@@ -24,7 +24,7 @@ type fakePool struct {
 	begins   bool // is still starting
 	paused   bool // does not poll
 	done     bool // a job has ended
-	stubborn bool // does not end when it is cancelled, until this is reset
+	stubborn bool // keeps its jobs when it is cancelled, until this is reset
 	looks    int  // calls of State
 	retries  int  // calls of Retry
 	cause    error
@@ -139,14 +139,15 @@ type loopTest struct {
 
 	mu    sync.Mutex
 	built map[string][]*fakePool // by name
-	fails map[string]error       // of the next builds, by name
-	hangs map[string]bool        // builds that end only with their context, by name
-	// gates delay builds and preparations of the process, by name, until they are closed.
+	fails map[string]error       // errors of the next builds, by name
+	hangs map[string]bool        // whether a build ends only when its context ends, by name
+	// gates are channels. A build, or a preparation of the process, waits until the channel
+	// of its name is closed.
 	gates map[string]chan struct{}
-	tries map[string]int          // builds, by name
-	sets  []reconcile.ProcessSpec // in order
+	tries map[string]int          // number of builds, by name
+	sets  []reconcile.ProcessSpec // committed, in order
 
-	building, most int                     // builds at the same time
+	building, most int                     // concurrent builds: now, and at most so far
 	discarded      []reconcile.ProcessSpec // prepared and discarded, in order
 
 	settled   int             // calls of the function of AfterConverged
@@ -280,13 +281,14 @@ func TestLoopRun(t *testing.T) {
 				t.Errorf("pool a is tuned to %d, want 5", got)
 			}
 			if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 || h.settled != 1 {
-				t.Errorf("while a pool drains, generation %d is applied, converged %d times", s.Applied, h.settled)
+				t.Errorf("while a pool drains, generation %d is applied, want 1; converged %d times",
+					s.Applied, h.settled)
 			}
 			b := h.pool("b")
 			b.set(func() { b.jobs = 0 })
 			pass(time.Second)
 			if s := h.loop.Status(); s.Applied != 2 || len(s.Pools) != 1 || h.settled != 2 {
-				t.Errorf("after the last job: applied %d with %d pools, want 2 with 1; converged %d times",
+				t.Errorf("after the last job, generation %d is applied, want 2; %d pools, want 1; converged %d times",
 					s.Applied, len(s.Pools), h.settled)
 			}
 		})
@@ -324,12 +326,12 @@ func TestLoopRun(t *testing.T) {
 				t.Errorf("%d warnings, want 1:\n%s", loud, h.log.String())
 			}
 			if s := h.loop.Status(); s.Ready(time.Now()) || len(s.Problems) != 1 {
-				t.Errorf("ready with a problem: %+v", s)
+				t.Errorf("with a failed build the status is %+v, want not ready and 1 problem", s)
 			}
 			h.fail("a", nil)
 			pass(2 * time.Minute)
 			if s := h.loop.Status(); !s.Ready(time.Now()) || len(s.Problems) != 0 {
-				t.Errorf("not ready after the engine is back: %+v", s)
+				t.Errorf("after the engine can be reached again the status is %+v, want ready", s)
 			}
 		})
 	})
@@ -342,11 +344,11 @@ func TestLoopRun(t *testing.T) {
 			h.mu.Unlock()
 			h.want(2, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
 			if h.tries["b"] != 1 {
-				t.Fatalf("%d builds of the pool that hangs, want 1", h.tries["b"])
+				t.Fatalf("the pool whose build hangs was built %d times, want once", h.tries["b"])
 			}
 			h.want(3, pool("a", "one", 2), pool("d", "one", 1))
 			if s := h.loop.Status(); s.Applied != 3 || len(s.Pools) != 2 || len(s.Problems) != 0 {
-				t.Errorf("at once after the new generation: %+v", s)
+				t.Errorf("directly after generation 3 the status is %+v", s)
 			}
 			if c := h.pool("c"); c == nil || !c.stopped {
 				t.Error("a pool of the previous generation was not built, or still runs")
@@ -382,7 +384,7 @@ func TestLoopRun(t *testing.T) {
 			b.set(func() { b.err = errors.New("the engine is gone") })
 			pass(time.Minute)
 			if s := h.loop.Status(); s.Applied != 2 || len(s.Problems) != 0 || !s.Ready(time.Now()) {
-				t.Errorf("after a pool that is not desired has failed: %+v", s)
+				t.Errorf("after the failure of a pool that is not desired the status is %+v", s)
 			}
 		})
 	})
@@ -427,17 +429,17 @@ func TestLoopRun(t *testing.T) {
 
 	t.Run("shutdown waits for jobs up to its limit", func(t *testing.T) {
 		for name, c := range map[string]struct {
-			jobEnds   time.Duration // 0 for never
-			forceStop time.Duration // 0 for never
+			jobEnds   time.Duration // 0: it never ends by itself; negative: there is no job
+			forceStop time.Duration // 0: there is no forced stop
 			took      time.Duration
 			cause     string
 		}{
-			"the job ends":    {jobEnds: 10 * time.Minute, took: 10 * time.Minute},
-			"after the limit": {took: time.Hour, cause: "the agent is stopping, and shutdown_timeout has passed"},
-			"a forced stop": {
+			"the job ends":     {jobEnds: 10 * time.Minute, took: 10 * time.Minute},
+			"the limit passes": {took: time.Hour, cause: "the agent is stopping, and shutdown_timeout has passed"},
+			"the stop is forced": {
 				forceStop: time.Minute, took: time.Minute, cause: "the agent is stopping, after a second signal",
 			},
-			"without a job": {jobEnds: -1, took: 0},
+			"there is no job": {jobEnds: -1, took: 0},
 		} {
 			t.Run(name, func(t *testing.T) {
 				withLoop(t, func(t *testing.T, h *loopTest) {

@@ -2,9 +2,9 @@ package reconcile
 
 import "maps"
 
-// Pause makes the pools of a name claim no jobs until [Loop.Resume], also those of later
-// generations. Running jobs continue, and a poll that is under way is not aborted. It
-// reports whether the name was not paused before. There may be no pool of the name.
+// Pause makes the pools with a name claim no jobs until [Loop.Resume], also the pools of later
+// generations. Running jobs continue, and a poll that is under way is not aborted. Pause
+// reports whether the name was not paused before. A pool with this name need not exist.
 func (l *Loop) Pause(name string) (changed bool) {
 	if changed = l.setPaused(name, true); changed {
 		l.log.Warn("pool paused by cmwa pause: it claims no jobs until cmwa resume", "pool", name)
@@ -12,7 +12,7 @@ func (l *Loop) Pause(name string) (changed bool) {
 	return changed
 }
 
-// Resume ends [Loop.Pause]. It reports whether the name was paused.
+// Resume ends the pause of [Loop.Pause]. It reports whether the name was paused.
 func (l *Loop) Resume(name string) (changed bool) {
 	if changed = l.setPaused(name, false); changed {
 		l.log.Info("pool resumed by cmwa resume", "pool", name)
@@ -26,7 +26,7 @@ func (l *Loop) setPaused(name string, paused bool) (changed bool) {
 	if l.desired.Paused[name] == paused {
 		return false
 	}
-	names := maps.Clone(l.desired.Paused) // a turn may read the old one
+	names := maps.Clone(l.desired.Paused) // a turn may be reading the old map
 	if names == nil {
 		names = map[string]bool{}
 	}

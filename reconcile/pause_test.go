@@ -27,31 +27,34 @@ func TestLoopPause(t *testing.T) {
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			h.pool("a").has(1)
 			if !h.loop.Pause("a") || h.loop.Pause("a") {
-				t.Error("only the first call pauses the pool")
+				t.Error("Pause must return true for the first call and false for the second")
 			}
 			synctest.Wait()
 			if got := h.paused(); got != "a" || len(h.pool("a").State().Jobs) != 1 {
-				t.Errorf("paused are %q, want a; jobs: %d", got, len(h.pool("a").State().Jobs))
+				t.Errorf("the paused pools are %q, want a; pool a has %d jobs, want 1", got,
+					len(h.pool("a").State().Jobs))
 			}
 			h.want(2, pool("a", "one", 5), pool("b", "one", 1))
 			if got := h.paused(); got != "a" || h.pool("a").State().Spec.Tuning.MaxJobs != 5 {
-				t.Errorf("after an edit of its settings, paused are %q", got)
+				t.Errorf("after an edit of the settings of pool a, the paused pools are %q", got)
 			}
 			h.pool("a").has(0)
 			h.want(3, pool("a", "two", 5), pool("b", "one", 1))
 			pass(time.Minute)
 			if got := h.paused(); got != "a" || len(h.built["a"]) != 2 {
-				t.Errorf("after a replacement paused are %q; the pool was built %d times", got, len(h.built["a"]))
+				t.Errorf("after a replacement the paused pools are %q, and pool a was built %d times", got,
+					len(h.built["a"]))
 			}
 			if s := h.loop.Status(); s.Applied != 3 || !s.Ready(time.Now()) || !s.Converged() {
-				t.Errorf("with a paused pool generation %d is applied, not ready: %v", s.Applied, s.Unready(time.Now()))
+				t.Errorf("with a paused pool, generation %d is applied, want 3; the reasons for not ready are %v",
+					s.Applied, s.Unready(time.Now()))
 			}
 			if !h.loop.Resume("a") || h.loop.Resume("a") {
-				t.Error("only the first call resumes the pool")
+				t.Error("Resume must return true for the first call and false for the second")
 			}
 			synctest.Wait()
 			if got := h.paused(); got != "" || len(h.built["a"]) != 2 {
-				t.Errorf("after resume paused are %q", got)
+				t.Errorf("after Resume the paused pools are %q", got)
 			}
 		})
 	})
@@ -61,7 +64,7 @@ func TestLoopPause(t *testing.T) {
 			h.loop.Pause("a")
 			h.want(1, pool("a", "one", 1))
 			if got := h.paused(); got != "a" || !h.pool("a").spec.Tuning.Paused {
-				t.Errorf("paused are %q", got)
+				t.Errorf("the paused pools are %q, want a", got)
 			}
 		})
 	})
@@ -74,7 +77,7 @@ func TestLoopPause(t *testing.T) {
 			h.fail("a", errors.New("the engine is down"))
 			h.want(2, pool("a", "two", 1))
 			if phase := old.State().Phase; phase != runtime.PoolPolling {
-				t.Fatalf("without its replacement the pool is %s, want polling", phase)
+				t.Fatalf("while its replacement cannot be built the pool is %s, want polling", phase)
 			}
 			h.loop.Pause("a")
 			pass(time.Minute)

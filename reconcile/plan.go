@@ -17,7 +17,7 @@ type Observed struct {
 	Now     time.Time
 	Pools   map[string]runtime.PoolState // by key
 	Process ProcessSpec                  // in force
-	RetryAt map[string]time.Time         // when failed keys are retried; ProcessKey is that of the process
+	RetryAt map[string]time.Time         // by key of a failed pool, or ProcessKey: time of the retry
 
 	Leftovers map[string]runtime.PoolSpec // pools that have instances of an earlier run of the agent, by key
 }
@@ -37,8 +37,7 @@ type Action interface {
 // The new listener and log are open before the old ones are closed.
 type SetProcess struct{ From, To ProcessSpec }
 
-// StartPool builds a pool and runs it. Its phase is Starting from then on, until it is
-// built.
+// StartPool builds a pool and runs it. During the build the phase of the pool is Starting.
 type StartPool struct{ Spec runtime.PoolSpec }
 
 // TunePool changes the settings of a pool, also while it is being built. With Revive, a
@@ -48,8 +47,8 @@ type TunePool struct {
 	Revive bool
 }
 
-// DrainPool makes a pool claim no more jobs; it stops after its last job. A build is
-// cancelled.
+// DrainPool makes a pool claim no more jobs; it stops after its last job. If the pool is
+// being built, the build is cancelled.
 type DrainPool struct {
 	Key, Name string
 	Jobs      int // in flight
@@ -73,15 +72,15 @@ func (p Plan) String() string {
 // Diff returns the actions that turn observed into desired. The same values give the
 // same plan. An empty plan is the normal case.
 //
-//  1. The settings of the process are applied, unless that failed a short time ago.
+//  1. Changed settings of the process are applied, unless this failed a short time ago.
 //  2. A desired pool that does not exist is started, unless it failed a short time ago.
-//  3. A desired pool that exists with other settings is tuned, and so is one that an
-//     operator pauses or resumes. If it is draining, and is not a completed single run, it
-//     stops draining. No second pool with the key is started.
+//  3. A desired pool that exists with other settings is tuned. A pause or a resumption by an
+//     operator is such a setting. If the pool is draining, and is not a completed single
+//     run, it stops draining. No second pool with the key is started.
 //  4. A desired pool that has stopped is removed, so that the next plan starts it again.
 //     A completed single run stays while a single run is desired.
 //  5. A pool that is not desired is drained: at once if no desired pool replaces it,
-//     otherwise when a replacement runs. A paused pool does not wait for that.
+//     otherwise when a replacement runs. A paused pool does not wait for a replacement.
 //  6. A pool that is not desired and has stopped is removed.
 //  7. A leftover pool that is neither desired nor observed is started. It drains at
 //     once, see [runtime.PoolSpec].Leftover.

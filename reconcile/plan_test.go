@@ -27,12 +27,12 @@ func TestDiff(t *testing.T) {
 			over := runtime.PoolState{Spec: spec, Phase: phase, Completed: true}
 			if plan := reconcile.Diff(desired, reconcile.Observed{
 				Pools: map[string]runtime.PoolState{spec.Key(): over}}); len(plan) > 0 {
-				t.Errorf("a completed single run (%s): the plan is\n%s", phase, plan)
+				t.Errorf("for a completed single run that is %s the plan is\n%swant no action", phase, plan)
 			}
 		}
 	})
 
-	t.Run("completed single run that is no longer one continues", func(t *testing.T) {
+	t.Run("completed single run continues when single_run is removed", func(t *testing.T) {
 		once := runtime.PoolSpec{Name: "a", Tuning: runtime.Tuning{MaxJobs: 1, SingleRun: true}}
 		ever := runtime.PoolSpec{Name: "a", Tuning: runtime.Tuning{MaxJobs: 1}}
 		desired := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{ever.Key(): ever}}
@@ -65,7 +65,7 @@ func TestDiff(t *testing.T) {
 			there := map[string]runtime.PoolState{old.Key(): running,
 				next.Key(): {Spec: next, Phase: phase, Ready: phase != runtime.PoolStarting}}
 			if got := reconcile.Diff(desired, reconcile.Observed{Pools: there}).String(); got != want {
-				t.Errorf("when the new one is %s the plan is\n%swant\n%s", phase, got, want)
+				t.Errorf("when the new pool is %s the plan is\n%swant\n%s", phase, got, want)
 			}
 		}
 	})
@@ -101,10 +101,10 @@ func TestDiff(t *testing.T) {
 				then: "drain pool a\ndrain pool b\n"},
 			"every pool is removed": {from: pools{spec("a", "1", "x"), spec("b", "1", "y")},
 				want: "drain pool a\ndrain pool b\n"},
-			"the agent only": {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")},
+			"a change of the agent, and of no pool": {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")},
 				process: reconcile.ProcessSpec{LogLevel: "debug", MaxJobs: 2},
 				want:    "set the agent's log, jobs of all pools 0 -> 2\n"},
-			"the agent and two pools": {from: pools{spec("a", "1", "x"), spec("b", "1", "y")},
+			"a change of the agent and of two pools": {from: pools{spec("a", "1", "x"), spec("b", "1", "y")},
 				to: pools{spec("a", "2", "x"), spec("b", "1", "z")}, process: reconcile.ProcessSpec{HTTPPort: 8080},
 				want: "set the agent's HTTP port 0 -> 8080\ntune pool b\nstart pool a\n", then: "drain pool a\n"},
 		} {
@@ -131,7 +131,7 @@ func TestDiff(t *testing.T) {
 			}
 			observed.Process = desired.Process
 			if got := reconcile.Diff(desired, observed).String(); got != c.then {
-				t.Errorf("%s: then the plan is\n%swant\n%s", name, got, c.then)
+				t.Errorf("%s: after the first plan the next one is\n%swant\n%s", name, got, c.then)
 			}
 		}
 	})

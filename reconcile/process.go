@@ -6,7 +6,7 @@ import (
 )
 
 // Process prepares a change of the process: it opens the new listener and log, and does
-// not affect those in use. One change is prepared at a time.
+// not affect the listener and log in use. One change is prepared at a time.
 type Process func(ctx context.Context, from, to ProcessSpec) (Prepared, error)
 
 // Prepared is a change that takes effect without delay. Exactly one of its functions is
@@ -45,9 +45,9 @@ func (l *Loop) prepareChange(ctx context.Context, action SetProcess) {
 	}()
 }
 
-// finishChange applies the prepared change of the process if it is still desired.
-// Otherwise it cancels the change, and discards it when its goroutine has ended: the next
-// plan then prepares the desired change.
+// finishChange applies a prepared change of the process if the change is still desired. A
+// change that is no longer desired is cancelled, and discarded when its goroutine has ended;
+// the next plan then contains the desired change.
 func (l *Loop) finishChange() {
 	change := l.change
 	if change == nil {
@@ -57,7 +57,7 @@ func (l *Loop) finishChange() {
 	desired := change.action.To == l.desired.Process
 	l.mu.Unlock()
 
-	// The change is still in preparation, or not desired.
+	// Keep a change that is in preparation; discard one that is not desired.
 	select {
 	case <-change.done:
 	default:
@@ -72,7 +72,7 @@ func (l *Loop) finishChange() {
 		return
 	}
 
-	// The preparation failed, or the change can be applied.
+	// Record the failure of the preparation, or apply the change.
 	if change.err != nil {
 		if !change.cancelled {
 			l.failed(ProcessKey, change.err, l.log, "cannot change settings of the agent")
@@ -87,7 +87,7 @@ func (l *Loop) finishChange() {
 	l.log.Info(change.action.String())
 }
 
-// discard waits for the goroutine, and closes the new listener and log.
+// discard waits for the end of the goroutine, and closes the new listener and log.
 func (c *processChange) discard() {
 	<-c.done
 	if c.err == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Reloader reads a configuration file, checks it, and delivers the desired state that it
-// describes. After a rejected file the previous generation stays in force.
+// Reloader reads a configuration file, checks it, and delivers the desired state that the
+// file describes. After a rejected file the previous generation stays in force.
 // [Reloader.Reload] may be called at any time and any number of times. All methods are safe
 // for concurrent use.
 type Reloader struct {
@@ -30,12 +30,12 @@ type Reloader struct {
 	lastDigest   string            // of the last result, accepted or rejected
 	lastProblems position.Problems // of that result
 	lastErr      error             // of that result
-	lastPath     string            // of the file of that result
+	lastPath     string            // path of the file of that result
 	lastRead     fileState         // of the last reload
-	hadContent   bool              // a file with content was read
-	emptySince   time.Time         // since when the file is empty or missing; zero if it is neither
+	hadContent   bool              // whether a file with content was read
+	emptySince   time.Time         // since when the file is empty or missing; zero if it has content
 	writtenAt    time.Time         // last write in place; zero if the file was not written since it was replaced
-	settling     bool              // a change waits until the file is unchanged for settleTime
+	settling     bool              // whether a change waits until the file is unchanged for settleTime
 
 	stateMu sync.Mutex
 	state   ConfigState
@@ -48,11 +48,11 @@ type ReloaderParts struct {
 	Log   *slog.Logger
 
 	// Written reports whether the file behind a path was written in place since the last
-	// call. Nil if that is unknown.
+	// call. It is nil if that is unknown.
 	Written func(path string) bool
 
 	// Frozen reports whether a replacement of the file behind a path cannot be detected,
-	// because of how it is mounted. Nil if no file is frozen.
+	// because of how the file is mounted. It is nil if no file is frozen.
 	Frozen func(path string) bool
 }
 
@@ -66,7 +66,7 @@ type ConfigState struct {
 	Accepted   uint64     // number of accepted reloads, the first load included
 	Rejected   uint64     // number of rejected reloads
 	RejectedAt time.Time  // time of the last one, even if the file was corrected since
-	Rejection  *Rejection // of the present file; nil if it is in force
+	Rejection  *Rejection // of the present file; nil if the file is in force
 	LastReload []Reload   // changes of the last accepted reload
 	Seconds    float64    // duration of the last accepted load, check and comparison
 }
@@ -74,7 +74,7 @@ type ConfigState struct {
 // Rejection describes a file that is not used.
 type Rejection struct {
 	At       time.Time
-	Digest   string            // of the rejected configuration; empty if it could not be read
+	Digest   string            // of the rejected configuration; empty if the file could not be read
 	Problems position.Problems // the reasons; empty if Reason is set
 	Reason   string
 }
@@ -91,8 +91,8 @@ func (r *Reloader) State() ConfigState {
 	return r.state
 }
 
-// Deliver calls want with the desired state of the accepted configuration, if any, and
-// then with that of each later generation, in order. It is called once.
+// Deliver calls want with the desired state of the accepted configuration, if any. Reload then
+// calls want with that of each later generation, in order. Deliver is called once.
 func (r *Reloader) Deliver(want func(Desired)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,9 +107,10 @@ func (r *Reloader) Deliver(want func(Desired)) {
 // stays in force. Only the caller of the first Reload needs the error: later
 // errors are logged and part of the state.
 //
-//  1. A file that cannot be read is rejected.
-//  2. A file that is suddenly empty or missing is probably being rewritten: wait up
-//     to rewriteGrace for its content.
+//  1. A file that cannot be read is rejected, unless step 2 applies.
+//  2. A file that had content and is now empty or missing is probably being rewritten: wait
+//     for rewriteGrace. Then an empty or missing file is rejected, and a file at a later search
+//     path is used.
 //  3. A result that equals the last one changes nothing.
 //  4. A change that moves pools, credentials or the listener waits until a file that
 //     is written in place has been unchanged for settleTime. Changes that follow it wait
@@ -137,8 +138,8 @@ func (r *Reloader) Reload() error {
 		r.recordRead(source, now)
 	}
 
-	// 2. Empty or missing after it had content: give the writer time. A file at a later
-	// search path is used only after that time, too.
+	// 2. The file had content and is now empty or missing: give the writer time. A file at a
+	// later search path is used only after that time, too.
 	hasContent := !missing && len(bytes.TrimSpace(source.Content)) > 0
 	empty := r.hadContent && !hasContent
 	if empty || slices.Contains(source.Before, r.lastPath) {
@@ -178,7 +179,7 @@ func (r *Reloader) Reload() error {
 	return r.lastErr
 }
 
-// judge decides on a new result: points 5 to 7 of [Reloader.Reload].
+// judge decides on a new result: steps 5 to 7 of [Reloader.Reload].
 func (r *Reloader) judge(result schema.LoadResult, begun time.Time) error {
 	state := r.State()
 
@@ -246,9 +247,9 @@ func (r *Reloader) RecheckAfter() time.Duration {
 // Triggers are the events after which [Reloader.Follow] reloads.
 type Triggers struct {
 	Changed     <-chan struct{}  // a file may have changed
-	Asked       <-chan os.Signal // the operator requests a check
+	Asked       <-chan os.Signal // requests of the operator for a check
 	BeforeCheck func()           // called before a requested check
-	AfterCheck  func()           // called after it
+	AfterCheck  func()           // called after a requested check
 }
 
 // Follow reloads at once and after each trigger, until ctx ends. It logs one warning for
@@ -319,7 +320,8 @@ func (r *Reloader) accept(result schema.LoadResult, generation uint64, begun tim
 	r.logReload(generation, movedTo, reloads)
 }
 
-// reject records that the file is not used, and logs that once.
+// reject records that the file is not used. It logs a new reason once, but not before a first
+// configuration is accepted.
 func (r *Reloader) reject(rejection Rejection, err error) error {
 	r.stateMu.Lock()
 	first := r.state.Config == nil
@@ -345,8 +347,8 @@ func (r *Reloader) reject(rejection Rejection, err error) error {
 	return err
 }
 
-// restore records that the file again contains the configuration in force, perhaps at
-// another path.
+// restore records that the file contains the configuration in force again. The file may have
+// another path now.
 func (r *Reloader) restore(result schema.LoadResult) {
 	moved := r.State().Config.Path != result.Config.Path
 	var frozen []string

@@ -26,21 +26,21 @@ import (
 // canary is part of every secret of these tests, and of no log line.
 const canary = "c4n4ry"
 
-// reloadTest is a Reloader with its file, the files that the file names, and the delivered
-// desired states.
+// reloadTest is a Reloader with its configuration file, the files that this file names, and
+// the delivered desired states.
 type reloadTest struct {
 	reloader *reconcile.Reloader
 
 	mu      sync.Mutex
 	file    string
-	path    string            // of the file
+	path    string            // path of the file
 	before  []string          // earlier search paths, without a file
-	id      schema.FileID     // of the file; zero is unknown
-	findErr error             // of reading the file
+	id      schema.FileID     // id of the file; zero is unknown
+	findErr error             // error of reading the file
 	named   map[string]string // content of the files that the file names; "denied" cannot be read
 	wants   []reconcile.Desired
 	watched []string // paths of the last call of Watch
-	written bool     // what the watcher reports of the file
+	written bool     // whether the watcher reports a write of the file
 	log     strings.Builder
 }
 
@@ -104,7 +104,7 @@ type editCase struct {
 	edit       func(*reloadTest)
 	generation uint64   // in force afterwards
 	delivered  bool     // a desired state was delivered
-	rejected   string   // part of the reason; empty is accepted
+	rejected   string   // part of the reason of the rejection; empty if the file is accepted
 	logged     []string // parts of all new lines of the log
 }
 
@@ -150,7 +150,7 @@ func (d *reloadTest) edits(t *testing.T, cases []editCase) {
 			t.Fatalf("%s: the rejection is %q, want %q", p.name, why, p.rejected)
 		}
 		if p.logged != nil && err == nil && p.rejected != "" {
-			t.Fatalf("%s: rejected without an error", p.name)
+			t.Fatalf("%s: the file is rejected, but Reload returned no error", p.name)
 		}
 		text := d.takeLog()
 		if strings.Contains(text, canary) {
@@ -200,41 +200,45 @@ func TestReload(t *testing.T) {
 			const reloaded = `msg="configuration reloaded" component=config generation=`
 			const valid = `msg="configuration file is valid again, no change" component=config generation=`
 			d.edits(t, []editCase{
-				{"a good file", d.write(fileA), 1, true, "", nil},
-				{"a bad one", d.write(wrong), 1, false, "polling_interval",
+				{"file A", d.write(fileA), 1, true, "", nil},
+				{"a file with a mistake", d.write(wrong), 1, false, "polling_interval",
 					[]string{rejected + `1 problem="agent.yaml:2:19: polling_interval: `}},
-				{"another good one", d.write(fileB), 2, true, "", []string{
+				{"file B", d.write(fileB), 2, true, "", []string{
 					reloaded + `2 health_threshold="2m -> 1m" effect=live`,
 					reloaded + `2 http_server_port="8080 -> 9999" effect=rebind`,
 					reloaded + `2 pool=default polling_interval="1m -> 7s" effect=live`,
 					reloaded + `2 pool=default docker.memory="(unset) -> 1g" effect="next job"`}},
-				{"the first again", d.write(fileA), 3, true, "",
+				{"file A again", d.write(fileA), 3, true, "",
 					[]string{"generation=3", "generation=3", "generation=3", "generation=3"}},
-				{"no YAML", d.write("token: [" + canary), 3, false, "agent.yaml", []string{rejected + "3"}},
-				{"the first again after that", d.write(fileA), 3, false, "", []string{valid + "3"}},
+				{"a file that is not YAML", d.write("token: [" + canary), 3, false, "agent.yaml",
+					[]string{rejected + "3"}},
+				{"file A after the file that is not YAML", d.write(fileA), 3, false, "", []string{valid + "3"}},
 				{"an empty file, perhaps incomplete", d.write(""), 3, false, "", nil},
 				{"white space, perhaps incomplete", d.write(" \n\n"), 3, false, "", nil},
-				{"the first after that", d.write(fileA), 3, false, "", nil},
-				{"no file", func(d *reloadTest) { d.findErr = errors.New("there is no such file") }, 3, false,
+				{"file A after white space", d.write(fileA), 3, false, "", nil},
+				{"no file, with another error than fs.ErrNotExist",
+					func(d *reloadTest) { d.findErr = errors.New("there is no such file") }, 3, false,
 					"there is no such file", []string{rejected + `3 problem="there is no such file"`}},
 				{"a file that must not be read", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3,
 					false, "not allowed", []string{rejected + `3 problem="not allowed"`}},
-				{"the first is back", d.write(fileA), 3, false, "", []string{valid + "3"}},
+				{"file A after it could not be read", d.write(fileA), 3, false, "", []string{valid + "3"}},
 				{"no file, perhaps being replaced", func(d *reloadTest) { d.findErr = fs.ErrNotExist }, 3, false, "",
 					nil},
-				{"no file for longer", func(d *reloadTest) { time.Sleep(d.reloader.RecheckAfter()) }, 3, false,
+				{"no file for longer than a rewrite takes",
+					func(d *reloadTest) { time.Sleep(d.reloader.RecheckAfter()) }, 3, false,
 					"restore it", []string{"restore it"}},
-				{"the first is back again", d.write(fileA), 3, false, "", []string{valid + "3"}},
-				{"nothing for a moment", d.write(""), 3, false, "", nil},
-				{"unreadable", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3, false, "not allowed",
+				{"file A after it was missing", d.write(fileA), 3, false, "", []string{valid + "3"}},
+				{"an empty file before a read error", d.write(""), 3, false, "", nil},
+				{"a read error after an empty file", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3,
+					false, "not allowed",
 					[]string{rejected + `3 problem="not allowed"`}},
-				{"the first is back once more", d.write(fileA), 3, false, "", []string{valid + "3"}},
-				{"nothing for a moment, an hour later", func(d *reloadTest) { time.Sleep(time.Hour); d.file = "" }, 3,
+				{"file A after the read error", d.write(fileA), 3, false, "", []string{valid + "3"}},
+				{"an empty file, an hour later", func(d *reloadTest) { time.Sleep(time.Hour); d.file = "" }, 3,
 					false, "", nil},
-				{"the first is back at last", d.write(fileA), 3, false, "", nil},
-				{"no file again", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3, false,
+				{"file A directly after the empty file", d.write(fileA), 3, false, "", nil},
+				{"a read error again", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3, false,
 					"not allowed", []string{rejected + `3 problem="not allowed"`}},
-				{"another file there", d.write(fileB), 4, true, "",
+				{"file B after the read error", d.write(fileB), 4, true, "",
 					[]string{"generation=4", "generation=4", "generation=4", "generation=4"}},
 				{"two mistakes", d.write(fileA + "log_level: " + canary + "\nmax_concurrent_workflows: -1\n"), 4,
 					false, "max_concurrent_workflows", []string{rejected + "4", rejected + "4"}},
@@ -243,10 +247,10 @@ func TestReload(t *testing.T) {
 					"ecs is not in this release", []string{rejected +
 						`4 problem="agent.yaml:2:16: deploy_target: ecs is not in this release; ` +
 						`it has docker, kubernetes and process"`}},
-				{"a target that it has", d.write(fileA + "log_level: debug\n"), 5, true, "",
+				{"file A with another log level", d.write(fileA + "log_level: debug\n"), 5, true, "",
 					[]string{`log_level="info -> debug"`, "effect=rebind", "pool=default polling_interval=",
 						`effect="next job"`}},
-				{"a comment", func(d *reloadTest) { d.file += "# why\n" }, 6, true, "",
+				{"an added comment", func(d *reloadTest) { d.file += "# why\n" }, 6, true, "",
 					[]string{`no setting changed: only comments`}},
 			})
 			view := d.reloader.State()
@@ -260,7 +264,7 @@ func TestReload(t *testing.T) {
 		for key, c := range map[string]struct {
 			config   string
 			one, two string
-			missing  string // error if the file is missing; empty without one
+			missing  string // error if the named file is missing; empty if that is no error
 			of       func(reconcile.Desired) string
 			effect   string
 		}{
@@ -281,7 +285,7 @@ func TestReload(t *testing.T) {
 			t.Run(key, func(t *testing.T) {
 				withReloader(t, func(t *testing.T, d *reloadTest) {
 					generation := uint64(1)
-					d.edits(t, []editCase{{"at first", func(d *reloadTest) {
+					d.edits(t, []editCase{{"the first content", func(d *reloadTest) {
 						d.file, d.named["named"] = c.config,
 							c.one
 					}, 1, true, "", nil}})
@@ -289,7 +293,7 @@ func TestReload(t *testing.T) {
 						t.Errorf("watched paths: got %v, want %v", d.watched, want)
 					}
 					generation++
-					d.edits(t, []editCase{{"another content", d.put("named", c.two), generation, true, "",
+					d.edits(t, []editCase{{"the second content", d.put("named", c.two), generation, true, "",
 						[]string{c.effect}}})
 					if last := d.wants[len(d.wants)-1]; c.of != nil &&
 						(c.of(last) == "" || c.of(last) == c.of(d.wants[0])) {
@@ -300,18 +304,19 @@ func TestReload(t *testing.T) {
 							{"missing", d.remove("named"), generation, false, c.missing, []string{"rejected"}},
 							{"unreadable", d.put("named", "denied"), generation, false, "cannot read the file",
 								[]string{"cannot read the file"}},
-							{"back", d.put("named", c.two), generation, false, "", []string{"valid again, no change"}},
+							{"the second content again", d.put("named", c.two), generation, false, "",
+								[]string{"valid again, no change"}},
 							{"missing again", d.remove("named"), generation, false, c.missing, []string{"rejected"}},
 						})
 						if !slices.Contains(d.watched, "named") {
-							t.Error("a missing file is not watched, so that its return is not detected")
+							t.Error("a missing file is not watched, so its creation cannot be detected")
 						}
 					} else {
 						generation++
 						d.edits(t, []editCase{{"missing", d.remove("named"), generation, true, "", []string{c.effect}}})
 					}
 					generation++
-					d.edits(t, []editCase{{"back with the first content", d.put("named", c.one), generation, true, "",
+					d.edits(t, []editCase{{"the first content again", d.put("named", c.one), generation, true, "",
 						[]string{c.effect}}})
 					if last := d.wants[len(d.wants)-1]; c.of != nil && c.of(last) != c.of(d.wants[0]) {
 						t.Error("the old content was not delivered")
@@ -334,7 +339,7 @@ func TestReload(t *testing.T) {
 				d.file = fileA +
 					"deploy_target: ecs\n"
 			}, "ecs is not in this release"},
-			"a missing file that it names": {func(d *reloadTest) { d.file = "token_file: named\n" },
+			"a file that names a missing file": {func(d *reloadTest) { d.file = "token_file: named\n" },
 				"token_file"},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -357,7 +362,8 @@ func TestReload(t *testing.T) {
 					d.file, d.findErr = fileA+"# corrected\n", nil
 					if err := d.reloader.Reload(); err != nil || d.reloader.State().Generation != 1 ||
 						d.reloader.State().Rejection != nil {
-						t.Errorf("after the mistake is fixed: %v, %+v", err, d.reloader.State())
+						t.Errorf("after the mistake is fixed Reload returned %v, and the state is %+v", err,
+							d.reloader.State())
 					}
 				})
 			})
@@ -367,8 +373,8 @@ func TestReload(t *testing.T) {
 	t.Run("files of a rejected configuration are watched", func(t *testing.T) {
 		withReloader(t, func(t *testing.T, d *reloadTest) {
 			d.edits(t, []editCase{
-				{"a good file", d.write(fileA), 1, true, "", nil},
-				{"one whose files are missing", d.write(
+				{"file A", d.write(fileA), 1, true, "", nil},
+				{"a file that names three missing files", d.write(
 					"pools: [{name: a, token_file: one}, {name: b, token_file: two, ca_file: three}]\n"), 1, false,
 					"no such file", []string{"", "", ""}},
 			})
@@ -376,11 +382,14 @@ func TestReload(t *testing.T) {
 				t.Errorf("watched paths: got %v, want %v", d.watched, want)
 			}
 			d.edits(t, []editCase{
-				{"the first comes", d.put("one", "pul-"+canary+"1"), 1, false, "no such file", []string{"", ""}},
-				{"the second comes", d.put("two", "pul-"+canary+"2"), 1, false, "no such file", []string{""}},
-				{"the last comes", d.put("three", "no certificate "+canary), 1, false, "no certificate",
+				{"the first named file is created", d.put("one", "pul-"+canary+"1"), 1, false, "no such file",
+					[]string{"", ""}},
+				{"the second named file is created", d.put("two", "pul-"+canary+"2"), 1, false, "no such file",
+					[]string{""}},
+				{"the third named file is created, without a certificate", d.put("three", "no certificate "+canary), 1,
+					false, "no certificate",
 					[]string{"no certificate"}},
-				{"no missing file is needed", d.write(
+				{"a file that names the first two files", d.write(
 					"pools: [{name: a, token_file: one}, {name: b, token_file: two}]\n"), 2, true, "",
 					[]string{`pool="a, b" change=started`, "pool=default change=drained"}},
 			})
@@ -396,23 +405,26 @@ func TestReload(t *testing.T) {
 				return func(d *reloadTest) { at(path, content, before...)(d); time.Sleep(d.reloader.RecheckAfter()) }
 			}
 			d.edits(t, []editCase{
-				{"the last of three places", at("/etc/a", fileA, "here/a", "home/a"), 1, true, "", nil},
-				{"the second", at("home/a", fileB, "here/a"), 2, true, "",
+				{"a file at the third of three paths", at("/etc/a", fileA, "here/a", "home/a"), 1, true, "", nil},
+				{"a file at the second path", at("home/a", fileB, "here/a"), 2, true, "",
 					[]string{"generation=2 file=home/a", "generation=2", "generation=2", "generation=2"}},
-				{"the first", at("here/a", fileA), 3, true, "",
+				{"a file at the first path", at("here/a", fileA), 3, true, "",
 					[]string{"generation=3 file=here/a", "generation=3", "generation=3", "generation=3"}},
-				{"it is missing, perhaps being replaced", at("home/a", fileB, "here/a"), 3, false, "", nil},
-				{"it is back", at("here/a", fileA), 3, false, "", nil},
-				{"it is gone again", at("home/a", fileB, "here/a"), 3, false, "", nil},
-				{"it stays away", later("home/a", fileB, "here/a"), 4, true, "",
+				{"the file at the first path is missing, perhaps being replaced", at("home/a", fileB, "here/a"), 3,
+					false, "", nil},
+				{"the file at the first path is restored", at("here/a", fileA), 3, false, "", nil},
+				{"the file at the first path is missing again", at("home/a", fileB, "here/a"), 3, false, "", nil},
+				{"the file at the first path stays missing", later("home/a", fileB, "here/a"), 4, true, "",
 					[]string{"generation=4", "generation=4", "generation=4", "generation=4"}},
-				{"the second is gone too", at("/etc/a", fileA, "here/a", "home/a"), 4, false, "", nil},
-				{"and stays away", later("/etc/a", fileA, "here/a", "home/a"), 5, true, "",
+				{"the file at the second path is missing too", at("/etc/a", fileA, "here/a", "home/a"), 4, false, "",
+					nil},
+				{"the file at the second path stays missing", later("/etc/a", fileA, "here/a", "home/a"), 5, true, "",
 					[]string{"generation=5 file=/etc/a", "generation=5", "generation=5", "generation=5"}},
-				{"all are gone", at("", "", "here/a", "home/a", "/etc/a"), 5, false, "", nil},
-				{"and stay away", later("", "", "here/a", "home/a", "/etc/a"), 5, false, "restore it",
+				{"there is no file at any path", at("", "", "here/a", "home/a", "/etc/a"), 5, false, "", nil},
+				{"there is still no file at any path", later("", "", "here/a", "home/a", "/etc/a"), 5, false,
+					"restore it",
 					[]string{"restore it"}},
-				{"one is back, in another place", at("home/a", fileA, "here/a"), 5, false, "",
+				{"a file with the content in force, at the second path", at("home/a", fileA, "here/a"), 5, false, "",
 					[]string{"valid again, no change"}},
 			})
 			if path := d.reloader.State().Config.Path; path != "home/a" {
@@ -532,8 +544,8 @@ func certificate(t *testing.T) string {
 	return authority
 }
 
-// TestReloadProperty checks after random edits that the last delivered desired state is
-// that of the last valid file, as a new Reloader would deliver it.
+// TestReloadProperty checks after random edits that the last delivered desired state is the
+// one that a new Reloader delivers for the last valid file.
 func TestReloadProperty(t *testing.T) {
 	line := rapid.SampledFrom([]string{"polling_interval: 7s\n", "log_level: debug\n", "docker: {memory: 1g}\n",
 		"token_file: named\n", "token: pul-c4n4ry\n",
@@ -567,10 +579,10 @@ func TestReloadProperty(t *testing.T) {
 				file, named := d.file, maps.Clone(d.named)
 				good = func(other *reloadTest) { other.file, other.named = file, named }
 				if err != nil || after.Rejection != nil {
-					rt.Fatalf("delivered and rejected: %v", err)
+					rt.Fatalf("a file was delivered and also rejected: %v", err)
 				}
 			case after.Config != before.Config || after.Generation != before.Generation:
-				rt.Fatal("another configuration is in force, and was not delivered")
+				rt.Fatal("another configuration is in force, but was not delivered")
 			}
 		}
 		if good == nil {
@@ -579,7 +591,7 @@ func TestReloadProperty(t *testing.T) {
 		fresh := newReloadTest()
 		good(fresh)
 		if err := fresh.reloader.Reload(); err != nil {
-			rt.Fatalf("a new Reloader with the last valid file: %v", err)
+			rt.Fatalf("a new Reloader returned for the last valid file: %v", err)
 		}
 		got, want := d.wants[len(d.wants)-1], fresh.wants[0]
 		generation := got.Generation

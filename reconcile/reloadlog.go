@@ -7,7 +7,7 @@ import (
 )
 
 // logReload logs the changes of an accepted configuration. MovedTo is the path of its file
-// if that has changed.
+// if the path has changed, and otherwise empty.
 func (r *Reloader) logReload(generation uint64, movedTo string, reloads []Reload) {
 	lines := logLines(reloads)
 	message := "configuration reloaded"
@@ -24,8 +24,8 @@ func (r *Reloader) logReload(generation uint64, movedTo string, reloads []Reload
 	}
 }
 
-// logLines returns the attributes of the log lines that describe reloads: a line for
-// each group of equal pools and each effect, with the changed values.
+// logLines returns the attributes of the log lines that describe reloads. There is a line for
+// each effect of each group of pools with equal changes. It has the changed values.
 func logLines(reloads []Reload) (lines [][]any) {
 	for _, group := range alike(reloads) {
 		r := group[0]
@@ -50,13 +50,13 @@ func logLines(reloads []Reload) (lines [][]any) {
 			lines = append(lines, append(line, "effect", string(effect)))
 		}
 		if len(lines) == before {
-			lines = append(lines, about) // no key of it changes
+			lines = append(lines, about) // the pool has no changed key
 		}
 	}
 	return lines
 }
 
-// inLine writes a problem for a line of the log.
+// inLine returns the text of a problem for one line of the log.
 func inLine(p position.Problem) string {
 	hint := p.Hint
 	p.Hint = ""

@@ -35,7 +35,8 @@ func TestLoop(t *testing.T) {
 			h.loop.Retry()
 			synctest.Wait()
 			if h.claiming() != "a one 1, late one 1" || h.tries["late"] != tries+1 {
-				t.Errorf("the claiming pools are %s after %d more builds", h.claiming(), h.tries["late"]-tries)
+				t.Errorf("the claiming pools are %s after %d more builds, want both pools after 1", h.claiming(),
+					h.tries["late"]-tries)
 			}
 		})
 	})
@@ -67,11 +68,12 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// TestFollow requests checks. The second and the third reload find the file at a frozen path, a
-// mount such as a file of a ConfigMap with subPath. The other reloads find it elsewhere.
+// TestFollow requests checks. The second and the third reload find the file at a frozen path: a
+// path that is itself a mount, such as a file of a ConfigMap with subPath. The other reloads
+// find it at another path.
 func TestFollow(t *testing.T) {
 	const free, frozen = "/etc/cmwa/agent.yaml", "/proc"
-	var log strings.Builder // written by Follow alone until it has ended
+	var log strings.Builder // Follow alone writes it until it has ended
 	reloads := make(chan struct{})
 	place := free
 	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
@@ -84,7 +86,7 @@ func TestFollow(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var calls []string // appended to by Follow alone until it has ended
+	var calls []string // Follow alone appends to it until it has ended
 	asked, ended := make(chan os.Signal), make(chan error, 1)
 	go func() {
 		ended <- reloader.Follow(ctx, reconcile.Triggers{
@@ -104,7 +106,7 @@ func TestFollow(t *testing.T) {
 	asked <- syscall.SIGHUP
 	<-reloads
 	if files := reloader.State().Frozen; len(files) > 0 {
-		t.Errorf("back at %s the frozen files are %v", free, files)
+		t.Errorf("with the file at %s again the frozen files are %v", free, files)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// sequences is the number of random histories that a run tries.
+// sequences is the least number of random histories that a run tries.
 const sequences = 100_000
 
 // TestDiffProperty tries random histories of edits, jobs, failures and clock steps. Each
@@ -42,13 +42,13 @@ func TestDiffProperty(t *testing.T) {
 	}
 }
 
-// page is a small configuration file: everything that plans depend on.
+// page is a small configuration file. It has all settings on which plans depend.
 type page struct {
 	pools   [3]entry // a, b and c
 	process reconcile.ProcessSpec
 }
 
-// entry is one pool of a page. It exists if most is not 0.
+// entry is one pool of a page. The pool exists if most, its limit of jobs, is not 0.
 type entry struct {
 	most, service, target, token int
 	single                       bool
@@ -106,14 +106,14 @@ func (p page) edited(d dice) page {
 		e.token = d.pick(3)
 	case 7, 12:
 		e.single = !e.single
-	case 8: // renamed, perhaps onto another
+	case 8: // renamed, perhaps to the name of another pool
 		e.most = 0
 		p.pools[d.pick(len(p.pools))] = was
 	case 9:
 		p.process.HTTPPort = 8080 * d.pick(3)
 	case 10:
 		p.process.LogLevel, p.process.MaxJobs = []string{"info", "debug"}[d.pick(2)], d.pick(3)
-	case 11: // all of it
+	case 11: // all pools
 		for i := range p.pools {
 			p.pools[i] = entry{most: d.pick(3), service: d.pick(2), target: d.pick(2), token: d.pick(2),
 				single: d.pick(2) == 0}
@@ -122,7 +122,7 @@ func (p page) edited(d dice) page {
 	return p
 }
 
-// model is a loop and its pools as values: they behave like the real ones, without
+// model is a loop and its pools as values. They behave like a Loop and a Set, but without
 // goroutines and clocks.
 type model struct {
 	t          *rapid.T
@@ -134,14 +134,14 @@ type model struct {
 	pools      map[string]member
 	inForce    reconcile.ProcessSpec
 	failures   map[string]failure
-	down       [len(targets)]bool // engines
-	taken      bool               // the HTTP port
+	down       [len(targets)]bool // engines that cannot be reached
+	taken      bool               // another process uses the HTTP port
 	jobs       int                // started so far
 }
 
 type member struct {
 	state runtime.PoolState
-	done  int // jobs
+	done  int // jobs that have ended
 }
 
 type failure struct {
@@ -162,7 +162,7 @@ func history(t *rapid.T) {
 	m.converge()
 }
 
-// step is one event. Half of the events are turns of the loop.
+// step applies one random event. Half of the events are turns of the loop.
 func (m *model) step(d dice) {
 	if d.pick(2) == 0 {
 		plan := m.plan()
@@ -218,7 +218,7 @@ func (m *model) want(p page) {
 	clear(m.failures)
 }
 
-// one applies an event to one of the pools.
+// one applies an event to a randomly chosen pool.
 func (m *model) one(d dice, happens func(*member)) {
 	if len(m.pools) == 0 {
 		return
@@ -242,7 +242,7 @@ func (m *model) jobStarts(p *member) {
 func (m *model) jobEnds(p *member) {
 	if len(p.state.Jobs) > 0 {
 		p.state.Jobs = p.state.Jobs[1:]
-		if p.state.Ready { // otherwise it was adopted
+		if p.state.Ready { // otherwise the pool adopted the job
 			p.done++
 		}
 		p.settle()
@@ -343,7 +343,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 				wrong(action, "tunes a pool that does not exist")
 			}
 			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
-				wrong(action, "tunes to settings that are not desired")
+				wrong(action, "sets settings that are not desired")
 			}
 			if a.Revive != (state.Phase == runtime.PoolDraining && !state.Completed) {
 				wrong(action, "has the wrong value of Revive")
@@ -405,7 +405,8 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 	}
 }
 
-// canDrain reports whether a pool that is not desired has no replacement, or a running one.
+// canDrain reports whether a pool that is not desired has no replacement, or a replacement
+// that runs.
 func (m *model) canDrain(old runtime.PoolSpec, o reconcile.Observed) bool {
 	waits := false
 	for key, spec := range m.desired.Pools {
@@ -494,7 +495,7 @@ func (m *model) running() (jobs int) {
 // converge ends all jobs and lets time pass, and compares the final state with that of a
 // fresh start.
 func (m *model) converge() {
-	const rounds = 6 // remove failed pools, start, become ready, drain, remove, nothing
+	const rounds = 6 // one each to remove failed pools, start, become ready, drain, remove; one without a plan
 	m.down, m.taken = [len(targets)]bool{}, false
 	for round := 1; ; round++ {
 		m.now = m.now.Add(2 * time.Minute)
@@ -503,7 +504,8 @@ func (m *model) converge() {
 			break
 		}
 		if round > rounds {
-			m.t.Fatalf("not converged after %d rounds; %d pools of %d desired; the plan is\n%s", rounds, len(m.pools),
+			m.t.Fatalf("not converged after %d rounds; %d pools exist and %d are desired; the plan is\n%s", rounds,
+				len(m.pools),
 				len(m.desired.Pools), plan)
 		}
 		m.apply(plan)
@@ -535,7 +537,8 @@ func (m *model) converge() {
 	}
 }
 
-// settled returns the settings in force of all pools, except for some.
+// settled returns the settings in force of all pools, and for those in except only that they
+// have completed.
 func (m *model) settled(except map[string]bool) string {
 	text := fmt.Sprintln(m.inForce)
 	for _, key := range slices.Sorted(maps.Keys(m.pools)) {

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	buildLimit   = time.Minute // for building one pool, or preparing a change of the process
-	buildsAtOnce = 8           // pools that are built at the same time
+	buildLimit   = time.Minute // timeout for building one pool, or preparing a change of the process
+	buildsAtOnce = 8           // largest number of pools that are built at the same time
 )
 
-// Pool contains the methods of [runtime.Pool] that the set uses.
+// Pool contains the methods of [runtime.Pool] that the Set uses.
 type Pool interface {
 	Run(ctx context.Context) error
 	Tune(spec runtime.PoolSpec)
@@ -83,9 +83,9 @@ func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 }
 
 // build waits until the member may build, and builds its pool. It returns nil if the
-// build failed or was cancelled; a failure is the member's error, a cancellation is not. A
-// pool that was built in spite of the cancellation is returned and drains, because its Run
-// releases its resources.
+// build failed or was cancelled; a failure is the member's error, a cancellation is not. If
+// the build succeeds in spite of the cancellation, build returns the pool, because only the
+// pool's Run releases its resources.
 func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 	// Wait in the queue.
 	defer s.leaveQueue(m)
@@ -105,7 +105,7 @@ func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 	defer cancel()
 	pool, err := build(limited, spec)
 
-	// Apply the tune or drain that the loop requested during the build.
+	// Apply the new settings or the drain that the loop requested during the build.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -150,7 +150,8 @@ func (s *Set) admit() {
 	}
 }
 
-// leaveQueue removes a member from the queue, or ends its build.
+// leaveQueue removes a member from the queue. If the member has left the queue before, its
+// build has ended, and no longer counts as one of buildsAtOnce.
 func (s *Set) leaveQueue(m *member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,7 @@ func (m *member) drain() {
 	m.cancelBuild()
 }
 
-// retry ends the waits of all pools after failed polls.
+// retry ends the wait of each pool whose last poll failed.
 func (s *Set) retry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,16 +238,17 @@ func (s *Set) drainAll() {
 	}
 }
 
-// cancelAll cancels every member that has not stopped: it stops its jobs in order.
+// cancelAll cancels every member that has not stopped: its pool stops its jobs, and then
+// ends. See [runtime.Pool.Run].
 func (s *Set) cancelAll(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.members {
-		m.cancel(cause) // no effect on one that has stopped
+		m.cancel(cause) // has no effect on a member that has stopped
 	}
 }
 
-// forceAll shortens the cancel grace period of all jobs that are stopped.
+// forceAll shortens the cancel grace period of all jobs that are being stopped.
 func (s *Set) forceAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,11 +23,11 @@ func (h *loopTest) phases() map[string]runtime.PoolPhase {
 	return phases
 }
 
-// quiet checks that no failure was logged.
+// quiet checks that no warning was logged.
 func (h *loopTest) quiet(t *testing.T) {
 	t.Helper()
 	if text := h.log.String(); strings.Contains(text, "level=WARN") {
-		t.Errorf("the log is\n%s", text)
+		t.Errorf("the log has a warning:\n%s", text)
 	}
 }
 
@@ -38,11 +38,11 @@ func TestSet(t *testing.T) {
 			h.want(1, pool("a", "one", 1))
 			s := h.loop.Status()
 			if h.phases()["a"] != runtime.PoolStarting || s.Claiming || s.Ready(time.Now()) || !s.Healthy(time.Now()) {
-				t.Errorf("while it is built: %+v", s)
+				t.Errorf("while the pool is built the status is %+v", s)
 			}
 			open()
 			if s := h.loop.Status(); h.claiming() != "a one 1" || !s.Converged() {
-				t.Errorf("after its build: %+v", s)
+				t.Errorf("after the build of the pool the status is %+v", s)
 			}
 		})
 	})
@@ -52,7 +52,7 @@ func TestSet(t *testing.T) {
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			h.want(2, pool("a", "one", 1))
 			if s := h.loop.Status(); len(s.Pools) != 1 || !s.Converged() || h.tries["b"] != 1 {
-				t.Errorf("after %d builds: %+v", h.tries["b"], s)
+				t.Errorf("after %d builds the status is %+v", h.tries["b"], s)
 			}
 			h.quiet(t)
 		})
@@ -63,19 +63,20 @@ func TestSet(t *testing.T) {
 			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 			h.want(2, pool("a", "one", 1))
 			if h.phases()["b"] != runtime.PoolDraining {
-				t.Errorf("after the cancellation the pools are %v", h.phases())
+				t.Errorf("after the cancellation the phases are %v", h.phases())
 			}
 			open()
 			if b := h.pool("b"); b == nil || !b.stopped || b.cause != nil {
 				t.Error("the pool was not run to its end")
 			}
 			if s := h.loop.Status(); len(s.Pools) != 1 || !s.Converged() {
-				t.Errorf("after its end: %+v", s)
+				t.Errorf("after the end of the pool the status is %+v", s)
 			}
 		})
 	})
 	t.Run("a cancelled build that is desired again succeeds", func(t *testing.T) {
-		for name, broken := range map[string]error{"at once": nil, "at the second try": errors.New("cancelled")} {
+		for name, broken := range map[string]error{"in the first build": nil,
+			"in a second build": errors.New("cancelled")} {
 			t.Run(name, func(t *testing.T) {
 				withLoop(t, func(t *testing.T, h *loopTest) {
 					open := h.gate("a")
@@ -83,7 +84,7 @@ func TestSet(t *testing.T) {
 					h.want(2)
 					h.want(3, pool("a", "one", 3))
 					if h.phases()["a"] != runtime.PoolStarting {
-						t.Errorf("after it is desired again the pools are %v", h.phases())
+						t.Errorf("after the pool is desired again the phases are %v", h.phases())
 					}
 					h.fail("a", broken)
 					again := h.gate("a")
@@ -92,21 +93,21 @@ func TestSet(t *testing.T) {
 					again()
 					if s := h.loop.Status(); h.claiming() != "a one 3" || !s.Converged() ||
 						s.Pools[0].Spec.Generation != 3 {
-						t.Errorf("at last: %+v", s)
+						t.Errorf("after the last build the status is %+v", s)
 					}
 					h.quiet(t)
 				})
 			})
 		}
 	})
-	t.Run("a tune during the build reaches the pool", func(t *testing.T) {
+	t.Run("a change of settings during the build reaches the pool", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			open := h.gate("a")
 			h.want(1, pool("a", "one", 1))
 			h.want(2, pool("a", "one", 5))
 			open()
 			if s := h.loop.Status(); h.claiming() != "a one 5" || h.tries["a"] != 1 || !s.Converged() {
-				t.Errorf("after %d builds: %+v", h.tries["a"], s)
+				t.Errorf("after %d builds the status is %+v", h.tries["a"], s)
 			}
 		})
 	})
@@ -117,7 +118,7 @@ func TestSet(t *testing.T) {
 			h.want(1, pool("new", "one", 1))
 			h.setLeftovers(leftover("old", "one"))
 			if phase := h.phases()["old"]; phase != runtime.PoolDraining {
-				t.Errorf("while it is built the leftover pool is %q", phase)
+				t.Errorf("while the leftover pool is built its phase is %q", phase)
 			}
 			h.want(2, pool("new", "one", 1), pool("old", "one", 3))
 			open()
@@ -163,7 +164,7 @@ func TestSet(t *testing.T) {
 				}
 				tries = h.tries["a"]
 				if s := h.loop.Status(); len(s.Pools) > 0 || len(s.Problems) != 1 || s.Pending {
-					t.Fatalf("after %s: %+v", time.Since(began), s)
+					t.Fatalf("after %s the status is %+v", time.Since(began), s)
 				}
 			}
 			want := []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183}
@@ -171,7 +172,7 @@ func TestSet(t *testing.T) {
 				want[i] *= time.Second
 			}
 			if !slices.Equal(after, want) {
-				t.Errorf("it was tried after %v, want %v", after, want)
+				t.Errorf("the pool was built after %v, want %v", after, want)
 			}
 		})
 	})
@@ -186,11 +187,12 @@ func TestSet(t *testing.T) {
 			h.want(1, specs...)
 			pass(time.Minute)
 			if problems := len(h.loop.Status().Problems); h.most != 8 || problems != 8 {
-				t.Errorf("after a minute %d of at most %d builds have failed, want 8 of 8", problems, h.most)
+				t.Errorf("after a minute %d builds have failed, and at most %d ran at once; want 8 and 8", problems,
+					h.most)
 			}
 			h.want(2)
 			if s := h.loop.Status(); len(s.Pools) > 0 || !s.Converged() {
-				t.Errorf("after all builds are cancelled: %+v", s)
+				t.Errorf("after all builds are cancelled the status is %+v", s)
 			}
 		})
 	})
@@ -224,15 +226,15 @@ func TestProcess(t *testing.T) {
 			pass(10 * time.Second)
 			s := h.loop.Status()
 			if h.claiming() != "a one 2, c one 1" || len(s.Pools) != 2 || !s.Pending || s.Applied != 1 {
-				t.Errorf("meanwhile the claiming pools are %s; %+v", h.claiming(), s)
+				t.Errorf("during the preparation the claiming pools are %s; the status is %+v", h.claiming(), s)
 			}
 			open()
 			if s := h.loop.Status(); !s.Converged() || len(h.discarded) > 0 || ports(h.sets)[len(h.sets)-1] != 8080 {
-				t.Errorf("committed changes to the ports %v; %+v", ports(h.sets), s)
+				t.Errorf("committed changes to the ports %v; the status is %+v", ports(h.sets), s)
 			}
 		})
 	})
-	t.Run("a superseded change is discarded, and the latest one committed", func(t *testing.T) {
+	t.Run("a superseded change is discarded, and the latest change is committed", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1)
 			h.sets = nil
@@ -257,7 +259,7 @@ func TestProcess(t *testing.T) {
 			synctest.Wait()
 			h.want(3)
 			if !h.loop.Status().Converged() {
-				t.Error("the desired state is in force, but not converged")
+				t.Error("Converged is false although the desired state is in force")
 			}
 			open()
 			if len(h.sets) > 0 || !slices.Equal(ports(h.discarded), []int{8080}) {
@@ -285,7 +287,7 @@ func TestProcess(t *testing.T) {
 			h.quiet(t)
 		})
 	})
-	t.Run("a change that is prepared while the agent stops is discarded", func(t *testing.T) {
+	t.Run("a change whose preparation ends while the agent stops is discarded", func(t *testing.T) {
 		withLoop(t, func(t *testing.T, h *loopTest) {
 			h.want(1, pool("a", "one", 1))
 			h.sets = nil

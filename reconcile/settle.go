@@ -9,8 +9,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// settleTime is how long a file that is written in place must stay unchanged before a
-// change in it that moves pools, credentials or the listener is accepted.
+// settleTime is how long a file that is written in place must stay unchanged before the
+// Reloader accepts a change of pools, credentials or the listener: see [Reload.moves].
 const settleTime = time.Second
 
 // rewriteGrace is how long a file that had content may be empty or missing while a writer
@@ -30,8 +30,8 @@ type fileState struct {
 
 // recordRead stores the file that was read now, and when it was last written in place. A
 // file that replaced another one by a rename is complete. A file that has changed in place
-// may be incomplete, and so may a file that was created there, with or without a
-// predecessor. A source that is not a file, or has no id, counts as complete.
+// may be incomplete. So may a file that was created at the path, even if there was another
+// file before. A source that is not a file, or has no id, counts as complete.
 func (r *Reloader) recordRead(source schema.Source, now time.Time) {
 	last := r.lastRead
 	r.lastRead = fileState{source.Path, source.FileID, sha256.Sum256(source.Content)}
@@ -40,7 +40,7 @@ func (r *Reloader) recordRead(source schema.Source, now time.Time) {
 	samePath := r.lastRead.path == last.path
 	switch {
 	case samePath && r.lastRead.sum == last.sum:
-		// Unchanged: quiet since then.
+		// Unchanged: keep the time of the last write.
 	case r.lastRead.file == unknown, samePath && last.file != unknown && last.file != r.lastRead.file && !written:
 		r.writtenAt = time.Time{}
 	default:
@@ -48,10 +48,10 @@ func (r *Reloader) recordRead(source schema.Source, now time.Time) {
 	}
 }
 
-// mustSettle reports whether a result must wait because its file may be incomplete: the
-// file has changed within settleTime, and the change moves something or follows a change
-// that waits. A change that moves nothing does not wait, because the next line corrects
-// it. The first configuration never waits.
+// mustSettle reports whether a result must wait because its file may be incomplete. It must
+// wait if the file has changed within settleTime, and either the change moves something (see
+// [Reload.moves]) or an earlier change waits. Other changes do not wait, because the reload of
+// the complete file corrects them. The first configuration never waits.
 func (r *Reloader) mustSettle(result schema.LoadResult, now time.Time, wasSettling bool) bool {
 	before := r.State().Config
 	if r.writtenAt.IsZero() || now.Sub(r.writtenAt) >= settleTime ||
@@ -62,12 +62,12 @@ func (r *Reloader) mustSettle(result schema.LoadResult, now time.Time, wasSettli
 }
 
 // credentialKeys are the keys of the secrets with which a pool polls. A change of any other
-// key of the credentials replaces the pool.
+// key that determines the credentials replaces the pool.
 var credentialKeys = []string{"token", "token_file", "oidc_token_file"}
 
 // moves reports whether a reload starts, drains or replaces a pool, moves the agent's
-// listener, or gives a pool other credentials. The next reload cannot undo these, because
-// jobs may have been claimed, or tokens sent to another service.
+// listener, or gives a pool other credentials. The next reload cannot undo these changes,
+// because jobs may have been claimed, or tokens sent to another service.
 func (r Reload) moves() bool {
 	switch r.PoolChange {
 	case Started, Drained, Replaced:

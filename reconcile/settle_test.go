@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// renamed replaces the file by another one.
+// renamed renames another file to the path of the file.
 func (*reloadTest) renamed(content string) func(*reloadTest) {
 	return func(d *reloadTest) { d.file, d.findErr, d.id.Device, d.id.Inode = content, nil, 1, d.id.Inode+1 }
 }
@@ -30,7 +30,7 @@ func (d *reloadTest) reload(edit func(*reloadTest)) {
 	_ = d.reloader.Reload()
 }
 
-// recheck waits for RecheckAfter, and reloads.
+// recheck waits for the time of RecheckAfter, and reloads.
 func (d *reloadTest) recheck() {
 	d.reload(func(d *reloadTest) { time.Sleep(d.reloader.RecheckAfter()) })
 }
@@ -59,7 +59,7 @@ func TestReloader(t *testing.T) {
 		d.reload(d.renamed(settled))
 		d.wantGeneration(t, "at first", 1)
 		if again := d.reloader.RecheckAfter(); again != 0 {
-			t.Fatalf("the first reload must be repeated after %s, want never", again)
+			t.Fatalf("RecheckAfter is %s after the first reload, want 0", again)
 		}
 		time.Sleep(time.Hour)
 	}
@@ -90,7 +90,7 @@ func TestReloader(t *testing.T) {
 					d.recheck()
 					d.wantGeneration(t, "a second later", 2)
 					if again := d.reloader.RecheckAfter(); again != 0 {
-						t.Errorf("RecheckAfter is %s, want never", again)
+						t.Errorf("RecheckAfter is %s, want 0", again)
 					}
 				})
 			})
@@ -108,17 +108,17 @@ func TestReloader(t *testing.T) {
 		})
 	})
 
-	t.Run("a change that moves nothing waits for one that does", func(t *testing.T) {
+	t.Run("a change that moves nothing waits for an earlier change that moves something", func(t *testing.T) {
 		withReloader(t, func(t *testing.T, d *reloadTest) {
 			begin(t, d)
 			d.reload(d.write(token))
 			time.Sleep(500 * time.Millisecond)
 			d.reload(d.write(settled + "log_level: debug\n"))
-			d.wantGeneration(t, "the rest of the file", 1)
+			d.wantGeneration(t, "the other lines of the file", 1)
 			d.recheck()
 			d.wantGeneration(t, "a second later", 2)
 			d.reload(d.write(settled))
-			d.wantGeneration(t, "another such change", 3)
+			d.wantGeneration(t, "a later change that moves nothing", 3)
 		})
 	})
 
@@ -126,11 +126,11 @@ func TestReloader(t *testing.T) {
 		withReloader(t, func(t *testing.T, d *reloadTest) {
 			begin(t, d)
 			d.reload(d.renamed(token))
-			d.wantGeneration(t, "another file", 2)
+			d.wantGeneration(t, "a renamed file", 2)
 			d.reload(d.write(token + "http_server_port: 9998\n"))
-			d.wantGeneration(t, "a write in place after that", 2)
+			d.wantGeneration(t, "a write in place after the rename", 2)
 			d.reload(d.renamed(token + "http_server_port: 9997\n"))
-			d.wantGeneration(t, "a rename while that one waits", 3)
+			d.wantGeneration(t, "a rename while the write waits", 3)
 		})
 	})
 
@@ -159,7 +159,7 @@ func TestReloader(t *testing.T) {
 		})
 	})
 
-	t.Run("a file that is written where there was none waits too", func(t *testing.T) {
+	t.Run("a file that is created at a path without a file waits", func(t *testing.T) {
 		withReloader(t, func(t *testing.T, d *reloadTest) {
 			begin(t, d)
 			d.reload(d.removed())
@@ -195,12 +195,12 @@ func TestReloader(t *testing.T) {
 		})
 	})
 
-	// The writer pauses at each line for less than a second, and the watcher reports changes
+	// The writer pauses after each line for less than a second, and the watcher reports changes
 	// at any time. No incomplete file may come into force.
 	t.Run("no part of a file that is written line by line comes into force", func(t *testing.T) {
 		for _, pause := range []time.Duration{time.Millisecond, 80 * time.Millisecond, 999 * time.Millisecond} {
 			for _, removed := range []bool{false, true} {
-				t.Run(fmt.Sprintf("every %s, removed %v", pause, removed), func(t *testing.T) {
+				t.Run(fmt.Sprintf("one line every %s, file removed first %v", pause, removed), func(t *testing.T) {
 					withReloader(t, func(t *testing.T, d *reloadTest) {
 						begin(t, d)
 						d.reload(func(d *reloadTest) { d.file = "" })

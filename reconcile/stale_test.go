@@ -32,7 +32,7 @@ func TestSetForgetsCancelledPool(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if status := loop.Status(); status.Applied != 2 || len(status.Problems) > 0 {
-			t.Errorf("the status is %+v", status)
+			t.Errorf("the status is %+v, want generation 2 in force without problems", status)
 		}
 		stop()
 		if err := <-ended; err != nil {

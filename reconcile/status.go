@@ -15,19 +15,19 @@ type Status struct {
 	Desired   uint64 // generation
 	Applied   uint64 // last generation that was fully in force
 	AppliedAt time.Time
-	Pools     []runtime.PoolState // by name
+	Pools     []runtime.PoolState // in the order of their keys
 	Problems  map[string]string   // by pool key or ProcessKey: error of the last build or change
 	Names     map[string]string   // of the desired pools, by pool key
 	Claiming  bool                // every desired pool has started
 	Pending   bool                // an action other than the removal of a pool is due
 	Stopping  bool                // no more jobs are claimed
-	StopAt    time.Time           // while Stopping: when running jobs are stopped; zero if they are being stopped
+	StopAt    time.Time           // while Stopping: time at which running jobs are stopped; zero from then on
 	Process   ProcessSpec
 	Paused    map[string]bool // names of pools that an operator has paused; not modified
 }
 
 // Healthy reports liveness: whether no pool is stuck. Problems of services and executors do
-// not count; they make the agent not [Status.Ready]. An agent without pools is healthy.
+// not affect it; because of them [Status.Ready] is false. An agent without pools is healthy.
 func (s Status) Healthy(now time.Time) bool {
 	return !slices.ContainsFunc(s.Pools, func(pool runtime.PoolState) bool { return s.Stuck(pool, now) })
 }
@@ -37,8 +37,9 @@ func (s Status) Stuck(pool runtime.PoolState, now time.Time) bool {
 	return !completed(pool) && pool.Overdue(now) > s.Process.HealthThreshold
 }
 
-// LastProgress returns the oldest time of progress of all pools: the time at which a
-// pool's loop was due, or now if it is not overdue. It is zero without pools.
+// LastProgress returns the oldest time of progress of all pools. The time of progress of a pool
+// is the time at which its loop was due, or now if the loop is not overdue. The result is zero
+// without pools.
 func (s Status) LastProgress(now time.Time) (oldest time.Time) {
 	for _, pool := range s.Pools {
 		if progress := now.Add(-pool.Overdue(now)); !completed(pool) && (oldest.IsZero() || progress.Before(oldest)) {
@@ -71,8 +72,8 @@ func (s Status) Ready(now time.Time) bool { return len(s.Unready(now)) == 0 }
 // whole, then those of the pools by name. The agent is ready when
 //
 //  1. it is not stopping;
-//  2. the desired generation is in force. Pools that it removes or replaces may
-//     still drain, so the agent can be ready before it has [Status.Converged];
+//  2. the desired generation is in force. Pools that it removes or replaces may still
+//     drain, so the agent can be ready before [Status.Converged] is true;
 //  3. the service of every pool has responded: to a poll, or about a job that the pool
 //     adopted;
 //  4. no pool's polls have failed for longer than ProcessSpec.HealthThreshold; a poll that
@@ -114,11 +115,11 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 		}
 		failing := pool.FailingSince
 		if failing.IsZero() {
-			failing = pool.PollingSince // no response so far
+			failing = pool.PollingSince // the poll has no response so far
 		}
 		switch {
 		case pool.ExecutorProblem != "" && pool.AnsweredAt.IsZero() && pool.FailingSince.IsZero():
-			// The pool has not polled, for the reason below.
+			// The pool has not polled, because of the ExecutorProblem, which is added below.
 		case pool.AnsweredAt.IsZero():
 			add(name, "the service has not answered yet")
 		case !failing.IsZero() && now.Sub(failing) > s.Process.HealthThreshold:

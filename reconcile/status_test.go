@@ -19,35 +19,37 @@ func TestStatus(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(status *reconcile.Status, pool *runtime.PoolState)
 		healthy bool
-		unready []string // pool: part of the reason; empty is ready
+		unready []string // "pool: part of the reason"; empty if the agent is ready
 	}{
 		"no problem": {func(*reconcile.Status, *runtime.PoolState) {}, true, nil},
-		"a pool without an answer is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool without a response is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.AnsweredAt, p.FailingSince, p.PollError = time.Time{}, ago(time.Second), "connection refused"
 		}, true, []string{"two: has not answered"}},
-		"a first poll that is under way is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool whose first poll is under way is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.AnsweredAt = time.Time{}
 		}, true, []string{"two: has not answered"}},
-		"a failure within the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool that fails for as long as the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.FailingSince = ago(threshold)
 		}, true, nil},
-		"a failure for longer than the threshold is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool that fails for longer than the threshold is not ready": {func(_ *reconcile.Status,
+			p *runtime.PoolState) {
 			p.FailingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
-		"a poll that waits for its answer within the threshold is ready": {
+		"a pool whose poll has no response for as long as the threshold is ready": {
 			func(_ *reconcile.Status, p *runtime.PoolState) {
 				p.PollingSince = ago(threshold)
 			}, true, nil},
-		"a poll that waits for its answer for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool whose poll has no response for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.PollingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
-		"an old answer without a failure is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool with an old response and without a failure is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.AnsweredAt = ago(time.Hour) // Retry-After, or a full pool
 		}, true, nil},
-		"an executor that cannot work is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool whose executor cannot work is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.ExecutorProblem = "no such network: start it"
 		}, true, []string{"two: no such network: start it"}},
-		"an executor that cannot work is the only reason": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"an executor that cannot work is the only reason before the first poll": {func(_ *reconcile.Status,
+			p *runtime.PoolState) {
 			p.ExecutorProblem, p.AnsweredAt = "no such network", time.Time{}
 		}, true, []string{"two: no such network"}},
 		"a draining pool needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
@@ -101,7 +103,7 @@ func TestStatus(t *testing.T) {
 			}
 			reasons := status.Unready(now)
 			if ready := status.Ready(now); ready != (len(c.unready) == 0) || len(reasons) != len(c.unready) {
-				t.Fatalf("ready is %v because of %v, want %q", ready, reasons, c.unready)
+				t.Fatalf("ready is %v for the reasons %v, want the reasons %q", ready, reasons, c.unready)
 			}
 			for i, want := range c.unready {
 				pool, part, _ := strings.Cut(want, ": ")

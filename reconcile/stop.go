@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Causes with which jobs are stopped. They are added to the log of each job.
+// Reasons for which jobs are stopped. The log of each job contains the reason.
 var (
 	errShutdownTimeout = errors.New("the agent is stopping, and shutdown_timeout has passed")
 	errSecondSignal    = errors.New("the agent is stopping, after a second signal")
 )
 
-// shutdown is the stop of all pools. It is guarded by Loop.mu, except that Run, which
-// alone creates it, also reads whether it exists without the lock.
+// shutdown is the stop of all pools. Loop.mu guards it. Run alone sets Loop.stop, so Run also
+// compares it with nil without the lock.
 type shutdown struct {
 	began     time.Time
 	cancelled bool // running jobs are being stopped
-	forced    bool // their cancel grace period is shortened
-	ignored   bool // a change was not applied, and this was logged
+	forced    bool // the cancel grace period of running jobs is shortened
+	ignored   bool // a change was not applied, which was logged
 }
 
 // beginStop drains every pool, and cancels a change of the process that is in preparation.
@@ -38,8 +38,8 @@ func (l *Loop) beginStop() {
 }
 
 // stopTurn stops running jobs if forceStop has ended or the shutdown timeout has passed.
-// When forceStop has ended, they have less time. The returned channel receives when the
-// timeout passes; it is nil when jobs are being stopped.
+// If forceStop has ended, the jobs have a shorter cancel grace period. The returned channel
+// receives when the timeout passes; it is nil if jobs are being stopped.
 func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 	// Decide.
 	l.mu.Lock()
@@ -77,7 +77,7 @@ func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 	return nil
 }
 
-// stopAt returns when running jobs are stopped. The caller holds the lock.
+// stopAt returns the time at which running jobs are stopped. The caller holds the lock.
 func (l *Loop) stopAt() time.Time { return l.stop.began.Add(l.desired.Process.ShutdownTimeout) }
 
 // wantWhileStopping replaces the shutdown timeout. It logs once that other changes are not

@@ -10,7 +10,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// limited returns a generation of one pool with a shutdown timeout.
+// limited returns a generation with one pool and a shutdown timeout.
 func limited(generation uint64, timeout time.Duration) reconcile.Desired {
 	d := desiredState(generation, pool("a", "one", 1))
 	d.Process.ShutdownTimeout = timeout
@@ -26,11 +26,11 @@ func TestLoopShutdownTimeout(t *testing.T) {
 		edits []edit
 		took  time.Duration
 	}{
-		"without an edit":              {nil, time.Hour},
-		"longer":                       {[]edit{{30 * time.Minute, 3 * time.Hour}}, 3 * time.Hour},
-		"shorter":                      {[]edit{{10 * time.Minute, 20 * time.Minute}}, 20 * time.Minute},
-		"shorter than the time so far": {[]edit{{10 * time.Minute, time.Minute}}, 10 * time.Minute},
-		"zero":                         {[]edit{{time.Minute, 0}}, time.Minute},
+		"without an edit":                       {nil, time.Hour},
+		"longer":                                {[]edit{{30 * time.Minute, 3 * time.Hour}}, 3 * time.Hour},
+		"shorter":                               {[]edit{{10 * time.Minute, 20 * time.Minute}}, 20 * time.Minute},
+		"shorter than the time that has passed": {[]edit{{10 * time.Minute, time.Minute}}, 10 * time.Minute},
+		"zero":                                  {[]edit{{time.Minute, 0}}, time.Minute},
 		"longer, and shorter again": {
 			[]edit{{10 * time.Minute, 5 * time.Hour}, {2 * time.Hour, 150 * time.Minute}}, 150 * time.Minute,
 		},
@@ -48,7 +48,8 @@ func TestLoopShutdownTimeout(t *testing.T) {
 					time.AfterFunc(e.after, func() { h.loop.Want(limited(uint64(i)+2, e.timeout)) })
 				}
 				if s := h.loop.Status(); !s.Stopping || !s.StopAt.Equal(began.Add(time.Hour)) || s.Ready(time.Now()) {
-					t.Errorf("stopping: %v, until %s", s.Stopping, s.StopAt)
+					t.Errorf("Stopping is %v and StopAt is %s, want true and an hour after the signal", s.Stopping,
+						s.StopAt)
 				}
 				h.ended <- <-h.ended
 				if took := time.Since(began); took != c.took {
@@ -58,7 +59,7 @@ func TestLoopShutdownTimeout(t *testing.T) {
 					t.Errorf("%d changes are logged, want %d:\n%s", logged, len(c.edits), h.log.String())
 				}
 				if strings.Contains(h.log.String(), "only shutdown_timeout is applied") {
-					t.Errorf("the log mentions other changes:\n%s", h.log.String())
+					t.Errorf("the log reports changes that are not applied:\n%s", h.log.String())
 				}
 			})
 		})
@@ -83,7 +84,7 @@ func TestLoopStop(t *testing.T) {
 				synctest.Wait()
 			}
 			if phase := p.State().Phase; phase != runtime.PoolDraining || h.pool("b") != nil || len(h.sets) != 1 {
-				t.Errorf("the pool is %s, other pools were started: %v, the process was changed: %v",
+				t.Errorf("pool a is %s, pool b was started: %v, the committed settings of the process are %v",
 					phase, h.pool("b") != nil, h.sets)
 			}
 			pass(90 * time.Minute)
@@ -91,7 +92,7 @@ func TestLoopStop(t *testing.T) {
 				t.Error("the longer shutdown_timeout of the same edit was not applied")
 			}
 			if logged := strings.Count(h.log.String(), "only shutdown_timeout is applied"); logged != 1 {
-				t.Errorf("%d lines about other changes, want 1:\n%s", logged, h.log.String())
+				t.Errorf("%d lines about changes that are not applied, want 1:\n%s", logged, h.log.String())
 			}
 		})
 	})

@@ -10,14 +10,14 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Changes writes one Document after another, and of each only the parts of the text
-// that are news. The zero value has written nothing.
+// Changes writes one Document after another. Of each Document it writes only the parts of the
+// text that are new or have changed. The zero value has written nothing.
 type Changes struct {
 	before []line                  // stable parts of the last Document
 	series map[string]failedSeries // by part
 }
 
-// failedSeries are the texts about a pool that were written since its polls fail.
+// failedSeries contains the texts about a pool that were written since its polls began to fail.
 type failedSeries struct {
 	since   time.Time
 	written []string // stable texts
@@ -25,7 +25,7 @@ type failedSeries struct {
 
 // Write writes the parts that are new or have changed, and a line for each part that has
 // ended. It ignores differences that each poll causes: see stable. While the polls of a
-// pool fail, each of its states is written once.
+// pool fail, each state of the pool is written once.
 func (c *Changes) Write(w io.Writer, d Document) error {
 	// Absolute times, since relative ones differ in every Document.
 	parts, compared := join(lines(d, absoluteTimes())), join(lines(stable(d), absoluteTimes()))
@@ -83,8 +83,8 @@ var (
 )
 
 // stable returns a Document without the values that differ from poll to poll: the ids of
-// requests, the time of the next poll, the number of the retry, and whether a pool whose
-// polls fail polls or waits at present.
+// requests, the time of the next poll, and the number of the retry. A pool whose polls fail
+// has the same phase during a poll and between two polls.
 func stable(d Document) Document {
 	d.Pools, d.NotReady = slices.Clone(d.Pools), slices.Clone(d.NotReady)
 	for i := range d.Pools {

@@ -17,12 +17,12 @@ func TestChanges(t *testing.T) {
 		}
 		d.Now = d.Now.Add(time.Second)
 		if second := write(d); second != "" {
-			t.Errorf("without a change:\n%s", second)
+			t.Errorf("without a change the text is\n%s", second)
 		}
 		d.Pools[0].Phase, d.Pools[0].Until, d.Pools[0].Reason = "polling", time.Time{}, ""
 		if third := write(d); !strings.HasPrefix(third, "prod ") || !strings.Contains(third, "polling") ||
 			strings.Contains(third, "POOL") || strings.Contains(third, "config") {
-			t.Errorf("with one change:\n%s", third)
+			t.Errorf("after a change of one pool the text is\n%s", third)
 		}
 		d.Pools, d.Config.Rejection = d.Pools[:1], nil
 		want := "file no longer rejected\nremoved: pool a-pool-with-a-name-that-is-much-too-long-for-a-table, a-2\n"
@@ -30,7 +30,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("got %q, want %q", ended, want)
 		}
 	})
-	t.Run("a long failure takes no more memory", func(t *testing.T) {
+	t.Run("a long failure does not need more and more memory", func(t *testing.T) {
 		d := fixedDocument()
 		d.Pools[0].FailingSince = d.Now
 		var changes Changes
@@ -40,7 +40,7 @@ func TestChanges(t *testing.T) {
 			}
 		}
 		if n := len(changes.series[poolPart(d.Pools[0])].written); n != 1 {
-			t.Errorf("got %d texts of one state, want 1", n)
+			t.Errorf("%d texts of one state are stored, want 1", n)
 		}
 	})
 	t.Run("repeated failure is printed once", func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("the repeated failures are\n%s", again)
 		}
 
-		// Another problem, a job, and a success are news.
+		// Another problem, the end of a job, and a success are written.
 		p.Problem = "the service answers 401 (request r-9)"
 		if text := write(d); !strings.Contains(text, "401") {
 			t.Errorf("another problem is\n%s", text)

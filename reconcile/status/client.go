@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	fetchTimeout = 5 * time.Second // of one request with its response
+	fetchTimeout = 5 * time.Second // for one request and its response
 	maxDocument  = 8 << 20         // size of a response in bytes: about ten thousand jobs
 	maxHeader    = 64 << 10        // size of the header of a response in bytes
 )
 
-// ErrNoAgent is the error of a URL at which no server responds.
+// ErrNoAgent is the error of [Fetch] for a URL at which no server responds.
 var ErrNoAgent = errors.New("no response from an agent")
 
-// Fetch requests the Document at a URL, without a proxy if local is true. Errors are for
-// people, and quote nothing of the response. If no agent responded, the error is
-// [ErrNoAgent].
+// Fetch requests the Document at a URL, without a proxy if local is true. The text of an error
+// is for people, and quotes nothing of the response. If there is no HTTP response, the error
+// wraps [ErrNoAgent].
 func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -64,7 +64,7 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	return decode(content, address)
 }
 
-// decode returns the Document of a response from an address.
+// decode returns the Document in the content of a response from an address.
 func decode(content []byte, address string) (Document, error) {
 	var version struct{ Version int }
 	if json.Unmarshal(content, &version) != nil || version.Version <= 0 {

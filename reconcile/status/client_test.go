@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// serve returns the URL of a server with one handler.
+// serve starts a server with one handler, and returns its URL.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -26,7 +26,7 @@ func TestFetch(t *testing.T) {
 		at := serve(t, Handler(agent).ServeHTTP)
 		d, err := Fetch(t.Context(), at, true)
 		want := agent.Document(d.Now)
-		for i := range want.Pools[0].Jobs { // JSON drops the reading of the monotonic clock
+		for i := range want.Pools[0].Jobs { // JSON does not contain the reading of the monotonic clock
 			want.Pools[0].Jobs[i].Since = d.Pools[0].Jobs[i].Since
 		}
 		if err != nil || d.Version != Version || !reflect.DeepEqual(d.Reload.Changes, want.Reload.Changes) ||
@@ -49,14 +49,15 @@ func TestFetch(t *testing.T) {
 			w.Header().Set("Location", "http://127.0.0.1:1")
 			w.WriteHeader(http.StatusFound)
 		}, "status code 302"},
-		"no JSON":         {write("<html>\x1b[2J"), "not that of a cmwa agent"},
-		"other JSON":      {write(`{"status":"healthy"}`), "not that of a cmwa agent"},
-		"a wrong shape":   {write(fmt.Sprintf(`{"version":%d,"pools":"none"}`, Version)), "not that of a cmwa agent"},
+		"no JSON":    {write("<html>\x1b[2J"), "not that of a cmwa agent"},
+		"other JSON": {write(`{"status":"healthy"}`), "not that of a cmwa agent"},
+		"JSON of the wrong type": {write(fmt.Sprintf(`{"version":%d,"pools":"none"}`, Version)),
+			"not that of a cmwa agent"},
 		"deep JSON":       {write(strings.Repeat("[", 1<<20)), "not that of a cmwa agent"},
 		"a later version": {write(fmt.Sprintf(`{"version":%d}`, Version+1)), "use the program of the agent's release"},
 		"a huge response": {write(`{"version":1,"problem":"` + strings.Repeat("x", maxDocument) + `"}`),
 			"larger than 8 MiB"},
-		"a response cut short": {func(w http.ResponseWriter, _ *http.Request) {
+		"an incomplete response": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte("{"))
 		}, "is incomplete"},

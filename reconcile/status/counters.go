@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// maxPools limits the pool names with their own series. If pools are renamed more often
-	// than that, further names count as otherLabel.
+	// maxPools limits the number of pool names that have their own series, former names
+	// included. Further names count as otherLabel.
 	maxPools = 1000
 
 	// otherLabel is the value of a label for all values without their own series.
 	otherLabel = "other"
 )
 
-// The known values of labels. Each pool has series for the results and outcomes from
-// its start, so that the first event is an increase.
+// The known values of labels. Each pool has series with the value 0 from its start, so that
+// Prometheus sees the first event as an increase.
 var (
 	results  = []runtime.PollResult{runtime.PollClaimed, runtime.PollEmpty, runtime.PollFailed}
 	kinds    = []runtime.Kind{runtime.Deployment, runtime.InsightsScan, runtime.PolicyEvaluation}
@@ -39,17 +39,17 @@ var (
 	}
 )
 
-// Upper bounds of the buckets of histograms, in seconds. They are few, because each
-// costs memory and a line of every scrape for each value of the label.
+// Upper bounds of the buckets of histograms, in seconds. They are few, because for each value
+// of the label each bucket needs memory and a line in every scrape.
 var (
 	requestBuckets = []float64{0.05, 0.25, 1, 5, 30}
 	stageBuckets   = []float64{0.05, 0.2, 1, 5, 15, 60, 300, 900, 3600}
 )
 
 // Counters counts the work of all pools of a process: polls, requests and jobs. It is
-// a [runtime.Recorder] and a collector of metrics. The counts belong to the process,
-// so that a pool that is replaced keeps those of its name. The number of series is
-// bounded: unknown values of a label count as "other".
+// a [runtime.Recorder] and a [prometheus.Collector]. The counts belong to the process: a pool
+// continues the counts of the pool that it replaces, if both have the same name. The number of
+// series is bounded: unknown values of a label count as "other".
 type Counters struct {
 	polls           *prometheus.CounterVec
 	requests        *prometheus.CounterVec
@@ -65,7 +65,7 @@ type Counters struct {
 	pools map[string]bool // names with their own series
 }
 
-// NewCounters returns counters without pools. Requests of other routes than these
+// NewCounters returns counters without pools. Requests with a route that is not one of routes
 // count as "other".
 func NewCounters(routes ...string) *Counters {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -107,8 +107,8 @@ func NewCounters(routes ...string) *Counters {
 	return c
 }
 
-// AddPool creates the series of a pool, with the value 0. It has no effect on series
-// that exist.
+// AddPool creates the series of a pool, with the value 0. It does not change a series that
+// exists.
 func (c *Counters) AddPool(name string, enabled []runtime.Kind) {
 	name = c.pool(name)
 	for _, result := range results {
@@ -187,7 +187,7 @@ func (c *Counters) vectors() []prometheus.Collector {
 
 // pool returns the label for the name of a pool.
 func (c *Counters) pool(name string) string {
-	name = strings.ToValidUTF8(name, "\uFFFD") // of an earlier run's instance
+	name = strings.ToValidUTF8(name, "\uFFFD") // the label of an instance may be invalid UTF-8
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pools[name] {
@@ -202,7 +202,7 @@ func (c *Counters) pool(name string) string {
 
 func kindLabel(kind runtime.Kind) string { return known(string(kind), kinds) }
 
-// known returns a value if it is one of a set, and otherwise otherLabel.
+// known returns a value if the set contains it, and otherwise otherLabel.
 func known[T ~string](value string, set []T) string {
 	if slices.Contains(set, T(value)) {
 		return value

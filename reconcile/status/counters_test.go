@@ -34,11 +34,11 @@ func TestCounters(t *testing.T) {
 		t.Helper()
 		for _, line := range lines {
 			if !strings.Contains(page, "\n"+line+"\n") {
-				t.Errorf("no line %s in\n%s", line, page)
+				t.Errorf("the line %s is missing in\n%s", line, page)
 			}
 		}
 	}
-	t.Run("count by label", func(t *testing.T) {
+	t.Run("events are counted by label", func(t *testing.T) {
 		c := NewCounters(route)
 		c.Poll("prod", runtime.PollClaimed)
 		c.Poll("prod", runtime.PollClaimed)
@@ -61,7 +61,7 @@ func TestCounters(t *testing.T) {
 			`cmwa_job_stage_duration_seconds_bucket{stage="run",le="900"} 1`,
 			`cmwa_job_stage_duration_seconds_count{stage="pull"} 0`)
 	})
-	t.Run("start at 0", func(t *testing.T) {
+	t.Run("series of a pool start at 0", func(t *testing.T) {
 		c := NewCounters(route)
 		c.AddPool("prod", []runtime.Kind{runtime.Deployment})
 		page := metricsOf(t, c)
@@ -106,13 +106,13 @@ func TestCounters(t *testing.T) {
 			fmt.Sprintf(`cmwa_job_stage_duration_seconds_count{stage="other"} %d`, 2*maxPools),
 			`cmwa_service_requests_total{code="404",route="other"} 1`)
 		if n := len(series(page, "cmwa_service_requests_total{")); n > 70 {
-			t.Errorf("got %d series of requests, want at most one for each known code", n)
+			t.Errorf("got %d series of requests, want at most 70: one for each known code", n)
 		}
 		if n := len(series(page, "cmwa_polls_total{")); n != maxPools+1 {
 			t.Errorf("got %d series of polls, want %d", n, maxPools+1)
 		}
 	})
-	t.Run("invalid UTF-8 in a pool's name", func(t *testing.T) {
+	t.Run("invalid UTF-8 in a pool's name is replaced", func(t *testing.T) {
 		c := NewCounters()
 		c.Poll("a\xffb", runtime.PollEmpty)
 		wantLines(t, metricsOf(t, c), `cmwa_polls_total{pool="a`+"\uFFFD"+`b",result="empty"} 1`)

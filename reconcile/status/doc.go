@@ -11,15 +11,17 @@
 //
 // A Document is computed from snapshots for each request, and the metrics of the state
 // are computed from a Document, so the pages cannot contradict each other. A collector
-// that describes its series in advance would need a fixed set of pools, so this
-// collector is an unchecked one. [Counters] counts the work of the whole process: a pool that
-// is replaced keeps the counts of its name.
+// that describes its series in advance would need a fixed set of pools. The collector of the
+// state therefore describes none, which makes it an unchecked collector. [Counters] counts the
+// work of the whole process: a pool continues the counts of the pool that it replaces, if both
+// have the same name.
 //
 // No page contains a secret, because every client that reaches the port can read it, and
-// a probe of Kubernetes has no credentials. A Document contains the values that
-// the last reload changed, with a mark in place of a secret. Problems are those of schema/position, whose
-// messages quote only harmless numbers and names of choices. The pages contain names of pools,
-// their targets, the URLs of their services, IDs of jobs and paths of files.
+// a probe of Kubernetes has no credentials. A Document contains the values that the last
+// reload changed, with a mark in place of a secret. Problems of the configuration are those of
+// schema/position, whose messages quote only harmless numbers and names of choices. The pages
+// contain names of pools, their targets, the URLs of their services, IDs of jobs and paths of
+// files.
 //
 // A client treats a Document as untrusted input: it limits the time and the size of a
 // response, follows no redirect, quotes nothing of a response in an error, and prints no

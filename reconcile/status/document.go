@@ -11,7 +11,7 @@ import (
 const Version = 3
 
 // Document is the response to GET /status. Times are those of the agent's clock, in
-// UTC. A field that is false, unknown or does not apply is omitted.
+// UTC. A field with omitempty or omitzero is omitted if it is false, unknown or does not apply.
 type Document struct {
 	Version int       `json:"version"`
 	Now     time.Time `json:"now"`
@@ -23,7 +23,7 @@ type Document struct {
 	// be true while the present file is rejected.
 	Converged bool      `json:"converged"`
 	Stopping  bool      `json:"stopping,omitempty"`
-	StopAt    time.Time `json:"stopAt,omitzero"`   // while stopping: when jobs are stopped; absent from then on
+	StopAt    time.Time `json:"stopAt,omitzero"`   // while stopping: time of the stop of jobs; absent from then on
 	MaxJobs   int       `json:"maxJobs,omitempty"` // limit of all pools together; 0 is unlimited
 	Config    Config    `json:"config"`
 	Pools     []Pool    `json:"pools"`             // running pools, and desired pools that do not run
@@ -61,7 +61,7 @@ type Config struct {
 	Applied    uint64           `json:"applied"`        // last generation that was fully in force
 	AcceptedAt time.Time        `json:"acceptedAt"`     // when the desired generation was accepted
 	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
-	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // last rejection, even if the edit was undone
+	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // time of the last rejection, even if the edit was undone
 	Accepted   uint64           `json:"accepted"`            // number of accepted configurations since the start
 	Rejected   uint64           `json:"rejected"`            // number of rejected configurations since the start
 	Seconds    float64          `json:"loadSeconds"`         // time for reading and checking the desired generation
@@ -88,7 +88,7 @@ type Reload struct {
 }
 
 // Change is a changed key of the configuration. The values are as in a file, with a
-// mark in place of a secret; an empty value is unset, and a long one is cut.
+// mark in place of a secret. An empty value means that the key is unset. A long value is cut.
 type Change struct {
 	Pool   string `json:"pool,omitempty"` // name; empty is the agent as a whole
 	Key    string `json:"key"`
@@ -100,7 +100,7 @@ type Change struct {
 // Pool describes a running pool, or a desired one that does not run.
 type Pool struct {
 	Name         string    `json:"name"`
-	Key          string    `json:"key"`   // distinguishes a pool from another one of its name that it replaces
+	Key          string    `json:"key"`   // differs between a pool and the pool of the same name that it replaces
 	Phase        string    `json:"phase"` // PhaseMissing, or a phase of package runtime
 	Until        time.Time `json:"until,omitzero"`
 	Reason       string    `json:"reason,omitempty"`  // of the phase
@@ -112,10 +112,10 @@ type Pool struct {
 	Service      string    `json:"service"`
 	MaxJobs      int       `json:"maxJobs"`
 	ProgressAt   time.Time `json:"progressAt,omitzero"`
-	AnsweredAt   time.Time `json:"answeredAt,omitzero"` // when the service last responded to a poll, or about a job
+	AnsweredAt   time.Time `json:"answeredAt,omitzero"` // time of the last response to a poll, or about a job
 	FailingSince time.Time `json:"failingSince,omitzero"`
-	BreakerOpen  bool      `json:"breakerOpen,omitempty"` // the circuit breaker of its polls
-	TokenExpiry  time.Time `json:"tokenExpiry,omitzero"`  // of a token from an OIDC exchange
+	BreakerOpen  bool      `json:"breakerOpen,omitempty"` // whether the circuit breaker of its polls is open
+	TokenExpiry  time.Time `json:"tokenExpiry,omitzero"`  // expiry of a token from an OIDC exchange
 	Jobs         []Job     `json:"jobs"`
 }
 

@@ -11,14 +11,14 @@ import (
 )
 
 func TestDocument(t *testing.T) {
-	t.Run("its JSON is that of this version", func(t *testing.T) {
+	t.Run("JSON is that of the golden file", func(t *testing.T) {
 		content, err := json.MarshalIndent(fixedDocument(), "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "document.json", string(content)+"\n")
 	})
-	t.Run("survives JSON", func(t *testing.T) {
+	t.Run("encoding and decoding change nothing", func(t *testing.T) {
 		content, _ := json.Marshal(fixedDocument())
 		var d Document
 		if err := json.Unmarshal(content, &d); err != nil {
@@ -43,7 +43,7 @@ func TestReloadOfLongValues(t *testing.T) {
 	d.Reload = reloadOf(state)
 	text, err := json.Marshal(d)
 	if err != nil || len(text) > maxDocument {
-		t.Errorf("the document has %d bytes (%v), and Fetch reads %d", len(text), err, maxDocument)
+		t.Errorf("the document has %d bytes (%v), and Fetch reads at most %d", len(text), err, maxDocument)
 	}
 	c := d.Reload.Changes[0]
 	if c.From != "{a: 1}" || !strings.HasPrefix(c.To, "ää") || !strings.HasSuffix(c.To, "ä...") ||

@@ -8,8 +8,8 @@ import (
 
 // Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz,
 // /status and /metrics. Every client that can reach the port can read all of them, so
-// none contains a secret. Of the settings they contain the names, targets and services
-// of pools, and /status the values that the last reload changed.
+// none contains a secret. Of the settings, the pages contain the names, targets, services and
+// job limits of pools. /status also contains the values that the last reload changed.
 func Handler(snapshots Snapshots) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", health(snapshots.Loop))

@@ -20,7 +20,7 @@ import (
 // canaryToken is a token that no page may contain.
 const canaryToken = "pul-canary-0123456789"
 
-// loaded returns a configuration with a content. Its file does not exist.
+// loaded returns the configuration that a text describes. Its file does not exist.
 func loaded(t *testing.T, text string) *schema.Config {
 	t.Helper()
 	c, problems := schema.Load(schema.Source{Path: "/etc/cmwa/agent.yaml", Content: []byte(text)})
@@ -31,7 +31,7 @@ func loaded(t *testing.T, text string) *schema.Config {
 }
 
 // busyAgent returns snapshots of an agent with two pools, of which one runs a job and one
-// cannot be built. One change was accepted, and a later one rejected.
+// cannot be built. One change of the file was accepted, and a later change was rejected.
 func busyAgent(t *testing.T) Snapshots {
 	t.Helper()
 	before := loaded(t, "token: "+canaryToken+"-a\ndeploy_target: process\n"+
@@ -144,27 +144,27 @@ func TestHandler(t *testing.T) {
 				response := get(t, Handler(a), path)
 				body := response.Body.String()
 				if strings.Contains(body, "canary") || len(body) < 50 {
-					t.Errorf("%s, %s contains a secret, or nothing:\n%s", name, path, body)
+					t.Errorf("%s, %s contains a secret, or less than 50 bytes:\n%s", name, path, body)
 				}
 				if changed := path == "/status" && name == "busy"; strings.Contains(body, "20s") != changed {
-					t.Errorf("%s, %s: got a setting: %v, want one only as a change in the status:\n%s", name, path,
+					t.Errorf("%s, %s contains a changed setting: %v; want one only in /status of busy:\n%s", name, path,
 						!changed, body)
 				}
 			}
 		}
 	})
 
-	t.Run("only GET is allowed", func(t *testing.T) {
+	t.Run("POST and unknown paths are rejected", func(t *testing.T) {
 		h := Handler(calmAgent(t))
 		for _, path := range []string{"/status", "/metrics", "/healthz"} {
 			response := httptest.NewRecorder()
 			h.ServeHTTP(response, httptest.NewRequest(http.MethodPost, path, strings.NewReader("x")))
 			if response.Code/100 != 4 {
-				t.Errorf("POST %s: got code %d", path, response.Code)
+				t.Errorf("POST %s: got code %d, want 4xx", path, response.Code)
 			}
 		}
 		if code := get(t, h, "/nothing").Code; code != http.StatusNotFound {
-			t.Errorf("/nothing: got code %d", code)
+			t.Errorf("/nothing: got code %d, want 404", code)
 		}
 	})
 }
@@ -310,13 +310,14 @@ func TestHealth(t *testing.T) {
 			metrics := get(t, Handler(a), "/metrics").Body.String()
 			for _, want := range c.metrics {
 				if !strings.Contains(metrics, want) {
-					t.Errorf("no %q in\n%s", want, metrics)
+					t.Errorf("%q is missing in the metrics:\n%s", want, metrics)
 				}
 			}
 			d := a.Document(time.Now())
 			if well := c.healthz == 200 && c.readyz == 200; d.OK() != well || d.Healthy != (c.healthz == 200) ||
 				d.Ready != (c.readyz == 200) || d.Ready != (len(d.NotReady) == 0) {
-				t.Errorf("the document is healthy %v, ready %v because of %v, OK %v", d.Healthy, d.Ready, d.NotReady,
+				t.Errorf("in the document Healthy is %v, Ready %v, NotReady %v and OK %v", d.Healthy, d.Ready,
+					d.NotReady,
 					d.OK())
 			}
 		})

@@ -9,8 +9,8 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 )
 
-// probe is the response to GET /healthz and GET /readyz. The first three fields are
-// those of Pulumi's own agent.
+// probe is the response to GET /healthz and GET /readyz. Pulumi's own agent returns the first
+// three fields too.
 type probe struct {
 	Status       string            `json:"status"`
 	CurrentTime  time.Time         `json:"currentTime"`

@@ -13,7 +13,7 @@ const (
 )
 
 // tableRow returns a row of the table of pools. The widths are the same for every
-// Document, so that no row changes because another one does.
+// Document, so that no row changes because another row does.
 func tableRow(cells ...string) string {
 	var b strings.Builder
 	for i, width := range []int{24, 8, 7, 10, 23} {
@@ -30,9 +30,9 @@ func paragraph(part, heading, text string) []line {
 // indented returns a text in lines that are indented by two columns.
 func indented(part, text string) []line { return wrap(part, "  ", "  ", text) }
 
-// wrap breaks a text into lines at spaces, and longer runs of letters at the column of
-// the margin. The first line starts with one prefix, all others with another one of the
-// same length.
+// wrap breaks a text into lines of at most columns characters. It breaks at the last space in
+// the second half of a line, or at the end of the line if there is none. The first line starts
+// with first, and the other lines with others. Both prefixes have the same length.
 func wrap(part, first, others, text string) []line {
 	var lines []line
 	prefix := first
@@ -55,7 +55,7 @@ func wrap(part, first, others, text string) []line {
 	}
 }
 
-// truncate shortens a text to a number of characters.
+// truncate shortens a text to at most limit characters.
 func truncate(text string, limit int) string {
 	if runes := []rune(text); len(runes) > limit {
 		return string(runes[:max(0, limit-3)]) + "..."

@@ -32,14 +32,14 @@ func metricsHandler(snapshots Snapshots) http.Handler {
 	})
 }
 
-// collector computes the metrics from a new [Document] for each scrape. The
-// pools determine which series exist, so none is described in advance.
+// collector computes the metrics of the state from a new [Document] for each scrape. The pools
+// determine which series exist, so no series is described in advance.
 type collector struct{ snapshots Snapshots }
 
 // Describe sends no description, which makes the collector an unchecked one.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends all metrics.
+// Collect sends all metrics of the state.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	d := c.snapshots.Document(time.Now())
 	m := metrics{ch}
@@ -92,7 +92,7 @@ func (m metrics) config(d Document) {
 		float64(len(c.Frozen)))
 }
 
-// count returns the number of reasons why the file is rejected, 0 for no rejection.
+// count returns the number of reasons why the file is rejected, or 0 if it is accepted.
 func (r *Rejection) count() int {
 	if r == nil {
 		return 0
@@ -162,7 +162,7 @@ func (m metrics) send(kind prometheus.ValueType, name, help string, value float6
 	description := prometheus.NewDesc("cmwa_"+name, help, names, nil)
 	metric, err := prometheus.NewConstMetric(description, kind, value, values...)
 	if err != nil {
-		return // a label that is not UTF-8, which no configuration contains
+		return // a label is not UTF-8, which no configuration contains
 	}
 	m.ch <- metric
 }

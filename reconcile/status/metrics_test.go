@@ -41,17 +41,17 @@ func TestMetrics(t *testing.T) {
 			"cmwa_pool_overdue_seconds{",
 		} {
 			if !strings.Contains(text, line) {
-				t.Errorf("no line %q", line)
+				t.Errorf("the line %q is missing", line)
 			}
 		}
 		if strings.Contains(text, "cmwa_config_apply_duration_seconds ") {
-			t.Error("a configuration that is not applied has a duration")
+			t.Error("cmwa_config_apply_duration_seconds exists before the configuration is in force")
 		}
 		calm := get(t, Handler(calmAgent(t)), "/metrics").Body.String()
 		if !strings.Contains(calm, "cmwa_config_apply_duration_seconds 1\n") ||
 			strings.Contains(calm, "last_rejected") || !strings.Contains(calm, "cmwa_config_problems 0\n") ||
 			!strings.Contains(calm, "cmwa_ready 1\n") {
-			t.Errorf("%s", calm)
+			t.Errorf("the metrics of an agent without problems are\n%s", calm)
 		}
 	})
 
@@ -61,25 +61,25 @@ func TestMetrics(t *testing.T) {
 		page := func() string { return get(t, Handler(a), "/metrics").Body.String() }
 		if text := page(); !strings.Contains(text, `cmwa_pool_circuit_breaker_open{key="`+p.Spec.Key()+
 			`",pool="default"} 0`) || strings.Contains(text, "token_expiry") {
-			t.Errorf("a closed breaker and a static token are\n%s", text)
+			t.Errorf("with a closed breaker and a static token the metrics are\n%s", text)
 		}
 		p.BreakerOpen, p.TokenExpiry = true, time.Unix(1790000000, 0)
 		for _, want := range []string{"cmwa_pool_circuit_breaker_open{", "cmwa_pool_token_expiry_timestamp_seconds{"} {
 			value := map[bool]string{true: "1.79e+09", false: "1"}[strings.Contains(want, "token")]
 			if lines := series(page(), want); len(lines) != 1 || !strings.HasSuffix(lines[0], "} "+value) {
-				t.Errorf("got %v, want the value %s", lines, value)
+				t.Errorf("the series are %v, want one with the value %s", lines, value)
 			}
 		}
 
 		// The limit of all pools.
 		if text := page(); strings.Contains(text, "cmwa_max_jobs") {
-			t.Errorf("there is no limit, and a metric:\n%s", text)
+			t.Errorf("cmwa_max_jobs exists without a limit:\n%s", text)
 		}
 		loop := a.Loop()
 		loop.Process.MaxJobs = 7
 		a.Loop = func() reconcile.Status { return loop }
 		if text := page(); !strings.Contains(text, "\ncmwa_max_jobs 7\n") {
-			t.Errorf("the limit of all pools is missing:\n%s", text)
+			t.Errorf("cmwa_max_jobs is missing or not 7:\n%s", text)
 		}
 	})
 }

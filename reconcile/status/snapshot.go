@@ -24,7 +24,7 @@ type Snapshots struct {
 	Config    func() reconcile.ConfigState
 	Loop      func() reconcile.Status
 	WatchMode func() watch.Mode
-	Counters  *Counters // nil for none
+	Counters  *Counters // may be nil
 }
 
 // Document returns the state at a time. The state of the configuration is read last, so
@@ -168,11 +168,11 @@ func reloadOf(state reconcile.ConfigState) *Reload {
 	return r
 }
 
-// maxValue is the length of a value in a [Change], in bytes. Each pool repeats the values
-// that it inherits, of which a Pod template may be long.
+// maxValue is the largest length of a value in a [Change], in bytes. Each pool repeats the
+// values that it inherits, and an inherited Pod template may be long.
 const maxValue = 200
 
-// shorten returns the beginning of a value that is too long.
+// shorten cuts a value that is longer than maxValue.
 func shorten(value string) string {
 	if len(value) <= maxValue {
 		return value

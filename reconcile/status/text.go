@@ -24,8 +24,8 @@ func WriteText(w io.Writer, d Document) error {
 }
 
 // Redraw overwrites the previous Document on a terminal, with as many lines as fit.
-// Height is the number of lines of the terminal, 0 if unknown. Lost is the error if the
-// agent does not respond at present.
+// Height is the number of lines of the terminal, or 0 if it is unknown. Lost is the error if
+// the agent does not respond at present, and otherwise nil.
 func Redraw(w io.Writer, d Document, lost error, height int) error {
 	all := lines(d, relativeTo(d.Now))
 	if lost != nil {
@@ -194,8 +194,8 @@ func reloadLines(d Document, format times) []line {
 	return all
 }
 
-// changeTexts returns a text for each changed key, ordered by effect. Pools in which
-// a key changes in the same way share one text.
+// changeTexts returns a text for each changed key, ordered by effect. Pools in which a key
+// changes from the same value to the same value share one text.
 func changeTexts(changes []Change) (texts []string) {
 	for _, effect := range reconcile.Effects() {
 		pools := map[Change][]string{} // by change, without the pool

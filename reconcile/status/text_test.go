@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// golden compares a text with the one in a file of testdata.
+// golden compares a text with the content of a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -34,7 +34,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("run with -update if this is right:\n%s", diff)
+		t.Errorf("%s differs; run with -update if the new text is right:\n%s", path, diff)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestLines(t *testing.T) {
 			for _, l := range lines(d, format) {
 				if len([]rune(l.text)) > columns || strings.ContainsFunc(l.text,
 					func(r rune) bool { return !unicode.IsPrint(r) }) {
-					t.Fatalf("%q", l.text)
+					t.Fatalf("a line is too long, or contains a character that cannot be printed: %q", l.text)
 				}
 			}
 		}
@@ -150,7 +150,7 @@ func TestTimes(t *testing.T) {
 	} {
 		for _, want := range wants {
 			if !strings.Contains(text, want) {
-				t.Errorf("no %q in\n%s", want, text)
+				t.Errorf("%q is missing in\n%s", want, text)
 			}
 		}
 	}
@@ -173,6 +173,6 @@ func TestRedraw(t *testing.T) {
 	out.Reset()
 	if err := Redraw(&out, fixedDocument(), nil, 5); err != nil || strings.Count(out.String(), "\n") != 4 ||
 		!strings.Contains(out.String(), "\n... and 29 more lines\x1b[K\n") {
-		t.Errorf("on 5 lines, %v: %q", err, out.String())
+		t.Errorf("on a terminal with 5 lines, %v: %q", err, out.String())
 	}
 }

@@ -19,10 +19,10 @@ const maxLinks = 40
 // directory on the path, from the root on, before it reads an element of that directory:
 // a caller that watches the directory in enter misses no change of the path.
 //
-// It returns the names of all elements, of which each event about the path names one,
-// and the directories in which events with any other name match too: the directory of the
-// file, which may have a second name there, the directories of links, and the last
-// directory if the path ends early.
+// It returns two lists. An event about the path has one of names, the elements of the path.
+// In dirs, events with any other name match too. These are the directory of the file, where
+// the file may have a second name; the directories that contain links; and, if an element of
+// the path is missing, the directory in which it is missing.
 func resolve(path string, enter func(dir string)) (names, dirs []string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func resolve(path string, enter func(dir string)) (names, dirs []string) {
 		}
 		names = append(names, name)
 
-		// Follow a link, or enter a directory. Anything else is the end.
+		// Follow a link, or enter a directory. Anything else ends the path.
 		next := filepath.Join(dir, name)
 		info, err := os.Lstat(next)
 		switch {
@@ -78,16 +78,16 @@ type watchSet struct {
 	incomplete bool            // a directory on a path exists and cannot be watched
 }
 
-// matches reports whether an event with a name may be about a change of a path. In a
-// directory that a path only passes through, such as /tmp, most events do not. There
-// names are compared without their directory, because a directory that is mounted twice
-// is watched under one of its paths only.
+// matches reports whether an event with a name may be about a change of a path. Most events in
+// a directory that a path only passes through, such as /tmp, do not match. The elements are
+// compared without their directory, because a directory that is mounted at two paths is
+// watched under only one of them.
 func (s watchSet) matches(name string) bool {
 	return s.names[filepath.Base(name)] || s.dirs[filepath.Dir(name)]
 }
 
-// dirID identifies a directory and its permissions. It differs if another directory is
-// at the same path, or if the permissions have changed.
+// dirID identifies a directory and its permissions. It changes if another directory replaces
+// the directory at a path, or if the permissions change.
 type dirID struct {
 	device, inode  uint64
 	mode, uid, gid uint32
@@ -109,7 +109,7 @@ func (w *Watcher) updateWatches(notify *fsnotify.Watcher, active watches) watchS
 	alive := notify.WatchList()
 	for dir, known := range active {
 		if id, err := idOf(dir); err != nil || id != known || !slices.Contains(alive, dir) {
-			_ = notify.Remove(dir) // may have ended
+			_ = notify.Remove(dir) // fails if the watch has ended
 			delete(active, dir)
 		}
 	}
@@ -128,7 +128,7 @@ func (w *Watcher) updateWatches(notify *fsnotify.Watcher, active watches) watchS
 		switch {
 		case err == nil && idErr == nil:
 			active[dir] = id
-		case err == nil: // removed by the next call
+		case err == nil: // without an id, so that the next call removes the watch
 			active[dir] = dirID{}
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
 			s.incomplete = true
@@ -147,7 +147,7 @@ func (w *Watcher) updateWatches(notify *fsnotify.Watcher, active watches) watchS
 	// Remove watches that are no longer needed.
 	for dir := range active {
 		if !entered[dir] {
-			_ = notify.Remove(dir) // may have ended
+			_ = notify.Remove(dir) // fails if the watch has ended
 			delete(active, dir)
 		}
 	}
@@ -155,7 +155,7 @@ func (w *Watcher) updateWatches(notify *fsnotify.Watcher, active watches) watchS
 }
 
 // idOf returns the id of a directory. The error is errors.ErrUnsupported on systems
-// where directories have none.
+// whose directories have no id.
 func idOf(dir string) (dirID, error) {
 	info, err := os.Stat(dir)
 	if err != nil {

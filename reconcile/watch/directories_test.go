@@ -82,7 +82,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// watchedTree returns a watch of a file three levels below a directory.
+// watchedTree creates a file three levels below a directory, and watches it.
 func watchedTree(t testing.TB) (root string, s watchSet, notify *fsnotify.Watcher) {
 	t.Helper()
 	root = tree(t, map[string]string{"a/b/c/agent.yaml": "x"})
@@ -127,7 +127,7 @@ func TestWatchSet(t *testing.T) {
 				want := []string{filepath.Join(root, "a"), filepath.Join(root, "a/b"),
 					filepath.Join(root, "a/b/c/neighbour")}
 				if got := slices.Sorted(maps.Keys(counted)); !slices.Equal(got, want) {
-					t.Errorf("events that count: got %v, want %v", got, want)
+					t.Errorf("events that match: got %v, want %v", got, want)
 				}
 				if ignored < 400 {
 					t.Errorf("%d events of other files were ignored, want at least 400", ignored)
@@ -140,7 +140,7 @@ func TestWatchSet(t *testing.T) {
 				ignored++
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatal("the last event did not come")
+			t.Fatal("the last event was not received")
 		}
 	}
 }

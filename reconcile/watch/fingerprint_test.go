@@ -20,8 +20,8 @@ func TestFingerprintOfFIFO(t *testing.T) {
 	}
 }
 
-// TestWritten checks that a file created in place of another one counts as written, since
-// more lines may follow, and that a file renamed there does not.
+// TestWritten checks that a file that is created at the path counts as written, since more
+// lines may follow, and that a file that is renamed to the path does not.
 func TestWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func TestWritten(t *testing.T) {
 		}
 	}()
 
-	// written waits for the comparison after the events of the last change.
+	// written waits until the last change was compared, and returns the result of Written.
 	written := func() bool {
 		t.Helper()
 		compared := func() bool {
@@ -73,30 +73,30 @@ func TestWritten(t *testing.T) {
 		rename(path, filepath.Join(dir, "backup"))
 		write(path, fmt.Sprint("created there ", i))
 		if !written() {
-			t.Error("a file that is created there is not reported as written")
+			t.Error("a file that is created at the path is not reported as written")
 		}
 		other := filepath.Join(dir, "other")
 		write(other, fmt.Sprint("renamed there ", i))
 		rename(other, path)
 		if written() {
-			t.Error("a file that is renamed there is reported as written")
+			t.Error("a file that is renamed to the path is reported as written")
 		}
 	}
 }
 
-// TestWrittenMemory checks how long a write counts. A comparison that finds no change may run
-// while the caller reads the file.
+// TestWrittenMemory checks how long a write counts for Written. A comparison that finds no
+// change does not shorten this time, because it may run while the caller reads the file.
 func TestWrittenMemory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(path, []byte("one line\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w := New(path)
-	w.Written(path) // a path that is new
+	w.Written(path) // clears the record of the new path
 	w.written["config"] = time.Now()
 	w.compare(true)
 	if !w.Written(path) {
-		t.Error("a comparison hides a write")
+		t.Error("a write is not reported after a comparison")
 	}
 	if w.Written(path) {
 		t.Error("a write is reported twice")
@@ -107,8 +107,8 @@ func TestWrittenMemory(t *testing.T) {
 	}
 }
 
-// TestWrittenWithoutEvents checks that a change counts as written where no event shows how the
-// file was changed: in an agent that starts or polls, and before the events are processed.
+// TestWrittenWithoutEvents checks that a change counts as written if no event shows how the
+// file was changed: when the agent starts, in mode Polling, and before events are processed.
 func TestWrittenWithoutEvents(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "config")
@@ -134,9 +134,9 @@ func TestWrittenWithoutEvents(t *testing.T) {
 
 	rename("second")
 	written(w, "a change before a comparison", true)
-	written(w, "the same change again", true)
+	written(w, "the same change again, still before a comparison", true)
 	w.compare(true)
-	written(w, "the same change after a comparison after its events", false)
+	written(w, "the same change, compared after its events", false)
 
 	rename("third")
 	w.compare(true)
@@ -158,7 +158,7 @@ func TestWrittenWithoutEvents(t *testing.T) {
 		<-w.changed
 	}
 	<-w.changed
-	written(w, "a change from before the watches", true)
+	written(w, "a change before the directories are watched", true)
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -11,11 +11,11 @@ import (
 // mountTable lists the mounts of this process; see proc_pid_mountinfo(5).
 const mountTable = "/proc/self/mountinfo"
 
-// Frozen reports whether a path keeps its file when an editor or the kubelet replaces
-// the original. That is so for a file that is itself a mount, such as a bind mount of one
-// file or a ConfigMap mounted with subPath, and for a file in a directory mounted with
-// subPath. The cure is to mount the directory that contains the file. The result is
-// false if the table of mounts cannot be read.
+// Frozen reports whether a path still leads to the old file after an editor or the kubelet has
+// replaced the original. This is so for a file that is itself a mount, such as a bind mount of
+// one file or a ConfigMap mounted with subPath, and for a file in a directory mounted with
+// subPath. The cure is to mount the directory that contains the file. The result is false if
+// the table of mounts cannot be read, or the path cannot be resolved.
 func Frozen(path string) bool {
 	table, err := os.Open(mountTable)
 	if err != nil {
@@ -44,7 +44,7 @@ func frozen(table io.Reader, path string) bool {
 		}
 		root, point := unescape(fields[3]), unescape(fields[4])
 		within := point == path || strings.HasPrefix(path, strings.TrimSuffix(point, "/")+"/")
-		if within && len(point) >= len(mount) { // the last of several mounts on one point is in use
+		if within && len(point) >= len(mount) { // of several mounts at one mount point, the last is in use
 			mount, subPath = point, strings.Contains(root, "/volume-subpaths/")
 		}
 	}

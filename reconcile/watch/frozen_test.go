@@ -30,7 +30,7 @@ func TestFrozen(t *testing.T) {
 	if Frozen("/proc/version") || Frozen("/not/there") {
 		t.Error("a file that is not a mount is frozen")
 	}
-	if !Frozen("/proc") { // a mount on every Linux
+	if !Frozen("/proc") { // a mount on every Linux system
 		t.Error("a mount is not frozen")
 	}
 }

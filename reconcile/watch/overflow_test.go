@@ -12,8 +12,8 @@ import (
 )
 
 func TestListen(t *testing.T) {
-	// An overflow of the kernel's queue means that events were lost. A file that is
-	// written through mmap causes no event (inotify(7)), as if its event was lost.
+	// An overflow of the kernel's queue means that events were lost. The test writes the file
+	// through mmap, which causes no event (inotify(7)), as if the event was lost.
 	t.Run("overflow causes a comparison", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agent.yaml")
 		if err := os.WriteFile(path, []byte("first"), 0o600); err != nil {
@@ -48,7 +48,8 @@ func TestListen(t *testing.T) {
 			}
 		}()
 
-		for _, content := range []string{"other", "third"} { // the first comparison may detect the first
+		for _, content := range []string{"other",
+			"third"} { // the comparison at the start of listen may detect the first one
 			copy(memory, content)
 			notify.Errors <- fsnotify.ErrEventOverflow
 			select {
@@ -59,8 +60,8 @@ func TestListen(t *testing.T) {
 		}
 	})
 
-	// fsnotify holds a lock while it sends an error, and adding a watch needs that lock:
-	// an error must be received also while watches are added.
+	// fsnotify holds a lock while it sends an error, and adding a watch needs that lock.
+	// Errors must therefore be received also while watches are added.
 	t.Run("errors are received while watches are added", func(t *testing.T) {
 		w := New(filepath.Join(t.TempDir(), "agent.yaml"))
 		notify, err := fsnotify.NewBufferedWatcher(64)

@@ -21,8 +21,8 @@ func below(t *testing.T, dir, path string) *file {
 	return f
 }
 
-// replace replaces a directory by a new one with one file, as a tool that prepares a
-// whole tree does.
+// replace replaces a directory by a new directory that contains one file, as a tool does that
+// prepares a whole tree.
 func (f *file) replace(dir, path, content string) {
 	f.t.Helper()
 	dir = filepath.Join(f.dir, dir)
@@ -51,9 +51,9 @@ func TestUpdateWatches(t *testing.T) {
 				f.start()
 				for i := range 3 {
 					f.replace(replaced.dir, replaced.path, fmt.Sprint("replaced ", i))
-					f.detected(fmt.Sprint("another ", replaced.dir))
+					f.detected(fmt.Sprint("the replacement of ", replaced.dir))
 					f.write(f.path, fmt.Sprint("edited ", i))
-					f.detected("an edit in it")
+					f.detected("an edit in the new directory")
 				}
 			})
 		}
@@ -95,11 +95,11 @@ func TestUpdateWatches(t *testing.T) {
 			f.must(os.Rename(filepath.Join(f.dir, "blue"), filepath.Join(f.dir, "aside")))
 			f.must(os.Rename(filepath.Join(f.dir, "green"), filepath.Join(f.dir, "blue")))
 			f.must(os.Rename(filepath.Join(f.dir, "aside"), filepath.Join(f.dir, "green")))
-			f.detected(fmt.Sprint("change of places ", i))
+			f.detected(fmt.Sprint("swap ", i))
 			f.write(f.path, fmt.Sprint("blue ", i))
-			f.detected("an edit of the one")
+			f.detected("an edit of the file in blue")
 			f.write(green.path, fmt.Sprint("green ", i))
-			f.detected("an edit of the other")
+			f.detected("an edit of the file in green")
 		}
 	})
 
@@ -127,7 +127,7 @@ func TestUpdateWatches(t *testing.T) {
 		f.write(f.path, "changed")
 		f.detected("a change")
 		if mode := f.w.Mode(); mode != watch.Events {
-			t.Errorf("the mode is %s", mode)
+			t.Errorf("the mode is %s, want events", mode)
 		}
 	})
 
@@ -153,7 +153,7 @@ func TestUpdateWatches(t *testing.T) {
 		f.mode(watch.Polling)
 	})
 
-	t.Run("events count below a directory that cannot be watched", func(t *testing.T) {
+	t.Run("events are used below a directory that cannot be watched", func(t *testing.T) {
 		if unprivileged(t) {
 			return
 		}
@@ -169,13 +169,13 @@ func TestUpdateWatches(t *testing.T) {
 			f.detected("an edit in a directory that can be watched")
 		}
 		if took := time.Since(began); took > limit {
-			t.Errorf("ten edits were detected in %s, as if polled", took)
+			t.Errorf("the detection of ten edits took %s, as in mode Polling", took)
 		}
 	})
 }
 
-// unprivileged runs a test in another process as a user without privileges if the
-// present user is root. Then the caller has nothing to do.
+// unprivileged runs the test again, in another process as a user without privileges, if the
+// present user is root. It then returns true, and the caller must return.
 func unprivileged(t *testing.T) (done bool) {
 	t.Helper()
 	if os.Geteuid() != 0 {

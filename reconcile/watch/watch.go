@@ -35,13 +35,13 @@ const (
 	maxBytes            = 2 << 20               // number of bytes of a file that are compared
 
 	// writtenMemory is how long a write counts for Written. It is longer than the time from an
-	// event to the read of the file. A comparison that finds no change does not end it, because
-	// the caller may be reading the file after an earlier notification.
+	// event to the read of the file. A comparison that finds no change does not shorten it,
+	// because the caller may be reading the file after an earlier notification.
 	writtenMemory = 5 * time.Second
 )
 
-// Watcher reports that paths may have changed: their content, or the file that has
-// it. Its methods are safe for concurrent use; Run is called once.
+// Watcher reports that a path may have changed: the content of its file, or the file to which
+// it leads. Its methods are safe for concurrent use; Run is called once.
 type Watcher struct {
 	changed    chan struct{} // holds one notification
 	compareNow chan struct{} // holds one request for a comparison
@@ -54,8 +54,8 @@ type Watcher struct {
 	written map[string]time.Time // last writes, by name of the file; see Written
 }
 
-// fingerprint identifies a state of a path: the content, and the file that has it,
-// because a reader must know whether a later change is a write in place.
+// fingerprint identifies a state of a path: the content, and the file that contains it. The
+// file is part of it because a reader must know whether a later change is a write in place.
 type fingerprint struct {
 	sum       [sha256.Size]byte
 	file      [2]uint64 // device and inode, behind all links; zero on systems without them
@@ -75,9 +75,9 @@ func New(paths ...string) *Watcher {
 
 // Watch replaces the watched paths, which the caller has read before. It sends a
 // notification if a path is new or its content differs from the last comparison, because
-// the file may have changed between the caller's read and this call. Without the
-// notification, the caller would keep that content if the file then changed back before
-// the next comparison.
+// the file may have changed between the caller's read and this call. Later comparisons use the
+// present content. So they also detect that the file changes back to the content of the last
+// comparison before this call.
 func (w *Watcher) Watch(paths ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +86,7 @@ func (w *Watcher) Watch(paths ...string) {
 	for _, path := range paths {
 		fingerprints[path] = fingerprintOf(path)
 		if known, ok := w.fingerprints[path]; !ok || known != fingerprints[path] {
-			w.written[filepath.Base(path)] = time.Now() // perhaps: no event was seen
+			w.written[filepath.Base(path)] = time.Now() // perhaps: no event shows how it changed
 			w.notify()
 		}
 	}
@@ -101,12 +101,13 @@ func (w *Watcher) Watch(paths ...string) {
 // since the last notification.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Written reports whether the file behind path may have been written in place since the
-// last call, within writtenMemory. It clears the record. The caller has read the file before.
+// Written reports whether the file behind path may have been written in place since the last
+// call and within the last writtenMemory. It clears the record of writes. The caller has read
+// the file before.
 //
-// It returns true after a write event with the base name of path or of the file behind it, and
-// after a change that no event has shown, because that change may have been a write. It returns
-// false if the events show no write, as after a rename of a file to path.
+// Written returns true after a write event with the base name of path or of the file behind
+// path, and after a change that no event has shown, because that change may be a write. It
+// returns false if the events show no write, as after a rename of a file to path.
 func (w *Watcher) Written(path string) bool {
 	names := []string{filepath.Base(path)}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
@@ -140,8 +141,9 @@ func (w *Watcher) Mode() Mode {
 	return w.mode
 }
 
-// compare reads the paths, and sends a notification if one of them differs. Seen is whether
-// the kernel has sent the events of that change; without them the file counts as written.
+// compare reads the paths, and sends a notification if the fingerprint of a path has changed.
+// Seen is whether the kernel has sent the events of the change; without them the file counts
+// as written.
 func (w *Watcher) compare(seen bool) {
 	w.mu.Lock()
 	paths := w.paths
@@ -222,7 +224,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// pollFor compares at intervals for some time, in mode Polling.
+// pollFor sets mode Polling, and compares at intervals for some time.
 func (w *Watcher) pollFor(ctx context.Context, length time.Duration) {
 	w.setMode(Polling)
 	end := time.NewTimer(length)
@@ -287,9 +289,10 @@ func bufferErrors(errs <-chan error, buffer chan<- error) {
 	}
 }
 
-// wait blocks until the next comparison is due, which is after the interval at the
-// latest, or until ctx ends. It reports whether the kernel has sent the events of a change that
-// the comparison may find, and returns an error if the watches have ended.
+// wait blocks until the next comparison is due or ctx ends. A comparison is due after an event,
+// an overflow or a request, and without these after the interval. After an event or a request,
+// seen is true: the kernel has sent the events of a change that the comparison may find. The
+// error is not nil if the watches have ended.
 func (w *Watcher) wait(
 	ctx context.Context, events <-chan fsnotify.Event, watchErrors <-chan error, set watchSet, interval time.Duration,
 ) (seen bool, err error) {

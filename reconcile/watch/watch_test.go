@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// limit is longer than any event takes, and shorter than the interval of comparisons.
+// limit is longer than the delivery of any event takes, and shorter than compareInterval.
 const limit = 8 * time.Second
 
 // file is a watched file.
@@ -87,9 +87,9 @@ func (f *file) detected(what string) {
 }
 
 func TestRun(t *testing.T) {
-	t.Run("every kind of write is detected", func(t *testing.T) {
+	t.Run("every kind of change is detected", func(t *testing.T) {
 		for name, change := range map[string]func(f *file, content string){
-			"in place": func(f *file, content string) { f.write(f.path, content) },
+			"write in place": func(f *file, content string) { f.write(f.path, content) },
 			"append": func(f *file, content string) {
 				file, err := os.OpenFile(f.path, os.O_APPEND|os.O_WRONLY, 0)
 				f.must(err)
@@ -97,39 +97,39 @@ func TestRun(t *testing.T) {
 				f.must(err)
 				f.must(file.Close())
 			},
-			"rename over": func(f *file, content string) {
+			"rename to the path": func(f *file, content string) {
 				f.write(f.path+".tmp", content)
 				f.must(os.Rename(f.path+".tmp", f.path))
 			},
-			"backup, then new": func(f *file, content string) {
+			"rename to a backup, then create": func(f *file, content string) {
 				f.must(os.Rename(f.path, f.path+"~"))
 				f.write(f.path, content)
 			},
-			"delete and return": func(f *file, content string) {
+			"remove, then create": func(f *file, content string) {
 				f.must(os.Remove(f.path))
-				f.detected("the file is gone")
+				f.detected("the removal of the file")
 				f.write(f.path, content)
 			},
-			"sed": func(f *file, content string) {
+			"sed -i": func(f *file, content string) {
 				out, err := exec.Command("sed", "-i", "s/^.*$/"+content+"/", f.path).CombinedOutput()
 				if err != nil {
 					f.t.Fatalf("%v: %s", err, out)
 				}
 			},
-			"new directory": func(f *file, content string) {
+			"replace the directory": func(f *file, content string) {
 				f.must(os.Mkdir(f.dir+".new", 0o700))
 				f.write(filepath.Join(f.dir+".new", "agent.yaml"), content)
 				f.must(os.Rename(f.dir, f.dir+".old"))
 				f.must(os.Rename(f.dir+".new", f.dir))
 				f.must(os.RemoveAll(f.dir + ".old"))
 			},
-			"directory gone and back": func(f *file, content string) {
+			"remove the directory, then create it": func(f *file, content string) {
 				f.must(os.RemoveAll(f.dir))
-				f.detected("the directory is gone")
+				f.detected("the removal of the directory")
 				f.must(os.Mkdir(f.dir, 0o700))
 				f.write(f.path, content)
 			},
-			"link": func(f *file, content string) {
+			"replace by a link": func(f *file, content string) {
 				f.write(filepath.Join(f.dir, content), content)
 				f.must(os.Symlink(content, f.path+".tmp"))
 				f.must(os.Rename(f.path+".tmp", f.path))
@@ -147,7 +147,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("500 swaps of a ConfigMap are detected one by one", func(t *testing.T) {
+	t.Run("500 updates of a ConfigMap are detected one by one", func(t *testing.T) {
 		t.Parallel()
 		f := &file{t: t, dir: t.TempDir()}
 		swap(f, f.dir, 0, "generation 0")
@@ -161,10 +161,10 @@ func TestRun(t *testing.T) {
 		defer func() { cancel(); <-done }()
 		for generation := 1; generation <= 500; generation++ {
 			swap(f, f.dir, generation, fmt.Sprint("generation ", generation))
-			f.detected(fmt.Sprint("swap ", generation))
+			f.detected(fmt.Sprint("update ", generation))
 			if content, err := os.ReadFile(f.path); err != nil ||
 				string(content) != fmt.Sprint("generation ", generation) {
-				t.Fatalf("swap %d: read %q, %v", generation, content, err)
+				t.Fatalf("after update %d the content is %q, the error %v", generation, content, err)
 			}
 		}
 	})
@@ -204,15 +204,15 @@ func TestRun(t *testing.T) {
 				_ = os.WriteFile(filepath.Join(f.dir, fmt.Sprint("noise-", i%100)), []byte("x"), 0o600)
 			}
 		}()
-		f.write(f.path, "in the noise")
+		f.write(f.path, "written in a busy directory")
 		f.detected("a change in a busy directory")
 		cancel()
 		<-done
 	})
 }
 
-// swap replaces the content of a mounted ConfigMap as the kubelet does: it creates a
-// directory, and a link that is renamed over the old one.
+// swap replaces the content of a mounted ConfigMap as the kubelet does: it creates a directory
+// and a link to it, and renames this link to ..data, the name of the old link.
 func swap(f *file, volume string, generation int, content string) {
 	f.t.Helper()
 	dir := fmt.Sprintf("..2026_11_21_%06d", generation)
@@ -233,19 +233,19 @@ func TestWatch(t *testing.T) {
 		f.w = watch.New(f.path)
 		f.detected("a path that is new")
 		f.write(f.path, "an edit")
-		f.w.Watch(f.path) // by a reader of the edit
+		f.w.Watch(f.path) // as a caller does that has read the edit
 		f.detected("the edit")
 		f.write(f.path, "first")
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- f.w.Run(ctx) }()
-		f.detected("the edit back")
+		f.detected("the undone edit")
 		cancel()
 		f.must(<-done)
 	})
 
 	// A reader must know which file it has read. Otherwise a later write in place looks
-	// like a complete file that was renamed there.
+	// like a complete file that was renamed to the path.
 	t.Run("other file with the same content is a change", func(t *testing.T) {
 		t.Parallel()
 		f := watched(t)
@@ -258,17 +258,17 @@ func TestWatch(t *testing.T) {
 		f.detected("another file with the same content")
 	})
 
-	t.Run("new path is watched, and a removed one is not", func(t *testing.T) {
+	t.Run("new path is watched, and a removed path is not", func(t *testing.T) {
 		t.Parallel()
 		f := watched(t)
 		other := filepath.Join(t.TempDir(), "token")
 		f.start()
 		f.w.Watch(f.path, other)
 		f.detected("a path that is new")
-		f.write(other, "a") // it was not there
-		f.detected("the other file has come")
+		f.write(other, "a") // the file did not exist
+		f.detected("the creation of the other file")
 		f.write(other, "b")
-		f.detected("the other file has changed")
+		f.detected("the change of the other file")
 		f.w.Watch(f.path)
 		f.write(other, "c")
 		select {
@@ -277,7 +277,7 @@ func TestWatch(t *testing.T) {
 		case <-time.After(time.Second):
 		}
 		f.write(f.path, "still")
-		f.detected("the first file")
+		f.detected("the change of the first file")
 	})
 }
 
